@@ -1,0 +1,60 @@
+"""The command line: each command parses, calls, renders and exits."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+import click
+
+from fp8verify import __version__
+from fp8verify.errors import Fp8VerifyError
+
+# The visible list of commands; a command's module is imported when it is called.
+COMMANDS = {
+    "run": "Run a training script, record a window of steps and verify it.",
+    "inspect": "Verify traces that exist: a file, a folder of ranks, a capture.",
+    "explain": "Say what kernel names mean.",
+}
+
+
+class _Commands(click.Group):
+    """A group that imports a command only when it is wanted, so that --help stays quick."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in COMMANDS:
+            return None
+        command: Any = importlib.import_module(f"fp8verify.cli.{cmd_name}_command").command
+        return command if isinstance(command, click.Command) else None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, package_name="fp8verify")
+def cli() -> None:
+    """Tell, with proof, whether an FP8 training run really ran in FP8.
+
+    \b
+    fp8verify run --steps 10-12 train.py …    record and verify a training
+    fp8verify inspect trace.json.gz           verify a trace that exists
+    fp8verify explain 'nvjet_sm90_qqtst_…'    decode a kernel name
+
+    Exit codes: 0 FP8 ran, 1 it did not, 2 usage, 3 the evidence cannot decide.
+    """
+
+
+def main() -> None:
+    """Run the command line; the only place that catches errors."""
+    try:
+        cli.main(prog_name="fp8verify", standalone_mode=True)
+    except Fp8VerifyError as error:
+        click.echo(f"error: {error}", err=True)
+        click.echo(f"hint: {error.hint}", err=True)
+        sys.exit(error.exit_code)

@@ -1,0 +1,68 @@
+"""`fp8verify explain`: what a kernel's name says, token by token."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from fp8verify.errors import UsageError
+from fp8verify.model import KernelName
+
+_MAX_NAME = 1 << 16
+
+
+@click.command("explain")
+@click.argument("names", nargs=-1, metavar="NAME… | -")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="json prints one object a line.",
+)
+def command(names: tuple[str, ...], form: str) -> None:
+    """Say what kernel names mean; - reads one name a line from standard input.
+
+    \b
+    fp8verify explain 'nvjet_sm90_qrtst_128x128_128x6_2x1_v_bz_coopA_algo2_TNT'
+    cut -f1 kernels.tsv | fp8verify explain - --format json
+    """
+    if not names:
+        raise UsageError("no kernel name given", "Pass names, or - to read them from stdin.")
+    from fp8verify.kernels import decode
+
+    show = _as_json if form == "json" else _as_text
+    for name in _names(names):
+        click.echo(show(decode(name)))
+
+
+def _names(names: tuple[str, ...]) -> Iterator[str]:
+    for name in names:
+        if name != "-":
+            yield name
+            continue
+        for raw in sys.stdin.buffer:
+            line = raw.decode("utf-8", "replace").rstrip("\r\n")
+            if line.strip():
+                yield line[:_MAX_NAME]
+
+
+def _as_json(found: KernelName) -> str:
+    import msgspec
+
+    fields = ("name", "role", "precision", "a", "b", "out", "library", "reason")
+    row: dict[str, Any] = {field: getattr(found, field) for field in fields}
+    return msgspec.json.encode(row).decode()
+
+
+def _as_text(found: KernelName) -> str:
+    from fp8verify.report.text import clean
+
+    lines = [clean(found.name), f"  {found.role.value}, {found.precision.value}: {found.reason}"]
+    width = max((len(token) for token, _ in found.tokens), default=0)
+    lines += [f"    {clean(token):{width}}  {clean(meaning)}" for token, meaning in found.tokens]
+    return "\n".join(lines)

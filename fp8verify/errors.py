@@ -1,0 +1,26 @@
+"""The errors a user can meet: each says the fact, the next step and the exit code."""
+
+from __future__ import annotations
+
+
+class Fp8VerifyError(Exception):
+    """An error told to the user in two lines: the fact, then the next step.
+
+    Attributes:
+        hint: what to do about it.
+        exit_code: 2, as click's own usage errors, unless a subclass says otherwise.
+    """
+
+    exit_code = 2
+
+    def __init__(self, fact: str, hint: str) -> None:
+        super().__init__(fact)
+        self.hint = hint
+
+
+class InputError(Fp8VerifyError):
+    """A file or folder that cannot be read as what it was given for."""
+
+
+class UsageError(Fp8VerifyError):
+    """An option or argument whose value means nothing."""

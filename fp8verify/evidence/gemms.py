@@ -1,0 +1,167 @@
+"""From the kernels of one rank to its GEMMs: role, precision, leg, step and FLOPs of each."""
+
+from __future__ import annotations
+
+from array import array
+from collections import defaultdict
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from fp8verify.evidence.flops import gemm_shape
+from fp8verify.evidence.legs import GemmSite, assign_legs, is_split_k_reduction
+from fp8verify.evidence.recipe import scaling_of
+from fp8verify.kernels import Classification, classify, decode
+from fp8verify.model import KernelName, Leg, OpContext, Precision, Scaling
+from fp8verify.trace import Trace
+
+
+class Kind(NamedTuple):
+    """Kernels of one name under one operator context, and what they are."""
+
+    name: str
+    op: OpContext | None
+    classification: Classification
+
+
+class GemmRow(NamedTuple):
+    """GEMM launches alike in kind, step and leg; `flops` is of all of them, None if unknown."""
+
+    kind: Kind
+    step: int
+    leg: Leg
+    calls: int
+    time_ns: int
+    flops: int | None
+    scaling: Scaling | None
+
+    @property
+    def precision(self) -> Precision:
+        """The precision class of the operands."""
+        return self.kind.classification.precision
+
+
+class KindTotal(NamedTuple):
+    """All launches of a kind that is no GEMM."""
+
+    kind: Kind
+    calls: int
+    time_ns: int
+
+
+class Survey(NamedTuple):
+    """What the kernels of one rank did: its GEMMs, and everything else by kind."""
+
+    gemms: list[GemmRow]
+    others: list[KindTotal]
+
+
+class _Kinds:
+    """Numbers the kinds of kernel of a trace; each distinct name is parsed once."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self._decoded: list[KernelName] = [decode(name) for name in trace.names]
+        self._numbers: dict[tuple[int, int, Precision | None], int] = {}
+        self.kinds: list[Kind] = []
+
+    def number(self, name: int, op: int, inherited: Precision | None = None) -> int:
+        key = (name, op, inherited)
+        if key not in self._numbers:
+            self._numbers[key] = len(self.kinds)
+            self.kinds.append(self._make(name, op, inherited))
+        return self._numbers[key]
+
+    def _make(self, name: int, op: int, inherited: Precision | None) -> Kind:
+        context = self._trace.ops[op] if op >= 0 else None
+        found = classify(self._decoded[name], context)
+        if inherited is not None:
+            found = replace(
+                found, precision=inherited, reason="part of the GEMM launched just before it"
+            )
+        return Kind(self._trace.names[name], context, found)
+
+
+def survey(trace: Trace) -> Survey:
+    """Classify every kernel of a trace and sum the GEMMs by kind, step and leg."""
+    kinds = _Kinds(trace)
+    numbers = _number_kernels(trace, kinds)
+    order = _launch_order(trace, numbers, kinds.kinds)
+    return Survey(_gemm_rows(trace, kinds, order), _other_totals(trace, numbers, kinds.kinds))
+
+
+def _number_kernels(trace: Trace, kinds: _Kinds) -> array[int]:
+    columns = trace.kernels
+    return array("q", map(kinds.number, columns.name, columns.op))
+
+
+def _launch_order(trace: Trace, numbers: array[int], kinds: list[Kind]) -> list[int]:
+    """Return the places of the GEMM kernels, in the order in which they started."""
+    gemm = [kind.classification.role.is_gemm for kind in kinds]
+    start = trace.kernels.start_ns
+    places = [place for place, number in enumerate(numbers) if gemm[number]]
+    places.sort(key=start.__getitem__)
+    return places
+
+
+def _gemm_rows(trace: Trace, kinds: _Kinds, order: list[int]) -> list[GemmRow]:
+    launches = _settle_reductions(trace, kinds, order)
+    counts: dict[int, int] = defaultdict(int)
+    for number in launches:
+        counts[number] += 1
+    used = list(counts)
+    site_of = {number: site for site, number in enumerate(used)}
+    sites = [
+        GemmSite(kinds.kinds[n].name, kinds.kinds[n].classification, kinds.kinds[n].op, counts[n])
+        for n in used
+    ]
+    legs = [iter(found) for found in assign_legs(sites, map(site_of.__getitem__, launches))]
+    totals: dict[tuple[int, int, Leg], list[int]] = defaultdict(lambda: [0, 0])
+    columns = trace.kernels
+    for place, number in zip(order, launches, strict=True):
+        total = totals[number, columns.step[place], next(legs[site_of[number]])]
+        total[0] += 1
+        total[1] += columns.duration_ns[place]
+    return [
+        _row(kinds.kinds[number], step, leg, count, time_ns)
+        for (number, step, leg), (count, time_ns) in totals.items()
+    ]
+
+
+def _settle_reductions(trace: Trace, kinds: _Kinds, order: list[int]) -> list[int]:
+    """Give split-K reductions whose operator says no type the precision of their GEMM."""
+    columns = trace.kernels
+    last: dict[int, Precision] = {}
+    launches = []
+    for place in order:
+        name, op, stream = columns.name[place], columns.op[place], columns.stream[place]
+        number = kinds.number(name, op)
+        kind = kinds.kinds[number]
+        precision = kind.classification.precision
+        if not is_split_k_reduction(kind.name):
+            last[stream] = precision
+        elif precision is Precision.UNKNOWN and stream in last:
+            number = kinds.number(name, op, last[stream])
+        launches.append(number)
+    return launches
+
+
+def _row(kind: Kind, step: int, leg: Leg, count: int, time_ns: int) -> GemmRow:
+    shape = gemm_shape(kind.op)
+    flops = None if shape is None else shape.flops * count
+    if is_split_k_reduction(kind.name):
+        flops = 0
+    return GemmRow(kind, step, leg, count, time_ns, flops, scaling_of(kind.classification, kind.op))
+
+
+def _other_totals(trace: Trace, numbers: array[int], kinds: list[Kind]) -> list[KindTotal]:
+    totals: dict[int, list[int]] = defaultdict(lambda: [0, 0])
+    for number, time_ns in zip(numbers, trace.kernels.duration_ns, strict=True):
+        total = totals[number]
+        total[0] += 1
+        total[1] += time_ns
+    return [
+        KindTotal(kinds[number], count, time_ns)
+        for number, (count, time_ns) in totals.items()
+        if not kinds[number].classification.role.is_gemm
+    ]

@@ -1,0 +1,50 @@
+"""What a reader should know beside the verdict: one small rule for each finding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from fp8verify.evidence.promises import Promises
+from fp8verify.evidence.rank import RankEvidence
+from fp8verify.findings.kernels import beyond_bf16_peak, conflicts, unknown_gemms
+from fp8verify.findings.promised import (
+    all_gather_not_fp8,
+    emulated_or_contradicted,
+    grouped_high_precision,
+    legs_not_fp8,
+    recipe_mismatch,
+    steps_without_fp8,
+)
+from fp8verify.findings.ranks import run_findings
+from fp8verify.findings.trace import damaged, no_gpu_kernels, no_trace, window_not_whole
+from fp8verify.model import Finding, Severity
+
+__all__ = ["rank_findings", "run_findings", "shortfalls"]
+
+RankRule = Callable[[RankEvidence, Promises], Iterator[Finding]]
+_SHORTFALLS: tuple[RankRule, ...] = (steps_without_fp8, legs_not_fp8, all_gather_not_fp8)
+_RULES: tuple[RankRule, ...] = (
+    no_trace,
+    no_gpu_kernels,
+    damaged,
+    window_not_whole,
+    emulated_or_contradicted,
+    *_SHORTFALLS,
+    grouped_high_precision,
+    unknown_gemms,
+    conflicts,
+    recipe_mismatch,
+    beyond_bf16_peak,
+)
+
+
+def rank_findings(rank: RankEvidence, promises: Promises) -> list[Finding]:
+    """Return what the evidence of one rank shows, the gravest first."""
+    found = [finding for rule in _RULES for finding in rule(rank, promises)]
+    return sorted(found, key=lambda finding: list(Severity).index(finding.severity))
+
+
+def shortfalls(rank: RankEvidence, promises: Promises) -> list[Finding]:
+    """Return the findings that keep a rank with FP8 GEMMs from being ACTIVE."""
+    found = (finding for rule in _SHORTFALLS for finding in rule(rank, promises))
+    return [finding for finding in found if finding.severity is not Severity.INFO]

@@ -1,0 +1,139 @@
+"""Join what a kernel's name says with what the operator that launched it says."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+
+from fp8verify.kernels import explain, operators
+from fp8verify.kernels.operators import Evidence
+from fp8verify.model import KernelName, OpContext, Precision, Role, Scaling
+
+Source = Literal["name", "op", "name+op", "none"]
+
+_UNKNOWN_LIBRARY: Final = "unknown"
+# FP8 inputs with E8M0 scales that were not recorded look like plain FP8 to an operator.
+_SAME: Final = frozenset({Precision.FP8, Precision.MXFP8})
+
+
+class Classification(msgspec.Struct, frozen=True, kw_only=True):
+    """What a kernel launched by an operator did, and who says so.
+
+    `source` is the witness of the precision: the name, the operator, both in agreement, or none.
+    `conflict` holds both statements where name and operator disagree; the name is believed,
+    because it is the kernel that ran.
+    """
+
+    role: Role
+    precision: Precision
+    library: str
+    source: Source
+    reason: str
+    a: str | None = None
+    b: str | None = None
+    out: str | None = None
+    scaling: Scaling | None = None
+    fast_accum: bool | None = None
+    conflict: str | None = None
+
+
+def classify(decoded: KernelName, op: OpContext | None) -> Classification:
+    """Say what a kernel did: its name decides where it can, else its operator."""
+    if op is None:
+        return _by_name(decoded)
+    enclosing = operators.encloses(op)
+    if enclosing and decoded.role.is_gemm:
+        return _by_name(decoded, enclosing, f"{decoded.reason}; launched by {op.name}")
+    evidence = operators.testimony(op)
+    if evidence is None:
+        return _by_name(decoded)
+    if decoded.role.is_gemm or _is_split_k(decoded):
+        return _both(decoded, op, evidence)
+    if decoded.role is Role.OTHER and decoded.library == _UNKNOWN_LIBRARY:
+        return _by_operator(decoded, op, evidence)
+    return _by_name(decoded)
+
+
+def _is_split_k(decoded: KernelName) -> bool:
+    return explain.SPLIT_K in decoded.tokens
+
+
+def _by_name(
+    decoded: KernelName, role: Role | None = None, reason: str | None = None
+) -> Classification:
+    """Believe the name alone; a split-K reduction is a part of its GEMM."""
+    split = _is_split_k(decoded)
+    silent = decoded.library == _UNKNOWN_LIBRARY and decoded.role is Role.OTHER
+    return Classification(
+        role=role or (Role.GEMM if split else decoded.role),
+        precision=decoded.precision,
+        library=decoded.library,
+        source="none" if silent else "name",
+        reason=reason or decoded.reason,
+        a=decoded.a,
+        b=decoded.b,
+        out=decoded.out,
+        scaling=decoded.scaling,
+        fast_accum=decoded.fast_accum,
+    )
+
+
+def _both(decoded: KernelName, op: OpContext, evidence: Evidence) -> Classification:
+    """Join a GEMM's name with its operator's types."""
+    if decoded.precision is Precision.UNKNOWN:
+        return _by_operator(decoded, op, evidence)
+    grouped = Role.GROUPED_GEMM in (decoded.role, evidence.role)
+    agrees = _allows(evidence, decoded.precision)
+    return Classification(
+        role=Role.GROUPED_GEMM if grouped else Role.GEMM,
+        precision=decoded.precision,
+        library=decoded.library,
+        source="name+op" if agrees and evidence.maybe else "name",
+        reason=decoded.reason,
+        a=decoded.a or evidence.a,
+        b=decoded.b or evidence.b,
+        out=decoded.out,
+        scaling=decoded.scaling or (evidence.scaling if agrees else None),
+        fast_accum=decoded.fast_accum,
+        conflict=None if agrees else _conflict(decoded, op, evidence),
+    )
+
+
+def _allows(evidence: Evidence, precision: Precision) -> bool:
+    """Whether the operator's types allow the class; recorded nothing, they allow any."""
+    if not evidence.maybe or precision in evidence.maybe:
+        return True
+    return precision in _SAME and bool(evidence.maybe & _SAME)
+
+
+def _conflict(decoded: KernelName, op: OpContext, evidence: Evidence) -> str:
+    allowed = " or ".join(sorted(precision.value for precision in evidence.maybe))
+    return (
+        f"the name says {decoded.precision.value} ({decoded.reason}), "
+        f"the operator {op.name} says {allowed} (inputs {', '.join(op.types[:3])})"
+    )
+
+
+def _by_operator(decoded: KernelName, op: OpContext, evidence: Evidence) -> Classification:
+    """Believe the operator, where the name does not say the operand types."""
+    known = evidence.precision is not Precision.UNKNOWN
+    if known:
+        said = f"{op.name} multiplies {explain.operands(evidence.a, evidence.b, None)}"
+    elif evidence.maybe:
+        said = f"{op.name} has FP32 inputs, multiplied in FP32 or TF32"
+    else:
+        said = f"{op.name} does not record usable input types"
+    named = decoded.role.is_gemm
+    return Classification(
+        role=Role.GROUPED_GEMM if Role.GROUPED_GEMM in (decoded.role, evidence.role) else Role.GEMM,
+        precision=evidence.precision,
+        library=decoded.library,
+        source="op" if known or not named else "name",
+        reason=f"{decoded.reason}; {said}",
+        a=decoded.a or evidence.a,
+        b=decoded.b or evidence.b,
+        out=decoded.out,
+        scaling=decoded.scaling or evidence.scaling,
+        fast_accum=decoded.fast_accum,
+    )

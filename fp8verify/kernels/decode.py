@@ -1,0 +1,71 @@
+"""Decode a kernel name with the grammar of the library that it comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from fp8verify.kernels import (
+    aiter_asm,
+    aten,
+    attention,
+    communication,
+    composable_kernel,
+    convolution,
+    cublas,
+    cutlass_procedural,
+    cutlass_template,
+    deepgemm,
+    explain,
+    fbgemm,
+    helpers,
+    marlin,
+    memory,
+    nvjet,
+    tensile,
+    triton,
+    trtllm,
+    xmma,
+)
+from fp8verify.kernels.symbol import Symbol
+from fp8verify.model import KernelName, Role
+
+# Each grammar recognizes its own names and returns None for others. Where two could claim a
+# name, the narrower stands first: attention before the CUTLASS kernels it is built from, and the
+# words of helpers last.
+GRAMMARS: Final[tuple[Callable[[Symbol], KernelName | None], ...]] = (
+    nvjet.decode,
+    aten.decode,
+    triton.decode,
+    memory.decode,
+    communication.decode,
+    xmma.decode,
+    attention.decode,
+    cutlass_procedural.decode,
+    cutlass_template.decode,
+    deepgemm.decode,
+    tensile.decode,
+    trtllm.decode,
+    fbgemm.decode,
+    cublas.decode,
+    composable_kernel.decode,
+    aiter_asm.decode,
+    marlin.decode,
+    convolution.decode,
+    helpers.decode,
+)
+
+
+def decode(name: str) -> KernelName:
+    """Say what a kernel's name alone tells of it.
+
+    Never raises, in time linear in the name's length. A name that no grammar knows has the role
+    OTHER; one that is certainly a GEMM, but does not say its types, is a GEMM of UNKNOWN
+    precision.
+    """
+    symbol = Symbol(name)
+    for grammar in GRAMMARS:
+        found = grammar(symbol)
+        if found is not None:
+            return found
+    return explain.other(name, "unknown", Role.OTHER, "no grammar knows this name")

@@ -1,0 +1,174 @@
+"""Element types as libraries spell them, and the precision class of a product of two of them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fp8verify.model import Precision
+
+# C++ type names: CUDA headers (cuda_fp8.h, cuda_fp4.h, cuda_bf16.h), HIP (hip_fp8.h), CUTLASS
+# numeric_types.h, c10/util, Composable Kernel's data_type.hpp, Transformer Engine (ROCm).
+CPP: Final[dict[str, str]] = {
+    "float_e4m3_t": "e4m3",
+    "__nv_fp8_e4m3": "e4m3",
+    "__nv_fp8x2_e4m3": "e4m3",
+    "__nv_fp8x4_e4m3": "e4m3",
+    "Float8_e4m3fn": "e4m3",
+    "Float8_e4m3fnuz": "e4m3",
+    "te_hip_fp8_e4m3": "e4m3",
+    "hip_f8_e4m3": "e4m3",
+    "__hip_fp8_e4m3": "e4m3",
+    "__hip_fp8_e4m3_fnuz": "e4m3",
+    "f8_t": "e4m3",
+    "f8_fnuz_t": "e4m3",
+    "f8_ocp_t": "e4m3",
+    "fp8_t": "e4m3",
+    "fp8_e4m3": "e4m3",
+    "float_e5m2_t": "e5m2",
+    "__nv_fp8_e5m2": "e5m2",
+    "__nv_fp8x2_e5m2": "e5m2",
+    "__nv_fp8x4_e5m2": "e5m2",
+    "Float8_e5m2": "e5m2",
+    "Float8_e5m2fnuz": "e5m2",
+    "te_hip_fp8_e5m2": "e5m2",
+    "__hip_fp8_e5m2": "e5m2",
+    "__hip_fp8_e5m2_fnuz": "e5m2",
+    "bf8_t": "e5m2",
+    "bf8_fnuz_t": "e5m2",
+    "bf8_ocp_t": "e5m2",
+    "fp8_e5m2": "e5m2",
+    "__nv_fp8_interpretation_t": "fp8",
+    "type_erased_dynamic_float8_t": "fp8",
+    "float_e2m1_t": "e2m1",
+    "__nv_fp4_e2m1": "e2m1",
+    "__nv_fp4x2_e2m1": "e2m1",
+    "Float4_e2m1fn_x2": "e2m1",
+    "f4_t": "e2m1",
+    "f4x2_pk_t": "e2m1",
+    "type_erased_dynamic_float4_t": "fp4",
+    "float_e3m2_t": "e3m2",
+    "float_e2m3_t": "e2m3",
+    "type_erased_dynamic_float6_t": "fp6",
+    "bfloat16_t": "bf16",
+    "__nv_bfloat16": "bf16",
+    "nv_bfloat16": "bf16",
+    "BFloat16": "bf16",
+    "hip_bfloat16": "bf16",
+    "__hip_bfloat16": "bf16",
+    "__bf16": "bf16",
+    "bhalf_t": "bf16",
+    "half_t": "fp16",
+    "__half": "fp16",
+    "half": "fp16",
+    "Half": "fp16",
+    "_Float16": "fp16",
+    "tfloat32_t": "tf32",
+    "float": "fp32",
+    "double": "fp64",
+    "signed char": "int8",
+    "int8_t": "int8",
+    "integer_subbyte": "int4",
+    "int4b_t": "int4",
+    "uint4b_t": "int4",
+    "int": "int32",
+}
+
+# Short spellings inside procedural names: cuBLASLt and CUTLASS `e4m3`, `s8`; xmma `i8`;
+# trtllm-gen `Bfloat16` (lower-cased before the look-up); Triton `fp8e4nv`.
+SHORT: Final[dict[str, str]] = {
+    "e4m3": "e4m3",
+    "e5m2": "e5m2",
+    "f8": "fp8",
+    "fp8": "fp8",
+    "e2m1": "e2m1",
+    "f4": "fp4",
+    "fp4": "fp4",
+    "e3m2": "e3m2",
+    "e2m3": "e2m3",
+    "f6": "fp6",
+    "bf16": "bf16",
+    "bfloat16": "bf16",
+    "f16": "fp16",
+    "fp16": "fp16",
+    "half": "fp16",
+    "tf32": "tf32",
+    "f32": "fp32",
+    "fp32": "fp32",
+    "f64": "fp64",
+    "s8": "int8",
+    "i8": "int8",
+    "int8": "int8",
+    "u8": "uint8",
+    "s4": "int4",
+    "i4": "int4",
+    "u4": "int4",
+    "int4": "int4",
+    "s32": "int32",
+    "i32": "int32",
+    "int32": "int32",
+}
+
+# The block scale formats; a scale format never makes an operand FP8 (UE4M3 scales NVFP4).
+SCALES: Final[dict[str, str]] = {
+    "float_ue8m0_t": "ue8m0",
+    "float_ue4m3_t": "ue4m3",
+    "ue8m0": "ue8m0",
+    "ue4m3": "ue4m3",
+}
+
+CLASSES: Final[dict[str, Precision]] = {
+    "e4m3": Precision.FP8,
+    "e5m2": Precision.FP8,
+    "fp8": Precision.FP8,
+    "e2m1": Precision.FP4,
+    "fp4": Precision.FP4,
+    "bf16": Precision.BF16,
+    "fp16": Precision.FP16,
+    "tf32": Precision.TF32,
+    "fp32": Precision.FP32,
+    "fp64": Precision.FP64,
+    "int8": Precision.INT8,
+    "uint8": Precision.INT8,
+}
+
+SPOKEN: Final[dict[str, str]] = {
+    "e4m3": "FP8 E4M3",
+    "e5m2": "FP8 E5M2",
+    "fp8": "FP8 (E4M3 or E5M2, chosen at run time)",
+    "e2m1": "FP4 E2M1",
+    "fp4": "FP4",
+    "bf16": "BF16",
+    "fp16": "FP16",
+    "tf32": "TF32",
+    "fp32": "FP32",
+    "fp64": "FP64",
+    "int8": "INT8",
+    "uint8": "UINT8",
+    "int4": "INT4",
+    "int32": "INT32",
+}
+
+
+def element_class(element: str | None) -> Precision:
+    """Return the precision class of one element type, UNKNOWN where there is none."""
+    return CLASSES.get(element or "", Precision.UNKNOWN)
+
+
+def product_class(a: str | None, b: str | None, scale: str | None = None) -> Precision:
+    """Return the class in which A times B is multiplied.
+
+    Operands of two classes (W4A8, weight-only) are UNKNOWN: such a kernel converts one operand
+    first, and its name does not say into what. `scale` is the hardware block scale, "ue8m0" or
+    "ue4m3" (OCP Microscaling Formats v1.0): FP8 with ue8m0 is MXFP8.
+    """
+    left, right = element_class(a), element_class(b)
+    if left is not right:
+        return Precision.UNKNOWN
+    if left is Precision.FP8 and scale == "ue8m0":
+        return Precision.MXFP8
+    return left
+
+
+def spoken(element: str | None) -> str:
+    """Return how people write the element type: "FP8 E4M3" for "e4m3"."""
+    return SPOKEN.get(element or "", element or "an unknown type")

@@ -1,0 +1,258 @@
+"""Read Itanium-mangled C++ names into the same tree as demangled text.
+
+Kineto demangles names up to 1,024 characters, so the ones that reach a trace mangled are long;
+the demangler in libstdc++ refuses exactly those (its limit is 1,024 characters too, 2,048
+components), and no other demangler has wheels for every platform that trains. Only names and
+template arguments are read: parameters and expressions are not needed to know a kernel.
+Grammar: Itanium C++ ABI, section 5.1.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from fp8verify.kernels.cxx import ANONYMOUS, EMPTY, MAX_DEPTH, Type
+
+_BUILTIN: Final = {
+    "v": "void", "w": "wchar_t", "b": "bool", "c": "char", "a": "signed char",
+    "h": "unsigned char", "s": "short", "t": "unsigned short", "i": "int", "j": "unsigned int",
+    "l": "long", "m": "unsigned long", "x": "long long", "y": "unsigned long long",
+    "n": "__int128", "o": "unsigned __int128", "f": "float", "d": "double", "e": "long double",
+    "g": "__float128", "z": "...",
+}  # fmt: skip
+_D_BUILTIN: Final = re.compile(r"D(?:F16b|F16_|F\d+_|[hidsune])")
+_D_NAMES: Final = {"DF16b": "bfloat16_t", "DF16_": "_Float16", "Dh": "half"}
+_STANDARD: Final = {"St": (), "Sa": ("allocator",), "Ss": ("string",), "Sb": ("basic_string",)}
+_SEQUENCE: Final = re.compile(r"S([0-9A-Z]*)_")
+_PARAMETER: Final = re.compile(r"T\d*_")
+_NUMBER: Final = re.compile(r"\d+")
+_LITERAL: Final = re.compile(r"[^E]*")
+_REST: Final = re.compile(r"([^\W\d]\w*)(?=E$)")
+_CLOSURE: Final = re.compile(r"\d*_")
+
+
+class _UnreadableError(Exception):
+    """The name is no Itanium-mangled name that this reader knows."""
+
+
+def parse(text: str) -> Type:
+    """Return the tree of a mangled name, or an empty one where it cannot be read to the end."""
+    try:
+        return _Reader(text, 2).name()
+    except (_UnreadableError, IndexError):
+        return EMPTY
+
+
+class _Reader:
+    def __init__(self, text: str, position: int) -> None:
+        self.text = text
+        self.at = position
+        self.depth = 0
+        self.seen: list[Type] = []
+
+    def peek(self, text: str) -> bool:
+        return self.text.startswith(text, self.at)
+
+    def take(self, text: str) -> bool:
+        if self.peek(text):
+            self.at += len(text)
+            return True
+        return False
+
+    def expect(self, text: str) -> None:
+        if not self.take(text):
+            raise _UnreadableError
+
+    def match(self, pattern: re.Pattern[str]) -> re.Match[str]:
+        found = pattern.match(self.text, self.at)
+        if not found:
+            raise _UnreadableError
+        self.at = found.end()
+        return found
+
+    def remember(self, found: Type) -> Type:
+        self.seen.append(found)
+        return found
+
+    def name(self) -> Type:
+        """Read <name>: nested, local, or unscoped with template arguments."""
+        if self.take("N"):
+            return self.nested()
+        if self.take("Z"):
+            return self.local()
+        found = EMPTY
+        if self.peek("S"):
+            found = self.substitution()
+        if not self.peek("I"):
+            found = self.component(found)
+            if self.peek("I"):
+                self.remember(found)
+        if self.peek("I"):
+            found = _with_arguments(found, self.arguments())
+        return found
+
+    def nested(self) -> Type:
+        """Read the prefixes of a nested name up to its E; each one may be referred to later."""
+        while self.text[self.at] in "rVKRO":
+            self.at += 1
+        found = EMPTY
+        while not self.take("E"):
+            if self.peek("S"):
+                found = self.substitution()
+                continue
+            if self.peek("T"):
+                found = self.parameter()
+                continue
+            if self.peek("I"):
+                found = _with_arguments(found, self.arguments())
+            else:
+                found = self.component(found)
+            if not self.peek("E"):
+                self.remember(found)
+            if len(found.parts) > MAX_DEPTH:
+                raise _UnreadableError
+        return found
+
+    def local(self) -> Type:
+        """Read a name local to a function; what matters is the function."""
+        found = self.name()
+        while not self.take("E"):
+            self.type()
+        if not self.take("s"):
+            self.name()
+        return found
+
+    def component(self, prefix: Type) -> Type:
+        """Read one part of a qualified name."""
+        self.take("L")
+        if self.text[self.at].isdigit():
+            part = self.source()
+        elif self.take("Ul"):
+            while not self.take("E"):
+                self.type()
+            self.match(_CLOSURE)
+            part = "{lambda}"
+        elif self.take("Ut"):
+            self.match(_CLOSURE)
+            part = "{unnamed}"
+        elif self.text[self.at].islower() or self.text[self.at] in "CD":
+            part = f"operator {self.text[self.at : self.at + 2]}"
+            self.at += 2
+        else:
+            raise _UnreadableError
+        while self.take("B"):
+            self.source()
+        return Type((*prefix.parts, part), (*prefix.arguments, ()))
+
+    def source(self) -> str:
+        """Read a length and that many characters."""
+        length = int(self.match(_NUMBER)[0][:6])
+        found = self.text[self.at : self.at + length]
+        if len(found) < length:  # a name that was edited by hand keeps a wrong length
+            found = self.match(_REST)[1]
+        else:
+            self.at += length
+        return ANONYMOUS if found.startswith("_GLOBAL__N") else found
+
+    def substitution(self) -> Type:
+        """Read a reference to an earlier type, or a standard abbreviation."""
+        two = self.text[self.at : self.at + 2]
+        if two in _STANDARD:
+            self.at += 2
+            parts = ("std", *_STANDARD[two])
+            return Type(parts, ((),) * len(parts))
+        digits = self.match(_SEQUENCE)[1]
+        index = int(digits, 36) + 1 if digits else 0
+        if index >= len(self.seen):
+            raise _UnreadableError
+        return self.seen[index]
+
+    def parameter(self) -> Type:
+        return self.remember(Type((self.match(_PARAMETER)[0],), ((),)))
+
+    def arguments(self) -> tuple[Type, ...]:
+        """Read template arguments; a pack counts as its elements."""
+        self.at += 1
+        found: list[Type] = []
+        while not self.take("E"):
+            if self.peek("J"):
+                found.extend(self.arguments())
+            elif self.take("L"):
+                found.append(self.literal())
+            else:
+                found.append(self.type())
+        return tuple(found)
+
+    def literal(self) -> Type:
+        """Read a value: (type)digits, or the name of a function or object."""
+        if self.take("_Z"):
+            found = self.name()
+            while not self.take("E"):
+                self.type()
+            return found
+        kind = self.type().name
+        value = self.match(_LITERAL)[0]
+        self.expect("E")
+        return Type((value if kind in _BUILTIN.values() else f"({kind}){value}",), ((),))
+
+    def type(self) -> Type:
+        """Read <type>."""
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise _UnreadableError
+        try:
+            return self.bare_type()
+        finally:
+            self.depth -= 1
+
+    def bare_type(self) -> Type:
+        letter = self.text[self.at]
+        if letter in _BUILTIN:
+            self.at += 1
+            return Type((_BUILTIN[letter],), ((),))
+        if letter in "PROKVr":
+            self.at += 1
+            while letter in "KVr" and self.text[self.at] in "KVr":
+                self.at += 1
+            return self.remember(self.type())
+        if letter == "D":
+            return self.d_type()
+        if letter in "FAM":
+            return self.remember(self.compound())
+        if letter == "T":
+            return self.parameter()
+        if letter == "S" and not self.peek("St"):
+            found = self.substitution()
+            if self.peek("I"):
+                found = self.remember(_with_arguments(found, self.arguments()))
+            return found
+        return self.remember(self.name())
+
+    def d_type(self) -> Type:
+        if self.take("Dp"):
+            return self.remember(self.type())
+        text = self.match(_D_BUILTIN)[0]
+        return Type((_D_NAMES.get(text, text),), ((),))
+
+    def compound(self) -> Type:
+        """Read a function, array or member pointer, of which only the first type is kept."""
+        if self.take("A"):
+            self.match(_NUMBER)
+            self.expect("_")
+            return self.type()
+        if self.take("M"):
+            self.type()
+            return self.type()
+        self.expect("F")
+        self.take("Y")
+        found = self.type()
+        while not self.take("E"):
+            self.type()
+        return found
+
+
+def _with_arguments(found: Type, arguments: tuple[Type, ...]) -> Type:
+    if not found.parts:
+        raise _UnreadableError
+    return Type(found.parts, (*found.arguments[:-1], arguments))

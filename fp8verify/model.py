@@ -1,0 +1,288 @@
+"""The nouns that every room of fp8verify shares: frozen, typed, without behaviour to speak of."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import msgspec
+
+Shape = tuple[int, ...]
+
+
+class Precision(str, Enum):
+    """The number format in which a matrix multiplication reads its operands."""
+
+    FP8 = "fp8"
+    MXFP8 = "mxfp8"
+    FP4 = "fp4"
+    BF16 = "bf16"
+    FP16 = "fp16"
+    TF32 = "tf32"
+    FP32 = "fp32"
+    FP64 = "fp64"
+    INT8 = "int8"
+    UNKNOWN = "unknown"
+
+    @property
+    def is_fp8(self) -> bool:
+        """Whether the class counts into the FP8 share (`fp8` and `mxfp8`)."""
+        return self in (Precision.FP8, Precision.MXFP8)
+
+
+class Role(str, Enum):
+    """What a GPU kernel does in a training step."""
+
+    GEMM = "gemm"
+    GROUPED_GEMM = "grouped_gemm"
+    ATTENTION = "attention"
+    CONV = "conv"
+    CAST_QUANTIZE = "cast_quantize"
+    AMAX_REDUCE = "amax_reduce"
+    TRANSPOSE = "transpose"
+    COMMUNICATION = "communication"
+    MEMORY = "memory"
+    ELEMENTWISE = "elementwise"
+    REDUCTION = "reduction"
+    OTHER = "other"
+
+    @property
+    def is_gemm(self) -> bool:
+        """Whether the kernel's time is GEMM time."""
+        return self in (Role.GEMM, Role.GROUPED_GEMM)
+
+
+class Leg(str, Enum):
+    """Which of a linear layer's GEMMs a kernel computes."""
+
+    FPROP = "fprop"
+    DGRAD = "dgrad"
+    WGRAD = "wgrad"
+    BACKWARD = "backward"
+    RECOMPUTE = "recompute"
+    UNKNOWN = "unknown"
+
+
+class Scaling(str, Enum):
+    """How the low-precision operands of a GEMM are scaled."""
+
+    TENSORWISE = "tensorwise"
+    ROWWISE = "rowwise"
+    BLOCKWISE = "blockwise"
+    MXFP8 = "mxfp8"
+    NVFP4 = "nvfp4"
+    MXFP4 = "mxfp4"
+
+
+class Verdict(str, Enum):
+    """The answer; exit codes are in `fp8verify.verdict.EXIT_CODES`."""
+
+    ACTIVE = "ACTIVE"
+    PARTIAL = "PARTIAL"
+    INACTIVE = "INACTIVE"
+    CONTRADICTED = "CONTRADICTED"
+    EMULATED = "EMULATED"
+    INCONCLUSIVE = "INCONCLUSIVE"
+
+
+class Severity(str, Enum):
+    """How much a finding weighs."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    INFO = "info"
+
+
+class KernelName(msgspec.Struct, frozen=True, kw_only=True):
+    """What the name of a kernel alone says.
+
+    `precision` is the class of the operands that are multiplied (for kernels that multiply
+    nothing: of the data they write). `a`, `b` and `out` are element types such as "e4m3",
+    "e5m2", "bf16", or None where the name does not say.
+    """
+
+    name: str
+    role: Role
+    precision: Precision
+    library: str
+    reason: str
+    a: str | None = None
+    b: str | None = None
+    out: str | None = None
+    scaling: Scaling | None = None
+    fast_accum: bool | None = None
+    tokens: tuple[tuple[str, str], ...] = ()
+
+
+class OpContext(msgspec.Struct, frozen=True, kw_only=True):
+    """Where on the CPU a kernel came from: the innermost operator and what encloses it.
+
+    `types` and `dims` are Kineto's "Input type" and "Input Dims" of that operator, empty where
+    not recorded. `parents` are the enclosing operators and annotations of the same thread,
+    innermost first. `backward` is whether autograd's backward pass ran it.
+    """
+
+    name: str
+    types: tuple[str, ...] = ()
+    dims: tuple[Shape, ...] = ()
+    parents: tuple[str, ...] = ()
+    backward: bool = False
+
+
+class Collective(msgspec.Struct, frozen=True, kw_only=True):
+    """One kind of NCCL collective: sizes in elements of `dtype`, as NCCL's own metadata says."""
+
+    name: str
+    dtype: str
+    in_elements: int
+    out_elements: int
+    group_size: int
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """A log line that says something about FP8; `line` counts from 1.
+
+    `says` is "fp8" (it is on), "not_fp8" (it is off or fell back) or "scope" (it limits where).
+    """
+
+    line: int
+    text: str
+    framework: str
+    says: str
+    recipe: str | None = None
+    all_gather: bool | None = None
+    source: str = "log"
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """Something the reader should know, with what to do about it."""
+
+    code: str
+    severity: Severity
+    message: str
+    hint: str
+
+
+class GemmSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """GEMM totals by precision class: times in µs, FLOPs as recorded shapes give them.
+
+    `flops` is None where no GEMM has recorded shapes; `flops_coverage` is the share of GEMM
+    time whose FLOPs are known, and `fp8_share_of_flops` is None unless it is (nearly) all of it.
+    """
+
+    time_us: dict[str, float]
+    kernels: dict[str, int]
+    flops: dict[str, float] | None
+    fp8_share_of_time: float | None
+    fp8_share_of_flops: float | None
+    unknown_share_of_time: float
+    flops_coverage: float
+
+
+class LegRow(msgspec.Struct, frozen=True, kw_only=True):
+    """GEMM time in µs of one leg, by precision class."""
+
+    leg: str
+    time_us: dict[str, float]
+    kernels: dict[str, int]
+
+
+class KernelRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One kind of kernel launched by one kind of operator; `time_us` is its sum.
+
+    `dims` are the input shapes of the operator, `tflops` what the launches reached together in
+    10^12 operations a second, `percent_of_peak` that over the dense peak of the precision.
+    """
+
+    name: str
+    role: str
+    precision: str
+    library: str
+    op: str | None
+    leg: str | None
+    dims: tuple[Shape, ...] | None
+    kernels: int
+    time_us: float
+    tflops: float | None
+    percent_of_peak: float | None
+    decided_by: str
+    reason: str
+
+
+class RecipeSeen(msgspec.Struct, frozen=True, kw_only=True):
+    """How the FP8 GEMMs were scaled: GEMM time in µs by scaling; fast accumulation by leg."""
+
+    time_us: dict[str, float]
+    fast_accumulation: dict[str, bool]
+
+
+class StepReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One training step; `duration_us` is its time on the CPU."""
+
+    step: int
+    duration_us: float
+    gemm: GemmSummary
+
+
+class HealthReport(msgspec.Struct, frozen=True, kw_only=True):
+    """How whole the trace is: each kind of damage, counted."""
+
+    events: int
+    skipped_events: int
+    truncated: bool
+    kernels: int
+    kernels_without_launch: int
+    kernels_without_op: int
+    bad_durations: int
+    notes: tuple[str, ...]
+
+
+class ModulesReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What the model's linear modules were: counts by state, and the names of each state."""
+
+    counts: dict[str, int]
+    names: dict[str, tuple[str, ...]]
+    recipes: tuple[str, ...]
+
+
+class RankReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The verdict and the figures of one rank."""
+
+    rank: int | None
+    source: str
+    verdict: Verdict
+    reason: str
+    gemm: GemmSummary
+    gpu_time_us: dict[str, float]
+    copy_time_us: dict[str, float]
+    legs: tuple[LegRow, ...]
+    recipe: RecipeSeen
+    steps: tuple[StepReport, ...]
+    kernels: tuple[KernelRow, ...]
+    modules: ModulesReport | None
+    health: HealthReport
+
+
+class Environment(msgspec.Struct, frozen=True, kw_only=True):
+    """The GPU of the trace."""
+
+    gpu: str | None = None
+    compute_capability: str | None = None
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """The finished report: the one contract of every output."""
+
+    schema_version: int
+    fp8verify_version: str
+    verdict: Verdict
+    reason: str
+    exit_code: int
+    gemm: GemmSummary
+    gpu_time_us: dict[str, float]
+    legs: tuple[LegRow, ...]
+    recipe: RecipeSeen
+    ranks: tuple[RankReport, ...]
+    claims: tuple[Claim, ...]
+    findings: tuple[Finding, ...]
+    environment: Environment
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,39 @@
+"""Learn that a method is about to be called, without a frame of ours in the user's tracebacks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+class Announced:
+    """A method that tells `listener(instance)` whenever it is looked up on an instance.
+
+    The lookup returns the original bound method: unlike a wrapper, an error inside it shows the
+    very traceback that it would have shown without us, and `inspect` sees the original.
+    """
+
+    def __init__(self, method: Any, listener: Callable[[Any], None]) -> None:
+        self.method = method
+        self.listener = listener
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        if instance is not None:
+            self.listener(instance)
+        return self.method.__get__(instance, owner)
+
+
+def announce(owner: type, name: str, listener: Callable[[Any], None]) -> None:
+    """Make `owner.name` announced; a second call only replaces the listener."""
+    method = owner.__dict__[name]
+    if isinstance(method, Announced):
+        method.listener = listener
+    else:
+        setattr(owner, name, Announced(method, listener))
+
+
+def silence(owner: type, name: str) -> None:
+    """Undo `announce`."""
+    method = owner.__dict__.get(name)
+    if isinstance(method, Announced):
+        setattr(owner, name, method.method)

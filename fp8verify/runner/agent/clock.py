@@ -1,0 +1,115 @@
+"""Turn optimizer hooks into 1-based training steps: a state machine that knows no torch."""
+
+from __future__ import annotations
+
+import threading
+
+# A GAN's critic may step a few times between two steps of the leader; an optimizer that replaced
+# the leader steps without end. Eight in a row tell them apart.
+TAKEOVER_AFTER = 8
+
+
+class _Nesting(threading.local):
+    """Depth of optimizer steps inside one another, and the work done when the outermost began."""
+
+    depth = 0
+    work = 0
+
+
+class Clock:
+    """Count the training steps of this process.
+
+    A step is one update of the *leader*, the first optimizer that made one, so a second optimizer
+    of the same iteration adds nothing. `work` is a number that grows whenever a forward pass
+    builds an autograd graph: updates without work between them (ZeRO sub-groups, the zero-lr step
+    that initialises optimizer state) belong to one step. Where no graph is ever seen, every
+    update with a learning rate counts.
+
+    Attributes:
+        steps: training steps completed since the start of the process.
+        source: "optimizer", or "explicit" once the script itself announced a step.
+        skipped: steps whose update a GradScaler left out.
+        updates: outermost and nested `step()` calls by optimizer class.
+        notes: what a reader of the step numbers should know.
+    """
+
+    def __init__(self, work: int = 0) -> None:
+        self.steps = 0
+        self.source = "optimizer"
+        self.skipped = 0
+        self.updates: dict[str, int] = {}
+        self.notes: list[str] = []
+        self._nesting = _Nesting()
+        self._first_work = work
+        self._counted_work = work
+        self._leader: int | None = None
+        self._rival: int | None = None
+        self._rival_updates = 0
+        self._updated_since_scaler = False
+
+    def enter(self, work: int) -> None:
+        """Note that some optimizer's `step()` begins."""
+        nesting = self._nesting
+        # A step() that raised never left. Work since then shows that it is over.
+        if nesting.depth and nesting.work != work:
+            nesting.depth = 0
+        if not nesting.depth:
+            nesting.work = work
+        nesting.depth += 1
+
+    def leave(self, optimizer: int, name: str, work: int, *, idle: bool = False) -> bool:
+        """Note that `optimizer` has stepped and return whether that completed a training step.
+
+        `optimizer` identifies the instance, `name` is its class, `idle` is whether all its
+        learning rates are zero.
+        """
+        self.updates[name] = self.updates.get(name, 0) + 1
+        self._updated_since_scaler = True
+        self._nesting.depth = max(0, self._nesting.depth - 1)
+        if self._nesting.depth or self.source == "explicit" or not self._is_new(work, idle):
+            return False
+        if not self._leads(optimizer, name):
+            return False
+        return self._tick(work)
+
+    def scaler_updated(self, work: int) -> bool:
+        """Note `GradScaler.update()`: without an update before it, the scaler skipped this step."""
+        skipped = not self._updated_since_scaler and work != self._counted_work
+        self._updated_since_scaler = False
+        if not skipped or self.source == "explicit":
+            return False
+        self.skipped += 1
+        return self._tick(work)
+
+    def announce(self, work: int) -> bool:
+        """Note a step that the script announced itself; from then on only these count."""
+        already_counted = self.source != "explicit" and self.steps > 0
+        self.source = "explicit"
+        return not already_counted and self._tick(work)
+
+    def _is_new(self, work: int, idle: bool) -> bool:
+        if work != self._counted_work:
+            return True
+        return work == self._first_work and not idle
+
+    def _leads(self, optimizer: int, name: str) -> bool:
+        if self._leader is None:
+            self._leader = optimizer
+        if optimizer == self._leader:
+            self._rival_updates = 0
+            return True
+        self._rival_updates = self._rival_updates + 1 if optimizer == self._rival else 1
+        self._rival = optimizer
+        if self._rival_updates < TAKEOVER_AFTER:
+            return False
+        self.notes.append(
+            f"after step {self.steps} the optimizer that was counted stopped stepping; "
+            f"{name} is counted since, and {TAKEOVER_AFTER - 1} of its steps are not"
+        )
+        self._leader, self._rival_updates = optimizer, 0
+        return True
+
+    def _tick(self, work: int) -> bool:
+        self._counted_work = work
+        self.steps += 1
+        return True

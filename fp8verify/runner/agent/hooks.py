@@ -1,0 +1,97 @@
+"""Every hook on torch, each named, idempotent and undoable."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn.modules.module import register_module_module_registration_hook
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from .announce import announce, silence
+from .census import remember
+from .observer import Observer
+
+_installed: Observer | None = None
+
+
+def install(config: dict[str, Any]) -> Observer:
+    """Hook torch for this process, once, and return the observer behind the hooks."""
+    global _installed
+    if _installed is not None:
+        return _installed
+    observer = _installed = Observer(config, _forward_passes)
+    handles = [
+        register_optimizer_step_pre_hook(_outside_dynamo(_before_step(observer))),
+        register_optimizer_step_post_hook(_outside_dynamo(_after_step(observer))),
+        register_module_module_registration_hook(_remember_module),
+    ]
+    announce(torch.amp.GradScaler, "update", lambda _: observer.scaler_updates())
+    if observer.plan.starts_at_once:
+        announce(Optimizer, "__init__", lambda _: observer.optimizer_is_built())
+    observer.guard.install()
+    observer.on_disarm = lambda: _uninstall(observer, handles)
+    atexit.register(observer.finish)
+    os.register_at_fork(after_in_child=observer.after_fork)
+    return observer
+
+
+def installed() -> Observer | None:
+    """Return the observer of this process, if it has one."""
+    return _installed
+
+
+def _uninstall(observer: Observer, handles: list[Any]) -> None:
+    for handle in handles:
+        handle.remove()
+    silence(torch.amp.GradScaler, "update")
+    silence(Optimizer, "__init__")
+    observer.guard.uninstall()
+
+
+def _forward_passes() -> int:
+    # Every autograd node takes the next number of its thread, so a forward pass of training
+    # raises it and nothing else does. Watching torch.autograd.backward instead would put a frame
+    # of ours into every traceback, and miss engines called directly (Megatron's custom_backward).
+    return int(torch._C._autograd._get_sequence_nr())
+
+
+def _outside_dynamo(hook: Callable[..., None]) -> Callable[..., None]:
+    # A compiled opt.step() would trace the hook, and compile again for every new step number.
+    # torch imports dynamo when an optimizer is built, so this costs nothing new.
+    disabled: Callable[..., None] = torch._disable_dynamo(hook)
+    return disabled
+
+
+# A pre hook that returns a tuple would replace the arguments of step(): both return None.
+def _before_step(observer: Observer) -> Callable[..., None]:
+    def fp8verify_before_step(*_: Any) -> None:
+        observer.optimizer_enters()
+
+    return fp8verify_before_step
+
+
+def _after_step(observer: Observer) -> Callable[..., None]:
+    def fp8verify_after_step(optimizer: Any, *_: Any) -> None:
+        if not _capturing_graph():  # the step is being recorded into a CUDA graph, not executed
+            observer.optimizer_leaves(optimizer)
+
+    return fp8verify_after_step
+
+
+def _capturing_graph() -> bool:
+    return bool(torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
+
+
+def _remember_module(module: Any, name: str, child: Any) -> None:
+    try:
+        remember(module, name, child)
+    except Exception:  # an unhashable module; the scan for modules will find it
+        return

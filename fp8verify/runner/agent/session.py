@@ -1,0 +1,118 @@
+"""One profiled window: prepare, start, name the steps, stop, write the trace."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, _KinetoProfile, record_function
+
+from .guard import ProfilerGuard
+
+GZIP_LEVEL = 1  # level 9 is five times slower, for a file a fifth smaller
+
+
+class Session:
+    """A profiler over one window; the order of calls is `Plan`'s.
+
+    Attributes:
+        state: "new", "prepared", "recording", "stopped" or "dropped".
+    """
+
+    def __init__(
+        self, guard: ProfilerGuard, *, record_shapes: bool, on_kineto: Callable[[], None]
+    ) -> None:
+        self.state = "new"
+        self._guard = guard
+        self._record_shapes = record_shapes
+        self._on_kineto = on_kineto
+        self._profile: Any = None
+        self._thread = 0
+        self._step: Any = None
+        self._number = 0
+
+    def prepare(self) -> None:
+        """Start Kineto and CUPTI without keeping what they record."""
+        activities = [ProfilerActivity.CPU]
+        if torch.cuda.is_available():
+            activities.append(ProfilerActivity.CUDA)
+        self._profile = _KinetoProfile(activities=activities, record_shapes=self._record_shapes)
+        with self._guard.ours():
+            self._profile.prepare_trace()
+        self.state, self._thread = "prepared", threading.get_ident()
+
+    def start(self, metadata: dict[str, Any]) -> None:
+        """Record from here on; `metadata` becomes the trace's "fp8verify" entry."""
+        if self.state != "prepared":
+            self.prepare()
+        synchronize()  # else kernels launched before appear without the operator that did
+        self._on_kineto()
+        with self._guard.ours():
+            self._profile.start_trace()
+        self.state = "recording"
+        self._profile.add_metadata_json("fp8verify", json.dumps(metadata))
+
+    def begin_step(self, step: int) -> None:
+        """Put what follows into the step of that number, as torch.profiler itself names it."""
+        if step == self._number:
+            return
+        self.end_step()
+        self._number = step
+        self._step = record_function(f"ProfilerStep#{step}")
+        self._step.__enter__()
+
+    def end_step(self) -> None:
+        """Close the current step."""
+        if self._step is not None:
+            self._step.__exit__(None, None, None)
+            self._step = None
+
+    @property
+    def on_its_thread(self) -> bool:
+        """Whether this thread started the profiler: no other one may stop it."""
+        return self._thread == threading.get_ident()
+
+    def stop(self) -> None:
+        """Stop recording; waits for the GPU."""
+        self.end_step()
+        self.state = "stopped"
+        self._on_kineto()
+        with self._guard.ours():
+            self._profile.stop_trace()
+
+    def drop(self) -> None:
+        """Forget the profiler: after another one took over, touching it can crash the process.
+
+        One that was only prepared is first run to its end, as long as this thread may: torch 2.13
+        would complain on stderr about the cancelled warm-up.
+        """
+        if self.state == "prepared" and self.on_its_thread:
+            self.start({})
+            self.stop()
+        self.state = "dropped"
+        self._profile = self._step = None
+
+    def export(self, path: Path) -> None:
+        """Write the trace as gzipped JSON; `path` appears when it is whole."""
+        plain, packed = path.with_name(f".{path.name}.json"), path.with_name(f".{path.name}.gz")
+        try:
+            self._profile.export_chrome_trace(str(plain))
+            with plain.open("rb") as source, gzip.open(packed, "wb", GZIP_LEVEL) as target:
+                shutil.copyfileobj(source, target, 1 << 20)
+            packed.replace(path)
+        finally:
+            plain.unlink(missing_ok=True)
+            packed.unlink(missing_ok=True)
+        self._profile = None
+
+
+def synchronize() -> None:
+    """Wait for the GPU, if this process uses one."""
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()

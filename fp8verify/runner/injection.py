@@ -1,0 +1,70 @@
+"""The boot folder: how the agent gets into the training process and all its children."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from fp8verify import __version__
+from fp8verify.runner.settings import RunSettings
+
+HERE = Path(__file__).parent
+ERRORS = "errors.txt"
+
+
+@contextmanager
+def boot_folder(
+    capture: Path, settings: RunSettings, stderr: tuple[int, int] | None
+) -> Iterator[Path]:
+    """Make a private folder to put on PYTHONPATH, and remove it afterwards.
+
+    It lies in the capture, which every node of a job can read, and holds all that the agent needs:
+    launchers that drop unknown environment variables still pass PYTHONPATH on.
+
+    Args:
+        capture: the capture folder.
+        settings: what to observe.
+        stderr: device and inode of the stream whose echo is filtered, None if no stream is.
+    """
+    boot = Path(tempfile.mkdtemp(prefix=".boot-", dir=capture))
+    sources = shutil.ignore_patterns("__pycache__")
+    try:
+        shutil.copy(HERE / "boot" / "sitecustomize.py", boot)
+        shutil.copytree(HERE / "agent", boot / "agent", ignore=sources)
+        config = {
+            "version": __version__,
+            "capture": str(capture),
+            "windows": settings.windows,
+            "ranks": msgspec.to_builtins(settings.ranks),
+            "record_shapes": settings.record_shapes,
+            "stderr": stderr,
+        }
+        (boot / "config.json").write_text(json.dumps(config), encoding="utf-8")
+        yield boot
+    finally:
+        shutil.rmtree(boot, ignore_errors=True)
+
+
+def child_environment(environment: Mapping[str, str], boot: Path) -> dict[str, str]:
+    """Return `environment` with the boot folder in front of its PYTHONPATH."""
+    inherited = environment.get("PYTHONPATH")
+    return {
+        **environment,
+        "PYTHONPATH": f"{boot}{os.pathsep}{inherited}" if inherited else str(boot),
+    }
+
+
+def boot_errors(boot: Path) -> tuple[str, ...]:
+    """Return the last line of the error that the boot met, if any: why no agent was armed."""
+    try:
+        lines = (boot / ERRORS).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ()
+    return (f"the agent could not start: {lines[-1][:300]}",) if lines else ()

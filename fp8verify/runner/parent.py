@@ -1,0 +1,92 @@
+"""Run a training command with the agent attached, and leave a capture behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from fp8verify.errors import InputError
+from fp8verify.runner.command import resolve_command
+from fp8verify.runner.folder import make_capture_folder
+from fp8verify.runner.injection import boot_errors, boot_folder, child_environment
+from fp8verify.runner.log import BoundedLog
+from fp8verify.runner.settings import RunResult, RunSettings
+from fp8verify.runner.signals import forwarded_signals
+from fp8verify.runner.tee import Tee, open_tee
+
+LOG_NAME = "log.txt"
+API_USAGE = "PYTORCH_API_USAGE_STDERR"
+UNOBSERVED = (
+    "no process of the run completed a training step that could be seen: either no torch.optim "
+    "optimizer stepped, or Python ran with -I, -E or -S, or a container or launcher dropped "
+    "PYTHONPATH"
+)
+
+
+def run_training(command: Sequence[str], settings: RunSettings) -> RunResult:
+    """Run `command` to its end, observed as `settings` say, and return where the capture is.
+
+    The command's input, output, signals and exit code are what they would be without us.
+
+    Raises:
+        UsageError: if `command` is empty or names no module.
+        InputError: if the script, the program or the capture folder cannot be used.
+    """
+    arguments = resolve_command(command)
+    capture = make_capture_folder(settings.trace_dir)
+    with ExitStack() as stack:
+        log = tee = None
+        if settings.capture_log:
+            log = stack.enter_context(BoundedLog(capture / LOG_NAME))
+            ours = API_USAGE not in os.environ
+            tee = stack.enter_context(open_tee(capture, log, api_usage_is_ours=ours))
+        identity = tee.stderr.identity if tee is not None else None
+        boot = stack.enter_context(boot_folder(capture, settings, identity))
+        exit_code = _spawn(arguments, child_environment(os.environ, boot), tee)
+        notes = boot_errors(boot)
+    _remove_counters(capture)
+    return RunResult(
+        capture=capture,
+        exit_code=exit_code,
+        log=log.path if log is not None else None,
+        notes=notes or _why_unobserved(capture),
+    )
+
+
+def _spawn(arguments: list[str], environment: dict[str, str], tee: Tee | None) -> int:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with forwarded_signals(tee.resize if tee is not None else lambda: None) as signals:
+        try:
+            child = subprocess.Popen(  # noqa: S603 - running the user's command is the job
+                arguments,
+                env=environment,
+                stdout=tee.stdout.write_end if tee is not None else None,
+                stderr=tee.stderr.write_end if tee is not None else None,
+                close_fds=False,  # the shell may have opened some for the script: <(zcat data.gz)
+            )
+        except OSError as error:
+            raise InputError(
+                f"Cannot run {arguments[0]}: {error.strerror}.",
+                "Check that it is a program for this machine and may be executed.",
+            ) from None
+        signals.watch(child)
+        if tee is not None:
+            tee.pump(child)
+        code = child.wait()
+    return code if code >= 0 else 128 - code
+
+
+def _remove_counters(capture: Path) -> None:
+    for counter in capture.glob(".kineto-*"):
+        counter.unlink(missing_ok=True)
+
+
+def _why_unobserved(capture: Path) -> tuple[str, ...]:
+    if any(capture.glob("rank*.meta.json")):
+        return ()
+    return (UNOBSERVED,)

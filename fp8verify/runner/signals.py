@@ -1,0 +1,85 @@
+"""Pass signals on to the run, so that whoever stops us stops it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
+
+class SignalForwarder:
+    """Forward what arrives to the child; before there is one, as soon as there is."""
+
+    def __init__(self, on_resize: Callable[[], None]) -> None:
+        self._child: subprocess.Popen[bytes] | None = None
+        self._early: list[int] = []
+        self._interrupts = 0
+        self._on_resize = on_resize
+
+    def watch(self, child: subprocess.Popen[bytes]) -> None:
+        """Begin to forward to `child`."""
+        self._child = child
+        for number in self._early:
+            child.send_signal(number)
+
+    def forward(self, number: int, _: FrameType | None) -> None:
+        """Handle a signal that the run is to get as well."""
+        if self._child is None:
+            self._early.append(number)
+        else:
+            self._child.send_signal(number)
+
+    def interrupt(self, number: int, frame: FrameType | None) -> None:
+        """Handle Ctrl-C: a terminal sends it to the run as well; the second one kills."""
+        self._interrupts += 1
+        if self._interrupts > 1 and self._child is not None:
+            self._child.kill()
+        elif not _in_foreground():
+            self.forward(number, frame)
+
+    def resize(self, _: int, __: FrameType | None) -> None:
+        """Handle a change of the terminal's size."""
+        self._on_resize()
+
+
+def _in_foreground() -> bool:
+    try:
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)
+
+
+@contextmanager
+def forwarded_signals(on_resize: Callable[[], None]) -> Iterator[SignalForwarder]:
+    """Forward signals while inside. Those that are ignored (nohup) stay so, for the run as well."""
+    forwarder = SignalForwarder(on_resize)
+    handlers = {
+        **dict.fromkeys(FORWARDED, forwarder.forward),
+        signal.SIGINT: forwarder.interrupt,
+        signal.SIGWINCH: forwarder.resize,
+    }
+    if threading.current_thread() is not threading.main_thread():
+        yield forwarder
+        return
+    before = {
+        number: signal.signal(number, handler)
+        for number, handler in handlers.items()
+        if signal.getsignal(number) != signal.SIG_IGN
+    }
+    try:
+        yield forwarder
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

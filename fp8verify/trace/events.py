@@ -1,0 +1,218 @@
+"""The events that matter, as msgspec structs told apart by their `cat`.
+
+Everything that no struct names is skipped by the decoder, in C. The time stamp's type is a
+parameter: `float` where a double holds the nanosecond, `Raw` where only the text does.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import or_
+from typing import Annotated, Any, Generic, TypeVar
+
+import msgspec
+from msgspec import Meta, Raw, Struct, field
+
+TimeT = TypeVar("TimeT")
+
+Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
+# Differences and sums of three such numbers of microseconds still fit int64 nanoseconds; 3e15 is
+# the year 2065 in the absolute stamps of older traces. The bound also refuses infinities.
+MAX_MICROS = 3e15
+Micros = Annotated[float, Meta(ge=-MAX_MICROS, le=MAX_MICROS)]
+Length = Annotated[float, Meta(ge=0, le=MAX_MICROS)]
+Id = int | str
+
+NOTHING = Raw(b"")
+
+
+class OpArgs(Struct, gc=False):
+    """The `args` of a CPU operator; shapes and types stay undecoded until a kernel needs them."""
+
+    external_id: Int64 = field(name="External id", default=-1)
+    forward_thread: Raw = field(name="Fwd thread id", default=NOTHING)
+    types: Raw = field(name="Input type", default=NOTHING)
+    dims: Raw = field(name="Input Dims", default=NOTHING)
+
+
+class OldOpArgs(Struct, gc=False):
+    """`OpArgs` as Kineto wrote them until 2021."""
+
+    external_id: Int64 = field(name="External id", default=-1)
+    forward_thread: Raw = NOTHING
+    types: Raw = field(name="Input type", default=NOTHING)
+    dims: Raw = field(name="Input dims", default=NOTHING)
+
+
+class LaunchArgs(Struct, gc=False):
+    """The `args` of a runtime or driver call."""
+
+    correlation: Int64 = -1
+
+
+class KernelArgs(Struct, gc=False):
+    """The `args` of a kernel; NCCL's kernels carry their collective."""
+
+    external_id: Int64 = field(name="External id", default=-1)
+    correlation: Int64 = -1
+    device: Int64 = -1
+    stream: Int64 = -1
+    collective: str = field(name="Collective name", default="")
+    dtype: str = ""
+    in_elements: int = field(name="In msg nelems", default=0)
+    out_elements: int = field(name="Out msg nelems", default=0)
+    group_size: int = field(name="Group size", default=0)
+
+
+class OldKernelArgs(KernelArgs, gc=False):
+    """`KernelArgs` as Kineto wrote them until 2021."""
+
+    external_id: Int64 = field(name="external id", default=-1)
+
+
+class CopyArgs(Struct, gc=False):
+    """The `args` of a copy or fill on the GPU."""
+
+    bytes: int = 0
+
+
+class CpuOp(Struct, Generic[TimeT], tag_field="cat", tag="cpu_op", gc=False):
+    """An operator, or (subclass) a range that the user or a framework named."""
+
+    name: str
+    ts: TimeT
+    pid: Id = 0
+    tid: Id = 0
+    dur: Length = 0.0
+    args: OpArgs = field(default_factory=OpArgs)
+
+
+class Annotation(CpuOp[TimeT], Generic[TimeT], tag="user_annotation", gc=False):
+    """A `record_function` range on the CPU, `ProfilerStep#N` among them."""
+
+
+class OldOp(CpuOp[TimeT], Generic[TimeT], tag="Operator", gc=False):
+    """`CpuOp` as Kineto wrote it until 2021."""
+
+    args: OldOpArgs = field(default_factory=OldOpArgs)  # type: ignore[assignment]
+
+
+class RuntimeCall(Struct, Generic[TimeT], tag_field="cat", tag="cuda_runtime", gc=False):
+    """A call into the CUDA or HIP runtime."""
+
+    ts: TimeT
+    pid: Id = 0
+    tid: Id = 0
+    dur: Length = 0.0
+    args: LaunchArgs = field(default_factory=LaunchArgs)
+
+
+class DriverCall(RuntimeCall[TimeT], Generic[TimeT], tag="cuda_driver", gc=False):
+    """A call into the CUDA driver: cuBLAS and Triton launch this way."""
+
+
+class OldRuntimeCall(RuntimeCall[TimeT], Generic[TimeT], tag="Runtime", gc=False):
+    """`RuntimeCall` as Kineto wrote it until 2021."""
+
+
+class GpuKernel(Struct, Generic[TimeT], tag_field="cat", tag="kernel", gc=False):
+    """A kernel that ran on the GPU."""
+
+    name: str
+    ts: TimeT
+    dur: float
+    args: KernelArgs = field(default_factory=KernelArgs)
+
+
+class OldGpuKernel(GpuKernel[TimeT], Generic[TimeT], tag="Kernel", gc=False):
+    """`GpuKernel` as Kineto wrote it until 2021."""
+
+    args: OldKernelArgs = field(default_factory=OldKernelArgs)
+
+
+class GpuMemcpy(Struct, tag_field="cat", tag="gpu_memcpy", gc=False):
+    """A copy that the GPU made."""
+
+    dur: float = 0.0
+    args: CopyArgs = field(default_factory=CopyArgs)
+
+
+class OldGpuMemcpy(GpuMemcpy, tag="Memcpy", gc=False):
+    """`GpuMemcpy` as Kineto wrote it until 2021."""
+
+
+class GpuMemset(Struct, tag_field="cat", tag="gpu_memset", gc=False):
+    """A fill that the GPU made."""
+
+    dur: float = 0.0
+    args: CopyArgs = field(default_factory=CopyArgs)
+
+
+class OldGpuMemset(GpuMemset, tag="Memset", gc=False):
+    """`GpuMemset` as Kineto wrote it until 2021."""
+
+
+OPS = (CpuOp, OldOp)
+CALLS = (RuntimeCall, DriverCall, OldRuntimeCall)
+KERNELS = (GpuKernel, OldGpuKernel)
+MEMCPYS = (GpuMemcpy, OldGpuMemcpy)
+MEMSETS = (GpuMemset, OldGpuMemset)
+
+TIMED = (*OPS, Annotation, *CALLS, *KERNELS)
+UNTIMED = (*MEMCPYS, *MEMSETS)
+
+ARGS = tuple(
+    {
+        item.encode_name
+        for kind in (OpArgs, OldOpArgs, LaunchArgs, KernelArgs, OldKernelArgs, CopyArgs)
+        for item in msgspec.structs.fields(kind)
+    }
+)
+
+# Kineto's other activity types (ActivityType.cpp) and flow categories; unknown ones are learnt.
+IGNORED = (
+    "ac2g",
+    "fwdbwd",
+    "Trace",
+    "gpu_user_annotation",
+    "python_function",
+    "cpu_instant_event",
+    "overhead",
+    "cuda_sync",
+    "async",
+)
+
+
+class Decoders:
+    """The decoder of a list of events and of one event, for one type of time stamp."""
+
+    def __init__(self, time: Any) -> None:
+        self._time = time
+        self._ignored = {cat: _ignored(cat) for cat in IGNORED}
+        self._build()
+
+    def _build(self) -> None:
+        timed = (kind[self._time] for kind in TIMED)
+        event: Any = reduce(or_, (*timed, *UNTIMED, *self._ignored.values()))
+        self.block: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[event])
+        self.event: msgspec.json.Decoder[Any] = msgspec.json.Decoder(event)
+        self.lax_event: msgspec.json.Decoder[Any] = msgspec.json.Decoder(event, strict=False)
+
+    def knows(self, category: str) -> bool:
+        """Whether events of `category` can be decoded, if only to be ignored."""
+        return category in _WANTED or category in self._ignored
+
+    def learn(self, category: str) -> None:
+        """Ignore events of `category` from now on, without a detour for each."""
+        if len(self._ignored) < _MAX_CATEGORIES and not self.knows(category):
+            self._ignored[category] = _ignored(category)
+            self._build()
+
+
+_MAX_CATEGORIES = 100
+_WANTED = frozenset(str(kind.__struct_config__.tag) for kind in (*TIMED, *UNTIMED))
+
+
+def _ignored(category: str) -> type[Struct]:
+    return msgspec.defstruct("Ignored", [], tag_field="cat", tag=category, gc=False)

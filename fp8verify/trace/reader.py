@@ -1,0 +1,131 @@
+"""Read one trace file into a `Trace`."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fp8verify.errors import InputError
+from fp8verify.trace.buffer import Buffer
+from fp8verify.trace.collector import Collector
+from fp8verify.trace.correlate import Correlation, correlate
+from fp8verify.trace.document import BLOCK_SIZE, Document
+from fp8verify.trace.metadata import Metadata
+from fp8verify.trace.source import open_stream
+from fp8verify.trace.tables import Health, Kernels, Launch, Trace
+
+if TYPE_CHECKING:
+    from fp8verify.trace.source import ByteStream
+
+
+def read_trace(path: Path, *, name: str | None = None, block_size: int = BLOCK_SIZE) -> Trace:
+    """Read a Kineto Chrome trace (JSON, plain, gzip or zstd) as a stream.
+
+    Damage is confined to the events it hits and counted in `Trace.health`.
+
+    Args:
+        path: the file.
+        name: what errors and reports call it; the file's own name if not given.
+        block_size: bytes decoded at once.
+
+    Raises:
+        InputError: the file cannot be read, or is no trace.
+    """
+    name = name or path.name
+    try:
+        with path.open("rb") as file:
+            return read_stream(open_stream(file, name), name, block_size)
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist.", "Give a trace or a folder of traces.") from None
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise InputError(f"{path} cannot be read: {reason}.", "Check the path.") from None
+
+
+def read_stream(stream: ByteStream, name: str, block_size: int) -> Trace:
+    """Read a trace from its decompressed bytes; as `read_trace`, without a path."""
+    collected, metadata = Collector(), Metadata()
+    buffer = Buffer(stream, name)
+    document = Document(buffer, collected, metadata, block_size)
+    if not document.read():
+        raise InputError(f"{name} is not JSON.", _HINT)
+    if not document.is_trace:
+        raise InputError(f"{name} is not a trace: no list of events in it.", _HINT)
+    trace = Trace(source=name, rank=metadata.rank, world_size=metadata.world_size)
+    trace.record_shapes, trace.user_meta = metadata.record_shapes, metadata.user_meta
+    health = trace.health
+    health.truncated = not document.closed or stream.damage is not None
+    health.extra_documents = int(document.closed and document.more())
+    if stream.damage:
+        health.notes.append(stream.damage)
+    if document.resynced:
+        health.notes.append("the metadata is damaged; the events after it were found")
+    _fill(trace, collected, correlate(collected))
+    trace.gpu, trace.compute_capability = metadata.device(_main_device(trace.kernels))
+    return trace
+
+
+_HINT = "Give a trace that torch.profiler exported (export_chrome_trace), or a folder of them."
+
+
+def _fill(trace: Trace, collected: Collector, correlation: Correlation) -> None:
+    columns, base_ns = collected.kernels, collected.base_ns or 0
+    durations, bad = _durations(collected)
+    trace.names = list(collected.names)
+    trace.ops, trace.steps = correlation.ops, correlation.steps
+    trace.collectives, trace.copies = list(collected.collectives), collected.copies
+    trace.kernels = Kernels(
+        name=columns.name,
+        start_ns=array("q", (start + base_ns for start in columns.start)),
+        duration_ns=durations,
+        device=columns.device,
+        stream=columns.stream,
+        op=correlation.op,
+        step=correlation.step,
+        launch=correlation.launch,
+        collective=columns.collective,
+    )
+    health: Health = trace.health
+    health.events, health.skipped_events = collected.events, collected.skipped
+    health.kernels, health.bad_durations = len(columns.name), bad
+    health.kernels_without_launch = correlation.launch.count(Launch.NONE)
+    health.kernels_without_op = len(columns.name) - correlation.launch.count(Launch.OP)
+
+
+def _durations(collected: Collector) -> tuple[array[int], int]:
+    """Return the durations in nanoseconds, 0 for those that cannot be, and how many these are.
+
+    No kernel runs longer than the CPU side of the trace, whose end waits for the GPU. Broken
+    counters of some GPUs say otherwise.
+    """
+    columns = collected.kernels
+    limit = _span_us(collected)
+    good = [0 <= duration <= limit for duration in columns.duration]
+    durations = array(
+        "q",
+        [
+            round(1000 * duration) if ok else 0
+            for duration, ok in zip(columns.duration, good, strict=True)
+        ],
+    )
+    return durations, good.count(False)
+
+
+def _span_us(collected: Collector) -> float:
+    cpu_starts = [min(c.start) for c in (collected.ops, collected.calls) if c.start]
+    if not cpu_starts:
+        return _ONE_HOUR_US
+    first = min(*cpu_starts, min(collected.kernels.start, default=cpu_starts[0]))
+    last = max(collected.last_end, max(collected.kernels.start, default=0))
+    return (last - first) / 1000
+
+
+_ONE_HOUR_US = 3.6e9
+
+
+def _main_device(kernels: Kernels) -> int:
+    """Return the device that ran most kernels, -1 if none is known."""
+    counted = Counter(kernels.device).most_common(1)
+    return counted[0][0] if counted else -1

@@ -1,0 +1,104 @@
+"""What a trace becomes: typed columns, one row a kernel, and what was lost on the way."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fp8verify.model import Collective, OpContext
+
+
+class Launch(IntEnum):
+    """How far a kernel could be followed back to the CPU."""
+
+    NONE = 0
+    """No launch was recorded."""
+    NO_OP = 1
+    """A launch was recorded, but no operator encloses it."""
+    OP = 2
+    """The operator that launched it is known."""
+
+
+@dataclass(slots=True)
+class Kernels:
+    """One row for each GPU kernel, in the order of the file.
+
+    `name` indexes `Trace.names`, `op` `Trace.ops`, `step` `Trace.steps` and `collective`
+    `Trace.collectives`; -1 says that there is none. Times are int64 nanoseconds. `device` and
+    `stream` are -1 where not recorded, `launch` holds `Launch` values.
+    """
+
+    name: array[int] = field(default_factory=lambda: array("i"))
+    start_ns: array[int] = field(default_factory=lambda: array("q"))
+    duration_ns: array[int] = field(default_factory=lambda: array("q"))
+    device: array[int] = field(default_factory=lambda: array("q"))
+    stream: array[int] = field(default_factory=lambda: array("q"))
+    op: array[int] = field(default_factory=lambda: array("i"))
+    step: array[int] = field(default_factory=lambda: array("i"))
+    launch: array[int] = field(default_factory=lambda: array("b"))
+    collective: array[int] = field(default_factory=lambda: array("i"))
+
+    def __len__(self) -> int:
+        return len(self.name)
+
+
+@dataclass(slots=True, frozen=True)
+class Step:
+    """One iteration of the profiler's own count: `ProfilerStep#N` on the CPU."""
+
+    number: int
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(slots=True)
+class Health:
+    """What the file held and what could not be used of it.
+
+    `skipped_events` could not be decoded. `bad_durations` are kernels whose duration is negative
+    or longer than the CPU side of the whole trace: they stay in the table with duration 0.
+    `extra_documents` follow the trace in the same file and are not read.
+    """
+
+    events: int = 0
+    skipped_events: int = 0
+    truncated: bool = False
+    kernels: int = 0
+    kernels_without_launch: int = 0
+    kernels_without_op: int = 0
+    bad_durations: int = 0
+    extra_documents: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every event of the file was read, so that absence is evidence."""
+        return not (self.skipped_events or self.truncated or self.extra_documents)
+
+
+@dataclass(slots=True)
+class Trace:
+    """The GPU side of one rank's trace, with what is known of where each kernel came from.
+
+    `user_meta` is the raw JSON of the top-level key "fp8verify"; no other metadata is kept, as
+    traces hold environment variables and host names. `copies` maps "memcpy" and "memset" to
+    (count, nanoseconds, bytes).
+    """
+
+    source: str
+    rank: int | None = None
+    world_size: int | None = None
+    gpu: str | None = None
+    compute_capability: str | None = None
+    record_shapes: bool = False
+    user_meta: bytes | None = None
+    names: list[str] = field(default_factory=list)
+    ops: list[OpContext] = field(default_factory=list)
+    kernels: Kernels = field(default_factory=Kernels)
+    collectives: list[Collective] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    copies: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    health: Health = field(default_factory=Health)

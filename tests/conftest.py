@@ -1,0 +1,37 @@
+"""What all tests share: the captures that ship with the project, and hand-built traces."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from tests.hand_built import TraceBuilder
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def captures() -> Path:
+    return ROOT / "traces"
+
+
+@pytest.fixture
+def build() -> TraceBuilder:
+    return TraceBuilder()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    gpu = _gpu_missing()
+    torch = None if importlib.util.find_spec("torch") else "torch is not installed"
+    for item in items:
+        for mark, reason in (("gpu", gpu), ("train", torch)):
+            if reason and item.get_closest_marker(mark):
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _gpu_missing() -> str | None:
+    if not Path("/dev/nvidiactl").exists():
+        return "no NVIDIA GPU here"
+    return None if importlib.util.find_spec("torch") else "torch is not installed"

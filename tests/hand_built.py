@@ -1,0 +1,136 @@
+"""Small Kineto traces, built event by event."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+FP8, BF16, FP32 = "c10::Float8_e4m3fn", "c10::BFloat16", "float"
+E5M2 = "c10::Float8_e5m2"
+FP8_KERNEL = "nvjet_sm90_qqtst_256x128_128x4_1x2_h_bz_coopA_TNT"
+FP8_GRADIENT_KERNEL = "nvjet_sm90_qrtst_128x128_128x6_2x1_v_bz_coopA_algo2_TNT"
+BF16_KERNEL = "nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_TNT"
+FP32_KERNEL = (
+    "sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize256x128x8_stage3_execute_kernel__5x_cublas"
+)
+
+
+class TraceBuilder:
+    """Collects launches: each is a CPU operator, its launch and its kernel, 100 µs apart."""
+
+    def __init__(
+        self, *, gpu: str = "NVIDIA H200", rank: int | None = None, world: int = 1
+    ) -> None:
+        self.events: list[dict[str, Any]] = []
+        self.head: dict[str, Any] = {"schemaVersion": 1, "record_shapes": 1}
+        self.head["deviceProperties"] = [
+            {"id": 0, "name": gpu, "computeMajor": 9, "computeMinor": 0}
+        ]
+        if rank is not None:
+            self.head["distributedInfo"] = {"backend": "nccl", "rank": rank, "world_size": world}
+        self._clock = 1000.0
+        self._id = 0
+        self._steps: list[tuple[int, float]] = []
+
+    def step(self, number: int) -> TraceBuilder:
+        """Begin a profiler step; it ends where the next begins, or the trace does."""
+        self._steps.append((number, self._clock - 50))
+        return self
+
+    def launch(
+        self,
+        kernel: str,
+        op: str | None = "aten::mm",
+        *,
+        types: tuple[str, ...] = (),
+        dims: tuple[tuple[int, ...], ...] = (),
+        us: float = 10.0,
+        parents: tuple[str, ...] = (),
+        backward: bool = False,
+        **args: Any,
+    ) -> TraceBuilder:
+        """Add a kernel of `us` µs launched by `op` inside `parents`, innermost first."""
+        start, thread = self._clock, 2 if backward else 1
+        around = [*parents, *(["autograd::engine::evaluate_function: X"] if backward else [])]
+        for depth, name in enumerate(reversed(around)):
+            self._cpu(
+                "cpu_op", name, start + depth, 90 - 2 * depth, thread, {"External id": self._next()}
+            )
+        external = self._next()
+        if op is not None:
+            found: dict[str, Any] = {"External id": external}
+            if types:
+                found |= {"Input type": list(types), "Input Dims": [list(d) for d in dims]}
+            self._cpu("cpu_op", op, start + 20, 50, thread, found)
+        self._cpu(
+            "cuda_driver",
+            "cuLaunchKernelEx",
+            start + 30,
+            5,
+            thread,
+            {"External id": external, "correlation": external},
+        )
+        self.events.append(
+            {
+                "ph": "X",
+                "cat": "kernel",
+                "name": kernel,
+                "pid": 0,
+                "tid": 7,
+                "ts": start + 40,
+                "dur": us,
+                "args": {
+                    "External id": external,
+                    "device": 0,
+                    "stream": 7,
+                    "correlation": external,
+                    **args,
+                },
+            }
+        )
+        self._clock += 100
+        return self
+
+    def linear(self, m: int, n: int, k: int, *, fp8: bool) -> TraceBuilder:
+        """Add the three GEMMs of a linear layer of m tokens, k inputs and n outputs."""
+        op, low, grad = ("aten::_scaled_mm", FP8, E5M2) if fp8 else ("aten::mm", BF16, BF16)
+        forward, backward = (FP8_KERNEL, FP8_GRADIENT_KERNEL) if fp8 else (BF16_KERNEL, BF16_KERNEL)
+        node = ("MmBackward0",)
+        self.launch(forward, op, types=(low, low), dims=((m, k), (k, n)))
+        self.launch(
+            backward if fp8 else BF16_KERNEL.replace("TNT", "NNT"),
+            op, types=(grad, low), dims=((m, n), (n, k)), parents=node, backward=True,
+        )  # fmt: skip
+        self.launch(
+            backward if fp8 else BF16_KERNEL.replace("TNT", "NTT"),
+            op, types=(grad, low), dims=((n, m), (m, k)), parents=node, backward=True,
+        )  # fmt: skip
+        return self
+
+    def document(self) -> dict[str, Any]:
+        """Return the trace as the document that Kineto would write."""
+        ends = [*(start for _, start in self._steps[1:]), self._clock][: len(self._steps)]
+        for (number, start), end in zip(self._steps, ends, strict=True):
+            self._cpu("user_annotation", f"ProfilerStep#{number}", start, end - start - 1, 1, {})
+        self._steps = []
+        gpu = [e for e in self.events if e["cat"] == "kernel"]
+        cpu = [e for e in self.events if e["cat"] != "kernel"]
+        end = {"name": "Record Window End", "ph": "i", "s": "g", "pid": "", "tid": "", "ts": 1e6}
+        return {**self.head, "traceEvents": [*cpu, *gpu, end], "traceName": "trace.json"}
+
+    def write(self, path: Path) -> Path:
+        """Write the trace and return its path."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(self.document(), indent=2))
+        return path
+
+    def _cpu(
+        self, cat: str, name: str, ts: float, dur: float, tid: int, args: dict[str, Any]
+    ) -> None:
+        event = {"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": tid, "ts": ts, "dur": dur}
+        self.events.append({**event, "args": args})
+
+    def _next(self) -> int:
+        self._id += 1
+        return self._id

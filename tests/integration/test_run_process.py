@@ -1,0 +1,221 @@
+"""What surrounds the training: exit codes, signals, streams, terminals; no torch needed."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+ATTACH = Path(__file__).parent / "scripts" / "attach.py"
+
+
+def start(tmp_path: Path, script: str, **options: object) -> subprocess.Popen[bytes]:
+    (tmp_path / "script.py").write_text(script)
+    command = [sys.executable, ATTACH, "3", "0", tmp_path / "capture", tmp_path / "script.py"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **options.pop("env", {})}  # type: ignore[dict-item]
+    return subprocess.Popen(command, env=environment, cwd=tmp_path, **options)  # type: ignore[call-overload,no-any-return]
+
+
+def run(tmp_path: Path, script: str, **options: object) -> tuple[int, bytes, bytes]:
+    child = start(tmp_path, script, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
+    out, err = child.communicate(timeout=60)
+    return child.returncode, out, err
+
+
+def wait_for(path: Path) -> None:
+    deadline = time.monotonic() + 30
+    while not path.exists():
+        assert time.monotonic() < deadline, f"{path} never appeared"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    ("ending", "code"),
+    [
+        ("sys.exit(7)", 7),
+        ("sys.exit('no')", 1),
+        ("os._exit(5)", 5),
+        ("raise KeyError('x')", 1),
+        ("os.kill(os.getpid(), 15)", 128 + 15),
+        ("pass", 0),
+    ],
+)
+def test_the_exit_code_is_the_runs_own(tmp_path: Path, ending: str, code: int) -> None:
+    assert run(tmp_path, f"import os, sys\n{ending}\n")[0] == code
+
+
+def test_streams_are_echoed_byte_for_byte(tmp_path: Path) -> None:
+    script = "import os\nos.write(1, bytes(range(256)) * 999)\nos.write(2, b'\\xff no newline')\n"
+
+    code, out, err = run(tmp_path, script)
+
+    assert (code, out, err) == (0, bytes(range(256)) * 999, b"\xff no newline")
+
+
+def test_one_file_for_both_streams_keeps_their_order(tmp_path: Path) -> None:
+    script = "import os\nfor i in range(200): os.write(1 + i % 2, b'%d\\n' % i)\n"
+
+    child = start(tmp_path, script, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+    out, _ = child.communicate(timeout=60)
+    assert out.split() == [b"%d" % i for i in range(200)]
+
+
+def test_input_reaches_the_script(tmp_path: Path) -> None:
+    script = "import sys\nprint(sys.stdin.read().upper())\n"
+    child = start(tmp_path, script, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    assert child.communicate(b"hello", timeout=60)[0] == b"HELLO\n"
+
+
+def test_descriptors_that_the_shell_opened_reach_the_script(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.write(writer, b"data")
+    os.close(writer)
+    script = f"import os\nprint(os.read({reader}, 9))\n"
+
+    _, out, _ = run(tmp_path, script, pass_fds=[reader])
+
+    os.close(reader)
+    assert out == b"b'data'\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGINT])
+def test_signals_reach_the_script(tmp_path: Path, number: signal.Signals) -> None:
+    script = (
+        "import pathlib, signal, sys, time\n"
+        f"signal.signal({int(number)}, lambda *_: sys.exit(9))\n"
+        "pathlib.Path('ready').touch()\n"
+        "time.sleep(30)\n"
+    )
+    child = start(tmp_path, script, start_new_session=True)
+    wait_for(tmp_path / "ready")
+
+    child.send_signal(number)
+
+    assert child.wait(timeout=20) == 9
+
+
+def test_what_nohup_ignores_stays_ignored(tmp_path: Path) -> None:
+    script = "import signal\nprint(signal.getsignal(signal.SIGHUP) == signal.SIG_IGN)\n"
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        _, out, _ = run(tmp_path, script)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+    assert out == b"True\n"
+
+
+def test_a_background_process_does_not_hold_the_run(tmp_path: Path) -> None:
+    script = "import subprocess\nsubprocess.Popen(['sleep', '25'])\nprint('done')\n"
+
+    started = time.monotonic()
+    code, out, _ = run(tmp_path, script, start_new_session=True)
+
+    assert (code, out) == (0, b"done\n")
+    assert time.monotonic() - started < 20  # far less than the sleep
+
+
+def test_a_reader_that_goes_away_ends_the_run_as_without_us(tmp_path: Path) -> None:
+    script = "import sys\nfor i in range(10**6): print(i)\n"
+    child = start(tmp_path, script, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert child.stdout is not None
+    assert child.stderr is not None
+    child.stdout.read(10)
+
+    child.stdout.close()
+
+    assert child.wait(timeout=30) == 1
+    assert b"BrokenPipeError" in child.stderr.read()
+    child.stderr.close()
+
+
+def test_on_a_terminal_the_script_has_a_terminal(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(
+        "import os, sys\n"
+        "print(sys.stdout.isatty(), sys.stderr.isatty(), os.get_terminal_size().columns)\n"
+    )
+    out = bytearray()
+
+    def read(descriptor: int) -> bytes:
+        data = os.read(descriptor, 1024)
+        out.extend(data)
+        return data
+
+    environment = f"PYTHONPATH={ROOT}"
+    command = ["env", environment, sys.executable, ATTACH, "3", "0", tmp_path / "capture"]
+    shell = "stty cols 97; exec " + " ".join(map(str, [*command, tmp_path / "script.py"]))
+    status = pty.spawn(["sh", "-c", shell], read)
+
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert out == b"True True 97\r\n"
+    assert (tmp_path / "capture" / "log.txt").read_bytes() == b"True True 97\n"
+
+
+def test_the_users_own_sitecustomize_still_runs(tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "sitecustomize.py").write_text("print('theirs', __name__)\n")
+    path = f"{theirs}{os.pathsep}{ROOT}"
+
+    _, out, err = run(
+        tmp_path,
+        "import sitecustomize, sys\nprint(sitecustomize.__file__)\nprint(sys.path[1:3])\n",
+        env={"PYTHONPATH": path},
+    )
+
+    # Once in the driver, which is Python as well, and once in the script.
+    assert out.decode().splitlines() == [
+        "theirs sitecustomize",
+        "theirs sitecustomize",
+        str(theirs / "sitecustomize.py"),
+        str([str(theirs), str(ROOT)]),
+    ]
+    assert err == b""
+
+
+def test_errors_in_the_users_sitecustomize_look_as_without_us(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("raise ValueError('theirs')\n")
+    environment = {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
+    plain = subprocess.run(
+        [sys.executable, "-c", ""], env={**os.environ, **environment}, capture_output=True
+    )
+
+    _, _, err = run(tmp_path, "", env=environment)
+
+    # The driver is Python as well, and complains first.
+    assert b"ValueError: theirs" in plain.stderr
+    assert err == plain.stderr * 2
+
+
+def test_a_broken_torch_fails_as_without_us(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('libcudart.so.13: cannot open')\n")
+    script = "import importlib.util\nassert importlib.util.find_spec('torch')\nimport torch\n"
+
+    code, _, err = run(tmp_path, script)
+
+    assert code == 1
+    assert err.decode().splitlines() == [
+        "Traceback (most recent call last):",
+        f'  File "{tmp_path}/script.py", line 3, in <module>',
+        "    import torch",
+        f'  File "{tmp_path}/torch.py", line 1, in <module>',
+        "    raise ImportError('libcudart.so.13: cannot open')",
+        "ImportError: libcudart.so.13: cannot open",
+    ]
+
+
+def test_a_foreign_module_named_torch_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("print('a toy')\n")
+
+    code, out, err = run(tmp_path, "import torch\nprint(sorted(vars(torch.__loader__)))\n")
+
+    assert (code, out, err) == (0, b"a toy\n['name', 'path']\n", b"")

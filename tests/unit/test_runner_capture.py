@@ -1,0 +1,67 @@
+"""Reading back what the agent wrote."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fp8verify.errors import InputError
+from fp8verify.runner import read_meta
+
+WINDOW = {"first": 10, "last": 12, "state": "complete"}
+MINIMAL = {"schema": 1, "rank": 3, "steps_seen": 12, "window": [WINDOW]}
+
+
+def write(folder: Path, content: object) -> Path:
+    path = folder / "rank3.meta.json"
+    path.write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
+    return path
+
+
+def test_a_meta_file_of_a_later_version_is_read(tmp_path: Path) -> None:
+    module = {"fqn": "lm_head", "class": "Linear", "kind": "linear", "state": "fp8", "new": 1}
+
+    meta = read_meta(write(tmp_path, {**MINIMAL, "modules": [module], "invented_later": {}}))
+
+    assert (meta.rank, meta.steps_seen, meta.windows[0].last) == (3, 12, 12)
+    assert (meta.modules[0].fqn, meta.modules[0].class_name) == ("lm_head", "Linear")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"\xff\xfe",
+        b"[" * 100_000,
+        {},
+        {**MINIMAL, "rank": "x"},
+    ],
+    ids=["empty", "cut", "a list", "no text", "deep", "nothing in it", "wrong type"],
+)
+def test_what_is_no_meta_file_is_told(tmp_path: Path, content: object) -> None:
+    with pytest.raises(InputError, match="is not a module census") as caught:
+        read_meta(write(tmp_path, content))
+    assert "\n" not in str(caught.value)
+
+
+def test_another_schema_is_told(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="schema 2"):
+        read_meta(write(tmp_path, {**MINIMAL, "schema": 2}))
+
+
+def test_a_missing_meta_file_is_told(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="No such file"):
+        read_meta(tmp_path / "rank0.meta.json")
+
+
+@given(content=st.binary(max_size=200))
+def test_no_bytes_make_a_traceback(tmp_path_factory: object, content: bytes) -> None:
+    folder = tmp_path_factory.mktemp("meta")  # type: ignore[attr-defined]
+    with pytest.raises(InputError):
+        read_meta(write(folder, content))

@@ -1,0 +1,99 @@
+"""What is run for what the user typed, and where the capture goes."""
+
+from __future__ import annotations
+
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from fp8verify.errors import Fp8VerifyError, InputError, UsageError
+from fp8verify.runner import RunSettings, run_training
+from fp8verify.runner.command import resolve_command
+from fp8verify.runner.folder import make_capture_folder
+from fp8verify.runner.injection import boot_folder, child_environment
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_script_runs_under_this_python() -> None:
+    Path("train.py").touch()
+
+    assert resolve_command(["train.py", "--lr", "1"]) == [sys.executable, "train.py", "--lr", "1"]
+    assert resolve_command(["--", "train.py"]) == [sys.executable, "train.py"]
+
+
+def test_a_module_runs_under_this_python() -> None:
+    assert resolve_command(["-m", "pkg.train", "x"]) == [sys.executable, "-m", "pkg.train", "x"]
+
+
+def test_any_other_program_runs_as_it_stands() -> None:
+    assert resolve_command(["sh", "-c", "python train.py"]) == ["sh", "-c", "python train.py"]
+
+
+@pytest.mark.parametrize(
+    ("command", "error", "fact"),
+    [
+        ([], UsageError, "nothing to run"),
+        (["--"], UsageError, "nothing to run"),
+        (["-m"], UsageError, "names no module"),
+        (["missing.py"], InputError, "no script missing.py"),
+        (["folder.py"], InputError, "is a folder"),
+        (["no-such-program-anywhere"], InputError, "no program"),
+        (["./plain"], InputError, "not executable"),
+    ],
+)
+def test_what_cannot_be_run_is_told_before_anything_is_made(
+    command: list[str], error: type[Fp8VerifyError], fact: str
+) -> None:
+    Path("folder.py").mkdir()
+    Path("plain").touch()
+
+    with pytest.raises(error, match=fact) as caught:
+        run_training(command, RunSettings())
+    assert caught.value.hint
+    assert not list(Path.cwd().glob("fp8verify-capture-*"))
+
+
+def test_a_capture_folder_is_private_and_named_by_time() -> None:
+    folder = make_capture_folder(None)
+
+    assert folder.parent == Path.cwd()
+    assert folder.name.startswith("fp8verify-capture-2")
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def test_a_capture_is_never_overwritten() -> None:
+    Path("old").mkdir()
+    Path("old", "rank0.meta.json").touch()
+
+    with pytest.raises(InputError, match="not empty"):
+        make_capture_folder(Path("old"))
+
+
+def test_a_folder_that_cannot_be_made_is_told() -> None:
+    Path("file").touch()
+
+    with pytest.raises(InputError, match="Cannot make"):
+        make_capture_folder(Path("file", "capture"))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [({}, "{boot}"), ({"PYTHONPATH": "a:b"}, "{boot}:a:b")]
+)
+def test_the_boot_folder_leads_pythonpath(before: dict[str, str], after: str) -> None:
+    environment = child_environment({"HOME": "/h", **before}, Path("/boot"))
+
+    assert environment == {"HOME": "/h", "PYTHONPATH": after.format(boot="/boot")}
+
+
+def test_the_boot_folder_is_private_and_does_not_stay(tmp_path: Path) -> None:
+    with boot_folder(tmp_path, RunSettings(), None) as boot:
+        assert stat.S_IMODE(boot.stat().st_mode) == 0o700
+        names = sorted(path.name for path in boot.iterdir())
+        assert names == ["agent", "config.json", "sitecustomize.py"]
+    assert not list(tmp_path.iterdir())

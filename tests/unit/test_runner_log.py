@@ -1,0 +1,71 @@
+"""The log: bounded, in whole lines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fp8verify.runner.log import MAX_LINE, BoundedLog, LineAssembler
+
+
+def test_a_short_log_is_kept_whole(tmp_path: Path) -> None:
+    with BoundedLog(tmp_path / "log.txt") as log:
+        log.write(b"one\n")
+        log.write(b"two\n")
+
+    assert (tmp_path / "log.txt").read_bytes() == b"one\ntwo\n"
+
+
+def test_the_head_is_on_disk_at_once(tmp_path: Path) -> None:
+    with BoundedLog(tmp_path / "log.txt") as log:
+        log.write(b"one\n")
+        assert (tmp_path / "log.txt").read_bytes() == b"one\n"
+
+
+def test_a_long_log_keeps_its_head_and_tail_and_says_what_is_missing(tmp_path: Path) -> None:
+    with BoundedLog(tmp_path / "log.txt", head=8, tail=8) as log:
+        for number in range(10):
+            log.write(b"line %d\n" % number)
+
+    text = (tmp_path / "log.txt").read_text()
+    assert text.startswith("line 0\n")
+    assert text.endswith("line 8\nline 9\n")
+    assert "\n[fp8verify: 48 bytes left out here]\n" in text
+
+
+@given(st.lists(st.binary(max_size=40)))
+def test_nothing_is_lost_uncounted(tmp_path_factory: object, chunks: list[bytes]) -> None:
+    path = tmp_path_factory.mktemp("log") / "log.txt"  # type: ignore[attr-defined]
+    with BoundedLog(path, head=30, tail=30) as log:
+        for chunk in chunks:
+            log.write(chunk)
+    whole, kept = b"".join(chunks), path.read_bytes()
+    if kept != whole:
+        head, note = kept[:30], kept[30:]
+        missing, _, tail = note.removeprefix(b"\n[fp8verify: ").partition(
+            b" bytes left out here]\n"
+        )
+        assert whole == head + whole[len(head) : len(head) + int(missing)] + tail
+        assert len(tail) >= 30
+
+
+def test_streams_do_not_share_a_line(tmp_path: Path) -> None:
+    with BoundedLog(tmp_path / "log.txt") as log:
+        out, err = LineAssembler(log), LineAssembler(log)
+        out.write(b"Applied Float8 ")
+        err.write(b"warning\n")
+        out.write(b"training\n 10%\r")
+        err.write(b"unfinished")
+        err.flush()
+
+    text = (tmp_path / "log.txt").read_bytes()
+    assert text == b"warning\nApplied Float8 training\n 10%\runfinished\n"
+
+
+def test_an_endless_line_is_not_kept_in_memory(tmp_path: Path) -> None:
+    with BoundedLog(tmp_path / "log.txt") as log:
+        LineAssembler(log).write(b"x" * (MAX_LINE + 1))
+
+        assert log.path.stat().st_size == MAX_LINE + 1

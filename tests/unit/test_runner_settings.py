@@ -1,0 +1,77 @@
+"""How windows and ranks are written on the command line."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fp8verify.errors import UsageError
+from fp8verify.runner import RankSelection, parse_ranks, parse_windows
+
+
+@pytest.mark.parametrize(
+    ("text", "windows"),
+    [
+        ("10-12", ((10, 12),)),
+        ("10", ((10, 10),)),
+        ("10-12,500-502", ((10, 12), (500, 502))),
+        ("500-502, 10-12", ((10, 12), (500, 502))),
+        ("1,2,3", ((1, 1), (2, 2), (3, 3))),
+    ],
+)
+def test_windows(text: str, windows: tuple[tuple[int, int], ...]) -> None:
+    assert parse_windows(text) == windows
+
+
+@pytest.mark.parametrize(
+    ("text", "fact", "hint"),
+    [
+        ("", "does not name steps", "10-12"),
+        ("ten", "does not name steps", "10-12"),
+        ("10:12", "does not name steps", "10-12"),
+        ("10-", "does not name steps", "10-12"),
+        ("-3", "does not name steps", "10-12"),
+        ("1e3", "does not name steps", "10-12"),
+        ("10-12,", "does not name steps", "10-12"),
+        ("12-10", "ends before it begins", "10-12"),
+        ("0-3", "before the first step", "from 1"),
+        ("10-12,12-14", "overlap", "share no step"),
+        (",".join(str(step) for step in range(1, 300)), "299 windows", "fewer"),
+    ],
+)
+def test_what_is_no_window_is_told_in_two_lines(text: str, fact: str, hint: str) -> None:
+    with pytest.raises(UsageError, match=fact) as caught:
+        parse_windows(text)
+    assert hint in caught.value.hint
+    assert "\n" not in f"{caught.value}{caught.value.hint}"
+
+
+@given(st.text(max_size=30))
+def test_any_text_is_windows_in_order_or_a_usage_error(text: str) -> None:
+    try:
+        windows = parse_windows(text)
+    except UsageError:
+        return
+    steps = [step for window in windows for step in window]
+    assert steps == sorted(steps)
+    assert steps[0] >= 1
+
+
+@pytest.mark.parametrize(
+    ("text", "selection"),
+    [
+        ("0", RankSelection(only=(0,))),
+        ("7, 0,7", RankSelection(only=(0, 7))),
+        ("all", RankSelection(every=1)),
+        ("every:64", RankSelection(every=64)),
+    ],
+)
+def test_ranks(text: str, selection: RankSelection) -> None:
+    assert parse_ranks(text) == selection
+
+
+@pytest.mark.parametrize("text", ["", "none", "-1", "0-7", "every:0", "every:", "0,,1"])
+def test_what_is_no_rank_is_told(text: str) -> None:
+    with pytest.raises(UsageError, match="does not name ranks"):
+        parse_ranks(text)

@@ -1,0 +1,63 @@
+"""When the profiler is prepared, started and stopped."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fp8verify.runner.agent.windows import Plan
+
+
+def timetable(*windows: tuple[int, int], steps: int = 20) -> dict[int, list[tuple[str, int]]]:
+    plan = Plan(windows)
+    due = {step: [tuple(action) for action in plan.after(step)] for step in range(steps + 1)}
+    return {step: actions for step, actions in due.items() if actions}
+
+
+def test_a_window_is_prepared_one_step_ahead() -> None:
+    assert timetable((10, 12)) == {8: [("prepare", 0)], 9: [("start", 0)], 12: [("stop", 0)]}
+
+
+def test_a_window_from_step_2_has_no_step_to_warm_up_in() -> None:
+    assert timetable((2, 3)) == {1: [("start", 0)], 3: [("stop", 0)]}
+
+
+def test_a_window_from_step_1_starts_before_any_step() -> None:
+    assert timetable((1, 1)) == {0: [("start", 0)], 1: [("stop", 0)]}
+    assert Plan([(1, 1)]).starts_at_once
+    assert not Plan([(2, 3)]).starts_at_once
+
+
+def test_a_window_right_after_another_starts_when_that_has_stopped() -> None:
+    assert timetable((5, 6), (7, 8)) == {
+        3: [("prepare", 0)],
+        4: [("start", 0)],
+        6: [("stop", 0), ("start", 1)],
+        8: [("stop", 1)],
+    }
+
+
+def test_a_window_one_step_after_another_is_prepared_when_that_has_stopped() -> None:
+    assert timetable((5, 6), (8, 8))[6] == [("stop", 0), ("prepare", 1)]
+
+
+@given(st.lists(st.integers(1, 40), min_size=2, max_size=10, unique=True))
+def test_at_most_one_profiler_is_alive_and_each_window_runs(bounds: list[int]) -> None:
+    bounds = sorted(bounds)[: len(bounds) // 2 * 2]
+    windows = list(zip(bounds[::2], bounds[1::2], strict=True))
+    plan = Plan(windows)
+    alive: list[int] = []
+    recorded: dict[int, list[int]] = {}
+    for step in range(45):
+        for what, window in plan.after(step):
+            if what == "stop":
+                alive.remove(window)
+            elif window not in alive:
+                alive.append(window)
+            if what == "start":
+                recorded[window] = []
+            assert len(alive) <= 1
+        for window, steps in recorded.items():
+            if window in alive:
+                steps.append(step + 1)
+    assert recorded == {i: list(range(a, b + 1)) for i, (a, b) in enumerate(windows)}

@@ -1,0 +1,193 @@
+"""Kernels are followed to the operator and the step that launched them."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.unit.reference_reader import KernelRow, view
+from tests.unit.trace_events import annotation, as_document, kernel, launch, op, read_bytes, sample
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def rows(tmp_path: Path, events: list[dict[str, Any]]) -> list[KernelRow]:
+    return view(read_bytes(tmp_path, as_document(events))).kernels
+
+
+def only(tmp_path: Path, events: list[dict[str, Any]]) -> KernelRow:
+    [row] = rows(tmp_path, events)
+    return row
+
+
+def test_external_id_names_the_operator(tmp_path: Path) -> None:
+    first, _, third = rows(tmp_path, sample())
+    assert first.op is not None
+    assert first.op.name == "aten::mm"
+    assert first.op.types == ("c10::BFloat16",)
+    assert first.op.dims == ((8, 16),)
+    assert first.op.parents == ("aten::linear",)
+    assert not first.op.backward
+    assert third.op is not None
+    assert third.op.backward
+
+
+def test_launch_finds_the_innermost_operator_of_its_thread(tmp_path: Path) -> None:
+    events = [
+        op("outer", 0, 100, 1),
+        op("inner", 10, 20, 2),
+        op("later", 40, 20, 3),
+        op("other thread", 15, 5, 4, tid=2),
+        launch(9, 16),
+        kernel("k", 50, 5, 9),
+    ]
+    row = only(tmp_path, events)
+    assert row.op is not None
+    assert (row.op.name, row.op.parents, row.launch) == ("inner", ("outer",), 2)
+
+
+def test_external_id_of_an_annotation_gives_way_to_the_launch(tmp_path: Path) -> None:
+    events = [
+        op("aten::mm", 0, 100, 1),
+        annotation("range", 10, 50, external_id=2),
+        launch(9, 20),
+        kernel("k", 50, 5, 9, **{"External id": 2}),
+    ]
+    row = only(tmp_path, events)
+    assert row.op is not None
+    assert row.op.name == "aten::mm"
+
+
+def test_external_id_equal_to_the_correlation_is_a_placeholder(tmp_path: Path) -> None:
+    events = [
+        op("unrelated", 0, 5, 9),
+        op("aten::mm", 10, 20, 1),
+        launch(9, 15),
+        kernel("k", 20, 5, 9, **{"External id": 9}),
+    ]
+    row = only(tmp_path, events)
+    assert row.op is not None
+    assert row.op.name == "aten::mm"
+
+
+def test_replayed_graph_gives_all_its_kernels_one_operator(tmp_path: Path) -> None:
+    events = [op("graph", 0, 20, 1), launch(9, 5), *[kernel("k", 10 + i, 1, 9) for i in range(5)]]
+    assert {row.op.name for row in rows(tmp_path, events) if row.op} == {"graph"}
+
+
+@pytest.mark.parametrize(
+    ("events", "launched"),
+    [
+        ([kernel("k", 1, 1, 9)], 0),
+        ([launch(9, 0), kernel("k", 1, 1, 9)], 1),
+        ([annotation("range", 0, 9), launch(9, 1), kernel("k", 2, 1, 9)], 1),
+        ([op("o", 0, 9, 1), launch(9, 1), kernel("k", 2, 1, 9)], 2),
+    ],
+)
+def test_how_far_back_a_kernel_leads(
+    events: list[dict[str, Any]], launched: int, tmp_path: Path
+) -> None:
+    trace = read_bytes(tmp_path, as_document(events))
+    assert list(trace.kernels.launch) == [launched]
+    assert trace.health.kernels_without_launch == (launched == 0)
+    assert trace.health.kernels_without_op == (launched < 2)
+
+
+def test_step_is_that_of_the_launch_on_any_thread(tmp_path: Path) -> None:
+    """`gemm_c` runs after step 4 has ended on the CPU, launched by autograd's thread."""
+    assert [row.step for row in rows(tmp_path, sample())] == [3, 4, 4]
+
+
+def test_step_seen_on_two_threads_counts_once_as_the_longer(tmp_path: Path) -> None:
+    events = [annotation("ProfilerStep#3", 0, 10), annotation("ProfilerStep#3", 0, 90, tid=2)]
+    trace = read_bytes(tmp_path, as_document(events))
+    assert [(s.number, s.start_ns, s.end_ns) for s in trace.steps] == [(3, 0, 90_000)]
+
+
+def test_kernel_launched_between_steps_has_none(tmp_path: Path) -> None:
+    events = [annotation("ProfilerStep#1", 0, 10), annotation("ProfilerStep#2", 30, 10)]
+    assert only(tmp_path, [*events, launch(9, 20), kernel("k", 32, 1, 9)]).step is None
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("## Call CompiledFxGraph fqv3dn2rdeyop ##", "## Call CompiledFxGraph ##"),
+        ("Torch-Compiled Region: 0/0", "Torch-Compiled Region"),
+        ("Torch-Compiled Region: 12/3", "Torch-Compiled Region"),
+        ("## forward ##", "## forward ##"),
+    ],
+)
+def test_volatile_ids_leave_the_names(name: str, shown: str, tmp_path: Path) -> None:
+    events = [annotation(name, 0, 50), op("aten::mm", 10, 20, 1), launch(9, 15)]
+    row = only(tmp_path, [*events, kernel("k", 20, 5, 9)])
+    assert row.op is not None
+    assert row.op.parents == (shown,)
+
+
+@pytest.mark.parametrize(
+    ("events", "backward"),
+    [
+        ([op("MmBackward0", 0, 9, 1)], True),
+        ([op("CompiledFunctionBackward", 0, 9, 1)], True),
+        ([op("autograd::engine::evaluate_function: X", 0, 9, 1)], True),
+        ([op("aten::mm", 0, 9, 1, **{"Fwd thread id": 1, "Sequence number": 5})], True),
+        ([op("aten::mm", 0, 9, 1, **{"Fwd thread id": 0, "Sequence number": 5})], False),
+        ([op("BackwardsCompatible", 0, 9, 1)], False),
+    ],
+)
+def test_backward_shows_on_any_enclosing_operator(
+    events: list[dict[str, Any]], backward: bool, tmp_path: Path
+) -> None:
+    inner = [op("aten::copy_", 2, 5, 2), launch(9, 3), kernel("k", 4, 1, 9)]
+    row = only(tmp_path, events + inner)
+    assert row.op is not None
+    assert row.op.backward is backward
+
+
+def test_parents_are_at_most_sixteen(tmp_path: Path) -> None:
+    nested = [op(f"depth {i}", i, 200 - 2 * i, i + 1) for i in range(40)]
+    row = only(tmp_path, [*nested, launch(9, 50), kernel("k", 60, 1, 9)])
+    assert row.op is not None
+    assert row.op.name == "depth 39"
+    assert row.op.parents == tuple(f"depth {i}" for i in range(38, 22, -1))
+
+
+def test_tensor_lists_have_no_shape_of_their_own(tmp_path: Path) -> None:
+    dims = [[[4, 4], [8]], [16, 2], []]
+    events = [op("aten::cat", 0, 9, 1, **{"Input Dims": dims}), launch(9, 3), kernel("k", 4, 1, 9)]
+    row = only(tmp_path, events)
+    assert row.op is not None
+    assert row.op.dims == ((), (16, 2), ())
+
+
+def test_order_of_the_file_does_not_matter(tmp_path: Path) -> None:
+    events = sample()
+    expected = sorted(rows(tmp_path, events), key=lambda row: row.name)
+    random.Random(5).shuffle(events)
+    assert sorted(rows(tmp_path, events), key=lambda row: row.name) == expected
+
+
+def test_whole_microseconds_round_an_inner_range_past_its_outer_one(tmp_path: Path) -> None:
+    events = [op("outer", 0, 9, 1), op("inner", 1, 9, 2), launch(9, 5), kernel("k", 6, 1, 9)]
+    row = only(tmp_path, events)
+    assert row.op is not None
+    assert (row.op.name, row.op.parents) == ("inner", ("outer",))
+
+
+def test_neighbours_that_share_an_instant_do_not_enclose(tmp_path: Path) -> None:
+    events = [op("first", 0, 10, 1), op("second", 10, 10, 2), launch(9, 12), kernel("k", 13, 1, 9)]
+    row = only(tmp_path, events)
+    assert row.op is not None
+    assert (row.op.name, row.op.parents) == ("second", ())
+
+
+@pytest.mark.parametrize("duration", [-1.0, 1_200_930.0, 18446744073709551.0])
+def test_absurd_duration_is_counted_and_takes_no_time(duration: float, tmp_path: Path) -> None:
+    events = [*sample(), kernel("broken", 1220, duration, 99)]
+    trace = read_bytes(tmp_path, as_document(events))
+    assert trace.health.bad_durations == 1
+    assert list(trace.kernels.duration_ns) == [10_500, 10_000, 10_000, 0]

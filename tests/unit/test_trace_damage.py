@@ -1,0 +1,201 @@
+"""Damage costs the events that it hits, is counted, and never ends in a traceback."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fp8verify.errors import InputError
+from fp8verify.trace import read_trace, source
+from tests.unit.trace_events import as_document, kernel, kernel_names, read_bytes, sample
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ALL = ["gemm_a", "gemm_b", "gemm_c"]
+
+
+@pytest.mark.parametrize("block_size", [200, 1 << 20])
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b'"schemaVersion": 1', b'"schemaVersion": NaN'),
+        (b'"Fwd thread id": 0', b'"Fwd thread id": NaN'),
+        (b'"stream": 7', b'"stream": "7"'),
+        (b'"dur": 10.5', b'"dur": "10.5"'),
+        (b'"ts": 1060.125', b'"ts": "1060.125"'),
+        (b'"bandwidth": 1', b'"bandwidth": -Infinity'),
+        (b'"note": ""', b'"note": "a\x01\n\tb"'),
+        (b'"note": ""', b'"note": "\xff\xfe"'),
+        (b'"note": ""', b'"note": "\\ud800"'),
+        (b'"note": ""', b'"note": null'),
+        (b'"note": ""', b'"note": ' + b"[" * 500 + b"]" * 500),
+    ],
+)
+def test_nothing_is_lost_where_the_values_can_be_read(
+    old: bytes, new: bytes, block_size: int, tmp_path: Path
+) -> None:
+    events = sample()
+    events[2]["args"] |= {"Fwd thread id": 0, "bandwidth": 1, "note": ""}
+    events[7]["args"] |= {"bandwidth": 1, "note": ""}
+    data = as_document(events)
+    assert old in data
+    trace = read_bytes(tmp_path, data.replace(old, new), block_size=block_size)
+    assert kernel_names(trace) == ALL
+    assert trace.kernels.start_ns[0] == 1060125
+    assert trace.kernels.duration_ns[0] == 10500
+    assert trace.kernels.stream[0] == 7
+    assert trace.health.complete
+    assert trace.health.events == len(events)
+
+
+@pytest.mark.parametrize("block_size", [200, 1 << 20])
+@pytest.mark.parametrize(
+    "name", [b'a "quoted" name', b"back\\slash \\x", b'ends"', b"\\U0001", b'a", "b']
+)
+def test_one_bad_name_costs_one_kernel(name: bytes, block_size: int, tmp_path: Path) -> None:
+    data = as_document(sample()).replace(b"gemm_b", name)
+    trace = read_bytes(tmp_path, data, block_size=block_size)
+    assert kernel_names(trace) == ["gemm_a", "gemm_c"]
+    assert trace.health.skipped_events == 1
+    assert not trace.health.complete
+
+
+@pytest.mark.parametrize(
+    "value", [b"", b"nan", b"-nan", b"inf", b"NaN", b"{}", b"1e999", b"9" * 30, b'"soon"', b"null"]
+)
+def test_bad_time_stamp_costs_one_kernel(value: bytes, tmp_path: Path) -> None:
+    data = as_document(sample()).replace(b'"ts": 1130', b'"ts": ' + value)
+    trace = read_bytes(tmp_path, data)
+    assert kernel_names(trace) == ["gemm_a", "gemm_c"]
+    assert trace.health.skipped_events == 1
+
+
+def test_bad_time_stamp_among_stamps_kept_as_text(tmp_path: Path) -> None:
+    absolute = [kernel(f"k{i}", 1790857026000123.25 + i, 1, i) for i in range(4)]
+    data = as_document(absolute).replace(b"1790857026000125.2", b'"soon"')
+    trace = read_bytes(tmp_path, data.replace(b'"soon"5', b'"soon"'))
+    assert kernel_names(trace) == ["k0", "k1", "k3"]
+    assert trace.health.skipped_events == 1
+
+
+def test_trailing_commas_cost_nothing(tmp_path: Path) -> None:
+    data = as_document(sample()).replace(b"\n  ]\n}", b",\n  ],\n}")
+    trace = read_bytes(tmp_path, data)
+    assert kernel_names(trace) == ALL
+    assert trace.health.complete
+
+
+def test_damaged_metadata_is_jumped_over(tmp_path: Path) -> None:
+    data = as_document(sample()).replace(b'"schemaVersion": 1', b'"LOG": [unquoted "text], ')
+    trace = read_bytes(tmp_path, data)
+    assert kernel_names(trace) == ALL
+    assert trace.health.notes == ["the metadata is damaged; the events after it were found"]
+
+
+def test_cut_at_any_byte_keeps_every_whole_event(tmp_path: Path) -> None:
+    data = as_document(sample())
+    begin = data.index(b'"traceEvents": [') + len(b'"traceEvents": [')
+    for end in range(begin, len(data) - 2, 7):
+        trace = read_bytes(tmp_path, data[:end], block_size=300)
+        whole = [
+            name for name in ALL if 0 <= data.index(name.encode()) < data.rfind(b"\n    },", 0, end)
+        ]
+        assert kernel_names(trace)[: len(whole)] == whole
+        assert trace.health.truncated
+        assert trace.health.skipped_events == 0
+
+
+def test_cut_gzip_keeps_what_it_gives(tmp_path: Path) -> None:
+    packed = gzip.compress(as_document(sample()))
+    for end in range(len(packed) - 12, len(packed)):
+        trace = read_bytes(tmp_path, packed[:end])
+        assert trace.health.truncated
+    assert kernel_names(read_bytes(tmp_path, packed[:-4])) == ALL
+
+
+def test_corrupt_gzip_says_so(tmp_path: Path) -> None:
+    packed = gzip.compress(as_document(sample()), mtime=0) + gzip.compress(b"{}")
+    trace = read_bytes(tmp_path, packed[:-6] + b"\0\0" + packed[-4:])
+    assert kernel_names(trace) == ALL
+    assert trace.health.notes == ["the gzip data is corrupt"]
+    assert not trace.health.complete
+
+
+def test_second_document_is_reported_and_not_read(tmp_path: Path) -> None:
+    trace = read_bytes(tmp_path, as_document(sample()) * 2, block_size=900)
+    assert kernel_names(trace) == ALL
+    assert trace.health.extra_documents == 1
+    assert not trace.health.complete
+
+
+def test_missing_end_mark_alone_is_no_damage(tmp_path: Path) -> None:
+    assert read_bytes(tmp_path, as_document(sample()[:-1])).health.complete
+
+
+def test_boundary_inside_an_event_is_no_boundary(tmp_path: Path) -> None:
+    events = sample()
+    events[0]["args"]["list"] = [{"ph": 1}, {"ph": 2}, {"ph": 3}]
+    data = json.dumps({"traceEvents": events}, separators=(",", ":")).encode()
+    for size in (10, 250, 1 << 20):
+        trace = read_bytes(tmp_path, data, block_size=size)
+        assert kernel_names(trace) == ALL
+        assert trace.health.complete
+
+
+@pytest.mark.parametrize(
+    ("data", "fact"),
+    [
+        (b"", "trace.json is empty."),
+        (b"hello", "trace.json is not JSON."),
+        (b"\x00\x01\x02", "trace.json is not JSON."),
+        (b"   \n", "trace.json is not JSON."),
+        (b"12", "trace.json is not JSON."),
+        (b"{}", "trace.json is not a trace: no list of events in it."),
+        (b"[]", "trace.json is not a trace: no list of events in it."),
+        (b"[1, 2]", "trace.json is not a trace: no list of events in it."),
+        (b'[{"a": 1}]', "trace.json is not a trace: no list of events in it."),
+        (b'{"a": {"traceEvents": 3}}', "trace.json is not a trace: no list of events in it."),
+        (b'{"traceEvents": 3}', "trace.json is not a trace: no list of events in it."),
+        (b'{"schemaVersion": 1, "dev', "trace.json is not a trace: no list of events in it."),
+    ],
+)
+def test_what_is_no_trace_is_refused(data: bytes, fact: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        read_bytes(tmp_path, data)
+    assert str(caught.value) == fact
+    assert caught.value.hint
+
+
+def test_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="does not exist"):
+        read_trace(tmp_path / "none.json")
+
+
+def test_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be read: Is a directory"):
+        read_trace(tmp_path)
+
+
+def test_gzip_bomb_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "RATIO_FREE", 1 << 20)
+    bomb = gzip.compress(b'{"traceEvents": [' + b" " * (8 << 20) + b"]}")
+    with pytest.raises(InputError, match="decompression bomb"):
+        read_bytes(tmp_path, bomb)
+
+
+def test_entry_without_end_is_stopped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("fp8verify.trace.buffer.MAX_WINDOW", 1 << 20)
+    with pytest.raises(InputError, match="a single entry of more than"):
+        read_bytes(tmp_path, b'{"traceEvents": [{"name": "' + b"x" * (4 << 20))
+
+
+def test_zstd_without_its_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "zstandard", None)
+    with pytest.raises(InputError) as caught:
+        source.open_stream(io.BytesIO(source.ZSTD_MAGIC + b"rest"), "a.json.zst")
+    assert "fp8verify[zstd]" in caught.value.hint

@@ -1,0 +1,102 @@
+"""A path stands for one trace a rank."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fp8verify.errors import InputError
+from fp8verify.trace import find_traces
+from tests.unit.trace_events import HEAD, as_document, sample
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def write(path: Path, rank: int | None = None) -> Path:
+    info = {"backend": "nccl"} if rank is None else {"backend": "nccl", "rank": rank}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data = as_document(sample(), distributedInfo=info)
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+def found(folder: Path) -> list[tuple[int, str]]:
+    return [(file.rank, file.path.name) for file in find_traces(folder)]
+
+
+def test_file_stands_for_itself(tmp_path: Path) -> None:
+    path = write(tmp_path / "anything.txt")
+    assert [(file.path, file.rank) for file in find_traces(path)] == [(path, 0)]
+
+
+def test_rank_comes_from_the_metadata_before_the_name(tmp_path: Path) -> None:
+    write(tmp_path / "rank0.json.gz", rank=1)
+    write(tmp_path / "rank1.json", rank=0)
+    assert found(tmp_path) == [(0, "rank1.json"), (1, "rank0.json.gz")]
+
+
+@pytest.mark.parametrize("pattern", ["rank{}", "rank-{}", "rank_{}", "rank{}_trace", "job.Rank{}"])
+def test_rank_comes_from_the_name(pattern: str, tmp_path: Path) -> None:
+    for rank in (2, 10):
+        write(tmp_path / f"{pattern.format(rank)}.pt.trace.json")
+    assert [rank for rank, _ in found(tmp_path)] == [2, 10]
+
+
+def test_rank_is_else_the_place(tmp_path: Path) -> None:
+    for name in ("b.json", "a.json", "rank1.json"):
+        write(tmp_path / name)
+    assert found(tmp_path) == [(0, "a.json"), (1, "rank1.json"), (2, "b.json")]
+
+
+def test_two_files_of_one_rank_are_both_named(tmp_path: Path) -> None:
+    write(tmp_path / "a.json", rank=3)
+    write(tmp_path / "b.json", rank=3)
+    with pytest.raises(InputError, match=r"rank 3: a\.json and b\.json"):
+        find_traces(tmp_path)
+
+
+def test_our_own_files_are_no_traces(tmp_path: Path) -> None:
+    write(tmp_path / "rank0.json.gz")
+    for name in ("rank0.meta.json", "expected.json", "x.schema.json", "report-1.json", "log.txt"):
+        write(tmp_path / name)
+    files = find_traces(tmp_path)
+    assert found(tmp_path) == [(0, "rank0.json.gz")]
+    assert files.skipped == []
+
+
+def test_unrelated_json_beside_a_trace_is_skipped_and_named(tmp_path: Path) -> None:
+    write(tmp_path / "rank0.json")
+    (tmp_path / "config.json").write_text(json.dumps(HEAD))
+    (tmp_path / "broken.json").write_text("{")
+    files = find_traces(tmp_path)
+    assert len(files) == 1
+    assert [path.name for path in files.skipped] == ["broken.json", "config.json"]
+
+
+def test_rank_folders_are_searched_one_level_down(tmp_path: Path) -> None:
+    write(tmp_path / "node0" / "trace.json", rank=0)
+    write(tmp_path / "node1" / "trace.json", rank=1)
+    write(tmp_path / "node1" / "deeper" / "trace.json", rank=2)
+    assert [file.rank for file in find_traces(tmp_path)] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("content", "fact"),
+    [({}, "holds no trace"), ({"config.json": "{}"}, r"JSON, but no trace: config\.json")],
+)
+def test_folder_without_traces_is_refused(
+    content: dict[str, str], fact: str, tmp_path: Path
+) -> None:
+    for name, text in content.items():
+        (tmp_path / name).write_text(text)
+    with pytest.raises(InputError, match=fact):
+        find_traces(tmp_path)
+
+
+def test_missing_path_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="does not exist"):
+        find_traces(tmp_path / "none")

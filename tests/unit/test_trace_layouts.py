@@ -1,0 +1,174 @@
+"""Every way in which a trace is written gives the same reading."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import zstandard
+
+from fp8verify.trace import read_trace
+from tests.unit.reference_reader import reference_read, view
+from tests.unit.trace_events import HEAD, as_document, kernel, kernel_names, read_bytes, sample
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+def one_line_events(events: list[dict[str, Any]]) -> bytes:
+    lines = []
+    for event in events:
+        args = json.dumps(event.get("args", {}))
+        rest = json.dumps({k: v for k, v in event.items() if k != "args"})[1:-1]
+        lines.append(f'  {{\n    {rest},\n    "args": {{\n      {args[1:-1]}\n    }}\n  }}')
+    head = json.dumps(HEAD)[1:-1]
+    return ("\n{\n" + head + ',\n"traceEvents": [\n' + ",\n".join(lines) + "\n]}\n").encode()
+
+
+def sorted_keys(events: list[dict[str, Any]]) -> bytes:
+    return json.dumps({**HEAD, "traceEvents": events}, sort_keys=True).encode()
+
+
+def metadata_last(events: list[dict[str, Any]]) -> bytes:
+    return json.dumps({"traceEvents": events, **HEAD}, indent=4).encode()
+
+
+def category_last(events: list[dict[str, Any]]) -> bytes:
+    moved = [{**{k: v for k, v in e.items() if k != "cat"}, "cat": e.get("cat")} for e in events]
+    return as_document([{k: v for k, v in e.items() if v is not None} for e in moved])
+
+
+def with_bom(events: list[dict[str, Any]]) -> bytes:
+    return b"\xef\xbb\xbf" + as_document(events)
+
+
+LAYOUTS = [
+    as_document,
+    one_line_events,
+    sorted_keys,
+    metadata_last,
+    category_last,
+    with_bom,
+    lambda events: json.dumps({**HEAD, "traceEvents": events}, separators=(",", ":")).encode(),
+    lambda events: json.dumps({**HEAD, "traceEvents": events}, indent="\t").encode(),
+    lambda events: as_document(events).replace(b"\n", b"\r\n"),
+]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("block_size", [1, 300, 1 << 20])
+def test_layout_does_not_matter(
+    layout: Callable[[list[dict[str, Any]]], bytes], block_size: int, tmp_path: Path
+) -> None:
+    trace = read_bytes(tmp_path, layout(sample()), block_size=block_size)
+    assert kernel_names(trace) == ["gemm_a", "gemm_b", "gemm_c"]
+    assert view(trace) == reference_read(as_document(sample()))
+    assert trace.health.complete
+    assert (trace.rank, trace.world_size) == (1, 2)
+    assert (trace.gpu, trace.compute_capability) == ("NVIDIA H200", "9.0")
+    assert trace.record_shapes
+
+
+@pytest.mark.parametrize(
+    "pack",
+    [
+        gzip.compress,
+        lambda data: gzip.compress(data[:700]) + gzip.compress(data[700:]),
+        lambda data: gzip.compress(data) + b"\0" * 512,
+        zstandard.ZstdCompressor().compress,
+        lambda data: zstandard.compress(data[:700]) + zstandard.compress(data[700:]),
+    ],
+    ids=["gzip", "gzip members", "gzip padded", "zstd", "zstd frames"],
+)
+def test_compression_is_told_by_content(pack: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    trace = read_bytes(tmp_path, pack(as_document(sample())))
+    assert kernel_names(trace) == ["gemm_a", "gemm_b", "gemm_c"]
+    assert trace.health.complete
+
+
+def test_list_without_metadata(tmp_path: Path) -> None:
+    """The schema of 2020: a bare list, other categories, other spellings, threads as text."""
+    renamed = {"cpu_op": "Operator", "user_annotation": "Operator", "cuda_runtime": "Runtime"}
+    events = []
+    for event in sample():
+        old = {**event, "tid": str(event["tid"])}
+        old["cat"] = renamed.get(event.get("cat", ""), str(event.get("cat", "")).capitalize())
+        args = dict(event.get("args", {}))
+        if old["cat"] == "Kernel":
+            args["external id"] = args.pop("External id")
+        if "Input Dims" in args:
+            args["Input dims"] = args.pop("Input Dims")
+        events.append({**old, "args": args})
+    trace = read_bytes(tmp_path, json.dumps(events, indent=2).encode(), block_size=400)
+    expected = reference_read(as_document(sample()))
+    assert view(trace).kernels == expected.kernels
+    assert [step.number for step in trace.steps] == [3, 4]
+    assert trace.rank is None
+
+
+@pytest.mark.parametrize(
+    ("written", "nanoseconds"),
+    [
+        ("1790857026000123.457", 1790857026000123457),
+        ("1790857026000123", 1790857026000123000),
+        ("4365095910349.525", 4365095910349525),
+        ("8796093022207.999", 8796093022207999),
+        ("8796093022208.001", 8796093022208001),
+        ("12.5", 12500),
+        ("-3.001", -3001),
+        ("1.790857026000123e15", 1790857026000123000),
+    ],
+)
+def test_no_nanosecond_is_lost(written: str, nanoseconds: int, tmp_path: Path) -> None:
+    data = as_document([kernel("first", 0.5, 1, 1), kernel("second", "@", 1, 2)])
+    trace = read_bytes(tmp_path, data.replace(b'"@"', written.encode()))
+    assert list(trace.kernels.start_ns) == [500, nanoseconds]
+
+
+def test_unknown_categories_are_counted_and_ignored(tmp_path: Path) -> None:
+    extra = [{"ph": "X", "cat": f"new_{i % 7}", "name": "n", "ts": i, "dur": 1} for i in range(50)]
+    trace = read_bytes(tmp_path, as_document(extra + sample() + extra), block_size=500)
+    assert trace.health.events == len(sample()) + 100
+    assert trace.health.complete
+    assert len(trace.kernels) == 3
+
+
+def test_copies_are_added_up(tmp_path: Path) -> None:
+    copy = {"ph": "X", "name": "Memcpy", "ts": 1, "dur": 2.5, "args": {"bytes": 64}}
+    events = [{**copy, "cat": cat} for cat in ("gpu_memcpy", "gpu_memcpy", "gpu_memset")]
+    trace = read_bytes(tmp_path, as_document(events))
+    assert trace.copies == {"memcpy": (2, 5000, 128), "memset": (1, 2500, 64)}
+
+
+def test_only_our_own_metadata_is_kept(tmp_path: Path) -> None:
+    meta = {"steps": [10, 12]}
+    trace = read_bytes(tmp_path, as_document([], env={"TOKEN": "secret"}, fp8verify=meta))
+    assert trace.user_meta is not None
+    assert json.loads(trace.user_meta) == meta
+    assert "secret" not in repr(trace)
+
+
+def test_gpu_is_the_one_that_ran_the_kernels(tmp_path: Path) -> None:
+    devices = [{"id": i, "name": f"GPU {i}", "computeMajor": i, "computeMinor": 0} for i in (8, 9)]
+    events = [kernel("k", 1, 1, 1, device=9)]
+    trace = read_bytes(tmp_path, as_document(events, deviceProperties=devices))
+    assert (trace.gpu, trace.compute_capability) == ("GPU 9", "9.0")
+
+
+def test_collectives_are_read_from_their_kernels(tmp_path: Path) -> None:
+    args = {"Collective name": "_allgather_base", "dtype": "Byte", "Group size": 2}
+    args |= {"In msg nelems": 8, "Out msg nelems": 16}
+    trace = read_bytes(tmp_path, as_document([kernel("nccl", 1, 1, 1, **args), *sample()]))
+    assert view(trace).kernels[0].collective == trace.collectives[0]
+    assert trace.collectives[0].out_elements == 16
+    assert list(trace.kernels.collective) == [0, -1, -1, -1]
+
+
+def test_name_stands_for_the_file_in_reports(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_bytes(as_document(sample()))
+    assert read_trace(path).source == "x.json"
+    assert read_trace(path, name="node3/x.json").source == "node3/x.json"

@@ -1,0 +1,234 @@
+"""The rules of the verdict, each on the smallest trace that shows it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fp8verify import Policy, Report, inspect
+from tests.hand_built import BF16, BF16_KERNEL, FP8, FP8_KERNEL, FP32, FP32_KERNEL, TraceBuilder
+
+CLAIM = "Applied Float8 training: recipe=TENSORWISE, fsdp_float8_all_gather=False\n"
+CAST = (
+    "void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<at::native::"
+    "float8_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda()#2}> >(int)"
+)
+
+
+def verdict(
+    build: TraceBuilder, folder: Path, *, log: str | None = None, **policy: float
+) -> Report:
+    trace = build.write(folder / "trace.json")
+    if log is not None:
+        (folder / "train.log").write_text(log)
+    return inspect(
+        trace, log=folder / "train.log" if log is not None else None, policy=Policy(**policy)
+    )
+
+
+def codes(report: Report) -> set[str]:
+    return {finding.code for finding in report.findings}
+
+
+def test_fp8_in_all_gemms_is_active(build: TraceBuilder, tmp_path: Path) -> None:
+    build.step(10).linear(64, 32, 16, fp8=True).step(11).linear(64, 32, 16, fp8=True)
+    report = verdict(build, tmp_path)
+    assert (report.verdict, report.exit_code) == ("ACTIVE", 0)
+    assert report.gemm.fp8_share_of_time == 1.0
+    assert report.gemm.kernels["fp8"] == 6
+    assert [step.step for step in report.ranks[0].steps] == [10, 11]
+
+
+def test_no_fp8_and_no_claim_is_inactive(build: TraceBuilder, tmp_path: Path) -> None:
+    report = verdict(build.linear(64, 32, 16, fp8=False), tmp_path)
+    assert (report.verdict, report.exit_code) == ("INACTIVE", 1)
+    assert "claimed-not-active" not in codes(report)
+
+
+def test_a_claim_without_fp8_is_contradicted(build: TraceBuilder, tmp_path: Path) -> None:
+    report = verdict(build.linear(64, 32, 16, fp8=False), tmp_path, log=CLAIM)
+    assert (report.verdict, report.exit_code) == ("CONTRADICTED", 1)
+    assert CLAIM.strip() in report.reason
+    assert "claimed-not-active" in codes(report)
+
+
+def test_a_claim_does_not_make_fp8_active(build: TraceBuilder, tmp_path: Path) -> None:
+    report = verdict(build.launch(BF16_KERNEL, types=(BF16, BF16)), tmp_path, log=CLAIM * 5)
+    assert report.verdict == "CONTRADICTED"
+
+
+def test_a_fallback_in_the_log_is_quoted(build: TraceBuilder, tmp_path: Path) -> None:
+    log = "Failed to swap to Float8Linear because SM90 or later is not available\n"
+    report = verdict(build.linear(64, 32, 16, fp8=False), tmp_path, log=log)
+    assert report.verdict == "INACTIVE"
+    assert log.strip() in report.reason
+
+
+def test_fp8_tensors_with_high_precision_gemms_are_emulation(
+    build: TraceBuilder, tmp_path: Path
+) -> None:
+    build.launch(CAST, "aten::copy_", types=(FP8, BF16), dims=((64, 16), (64, 16)))
+    build.launch(FP32_KERNEL, types=(FP32, FP32), dims=((64, 16), (16, 32)))
+    report = verdict(build, tmp_path)
+    assert (report.verdict, report.exit_code) == ("EMULATED", 1)
+    assert "emulated" in codes(report)
+
+
+def test_casts_of_an_fp8_optimizer_are_no_emulation(build: TraceBuilder, tmp_path: Path) -> None:
+    build.linear(64, 32, 16, fp8=False)
+    build.launch(CAST, "aten::copy_", types=(FP8, FP32), parents=("Optimizer.step#AdamWFp8.step",))
+    assert verdict(build, tmp_path).verdict == "INACTIVE"
+
+
+def test_a_share_below_the_minimum_is_partial(build: TraceBuilder, tmp_path: Path) -> None:
+    build.launch(FP8_KERNEL, "aten::_scaled_mm", types=(FP8, FP8), us=40)
+    build.launch(BF16_KERNEL, types=(BF16, BF16), us=60)
+    report = verdict(build, tmp_path)
+    assert (report.verdict, report.exit_code) == ("PARTIAL", 0)
+    assert report.gemm.fp8_share_of_time == 0.4
+    assert verdict(build, tmp_path, min_share=0.4).verdict == "ACTIVE"
+    assert verdict(build, tmp_path, strict=True).exit_code == 1
+    assert verdict(build, tmp_path, exit_zero=True, strict=True).exit_code == 0
+
+
+def test_a_step_without_fp8_is_partial(build: TraceBuilder, tmp_path: Path) -> None:
+    build.step(1).linear(64, 32, 16, fp8=True).step(2).launch(BF16_KERNEL, types=(BF16, BF16), us=1)
+    report = verdict(build, tmp_path)
+    assert report.verdict == "PARTIAL"
+    assert "step 2" in report.reason
+    assert "step-without-fp8" in codes(report)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "expected", "severity"),
+    [("ROWWISE", "PARTIAL", "warning"), ("ROWWISE_WITH_GW_HP", "ACTIVE", "info")],
+)
+def test_a_leg_in_high_precision_counts_unless_the_recipe_says_so(
+    build: TraceBuilder, tmp_path: Path, recipe: str, expected: str, severity: str
+) -> None:
+    fp8 = {"types": (FP8, FP8), "us": 50}
+    build.launch(FP8_KERNEL, "aten::_scaled_mm", dims=((64, 16), (16, 32)), **fp8)
+    build.launch(FP8_KERNEL, "aten::_scaled_mm", dims=((64, 32), (32, 16)), backward=True, **fp8)
+    build.launch(BF16_KERNEL, types=(BF16, BF16), dims=((32, 64), (64, 16)), backward=True, us=20)
+    report = verdict(build, tmp_path, log=CLAIM.replace("TENSORWISE", recipe))
+    found = next(f for f in report.findings if f.code == "leg-not-fp8")
+    assert (report.verdict, found.severity) == (expected, severity)
+    assert "wgrad" in found.message
+
+
+def test_no_gpu_kernel_is_inconclusive(build: TraceBuilder, tmp_path: Path) -> None:
+    build.launch(FP8_KERNEL)
+    build.events = [event for event in build.events if event["cat"] != "kernel"]
+    report = verdict(build, tmp_path, log=CLAIM)
+    assert (report.verdict, report.exit_code) == ("INCONCLUSIVE", 3)
+    assert report.reason == "no GPU kernels in the trace"
+    assert "no-gpu-kernels" in codes(report)
+
+
+def test_kernels_without_a_gemm_are_inconclusive(build: TraceBuilder, tmp_path: Path) -> None:
+    build.launch("triton_poi_fused_add_0", "triton_poi_fused_add_0")
+    assert verdict(build, tmp_path).verdict == "INCONCLUSIVE"
+
+
+def test_damage_without_fp8_is_inconclusive_and_with_fp8_is_not(tmp_path: Path) -> None:
+    for fp8, expected in ((False, "INCONCLUSIVE"), (True, "ACTIVE")):
+        whole = TraceBuilder().linear(64, 32, 16, fp8=fp8).write(tmp_path / "trace.json")
+        text = whole.read_text()
+        whole.write_text(text[: text.index("Record Window End")])
+        report = inspect(whole)
+        assert report.verdict == expected
+        assert report.ranks[0].health.truncated
+        assert "damaged-trace" in codes(report)
+
+
+def test_unknown_gemms_that_could_be_fp8_are_inconclusive(
+    build: TraceBuilder, tmp_path: Path
+) -> None:
+    build.launch(BF16_KERNEL, types=(BF16, BF16), us=50)
+    build.launch("triton_tem_fused_mm_3", None, us=50)
+    report = verdict(build, tmp_path)
+    assert report.verdict == "INCONCLUSIVE"
+    assert report.gemm.unknown_share_of_time == 0.5
+    assert "unknown-gemm" in codes(report)
+
+
+def test_one_rank_without_fp8_makes_the_run_partial(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        build = TraceBuilder(rank=rank, world=2).linear(64, 32, 16, fp8=rank == 0)
+        build.write(tmp_path / f"rank{rank}.json")
+    (tmp_path / "train.log").write_text(CLAIM)
+    report = inspect(tmp_path, log=tmp_path / "train.log")
+    assert report.verdict == "PARTIAL"
+    assert [rank.verdict.value for rank in report.ranks] == ["ACTIVE", "CONTRADICTED"]
+    found = next(f for f in report.findings if f.code == "rank-without-fp8")
+    assert found.message.startswith("rank 1 ")
+
+
+def test_ranks_that_were_not_recorded_are_said(tmp_path: Path) -> None:
+    TraceBuilder(rank=0, world=64).linear(64, 32, 16, fp8=True).write(tmp_path / "rank0.json")
+    report = inspect(tmp_path)
+    assert report.verdict == "ACTIVE"
+    assert "1 of 64 ranks observed" in [finding.message for finding in report.findings]
+
+
+def test_bf16_experts_beside_fp8_linears_are_named(build: TraceBuilder, tmp_path: Path) -> None:
+    build.linear(64, 32, 16, fp8=True)
+    build.launch(
+        "_ZN7cutlass13device_kernelI", "aten::_grouped_mm", types=(BF16, BF16),
+        dims=((64, 16), (4, 16, 32)), us=5,
+    )  # fmt: skip
+    found = [f for f in verdict(build, tmp_path).findings if "grouped" in f.code]
+    assert [f.code for f in found] == ["grouped-gemm-high-precision"]
+    assert "aten::_grouped_mm" in found[0].message
+
+
+@pytest.mark.parametrize(("dtype", "found"), [("BFloat16", True), ("Byte", False)])
+def test_a_promised_fp8_all_gather_is_held_against_the_bytes(
+    build: TraceBuilder, tmp_path: Path, dtype: str, found: bool
+) -> None:
+    build.linear(64, 32, 16, fp8=True)
+    build.launch(
+        "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+        "nccl:_all_gather_base",
+        **{
+            "Collective name": "_allgather_base",
+            "dtype": dtype,
+            "In msg nelems": 65536,
+            "Out msg nelems": 131072,
+            "Group size": 2,
+        },
+    )
+    report = verdict(build, tmp_path, log=CLAIM.replace("all_gather=False", "all_gather=True"))
+    assert ("all-gather-not-fp8" in codes(report)) is found
+    assert report.verdict == ("PARTIAL" if found else "ACTIVE")
+
+
+def test_a_gemm_beyond_the_bf16_peak_is_proof(build: TraceBuilder, tmp_path: Path) -> None:
+    size = 2048
+    flops = 2 * size**3
+    us = flops / 1500e12 * 1e6
+    build.launch(
+        FP8_KERNEL, "aten::_scaled_mm", types=(FP8, FP8), dims=((size, size), (size, size)), us=us
+    )
+    found = next(f for f in verdict(build, tmp_path).findings if f.code == "faster-than-bf16")
+    assert "up to 1500" in found.message
+    row = inspect(tmp_path / "trace.json").ranks[0].kernels[0]
+    assert row.tflops == pytest.approx(1500, abs=0.5)
+    assert row.percent_of_peak == pytest.approx(75.8, abs=0.1)
+
+
+def test_a_recipe_other_than_the_claimed_one_is_said(build: TraceBuilder, tmp_path: Path) -> None:
+    dims = ((64, 16), (16, 32), (64, 1), (1, 32))
+    build.launch(FP8_KERNEL, "aten::_scaled_mm", types=(FP8, FP8, FP32, FP32), dims=dims)
+    report = verdict(build, tmp_path, log=CLAIM)
+    assert report.recipe.time_us == {"rowwise": 10.0}
+    assert "recipe-mismatch" in codes(report)
+
+
+def test_gpu_time_adds_up(build: TraceBuilder, tmp_path: Path) -> None:
+    build.linear(64, 32, 16, fp8=True).launch(CAST, "aten::copy_", types=(FP8, BF16), us=3)
+    build.launch("some_kernel_nobody_knows", None, us=4)
+    report = verdict(build, tmp_path)
+    assert sum(report.gpu_time_us.values()) == pytest.approx(37.0)
+    assert report.gpu_time_us["gemm"] == 30.0

@@ -1,0 +1,84 @@
+"""Events as Kineto records them, and the layouts in which traces are written."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from fp8verify.trace import Trace, read_trace
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Event = dict[str, Any]
+
+
+def op(name: str, ts: float, dur: float, external_id: int, *, tid: int = 1, **args: Any) -> Event:
+    return _complete("cpu_op", name, ts, dur, 7, tid, {"External id": external_id, **args})
+
+
+def annotation(name: str, ts: float, dur: float, *, tid: int = 1, external_id: int = 0) -> Event:
+    return _complete("user_annotation", name, ts, dur, 7, tid, {"External id": external_id})
+
+
+def launch(correlation: int, ts: float, dur: float = 2, *, tid: int = 1) -> Event:
+    return _complete(
+        "cuda_runtime", "cudaLaunchKernel", ts, dur, 7, tid, {"correlation": correlation}
+    )
+
+
+def kernel(name: str, ts: float, dur: float, correlation: int, **args: Any) -> Event:
+    fields = {"device": 0, "stream": 7, "correlation": correlation, **args}
+    return _complete("kernel", name, ts, dur, 0, 7, fields)
+
+
+def _complete(
+    cat: str, name: str, ts: float, dur: float, pid: int, tid: int, args: dict[str, Any]
+) -> Event:
+    head = {"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid}
+    return {**head, "ts": ts, "dur": dur, "args": args}
+
+
+def sample() -> list[Event]:
+    """Two steps, three kernels: a GEMM of the first step, one of each leg in the second."""
+    return [
+        annotation("ProfilerStep#3", 1000, 100),
+        op("aten::linear", 1010, 50, 1),
+        op("aten::mm", 1020, 30, 2, **{"Input type": ["c10::BFloat16"], "Input Dims": [[8, 16]]}),
+        annotation("ProfilerStep#4", 1100, 100),
+        op("aten::mm", 1110, 20, 3),
+        op("autograd::engine::evaluate_function: MmBackward0", 1140, 40, 4, tid=2),
+        op("aten::mm", 1150, 20, 5, tid=2),
+        kernel("gemm_a", 1060.125, 10.5, 11, **{"External id": 2}),
+        {"ph": "f", "id": 11, "pid": 0, "tid": 7, "ts": 1060.125, "cat": "ac2g", "name": "ac2g"},
+        launch(11, 1025),
+        launch(12, 1115),
+        kernel("gemm_b", 1130, 10, 12, **{"External id": 3}),
+        launch(13, 1155, tid=2),
+        kernel("gemm_c", 1210, 10, 13, **{"External id": 5}),
+        {"name": "process_name", "ph": "M", "ts": 1000, "pid": 7, "tid": 0, "args": {"name": "py"}},
+        {"name": "Record Window End", "ph": "i", "s": "g", "pid": "", "tid": "", "ts": 1300},
+    ]
+
+
+HEAD = {
+    "schemaVersion": 1,
+    "deviceProperties": [{"id": 0, "name": "NVIDIA H200", "computeMajor": 9, "computeMinor": 0}],
+    "distributedInfo": {"backend": "nccl", "rank": 1, "world_size": 2},
+    "record_shapes": 1,
+}
+
+
+def as_document(events: list[Event], **head: Any) -> bytes:
+    """Write the usual layout, one key a line."""
+    return json.dumps({**HEAD, **head, "traceEvents": events}, indent=2).encode()
+
+
+def read_bytes(tmp_path: Path, data: bytes, *, block_size: int = 1 << 20) -> Trace:
+    path = tmp_path / "trace.json"
+    path.write_bytes(data)
+    return read_trace(path, block_size=block_size)
+
+
+def kernel_names(trace: Trace) -> list[str]:
+    return [trace.names[index] for index in trace.kernels.name]
