@@ -107,7 +107,7 @@ def _undecidable(rank: RankEvidence, policy: Policy) -> str | None:
     share, unknown = rank.gemm.fp8_share_of_time or 0.0, rank.gemm.unknown_share_of_time
     if not rank.ran_fp8 and not rank.health.complete:
         return "the trace is damaged and what is left of it shows no FP8"
-    if not rank.ran_fp8 and unknown > NEGLIGIBLE_UNKNOWN:
+    if not rank.ran_fp8 and rank.has_fp8_units and unknown > NEGLIGIBLE_UNKNOWN:
         return f"{unknown:.1%} of GEMM time ran in kernels whose precision is unknown"
     if rank.ran_fp8 and share < policy.min_share <= share + unknown:
         return (

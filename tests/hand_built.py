@@ -20,12 +20,17 @@ class TraceBuilder:
     """Collects launches: each is a CPU operator, its launch and its kernel, 100 µs apart."""
 
     def __init__(
-        self, *, gpu: str = "NVIDIA H200", rank: int | None = None, world: int = 1
+        self,
+        *,
+        gpu: str = "NVIDIA H200",
+        capability: tuple[int, int] = (9, 0),
+        rank: int | None = None,
+        world: int = 1,
     ) -> None:
         self.events: list[dict[str, Any]] = []
         self.head: dict[str, Any] = {"schemaVersion": 1, "record_shapes": 1}
         self.head["deviceProperties"] = [
-            {"id": 0, "name": gpu, "computeMajor": 9, "computeMinor": 0}
+            {"id": 0, "name": gpu, "computeMajor": capability[0], "computeMinor": capability[1]}
         ]
         if rank is not None:
             self.head["distributedInfo"] = {"backend": "nccl", "rank": rank, "world_size": world}

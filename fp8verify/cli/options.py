@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -89,6 +90,8 @@ def deliver(report: Report, output: Output) -> None:
     if output.file is not None:
         _write_file(output.file, text)
         return
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal may not know every sign
     try:
         sys.stdout.write(text)
         sys.stdout.flush()

@@ -59,7 +59,6 @@ def command(
 
     A training that fails keeps its own exit code; what was recorded is kept.
     """
-    from fp8verify.inspection import inspect
     from fp8verify.runner import RunSettings, parse_ranks, parse_windows, run_training
 
     settings = RunSettings(
@@ -70,6 +69,9 @@ def command(
         record_shapes=not no_shapes,
     )
     result = run_training((["-m"] if module else []) + list(command_line), settings)
+    # Imported only now: the analysis would make every training start a tenth of a second later.
+    from fp8verify.inspection import inspect
+
     report = inspect(result.capture, policy=policy_of(options), run_notes=result.notes)
     deliver(report, output_of(options))
     sys.exit(result.exit_code or report.exit_code)

@@ -60,9 +60,11 @@ class RankEvidence(NamedTuple):
     def made_fp8_tensors(self) -> bool:
         """Whether kernels of the model read or wrote tensors of an FP8 type.
 
-        Optimizers with FP8 states (torchao's AdamWFp8) and codecs of collectives (FBGEMM's HFP8)
-        cast too, and say nothing about GEMMs.
+        Optimizers with FP8 states (torchao's AdamWFp8), codecs of collectives (FBGEMM's HFP8) and
+        FP8 attention cast too, and say nothing about GEMMs.
         """
+        if any(_is_fp8_attention(total.kind.classification) for total in self.survey.others):
+            return False
         return any(
             _has_fp8_type(total.kind.op) or _casts_to_fp8(total.kind.classification)
             for total in self.survey.others
@@ -76,6 +78,15 @@ class RankEvidence(NamedTuple):
             total.kind.classification.role in _QUANTIZING and _of_the_model(total.kind.op)
             for total in self.survey.others
         )
+
+    @property
+    def has_fp8_units(self) -> bool:
+        """Whether the GPU may multiply in FP8: NVIDIA's do from compute capability 8.9 on."""
+        try:
+            major, minor = (self.compute_capability or "").split(".")
+            return (int(major), int(minor)) >= (8, 9)
+        except ValueError:
+            return True
 
     def main_precision(self) -> Precision:
         """The precision class with the most GEMM time."""
@@ -115,6 +126,10 @@ def _has_fp8_type(op: OpContext | None) -> bool:
 
 def _casts_to_fp8(found: Classification) -> bool:
     return found.role in _QUANTIZING and found.precision.is_fp8
+
+
+def _is_fp8_attention(found: Classification) -> bool:
+    return found.role is Role.ATTENTION and found.precision.is_fp8
 
 
 def _of_the_model(op: OpContext | None) -> bool:

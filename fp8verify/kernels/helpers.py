@@ -45,12 +45,16 @@ _WORDS: Final[tuple[tuple[Role, frozenset[str]], ...]] = (
                                   "activation", "pad", "unpadding", "padding", "apply"})),
 )  # fmt: skip
 _SETUP: Final = frozenset({"prepare", "setup", "init", "tensormaps", "workspace", "clean",
-                           "offsets", "scheduler", "metadata", "problem", "sizes"})  # fmt: skip
+                           "offsets", "scheduler", "metadata", "problem", "sizes", "finalize"})  # fmt: skip
 _LOW: Final = re.compile(
     r"(?:__nv_|te_hip_|__hip_)?fp(?:8|4)(?:x[24])?_e\dm\d(?:_fnuz)?|Float(?:8|4)_e\dm\d\w*|"
     r"float_e\dm\d_t|b?f8_(?:fnuz_|ocp_)?t|__nv_fp8_interpretation_t"
 )
-_MULTIPLIES: Final = frozenset({"gemm", "gemv", "matmul", "mm", "grouped", "hgemm", "sgemm"})
+_PRODUCTS: Final = frozenset(
+    {"gemm", "gemv", "matmul", "mm", "hgemm", "sgemm", "dgemm", "gemvn", "gemvt", "bmm"}
+)
+_GROUPED: Final = frozenset({"grouped", "group", "moe"})
+_MULTIPLIES: Final = _PRODUCTS | {"grouped"}
 
 
 def decode(symbol: Symbol) -> KernelName | None:
@@ -68,10 +72,15 @@ def decode(symbol: Symbol) -> KernelName | None:
 
 
 def _setup(symbol: Symbol, words: frozenset[str]) -> KernelName | None:
-    if not words & _SETUP:
+    """Describe what stands around GEMMs, and GEMMs of libraries without a grammar here."""
+    if words & _SETUP:
+        reason = "sets up or finishes the work of other kernels"
+        return explain.other(symbol.name, symbol.path[0], Role.OTHER, reason)
+    if not words & _PRODUCTS:
         return None
-    reason = "sets up the arguments of other kernels"
-    return explain.other(symbol.name, symbol.path[0], Role.OTHER, reason)
+    role = Role.GROUPED_GEMM if words & _GROUPED else Role.GEMM
+    reason = f"the name {symbol.base} says that it is a GEMM, and nothing certain of its types"
+    return explain.other(symbol.name, "unknown", role, reason)
 
 
 def _role(words: frozenset[str]) -> Role | None:

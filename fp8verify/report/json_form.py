@@ -20,3 +20,13 @@ def schema() -> dict[str, Any]:
     text = resources.files("fp8verify.report").joinpath("report.schema.json").read_bytes()
     loaded: dict[str, Any] = msgspec.json.decode(text)
     return loaded
+
+
+def generate_schema() -> dict[str, Any]:
+    """Return the JSON Schema that the types of `fp8verify.model` give; the shipped file is it."""
+    found = msgspec.json.schema(Report)
+    head = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Report of fp8verify, schema version 1",
+    }
+    return {**head, **found}

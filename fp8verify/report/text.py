@@ -40,13 +40,15 @@ _SEVERITY_STYLES = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.
 def to_text(report: Report, *, terminal: bool = False, verbose: bool = False) -> str:
     """Render the report; colour only on a terminal, and not where NO_COLOR is set."""
     buffer = StringIO()
-    if terminal:
-        width = min(Console().width, MAX_WIDTH)
-        console = Console(file=buffer, force_terminal=True, width=width, highlight=False)
-    else:
-        console = Console(
-            file=buffer, force_terminal=False, no_color=True, width=PLAIN_WIDTH, highlight=False
-        )
+    console = Console(
+        file=buffer,
+        force_terminal=terminal,
+        no_color=None if terminal else True,
+        width=min(Console().width, MAX_WIDTH) if terminal else PLAIN_WIDTH,
+        highlight=False,
+        markup=False,  # names and log lines may hold brackets
+        emoji=False,
+    )
     console.print(Group(*_sections(report, verbose)))
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
 
@@ -70,14 +72,17 @@ def _sections(report: Report, verbose: bool) -> Iterator[RenderableType]:
 
 def _head(report: Report) -> Text:
     count = len(report.ranks)
-    source = report.ranks[0].source if count == 1 else f"{count} ranks"
-    parts = [f"fp8verify {report.fp8verify_version}", source]
+    parts = [f"fp8verify {report.fp8verify_version}"]
     if report.environment.gpu:
         parts.append(report.environment.gpu)
+    if count > 1:
+        parts.append(f"{count} ranks")
     steps = sorted({step.step for rank in report.ranks for step in rank.steps})
     if steps:
         parts.append(f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]}-{steps[-1]}")
-    return Text(clean(" · ".join(parts)), style="dim")
+    if count == 1:
+        parts.append(report.ranks[0].source)
+    return Text(clean(" · ".join(parts)), style="dim", no_wrap=True, overflow="ellipsis")
 
 
 def _verdict(report: Report) -> RenderableType:

@@ -1,16 +1,29 @@
-"""Attach to a training run that knows nothing of us: `run_training` and what goes with it."""
+"""Attach to a training run that knows nothing of us: `run_training` and what goes with it.
+
+Each name is loaded when it is first used: a run starts as much later as its runner imports.
+"""
 
 from __future__ import annotations
 
-from fp8verify.runner.capture import ModuleRecord, RankMeta, WindowRecord, read_meta
-from fp8verify.runner.parent import run_training
-from fp8verify.runner.settings import (
-    RankSelection,
-    RunResult,
-    RunSettings,
-    parse_ranks,
-    parse_windows,
-)
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fp8verify.runner.capture import (
+        ModuleRecord,
+        RankMeta,
+        WindowRecord,
+        find_logs,
+        read_meta,
+    )
+    from fp8verify.runner.parent import run_training
+    from fp8verify.runner.settings import (
+        RankSelection,
+        RunResult,
+        RunSettings,
+        parse_ranks,
+        parse_windows,
+    )
 
 __all__ = [
     "ModuleRecord",
@@ -19,8 +32,24 @@ __all__ = [
     "RunResult",
     "RunSettings",
     "WindowRecord",
+    "find_logs",
     "parse_ranks",
     "parse_windows",
     "read_meta",
     "run_training",
 ]
+_HOMES = {
+    **dict.fromkeys(
+        ("ModuleRecord", "RankMeta", "WindowRecord", "find_logs", "read_meta"), "capture"
+    ),
+    **dict.fromkeys(
+        ("RankSelection", "RunResult", "RunSettings", "parse_ranks", "parse_windows"), "settings"
+    ),
+    "run_training": "parent",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

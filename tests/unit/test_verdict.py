@@ -232,3 +232,29 @@ def test_gpu_time_adds_up(build: TraceBuilder, tmp_path: Path) -> None:
     report = verdict(build, tmp_path)
     assert sum(report.gpu_time_us.values()) == pytest.approx(37.0)
     assert report.gpu_time_us["gemm"] == 30.0
+
+
+def test_unknown_gemms_cannot_be_fp8_where_the_gpu_has_no_fp8(tmp_path: Path) -> None:
+    build = TraceBuilder(gpu="NVIDIA A100-SXM4-80GB", capability=(8, 0))
+    build.launch(BF16_KERNEL, types=(BF16, BF16)).launch("triton_tem_fused_mm_3", None)
+    assert verdict(build, tmp_path).verdict == "INACTIVE"
+
+
+def test_fp8_attention_beside_bf16_linears_is_no_emulation(
+    build: TraceBuilder, tmp_path: Path
+) -> None:
+    build.linear(64, 32, 16, fp8=False).launch(CAST, "aten::copy_", types=(FP8, BF16))
+    build.launch(
+        "fmhaSm100aKernel_QkvE4m3OBfloat16H128PagedKvCausalP32VarSeqQ128Kv128StaticContext", None
+    )
+    assert verdict(build, tmp_path).verdict == "INACTIVE"
+
+
+def test_codecs_of_collectives_are_no_emulation(build: TraceBuilder, tmp_path: Path) -> None:
+    build.linear(64, 32, 16, fp8=False)
+    build.launch(
+        "void at::native::vectorized_elementwise_kernel<4, fbgemm_gpu::_float_to_hfp8_gpu("
+        "at::Tensor const&, long, long, double)::{lambda(float)#1}, at::detail::Array<char*, 2> >",
+        "fbgemm::FloatToHFP8Quantized",
+    )
+    assert verdict(build, tmp_path).verdict == "INACTIVE"

@@ -1,0 +1,142 @@
+"""What each capture of traces/ must give, worked out without fp8verify: by construction.
+
+    python -m tests.golden.expectations          # rewrites traces/*/expected.json
+
+A workload decides which kernels are its GEMMs and in what they ran; a plain reading of the JSON
+(`json.load`, External id to operator) adds up their time. The file of a capture then holds its
+verdict and exit code, and for each rank the GEMM time in µs and the kernels of each precision.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).parent.parent.parent / "traces"
+
+
+class Rule(NamedTuple):
+    """Kernels under an operator (and of a name) that are GEMMs of one precision."""
+
+    op: str
+    precision: str
+    kernel: str = r".*(nvjet|xmma_gemm|cutlass_80_simt_sgemm|splitKreduce)"
+
+
+class Known(NamedTuple):
+    """The truth about a capture: its verdict, GEMM rules, and findings that must appear."""
+
+    verdict: str
+    exit_code: int
+    rules: tuple[Rule, ...]
+    findings: tuple[str, ...] = ()
+    legs: dict[str, dict[str, int]] | None = None
+
+
+def _legs(each: int, *, fp8: str = "fp8", wgrad: str | None = None) -> dict[str, dict[str, int]]:
+    return {"fprop": {fp8: each}, "dgrad": {fp8: each}, "wgrad": {wgrad or fp8: each}}
+
+
+FP8_MM = Rule("aten::_scaled_mm", "fp8")
+BF16_MM = Rule("aten::(mm|addmm)", "bf16")
+# 15 linears of examples/train_gpt.py, three steps; two layers of tests/gpu/workloads.py, three.
+GPT, STACK = 45, 6
+KNOWN: dict[str, Known] = {
+    "fp8_compiled": Known("ACTIVE", 0, (FP8_MM,), legs=_legs(GPT)),
+    "bf16_compiled": Known("INACTIVE", 1, (BF16_MM,), legs=_legs(GPT, fp8="bf16")),
+    "bf16_filter_rejects_all": Known(
+        "CONTRADICTED", 1, (BF16_MM,), ("claimed-not-active",), _legs(GPT, fp8="bf16")
+    ),
+    "fp8_emulated": Known(
+        "EMULATED", 1, (Rule("aten::mm", "fp32"),), ("emulated", "claimed-not-active")
+    ),
+    "fp8_rowwise_gw_hp": Known(
+        "ACTIVE", 0, (FP8_MM, BF16_MM), ("leg-not-fp8",), _legs(GPT, wgrad="bf16")
+    ),
+    "fp8_blockwise_cublas": Known("ACTIVE", 0, (FP8_MM,), legs=_legs(STACK)),
+    "fp8_blockwise_triton": Known(
+        "ACTIVE",
+        0,
+        (Rule(r"torchao::triton_fp8_gemm_\w+", "fp8", "triton_fp8_gemm_"),),
+        legs=_legs(STACK),
+    ),
+    "fp8_experts": Known(
+        "ACTIVE", 0, (Rule("aten::_scaled_grouped_mm", "fp8", ".*device_kernel"),), (), _legs(STACK)
+    ),
+    "bf16_experts": Known(
+        "INACTIVE",
+        1,
+        (Rule("aten::_grouped_mm", "bf16", ".*device_kernel"),),
+        (),
+        _legs(STACK, fp8="bf16"),
+    ),
+    "fp8_triton_template": Known(
+        "ACTIVE", 0, (Rule("triton_tem_.*", "fp8", "triton_tem_"),), (), _legs(STACK)
+    ),
+    "bf16_triton_template": Known(
+        "INACTIVE", 1, (Rule("triton_tem_.*", "bf16", "triton_tem_"),), (), _legs(STACK, fp8="bf16")
+    ),
+    "fp8_accelerate": Known("ACTIVE", 0, (FP8_MM, BF16_MM), ("layer-not-fp8",)),
+    "fp8_te_delayed": Known("ACTIVE", 0, (Rule("_Linear(Backward)?", "fp8"),), (), _legs(30)),
+    "bf16_te_no_autocast": Known(
+        "INACTIVE", 1, (Rule("_Linear(Backward)?", "bf16"),), (), _legs(30, fp8="bf16")
+    ),
+    "fp8_cudagraphs": Known("ACTIVE", 0, (Rule("CompiledFunction(Backward)?", "fp8"),)),
+    "ddp_one_rank_bf16": Known("PARTIAL", 0, (FP8_MM, BF16_MM), ("rank-without-fp8",)),
+}
+
+
+def expected(folder: Path) -> dict[str, Any]:
+    """Work out what a capture must give."""
+    known = KNOWN[folder.name]
+    traces = sorted(folder.glob("rank*.json.gz"))
+    ranks = [_rank(path, known.rules) for path in traces]
+    found: dict[str, Any] = {
+        "verdict": known.verdict,
+        "exit_code": known.exit_code,
+        "findings": list(known.findings),
+        "ranks": ranks,
+    }
+    return found if known.legs is None else {**found, "legs": known.legs}
+
+
+def _rank(path: Path, rules: tuple[Rule, ...]) -> dict[str, Any]:
+    with gzip.open(path) as file:
+        events = json.load(file)["traceEvents"]
+    ops = {
+        event["args"]["External id"]: event["name"]
+        for event in events
+        if event.get("cat") == "cpu_op"
+    }
+    time_us: Counter[str] = Counter()
+    kernels: Counter[str] = Counter()
+    total = 0.0
+    for event in events:
+        if event.get("cat") != "kernel":
+            continue
+        total += event["dur"]
+        op = ops.get(event["args"].get("External id"), "")
+        for rule in rules:
+            if re.fullmatch(rule.op, op) and re.match(rule.kernel, event["name"]):
+                time_us[rule.precision] += event["dur"]
+                kernels[rule.precision] += 1
+    return {
+        "gemm_us": {name: round(us, 3) for name, us in sorted(time_us.items())},
+        "gemm_kernels": dict(sorted(kernels.items())),
+        "kernel_us": round(total, 3),
+    }
+
+
+def main() -> None:
+    """Rewrite the expectations of every capture."""
+    for folder in sorted(path for path in ROOT.iterdir() if path.is_dir()):
+        text = json.dumps(expected(folder), indent=2)
+        (folder / "expected.json").write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""Every capture that ships: its verdict, exit code, GEMM µs and counts, exactly."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fp8verify import Policy, Report, inspect
+from tests.golden.expectations import KNOWN, ROOT, expected
+
+CAPTURES = sorted(KNOWN)
+
+
+@pytest.fixture(scope="module", params=CAPTURES)
+def case(request: pytest.FixtureRequest) -> tuple[Report, dict[str, Any]]:
+    folder = ROOT / str(request.param)
+    return inspect(folder), json.loads((folder / "expected.json").read_text())
+
+
+def test_verdict_and_exit_code(case: tuple[Report, dict[str, Any]]) -> None:
+    report, known = case
+    assert (report.verdict.value, report.exit_code) == (known["verdict"], known["exit_code"])
+
+
+def test_gemm_time_and_counts_of_each_rank(case: tuple[Report, dict[str, Any]]) -> None:
+    report, known = case
+    found = [
+        {
+            "gemm_us": {name: us for name, us in rank.gemm.time_us.items() if us},
+            "gemm_kernels": {name: n for name, n in rank.gemm.kernels.items() if n},
+        }
+        for rank in report.ranks
+    ]
+    assert found == [
+        {key: rank[key] for key in ("gemm_us", "gemm_kernels")} for rank in known["ranks"]
+    ]
+
+
+def test_gpu_time_adds_up_to_all_kernel_time(case: tuple[Report, dict[str, Any]]) -> None:
+    report, known = case
+    for rank, expectation in zip(report.ranks, known["ranks"], strict=True):
+        assert sum(rank.gpu_time_us.values()) == pytest.approx(expectation["kernel_us"], abs=0.01)
+
+
+def test_legs(case: tuple[Report, dict[str, Any]]) -> None:
+    report, known = case
+    if "legs" not in known:
+        pytest.skip("the legs of this capture are not known by construction")
+    assert {leg.leg: leg.kernels for leg in report.legs} == known["legs"]
+
+
+def test_findings(case: tuple[Report, dict[str, Any]]) -> None:
+    report, known = case
+    codes = {finding.code for finding in report.findings}
+    assert set(known["findings"]) <= codes
+    if known["verdict"] in ("ACTIVE", "INACTIVE"):
+        assert not [f for f in report.findings if f.severity.value == "error"]
+
+
+def test_expectations_are_those_of_the_captures(case: tuple[Report, dict[str, Any]]) -> None:
+    _, known = case
+    assert known in [expected(ROOT / name) for name in CAPTURES]
+
+
+def test_no_capture_is_forgotten() -> None:
+    assert sorted(path.name for path in Path(ROOT).iterdir() if path.is_dir()) == CAPTURES
+
+
+def test_a_share_of_everything_is_asked_of_every_rank() -> None:
+    report = inspect(ROOT / "fp8_rowwise_gw_hp", policy=Policy(min_share=0.9))
+    assert report.verdict == "PARTIAL"

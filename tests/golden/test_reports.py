@@ -1,0 +1,78 @@
+"""The forms of the report: the text at 80 columns, the JSON against its schema.
+
+The golden texts are rewritten with FP8VERIFY_UPDATE_GOLDENS=1; read the difference before
+committing it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+import fp8verify
+from fp8verify.report.json_form import generate_schema, schema, to_json
+from fp8verify.report.text import PLAIN_WIDTH, to_text
+from tests.golden.expectations import KNOWN, ROOT
+
+GOLDENS = Path(__file__).parent / "texts"
+SHOWN = ["fp8_compiled", "bf16_filter_rejects_all", "fp8_emulated", "ddp_one_rank_bf16"]
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_the_text_is_the_golden_one(name: str) -> None:
+    text = to_text(fp8verify.inspect(ROOT / name)).replace(fp8verify.__version__, "VERSION")
+    golden = GOLDENS / f"{name}.txt"
+    if os.environ.get("FP8VERIFY_UPDATE_GOLDENS"):
+        golden.write_text(text, encoding="utf-8")
+    assert text == golden.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", sorted(KNOWN))
+def test_the_text_is_one_screen_of_80_columns(name: str) -> None:
+    lines = to_text(fp8verify.inspect(ROOT / name)).splitlines()
+    assert max(map(len, lines)) <= PLAIN_WIDTH
+    assert len(lines) <= 50
+
+
+@pytest.mark.parametrize("name", sorted(KNOWN))
+def test_the_json_keeps_to_its_schema(name: str) -> None:
+    report = json.loads(to_json(fp8verify.inspect(ROOT / name)))
+    jsonschema.validate(report, schema(), cls=jsonschema.Draft202012Validator)
+
+
+def test_a_report_without_its_verdict_breaks_the_schema() -> None:
+    report = json.loads(to_json(fp8verify.inspect(ROOT / "fp8_compiled")))
+    del report["verdict"]
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(report, schema())
+
+
+def test_the_schema_that_ships_is_that_of_the_types() -> None:
+    assert schema() == json.loads(json.dumps(generate_schema()))
+
+
+def test_colour_only_on_a_terminal_and_not_with_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
+    report = fp8verify.inspect(ROOT / "fp8_compiled")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    assert "\x1b[" in to_text(report, terminal=True)
+    assert "\x1b[" not in to_text(report)
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[3" not in to_text(report, terminal=True)
+
+
+def test_what_came_from_outside_cannot_steer_a_terminal(tmp_path: Path) -> None:
+    from tests.hand_built import BF16, TraceBuilder
+
+    evil = "\x1b]0;owned\x07[bold]nvjet_sm90_tst_\x1b[2J"
+    trace = TraceBuilder().launch(evil, types=(BF16, BF16)).write(tmp_path / "trace.json")
+    log = tmp_path / "train.log"
+    log.write_text("Float8 training active with recipe rowwise\x1b[2J\n")
+    text = to_text(fp8verify.inspect(trace, log=log), verbose=True)
+    assert "\x1b" not in text
+    assert "\x07" not in text
+    assert "[bold]" in text

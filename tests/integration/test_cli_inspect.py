@@ -1,0 +1,175 @@
+"""`fp8verify inspect` as a user meets it: a subprocess, its output and its exit code."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.golden.expectations import ROOT
+from tests.hand_built import TraceBuilder
+
+
+def fp8verify(*args: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "fp8verify", *map(str, args)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, **env},
+        stdin=subprocess.DEVNULL,
+    )
+
+
+@pytest.mark.parametrize(
+    ("capture", "verdict", "code"),
+    [
+        ("fp8_compiled", "ACTIVE", 0),
+        ("bf16_compiled", "INACTIVE", 1),
+        ("bf16_filter_rejects_all", "CONTRADICTED", 1),
+        ("fp8_emulated", "EMULATED", 1),
+    ],
+)
+def test_the_verdict_is_printed_and_is_the_exit_code(capture: str, verdict: str, code: int) -> None:
+    done = fp8verify("inspect", ROOT / capture)
+    assert done.returncode == code
+    assert done.stdout.splitlines()[2].startswith(verdict)
+    assert done.stderr == ""
+
+
+def test_the_log_line_stands_beside_the_kernels_that_contradict_it() -> None:
+    text = fp8verify("inspect", ROOT / "bf16_filter_rejects_all").stdout
+    assert "Applied Float8 training: recipe=TENSORWISE" in " ".join(text.split())
+    assert "nvjet_sm90_tst_" in text
+    assert "claimed-not-active" in text
+
+
+def test_json_goes_to_a_file_whole(tmp_path: Path) -> None:
+    out = tmp_path / "report.json"
+    done = fp8verify("inspect", ROOT / "fp8_compiled", "--format", "json", "-o", out)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert json.loads(out.read_text())["verdict"] == "ACTIVE"
+
+
+def test_options_change_the_exit_code_only() -> None:
+    capture = ROOT / "fp8_rowwise_gw_hp"
+    assert fp8verify("inspect", capture, "--min-share", "90%").returncode == 0
+    assert fp8verify("inspect", capture, "--min-share", "0.9", "--strict").returncode == 1
+    assert fp8verify("inspect", ROOT / "bf16_compiled", "--exit-zero").returncode == 0
+
+
+def test_a_log_of_its_own_is_held_against_the_trace(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_text("[rank0]:2026-11-21 Float8 training active with recipe rowwise\n")
+    trace = ROOT / "bf16_compiled" / "rank0.json.gz"
+    done = fp8verify("inspect", trace, "--log", log)
+    assert done.stdout.splitlines()[2].startswith("CONTRADICTED")
+
+
+def test_a_trace_without_gpu_kernels_is_inconclusive_not_an_error(tmp_path: Path) -> None:
+    build = TraceBuilder().linear(64, 32, 16, fp8=True)
+    build.events = [event for event in build.events if event["cat"] != "kernel"]
+    done = fp8verify("inspect", build.write(tmp_path / "trace.json"))
+    assert done.returncode == 3
+    assert "no GPU kernels in the trace" in done.stdout
+
+
+def _bad_inputs(folder: Path) -> dict[str, Path]:
+    (folder / "empty.json").touch()
+    (folder / "text.json").write_text("step 1 | loss 2.5\n")
+    (folder / "settings.json").write_text('{"batch": 4}')
+    (folder / "cut.json.gz").write_bytes(gzip.compress(b"{" * 1000)[:12])
+    (folder / "binary.json").write_bytes(bytes(range(256)) * 10)
+    (folder / "nothing").mkdir()
+    (folder / "unrelated").mkdir()
+    (folder / "unrelated" / "settings.json").write_text('{"batch": 4}')
+    return {path.name: path for path in [*folder.iterdir(), folder / "missing.json"]}
+
+
+BAD = [
+    "missing.json",
+    "empty.json",
+    "text.json",
+    "settings.json",
+    "cut.json.gz",
+    "binary.json",
+    "nothing",
+    "unrelated",
+]
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_gets_two_lines_and_exit_code_2(tmp_path: Path, name: str) -> None:
+    done = fp8verify("inspect", _bad_inputs(tmp_path)[name])
+    assert (done.returncode, done.stdout) == (2, "")
+    first, second = done.stderr.splitlines()
+    assert first.startswith("error: ")
+    assert name in first
+    assert second.startswith("hint: ")
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (("--min-share", "1.5"), "--min-share"),
+        (("--min-share", "much"), "--min-share"),
+        (("--format", "pdf"), "--format"),
+        (("--log", "missing.log"), "missing.log"),
+        (("-o", "missing/report.json"), "missing"),
+    ],
+)
+def test_bad_options_are_usage_errors(args: tuple[str, str], says: str) -> None:
+    done = fp8verify("inspect", ROOT / "fp8_compiled", *args)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    command = f"{sys.executable} -m fp8verify inspect {ROOT / 'fp8_compiled'} -v | head -1"
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stderr == ""
+
+
+def test_output_that_cannot_hold_a_sign_replaces_it() -> None:
+    done = fp8verify("inspect", ROOT / "fp8_compiled", PYTHONIOENCODING="ascii")
+    assert done.returncode == 0
+    assert "ACTIVE" in done.stdout
+
+
+@pytest.mark.parametrize("args", [("--help",), ("inspect", str(ROOT / "fp8_compiled"))])
+def test_nothing_heavy_is_imported(args: tuple[str, ...]) -> None:
+    code = (
+        "import sys, atexit; sys.argv = ['fp8verify', *sys.argv[1:]]\n"
+        "heavy = ('torch', 'pandas', 'hta', 'numpy', 'torchao', 'dask', 'plotly')\n"
+        "atexit.register(lambda: print(sorted(m for m in heavy if m in sys.modules), "
+        "file=sys.stderr))\n"
+        "from fp8verify.cli import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *args], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0
+    assert done.stderr.strip() == "[]"
+
+
+def test_both_ways_in_are_the_same() -> None:
+    done = fp8verify("--version")
+    assert done.returncode == 0
+    script = Path(sys.executable).with_name("fp8verify")
+    if not script.exists():
+        pytest.skip("the package is not installed beside this Python")
+    same = subprocess.run([script, "--version"], capture_output=True, text=True, check=False)
+    assert same.stdout == done.stdout

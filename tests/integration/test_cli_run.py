@@ -1,0 +1,87 @@
+"""`fp8verify run` as a user meets it: the shipped example on the CPU, and wrong ways to call it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.golden.expectations import ROOT
+
+EXAMPLE = ROOT.parent / "examples" / "train_gpt.py"
+
+
+def fp8verify(folder: Path, *args: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "fp8verify", "run", *map(str, args)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+@pytest.mark.train
+def test_a_cpu_training_is_captured_and_inconclusive(tmp_path: Path) -> None:
+    done = fp8verify(
+        tmp_path, "--steps", "3-4", "--trace-dir", "capture",
+        "--format", "json", "-o", "report.json",
+        EXAMPLE, "--precision", "fp8", "--steps", "5", "--device", "cpu",
+    )  # fmt: skip
+    assert done.returncode == 3, done.stderr
+    assert [line[:8] for line in done.stdout.splitlines()] == [f"step {i:3d}" for i in range(1, 6)]
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["verdict"] == "INCONCLUSIVE"
+    assert report["reason"] == "no GPU kernels in the trace"
+    assert "no-gpu-kernels" in {finding["code"] for finding in report["findings"]}
+    assert report["ranks"][0]["modules"]["counts"] == {"fp8": 15}
+    assert [step["step"] for step in report["ranks"][0]["steps"]] == [3, 4]
+    assert "KempnerForge" in {claim["framework"] for claim in report["claims"]}
+    names = {path.name for path in (tmp_path / "capture").iterdir()}
+    assert {"rank0.json.gz", "rank0.meta.json", "log.txt"} <= names
+
+
+@pytest.mark.train
+def test_a_window_that_never_opens_says_what_to_pass(tmp_path: Path) -> None:
+    done = fp8verify(
+        tmp_path, "--steps", "30-31", EXAMPLE, "--steps", "4", "--device", "cpu"
+    )  # fmt: skip
+    assert done.returncode == 3
+    assert "the run ended after step 4" in done.stdout
+    assert "--steps 3-4" in done.stdout
+
+
+def test_a_script_without_training_keeps_its_output_and_exit_code(tmp_path: Path) -> None:
+    script = tmp_path / "seven.py"
+    script.write_text("import sys\nprint('out')\nprint('err', file=sys.stderr)\nsys.exit(7)\n")
+    done = fp8verify(tmp_path, "--steps", "3-4", "-o", "report.txt", script)
+    assert (done.returncode, done.stdout, done.stderr) == (7, "out\n", "err\n")
+    assert "INCONCLUSIVE" in (tmp_path / "report.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("args", "names"),
+    [
+        (("--steps", "12-10", "x.py"), "12-10"),
+        (("--steps", "ten", "x.py"), "ten"),
+        (("--steps", "0-3", "x.py"), "0-3"),
+        (("--steps", "10-12", "missing.py"), "missing.py"),
+        (("--steps", "10-12", "--ranks", "some", "x.py"), "some"),
+    ],
+)
+def test_wrong_calls_get_two_lines_and_exit_code_2(
+    tmp_path: Path, args: tuple[str, ...], names: str
+) -> None:
+    (tmp_path / "x.py").write_text("print('must not run')\n")
+    done = fp8verify(tmp_path, *args)
+    assert (done.returncode, done.stdout) == (2, "")
+    first, second = done.stderr.splitlines()
+    assert first.startswith("error: ")
+    assert names in first
+    assert second.startswith("hint: ")
+    assert not list(tmp_path.glob("fp8verify-capture-*"))

@@ -1,0 +1,129 @@
+"""Which leg a GEMM is: each rule on a handful of launches."""
+
+from __future__ import annotations
+
+from fp8verify.evidence.legs import GemmSite, assign_legs
+from fp8verify.kernels import classify, decode
+from fp8verify.model import OpContext
+from tests.hand_built import BF16, BF16_KERNEL, E5M2, FP8, FP8_GRADIENT_KERNEL, FP8_KERNEL
+
+NODE = ("MmBackward0", "autograd::engine::evaluate_function: MmBackward0")
+SPLIT_K = "void cublasLt::splitKreduce_kernel<32, 16, int, float, __nv_bfloat16, float>(int)"
+
+
+def mm(
+    m: int,
+    k: int,
+    n: int,
+    *,
+    backward: bool = False,
+    kernel: str = FP8_KERNEL,
+    parents: tuple[str, ...] = NODE,
+    types: tuple[str, str] = (FP8, FP8),
+    calls: int = 1,
+) -> GemmSite:
+    name = "aten::_scaled_mm" if types[0] != BF16 else "aten::mm"
+    op = OpContext(
+        name=name,
+        types=types,
+        dims=((m, k), (k, n)),
+        parents=parents if backward else (),
+        backward=backward,
+    )
+    return GemmSite(kernel, classify(decode(kernel), op), op, calls)
+
+
+def legs(*sites: GemmSite, order: list[int] | None = None) -> list[list[str]]:
+    launches = order or [i for i, site in enumerate(sites) for _ in range(site.calls)]
+    return [[leg.value for leg in found] for found in assign_legs(sites, launches)]
+
+
+def test_shapes_tell_dgrad_from_wgrad() -> None:
+    # 64 tokens, 16 inputs, 32 outputs.
+    assert legs(
+        mm(64, 16, 32),
+        mm(64, 32, 16, backward=True),
+        mm(32, 64, 16, backward=True),
+    ) == [["fprop"], ["dgrad"], ["wgrad"]]
+
+
+def test_a_transposed_wgrad_is_one() -> None:
+    assert legs(mm(64, 16, 32), mm(16, 64, 32, backward=True))[1] == ["wgrad"]
+
+
+def test_shapes_that_fit_both_are_dealt_in_the_order_of_the_formulas() -> None:
+    # As many tokens as outputs: dgrad (64, 64, 16) and wgrad (64, 64, 16) look alike.
+    both = mm(64, 64, 16, backward=True, calls=4, types=(E5M2, FP8), kernel=FP8_GRADIENT_KERNEL)
+    assert legs(mm(64, 16, 64, calls=2), both)[1] == ["dgrad", "wgrad", "dgrad", "wgrad"]
+
+
+def test_a_leg_accounted_for_leaves_the_other() -> None:
+    # wgrad ran in BF16, whose kernels show their layout (NT); what is left in FP8 is dgrad.
+    wgrad = mm(
+        64, 64, 16, backward=True, types=(BF16, BF16), kernel=BF16_KERNEL.replace("TNT", "NTT")
+    )
+    dgrad = mm(64, 64, 16, backward=True)
+    assert legs(mm(64, 16, 64), wgrad, dgrad) == [["fprop"], ["wgrad"], ["dgrad"]]
+
+
+def test_the_layout_decides_where_shapes_do_not() -> None:
+    high = {"types": (BF16, BF16), "backward": True}
+    found = legs(
+        mm(64, 64, 64, types=(BF16, BF16), kernel=BF16_KERNEL),
+        mm(64, 64, 64, kernel=BF16_KERNEL.replace("TNT", "NNT"), **high),
+        mm(64, 64, 64, kernel=BF16_KERNEL.replace("TNT", "NTN"), **high),
+    )
+    assert found == [["fprop"], ["dgrad"], ["wgrad"]]
+
+
+def test_a_forward_function_inside_the_backward_pass_is_recomputation() -> None:
+    function = "matmul_with_hp_or_float8_args"
+    node = (f"{function}Backward", f"autograd::engine::evaluate_function: {function}Backward")
+    found = legs(
+        mm(64, 16, 32),
+        mm(64, 16, 32, backward=True, parents=("aten::mm", function, *node)),
+        mm(64, 32, 16, backward=True, parents=("aten::mm", *node)),
+    )
+    assert found == [["fprop"], ["recompute"], ["dgrad"]]
+
+
+def test_a_linear_inside_the_backward_pass_is_recomputation() -> None:
+    parents = ("aten::matmul", "aten::linear", "MulBackward0")
+    assert legs(mm(64, 16, 32, backward=True, parents=parents)) == [["recompute"]]
+
+
+def test_a_split_k_reduction_has_the_leg_of_its_gemm() -> None:
+    high = {"types": (BF16, BF16), "backward": True}
+    product = mm(32, 64, 16, kernel=BF16_KERNEL.replace("TNT", "NTT"), **high)
+    reduction = mm(32, 64, 16, kernel=SPLIT_K, **high)
+    found = legs(mm(64, 16, 32, types=(BF16, BF16), kernel=BF16_KERNEL), product, reduction)
+    assert found[1:] == [["wgrad"], ["wgrad"]]
+
+
+def test_transformer_engine_runs_dgrad_then_wgrad() -> None:
+    op = OpContext(
+        name="_LinearBackward",
+        types=(BF16, ""),
+        dims=((4, 64, 32), ()),
+        parents=("autograd::engine::evaluate_function: _LinearBackward",),
+        backward=True,
+    )
+    kernel = FP8_GRADIENT_KERNEL
+    site = GemmSite(kernel, classify(decode(kernel), op), op, 4)
+    assert legs(site) == [["dgrad", "wgrad", "dgrad", "wgrad"]]
+
+
+def test_a_gradient_without_context_is_of_the_backward_pass() -> None:
+    gradient, forward = (
+        GemmSite(kernel, classify(decode(kernel), None), None, 1)
+        for kernel in (FP8_GRADIENT_KERNEL, FP8_KERNEL)
+    )
+    assert legs(gradient, forward) == [["backward"], ["unknown"]]
+
+
+def test_what_nothing_decides_stays_backward() -> None:
+    replay = OpContext(name="CompiledFunctionBackward", types=("float",), dims=((),), backward=True)
+    site = GemmSite(FP8_KERNEL, classify(decode(FP8_KERNEL), replay), replay, 3)
+    assert legs(site) == [["backward"] * 3]
+    # Three launches where dgrad and wgrad look alike cannot be dealt evenly.
+    assert legs(mm(64, 16, 64), mm(64, 64, 16, backward=True, calls=3))[1] == ["backward"] * 3
