@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from fp8verify.evidence.flops import gemm_shape
 from fp8verify.evidence.legs import GemmSite, assign_legs, is_split_k_reduction
-from fp8verify.evidence.recipe import scaling_of
 from fp8verify.kernels import Classification, classify, decode
 from fp8verify.model import KernelName, Leg, OpContext, Precision, Scaling
 from fp8verify.trace import Trace
@@ -33,7 +32,11 @@ class GemmRow(NamedTuple):
     calls: int
     time_ns: int
     flops: int | None
-    scaling: Scaling | None
+
+    @property
+    def scaling(self) -> Scaling | None:
+        """How the low-precision operands were scaled, None for high precision or unknown."""
+        return self.kind.classification.scaling
 
     @property
     def precision(self) -> Precision:
@@ -151,7 +154,7 @@ def _row(kind: Kind, step: int, leg: Leg, count: int, time_ns: int) -> GemmRow:
     flops = None if shape is None else shape.flops * count
     if is_split_k_reduction(kind.name):
         flops = 0
-    return GemmRow(kind, step, leg, count, time_ns, flops, scaling_of(kind.classification, kind.op))
+    return GemmRow(kind, step, leg, count, time_ns, flops)
 
 
 def _other_totals(trace: Trace, numbers: array[int], kinds: list[Kind]) -> list[KindTotal]:
