@@ -49,7 +49,7 @@ def decode(symbol: Symbol) -> KernelName | None:
     if library is None:
         return None
     element = _element(symbol.tree)
-    reason = f"{library} attention"
+    reason = f"an attention kernel of {library}"
     if element is None:
         return explain.other(symbol.name, library, Role.ATTENTION, reason)
     return explain.gemm(symbol.name, library, reason, element, element, role=Role.ATTENTION)

@@ -57,7 +57,7 @@ def _classic(symbol: Symbol) -> KernelName | None:
     role = Role.CONV if match["op"] == "cudnn" else Role.GEMM
     library = "cuDNN" if role is Role.CONV else _LIBRARY
     letter, operand = match["letter"], SHORT.get(match["operand"] or "")
-    evidence = f"{letter}{match['mma'] or ''}gemm" + (f" on {operand}" if operand else "")
+    evidence = f"{letter}{match['mma'] or ''}{match['op']}" + (f" on {operand}" if operand else "")
     precision: Precision | None = _SIMT.get(letter, Precision.UNKNOWN)
     element = _SIMT_ELEMENTS.get(letter)
     if match["mma"] and letter == "s":
@@ -69,7 +69,7 @@ def _classic(symbol: Symbol) -> KernelName | None:
     return explain.gemm(
         symbol.name,
         library,
-        f"cuBLAS kernel type {evidence}",
+        f"{library} kernel type {evidence}",
         element,
         element,
         SHORT.get(match["out"] or "", "int32" if letter == "i" else None),

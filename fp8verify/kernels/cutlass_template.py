@@ -12,7 +12,7 @@ import re
 from typing import Final
 
 from fp8verify.kernels import explain
-from fp8verify.kernels.cxx import Type, segments, walk
+from fp8verify.kernels.cxx import EMPTY, Type, segments, walk
 from fp8verify.kernels.elements import CPP, SCALES, SHORT
 from fp8verify.kernels.symbol import Symbol
 from fp8verify.model import KernelName, Role, Scaling
@@ -46,12 +46,16 @@ def decode(symbol: Symbol) -> KernelName | None:
     """Decode a CUTLASS template kernel that multiplies matrices or convolves."""
     if symbol.base not in _KERNELS or not symbol.path[0].startswith("cutlass"):
         return None
-    arguments = symbol.tree.args
-    if not arguments:
-        reason = "a CUTLASS kernel whose name is cut off before its types"
-        return explain.other(symbol.name, "CUTLASS", Role.GEMM, reason)
     nodes = segments(symbol.tree)
-    return _wrapper(symbol, nodes) or _mainloop(symbol, nodes) or _untyped(symbol, nodes)
+    return _wrapper(symbol) or _mainloop(symbol, nodes) or _untyped(symbol, nodes) or _cut(symbol)
+
+
+def _cut(symbol: Symbol) -> KernelName | None:
+    """Tell of a name that was cut off before its types; nearly all such kernels are GEMMs."""
+    if "..." not in symbol.text and symbol.text.count("<") == symbol.text.count(">") > 0:
+        return None
+    reason = "a CUTLASS kernel whose name is cut off before its types"
+    return explain.other(symbol.name, "CUTLASS", Role.GEMM, reason)
 
 
 def _mainloop(symbol: Symbol, nodes: list[Type]) -> KernelName | None:
@@ -78,15 +82,15 @@ def _mainloop(symbol: Symbol, nodes: list[Type]) -> KernelName | None:
     )
 
 
-def _wrapper(symbol: Symbol, nodes: list[Type]) -> KernelName | None:
+def _wrapper(symbol: Symbol) -> KernelName | None:
     """Read a wrapper that hides the mainloop: vLLM's cutlass_3x_*, DeepSeek's fp8_ptp128c."""
-    kernel = symbol.tree.args[0]
+    kernel = next(iter(symbol.tree.args), EMPTY)
     for part, arguments in zip(kernel.parts, kernel.arguments, strict=True):
         wrapper = _WRAPPER.fullmatch(part)
         if wrapper:
             return _vllm(symbol, wrapper["words"].split("_"), arguments)
     internal = kernel.parts[-2:-1] and _INTERNAL.fullmatch(kernel.parts[-2])
-    if internal and kernel.name == "GemmKernel" and len(nodes) <= len(kernel.parts) + 2:
+    if internal and kernel.name == "GemmKernel":
         element = SHORT[internal["type"]]
         role = Role.GROUPED_GEMM if internal["grouped"] else Role.GEMM
         evidence = f"kernel name {kernel.parts[-2]}"
@@ -159,7 +163,7 @@ def _element(node: Type) -> tuple[str | None, str | None]:
 
 
 def _at(node: Type, place: int) -> Type:
-    return node.args[place] if place < len(node.args) else Type((), ())
+    return node.args[place] if place < len(node.args) else EMPTY
 
 
 def _output(nodes: list[Type], mainloop: Type) -> str | None:

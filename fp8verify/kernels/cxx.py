@@ -45,11 +45,11 @@ class Builder:
         self.joined = True
 
     def add(self, text: str) -> None:
-        """Read a word: the next part after `::`, otherwise the start of a new name."""
+        """Read a word: the next part after `::`, more of a value like `(Major)0`, or a new name."""
         if self.joined:
             self.parts.append(text)
             self.arguments.append(())
-        elif not self.parts[-1].endswith(")") and not self.arguments[-1]:
+        elif not self.arguments[-1]:
             self.parts[-1] += text
         else:
             self.parts, self.arguments = [text], [()]

@@ -54,14 +54,14 @@ def decode(symbol: Symbol) -> KernelName | None:
 def _operands(
     names: list[str], arguments: tuple[Type, ...]
 ) -> tuple[str | None, str | None, str | None]:
-    """Return A, B and D: from the dtype arguments where there are two operands' worth of them."""
-    types = [CPP[argument.name] for argument in arguments if argument.name in CPP]
+    """Return A, B and D: for the kernel of two formats from its consecutive dtype arguments."""
+    first = next((i for i, argument in enumerate(arguments) if argument.name in CPP), None)
+    types = [] if first is None else [CPP.get(a.name) for a in arguments[first : first + 3]]
     if len(names) == 2:
-        if len(types) < 2:
-            return None, None, None
-        return types[0], types[1], types[2] if len(types) > 2 else None
+        a, b, out = (*types, None, None, None)[:3]
+        return a, b, out
     element = "e4m3" if names[0] == "fp8" else SHORT[names[0]]
-    return element, element, types[-1] if types else None
+    return element, element, types[0] if types else None
 
 
 def _is_grouped(argument: Type) -> bool:

@@ -40,6 +40,7 @@ CPP: Final[dict[str, str]] = {
     "__nv_fp8_interpretation_t": "fp8",
     "type_erased_dynamic_float8_t": "fp8",
     "float_e2m1_t": "e2m1",
+    "float_e2m1_unpacksmem_t": "e2m1",
     "__nv_fp4_e2m1": "e2m1",
     "__nv_fp4x2_e2m1": "e2m1",
     "Float4_e2m1fn_x2": "e2m1",

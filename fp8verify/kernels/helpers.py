@@ -44,8 +44,10 @@ _WORDS: Final[tuple[tuple[Role, frozenset[str]], ...]] = (
                                   "adam", "index", "gather", "scatter", "unary", "gated",
                                   "activation", "pad", "unpadding", "padding", "apply"})),
 )  # fmt: skip
-_SETUP: Final = frozenset({"prepare", "setup", "init", "tensormaps", "workspace", "clean",
-                           "offsets", "scheduler", "metadata", "problem", "sizes", "finalize"})  # fmt: skip
+_SETUP: Final = frozenset(
+    {"prepare", "setup", "init", "tensormaps", "workspace", "clean", "offsets", "scheduler",
+     "metadata", "problem", "sizes", "finalize"}
+)  # fmt: skip
 _LOW: Final = re.compile(
     r"(?:__nv_|te_hip_|__hip_)?fp(?:8|4)(?:x[24])?_e\dm\d(?:_fnuz)?|Float(?:8|4)_e\dm\d\w*|"
     r"float_e\dm\d_t|b?f8_(?:fnuz_|ocp_)?t|__nv_fp8_interpretation_t"

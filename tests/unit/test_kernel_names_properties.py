@@ -1,0 +1,100 @@
+"""Laws that hold for every name: no error, no FP8 out of nothing, grammars beyond the examples."""
+
+from __future__ import annotations
+
+import re
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from fp8verify.kernels import classify, decode
+from fp8verify.kernels.cxx import parse, walk
+from fp8verify.kernels.nvjet import LETTERS
+from fp8verify.model import OpContext, Precision
+
+FP8_TOKEN = re.compile(r"fp8|f8|e4m3|e5m2|nvjet|b8|i8", re.IGNORECASE)
+PIECES = st.sampled_from(
+    ["void ", "cutlass::", "device_kernel", "<", ">", ",", "(", ")", "::", "nvjet_", "sm90_",
+     "tst_", "128x64_", "TNT", "gemm", "_", "bf16", "float_e4m3_t", "cutlass_80_", "tensorop_",
+     "s1688gemm", "Cijk_Alik_Bljk_", "BBS_", "F8BS_", "_ZN", "7cutlass", "I", "E", "S_", "S0_",
+     "J", "L", "Li1E", "PK", "xmma_gemm_", "e4m3f32_", "triton_tem_fused_mm_0", "{lambda", "}",
+     "at::native::", "transformer_engine::", "CollectiveMma", "flash::", "ck::", "aiter::",
+     "marlin::Marlin<1125899906909960l", "...", ".kd", " ", "deep_gemm::", "sm90_fp8_gemm_impl"]
+)  # fmt: skip
+NAMES = st.one_of(st.text(max_size=200), st.lists(PIECES, max_size=30).map("".join))
+
+
+@given(NAMES)
+@example("")
+@example("\x00\ud800")
+@example("_Z")
+@example("_ZN")
+@example("_ZNSt")
+@example("_ZN1aI")
+def test_any_text_is_decoded(name: str) -> None:
+    found = decode(name)
+    assert found.name == name
+    assert found.reason
+    assert classify(found, OpContext(name="aten::mm", types=("", ""))).reason
+
+
+@given(NAMES.filter(lambda name: not FP8_TOKEN.search(name)))
+def test_nothing_without_an_fp8_token_is_called_fp8(name: str) -> None:
+    assert not decode(name).precision.is_fp8
+
+
+@given(NAMES)
+def test_a_template_tree_is_finite(text: str) -> None:
+    assert len(walk(parse(text))) <= len(text) + 1
+
+
+def test_hostile_names_end_soon() -> None:
+    for name in ("_ZN" + "1a" * 50_000, "a<" * 50_000, "_Z" + "P" * 100_000, "<" * 100_000,
+                 "_ZN1a" + "IJ" * 50_000, "void " * 20_000, "_all_reduce" * 9_000, "(" * 100_000,
+                 "nvjet_" + "q" * 100_000, "bmm_E2m1_" + "E2m1_" * 20_000):  # fmt: skip
+        assert not decode(name).precision.is_fp8
+
+
+@given(
+    a=st.sampled_from("qr"),
+    b=st.sampled_from("qr"),
+    out=st.sampled_from(["hsh", "tst", "sss", "tsq", "tsr", "hsq"]),
+    arch=st.sampled_from(["", "sm90_", "sm100_", "sm103_", "sm110_"]),
+    tile=st.tuples(st.integers(8, 512), st.integers(8, 512), st.integers(1, 16)),
+    modifiers=st.lists(
+        st.sampled_from(["2cta", "coopA", "coopB", "algo2", "splitK", "bias", "gelubias", "auxt"]),
+        unique=True,
+    ),
+    layout=st.sampled_from(["TNT", "TNN", "NNT", "NTT"]),
+)
+def test_every_fp8_nvjet_is_fp8_whatever_its_tile_and_layout(
+    a: str,
+    b: str,
+    out: str,
+    arch: str,
+    tile: tuple[int, int, int],
+    modifiers: list[str],
+    layout: str,
+) -> None:
+    m, n, stages = tile
+    words = [f"nvjet_{arch}{a}{b}{out}", f"{m}x{n}", f"128x{stages}", "2x1", "h", "bz"]
+    found = decode("_".join([*words, *modifiers, layout]))
+    assert found.precision is Precision.FP8
+    assert (found.a, found.b, found.out) == (LETTERS[a], LETTERS[b], LETTERS[out[2]])
+
+
+XMMA = {"e4m3": "fp8", "e5m2": "fp8", "bf16": "bf16", "f16": "fp16", "tf32": "tf32", "f64": "fp64"}
+
+
+@given(
+    a=st.sampled_from(sorted(XMMA)),
+    out=st.sampled_from(["bf16", "f16", "f32", "e4m3"]),
+    arch=st.sampled_from([80, 86, 89, 90, 100]),
+    tail=st.sampled_from(["execute_kernel__5x_cublas", "bias_f16", "aux_bf16_gelu", "trt"]),
+)
+def test_xmma_is_classed_by_what_it_multiplies_not_by_what_it_writes(
+    a: str, out: str, arch: int, tail: str
+) -> None:
+    stored = "f32" if a == "tf32" else a
+    name = f"sm{arch}_xmma_gemm_{stored}{out}_{a}f32_f32_tn_n_tilesize128x128x64_stage3_{tail}"
+    assert decode(name).precision.value == XMMA[a]
