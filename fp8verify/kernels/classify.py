@@ -21,6 +21,7 @@ class Classification(msgspec.Struct, frozen=True, kw_only=True):
     """What a kernel launched by an operator did, and who says so.
 
     `source` is the witness of the precision: the name, the operator, both in agreement, or none.
+    `split_k` is a kernel that adds up the parts of a GEMM: its time is the GEMM's, it is none.
     `conflict` holds both statements where name and operator disagree; the name is believed,
     because it is the kernel that ran.
     """
@@ -35,6 +36,7 @@ class Classification(msgspec.Struct, frozen=True, kw_only=True):
     out: str | None = None
     scaling: Scaling | None = None
     fast_accum: bool | None = None
+    split_k: bool = False
     conflict: str | None = None
 
 
@@ -76,6 +78,7 @@ def _by_name(
         out=decoded.out,
         scaling=decoded.scaling,
         fast_accum=decoded.fast_accum,
+        split_k=split,
     )
 
 
@@ -94,10 +97,18 @@ def _both(decoded: KernelName, op: OpContext, evidence: Evidence) -> Classificat
         a=decoded.a or evidence.a,
         b=decoded.b or evidence.b,
         out=decoded.out,
-        scaling=decoded.scaling or (evidence.scaling if agrees else None),
+        scaling=_scaling(decoded, evidence) if agrees else decoded.scaling,
         fast_accum=decoded.fast_accum,
+        split_k=_is_split_k(decoded),
         conflict=None if agrees else _conflict(decoded, op, evidence),
     )
+
+
+def _scaling(decoded: KernelName, evidence: Evidence) -> Scaling | None:
+    """Believe a token of the name, then the shape of the scales, then that no token is there."""
+    if decoded.scaling in (None, Scaling.TENSORWISE):
+        return evidence.scaling or decoded.scaling
+    return decoded.scaling
 
 
 def _allows(evidence: Evidence, precision: Precision) -> bool:
@@ -134,6 +145,7 @@ def _by_operator(decoded: KernelName, op: OpContext, evidence: Evidence) -> Clas
         a=decoded.a or evidence.a,
         b=decoded.b or evidence.b,
         out=decoded.out,
-        scaling=decoded.scaling or evidence.scaling,
+        scaling=_scaling(decoded, evidence),
         fast_accum=decoded.fast_accum,
+        split_k=_is_split_k(decoded),
     )

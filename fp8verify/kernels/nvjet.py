@@ -40,7 +40,17 @@ LETTERS: Final[dict[str, str]] = {
 # Exact modifier tokens that name a scaling, with the format of a hardware block scale.
 _SCALING: Final = re.compile(r"[AB](?P<unit>vec|blk)(?P<size>\d+)(?P<format>UE8M0|UE4M3)?")
 _LAYOUT: Final = re.compile(r"[TN]{3,4}")
+_PAIR: Final = re.compile(r"\d+x\d+")
+_PAIRS: Final = (
+    "a tile of {0} by {1} outputs",
+    "{0} of K at a time, {1} stages in flight",
+    "clusters of {0} by {1} thread blocks",
+)
 _MODIFIERS: Final[dict[str, str]] = {
+    "mma": "warp-level MMA",
+    "bz": "C is not read (beta is zero)",
+    "bx": "C may be read (any beta)",
+    "badd": "C is added (beta is one)",
     "2cta": "two thread-block CTAs share one MMA",
     "splitK": "K is split; a second kernel adds the parts",
     "coopA": "two warp groups share A",
@@ -133,8 +143,9 @@ def _tokens(match: re.Match[str], modifiers: list[str]) -> explain.Tokens:
     found += [(letter, meaning) for letter, meaning in zip(types, _places(types), strict=False)]
     if match["tf32"]:
         found.append(("tf32", "FP32 operands are rounded to TF32"))
+    found += _sizes(modifiers)
     found += [(token, meaning) for token in modifiers if (meaning := _modifier(token))]
-    return tuple(found)
+    return (*found, *_layout(modifiers[-1]))
 
 
 def _places(code: str) -> list[str]:
@@ -146,6 +157,24 @@ def _places(code: str) -> list[str]:
     if len(spoken_letters) == 6:
         names = names[:2]
     return [f"{name} {what}" for name, what in zip(names, spoken_letters, strict=False)]
+
+
+def _sizes(modifiers: list[str]) -> list[tuple[str, str]]:
+    """Say the three pairs of sizes that a name begins with; sm120 names have others."""
+    pairs = [token for token in modifiers[:3] if _PAIR.fullmatch(token)]
+    if len(pairs) < len(_PAIRS):
+        return []
+    return [
+        (token, what.format(*token.split("x"))) for token, what in zip(pairs, _PAIRS, strict=True)
+    ]
+
+
+def _layout(token: str) -> list[tuple[str, str]]:
+    """Say how A and B are stored; the third letter is C's."""
+    if not _LAYOUT.fullmatch(token):
+        return []
+    stored = {"T": "transposed", "N": "not transposed"}
+    return [(token, f"A is {stored[token[0]]}, B is {stored[token[1]]} (column-major terms)")]
 
 
 def _modifier(token: str) -> str | None:

@@ -34,6 +34,8 @@ GEMMS: Final[dict[str, tuple[Role, int, int]]] = {
     "aten::_scaled_grouped_mm": (Role.GROUPED_GEMM, 0, 1),
     "aten::_scaled_grouped_mm_v2": (Role.GROUPED_GEMM, 0, 1),
     "torchao::blockwise_fp8_gemm": (Role.GEMM, 0, 2),
+    "torchao::triton_fp8_gemm_1x128_128x128": (Role.GEMM, 0, 1),
+    "torchao::triton_fp8_gemm_1x128_128x1": (Role.GEMM, 0, 1),
     "_C::cutlass_scaled_mm": (Role.GEMM, 1, 2),
     "vllm::cutlass_scaled_mm": (Role.GEMM, 1, 2),
     "_C::cutlass_scaled_fp4_mm": (Role.GEMM, 1, 2),

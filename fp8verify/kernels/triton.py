@@ -27,7 +27,7 @@ _KINDS: Final = {
     "for": "a foreach kernel",
 }
 _AMAX: Final = frozenset({"amax", "max"})
-_CASTS: Final = frozenset({"reciprocal", "scaled", "round", "float8"})
+_CASTS: Final = frozenset({"reciprocal", "scaled_mm", "round", "float8"})
 _MATMULS: Final = frozenset({"mm", "bmm", "addmm", "baddbmm", "linear", "matmul"})
 
 # Libraries of Triton GEMMs: name, operands, role, scaling; each name in the library's source.
@@ -39,6 +39,13 @@ _NAMED: Final[tuple[tuple[re.Pattern[str], str | None, Role, Scaling | None], ..
     (re.compile(r"_kernel_matmul_fp8_block\w*"), "fp8", Role.GEMM, Scaling.BLOCKWISE),
     (re.compile(r"_fbgemm_grouped_gemm_fp8\w*"), "fp8", Role.GROUPED_GEMM, Scaling.ROWWISE),
     (re.compile(r"_fbgemm_grouped_gemm\w*"), None, Role.GROUPED_GEMM, None),
+    # torchao/prototype/blockwise_fp8_training/kernels.py (0.17)
+    (
+        re.compile(r"triton_fp8_gemm_1x128_128x(?:1|128)_kernel"),
+        "fp8",
+        Role.GEMM,
+        Scaling.BLOCKWISE,
+    ),
     # deepseek-ai/DeepSeek-V3 inference/kernel.py
     (re.compile(r"fp8_gemm_kernel"), "fp8", Role.GEMM, Scaling.BLOCKWISE),
     # aiter/ops/triton; a8w8 is FP8 or INT8
@@ -76,6 +83,8 @@ def decode(symbol: Symbol) -> KernelName | None:
 
 def _inductor(symbol: Symbol, kind: str, ops: str) -> KernelName:
     words = frozenset(ops.split("_"))
+    if "_scaled_mm_" in f"{ops}_":  # unlike _scaled_dot_product_..., whose words it shares
+        words |= {"scaled_mm"}
     tokens = ((kind, _KINDS.get(kind, "a kernel")), (ops.strip("_"), "the fused operations"))
     role = _template(words) if kind in ("tem", "mm", "bmm") else _fused(kind, words)
     reason = f"TorchInductor kernel, {_KINDS.get(kind, kind)}"

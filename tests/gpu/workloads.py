@@ -8,13 +8,13 @@ three legs. `PRECISION` says what they run in.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
+TEMPLATES_ONLY = {"max_autotune_gemm": True, "max_autotune_gemm_backends": "TRITON"}
 TOKENS, DIM, LAYERS, EXPERTS, STEPS = 8192, 2048, 2, 8, 10
 
 
@@ -26,19 +26,17 @@ def stack() -> nn.Sequential:
 
 def triton_template() -> nn.Module:
     """FP8 through Inductor's own GEMM templates, kernels called `triton_tem_fused_…`."""
-    os.environ["TORCHINDUCTOR_MAX_AUTOTUNE_GEMM_BACKENDS"] = "TRITON"
     from torchao.float8 import convert_to_float8_training
 
     model = convert_to_float8_training(stack())
-    model.compile(mode="max-autotune-no-cudagraphs")
+    model.compile(options=TEMPLATES_ONLY)
     return model
 
 
 def triton_template_bf16() -> nn.Module:
     """The same templates in BF16: `triton_tem_fused_mm_…`, a name without a type."""
-    os.environ["TORCHINDUCTOR_MAX_AUTOTUNE_GEMM_BACKENDS"] = "TRITON"
     model = stack()
-    model.compile(mode="max-autotune-no-cudagraphs")
+    model.compile(options=TEMPLATES_ONLY)
     return model
 
 
@@ -99,7 +97,8 @@ def main() -> None:
     torch.manual_seed(0)
     model = WORKLOADS[sys.argv[1]][0]()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    x = torch.randn(TOKENS, DIM, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    x = torch.randn(TEMPLATES_ONLY = {"max_autotune_gemm": True, "max_autotune_gemm_backends": "TRITON"}
+TOKENS, DIM, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     for step in range(1, STEPS + 1):
         loss = (model(x) - x).float().square().mean()
         loss.backward()
