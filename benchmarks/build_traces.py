@@ -1,6 +1,7 @@
 """Build big traces from a small capture: its events repeated, with shifted times and fresh ids.
 
     python benchmarks/build_traces.py CAPTURE.json.gz OUT.json --megabytes 119
+    python benchmarks/build_traces.py CAPTURE.json.gz FOLDER --ranks 64
 
 The layout is Kineto's own: the CPU section of all repeats first, then the GPU section.
 """
@@ -108,13 +109,27 @@ def build(source: Path, target: Path, size: int) -> int:
     return repeats
 
 
+def build_ranks(source: Path, target: Path, count: int) -> None:
+    """Write a folder with the capture once for each rank, under its number."""
+    document = load(source)
+    target.mkdir(parents=True)
+    for rank in range(count):
+        document["distributedInfo"] = {"backend": "nccl", "rank": rank, "world_size": count}
+        data = json.dumps(document, indent=1).encode()
+        (target / f"rank{rank}.json.gz").write_bytes(gzip.compress(data, 6))
+
+
 def main() -> None:
-    """Parse the command line and build one trace."""
+    """Parse the command line and build one trace, or one a rank."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("source", type=Path)
     parser.add_argument("target", type=Path)
     parser.add_argument("--megabytes", type=int, default=119)
+    parser.add_argument("--ranks", type=int, help="a folder of so many ranks instead")
     options = parser.parse_args()
+    if options.ranks:
+        build_ranks(options.source, options.target, options.ranks)
+        return
     repeats = build(options.source, options.target, options.megabytes * 1_000_000)
     print(f"{options.target}: {options.target.stat().st_size / 1e6:.1f} MB, {repeats} repeats")
 

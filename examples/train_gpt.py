@@ -78,19 +78,20 @@ class Block(nn.Module):
 class Gpt(nn.Module):
     """Token and position embeddings, blocks, and an output head of its own."""
 
-    def __init__(self, vocab: int, dim: int, layers: int, seq: int) -> None:
+    def __init__(self, vocab: int, dim: int, hidden: int, layers: int, seq: int) -> None:
         super().__init__()
         self.tokens, self.positions = nn.Embedding(vocab, dim), nn.Embedding(seq, dim)
-        self.layers = nn.ModuleList(Block(dim, 4 * dim) for _ in range(layers))
+        self.layers = nn.ModuleList(Block(dim, hidden) for _ in range(layers))
         self.norm = nn.RMSNorm(dim)
         self.head = nn.Linear(dim, vocab, bias=False)
 
-    def forward(self, ids: Tensor) -> Tensor:
-        """Map token ids (batch, seq) to logits (batch, seq, vocab)."""
+    def forward(self, ids: Tensor, targets: Tensor) -> Tensor:
+        """Map token ids and the ids that follow them, both (batch, seq), to the mean loss."""
         x = self.tokens(ids) + self.positions.weight[: ids.shape[1]]
         for layer in self.layers:
             x = layer(x)
-        return self.head(self.norm(x))
+        logits = self.head(self.norm(x))
+        return functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
 
 def parse_args() -> argparse.Namespace:
@@ -104,14 +105,14 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--skip-layers", metavar="REGEX", help="linears left in BF16, by name")
     parser.add_argument("--emulate", action="store_true", help="torchao's FP8 emulation")
     parser.add_argument("--steps", type=int, default=15)
-    for size in ("dim", "layers", "batch", "seq", "vocab"):
+    for size in ("dim", "hidden", "layers", "batch", "seq", "vocab"):
         parser.add_argument(f"--{size}", type=int)
     parser.add_argument("--text", type=Path, default=TEXT)
     parser.add_argument("--lr", type=float, default=3e-4)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args()
-    large = {"dim": 2048, "layers": 2, "batch": 4, "seq": 2048, "vocab": 32000}
-    small = {"dim": 128, "layers": 2, "batch": 2, "seq": 64, "vocab": 256}
+    large = {"dim": 2048, "hidden": 8192, "layers": 2, "batch": 4, "seq": 2048, "vocab": 32000}
+    small = {"dim": 128, "hidden": 512, "layers": 2, "batch": 2, "seq": 64, "vocab": 256}
     for size, default in (large if args.device == "cuda" else small).items():
         if getattr(args, size) is None:
             setattr(args, size, default)
@@ -153,7 +154,9 @@ def main() -> None:
     args = parse_args()
     torch.manual_seed(0)
     text = torch.frombuffer(bytearray(args.text.read_bytes()), dtype=torch.uint8).long()
-    model = Gpt(args.vocab, args.dim, args.layers, args.seq).to(args.device, torch.bfloat16)
+    model = Gpt(args.vocab, args.dim, args.hidden, args.layers, args.seq).to(
+        args.device, torch.bfloat16
+    )
     if args.precision == "fp8":
         convert(model, args)
     if args.compile:
@@ -161,9 +164,7 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)
     for step in range(1, args.steps + 1):
         start = time.perf_counter()
-        inputs, targets = batch_of(text, args)
-        logits = model(inputs)
-        loss = functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+        loss = model(*batch_of(text, args))
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()

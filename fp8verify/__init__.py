@@ -10,11 +10,16 @@ Importing the package imports nothing heavy: each name is loaded when it is firs
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fp8verify.assertions import assert_fp8_active
+    from fp8verify.assertions import (
+        assert_fp8_active,
+        assert_gemm_precision,
+        assert_no_regression,
+    )
     from fp8verify.errors import Fp8VerifyError
     from fp8verify.inspection import inspect
     from fp8verify.model import Report, Verdict
@@ -28,7 +33,10 @@ __all__ = [
     "Verdict",
     "__version__",
     "assert_fp8_active",
+    "assert_gemm_precision",
+    "assert_no_regression",
     "inspect",
+    "step",
 ]
 _HOMES = {
     "Fp8VerifyError": "errors",
@@ -36,8 +44,20 @@ _HOMES = {
     "Report": "model",
     "Verdict": "model",
     "assert_fp8_active": "assertions",
+    "assert_gemm_precision": "assertions",
+    "assert_no_regression": "assertions",
     "inspect": "inspection",
 }
+
+
+def step() -> None:
+    """Say that a training step is complete; from then on `fp8verify run` counts only these.
+
+    For loops in which no torch.optim optimizer steps. Anywhere else it does nothing.
+    """
+    agent = sys.modules.get("_fp8verify_agent")
+    if agent is not None:
+        agent.step()
 
 
 def __getattr__(name: str) -> Any:

@@ -6,6 +6,13 @@ from collections.abc import Sequence
 
 from fp8verify import __version__
 from fp8verify.evidence.census import modules_report
+from fp8verify.evidence.diagnose import (
+    communication_report,
+    layers_report,
+    payoff_report,
+    tax_report,
+)
+from fp8verify.evidence.payoff import payoff
 from fp8verify.evidence.promises import Promises, collect_promises
 from fp8verify.evidence.rank import RankEvidence
 from fp8verify.evidence.summary import (
@@ -16,7 +23,7 @@ from fp8verify.evidence.summary import (
     micros,
     recipe_seen,
 )
-from fp8verify.findings import rank_findings, run_findings
+from fp8verify.findings import fold, layer_findings, rank_findings, run_findings
 from fp8verify.model import (
     Claim,
     Environment,
@@ -64,10 +71,9 @@ def assemble(
 
 
 def _findings(ranks: Sequence[RankEvidence], promises: Promises) -> tuple[Finding, ...]:
-    found = run_findings(ranks, promises)
-    for rank in ranks:
-        found += rank_findings(rank, promises)
-    return tuple(found)
+    found = [rank_findings(rank, promises) for rank in ranks]
+    layered = layer_findings(ranks, promises)
+    return tuple(run_findings(ranks, promises) + fold(ranks, found) + layered)
 
 
 def _environment(ranks: Sequence[RankEvidence]) -> Environment:
@@ -83,6 +89,7 @@ def _merged_gpu_time(ranks: Sequence[RankEvidence]) -> dict[str, float]:
 
 
 def _rank_report(rank: RankEvidence, judgement: Judgement) -> RankReport:
+    gains = payoff(rank)
     return RankReport(
         rank=rank.rank,
         source=rank.source,
@@ -93,13 +100,27 @@ def _rank_report(rank: RankEvidence, judgement: Judgement) -> RankReport:
         copy_time_us={name: micros(copy[1]) for name, copy in rank.copies.items()},
         legs=leg_rows(rank.survey.gemms),
         recipe=recipe_seen(rank.survey.gemms),
-        steps=tuple(
-            StepReport(step=step.number, duration_us=micros(step.end_ns - step.start_ns), gemm=gemm)
-            for step, gemm in rank.steps
-        ),
+        steps=_steps(rank),
+        timelines=rank.buckets,
         kernels=kernel_rows(rank.survey, rank.gpu),
+        communication=communication_report(rank),
+        tax=tax_report(gains),
+        payoff=payoff_report(gains),
+        layers=layers_report(rank),
         modules=modules_report(rank.meta),
         health=_health_report(rank.health),
+    )
+
+
+def _steps(rank: RankEvidence) -> tuple[StepReport, ...]:
+    return tuple(
+        StepReport(
+            step=step.number,
+            duration_us=micros(step.end_ns - step.start_ns),
+            gpu_us=None if gpu_ns is None else micros(gpu_ns),
+            gemm=gemm,
+        )
+        for (step, gemm), gpu_ns in zip(rank.steps, rank.timeline.steps, strict=True)
     )
 
 

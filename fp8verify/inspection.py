@@ -2,62 +2,130 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fp8verify.assembly import assemble
 from fp8verify.errors import InputError
-from fp8verify.evidence.census import LOG_NAME, find_metas
+from fp8verify.evidence.census import declared_traces, find_metas
 from fp8verify.evidence.claims import scan_log
 from fp8verify.evidence.rank import RankEvidence, gather
+from fp8verify.fleet import OnProgress, gather_ranks
 from fp8verify.logs import read_log
 from fp8verify.model import Claim, Report
-from fp8verify.runner.capture import RankMeta
-from fp8verify.trace import Trace, TraceFile, find_traces, read_trace
+from fp8verify.runner.capture import RankMeta, find_logs
+from fp8verify.trace import NoTraceError, Trace, TraceFiles, find_traces, read_open_trace
+from fp8verify.trace.places import place, reading
 from fp8verify.verdict import Policy
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+STDIN = "-"
 
 
 def inspect(
-    path: str | Path,
+    path: str | Path | Sequence[str | Path],
     *,
     log: str | Path | None = None,
     policy: Policy | None = None,
     run_notes: Sequence[str] = (),
+    workers: int | None = 1,
+    executor: Executor | None = None,
+    on_progress: OnProgress | None = None,
 ) -> Report:
-    """Tell from traces on disk whether the training ran in FP8.
+    """Tell from traces whether the training ran in FP8.
 
     Args:
         path: a Kineto Chrome trace (.json, .json.gz, .json.zst), a folder with one for each
-            rank, or a capture of `fp8verify run`, whose log and census are read too.
+            rank, a pattern such as "traces/rank*.json.gz", a URL of one of these (s3://, gs://,
+            hf://), "-" for a trace on standard input, several of these, or a capture of
+            `fp8verify run`, whose logs and census are read too.
         log: the training's log, when it is not in the capture.
         policy: the FP8 share asked for, and how the verdict becomes an exit code.
         run_notes: why `fp8verify run` could not observe the run, if it could not.
+        workers: processes that read the ranks' traces; None for as many as pay. A script that
+            asks for more than one needs the `if __name__ == "__main__"` of multiprocessing.
+        executor: reads the ranks' traces instead: any of `concurrent.futures`, or a cluster's.
+        on_progress: called with the number of ranks read and of all, after each.
 
     Raises:
         InputError: nothing there can be read as a trace or a log.
     """
-    where = Path(path)
-    metas = find_metas(where)
-    claims = _claims(where, Path(log) if log is not None else None)
-    notes = list(run_notes)
+    paths = [path] if isinstance(path, (str, Path)) else list(path)
+    if not paths:
+        raise InputError("No path was given.", "Give a trace or a folder of traces.")
+    policy = policy or Policy()
+    if [str(given) for given in paths] == [STDIN]:
+        return assemble([_read_stdin()], _claims(None, log), policy, run_notes)
+    folder = _folder(paths)
+    with reading(str(paths[0])):
+        metas = find_metas(folder) if folder is not None else {}
+    claims = _claims(folder, log)
     try:
-        files = find_traces(where)
-    except InputError:
-        if not (metas or run_notes):
+        files = find_traces(*paths, declared=declared_traces(metas))
+    except NoTraceError:
+        if folder is None or not (metas or run_notes):
             raise
-        return assemble(_without_traces(where, metas), claims, policy or Policy(), notes)
-    ranks = [_rank(file, metas, alone=len(files) == 1) for file in files]
-    notes += [f"{skipped.name} is no trace and was left out" for skipped in files.skipped]
-    return assemble(ranks, claims, policy or Policy(), notes)
+        return assemble(_without_traces(folder, metas), claims, policy, run_notes)
+    ranks = gather_ranks(files, workers=workers, executor=executor, on_progress=on_progress)
+    notes = [*run_notes, *_notes(files, metas)]
+    return assemble(_with_metas(ranks, metas), claims, policy, notes)
 
 
-def _without_traces(where: Path, metas: dict[int, RankMeta]) -> list[RankEvidence]:
+def _read_stdin() -> RankEvidence:
+    if sys.stdin.isatty():
+        raise InputError(
+            "- reads a trace from standard input, which is a terminal.",
+            "Pipe one in: zcat trace.json.gz | fp8verify inspect -",
+        )
+    with reading("standard input"):
+        trace = read_open_trace(sys.stdin.buffer, "standard input")
+    trace.rank = trace.rank or 0
+    return gather(trace)
+
+
+def _folder(paths: Sequence[str | Path]) -> Path | None:
+    """Return the folder if there is one path and it is one, so that a capture can be told."""
+    if len(paths) != 1:
+        return None
+    with reading(str(paths[0])):
+        found = place(paths[0])
+        return found if found.is_dir() else None
+
+
+def _with_metas(ranks: Sequence[RankEvidence], metas: dict[int, RankMeta]) -> list[RankEvidence]:
+    """Lay beside each rank what the runner noted about it."""
+    alone = len(ranks) == 1
+    numbers = (-1 if rank.rank is None else rank.rank for rank in ranks)
+    return [
+        rank._replace(meta=metas.get(number), alone=alone)
+        for rank, number in zip(ranks, numbers, strict=True)
+    ]
+
+
+def _notes(files: TraceFiles, metas: dict[int, RankMeta]) -> list[str]:
+    """Say what is there and was not read, and what was recorded and is not there."""
+    names = {file.path.name for file in files}
+    return [
+        *(f"{skipped.name} is no trace and was left out" for skipped in files.skipped),
+        *(
+            f"{name} of rank {rank} is not there, although the run recorded it"
+            for name, rank in declared_traces(metas).items()
+            if name not in names
+        ),
+    ]
+
+
+def _without_traces(folder: Path, metas: dict[int, RankMeta]) -> list[RankEvidence]:
     """Make evidence of a capture whose window never opened: there is a census at best."""
     if not metas:
-        return [gather(Trace(source=where.name))]
+        return [gather(Trace(source=folder.name))]
     return [
         gather(
-            Trace(source=where.name, rank=rank, world_size=meta.world_size),
+            Trace(source=folder.name, rank=rank, world_size=meta.world_size),
             meta,
             alone=len(metas) == 1,
         )
@@ -65,14 +133,11 @@ def _without_traces(where: Path, metas: dict[int, RankMeta]) -> list[RankEvidenc
     ]
 
 
-def _rank(file: TraceFile, metas: dict[int, RankMeta], *, alone: bool) -> RankEvidence:
-    trace = read_trace(file.path)
-    if trace.rank is None:
-        trace.rank = file.rank
-    return gather(trace, metas.get(trace.rank), alone=alone)
-
-
-def _claims(where: Path, log: Path | None) -> list[Claim]:
-    if log is None and where.is_dir() and (where / LOG_NAME).is_file():
-        log = where / LOG_NAME
-    return [] if log is None else scan_log(read_log(log), source=log.name)
+def _claims(folder: Path | None, log: str | Path | None) -> list[Claim]:
+    logs = [place(log)] if log is not None else find_logs(folder) if folder is not None else []
+    found: dict[tuple[str, str], Claim] = {}
+    for path in logs:
+        with reading(str(path)):
+            for claim in scan_log(read_log(path), source=path.name):
+                found.setdefault((claim.framework, claim.text), claim)
+    return list(found.values())

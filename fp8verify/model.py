@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import TYPE_CHECKING
 
 import msgspec
+
+from fp8verify.diagnosis import CommunicationReport, LayersReport, PayoffReport, TaxReport
+
+if TYPE_CHECKING:
+    from fp8verify.frames import Frames
 
 Shape = tuple[int, ...]
 
@@ -190,7 +196,9 @@ class KernelRow(msgspec.Struct, frozen=True, kw_only=True):
     """One kind of kernel launched by one kind of operator; `time_us` is its sum.
 
     `dims` are the input shapes of the operator, `tflops` what the launches reached together in
-    10^12 operations a second, `percent_of_peak` that over the dense peak of the precision.
+    10^12 operations a second, `percent_of_peak` that over the dense peak of the precision. `shape`
+    of a GEMM is (batch, m, n, k); a kernel that adds up the parts of a split-K GEMM has its shape,
+    and no `tflops`.
     """
 
     name: str
@@ -200,6 +208,7 @@ class KernelRow(msgspec.Struct, frozen=True, kw_only=True):
     op: str | None
     leg: str | None
     dims: tuple[Shape, ...] | None
+    shape: Shape | None
     kernels: int
     time_us: float
     tflops: float | None
@@ -216,11 +225,33 @@ class RecipeSeen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One training step; `duration_us` is its time on the CPU."""
+    """One training step; `duration_us` is its time on the CPU.
+
+    `gpu_us` is from the end of the step before it on the GPU (of the first one, from its first
+    kernel) to the end of its last kernel, None where it launched none.
+    """
 
     step: int
     duration_us: float
+    gpu_us: float | None
     gemm: GemmSummary
+
+
+class TimelineReport(msgspec.Struct, frozen=True, kw_only=True):
+    """How the GPU spent one trace: kernel time in µs by bucket of `bucket_us`.
+
+    The first bucket begins with the first kernel.
+    GEMMs are split into FP8, other known precisions and unknown ones; `rest_us` is of all other
+    kernels. Kernels that overlap on several streams add up to more than a bucket is long. `steps`
+    are (step, begin, end) in µs of the kernels that each step launched.
+    """
+
+    bucket_us: float
+    fp8_us: tuple[float, ...]
+    other_precision_us: tuple[float, ...]
+    unknown_precision_us: tuple[float, ...]
+    rest_us: tuple[float, ...]
+    steps: tuple[tuple[int, float, float], ...]
 
 
 class HealthReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -257,9 +288,38 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True):
     legs: tuple[LegRow, ...]
     recipe: RecipeSeen
     steps: tuple[StepReport, ...]
+    timelines: tuple[TimelineReport, ...]
     kernels: tuple[KernelRow, ...]
+    communication: CommunicationReport | None
+    tax: TaxReport | None
+    payoff: PayoffReport | None
+    layers: LayersReport | None
     modules: ModulesReport | None
     health: HealthReport
+
+
+class RankBreakdown(msgspec.Struct, frozen=True, kw_only=True):
+    """One rank's GPU time by HolisticTraceAnalysis, in µs.
+
+    `span_us` is from its first kernel to the end of its last, and the sum of the other three;
+    kernels that overlap count once. `communication_overlap_percent` is how much of communication
+    ran beside computation, None where there was none.
+    """
+
+    rank: int
+    span_us: float
+    idle_us: float
+    compute_us: float
+    non_compute_us: float
+    communication_overlap_percent: float | None
+
+
+class BreakdownReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What `--breakdown` adds; `notes` say of which ranks HTA gives no figures."""
+
+    hta_version: str
+    ranks: tuple[RankBreakdown, ...]
+    notes: tuple[str, ...]
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True):
@@ -286,3 +346,25 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[Finding, ...]
     environment: Environment
     notes: tuple[str, ...] = ()
+    breakdown: BreakdownReport | None = None
+
+    def to_json(self) -> str:
+        """Return the JSON document that `--format json` prints."""
+        from fp8verify.report.json_form import to_json
+
+        return to_json(self)
+
+    def to_pandas(self) -> Frames:
+        """Return kernels, GEMMs, steps, layers and ranks as DataFrames: `fp8verify.frames`.
+
+        Raises:
+            UsageError: pandas is not installed.
+        """
+        from fp8verify.frames import to_frames
+
+        return to_frames(self)
+
+    def _repr_html_(self) -> str:
+        from fp8verify.report.notebook import to_notebook
+
+        return to_notebook(self)

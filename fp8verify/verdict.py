@@ -19,6 +19,8 @@ EXIT_CODES: dict[Verdict, int] = {
     Verdict.EMULATED: 1,
     Verdict.INCONCLUSIVE: 3,
 }
+# The gravest first.
+_WITHOUT_FP8 = (Verdict.EMULATED, Verdict.CONTRADICTED, Verdict.INACTIVE)
 # Below this share of GEMM time, kernels of unknown precision cannot stand for a training in FP8.
 NEGLIGIBLE_UNKNOWN = 0.01
 
@@ -60,7 +62,9 @@ def judge_rank(rank: RankEvidence, promises: Promises, policy: Policy) -> Judgem
         return Judgement(Verdict.PARTIAL, f"{ran}, below the {policy.min_share:.0%} asked for")
     short = shortfalls(rank, promises)
     if short:
-        return Judgement(Verdict.PARTIAL, f"{ran}, but {short[0].message}")
+        return Judgement(
+            Verdict.PARTIAL, f"{ran}, but {short[0].message.removeprefix(rank.prefix)}"
+        )
     return Judgement(Verdict.ACTIVE, ran + (", in every step" if len(rank.steps) > 1 else ""))
 
 
@@ -69,24 +73,23 @@ def judge(ranks: Sequence[RankEvidence], judgements: Sequence[Judgement]) -> Jud
     if len(judgements) == 1:
         return judgements[0]
     with_fp8 = [rank for rank in ranks if rank.ran_fp8]
-    doubtful = _first(judgements, Verdict.INCONCLUSIVE)
-    if doubtful is not None:
-        place, found = doubtful
-        return Judgement(found.verdict, f"{ranks[place].label}: {found.reason}")
-    if not with_fp8:
-        worst = (Verdict.EMULATED, Verdict.CONTRADICTED, Verdict.INACTIVE)
-        found = next(j for verdict in worst for j in judgements if j.verdict is verdict)
-        return Judgement(found.verdict, f"on all {len(ranks)} ranks {found.reason}")
-    without = [rank.label for rank in ranks if not rank.ran_fp8]
-    if without:
+    without = [
+        rank.label for rank, j in zip(ranks, judgements, strict=True) if j.verdict in _WITHOUT_FP8
+    ]
+    # Ranks that cannot be judged come after what no judgement of them could change.
+    if with_fp8 and without:
         return Judgement(
             Verdict.PARTIAL,
             f"FP8 GEMMs ran on {len(with_fp8)} of {len(ranks)} ranks and not on {_list(without)}",
         )
-    partial = _first(judgements, Verdict.PARTIAL)
-    if partial is not None:
-        place, found = partial
-        return Judgement(found.verdict, f"{ranks[place].label}: {found.reason}")
+    for verdict in (Verdict.PARTIAL, Verdict.INCONCLUSIVE):
+        first = _first(judgements, verdict)
+        if first is not None:
+            place, found = first
+            return Judgement(found.verdict, f"{ranks[place].label}: {found.reason}")
+    if not with_fp8:
+        found = next(j for verdict in _WITHOUT_FP8 for j in judgements if j.verdict is verdict)
+        return Judgement(found.verdict, f"on all {len(ranks)} ranks {found.reason}")
     lowest = min(rank.gemm.fp8_share_of_time or 0.0 for rank in ranks)
     return Judgement(
         Verdict.ACTIVE,
@@ -97,6 +100,8 @@ def judge(ranks: Sequence[RankEvidence], judgements: Sequence[Judgement]) -> Jud
 
 def _undecidable(rank: RankEvidence, policy: Policy) -> str | None:
     """Say why the kernels cannot decide, or None where they can."""
+    if rank.unreadable is not None:
+        return f"its trace cannot be read ({rank.unreadable})"
     if not rank.health.kernels:
         window = missed_window(rank.meta)
         if window is not None:
@@ -106,7 +111,7 @@ def _undecidable(rank: RankEvidence, policy: Policy) -> str | None:
         return "no matrix multiplication ran in the window"
     share, unknown = rank.gemm.fp8_share_of_time or 0.0, rank.gemm.unknown_share_of_time
     if not rank.ran_fp8 and not rank.health.complete:
-        return "the trace is damaged and what is left of it shows no FP8"
+        return "the trace is not whole and what there is of it shows no FP8"
     if not rank.ran_fp8 and rank.has_fp8_units and unknown > NEGLIGIBLE_UNKNOWN:
         return f"{unknown:.1%} of GEMM time ran in kernels whose precision is unknown"
     if rank.ran_fp8 and share < policy.min_share <= share + unknown:

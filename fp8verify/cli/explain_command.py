@@ -60,9 +60,14 @@ def _as_json(found: KernelName) -> str:
 
 
 def _as_text(found: KernelName) -> str:
-    from fp8verify.report.text import clean
+    from fp8verify.report.escape import printable
 
-    lines = [clean(found.name), f"  {found.role.value}, {found.precision.value}: {found.reason}"]
+    lines = [
+        printable(found.name),
+        f"  {found.role.value}, {found.precision.value}: {found.reason}",
+    ]
     width = max((len(token) for token, _ in found.tokens), default=0)
-    lines += [f"    {clean(token):{width}}  {clean(meaning)}" for token, meaning in found.tokens]
+    lines += [
+        f"    {printable(token):{width}}  {printable(meaning)}" for token, meaning in found.tokens
+    ]
     return "\n".join(lines)

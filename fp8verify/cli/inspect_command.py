@@ -3,32 +3,88 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from fp8verify.cli.options import deliver, output_of, policy_of, report_options
+from fp8verify.cli.options import conclude, policy_of, report_options
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
 
 
 @click.command("inspect")
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("paths", nargs=-1, required=True, metavar="PATH…")
 @click.option(
     "--log",
-    type=click.Path(path_type=Path),
     metavar="FILE",
     help="The training's log, whose claims are held against the kernels.",
 )
+@click.option(
+    "--workers",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Processes that read the ranks' traces.  [default: the cores, where it pays]",
+)
+@click.option(
+    "--scheduler",
+    metavar="ADDRESS",
+    help="Read the ranks' traces on the Dask cluster of this scheduler (tcp://host:8786).",
+)
+@click.option(
+    "--breakdown",
+    is_flag=True,
+    help="Add HolisticTraceAnalysis' idle, compute and overlap figures of each rank.",
+)
 @report_options
-def command(path: Path, log: Path | None, **options: Any) -> None:
+def command(
+    paths: tuple[str, ...],
+    log: str | None,
+    workers: int | None,
+    scheduler: str | None,
+    breakdown: bool,
+    **options: Any,
+) -> None:
     """Verify a Kineto trace, a folder with one for each rank, or a capture of `run`.
+
+    PATH may be a pattern, a URL (s3://, gs://, hf://), or - for standard input.
 
     \b
     fp8verify inspect trace.json.gz --log train.log
     fp8verify inspect traces/ --format json -o report.json
+    fp8verify inspect 's3://bucket/run7/rank*.json.gz' --workers 8
     """
+    if breakdown:
+        from fp8verify.breakdown import require_hta
+
+        require_hta()
+    from fp8verify.fleet.progress import rank_progress
     from fp8verify.inspection import inspect
 
-    report = inspect(path, log=log, policy=policy_of(options))
-    deliver(report, output_of(options))
-    sys.exit(report.exit_code)
+    with _executor(scheduler) as executor, rank_progress() as on_progress:
+        report = inspect(
+            paths,
+            log=log,
+            policy=policy_of(options),
+            workers=workers,
+            executor=executor,
+            on_progress=on_progress,
+        )
+    if breakdown:
+        from fp8verify.breakdown import add_breakdown
+
+        report = add_breakdown(report, paths)
+    sys.exit(conclude(report, options))
+
+
+@contextmanager
+def _executor(scheduler: str | None) -> Iterator[Executor | None]:
+    if scheduler is None:
+        yield None
+        return
+    from fp8verify.fleet.cluster import dask_cluster
+
+    with dask_cluster(scheduler) as executor:
+        yield executor

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import click
 
-from fp8verify.errors import UsageError
+from fp8verify.cli.emit import emit, write_file
 from fp8verify.model import Report
+from fp8verify.report import forms
+from fp8verify.shares import parse_share
 from fp8verify.verdict import Policy
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -27,25 +28,29 @@ class Output(NamedTuple):
 
 
 def _share(_ctx: click.Context, _param: click.Parameter, value: str) -> float:
-    """Parse a share given as a fraction or in percent."""
-    text = value.strip()
     try:
-        share = float(text[:-1]) / 100 if text.endswith("%") else float(text)
-    except ValueError:
-        raise click.BadParameter(f"{value!r} is no share: pass 0.5 or 50%.") from None
-    if not 0 <= share <= 1:
-        raise click.BadParameter(f"{value!r} is not between 0 and 1 (0% and 100%).")
-    return share
+        return parse_share(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def _baseline(_ctx: click.Context, _param: click.Parameter, value: Path | None) -> Any:
+    """Read the baseline before anything else, so that a bad one fails before a long run."""
+    if value is None:
+        return None
+    from fp8verify.baseline import read_baseline
+
+    return read_baseline(value)
 
 
 _OPTIONS = (
     click.option(
         "--format",
         "form",
-        type=click.Choice(["text", "json"]),
+        type=click.Choice(forms.NAMES),
         default="text",
         show_default=True,
-        help="Form of the report.",
+        help="Form of the report; github also appends to the job's summary.",
     ),
     click.option(
         "-o",
@@ -63,6 +68,27 @@ _OPTIONS = (
     ),
     click.option("--strict", is_flag=True, help="Exit with 1 on PARTIAL."),
     click.option("--exit-zero", is_flag=True, help="Report, and exit with 0 whatever the verdict."),
+    click.option(
+        "--save-baseline",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="Keep the FP8 share, legs and layers of this run for --baseline.",
+    ),
+    click.option(
+        "--baseline",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE",
+        callback=_baseline,
+        help="Exit with 1 if the FP8 share, a leg or a layer fell below this saved state.",
+    ),
+    click.option(
+        "--tolerance",
+        metavar="F",
+        default="2%",
+        show_default=True,
+        callback=_share,
+        help="Points by which a share may fall below the baseline.",
+    ),
     click.option("-v", "--verbose", is_flag=True, help="Show every table, uncut."),
 )
 
@@ -84,37 +110,47 @@ def output_of(options: dict[str, Any]) -> Output:
     return Output(options["form"], options["output"], options["verbose"])
 
 
+def conclude(report: Report, options: dict[str, Any]) -> int:
+    """Hold a report against its baseline, deliver it, and return the exit code it leaves."""
+    if options["baseline"] is not None:
+        from fp8verify.baseline import hold
+
+        gate = not options["exit_zero"]
+        report = hold(report, options["baseline"], options["tolerance"], gate=gate)
+    deliver(report, output_of(options))
+    if options["save_baseline"] is not None:
+        _save_baseline(report, options["save_baseline"])
+    return report.exit_code
+
+
+def _save_baseline(report: Report, path: Path) -> None:
+    from fp8verify.baseline import can_be_baseline, write_baseline
+
+    if can_be_baseline(report):
+        write_baseline(report, path)
+    else:
+        click.echo(f"no baseline was saved: the run is {report.verdict.value}", err=True)
+
+
 def deliver(report: Report, output: Output) -> None:
     """Render a report and write it whole: a reader that goes away is no error."""
     text = _render(report, output)
-    if output.file is not None:
-        _write_file(output.file, text)
-        return
-    if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal may not know every sign
-    try:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if output.form == "github":
+        _append_summary(report)
+    emit(text, output.file)
 
 
 def _render(report: Report, output: Output) -> str:
-    if output.form == "json":
-        from fp8verify.report.json_form import to_json
-
-        return to_json(report)
+    if output.form != "text":
+        return forms.render(report, output.form)
     from fp8verify.report.text import to_text
 
     terminal = output.file is None and sys.stdout.isatty()
     return to_text(report, terminal=terminal, verbose=output.verbose)
 
 
-def _write_file(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(
-            f"cannot write the report to {path}: {error.strerror}",
-            "Pass -o a file in a folder that exists and may be written.",
-        ) from None
+def _append_summary(report: Report) -> None:
+    """Append to the job summary, where GitHub Actions says there is one."""
+    path = os.environ.get("GITHUB_STEP_SUMMARY")
+    if path:
+        write_file(Path(path), forms.render(report, "markdown"), mode="a")

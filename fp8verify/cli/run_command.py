@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from fp8verify.cli.options import deliver, output_of, policy_of, report_options
+from fp8verify.cli.options import conclude, policy_of, report_options
+from fp8verify.errors import UsageError
+
+if TYPE_CHECKING:
+    from fp8verify.runner import Later
+    from fp8verify.runner.settings import Window
 
 
 @click.command(
@@ -17,10 +22,16 @@ from fp8verify.cli.options import deliver, output_of, policy_of, report_options
 )
 @click.option(
     "--steps",
-    required=True,
     metavar="A-B",
     help="Optimizer steps to record: 1-based, inclusive, counted from the start of this run. "
     "Several windows: 10-12,500-502. Step A-1 warms the profiler up.",
+)
+@click.option(
+    "--after-seconds",
+    type=click.FloatRange(min=0, max=1e9),
+    metavar="S",
+    help="Record the first steps that begin S seconds into the run; --steps is then their number.  "
+    "[default: 3]",
 )
 @click.option(
     "--ranks",
@@ -33,19 +44,36 @@ from fp8verify.cli.options import deliver, output_of, policy_of, report_options
     "--trace-dir",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Folder for the capture.  [default: fp8verify-capture-<time>-<pid> here]",
+    help="Folder for the capture; the nodes of one job may share it.  "
+    "[default: fp8verify-capture-<time>-<pid> here]",
+)
+@click.option(
+    "--job",
+    metavar="NAME",
+    help="The job whose nodes share --trace-dir.  [default: torchrun's --rdzv-id, Slurm's step]",
+)
+@click.option(
+    "--layers",
+    is_flag=True,
+    help="Name the layer of every GEMM. A compiled model runs the step after the windows eagerly, "
+    "with eager's rounding and memory.",
 )
 @click.option("--no-log", is_flag=True, help="Do not capture what the training prints.")
 @click.option("--no-shapes", is_flag=True, help="Do not record operator shapes; less memory.")
+@click.option("--dry-run", is_flag=True, help="Say what would be run and injected, and stop.")
 @click.option("-m", "module", is_flag=True, help="SCRIPT is a module, as for python -m.")
 @report_options
 @click.argument("command_line", nargs=-1, required=True, metavar="SCRIPT.py [ARGS…]")
 def command(
-    steps: str,
+    steps: str | None,
+    after_seconds: float | None,
     ranks: str,
     trace_dir: Path | None,
+    job: str | None,
+    layers: bool,
     no_log: bool,
     no_shapes: bool,
+    dry_run: bool,
     module: bool,
     command_line: tuple[str, ...],
     **options: Any,
@@ -57,21 +85,45 @@ def command(
     fp8verify run --steps 10-12 -m package.train
     fp8verify run --steps 10-12 --ranks all -- torchrun --nproc-per-node 8 train.py
 
-    A training that fails keeps its own exit code; what was recorded is kept.
+    A training that fails keeps its own exit code; what was recorded is kept. Ctrl-C goes to the
+    training, the second one also asks it to terminate, the third kills it.
     """
-    from fp8verify.runner import RunSettings, parse_ranks, parse_windows, run_training
+    from fp8verify.runner import RunSettings, describe_run, parse_ranks, run_training
 
+    windows, later = _windows(steps, after_seconds)
     settings = RunSettings(
-        windows=parse_windows(steps),
+        windows=windows,
+        later=later,
         ranks=parse_ranks(ranks),
         trace_dir=trace_dir,
+        job=job,
+        layers=layers,
         capture_log=not no_log,
         record_shapes=not no_shapes,
     )
-    result = run_training((["-m"] if module else []) + list(command_line), settings)
+    words = (["-m"] if module else []) + list(command_line)
+    if dry_run:
+        click.echo(describe_run(words, settings), nl=False)
+        return
+    result = run_training(words, settings)
     # Imported only now: the analysis would make every training start a tenth of a second later.
     from fp8verify.inspection import inspect
 
     report = inspect(result.capture, policy=policy_of(options), run_notes=result.notes)
-    deliver(report, output_of(options))
-    sys.exit(result.exit_code or report.exit_code)
+    code = conclude(report, options)
+    sys.exit(result.exit_code or code)
+
+
+def _windows(
+    steps: str | None, after_seconds: float | None
+) -> tuple[tuple[Window, ...], Later | None]:
+    from fp8verify.runner import Later, parse_count, parse_windows
+
+    if after_seconds is not None:
+        return (), Later(seconds=after_seconds, steps=parse_count(steps or "3"))
+    if steps is None:
+        raise UsageError(
+            "There are no steps to record.",
+            "Name some, such as --steps 10-12, or a time: --after-seconds 600.",
+        )
+    return parse_windows(steps), None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fp8verify.errors import InputError
+from msgspec.structs import replace
+
 from fp8verify.model import ModulesReport
 from fp8verify.runner.capture import RankMeta, WindowRecord, read_meta
 
@@ -16,18 +17,39 @@ def find_metas(folder: Path) -> dict[int, RankMeta]:
     """Return the censuses of a capture folder by rank; other paths have none.
 
     Raises:
-        InputError: one cannot be read, or two are of one rank.
+        InputError: one cannot be read.
     """
     metas: dict[int, RankMeta] = {}
-    for path in sorted(folder.glob(_PATTERN)) if folder.is_dir() else ():
+    for path in sorted(folder.glob(_PATTERN), key=_stem) if folder.is_dir() else ():
         meta = read_meta(path)
-        if meta.rank in metas:
-            raise InputError(
-                f"{folder} holds two censuses of rank {meta.rank}.",
-                "Give each run a capture folder of its own.",
-            )
-        metas[meta.rank] = meta
+        first = metas.get(meta.rank)
+        metas[meta.rank] = meta if first is None else _join(first, meta)
     return metas
+
+
+def _stem(path: Path) -> str:
+    return path.name.removesuffix(".meta.json")
+
+
+def _join(first: RankMeta, second: RankMeta) -> RankMeta:
+    """Join what two processes of one rank noted, as when a shell script trains twice."""
+    return replace(
+        first,
+        windows=tuple(dict.fromkeys((*first.windows, *second.windows))),
+        steps_seen=max(first.steps_seen, second.steps_seen),
+        notes=tuple(dict.fromkeys((*first.notes, *second.notes))),
+        modules=tuple(dict.fromkeys((*first.modules, *second.modules))),
+    )
+
+
+def declared_traces(metas: dict[int, RankMeta]) -> dict[str, int]:
+    """Return the ranks of the traces that the censuses name, in the order of their windows."""
+    return {
+        window.trace: rank
+        for rank, meta in metas.items()
+        for window in meta.windows
+        if window.trace is not None
+    }
 
 
 def high_precision_legs(meta: RankMeta) -> frozenset[str]:

@@ -38,6 +38,8 @@ _OPERANDS: dict[str, tuple[int, int, bool]] = {
     "aten::_addmm_activation": (1, 2, False),
     "aten::baddbmm": (1, 2, False),
     "aten::linear": (0, 1, True),
+    "torchao::triton_fp8_gemm_1x128_128x128": (0, 1, False),
+    "torchao::triton_fp8_gemm_1x128_128x1": (0, 1, False),
     "fbgemm::f8f8bf16": (0, 1, True),
     "fbgemm::f8f8bf16_rowwise": (0, 1, True),
     "fbgemm::f8f8bf16_tensorwise": (0, 1, True),

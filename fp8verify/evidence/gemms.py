@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from array import array
 from collections import defaultdict
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from fp8verify.evidence.flops import gemm_shape
-from fp8verify.evidence.legs import GemmSite, assign_legs, is_split_k_reduction
+from fp8verify.evidence.legs import GemmSite, assign_legs
 from fp8verify.kernels import Classification, classify, decode
-from fp8verify.model import KernelName, Leg, OpContext, Precision, Scaling
+from fp8verify.model import KernelName, Leg, OpContext, Precision, Role, Scaling
 from fp8verify.trace import Trace
 
 
@@ -59,16 +60,26 @@ class Survey(NamedTuple):
     others: list[KindTotal]
 
 
-class _Kinds:
-    """Numbers the kinds of kernel of a trace; each distinct name is parsed once."""
+class Kinds:
+    """The kinds of kernel of a trace; each distinct name is parsed once.
+
+    `numbers` holds for each kernel, in the order of the file, the place of its kind in `kinds`.
+    """
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
         self._decoded: list[KernelName] = [decode(name) for name in trace.names]
         self._numbers: dict[tuple[int, int, Precision | None], int] = {}
         self.kinds: list[Kind] = []
+        self.numbers = array("q", map(self.number, trace.kernels.name, trace.kernels.op))
+
+    def roles(self) -> list[Role]:
+        """Return the role of each kernel, in the order of the file."""
+        roles = [kind.classification.role for kind in self.kinds]
+        return list(map(roles.__getitem__, self.numbers))
 
     def number(self, name: int, op: int, inherited: Precision | None = None) -> int:
+        """Return the place of a kind; `inherited` is the precision of the GEMM it belongs to."""
         key = (name, op, inherited)
         if key not in self._numbers:
             self._numbers[key] = len(self.kinds)
@@ -85,29 +96,23 @@ class _Kinds:
         return Kind(self._trace.names[name], context, found)
 
 
-def survey(trace: Trace) -> Survey:
-    """Classify every kernel of a trace and sum the GEMMs by kind, step and leg."""
-    kinds = _Kinds(trace)
-    numbers = _number_kernels(trace, kinds)
-    order = _launch_order(trace, numbers, kinds.kinds)
-    return Survey(_gemm_rows(trace, kinds, order), _other_totals(trace, numbers, kinds.kinds))
+def survey(trace: Trace, kinds: Kinds) -> Survey:
+    """Sum the GEMMs of a trace by kind, step and leg, and its other kernels by kind."""
+    return Survey(_gemm_rows(trace, kinds), _other_totals(trace, kinds))
 
 
-def _number_kernels(trace: Trace, kinds: _Kinds) -> array[int]:
-    columns = trace.kernels
-    return array("q", map(kinds.number, columns.name, columns.op))
-
-
-def _launch_order(trace: Trace, numbers: array[int], kinds: list[Kind]) -> list[int]:
+def _launch_order(trace: Trace, kinds: Kinds) -> list[int]:
     """Return the places of the GEMM kernels, in the order in which they started."""
-    gemm = [kind.classification.role.is_gemm for kind in kinds]
+    gemm = [kind.classification.role.is_gemm for kind in kinds.kinds]
     start = trace.kernels.start_ns
-    places = [place for place, number in enumerate(numbers) if gemm[number]]
+    places = [place for place, number in enumerate(kinds.numbers) if gemm[number]]
     places.sort(key=start.__getitem__)
     return places
 
 
-def _gemm_rows(trace: Trace, kinds: _Kinds, order: list[int]) -> list[GemmRow]:
+def label_gemms(trace: Trace, kinds: Kinds) -> Iterator[tuple[int, int, Leg]]:
+    """Yield the place, the number of the kind and the leg of each GEMM kernel, by start."""
+    order = _launch_order(trace, kinds)
     launches = _settle_reductions(trace, kinds, order)
     counts: dict[int, int] = defaultdict(int)
     for number in launches:
@@ -119,10 +124,15 @@ def _gemm_rows(trace: Trace, kinds: _Kinds, order: list[int]) -> list[GemmRow]:
         for n in used
     ]
     legs = [iter(found) for found in assign_legs(sites, map(site_of.__getitem__, launches))]
+    for place, number in zip(order, launches, strict=True):
+        yield place, number, next(legs[site_of[number]])
+
+
+def _gemm_rows(trace: Trace, kinds: Kinds) -> list[GemmRow]:
     totals: dict[tuple[int, int, Leg], list[int]] = defaultdict(lambda: [0, 0])
     columns = trace.kernels
-    for place, number in zip(order, launches, strict=True):
-        total = totals[number, columns.step[place], next(legs[site_of[number]])]
+    for place, number, leg in label_gemms(trace, kinds):
+        total = totals[number, columns.step[place], leg]
         total[0] += 1
         total[1] += columns.duration_ns[place]
     return [
@@ -131,7 +141,7 @@ def _gemm_rows(trace: Trace, kinds: _Kinds, order: list[int]) -> list[GemmRow]:
     ]
 
 
-def _settle_reductions(trace: Trace, kinds: _Kinds, order: list[int]) -> list[int]:
+def _settle_reductions(trace: Trace, kinds: Kinds, order: list[int]) -> list[int]:
     """Give split-K reductions whose operator says no type the precision of their GEMM."""
     columns = trace.kernels
     last: dict[int, Precision] = {}
@@ -141,7 +151,7 @@ def _settle_reductions(trace: Trace, kinds: _Kinds, order: list[int]) -> list[in
         number = kinds.number(name, op)
         kind = kinds.kinds[number]
         precision = kind.classification.precision
-        if not is_split_k_reduction(kind.name):
+        if not kind.classification.split_k:
             last[stream] = precision
         elif precision is Precision.UNKNOWN and stream in last:
             number = kinds.number(name, op, last[stream])
@@ -152,19 +162,19 @@ def _settle_reductions(trace: Trace, kinds: _Kinds, order: list[int]) -> list[in
 def _row(kind: Kind, step: int, leg: Leg, count: int, time_ns: int) -> GemmRow:
     shape = gemm_shape(kind.op)
     flops = None if shape is None else shape.flops * count
-    if is_split_k_reduction(kind.name):
+    if kind.classification.split_k:
         flops = 0
     return GemmRow(kind, step, leg, count, time_ns, flops)
 
 
-def _other_totals(trace: Trace, numbers: array[int], kinds: list[Kind]) -> list[KindTotal]:
+def _other_totals(trace: Trace, kinds: Kinds) -> list[KindTotal]:
     totals: dict[int, list[int]] = defaultdict(lambda: [0, 0])
-    for number, time_ns in zip(numbers, trace.kernels.duration_ns, strict=True):
+    for number, time_ns in zip(kinds.numbers, trace.kernels.duration_ns, strict=True):
         total = totals[number]
         total[0] += 1
         total[1] += time_ns
     return [
-        KindTotal(kinds[number], count, time_ns)
+        KindTotal(kinds.kinds[number], count, time_ns)
         for number, (count, time_ns) in totals.items()
-        if not kinds[number].classification.role.is_gemm
+        if not kinds.kinds[number].classification.role.is_gemm
     ]

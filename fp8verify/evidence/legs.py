@@ -120,13 +120,8 @@ def _forward_shapes(
     return counts
 
 
-def is_split_k_reduction(kernel: str) -> bool:
-    """Whether a kernel sums the parts of a split-K GEMM: its time is the GEMM's, it is none."""
-    return "cublasLt::splitKreduce_kernel" in kernel
-
-
 def _multiplies(site: GemmSite) -> bool:
-    return not is_split_k_reduction(site.kernel)
+    return not site.classification.split_k
 
 
 def _from_shape(site: GemmSite, shape: GemmShape | None, forward: _Forward) -> Leg | None:

@@ -12,6 +12,12 @@ from fp8verify.runner.capture import ModuleRecord
 
 # torch prints it when an API is called, whatever comes of the call.
 API_USAGE = "PYTORCH_API_USAGE"
+# What enable_fsdp_float8_all_gather=True wraps weights in: torchao/float8/fsdp_utils.py.
+_TRAVELS_IN_FP8 = (
+    "WeightWithDynamicFloat8CastTensor",
+    "WeightWithDelayedFloat8CastTensor",
+    "WeightWithStaticFloat8CastTensor",
+)
 
 
 class Promises(NamedTuple):
@@ -47,6 +53,11 @@ class Promises(NamedTuple):
     def all_gather(self) -> Claim | None:
         """The claim that FSDP gathers FP8 weights."""
         return next((claim for claim in self.claims if claim.all_gather), None)
+
+    @property
+    def weights_travel_in_fp8(self) -> bool:
+        """Whether the converted weights are of a class that FSDP2 gathers in FP8."""
+        return any(module.weight_class in _TRAVELS_IN_FP8 for module in self.converted)
 
     def leaves_high(self, leg: str) -> bool:
         """Whether the recipe itself keeps a leg in high precision, as rowwise_with_gw_hp wgrad."""

@@ -4,27 +4,37 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from fp8verify.evidence.communication import all_gather_elements
-from fp8verify.evidence.gemms import GemmRow, Survey, survey
+from fp8verify.evidence import communication, timeline
+from fp8verify.evidence.buckets import bucket_times
+from fp8verify.evidence.communication import CollectiveTotal
+from fp8verify.evidence.gemms import GemmRow, Kind, Kinds, KindTotal, Survey, survey
 from fp8verify.evidence.summary import gemm_summary
+from fp8verify.evidence.timeline import Timeline
 from fp8verify.kernels import Classification
-from fp8verify.model import GemmSummary, OpContext, Precision, Role
+from fp8verify.model import GemmSummary, OpContext, Precision, Role, TimelineReport
 from fp8verify.runner.capture import RankMeta
 from fp8verify.trace import Health, Step, Trace
 
 # FBGEMM's codecs of embeddings and collectives: fbgemm::FloatToHFP8Quantized and the like (1.9).
 _CODEC = re.compile(r"fbgemm::\w*Quantized")
+# A cast may feed several GEMMs (q, k and v of attention, dgrad and wgrad): four at the most.
+_CASTS_PER_GEMM = 4
 _QUANTIZING = (Role.CAST_QUANTIZE, Role.AMAX_REDUCE)
+# Functions of layers, which no optimizer calls: AOTAutograd's and Transformer Engine's (2.20).
+_LAYERS = frozenset(
+    {"CompiledFunction", "_Linear", "_LayerNormLinear", "_LayerNormMLP", "_GroupedLinear"}
+)
 
 
 class RankEvidence(NamedTuple):
     """One rank: its kernels by kind and step, and what the runner noted beside its trace.
 
-    It holds sums, not kernels, so that those of a thousand ranks fit. `all_gathers` are elements
-    sent by NCCL's type, `copies` (count, nanoseconds, bytes) of memcpy and memset.
+    It holds sums, not kernels, so that those of a thousand ranks fit. `copies` are (count,
+    nanoseconds, bytes) of memcpy and memset. `unreadable` is why a trace of the rank could not be
+    read.
     """
 
     source: str
@@ -34,12 +44,15 @@ class RankEvidence(NamedTuple):
     compute_capability: str | None
     health: Health
     copies: dict[str, tuple[int, int, int]]
-    all_gathers: dict[str, int]
+    collectives: tuple[CollectiveTotal, ...]
+    timeline: Timeline
     survey: Survey
     gemm: GemmSummary
     steps: tuple[tuple[Step, GemmSummary], ...]
     meta: RankMeta | None
     alone: bool
+    unreadable: str | None = None
+    buckets: tuple[TimelineReport, ...] = ()
 
     @property
     def label(self) -> str:
@@ -68,16 +81,21 @@ class RankEvidence(NamedTuple):
         return any(
             _has_fp8_type(total.kind.op) or _casts_to_fp8(total.kind.classification)
             for total in self.survey.others
-            if _of_the_model(total.kind.op)
+            if of_the_model(total.kind.op)
         )
 
     @property
     def quantizes(self) -> bool:
-        """Whether kernels ran that compute a scale or cast to one, of whatever 8-bit type."""
-        return any(
-            total.kind.classification.role in _QUANTIZING and _of_the_model(total.kind.op)
+        """Whether as many kernels compute scales or cast as GEMMs in eight bits would need.
+
+        Inductor's names do not say to which type; a clamp here and there is no recipe.
+        """
+        casts = sum(
+            total.calls
             for total in self.survey.others
+            if total.kind.classification.role in _QUANTIZING and of_the_model(total.kind.op)
         )
+        return casts * _CASTS_PER_GEMM >= sum(row.calls for row in self.survey.gemms) > 0
 
     @property
     def has_fp8_units(self) -> bool:
@@ -95,7 +113,8 @@ class RankEvidence(NamedTuple):
 
 def gather(trace: Trace, meta: RankMeta | None = None, *, alone: bool = True) -> RankEvidence:
     """Classify the kernels of a trace and add them up; `alone` if it is the run's only rank."""
-    found = survey(trace)
+    kinds = Kinds(trace)
+    found, roles = survey(trace, kinds), kinds.roles()
     return RankEvidence(
         source=trace.source,
         rank=trace.rank,
@@ -104,13 +123,62 @@ def gather(trace: Trace, meta: RankMeta | None = None, *, alone: bool = True) ->
         compute_capability=trace.compute_capability,
         health=trace.health,
         copies=trace.copies,
-        all_gathers=all_gather_elements(trace),
+        collectives=communication.collective_totals(trace, roles),
+        timeline=timeline.measure(trace, roles),
+        buckets=tuple(filter(None, [bucket_times(trace, kinds)])),
         survey=found,
         gemm=gemm_summary(found.gemms),
         steps=_by_step(trace, found.gemms),
         meta=meta,
         alone=alone,
     )
+
+
+def merge_windows(parts: Sequence[RankEvidence]) -> RankEvidence:
+    """Join the evidence of one rank's traces, in order: windows of a run, or runs after another."""
+    if len(parts) == 1:
+        return parts[0]
+    gemms: list[GemmRow] = []
+    health, steps = Health(), 0
+    for part in parts:
+        health.add(part.health)
+        gemms += [
+            row._replace(step=row.step + steps if row.step >= 0 else -1)
+            for row in part.survey.gemms
+        ]
+        steps += len(part.steps)
+    return parts[0]._replace(
+        source=", ".join(part.source for part in parts),
+        health=health,
+        copies=_add_up(part.copies for part in parts),
+        collectives=communication.join(part.collectives for part in parts),
+        timeline=timeline.join([part.timeline for part in parts]),
+        buckets=tuple(one for part in parts for one in part.buckets),
+        survey=Survey(gemms, _join_totals(parts)),
+        gemm=gemm_summary(gemms),
+        steps=tuple(step for part in parts for step in part.steps),
+    )
+
+
+def _add_up(parts: Iterable[dict[str, tuple[int, int, int]]]) -> dict[str, tuple[int, int, int]]:
+    total: dict[str, tuple[int, int, int]] = {}
+    for part in parts:
+        for name, (count, time_ns, size) in part.items():
+            known = total.get(name, (0, 0, 0))
+            total[name] = (known[0] + count, known[1] + time_ns, known[2] + size)
+    return total
+
+
+def _join_totals(parts: Iterable[RankEvidence]) -> list[KindTotal]:
+    total: dict[Kind, KindTotal] = {}
+    for found in (found for part in parts for found in part.survey.others):
+        known = total.get(found.kind)
+        total[found.kind] = (
+            found
+            if known is None
+            else KindTotal(found.kind, known.calls + found.calls, known.time_ns + found.time_ns)
+        )
+    return list(total.values())
 
 
 def _by_step(trace: Trace, rows: Sequence[GemmRow]) -> tuple[tuple[Step, GemmSummary], ...]:
@@ -132,8 +200,13 @@ def _is_fp8_attention(found: Classification) -> bool:
     return found.role is Role.ATTENTION and found.precision.is_fp8
 
 
-def _of_the_model(op: OpContext | None) -> bool:
+def of_the_model(op: OpContext | None) -> bool:
     """Whether neither the optimizer nor a codec of collectives launched a kernel."""
     if op is None:
         return True
-    return not (_CODEC.match(op.name) or any(name.startswith("Optimizer.") for name in op.parents))
+    if _CODEC.match(op.name):
+        return False
+    around = (op.name, *op.parents)
+    # A profiler that an optimizer's hook steps begins the next step inside the optimizer's range.
+    inside = next((i for i, name in enumerate(around) if name.startswith("Optimizer.")), None)
+    return inside is None or op.backward or not _LAYERS.isdisjoint(around[:inside])

@@ -5,9 +5,19 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
+from fp8verify.evidence.flops import gemm_shape
 from fp8verify.evidence.gemms import GemmRow, KindTotal, Survey
 from fp8verify.evidence.peaks import peak_of, peak_tflops
-from fp8verify.model import GemmSummary, KernelRow, Leg, LegRow, Precision, RecipeSeen, Role
+from fp8verify.model import (
+    GemmSummary,
+    KernelRow,
+    Leg,
+    LegRow,
+    Precision,
+    RecipeSeen,
+    Role,
+    Shape,
+)
 
 # FLOP shares are quoted only where shapes cover this much of GEMM time.
 _FULL_COVERAGE = 0.999
@@ -157,6 +167,7 @@ def _gemm_row(same: Sequence[GemmRow], gpu: str | None) -> KernelRow:
         op=op.name if op else None,
         leg=first.leg.value,
         dims=op.dims[:4] if op else None,
+        shape=_shape(first),
         kernels=count,
         time_us=micros(time_ns),
         tflops=tflops,
@@ -164,6 +175,11 @@ def _gemm_row(same: Sequence[GemmRow], gpu: str | None) -> KernelRow:
         decided_by=found.source,
         reason=found.reason,
     )
+
+
+def _shape(row: GemmRow) -> Shape | None:
+    shape = gemm_shape(row.kind.op)
+    return None if shape is None else tuple(shape)
 
 
 def _other_row(total: KindTotal) -> KernelRow:
@@ -176,6 +192,7 @@ def _other_row(total: KindTotal) -> KernelRow:
         op=op.name if op else None,
         leg=None,
         dims=None,
+        shape=None,
         kernels=total.calls,
         time_us=micros(total.time_ns),
         tflops=None,

@@ -6,23 +6,30 @@ from collections.abc import Callable, Iterator
 
 from fp8verify.evidence.promises import Promises
 from fp8verify.evidence.rank import RankEvidence
+from fp8verify.findings.communication import all_gather_not_fp8, scalar_all_reduces
 from fp8verify.findings.kernels import beyond_bf16_peak, conflicts, unknown_gemms
+from fp8verify.findings.layers import converted_not_executed, layer_findings
+from fp8verify.findings.payoff import fp8_not_paying, gpu_waits, small_gemms
 from fp8verify.findings.promised import (
-    all_gather_not_fp8,
     emulated_or_contradicted,
     grouped_high_precision,
     legs_not_fp8,
     recipe_mismatch,
     steps_without_fp8,
 )
-from fp8verify.findings.ranks import run_findings
+from fp8verify.findings.ranks import fold, run_findings
 from fp8verify.findings.trace import damaged, no_gpu_kernels, no_trace, window_not_whole
 from fp8verify.model import Finding, Severity
 
-__all__ = ["rank_findings", "run_findings", "shortfalls"]
+__all__ = ["fold", "layer_findings", "rank_findings", "run_findings", "shortfalls"]
 
 RankRule = Callable[[RankEvidence, Promises], Iterator[Finding]]
-_SHORTFALLS: tuple[RankRule, ...] = (steps_without_fp8, legs_not_fp8, all_gather_not_fp8)
+_SHORTFALLS: tuple[RankRule, ...] = (
+    steps_without_fp8,
+    legs_not_fp8,
+    converted_not_executed,
+    all_gather_not_fp8,
+)
 _RULES: tuple[RankRule, ...] = (
     no_trace,
     no_gpu_kernels,
@@ -34,6 +41,10 @@ _RULES: tuple[RankRule, ...] = (
     unknown_gemms,
     conflicts,
     recipe_mismatch,
+    fp8_not_paying,
+    gpu_waits,
+    small_gemms,
+    scalar_all_reduces,
     beyond_bf16_peak,
 )
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from fp8verify.evidence.communication import gathers_fp8, gathers_weights
 from fp8verify.evidence.gemms import GemmRow
+from fp8verify.evidence.layers import patterns
 from fp8verify.evidence.promises import Promises
 from fp8verify.evidence.rank import RankEvidence
 from fp8verify.model import Finding, Leg, Precision, Role, Severity
 
 _LEGS = (Leg.FPROP, Leg.DGRAD, Leg.WGRAD)
 _VAGUE_LEGS = (Leg.BACKWARD, Leg.UNKNOWN)
+_NAMED = 2
 
 
 def emulated_or_contradicted(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
@@ -110,7 +111,7 @@ def grouped_high_precision(rank: RankEvidence, promises: Promises) -> Iterator[F
         yield Finding(
             code="grouped-gemm-high-precision",
             severity=Severity.WARNING,
-            message=f"{rank.prefix}{count} grouped GEMMs (MoE experts"
+            message=f"{rank.prefix}{count} grouped GEMMs ({_experts(rank, rows)}"
             f"{f', {op.name}' if op else ''}) ran in {rows[0].precision.value.upper()}, "
             f"{time_ns / 1e6:.1f} ms",
             hint="Converting nn.Linear does not reach expert parameters: convert them with "
@@ -118,19 +119,15 @@ def grouped_high_precision(rank: RankEvidence, promises: Promises) -> Iterator[F
         )
 
 
-def all_gather_not_fp8(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
-    """An FP8 all-gather that the log promises and no collective's element type bears out."""
-    claim = promises.all_gather
-    if claim is None or not gathers_weights(rank.all_gathers) or gathers_fp8(rank.all_gathers):
-        return
-    yield Finding(
-        code="all-gather-not-fp8",
-        severity=Severity.ERROR,
-        message=f"{rank.prefix}the log promises an FP8 all-gather (line {claim.line}), and "
-        "every all-gather moved high-precision elements",
-        hint="enable_fsdp_float8_all_gather needs FSDP2's fully_shard on the converted modules; "
-        "tensor parallelism and FSDP1 gather in BF16.",
-    )
+def _experts(rank: RankEvidence, rows: Sequence[GemmRow]) -> str:
+    """Name the experts by the census, else by the shape of their weights."""
+    modules = rank.meta.modules if rank.meta is not None else ()
+    names = patterns(m.fqn for m in modules if m.kind == "experts" and m.state != "fp8")
+    if names:
+        return f"MoE experts {', '.join(names[:_NAMED])}"
+    stacked = {dims for row in rows if row.kind.op for dims in row.kind.op.dims if len(dims) == 3}
+    sizes = sorted({f"{count} of {k} x {n}" for count, k, n in stacked})
+    return f"MoE experts{': ' if sizes else ''}{', '.join(sizes[:_NAMED])}"
 
 
 def recipe_mismatch(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:

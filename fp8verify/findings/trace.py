@@ -19,7 +19,7 @@ _WINDOW_STATES = {
 
 def no_trace(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """A run in which no training step was ever seen."""
-    if rank.meta is None and not rank.health.events:
+    if rank.meta is None and not rank.health.events and rank.unreadable is None:
         yield Finding(
             code="no-training-step",
             severity=Severity.WARNING,
@@ -42,18 +42,26 @@ def no_gpu_kernels(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
 
 
 def damaged(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
-    """A trace that could not be read whole."""
+    """A trace that was not recorded or could not be read whole."""
     health = rank.health
-    if not health.complete:
-        cut = "cut off, " if health.truncated else ""
-        yield Finding(
-            code="damaged-trace",
-            severity=Severity.WARNING,
-            message=f"{rank.source} is damaged: {cut}{health.skipped_events} of "
-            f"{health.events + health.skipped_events} events unreadable",
-            hint="The figures cover what could be read. Export again, one file for each rank; "
-            "a trace that shows no FP8 proves nothing unless it is whole.",
-        )
+    if health.complete:
+        return
+    events = health.events + health.skipped_events
+    facts = {
+        "cut off": health.truncated,
+        f"{health.skipped_events} of {events} events unreadable": health.skipped_events,
+        "followed by another document that was not read": health.extra_documents,
+        "incomplete, as the profiler itself says": health.records_lost,
+    }
+    notes = f" ({'; '.join(health.notes[:3])})" if health.notes else ""
+    yield Finding(
+        code="damaged-trace",
+        severity=Severity.WARNING,
+        message=f"{rank.source} is {', '.join(fact for fact, holds in facts.items() if holds)}"
+        + notes,
+        hint="The figures cover what could be read. Record or export again, one file for each "
+        "rank; a trace that shows no FP8 proves nothing unless it is whole.",
+    )
 
 
 def window_not_whole(rank: RankEvidence, _: Promises) -> Iterator[Finding]:

@@ -10,8 +10,8 @@ import msgspec
 from fp8verify.model import Report
 
 
-def to_json(report: Report) -> str:
-    """Return the report as indented JSON with a final newline."""
+def to_json(report: msgspec.Struct) -> str:
+    """Return a report or comparison as indented JSON with a final newline."""
     return msgspec.json.format(msgspec.json.encode(report), indent=2).decode() + "\n"
 
 

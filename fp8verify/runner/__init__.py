@@ -10,41 +10,57 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fp8verify.runner.capture import (
+        FrameworkSteps,
         ModuleRecord,
         RankMeta,
         WindowRecord,
         find_logs,
         read_meta,
     )
+    from fp8verify.runner.dry_run import describe_run
     from fp8verify.runner.parent import run_training
     from fp8verify.runner.settings import (
+        Later,
         RankSelection,
         RunResult,
         RunSettings,
+        parse_count,
         parse_ranks,
         parse_windows,
     )
 
 __all__ = [
+    "FrameworkSteps",
+    "Later",
     "ModuleRecord",
     "RankMeta",
     "RankSelection",
     "RunResult",
     "RunSettings",
     "WindowRecord",
+    "describe_run",
     "find_logs",
+    "parse_count",
     "parse_ranks",
     "parse_windows",
     "read_meta",
     "run_training",
 ]
 _HOMES = {
-    **dict.fromkeys(
-        ("ModuleRecord", "RankMeta", "WindowRecord", "find_logs", "read_meta"), "capture"
-    ),
-    **dict.fromkeys(
-        ("RankSelection", "RunResult", "RunSettings", "parse_ranks", "parse_windows"), "settings"
-    ),
+    "FrameworkSteps": "capture",
+    "Later": "settings",
+    "ModuleRecord": "capture",
+    "RankMeta": "capture",
+    "RankSelection": "settings",
+    "RunResult": "settings",
+    "RunSettings": "settings",
+    "WindowRecord": "capture",
+    "describe_run": "dry_run",
+    "find_logs": "capture",
+    "parse_count": "settings",
+    "parse_ranks": "settings",
+    "parse_windows": "settings",
+    "read_meta": "capture",
     "run_training": "parent",
 }
 

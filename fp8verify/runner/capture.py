@@ -12,6 +12,22 @@ SCHEMA = 1
 MAX_BYTES = 64 << 20
 
 
+class FrameworkSteps(msgspec.Struct, frozen=True, kw_only=True):
+    """How the training framework numbers the steps of a window.
+
+    Attributes:
+        name: "transformers", "lightning" or "deepspeed".
+        counter: what it calls its counter, such as "global_step".
+        first: its number of the window's first step.
+        last: its number of the window's last step.
+    """
+
+    name: str
+    counter: str
+    first: int
+    last: int
+
+
 class WindowRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What became of one window.
 
@@ -22,6 +38,7 @@ class WindowRecord(msgspec.Struct, frozen=True, kw_only=True):
             "skipped" (not begun, for the reason given); "never" (the run did not get there).
         reason: why it is not complete.
         trace: file name of its trace in the capture folder, None if there is none.
+        framework: the framework's own numbers of these steps, if known.
     """
 
     first: int
@@ -29,6 +46,7 @@ class WindowRecord(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     reason: str | None = None
     trace: str | None = None
+    framework: FrameworkSteps | None = None
 
 
 class ModuleRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,7 +93,6 @@ class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
         steps_skipped: those whose update a GradScaler left out.
         clock: what was counted: "optimizer" steps, or the script's own "explicit" ones.
         optimizer_updates: calls of `step()` by optimizer class.
-        framework_step: the framework's own step number at the end of the window, if known.
         environment: versions, GPU name and compute capability, as far as known.
     """
 
@@ -88,10 +105,18 @@ class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
     steps_skipped: int = 0
     clock: str = "optimizer"
     optimizer_updates: dict[str, int] = {}
-    framework_step: int | None = None
     notes: tuple[str, ...] = ()
     modules: tuple[ModuleRecord, ...] = ()
     environment: dict[str, str | None] = {}
+
+
+def find_logs(capture: Path) -> list[Path]:
+    """Return the logs of a capture: the run's own, other nodes', and ranks' that went to files."""
+    try:
+        logs = sorted(path for path in capture.glob("log*.txt") if path.is_file())
+    except OSError:
+        return []
+    return sorted(logs, key=lambda path: path.name != "log.txt")
 
 
 def read_meta(path: Path) -> RankMeta:

@@ -21,11 +21,11 @@ class EchoFilter:
     """Pass bytes on, except the lines that are our doing.
 
     API usage lines are ours whenever this filter is on, since the boot asks for them only then.
-    The profiler's lines are ours as often as the agent counted in the capture folder.
+    The profiler's lines are ours as often as the agent counted in the boot folder.
     """
 
-    def __init__(self, capture: Path, *, api_usage_is_ours: bool) -> None:
-        self._capture = capture
+    def __init__(self, boot: Path, *, api_usage_is_ours: bool) -> None:
+        self._boot = boot
         self._api_usage_is_ours = api_usage_is_ours
         self._held = b""
         self._dropped: dict[bytes, int] = {}
@@ -59,20 +59,19 @@ class EchoFilter:
 
     def _ours(self, pid: bytes) -> int:
         try:
-            return (self._capture / f".kineto-{pid.decode()}").stat().st_size
+            return (self._boot / f"kineto-{pid.decode()}").stat().st_size
         except OSError:
             return 0
 
 
 def _unfinished(data: bytes) -> int:
     """Return where a line that may be ours begins but does not end, else the length of `data`."""
-    tail = data[-MAX_HELD:]
-    offset = len(data) - len(tail)
+    begins = max(data.rfind(b"\n") + 1, len(data) - MAX_HELD)
+    found = [at for marker in (API_USAGE, KINETO) if (at := data.find(marker, begins)) >= 0]
+    if found:
+        return min(found)
     for marker in (API_USAGE, KINETO):
-        begin = tail.rfind(marker)
-        if begin >= 0 and b"\n" not in tail[begin:]:
-            return offset + begin
-        for length in range(min(len(marker) - 1, len(tail)), 0, -1):
-            if tail.endswith(marker[:length]):
+        for length in range(min(len(marker) - 1, len(data)), 0, -1):
+            if data.endswith(marker[:length]):
                 return len(data) - length
     return len(data)

@@ -1,41 +1,118 @@
-"""Make the capture folder without touching what is there already."""
+"""Make the capture folder, or join the one of the same job, without touching what is there."""
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import socket
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 from fp8verify.errors import InputError
 
 PRIVATE = 0o700
+CLAIM = "capture.meta.json"
+MAX_CLAIM = 64 << 10
 
 
-def make_capture_folder(wanted: Path | None) -> Path:
-    """Return the absolute path of a folder for a new capture.
+class CaptureFolder(NamedTuple):
+    """Where a run puts what it records.
+
+    `guest` is this node's name if another runner of the job made the folder; files of guests carry
+    it, so that no two nodes mean the same file.
+    """
+
+    path: Path
+    guest: str | None = None
+
+    @property
+    def log(self) -> Path:
+        """Where this runner's log belongs; Slurm may start several runners on a node."""
+        name = "log.txt" if self.guest is None else f"log.{self.guest}-{os.getpid()}.txt"
+        return self.path / name
+
+
+def make_capture_folder(wanted: Path | None, job: str | None = None) -> CaptureFolder:
+    """Return a folder for a new capture, or the one that another node of this job has made.
 
     Args:
         wanted: where; None makes `fp8verify-capture-<UTC time>-<pid>` in the current directory.
+        job: what the launcher calls the job; None never joins.
 
     Raises:
-        InputError: if it cannot be made, or holds files already.
+        InputError: if it cannot be made, holds other files, or is the capture of another job.
     """
     folder = (wanted or Path(_default_name())).absolute()
     try:
         folder.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
-        in_use = any(folder.iterdir())
+        if (folder / CLAIM).exists() or not _is_empty(folder):
+            return _join(folder, job)
+        if wanted is None or job is None or _claim(folder, job):
+            return CaptureFolder(folder)
+        return _join(folder, job)
     except OSError as error:
         raise InputError(
             f"Cannot make the capture folder {folder}: {error.strerror}.",
             "Name a folder that can be written with --trace-dir.",
         ) from None
-    if in_use:
-        raise InputError(
-            f"The folder {folder} is not empty.",
-            "Name a new one with --trace-dir: a capture is never overwritten.",
-        )
-    return folder
 
 
 def _default_name() -> str:
     return f"fp8verify-capture-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.getpid()}"
+
+
+def _is_empty(folder: Path) -> bool:
+    # A claim in the making is hidden.
+    return all(entry.name.startswith(".claim-") for entry in folder.iterdir())
+
+
+def _claim(folder: Path, job: str) -> bool:
+    """Write down whose folder this is; False if another node was faster."""
+    host = node_name()
+    claim = json.dumps({"schema": 1, "job": job, "node": host})
+    draft = folder / f".claim-{host}-{os.getpid()}"
+    draft.write_text(claim, encoding="utf-8")
+    try:
+        try:
+            os.link(draft, folder / CLAIM)  # whole at once, and exclusive on NFS as well
+        except FileExistsError:
+            raise
+        except OSError:  # a file system without hard links
+            with (folder / CLAIM).open("x", encoding="utf-8") as file:
+                file.write(claim)
+    except FileExistsError:
+        return False
+    finally:
+        draft.unlink()
+    return True
+
+
+def _join(folder: Path, job: str | None) -> CaptureFolder:
+    owner = _owner(folder)
+    if job is not None and owner == job:
+        return CaptureFolder(folder, node_name())
+    if owner is None:
+        raise InputError(
+            f"The folder {folder} is not empty.",
+            "Name a new one with --trace-dir: a capture is never overwritten.",
+        )
+    raise InputError(
+        f"The folder {folder} is the capture of the job {owner}.",
+        "Name a new one with --trace-dir, or join it from the same job: --job NAME on every node.",
+    )
+
+
+def _owner(folder: Path) -> str | None:
+    try:
+        with (folder / CLAIM).open("rb") as file:
+            owner = json.loads(file.read(MAX_CLAIM))["job"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return owner[:200] if isinstance(owner, str) else None
+
+
+def node_name() -> str:
+    """Return the first label of this machine's name, fit for a file name."""
+    return re.sub(r"[^A-Za-z0-9_-]", "-", socket.gethostname().split(".")[0])[:64] or "node"

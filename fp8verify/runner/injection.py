@@ -6,13 +6,14 @@ import json
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 
-import msgspec
-
 from fp8verify import __version__
+from fp8verify.runner.folder import CaptureFolder
 from fp8verify.runner.settings import RunSettings
 
 HERE = Path(__file__).parent
@@ -20,36 +21,49 @@ ERRORS = "errors.txt"
 
 
 @contextmanager
-def boot_folder(
-    capture: Path, settings: RunSettings, stderr: tuple[int, int] | None
-) -> Iterator[Path]:
+def boot_folder(capture: Path) -> Iterator[Path]:
     """Make a private folder to put on PYTHONPATH, and remove it afterwards.
 
     It lies in the capture, which every node of a job can read, and holds all that the agent needs:
-    launchers that drop unknown environment variables still pass PYTHONPATH on.
-
-    Args:
-        capture: the capture folder.
-        settings: what to observe.
-        stderr: device and inode of the stream whose echo is filtered, None if no stream is.
+    launchers that drop unknown environment variables still pass PYTHONPATH on. It is also where
+    the agent leaves what is for this runner only.
     """
     boot = Path(tempfile.mkdtemp(prefix=".boot-", dir=capture))
     sources = shutil.ignore_patterns("__pycache__")
     try:
         shutil.copy(HERE / "boot" / "sitecustomize.py", boot)
         shutil.copytree(HERE / "agent", boot / "agent", ignore=sources)
-        config = {
-            "version": __version__,
-            "capture": str(capture),
-            "windows": settings.windows,
-            "ranks": msgspec.to_builtins(settings.ranks),
-            "record_shapes": settings.record_shapes,
-            "stderr": stderr,
-        }
-        (boot / "config.json").write_text(json.dumps(config), encoding="utf-8")
         yield boot
     finally:
         shutil.rmtree(boot, ignore_errors=True)
+
+
+def configure(
+    boot: Path, capture: CaptureFolder, settings: RunSettings, stderr: tuple[int, int] | None
+) -> None:
+    """Tell the agent what to do.
+
+    Args:
+        boot: the boot folder.
+        capture: where the agent writes.
+        settings: what to observe.
+        stderr: device and inode of the stream whose echo is filtered, None if no stream is.
+    """
+    config = {
+        "version": __version__,
+        "boot": str(boot),
+        "capture": str(capture.path),
+        "guest": capture.guest,
+        "windows": settings.windows,
+        "later": asdict(settings.later) if settings.later is not None else None,
+        "started": time.time(),
+        "ranks": asdict(settings.ranks),
+        "record_shapes": settings.record_shapes,
+        "layers": settings.layers,
+        "log": settings.capture_log,
+        "stderr": stderr,
+    }
+    (boot / "config.json").write_text(json.dumps(config), encoding="utf-8")
 
 
 def child_environment(environment: Mapping[str, str], boot: Path) -> dict[str, str]:

@@ -12,13 +12,14 @@ from pathlib import Path
 from fp8verify.errors import InputError
 from fp8verify.runner.command import resolve_command
 from fp8verify.runner.folder import make_capture_folder
-from fp8verify.runner.injection import boot_errors, boot_folder, child_environment
+from fp8verify.runner.injection import boot_errors, boot_folder, child_environment, configure
+from fp8verify.runner.job import job_of
 from fp8verify.runner.log import BoundedLog
+from fp8verify.runner.rank_logs import collect_rank_logs
 from fp8verify.runner.settings import RunResult, RunSettings
 from fp8verify.runner.signals import forwarded_signals
 from fp8verify.runner.tee import Tee, open_tee
 
-LOG_NAME = "log.txt"
 API_USAGE = "PYTORCH_API_USAGE_STDERR"
 UNOBSERVED = (
     "no process of the run completed a training step that could be seen: either no torch.optim "
@@ -37,23 +38,24 @@ def run_training(command: Sequence[str], settings: RunSettings) -> RunResult:
         InputError: if the script, the program or the capture folder cannot be used.
     """
     arguments = resolve_command(command)
-    capture = make_capture_folder(settings.trace_dir)
+    job = settings.job or job_of(arguments, os.environ)
+    capture = make_capture_folder(settings.trace_dir, job)
     with ExitStack() as stack:
+        boot = stack.enter_context(boot_folder(capture.path))
         log = tee = None
         if settings.capture_log:
-            log = stack.enter_context(BoundedLog(capture / LOG_NAME))
+            log = stack.enter_context(BoundedLog(capture.log))
             ours = API_USAGE not in os.environ
-            tee = stack.enter_context(open_tee(capture, log, api_usage_is_ours=ours))
-        identity = tee.stderr.identity if tee is not None else None
-        boot = stack.enter_context(boot_folder(capture, settings, identity))
+            tee = stack.enter_context(open_tee(boot, log, api_usage_is_ours=ours))
+        configure(boot, capture, settings, tee.stderr.identity if tee is not None else None)
         exit_code = _spawn(arguments, child_environment(os.environ, boot), tee)
+        collect_rank_logs(boot, capture)
         notes = boot_errors(boot)
-    _remove_counters(capture)
     return RunResult(
-        capture=capture,
+        capture=capture.path,
         exit_code=exit_code,
         log=log.path if log is not None else None,
-        notes=notes or _why_unobserved(capture),
+        notes=notes or _why_unobserved(capture.path),
     )
 
 
@@ -79,11 +81,6 @@ def _spawn(arguments: list[str], environment: dict[str, str], tee: Tee | None) -
             tee.pump(child)
         code = child.wait()
     return code if code >= 0 else 128 - code
-
-
-def _remove_counters(capture: Path) -> None:
-    for counter in capture.glob(".kineto-*"):
-        counter.unlink(missing_ok=True)
 
 
 def _why_unobserved(capture: Path) -> tuple[str, ...]:

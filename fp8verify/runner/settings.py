@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-
-import msgspec
 
 from fp8verify.errors import UsageError
 
@@ -16,32 +15,51 @@ WINDOW = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 MAX_WINDOWS = 100
 
 
-class RankSelection(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class RankSelection:
     """Which ranks to profile: those listed in `only`, and all that `every` divides."""
 
     only: tuple[int, ...] = ()
     every: int | None = None
 
 
-class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class Later:
+    """A window known by time: the first `steps` steps to begin `seconds` into the run."""
+
+    seconds: float
+    steps: int = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
     """How to observe a run.
 
     Attributes:
         windows: first and last step of each window, 1-based and inclusive, counted from the start
             of this run.
+        later: one more window, by time; it begins two steps after its time, or after the windows.
+        ranks: whose steps to record; the others note their modules only.
         trace_dir: the capture folder; None makes one in the current directory.
+        job: the name under which several nodes put their ranks into one capture folder; None takes
+            what the launcher calls the job.
         capture_log: whether to keep the output of the run as the capture's `log.txt`.
         record_shapes: whether the profiler records the operators' input shapes.
+        layers: whether to name the layer of every GEMM: `LayerNames` in the agent.
     """
 
     windows: tuple[Window, ...] = ((10, 12),)
+    later: Later | None = None
     ranks: RankSelection = RankSelection(only=(0,))
     trace_dir: Path | None = None
+    job: str | None = None
     capture_log: bool = True
     record_shapes: bool = True
+    layers: bool = False
 
 
-class RunResult(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
     """What a run left behind.
 
     Attributes:
@@ -65,7 +83,7 @@ def parse_windows(text: str) -> tuple[Window, ...]:
     for earlier, later in pairwise(windows):
         if later[0] <= earlier[1]:
             raise UsageError(
-                f"The windows {_show(earlier)} and {_show(later)} overlap.",
+                f"The windows {show_window(earlier)} and {show_window(later)} overlap.",
                 "Give windows that share no step, such as 10-12,500-502.",
             )
     if len(windows) > MAX_WINDOWS:
@@ -91,9 +109,24 @@ def _parse_window(part: str, text: str) -> Window:
     return first, last
 
 
-def _show(window: Window) -> str:
+def show_window(window: Window) -> str:
+    """Return how a window is written: "10-12", or "10"."""
     first, last = window
     return str(first) if first == last else f"{first}-{last}"
+
+
+def parse_count(text: str) -> int:
+    """Return the number of steps that `text` asks for.
+
+    Raises:
+        UsageError: if it is no whole number above zero.
+    """
+    if re.fullmatch(r"[0-9]{1,9}", text.strip()) and int(text):
+        return int(text)
+    raise UsageError(
+        f"{text[:80]!r} is no number of steps.",
+        "With --after-seconds, --steps says how many to record, such as 3.",
+    )
 
 
 def parse_ranks(text: str) -> RankSelection:

@@ -36,10 +36,13 @@ class SignalForwarder:
             self._child.send_signal(number)
 
     def interrupt(self, number: int, frame: FrameType | None) -> None:
-        """Handle Ctrl-C: a terminal sends it to the run as well; the second one kills."""
+        """Handle Ctrl-C: a terminal sends it to the run as well.
+
+        The second one also asks the run to terminate, the third kills it.
+        """
         self._interrupts += 1
         if self._interrupts > 1 and self._child is not None:
-            self._child.kill()
+            self._child.send_signal(signal.SIGTERM if self._interrupts == 2 else signal.SIGKILL)
         elif not _in_foreground():
             self.forward(number, frame)
 

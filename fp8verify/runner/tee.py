@@ -114,11 +114,11 @@ def _copy_window_size(source: int, target: int) -> None:
 class Tee:
     """The channels of one run: one where our stdout and stderr are the same file, else two."""
 
-    def __init__(self, capture: Path, log: BoundedLog, *, api_usage_is_ours: bool) -> None:
+    def __init__(self, boot: Path, log: BoundedLog, *, api_usage_is_ours: bool) -> None:
         out = Channel(STDOUT)
         self.channels = [out] if os.path.sameopenfile(STDOUT, STDERR) else [out, Channel(STDERR)]
         self.stdout, self.stderr = out, self.channels[-1]
-        self.stderr.echo = EchoFilter(capture, api_usage_is_ours=api_usage_is_ours)
+        self.stderr.echo = EchoFilter(boot, api_usage_is_ours=api_usage_is_ours)
         for channel in self.channels:
             channel.log = LineAssembler(log)
 
@@ -168,10 +168,10 @@ class Tee:
 
 
 @contextmanager
-def open_tee(capture: Path, log: BoundedLog, *, api_usage_is_ours: bool) -> Iterator[Tee | None]:
+def open_tee(boot: Path, log: BoundedLog, *, api_usage_is_ours: bool) -> Iterator[Tee | None]:
     """Yield a tee, or None where our own stdout or stderr is closed and nothing can be echoed."""
     try:
-        tee = Tee(capture, log, api_usage_is_ours=api_usage_is_ours)
+        tee = Tee(boot, log, api_usage_is_ours=api_usage_is_ours)
     except OSError:
         yield None
         return

@@ -58,14 +58,18 @@ class Contexts:
         self._link_memo: dict[tuple[int, int, int], int] = {}
         self._link_of_row = array("i", [_UNKNOWN]) * len(parent)
         self._numbers: dict[tuple[int, int], int] = {}
+        self._known: dict[OpContext, int] = {}
 
     def of(self, row: int) -> int:
         """Return the index into `ops` of the context of operator `row`."""
         key = (self._link_of(row), self._columns.shape[row])
         number = self._numbers.get(key)
         if number is None:
-            number = self._numbers[key] = len(self.ops)
-            self.ops.append(self._build(*key))
+            # Shapes that differ only in the thread of the forward pass make equal contexts.
+            context = self._build(*key)
+            number = self._numbers[key] = self._known.setdefault(context, len(self.ops))
+            if number == len(self.ops):
+                self.ops.append(context)
         return number
 
     def _link_of(self, row: int) -> int:
@@ -86,7 +90,8 @@ class Contexts:
     def _link(self, name_number: int, shape: int, outer: int) -> int:
         name = self._stable_name(name_number)
         if name is None:
-            return outer
+            # A step that is begun by an optimizer's hook lies in Optimizer.step and outlasts it.
+            return -1
         backward = (
             (shape >= 0 and _runs_backward(self._shapes[shape]))
             or (outer >= 0 and self._links[outer][2])

@@ -115,10 +115,11 @@ def _rows_by_external_id(collected: Collector, step_names: set[int]) -> array[in
         if external_id == correlation:
             ids[index] = -1
     found = dict.fromkeys(ids, -1)
-    for row, external_id in enumerate(columns.external_id):
-        is_wanted = external_id in found and external_id != -1 and columns.shape[row] >= 0
-        if is_wanted and columns.name[row] not in step_names:
-            found[external_id] = row
+    wanted = [row for row, number in enumerate(columns.external_id) if number in found]
+    for row in wanted:
+        if columns.shape[row] >= 0 and columns.name[row] not in step_names:
+            found[columns.external_id[row]] = row
+    found[-1] = -1
     return array("i", map(found.__getitem__, ids))
 
 

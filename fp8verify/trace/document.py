@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fp8verify.trace.buffer import Buffer
     from fp8verify.trace.metadata import Metadata
 
-BLOCK_SIZE = 1 << 20
+BLOCK_SIZE = 1 << 19
 
 _SPACE = re.compile(rb"[\s,\0]*")
 _KEY = re.compile(rb'"((?:[^"\\]|\\.)*)"\s*:\s*')

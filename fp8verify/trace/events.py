@@ -1,7 +1,8 @@
 """The events that matter, as msgspec structs told apart by their `cat`.
 
-Everything that no struct names is skipped by the decoder, in C. The time stamp's type is a
-parameter: `float` where a double holds the nanosecond, `Raw` where only the text does.
+Everything that no struct names is skipped by the decoder, in C. A duration must be there: it tells
+a whole event from one of two halves. The time stamp's type is a parameter: `float` where a double
+holds the nanosecond, `Raw` where only the text does.
 """
 
 from __future__ import annotations
@@ -82,9 +83,9 @@ class CpuOp(Struct, Generic[TimeT], tag_field="cat", tag="cpu_op", gc=False):
 
     name: str
     ts: TimeT
+    dur: Length
     pid: Id = 0
     tid: Id = 0
-    dur: Length = 0.0
     args: OpArgs = field(default_factory=OpArgs)
 
 
@@ -102,9 +103,9 @@ class RuntimeCall(Struct, Generic[TimeT], tag_field="cat", tag="cuda_runtime", g
     """A call into the CUDA or HIP runtime."""
 
     ts: TimeT
+    dur: Length
     pid: Id = 0
     tid: Id = 0
-    dur: Length = 0.0
     args: LaunchArgs = field(default_factory=LaunchArgs)
 
 
@@ -134,7 +135,7 @@ class OldGpuKernel(GpuKernel[TimeT], Generic[TimeT], tag="Kernel", gc=False):
 class GpuMemcpy(Struct, tag_field="cat", tag="gpu_memcpy", gc=False):
     """A copy that the GPU made."""
 
-    dur: float = 0.0
+    dur: float
     args: CopyArgs = field(default_factory=CopyArgs)
 
 
@@ -145,7 +146,7 @@ class OldGpuMemcpy(GpuMemcpy, tag="Memcpy", gc=False):
 class GpuMemset(Struct, tag_field="cat", tag="gpu_memset", gc=False):
     """A fill that the GPU made."""
 
-    dur: float = 0.0
+    dur: float
     args: CopyArgs = field(default_factory=CopyArgs)
 
 

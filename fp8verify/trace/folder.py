@@ -1,33 +1,43 @@
-"""Find the traces that a path stands for, one a rank."""
+"""Find the traces that the user's paths stand for, and the rank of each."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fp8verify.errors import InputError
 from fp8verify.trace.buffer import Buffer
 from fp8verify.trace.document import Document
 from fp8verify.trace.metadata import Metadata
+from fp8verify.trace.places import expand, is_remote, open_binary, reading
 from fp8verify.trace.source import open_stream
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
 _SUFFIXES = (".json", ".json.gz", ".json.zst")
-# What stands beside traces in a capture, and is none.
-_OURS = re.compile(r"(\.meta|\.schema)\.json$|^expected\.json$|^report.*\.json$")
+# What stands beside traces in a capture, and is none; hidden files are being written.
+_OURS = re.compile(r"^\.|(\.meta|\.schema)\.json$|^expected\.json$|^report.*\.json$")
+# The extra step that `fp8verify run --layers` records is no training step.
+_NO_RANKS = "layers"
 _RANK = re.compile(r"rank[-_]?(\d{1,9})(?!\d)", re.IGNORECASE)
+_PROBES_AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)
 class TraceFile:
-    """A trace and the rank it belongs to, by its metadata, its name, or else its place."""
+    """A trace and the rank it belongs to, by its metadata, its name, or else its place.
+
+    `name` is the file's own, with its folder's where several traces are called alike.
+    """
 
     path: Path
     rank: int
+    name: str
+
+
+class NoTraceError(InputError):
+    """A folder in which there is no trace."""
 
 
 class TraceFiles(list[TraceFile]):
@@ -38,33 +48,44 @@ class TraceFiles(list[TraceFile]):
         self.skipped = list(skipped)
 
 
-def find_traces(path: Path) -> TraceFiles:
-    """Return the traces that `path`, a file or a folder, stands for, by rank.
+@dataclass(frozen=True, slots=True)
+class _Probe:
+    """What the start of a file shows; a damaged file may be a trace without looking like one."""
 
-    A folder is searched itself; if it holds no JSON, its direct subfolders are.
+    is_trace: bool = False
+    is_damaged: bool = False
+    rank: int | None = None
+
+
+def find_traces(*paths: str | Path, declared: Mapping[str, int] | None = None) -> TraceFiles:
+    """Return the traces that `paths` stand for: files, folders, patterns or URLs, by rank.
+
+    A folder is searched itself; if it holds no JSON, its direct subfolders are. A damaged file
+    that is called like a rank's trace is returned too: leaving it out would hide a rank.
+
+    Args:
+        paths: what the user gave.
+        declared: ranks of files by name, as the runner noted them; these may share a rank.
 
     Raises:
         InputError: nothing there, no trace among it, or two traces of one rank.
     """
-    if path.is_file():
-        return TraceFiles([TraceFile(path, rank_of_name(path.name) or 0)])
-    if not path.is_dir():
-        raise InputError(f"{path} does not exist.", "Give a trace or a folder of traces.")
-    candidates = _candidates(path)
+    where = [path for text in paths for path in expand(text)]
+    with reading(str(where[0])):
+        if len(where) == 1 and where[0].is_file():
+            name = where[0].name
+            return TraceFiles([TraceFile(where[0], rank_of_name(name) or 0, name)])
+        candidates = list(dict.fromkeys(found for path in where for found in _candidates(path)))
+    label = str(where[0]) if len(where) == 1 else f"What {paths[0]} stands for"
     if not candidates:
-        raise InputError(f"{path} holds no trace.", _HINT)
-    ranks: dict[Path, int | None] = {}
-    skipped = []
-    for candidate in candidates:
-        is_trace, rank = _probe(candidate)
-        if is_trace:
-            ranks[candidate] = rank
-        else:
-            skipped.append(candidate)
-    if not ranks:
-        names = ", ".join(file.name for file in skipped[:3])
-        raise InputError(f"{path} holds JSON, but no trace: {names}.", _HINT)
-    return TraceFiles(_numbered(ranks), skipped)
+        raise NoTraceError(f"{label} holds no trace.", _HINT)
+    declared = declared or {}
+    probes = dict(zip(candidates, _probe_all(candidates), strict=True))
+    found, skipped = _sort_out(probes)
+    if not any(probes[path].is_trace or path.name in declared for path in found):
+        names = ", ".join(file.name for file in candidates[:3])
+        raise NoTraceError(f"{label} holds JSON, but no trace: {names}.", _HINT)
+    return TraceFiles(_numbered(found, declared), skipped)
 
 
 _HINT = "Traces end in .json, .json.gz or .json.zst; give the folder that the profiler wrote to."
@@ -76,15 +97,16 @@ def rank_of_name(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def _candidates(folder: Path) -> list[Path]:
-    try:
-        found = _json_files(folder)
-        if not found:
-            for child in sorted(entry for entry in folder.iterdir() if entry.is_dir()):
+def _candidates(path: Path) -> list[Path]:
+    if path.is_file():
+        return [] if _OURS.search(path.name) else [path]
+    if not path.is_dir():
+        raise InputError(f"{path} does not exist.", "Give a trace or a folder of traces.")
+    found = _json_files(path)
+    if not found:
+        for child in sorted(entry for entry in path.iterdir() if entry.is_dir()):
+            if child.name != _NO_RANKS:
                 found += _json_files(child)
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise InputError(f"{folder} cannot be read: {reason}.", "Check the path.") from None
     return found
 
 
@@ -96,32 +118,77 @@ def _json_files(folder: Path) -> list[Path]:
     )
 
 
-def _numbered(ranks: dict[Path, int | None]) -> list[TraceFile]:
-    """Give files of unknown rank the free numbers in order; refuse two files of one rank."""
-    owner: dict[int, Path] = {}
-    for path, rank in ranks.items():
-        if rank is not None and owner.setdefault(rank, path) != path:
-            raise InputError(
-                f"Two traces are of rank {rank}: {owner[rank].name} and {path.name}.",
-                "Give one of them, or a folder with one trace a rank.",
-            )
-    free = 0
-    for path in (path for path, rank in ranks.items() if rank is None):
-        while free in owner:
-            free += 1
-        owner[free] = path
-    return [TraceFile(owner[rank], rank) for rank in sorted(owner)]
+def _probe_all(paths: list[Path]) -> list[_Probe]:
+    """Probe every file; remote ones at once, as each costs a journey to its storage."""
+    if not any(map(is_remote, paths)):
+        return list(map(_probe, paths))
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(_PROBES_AT_ONCE) as pool:
+        return list(pool.map(_probe, paths))
 
 
-def _probe(path: Path) -> tuple[bool, int | None]:
+def _probe(path: Path) -> _Probe:
     """Read the start of a file: whether it is a trace, and its rank if it is known there."""
     metadata = Metadata()
     try:
-        with path.open("rb") as file:
+        with reading(path), open_binary(path) as file:
             buffer = Buffer(open_stream(file, path.name), path.name)
             document = Document(buffer, None, metadata)
-            document.read()
-    except (InputError, OSError):
-        return False, None
-    rank = metadata.rank if metadata.rank is not None else rank_of_name(path.name)
-    return document.is_trace, rank
+            is_json = document.read()
+    except InputError:
+        return _Probe(is_damaged=True)
+    return _Probe(
+        is_trace=document.is_trace,
+        is_damaged=not document.is_trace and not (is_json and document.closed),
+        rank=metadata.rank,
+    )
+
+
+def _sort_out(probes: dict[Path, _Probe]) -> tuple[dict[Path, int | None], list[Path]]:
+    """Split files into traces with their ranks, as far as known, and what is none."""
+    found: dict[Path, int | None] = {}
+    skipped = []
+    for path, probe in probes.items():
+        rank = probe.rank if probe.rank is not None else rank_of_name(path.name)
+        if probe.is_trace or (probe.is_damaged and rank is not None):
+            found[path] = rank
+        else:
+            skipped.append(path)
+    return found, skipped
+
+
+def _numbered(ranks: dict[Path, int | None], declared: Mapping[str, int]) -> list[TraceFile]:
+    """Give files of unknown rank the free numbers in order; refuse two files of one rank."""
+    name_of = _names(ranks)
+    windows = [path for path in ranks if path.name in declared]
+    place = {name: index for index, name in enumerate(declared)}
+    windows.sort(key=lambda path: place[path.name])
+    files = [TraceFile(path, declared[path.name], name_of(path)) for path in windows]
+    owner = {file.rank: file.path for file in files}
+    others = {path: rank for path, rank in ranks.items() if path.name not in declared}
+    for path, rank in others.items():
+        if rank is not None and owner.setdefault(rank, path) != path:
+            raise two_of_one_rank(rank, name_of(owner[rank]), name_of(path))
+    free = 0
+    for path, rank in others.items():
+        while rank is None and free in owner:
+            free += 1
+        number = free if rank is None else rank
+        owner[number] = path
+        files.append(TraceFile(path, number, name_of(path)))
+    return sorted(files, key=lambda file: file.rank)
+
+
+def two_of_one_rank(rank: int, first: str, second: str) -> InputError:
+    """Return the error of two unrelated traces that say to be of the same rank."""
+    return InputError(
+        f"Two traces are of rank {rank}: {first} and {second}.",
+        "Give one of them, or a folder with one trace a rank.",
+    )
+
+
+def _names(paths: Iterable[Path]) -> Callable[[Path], str]:
+    """Return the function that names a file so that it is told from the others."""
+    counts = Counter(path.name for path in paths)
+    return lambda path: path.name if counts[path.name] == 1 else f"{path.parent.name}/{path.name}"

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from fp8verify.trace.profiler_log import LEVELS, remarks
+
 MAX_USER_META = 1 << 20
-KEPT = frozenset({"distributedInfo", "deviceProperties", "record_shapes", "fp8verify"})
+_MAX_NOTES = 20
 
 
 @dataclass(slots=True)
@@ -18,6 +20,8 @@ class Metadata:
     record_shapes: bool = False
     devices: dict[int, tuple[str, str | None]] = field(default_factory=dict)
     user_meta: bytes | None = None
+    notes: list[str] = field(default_factory=list)
+    records_lost: bool = False
 
     def take(self, key: str, value: Any, raw: bytes) -> None:
         """Keep what matters of one top-level entry; values of an unexpected type are ignored."""
@@ -30,6 +34,14 @@ class Metadata:
             self.record_shapes = bool(value)
         elif key == "fp8verify" and len(raw) <= MAX_USER_META:
             self.user_meta = raw
+        elif key in LEVELS:
+            self._take_log(value)
+
+    def _take_log(self, lines: Any) -> None:
+        for remark, number in remarks(lines):
+            self.records_lost |= remark.loss
+            if len(self.notes) < _MAX_NOTES:
+                self.notes.append(remark.text.format(number))
 
     def device(self, number: int) -> tuple[str | None, str | None]:
         """Name and compute capability of a device, of the first one if `number` is unknown."""

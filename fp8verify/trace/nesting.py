@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from array import array
 from itertools import groupby, tee
-from operator import le, lt
+from operator import lt
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 
 def start_order(
@@ -19,9 +19,10 @@ def start_order(
     Of ranges that are equal, annotations (`shape` < 0) enclose operators. The usual input is
     sorted already and is only looked through, not copied.
     """
-    if not _ascend(rows, start, le):
-        rows = array("i", sorted(rows, key=start.__getitem__))
-    if not _ascend(rows, start, lt):
+    if _ascend(rows, start):
+        return rows
+    rows = array("i", sorted(rows, key=start.__getitem__))
+    if not _ascend(rows, start):
         for _, run in groupby(range(len(rows)), key=lambda index: start[rows[index]]):
             first, *rest = run
             if rest:
@@ -32,10 +33,11 @@ def start_order(
     return rows
 
 
-def _ascend(rows: array[int], start: array[int], order: Callable[[int, int], bool]) -> bool:
+def _ascend(rows: array[int], start: array[int]) -> bool:
+    """Whether each range starts after the one before it, none at the same time."""
     starts, following = tee(map(start.__getitem__, rows))
     next(following, None)
-    return all(map(order, starts, following))
+    return all(map(lt, starts, following))
 
 
 def link_parents(
@@ -62,26 +64,33 @@ def link_parents(
     Returns:
         For each instant the innermost enclosing row, or -1.
     """
-    stack: list[int] = []
+    # The outermost place is held by no range, without end.
+    stack, ends = [-1], [_FOREVER]
     found: list[int] = []
-    waiting = iter((*instants, None))
+    waiting = iter((*instants, _FOREVER))
     instant = next(waiting)
-    for row in rows:
-        begin, finish = start[row], end[row]
-        while instant is not None and instant < begin:
-            found.append(_enclosing(stack, end, instant))
+    begins, finishes = map(start.__getitem__, rows), map(end.__getitem__, rows)
+    for row, begin, finish in zip(rows, begins, finishes, strict=True):
+        while instant < begin:
+            found.append(_enclosing(stack, ends, instant))
             instant = next(waiting)
-        while stack and (end[stack[-1]] < begin or (end[stack[-1]] == begin and finish > begin)):
+        while ends[-1] < begin or (ends[-1] == begin < finish):
             stack.pop()
-        parent[row] = stack[-1] if stack else -1
+            ends.pop()
+        parent[row] = stack[-1]
         stack.append(row)
-    while instant is not None:
-        found.append(_enclosing(stack, end, instant))
+        ends.append(finish)
+    while instant < _FOREVER:
+        found.append(_enclosing(stack, ends, instant))
         instant = next(waiting)
     return found
 
 
-def _enclosing(stack: list[int], end: array[int], instant: int) -> int:
-    while stack and end[stack[-1]] < instant:
+def _enclosing(stack: list[int], ends: list[float], instant: float) -> int:
+    while ends[-1] < instant:
         stack.pop()
-    return stack[-1] if stack else -1
+        ends.pop()
+    return stack[-1]
+
+
+_FOREVER = float("inf")

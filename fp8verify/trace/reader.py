@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from fp8verify.errors import InputError
 from fp8verify.trace.buffer import Buffer
@@ -13,6 +13,7 @@ from fp8verify.trace.collector import Collector
 from fp8verify.trace.correlate import Correlation, correlate
 from fp8verify.trace.document import BLOCK_SIZE, Document
 from fp8verify.trace.metadata import Metadata
+from fp8verify.trace.places import open_binary, reading
 from fp8verify.trace.source import open_stream
 from fp8verify.trace.tables import Health, Kernels, Launch, Trace
 
@@ -26,7 +27,7 @@ def read_trace(path: Path, *, name: str | None = None, block_size: int = BLOCK_S
     Damage is confined to the events it hits and counted in `Trace.health`.
 
     Args:
-        path: the file.
+        path: the file, of `fp8verify.trace.places` if it is remote.
         name: what errors and reports call it; the file's own name if not given.
         block_size: bytes decoded at once.
 
@@ -34,17 +35,16 @@ def read_trace(path: Path, *, name: str | None = None, block_size: int = BLOCK_S
         InputError: the file cannot be read, or is no trace.
     """
     name = name or path.name
-    try:
-        with path.open("rb") as file:
-            return read_stream(open_stream(file, name), name, block_size)
-    except FileNotFoundError:
-        raise InputError(f"{path} does not exist.", "Give a trace or a folder of traces.") from None
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise InputError(f"{path} cannot be read: {reason}.", "Check the path.") from None
+    with reading(path), open_binary(path) as file:
+        return read_open_trace(file, name, block_size=block_size)
 
 
-def read_stream(stream: ByteStream, name: str, block_size: int) -> Trace:
+def read_open_trace(file: IO[bytes], name: str, *, block_size: int = BLOCK_SIZE) -> Trace:
+    """Read a trace as `read_trace` does, from a file or pipe that is open already."""
+    return read_stream(open_stream(file, name), name, block_size)
+
+
+def read_stream(stream: ByteStream, name: str, block_size: int = BLOCK_SIZE) -> Trace:
     """Read a trace from its decompressed bytes; as `read_trace`, without a path."""
     collected, metadata = Collector(), Metadata()
     buffer = Buffer(stream, name)
@@ -53,10 +53,12 @@ def read_stream(stream: ByteStream, name: str, block_size: int) -> Trace:
         raise InputError(f"{name} is not JSON.", _HINT)
     if not document.is_trace:
         raise InputError(f"{name} is not a trace: no list of events in it.", _HINT)
+    collected.finish()
     trace = Trace(source=name, rank=metadata.rank, world_size=metadata.world_size)
     trace.record_shapes, trace.user_meta = metadata.record_shapes, metadata.user_meta
     health = trace.health
     health.truncated = not document.closed or stream.damage is not None
+    health.records_lost, health.notes = metadata.records_lost, list(metadata.notes)
     health.extra_documents = int(document.closed and document.more())
     if stream.damage:
         health.notes.append(stream.damage)
@@ -75,7 +77,10 @@ def _fill(trace: Trace, collected: Collector, correlation: Correlation) -> None:
     durations, bad = _durations(collected)
     trace.names = list(collected.names)
     trace.ops, trace.steps = correlation.ops, correlation.steps
-    trace.collectives, trace.copies = list(collected.collectives), collected.copies
+    trace.collectives, trace.copies = (
+        list(collected.collectives),
+        dict(sorted(collected.copies.items())),
+    )
     trace.kernels = Kernels(
         name=columns.name,
         start_ns=array("q", (start + base_ns for start in columns.start)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
@@ -60,7 +60,8 @@ class Health:
 
     `skipped_events` could not be decoded. `bad_durations` are kernels whose duration is negative
     or longer than the CPU side of the whole trace: they stay in the table with duration 0.
-    `extra_documents` follow the trace in the same file and are not read.
+    `extra_documents` follow the trace in the same file and are not read. `records_lost` is what
+    the profiler itself logged: activity records that it had to drop.
     """
 
     events: int = 0
@@ -71,12 +72,21 @@ class Health:
     kernels_without_op: int = 0
     bad_durations: int = 0
     extra_documents: int = 0
+    records_lost: bool = False
     notes: list[str] = field(default_factory=list)
 
     @property
     def complete(self) -> bool:
-        """Whether every event of the file was read, so that absence is evidence."""
-        return not (self.skipped_events or self.truncated or self.extra_documents)
+        """Whether every event was recorded and read, so that absence is evidence."""
+        lost = self.skipped_events or self.truncated or self.extra_documents
+        return not (lost or self.records_lost)
+
+    def add(self, other: Health) -> None:
+        """Add the health of another trace of the same rank."""
+        for column in fields(self):
+            mine, theirs = getattr(self, column.name), getattr(other, column.name)
+            joined = mine | theirs if isinstance(mine, bool) else mine + theirs
+            setattr(self, column.name, joined)
 
 
 @dataclass(slots=True)

@@ -77,9 +77,6 @@ KNOWN: dict[str, Known] = {
     "fp8_triton_template": Known(
         "ACTIVE", 0, (Rule("triton_tem_.*", "fp8", "triton_tem_"),), (), _legs(STACK)
     ),
-    "bf16_triton_template": Known(
-        "INACTIVE", 1, (Rule("triton_tem_.*", "bf16", "triton_tem_"),), (), _legs(STACK, fp8="bf16")
-    ),
     "fp8_accelerate": Known("ACTIVE", 0, (FP8_MM, BF16_MM), ("layer-not-fp8",)),
     "fp8_te_delayed": Known("ACTIVE", 0, (Rule("_Linear(Backward)?", "fp8"),), (), _legs(30)),
     "bf16_te_no_autocast": Known(

@@ -15,7 +15,8 @@ import pytest
 
 import fp8verify
 from fp8verify.report.json_form import generate_schema, schema, to_json
-from fp8verify.report.text import PLAIN_WIDTH, to_text
+from fp8verify.report.layout import PLAIN_WIDTH
+from fp8verify.report.text import to_text
 from tests.golden.expectations import KNOWN, ROOT
 
 GOLDENS = Path(__file__).parent / "texts"

@@ -29,7 +29,7 @@ gpt bf16_filter_rejects_all --precision fp8 --compile --skip-layers '.*'
 gpt fp8_emulated --precision fp8 --compile --emulate
 gpt fp8_eager --precision fp8
 gpt fp8_rowwise_gw_hp --precision fp8 --compile --recipe rowwise_with_gw_hp
-for name in blockwise-cublas blockwise-triton experts-fp8 experts-bf16 triton-template triton-template-bf16; do
+for name in blockwise-cublas blockwise-triton experts-fp8 experts-bf16 triton-template; do
   verify "$name" --steps 5-7 tests/gpu/workloads.py "$name"
 done
 verify accelerate_ao --steps 5-7 examples/train_accelerate.py

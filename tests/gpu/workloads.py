@@ -33,13 +33,6 @@ def triton_template() -> nn.Module:
     return model
 
 
-def triton_template_bf16() -> nn.Module:
-    """The same templates in BF16: `triton_tem_fused_mm_…`, a name without a type."""
-    model = stack()
-    model.compile(options=TEMPLATES_ONLY)
-    return model
-
-
 def blockwise(*, use_triton: bool) -> nn.Module:
     """1x128 by 128x128 scales, in cuBLAS or in torchao's Triton kernels."""
     from torchao.prototype.blockwise_fp8_training.linear import Float8BlockwiseLinear
@@ -82,7 +75,6 @@ def experts(*, fp8: bool) -> nn.Module:
 
 WORKLOADS: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "triton-template": (triton_template, "fp8"),
-    "triton-template-bf16": (triton_template_bf16, "bf16"),
     "blockwise-cublas": (lambda: blockwise(use_triton=False), "fp8"),
     "blockwise-triton": (lambda: blockwise(use_triton=True), "fp8"),
     "experts-fp8": (lambda: experts(fp8=True), "fp8"),
@@ -97,8 +89,7 @@ def main() -> None:
     torch.manual_seed(0)
     model = WORKLOADS[sys.argv[1]][0]()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    x = torch.randn(TEMPLATES_ONLY = {"max_autotune_gemm": True, "max_autotune_gemm_backends": "TRITON"}
-TOKENS, DIM, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    x = torch.randn(TOKENS, DIM, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     for step in range(1, STEPS + 1):
         loss = (model(x) - x).float().square().mean()
         loss.backward()

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from fp8verify import inspect
+from fp8verify.baseline import write_baseline
 from tests.golden.expectations import ROOT
 
 pytest_plugins = ["pytester"]
@@ -19,19 +22,30 @@ def test_it(fp8_report):
 """
 
 
-def _run(pytester: pytest.Pytester, capture: str, share: float) -> pytest.RunResult:
-    pytester.makepyfile(TEST.format(path=str(ROOT / capture), share=share))
-    return pytester.runpytest_subprocess("-p", "no:cacheprovider")
+def _pytest(pytester: pytest.Pytester, code: str, *args: str | Path) -> pytest.RunResult:
+    pytester.makepyfile(code)
+    return pytester.runpytest_subprocess("-p", "no:cacheprovider", *args)
+
+
+def _assert(pytester: pytest.Pytester, capture: str, share: float) -> pytest.RunResult:
+    return _pytest(pytester, TEST.format(path=str(ROOT / capture), share=share))
+
+
+def _marked(
+    pytester: pytest.Pytester, mark: str, capture: str, *args: str | Path
+) -> pytest.RunResult:
+    code = f"import pytest\n\n@pytest.mark.fp8({mark})\ndef test_it():\n    pass\n"
+    return _pytest(pytester, code, "--fp8-trace", ROOT / capture, *args)
 
 
 def test_fp8_passes(pytester: pytest.Pytester) -> None:
-    _run(pytester, "fp8_compiled", 0.99).assert_outcomes(passed=1)
+    _assert(pytester, "fp8_compiled", 0.99).assert_outcomes(passed=1)
 
 
 def test_a_silent_failure_fails_with_the_reason_the_share_and_the_findings(
     pytester: pytest.Pytester,
 ) -> None:
-    result = _run(pytester, "bf16_filter_rejects_all", 0.5)
+    result = _assert(pytester, "bf16_filter_rejects_all", 0.5)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
         [
@@ -43,21 +57,196 @@ def test_a_silent_failure_fails_with_the_reason_the_share_and_the_findings(
 
 
 def test_the_share_asked_for_decides(pytester: pytest.Pytester) -> None:
-    _run(pytester, "fp8_rowwise_gw_hp", 0.5).assert_outcomes(passed=1)
+    _assert(pytester, "fp8_rowwise_gw_hp", 0.5).assert_outcomes(passed=1)
 
 
 def test_a_share_not_reached_fails(pytester: pytest.Pytester) -> None:
-    result = _run(pytester, "fp8_rowwise_gw_hp", 0.9)
+    result = _assert(pytester, "fp8_rowwise_gw_hp", 0.9)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["E * share: 51.* of GEMM time ran in FP8, 90.0% asked for"])
 
 
 def test_a_share_below_the_default_can_be_asked_for(pytester: pytest.Pytester) -> None:
-    _run(pytester, "fp8_accelerate", 0.3).assert_outcomes(passed=1)
+    _assert(pytester, "fp8_accelerate", 0.3).assert_outcomes(passed=1)
 
 
 def test_a_rank_without_fp8_fails_whatever_share_is_asked_for(pytester: pytest.Pytester) -> None:
-    _run(pytester, "ddp_one_rank_bf16", 0.0).assert_outcomes(failed=1)
+    _assert(pytester, "ddp_one_rank_bf16", 0.0).assert_outcomes(failed=1)
+
+
+def test_the_mark_judges_the_trace_of_the_command_line(pytester: pytest.Pytester) -> None:
+    _marked(pytester, "min_share=0.9", "fp8_compiled").assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize(
+    ("mark", "capture", "says"),
+    [
+        ("", "bf16_filter_rejects_all", "FP8 is CONTRADICTED: *"),
+        ("min_share=0.6", "fp8_rowwise_gw_hp", "share: 51.*, 60.0% asked for"),
+        ("forbid_legs=['wgrad']", "fp8_rowwise_gw_hp", "100.0% of wgrad GEMM time ran in *"),
+        ("layers='*.0'", "fp8_accelerate", "*2 of 6 layers are not in FP8: 0.0 (high_precision)*"),
+        ("layers='decoder.*'", "fp8_compiled", "*no linear layer of the model is called like that"),
+    ],
+)
+def test_a_demand_that_is_not_met_fails_with_what_was_found(
+    pytester: pytest.Pytester, mark: str, capture: str, says: str
+) -> None:
+    result = _marked(pytester, mark, capture, "--fp8-min-share", "30%")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines([says])
+
+
+def test_the_mark_judges_what_the_test_itself_obtained(pytester: pytest.Pytester) -> None:
+    code = f"""
+import pytest
+
+@pytest.mark.fp8
+class TestRecipes:
+    @pytest.mark.parametrize("name", ["fp8_compiled", "fp8_te_delayed", "bf16_compiled"])
+    def test_it(self, fp8_report, name):
+        fp8_report({str(ROOT)!r} + "/" + name)
+
+    def test_that_never_looks(self, fp8_report):
+        pass
+"""
+    result = _pytest(pytester, code)
+    result.assert_outcomes(passed=2, failed=2)
+    result.stdout.fnmatch_lines(["*marked fp8, and the test asked for no report*"])
+
+
+def test_without_a_trace_a_marked_test_is_skipped_and_says_why(pytester: pytest.Pytester) -> None:
+    code = "import pytest\n\n@pytest.mark.fp8\ndef test_it():\n    assert False\n"
+    result = _pytest(pytester, code, "-rs")
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines(["SKIPPED * marked fp8, and no --fp8-trace was given"])
+
+
+@pytest.mark.parametrize(
+    ("mark", "says"),
+    [
+        ("share=0.5", "*the mark fp8 takes min_share, forbid_legs, layers by name"),
+        ("0.5", "*the mark fp8 takes min_share, forbid_legs, layers by name"),
+        ("min_share=90", "*min_share=90 is not between 0 and 1"),
+        ("forbid_legs='backwards'", "*there is no leg backwards"),
+    ],
+)
+def test_a_mark_that_means_nothing_is_no_pass(
+    pytester: pytest.Pytester, mark: str, says: str
+) -> None:
+    result = _marked(pytester, mark, "fp8_compiled")
+    assert result.ret != 0
+    result.stdout.fnmatch_lines([says])
+
+
+def test_no_marked_test_falls_below_the_baseline(
+    pytester: pytest.Pytester, tmp_path: Path
+) -> None:
+    baseline = tmp_path / "fp8.json"
+    write_baseline(inspect(ROOT / "fp8_compiled"), baseline)
+    good = _marked(pytester, "", "fp8_compiled", "--fp8-baseline", baseline)
+    good.assert_outcomes(passed=1)
+    fallen = _marked(pytester, "", "fp8_rowwise_gw_hp", "--fp8-baseline", baseline)
+    fallen.assert_outcomes(failed=1)
+    fallen.stdout.fnmatch_lines(["*the FP8 share of wgrad fell from 100.0% to 0.0%*"])
+
+
+def test_the_summary_lists_verdicts_and_junit_keeps_them(pytester: pytest.Pytester) -> None:
+    code = TEST.format(path=str(ROOT / "fp8_compiled"), share=0.9)
+    result = _pytest(pytester, code, "--junit-xml=out.xml")
+    result.stdout.fnmatch_lines(["*= fp8verify =*", "ACTIVE * 100.0% * rank0.json.gz *::test_it"])
+    assert 'name="fp8verify" value="ACTIVE' in (pytester.path / "out.xml").read_text()
+
+
+def test_a_run_without_reports_has_no_summary(pytester: pytest.Pytester) -> None:
+    result = _pytest(pytester, "def test_it():\n    pass\n")
+    result.stdout.no_fnmatch_line("*fp8verify*=*")
+
+
+def test_the_summary_is_whole_under_xdist(pytester: pytest.Pytester) -> None:
+    pytest.importorskip("xdist")
+    code = f"""
+import pytest
+
+@pytest.mark.parametrize("name", ["fp8_compiled", "bf16_compiled", "fp8_te_delayed"])
+def test_it(fp8_report, name):
+    fp8_report({str(ROOT)!r} + "/" + name)
+
+@pytest.mark.fp8
+def test_the_trace():
+    pass
+"""
+    result = _pytest(pytester, code, "-n", "2", "--fp8-trace", ROOT / "fp8_experts")
+    result.assert_outcomes(passed=4)
+    lines = [line for line in result.outlines if "of GEMM time in FP8" in line]
+    assert sorted(line.split()[0] for line in lines) == ["ACTIVE", "ACTIVE", "ACTIVE", "INACTIVE"]
+
+
+RUN = """
+import pytest
+
+@pytest.fixture(autouse=True)
+def gpu(monkeypatch):
+    from fp8verify.pytest_plugin import running
+    monkeypatch.setattr(running, "why_not", lambda: None)
+
+def test_it(fp8_run):
+    report = fp8_run({script!r}, *{args}, steps="2-3", timeout=120)
+    assert report.verdict.value == "INCONCLUSIVE"
+    assert "no GPU kernels" in report.reason
+"""
+SCRIPT = """
+import sys, time
+import torch
+
+if "fail" in sys.argv:
+    sys.exit("the loss is NaN")
+if "hang" in sys.argv:
+    time.sleep(600)
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(4):
+    model(torch.randn(4, 8)).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.train
+def test_a_script_runs_under_a_window_and_its_report_comes_back(pytester: pytest.Pytester) -> None:
+    script = pytester.path / "train.py"
+    script.write_text(SCRIPT)
+    _pytest(pytester, RUN.format(script=str(script), args=[])).assert_outcomes(passed=1)
+
+
+@pytest.mark.train
+def test_a_script_that_fails_fails_the_test_with_its_last_words(pytester: pytest.Pytester) -> None:
+    script = pytester.path / "train.py"
+    script.write_text(SCRIPT)
+    result = _pytest(pytester, RUN.format(script=str(script), args=["fail"]))
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["the training exited with 1:", "*the loss is NaN*"])
+
+
+@pytest.mark.train
+def test_a_script_that_hangs_is_ended(pytester: pytest.Pytester) -> None:
+    script = pytester.path / "train.py"
+    script.write_text(SCRIPT)
+    code = RUN.format(script=str(script), args=["hang"]).replace("timeout=120", "timeout=3")
+    result = _pytest(pytester, code)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["the training took more than 3 s:"])
+
+
+def test_without_a_gpu_a_run_is_skipped_with_the_reason(pytester: pytest.Pytester) -> None:
+    code = """
+def test_it(fp8_run):
+    fp8_run("train.py")
+"""
+    pytester.makeconftest(
+        "from fp8verify.pytest_plugin import running\nrunning._GPU_DEVICES = ('/nowhere',)\n"
+    )
+    result = _pytest(pytester, code, "-rs")
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines(["SKIPPED * no NVIDIA GPU here"])
 
 
 def test_the_plugin_imports_nothing_until_it_is_used() -> None:
@@ -70,3 +259,14 @@ def test_the_plugin_imports_nothing_until_it_is_used() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_an_unused_plugin_stays_unloaded_through_a_whole_run(pytester: pytest.Pytester) -> None:
+    code = """
+import sys
+
+def test_it():
+    heavy = ("torch", "pandas", "msgspec", "rich", "fp8verify.model", "fp8verify.inspection")
+    assert [name for name in heavy if name in sys.modules] == []
+"""
+    _pytest(pytester, code, "-p", "no:hypothesispytest").assert_outcomes(passed=1)

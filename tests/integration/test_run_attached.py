@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,8 @@ from typing import NamedTuple
 
 import pytest
 
-from fp8verify.runner import RankMeta, read_meta
+from fp8verify.runner import FrameworkSteps, RankMeta, find_logs, read_meta
+from fp8verify.runner.folder import node_name
 
 pytest.importorskip("torch", reason="needs torch, from the train extra")
 pytestmark = pytest.mark.train
@@ -54,25 +56,41 @@ def scrub(text: str) -> str:
     return re.sub(rf"{kineto}|{dynamo}|0x[0-9a-f]+", "…", text)
 
 
-def attach(tmp_path: Path, windows: str, *command: object, ranks: str = "0") -> Attached:
+def attach(
+    tmp_path: Path,
+    windows: str,
+    *command: object,
+    ranks: str = "0",
+    options: tuple[object, ...] = (),
+) -> Attached:
     capture = tmp_path / "capture"
-    driver = [sys.executable, SCRIPTS / "attach.py", windows, ranks, capture]
+    driver = [sys.executable, SCRIPTS / "attach.py", *options, windows, ranks, capture]
     return Attached(execute(*driver, *command, cwd=tmp_path), capture)
 
 
-def compare(tmp_path: Path, windows: str, *arguments: object) -> Attached:
+def compare(
+    tmp_path: Path, windows: str, *arguments: object, options: tuple[object, ...] = ()
+) -> Attached:
     """Run a script with and without us and return the attached run, having compared the two."""
     plain = execute(sys.executable, *arguments, cwd=tmp_path)
-    attached = attach(tmp_path, windows, *arguments)
+    attached = attach(tmp_path, windows, *arguments, options=options)
     assert attached.run == plain
     return attached
 
 
-def steps_in(trace: Path) -> list[str]:
+def annotations_in(trace: Path, prefix: str) -> list[str]:
     with gzip.open(trace) as file:
         events = json.load(file)["traceEvents"]
     names = [event["name"] for event in events if event.get("cat") == "user_annotation"]
-    return [name for name in names if name.startswith("ProfilerStep#")]
+    return [name for name in names if name.startswith(prefix)]
+
+
+def steps_in(trace: Path) -> list[str]:
+    return annotations_in(trace, "ProfilerStep#")
+
+
+def layers_in(trace: Path) -> list[str]:
+    return annotations_in(trace, "fp8verify:")
 
 
 @pytest.mark.parametrize(
@@ -276,16 +294,15 @@ def test_accelerate_launch_counts_updates_not_batches(tmp_path: Path) -> None:
 def test_steps_that_the_script_announces_are_the_ones_that_count(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
-        "import sys, torch\n"
-        "agent = sys.modules['_fp8verify_agent']\n"
+        "import fp8verify, torch\n"
         "weight = torch.ones(4, requires_grad=True)\n"
         "for _ in range(5):\n"
         "    weight.square().sum().backward()\n"
         "    weight.data -= 0.1 * weight.grad\n"
-        "    agent.step()\n"
+        "    fp8verify.step()\n"
     )
 
-    attached = attach(tmp_path, "3-4", script)
+    attached = compare(tmp_path, "3-4", script)
 
     assert (attached.meta().clock, attached.meta().steps_seen) == ("explicit", 5)
     assert attached.states == ["complete"]
@@ -324,3 +341,166 @@ def test_an_error_of_ours_inside_the_window_is_noted_and_the_run_goes_on(tmp_pat
     assert (first.state, second.state) == ("dropped", "dropped")
     assert first.reason == "optimizer_leaves: RuntimeError: no space left on device"
     assert "stopped observing after step 3" in attached.meta().notes[0]
+
+
+def test_optimizers_that_step_in_the_backward_pass_make_one_step_of_it(tmp_path: Path) -> None:
+    attached = compare(tmp_path, "3-4", SCRIPTS / "in_backward.py")
+
+    assert attached.states == ["complete"]
+    assert attached.meta().steps_seen == 6
+    assert attached.meta().optimizer_updates == {"SGD": 36}
+    assert "inside the backward pass" in attached.meta().notes[0]
+    assert steps_in(attached.capture / "rank0.json.gz") == ["ProfilerStep#3", "ProfilerStep#4"]
+    assert matrix_products(attached.capture / "rank0.json.gz") == 2 * 3 * 3 - 2
+
+
+def matrix_products(trace: Path) -> int:
+    """Count them: three layers have three each, but the first needs no gradient of its input."""
+    with gzip.open(trace) as file:
+        events = json.load(file)["traceEvents"]
+    return sum(event["name"] in {"aten::mm", "aten::addmm"} for event in events)
+
+
+def test_a_scaler_with_an_update_of_its_own_is_heard(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import torch\n"
+        "from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler\n"
+        "torch.distributed.init_process_group(\n"
+        "    'gloo', store=torch.distributed.HashStore(), rank=0, world_size=1)\n"
+        "weight = torch.nn.Parameter(torch.ones(4))\n"
+        "optimizer = torch.optim.SGD([weight], lr=0.1)\n"
+        "scaler = ShardedGradScaler('cpu', init_scale=4.0)\n"
+        "for step in range(1, 7):\n"
+        "    scaler.scale(weight.square().sum()).backward()\n"
+        "    if step == 2:\n"
+        "        weight.grad.fill_(float('inf'))\n"
+        "    scaler.step(optimizer)\n"
+        "    scaler.update()\n"
+        "    optimizer.zero_grad()\n"
+        "    print(step, weight.sum().item(), scaler.get_scale())\n"
+        "torch.distributed.destroy_process_group()\n"
+    )
+
+    attached = compare(tmp_path, "3-4", script)
+
+    assert (attached.meta().steps_seen, attached.meta().steps_skipped) == (6, 1)
+    assert attached.states == ["complete"]
+
+
+def test_a_window_by_time_begins_when_its_time_has_come(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import time, torch\n"
+        "weight = torch.nn.Parameter(torch.ones(4))\n"
+        "optimizer = torch.optim.SGD([weight], lr=0.1)\n"
+        "begun = time.time()\n"
+        "for step in range(1, 8):\n"
+        "    weight.square().sum().backward()\n"
+        "    if step == 4:\n"
+        "        time.sleep(max(0, 12 - (time.time() - begun)))\n"
+        "    optimizer.step()\n"
+    )
+
+    attached = attach(tmp_path, "-", script, options=("--after-seconds", 12))
+
+    (window,) = attached.meta().windows
+    assert (window.first, window.last, window.state) == (6, 7, "complete")
+
+
+def test_a_window_whose_time_never_comes_says_so(tmp_path: Path) -> None:
+    attached = compare(tmp_path, "-", SCRIPTS / "loop.py", options=("--after-seconds", 3600))
+
+    (window,) = attached.meta().windows
+    assert window.state == "never"
+    assert window.reason == "the run ended after step 6, before 3600 seconds had passed"
+
+
+@pytest.mark.parametrize("switches", [(), ("--accumulate", 2)], ids=["once", "twice"])
+def test_layers_of_an_eager_model_are_named_in_the_window(
+    tmp_path: Path, switches: tuple[object, ...]
+) -> None:
+    attached = compare(tmp_path, "3-4", SCRIPTS / "loop.py", *switches, options=("--layers",))
+
+    passes = 2 * (switches[1] if switches else 1)  # type: ignore[operator]
+    assert layers_in(attached.capture / "rank0.json.gz") == ["fp8verify:0", "fp8verify:2"] * passes
+    assert not (attached.capture / "layers").exists()
+
+
+@pytest.mark.parametrize("what", ["model", "train_step"])
+def test_layers_of_a_compiled_model_are_named_in_a_step_of_their_own(
+    tmp_path: Path, what: str
+) -> None:
+    attached = compare(
+        tmp_path, "3-4", SCRIPTS / "loop.py", "--compile", what, options=("--layers",)
+    )
+
+    extra = attached.capture / "layers" / "rank0.json.gz"
+    assert attached.states == ["complete"]
+    assert layers_in(attached.capture / "rank0.json.gz") == []
+    assert steps_in(extra) == ["ProfilerStep#5"]
+    assert layers_in(extra) == ["fp8verify:0", "fp8verify:2"]
+
+
+def test_nodes_of_one_job_write_into_one_capture(tmp_path: Path) -> None:
+    options = ("--job", "night-7")
+    first = attach(tmp_path, "3", SCRIPTS / "loop.py", options=options)
+    before = {path.name: path.stat().st_mtime_ns for path in first.capture.iterdir()}
+
+    second = attach(tmp_path, "3", SCRIPTS / "loop.py", options=options)
+
+    after = {path.name: path.stat().st_mtime_ns for path in first.capture.iterdir()}
+    new = sorted(set(after) - set(before))
+    node = node_name()
+    assert second.run.code == 0
+    assert {**after, "notes.test": 0} == {
+        **before,
+        **{name: after[name] for name in new},
+        "notes.test": 0,
+    }
+    assert new[1:] == [f"rank0.{node}.json.gz", f"rank0.{node}.meta.json"]
+    assert re.fullmatch(rf"log\.{re.escape(node)}-\d+\.txt", new[0])
+    assert [path.name for path in find_logs(first.capture)] == ["log.txt", new[0]]
+
+
+def test_logs_that_torchrun_redirects_are_found(tmp_path: Path) -> None:
+    command = ["-m", "torch.distributed.run", "--nproc-per-node", 2]
+    redirect = ["--log-dir", tmp_path / "logs", "--redirects", 3]
+
+    attached = attach(tmp_path, "3-4", *command, *redirect, SCRIPTS / "ddp.py")
+
+    assert "loss" not in attached.run.stdout
+    logs = {path.name: path.read_text() for path in find_logs(attached.capture)}
+    assert logs.pop("log.rank0.out.txt").count("loss") == 6
+    assert set(logs) == {"log.txt", "log.rank0.err.txt", "log.rank1.out.txt", "log.rank1.err.txt"}
+
+
+def test_the_steps_of_transformers_are_named_as_it_names_them(tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="needs transformers, from the test extra")
+    script = SCRIPTS / "hf_trainer.py"
+    execute(sys.executable, script, 4, cwd=tmp_path)
+    plain = execute(sys.executable, script, 8, "resume", cwd=tmp_path)
+    for checkpoint in (6, 8):
+        shutil.rmtree(tmp_path / "checkpoints" / f"checkpoint-{checkpoint}")
+
+    attached = attach(tmp_path, "2-3", script, 8, "resume")
+
+    (window,) = attached.meta().windows
+    assert attached.run.code == 0
+    assert attached.run.stderr.splitlines()[-1] == plain.stderr.splitlines()[-1]
+    assert window.state == "complete"
+    assert window.framework == FrameworkSteps(
+        name="transformers", counter="global_step", first=6, last=7
+    )
+
+
+def test_the_steps_of_lightning_are_named_as_it_names_them(tmp_path: Path) -> None:
+    pytest.importorskip("lightning", reason="needs lightning, from the test extra")
+
+    attached = compare(tmp_path, "3-4", SCRIPTS / "lightning_fit.py")
+
+    (window,) = attached.meta().windows
+    assert (attached.meta().steps_seen, window.state) == (6, "complete")
+    assert window.framework == FrameworkSteps(
+        name="lightning", counter="global_step", first=3, last=4
+    )

@@ -103,6 +103,28 @@ def test_signals_reach_the_script(tmp_path: Path, number: signal.Signals) -> Non
     assert child.wait(timeout=20) == 9
 
 
+@pytest.mark.parametrize(("last", "code"), [("sys.exit(9)", 9), ("pass", 128 + 9)])
+def test_the_second_interrupt_asks_to_terminate_and_the_third_kills(
+    tmp_path: Path, last: str, code: int
+) -> None:
+    script = (
+        "import pathlib, signal, sys, time\n"
+        "def terminate(*_):\n"
+        f"    pathlib.Path('asked').touch()\n    {last}\n"
+        "signal.signal(signal.SIGINT, lambda *_: pathlib.Path('interrupted').touch())\n"
+        "signal.signal(signal.SIGTERM, terminate)\n"
+        "pathlib.Path('ready').touch()\n"
+        "while True: time.sleep(0.1)\n"
+    )
+    child = start(tmp_path, script, start_new_session=True)
+    for sign in ("ready", "interrupted", "asked"):
+        wait_for(tmp_path / sign)
+        if child.poll() is None:
+            child.send_signal(signal.SIGINT)
+
+    assert child.wait(timeout=20) == code
+
+
 def test_what_nohup_ignores_stays_ignored(tmp_path: Path) -> None:
     script = "import signal\nprint(signal.getsignal(signal.SIGHUP) == signal.SIG_IGN)\n"
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)

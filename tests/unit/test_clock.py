@@ -53,6 +53,15 @@ def test_accumulated_gradients_are_one_step(training: Training) -> None:
     assert training.steps == 1
 
 
+def test_optimizers_of_single_parameters_in_one_backward_pass_are_one_step(
+    training: Training,
+) -> None:
+    for _ in range(3):
+        training.forward()  # the next backward pass
+        updates = [training.update(optimizer) for optimizer in range(5)]
+        assert updates == [True, False, False, False, False]
+
+
 def test_updates_without_work_between_them_are_one_step(training: Training) -> None:
     """DeepSpeed's ZeRO steps once per sub-group."""
     for _ in range(3):

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from fp8verify.errors import Fp8VerifyError, InputError, UsageError
-from fp8verify.runner import RunSettings, run_training
+from fp8verify.runner import Later, RankSelection, RunSettings, describe_run, run_training
 from fp8verify.runner.command import resolve_command
-from fp8verify.runner.folder import make_capture_folder
-from fp8verify.runner.injection import boot_folder, child_environment
+from fp8verify.runner.folder import CaptureFolder
+from fp8verify.runner.injection import boot_folder, child_environment, configure
 
 
 @pytest.fixture(autouse=True)
@@ -59,29 +59,6 @@ def test_what_cannot_be_run_is_told_before_anything_is_made(
     assert not list(Path.cwd().glob("fp8verify-capture-*"))
 
 
-def test_a_capture_folder_is_private_and_named_by_time() -> None:
-    folder = make_capture_folder(None)
-
-    assert folder.parent == Path.cwd()
-    assert folder.name.startswith("fp8verify-capture-2")
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-
-
-def test_a_capture_is_never_overwritten() -> None:
-    Path("old").mkdir()
-    Path("old", "rank0.meta.json").touch()
-
-    with pytest.raises(InputError, match="not empty"):
-        make_capture_folder(Path("old"))
-
-
-def test_a_folder_that_cannot_be_made_is_told() -> None:
-    Path("file").touch()
-
-    with pytest.raises(InputError, match="Cannot make"):
-        make_capture_folder(Path("file", "capture"))
-
-
 @pytest.mark.parametrize(
     ("before", "after"), [({}, "{boot}"), ({"PYTHONPATH": "a:b"}, "{boot}:a:b")]
 )
@@ -92,8 +69,30 @@ def test_the_boot_folder_leads_pythonpath(before: dict[str, str], after: str) ->
 
 
 def test_the_boot_folder_is_private_and_does_not_stay(tmp_path: Path) -> None:
-    with boot_folder(tmp_path, RunSettings(), None) as boot:
+    with boot_folder(tmp_path) as boot:
+        configure(boot, CaptureFolder(tmp_path), RunSettings(), None)
         assert stat.S_IMODE(boot.stat().st_mode) == 0o700
         names = sorted(path.name for path in boot.iterdir())
         assert names == ["agent", "config.json", "sitecustomize.py"]
     assert not list(tmp_path.iterdir())
+
+
+def test_a_dry_run_says_what_would_happen_and_makes_nothing() -> None:
+    Path("train.py").touch()
+    settings = RunSettings(
+        windows=((10, 12), (500, 500)),
+        later=Later(seconds=600),
+        ranks=RankSelection(every=64),
+        trace_dir=Path("out"),
+    )
+
+    lines = describe_run(["train.py", "--lr", "a b"], settings).splitlines()
+
+    assert lines[:4] == [
+        f"run      {sys.executable} train.py --lr 'a b'",
+        "record   steps 10-12, steps 500, 3 steps, 600 seconds into the run",
+        "ranks    every 64th",
+        "capture  out",
+    ]
+    assert any("PYTHONPATH=out/.boot-" in line for line in lines)
+    assert [path.name for path in Path.cwd().iterdir()] == ["train.py"]

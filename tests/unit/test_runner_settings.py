@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fp8verify.errors import UsageError
-from fp8verify.runner import RankSelection, parse_ranks, parse_windows
+from fp8verify.runner import RankSelection, parse_count, parse_ranks, parse_windows
 
 
 @pytest.mark.parametrize(
@@ -75,3 +75,14 @@ def test_ranks(text: str, selection: RankSelection) -> None:
 def test_what_is_no_rank_is_told(text: str) -> None:
     with pytest.raises(UsageError, match="does not name ranks"):
         parse_ranks(text)
+
+
+def test_a_count_of_steps() -> None:
+    assert parse_count(" 3 ") == 3
+
+
+@pytest.mark.parametrize("text", ["", "0", "-3", "10-12", "three", "3.0"])
+def test_what_is_no_count_is_told(text: str) -> None:
+    with pytest.raises(UsageError, match="no number of steps") as caught:
+        parse_count(text)
+    assert "--after-seconds" in caught.value.hint

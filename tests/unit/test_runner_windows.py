@@ -41,6 +41,18 @@ def test_a_window_one_step_after_another_is_prepared_when_that_has_stopped() -> 
     assert timetable((5, 6), (8, 8))[6] == [("stop", 0), ("prepare", 1)]
 
 
+def test_a_window_known_by_its_time_is_prepared_when_the_time_has_come() -> None:
+    plan = Plan([(3, 4)], later=2)
+    assert plan.placed_are_over(4)
+    assert not plan.finished(4)
+
+    assert plan.place_later(40) == (42, 43)
+
+    due = {step: [tuple(action) for action in plan.after(step)] for step in range(40, 45)}
+    assert due == {40: [("prepare", 1)], 41: [("start", 1)], 42: [], 43: [("stop", 1)], 44: []}
+    assert plan.finished(43)
+
+
 @given(st.lists(st.integers(1, 40), min_size=2, max_size=10, unique=True))
 def test_at_most_one_profiler_is_alive_and_each_window_runs(bounds: list[int]) -> None:
     bounds = sorted(bounds)[: len(bounds) // 2 * 2]

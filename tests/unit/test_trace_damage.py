@@ -83,6 +83,14 @@ def test_bad_time_stamp_among_stamps_kept_as_text(tmp_path: Path) -> None:
     assert trace.health.skipped_events == 1
 
 
+@pytest.mark.parametrize("category", [b"[1]", b"{}", b"7", b"true"])
+def test_a_category_that_is_no_word_costs_one_event(category: bytes, tmp_path: Path) -> None:
+    data = as_document(sample()).replace(b'"cat": "kernel"', b'"cat": ' + category, 1)
+    trace = read_bytes(tmp_path, data)
+    assert kernel_names(trace) == ["gemm_b", "gemm_c"]
+    assert trace.health.skipped_events == 1
+
+
 def test_trailing_commas_cost_nothing(tmp_path: Path) -> None:
     data = as_document(sample()).replace(b"\n  ]\n}", b",\n  ],\n}")
     trace = read_bytes(tmp_path, data)

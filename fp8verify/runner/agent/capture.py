@@ -1,29 +1,38 @@
-"""The files of one rank in the capture folder."""
+"""The files of one rank in the capture folder, and what it leaves for its runner."""
 
 from __future__ import annotations
 
 import json
 import os
+import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+STREAMS = {1: "out", 2: "err"}
 
 
 class CaptureFiles:
     """The files of one rank in the capture folder, claimed so that no other process's are hit."""
 
-    def __init__(self, folder: Path, rank: int) -> None:
-        self.folder = folder
-        self.stem = self._claim(rank)
+    def __init__(self, config: dict[str, Any], rank: int) -> None:
+        self.folder = Path(config["capture"])
+        self._boot = Path(config["boot"])
+        self.stem = self._claim(rank, config["guest"])
+        if config["log"]:
+            with suppress(OSError):
+                self._name_own_logs(rank)
 
-    def _claim(self, rank: int) -> str:
+    def _claim(self, rank: int, guest: str | None) -> str:
         # A shell script may train twice: the second process of a rank gets files of its own.
-        for stem in (f"rank{rank}", f"rank{rank}-{os.getpid()}"):
+        first = f"rank{rank}.{guest}" if guest else f"rank{rank}"
+        for stem in (first, f"{first}-{os.getpid()}"):
             try:
                 os.close(os.open(self._meta(stem), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
             except FileExistsError:
                 continue
             return stem
-        raise FileExistsError(self._meta(f"rank{rank}-{os.getpid()}"))
+        raise FileExistsError(self._meta(f"{first}-{os.getpid()}"))
 
     def _meta(self, stem: str) -> Path:
         return self.folder / f"{stem}.meta.json"
@@ -32,6 +41,12 @@ class CaptureFiles:
         """Return where the trace of the window of that index (from 0) belongs."""
         suffix = f".w{window + 1}" if window else ""
         return self.folder / f"{self.stem}{suffix}.json.gz"
+
+    def layers_path(self) -> Path:
+        """Return where the trace of the eager step that names layers belongs."""
+        folder = self.folder / "layers"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        return folder / f"{self.stem}.json.gz"
 
     def write_meta(self, meta: dict[str, Any]) -> None:
         """Replace the meta file in one step, so that a reader never sees half of it."""
@@ -45,5 +60,24 @@ class CaptureFiles:
 
         torch 2.13 prints a line on stderr for each; the parent takes as many out of the echo.
         """
-        with (self.folder / f".kineto-{os.getpid()}").open("ab") as file:
+        # A process that outlives the parent has nobody to tell.
+        with suppress(OSError), (self._boot / f"kineto-{os.getpid()}").open("ab") as file:
             file.write(b".")
+
+    def _name_own_logs(self, rank: int) -> None:
+        """Name the files that this process writes its output to, if a launcher redirected it.
+
+        What is not redirected arrives at the parent through a pipe or a terminal.
+        """
+        seen = set()
+        for descriptor, name in STREAMS.items():
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode) or (status.st_dev, status.st_ino) in seen:
+                continue
+            seen.add((status.st_dev, status.st_ino))
+            stream = {
+                "name": f"rank{rank}.{name}",
+                "path": str(Path(f"/proc/self/fd/{descriptor}").readlink()),
+            }
+            with (self._boot / "streams.jsonl").open("a", encoding="utf-8") as file:
+                file.write(json.dumps(stream) + "\n")

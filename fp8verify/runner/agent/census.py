@@ -49,6 +49,16 @@ def take_census(optimizers: Iterable[Any]) -> list[dict[str, Any]]:
     return [record for _, record in found]
 
 
+def linear_modules(optimizers: Iterable[Any]) -> list[tuple[str, nn.Module]]:
+    """Return the linear-like modules that `take_census` describes, by name."""
+    return [
+        (canonical_name(name), module)
+        for root in _trained_roots(_parameter_ids(optimizers))
+        for name, module in root.named_modules()
+        if _is_linear(module)
+    ]
+
+
 def _parameter_ids(optimizers: Iterable[Any]) -> set[int]:
     groups = (group for optimizer in optimizers for group in optimizer.param_groups)
     return {id(parameter) for group in groups for parameter in group["params"]}

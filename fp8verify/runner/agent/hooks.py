@@ -19,7 +19,11 @@ from .announce import announce, silence
 from .census import remember
 from .observer import Observer
 
+NO_BACKWARD = -1
+BACKWARD_PASSES = 1 << 62  # above any sequence number
+
 _installed: Observer | None = None
+_scalers: set[type] = set()
 
 
 def install(config: dict[str, Any]) -> Observer:
@@ -27,16 +31,20 @@ def install(config: dict[str, Any]) -> Observer:
     global _installed
     if _installed is not None:
         return _installed
-    observer = _installed = Observer(config, _forward_passes)
+    observer = _installed = Observer(config, _work)
     handles = [
         register_optimizer_step_pre_hook(_outside_dynamo(_before_step(observer))),
         register_optimizer_step_post_hook(_outside_dynamo(_after_step(observer))),
         register_module_module_registration_hook(_remember_module),
     ]
     announce(torch.amp.GradScaler, "update", lambda _: observer.scaler_updates())
-    if observer.plan.starts_at_once:
+    announce(torch.amp.GradScaler, "__init__", lambda scaler: _hear_update_of(scaler, observer))
+    if observer.recorder.plan.starts_at_once:
         announce(Optimizer, "__init__", lambda _: observer.optimizer_is_built())
     observer.guard.install()
+    observer.on_steps_in_backward = lambda: announce(
+        torch.Tensor, "backward", lambda _: observer.backward_begins()
+    )
     observer.on_disarm = lambda: _uninstall(observer, handles)
     atexit.register(observer.finish)
     os.register_at_fork(after_in_child=observer.after_fork)
@@ -51,12 +59,29 @@ def installed() -> Observer | None:
 def _uninstall(observer: Observer, handles: list[Any]) -> None:
     for handle in handles:
         handle.remove()
-    silence(torch.amp.GradScaler, "update")
+    for scaler in (torch.amp.GradScaler, *_scalers):
+        silence(scaler, "update")
+    silence(torch.amp.GradScaler, "__init__")
     silence(Optimizer, "__init__")
+    silence(torch.Tensor, "backward")
     observer.guard.uninstall()
 
 
-def _forward_passes() -> int:
+def _hear_update_of(scaler: Any, observer: Observer) -> None:
+    # FSDP's ShardedGradScaler has an update of its own.
+    try:
+        owner = next(cls for cls in type(scaler).__mro__ if "update" in cls.__dict__)
+        announce(owner, "update", lambda _: observer.scaler_updates())
+        _scalers.add(owner)
+    except Exception:  # its skipped steps will not be counted
+        return
+
+
+def _work() -> int:
+    # In a backward pass: which one, since its thread has a count of its own.
+    task = int(torch._C._current_graph_task_id())
+    if task != NO_BACKWARD:
+        return BACKWARD_PASSES + task
     # Every autograd node takes the next number of its thread, so a forward pass of training
     # raises it and nothing else does. Watching torch.autograd.backward instead would put a frame
     # of ours into every traceback, and miss engines called directly (Megatron's custom_backward).
@@ -81,7 +106,8 @@ def _before_step(observer: Observer) -> Callable[..., None]:
 def _after_step(observer: Observer) -> Callable[..., None]:
     def fp8verify_after_step(optimizer: Any, *_: Any) -> None:
         if not _capturing_graph():  # the step is being recorded into a CUDA graph, not executed
-            observer.optimizer_leaves(optimizer)
+            in_backward = torch._C._current_graph_task_id() != NO_BACKWARD
+            observer.optimizer_leaves(optimizer, in_backward)
 
     return fp8verify_after_step
 

@@ -1,4 +1,4 @@
-"""Follow the training from the hooks: count steps, open and close windows, keep the record."""
+"""Follow the training from the hooks: count its steps and tell the recorder of each."""
 
 from __future__ import annotations
 
@@ -7,13 +7,9 @@ import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from .census import take_census
 from .clock import Clock
 from .guard import ProfilerGuard
-from .process import is_selected
-from .record import Record
-from .session import Session
-from .windows import Plan
+from .recorder import Recorder
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -37,25 +33,27 @@ def harmless(method: Method) -> Method:
 class Observer:
     """The one object that the hooks talk to.
 
-    `work` reads a number that grows with every forward pass; see `Clock`.
+    Args:
+        config: the boot folder's `config.json`.
+        work: reads a number that grows with every forward pass; see `Clock`.
 
     Attributes:
         armed: False once anything went wrong, or the process is ending.
         on_disarm: takes the hooks away.
+        on_steps_in_backward: asks for a call of `backward_begins` before each backward pass.
     """
 
     def __init__(self, config: dict[str, Any], work: Callable[[], int]) -> None:
         self.armed = True
         self.on_disarm: Callable[[], None] = lambda: None
+        self.on_steps_in_backward: Callable[[], None] = lambda: None
         self.guard = ProfilerGuard(self.foreign_profiler)
-        self.plan = Plan(config["windows"])
         self.clock = Clock(work())
-        self.record = Record(config, self.clock)
-        self._config = config
+        self.recorder = Recorder(config, self.clock, self.guard, self._live_optimizers)
         self._work = work
         self._optimizers: dict[int, weakref.ref[Any]] = {}
-        self._session: Session | None = None
-        self._window = 0
+        self._postponed = False
+        self._hears_backward = False
 
     @harmless
     def optimizer_enters(self) -> None:
@@ -63,12 +61,25 @@ class Observer:
         self.clock.enter(self._work())
 
     @harmless
-    def optimizer_leaves(self, optimizer: Any) -> None:
-        """Hear that an optimizer has stepped."""
+    def optimizer_leaves(self, optimizer: Any, in_backward: bool) -> None:
+        """Hear that an optimizer has stepped, maybe on autograd's thread in a backward pass."""
         key = id(optimizer)
         if key not in self._optimizers:
             self._optimizers[key] = weakref.ref(optimizer)
-        if self.clock.leave(key, type(optimizer).__name__, self._work(), idle=_is_idle(optimizer)):
+        if not self.clock.leave(
+            key, type(optimizer).__name__, self._work(), idle=_is_idle(optimizer)
+        ):
+            return
+        if in_backward:
+            self._postpone()
+        else:
+            self._ticked()
+
+    @harmless
+    def backward_begins(self) -> None:
+        """Hear that a backward pass is about to begin; asked for by `on_steps_in_backward`."""
+        if self._postponed:
+            self._postponed = False
             self._ticked()
 
     @harmless
@@ -86,30 +97,20 @@ class Observer:
     @harmless
     def optimizer_is_built(self) -> None:
         """Open a window that begins with step 1: no later moment is known to come before it."""
-        if self.clock.steps == 0 and self._session is None:
-            self._act(0)
+        if self.clock.steps == 0 and not self.recorder.has_begun:
+            self.recorder.after(0)
 
     @harmless
     def foreign_profiler(self) -> None:
         """Give way to the script's own profiler, which is about to start."""
-        session = self._session
-        if session is None:
-            return
-        if session.state == "recording" and session.on_its_thread:
-            self._close("cut", f"the script's own profiler took over in step {self._current}")
-        else:
-            self._drop("the script's own profiler took over")
+        self.recorder.give_way()
 
     @harmless
     def finish(self) -> None:
         """Close what is open when the process ends."""
-        if self._session is not None and self._session.state == "recording":
-            if self._session.on_its_thread:
-                self._close("cut", f"the run ended inside step {self._current}")
-            else:
-                self._drop("the run ended on another thread than the window began on")
-        if self.clock.steps:
-            self.record.write(ended=True)
+        if self._postponed and self.recorder.is_recording:
+            self._ticked()
+        self.recorder.finish()
         self.armed = False
 
     def disarm(self, reason: str) -> None:
@@ -117,122 +118,35 @@ class Observer:
         self.armed = False
         try:
             self.on_disarm()
-            self.record.note(f"stopped observing after step {self.clock.steps}: {reason}")
-            self.record.fail(reason)
-            session, self._session = self._session, None
-            if session is not None and session.state == "recording" and session.on_its_thread:
-                session.stop()
+            self.recorder.abandon(reason)
         except Exception:
             # Nothing is left that could be said, or said to: the run goes on without us.
             return
 
     def after_fork(self) -> None:
         """Leave a forked child alone, unless the training itself is still to start in it."""
-        if self.clock.steps or self._session is not None:
+        if self.clock.steps or self.recorder.has_begun:
             self.armed = False
-            self._session = None
-
-    @property
-    def _current(self) -> int:
-        return self.clock.steps + 1
-
-    @property
-    def _selected(self) -> bool:
-        return is_selected(self.record.rank, self._config["ranks"])
+            self.recorder.forget()
 
     def _ticked(self) -> None:
-        step = self.clock.steps
-        if step == 1:
-            self._begin()
-        self._act(step)
-        if self._session is not None and self._session.state == "recording":
-            self._session.begin_step(self._current)
-        elif not self.plan.finished(step):
-            self.record.write_if_stale()
+        self.recorder.after(self.clock.steps)
 
-    def _begin(self) -> None:
-        self.record.claim()
-        if not self._selected:
-            reason = f"rank {self.record.rank} is not among the ranks to profile"
-            self.record.mark_unreached("skipped", reason)
-        self.record.write()
+    def _postpone(self) -> None:
+        # Optimizers that step in the backward pass (one a parameter) do so on autograd's thread,
+        # on which a profiler would miss the operators of the training's own.
+        if not self._hears_backward:
+            self._hears_backward = True
+            self.clock.notes.append(
+                "the optimizers step inside the backward pass: a step is counted from one "
+                "backward pass to the next"
+            )
+            self.on_steps_in_backward()
+        self._postponed = True
 
-    def _act(self, step: int) -> None:
-        actions = {"stop": self._stop, "prepare": self._prepare, "start": self._start}
-        for what, window in self.plan.after(step):
-            actions[what](window)
-
-    def _prepare(self, window: int) -> None:
-        if self._selected and not self.guard.busy:
-            self._session, self._window = self._new_session(), window
-            self._session.prepare()
-
-    def _start(self, window: int) -> None:
-        self.record.claim()  # a window that begins with step 1 is here before `_begin`
-        self._take_census()
-        if not self._selected:
-            self.record.write()
-            return
-        if self.guard.busy:
-            self.record.mark(window, "skipped", "the script's own profiler was running")
-            return
-        if self._session is None:
-            self._session = self._new_session()
-        self._window = window
-        # Written now, for a process that is killed inside the window.
-        self.record.mark(window, "cut", "the process ended inside the window without a chance")
-        self._session.start(self._metadata(window))
-        self._session.begin_step(self._current)
-
-    def _metadata(self, window: int) -> dict[str, Any]:
-        first, last = self.plan.windows[window]
-        if first == 1:
-            self.record.note("step 1 includes set-up, compilation and autotuning")
-        return {
-            "version": self._config["version"],
-            "rank": self.record.rank,
-            "clock": self.clock.source,
-            "window": [first, last],
-        }
-
-    def _stop(self, window: int) -> None:
-        session = self._session
-        if session is None or self._window != window or session.state != "recording":
-            return
-        if not session.on_its_thread:
-            self._drop("the steps moved to another thread")
-            return
-        self._close("complete", None)
-
-    def _close(self, state: str, reason: str | None) -> None:
-        session, self._session = self._session, None
-        if session is None:
-            return
-        session.stop()
-        if not self.record.modules:
-            self._take_census()
-        path = self.record.files.trace_path(self._window)
-        session.export(path)
-        self.record.mark(self._window, state, reason, path.name)
-
-    def _drop(self, reason: str) -> None:
-        session, self._session = self._session, None
-        if session is not None:
-            recording = session.state == "recording"
-            session.drop()
-            if recording:
-                self.record.mark(self._window, "dropped", reason)
-
-    def _new_session(self) -> Session:
-        return Session(
-            self.guard,
-            record_shapes=self._config["record_shapes"],
-            on_kineto=self.record.files.note_kineto_call,
-        )
-
-    def _take_census(self) -> None:
-        optimizers = [reference() for reference in self._optimizers.values()]
-        self.record.modules = take_census([o for o in optimizers if o is not None])
+    def _live_optimizers(self) -> list[Any]:
+        live = [reference() for reference in self._optimizers.values()]
+        return [optimizer for optimizer in live if optimizer is not None]
 
 
 def _is_idle(optimizer: Any) -> bool:

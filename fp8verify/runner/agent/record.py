@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from pathlib import Path
 from typing import Any
 
 from .capture import CaptureFiles
@@ -28,14 +27,14 @@ class Record:
         self.modules: list[dict[str, Any]] = []
         self._config = config
         self._clock = clock
-        self._world_size = 1
+        self.world_size = 1
         self._notes: list[str] = []
         self._files: CaptureFiles | None = None
         self._written_at = 0.0
-        self._windows: list[dict[str, Any]] = [
-            {"first": first, "last": last, "state": "never", "reason": None, "trace": None}
-            for first, last in config["windows"]
-        ]
+        self._later = config["later"]
+        self._windows = [_window(first, last) for first, last in config["windows"]]
+        if self._later:
+            self._windows.append(_window(2, 1 + self._later["steps"]))
 
     def claim(self) -> None:
         """Take this rank's files in the capture folder; further calls do nothing."""
@@ -45,8 +44,8 @@ class Record:
     def files(self) -> CaptureFiles:
         """The rank's files in the capture folder."""
         if self._files is None:
-            self.rank, self._world_size = rank_and_world_size()
-            self._files = CaptureFiles(Path(self._config["capture"]), self.rank)
+            self.rank, self.world_size = rank_and_world_size()
+            self._files = CaptureFiles(self._config, self.rank)
         return self._files
 
     def note(self, text: str) -> None:
@@ -54,10 +53,15 @@ class Record:
         if text not in self._notes and len(self._notes) < MAX_NOTES:
             self._notes.append(text)
 
-    def mark(self, window: int, state: str, reason: str | None, trace: str | None = None) -> None:
+    def mark(self, window: int, state: str, reason: str | None, **more: Any) -> None:
         """Set what became of the window of that index, and write it down."""
-        self._windows[window].update(state=state, reason=reason, trace=trace)
+        self._windows[window].update(state=state, reason=reason, **more)
         self.write()
+
+    def place_later(self, first: int, last: int) -> None:
+        """Give the window that was known only by its time its steps."""
+        self._windows[-1].update(first=first, last=last)
+        self._later = None
 
     def mark_unreached(self, state: str, reason: str) -> None:
         """Set the state of every window that has not begun."""
@@ -80,23 +84,42 @@ class Record:
 
     def write(self, *, ended: bool = False) -> None:
         """Write the meta file; `ended` says that the process is about to exit."""
-        seen = "the run ended" if ended else "the process was last seen"
-        self.mark_unreached("never", f"{seen} after step {self._clock.steps}")
+        self._explain_unreached("the run ended" if ended else "the process was last seen")
         self.files.write_meta(
             {
                 "schema": SCHEMA,
                 "rank": self.rank,
-                "world_size": self._world_size,
+                "world_size": self.world_size,
                 "pid": os.getpid(),
                 "window": self._windows,
                 "steps_seen": self._clock.steps,
                 "steps_skipped": self._clock.skipped,
                 "clock": self._clock.source,
                 "optimizer_updates": self._clock.updates,
-                "framework_step": None,
                 "notes": [*self._notes, *self._clock.notes],
                 "modules": self.modules,
                 "environment": environment(),
             }
         )
         self._written_at = time.monotonic()
+
+    def _explain_unreached(self, seen: str) -> None:
+        step = self._clock.steps
+        self.mark_unreached("never", f"{seen} after step {step}")
+        if self._later and self._windows[-1]["state"] == "never":
+            late = f"{seen} after step {step}, before {self._later['seconds']:g} seconds had passed"
+            first = step + 2
+            self._windows[-1].update(
+                first=first, last=first + self._later["steps"] - 1, reason=late
+            )
+
+
+def _window(first: int, last: int) -> dict[str, Any]:
+    return {
+        "first": first,
+        "last": last,
+        "state": "never",
+        "reason": None,
+        "trace": None,
+        "framework": None,
+    }

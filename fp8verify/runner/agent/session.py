@@ -7,6 +7,7 @@ import json
 import shutil
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +44,12 @@ class Session:
         if torch.cuda.is_available():
             activities.append(ProfilerActivity.CUDA)
         self._profile = _KinetoProfile(activities=activities, record_shapes=self._record_shapes)
+        # torch 2.5 to 2.11 warn at every start that does not accumulate events over cycles; we
+        # have one cycle. Accumulating itself would parse all events when the profiler stops.
+        self._profile.acc_events = True
         with self._guard.ours():
             self._profile.prepare_trace()
+        self._profile.profiler.acc_events = False
         self.state, self._thread = "prepared", threading.get_ident()
 
     def start(self, metadata: dict[str, Any]) -> None:
@@ -116,3 +121,24 @@ def synchronize() -> None:
     """Wait for the GPU, if this process uses one."""
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
+
+
+def gpu_finishes_within(seconds: float) -> bool:
+    """Return whether the GPU becomes idle in time, without an error.
+
+    A process that ends while a collective waits for a rank that is gone would wait with it for
+    ever; without us it would just exit.
+    """
+    if not torch.cuda.is_initialized():
+        return True
+    device, idle = torch.cuda.current_device(), threading.Event()
+
+    def wait() -> None:
+        with suppress(Exception):
+            torch.cuda.synchronize(device)
+            idle.set()
+
+    thread = threading.Thread(target=wait, name="fp8verify-wait", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return idle.is_set()

@@ -18,10 +18,22 @@ class Plan:
 
     A window A-B is prepared after step A-2, so that the profiler's own start-up cost falls into
     the warm-up step A-1, started after A-1 and stopped after B. `after(0)` is the earliest moment.
+
+    Attributes:
+        windows: first and last step of each.
+        later: how many steps a window known only by its time has, until it is placed.
     """
 
-    def __init__(self, windows: Sequence[Sequence[int]]) -> None:
+    def __init__(self, windows: Sequence[Sequence[int]], later: int = 0) -> None:
         self.windows: list[tuple[int, int]] = [(first, last) for first, last in windows]
+        self.later = later
+
+    def place_later(self, step: int) -> tuple[int, int]:
+        """Let the window known by its time begin as soon as it can after `step`, and return it."""
+        window = (step + 2, step + 1 + self.later)
+        self.windows.append(window)
+        self.later = 0
+        return window
 
     def after(self, step: int) -> list[Action]:
         """Return what is due when `step` steps are complete, in the order to do it."""
@@ -41,6 +53,10 @@ class Plan:
         """Whether a window begins with step 1, before which no optimizer hook can fire."""
         return any(first == 1 for first, _ in self.windows)
 
+    def placed_are_over(self, step: int) -> bool:
+        """Whether every window that has its steps ends with `step` or before."""
+        return all(last <= step for _, last in self.windows)
+
     def finished(self, step: int) -> bool:
         """Whether nothing is left to do after `step`."""
-        return all(last <= step for _, last in self.windows)
+        return not self.later and self.placed_are_over(step)

@@ -1,14 +1,28 @@
-"""Run a command attached, as the command line does: WINDOWS RANKS CAPTURE COMMAND..."""
+"""Run a command attached, as the command line does."""
 
+import argparse
 import sys
 from pathlib import Path
 
-from fp8verify.runner import RunSettings, parse_ranks, parse_windows, run_training
+from fp8verify.runner import Later, RunSettings, parse_ranks, parse_windows, run_training
 
-windows, ranks, capture, *command = sys.argv[1:]
+parser = argparse.ArgumentParser()
+parser.add_argument("--job")
+parser.add_argument("--layers", action="store_true")
+parser.add_argument("--after-seconds", type=float, help="a window of two steps")
+parser.add_argument("windows")
+parser.add_argument("ranks")
+parser.add_argument("capture", type=Path)
+parser.add_argument("command", nargs=argparse.REMAINDER)
+args = parser.parse_args()
 settings = RunSettings(
-    windows=parse_windows(windows), ranks=parse_ranks(ranks), trace_dir=Path(capture)
+    windows=parse_windows(args.windows) if args.after_seconds is None else (),
+    later=None if args.after_seconds is None else Later(seconds=args.after_seconds, steps=2),
+    ranks=parse_ranks(args.ranks),
+    trace_dir=args.capture,
+    job=args.job,
+    layers=args.layers,
 )
-result = run_training(command, settings)
-Path(capture, "notes.test").write_text("\n".join(result.notes))
+result = run_training(args.command, settings)
+Path(args.capture, "notes.test").write_text("\n".join(result.notes))
 sys.exit(result.exit_code)

@@ -1,0 +1,40 @@
+"""Write a user's own trace anew with every GEMM labelled by precision and leg."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from fp8verify.annotate.labels import read_labels
+from fp8verify.annotate.rewrite import Rewriter, events_offset
+from fp8verify.annotate.sink import open_sink
+from fp8verify.errors import UsageError
+from fp8verify.trace.places import open_binary, reading
+from fp8verify.trace.source import open_stream
+
+__all__ = ["annotate"]
+
+
+def annotate(path: Path, out: Path) -> Counter[str]:
+    """Copy a trace, adding to each GEMM kernel its precision and leg.
+
+    Every other byte stays as it was; the events that are added have the category `fp8verify`. A
+    first pass finds the labels in the memory that `inspect` takes, a second one writes with a
+    window of the file in memory. `out` is written beside itself and renamed at the end; it is
+    packed as its suffix says (.gz, .zst).
+
+    Returns:
+        How many GEMM kernels of each precision were labelled.
+
+    Raises:
+        InputError: the trace cannot be read, or is none.
+        UsageError: `out` is the trace itself, or cannot be written.
+    """
+    if out.exists() and out.samefile(path):
+        raise UsageError(f"{out} is the trace itself.", "Pass -o another file.")
+    labels = read_labels(path)
+    offset = events_offset(path)
+    with open_sink(out) as write, reading(path), open_binary(path) as file:
+        rewriter = Rewriter(labels, write)
+        rewriter.run(open_stream(file, path.name), path.name, offset)
+    return rewriter.counts

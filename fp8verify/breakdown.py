@@ -1,0 +1,103 @@
+"""Where each rank's time went by HolisticTraceAnalysis: idle, computing, communicating.
+
+HTA 0.5 reads a whole trace into a DataFrame, so this takes its time and memory, and is only done
+when asked for. Its figures are its own: it rounds the start of a kernel up and its end down to
+whole µs, merges kernels that overlap on several streams, and leaves the last profiler step out
+unless told otherwise. On some traces the rounding breaks an assertion of HTA's; these ranks get no
+figures and a note.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import warnings
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from importlib import metadata
+from importlib.util import find_spec
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from fp8verify.errors import UsageError
+from fp8verify.model import BreakdownReport, RankBreakdown, Report
+from fp8verify.trace import TraceFile, find_traces
+from fp8verify.trace.places import is_remote
+
+_PACKAGE = "HolisticTraceAnalysis"
+
+
+def require_hta() -> None:
+    """Say so early where HTA is missing.
+
+    Raises:
+        UsageError: it is not installed.
+    """
+    if find_spec("hta") is None:
+        raise UsageError(
+            f"--breakdown needs a package that is not installed: {_PACKAGE}.",
+            "pip install 'fp8verify[hta]', or leave --breakdown out.",
+        )
+
+
+def add_breakdown(report: Report, paths: Sequence[str | Path]) -> Report:
+    """Add HTA's temporal breakdown and communication overlap of each rank to a report.
+
+    Raises:
+        UsageError: HTA is not installed.
+        InputError: the traces cannot be found.
+    """
+    require_hta()
+    ranks, notes = [], []
+    for file in {file.rank: file for file in reversed(find_traces(*paths))}.values():
+        found = _analyse(file)
+        if isinstance(found, str):
+            notes.append(f"rank {file.rank}: {found}")
+        else:
+            ranks.append(found)
+    breakdown = BreakdownReport(
+        hta_version=metadata.version(_PACKAGE),
+        ranks=tuple(sorted(ranks, key=lambda rank: rank.rank)),
+        notes=tuple(notes),
+    )
+    return replace(report, breakdown=breakdown)
+
+
+def _analyse(file: TraceFile) -> RankBreakdown | str:
+    """Return the figures of one rank, or why HTA gives none."""
+    if is_remote(file.path) or not file.path.name.endswith((".json", ".json.gz")):
+        return "HTA reads local .json and .json.gz files only"
+    with redirect_stdout(StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # HTA divides by the communication time that there is not
+        from hta.trace_analysis import TraceAnalysis
+
+        logging.getLogger("hta").setLevel(logging.CRITICAL)
+        try:
+            analysis = TraceAnalysis(
+                trace_files={file.rank: str(file.path.absolute())},
+                trace_dir=str(file.path.absolute().parent),
+                include_last_profiler_step=True,
+            )
+            row = analysis.get_temporal_breakdown(visualize=False).iloc[0]
+            overlap = _overlap(analysis)
+        except Exception as error:  # HTA raises whatever pandas does, and assertions
+            return f"HTA gives no figures ({type(error).__name__})"
+    return RankBreakdown(
+        rank=file.rank,
+        span_us=float(row["kernel_time(us)"]),
+        idle_us=float(row["idle_time(us)"]),
+        compute_us=float(row["compute_time(us)"]),
+        non_compute_us=float(row["non_compute_time(us)"]),
+        communication_overlap_percent=overlap,
+    )
+
+
+def _overlap(analysis: Any) -> float | None:
+    """Return how much of communication ran beside computation, None without communication."""
+    overlap = float(
+        analysis.get_comm_comp_overlap(visualize=False)["comp_comm_overlap_pctg"].iloc[0]
+    )
+    return None if math.isnan(overlap) else overlap

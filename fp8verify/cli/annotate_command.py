@@ -1,0 +1,48 @@
+"""`fp8verify annotate`: the user's own trace, with its GEMMs coloured by precision."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from fp8verify.errors import InputError
+
+
+@click.command("annotate")
+@click.argument("trace", type=click.Path(path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="OUT",
+    help="The new trace: .json, .json.gz or .json.zst.",
+)
+def command(trace: Path, output: Path) -> None:
+    """Copy a trace with every GEMM labelled by precision and leg, for trace viewers.
+
+    Kernels get a colour (chrome://tracing), arguments, a precision track beside their stream
+    (Perfetto colours it by name) and a counter of the FP8 share. Nothing else of it changes.
+
+    \b
+    fp8verify annotate trace.json.gz -o annotated.json.gz
+    fp8verify annotate capture/rank0.json.gz -o rank0-annotated.json
+    """
+    from fp8verify.annotate import annotate
+
+    counts = annotate(_only_trace(trace), output)
+    told = ", ".join(f"{count} {name}" for name, count in counts.most_common())
+    click.echo(f"{output}: {sum(counts.values())} GEMM kernels labelled{f' ({told})' * bool(told)}")
+
+
+def _only_trace(path: Path) -> Path:
+    from fp8verify.trace import find_traces
+
+    files = find_traces(path)
+    if len(files) > 1:
+        raise InputError(
+            f"{path} holds {len(files)} traces.",
+            f"Name one of them, such as {files[0].path}.",
+        )
+    return files[0].path

@@ -1,0 +1,78 @@
+"""The GPU time of a trace in a few hundred buckets: what a picture of it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fp8verify.evidence.gemms import Kinds
+from fp8verify.kernels import Classification
+from fp8verify.model import Precision, TimelineReport
+from fp8verify.trace import Trace
+
+BUCKETS = 240
+_FP8, _HIGH, _UNKNOWN, _REST = range(4)
+
+
+def bucket_times(trace: Trace, kinds: Kinds) -> TimelineReport | None:
+    """Spread the kernels of a trace over `BUCKETS` buckets of equal length, None without any."""
+    columns = trace.kernels
+    if not len(columns):
+        return None
+    begin = min(columns.start_ns)
+    ends = map(int.__add__, columns.start_ns, columns.duration_ns)
+    width = max(1, -(-(max(ends) - begin) // BUCKETS))
+    times = [[0] * BUCKETS for _ in range(4)]
+    classes = [_class_of(kind.classification) for kind in kinds.kinds]
+    for number, start, duration in zip(
+        kinds.numbers, columns.start_ns, columns.duration_ns, strict=True
+    ):
+        row = times[classes[number]]
+        first, offset = divmod(start - begin, width)
+        if offset + duration <= width:  # most kernels are shorter than a bucket
+            row[min(first, BUCKETS - 1)] += duration
+        else:
+            for place, part in _parts(first, offset, duration, width):
+                row[place] += part
+    return TimelineReport(
+        bucket_us=width / 1000,
+        fp8_us=_micros(times[_FP8]),
+        other_precision_us=_micros(times[_HIGH]),
+        unknown_precision_us=_micros(times[_UNKNOWN]),
+        rest_us=_micros(times[_REST]),
+        steps=tuple(_steps(trace, begin)),
+    )
+
+
+def _class_of(found: Classification) -> int:
+    if not found.role.is_gemm:
+        return _REST
+    if found.precision is Precision.UNKNOWN:
+        return _UNKNOWN
+    return _FP8 if found.precision.is_fp8 else _HIGH
+
+
+def _parts(place: int, offset: int, duration: int, width: int) -> Iterator[tuple[int, int]]:
+    """Cut a kernel at the ends of buckets."""
+    while duration > 0 and place < BUCKETS:
+        part = min(duration, width - offset)
+        yield place, part
+        place, offset, duration = place + 1, 0, duration - part
+
+
+def _micros(times: list[int]) -> tuple[float, ...]:
+    return tuple(round(ns / 1000, 1) for ns in times)
+
+
+def _steps(trace: Trace, begin: int) -> Iterator[tuple[int, float, float]]:
+    """Yield the number of each step, and when its kernels ran."""
+    columns = trace.kernels
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for step, start, duration in zip(
+        columns.step, columns.start_ns, columns.duration_ns, strict=True
+    ):
+        first[step] = min(first.get(step, start), start)
+        last[step] = max(last.get(step, start), start + duration)
+    for place, known in enumerate(trace.steps):
+        if place in first:
+            yield known.number, (first[place] - begin) / 1000, (last[place] - begin) / 1000

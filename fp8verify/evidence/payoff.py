@@ -1,0 +1,109 @@
+"""Whether FP8 can pay: what it saves at most, what limits it, and what it costs."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from fp8verify.evidence.flops import gemm_shape
+from fp8verify.evidence.gemms import GemmRow
+from fp8verify.evidence.peaks import peak_of
+from fp8verify.evidence.rank import RankEvidence
+from fp8verify.evidence.summary import gpu_time
+from fp8verify.evidence.tax import Tax, fp8_tax
+from fp8verify.model import Precision
+
+# Every NVIDIA and AMD GPU of `peaks` multiplies FP8 at twice its BF16 rate.
+_USUAL_RATIO = 2.0
+# A cast reads an operand twice (amax, then cast) and writes a byte: with its layout copy some 7
+# bytes an element. The product saves 2·(1/BF16 - 1/FP8 rate) a multiply-add, on an H200 10⁻¹⁵ s,
+# so that about 1400 of them pay for one cast element; measured there between 512 and 2048.
+SMALL_SIDE = 1024
+_SIXTEEN_BIT = (Precision.BF16, Precision.FP16)
+_BANDWIDTH_BOUND = ("elementwise", "reduction", "quantize", "transpose", "memory")
+
+
+class Payoff(NamedTuple):
+    """What FP8 can do for one rank, times in ns; estimates rest on the ratio of the peaks.
+
+    Attributes:
+        busy: GPU time, overlaps counted once.
+        fp8: GEMM time in FP8.
+        sixteen_bit: GEMM time in BF16 and FP16.
+        tax: what FP8 costs beside its GEMMs.
+        saved_at_most: what the FP8 GEMMs would take longer in BF16 if both reached their peaks.
+        ceiling: speed-up over BF16 of the GPU time with every GEMM in FP8 and no tax (Amdahl).
+        speedup_estimate: speed-up over BF16 of the GPU time as it is, `tax` and `saved_at_most`
+            taken for true; None where no FP8 ran.
+        small: share of FP8 GEMM time with a side below `SMALL_SIDE`; None without shapes.
+        idle: share of the GPU's time in which no kernel or copy ran.
+        bandwidth_bound: share of `busy` in kernels that memory bandwidth limits.
+    """
+
+    busy: int
+    fp8: int
+    sixteen_bit: int
+    tax: Tax
+    saved_at_most: int
+    ceiling: float | None
+    speedup_estimate: float | None
+    small: float | None
+    idle: float
+    bandwidth_bound: float
+
+
+def payoff(rank: RankEvidence) -> Payoff | None:
+    """Work out what FP8 can do for a rank; None where no GEMM ran."""
+    gemms, busy = rank.survey.gemms, rank.timeline.busy
+    if not gemms or not busy:
+        return None
+    ratio = _peak_ratio(rank)
+    tax = fp8_tax(rank)
+    fp8 = sum(row.time_ns for row in gemms if row.precision.is_fp8)
+    sixteen_bit = sum(row.time_ns for row in gemms if row.precision in _SIXTEEN_BIT)
+    saved = round(fp8 * (ratio - 1)) if ratio else 0
+    slower = gpu_time(rank.survey)
+    return Payoff(
+        busy=busy,
+        fp8=fp8,
+        sixteen_bit=sixteen_bit,
+        tax=tax,
+        saved_at_most=saved,
+        ceiling=_ceiling(busy - tax.time_ns, fp8, sixteen_bit, ratio),
+        speedup_estimate=max(0.0, busy - tax.time_ns + saved) / busy if fp8 and ratio else None,
+        small=_small_share(gemms),
+        idle=idle_share(rank),
+        bandwidth_bound=min(1.0, sum(slower[key] for key in _BANDWIDTH_BOUND) / busy),
+    )
+
+
+def idle_share(rank: RankEvidence) -> float:
+    """Share of the time between its first and last kernel in which the GPU did nothing."""
+    copying = sum(time_ns for _, time_ns, _ in rank.copies.values())
+    span = rank.timeline.span
+    return max(0.0, span - rank.timeline.busy - copying) / span if span else 0.0
+
+
+def _peak_ratio(rank: RankEvidence) -> float | None:
+    peak = peak_of(rank.gpu)
+    if peak is not None:
+        return peak.fp8 / peak.bf16 if peak.fp8 else None
+    return _USUAL_RATIO if rank.has_fp8_units else None
+
+
+def _ceiling(untaxed: int, fp8: int, sixteen_bit: int, ratio: float | None) -> float | None:
+    """Amdahl's law: what no GEMM is stays, every 16-bit GEMM becomes `ratio` times faster."""
+    if ratio is None or not (fp8 or sixteen_bit):
+        return None
+    rest = max(0, untaxed - fp8 - sixteen_bit)
+    return (rest + ratio * fp8 + sixteen_bit) / (rest + fp8 + sixteen_bit / ratio)
+
+
+def _small_share(gemms: list[GemmRow]) -> float | None:
+    """Share of FP8 GEMM time of which a side is too short to pay for the casts."""
+    small = known = 0
+    for row in gemms:
+        shape = gemm_shape(row.kind.op) if row.precision.is_fp8 else None
+        if shape is not None:
+            known += row.time_ns
+            small += row.time_ns if min(shape.m, shape.n, shape.k) < SMALL_SIDE else 0
+    return small / known if known else None

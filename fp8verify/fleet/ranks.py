@@ -1,0 +1,124 @@
+"""From trace files to the evidence of every rank."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from fp8verify.errors import InputError
+from fp8verify.evidence.rank import RankEvidence
+from fp8verify.fleet.job import Outcome, RankJob, examine, failed
+from fp8verify.fleet.pool import cores, process_pool
+from fp8verify.fleet.thrift import Thrift
+from fp8verify.trace import TraceFile
+from fp8verify.trace.folder import two_of_one_rank
+from fp8verify.trace.places import is_remote, is_shared, reading
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+OnProgress = Callable[[int, int], None]
+
+# Worker processes take about 0.3 CPU seconds each to start; as much JSON is read in that time.
+_WORTH_A_WORKER = 32 << 20
+_USUAL_RATIO = 16
+_REMOTE_IN_FLIGHT = 256
+
+
+def gather_ranks(
+    files: Sequence[TraceFile],
+    *,
+    workers: int | None = 1,
+    executor: Executor | None = None,
+    on_progress: OnProgress | None = None,
+) -> list[RankEvidence]:
+    """Read the traces of all ranks and return their evidence by rank.
+
+    Each trace becomes sums where it is read, so that memory grows with what the ranks ran, not
+    with their traces. A rank whose trace cannot be read is in the list and says why.
+
+    Args:
+        files: several of one rank are windows of it, in order.
+        workers: processes to read with; None takes what the machine has and the work is worth.
+        executor: reads with this one instead.
+        on_progress: called with the ranks done and all of them, whenever one is done.
+
+    Raises:
+        InputError: none can be read, or two unrelated traces turn out to be of one rank.
+    """
+    jobs = _jobs(files)
+    outcomes: list[Outcome] = []
+    thrift = Thrift()
+    for outcome in _examine_all(jobs, workers, executor):
+        outcomes.append(outcome._replace(evidence=thrift.share(outcome.evidence)))
+        if on_progress is not None:
+            on_progress(len(outcomes), len(jobs))
+    return _in_order(outcomes)
+
+
+def _jobs(files: Iterable[TraceFile]) -> list[RankJob]:
+    by_rank: dict[int, list[TraceFile]] = defaultdict(list)
+    for file in files:
+        by_rank[file.rank].append(file)
+    return [RankJob(tuple(members)) for members in by_rank.values()]
+
+
+def _examine_all(
+    jobs: list[RankJob], workers: int | None, executor: Executor | None
+) -> Iterator[Outcome]:
+    shared = all(is_shared(file.path) for job in jobs for file in job.files)
+    count = min(_worth(jobs) if workers is None else workers, len(jobs))
+    if not shared or (executor is None and count <= 1):
+        return map(examine, jobs)
+    from fp8verify.fleet.spread import spread  # its executors take a while to import
+
+    if executor is not None:
+        jobs = list(map(_anywhere, jobs))
+        return spread(examine, jobs, lambda: nullcontext(executor), _REMOTE_IN_FLIGHT, failed)
+    return spread(examine, jobs, lambda: process_pool(count), 2 * count, failed)
+
+
+def _anywhere(job: RankJob) -> RankJob:
+    """Return the job for workers that started in another folder."""
+    return RankJob(
+        tuple(
+            file if is_remote(file.path) else replace(file, path=file.path.absolute())
+            for file in job.files
+        )
+    )
+
+
+def _worth(jobs: list[RankJob]) -> int:
+    """Return how many worker processes the files are worth."""
+    if len(jobs) == 1 or cores() == 1:
+        return 1
+    size = sum(_unpacked_size(file) for job in jobs for file in job.files)
+    return cores() if size > _WORTH_A_WORKER * cores() else 1
+
+
+def _unpacked_size(file: TraceFile) -> int:
+    try:
+        with reading(file.path):
+            size = file.path.stat().st_size
+    except InputError:
+        return 0
+    return size if file.name.endswith(".json") else size * _USUAL_RATIO
+
+
+def _in_order(outcomes: list[Outcome]) -> list[RankEvidence]:
+    lost = [outcome.unreadable for outcome in outcomes if outcome.unreadable]
+    if len(lost) == len(outcomes) and not any(o.evidence.health.events for o in outcomes):
+        raise InputError(lost[0][0].fact, lost[0][0].hint)
+    by_rank: dict[int | None, RankEvidence] = {}
+    for evidence in sorted((outcome.evidence for outcome in outcomes), key=_rank):
+        other = by_rank.setdefault(evidence.rank, evidence)
+        if other is not evidence:
+            raise two_of_one_rank(_rank(evidence), other.source, evidence.source)
+    return list(by_rank.values())
+
+
+def _rank(evidence: RankEvidence) -> int:
+    return evidence.rank or 0

@@ -1,0 +1,80 @@
+"""Spread work over an executor, and outlive the workers that die of it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
+from contextlib import AbstractContextManager
+from typing import TypeVar
+
+Job = TypeVar("Job")
+Result = TypeVar("Result")
+
+OpenExecutor = Callable[[], AbstractContextManager[Executor]]
+
+
+def spread(
+    work: Callable[[Job], Result],
+    jobs: Iterable[Job],
+    open_executor: OpenExecutor,
+    in_flight: int,
+    give_up: Callable[[Job, str], Result],
+) -> Iterator[Result]:
+    """Yield what `work` makes of each job, as it is done.
+
+    A worker that dies takes the pool of its process with it, and with it jobs that did no harm.
+    These are tried once more, each alone in a new pool, so that only the guilty one fails again.
+
+    Args:
+        work: a function that executors can send elsewhere, of one job.
+        jobs: taken as they are needed.
+        open_executor: opens a pool; called again after it broke.
+        in_flight: how many jobs the executor holds at once.
+        give_up: makes the result of a job that failed twice, given why.
+    """
+    waiting = deque(jobs)
+    suspects: list[Job] = []
+    while waiting:
+        with open_executor() as executor:
+            suspects += yield from _run(work, waiting, executor, in_flight)
+    for job in suspects:
+        try:
+            with open_executor() as executor:
+                result = executor.submit(work, job).result()
+        except Exception as error:
+            result = give_up(job, _reason(error))
+        yield result
+
+
+def _run(
+    work: Callable[[Job], Result], waiting: deque[Job], executor: Executor, in_flight: int
+) -> Generator[Result, None, list[Job]]:
+    """Run jobs until none waits or the pool breaks; return those that did not come through."""
+    running: dict[Future[Result], Job] = {}
+    suspects: list[Job] = []
+    healthy = True
+    while running or (waiting and healthy):
+        while waiting and healthy and len(running) < in_flight:
+            job = waiting.popleft()
+            try:
+                running[executor.submit(work, job)] = job
+            except Exception:
+                suspects.append(job)
+                healthy = False
+        for future in wait(running, return_when=FIRST_COMPLETED).done:
+            job = running.pop(future)
+            error = future.exception()
+            if error is None:
+                yield future.result()
+            else:
+                suspects.append(job)
+                healthy = healthy and not isinstance(error, BrokenExecutor)
+    return suspects
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, BrokenExecutor):
+        return "its worker process died twice, killed or out of memory"
+    text = str(error).strip().partition("\n")[0][:200].rstrip(".")
+    return f"its worker failed twice with {type(error).__name__}" + (f" ({text})" if text else "")

@@ -1,0 +1,166 @@
+"""A report as pandas DataFrames.
+
+>>> import fp8verify
+>>> frames = fp8verify.inspect("traces/fp8_rowwise_gw_hp").to_pandas()
+>>> frames.gemms.groupby(["leg", "precision"])["kernels"].sum()
+leg    precision
+dgrad  fp8          45
+fprop  fp8          45
+wgrad  bf16         45
+Name: kernels, dtype: int64
+>>> frames.layers.state.unique().tolist()
+['fp8']
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fp8verify.errors import UsageError
+from fp8verify.model import KernelRow, Precision, Report, Role
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# The columns of each frame; `rank` is the rank's number everywhere, None where it is not known.
+COLUMNS: dict[str, dict[str, str]] = {
+    "kernels": {
+        "rank": "rank",
+        "name": "name of the kernel",
+        "role": "gemm, grouped_gemm, attention, cast_quantize, communication and so on",
+        "precision": "class of the operands: fp8, mxfp8, bf16 and so on, or unknown",
+        "library": "library that the name belongs to",
+        "op": "operator that launched it, None if not known",
+        "leg": "fprop, dgrad, wgrad, backward, recompute or unknown; None for what is no GEMM",
+        "dims": "input shapes of the operator, None if not recorded",
+        "shape": "batch, m, n, k of a GEMM, None if not known",
+        "kernels": "how often it was launched",
+        "time_us": "time of all launches in µs",
+        "tflops": "10^12 operations a second, None if not known",
+        "percent_of_peak": "that, in percent of the GPU's dense peak, None if not known",
+        "decided_by": "what told the precision: the name, the operator or both",
+        "reason": "why it is what it is",
+    },
+    "gemms": {
+        "rank": "rank",
+        "name": "name of the kernel",
+        "precision": "class of the operands",
+        "is_fp8": "whether it counts into the FP8 share",
+        "leg": "fprop, dgrad, wgrad, backward, recompute or unknown",
+        "op": "operator that launched it, None if not known",
+        "shape": "batch, m, n, k, None if not known",
+        "kernels": "how often it was launched",
+        "time_us": "time of all launches in µs",
+        "tflops": "10^12 operations a second, None if not known",
+        "percent_of_peak": "that, in percent of the GPU's dense peak, None if not known",
+    },
+    "steps": {
+        "rank": "rank",
+        "step": "the profiler's number of the training step",
+        "fp8_share_of_time": "FP8 share of the step's GEMM time, None without GEMMs",
+        "gemm_us": "GEMM time in µs",
+        "cpu_us": "duration on the CPU in µs",
+        "gpu_us": "duration on the GPU in µs, None if it launched no kernel",
+    },
+    "layers": {
+        "rank": "rank",
+        "layer": "name of the linear module in the model",
+        "state": "fp8, fp8_emulated, fp8_module_off, fp4 or high_precision",
+    },
+    "ranks": {
+        "rank": "rank",
+        "source": "file of its trace",
+        "verdict": "its own verdict",
+        "reason": "and why",
+        "fp8_share_of_time": "FP8 share of GEMM time, None without GEMMs",
+        "gemm_us": "GEMM time in µs",
+        "gpu_us": "time of all kernels in µs",
+        "kernels": "how many kernels its trace holds",
+    },
+}
+
+
+class Frames(NamedTuple):
+    """One DataFrame for each kind of row; `COLUMNS` says what their columns are."""
+
+    kernels: pd.DataFrame
+    gemms: pd.DataFrame
+    steps: pd.DataFrame
+    layers: pd.DataFrame
+    ranks: pd.DataFrame
+
+
+def to_frames(report: Report) -> Frames:
+    """Lay a report out as DataFrames; kernels are in kinds, one row for each and rank.
+
+    Raises:
+        UsageError: pandas is not installed.
+    """
+    try:
+        import pandas as pd
+    except ImportError:
+        raise UsageError(
+            "to_pandas() needs a package that is not installed: pandas.",
+            "pip install 'fp8verify[pandas]', or use the report's own rows.",
+        ) from None
+    rows: dict[str, Iterable[tuple[Any, ...]]] = {
+        "kernels": _kernels(report),
+        "gemms": _gemms(report),
+        "steps": _steps(report),
+        "layers": _layers(report),
+        "ranks": _ranks(report),
+    }
+    return Frames(
+        **{
+            name: pd.DataFrame(list(found), columns=[*COLUMNS[name]])
+            for name, found in rows.items()
+        }
+    )
+
+
+def _rows(report: Report) -> Iterator[tuple[int | None, KernelRow]]:
+    return ((rank.rank, row) for rank in report.ranks for row in rank.kernels)
+
+
+def _kernels(report: Report) -> Iterator[tuple[Any, ...]]:
+    fields = [*COLUMNS["kernels"]][1:]
+    for rank, row in _rows(report):
+        yield (rank, *(getattr(row, field) for field in fields))
+
+
+def _gemms(report: Report) -> Iterator[tuple[Any, ...]]:
+    fields = [*COLUMNS["gemms"]][4:]
+    for rank, row in _rows(report):
+        if Role(row.role).is_gemm:
+            fp8 = Precision(row.precision).is_fp8
+            yield (rank, row.name, row.precision, fp8, *(getattr(row, field) for field in fields))
+
+
+def _steps(report: Report) -> Iterator[tuple[Any, ...]]:
+    for rank in report.ranks:
+        for step in rank.steps:
+            gemm = step.gemm
+            share, total = gemm.fp8_share_of_time, sum(gemm.time_us.values())
+            yield rank.rank, step.step, share, total, step.duration_us, step.gpu_us
+
+
+def _layers(report: Report) -> Iterator[tuple[Any, ...]]:
+    for rank in report.ranks:
+        for state, names in (rank.modules.names if rank.modules else {}).items():
+            for name in names:
+                yield rank.rank, name, state
+
+
+def _ranks(report: Report) -> Iterator[tuple[Any, ...]]:
+    for rank in report.ranks:
+        yield (
+            rank.rank,
+            rank.source,
+            rank.verdict.value,
+            rank.reason,
+            rank.gemm.fp8_share_of_time,
+            sum(rank.gemm.time_us.values()),
+            sum(rank.gpu_time_us.values()),
+            rank.health.kernels,
+        )

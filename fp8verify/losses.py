@@ -1,0 +1,139 @@
+"""The training loss in a log: a table of the lines that frameworks print, and the scan."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from fp8verify.errors import UsageError
+
+MAX_POINTS = 1_000_000
+_MAX_LINE = 4096
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+_NUMBER = r"(?:[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|(?i:[-+]?(?:nan|inf)\b))"
+
+
+class LossPattern(NamedTuple):
+    """A line that gives a loss: named group `loss`, and `step` where the line says it.
+
+    `epoch` and `total` (steps an epoch) make a step that counts within an epoch run on.
+    """
+
+    framework: str
+    pattern: re.Pattern[str]
+    evidence: str
+
+
+class LossSeries(NamedTuple):
+    """Loss by step. `counted` says that no line gives its step: the lines themselves count."""
+
+    framework: str
+    points: dict[int, float]
+    counted: bool
+
+
+def _row(framework: str, pattern: str, evidence: str) -> LossPattern:
+    return LossPattern(framework, re.compile(pattern.replace("NUM", _NUMBER)), evidence)
+
+
+# The first row that a log has a line of reads all of it, so that no loss counts twice.
+PATTERNS: tuple[LossPattern, ...] = (
+    _row(
+        "KempnerForge",
+        r"\[step (?P<step>\d+)\] loss=(?P<loss>NUM)",
+        "kempnerforge/metrics/logger.py, format_metrics",
+    ),
+    _row(
+        "torchtitan",
+        r"\bstep: +(?P<step>\d+) +loss: +(?P<loss>NUM)",
+        "torchtitan/components/metrics.py, MetricsProcessor.log",
+    ),
+    _row(
+        "Megatron-LM",
+        r"\biteration +(?P<step>\d+)/ *\d+ \|.{0,600}?\blm loss: (?P<loss>NUM)",
+        "megatron/training/training.py, training_log",
+    ),
+    _row(
+        "Lightning",
+        r"\bEpoch (?P<epoch>\d+):.{0,80}?\b(?P<step>\d+)/(?P<total>\d+) \[.{0,300}?"
+        r"\b(?:train[_/])?loss(?:_step)?=(?P<loss>NUM)",
+        "lightning/pytorch/callbacks/progress/tqdm_progress.py; the name is the module's log()",
+    ),
+    _row(
+        "nanoGPT",
+        r"\biter (?P<step>\d+): loss (?P<loss>NUM)",
+        "nanoGPT/train.py:323",
+    ),
+    _row(
+        "Hugging Face Trainer",
+        r"\{'loss': '?(?P<loss>NUM)'?, '(?:grad_norm|learning_rate)'",
+        "transformers/trainer_callback.py, PrinterCallback; it prints no step",
+    ),
+    _row(
+        "a plain loop",
+        r"\bstep[ :=]*(?P<step>\d+)(?:/\d+)?[\s,|:-]+(?:train[_ ]?)?loss[ :=]+(?P<loss>NUM)",
+        "examples/train_gpt.py, llm.c/train_gpt2.py, modded-nanogpt",
+    ),
+)
+
+
+def compile_loss_regex(text: str) -> LossPattern:
+    """Make a pattern of a user's own, with a named group `loss` and, if it can, `step`.
+
+    Raises:
+        UsageError: it is no regular expression, or has no group `loss`.
+    """
+    hint = r"Pass for instance --loss-regex 'step (?P<step>\d+).*loss (?P<loss>[\d.]+)'."
+    try:
+        pattern = re.compile(text)
+    except re.error as error:
+        raise UsageError(f"--loss-regex is no regular expression: {error}", hint) from None
+    if "loss" not in pattern.groupindex:
+        raise UsageError("--loss-regex has no group named loss", hint)
+    return LossPattern("--loss-regex", pattern, "the command line")
+
+
+def scan_losses(
+    lines: Iterable[str], patterns: tuple[LossPattern, ...] = PATTERNS
+) -> LossSeries | None:
+    """Return the loss by step of the first pattern that matches any line; None where none does.
+
+    Steps said twice, as after a restart or by several ranks, keep their last value. Values that
+    are no number count as NaN.
+    """
+    chosen: LossPattern | None = None
+    points: dict[int, float] = {}
+    counted = False
+    for raw in lines:
+        if "loss" not in raw[:_MAX_LINE].lower() and patterns is PATTERNS:
+            continue
+        line = _ANSI.sub("", raw[:_MAX_LINE])
+        for pattern in patterns if chosen is None else (chosen,):
+            match = pattern.pattern.search(line)
+            if match is None:
+                continue
+            chosen = pattern
+            step = _step(match)
+            counted = counted or step is None
+            if len(points) < MAX_POINTS:
+                points[len(points) + 1 if step is None else step] = _value(match["loss"])
+            break
+    return None if chosen is None else LossSeries(chosen.framework, points, counted)
+
+
+def _step(match: re.Match[str]) -> int | None:
+    groups = match.groupdict()
+    try:
+        step = int(groups.get("step") or "")
+        return step + int(groups.get("epoch") or 0) * int(groups.get("total") or 0)
+    except ValueError:
+        return None
+
+
+def _value(text: str | None) -> float:
+    try:
+        return float((text or "").replace(",", ""))
+    except ValueError:
+        return math.nan

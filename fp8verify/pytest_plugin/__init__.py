@@ -1,0 +1,199 @@
+"""Assert in pytest that a training ran in FP8.
+
+    @pytest.mark.fp8(min_share=0.9, forbid_legs=["wgrad"], layers="layers.*")
+    def test_the_recipe(fp8_run):
+        fp8_run("train.py", "--precision", "fp8", steps="5-7")
+
+    def test_the_nightly_capture(fp8_report):
+        assert_fp8_active(fp8_report("captures/nightly"), min_share=0.8)
+
+The plugin imports fp8verify's machinery when a test asks for it, and never torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Generator
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from fp8verify.assertions import (
+        assert_fp8_active,
+        assert_gemm_precision,
+        assert_no_regression,
+    )
+    from fp8verify.model import Report
+    from fp8verify.pytest_plugin.desk import Desk
+
+__all__ = [
+    "assert_fp8_active",
+    "assert_gemm_precision",
+    "assert_no_regression",
+    "fp8_report",
+    "fp8_run",
+]
+MARK = "fp8"
+_MARK_HELP = (
+    "fp8(min_share=F, forbid_legs=[...], layers=PATTERN): every report that the test obtains must "
+    "show FP8: on min_share of GEMM time, with no high-precision GEMM in forbid_legs, and with "
+    "every linear layer that matches layers converted. A test that asks for none judges "
+    "--fp8-trace."
+)
+CURRENT = pytest.StashKey[pytest.Item]()
+_desk = pytest.StashKey["Desk"]()
+
+
+class InspectTrace(Protocol):
+    """What the fixture `fp8_report` is: `inspect` with the share as a keyword."""
+
+    def __call__(
+        self,
+        path: str | Path | None = None,
+        *,
+        log: str | Path | None = None,
+        min_share: float | None = None,
+    ) -> Report:
+        """Inspect a trace, a folder of ranks or a capture; without a path, --fp8-trace."""
+
+
+class RunTraining(Protocol):
+    """What the fixture `fp8_run` is: `fp8verify run` on a script."""
+
+    def __call__(
+        self,
+        *command: str | Path,
+        steps: str = "2-4",
+        timeout: float = 900.0,
+        min_share: float | None = None,
+    ) -> Report:
+        """Run a script or program under a window of steps and return the report on it."""
+
+
+def __getattr__(name: str) -> Any:
+    if not name.startswith("assert_") or name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module("fp8verify.assertions"), name)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options of the group fp8verify."""
+    group = parser.getgroup("fp8verify", "FP8 training")
+    group.addoption(
+        "--fp8-trace",
+        metavar="PATH",
+        type=_place,
+        help="Trace, folder of ranks or capture that fp8_report() and tests marked fp8 judge.",
+    )
+    group.addoption(
+        "--fp8-min-share",
+        metavar="F",
+        type=_share,
+        default=0.5,
+        help="FP8 share of GEMM time that is asked for where a test does not say (0.5 or 50%%).",
+    )
+    group.addoption(
+        "--fp8-baseline",
+        metavar="FILE",
+        type=_place,
+        help="State of `fp8verify inspect --save-baseline` below which no test marked fp8 may "
+        "fall.",
+    )
+
+
+def _place(text: str) -> str:
+    """Make a path absolute here: the workers of xdist may run elsewhere."""
+    return text if "://" in text else os.path.abspath(text)  # noqa: PTH100 - pathlib eats ://
+
+
+def _share(text: str) -> float:
+    from fp8verify.shares import parse_share
+
+    try:
+        return parse_share(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the marker."""
+    config.addinivalue_line("markers", _MARK_HELP)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Remember which test runs, and skip a marked one where there is nothing to judge."""
+    item.config.stash[CURRENT] = item
+    if item.get_closest_marker(MARK) is not None:
+        desk_of(item.config).prepare(item)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Hold what a marked test obtained against its mark, once the test itself has passed."""
+    __tracebackhide__ = True
+    outcome = yield
+    if item.get_closest_marker(MARK) is not None:
+        desk_of(item.config).judge(item)
+    return outcome
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """List the verdicts that tests obtained, those of xdist's workers too."""
+    found = {
+        (report.nodeid, value)
+        for reports in terminalreporter.stats.values()
+        for report in reports
+        for name, value in getattr(report, "user_properties", ())
+        if name == "fp8verify"
+    }
+    if found:
+        terminalreporter.section("fp8verify")
+        for nodeid, value in sorted(found):
+            terminalreporter.line(f"{value}  {nodeid}")
+
+
+def desk_of(config: pytest.Config) -> Desk:
+    """Return the desk of this session, made when it is first needed."""
+    if _desk not in config.stash:
+        from fp8verify.pytest_plugin.desk import Desk
+
+        config.stash[_desk] = Desk(config)
+    return config.stash[_desk]
+
+
+@pytest.fixture(scope="session")
+def fp8_report(pytestconfig: pytest.Config) -> InspectTrace:
+    """Inspect a trace, a folder of ranks or a capture of `fp8verify run`, and return its report."""
+    return desk_of(pytestconfig).inspect
+
+
+@pytest.fixture
+def fp8_run(pytestconfig: pytest.Config, tmp_path: Path) -> RunTraining:
+    """Run a training script in a subprocess, record a window of its steps, return the report.
+
+    Skips where no NVIDIA GPU or no torch is. A script that fails fails the test.
+    """
+    from fp8verify.pytest_plugin import running
+
+    reason = running.why_not()
+    if reason is not None:
+        pytest.skip(reason)
+
+    def run(
+        *command: str | Path,
+        steps: str = "2-4",
+        timeout: float = 900.0,
+        min_share: float | None = None,
+    ) -> Report:
+        __tracebackhide__ = True
+        desk = desk_of(pytestconfig)
+        share = desk.min_share if min_share is None else min_share
+        return desk.note(running.run(command, tmp_path, steps, timeout, share))
+
+    return run

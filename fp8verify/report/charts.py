@@ -1,0 +1,96 @@
+"""Geometry of the page's pictures: shares to bar segments, buckets to SVG paths."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from fp8verify.model import Precision, TimelineReport
+
+# User units; the pictures are stretched to the width there is.
+BAR_WIDTH = 1000
+TIMELINE_HEIGHT = 60
+
+
+class Segment(NamedTuple):
+    """A part of a bar; `kind` is the CSS class that colours it."""
+
+    kind: str
+    x: float
+    width: float
+
+
+class Band(NamedTuple):
+    """All parts of one kind in a timeline, as the path of an SVG."""
+
+    kind: str
+    path: str
+
+
+class StepMark(NamedTuple):
+    """Where a step begins in a timeline, in user units."""
+
+    label: str
+    x: float
+
+
+class Timeline(NamedTuple):
+    """The picture of one trace's GPU time."""
+
+    width: int
+    bands: list[Band]
+    marks: list[StepMark]
+    millis: float
+
+
+def kind_of(precision: str) -> str:
+    """Return the CSS class of a precision class."""
+    found = Precision(precision)
+    if found.is_fp8:
+        return "fp8"
+    if found is Precision.UNKNOWN:
+        return "unknown"
+    return "low" if found in (Precision.FP4, Precision.INT8) else "high"
+
+
+def segments(parts: Iterable[tuple[str, float]], total: float) -> list[Segment]:
+    """Lay parts (kind, amount) side by side in a bar whose whole width stands for `total`."""
+    found, x = [], 0.0
+    for kind, amount in parts:
+        width = BAR_WIDTH * amount / total if total > 0 else 0.0
+        if width > 0:
+            found.append(Segment(kind, round(x, 2), round(width, 2)))
+        x += width
+    return found
+
+
+def timeline(report: TimelineReport) -> Timeline:
+    """Draw the buckets of a trace as columns, GEMMs at the bottom."""
+    rows = (
+        ("fp8", report.fp8_us),
+        ("high", report.other_precision_us),
+        ("unknown", report.unknown_precision_us),
+        ("rest", report.rest_us),
+    )
+    count = len(report.fp8_us)
+    tallest = max(
+        (sum(column) for column in zip(*(row for _, row in rows), strict=True)), default=0
+    )
+    scale = TIMELINE_HEIGHT / max(report.bucket_us, tallest)
+    below = [0.0] * count
+    bands = []
+    for kind, times in rows:
+        bands.append(Band(kind, _path(times, below, scale)))
+        below = [low + us * scale for low, us in zip(below, times, strict=True)]
+    span = count * report.bucket_us
+    marks = [StepMark(f"step {n}", round(count * begin / span, 2)) for n, begin, _ in report.steps]
+    return Timeline(count, [band for band in bands if band.path], marks, span / 1000)
+
+
+def _path(times: Sequence[float], below: Sequence[float], scale: float) -> str:
+    """Return one rectangle for each bucket that has time."""
+    return "".join(
+        f"M{x} {TIMELINE_HEIGHT - low:.1f}h1v-{us * scale:.1f}h-1z"
+        for x, (us, low) in enumerate(zip(times, below, strict=True))
+        if us * scale >= 0.05
+    )

@@ -1,0 +1,56 @@
+"""The report as GitHub Actions annotations: one workflow command a line.
+
+Source: "Workflow commands for GitHub Actions", docs.github.com; actions/runner 2.x escapes data
+and properties as `_command` does.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from fp8verify.model import Finding, Report, Severity, Verdict
+from fp8verify.report.escape import printable
+
+# GitHub shows ten annotations of each kind for a step; one is the verdict's.
+_SHOWN = 9
+_LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "notice"}
+
+
+def to_github(report: Report) -> str:
+    """Render the verdict and the findings as annotations."""
+    return "".join(f"{line}\n" for line in _lines(report))
+
+
+def _lines(report: Report) -> Iterator[str]:
+    yield _command(_level(report), f"FP8 {report.verdict.value}", f"{report.reason}.")
+    by_severity: dict[Severity, list[Finding]] = defaultdict(list)
+    for finding in report.findings:
+        by_severity[finding.severity].append(finding)
+    for severity, level in _LEVELS.items():
+        found = by_severity[severity]
+        for finding in found[:_SHOWN]:
+            yield _command(level, f"FP8 {finding.code}", _text(finding))
+        if len(found) > _SHOWN:
+            yield f"{len(found) - _SHOWN} more findings of severity {severity.value}"
+
+
+def _text(finding: Finding) -> str:
+    return f"{finding.message}\n{finding.hint}" if finding.hint else finding.message
+
+
+def _level(report: Report) -> str:
+    """An error is what stops the job; a verdict that does not may still deserve a look."""
+    if report.exit_code:
+        return "error"
+    return "notice" if report.verdict is Verdict.ACTIVE else "warning"
+
+
+def _command(level: str, title: str, message: str) -> str:
+    name = _escape(printable(title)).replace(":", "%3A").replace(",", "%2C")
+    lines = "\n".join(map(printable, message.split("\n")))
+    return f"::{level} title={name}::{_escape(lines)}"
+
+
+def _escape(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")

@@ -1,0 +1,60 @@
+"""The report as JUnit XML, which CI servers show as tests: the run, and each of its ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from xml.etree import ElementTree as Xml
+
+from fp8verify.model import RankReport, Report, Verdict
+from fp8verify.report.escape import printable
+from fp8verify.report.tables import gravest_first, percent, rank_label
+
+
+def to_junit(report: Report) -> str:
+    """Render the report; something fails in it exactly if its exit code is not 0.
+
+    A rank that cannot be judged is an error, as a test that could not run; the others that are not
+    ACTIVE are failures.
+    """
+    cases = list(_cases(report))
+    suite = Xml.Element("testsuite", name="fp8verify", tests=str(len(cases)))
+    for kind, attribute in (("failure", "failures"), ("error", "errors")):
+        suite.set(attribute, str(sum(case.find(kind) is not None for case in cases)))
+    suite.extend(cases)
+    root = Xml.Element("testsuites")
+    root.append(suite)
+    Xml.indent(root)
+    return '<?xml version="1.0" encoding="utf-8"?>\n' + Xml.tostring(root, "unicode") + "\n"
+
+
+def _cases(report: Report) -> Iterator[Xml.Element]:
+    failed = report.exit_code != 0
+    yield _case("run", report.verdict, report.reason, _findings(report), failed=failed)
+    if len(report.ranks) > 1:
+        for rank in report.ranks:
+            told = f"{percent(rank.gemm.fp8_share_of_time)} of GEMM time in FP8: {rank.source}"
+            failed_too = failed and rank.verdict is not Verdict.ACTIVE
+            yield _case(_name(rank), rank.verdict, rank.reason, told, failed=failed_too)
+
+
+def _name(rank: RankReport) -> str:
+    return printable(rank_label(rank))
+
+
+def _case(name: str, verdict: Verdict, reason: str, told: str, *, failed: bool) -> Xml.Element:
+    case = Xml.Element("testcase", classname="fp8verify", name=name, time="0")
+    head = printable(f"FP8 {verdict.value}: {reason}")
+    text = "\n".join(map(printable, told.split("\n")))
+    if failed:
+        kind = "error" if verdict is Verdict.INCONCLUSIVE else "failure"
+        Xml.SubElement(case, kind, type=verdict.value, message=head).text = text
+    else:
+        Xml.SubElement(case, "system-out").text = f"{head}\n{text}"
+    return case
+
+
+def _findings(report: Report) -> str:
+    return "\n".join(
+        f"{finding.severity.value} [{finding.code}] {finding.message}\n    {finding.hint}".rstrip()
+        for finding in gravest_first(report.findings)
+    )

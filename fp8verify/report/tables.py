@@ -1,0 +1,111 @@
+"""The figures of a report in the order in which every form shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from fp8verify.model import (
+    Finding,
+    GemmSummary,
+    KernelRow,
+    Precision,
+    RankReport,
+    Report,
+    Role,
+    Severity,
+)
+
+
+class PrecisionRow(NamedTuple):
+    """GEMM time in µs of one precision class; `tflops` is None unless shapes cover all of it."""
+
+    precision: str
+    kernels: int
+    time_us: float
+    share: float
+    tflops: float | None
+
+
+def precision_rows(gemm: GemmSummary) -> list[PrecisionRow]:
+    """Return the precision classes that ran, the most time first."""
+    total = sum(gemm.time_us.values())
+    rows = [
+        PrecisionRow(name, count, time_us, time_us / total if total else 0.0, _tflops(gemm, name))
+        for name, time_us in gemm.time_us.items()
+        if (count := gemm.kernels[name])
+    ]
+    return sorted(rows, key=lambda row: -row.time_us)
+
+
+def _tflops(gemm: GemmSummary, name: str) -> float | None:
+    if gemm.flops is None or gemm.flops_coverage < 1 or not gemm.time_us[name]:
+        return None
+    return gemm.flops[name] / gemm.time_us[name] / 1e6
+
+
+def fp8_share(time_us: dict[str, float]) -> float | None:
+    """Return the FP8 share of times by precision class, None where there is no time."""
+    total = sum(time_us.values())
+    fp8 = sum(us for name, us in time_us.items() if Precision(name).is_fp8)
+    return fp8 / total if total else None
+
+
+def merge_kernels(report: Report) -> list[KernelRow]:
+    """Return the kernels of all ranks by time, those alike in name, operator and leg added up."""
+    merged: dict[tuple[str, str, str | None, str | None], KernelRow] = {}
+    for row in (row for rank in report.ranks for row in rank.kernels):
+        key = (row.name, row.precision, row.leg, row.op)
+        known = merged.get(key)
+        merged[key] = row if known is None else _added(known, row)
+    return sorted(merged.values(), key=lambda row: -row.time_us)
+
+
+def _added(first: KernelRow, second: KernelRow) -> KernelRow:
+    """Add launches of perhaps other shapes: rates are weighted by time, which is exact."""
+    return replace(
+        first,
+        time_us=first.time_us + second.time_us,
+        kernels=first.kernels + second.kernels,
+        dims=first.dims if first.dims == second.dims else None,
+        shape=first.shape if first.shape == second.shape else None,
+        tflops=_weighted(first, second, first.tflops, second.tflops),
+        percent_of_peak=_weighted(first, second, first.percent_of_peak, second.percent_of_peak),
+    )
+
+
+def _weighted(
+    first: KernelRow, second: KernelRow, rate: float | None, other: float | None
+) -> float | None:
+    """Average two rates over the times of their rows; None unless both are known."""
+    time_us = first.time_us + second.time_us
+    if rate is None or other is None or not time_us:
+        return None
+    return round((rate * first.time_us + other * second.time_us) / time_us, 1)
+
+
+def gemm_kernels(report: Report) -> list[KernelRow]:
+    """Return the GEMM kernels of `merge_kernels`."""
+    return [row for row in merge_kernels(report) if Role(row.role).is_gemm]
+
+
+def gravest_first(findings: Iterable[Finding]) -> list[Finding]:
+    """Return the findings by severity, in their order otherwise."""
+    return sorted(findings, key=lambda finding: list(Severity).index(finding.severity))
+
+
+def rank_label(rank: RankReport) -> str:
+    """How a rank is called: by its number, else by its file."""
+    return rank.source if rank.rank is None else f"rank {rank.rank}"
+
+
+def percent(share: float | None) -> str:
+    """Return a share as "93.1%", or "-" for None."""
+    return "-" if share is None else f"{share:.1%}"
+
+
+def millis(time_us: float) -> str:
+    """Return microseconds as milliseconds with two decimals."""
+    return f"{time_us / 1000:.2f}"

@@ -1,0 +1,104 @@
+"""Read the step counters that training frameworks keep, to name steps as the user knows them.
+
+Nothing is patched: the object that counts is found among the live ones when a window begins.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import weakref
+from typing import Any, NamedTuple
+
+
+class Counter(NamedTuple):
+    """Where a framework counts completed optimizer steps: module, class, attribute path.
+
+    All of them add one after the optimizer's step, so its hook reads one less than the step's
+    number: transformers/trainer.py `state.global_step += 1` (5.23); lightning/pytorch/trainer/
+    trainer.py `global_step`, which adds up several optimizers (2.6); deepspeed/runtime/engine.py
+    `_take_model_step` (0.19), which adds steps that it skips for an overflow.
+    """
+
+    framework: str
+    module: str
+    cls: str
+    path: str
+
+
+COUNTERS = (
+    Counter("transformers", "transformers.trainer", "Trainer", "state.global_step"),
+    Counter("lightning", "lightning.pytorch.trainer.trainer", "Trainer", "global_step"),
+    Counter("lightning", "pytorch_lightning.trainer.trainer", "Trainer", "global_step"),
+    Counter("deepspeed", "deepspeed.runtime.engine", "DeepSpeedEngine", "global_steps"),
+)
+
+
+class _Watched:
+    """One live counter: what it read before the window, and at its first and last step."""
+
+    def __init__(self, counter: Counter, owner: Any) -> None:
+        self.counter = counter
+        self.owner = weakref.ref(owner)
+        self.before = _read(owner, counter.path)
+        self.first: int | None = None
+        self.last: int | None = None
+
+    def look(self) -> None:
+        value = _read(self.owner(), self.counter.path)
+        if self.first is None:
+            self.first = value
+        self.last = value
+
+    @property
+    def moved(self) -> bool:
+        return self.last is not None and self.before is not None and self.last > self.before
+
+
+class FrameworkSteps:
+    """The framework's numbers of the steps of one window."""
+
+    def __init__(self) -> None:
+        self._watched = [_Watched(counter, owner) for counter, owner in _live_counters()]
+
+    def look(self) -> None:
+        """Read the counters, from the hook of an optimizer, at the end of a step."""
+        for watched in self._watched:
+            watched.look()
+
+    def result(self) -> dict[str, Any] | None:
+        """Return the framework and its numbers of the window's first and last step, if known."""
+        moved = [watched for watched in self._watched if watched.moved]
+        for watched in moved or self._watched[:1]:
+            if watched.first is not None and watched.last is not None:
+                return {
+                    "name": watched.counter.framework,
+                    "counter": watched.counter.path.rpartition(".")[2],
+                    "first": watched.first + 1,
+                    "last": watched.last + 1,
+                }
+        return None
+
+
+def _live_counters() -> list[tuple[Counter, Any]]:
+    classes = [
+        (counter, cls)
+        for counter in COUNTERS
+        if isinstance(cls := getattr(sys.modules.get(counter.module), counter.cls, None), type)
+    ]
+    if not classes:
+        return []
+    # type(), not isinstance(): a lazy proxy would be woken by being asked for its __class__.
+    found = [
+        (counter, item)
+        for item in gc.get_objects()
+        for counter, cls in classes
+        if issubclass(type(item), cls)
+    ]
+    return sorted(found, key=lambda pair: COUNTERS.index(pair[0]))
+
+
+def _read(owner: Any, path: str) -> int | None:
+    for name in path.split("."):
+        owner = getattr(owner, name, None)
+    return owner if isinstance(owner, int) else None

@@ -1,0 +1,94 @@
+"""Name the layer of every GEMM in the trace: `run --layers`.
+
+Hooks on the linear modules open a `record_function("fp8verify:NAME")` around each forward pass.
+torch.compile ignores hooks that come after it, so a compiled model runs the step after the windows
+eagerly, into a trace of its own.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import record_function
+
+from .session import Session
+
+PREFIX = "fp8verify:"
+
+
+class LayerNames:
+    """Hooks on modules, by name; as short-lived as the steps that they name."""
+
+    def __init__(self, modules: Sequence[tuple[str, Any]]) -> None:
+        self._open: list[Any] = []
+        self._handles: list[Any] = []
+        self._stance: Any = None
+        for name, module in modules:
+            self._handles.append(module.register_forward_pre_hook(self._opener(name)))
+            self._handles.append(module.register_forward_hook(self._close, always_call=True))
+
+    def force_eager(self) -> None:
+        """Let compiled code run eagerly until `remove`, keeping what was compiled.
+
+        Raises:
+            AttributeError: torch is older than 2.6.
+            RuntimeError: called from compiled code.
+        """
+        self._stance = torch.compiler.set_stance("force_eager")
+        self._stance.__enter__()
+
+    def remove(self) -> None:
+        """Take the hooks off and let compiled code run as before."""
+        for handle in self._handles:
+            handle.remove()
+        if self._stance is not None:
+            self._stance.__exit__(None, None, None)
+            self._stance = None
+
+    def _opener(self, name: str) -> Any:
+        def fp8verify_name_layer(*_: Any) -> None:
+            annotation = record_function(f"{PREFIX}{name}")
+            annotation.__enter__()
+            self._open.append(annotation)
+
+        return fp8verify_name_layer
+
+    def _close(self, *_: Any) -> None:
+        # Without an error in between, calls of modules nest.
+        with suppress(IndexError):
+            self._open.pop().__exit__(None, None, None)
+
+
+class NamingStep:
+    """The eager step that names the layers of a compiled model, with a trace of its own."""
+
+    def __init__(self, session: Session, modules: Sequence[tuple[str, Any]]) -> None:
+        self._session = session
+        self._names = LayerNames(modules)
+
+    def begin(self, step: int, metadata: dict[str, Any]) -> None:
+        """Let `step` run eagerly and record it."""
+        self._names.force_eager()
+        self._session.start(metadata)
+        self._session.begin_step(step)
+
+    def end(self, path: Path | None) -> None:
+        """Go back to compiled code; keep the trace at `path`, or nowhere."""
+        self._names.remove()
+        if not self._session.on_its_thread:
+            self._session.drop()
+        elif self._session.state == "recording":
+            self._session.stop()
+            if path is not None:
+                self._session.export(path)
+
+
+def compiles() -> bool:
+    """Return whether torch.compile has compiled anything in this process."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    return utils is not None and utils.counters["frames"]["ok"] > 0

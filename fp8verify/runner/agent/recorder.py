@@ -1,0 +1,242 @@
+"""Open and close the windows of one process, and write down what became of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from .census import linear_modules, take_census
+from .clock import Clock
+from .frameworks import FrameworkSteps
+from .guard import ProfilerGuard
+from .layers import LayerNames, NamingStep, compiles
+from .process import is_selected
+from .record import Record
+from .session import Session, gpu_finishes_within
+from .windows import Plan
+
+EXIT_PATIENCE_S = 10.0
+
+
+class Recorder:
+    """The profiler's side of the observer: what to do after which step.
+
+    `optimizers` returns the live ones; their parameters tell which modules are trained.
+    """
+
+    def __init__(
+        self,
+        config: dict[str, Any],
+        clock: Clock,
+        guard: ProfilerGuard,
+        optimizers: Callable[[], list[Any]],
+    ) -> None:
+        later = config["later"]
+        self.plan = Plan(config["windows"], later["steps"] if later else 0)
+        self.record = Record(config, clock)
+        self._config = config
+        self._clock = clock
+        self._guard = guard
+        self._optimizers = optimizers
+        self._session: Session | None = None
+        self._window = 0
+        self._framework: FrameworkSteps | None = None
+        self._layers: LayerNames | None = None
+        self._layers_wanted = bool(config["layers"])
+        self._naming: NamingStep | None = None
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a profiler of ours exists."""
+        return self._session is not None
+
+    @property
+    def is_recording(self) -> bool:
+        """Whether a window is open."""
+        return self._session is not None and self._session.state == "recording"
+
+    def after(self, step: int) -> None:
+        """Do what is due when `step` steps are complete; 0 is the earliest moment."""
+        if step == 1:
+            self._begin()
+        self._end_naming(keep=True)
+        if self._framework is not None:
+            self._framework.look()
+        if self._later_is_due(step):
+            self.record.place_later(*self.plan.place_later(step))
+        actions = {"stop": self._stop, "prepare": self._prepare, "start": self._start}
+        for what, window in self.plan.after(step):
+            actions[what](window)
+        if self.is_recording and self._session is not None:
+            self._session.begin_step(step + 1)
+        elif step and not self.plan.finished(step):
+            self.record.write_if_stale()
+
+    def give_way(self) -> None:
+        """Leave the profiler to the script's own, which is about to start."""
+        self._end_naming(keep=False)
+        session = self._session
+        if session is None:
+            return
+        if session.state == "recording" and session.on_its_thread:
+            self._close("cut", f"the script's own profiler took over in step {self._current}")
+        else:
+            self._drop("the script's own profiler took over")
+
+    def finish(self) -> None:
+        """Close what is open, since the process ends, and write the last word."""
+        self._end_naming(keep=False)
+        if self.is_recording and self._session is not None:
+            if not self._session.on_its_thread:
+                self._drop("the run ended on another thread than the window began on")
+            elif not gpu_finishes_within(EXIT_PATIENCE_S):
+                self._drop(f"the run ended inside step {self._current}, its GPU still busy")
+            else:
+                self._close("cut", f"the run ended inside step {self._current}")
+        if self._clock.steps:
+            self.record.write(ended=True)
+
+    def abandon(self, reason: str) -> None:
+        """Give up every window for `reason`."""
+        self.record.note(f"stopped observing after step {self._clock.steps}: {reason}")
+        self.record.fail(reason)
+        self._remove_layers()
+        session, self._session = self._session, None
+        if session is not None and session.state == "recording" and session.on_its_thread:
+            session.stop()
+        self._end_naming(keep=False)
+
+    def forget(self) -> None:
+        """Let go of the profiler, in a forked child that does not own it."""
+        self._session = self._naming = None
+
+    @property
+    def _current(self) -> int:
+        return self._clock.steps + 1
+
+    @property
+    def _selected(self) -> bool:
+        return is_selected(self.record.rank, self._config["ranks"])
+
+    def _begin(self) -> None:
+        self.record.claim()
+        if not self._selected:
+            reason = f"rank {self.record.rank} is not among the ranks to profile"
+            self.record.mark_unreached("skipped", reason)
+        self.record.write()
+
+    def _later_is_due(self, step: int) -> bool:
+        if not (step and self.plan.later and self.plan.placed_are_over(step)):
+            return False
+        elapsed = time.time() - float(self._config["started"])
+        return elapsed >= float(self._config["later"]["seconds"])
+
+    def _prepare(self, window: int) -> None:
+        if self._selected and not self._guard.busy:
+            self._session, self._window = self._new_session(), window
+            self._session.prepare()
+
+    def _start(self, window: int) -> None:
+        self.record.claim()  # a window that begins with step 1 is here before `_begin`
+        self._take_census()
+        if not self._selected:
+            self.record.write()
+            return
+        if self._guard.busy:
+            self.record.mark(window, "skipped", "the script's own profiler was running")
+            return
+        if self._session is None:
+            self._session = self._new_session()
+        self._window = window
+        # Written now, for a process that is killed inside the window.
+        self.record.mark(window, "cut", "the process ended inside the window without a chance")
+        self._framework = FrameworkSteps()
+        if self._layers_wanted and not compiles():
+            self._layers = LayerNames(linear_modules(self._optimizers()))
+        first, last = self.plan.windows[window]
+        if first == 1:
+            self.record.note("step 1 includes set-up, compilation and autotuning")
+        self._session.start(self._metadata(first, last))
+
+    def _metadata(self, first: int, last: int) -> dict[str, Any]:
+        return {
+            "version": self._config["version"],
+            "rank": self.record.rank,
+            "clock": self._clock.source,
+            "window": [first, last],
+        }
+
+    def _stop(self, window: int) -> None:
+        session = self._session
+        if session is None or self._window != window or session.state != "recording":
+            return
+        if not session.on_its_thread:
+            self._drop("the steps moved to another thread")
+            return
+        self._close("complete", None)
+        if self._layers_wanted and compiles() and self.plan.finished(self._clock.steps):
+            self._begin_naming()
+
+    def _close(self, state: str, reason: str | None) -> None:
+        session, self._session = self._session, None
+        if session is None:
+            return
+        session.stop()
+        self._remove_layers()
+        if not self.record.modules:
+            self._take_census()
+        path = self.record.files.trace_path(self._window)
+        session.export(path)
+        self.record.mark(
+            self._window, state, reason, trace=path.name, framework=self._framework_steps()
+        )
+
+    def _framework_steps(self) -> dict[str, Any] | None:
+        framework, self._framework = self._framework, None
+        return framework.result() if framework is not None else None
+
+    def _drop(self, reason: str) -> None:
+        session, self._session = self._session, None
+        self._remove_layers()
+        if session is not None:
+            recording = session.state == "recording"
+            session.drop()
+            if recording:
+                self.record.mark(self._window, "dropped", reason)
+
+    def _remove_layers(self) -> None:
+        layers, self._layers = self._layers, None
+        if layers is not None:
+            layers.remove()
+
+    def _begin_naming(self) -> None:
+        every_rank = range(self.record.world_size)
+        if not all(is_selected(rank, self._config["ranks"]) for rank in every_rank):
+            # A rank that alone runs eagerly may order its collectives differently: all, or none.
+            self.record.note("layers of compiled code are named only with --ranks all")
+            return
+        naming = NamingStep(self._new_session(), linear_modules(self._optimizers()))
+        try:
+            step = self._current
+            naming.begin(step, {**self._metadata(step, step), "layers": True})
+        except (AttributeError, RuntimeError) as error:
+            naming.end(None)
+            self.record.note(f"the layers could not be named: {error}")
+            return
+        self._naming = naming
+
+    def _end_naming(self, *, keep: bool) -> None:
+        naming, self._naming = self._naming, None
+        if naming is not None:
+            naming.end(self.record.files.layers_path() if keep else None)
+
+    def _new_session(self) -> Session:
+        return Session(
+            self._guard,
+            record_shapes=self._config["record_shapes"],
+            on_kineto=self.record.files.note_kineto_call,
+        )
+
+    def _take_census(self) -> None:
+        self.record.modules = take_census(self._optimizers())

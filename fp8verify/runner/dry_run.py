@@ -1,0 +1,48 @@
+"""Say what a run would do, without doing it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Sequence
+
+from fp8verify.runner.command import resolve_command
+from fp8verify.runner.job import job_of
+from fp8verify.runner.settings import RankSelection, RunSettings, show_window
+
+
+def describe_run(command: Sequence[str], settings: RunSettings) -> str:
+    """Return what `run_training` would run and inject, one line for each.
+
+    Raises:
+        UsageError: if `command` is empty or names no module.
+        InputError: if the script or the program does not exist.
+    """
+    arguments = resolve_command(command)
+    capture = settings.trace_dir or "fp8verify-capture-<time>-<pid>"
+    facts = {
+        "run": shlex.join(arguments),
+        "record": _windows(settings),
+        "ranks": _ranks(settings.ranks),
+        "capture": f"{capture}",
+        "job": settings.job or job_of(arguments, os.environ),
+        "log": f"{capture}/log.txt" if settings.capture_log else None,
+        "inject": f"PYTHONPATH={capture}/.boot-<random>: a sitecustomize that arms the agent once "
+        "torch is imported",
+        "layers": "named" if settings.layers else None,
+    }
+    return "".join(f"{name:8} {fact}\n" for name, fact in facts.items() if fact)
+
+
+def _windows(settings: RunSettings) -> str:
+    shown = [f"steps {show_window(window)}" for window in settings.windows]
+    if settings.later is not None:
+        later = settings.later
+        shown.append(f"{later.steps} steps, {later.seconds:g} seconds into the run")
+    return ", ".join(shown)
+
+
+def _ranks(ranks: RankSelection) -> str:
+    if ranks.every == 1:
+        return "all"
+    return f"every {ranks.every}th" if ranks.every else ", ".join(map(str, ranks.only))

@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Record the trainings on two GPUs, all ranks:  tests/gpu/record_multi.sh FOLDER
+set -u
+out=$(realpath -m "$1")
+cd "$(dirname "$0")/../.."
+mkdir -p "$out"
+verify() { # NAME, then arguments of train_fsdp.py
+  local name=$1 begin=$SECONDS
+  shift
+  timeout 120 python3 -m fp8verify run --steps 5-7 --ranks all --trace-dir "$out/$name" -- \
+    torchrun --nproc-per-node 2 examples/train_fsdp.py "$@" \
+    >"$out/$name.report.txt" 2>"$out/$name.stderr.txt"
+  echo "exit $?" >>"$out/$name.report.txt"
+  printf '%-22s %4d s  %s\n' "$name" $((SECONDS - begin)) "$(grep -aE '^(ACTIVE|PARTIAL|INACTIVE|CONTRADICTED|EMULATED|INCONCLUSIVE)|^exit' "$out/$name.report.txt" | tr '\n' ' ')"
+}
+verify fsdp_bf16 --precision bf16
+verify fsdp_fp8 --precision fp8
+verify fsdp_fp8_all_gather --precision fp8 --fp8-all-gather
+verify ddp_one_rank_bf16 --parallel ddp --bf16-rank 1

@@ -1,0 +1,131 @@
+"""`fp8verify run` on a real GPU: trainings whose precision is known, and what attaching leaves."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+workloads = pytest.importorskip(
+    "tests.gpu.workloads", reason="needs torch, from the train extra", exc_type=ImportError
+)
+pytestmark = pytest.mark.gpu
+
+ROOT = Path(__file__).parents[2]
+GPT = ROOT / "examples" / "train_gpt.py"
+WORKLOADS = Path(__file__).parent / "workloads.py"
+SCRIPTS = ROOT / "tests" / "integration" / "scripts"
+LINEARS = 15  # of train_gpt.py: two blocks of seven, and the head
+
+
+class Verified(NamedTuple):
+    code: int
+    report: dict[str, Any]
+    stdout: str
+    stderr: str
+    capture: Path
+
+
+def verify(folder: Path, steps: str, *command: object, options: tuple[str, ...] = ()) -> Verified:
+    """Run a training attached, in `folder`."""
+    capture, report = folder / "capture", folder / "report.json"
+    ours = ["--steps", steps, "--trace-dir", capture, "--format", "json", "-o", report, *options]
+    inherited = os.environ.get("PYTHONPATH")
+    done = subprocess.run(
+        [sys.executable, "-m", "fp8verify", "run", *map(str, ours), *map(str, command)],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (f"{ROOT}", inherited)))},
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert report.exists(), done.stderr
+    return Verified(
+        done.returncode, json.loads(report.read_text()), done.stdout, done.stderr, capture
+    )
+
+
+def annotations(trace: Path, prefix: str) -> Counter[str]:
+    with gzip.open(trace) as file:
+        events = json.load(file)["traceEvents"]
+    return Counter(
+        event["name"]
+        for event in events
+        if event.get("cat") == "user_annotation" and event["name"].startswith(prefix)
+    )
+
+
+@pytest.mark.parametrize(
+    ("switches", "verdict", "code"),
+    [
+        (("--precision", "fp8"), "ACTIVE", 0),
+        (("--precision", "bf16"), "INACTIVE", 1),
+        (("--precision", "fp8", "--skip-layers", ".*"), "CONTRADICTED", 1),
+        (("--precision", "fp8", "--emulate"), "EMULATED", 1),
+    ],
+    ids=["fp8", "bf16", "filter rejects all", "emulated"],
+)
+def test_a_compiled_gpt_gets_the_verdict_it_deserves(
+    tmp_path: Path, switches: tuple[str, ...], verdict: str, code: int
+) -> None:
+    verified = verify(tmp_path, "10-12", GPT, "--compile", *switches)
+
+    assert (verified.report["verdict"], verified.code) == (verdict, code)
+    assert [step["step"] for step in verified.report["ranks"][0]["steps"]] == [10, 11, 12]
+
+
+def test_every_gemm_of_a_compiled_gpt_is_found(tmp_path: Path) -> None:
+    verified = verify(tmp_path, "10-12", GPT, "--compile", "--precision", "fp8")
+
+    found = {name: count for name, count in verified.report["gemm"]["kernels"].items() if count}
+    assert found == {"fp8": 3 * 3 * LINEARS}
+
+
+@pytest.mark.parametrize("name", sorted(workloads.PRECISION))
+def test_every_gemm_of_a_known_workload_is_found(tmp_path: Path, name: str) -> None:
+    verified = verify(tmp_path, "5-7", WORKLOADS, name)
+
+    found = {name: count for name, count in verified.report["gemm"]["kernels"].items() if count}
+    assert found == {workloads.PRECISION[name]: 3 * workloads.GEMMS_A_STEP}
+
+
+def test_nothing_of_ours_is_printed(tmp_path: Path) -> None:
+    verified = verify(tmp_path, "3,5-6", GPT, "--precision", "fp8", "--steps", "7")
+
+    assert [line[:8] for line in verified.stdout.splitlines()] == [
+        f"step {step:3d}" for step in range(1, 8)
+    ]
+    for ours in ("profiler.py", "Profiler clears", "USDT:", "PYTORCH_API_USAGE"):
+        assert ours not in verified.stderr
+
+
+def test_layers_of_a_compiled_model_are_named_in_a_step_of_their_own(tmp_path: Path) -> None:
+    verified = verify(
+        tmp_path, "8-9", GPT, "--compile", "--precision", "fp8", options=("--layers",)
+    )
+
+    layers = annotations(verified.capture / "layers" / "rank0.json.gz", "fp8verify:")
+    assert verified.report["verdict"] == "ACTIVE"
+    assert not annotations(verified.capture / "rank0.json.gz", "fp8verify:")
+    assert len(layers) == LINEARS
+    assert set(layers.values()) == {1}
+    assert layers["fp8verify:layers.1.mlp.down_proj"] == 1
+
+
+def test_optimizers_that_step_on_autograds_thread_are_recorded_whole(tmp_path: Path) -> None:
+    verified = verify(tmp_path, "3-4", SCRIPTS / "in_backward.py")
+
+    trace = verified.capture / "rank0.json.gz"
+    with gzip.open(trace) as file:
+        operators = Counter(event["name"] for event in json.load(file)["traceEvents"])
+    assert list(annotations(trace, "ProfilerStep#")) == ["ProfilerStep#3", "ProfilerStep#4"]
+    # Three linear layers, the first of which needs no gradient of its input.
+    assert operators["aten::addmm"] == 2 * 3
+    assert operators["aten::mm"] == 2 * 5

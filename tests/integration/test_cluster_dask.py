@@ -1,0 +1,95 @@
+"""The same work on a Dask cluster: a real scheduler and two worker processes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from fp8verify import inspect
+from fp8verify.cli.inspect_command import command
+from fp8verify.errors import UsageError
+from fp8verify.fleet import cluster
+from fp8verify.fleet.cluster import dask_cluster
+from fp8verify.fleet.spread import spread
+from fp8verify.report.json_form import to_json
+from tests.unit.test_fleet_ranks import write_ranks
+from tests.unit.test_fleet_spread import give_up, work
+
+distributed = pytest.importorskip("distributed", reason="needs the cluster extra")
+
+
+@pytest.fixture(scope="module")
+def scheduler() -> Iterator[str]:
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
+    ) as local:
+        yield local.scheduler_address
+
+
+def test_a_cluster_gives_the_same_report(scheduler: str, tmp_path: Path) -> None:
+    folder = write_ranks(tmp_path, fp8="yynyx")
+    plain = to_json(inspect(folder))
+    with dask_cluster(scheduler) as executor:
+        assert to_json(inspect(folder, executor=executor)) == plain
+    arguments = [str(folder), "--scheduler", scheduler, "--format", "json"]
+    result = CliRunner().invoke(command, arguments)
+    assert (result.stdout, result.exit_code) == (plain, 0)
+
+
+def test_relative_paths_mean_the_same_on_the_workers(
+    scheduler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_ranks(tmp_path / "traces", fp8="yy")
+    monkeypatch.chdir(tmp_path)
+    with dask_cluster(scheduler) as executor:
+        assert inspect("traces", executor=executor).verdict == "ACTIVE"
+
+
+def test_the_work_is_done_by_more_than_one_process(scheduler: str) -> None:
+    with dask_cluster(scheduler) as executor:
+        pids = {future.result() for future in [executor.submit(pid_of, i) for i in range(20)]}
+    assert len(pids) == 2
+    assert os.getpid() not in pids
+
+
+def pid_of(_: int) -> int:
+    return os.getpid()
+
+
+def test_a_job_whose_worker_dies_is_done_elsewhere(scheduler: str, tmp_path: Path) -> None:
+    marker = tmp_path / "marker"
+    marker.touch()
+    jobs = ["a", f"die-once:{marker}", "b", "c"]
+    with dask_cluster(scheduler) as executor:
+        found = sorted(spread(work, jobs, lambda: _open(executor), 4, give_up))
+    assert found == ["did a", "did b", "did c", "did die-once"]
+    assert not marker.exists()
+
+
+def _open(executor: Any) -> Any:
+    from contextlib import nullcontext
+
+    return nullcontext(executor)
+
+
+def test_no_scheduler_is_told_in_two_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "_CONNECT_S", 1)
+    with (
+        pytest.raises(UsageError, match=r"no Dask scheduler answers at tcp://127\.0\.0\.1:9") as e,
+        dask_cluster("tcp://127.0.0.1:9"),
+    ):
+        pass
+    assert e.value.hint
+
+
+def test_no_distributed_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(UsageError) as e, dask_cluster("tcp://127.0.0.1:9"):
+        pass
+    assert "fp8verify[cluster]" in e.value.hint

@@ -1,0 +1,192 @@
+"""The HTML page in a real browser: it renders, sorts, filters, and what is text stays text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from fp8verify import Report, inspect
+from tests.browser import Page, browser, find_browser
+from tests.golden.expectations import KNOWN, ROOT
+from tests.hand_built import BF16, BF16_KERNEL, TraceBuilder
+
+pytest.importorskip("jinja2", reason="jinja2 is not installed (the html extra)")
+from fp8verify.report.html import to_html
+
+EVIL = "nvjet_sm90_tst_</script><img src=x onerror=document.title='owned'><b>&amp;\"'`${1}{{7*7}}"
+MAX_BYTES = 3_000_000
+
+# WCAG 2.1, 1.4.3: 4.5 to 1 between text and what lies behind it.
+FAINT_TEXT = """(() => {
+  const rgb = (text) => [...text.match(/[\\d.]+/g).map(Number), 1].slice(0, 4);
+  const light = (c) => {
+    const f = c.slice(0, 3).map((v) => v / 255)
+      .map((v) => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * f[0] + 0.7152 * f[1] + 0.0722 * f[2];
+  };
+  const found = [];
+  for (const el of document.querySelectorAll("body *")) {
+    const texts = [...el.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim());
+    if (!texts || el.closest("script, style") || !el.getClientRects().length) continue;
+    const style = getComputedStyle(el);
+    const ink = light(rgb(el instanceof SVGElement ? style.fill : style.color));
+    let up = el, back = [255, 255, 255, 1];
+    for (; up; up = up.parentElement) {
+      const c = rgb(getComputedStyle(up).backgroundColor);
+      if (c[3] > 0) { back = c; break; }
+    }
+    const [a, b] = [ink, light(back)].sort((x, y) => y - x);
+    if ((a + 0.05) / (b + 0.05) < 4.5) found.push(el.textContent.slice(0, 40));
+  }
+  return found;
+})()"""
+ROWS = "[...document.querySelectorAll('#kernel-table tbody tr')]"
+MILLIS = f"{ROWS}.map(r => +r.cells[0].dataset.v)"
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    if find_browser() is None:
+        pytest.skip("no Chromium here")
+    with browser(tmp_path_factory.mktemp("browser")) as page:
+        yield page
+
+
+def _write(report: Report, folder: Path) -> Path:
+    path = folder / "report.html"
+    path.write_text(to_html(report), encoding="utf-8")
+    return path
+
+
+def _evil(folder: Path) -> Report:
+    build = TraceBuilder().launch(BF16_KERNEL, EVIL, types=(BF16, BF16)).launch(EVIL, EVIL)
+    log = folder / "train.log"
+    log.write_text(f"Float8 training active with recipe rowwise {EVIL}\n")
+    report = inspect(build.write(folder / "trace.json"), log=log)
+    return replace(report, reason=EVIL, notes=(EVIL,))
+
+
+@pytest.mark.parametrize("name", sorted(KNOWN))
+def test_every_capture_renders_without_a_complaint(name: str, page: Page, tmp_path: Path) -> None:
+    page.complaints.clear()
+    report = inspect(ROOT / name)
+    page.open(_write(report, tmp_path))
+    assert page.evaluate("document.querySelector('.badge').textContent") == report.verdict.value
+    assert page.evaluate("document.querySelectorAll('#kernel-table tbody tr').length") > 0
+    assert page.evaluate("document.querySelectorAll('svg.timeline path').length") > 0
+    assert page.complaints == []
+
+
+def test_markup_in_names_and_log_lines_stays_text(page: Page, tmp_path: Path) -> None:
+    page.complaints.clear()
+    page.open(_write(_evil(tmp_path), tmp_path))
+    assert page.evaluate("document.title") == "FP8 CONTRADICTED: fp8verify"
+    assert page.evaluate("document.querySelectorAll('img').length") == 0
+    assert page.evaluate("document.querySelector('.reason').textContent").strip() == f"{EVIL}."
+    assert EVIL in page.evaluate("document.querySelector('#kernel-table').textContent")
+    assert page.complaints == []
+
+
+def test_no_file_and_no_network_is_asked_for(page: Page, tmp_path: Path) -> None:
+    path = _write(inspect(ROOT / "fp8_compiled"), tmp_path)
+    page.requests.clear()
+    page.open(path)
+    assert page.requests == [path.as_uri()]
+
+
+def test_a_head_of_the_table_sorts_by_mouse_and_by_keyboard(page: Page, tmp_path: Path) -> None:
+    page.open(_write(inspect(ROOT / "fp8_compiled"), tmp_path))
+    button = "document.querySelector('#kernel-table thead button')"
+    page.evaluate(f"{button}.click()")
+    falling = page.evaluate(MILLIS)
+    assert falling == sorted(falling, reverse=True)
+    page.evaluate(f"{button}.focus()")
+    page.press("Enter", 13, "\r")
+    rising = page.evaluate(MILLIS)
+    assert rising == sorted(rising) != falling
+    assert page.evaluate("document.querySelector('#kernel-table th').ariaSort") == "ascending"
+    page.evaluate("document.querySelectorAll('#kernel-table thead button')[2].click()")
+    cells = (
+        "[...document.querySelectorAll('#kernel-table tbody tr')].map(r => r.cells[2].innerText)"
+    )
+    words = page.evaluate(cells)
+    assert words == sorted(words, key=str.lower)
+
+
+def test_the_kernels_can_be_searched(page: Page, tmp_path: Path) -> None:
+    page.open(_write(inspect(ROOT / "fp8_rowwise_gw_hp"), tmp_path))
+    shown = f"{ROWS}.filter(r => !r.hidden).length"
+    everything = page.evaluate(shown)
+    field = "document.getElementById('find')"
+    page.evaluate(f"{field}.value = 'nvjet wgrad'; {field}.dispatchEvent(new Event('input'))")
+    some = page.evaluate(shown)
+    assert 0 < some < everything
+    assert (
+        page.evaluate("document.getElementById('count').textContent")
+        == f"{some} of {everything} kinds"
+    )
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("name", ["ddp_one_rank_bf16", "fp8_accelerate", "fp8_emulated"])
+def test_all_text_stands_out_in_light_and_dark(
+    name: str, dark: bool, page: Page, tmp_path: Path
+) -> None:
+    page.open(_write(inspect(ROOT / name), tmp_path), dark=dark)
+    assert page.evaluate(FAINT_TEXT) == []
+
+
+@pytest.mark.parametrize("name", ["ddp_one_rank_bf16", "fp8_accelerate"])
+def test_a_phone_need_not_scroll_sideways(name: str, page: Page, tmp_path: Path) -> None:
+    page.open(_write(inspect(ROOT / name), tmp_path), width=390)
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+
+
+def test_every_picture_and_scrolling_region_has_a_name(page: Page, tmp_path: Path) -> None:
+    page.open(_write(inspect(ROOT / "ddp_one_rank_bf16"), tmp_path))
+    unnamed = (
+        "[...document.querySelectorAll('[role=img], [role=region], input, button')].filter(e => "
+        "!(e.ariaLabel || e.textContent.trim() || (e.labels && e.labels[0].innerText.trim())))"
+    )
+    assert page.evaluate(f"{unnamed}.length") == 0
+
+
+def _cluster() -> Report:
+    """Eight ranks of 100,000 kernels each, in more kinds and longer names than real ones have."""
+    report = inspect(ROOT / "fp8_compiled")
+    rank = report.ranks[0]
+    rows = tuple(
+        replace(row, name=f"{row.name}<{'void cutlass::gemm, ' * 200}{place}>", kernels=100)
+        for place, row in enumerate((rank.kernels * 20)[:1000])
+    )
+    ranks = tuple(replace(rank, rank=number, kernels=rows) for number in range(8))
+    return replace(report, ranks=ranks)
+
+
+def test_a_page_of_eight_large_ranks_stays_small_and_usable(page: Page, tmp_path: Path) -> None:
+    path = _write(_cluster(), tmp_path)
+    assert path.stat().st_size <= MAX_BYTES
+    page.open(path)
+    page.evaluate("document.querySelector('#kernel-table thead button').click()")
+    assert len(page.evaluate(MILLIS)) > 100
+
+
+def test_a_report_without_kernels_has_a_page_too(page: Page, tmp_path: Path) -> None:
+    trace = TraceBuilder().launch(BF16_KERNEL)
+    trace.events = [event for event in trace.events if event["cat"] != "kernel"]
+    page.complaints.clear()
+    page.open(_write(inspect(trace.write(tmp_path / "trace.json")), tmp_path))
+    assert page.evaluate("document.querySelector('.badge').textContent") == "INCONCLUSIVE"
+    assert page.complaints == []
+
+
+def test_the_page_runs_its_own_script_only() -> None:
+    text = to_html(inspect(ROOT / "fp8_compiled"))
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)
+    assert policy is not None
+    assert "default-src 'none'" in policy[1]
+    assert "unsafe" not in policy[1]

@@ -1,0 +1,37 @@
+"""Every capture gives the same report, byte for byte, through a slow and plain reader."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fp8verify import inspect
+from fp8verify.report.json_form import to_json
+from fp8verify.trace import find_traces
+from tests.unit.reference_reader import reference_trace
+
+ROOT = Path(__file__).parents[2]
+SHIPPED, TRUTH = ROOT / "traces", ROOT.parent / "shared" / "truth"
+
+
+def captures() -> list[Path]:
+    folders = [folder for folder in (SHIPPED, TRUTH) if folder.is_dir()]
+    found = [path for folder in folders for path in sorted(folder.iterdir())]
+    return [path for path in found if path.is_dir() or path.name.endswith(".json.gz")]
+
+
+@pytest.mark.parametrize("path", captures(), ids=lambda path: f"{path.parent.name}-{path.name}")
+def test_report_is_that_of_the_reference_reader(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = to_json(inspect(path))
+    read = []
+
+    def slow(path: Path, *, name: str | None = None) -> object:
+        read.append(path)
+        return reference_trace(path, name=name)
+
+    monkeypatch.setattr("fp8verify.fleet.job.read_trace", slow)
+    assert to_json(inspect(path)) == report
+    assert len(read) == len(find_traces(path))

@@ -1,0 +1,140 @@
+"""Traces on object storage: a real S3 server, and fsspec's file system in memory."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+import pytest
+
+from fp8verify import inspect
+from fp8verify.errors import InputError
+from fp8verify.report.json_form import to_json
+from tests.hand_built import TraceBuilder
+from tests.unit.test_fleet_ranks import meta, write_ranks, write_window
+
+pytest.importorskip("upath", reason="needs the remote extra")
+s3fs = pytest.importorskip("s3fs", reason="needs the remote extra")
+server = pytest.importorskip("moto.server", reason="needs moto[server] from the test extra")
+
+KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-east-1"}
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    s3 = server.ThreadedMotoServer(port=0, verbose=False)
+    s3.start()
+    host, port = s3.get_host_and_port()
+    yield f"http://{host}:{port}"
+    s3.stop()
+
+
+@pytest.fixture
+def bucket(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Yield the server's S3 file system, which holds one empty bucket."""
+    urlopen(Request(f"{endpoint}/moto-api/reset", method="POST")).close()
+    for name, value in {**KEYS, "AWS_ENDPOINT_URL": endpoint}.items():
+        monkeypatch.setenv(name, value)
+    s3fs.S3FileSystem.clear_instance_cache()
+    files = s3fs.S3FileSystem()
+    files.mkdir("traces")
+    yield files
+    s3fs.S3FileSystem.clear_instance_cache()
+
+
+def upload(files: Any, folder: Path, target: str) -> None:
+    for path in folder.iterdir():
+        files.pipe_file(f"{target}/{path.name}", path.read_bytes())
+    s3fs.S3FileSystem.clear_instance_cache()
+
+
+@pytest.mark.parametrize("path", ["s3://traces/run7", "s3://traces/run7/rank*.json"])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_ranks_in_a_bucket_read_as_on_disk(
+    path: str, workers: int, bucket: Any, tmp_path: Path
+) -> None:
+    write_ranks(tmp_path, fp8="yynx")
+    upload(bucket, tmp_path, "traces/run7")
+    assert to_json(inspect(path, workers=workers)) == to_json(inspect(tmp_path))
+
+
+def test_a_capture_in_a_bucket_is_read_with_its_census_and_log(bucket: Any, tmp_path: Path) -> None:
+    write_window(tmp_path, "rank0.json.gz", 10, fp8=True)
+    write_window(tmp_path, "rank0.w2.json.gz", 20, fp8=True)
+    meta(tmp_path, "rank0", ["rank0.json.gz", "rank0.w2.json.gz"])
+    (tmp_path / "log.txt").write_text("Float8 training active with recipe rowwise\n")
+    upload(bucket, tmp_path, "traces/capture")
+    report = inspect("s3://traces/capture")
+    assert to_json(report) == to_json(inspect(tmp_path))
+    assert len(report.ranks[0].steps) == 4
+    assert len(report.claims) == 1
+
+
+def test_one_object_and_a_packed_log(bucket: Any, tmp_path: Path) -> None:
+    TraceBuilder().linear(64, 32, 16, fp8=True).write(tmp_path / "trace.json")
+    log = gzip.compress(b"Float8 training active with recipe rowwise\n")
+    (tmp_path / "train.log.gz").write_bytes(log)
+    upload(bucket, tmp_path, "traces")
+    report = inspect("s3://traces/trace.json", log="s3://traces/train.log.gz")
+    assert report.verdict == "ACTIVE"
+    assert report.ranks[0].source == "trace.json"
+    assert len(report.claims) == 1
+
+
+@pytest.mark.parametrize(
+    "path", ["s3://traces/none.json", "s3://traces/none/rank*.json", "s3://no-such-bucket/a.json"]
+)
+@pytest.mark.usefixtures("bucket")
+def test_what_is_not_there_is_told_in_two_lines(path: str) -> None:
+    with pytest.raises(InputError) as caught:
+        inspect(path)
+    assert path.removeprefix("s3://") in str(caught.value)
+    assert caught.value.hint
+
+
+def test_no_credentials_are_told_in_two_lines(
+    bucket: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    del bucket
+    for name in KEYS:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    with pytest.raises(InputError) as caught:
+        inspect("s3://traces/rank0.json")
+    assert "s3://traces/rank0.json" in str(caught.value)
+
+
+def test_memory_is_read_in_this_process() -> None:
+    import fsspec
+
+    files = fsspec.filesystem("memory")
+    for rank in (0, 1):
+        document = TraceBuilder(rank=rank, world=2).linear(64, 32, 16, fp8=True).document()
+        files.pipe_file(f"/run/rank{rank}.json.gz", gzip.compress(json.dumps(document).encode()))
+    for path in ("memory://run", "memory://run/rank*.json.gz"):
+        report = inspect(path, workers=4)
+        assert (report.verdict, len(report.ranks)) == ("ACTIVE", 2)
+
+
+@pytest.mark.parametrize("url", ["nosuch://bucket/trace.json", "gs://bucket/trace.json"])
+def test_storage_that_cannot_be_read_here_says_why(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "gcsfs", None)
+    with pytest.raises(InputError, match=f"{url} cannot be read") as caught:
+        inspect(url)
+    assert caught.value.hint
+
+
+def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "upath", None)
+    with pytest.raises(InputError) as caught:
+        inspect("s3://bucket/trace.json")
+    assert "fp8verify[remote]" in caught.value.hint

@@ -1,0 +1,218 @@
+"""Two runs held against each other, on the smallest traces that show each rule."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fp8verify import Report, inspect
+from fp8verify.comparison import Comparison, Outcome, compare
+from fp8verify.comparison.losses import pair_losses
+from fp8verify.losses import LossSeries
+from tests.hand_built import (
+    BF16,
+    BF16_KERNEL,
+    E5M2,
+    FP8,
+    FP8_GRADIENT_KERNEL,
+    FP8_KERNEL,
+    FP32,
+    TraceBuilder,
+)
+from tests.unit.test_tax import COPY, INSIDE
+
+FUSED = "triton_red_fused_abs_max_view_4"
+
+
+class BusyBuilder(TraceBuilder):
+    """Launches so that a kernel starts 10 µs after the one before it ends, if that is long."""
+
+    def launch(self, *args: Any, us: float = 10.0, **more: Any) -> TraceBuilder:
+        super().launch(*args, us=us, **more)
+        self._clock += max(0.0, us + 10 - 100)
+        return self
+
+
+def layer(build: TraceBuilder, *, fp8: bool, us: float, n: int = 2048, m: int = 4096) -> None:
+    """Add fprop, dgrad and wgrad of one layer of 2048 inputs, `us` each."""
+    k = 2048
+    op, low, grad = ("aten::_scaled_mm", FP8, E5M2) if fp8 else ("aten::mm", BF16, BF16)
+    fprop, backward = (FP8_KERNEL, FP8_GRADIENT_KERNEL) if fp8 else (BF16_KERNEL, BF16_KERNEL)
+    node = {"parents": ("MmBackward0",), "backward": True}
+    build.launch(fprop, op, types=(low, low), dims=((m, k), (k, n)), us=us)
+    dgrad, wgrad = backward, backward
+    if not fp8:
+        dgrad, wgrad = fprop.replace("TNT", "NNT"), fprop.replace("TNT", "NTT")
+    build.launch(dgrad, op, types=(grad, low), dims=((m, n), (n, k)), us=us, **node)  # type: ignore[arg-type]
+    build.launch(wgrad, op, types=(grad, low), dims=((n, m), (m, k)), us=us, **node)  # type: ignore[arg-type]
+
+
+def run(
+    folder: Path, *, fp8: bool, us: float, steps: int = 2, casts: str | None = None,
+    cast_us: float = 0.0, n: int = 2048, m: int = 4096, filler: float = 0.0,
+    gpu: str = "NVIDIA H200",
+) -> Report:  # fmt: skip
+    """A run of one layer a step; `casts` are eager or fused, `filler` is another kernel."""
+    build = BusyBuilder(gpu=gpu)
+    for step in range(steps):
+        build.step(10 + step)
+        if casts == "eager":
+            build.launch(COPY, "aten::copy_", types=(FP32, BF16), parents=INSIDE, us=cast_us)
+        elif casts == "fused":
+            build.launch(FUSED, FUSED, us=cast_us)
+        layer(build, fp8=fp8, us=us, n=n, m=m)
+        if filler:
+            build.launch("triton_poi_fused_add_0", "triton_poi_fused_add_0", us=filler)
+    return inspect(build.write(folder / f"{len(list(folder.iterdir()))}.json"))
+
+
+def causes(found: Comparison) -> list[str]:
+    assert {finding.code for finding in found.findings} <= {"fp8-not-paying"}
+    return [finding.message.split(":")[0] for finding in found.findings]
+
+
+def test_faster_gemms_make_a_faster_step(tmp_path: Path) -> None:
+    found = compare(run(tmp_path, fp8=False, us=400), run(tmp_path, fp8=True, us=200))
+    assert found.gemm_speedup == pytest.approx(2.0)
+    assert found.busy_speedup == pytest.approx(2.0)
+    assert found.speedup == pytest.approx(2.0, abs=0.1)
+    assert found.outcome is Outcome.FASTER
+    assert found.exit_code == 0
+    assert not found.findings
+    assert "of 0.60 ms that the GEMMs gain, 0.60 ms reach the step" in found.reason
+
+
+def test_the_budget_of_a_side_adds_up_to_its_mean_step(tmp_path: Path) -> None:
+    reports = (
+        run(tmp_path, fp8=False, us=80, filler=50),
+        run(tmp_path, fp8=True, us=40, casts="fused", cast_us=30, filler=20),
+    )
+    found = compare(*reports)
+    for report, side in zip(reports, ("baseline_us", "candidate_us"), strict=True):
+        times = [step.gpu_us or 0.0 for step in report.ranks[0].steps]
+        total = sum(getattr(row, side) for row in found.budget)
+        assert total == pytest.approx(sum(times) / len(times), abs=0.01)
+    by_name = {row.name: row for row in found.budget}
+    assert by_name["GEMM"].change_us == pytest.approx(-120)
+    assert by_name["casts and scales"].candidate_us == pytest.approx(30)
+
+
+def test_gemms_are_paired_by_layer_and_leg(tmp_path: Path) -> None:
+    found = compare(run(tmp_path, fp8=False, us=80), run(tmp_path, fp8=True, us=40))
+    assert {(p.leg, p.n, p.k, p.baseline_tokens) for p in found.gemms} == {
+        (leg, 2048, 2048, 4096) for leg in ("fprop", "dgrad", "wgrad")
+    }
+    assert all(pair.speedup == pytest.approx(2.0) for pair in found.gemms)
+    assert {(p.baseline_precision, p.candidate_precision) for p in found.gemms} == {("bf16", "fp8")}
+    assert [leg.speedup for leg in found.legs] == pytest.approx([2.0] * 3)
+
+
+@pytest.mark.parametrize(
+    ("casts", "n", "cause"),
+    [
+        ("eager", 2048, "unfused eager casts"),
+        ("eager", 512, "unfused eager casts"),
+        ("fused", 512, "small GEMMs (a side below 1024)"),
+        ("fused", 2048, "costly casts"),
+    ],
+)
+def test_casts_that_outweigh_the_gain_are_the_cause(
+    tmp_path: Path, casts: str, n: int, cause: str
+) -> None:
+    before = run(tmp_path, fp8=False, us=20, n=n)
+    found = compare(before, run(tmp_path, fp8=True, us=10, casts=casts, cast_us=90, n=n))
+    assert found.outcome is Outcome.SLOWER
+    assert causes(found)[0] == cause
+
+
+def test_a_gpu_that_waits_longer_is_the_cause(tmp_path: Path) -> None:
+    before = run(tmp_path, fp8=False, us=90, steps=6)
+    found = compare(before, run(tmp_path, fp8=True, us=30, steps=6))  # launches stay 100 µs apart
+    assert found.outcome is not Outcome.FASTER
+    assert causes(found) == ["launch-bound"]
+
+
+def test_two_bf16_runs_get_no_finding_and_a_note(tmp_path: Path) -> None:
+    found = compare(run(tmp_path, fp8=False, us=20), run(tmp_path, fp8=False, us=90))
+    assert not found.findings
+    assert "the candidate runs no more FP8 than the baseline" in found.notes
+
+
+def test_steps_alike_are_the_same(tmp_path: Path) -> None:
+    found = compare(run(tmp_path, fp8=False, us=50), run(tmp_path, fp8=False, us=50))
+    assert (found.outcome, found.speedup) == (Outcome.SAME, 1.0)
+
+
+def test_another_batch_is_compared_at_equal_work(tmp_path: Path) -> None:
+    found = compare(run(tmp_path, fp8=False, us=40, m=4096), run(tmp_path, fp8=True, us=40, m=8192))
+    assert found.work_ratio == pytest.approx(2.0)
+    assert found.step_speedup == pytest.approx(1.0)
+    assert found.speedup == pytest.approx(2.0)
+    assert found.outcome is Outcome.FASTER
+    assert "2.00x the GEMM FLOPs" in found.reason
+    assert [pair.speedup for pair in found.gemms] == pytest.approx([2.0] * 3)
+
+
+def test_other_step_counts_and_gpus_are_said(tmp_path: Path) -> None:
+    found = compare(
+        run(tmp_path, fp8=False, us=40, steps=3),
+        run(tmp_path, fp8=True, us=20, steps=2, gpu="NVIDIA B200"),
+    )
+    assert "3 and 2 steps recorded" in found.notes
+    assert "different GPUs: NVIDIA H200 and NVIDIA B200" in found.notes
+
+
+def test_different_models_cannot_be_compared(tmp_path: Path) -> None:
+    found = compare(run(tmp_path, fp8=False, us=40, n=2048), run(tmp_path, fp8=True, us=40, n=512))
+    assert (found.outcome, found.exit_code) == (Outcome.NOT_COMPARABLE, 3)
+    assert "different models" in found.reason
+
+
+def test_a_run_without_gemms_cannot_be_compared(tmp_path: Path) -> None:
+    build = TraceBuilder().step(1).launch("triton_poi_fused_add_0", "triton_poi_fused_add_0")
+    empty = inspect(build.write(tmp_path / "empty.json"))
+    found = compare(run(tmp_path, fp8=False, us=40), empty)
+    assert (found.exit_code, found.reason) == (3, "no GEMM ran in the candidate")
+
+
+def test_without_shapes_as_many_gemms_are_taken_for_the_same_work(tmp_path: Path) -> None:
+    def bare(gemms: int) -> Report:
+        build = TraceBuilder()
+        for step in (1, 2):
+            build.step(step)
+            for _ in range(gemms):
+                build.launch(BF16_KERNEL, types=(BF16, BF16))
+        return inspect(build.write(tmp_path / f"bare{gemms}.json"))
+
+    assert compare(bare(3), bare(3)).outcome is Outcome.SAME
+    found = compare(bare(3), bare(4))
+    assert found.exit_code == 3
+    assert "3 GEMMs in the baseline and 4" in found.reason
+
+
+def series(**points: float) -> LossSeries:
+    return LossSeries("test", {int(step[1:]): loss for step, loss in points.items()}, False)
+
+
+def test_losses_are_compared_at_equal_steps() -> None:
+    found = pair_losses(series(s1=3.0, s2=2.0, s4=1.0), series(s2=2.5, s3=9.0, s4=0.75))
+    assert found is not None
+    assert (found.steps, found.first_step, found.last_step) == (2, 2, 4)
+    assert (found.last_baseline, found.last_candidate) == (1.0, 0.75)
+    assert (found.mean_gap, found.largest_gap, found.largest_gap_step) == (0.125, 0.5, 2)
+
+
+def test_a_loss_that_breaks_in_one_run_alone_is_told() -> None:
+    nan = float("nan")
+    found = pair_losses(series(s1=3.0, s2=2.0), series(s1=3.0, s2=nan))
+    assert found is not None
+    assert (found.first_bad_step, found.last_candidate, found.mean_gap) == (2, None, 0.0)
+
+
+def test_losses_without_a_step_in_common_are_noted(tmp_path: Path) -> None:
+    report = run(tmp_path, fp8=False, us=40)
+    found = compare(report, report, (series(s1=1.0), series(s2=1.0)))
+    assert found.loss is None
+    assert "the logs' losses have no step in common" in found.notes

@@ -1,0 +1,36 @@
+"""A bar on a terminal, and nothing anywhere else."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from fp8verify.fleet.progress import rank_progress
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_nothing_is_shown_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = io.StringIO()
+    monkeypatch.setattr("sys.stderr", error)
+    with rank_progress() as show:
+        assert show is None
+    assert error.getvalue() == ""
+
+
+@pytest.mark.parametrize(("total", "shown"), [(12, True), (1, False)])
+def test_a_terminal_sees_how_many_ranks_are_read(
+    total: int, shown: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = Terminal()
+    monkeypatch.setattr("sys.stderr", error)
+    monkeypatch.setenv("TERM", "xterm")
+    with rank_progress() as show:
+        assert show is not None
+        show(total, total)
+    assert (f"{total}/{total}" in error.getvalue()) is shown
+    assert capsys.readouterr().out == ""

@@ -1,0 +1,252 @@
+"""The traces of many ranks: read anywhere, joined by rank, none lost silently."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fp8verify import Report, Verdict, inspect
+from fp8verify.errors import InputError
+from fp8verify.fleet import gather_ranks
+from fp8verify.fleet.ranks import _WORTH_A_WORKER, _worth
+from fp8verify.report.json_form import to_json
+from fp8verify.trace import find_traces
+from tests.hand_built import TraceBuilder
+
+
+def write_ranks(folder: Path, *, fp8: str, world: int | None = None) -> Path:
+    """Write a trace for each letter of `fp8`: y ran FP8, n did not, x is damaged."""
+    for rank, kind in enumerate(fp8):
+        build = TraceBuilder(rank=rank, world=world or len(fp8)).step(1)
+        build.linear(64, 32, 16, fp8=kind == "y").step(2).linear(64, 32, 16, fp8=kind == "y")
+        path = build.write(folder / f"rank{rank}.json")
+        if kind == "x":
+            path.write_text("what a full disk leaves")
+    return folder
+
+
+def codes(report: Report) -> list[str]:
+    return [finding.code for finding in report.findings]
+
+
+def test_every_way_to_read_gives_the_same_report(tmp_path: Path) -> None:
+    folder = write_ranks(tmp_path, fp8="yynyx")
+    seen: list[tuple[int, int]] = []
+    plain = to_json(inspect(folder))
+    assert to_json(inspect(folder, workers=2)) == plain
+    with ThreadPoolExecutor(3) as pool:
+        threads = inspect(folder, executor=pool, on_progress=lambda *done: seen.append(done))
+    assert to_json(threads) == plain
+    assert to_json(inspect(tmp_path / "rank*.json")) == plain
+    assert to_json(inspect(sorted(tmp_path.glob("rank*.json"), reverse=True))) == plain
+    assert seen == [(count, 5) for count in range(1, 6)]
+
+
+@pytest.mark.parametrize(
+    ("fp8", "verdict", "why"),
+    [
+        ("yyx", Verdict.INCONCLUSIVE, "rank 2: its trace cannot be read (rank2.json is not JSON)"),
+        ("nnx", Verdict.INCONCLUSIVE, "rank 2: its trace cannot be read (rank2.json is not JSON)"),
+        ("ynx", Verdict.PARTIAL, "FP8 GEMMs ran on 1 of 3 ranks and not on rank 1"),
+        ("yn", Verdict.PARTIAL, "FP8 GEMMs ran on 1 of 2 ranks and not on rank 1"),
+    ],
+)
+def test_an_unreadable_rank_is_named_and_decides_nothing(
+    fp8: str, verdict: Verdict, why: str, tmp_path: Path
+) -> None:
+    report = inspect(write_ranks(tmp_path, fp8=fp8))
+    assert (report.verdict, report.reason) == (verdict, why)
+    assert [rank.rank for rank in report.ranks] == list(range(len(fp8)))
+    assert ("rank-unreadable" in codes(report)) == ("x" in fp8)
+    assert sum(report.gemm.kernels.values()) == 6 * (len(fp8) - fp8.count("x"))
+
+
+@pytest.mark.parametrize(
+    "damage", [b"", b"\x1f\x8b\x08", b'{"schemaVersion": 1, "trac', gzip.compress(b"")]
+)
+def test_damage_before_the_events_hides_no_rank(damage: bytes, tmp_path: Path) -> None:
+    write_ranks(tmp_path, fp8="yy")
+    (tmp_path / "rank2.json").write_bytes(damage)
+    report = inspect(tmp_path)
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert "rank 2" in report.reason
+
+
+def test_the_only_trace_unreadable_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "rank0.json").write_text("{")
+    with pytest.raises(InputError, match="is not a trace"):
+        inspect(tmp_path / "rank0.json")
+    with pytest.raises(InputError, match=r"no trace: rank0\.json"):
+        inspect(tmp_path)
+
+
+def test_two_traces_of_one_rank_found_late_are_both_named(tmp_path: Path) -> None:
+    for name in ("a.json", "b.json"):
+        document = TraceBuilder().linear(8, 8, 8, fp8=True).document()
+        document["distributedInfo"] = {"rank": 5}  # behind the events, unseen by a first look
+        (tmp_path / name).write_text(json.dumps(document))
+    with pytest.raises(InputError, match=r"rank 5: a\.json and b\.json"):
+        inspect(tmp_path)
+
+
+def test_ranks_share_what_they_have_in_common(tmp_path: Path) -> None:
+    files = find_traces(write_ranks(tmp_path, fp8="yyy"))
+    first, *others = gather_ranks(files, workers=2)
+    for other in others:
+        for mine, theirs in zip(first.survey.gemms, other.survey.gemms, strict=True):
+            assert mine.kind is theirs.kind
+
+
+def test_small_files_are_not_worth_a_worker(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("fp8verify.fleet.ranks.cores", lambda: 4)
+    from fp8verify.fleet.ranks import _jobs
+
+    files = find_traces(write_ranks(tmp_path, fp8="yy"))
+    assert _worth(_jobs(files)) == 1
+    for file in files:
+        with file.path.open("ab") as out:
+            out.truncate(3 * _WORTH_A_WORKER)
+    assert _worth(_jobs(files)) == 4
+
+
+def meta(folder: Path, stem: str, traces: list[str], **more: Any) -> None:
+    windows = [
+        {"first": 10 * i, "last": 10 * i + 1, "state": "complete", "trace": name}
+        for i, name in enumerate(traces, 1)
+    ]
+    record = {"schema": 1, "rank": 0, "steps_seen": 99, "window": windows, **more}
+    (folder / f"{stem}.meta.json").write_text(json.dumps(record))
+
+
+def write_window(folder: Path, name: str, first: int, *, fp8: bool) -> None:
+    build = TraceBuilder()
+    for step in (first, first + 1):
+        build.step(step).linear(64, 32, 16, fp8=fp8)
+    (folder / name).write_bytes(gzip.compress(json.dumps(build.document()).encode()))
+
+
+def test_windows_of_a_rank_are_one_rank_with_the_steps_of_all(tmp_path: Path) -> None:
+    write_window(tmp_path, "rank0.json.gz", 10, fp8=True)
+    write_window(tmp_path, "rank0.w2.json.gz", 20, fp8=True)
+    write_window(tmp_path, "rank0-4711.json.gz", 10, fp8=True)
+    meta(tmp_path, "rank0", ["rank0.json.gz", "rank0.w2.json.gz"], pid=1)
+    meta(tmp_path, "rank0-4711", ["rank0-4711.json.gz"], pid=4711)
+    report = inspect(tmp_path)
+    [rank] = report.ranks
+    assert (report.verdict, rank.rank) == (Verdict.ACTIVE, 0)
+    assert [step.step for step in rank.steps] == [10, 11, 20, 21, 10, 11]
+    assert all(sum(step.gemm.kernels.values()) == 3 for step in rank.steps)
+    assert sum(rank.gemm.kernels.values()) == rank.health.kernels == 18
+    assert rank.source == "rank0.json.gz, rank0.w2.json.gz, rank0-4711.json.gz"
+
+
+def test_a_window_without_fp8_shows(tmp_path: Path) -> None:
+    write_window(tmp_path, "rank0.json.gz", 10, fp8=True)
+    write_window(tmp_path, "rank0.w2.json.gz", 20, fp8=False)
+    meta(tmp_path, "rank0", ["rank0.json.gz", "rank0.w2.json.gz"])
+    report = inspect(tmp_path)
+    assert report.verdict is Verdict.PARTIAL
+    assert "step-without-fp8" in codes(report)
+    assert "20, 21" in next(f for f in report.findings if f.code == "step-without-fp8").message
+
+
+def test_an_unreadable_window_keeps_the_rank_from_being_active(tmp_path: Path) -> None:
+    write_window(tmp_path, "rank0.json.gz", 10, fp8=True)
+    (tmp_path / "rank0.w2.json.gz").write_bytes(b"")
+    meta(tmp_path, "rank0", ["rank0.json.gz", "rank0.w2.json.gz"])
+    report = inspect(tmp_path)
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert "rank0.w2.json.gz is empty" in report.reason
+    assert report.gemm.kernels["fp8"] == 6
+
+
+def test_a_window_that_is_gone_is_noted(tmp_path: Path) -> None:
+    write_window(tmp_path, "rank0.json.gz", 10, fp8=True)
+    meta(tmp_path, "rank0", ["rank0.json.gz", "rank0.w2.json.gz"])
+    notes = inspect(tmp_path).notes
+    assert notes == ("rank0.w2.json.gz of rank 0 is not there, although the run recorded it",)
+
+
+def test_an_unrelated_trace_of_the_rank_stays_an_error(tmp_path: Path) -> None:
+    write_window(tmp_path, "rank0.json.gz", 10, fp8=True)
+    write_window(tmp_path, "other-rank0.json.gz", 10, fp8=True)
+    meta(tmp_path, "rank0", ["rank0.json.gz"])
+    with pytest.raises(InputError, match=r"rank 0: rank0\.json\.gz and other-rank0\.json\.gz"):
+        inspect(tmp_path)
+
+
+def test_the_step_that_names_layers_is_no_rank(tmp_path: Path) -> None:
+    (tmp_path / "layers").mkdir()
+    write_window(tmp_path / "layers", "rank0.json.gz", 10, fp8=True)
+    with pytest.raises(InputError, match="holds no trace"):
+        find_traces(tmp_path)
+
+
+def test_a_trace_is_read_from_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    document = json.dumps(TraceBuilder().linear(64, 32, 16, fp8=True).document()).encode()
+    for data in (document, gzip.compress(document)):
+        stdin = io.TextIOWrapper(io.BytesIO(data))
+        monkeypatch.setattr("sys.stdin", stdin)
+        report = inspect("-")
+        assert report.verdict is Verdict.ACTIVE
+        assert report.ranks[0].source == "standard input"
+
+
+def test_a_terminal_is_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    with pytest.raises(InputError, match="terminal"):
+        inspect("-")
+
+
+def test_a_pattern_that_matches_nothing_says_so(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"rank\*\.gz matches no file"):
+        inspect(f"{tmp_path}/rank*.gz")
+
+
+def test_traces_of_one_name_are_told_by_their_folder(tmp_path: Path) -> None:
+    for node in (0, 1):
+        TraceBuilder(rank=node, world=2).linear(8, 8, 8, fp8=True).write(
+            tmp_path / f"node{node}" / "trace.json"
+        )
+    report = inspect(tmp_path)
+    assert [rank.source for rank in report.ranks] == ["node0/trace.json", "node1/trace.json"]
+
+
+def test_slowest_and_fastest_rank_are_named(tmp_path: Path) -> None:
+    for rank, layers in enumerate((2, 3, 2)):
+        build = TraceBuilder(rank=rank, world=3)
+        for step in (1, 2):
+            build.step(step)
+            for _ in range(layers):
+                build.linear(64, 32, 16, fp8=True)
+        build.write(tmp_path / f"rank{rank}.json")
+    finding = next(f for f in inspect(tmp_path).findings if f.code == "rank-slower")
+    assert finding.message == "rank 1 is the slowest, 0.9 ms a step, rank 0 the fastest, 0.6 ms"
+
+
+def test_ranks_that_ran_fp8_to_different_shares_are_named(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        build = TraceBuilder(rank=rank, world=2).linear(64, 32, 16, fp8=True)
+        (build.linear(64, 32, 16, fp8=False) if rank else build).write(tmp_path / f"r{rank}.json")
+    finding = next(f for f in inspect(tmp_path).findings if f.code == "ranks-differ")
+    assert finding.message == "FP8 took 50.0% of GEMM time on rank 1 and 100.0% on rank 0"
+
+
+def test_what_many_ranks_share_is_told_once(tmp_path: Path) -> None:
+    report = inspect(write_ranks(tmp_path, fp8="ynnnnnn"))
+    messages = [f.message for f in report.findings if f.code == "rank-without-fp8"]
+    assert messages == [
+        "rank 1, rank 2, rank 3, rank 4 and 2 more ran no FP8 GEMM, 1 other rank(s) did (BF16 here)"
+    ]
+    for rank in range(5):
+        path = tmp_path / f"rank{rank}.json"
+        path.write_bytes(path.read_bytes()[:-4])
+    report = inspect(tmp_path)
+    damaged = [f.message for f in report.findings if f.code == "damaged-trace"]
+    assert damaged == ["rank0.json is cut off; likewise rank 1, rank 2, rank 3, rank 4"]

@@ -1,0 +1,130 @@
+"""Losses in logs: each framework's line, and what damaged or foreign lines do."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fp8verify.errors import UsageError
+from fp8verify.losses import PATTERNS, compile_loss_regex, scan_losses
+
+TITAN = (
+    "[titan] 2025-06-01 10:00:00,000 - root - INFO - \x1b[31mstep: 20  \x1b[32mloss:  2.3456  "
+    "\x1b[38;2;180;60;0mgrad_norm:  0.5  \x1b[33mmemory: 47.50GiB(50.00%)  tps: 5,000"
+)
+MEGATRON = (
+    " [2025-06-01 10:00:00] iteration       20/     100 | consumed samples: 320 | elapsed "
+    "time per iteration (ms): 123.4 | lm loss: 2.3456E+00 | loss scale: 1.0 |"
+)
+LIGHTNING = "Epoch 2:  40%|████      | 4/8 [00:01<00:02,  1.9it/s, v_num=0, train_loss=2.3456]"
+TRAINER = "{'loss': 2.3456, 'grad_norm': 1.2, 'learning_rate': 5e-05, 'epoch': 0.1}"
+LINES = {
+    "KempnerForge": ("[rank 0] INFO     [step 20] loss=2.3456 | lr=3.00e-04 | mfu=52.3%", 20),
+    "torchtitan": (TITAN, 20),
+    "Megatron-LM": (MEGATRON, 20),
+    "Lightning": (LIGHTNING, 20),
+    "nanoGPT": ("iter 20: loss 2.3456, time 123.45ms, mfu 12.30%", 20),
+    "Hugging Face Trainer": (TRAINER, 1),
+    "a plain loop": ("step  20 | loss 2.3456 | 11.4 ms", 20),
+}
+
+
+def test_every_pattern_has_a_line_here() -> None:
+    assert {pattern.framework for pattern in PATTERNS} == set(LINES)
+    assert all(pattern.evidence for pattern in PATTERNS)
+
+
+@pytest.mark.parametrize("framework", LINES)
+def test_the_line_of_each_framework_gives_step_and_loss(framework: str) -> None:
+    line, step = LINES[framework]
+    found = scan_losses(["unrelated", line, "also unrelated, loss of packets"])
+    assert found is not None
+    assert found.framework == framework
+    assert found.points == {step: 2.3456}
+    assert found.counted is (framework == "Hugging Face Trainer")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "step 10, loss: 9.31",
+        "step 10: loss 9.31",
+        "step 10/100 | loss 9.31 (+1.2z) | norm 3.0",
+        "step=10 loss=9.31",
+        "step:10 train_loss:9.31",
+    ],
+)
+def test_plain_loops_write_it_in_many_ways(line: str) -> None:
+    found = scan_losses([line])
+    assert found is not None
+    assert found.points == {10: 9.31}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "step 250: val loss 2.1",
+        "loss scale: 65536",
+        "{'eval_loss': 2.1, 'eval_runtime': 3.2}",
+        "step 10 | val_loss 2.0",
+        "no step here: loss",
+        "",
+    ],
+)
+def test_other_losses_are_none(line: str) -> None:
+    assert scan_losses([line]) is None
+
+
+def test_lines_without_steps_are_counted() -> None:
+    lines = [f"{{'loss': {x}, 'grad_norm': 1.0}}" for x in (3.0, 2.0, 1.0)]
+    found = scan_losses(lines)
+    assert found is not None
+    assert found.points == {1: 3.0, 2: 2.0, 3: 1.0}
+
+
+def test_the_first_pattern_reads_the_whole_log() -> None:
+    found = scan_losses(["iter 1: loss 3.0, time 1ms", "step 1 | loss 9.0"])
+    assert found is not None
+    assert found.points == {1: 3.0}
+
+
+def test_a_loss_that_is_no_number_counts_as_such() -> None:
+    found = scan_losses(["step 1 | loss 2.0", "step 2 | loss nan", "step 3 | loss inf"])
+    assert found is not None
+    assert [math.isfinite(loss) for loss in found.points.values()] == [True, False, False]
+
+
+def test_a_hostile_line_takes_no_longer_than_another() -> None:
+    line = "Epoch 1: 1/2 [" * 300 + "loss"
+    assert scan_losses([line] * 50) is None
+
+
+def test_a_regex_of_ones_own() -> None:
+    pattern = compile_loss_regex(r"it=(?P<step>\d+) .*nll=(?P<loss>\S+)")
+    found = scan_losses(["it=4 x nll=2.5", "it=5 x nll=nan", "it=6 x nll=oops"], (pattern,))
+    assert found is not None
+    assert found.points[4] == 2.5
+    assert math.isnan(found.points[5])
+    assert math.isnan(found.points[6])
+
+
+@pytest.mark.parametrize("text", ["(", "step (?P<step>\\d+)", "(?P<los>.)"])
+def test_a_regex_without_a_loss_is_refused(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        compile_loss_regex(text)
+    assert "--loss-regex" in str(caught.value)
+
+
+@given(st.lists(st.text(max_size=60), max_size=20))
+def test_any_text_is_read_without_an_error(lines: list[str]) -> None:
+    scan_losses(lines)
+
+
+@given(st.dictionaries(st.integers(0, 10**6), st.floats(0, 1e3), min_size=1, max_size=20))
+def test_what_is_written_is_read_back(points: dict[int, float]) -> None:
+    found = scan_losses(f"step {step} | loss {loss:.4f} | 1 ms" for step, loss in points.items())
+    assert found is not None
+    assert found.points == {step: float(f"{loss:.4f}") for step, loss in points.items()}

@@ -1,0 +1,156 @@
+"""What FP8 can gain: Amdahl's ceiling, small GEMMs, an idle GPU, and the findings they give."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fp8verify import Report, inspect
+from fp8verify.evidence.timeline import measure
+from fp8verify.model import Role
+from fp8verify.trace import Step, Trace
+from tests.hand_built import BF16, FP8, FP8_KERNEL, FP32, TraceBuilder
+from tests.unit.test_tax import COPY, INSIDE
+
+OTHER = "triton_poi_fused_add_0"
+
+
+def report(build: TraceBuilder, folder: Path) -> Report:
+    return inspect(build.write(folder / "trace.json"))
+
+
+def fp8_gemm(build: TraceBuilder, size: int, us: float) -> TraceBuilder:
+    dims = ((size, size), (size, size))
+    return build.launch(FP8_KERNEL, "aten::_scaled_mm", types=(FP8, FP8), dims=dims, us=us)
+
+
+def test_the_ceiling_of_a_bf16_run_is_amdahls(build: TraceBuilder, tmp_path: Path) -> None:
+    build.linear(64, 32, 16, fp8=False).launch(OTHER, OTHER, us=30)  # half of it GEMMs
+    found = report(build, tmp_path).ranks[0].payoff
+    assert found is not None
+    assert found.sixteen_bit_gemm_share == 0.5
+    assert found.ceiling == pytest.approx(1 / (0.5 + 0.5 / 2), rel=1e-3)
+    assert found.speedup_estimate is None
+
+
+def test_the_estimate_of_an_fp8_run_counts_its_casts(build: TraceBuilder, tmp_path: Path) -> None:
+    fp8_gemm(build, 2048, 40)
+    build.launch(COPY, "aten::copy_", types=(FP32, BF16), parents=INSIDE, us=20)
+    build.launch(OTHER, OTHER, us=40)
+    found = report(build, tmp_path).ranks[0].payoff
+    assert found is not None
+    assert found.speedup_estimate == pytest.approx((40 + 80) / 100, rel=1e-3)
+    assert found.ceiling == pytest.approx((40 + 80) / 80, rel=1e-3)
+
+
+def test_a_gpu_without_fp8_units_has_nothing_to_gain(tmp_path: Path) -> None:
+    build = TraceBuilder(gpu="NVIDIA A100-SXM4-80GB", capability=(8, 0))
+    found = report(build.linear(64, 32, 16, fp8=False), tmp_path).ranks[0].payoff
+    assert found is not None
+    assert found.ceiling is None
+
+
+@pytest.mark.parametrize(("size", "small"), [(512, 1.0), (2048, 0.0)])
+def test_small_gemms_are_told_by_their_shortest_side(
+    build: TraceBuilder, tmp_path: Path, size: int, small: float
+) -> None:
+    found = report(fp8_gemm(build, size, 40), tmp_path).ranks[0].payoff
+    assert found is not None
+    assert found.small_gemm_share == small
+
+
+@pytest.mark.parametrize(
+    ("size", "eager", "cause"),
+    [(512, False, "small GEMMs"), (2048, False, "costly casts"), (512, True, "unfused eager")],
+)
+def test_casts_that_cost_more_than_fp8_saves_do_not_pay(
+    build: TraceBuilder, tmp_path: Path, size: int, eager: bool, cause: str
+) -> None:
+    fp8_gemm(build, size, 40)
+    if eager:
+        build.launch(COPY, "aten::copy_", types=(FP32, BF16), parents=INSIDE, us=60)
+    else:
+        name = "triton_red_fused_abs_max_view_4"
+        build.launch(name, name, us=60)
+    found = [f for f in report(build, tmp_path).findings if f.code == "fp8-not-paying"]
+    assert [f.severity.value for f in found] == ["warning"]
+    assert cause in found[0].message
+    assert "40.0" not in found[0].message  # times are in ms
+    assert "0.1 ms" in found[0].message
+
+
+def test_fp8_that_pays_is_no_finding(build: TraceBuilder, tmp_path: Path) -> None:
+    fp8_gemm(build, 2048, 90)
+    build.launch(COPY, "aten::copy_", types=(FP32, BF16), parents=INSIDE, us=20)
+    codes = {finding.code for finding in report(build, tmp_path).findings}
+    assert not codes & {"fp8-not-paying", "gpu-idle"}
+
+
+@pytest.mark.parametrize(("us", "code"), [(90, None), (70, "gpu-idle"), (20, "fp8-not-paying")])
+def test_an_idle_gpu_is_said_by_how_idle_it_is(
+    build: TraceBuilder, tmp_path: Path, us: float, code: str | None
+) -> None:
+    for _ in range(10):  # launches are 100 µs apart
+        fp8_gemm(build, 2048, us)
+    found = {f.code for f in report(build, tmp_path).findings} & {"fp8-not-paying", "gpu-idle"}
+    assert found == ({code} if code else set())
+
+
+def test_step_times_on_the_gpu_run_from_end_to_end(build: TraceBuilder, tmp_path: Path) -> None:
+    build.step(1).linear(64, 32, 16, fp8=True).step(2).linear(64, 32, 16, fp8=True)
+    steps = report(build, tmp_path).ranks[0].steps
+    # three kernels of 10 µs, 100 µs apart; the second step's time begins with the first's end
+    assert [step.gpu_us for step in steps] == [210.0, 300.0]
+
+
+kernels = st.lists(
+    st.tuples(st.integers(0, 200), st.integers(0, 60), st.booleans(), st.integers(-1, 1)),
+    max_size=12,
+)
+
+
+@given(kernels)
+def test_the_timeline_is_what_counting_nanoseconds_gives(
+    rows: list[tuple[int, int, bool, int]],
+) -> None:
+    trace = Trace(source="x", names=["k"], steps=[Step(1, 0, 1), Step(2, 1, 2)])
+    roles = []
+    for start, duration, talks, step in rows:
+        trace.kernels.name.append(0)
+        trace.kernels.start_ns.append(start)
+        trace.kernels.duration_ns.append(duration)
+        trace.kernels.step.append(step)
+        roles.append(Role.COMMUNICATION if talks else Role.GEMM)
+    found = measure(trace, roles)
+    ticks = [(tick, talks) for start, time, talks, _ in rows for tick in range(start, start + time)]
+    computing = {tick for tick, talks in ticks if not talks}
+    talking = {tick for tick, talks in ticks if talks}
+    assert found.busy == len(computing | talking)
+    assert found.communication == len(talking)
+    assert found.exposed == len(talking - computing)
+    assert found.span >= found.busy
+    assert len(found.steps) == 2
+    assert all(time is None or time >= 0 for time in found.steps)
+
+
+def test_pauses_in_a_damaged_trace_are_no_idle_gpu(build: TraceBuilder, tmp_path: Path) -> None:
+    for _ in range(10):
+        fp8_gemm(build, 2048, 20)
+    path = build.write(tmp_path / "trace.json")
+    text = path.read_text()
+    path.write_text(text[: text.index("Record Window End")])
+    codes = {finding.code for finding in inspect(path).findings}
+    assert "damaged-trace" in codes
+    assert not codes & {"fp8-not-paying", "gpu-idle"}
+
+
+def test_many_small_gemms_are_said_while_fp8_still_pays(
+    build: TraceBuilder, tmp_path: Path
+) -> None:
+    fp8_gemm(fp8_gemm(build, 512, 40), 2048, 60)
+    found = [f for f in report(build, tmp_path).findings if f.code == "small-gemms"]
+    assert [f.severity.value for f in found] == ["info"]
+    assert "40%" in found[0].message

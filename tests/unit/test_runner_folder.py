@@ -1,0 +1,140 @@
+"""Where captures go, which runners may share one, and which logs it ends up with."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from fp8verify.errors import InputError
+from fp8verify.runner import find_logs
+from fp8verify.runner.folder import CaptureFolder, make_capture_folder, node_name
+from fp8verify.runner.job import job_of
+from fp8verify.runner.log import HEAD_BYTES, TAIL_BYTES
+from fp8verify.runner.rank_logs import STREAMS, collect_rank_logs
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_capture_folder_is_private_and_named_by_time() -> None:
+    folder = make_capture_folder(None).path
+
+    assert folder.parent == Path.cwd()
+    assert folder.name.startswith("fp8verify-capture-2")
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("job", [None, "rdzv-7"])
+def test_a_capture_is_never_overwritten(job: str | None) -> None:
+    Path("old").mkdir()
+    Path("old", "rank0.meta.json").touch()
+
+    with pytest.raises(InputError, match="not empty"):
+        make_capture_folder(Path("old"), job)
+
+
+def test_a_folder_that_cannot_be_made_is_told() -> None:
+    Path("file").touch()
+
+    with pytest.raises(InputError, match="Cannot make"):
+        make_capture_folder(Path("file", "capture"))
+
+
+def test_nodes_of_one_job_share_a_folder_and_no_file() -> None:
+    owner = make_capture_folder(Path("shared"), "slurm-7.0")
+    guest = make_capture_folder(Path("shared"), "slurm-7.0")
+
+    assert (owner.guest, guest.guest) == (None, node_name())
+    assert owner.log.name == "log.txt"
+    assert guest.log.name == f"log.{node_name()}-{os.getpid()}.txt"
+
+
+def test_a_file_system_without_hard_links_can_be_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+
+    assert make_capture_folder(Path("shared"), "slurm-7.0").guest is None
+    assert make_capture_folder(Path("shared"), "slurm-7.0").guest == node_name()
+
+
+def test_a_job_that_names_no_folder_gets_one_of_its_own() -> None:
+    folder = make_capture_folder(None, "slurm-7.0").path
+
+    assert not list(folder.iterdir())
+
+
+@pytest.mark.parametrize("job", [None, "slurm-8.0"])
+def test_another_job_does_not_join(job: str | None) -> None:
+    make_capture_folder(Path("shared"), "slurm-7.0")
+
+    with pytest.raises(InputError, match=r"job slurm-7\.0") as caught:
+        make_capture_folder(Path("shared"), job)
+    assert "--job" in caught.value.hint
+
+
+@pytest.mark.parametrize("claim", [b"", b"[]", b"[" * 70_000, b'{"job": 7}'])
+def test_a_claim_that_cannot_be_read_is_nobodys(claim: bytes) -> None:
+    Path("old").mkdir()
+    Path("old", "capture.meta.json").write_bytes(claim)
+
+    with pytest.raises(InputError, match="not empty"):
+        make_capture_folder(Path("old"), "slurm-7.0")
+
+
+@pytest.mark.parametrize(
+    ("command", "environment", "job"),
+    [
+        ("torchrun --rdzv-id=77 train.py", {}, "rdzv-77"),
+        ("torchrun --rdzv_id 77 train.py", {}, "rdzv-77"),
+        ("torchrun --rdzv-id", {}, None),
+        ("python train.py", {"SLURM_JOB_ID": "5", "SLURM_STEP_ID": "0"}, "slurm-5.0"),
+        ("python train.py", {"SLURM_JOB_ID": "5"}, None),
+        ("", {}, None),
+    ],
+)
+def test_the_launcher_names_the_job(
+    command: str, environment: dict[str, str], job: str | None
+) -> None:
+    assert job_of(command.split(), environment) == job
+
+
+def leave_streams(boot: Path, *streams: object) -> None:
+    lines = [s if isinstance(s, str) else json.dumps(s) for s in streams]
+    (boot / STREAMS).write_text("\n".join(lines))
+
+
+def test_logs_of_ranks_are_kept_beside_the_runs_own(tmp_path: Path) -> None:
+    capture, boot = tmp_path / "capture", tmp_path / "boot"
+    capture.mkdir()
+    boot.mkdir()
+    (capture / "log.txt").write_text("launcher")
+    (tmp_path / "stdout.log").write_text("step 1")
+    stream = {"name": "rank3.out", "path": str(tmp_path / "stdout.log")}
+    gone = {"name": "rank4.err", "path": str(tmp_path / "gone")}
+    leave_streams(boot, gone, "{", [], {"name": "../x", "path": "y"}, stream, stream)
+
+    collect_rank_logs(boot, CaptureFolder(capture))
+
+    assert [path.name for path in find_logs(capture)] == ["log.txt", "log.rank3.out.txt"]
+    assert (capture / "log.rank3.out.txt").read_text() == "step 1"
+
+
+def test_a_long_log_keeps_its_ends(tmp_path: Path) -> None:
+    (tmp_path / "long").write_bytes(b"a" * HEAD_BYTES + b"lost" + b"z" * TAIL_BYTES)
+    leave_streams(tmp_path, {"name": "rank0.out", "path": str(tmp_path / "long")})
+
+    collect_rank_logs(tmp_path, CaptureFolder(tmp_path, "node1"))
+
+    kept = (tmp_path / "log.rank0.out.node1.txt").read_bytes()
+    assert kept.startswith(b"aaa")
+    assert kept.endswith(b"zzz")
+    assert b"4 bytes left out" in kept
+    assert b"lost" not in kept

@@ -1,0 +1,117 @@
+"""The FP8 tax: which kernels it counts, as what, and in which pass."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fp8verify import inspect
+from fp8verify.diagnosis import TaxReport
+from tests.hand_built import BF16, E5M2, FP8, FP32, TraceBuilder
+
+COPY = "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda>(int)"
+CAST = (
+    "void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<at::native::"
+    "float8_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda()#2}> >(int)"
+)
+REDUCE = "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<c10::BFloat16> >(int)"
+FORWARD, BACKWARD = "matmul_with_hp_or_float8_args", "matmul_with_hp_or_float8_argsBackward"
+INSIDE = ("_ToFloat8ConstrFunc", FORWARD)
+
+
+def tax(build: TraceBuilder, folder: Path) -> TaxReport | None:
+    return inspect(build.write(folder / "trace.json")).ranks[0].tax
+
+
+@pytest.mark.parametrize(
+    ("kernel", "op", "types", "parents", "purpose"),
+    [
+        (COPY, "aten::copy_", (FP32, BF16), INSIDE, "cast"),
+        (COPY, "aten::mul", (FP32, FP32), INSIDE, "cast"),
+        (CAST, "aten::copy_", (FP8, FP32), INSIDE, "cast"),
+        (REDUCE, "aten::max", (BF16,), (FORWARD,), "amax"),
+        (COPY, "aten::copy_", (BF16, BF16), ("aten::contiguous", "aten::max", FORWARD), "amax"),
+        (COPY, "aten::copy_", ("double", BF16), ("aten::to", FORWARD), "scale"),
+        (COPY, "aten::reciprocal", (FP32,), ("aten::mm", FORWARD), "scale"),
+        (COPY, "aten::copy_", (FP8, FP8), ("aten::contiguous", "aten::mm", FORWARD), "transpose"),
+        (COPY, "aten::abs", (FP32, FP32), ("FSDP::all_gather (layers.0)",), "amax"),
+    ],
+)
+def test_each_step_of_an_eager_cast_is_told(
+    build: TraceBuilder, tmp_path: Path, kernel: str, op: str, types: tuple[str, ...],
+    parents: tuple[str, ...], purpose: str,
+) -> None:  # fmt: skip
+    build.linear(64, 32, 16, fp8=True)
+    build.launch(kernel, op, types=types, dims=((64, 16),) * len(types), parents=parents, us=5)
+    found = tax(build, tmp_path)
+    assert found is not None
+    assert [(row.purpose, row.op, row.fused, row.time_us) for row in found.rows] == [
+        (purpose, op, False, 5.0)
+    ]
+    assert found.unfused_us == 5.0
+
+
+def test_fused_casts_are_told_apart_from_eager_ones(build: TraceBuilder, tmp_path: Path) -> None:
+    fused = "triton_red_fused_abs_max_view_4"
+    build.linear(64, 32, 16, fp8=True).launch(fused, fused, us=3)
+    build.launch(COPY, "aten::copy_", types=(FP32, BF16), parents=INSIDE, us=7)
+    found = tax(build, tmp_path)
+    assert found is not None
+    assert (found.time_us, found.unfused_us) == (10.0, 7.0)
+    assert {(row.purpose, row.fused) for row in found.rows} == {("amax", True), ("cast", False)}
+
+
+@pytest.mark.parametrize(
+    ("parents", "backward", "leg"),
+    [
+        (INSIDE, False, "fprop"),
+        (("_ToFloat8ConstrFunc", BACKWARD), True, "backward"),
+        ((*INSIDE, BACKWARD), True, "recompute"),
+    ],
+)
+def test_the_pass_is_that_of_the_operator(
+    build: TraceBuilder, tmp_path: Path, parents: tuple[str, ...], backward: bool, leg: str
+) -> None:
+    build.linear(64, 32, 16, fp8=True)
+    build.launch(CAST, "aten::copy_", types=(E5M2, FP32), parents=parents, backward=backward)
+    found = tax(build, tmp_path)
+    assert found is not None
+    assert [row.leg for row in found.rows] == [leg]
+
+
+def test_what_bf16_needs_as_well_is_no_tax(build: TraceBuilder, tmp_path: Path) -> None:
+    build.linear(64, 32, 16, fp8=True)
+    build.launch(COPY, "aten::add", types=(BF16, BF16), us=5)
+    # autograd adds gradients in the engine's frame around the node, not in the node
+    engine = f"autograd::engine::evaluate_function: {BACKWARD}"
+    build.launch(COPY, "aten::add", types=(BF16, BF16), parents=(engine,), us=5)
+    build.launch(CAST, "aten::copy_", types=(FP8, FP32), parents=("Optimizer.step#AdamWFp8.step",))
+    assert tax(build, tmp_path) is None
+
+
+def test_a_bf16_run_pays_no_tax(build: TraceBuilder, tmp_path: Path) -> None:
+    name = "triton_red_fused_abs_max_view_4"
+    assert tax(build.linear(64, 32, 16, fp8=False).launch(name, name), tmp_path) is None
+
+
+def test_the_tax_is_held_against_what_fp8_can_save(build: TraceBuilder, tmp_path: Path) -> None:
+    build.linear(64, 32, 16, fp8=True)  # 30 µs of GEMMs, that would take 60 in BF16
+    build.launch(COPY, "aten::copy_", types=(FP32, BF16), parents=INSIDE, us=15)
+    found = tax(build, tmp_path)
+    assert found is not None
+    assert found.saved_at_most_us == pytest.approx(30, abs=0.1)
+    assert found.share_of_saving == pytest.approx(0.5, abs=0.01)
+    assert found.share_of_gpu_time == pytest.approx(15 / 45)
+
+
+def test_a_step_that_begins_inside_the_optimizer_is_still_the_models(
+    build: TraceBuilder, tmp_path: Path
+) -> None:
+    """A profiler stepped by an optimizer's hook makes the optimizer enclose the next forward."""
+    around = ("CompiledFunction", "Torch-Compiled Region", "Optimizer.step#AdamW.step")
+    fused = "triton_red_fused_abs_max_view_4"
+    build.linear(64, 32, 16, fp8=True).launch(fused, fused, parents=around, us=3)
+    found = tax(build, tmp_path)
+    assert found is not None
+    assert found.time_us == 3.0
