@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fp8verify.errors import Fp8VerifyError
     from fp8verify.inspection import inspect
     from fp8verify.model import Report, Verdict
-    from fp8verify.verdict import Policy
+    from fp8verify.policy import Policy
 
 __version__ = "0.1.0"
 __all__ = [
@@ -40,7 +40,7 @@ __all__ = [
 ]
 _HOMES = {
     "Fp8VerifyError": "errors",
-    "Policy": "verdict",
+    "Policy": "policy",
     "Report": "model",
     "Verdict": "model",
     "assert_fp8_active": "assertions",

@@ -33,8 +33,9 @@ from fp8verify.model import (
     Report,
     StepReport,
 )
+from fp8verify.policy import Policy
 from fp8verify.trace import Health
-from fp8verify.verdict import Judgement, Policy, exit_code, judge, judge_rank
+from fp8verify.verdict import Judgement, exit_code, judge, judge_rank
 
 SCHEMA_VERSION = 1
 

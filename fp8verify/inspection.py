@@ -15,10 +15,10 @@ from fp8verify.evidence.rank import RankEvidence, gather
 from fp8verify.fleet import OnProgress, gather_ranks
 from fp8verify.logs import read_log
 from fp8verify.model import Claim, Report
+from fp8verify.policy import Policy
 from fp8verify.runner.capture import RankMeta, find_logs
 from fp8verify.trace import NoTraceError, Trace, TraceFiles, find_traces, read_open_trace
 from fp8verify.trace.places import place, reading
-from fp8verify.verdict import Policy
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor

@@ -10,6 +10,7 @@ from fp8verify.evidence.promises import Promises
 from fp8verify.evidence.rank import RankEvidence
 from fp8verify.findings import shortfalls
 from fp8verify.model import Precision, Verdict
+from fp8verify.policy import Policy
 
 EXIT_CODES: dict[Verdict, int] = {
     Verdict.ACTIVE: 0,
@@ -23,14 +24,6 @@ EXIT_CODES: dict[Verdict, int] = {
 _WITHOUT_FP8 = (Verdict.EMULATED, Verdict.CONTRADICTED, Verdict.INACTIVE)
 # Below this share of GEMM time, kernels of unknown precision cannot stand for a training in FP8.
 NEGLIGIBLE_UNKNOWN = 0.01
-
-
-class Policy(NamedTuple):
-    """What the caller asks of a run."""
-
-    min_share: float = 0.5
-    strict: bool = False
-    exit_zero: bool = False
 
 
 class Judgement(NamedTuple):

@@ -27,6 +27,7 @@ FLAGS = (
     "--hide-scrollbars",
     "--remote-debugging-pipe",
 )
+_PATIENCE = 60.0
 # The browser reads commands from descriptor 3 and writes to 4.
 _EXEC = """
 import os, sys
@@ -92,6 +93,8 @@ class Page:
             self.evaluate("document.readyState") != "complete"
             or self.evaluate("location.protocol") != "file:"
         ):
+            if time.monotonic() - begin > _PATIENCE:
+                raise TimeoutError(f"{path} did not load")
             time.sleep(0.01)
         return time.monotonic() - begin
 

@@ -6,15 +6,17 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
 from fp8verify.cli.emit import emit, write_file
-from fp8verify.model import Report
+from fp8verify.policy import Policy
 from fp8verify.report import forms
 from fp8verify.shares import parse_share
-from fp8verify.verdict import Policy
+
+if TYPE_CHECKING:
+    from fp8verify.model import Report
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from concurrent.futures import Executor
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, InvalidStateError
+from contextlib import contextmanager, suppress
+from threading import Event, Thread
 from typing import Any
 
 from fp8verify.errors import UsageError
 
 _CONNECT_S = 10
+_LOOK_S = 1.0
 
 
 @contextmanager
@@ -39,5 +41,35 @@ def dask_cluster(address: str) -> Iterator[Executor]:
             f"no Dask scheduler answers at {address}: {reason}.",
             "Give the address that `dask scheduler` prints, such as tcp://host:8786.",
         ) from None
-    with client:
-        yield client.get_executor(pure=False)
+    with client, _Watched(client) as executor:
+        yield executor
+
+
+class _Watched(Executor):
+    """A client's executor whose futures fail when the scheduler is gone.
+
+    Those of distributed (2026.8) wait for ever then.
+    """
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._executor = client.get_executor(pure=False)
+        self._waiting: set[Future[Any]] = set()
+        self._over = Event()
+        Thread(target=self._watch, daemon=True).start()
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = self._executor.submit(fn, *args, **kwargs)
+        self._waiting.add(future)
+        future.add_done_callback(self._waiting.discard)
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002
+        self._over.set()
+
+    def _watch(self) -> None:
+        while not self._over.wait(_LOOK_S):
+            if self._client.status in ("closing", "closed"):
+                for future in tuple(self._waiting):
+                    with suppress(InvalidStateError):
+                        future.set_exception(ConnectionError("the Dask scheduler is gone"))

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
 from contextlib import AbstractContextManager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -64,13 +64,22 @@ def _run(
                 healthy = False
         for future in wait(running, return_when=FIRST_COMPLETED).done:
             job = running.pop(future)
-            error = future.exception()
+            error = _error_of(future)
             if error is None:
                 yield future.result()
             else:
                 suspects.append(job)
                 healthy = healthy and not isinstance(error, BrokenExecutor)
     return suspects
+
+
+def _error_of(future: Future[Any]) -> Exception | None:
+    """Return why a future has no result; one that its executor cancelled has none either."""
+    try:
+        future.result()
+    except Exception as error:
+        return error
+    return None
 
 
 def _reason(error: Exception) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -11,11 +13,11 @@ from fp8verify.baseline import Baseline, read_baseline
 from fp8verify.errors import Fp8VerifyError
 from fp8verify.inspection import inspect
 from fp8verify.model import Report
+from fp8verify.policy import Policy
 from fp8verify.pytest_plugin import CURRENT
 from fp8verify.pytest_plugin.marks import Demands, demands_of, unmet
 from fp8verify.report.escape import printable
 from fp8verify.report.tables import percent
-from fp8verify.verdict import Policy
 
 _FIXTURES = {"fp8_report", "fp8_run"}
 _REPORTS = pytest.StashKey[list[Report]]()
@@ -53,12 +55,14 @@ class Desk:
         __tracebackhide__ = True
         policy = Policy(min_share=self.min_share if min_share is None else min_share)
         if path is not None:
-            return self.note(inspect(path, log=log, policy=policy))
+            with _told_in_two_lines():
+                return self.note(inspect(path, log=log, policy=policy))
         if self._trace is None:
             pytest.skip("no path, and no --fp8-trace was given")
         key = (None if log is None else str(log), policy.min_share)
         if key not in self._default:
-            self._default[key] = inspect(self._trace, log=log, policy=policy)
+            with _told_in_two_lines():
+                self._default[key] = inspect(self._trace, log=log, policy=policy)
         return self.note(self._default[key])
 
     def note(self, report: Report) -> Report:
@@ -88,11 +92,19 @@ class Desk:
 
     def _read_baseline(self) -> Baseline | None:
         if self._baseline is None and self._baseline_path is not None:
-            try:
+            with _told_in_two_lines():
                 self._baseline = read_baseline(Path(self._baseline_path))
-            except Fp8VerifyError as error:
-                raise pytest.UsageError(f"{error} {error.hint}") from None
         return self._baseline
+
+
+@contextmanager
+def _told_in_two_lines() -> Iterator[None]:
+    """Fail the test with the fact and the next step of an error, without a traceback."""
+    __tracebackhide__ = True
+    try:
+        yield
+    except Fp8VerifyError as error:
+        pytest.fail(f"{error}\n{error.hint}", pytrace=False)
 
 
 def _line(report: Report) -> str:

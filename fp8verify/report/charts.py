@@ -10,6 +10,8 @@ from fp8verify.model import Precision, TimelineReport
 # User units; the pictures are stretched to the width there is.
 BAR_WIDTH = 1000
 TIMELINE_HEIGHT = 60
+# More step marks than this would hide the picture.
+_MAX_MARKS = 24
 
 
 class Segment(NamedTuple):
@@ -83,7 +85,11 @@ def timeline(report: TimelineReport) -> Timeline:
         bands.append(Band(kind, _path(times, below, scale)))
         below = [low + us * scale for low, us in zip(below, times, strict=True)]
     span = count * report.bucket_us
-    marks = [StepMark(f"step {n}", round(count * begin / span, 2)) for n, begin, _ in report.steps]
+    marks = [
+        StepMark(f"step {number}", round(count * begin / span, 2))
+        for number, begin, _ in report.steps
+        if len(report.steps) <= _MAX_MARKS
+    ]
     return Timeline(count, [band for band in bands if band.path], marks, span / 1000)
 
 

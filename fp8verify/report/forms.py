@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
-from fp8verify.model import Report
+if TYPE_CHECKING:
+    from fp8verify.model import Report
 
 # The module is imported when the form is asked for: text needs rich, html needs jinja2.
 _FORMS = {

@@ -103,6 +103,7 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        keep_trailing_newline=True,
     )
     environment.tests["worse"] = lambda rank: rank.verdict is not Verdict.ACTIVE
     environment.filters |= {

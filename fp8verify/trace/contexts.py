@@ -11,6 +11,8 @@ import msgspec
 from fp8verify.model import OpContext
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fp8verify.trace.collector import Collector
 
 MAX_PARENTS = 16
@@ -39,6 +41,18 @@ def stable_name(name: str) -> str:
     return name
 
 
+class _Memo(dict[Any, int]):
+    """Calls a function once for each key."""
+
+    def __init__(self, function: Callable[..., int]) -> None:
+        super().__init__()
+        self._function = function
+
+    def __missing__(self, key: Any) -> int:
+        value = self[key] = self._function(*key)
+        return value
+
+
 class Contexts:
     """Interns the contexts of operators by walking their parents.
 
@@ -55,36 +69,34 @@ class Contexts:
         self._stable: dict[int, str | None] = {}
         self._links: list[tuple[str, int, bool]] = []
         self._link_numbers: dict[tuple[str, int, bool], int] = {}
-        self._link_memo: dict[tuple[int, int, int], int] = {}
+        self._link_memo = _Memo(self._link)
         self._link_of_row = array("i", [_UNKNOWN]) * len(parent)
-        self._numbers: dict[tuple[int, int], int] = {}
+        self._numbers = _Memo(self._number)
         self._known: dict[OpContext, int] = {}
 
     def of(self, row: int) -> int:
         """Return the index into `ops` of the context of operator `row`."""
-        key = (self._link_of(row), self._columns.shape[row])
-        number = self._numbers.get(key)
-        if number is None:
-            # Shapes that differ only in the thread of the forward pass make equal contexts.
-            context = self._build(*key)
-            number = self._numbers[key] = self._known.setdefault(context, len(self.ops))
-            if number == len(self.ops):
-                self.ops.append(context)
+        return self._numbers[self._link_of(row), self._columns.shape[row]]
+
+    def _number(self, link: int, shape: int) -> int:
+        # Shapes that differ only in the thread of the forward pass make equal contexts.
+        context = self._build(link, shape)
+        number = self._known.setdefault(context, len(self.ops))
+        if number == len(self.ops):
+            self.ops.append(context)
         return number
 
     def _link_of(self, row: int) -> int:
+        links, parent = self._link_of_row, self._parent
         path = []
-        while row >= 0 and self._link_of_row[row] == _UNKNOWN:
+        while row >= 0 and links[row] == _UNKNOWN:
             path.append(row)
-            row = self._parent[row]
-        link = self._link_of_row[row] if row >= 0 else -1
+            row = parent[row]
+        link = links[row] if row >= 0 else -1
         names, shapes, memo = self._columns.name, self._columns.shape, self._link_memo
-        for inner in reversed(path):
-            key = (names[inner], shapes[inner], link)
-            known = memo.get(key)
-            if known is None:
-                known = memo[key] = self._link(*key)
-            link = self._link_of_row[inner] = known
+        while path:
+            inner = path.pop()
+            link = links[inner] = memo[names[inner], shapes[inner], link]
         return link
 
     def _link(self, name_number: int, shape: int, outer: int) -> int:

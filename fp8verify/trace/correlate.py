@@ -6,6 +6,7 @@ import re
 from array import array
 from bisect import bisect_right
 from collections import defaultdict
+from itertools import compress, count
 from typing import TYPE_CHECKING, NamedTuple
 
 from fp8verify.trace.contexts import STEP_PREFIX, Contexts
@@ -115,8 +116,7 @@ def _rows_by_external_id(collected: Collector, step_names: set[int]) -> array[in
         if external_id == correlation:
             ids[index] = -1
     found = dict.fromkeys(ids, -1)
-    wanted = [row for row, number in enumerate(columns.external_id) if number in found]
-    for row in wanted:
+    for row in compress(count(), map(found.__contains__, columns.external_id)):
         if columns.shape[row] >= 0 and columns.name[row] not in step_names:
             found[columns.external_id[row]] = row
     found[-1] = -1

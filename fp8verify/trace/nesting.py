@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from array import array
-from itertools import groupby, tee
-from operator import lt
+from bisect import bisect_right
+from itertools import compress, count, groupby, islice, pairwise, tee
+from operator import eq, gt
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
+
+
+# Kineto writes annotations after operators, so that a thread's ranges come in a few sorted runs.
+_FEW_RUNS = 1024
 
 
 def start_order(
@@ -16,13 +21,15 @@ def start_order(
 ) -> array[int]:
     """Return `rows` by start, an enclosing range before what it encloses.
 
-    Of ranges that are equal, annotations (`shape` < 0) enclose operators. The usual input is
-    sorted already and is only looked through, not copied.
+    Of ranges that are equal, annotations (`shape` < 0) enclose operators. The usual input is a few
+    sorted runs, which are merged without making a Python object of every row at once.
     """
-    if _ascend(rows, start):
-        return rows
-    rows = array("i", sorted(rows, key=start.__getitem__))
-    if not _ascend(rows, start):
+    breaks = list(islice(_places(gt, rows, start), _FEW_RUNS))
+    if len(breaks) < _FEW_RUNS:
+        rows = _merge_runs(rows, breaks, start)
+    else:
+        rows = array("i", sorted(rows, key=start.__getitem__))
+    if next(_places(eq, rows, start), None) is not None:
         for _, run in groupby(range(len(rows)), key=lambda index: start[rows[index]]):
             first, *rest = run
             if rest:
@@ -33,11 +40,39 @@ def start_order(
     return rows
 
 
-def _ascend(rows: array[int], start: array[int]) -> bool:
-    """Whether each range starts after the one before it, none at the same time."""
+def _places(
+    relation: Callable[[int, int], bool], rows: array[int], start: array[int]
+) -> Iterator[int]:
+    """Yield the places of rows whose predecessor's start has the relation to their own."""
     starts, following = tee(map(start.__getitem__, rows))
     next(following, None)
-    return all(map(lt, starts, following))
+    return compress(count(1), map(relation, starts, following))
+
+
+def _merge_runs(rows: array[int], breaks: list[int], start: array[int]) -> array[int]:
+    """Merge sorted runs, of which a new one begins at each of `breaks`."""
+    bounds = [0, *breaks, len(rows)]
+    merged = rows[: bounds[1]]
+    for begin, stop in pairwise(bounds[1:]):
+        _merge(merged, rows[begin:stop], start)
+    return merged
+
+
+def _merge(merged: array[int], run: array[int], start: array[int]) -> None:
+    """Merge a sorted run into another that it mostly follows, or that is much longer."""
+    taken = bisect_right(merged, start[run[0]], key=start.__getitem__)
+    tail = merged[taken:]
+    del merged[taken:]
+    taken = 0
+    for index, row in enumerate(run):
+        place = bisect_right(tail, start[row], taken, key=start.__getitem__)
+        merged.extend(tail[taken:place])
+        taken = place
+        if taken == len(tail):
+            merged.extend(run[index:])
+            return
+        merged.append(row)
+    merged.extend(tail[taken:])
 
 
 def link_parents(

@@ -83,6 +83,7 @@ KNOWN: dict[str, Known] = {
         "INACTIVE", 1, (Rule("_Linear(Backward)?", "bf16"),), (), _legs(30, fp8="bf16")
     ),
     "fp8_cudagraphs": Known("ACTIVE", 0, (Rule("CompiledFunction(Backward)?", "fp8"),)),
+    "fsdp_fp8_all_gather": Known("ACTIVE", 0, (FP8_MM, BF16_MM), ("scalar-all-reduces",)),
     "ddp_one_rank_bf16": Known("PARTIAL", 0, (FP8_MM, BF16_MM), ("rank-without-fp8",)),
 }
 

@@ -22,7 +22,7 @@ from statistics import median
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
-GPT = [str(ROOT / "examples" / "train_gpt.py"), "--precision", "fp8", "--compile"]
+GPT = [str(ROOT / "examples" / "train_gpt.py"), "--precision", "fp8", "--compile", "--batch", "8"]
 STEPS, FIRST, LAST = 150, 70, 72
 SETTLED = 20  # compilation and the first, slower steps
 MIN_ROUNDS, BUDGET_S = 2, 75

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -78,14 +79,40 @@ def _open(executor: Any) -> Any:
     return nullcontext(executor)
 
 
-def test_no_scheduler_is_told_in_two_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "nonsense", "nosuch://host:8786"])
+def test_no_scheduler_is_told_in_two_lines(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "_CONNECT_S", 1)
     with (
-        pytest.raises(UsageError, match=r"no Dask scheduler answers at tcp://127\.0\.0\.1:9") as e,
-        dask_cluster("tcp://127.0.0.1:9"),
+        pytest.raises(UsageError, match=f"no Dask scheduler answers at {address}") as caught,
+        dask_cluster(address),
     ):
         pass
-    assert e.value.hint
+    assert caught.value.hint
+
+
+def test_no_job_waits_for_a_scheduler_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Gone:
+        status = "closed"
+
+        def get_executor(self, **_: Any) -> Any:
+            return self
+
+        def submit(self, *_: Any) -> Future[Any]:
+            return Future()  # as distributed leaves it, for ever
+
+        def __enter__(self) -> Gone:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setattr(cluster, "_LOOK_S", 0.01)
+    monkeypatch.setattr("distributed.Client.__new__", lambda *_: Gone())
+    monkeypatch.setattr(Gone, "__init__", lambda *_, **__: None)
+    with dask_cluster("tcp://gone:1") as executor:
+        found = list(spread(work, ["a", "b"], lambda: _open(executor), 2, give_up))
+    reason = "its worker failed twice with ConnectionError (the Dask scheduler is gone)"
+    assert sorted(found) == [f"a: {reason}", f"b: {reason}"]
 
 
 def test_no_distributed_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -138,9 +138,7 @@ def test_a_mark_that_means_nothing_is_no_pass(
     result.stdout.fnmatch_lines([says])
 
 
-def test_no_marked_test_falls_below_the_baseline(
-    pytester: pytest.Pytester, tmp_path: Path
-) -> None:
+def test_no_marked_test_falls_below_the_baseline(pytester: pytest.Pytester, tmp_path: Path) -> None:
     baseline = tmp_path / "fp8.json"
     write_baseline(inspect(ROOT / "fp8_compiled"), baseline)
     good = _marked(pytester, "", "fp8_compiled", "--fp8-baseline", baseline)
@@ -148,6 +146,16 @@ def test_no_marked_test_falls_below_the_baseline(
     fallen = _marked(pytester, "", "fp8_rowwise_gw_hp", "--fp8-baseline", baseline)
     fallen.assert_outcomes(failed=1)
     fallen.stdout.fnmatch_lines(["*the FP8 share of wgrad fell from 100.0% to 0.0%*"])
+
+
+@pytest.mark.parametrize("option", ["--fp8-trace", "--fp8-baseline"])
+def test_a_file_that_cannot_be_read_fails_with_two_lines(
+    pytester: pytest.Pytester, option: str
+) -> None:
+    result = _marked(pytester, "", "fp8_compiled", option, "missing.json")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*missing.json*"])
+    result.stdout.no_fnmatch_line("*Traceback*")
 
 
 def test_the_summary_lists_verdicts_and_junit_keeps_them(pytester: pytest.Pytester) -> None:

@@ -1,0 +1,228 @@
+"""A saved state below which a run may not fall: the FP8 share, legs and layers."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from fp8verify import Report, inspect
+from fp8verify.assertions import assert_gemm_precision, assert_no_regression
+from fp8verify.baseline import Baseline, baseline_of, hold, read_baseline, regressions
+from fp8verify.errors import InputError
+from fp8verify.model import ModulesReport, Severity
+from tests.golden.expectations import KNOWN, ROOT
+
+
+def _messages(report: Report, baseline: Baseline, tolerance: float = 0.02) -> list[str]:
+    return [finding.message for finding in regressions(report, baseline, tolerance)]
+
+
+def _with_layers(report: Report, states: dict[str, str]) -> Report:
+    names: dict[str, tuple[str, ...]] = {}
+    for name, state in states.items():
+        names[state] = (*names.get(state, ()), name)
+    counts = {state: len(found) for state, found in names.items()}
+    modules = ModulesReport(counts=counts, names=names, recipes=())
+    return replace(report, ranks=(replace(report.ranks[0], modules=modules),))
+
+
+@pytest.mark.parametrize("name", sorted(KNOWN))
+def test_a_run_never_falls_below_itself(name: str) -> None:
+    report = inspect(ROOT / name)
+    held = hold(report, baseline_of(report), 0.0)
+    assert held.exit_code == report.exit_code
+    assert not [finding for finding in held.findings if finding.code == "regression"]
+
+
+def test_what_fell_is_shown_as_a_difference() -> None:
+    found = _messages(
+        inspect(ROOT / "fp8_rowwise_gw_hp"), baseline_of(inspect(ROOT / "fp8_compiled"))
+    )
+    overall, wgrad = found
+    assert re.fullmatch(
+        r"below the baseline: the FP8 share of GEMM time fell from 100.0% to 5\d.\d% "
+        r"\(4\d.\d points\)",
+        overall,
+    )
+    assert wgrad.endswith("the FP8 share of wgrad fell from 100.0% to 0.0% (100.0 points)")
+
+
+def test_the_verdict_stays_and_the_exit_code_does_not() -> None:
+    report = inspect(ROOT / "fp8_rowwise_gw_hp")
+    baseline = baseline_of(inspect(ROOT / "fp8_compiled"))
+    held = hold(report, baseline, 0.02)
+    assert (held.verdict, report.exit_code, held.exit_code) == (report.verdict, 0, 1)
+    assert hold(report, baseline, 0.02, gate=False).exit_code == 0
+
+
+@pytest.mark.parametrize(("fell", "counts"), [(0.01, False), (0.02, False), (0.021, True)])
+def test_the_tolerance_is_in_points_of_the_share(fell: float, counts: bool) -> None:
+    report = inspect(ROOT / "fp8_rowwise_gw_hp")
+    now = report.gemm.fp8_share_of_time or 0.0
+    assert bool(_messages(report, Baseline(fp8_share=now + fell), tolerance=0.02)) == counts
+
+
+def test_one_rank_of_many_that_loses_fp8_falls_below_whatever_the_mean_says() -> None:
+    report = inspect(ROOT / "ddp_one_rank_bf16")
+    good = replace(report, ranks=(report.ranks[0],) * 2)
+    found = _messages(report, baseline_of(good))
+    assert len(found) == 1
+    assert "the lowest FP8 share of a rank fell from 5" in found[0]
+    assert "to 0.0%" in found[0]
+
+
+def test_a_layer_that_left_fp8_is_named() -> None:
+    before = inspect(ROOT / "fp8_compiled")
+    states = {"head": "high_precision", "layers.0.attn.q_proj": "fp8"}
+    baseline = replace(baseline_of(before), layers={"head": "fp8", "layers.0.attn.q_proj": "fp8"})
+    found = _messages(_with_layers(before, states), baseline)
+    assert found == ["below the baseline: 1 layers left FP8 (now high_precision): head"]
+
+
+def test_wrappers_around_modules_do_not_make_them_others() -> None:
+    report = inspect(ROOT / "fp8_compiled")
+    baseline = replace(baseline_of(report), layers={"layers.0.wq": "fp8", "head": "fp8"})
+    wrapped = {"module._orig_mod.layers.0.wq": "fp8", "_orig_mod.head": "fp8"}
+    assert _messages(_with_layers(report, wrapped), baseline) == []
+
+
+def test_layers_that_vanish_count_as_fallen_unless_as_many_are_in_fp8() -> None:
+    report = inspect(ROOT / "fp8_compiled")
+    baseline = replace(baseline_of(report), layers={"a": "fp8", "b": "fp8"})
+    assert _messages(_with_layers(report, {"a": "fp8", "c": "fp8"}), baseline) == []
+    assert _messages(_with_layers(report, {"a": "fp8"}), baseline) == [
+        "below the baseline: 2 layers were in FP8 and 1 are; gone are b"
+    ]
+
+
+def test_a_capture_without_a_census_is_said_and_not_judged() -> None:
+    report = inspect(ROOT / "fp8_compiled" / "rank0.json.gz")
+    found = list(regressions(report, baseline_of(inspect(ROOT / "fp8_compiled")), 0.02))
+    assert [(f.code, f.severity) for f in found] == [("baseline-not-comparable", Severity.WARNING)]
+    assert hold(report, baseline_of(inspect(ROOT / "fp8_compiled")), 0.02).exit_code == 0
+
+
+# -- assertions -----------------------------------------------------------------------------------
+
+
+def test_assert_no_regression_takes_a_file_or_a_baseline(tmp_path: Path) -> None:
+    good, bad = inspect(ROOT / "fp8_compiled"), inspect(ROOT / "fp8_rowwise_gw_hp")
+    assert_no_regression(good, baseline_of(good))
+    path = tmp_path / "fp8.json"
+    path.write_text(json.dumps({"fp8verify_baseline": 1, "fp8_share": 1.0}))
+    with pytest.raises(AssertionError, match=r"fell from 100.0% to 5\d"):
+        assert_no_regression(bad, path)
+
+
+def test_assert_gemm_precision_names_what_ran_otherwise() -> None:
+    report = inspect(ROOT / "fp8_rowwise_gw_hp")
+    assert_gemm_precision(report, "fp8", leg="fprop")
+    assert_gemm_precision(report, ["fp8", "bf16"])
+    assert_gemm_precision(report, "bf16", leg="wgrad", op="aten::mm")
+    with pytest.raises(AssertionError, match=r"100.0% of wgrad GEMM time .* than fp8:\n.*nvjet"):
+        assert_gemm_precision(report, leg="wgrad")
+    with pytest.raises(AssertionError, match=r"no GEMM of aten::_grouped_mm ran"):
+        assert_gemm_precision(report, op="aten::_grouped_mm")
+    with pytest.raises(ValueError, match="fp9"):
+        assert_gemm_precision(report, "fp9")
+
+
+# -- the command line ---------------------------------------------------------------------------
+
+
+def _cli(*args: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "fp8verify", "inspect", *map(str, args)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_a_state_is_saved_and_later_runs_are_held_to_it(tmp_path: Path) -> None:
+    baseline = tmp_path / "fp8.json"
+    assert _cli(ROOT / "fp8_compiled", "--save-baseline", baseline).returncode == 0
+    assert _cli(ROOT / "fp8_compiled", "--baseline", baseline).returncode == 0
+    fallen = _cli(ROOT / "fp8_rowwise_gw_hp", "--baseline", baseline)
+    assert fallen.returncode == 1
+    assert fallen.stdout.splitlines()[2].startswith("ACTIVE")
+    text = " ".join(fallen.stdout.split())
+    assert "error [regression] below the baseline: the FP8 share of GEMM time fell from" in text
+    loose = _cli(ROOT / "fp8_rowwise_gw_hp", "--baseline", baseline, "--tolerance", "100%")
+    assert loose.returncode == 0
+    zero = _cli(ROOT / "fp8_rowwise_gw_hp", "--baseline", baseline, "--exit-zero")
+    assert zero.returncode == 0
+
+
+def test_a_run_without_fp8_is_no_baseline(tmp_path: Path) -> None:
+    baseline = tmp_path / "fp8.json"
+    done = _cli(ROOT / "bf16_compiled", "--save-baseline", baseline)
+    assert done.returncode == 1
+    assert done.stderr == "no baseline was saved: the run is INACTIVE\n"
+    assert not baseline.exists()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        None,
+        b"",
+        b"\xff\xfe",
+        b"[]",
+        b"{}",
+        b'{"fp8verify_baseline": 2}',
+        b'{"fp8verify_baseline": 1, "fp8_share": "all"}',
+        b'{"fp8verify_baseline": 1, "layers": {"a": []}}',
+        b"[" * 100_000,
+    ],
+)
+def test_a_bad_baseline_gets_two_lines_and_exit_code_2(
+    content: bytes | None, tmp_path: Path
+) -> None:
+    path = tmp_path / "fp8.json"
+    if content is not None:
+        path.write_bytes(content)
+    done = _cli(ROOT / "fp8_compiled", "--baseline", path)
+    assert (done.returncode, done.stdout) == (2, "")
+    first, second = done.stderr.splitlines()
+    assert first.startswith("error: ")
+    assert second.startswith("hint: ")
+
+
+def test_a_place_that_cannot_be_written_is_a_usage_error(tmp_path: Path) -> None:
+    done = _cli(ROOT / "fp8_compiled", "--save-baseline", tmp_path / "missing" / "fp8.json")
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 2
+
+
+_json: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.floats(allow_nan=False) | st.integers() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+_fields = st.sampled_from(
+    ["fp8verify_baseline", "fp8_share", "lowest_rank_share", "legs", "layers"]
+)
+
+
+@given(document=st.dictionaries(_fields, _json, max_size=5) | _json)
+def test_any_json_is_a_baseline_or_an_error_of_ours(document: Any, tmp_path_factory: Any) -> None:
+    path = tmp_path_factory.mktemp("baseline") / "fp8.json"
+    path.write_text(json.dumps(document))
+    try:
+        baseline = read_baseline(path)
+    except InputError:
+        return
+    assert list(regressions(inspect(ROOT / "fp8_experts"), baseline, 0.02)) is not None

@@ -1,0 +1,51 @@
+"""A report as DataFrames, and the examples in the docstrings."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+from pathlib import Path
+
+import pytest
+
+from fp8verify import inspect
+from tests.golden.expectations import KNOWN, ROOT
+
+pytest.importorskip("pandas", reason="pandas is not installed (the pandas extra)")
+from fp8verify.frames import COLUMNS
+
+
+@pytest.mark.parametrize("name", sorted(KNOWN))
+def test_frames_hold_what_the_report_holds(name: str) -> None:
+    report = inspect(ROOT / name)
+    frames = report.to_pandas()
+    assert frames.kernels.time_us.sum() == pytest.approx(sum(report.gpu_time_us.values()), abs=0.1)
+    assert len(frames.kernels) == sum(len(rank.kernels) for rank in report.ranks)
+    by_precision = frames.gemms.groupby("precision")["kernels"].sum().to_dict()
+    assert by_precision == {p: n for p, n in report.gemm.kernels.items() if n}
+    share = frames.gemms[frames.gemms.is_fp8].time_us.sum() / frames.gemms.time_us.sum()
+    assert share == pytest.approx(report.gemm.fp8_share_of_time, abs=1e-5)
+    assert list(frames.ranks.verdict) == [rank.verdict.value for rank in report.ranks]
+    assert len(frames.steps) == sum(len(rank.steps) for rank in report.ranks)
+
+
+def test_layers_are_those_of_the_census() -> None:
+    layers = inspect(ROOT / "fp8_accelerate").to_pandas().layers
+    assert layers.state.value_counts().to_dict() == {"fp8": 4, "high_precision": 2}
+    assert list(inspect(ROOT / "fp8_te_delayed").to_pandas().layers.columns) == [*COLUMNS["layers"]]
+
+
+def test_every_column_is_documented() -> None:
+    frames = inspect(ROOT / "fp8_compiled").to_pandas()
+    assert {name: list(frame.columns) for name, frame in frames._asdict().items()} == {
+        name: [*columns] for name, columns in COLUMNS.items()
+    }
+    assert all(text for columns in COLUMNS.values() for text in columns.values())
+
+
+@pytest.mark.parametrize("name", ["fp8verify", "fp8verify.frames"])
+def test_the_examples_in_docstrings_are_true(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(ROOT).parent)
+    result = doctest.testmod(importlib.import_module(name))
+    assert result.attempted > 0
+    assert result.failed == 0

@@ -1,0 +1,250 @@
+"""Every form of the report: what it says, and that names and log lines stay text in it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree as Xml
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+from msgspec.structs import replace
+
+from fp8verify import Policy, Report, Verdict, inspect
+from fp8verify.model import Finding, Severity
+from fp8verify.report import escape, forms
+from fp8verify.report.csv_form import to_csv
+from fp8verify.report.github import to_github
+from fp8verify.report.junit import to_junit
+from fp8verify.report.markdown import to_markdown
+from fp8verify.report.notebook import to_notebook
+from tests.golden.expectations import KNOWN, ROOT
+
+EVIL = (
+    "a|b\x1b[2J`<script>alert(1)</script>`*x*\n::error::owned,%0A ]]> &amp; @team #1 \x00\ud800=1"
+)
+
+
+def _evil(report: Report) -> Report:
+    """Put hostile text wherever text from outside can be."""
+    rank = report.ranks[0]
+    kernel = replace(rank.kernels[0], name=EVIL, op=f"={EVIL}", reason=EVIL)
+    finding = Finding(code="emulated", severity=Severity.ERROR, message=EVIL, hint=EVIL)
+    claims = tuple(replace(claim, text=EVIL, source=EVIL) for claim in report.claims)
+    return replace(
+        report,
+        reason=EVIL,
+        ranks=(replace(rank, source=EVIL, reason=EVIL, kernels=(kernel, *rank.kernels)),) * 2,
+        findings=(finding,),
+        claims=claims,
+        notes=(EVIL,),
+    )
+
+
+@pytest.fixture(scope="module")
+def silent() -> Report:
+    return inspect(ROOT / "bf16_filter_rejects_all")
+
+
+@pytest.mark.parametrize("form", forms.NAMES)
+@pytest.mark.parametrize("name", sorted(KNOWN))
+def test_every_form_of_every_capture_ends_with_a_line(name: str, form: str) -> None:
+    text = forms.render(inspect(ROOT / name), form)
+    assert text.endswith("\n")
+    assert text.strip()
+
+
+@pytest.mark.parametrize("form", [form for form in forms.NAMES if form != "json"])
+def test_nothing_in_a_report_can_steer_a_terminal(form: str, silent: Report) -> None:
+    text = forms.render(_evil(silent), form)
+    assert [
+        c for c in text if not (c.isprintable() or c == "\n" or (form == "csv" and c == "\r"))
+    ] == []
+
+
+# -- github -------------------------------------------------------------------------------------
+
+
+def test_github_annotates_a_silent_failure_as_an_error(silent: Report) -> None:
+    first, *rest = to_github(silent).splitlines()
+    assert first.startswith("::error title=FP8 CONTRADICTED::the log claims FP8 (line 7: “Applied")
+    assert any(line.startswith("::error title=FP8 claimed-not-active::") for line in rest)
+
+
+def test_github_notes_success_and_warns_of_what_passes_by_permission(silent: Report) -> None:
+    assert to_github(inspect(ROOT / "fp8_compiled")).startswith("::notice title=FP8 ACTIVE::")
+    passed = to_github(replace(silent, exit_code=0))
+    assert passed.startswith("::warning title=FP8 CONTRADICTED::")
+
+
+def test_github_commands_cannot_be_smuggled_in(silent: Report) -> None:
+    evil = Finding(code="a:b,c", severity=Severity.INFO, message=EVIL, hint="")
+    lines = to_github(replace(silent, findings=(evil,))).splitlines()
+    assert len(lines) == 2
+    assert lines[1].startswith("::notice title=FP8 a%3Ab%2Cc::a|b")
+    assert "%0A::error::owned,%250A" in lines[1]
+
+
+def test_github_shows_as_many_annotations_as_github_does(silent: Report) -> None:
+    one = Finding(code="rank-without-fp8", severity=Severity.ERROR, message="rank 1", hint="")
+    lines = to_github(replace(silent, findings=(one,) * 300)).splitlines()
+    assert sum(line.startswith("::error") for line in lines) == 10
+    assert lines[-1] == "291 more findings of severity error"
+
+
+# -- junit --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(KNOWN))
+@pytest.mark.parametrize("policy", [Policy(), Policy(strict=True), Policy(exit_zero=True)])
+def test_junit_fails_exactly_if_the_exit_code_does(name: str, policy: Policy) -> None:
+    report = inspect(ROOT / name, policy=policy)
+    suite = Xml.fromstring(to_junit(report))[0]
+    failing = int(suite.get("failures", "")) + int(suite.get("errors", ""))
+    assert (failing > 0) == (report.exit_code != 0)
+    assert int(suite.get("tests", "")) == len(suite.findall("testcase"))
+
+
+def test_junit_names_the_rank_that_failed() -> None:
+    report = inspect(ROOT / "ddp_one_rank_bf16", policy=Policy(strict=True))
+    suite = Xml.fromstring(to_junit(report))[0]
+    failed = {case.get("name") for case in suite if case.find("failure") is not None}
+    assert failed == {"run", "rank 1"}
+    rank = suite.find("testcase[@name='rank 1']/failure")
+    assert rank is not None
+    assert "CONTRADICTED" in (rank.get("message") or "")
+
+
+def test_junit_has_an_error_where_the_evidence_cannot_decide(silent: Report) -> None:
+    undecided = replace(silent, verdict=Verdict.INCONCLUSIVE, exit_code=3)
+    suite = Xml.fromstring(to_junit(undecided))[0]
+    assert (suite.get("failures"), suite.get("errors")) == ("0", "1")
+
+
+def test_junit_of_hostile_text_is_still_xml(silent: Report) -> None:
+    suite = Xml.fromstring(to_junit(_evil(silent)))[0]
+    assert "<script>alert(1)</script>" in "".join(suite.itertext())
+
+
+# -- markdown -----------------------------------------------------------------------------------
+
+
+def _html(markdown: str) -> str:
+    return MarkdownIt("gfm-like", {"linkify": False}).render(markdown)
+
+
+def test_markdown_says_the_verdict_the_shares_and_the_findings() -> None:
+    html = _html(to_markdown(inspect(ROOT / "ddp_one_rank_bf16")))
+    assert "FP8 PARTIAL</h2>" in html
+    assert html.count("<table>") == 4
+    assert "<code>rank-without-fp8</code>" in html
+    assert "<td>rank 1</td>\n<td>CONTRADICTED</td>" in html
+
+
+def test_markdown_keeps_hostile_text_as_text(silent: Report) -> None:
+    html = _html(to_markdown(_evil(silent)))
+    assert "<script" not in html
+    assert "<em>x</em>" not in html
+    assert html.count("<tr>") == html.count("</tr>")
+    head = html.split("<tbody>")[-1].split("</tr>")[0]
+    assert head.count("<td") == 4
+
+
+@given(st.text(max_size=60))
+def test_a_code_span_holds_what_was_put_in(text: str) -> None:
+    shown = escape.printable(text)
+    if not shown.strip():
+        return
+    html = MarkdownIt("gfm-like", {"linkify": False}).render(f"|a|\n|-|\n|{escape.code(text)}|\n")
+    inside = html.split("<code>")[1].split("</code>")[0]
+    for entity, char in (("&lt;", "<"), ("&gt;", ">"), ("&quot;", '"'), ("&amp;", "&")):
+        inside = inside.replace(entity, char)
+    assert inside.strip() == shown.strip()
+
+
+@given(st.text(max_size=60))
+def test_escaped_markdown_is_one_paragraph_of_plain_text(text: str) -> None:
+    html = MarkdownIt("gfm-like", {"linkify": False}).render(f"x {escape.markdown(text)} x")
+    tags = html.replace("<p>", "").replace("</p>", "")
+    assert "<" not in tags
+
+
+# -- csv and notebook ---------------------------------------------------------------------------
+
+
+def test_csv_has_a_row_for_each_kind_on_each_rank() -> None:
+    report = inspect(ROOT / "ddp_one_rank_bf16")
+    rows = list(csv.DictReader(io.StringIO(to_csv(report))))
+    assert len(rows) == sum(len(rank.kernels) for rank in report.ranks)
+    times = sum(float(row["time_us"]) for row in rows)
+    assert times == pytest.approx(sum(report.gpu_time_us.values()), abs=0.1)
+    gemm = next(row for row in rows if row["role"] == "gemm")
+    assert gemm["dims"].split()[0].count("x") == 1
+
+
+@given(st.text(max_size=40))
+def test_no_csv_cell_is_a_formula(text: str) -> None:
+    assert not escape.cell(text).startswith(("=", "+", "-", "@", "\t", "\r"))
+
+
+def test_csv_of_hostile_text_keeps_its_columns(silent: Report) -> None:
+    rows = list(csv.reader(io.StringIO(to_csv(_evil(silent)))))
+    assert {len(row) for row in rows} == {len(rows[0])}
+    assert rows[1][5].startswith("'=")
+
+
+def test_a_notebook_shows_the_verdict_and_escapes_the_rest(silent: Report) -> None:
+    assert "CONTRADICTED" in silent._repr_html_()
+    assert "<script" not in to_notebook(_evil(silent))
+
+
+# -- the command line ---------------------------------------------------------------------------
+
+
+def _cli(*args: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "fp8verify", "inspect", *map(str, args)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, **env},
+    )
+
+
+def test_github_appends_to_the_job_summary(tmp_path: Path) -> None:
+    summary = tmp_path / "summary.md"
+    summary.write_text("# before\n")
+    where = {"GITHUB_STEP_SUMMARY": str(summary)}
+    done = _cli(ROOT / "bf16_filter_rejects_all", "--format", "github", **where)
+    assert done.returncode == 1
+    assert done.stdout.startswith("::error title=FP8 CONTRADICTED::")
+    assert summary.read_text().startswith("# before\n## ❌ FP8 CONTRADICTED")
+
+
+@pytest.mark.parametrize("form", forms.NAMES)
+def test_every_form_goes_to_a_file(form: str, tmp_path: Path) -> None:
+    out = tmp_path / "report"
+    done = _cli(ROOT / "fp8_compiled", "--format", form, "-o", out)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert "ACTIVE" in out.read_text() or form == "csv"
+
+
+def test_html_without_jinja_says_what_to_install(tmp_path: Path) -> None:
+    (tmp_path / "jinja2.py").write_text("raise ImportError\n")
+    done = _cli(ROOT / "fp8_compiled", "--format", "html", PYTHONPATH=str(tmp_path))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "pip install 'fp8verify[html]'" in done.stderr
+
+
+def test_json_of_a_report_is_that_of_the_command_line() -> None:
+    report = inspect(ROOT / "fp8_compiled")
+    assert json.loads(report.to_json())["verdict"] == "ACTIVE"
+    assert report.to_json() == _cli(ROOT / "fp8_compiled", "--format", "json").stdout

@@ -1,0 +1,79 @@
+"""Kernels spread over buckets, and buckets drawn as columns."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fp8verify.evidence.buckets import BUCKETS, bucket_times
+from fp8verify.evidence.gemms import Kinds
+from fp8verify.model import TimelineReport
+from fp8verify.report.charts import BAR_WIDTH, TIMELINE_HEIGHT, segments, timeline
+from fp8verify.trace import Trace, read_trace
+from tests.hand_built import BF16, BF16_KERNEL, FP8, FP8_KERNEL, TraceBuilder
+
+_times = st.floats(0, 1e6, allow_nan=False, allow_infinity=False)
+
+
+def _buckets(trace: Trace) -> TimelineReport:
+    found = bucket_times(trace, Kinds(trace))
+    assert found is not None
+    return found
+
+
+def test_all_time_is_in_the_bucket_of_its_kind(tmp_path: Path) -> None:
+    build = TraceBuilder().step(4)
+    build.launch(FP8_KERNEL, types=(FP8, FP8), us=30).launch("void copy_kernel()", None, us=20)
+    build.step(5).launch(BF16_KERNEL, types=(BF16, BF16), us=40)
+    found = _buckets(read_trace(build.write(tmp_path / "trace.json")))
+    assert sum(found.fp8_us) == pytest.approx(30)
+    assert sum(found.other_precision_us) == pytest.approx(40)
+    assert sum(found.rest_us) == pytest.approx(20)
+    assert found.bucket_us * BUCKETS == pytest.approx(240, abs=1)
+    assert [step for step, *_ in found.steps] == [4, 5]
+    assert found.steps[1][1:] == (200, 240)
+
+
+def test_a_kernel_longer_than_a_bucket_is_cut_at_their_ends(tmp_path: Path) -> None:
+    build = TraceBuilder().launch(FP8_KERNEL, us=80).launch(BF16_KERNEL, us=20)
+    found = _buckets(read_trace(build.write(tmp_path / "trace.json")))
+    assert found.bucket_us == 0.5
+    assert found.fp8_us == (0.5,) * 160 + (0.0,) * 80
+
+
+def test_a_trace_without_kernels_has_no_timeline() -> None:
+    trace = Trace(source="trace.json")
+    assert bucket_times(trace, Kinds(trace)) is None
+
+
+@given(st.lists(st.tuples(_times, _times, _times, _times), min_size=1, max_size=20))
+def test_columns_stay_inside_the_picture(rows: list[tuple[float, ...]]) -> None:
+    fp8, high, unknown, rest = (tuple(column) for column in zip(*rows, strict=True))
+    picture = timeline(
+        TimelineReport(
+            bucket_us=1000,
+            fp8_us=fp8,
+            other_precision_us=high,
+            unknown_precision_us=unknown,
+            rest_us=rest,
+            steps=((1, 0.0, 500.0),),
+        )
+    )
+    for band in picture.bands:
+        for _, below, height in re.findall(r"M(\d+) (-?[\d.]+)h1v-([\d.]+)h-1z", band.path):
+            assert float(below) <= TIMELINE_HEIGHT
+            assert float(below) - float(height) >= -0.2
+
+
+@given(st.lists(st.tuples(st.sampled_from(["fp8", "high"]), _times), max_size=8))
+def test_the_segments_of_a_bar_fill_it_without_gaps(parts: list[tuple[str, float]]) -> None:
+    total = sum(amount for _, amount in parts)
+    found = segments(parts, total)
+    assert sum(part.width for part in found) == pytest.approx(BAR_WIDTH if found else 0, abs=0.1)
+    for first, second in pairwise(found):
+        assert second.x == pytest.approx(first.x + first.width, abs=0.05)
