@@ -36,8 +36,10 @@ LINES = [
     (
         "torchtitan",
         "fp8",
-        "Converted GroupedExperts to use dynamic float8 rowwise quantization with scaled grouped "
-        "GEMMs",
+        (
+            "Converted GroupedExperts to use dynamic float8 rowwise quantization with scaled "
+            "grouped GEMMs"
+        ),
     ),
     ("torchtitan", "fp8", "Converted Linear layers to MXFP8Linear"),
     ("torchtitan", "fp8", "MX training active with recipe mxfp8_cublas"),
@@ -57,9 +59,11 @@ LINES = [
     (
         "accelerate",
         "not_fp8",
-        "The current device has compute capability of (8, 0) which is insufficient for FP8 mixed "
-        "precision training (requires a GPU Hopper/Ada Lovelace or higher, compute capability of "
-        "8.9 or higher). Will use FP16 instead.",
+        (
+            "The current device has compute capability of (8, 0) which is insufficient for FP8 "
+            "mixed precision training (requires a GPU Hopper/Ada Lovelace or higher, compute "
+            "capability of 8.9 or higher). Will use FP16 instead."
+        ),
     ),
     ("LLaMA-Factory", "fp8", "FP8 training enabled with TorchAO backend."),
     ("LLaMA-Factory", "fp8", "Accelerate FP8 status - enabled: True, backend: AO"),
