@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import sys
 from pathlib import Path
@@ -51,7 +50,9 @@ class _Commands(click.Group):
 
 def _suggest(name: str) -> str:
     """Name the command nearest to one that is none; a file stands for `inspect`."""
-    close = difflib.get_close_matches(name, COMMANDS, n=1)
+    from difflib import get_close_matches  # only a wrong command is worth its import
+
+    close = get_close_matches(name, COMMANDS, n=1)
     if close:
         return f" Did you mean {close[0]!r}?"
     return f" Did you mean `fp8verify inspect {name}`?" if Path(name).exists() else ""

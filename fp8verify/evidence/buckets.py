@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fp8verify.evidence.gemms import Kinds
+from fp8verify.evidence.timeline import step_bounds
 from fp8verify.kernels import Classification
 from fp8verify.model import Precision, TimelineReport
 from fp8verify.trace import Trace
@@ -65,14 +66,6 @@ def _micros(times: list[int]) -> tuple[float, ...]:
 
 def _steps(trace: Trace, begin: int) -> Iterator[tuple[int, float, float]]:
     """Yield the number of each step, and when its kernels ran."""
-    columns = trace.kernels
-    first: dict[int, int] = {}
-    last: dict[int, int] = {}
-    for step, start, duration in zip(
-        columns.step, columns.start_ns, columns.duration_ns, strict=True
-    ):
-        first[step] = min(first.get(step, start), start)
-        last[step] = max(last.get(step, start), start + duration)
-    for place, known in enumerate(trace.steps):
-        if place in first:
-            yield known.number, (first[place] - begin) / 1000, (last[place] - begin) / 1000
+    for step, bounds in zip(trace.steps, step_bounds(trace), strict=True):
+        if bounds is not None:
+            yield step.number, (bounds[0] - begin) / 1000, (bounds[1] - begin) / 1000

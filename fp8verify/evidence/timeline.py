@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Sequence
+from operator import add
 from typing import NamedTuple
 
 from fp8verify.model import Role
@@ -35,16 +37,19 @@ def measure(trace: Trace, roles: Sequence[Role]) -> Timeline:
     order = sorted(range(len(columns)), key=columns.start_ns.__getitem__)
     if not order:
         return Timeline(steps=(None,) * len(trace.steps))
-    busy = _covered(trace, order)
-    computing = _covered(trace, (i for i in order if roles[i] is not Role.COMMUNICATION))
-    talking = _covered(trace, (i for i in order if roles[i] is Role.COMMUNICATION))
-    last = max(map(_end, columns.start_ns, columns.duration_ns))
+    ends = array("q", map(add, columns.start_ns, columns.duration_ns))
+    talks = [place for place in order if roles[place] is Role.COMMUNICATION]
+    busy = _covered(columns.start_ns, ends, order)
+    computing = busy
+    if talks:
+        computes = (place for place in order if roles[place] is not Role.COMMUNICATION)
+        computing = _covered(columns.start_ns, ends, computes)
     return Timeline(
-        span=last - columns.start_ns[order[0]],
+        span=max(ends) - columns.start_ns[order[0]],
         busy=busy,
-        communication=talking,
+        communication=_covered(columns.start_ns, ends, talks),
         exposed=busy - computing,
-        steps=_step_times(trace),
+        steps=_step_times(step_bounds(trace)),
     )
 
 
@@ -59,36 +64,45 @@ def join(parts: Sequence[Timeline]) -> Timeline:
     )
 
 
-def _covered(trace: Trace, order: Iterable[int]) -> int:
-    """Return how long any of the kernels ran, given in the order of their start."""
-    start_ns, duration_ns = trace.kernels.start_ns, trace.kernels.duration_ns
-    covered, reached = 0, None
-    for place in order:
-        start, end = start_ns[place], start_ns[place] + duration_ns[place]
-        if reached is None or start >= reached:
-            covered += end - start
-        elif end > reached:
-            covered += end - reached
-        reached = end if reached is None else max(reached, end)
-    return covered
-
-
-def _step_times(trace: Trace) -> tuple[int | None, ...]:
+def step_bounds(trace: Trace) -> list[tuple[int, int] | None]:
+    """Return when the first kernel of each step began and its last one ended, in ns."""
     columns = trace.kernels
-    first: dict[int, int] = {}
-    last: dict[int, int] = {}
+    first, last = [_NEVER] * len(trace.steps), [-_NEVER] * len(trace.steps)
     for step, start, duration in zip(
         columns.step, columns.start_ns, columns.duration_ns, strict=True
     ):
-        first[step] = min(first.get(step, start), start)
-        last[step] = max(last.get(step, start), start + duration)
+        if step < 0:
+            continue
+        if start < first[step]:
+            first[step] = start
+        if start + duration > last[step]:
+            last[step] = start + duration
+    return [
+        None if begin == _NEVER else (begin, end) for begin, end in zip(first, last, strict=True)
+    ]
+
+
+def _covered(starts: Sequence[int], ends: Sequence[int], order: Iterable[int]) -> int:
+    """Return how long any of the kernels ran, given in the order of their start."""
+    covered, reached = 0, -_NEVER
+    for place in order:
+        end = ends[place]
+        if end > reached:
+            start = starts[place]
+            covered += end - (max(reached, start))
+            reached = end
+    return covered
+
+
+def _step_times(bounds: Sequence[tuple[int, int] | None]) -> tuple[int | None, ...]:
     times: list[int | None] = []
-    for step in range(len(trace.steps)):
-        begin = last.get(step - 1, first.get(step)) if step else first.get(step)
+    before: tuple[int, int] | None = None
+    for own in bounds:
+        begin = None if own is None else own[0] if before is None else before[1]
         # Kernels of two steps may overlap on two streams; no step takes less than nothing.
-        times.append(None if begin is None or step not in last else max(0, last[step] - begin))
+        times.append(None if own is None or begin is None else max(0, own[1] - begin))
+        before = own
     return tuple(times)
 
 
-def _end(start: int, duration: int) -> int:
-    return start + duration
+_NEVER = 1 << 62

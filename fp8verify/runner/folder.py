@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -115,4 +114,4 @@ def _owner(folder: Path) -> str | None:
 
 def node_name() -> str:
     """Return the first label of this machine's name, fit for a file name."""
-    return re.sub(r"[^A-Za-z0-9_-]", "-", socket.gethostname().split(".")[0])[:64] or "node"
+    return re.sub(r"[^A-Za-z0-9_-]", "-", os.uname().nodename.split(".")[0])[:64] or "node"

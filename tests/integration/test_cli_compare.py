@@ -28,25 +28,31 @@ def as_json(*args: object) -> dict[str, Any]:
 
 
 def test_captures_that_ship_give_steps_gemms_and_losses(captures: Path) -> None:
-    found = as_json(captures / "bf16_compiled", captures / "fp8_compiled")
+    found = as_json(captures / "bf16_width4096", captures / "fp8_width4096")
     assert found["outcome"] == "FASTER"
-    assert found["gemm_speedup"] == pytest.approx(1.83, abs=0.01)
+    assert found["gemm_speedup"] == pytest.approx(1.99, abs=0.01)
     assert found["work_ratio"] == 1.0
     assert {pair["leg"] for pair in found["gemms"]} == {"fprop", "dgrad", "wgrad"}
-    assert all(1.6 < pair["speedup"] < 2.1 for pair in found["gemms"])
-    assert (found["loss"]["steps"], found["loss"]["last_step"]) == (15, 15)
+    assert all(1.6 < pair["speedup"] < 2.3 for pair in found["gemms"])
+    assert (found["loss"]["steps"], found["loss"]["last_step"]) == (18, 18)
     assert found["findings"] == []
 
 
 def test_the_text_fits_a_screen_of_80_columns(captures: Path) -> None:
-    result = call(captures / "bf16_compiled", captures / "fp8_compiled")
+    result = call(captures / "bf16_width4096", captures / "fp8_width4096")
     lines = result.output.splitlines()
     assert result.exit_code == 0
     assert len(lines) <= 50
     assert max(map(len, lines)) <= 80
     assert "FASTER  a step takes" in result.output
-    assert "1.83x" in result.output
-    assert "loss at 15 equal steps" in result.output
+    assert "1.99x" in result.output
+    assert "loss at 18 equal steps" in result.output
+
+
+def test_a_gain_within_the_spread_of_the_steps_is_none(captures: Path) -> None:
+    found = as_json(captures / "bf16_compiled", captures / "fp8_compiled")
+    assert found["outcome"] == "SAME"
+    assert found["gemm_speedup"] > 1.7
 
 
 def test_a_file_gets_what_standard_output_would(captures: Path, tmp_path: Path) -> None:
