@@ -16,7 +16,6 @@ from fp8verify.report.tables import fp8_share
 
 SCHEMA = 1
 MAX_BYTES = 64 << 20
-DEFAULT_TOLERANCE = 0.02
 _SHOWN = 4
 # What wrappers put into module names: DDP, torch.compile, FSDP1, checkpointing.
 _WRAPPERS = re.compile(r"(?:^|(?<=\.))(?:module|_orig_mod|_fsdp_wrapped_module|_checkpoint_\w+)\.")

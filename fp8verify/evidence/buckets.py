@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fp8verify.evidence.gemms import Kinds
-from fp8verify.evidence.timeline import step_bounds
+from fp8verify.evidence.timeline import StepBounds
 from fp8verify.kernels import Classification
 from fp8verify.model import Precision, TimelineReport
 from fp8verify.trace import Trace
@@ -14,7 +14,7 @@ BUCKETS = 240
 _FP8, _HIGH, _UNKNOWN, _REST = range(4)
 
 
-def bucket_times(trace: Trace, kinds: Kinds) -> TimelineReport | None:
+def bucket_times(trace: Trace, kinds: Kinds, bounds: StepBounds) -> TimelineReport | None:
     """Spread the kernels of a trace over `BUCKETS` buckets of equal length, None without any."""
     columns = trace.kernels
     if not len(columns):
@@ -40,7 +40,7 @@ def bucket_times(trace: Trace, kinds: Kinds) -> TimelineReport | None:
         other_precision_us=_micros(times[_HIGH]),
         unknown_precision_us=_micros(times[_UNKNOWN]),
         rest_us=_micros(times[_REST]),
-        steps=tuple(_steps(trace, begin)),
+        steps=tuple(_steps(trace, bounds, begin)),
     )
 
 
@@ -64,8 +64,8 @@ def _micros(times: list[int]) -> tuple[float, ...]:
     return tuple(round(ns / 1000, 1) for ns in times)
 
 
-def _steps(trace: Trace, begin: int) -> Iterator[tuple[int, float, float]]:
+def _steps(trace: Trace, bounds: StepBounds, begin: int) -> Iterator[tuple[int, float, float]]:
     """Yield the number of each step, and when its kernels ran."""
-    for step, bounds in zip(trace.steps, step_bounds(trace), strict=True):
-        if bounds is not None:
-            yield step.number, (bounds[0] - begin) / 1000, (bounds[1] - begin) / 1000
+    for step, own in zip(trace.steps, bounds, strict=True):
+        if own is not None:
+            yield step.number, (own[0] - begin) / 1000, (own[1] - begin) / 1000

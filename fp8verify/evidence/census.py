@@ -9,7 +9,6 @@ from msgspec.structs import replace
 from fp8verify.model import ModulesReport
 from fp8verify.runner.capture import RankMeta, WindowRecord, read_meta
 
-LOG_NAME = "log.txt"
 _PATTERN = "rank*.meta.json"
 
 

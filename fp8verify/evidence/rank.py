@@ -23,10 +23,6 @@ _CODEC = re.compile(r"fbgemm::\w*Quantized")
 # A cast may feed several GEMMs (q, k and v of attention, dgrad and wgrad): four at the most.
 _CASTS_PER_GEMM = 4
 _QUANTIZING = (Role.CAST_QUANTIZE, Role.AMAX_REDUCE)
-# Functions of layers, which no optimizer calls: AOTAutograd's and Transformer Engine's (2.20).
-_LAYERS = frozenset(
-    {"CompiledFunction", "_Linear", "_LayerNormLinear", "_LayerNormMLP", "_GroupedLinear"}
-)
 
 
 class RankEvidence(NamedTuple):
@@ -113,7 +109,7 @@ class RankEvidence(NamedTuple):
 
 def gather(trace: Trace, meta: RankMeta | None = None, *, alone: bool = True) -> RankEvidence:
     """Classify the kernels of a trace and add them up; `alone` if it is the run's only rank."""
-    kinds = Kinds(trace)
+    kinds, bounds = Kinds(trace), timeline.step_bounds(trace)
     found, roles = survey(trace, kinds), kinds.roles()
     return RankEvidence(
         source=trace.source,
@@ -124,8 +120,8 @@ def gather(trace: Trace, meta: RankMeta | None = None, *, alone: bool = True) ->
         health=trace.health,
         copies=trace.copies,
         collectives=communication.collective_totals(trace, roles),
-        timeline=timeline.measure(trace, roles),
-        buckets=tuple(filter(None, [bucket_times(trace, kinds)])),
+        timeline=timeline.measure(trace, roles, bounds),
+        buckets=tuple(filter(None, [bucket_times(trace, kinds, bounds)])),
         survey=found,
         gemm=gemm_summary(found.gemms),
         steps=_by_step(trace, found.gemms),
@@ -206,7 +202,4 @@ def of_the_model(op: OpContext | None) -> bool:
         return True
     if _CODEC.match(op.name):
         return False
-    around = (op.name, *op.parents)
-    # A profiler that an optimizer's hook steps begins the next step inside the optimizer's range.
-    inside = next((i for i, name in enumerate(around) if name.startswith("Optimizer.")), None)
-    return inside is None or op.backward or not _LAYERS.isdisjoint(around[:inside])
+    return not any(name.startswith("Optimizer.") for name in (op.name, *op.parents))

@@ -5,10 +5,12 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Sequence
 from operator import add
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from fp8verify.model import Role
 from fp8verify.trace import Trace
+
+StepBounds: TypeAlias = "Sequence[tuple[int, int] | None]"
 
 
 class Timeline(NamedTuple):
@@ -31,8 +33,14 @@ class Timeline(NamedTuple):
     steps: tuple[int | None, ...] = ()
 
 
-def measure(trace: Trace, roles: Sequence[Role]) -> Timeline:
-    """Measure the timeline of a trace; `roles` are those of its kernels, in the file's order."""
+def measure(trace: Trace, roles: Sequence[Role], bounds: StepBounds) -> Timeline:
+    """Measure the timeline of a trace.
+
+    Args:
+        trace: the kernels.
+        roles: those of the kernels, in the file's order.
+        bounds: what `step_bounds` returned for the trace.
+    """
     columns = trace.kernels
     order = sorted(range(len(columns)), key=columns.start_ns.__getitem__)
     if not order:
@@ -49,7 +57,7 @@ def measure(trace: Trace, roles: Sequence[Role]) -> Timeline:
         busy=busy,
         communication=_covered(columns.start_ns, ends, talks),
         exposed=busy - computing,
-        steps=_step_times(step_bounds(trace)),
+        steps=_step_times(bounds),
     )
 
 
@@ -64,7 +72,7 @@ def join(parts: Sequence[Timeline]) -> Timeline:
     )
 
 
-def step_bounds(trace: Trace) -> list[tuple[int, int] | None]:
+def step_bounds(trace: Trace) -> StepBounds:
     """Return when the first kernel of each step began and its last one ended, in ns."""
     columns = trace.kernels
     first, last = [_NEVER] * len(trace.steps), [-_NEVER] * len(trace.steps)
@@ -94,7 +102,7 @@ def _covered(starts: Sequence[int], ends: Sequence[int], order: Iterable[int]) -
     return covered
 
 
-def _step_times(bounds: Sequence[tuple[int, int] | None]) -> tuple[int | None, ...]:
+def _step_times(bounds: StepBounds) -> tuple[int | None, ...]:
     times: list[int | None] = []
     before: tuple[int, int] | None = None
     for own in bounds:
