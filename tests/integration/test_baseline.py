@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ from fp8verify.assertions import assert_gemm_precision, assert_no_regression
 from fp8verify.baseline import Baseline, baseline_of, hold, read_baseline, regressions
 from fp8verify.errors import InputError
 from fp8verify.model import ModulesReport, Severity
+from tests.command_line import fp8verify
 from tests.golden.expectations import KNOWN, ROOT
 
 
@@ -139,34 +138,26 @@ def test_assert_gemm_precision_names_what_ran_otherwise() -> None:
 # -- the command line ---------------------------------------------------------------------------
 
 
-def _cli(*args: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "fp8verify", "inspect", *map(str, args)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
 def test_a_state_is_saved_and_later_runs_are_held_to_it(tmp_path: Path) -> None:
     baseline = tmp_path / "fp8.json"
-    assert _cli(ROOT / "fp8_compiled", "--save-baseline", baseline).returncode == 0
-    assert _cli(ROOT / "fp8_compiled", "--baseline", baseline).returncode == 0
-    fallen = _cli(ROOT / "fp8_rowwise_gw_hp", "--baseline", baseline)
+    assert fp8verify("inspect", ROOT / "fp8_compiled", "--save-baseline", baseline).returncode == 0
+    assert fp8verify("inspect", ROOT / "fp8_compiled", "--baseline", baseline).returncode == 0
+    fallen = fp8verify("inspect", ROOT / "fp8_rowwise_gw_hp", "--baseline", baseline)
     assert fallen.returncode == 1
     assert fallen.stdout.splitlines()[2].startswith("ACTIVE")
     text = " ".join(fallen.stdout.split())
     assert "error [regression] below the baseline: the FP8 share of GEMM time fell from" in text
-    loose = _cli(ROOT / "fp8_rowwise_gw_hp", "--baseline", baseline, "--tolerance", "100%")
+    loose = fp8verify(
+        "inspect", ROOT / "fp8_rowwise_gw_hp", "--baseline", baseline, "--tolerance", "100%"
+    )
     assert loose.returncode == 0
-    zero = _cli(ROOT / "fp8_rowwise_gw_hp", "--baseline", baseline, "--exit-zero")
+    zero = fp8verify("inspect", ROOT / "fp8_rowwise_gw_hp", "--baseline", baseline, "--exit-zero")
     assert zero.returncode == 0
 
 
 def test_a_run_without_fp8_is_no_baseline(tmp_path: Path) -> None:
     baseline = tmp_path / "fp8.json"
-    done = _cli(ROOT / "bf16_compiled", "--save-baseline", baseline)
+    done = fp8verify("inspect", ROOT / "bf16_compiled", "--save-baseline", baseline)
     assert done.returncode == 1
     assert done.stderr == "no baseline was saved: the run is INACTIVE\n"
     assert not baseline.exists()
@@ -192,7 +183,7 @@ def test_a_bad_baseline_gets_two_lines_and_exit_code_2(
     path = tmp_path / "fp8.json"
     if content is not None:
         path.write_bytes(content)
-    done = _cli(ROOT / "fp8_compiled", "--baseline", path)
+    done = fp8verify("inspect", ROOT / "fp8_compiled", "--baseline", path)
     assert (done.returncode, done.stdout) == (2, "")
     first, second = done.stderr.splitlines()
     assert first.startswith("error: ")
@@ -200,7 +191,9 @@ def test_a_bad_baseline_gets_two_lines_and_exit_code_2(
 
 
 def test_a_place_that_cannot_be_written_is_a_usage_error(tmp_path: Path) -> None:
-    done = _cli(ROOT / "fp8_compiled", "--save-baseline", tmp_path / "missing" / "fp8.json")
+    done = fp8verify(
+        "inspect", ROOT / "fp8_compiled", "--save-baseline", tmp_path / "missing" / "fp8.json"
+    )
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 2
 

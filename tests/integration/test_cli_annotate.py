@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ import pytest
 
 from fp8verify import Report, inspect
 from fp8verify.annotate import annotate
+from tests.command_line import fp8verify
 from tests.golden.expectations import KNOWN, ROOT
 from tests.hand_built import BF16, BF16_KERNEL, FP8, FP8_KERNEL, TraceBuilder
 
@@ -148,19 +147,9 @@ def test_the_suffix_says_how_the_new_file_is_packed(suffix: str, tmp_path: Path)
     assert list(tmp_path.iterdir()) == [out]
 
 
-def _cli(*args: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "fp8verify", "annotate", *map(str, args)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
 def test_the_command_says_what_it_labelled(tmp_path: Path) -> None:
     out = tmp_path / "out.json.gz"
-    done = _cli(ROOT / "fp8_rowwise_gw_hp", "-o", out)
+    done = fp8verify("annotate", ROOT / "fp8_rowwise_gw_hp", "-o", out)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"{out}: 135 GEMM kernels labelled (90 fp8, 45 bf16)\n"
 
@@ -180,7 +169,7 @@ def test_bad_use_gets_two_lines_and_leaves_nothing(case: str, tmp_path: Path) ->
     }
     before = source.read_bytes()
     given, out = args[case]
-    done = _cli(given, "-o", out)
+    done = fp8verify("annotate", given, "-o", out)
     assert (done.returncode, done.stdout) == (2, "")
     first, second = done.stderr.splitlines()
     assert first.startswith("error: ")

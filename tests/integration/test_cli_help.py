@@ -2,53 +2,41 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from fp8verify.cli import COMMANDS
-
-
-def _cli(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "fp8verify", *args],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={**os.environ, **env},
-    )
+from tests.command_line import fp8verify
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))
 def test_every_command_has_help_with_an_example(command: str) -> None:
-    done = _cli(command, "--help")
+    done = fp8verify(command, "--help")
     assert done.returncode == 0
     assert re.search(rf"^ +.*fp8verify {command} ", done.stdout, re.MULTILINE)
-    assert COMMANDS[command] in _cli("--help").stdout.replace("\n" + " " * 12, " ")
+    assert COMMANDS[command] in fp8verify("--help").stdout.replace("\n" + " " * 12, " ")
 
 
 @pytest.mark.parametrize(
     ("typed", "meant"), [("inspekt", "inspect"), ("explian", "explain"), ("anotate", "annotate")]
 )
 def test_a_command_that_is_none_is_answered_with_the_nearest(typed: str, meant: str) -> None:
-    done = _cli(typed, "x")
+    done = fp8verify(typed, "x")
     assert done.returncode == 2
     assert f"No such command '{typed}'. Did you mean '{meant}'?" in done.stderr
 
 
 def test_a_file_instead_of_a_command_is_answered_with_inspect(tmp_path: Path) -> None:
-    done = _cli(str(tmp_path))
+    done = fp8verify(str(tmp_path))
     assert done.returncode == 2
     assert f"Did you mean `fp8verify inspect {tmp_path}`?" in done.stderr
 
 
 def test_an_option_that_is_none_is_answered_with_the_nearest() -> None:
-    done = _cli("inspect", "x", "--min-shar", "0.5")
+    done = fp8verify("inspect", "x", "--min-shar", "0.5")
     assert done.returncode == 2
     assert "--min-share" in done.stderr
 
@@ -62,7 +50,7 @@ def test_an_option_that_is_none_is_answered_with_the_nearest() -> None:
     ],
 )
 def test_the_shell_completes_commands_options_and_forms(words: str, wanted: str) -> None:
-    done = _cli(
+    done = fp8verify(
         _FP8VERIFY_COMPLETE="bash_complete",
         COMP_WORDS=words,
         COMP_CWORD=str(len(words.split()) - 1),
@@ -76,4 +64,4 @@ def test_the_completion_script_is_printed(shell: str) -> None:
         version = subprocess.run(["bash", "--version"], capture_output=True, check=False)
         if version.returncode:
             pytest.skip("no bash here")
-    assert "fp8verify" in _cli(_FP8VERIFY_COMPLETE=f"{shell}_source").stdout
+    assert "fp8verify" in fp8verify(_FP8VERIFY_COMPLETE=f"{shell}_source").stdout

@@ -4,27 +4,15 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.command_line import fp8verify
 from tests.golden.expectations import ROOT
 from tests.hand_built import TraceBuilder
-
-
-def fp8verify(*args: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "fp8verify", *map(str, args)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={**os.environ, **env},
-        stdin=subprocess.DEVNULL,
-    )
 
 
 @pytest.mark.parametrize(

@@ -4,31 +4,23 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.command_line import fp8verify
 from tests.golden.expectations import ROOT
 
 EXAMPLE = ROOT.parent / "examples" / "train_gpt.py"
 
 
-def fp8verify(folder: Path, *args: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "fp8verify", "run", *map(str, args)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
-    )
+def run(folder: Path, *args: str | Path) -> subprocess.CompletedProcess[str]:
+    return fp8verify("run", *args, cwd=folder, timeout=300)
 
 
 @pytest.mark.train
 def test_a_cpu_training_is_captured_and_inconclusive(tmp_path: Path) -> None:
-    done = fp8verify(
+    done = run(
         tmp_path, "--steps", "3-4", "--trace-dir", "capture",
         "--format", "json", "-o", "report.json",
         EXAMPLE, "--precision", "fp8", "--steps", "5", "--device", "cpu",
@@ -48,9 +40,7 @@ def test_a_cpu_training_is_captured_and_inconclusive(tmp_path: Path) -> None:
 
 @pytest.mark.train
 def test_a_window_that_never_opens_says_what_to_pass(tmp_path: Path) -> None:
-    done = fp8verify(
-        tmp_path, "--steps", "30-31", EXAMPLE, "--steps", "4", "--device", "cpu"
-    )  # fmt: skip
+    done = run(tmp_path, "--steps", "30-31", EXAMPLE, "--steps", "4", "--device", "cpu")
     assert done.returncode == 3
     assert "the run ended after step 4" in done.stdout
     assert "--steps 3-4" in done.stdout
@@ -59,7 +49,7 @@ def test_a_window_that_never_opens_says_what_to_pass(tmp_path: Path) -> None:
 def test_a_script_without_training_keeps_its_output_and_exit_code(tmp_path: Path) -> None:
     script = tmp_path / "seven.py"
     script.write_text("import sys\nprint('out')\nprint('err', file=sys.stderr)\nsys.exit(7)\n")
-    done = fp8verify(tmp_path, "--steps", "3-4", "-o", "report.txt", script)
+    done = run(tmp_path, "--steps", "3-4", "-o", "report.txt", script)
     assert (done.returncode, done.stdout, done.stderr) == (7, "out\n", "err\n")
     assert "INCONCLUSIVE" in (tmp_path / "report.txt").read_text()
 
@@ -78,7 +68,7 @@ def test_wrong_calls_get_two_lines_and_exit_code_2(
     tmp_path: Path, args: tuple[str, ...], names: str
 ) -> None:
     (tmp_path / "x.py").write_text("print('must not run')\n")
-    done = fp8verify(tmp_path, *args)
+    done = run(tmp_path, *args)
     assert (done.returncode, done.stdout) == (2, "")
     first, second = done.stderr.splitlines()
     assert first.startswith("error: ")

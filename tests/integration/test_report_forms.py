@@ -5,9 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from xml.etree import ElementTree as Xml
 
@@ -25,6 +22,7 @@ from fp8verify.report.github import to_github
 from fp8verify.report.junit import to_junit
 from fp8verify.report.markdown import to_markdown
 from fp8verify.report.notebook import to_notebook
+from tests.command_line import fp8verify
 from tests.golden.expectations import KNOWN, ROOT
 
 EVIL = (
@@ -208,22 +206,11 @@ def test_a_notebook_shows_the_verdict_and_escapes_the_rest(silent: Report) -> No
 # -- the command line ---------------------------------------------------------------------------
 
 
-def _cli(*args: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "fp8verify", "inspect", *map(str, args)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={**os.environ, **env},
-    )
-
-
 def test_github_appends_to_the_job_summary(tmp_path: Path) -> None:
     summary = tmp_path / "summary.md"
     summary.write_text("# before\n")
     where = {"GITHUB_STEP_SUMMARY": str(summary)}
-    done = _cli(ROOT / "bf16_filter_rejects_all", "--format", "github", **where)
+    done = fp8verify("inspect", ROOT / "bf16_filter_rejects_all", "--format", "github", **where)
     assert done.returncode == 1
     assert done.stdout.startswith("::error title=FP8 CONTRADICTED::")
     assert summary.read_text().startswith("# before\n## ❌ FP8 CONTRADICTED")
@@ -232,14 +219,14 @@ def test_github_appends_to_the_job_summary(tmp_path: Path) -> None:
 @pytest.mark.parametrize("form", forms.NAMES)
 def test_every_form_goes_to_a_file(form: str, tmp_path: Path) -> None:
     out = tmp_path / "report"
-    done = _cli(ROOT / "fp8_compiled", "--format", form, "-o", out)
+    done = fp8verify("inspect", ROOT / "fp8_compiled", "--format", form, "-o", out)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert "ACTIVE" in out.read_text() or form == "csv"
 
 
 def test_html_without_jinja_says_what_to_install(tmp_path: Path) -> None:
     (tmp_path / "jinja2.py").write_text("raise ImportError\n")
-    done = _cli(ROOT / "fp8_compiled", "--format", "html", PYTHONPATH=str(tmp_path))
+    done = fp8verify("inspect", ROOT / "fp8_compiled", "--format", "html", PYTHONPATH=str(tmp_path))
     assert (done.returncode, done.stdout) == (2, "")
     assert "pip install 'fp8verify[html]'" in done.stderr
 
@@ -247,4 +234,6 @@ def test_html_without_jinja_says_what_to_install(tmp_path: Path) -> None:
 def test_json_of_a_report_is_that_of_the_command_line() -> None:
     report = inspect(ROOT / "fp8_compiled")
     assert json.loads(report.to_json())["verdict"] == "ACTIVE"
-    assert report.to_json() == _cli(ROOT / "fp8_compiled", "--format", "json").stdout
+    assert (
+        report.to_json() == fp8verify("inspect", ROOT / "fp8_compiled", "--format", "json").stdout
+    )

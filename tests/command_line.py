@@ -1,0 +1,24 @@
+"""The command line as a user meets it: a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+
+def fp8verify(
+    *args: str | Path, cwd: Path | None = None, timeout: float = 60, **env: str
+) -> subprocess.CompletedProcess[str]:
+    """Run `python -m fp8verify` without standard input; `env` is added to the environment."""
+    return subprocess.run(
+        [sys.executable, "-m", "fp8verify", *map(str, args)],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+        cwd=cwd,
+        env={**os.environ, **env},
+        stdin=subprocess.DEVNULL,
+    )
