@@ -23,6 +23,10 @@ _CODEC = re.compile(r"fbgemm::\w*Quantized")
 # A cast may feed several GEMMs (q, k and v of attention, dgrad and wgrad): four at the most.
 _CASTS_PER_GEMM = 4
 _QUANTIZING = (Role.CAST_QUANTIZE, Role.AMAX_REDUCE)
+# Functions of layers, which no optimizer calls: AOTAutograd's and Transformer Engine's (2.20).
+_LAYERS = frozenset(
+    {"CompiledFunction", "_Linear", "_LayerNormLinear", "_LayerNormMLP", "_GroupedLinear"}
+)
 
 
 class RankEvidence(NamedTuple):
@@ -202,4 +206,8 @@ def of_the_model(op: OpContext | None) -> bool:
         return True
     if _CODEC.match(op.name):
         return False
-    return not any(name.startswith("Optimizer.") for name in (op.name, *op.parents))
+    around = (op.name, *op.parents)
+    # A profiler that an optimizer's hook steps begins the next step inside the optimizer's range;
+    # the trace engine cuts that where the step is annotated, and it need not be.
+    inside = next((i for i, name in enumerate(around) if name.startswith("Optimizer.")), None)
+    return inside is None or op.backward or not _LAYERS.isdisjoint(around[:inside])
