@@ -22,18 +22,18 @@ def bucket_times(trace: Trace, kinds: Kinds, bounds: StepBounds) -> TimelineRepo
     begin = min(columns.start_ns)
     ends = map(int.__add__, columns.start_ns, columns.duration_ns)
     width = max(1, -(-(max(ends) - begin) // BUCKETS))
-    times = [[0] * BUCKETS for _ in range(4)]
-    classes = [_class_of(kind.classification) for kind in kinds.kinds]
+    times = [[0] * (BUCKETS + 1) for _ in range(4)]  # one more for an empty kernel at the very end
+    rows = [times[_class_of(kind.classification)] for kind in kinds.kinds]
     for number, start, duration in zip(
         kinds.numbers, columns.start_ns, columns.duration_ns, strict=True
     ):
-        row = times[classes[number]]
-        first, offset = divmod(start - begin, width)
+        first = (start - begin) // width
+        offset = start - begin - first * width
         if offset + duration <= width:  # most kernels are shorter than a bucket
-            row[min(first, BUCKETS - 1)] += duration
+            rows[number][first] += duration
         else:
             for place, part in _parts(first, offset, duration, width):
-                row[place] += part
+                rows[number][place] += part
     return TimelineReport(
         bucket_us=width / 1000,
         fp8_us=_micros(times[_FP8]),
@@ -61,7 +61,7 @@ def _parts(place: int, offset: int, duration: int, width: int) -> Iterator[tuple
 
 
 def _micros(times: list[int]) -> tuple[float, ...]:
-    return tuple(round(ns / 1000, 1) for ns in times)
+    return tuple(round(ns / 1000, 1) for ns in times[:BUCKETS])
 
 
 def _steps(trace: Trace, bounds: StepBounds, begin: int) -> Iterator[tuple[int, float, float]]:

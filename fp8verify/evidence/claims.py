@@ -25,144 +25,140 @@ class Pattern(NamedTuple):
 
     framework: str
     says: str
-    pattern: re.Pattern[str]
+    pattern: str
     evidence: str
 
 
-def _row(framework: str, says: str, pattern: str, evidence: str) -> Pattern:
-    return Pattern(framework, says, re.compile(pattern), evidence)
-
-
 PATTERNS: tuple[Pattern, ...] = (
-    _row(
+    Pattern(
         "KempnerForge",
         "fp8",
         r"Applied Float8 training: recipe=(?P<recipe>\w+)"
         r"(?:, fsdp_float8_all_gather=\{?(?P<all_gather>True|False)\}?)?",
         "kempnerforge/distributed/parallel.py:172",
     ),
-    _row(
+    Pattern(
         "torchtitan",
         "fp8",
         r"Float8 training active with recipe (?P<recipe>\w+)",
         "torchtitan/components/quantization/float8.py:118",
     ),
-    _row(
+    Pattern(
         "torchtitan",
         "fp8",
         r"Float8 (?P<recipe>tensorwise) scaled training active",
         "torchtitan, history of components/float8.py",
     ),
-    _row(
+    Pattern(
         "torchtitan",
         "fp8",
         r"Swapped to Float8Linear layers"
         r"(?: with enable_fsdp_float8_all_gather=(?P<all_gather>True|False))?",
         "torchtitan/components/quantization/float8.py:172 and its history",
     ),
-    _row(
+    Pattern(
         "torchtitan", "fp8", r"Swapped to \w+ float8 linear layers", "history of float8_linear.py"
     ),
-    _row(
+    Pattern(
         "torchtitan",
         "fp8",
         r"Converted (?:GroupedExperts|MoE layers matching FQNS .{1,400}?) to use dynamic float8 "
         r"(?P<recipe>rowwise) quantization with scaled grouped GEMMs",
         "torchtitan/components/quantization/float8.py:262",
     ),
-    _row(
+    Pattern(
         "torchtitan",
         "fp8",
         r"(?:Converted Linear layers to|Swapped to) MX(?:FP8)?Linear",
         "torchtitan/components/quantization/mx.py:97 and its history",
     ),
-    _row(
+    Pattern(
         "torchtitan",
         "fp8",
         r"MX training active with recipe (?P<recipe>\w+)",
         "torchtitan, history of mx.py",
     ),
-    _row(
+    Pattern(
         "torchtitan",
         "not_fp8",
         r"Failed to (?:use Float8 with|swap to Float8Linear) .{0,40}?because .{1,200}",
         "torchtitan/components/quantization/float8.py:106 and its history; runs on in BF16",
     ),
-    _row(
+    Pattern(
         "torchtitan",
         "scope",
         r"Using _auto_filter_for_recipe to avoid converting linear layers .{0,200}",
         "torchtitan/components/quantization/float8.py:132",
     ),
-    _row(
+    Pattern(
         "torchao",
         "fp8",
         r"Swapped \S{1,300} to Float8TrainingWeightWrapperTensor",
         "torchao/prototype/moe_training/conversion_utils.py:120",
     ),
-    _row(
+    Pattern(
         "torchao",
         "fp8",
         r"PYTORCH_API_USAGE torchao\.float8\.convert_to_float8_training",
         "torchao/float8/float8_linear_utils.py:110, printed under PYTORCH_API_USAGE_STDERR=1",
     ),
-    _row(
+    Pattern(
         "accelerate",
         "fp8",
         r"Found `(?:torchao|transformer-engine|msamp)` installed, using it for FP8 training\.",
         "accelerate/accelerator.py:490-496",
     ),
-    _row(
+    Pattern(
         "accelerate",
         "not_fp8",
         r"insufficient for FP8 mixed precision training .{0,200}Will use (?:FP16|BF16) instead",
         "accelerate/state.py:936,943",
     ),
-    _row(
+    Pattern(
         "LLaMA-Factory",
         "fp8",
         r"FP8 training enabled with [\w ]+ backend",
         "llamafactory/train/fp8_utils.py:42-179",
     ),
-    _row(
+    Pattern(
         "LLaMA-Factory",
         "fp8",
         r"Accelerate FP8 status - enabled: True",
         "llamafactory/train/fp8_utils.py:42-179; it reads only accelerator.fp8_enabled",
     ),
-    _row(
+    Pattern(
         "LLaMA-Factory",
         "not_fp8",
         r"(?:Failed to create FP8 configuration: .{0,200}"
         r"|FP8 was requested but Accelerate shows fp8_enabled=False)",
         "llamafactory/train/fp8_utils.py:104,182",
     ),
-    _row(
+    Pattern(
         "axolotl",
         "scope",
         r"Patched accelerate fp8 conversion to skip MoE router/gate linears",
         "axolotl/monkeypatch/accelerate/float8_moe_filter.py:74",
     ),
-    _row(
+    Pattern(
         "Megatron-LM",
         "fp8",
         r"(?:^|\s)fp8 \.{4,} (?:hybrid|e4m3)\s*$",
         "megatron/training/arguments.py:1990, the dump of arguments",
     ),
-    _row(
+    Pattern(
         "Megatron-LM",
         "scope",
         r"FSDP2 FP8 param gather is not supported yet .{0,100}will fallback to bf16",
         "megatron/training/arguments.py:1053",
     ),
-    _row(
+    Pattern(
         "NeMo",
         "not_fp8",
         r"Transformer Engine is not available and the (?:FP8 autocast|module replacements) will "
         r"not be applied",
         "nemo/lightning/pytorch/accelerate/transformer_engine.py:45,108",
     ),
-    _row(
+    Pattern(
         "Lightning",
         "scope",
         r"Support for FP8 in the linear layers with this plugin is currently limited .{0,300}",
@@ -197,7 +193,7 @@ def _claims_of(raw: str, number: int, source: str) -> Iterator[Claim]:
         return
     line = _ANSI.sub("", raw[:_MAX_LINE]).rstrip("\r\n")
     for row in PATTERNS:
-        match = row.pattern.search(line)
+        match = re.search(row.pattern, line)  # compiled, and kept by `re`, when a line first asks
         if match is None:
             continue
         groups = match.groupdict()

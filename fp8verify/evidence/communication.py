@@ -62,8 +62,7 @@ def collective_totals(trace: Trace, roles: Sequence[Role]) -> tuple[CollectiveTo
     """Add up the communication kernels of a trace by what they moved."""
     totals: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
     columns = trace.kernels
-    for place, role in enumerate(roles):
-        collective = columns.collective[place]
+    for place, (role, collective) in enumerate(zip(roles, columns.collective, strict=True)):
         if collective >= 0 or role is Role.COMMUNICATION:
             name = -1 if collective >= 0 else columns.name[place]
             total = totals[collective, name]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import repeat
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -71,7 +72,12 @@ class Kinds:
         self._decoded: list[KernelName] = [decode(name) for name in trace.names]
         self._numbers: dict[tuple[int, int, Precision | None], int] = {}
         self.kinds: list[Kind] = []
-        self.numbers = array("q", map(self.number, trace.kernels.name, trace.kernels.op))
+        for key in dict.fromkeys(self._keys()):
+            self.number(*key)
+        self.numbers = array("q", map(self._numbers.__getitem__, self._keys()))
+
+    def _keys(self) -> Iterator[tuple[int, int, None]]:
+        return zip(self._trace.kernels.name, self._trace.kernels.op, repeat(None))
 
     def roles(self) -> list[Role]:
         """Return the role of each kernel, in the order of the file."""

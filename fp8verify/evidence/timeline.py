@@ -42,20 +42,17 @@ def measure(trace: Trace, roles: Sequence[Role], bounds: StepBounds) -> Timeline
         bounds: what `step_bounds` returned for the trace.
     """
     columns = trace.kernels
-    order = sorted(range(len(columns)), key=columns.start_ns.__getitem__)
-    if not order:
+    if not len(columns):
         return Timeline(steps=(None,) * len(trace.steps))
     ends = array("q", map(add, columns.start_ns, columns.duration_ns))
-    talks = [place for place in order if roles[place] is Role.COMMUNICATION]
-    busy = _covered(columns.start_ns, ends, order)
-    computing = busy
-    if talks:
-        computes = (place for place in order if roles[place] is not Role.COMMUNICATION)
-        computing = _covered(columns.start_ns, ends, computes)
+    ranges = sorted(zip(columns.start_ns, ends, map(Role.COMMUNICATION.__eq__, roles), strict=True))
+    busy = _covered((start, end) for start, end, _ in ranges)
+    talks = [(start, end) for start, end, talk in ranges if talk]
+    computing = _covered((s, e) for s, e, talk in ranges if not talk) if talks else busy
     return Timeline(
-        span=max(ends) - columns.start_ns[order[0]],
+        span=max(ends) - ranges[0][0],
         busy=busy,
-        communication=_covered(columns.start_ns, ends, talks),
+        communication=_covered(talks),
         exposed=busy - computing,
         steps=_step_times(bounds),
     )
@@ -90,14 +87,15 @@ def step_bounds(trace: Trace) -> StepBounds:
     ]
 
 
-def _covered(starts: Sequence[int], ends: Sequence[int], order: Iterable[int]) -> int:
-    """Return how long any of the kernels ran, given in the order of their start."""
+def _covered(ranges: Iterable[tuple[int, int]]) -> int:
+    """Return how long any of the kernels ran, given as (start, end) in order."""
     covered, reached = 0, -_NEVER
-    for place in order:
-        end = ends[place]
-        if end > reached:
-            start = starts[place]
-            covered += end - (max(reached, start))
+    for start, end in ranges:
+        if start >= reached:
+            covered += end - start
+            reached = end
+        elif end > reached:
+            covered += end - reached
             reached = end
     return covered
 

@@ -14,7 +14,7 @@ from msgspec import Raw
 
 from fp8verify.model import Collective
 from fp8verify.trace import events as ev
-from fp8verify.trace.columns import CallColumns, Interner, KernelColumns, OpColumns
+from fp8verify.trace.columns import CallColumns, Interner, KernelColumns, OpColumns, append_all
 from fp8verify.trace.contexts import SHAPE_SEPARATOR
 from fp8verify.trace.pairs import Pairs
 from fp8verify.trace.times import EXACT_LIMIT, parse_micros, to_nanoseconds
@@ -162,7 +162,7 @@ class Collector:
             self.base_ns = micros * 1000
         return self.base_ns
 
-    # -- columns: `fromlist` takes half the time of `extend` -------------------------------------
+    # -- columns --------------------------------------------------------------------------------
 
     def _add_ops(self, group: list[Any], starts: list[int]) -> None:
         args = [op.args for op in group]
@@ -177,33 +177,33 @@ class Collector:
     ) -> None:
         columns = self.ops
         ends = [start + round(1000 * op.dur) for start, op in zip(starts, group, strict=True)]
-        columns.start.fromlist(starts)
-        columns.end.fromlist(ends)
-        columns.shape.fromlist(shapes)
-        columns.external_id.fromlist([a.external_id for a in args])
-        columns.name.fromlist(list(map(self.op_names.__getitem__, map(_name_of, group))))
-        columns.thread.fromlist(list(map(self.threads.__getitem__, map(_thread_of, group))))
+        append_all(columns.start, starts)
+        append_all(columns.end, ends)
+        append_all(columns.shape, shapes)
+        append_all(columns.external_id, [a.external_id for a in args])
+        append_all(columns.name, list(map(self.op_names.__getitem__, map(_name_of, group))))
+        append_all(columns.thread, list(map(self.threads.__getitem__, map(_thread_of, group))))
         self.last_end = max(self.last_end, max(ends))
 
     def _add_calls(self, group: list[Any], starts: list[int]) -> None:
         columns = self.calls
-        columns.start.fromlist(starts)
-        columns.correlation.fromlist([call.args.correlation for call in group])
-        columns.thread.fromlist(list(map(self.threads.__getitem__, map(_thread_of, group))))
+        append_all(columns.start, starts)
+        append_all(columns.correlation, [call.args.correlation for call in group])
+        append_all(columns.thread, list(map(self.threads.__getitem__, map(_thread_of, group))))
         ends = [start + 1000 * call.dur for start, call in zip(starts, group, strict=True)]
         self.last_end = max(self.last_end, round(max(ends)))
 
     def _add_kernels(self, group: list[Any], starts: list[int]) -> None:
         columns = self.kernels
         args = [kernel.args for kernel in group]
-        columns.start.fromlist(starts)
-        columns.duration.fromlist([kernel.dur for kernel in group])
-        columns.external_id.fromlist([a.external_id for a in args])
-        columns.correlation.fromlist([a.correlation for a in args])
-        columns.device.fromlist([a.device for a in args])
-        columns.stream.fromlist([a.stream for a in args])
-        columns.name.fromlist(list(map(self.names.__getitem__, map(_name_of, group))))
-        columns.collective.fromlist([self._collective(a) if a.collective else -1 for a in args])
+        append_all(columns.start, starts)
+        append_all(columns.duration, [kernel.dur for kernel in group])
+        append_all(columns.external_id, [a.external_id for a in args])
+        append_all(columns.correlation, [a.correlation for a in args])
+        append_all(columns.device, [a.device for a in args])
+        append_all(columns.stream, [a.stream for a in args])
+        append_all(columns.name, list(map(self.names.__getitem__, map(_name_of, group))))
+        append_all(columns.collective, [self._collective(a) if a.collective else -1 for a in args])
 
     def _collective(self, args: ev.KernelArgs) -> int:
         return self.collectives[

@@ -7,6 +7,7 @@ from array import array
 from bisect import bisect_right
 from collections import defaultdict
 from itertools import compress, count
+from operator import eq
 from typing import TYPE_CHECKING, NamedTuple
 
 from fp8verify.trace.contexts import STEP_PREFIX, Contexts
@@ -110,11 +111,8 @@ def _rows_by_external_id(collected: Collector, step_names: set[int]) -> array[in
     kernels, columns = collected.kernels, collected.ops
     # Kineto before 2024 fills the External id with the correlation id where it knows no operator.
     ids = array("q", kernels.external_id)
-    for index, (external_id, correlation) in enumerate(
-        zip(kernels.external_id, kernels.correlation, strict=True)
-    ):
-        if external_id == correlation:
-            ids[index] = -1
+    for index in compress(count(), map(eq, kernels.external_id, kernels.correlation)):
+        ids[index] = -1
     found = dict.fromkeys(ids, -1)
     for row in compress(count(), map(found.__contains__, columns.external_id)):
         if columns.shape[row] >= 0 and columns.name[row] not in step_names:

@@ -1,6 +1,7 @@
 """The events that matter, as msgspec structs told apart by their `cat`.
 
-Everything that no struct names is skipped by the decoder, in C. A duration must be there: it tells
+Everything that no struct names is skipped by the decoder, in C. Fields stand in Kineto's order: the
+decoder looks for a key first where the last one was found. A duration must be there: it tells
 a whole event from one of two halves. The time stamp's type is a parameter: `float` where a double
 holds the nanosecond, `Raw` where only the text does.
 """
@@ -78,14 +79,14 @@ class CopyArgs(Struct, gc=False):
     bytes: int = 0
 
 
-class CpuOp(Struct, Generic[TimeT], tag_field="cat", tag="cpu_op", gc=False):
+class CpuOp(Struct, Generic[TimeT], tag_field="cat", tag="cpu_op", gc=False, kw_only=True):
     """An operator, or (subclass) a range that the user or a framework named."""
 
     name: str
-    ts: TimeT
-    dur: Length
     pid: Id = 0
     tid: Id = 0
+    ts: TimeT
+    dur: Length
     args: OpArgs = field(default_factory=OpArgs)
 
 
@@ -99,13 +100,15 @@ class OldOp(CpuOp[TimeT], Generic[TimeT], tag="Operator", gc=False):
     args: OldOpArgs = field(default_factory=OldOpArgs)  # type: ignore[assignment]
 
 
-class RuntimeCall(Struct, Generic[TimeT], tag_field="cat", tag="cuda_runtime", gc=False):
+class RuntimeCall(
+    Struct, Generic[TimeT], tag_field="cat", tag="cuda_runtime", gc=False, kw_only=True
+):
     """A call into the CUDA or HIP runtime."""
 
-    ts: TimeT
-    dur: Length
     pid: Id = 0
     tid: Id = 0
+    ts: TimeT
+    dur: Length
     args: LaunchArgs = field(default_factory=LaunchArgs)
 
 

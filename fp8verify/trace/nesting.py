@@ -99,33 +99,31 @@ def link_parents(
     Returns:
         For each instant the innermost enclosing row, or -1.
     """
-    # The outermost place is held by no range, without end.
-    stack, ends = [-1], [_FOREVER]
+    # The innermost open range, and when it ends; `parent` leads from it to those around it, whose
+    # ends are kept. Outermost is no range, without end.
+    inner, until = -1, _FOREVER
+    ends: list[float] = []
     found: list[int] = []
     waiting = iter((*instants, _FOREVER))
     instant = next(waiting)
     begins, finishes = map(start.__getitem__, rows), map(end.__getitem__, rows)
     for row, begin, finish in zip(rows, begins, finishes, strict=True):
         while instant < begin:
-            found.append(_enclosing(stack, ends, instant))
+            while until < instant:
+                inner, until = parent[inner], ends.pop()
+            found.append(inner)
             instant = next(waiting)
-        while ends[-1] < begin or (ends[-1] == begin < finish):
-            stack.pop()
-            ends.pop()
-        parent[row] = stack[-1]
-        stack.append(row)
-        ends.append(finish)
+        while until < begin or (until == begin < finish):
+            inner, until = parent[inner], ends.pop()
+        parent[row] = inner
+        ends.append(until)
+        inner, until = row, finish
     while instant < _FOREVER:
-        found.append(_enclosing(stack, ends, instant))
+        while until < instant:
+            inner, until = parent[inner], ends.pop()
+        found.append(inner)
         instant = next(waiting)
     return found
-
-
-def _enclosing(stack: list[int], ends: list[float], instant: float) -> int:
-    while ends[-1] < instant:
-        stack.pop()
-        ends.pop()
-    return stack[-1]
 
 
 _FOREVER = float("inf")

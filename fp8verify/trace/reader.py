@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
+from itertools import repeat
+from operator import add
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -83,7 +85,7 @@ def _fill(trace: Trace, collected: Collector, correlation: Correlation) -> None:
     )
     trace.kernels = Kernels(
         name=columns.name,
-        start_ns=array("q", (start + base_ns for start in columns.start)),
+        start_ns=array("q", map(add, columns.start, repeat(base_ns))),
         duration_ns=durations,
         device=columns.device,
         stream=columns.stream,
@@ -107,15 +109,11 @@ def _durations(collected: Collector) -> tuple[array[int], int]:
     """
     columns = collected.kernels
     limit = _span_us(collected)
-    good = [0 <= duration <= limit for duration in columns.duration]
-    durations = array(
-        "q",
-        [
-            round(1000 * duration) if ok else 0
-            for duration, ok in zip(columns.duration, good, strict=True)
-        ],
-    )
-    return durations, good.count(False)
+    good = [duration if 0 <= duration <= limit else -1.0 for duration in columns.duration]
+    bad = good.count(-1.0)
+    if bad:
+        good = [max(duration, 0.0) for duration in good]
+    return array("q", [round(1000 * duration) for duration in good]), bad
 
 
 def _span_us(collected: Collector) -> float:

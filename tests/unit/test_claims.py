@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from fp8verify.evidence.claims import PATTERNS, scan_log
@@ -99,7 +101,7 @@ def test_each_framework_is_understood(framework: str, says: str, line: str) -> N
 
 
 def test_every_row_of_the_table_has_a_line_here() -> None:
-    assert all(any(row.pattern.search(line) for _, _, line in LINES) for row in PATTERNS)
+    assert all(any(re.search(row.pattern, line) for _, _, line in LINES) for row in PATTERNS)
 
 
 @pytest.mark.parametrize(
