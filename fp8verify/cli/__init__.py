@@ -2,82 +2,24 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
-from pathlib import Path
-from typing import Any
 
-import click
-
-from fp8verify import __version__
+from fp8verify.cli.head_start import run_plain
 from fp8verify.errors import Fp8VerifyError
-
-# The visible list of commands; a command's module is imported when it is called.
-COMMANDS = {
-    "run": "Run a training script, record a window of steps and verify it.",
-    "inspect": "Verify traces that exist: a file, a folder of ranks, a capture.",
-    "compare": "Hold two runs against each other: is FP8 faster, and where the gain goes.",
-    "explain": "Say what kernel names mean.",
-    "annotate": "Copy a trace with every GEMM coloured and labelled by precision and leg.",
-}
-
-
-class _Commands(click.Group):
-    """A group that imports a command only when it is wanted, so that --help stays quick."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        if cmd_name not in COMMANDS:
-            return None
-        command: Any = importlib.import_module(f"fp8verify.cli.{cmd_name}_command").command
-        return command if isinstance(command, click.Command) else None
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find a command; for a name that is none, suggest what was meant."""
-        name = args[0]
-        if name in COMMANDS or name.startswith("-") or ctx.resilient_parsing:
-            return super().resolve_command(ctx, args)
-        raise click.UsageError(f"No such command {name!r}.{_suggest(name)}", ctx)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
-
-
-def _suggest(name: str) -> str:
-    """Name the command nearest to one that is none; a file stands for `inspect`."""
-    from difflib import get_close_matches  # only a wrong command is worth its import
-
-    close = get_close_matches(name, COMMANDS, n=1)
-    if close:
-        return f" Did you mean {close[0]!r}?"
-    return f" Did you mean `fp8verify inspect {name}`?" if Path(name).exists() else ""
-
-
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, package_name="fp8verify")
-def cli() -> None:
-    """Tell, with proof, whether an FP8 training run really ran in FP8.
-
-    \b
-    fp8verify run --steps 10-12 train.py …    record and verify a training
-    fp8verify inspect trace.json.gz           verify a trace that exists
-    fp8verify explain 'nvjet_sm90_qqtst_…'    decode a kernel name
-    fp8verify annotate trace.json.gz -o new.json.gz
-
-    Exit codes: 0 FP8 ran, 1 it did not, 2 usage, 3 the evidence cannot decide.
-    """
 
 
 def main() -> None:
     """Run the command line; the only place that catches errors."""
     try:
-        cli.main(prog_name="fp8verify", standalone_mode=True)
+        finished = run_plain(sys.argv[1:])
+        from fp8verify.cli.group import cli  # click: a training waits for nothing it does not need
+
+        cli.main(prog_name="fp8verify", obj=finished)
     except Fp8VerifyError as error:
-        click.echo(f"error: {error}", err=True)
-        click.echo(f"hint: {error.hint}", err=True)
+        from click import echo
+
+        echo(f"error: {error}", err=True)
+        echo(f"hint: {error.hint}", err=True)
         sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit("\nAborted!")  # as click says it

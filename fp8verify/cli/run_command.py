@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fp8verify.cli.options import conclude, policy_of, report_options
-from fp8verify.errors import UsageError
 
 if TYPE_CHECKING:
-    from fp8verify.runner import Later
-    from fp8verify.runner.settings import Window
+    from fp8verify.runner import RunResult
 
 
 @click.command(
@@ -42,7 +40,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--trace-dir",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=click.Path(path_type=Path),
     metavar="DIR",
     help="Folder for the capture; the nodes of one job may share it.  "
     "[default: fp8verify-capture-<time>-<pid> here]",
@@ -64,7 +62,10 @@ if TYPE_CHECKING:
 @click.option("-m", "module", is_flag=True, help="SCRIPT is a module, as for python -m.")
 @report_options
 @click.argument("command_line", nargs=-1, required=True, metavar="SCRIPT.py [ARGS…]")
+@click.pass_obj
 def command(
+    finished: RunResult | None,
+    /,
     steps: str | None,
     after_seconds: float | None,
     ranks: str,
@@ -88,42 +89,26 @@ def command(
     A training that fails keeps its own exit code; what was recorded is kept. Ctrl-C goes to the
     training, the second one also asks it to terminate, the third kills it.
     """
-    from fp8verify.runner import RunSettings, describe_run, parse_ranks, run_training
+    from fp8verify.runner import describe_run, read_settings, run_training
 
-    windows, later = _windows(steps, after_seconds)
-    settings = RunSettings(
-        windows=windows,
-        later=later,
-        ranks=parse_ranks(ranks),
+    settings = read_settings(
+        steps=steps,
+        after_seconds=after_seconds,
+        ranks=ranks,
         trace_dir=trace_dir,
         job=job,
         layers=layers,
-        capture_log=not no_log,
-        record_shapes=not no_shapes,
+        no_log=no_log,
+        no_shapes=no_shapes,
     )
     words = (["-m"] if module else []) + list(command_line)
     if dry_run:
         click.echo(describe_run(words, settings), nl=False)
         return
-    result = run_training(words, settings)
+    result = finished if finished is not None else run_training(words, settings)
     # Imported only now: the analysis would make every training start a tenth of a second later.
     from fp8verify.inspection import inspect
 
     report = inspect(result.capture, policy=policy_of(options), run_notes=result.notes)
     code = conclude(report, options)
     sys.exit(result.exit_code or code)
-
-
-def _windows(
-    steps: str | None, after_seconds: float | None
-) -> tuple[tuple[Window, ...], Later | None]:
-    from fp8verify.runner import Later, parse_count, parse_windows
-
-    if after_seconds is not None:
-        return (), Later(seconds=after_seconds, steps=parse_count(steps or "3"))
-    if steps is None:
-        raise UsageError(
-            "There are no steps to record.",
-            "Name some, such as --steps 10-12, or a time: --after-seconds 600.",
-        )
-    return parse_windows(steps), None

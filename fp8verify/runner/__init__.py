@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         parse_count,
         parse_ranks,
         parse_windows,
+        read_settings,
     )
 
 __all__ = [
@@ -44,6 +45,7 @@ __all__ = [
     "parse_ranks",
     "parse_windows",
     "read_meta",
+    "read_settings",
     "run_training",
 ]
 _HOMES = {
@@ -61,6 +63,7 @@ _HOMES = {
     "parse_ranks": "settings",
     "parse_windows": "settings",
     "read_meta": "capture",
+    "read_settings": "settings",
     "run_training": "parent",
 }
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 
 from fp8verify import __version__
-from fp8verify.runner.folder import CaptureFolder
+from fp8verify.errors import InputError
+from fp8verify.runner.folder import PRIVATE, CaptureFolder
 from fp8verify.runner.settings import RunSettings
 
 HERE = Path(__file__).parent
@@ -28,14 +26,35 @@ def boot_folder(capture: Path) -> Iterator[Path]:
     launchers that drop unknown environment variables still pass PYTHONPATH on. It is also where
     the agent leaves what is for this runner only.
     """
-    boot = Path(tempfile.mkdtemp(prefix=".boot-", dir=capture))
-    sources = shutil.ignore_patterns("__pycache__")
+    boot = capture / f".boot-{os.urandom(6).hex()}"
     try:
-        shutil.copy(HERE / "boot" / "sitecustomize.py", boot)
-        shutil.copytree(HERE / "agent", boot / "agent", ignore=sources)
+        _copy_sources(HERE / "boot", boot)
+        _copy_sources(HERE / "agent", boot / "agent")
+    except OSError as error:
+        raise InputError(
+            f"Cannot write to the capture folder {capture}: {error.strerror}.",
+            "Make room there, or name another folder with --trace-dir.",
+        ) from None
+    try:
         yield boot
     finally:
+        import shutil  # not before the run: it takes as long to import as the folder to make
+
         shutil.rmtree(boot, ignore_errors=True)
+
+
+def _copy_sources(source: Path, target: Path) -> None:
+    target.mkdir(mode=PRIVATE)
+    for file in source.iterdir():
+        if file.suffix == ".py":
+            (target / file.name).write_bytes(file.read_bytes())
+
+
+def compile_agent(boot: Path) -> None:
+    """Compile the agent, while the run is still busy importing torch; it also runs uncompiled."""
+    import compileall
+
+    compileall.compile_dir(boot / "agent", quiet=2)
 
 
 def configure(
@@ -55,9 +74,9 @@ def configure(
         "capture": str(capture.path),
         "guest": capture.guest,
         "windows": settings.windows,
-        "later": asdict(settings.later) if settings.later is not None else None,
+        "later": settings.later._asdict() if settings.later is not None else None,
         "started": time.time(),
-        "ranks": asdict(settings.ranks),
+        "ranks": settings.ranks._asdict(),
         "record_shapes": settings.record_shapes,
         "layers": settings.layers,
         "log": settings.capture_log,

@@ -12,10 +12,15 @@ from pathlib import Path
 from fp8verify.errors import InputError
 from fp8verify.runner.command import resolve_command
 from fp8verify.runner.folder import make_capture_folder
-from fp8verify.runner.injection import boot_errors, boot_folder, child_environment, configure
+from fp8verify.runner.injection import (
+    boot_errors,
+    boot_folder,
+    child_environment,
+    compile_agent,
+    configure,
+)
 from fp8verify.runner.job import job_of
 from fp8verify.runner.log import BoundedLog
-from fp8verify.runner.rank_logs import collect_rank_logs
 from fp8verify.runner.settings import RunResult, RunSettings
 from fp8verify.runner.signals import forwarded_signals
 from fp8verify.runner.tee import Tee, open_tee
@@ -48,7 +53,9 @@ def run_training(command: Sequence[str], settings: RunSettings) -> RunResult:
             ours = API_USAGE not in os.environ
             tee = stack.enter_context(open_tee(boot, log, api_usage_is_ours=ours))
         configure(boot, capture, settings, tee.stderr.identity if tee is not None else None)
-        exit_code = _spawn(arguments, child_environment(os.environ, boot), tee)
+        exit_code = _spawn(arguments, boot, tee)
+        from fp8verify.runner.rank_logs import collect_rank_logs
+
         collect_rank_logs(boot, capture)
         notes = boot_errors(boot)
     return RunResult(
@@ -59,14 +66,14 @@ def run_training(command: Sequence[str], settings: RunSettings) -> RunResult:
     )
 
 
-def _spawn(arguments: list[str], environment: dict[str, str], tee: Tee | None) -> int:
+def _spawn(arguments: list[str], boot: Path, tee: Tee | None) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
     with forwarded_signals(tee.resize if tee is not None else lambda: None) as signals:
         try:
             child = subprocess.Popen(  # noqa: S603 - running the user's command is the job
                 arguments,
-                env=environment,
+                env=child_environment(os.environ, boot),
                 stdout=tee.stdout.write_end if tee is not None else None,
                 stderr=tee.stderr.write_end if tee is not None else None,
                 close_fds=False,  # the shell may have opened some for the script: <(zcat data.gz)
@@ -77,6 +84,7 @@ def _spawn(arguments: list[str], environment: dict[str, str], tee: Tee | None) -
                 "Check that it is a program for this machine and may be executed.",
             ) from None
         signals.watch(child)
+        compile_agent(boot)
         if tee is not None:
             tee.pump(child)
         code = child.wait()

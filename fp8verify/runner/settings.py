@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 from fp8verify.errors import UsageError
 
@@ -15,24 +15,21 @@ WINDOW = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 MAX_WINDOWS = 100
 
 
-@dataclass(frozen=True, kw_only=True)
-class RankSelection:
+class RankSelection(NamedTuple):
     """Which ranks to profile: those listed in `only`, and all that `every` divides."""
 
     only: tuple[int, ...] = ()
     every: int | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Later:
+class Later(NamedTuple):
     """A window known by time: the first `steps` steps to begin `seconds` into the run."""
 
     seconds: float
     steps: int = 3
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunSettings:
+class RunSettings(NamedTuple):
     """How to observe a run.
 
     Attributes:
@@ -58,8 +55,7 @@ class RunSettings:
     layers: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunResult:
+class RunResult(NamedTuple):
     """What a run left behind.
 
     Attributes:
@@ -71,6 +67,48 @@ class RunResult:
     exit_code: int
     log: Path | None = None
     notes: tuple[str, ...] = ()
+
+
+def read_settings(
+    *,
+    steps: str | None,
+    after_seconds: float | None = None,
+    ranks: str = "0",
+    trace_dir: str | Path | None = None,
+    job: str | None = None,
+    layers: bool = False,
+    no_log: bool = False,
+    no_shapes: bool = False,
+) -> RunSettings:
+    """Return what the options of `fp8verify run` ask for.
+
+    Raises:
+        UsageError: if one means nothing, or no steps are named.
+    """
+    windows, later = _windows(steps, after_seconds)
+    return RunSettings(
+        windows=windows,
+        later=later,
+        ranks=parse_ranks(ranks),
+        trace_dir=None if trace_dir is None else Path(trace_dir),
+        job=job,
+        layers=layers,
+        capture_log=not no_log,
+        record_shapes=not no_shapes,
+    )
+
+
+def _windows(
+    steps: str | None, after_seconds: float | None
+) -> tuple[tuple[Window, ...], Later | None]:
+    if after_seconds is not None:
+        return (), Later(seconds=after_seconds, steps=parse_count(steps or "3"))
+    if steps is None:
+        raise UsageError(
+            "There are no steps to record.",
+            "Name some, such as --steps 10-12, or a time: --after-seconds 600.",
+        )
+    return parse_windows(steps), None
 
 
 def parse_windows(text: str) -> tuple[Window, ...]:

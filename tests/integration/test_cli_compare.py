@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from fp8verify.cli import cli
+from fp8verify.cli.group import cli
 from fp8verify.errors import Fp8VerifyError
 
 TRUTH = Path(__file__).parent.parent.parent.parent / "shared" / "truth"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fp8verify.cli import COMMANDS
+from fp8verify.cli.group import COMMANDS
 from tests.command_line import fp8verify
 
 

@@ -97,7 +97,7 @@ def test_the_commands_of_the_ci_page_work_in_order(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("page", sorted(path.name for path in DOCS.glob("*.md")))
 def test_links_and_commands_of_a_page_exist(page: str) -> None:
-    from fp8verify.cli import COMMANDS
+    from fp8verify.cli.group import COMMANDS
 
     text = (DOCS / page).read_text(encoding="utf-8")
     for link in re.findall(r"\]\((?!https?:)([^)#]+)", text):
