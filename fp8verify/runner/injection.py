@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Timer
 
 from fp8verify import __version__
 from fp8verify.errors import InputError
@@ -16,6 +17,7 @@ from fp8verify.runner.settings import RunSettings
 
 HERE = Path(__file__).parent
 ERRORS = "errors.txt"
+COMPILE_AFTER_S = 0.1  # the script itself starts first, torch takes longer
 
 
 @contextmanager
@@ -50,11 +52,23 @@ def _copy_sources(source: Path, target: Path) -> None:
             (target / file.name).write_bytes(file.read_bytes())
 
 
-def compile_agent(boot: Path) -> None:
-    """Compile the agent, while the run is still busy importing torch; it also runs uncompiled."""
+@contextmanager
+def agent_compiled(boot: Path) -> Iterator[None]:
+    """Compile the agent while the run imports torch; it also runs, and begins, uncompiled."""
+    timer = Timer(COMPILE_AFTER_S, _compile, (boot / "agent",))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+
+
+def _compile(folder: Path) -> None:
     import compileall
 
-    compileall.compile_dir(boot / "agent", quiet=2)
+    compileall.compile_dir(folder, quiet=2)
 
 
 def configure(

@@ -13,10 +13,10 @@ from fp8verify.errors import InputError
 from fp8verify.runner.command import resolve_command
 from fp8verify.runner.folder import make_capture_folder
 from fp8verify.runner.injection import (
+    agent_compiled,
     boot_errors,
     boot_folder,
     child_environment,
-    compile_agent,
     configure,
 )
 from fp8verify.runner.job import job_of
@@ -84,10 +84,10 @@ def _spawn(arguments: list[str], boot: Path, tee: Tee | None) -> int:
                 "Check that it is a program for this machine and may be executed.",
             ) from None
         signals.watch(child)
-        compile_agent(boot)
-        if tee is not None:
-            tee.pump(child)
-        code = child.wait()
+        with agent_compiled(boot):
+            if tee is not None:
+                tee.pump(child)
+            code = child.wait()
     return code if code >= 0 else 128 - code
 
 

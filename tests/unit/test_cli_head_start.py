@@ -122,7 +122,7 @@ def test_the_script_does_not_wait_for_click(tmp_path: Path) -> None:
     assert done.returncode == 3
     # The child inherits stderr but not -X: these are the imports of the parent, in order.
     modules = [line.rpartition("|")[2].strip() for line in done.stderr.splitlines()]
-    assert modules.index("fp8verify.runner.parent") < modules.index("compileall")
-    assert modules.index("compileall") < modules.index("click")
-    before = modules[: modules.index("compileall")]
-    assert not {"dataclasses", "shutil", "tempfile", "inspect", "rich", "msgspec"} & set(before)
+    ours = modules.index("fp8verify.runner.parent")
+    before = modules[: modules.index("click")]
+    assert ours < len(before)
+    assert not {"dataclasses", "tempfile", "inspect", "rich", "msgspec"} & set(before)
