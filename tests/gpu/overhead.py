@@ -1,10 +1,11 @@
-"""Measure what attaching costs a compiled FP8 training: the same one with and without us.
+"""Measure what attaching costs a compiled FP8 training.
 
     python tests/gpu/overhead.py
 
-Runs alternate, so that drifting clocks hit both alike. Prints a Markdown table and a line of JSON.
-Step times are those that examples/train_gpt.py prints; the runner works inside the optimizer's
-step, so they hold all that it does.
+Equal runs differ by more than we add, so that what can be is compared inside one process: steps
+with and without our hooks, and the steps of many windows with their neighbours. Step times are
+those that examples/train_gpt.py prints; the runner works inside the optimizer's step, so they hold
+all that it does. Prints a Markdown table and a line of JSON.
 """
 
 from __future__ import annotations
@@ -15,46 +16,31 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
+import venv
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 GPT = [str(ROOT / "examples" / "train_gpt.py"), "--precision", "fp8", "--compile", "--batch", "8"]
-STEPS, FIRST, LAST = 150, 70, 72
 SETTLED = 20  # compilation and the first, slower steps
-MIN_ROUNDS, BUDGET_S = 4, 75
-STARTS = 5
+WINDOWS = [(first, first + 2) for first in range(40, 400, 24)]
+STARTS = 15
 STEP = re.compile(r"^step +(\d+) .* ([0-9.]+) ms$", re.MULTILINE)
 
 
-class Costs(NamedTuple):
-    """What one round found; milliseconds, but for the last, in seconds."""
-
-    plain_step: float
-    outside_step: float
-    plain_window_step: float
-    inside_step: float
-    window_extra_s: float
-
-
-def middle_mean(values: list[float]) -> float:
-    """Return the mean of the middle half: as robust as a median, finer than the printed 0.1 ms."""
-    ordered = sorted(values)
-    half = ordered[len(ordered) // 4 : len(ordered) - len(ordered) // 4]
-    return sum(half) / len(half)
-
-
-def execute(arguments: list[str], folder: Path, *, attached: bool) -> str:
-    """Run a script with or without us and return what it printed."""
+def execute(
+    arguments: list[str], folder: Path, *, steps: str | None = None, python: str = sys.executable
+) -> str:
+    """Run a script, with us if `steps` are to be recorded, and return what it printed."""
     capture = folder / "capture"
-    runner = ["-m", "fp8verify", "run", "--steps", f"{FIRST}-{LAST}", "--exit-zero"]
+    runner = ["-m", "fp8verify", "run", "--steps", f"{steps}", "--exit-zero"]
     where = ["--trace-dir", str(capture), "-o", str(folder / "report.txt")]
     inherited = os.environ.get("PYTHONPATH")
     done = subprocess.run(
-        [sys.executable, *([*runner, *where] if attached else []), *arguments],
+        [python, *([*runner, *where] if steps else []), *arguments],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (f"{ROOT}", inherited)))},
         capture_output=True,
         text=True,
@@ -64,77 +50,77 @@ def execute(arguments: list[str], folder: Path, *, attached: bool) -> str:
     return done.stdout
 
 
-def train(folder: Path, *, attached: bool, steps: int = STEPS) -> dict[int, float]:
-    """Return the milliseconds of each step of a training."""
-    output = execute([*GPT, "--steps", str(steps)], folder, attached=attached)
-    return {int(step): float(ms) for step, ms in STEP.findall(output)}
-
-
-def one_round(folder: Path, *, attached_first: bool) -> Costs:
-    """Train once without and once with us; the same steps are compared, as runs get faster."""
-    found = {
-        attached: train(folder, attached=attached)
-        for attached in (attached_first, not attached_first)
+def inside(folder: Path) -> dict[str, float]:
+    """Compare the steps of many windows with those just before and after each."""
+    wanted = ",".join(f"{first}-{last}" for first, last in WINDOWS)
+    count = WINDOWS[-1][1] + 12
+    output = execute([*GPT, "--steps", str(count)], folder, steps=wanted)
+    taken = {int(step): float(ms) for step, ms in STEP.findall(output)}
+    changes, extras = [], []
+    for first, last in WINDOWS:
+        # The profiler is prepared in step first - 2, started in first - 1 and stopped in last.
+        near = median(
+            taken[s] for s in (*range(first - 10, first - 2), *range(last + 3, last + 11))
+        )
+        changes += [taken[step] / near - 1 for step in range(first, last)]
+        extras.append(sum(taken[step] - near for step in range(first - 2, last + 1)) / 1000)
+    return {
+        "inside_change": median(changes),
+        "first_window_s": extras[0],
+        "window_s": median(extras),
     }
-    plain, attached = found[False], found[True]
-    # The profiler is prepared in step FIRST - 2, started in FIRST - 1 and stopped in LAST.
-    touched = range(FIRST - 2, LAST + 1)
-    outside = [step for step in plain if step > SETTLED and step not in touched]
-    inside = range(FIRST, LAST)  # the last one holds the stop and the writing of the trace
-    near = middle_mean([plain[step] for step in touched])
-    return Costs(
-        middle_mean([plain[step] for step in outside]),
-        middle_mean([attached[step] for step in outside]),
-        near,
-        median(attached[step] for step in inside),
-        sum(attached[step] - near for step in touched) / 1000,
-    )
 
 
-def start_up(folder: Path, line: str) -> tuple[float, float]:
-    """Return the seconds until a script is past `line`, without and with us."""
+def outside(folder: Path) -> dict[str, float]:
+    """Compare steps with our hooks with steps without, in one process that has been profiled."""
+    script = str(Path(__file__).with_name("hooks_on_off.py"))
+    found = json.loads(execute([script], folder, steps="30-32").splitlines()[-1])
+    return {f"outside_{name}": value for name, value in found.items()}
+
+
+def fresh_python(folder: Path) -> str:
+    """Return a Python with the same packages, of which none has a start-up hook of its own."""
+    venv.create(folder / "venv", symlinks=True)
+    (packages,) = (folder / "venv" / "lib").glob("python*/site-packages")
+    (packages / "outer.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    return str(folder / "venv" / "bin" / "python")
+
+
+def start_up(folder: Path, python: str, line: str = "") -> dict[str, float]:
+    """Return the seconds until a script is past `line`, without us and with us."""
     script = folder / "script.py"
     script.write_text(f"{line}\nimport time\nprint(time.time())\n")
-    taken: dict[bool, list[float]] = {False: [], True: []}
+    taken: dict[str | None, list[float]] = {None: [], "10-12": []}
     for _ in range(STARTS):
-        for attached, times in taken.items():
+        for steps, times in taken.items():
             begin = time.time()
-            times.append(float(execute([str(script)], folder, attached=attached)) - begin)
-    return median(taken[False]), median(taken[True])
+            shown = execute([str(script)], folder, steps=steps, python=python)
+            times.append(float(shown) - begin)
+    return {"plain_s": median(taken[None]), "attached_s": median(taken["10-12"])}
 
 
 def main() -> None:
     """Measure and print."""
-    begin = time.monotonic()
+    # As an installation leaves it: without that, each start compiles what it imports.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        train(folder, attached=False, steps=5)  # fills Inductor's cache
-        rounds: list[Costs] = []
-        while len(rounds) < MIN_ROUNDS or time.monotonic() - begin < BUDGET_S:
-            rounds.append(one_round(folder, attached_first=len(rounds) % 2 == 1))
-        bare, torch = start_up(folder, ""), start_up(folder, "import torch")
-    plain, outside, near, inside, extra = (median(found) for found in zip(*rounds, strict=True))
-    rows = [
-        ("step outside the window", f"{plain:.2f} ms", f"{outside:.2f} ms", outside / plain - 1),
-        ("step inside the window", f"{near:.2f} ms", f"{inside:.2f} ms", inside / near - 1),
-        ("start of a script", f"{bare[0]:.3f} s", f"{bare[1]:.3f} s", None),
-        ("start of a script, with torch", f"{torch[0]:.3f} s", f"{torch[1]:.3f} s", None),
-        ("window of three steps, in all", "", f"{extra:+.3f} s", None),
-    ]
-    print("| | without | attached | change |\n|---|---|---|---|")
-    for what, without, attached, change in rows:
-        print(f"| {what} | {without} | {attached} | {'' if change is None else f'{change:+.2%}'} |")
-    figures = {
-        "rounds": len(rounds),
-        "plain_step_ms": plain,
-        "outside_step_ms": outside,
-        "plain_window_step_ms": near,
-        "inside_step_ms": inside,
-        "window_extra_s": extra,
-        "start_extra_s": bare[1] - bare[0],
-        "start_with_torch_extra_s": torch[1] - torch[0],
-    }
-    print(json.dumps({name: round(value, 4) for name, value in figures.items()}))
+        starts = {
+            "start_fresh": start_up(folder, fresh_python(folder)),
+            "start": start_up(folder, sys.executable),
+            "start_torch": start_up(folder, sys.executable, "import torch"),
+        }
+        figures = {**outside(folder), **inside(folder)}
+    error = figures["outside_standard_error"]
+    print("| | change |\n|---|---|")
+    print(f"| step outside a window | {figures['outside_change']:+.2%} ± {error:.2%} |")
+    print(f"| step inside a window | {figures['inside_change']:+.2%} |")
+    print(f"| first window of three steps, in all | {figures['first_window_s']:+.3f} s |")
+    print(f"| each later one | {figures['window_s']:+.3f} s |")
+    for what, found in starts.items():
+        extra = found["attached_s"] - found["plain_s"]
+        print(f"| {what} | {found['plain_s']:.3f} s, {extra:+.3f} s |")
+    print(json.dumps({**starts, **figures}))
 
 
 if __name__ == "__main__":
