@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import time
@@ -167,7 +166,7 @@ def _owner(folder: Path) -> tuple[str | None, float | None]:
             owner, started = claim["job"], claim.get("started")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None, None
-    known = isinstance(started, float) and math.isfinite(started)
+    known = isinstance(started, float) and 0 < started < float("inf")
     return owner[:200] if isinstance(owner, str) else None, started if known else None
 
 
