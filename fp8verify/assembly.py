@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fp8verify import __version__
-from fp8verify.evidence.census import modules_report
+from fp8verify.evidence.census import clock_report, modules_report
 from fp8verify.evidence.diagnose import (
     communication_report,
     layers_report,
@@ -110,6 +110,7 @@ def _rank_report(rank: RankEvidence, judgement: Judgement) -> RankReport:
         layers=layers_report(rank),
         modules=modules_report(rank.meta),
         health=_health_report(rank.health),
+        clock=clock_report(rank.meta),
     )
 
 

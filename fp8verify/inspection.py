@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from fp8verify.assembly import assemble
 from fp8verify.errors import InputError
-from fp8verify.evidence.census import declared_traces, find_metas
+from fp8verify.evidence.census import declared_traces, find_metas, remarks
 from fp8verify.evidence.claims import scan_log
 from fp8verify.evidence.rank import RankEvidence, gather
 from fp8verify.fleet import OnProgress, gather_ranks
@@ -69,7 +69,8 @@ def inspect(
     except NoTraceError:
         if folder is None or not (metas or run_notes):
             raise
-        return assemble(_without_traces(folder, metas), claims, policy, run_notes)
+        notes = [*run_notes, *remarks(metas)]
+        return assemble(_without_traces(folder, metas), claims, policy, notes)
     ranks = gather_ranks(files, workers=workers, executor=executor, on_progress=on_progress)
     notes = [*run_notes, *_notes(files, metas)]
     return assemble(_with_metas(ranks, metas), claims, policy, notes)
@@ -107,9 +108,10 @@ def _with_metas(ranks: Sequence[RankEvidence], metas: dict[int, RankMeta]) -> li
 
 
 def _notes(files: TraceFiles, metas: dict[int, RankMeta]) -> list[str]:
-    """Say what is there and was not read, and what was recorded and is not there."""
+    """Say what the run remarked, what was not read, and what was recorded and is not there."""
     names = {file.path.name for file in files}
     return [
+        *remarks(metas),
         *(f"{skipped.name} is no trace and was left out" for skipped in files.skipped),
         *(
             f"{name} of rank {rank} is not there, although the run recorded it"

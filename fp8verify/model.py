@@ -275,8 +275,40 @@ class ModulesReport(msgspec.Struct, frozen=True, kw_only=True):
     recipes: tuple[str, ...]
 
 
+class WindowReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A window that `fp8verify run` was to record, and what the training framework calls its steps.
+
+    `state` is "complete", "cut", "dropped", "skipped" or "never"; the framework's own numbers of
+    `first` and `last` by its `counter`, such as "global_step", are None where it is not known.
+    """
+
+    first: int
+    last: int
+    state: str
+    framework: str | None
+    counter: str | None
+    framework_first: int | None
+    framework_last: int | None
+
+
+class ClockReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What `fp8verify run` counted as a training step of a rank.
+
+    `source` is "optimizer" or, where the script announced its steps, "explicit"; `counts` is the
+    call that was counted, such as "AdamW.step" or "fp8verify.step". `steps_skipped` of
+    `steps_seen` had no update, by a GradScaler; `updates` are calls of `step` by optimizer class.
+    """
+
+    source: str
+    counts: str | None
+    steps_seen: int
+    steps_skipped: int
+    updates: dict[str, int]
+    windows: tuple[WindowReport, ...]
+
+
 class RankReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The verdict and the figures of one rank."""
+    """The verdict and the figures of one rank; `clock` is of `fp8verify run` alone."""
 
     rank: int | None
     source: str
@@ -296,6 +328,7 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True):
     layers: LayersReport | None
     modules: ModulesReport | None
     health: HealthReport
+    clock: ClockReport | None = None
 
 
 class RankBreakdown(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from fp8verify.model import ModulesReport
+from fp8verify.model import ClockReport, ModulesReport, WindowReport
 from fp8verify.runner.capture import RankMeta, WindowRecord, read_meta
 
 _PATTERN = "rank*.meta.json"
@@ -51,6 +51,22 @@ def declared_traces(metas: dict[int, RankMeta]) -> dict[str, int]:
     }
 
 
+def remarks(metas: dict[int, RankMeta]) -> list[str]:
+    """Return what the agents noted; a remark that only some ranks make says which."""
+    ranks: dict[str, list[int]] = {}
+    for rank, meta in sorted(metas.items()):
+        for note in meta.notes:
+            ranks.setdefault(note, []).append(rank)
+    return [f"{_of_ranks(made, len(metas))}{note}" for note, made in ranks.items()]
+
+
+def _of_ranks(ranks: list[int], count: int) -> str:
+    if len(ranks) == count:
+        return ""
+    others = f" and {len(ranks) - 1} more" if len(ranks) > 1 else ""
+    return f"rank {ranks[0]}{others}: "
+
+
 def high_precision_legs(meta: RankMeta) -> frozenset[str]:
     """Return the legs that no converted module computes in FP8, by its recipe."""
     converted = [module for module in meta.modules if module.state == "fp8"]
@@ -64,6 +80,36 @@ def missed_window(meta: RankMeta | None) -> WindowRecord | None:
     """Return the first window that left no trace."""
     windows = meta.windows if meta is not None else ()
     return next((window for window in windows if window.trace is None), None)
+
+
+def clock_report(meta: RankMeta | None) -> ClockReport | None:
+    """Tell what was counted on a rank, and how its framework numbers the windows."""
+    if meta is None:
+        return None
+    classes = [name for name, calls in meta.optimizer_updates.items() if calls]
+    leader = meta.leader or (classes[0] if len(classes) == 1 else None)
+    counts = f"{leader}.step" if leader else None
+    return ClockReport(
+        source=meta.clock,
+        counts="fp8verify.step" if meta.clock == "explicit" else counts,
+        steps_seen=meta.steps_seen,
+        steps_skipped=meta.steps_skipped,
+        updates=meta.optimizer_updates,
+        windows=tuple(map(_window_report, meta.windows)),
+    )
+
+
+def _window_report(window: WindowRecord) -> WindowReport:
+    framework = window.framework
+    return WindowReport(
+        first=window.first,
+        last=window.last,
+        state=window.state,
+        framework=framework.name if framework else None,
+        counter=framework.counter if framework else None,
+        framework_first=framework.first if framework else None,
+        framework_last=framework.last if framework else None,
+    )
 
 
 def modules_report(meta: RankMeta | None) -> ModulesReport | None:

@@ -26,6 +26,7 @@ def run_findings(ranks: Sequence[RankEvidence], _: Promises) -> list[Finding]:
         *_ranks_without_fp8(ranks),
         *_ranks_unreadable(ranks),
         *_ranks_not_observed(ranks),
+        *_windows_differ(ranks),
         *_shares_differ(ranks),
         *_slower_rank(ranks),
     ]
@@ -94,6 +95,28 @@ def _ranks_not_observed(ranks: Sequence[RankEvidence]) -> Iterator[Finding]:
             message=f"{len(ranks)} of {world} ranks observed",
             hint="The verdict covers these ranks; pass the folder with every rank's trace.",
         )
+
+
+def _windows_differ(ranks: Sequence[RankEvidence]) -> Iterator[Finding]:
+    """Ranks that recorded other steps than the rest, as a window by time may make them."""
+    recorded = {rank.label: _windows(rank) for rank in ranks}
+    common = Counter(steps for steps in recorded.values() if steps).most_common(1)
+    other = {label: steps for label, steps in recorded.items() if steps and steps != common[0][0]}
+    if other:
+        label, steps = next(iter(other.items()))
+        yield Finding(
+            code="windows-differ",
+            severity=Severity.INFO,
+            message=f"{listed(list(other))} recorded other steps than the rest: {steps} on "
+            f"{label}, {common[0][0]} elsewhere",
+            hint="Each verdict holds for its own steps; the ranks' times do not compare. --steps "
+            "names the same ones everywhere.",
+        )
+
+
+def _windows(rank: RankEvidence) -> str:
+    windows = rank.meta.windows if rank.meta else ()
+    return ", ".join(f"{w.first}-{w.last}" for w in windows if w.state in ("complete", "cut"))
 
 
 def _shares_differ(ranks: Sequence[RankEvidence]) -> Iterator[Finding]:

@@ -11,6 +11,7 @@ from fp8verify.baseline import layer_states
 from fp8verify.errors import UsageError
 from fp8verify.model import KernelRow, LegRow, RankReport, Report, Role, Verdict
 from fp8verify.report.charts import Segment, Timeline, kind_of, segments, timeline
+from fp8verify.report.clock import clock_lines
 from fp8verify.report.escape import printable, shorten
 from fp8verify.report.layer_grid import layer_grid
 from fp8verify.report.tables import (
@@ -31,6 +32,7 @@ _NAME_WIDTH = 240
 _RANKS = 1024
 _TIMELINES = 16
 _STEPS = 200
+_CLOCKS = 8
 _LEGENDS = {
     "fp8": "FP8",
     "high": "higher precision",
@@ -69,6 +71,7 @@ def to_html(report: Report) -> str:
         report=report,
         findings=gravest_first(report.findings),
         tone=_TONES.get(report.verdict, "bad"),
+        clocks=clock_lines(report)[:_CLOCKS],
         style=style,
         script=script,
         style_hash=_hash(style),

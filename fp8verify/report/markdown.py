@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from fp8verify.model import Claim, Finding, RankReport, Report, Verdict
+from fp8verify.report.clock import clock_lines
 from fp8verify.report.escape import code, markdown, shorten
 from fp8verify.report.tables import (
     fp8_share,
@@ -110,6 +111,7 @@ def _claim(claim: Claim) -> str:
 
 def _foot(report: Report) -> str:
     parts = [f"fp8verify {report.fp8verify_version}", *filter(None, [report.environment.gpu])]
+    parts += [line for _, line in clock_lines(report)[:1]]
     return f"<sub>{' · '.join(map(markdown, parts))}</sub>"
 
 

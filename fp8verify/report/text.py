@@ -19,10 +19,17 @@ from fp8verify.model import (
     Verdict,
 )
 from fp8verify.report.breakdown_text import breakdown_table
+from fp8verify.report.clock import clock_lines, counted_by, head_says_all
 from fp8verify.report.diagnosis_text import glance, tables
 from fp8verify.report.escape import printable
 from fp8verify.report.layout import plain_table, render
-from fp8verify.report.tables import gemm_kernels, millis, percent, precision_rows
+from fp8verify.report.tables import (
+    gemm_kernels,
+    millis,
+    percent,
+    precision_rows,
+    rank_label,
+)
 
 _TOP = 5
 _TOP_OF_RANKS = 3
@@ -71,7 +78,8 @@ def _head(report: Report) -> Text:
         parts.append(f"{count} ranks")
     steps = sorted({step.step for rank in report.ranks for step in rank.steps})
     if steps:
-        parts.append(f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]}-{steps[-1]}")
+        shown = f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]}-{steps[-1]}"
+        parts.append(shown + counted_by(report))
     if count == 1:
         parts.append(report.ranks[0].source)
     return Text(printable(" · ".join(parts)), style="dim", no_wrap=True, overflow="ellipsis")
@@ -170,6 +178,8 @@ def _sources(report: Report, verbose: bool) -> Iterator[RenderableType]:
     grid.add_column()
     for claim in report.claims if verbose else report.claims[:_CLAIMS]:
         grid.add_row("log", Text(_claim(claim)))
+    for line in _clocks(report, verbose):
+        grid.add_row("clock", Text(printable(line)))
     for rank in report.ranks if verbose else report.ranks[:1]:
         if rank.modules is not None:
             counts = ", ".join(f"{n} {state}" for state, n in rank.modules.counts.items())
@@ -184,6 +194,14 @@ def _sources(report: Report, verbose: bool) -> Iterator[RenderableType]:
         grid.add_row("note", Text(printable(note)))
     if grid.row_count:
         yield Padding(grid, (1, 0, 0, 0))
+
+
+def _clocks(report: Report, verbose: bool) -> Iterator[str]:
+    clocks = clock_lines(report)
+    alone = len(clocks) == 1
+    for rank, line in clocks if verbose else clocks[:1]:
+        if verbose or not (alone and rank.clock is not None and head_says_all(rank.clock)):
+            yield line if alone else f"{rank_label(rank)}: {line}"
 
 
 def _claim(claim: Claim) -> str:

@@ -92,6 +92,7 @@ class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
         steps_seen: training steps counted; a killed process may have made a few more.
         steps_skipped: those whose update a GradScaler left out.
         clock: what was counted: "optimizer" steps, or the script's own "explicit" ones.
+        leader: class of the optimizer that was counted, such as "AdamW".
         optimizer_updates: calls of `step()` by optimizer class.
         environment: versions, GPU name and compute capability, as far as known.
     """
@@ -104,6 +105,7 @@ class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
     pid: int | None = None
     steps_skipped: int = 0
     clock: str = "optimizer"
+    leader: str | None = None
     optimizer_updates: dict[str, int] = {}
     notes: tuple[str, ...] = ()
     modules: tuple[ModuleRecord, ...] = ()

@@ -6,6 +6,8 @@ import json
 import os
 import re
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,17 +16,21 @@ from fp8verify.errors import InputError
 PRIVATE = 0o700
 CLAIM = "capture.meta.json"
 MAX_CLAIM = 64 << 10
+PRESENT = ".present."  # and the node: one for each runner of the job that has not ended
+ENDED = ".ended"
 
 
 class CaptureFolder(NamedTuple):
     """Where a run puts what it records.
 
     `guest` is this node's name if another runner of the job made the folder; files of guests carry
-    it, so that no two nodes mean the same file.
+    it, so that no two nodes mean the same file. `started` is when the folder was made, for all
+    nodes alike, in seconds since the epoch.
     """
 
     path: Path
     guest: str | None = None
+    started: float | None = None
 
     @property
     def log(self) -> Path:
@@ -41,15 +47,17 @@ def make_capture_folder(wanted: Path | None, job: str | None = None) -> CaptureF
         job: what the launcher calls the job; None never joins.
 
     Raises:
-        InputError: if it cannot be made, holds other files, or is the capture of another job.
+        InputError: if it cannot be made, holds other files, or is the capture of another job, or
+            of an earlier run of this one.
     """
     folder = (wanted or Path(_default_name())).absolute()
     try:
         folder.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
         if (folder / CLAIM).exists() or not _is_empty(folder):
             return _join(folder, job)
-        if wanted is None or job is None or _claim(folder, job):
-            return CaptureFolder(folder)
+        started = time.time()
+        if wanted is None or job is None or _claim(folder, job, started):
+            return CaptureFolder(folder, started=started)
         return _join(folder, job)
     except OSError as error:
         raise InputError(
@@ -67,10 +75,52 @@ def _is_empty(folder: Path) -> bool:
     return all(entry.name.startswith(".claim-") for entry in folder.iterdir())
 
 
-def _claim(folder: Path, job: str) -> bool:
+@contextmanager
+def attendance(capture: CaptureFolder) -> Iterator[None]:
+    """Let the other nodes of the job see that this one records; the last one to leave says so.
+
+    A capture that nobody could join needs none of it.
+    """
+    if not (capture.path / CLAIM).exists():
+        yield
+        return
+    import fcntl
+    from tempfile import mkstemp
+
+    descriptor, name = mkstemp(prefix=f"{PRESENT}{node_name()}.", dir=capture.path)
+    try:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
+        with suppress(OSError):  # a capture that is gone is no concern of the run
+            Path(name).unlink()
+            if not any(capture.path.glob(f"{PRESENT}*")):
+                (capture.path / ENDED).touch(mode=0o600)
+
+
+def _has_ended(folder: Path) -> bool:
+    """Whether the run that made the capture is over, or a runner of it was killed on this node."""
+    here = folder.glob(f"{PRESENT}{node_name()}.*")
+    return (folder / ENDED).exists() or any(map(_was_killed, here))
+
+
+def _was_killed(mark: Path) -> bool:
+    import fcntl
+
+    try:
+        with mark.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:  # it is held, or gone, or there are no locks: what lives may be joined
+        return False
+    return True
+
+
+def _claim(folder: Path, job: str, started: float) -> bool:
     """Write down whose folder this is; False if another node was faster."""
     host = node_name()
-    claim = json.dumps({"schema": 1, "job": job, "node": host})
+    claim = json.dumps({"schema": 1, "job": job, "node": host, "started": started})
     draft = folder / f".claim-{host}-{os.getpid()}"
     draft.write_text(claim, encoding="utf-8")
     try:
@@ -89,9 +139,14 @@ def _claim(folder: Path, job: str) -> bool:
 
 
 def _join(folder: Path, job: str | None) -> CaptureFolder:
-    owner = _owner(folder)
+    owner, started = _owner(folder)
     if job is not None and owner == job:
-        return CaptureFolder(folder, node_name())
+        if not _has_ended(folder):
+            return CaptureFolder(folder, node_name(), started)
+        raise InputError(
+            f"The folder {folder} is the capture of an earlier run of the job {owner}.",
+            "Name a new one with --trace-dir: the runs would be judged as one.",
+        )
     if owner is None:
         raise InputError(
             f"The folder {folder} is not empty.",
@@ -103,13 +158,16 @@ def _join(folder: Path, job: str | None) -> CaptureFolder:
     )
 
 
-def _owner(folder: Path) -> str | None:
+def _owner(folder: Path) -> tuple[str | None, float | None]:
+    """Return the job whose capture it is and when it began, as far as known."""
     try:
         with (folder / CLAIM).open("rb") as file:
-            owner = json.loads(file.read(MAX_CLAIM))["job"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return None
-    return owner[:200] if isinstance(owner, str) else None
+            claim = json.loads(file.read(MAX_CLAIM))
+            owner, started = claim["job"], claim.get("started")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None, None
+    known = isinstance(started, float) and 0 < started < float("inf")
+    return owner[:200] if isinstance(owner, str) else None, started if known else None
 
 
 def node_name() -> str:

@@ -89,7 +89,7 @@ def configure(
         "guest": capture.guest,
         "windows": settings.windows,
         "later": settings.later._asdict() if settings.later is not None else None,
-        "started": time.time(),
+        "started": capture.started or time.time(),
         "ranks": settings.ranks._asdict(),
         "record_shapes": settings.record_shapes,
         "layers": settings.layers,

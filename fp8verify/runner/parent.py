@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fp8verify.errors import InputError
 from fp8verify.runner.command import resolve_command
-from fp8verify.runner.folder import make_capture_folder
+from fp8verify.runner.folder import attendance, make_capture_folder
 from fp8verify.runner.injection import (
     agent_compiled,
     boot_errors,
@@ -46,6 +46,7 @@ def run_training(command: Sequence[str], settings: RunSettings) -> RunResult:
     job = settings.job or job_of(arguments, os.environ)
     capture = make_capture_folder(settings.trace_dir, job)
     with ExitStack() as stack:
+        stack.enter_context(attendance(capture))
         boot = stack.enter_context(boot_folder(capture.path))
         log = tee = None
         if settings.capture_log:

@@ -54,6 +54,23 @@ def test_a_script_without_training_keeps_its_output_and_exit_code(tmp_path: Path
     assert "INCONCLUSIVE" in (tmp_path / "report.txt").read_text()
 
 
+def test_a_later_run_of_the_job_does_not_mix_with_the_capture(tmp_path: Path) -> None:
+    script = tmp_path / "x.py"
+    script.write_text("print('ran')\n")
+    shared = ("--steps", "3-4", "--job", "night", "--trace-dir", "capture", "--exit-zero", script)
+    assert run(tmp_path, *shared).stdout.startswith("ran\n")
+    before = {path: path.read_bytes() for path in (tmp_path / "capture").iterdir()}
+
+    done = run(tmp_path, *shared)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    first, second = done.stderr.splitlines()
+    assert first.startswith("error: ")
+    assert "an earlier run of the job night" in first
+    assert "--trace-dir" in second
+    assert {path: path.read_bytes() for path in (tmp_path / "capture").iterdir()} == before
+
+
 @pytest.mark.parametrize(
     ("args", "names"),
     [

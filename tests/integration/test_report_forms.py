@@ -33,13 +33,18 @@ EVIL = (
 def _evil(report: Report) -> Report:
     """Put hostile text wherever text from outside can be."""
     rank = report.ranks[0]
+    assert rank.clock is not None
+    clock = replace(rank.clock, counts=EVIL, steps_skipped=1)
     kernel = replace(rank.kernels[0], name=EVIL, op=f"={EVIL}", reason=EVIL)
     finding = Finding(code="emulated", severity=Severity.ERROR, message=EVIL, hint=EVIL)
     claims = tuple(replace(claim, text=EVIL, source=EVIL) for claim in report.claims)
     return replace(
         report,
         reason=EVIL,
-        ranks=(replace(rank, source=EVIL, reason=EVIL, kernels=(kernel, *rank.kernels)),) * 2,
+        ranks=(
+            replace(rank, source=EVIL, reason=EVIL, clock=clock, kernels=(kernel, *rank.kernels)),
+        )
+        * 2,
         findings=(finding,),
         claims=claims,
         notes=(EVIL,),

@@ -9,19 +9,23 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
+import fp8verify
+from fp8verify.report.forms import render
 from fp8verify.runner import FrameworkSteps, RankMeta, find_logs, read_meta
-from fp8verify.runner.folder import node_name
+from fp8verify.runner.folder import attendance, make_capture_folder, node_name
 
 pytest.importorskip("torch", reason="needs torch, from the train extra")
 pytestmark = pytest.mark.train
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = Path(__file__).parent / "scripts"
+ENDS = (r"json\.gz", r"meta\.json")
 
 
 class Run(NamedTuple):
@@ -78,6 +82,18 @@ def compare(
     return attached
 
 
+def as_text(capture: Path) -> str:
+    """Return the report of a capture with its lines unbroken."""
+    text = render(fp8verify.inspect(capture), "text")
+    return re.sub(r"\n {9}", " ", text)
+
+
+def importable(name: str) -> None:
+    """Skip where a package cannot be imported; not here, where it would hook torch."""
+    if find_spec(name) is None:
+        pytest.skip(f"needs {name}, which is not installed")
+
+
 def annotations_in(trace: Path, prefix: str) -> list[str]:
     with gzip.open(trace) as file:
         events = json.load(file)["traceEvents"]
@@ -127,6 +143,7 @@ def test_a_step_whose_update_the_scaler_skips_counts(tmp_path: Path) -> None:
     assert attached.meta().steps_seen == 6
     assert attached.meta().steps_skipped == 3
     assert attached.meta().optimizer_updates == {"AdamW": 3}
+    assert "(AdamW.step), window 4; 3 steps skipped by GradScaler" in as_text(attached.capture)
     assert steps_in(attached.capture / "rank0.json.gz") == ["ProfilerStep#4"]
 
 
@@ -305,6 +322,7 @@ def test_steps_that_the_script_announces_are_the_ones_that_count(tmp_path: Path)
     attached = compare(tmp_path, "3-4", script)
 
     assert (attached.meta().clock, attached.meta().steps_seen) == ("explicit", 5)
+    assert "clock    fp8verify.step(), window 3-4" in as_text(attached.capture)
     assert attached.states == ["complete"]
 
 
@@ -408,6 +426,19 @@ def test_a_window_by_time_begins_when_its_time_has_come(tmp_path: Path) -> None:
     assert (window.first, window.last, window.state) == (6, 7, "complete")
 
 
+def test_ranks_whose_clocks_differ_record_the_same_steps(tmp_path: Path) -> None:
+    launch = ["-m", "torch.distributed.run", "--nproc-per-node", 2, SCRIPTS / "ddp_by_time.py"]
+
+    attached = attach(tmp_path, "-", *launch, ranks="all", options=("--after-seconds", 4))
+
+    assert attached.run.code == 0
+    windows = [attached.meta(rank).windows[0] for rank in (0, 1)]
+    assert [window.state for window in windows] == ["complete", "complete"]
+    assert windows[0].first == windows[1].first > 2
+    report = fp8verify.inspect(attached.capture)
+    assert "windows-differ" not in {finding.code for finding in report.findings}
+
+
 def test_a_window_whose_time_never_comes_says_so(tmp_path: Path) -> None:
     attached = compare(tmp_path, "-", SCRIPTS / "loop.py", options=("--after-seconds", 3600))
 
@@ -444,23 +475,22 @@ def test_layers_of_a_compiled_model_are_named_in_a_step_of_their_own(
 
 def test_nodes_of_one_job_write_into_one_capture(tmp_path: Path) -> None:
     options = ("--job", "night-7")
-    first = attach(tmp_path, "3", SCRIPTS / "loop.py", options=options)
-    before = {path.name: path.stat().st_mtime_ns for path in first.capture.iterdir()}
+    with attendance(make_capture_folder(tmp_path / "capture", "night-7")):  # another node
+        first = attach(tmp_path, "3", SCRIPTS / "loop.py", options=options)
+        before = {path.name: path.stat().st_mtime_ns for path in first.capture.iterdir()}
 
-    second = attach(tmp_path, "3", SCRIPTS / "loop.py", options=options)
+        second = attach(tmp_path, "3", SCRIPTS / "loop.py", options=options)
 
     after = {path.name: path.stat().st_mtime_ns for path in first.capture.iterdir()}
-    new = sorted(set(after) - set(before))
-    node = node_name()
-    assert second.run.code == 0
-    assert {**after, "notes.test": 0} == {
-        **before,
-        **{name: after[name] for name in new},
-        "notes.test": 0,
-    }
-    assert new[1:] == [f"rank0.{node}.json.gz", f"rank0.{node}.meta.json"]
-    assert re.fullmatch(rf"log\.{re.escape(node)}-\d+\.txt", new[0])
-    assert [path.name for path in find_logs(first.capture)] == ["log.txt", new[0]]
+    kept = {name: time for name, time in before.items() if name[0] != "." and name != "notes.test"}
+    node = re.escape(node_name())
+    assert (first.run.code, second.run.code) == (0, 0)
+    assert {name: after[name] for name in kept} == kept
+    new = sorted(set(after) - set(before) - {".ended"})
+    patterns = [rf"log\.{node}-\d+\.txt", *[rf"rank0\.{node}-\d+\.{end}" for end in ENDS]]
+    assert all(map(re.fullmatch, patterns, new))
+    assert len(new) == len(patterns)
+    assert len(find_logs(first.capture)) == 2
 
 
 def test_logs_that_torchrun_redirects_are_found(tmp_path: Path) -> None:
@@ -492,6 +522,43 @@ def test_the_steps_of_transformers_are_named_as_it_names_them(tmp_path: Path) ->
     assert window.framework == FrameworkSteps(
         name="transformers", counter="global_step", first=6, last=7
     )
+    said = "optimizer steps (AdamW.step), window 2-3 = transformers global_step 6-7"
+    assert said in as_text(attached.capture)
+
+
+@pytest.mark.parametrize("switches", [(), ("--stage", 2)])
+def test_deepspeeds_steps_are_counted_and_named_as_it_names_them(
+    tmp_path: Path, switches: tuple[object, ...]
+) -> None:
+    importable("deepspeed")
+    launch = ["-m", "torch.distributed.run", "--nproc-per-node", 1]
+
+    command = [*launch, SCRIPTS / "deepspeed_engine.py", *switches]
+    plain = execute(sys.executable, *command, cwd=tmp_path)
+    attached = attach(tmp_path, "3-4", *command)
+
+    meta = attached.meta()
+    printed = [run.stdout[run.stdout.index("update 1") :] for run in (plain, attached.run)]
+    assert printed[0] == printed[1]
+    assert (attached.run.code, plain.code) == (0, 0)
+    assert (meta.steps_seen, attached.states) == (6, ["complete"])
+    assert [module.fqn for module in meta.modules] == ["0", "2"]
+    assert steps_in(attached.capture / "rank0.json.gz") == ["ProfilerStep#3", "ProfilerStep#4"]
+    assert meta.windows[0].framework == FrameworkSteps(
+        name="deepspeed", counter="global_steps", first=3, last=4
+    )
+
+
+def test_steps_that_deepspeed_skips_are_in_its_own_numbers(tmp_path: Path) -> None:
+    importable("deepspeed")
+    launch = ["-m", "torch.distributed.run", "--nproc-per-node", 2]
+
+    script = [SCRIPTS / "deepspeed_engine.py", "--stage", 2, "--overflow-at", 2]
+    attached = attach(tmp_path, "3-4", *launch, *script, ranks="all")
+
+    assert attached.run.code == 0
+    assert "window 3-4 = deepspeed global_steps 4-5" in as_text(attached.capture)
+    assert [attached.meta(rank).steps_seen for rank in (0, 1)] == [5, 5]
 
 
 def test_the_steps_of_lightning_are_named_as_it_names_them(tmp_path: Path) -> None:
@@ -504,3 +571,5 @@ def test_the_steps_of_lightning_are_named_as_it_names_them(tmp_path: Path) -> No
     assert window.framework == FrameworkSteps(
         name="lightning", counter="global_step", first=3, last=4
     )
+    said = "optimizer steps (SGD.step), window 3-4 = lightning global_step 3-4"
+    assert said in as_text(attached.capture)

@@ -114,6 +114,26 @@ def test_a_zero_rate_step_before_training_does_not_count(training: Training) -> 
     assert training.steps == 1
 
 
+def test_a_step_that_only_makes_the_optimizers_state_does_not_count(training: Training) -> None:
+    """DeepSpeed makes the state of its 16-bit optimizers by a step on gradients of zero."""
+    training.clock.enter(training.work)
+    assert not training.clock.leave(1, "AdamW", training.work, setup=True)
+    training.forward()
+    assert training.update()
+
+    assert training.steps == 1
+    assert training.clock.updates == {"Optimizer1": 1}
+
+
+def test_the_class_that_is_counted_is_known(training: Training) -> None:
+    for optimizer in [1, 2, *[3] * TAKEOVER_AFTER]:
+        training.forward()
+        training.update(optimizer)
+        assert training.clock.leader == ("Optimizer3" if training.steps > 1 else "Optimizer1")
+
+    assert training.steps == 2
+
+
 def test_a_zero_rate_step_of_a_warm_up_counts(training: Training) -> None:
     training.forward()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import stat
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from fp8verify.errors import InputError
 from fp8verify.runner import find_logs
-from fp8verify.runner.folder import CaptureFolder, make_capture_folder, node_name
+from fp8verify.runner.folder import CaptureFolder, attendance, make_capture_folder, node_name
 from fp8verify.runner.job import job_of
 from fp8verify.runner.log import HEAD_BYTES, TAIL_BYTES
 from fp8verify.runner.rank_logs import STREAMS, collect_rank_logs
@@ -53,6 +54,61 @@ def test_nodes_of_one_job_share_a_folder_and_no_file() -> None:
     assert (owner.guest, guest.guest) == (None, node_name())
     assert owner.log.name == "log.txt"
     assert guest.log.name == f"log.{node_name()}-{os.getpid()}.txt"
+
+
+def test_nodes_of_one_job_count_time_from_the_same_moment() -> None:
+    owner, guest = (make_capture_folder(Path("shared"), "slurm-7.0") for _ in range(2))
+
+    assert owner.started is not None
+    assert guest.started == owner.started
+
+
+@pytest.mark.parametrize("started", [b'"x"', b"Infinity", b"null"])
+def test_a_claim_without_a_moment_can_be_joined(started: bytes) -> None:
+    Path("shared").mkdir()
+    Path("shared", "capture.meta.json").write_bytes(b'{"job": "a", "started": %b}' % started)
+
+    assert make_capture_folder(Path("shared"), "a").started is None
+
+
+def test_a_job_is_joined_until_its_last_node_has_ended() -> None:
+    with attendance(make_capture_folder(Path("shared"), "night")):
+        with attendance(make_capture_folder(Path("shared"), "night")):
+            make_capture_folder(Path("shared"), "night")
+        assert make_capture_folder(Path("shared"), "night").guest == node_name()
+    before = sorted(Path("shared").iterdir())
+
+    with pytest.raises(InputError, match="an earlier run of the job night"):
+        make_capture_folder(Path("shared"), "night")
+    assert sorted(Path("shared").iterdir()) == before
+
+
+def test_a_job_of_which_a_runner_was_killed_on_this_node_is_not_joined() -> None:
+    make_capture_folder(Path("shared"), "night")
+    Path("shared", f".present.{node_name()}.abc").touch()  # no process holds it
+
+    with pytest.raises(InputError, match="earlier run"):
+        make_capture_folder(Path("shared"), "night")
+
+
+def test_runners_of_other_nodes_are_believed_to_live() -> None:
+    make_capture_folder(Path("shared"), "night")
+    Path("shared", f".present.{node_name()}-2.abc").touch()
+
+    assert make_capture_folder(Path("shared"), "night").guest == node_name()
+
+
+def test_a_capture_for_one_run_keeps_no_list_of_runners() -> None:
+    capture = make_capture_folder(Path("mine"))
+    with attendance(capture):
+        assert not list(capture.path.iterdir())
+
+    assert not list(capture.path.iterdir())
+
+
+def test_a_capture_that_vanishes_can_be_left() -> None:
+    with attendance(make_capture_folder(Path("shared"), "night")):
+        shutil.rmtree("shared")
 
 
 def test_a_file_system_without_hard_links_can_be_shared(monkeypatch: pytest.MonkeyPatch) -> None:

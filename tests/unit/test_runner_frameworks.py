@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fp8verify.runner.agent.frameworks import FrameworkSteps
+from fp8verify.runner.agent.frameworks import FrameworkSteps, sets_up_an_optimizer
 
 
 class Engine:
@@ -35,6 +35,17 @@ def _deepspeed(monkeypatch: pytest.MonkeyPatch) -> None:
 def numbers(steps: FrameworkSteps) -> Any:
     found = steps.result()
     return found and (found["name"], found["counter"], found["first"], found["last"])
+
+
+def test_a_step_is_known_to_make_an_optimizers_state_by_its_caller() -> None:
+    def initialize_optimizer_states(depth: int) -> bool:
+        return deeper(depth)
+
+    def deeper(depth: int) -> bool:
+        return deeper(depth - 1) if depth else sets_up_an_optimizer()
+
+    assert initialize_optimizer_states(4)
+    assert not deeper(4)
 
 
 def test_no_framework_has_no_numbers() -> None:

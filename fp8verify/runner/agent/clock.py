@@ -28,6 +28,7 @@ class Clock:
     Attributes:
         steps: training steps completed since the start of the process.
         source: "optimizer", or "explicit" once the script itself announced a step.
+        leader: class of the optimizer whose updates are counted.
         skipped: steps whose update a GradScaler left out.
         updates: outermost and nested `step()` calls by optimizer class.
         notes: what a reader of the step numbers should know.
@@ -36,6 +37,7 @@ class Clock:
     def __init__(self, work: int = 0) -> None:
         self.steps = 0
         self.source = "optimizer"
+        self.leader: str | None = None
         self.skipped = 0
         self.updates: dict[str, int] = {}
         self.notes: list[str] = []
@@ -57,15 +59,19 @@ class Clock:
             nesting.work = work
         nesting.depth += 1
 
-    def leave(self, optimizer: int, name: str, work: int, *, idle: bool = False) -> bool:
+    def leave(
+        self, optimizer: int, name: str, work: int, *, idle: bool = False, setup: bool = False
+    ) -> bool:
         """Note that `optimizer` has stepped and return whether that completed a training step.
 
         `optimizer` identifies the instance, `name` is its class, `idle` is whether all its
-        learning rates are zero.
+        learning rates are zero, `setup` whether it is known to step only to make its state.
         """
+        self._nesting.depth = max(0, self._nesting.depth - 1)
+        if setup:
+            return False
         self.updates[name] = self.updates.get(name, 0) + 1
         self._updated_since_scaler = True
-        self._nesting.depth = max(0, self._nesting.depth - 1)
         if self._nesting.depth or self.source == "explicit" or not self._is_new(work, idle):
             return False
         if not self._leads(optimizer, name):
@@ -94,7 +100,7 @@ class Clock:
 
     def _leads(self, optimizer: int, name: str) -> bool:
         if self._leader is None:
-            self._leader = optimizer
+            self._leader, self.leader = optimizer, name
         if optimizer == self._leader:
             self._rival_updates = 0
             return True
@@ -106,7 +112,7 @@ class Clock:
             f"after step {self.steps} the optimizer that was counted stopped stepping; "
             f"{name} is counted since, and {TAKEOVER_AFTER - 1} of its steps are not"
         )
-        self._leader, self._rival_updates = optimizer, 0
+        self._leader, self.leader, self._rival_updates = optimizer, name, 0
         return True
 
     def _tick(self, work: int) -> bool:

@@ -34,6 +34,24 @@ COUNTERS = (
 )
 
 
+# Functions that step an optimizer whose gradients are zeros, to make its state before training:
+# deepspeed/runtime/fp16/fused_optimizer.py and its siblings (0.19).
+SETUP = frozenset({"initialize_optimizer_states"})
+SETUP_DEPTH = 16
+
+
+def sets_up_an_optimizer() -> bool:
+    """Return whether a framework steps an optimizer right now for no gradient's sake."""
+    frame: Any = sys._getframe(1)
+    for _ in range(SETUP_DEPTH):
+        if frame is None:
+            return False
+        if frame.f_code.co_name in SETUP:
+            return True
+        frame = frame.f_back
+    return False
+
+
 class _Watched:
     """One live counter: what it read before the window, and at its first and last step."""
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from .clock import Clock
+from .frameworks import sets_up_an_optimizer
 from .guard import ProfilerGuard
 from .recorder import Recorder
 
@@ -66,9 +67,10 @@ class Observer:
         key = id(optimizer)
         if key not in self._optimizers:
             self._optimizers[key] = weakref.ref(optimizer)
-        if not self.clock.leave(
-            key, type(optimizer).__name__, self._work(), idle=_is_idle(optimizer)
-        ):
+        # Frames are looked at only until training has begun.
+        setup = not self.clock.steps and sets_up_an_optimizer()
+        name, idle = type(optimizer).__name__, _is_idle(optimizer)
+        if not self.clock.leave(key, name, self._work(), idle=idle, setup=setup):
             return
         if in_backward:
             self._postpone()

@@ -60,20 +60,28 @@ def _disabled(cast: Any) -> bool:
     return bool(cast.scaling_type.value == "disabled")
 
 
-def _mxfp8_linear(module: Any) -> Promise:
-    config = getattr(module, "config", module)
+def _mx_linear(module: Any) -> Promise:
+    return _mx(getattr(module, "config", module))
+
+
+def _mx(config: Any) -> Promise:
+    if "float4" in str(getattr(config, "elem_dtype", None)):
+        return Promise("fp4", "mxfp4")
+    legs = LEGS[:2] if getattr(config, "wgrad_with_hp", False) else LEGS
+    return Promise("fp8_emulated" if _emulates(config) else "fp8", "mxfp8", legs)
+
+
+def _emulates(config: Any) -> bool:
     choice = getattr(config, "kernel_preference", getattr(config, "gemm_kernel_choice", None))
-    emulated = getattr(choice, "value", None) == "emulated"
-    legs = LEGS[:2] if getattr(module, "wgrad_with_hp", False) else LEGS
-    return Promise("fp8_emulated" if emulated else "fp8", "mxfp8", legs)
+    return bool(getattr(choice, "value", None) == "emulated")
 
 
 def _float8_blockwise_linear(module: Any) -> Promise:
     return Promise("fp8", f"blockwise_{getattr(module, 'block_size', 128)}", LEGS)
 
 
-def _nvfp4_linear(_: Any) -> Promise:
-    return Promise("fp4", "nvfp4")
+def _nvfp4_linear(module: Any) -> Promise:
+    return Promise("fp4", "nvfp4, emulated" if _emulates(module) else "nvfp4")
 
 
 def _transformer_engine(module: Any) -> Promise:
@@ -98,8 +106,8 @@ MODULES: dict[tuple[str, str], Callable[[Any], Promise]] = {
     ("torchao", "Float8Linear"): _float8_linear,
     ("torchao", "Float8LinearNoCompile"): _float8_linear,
     # torchao/prototype/moe_training/mxfp8_linear.py (0.18); prototype/mx_formats before
-    ("torchao", "MXFP8Linear"): _mxfp8_linear,
-    ("torchao", "MXLinear"): _mxfp8_linear,
+    ("torchao", "MXFP8Linear"): _mx_linear,
+    ("torchao", "MXLinear"): _mx_linear,
     # torchao/prototype/moe_training/nvfp4_training/nvfp4_training.py
     ("torchao", "NVFP4Linear"): _nvfp4_linear,
     # torchao/prototype/blockwise_fp8_training/linear.py
@@ -111,11 +119,29 @@ MODULES: dict[tuple[str, str], Callable[[Any], Promise]] = {
     ("torchtitan", "MXFP8GroupedExperts"): _mxfp8_experts,
 }
 
-WEIGHTS: dict[str, Promise] = {
-    # torchao/prototype/moe_training/tensor.py: these take over linear and _grouped_mm
-    "Float8TrainingWeightWrapperTensor": Promise("fp8", "rowwise", LEGS),
-    "MXFP8TrainingWeightWrapperTensor": Promise("fp8", "mxfp8", LEGS),
-    "ScaledGroupedMMTensor": Promise("fp8", "rowwise", LEGS),
+
+def _float8_weight(weight: Any) -> Promise:
+    # `linear` has a recipe of its own from 0.18 on, grouped GEMMs are always scaled by row.
+    recipe = getattr(weight.config, "float8_linear_recipe", "rowwise")
+    recipe = recipe if weight.dim() == 2 else "rowwise"
+    return Promise("fp8", recipe, LEGS[:2] if recipe.endswith("gw_hp") else LEGS)
+
+
+def _mxfp8_weight(weight: Any) -> Promise:
+    return _mx(weight.config)
+
+
+def _grouped_weight(weight: Any) -> Promise:
+    scaling = getattr(getattr(weight, "scaling_type", None), "value", "")
+    return Promise("fp8", "mxfp8" if "mxfp8" in scaling else "rowwise", LEGS)
+
+
+# Tensors that take over `linear` and `_grouped_mm`: torchao/prototype/moe_training/tensor.py,
+# ScaledGroupedMMTensor up to 0.15.
+WEIGHTS: dict[str, Callable[[Any], Promise]] = {
+    "Float8TrainingWeightWrapperTensor": _float8_weight,
+    "MXFP8TrainingWeightWrapperTensor": _mxfp8_weight,
+    "ScaledGroupedMMTensor": _grouped_weight,
 }
 
 
@@ -124,11 +150,23 @@ def promise_of(module: Any, weight: Any) -> Promise:
     for cls in type(module).__mro__:
         reader = MODULES.get((cls.__module__.split(".")[0], cls.__name__))
         if reader is not None:
-            return reader(module)
-    return WEIGHTS.get(tensor_class(weight) or "", HIGH_PRECISION)
+            return _read(reader, module)
+    reader = WEIGHTS.get(tensor_class(weight) or "")
+    return HIGH_PRECISION if reader is None else _read(reader, _local(weight))
+
+
+def _read(reader: Callable[[Any], Promise], what: Any) -> Promise:
+    try:
+        return reader(what)
+    except AttributeError:  # a version with other attributes: what it is for is known, not how
+        return Promise("fp8")
+
+
+def _local(tensor: Any) -> Any:
+    return getattr(tensor, "_local_tensor", tensor)
 
 
 def tensor_class(tensor: Any) -> str | None:
     """Return the name of a tensor's wrapper subclass, inside a DTensor too; None for plain ones."""
-    name = type(getattr(tensor, "_local_tensor", tensor)).__name__
+    name = type(_local(tensor)).__name__
     return None if name in {"Parameter", "Tensor", "NoneType"} else name

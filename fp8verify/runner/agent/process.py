@@ -10,7 +10,14 @@ import torch
 
 RANK_VARIABLES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
 WORLD_SIZE_VARIABLES = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE")
-LIBRARIES = ("torchao", "transformer_engine", "accelerate", "transformers", "lightning")
+LIBRARIES = (
+    "torchao",
+    "transformer_engine",
+    "accelerate",
+    "transformers",
+    "lightning",
+    "deepspeed",
+)
 
 
 def rank_and_world_size() -> tuple[int, int]:

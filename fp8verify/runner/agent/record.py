@@ -95,6 +95,7 @@ class Record:
                 "steps_seen": self._clock.steps,
                 "steps_skipped": self._clock.skipped,
                 "clock": self._clock.source,
+                "leader": self._clock.leader,
                 "optimizer_updates": self._clock.updates,
                 "notes": [*self._notes, *self._clock.notes],
                 "modules": self.modules,

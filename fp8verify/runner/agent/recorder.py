@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +9,7 @@ from .census import linear_modules, take_census
 from .clock import Clock
 from .frameworks import FrameworkSteps
 from .guard import ProfilerGuard
+from .later import LaterWindow
 from .layers import LayerNames, NamingStep, compiles
 from .process import is_selected
 from .record import Record
@@ -34,6 +34,7 @@ class Recorder:
     ) -> None:
         later = config["later"]
         self.plan = Plan(config["windows"], later["steps"] if later else 0)
+        self._later = LaterWindow(config) if later else None
         self.record = Record(config, clock)
         self._config = config
         self._clock = clock
@@ -63,8 +64,9 @@ class Recorder:
         self._end_naming(keep=True)
         if self._framework is not None:
             self._framework.look()
-        if self._later_is_due(step):
-            self.record.place_later(*self.plan.place_later(step))
+        if self._later is not None and self._later_is_due(self._later, step):
+            first = self._later.first_step(step + 2, self.record.world_size)
+            self.record.place_later(*self.plan.place_later(first))
         actions = {"stop": self._stop, "prepare": self._prepare, "start": self._start}
         for what, window in self.plan.after(step):
             actions[what](window)
@@ -126,11 +128,8 @@ class Recorder:
             self.record.mark_unreached("skipped", reason)
         self.record.write()
 
-    def _later_is_due(self, step: int) -> bool:
-        if not (step and self.plan.later and self.plan.placed_are_over(step)):
-            return False
-        elapsed = time.time() - float(self._config["started"])
-        return elapsed >= float(self._config["later"]["seconds"])
+    def _later_is_due(self, later: LaterWindow, step: int) -> bool:
+        return bool(step and self.plan.later) and self.plan.placed_are_over(step) and later.is_due()
 
     def _prepare(self, window: int) -> None:
         if self._selected and not self._guard.busy:

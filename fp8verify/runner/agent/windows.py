@@ -28,9 +28,9 @@ class Plan:
         self.windows: list[tuple[int, int]] = [(first, last) for first, last in windows]
         self.later = later
 
-    def place_later(self, step: int) -> tuple[int, int]:
-        """Let the window known by its time begin as soon as it can after `step`, and return it."""
-        window = (step + 2, step + 1 + self.later)
+    def place_later(self, first: int) -> tuple[int, int]:
+        """Let the window known by its time begin with step `first`, and return it."""
+        window = (first, first - 1 + self.later)
         self.windows.append(window)
         self.later = 0
         return window

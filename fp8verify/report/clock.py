@@ -1,0 +1,67 @@
+"""Which clock counted the steps of a run, on one line, for every form of the report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fp8verify.model import ClockReport, RankReport, Report, WindowReport
+
+_WINDOWS = 3
+_RECORDED = frozenset({"complete", "cut"})
+
+
+def clock_lines(report: Report) -> list[tuple[RankReport, str]]:
+    """Return each rank that has a clock with its line; of ranks alike, the first."""
+    lines: dict[str, RankReport] = {}
+    for rank in report.ranks:
+        if rank.clock is not None:
+            lines.setdefault(_line(rank.clock), rank)
+    return [(rank, line) for line, rank in lines.items()]
+
+
+def counted_by(report: Report) -> str:
+    """Return " by AdamW.step" where all ranks counted the same call, else nothing."""
+    calls = {rank.clock.counts if rank.clock else None for rank in report.ranks}
+    call = calls.pop() if len(calls) == 1 else None
+    return f" by {call}" if call else ""
+
+
+def head_says_all(clock: ClockReport) -> bool:
+    """Whether the steps and `counted_by` are all that there is to say of the only clock."""
+    framework = any(window.framework is not None for window in clock.windows)
+    recorded = sum(window.state in _RECORDED for window in clock.windows)
+    plain = clock.source == "optimizer" and clock.counts is not None
+    return plain and recorded == 1 and not framework and not clock.steps_skipped
+
+
+def _line(clock: ClockReport) -> str:
+    explicit = clock.source == "explicit"
+    counted = "fp8verify.step()" if explicit else "optimizer steps"
+    if clock.counts and not explicit:
+        counted += f" ({clock.counts})"
+    return "; ".join([", ".join([counted, *_windows(clock)]), *_skipped(clock)])
+
+
+def _windows(clock: ClockReport) -> Iterator[str]:
+    windows = [window for window in clock.windows if window.state in _RECORDED]
+    for window in windows[:_WINDOWS]:
+        yield f"window {_steps(window.first, window.last)}{_framework(window)}"
+    if len(windows) > _WINDOWS:
+        yield f"{len(windows) - _WINDOWS} more windows"
+
+
+def _framework(window: WindowReport) -> str:
+    if window.framework_first is None or window.framework_last is None:
+        return ""
+    steps = _steps(window.framework_first, window.framework_last)
+    return f" = {window.framework} {window.counter} {steps}"
+
+
+def _skipped(clock: ClockReport) -> Iterator[str]:
+    if clock.steps_skipped:
+        steps = "step" if clock.steps_skipped == 1 else "steps"
+        yield f"{clock.steps_skipped} {steps} skipped by GradScaler"
+
+
+def _steps(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}-{last}"
