@@ -9,6 +9,7 @@ from fp8verify.evidence.census import clock_report, modules_report
 from fp8verify.evidence.diagnose import (
     communication_report,
     layers_report,
+    named_layers_report,
     payoff_report,
     tax_report,
 )
@@ -108,6 +109,7 @@ def _rank_report(rank: RankEvidence, judgement: Judgement) -> RankReport:
         tax=tax_report(gains),
         payoff=payoff_report(gains),
         layers=layers_report(rank),
+        named_layers=named_layers_report(rank),
         modules=modules_report(rank.meta),
         health=_health_report(rank.health),
         clock=clock_report(rank.meta),

@@ -112,3 +112,42 @@ class LayersReport(msgspec.Struct, frozen=True, kw_only=True):
     not_joined: tuple[str, ...]
     experts: tuple[str, ...]
     note: str | None
+
+
+class NamedLeg(msgspec.Struct, frozen=True, kw_only=True):
+    """GEMMs of one layer and leg: launches and µs by precision class."""
+
+    leg: str
+    kernels: dict[str, int]
+    time_us: dict[str, float]
+
+
+class NamedLayerRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What ran for one linear layer.
+
+    `n` outputs, `k` inputs and `state` are those of the census, None where it does not know the
+    layer. `casts_us` is what FP8 cost beside the GEMMs: casts, scales and copies.
+    """
+
+    layer: str
+    n: int | None
+    k: int | None
+    state: str | None
+    legs: tuple[NamedLeg, ...]
+    casts_us: float | None
+
+
+class NamedLayersReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The GEMMs of each layer by name, as `fp8verify run --layers` records them.
+
+    `source` is "window", or "step" for the eager step of number `step` after the windows of
+    compiled code: its kernels and times are not the run's, its precisions are. `unjoined` of the
+    `gemms` belong to no layer, or to none for certain. `note` says what is missing.
+    """
+
+    source: str
+    step: int | None
+    rows: tuple[NamedLayerRow, ...]
+    gemms: int
+    unjoined: int
+    note: str | None

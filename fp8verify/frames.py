@@ -68,6 +68,15 @@ COLUMNS: dict[str, dict[str, str]] = {
         "layer": "name of the linear module in the model",
         "state": "fp8, fp8_emulated, fp8_module_off, fp4 or high_precision",
     },
+    "named_layers": {
+        "rank": "rank",
+        "layer": "name of the linear module in the model",
+        "leg": "fprop, dgrad, wgrad, backward, recompute or unknown",
+        "precision": "class of the operands",
+        "kernels": "how often a GEMM was launched",
+        "time_us": "time of all launches in µs",
+        "source": "window, or step for an eager step, whose times are not the run's",
+    },
     "ranks": {
         "rank": "rank",
         "source": "file of its trace",
@@ -88,6 +97,7 @@ class Frames(NamedTuple):
     gemms: pd.DataFrame
     steps: pd.DataFrame
     layers: pd.DataFrame
+    named_layers: pd.DataFrame
     ranks: pd.DataFrame
 
 
@@ -109,6 +119,7 @@ def to_frames(report: Report) -> Frames:
         "gemms": _gemms(report),
         "steps": _steps(report),
         "layers": _layers(report),
+        "named_layers": _named_layers(report),
         "ranks": _ranks(report),
     }
     return Frames(
@@ -150,6 +161,16 @@ def _layers(report: Report) -> Iterator[tuple[Any, ...]]:
         for state, names in (rank.modules.names if rank.modules else {}).items():
             for name in names:
                 yield rank.rank, name, state
+
+
+def _named_layers(report: Report) -> Iterator[tuple[Any, ...]]:
+    for rank in report.ranks:
+        found = rank.named_layers
+        for row in found.rows if found else ():
+            for leg in row.legs:
+                for precision, count in leg.kernels.items():
+                    time_us, source = leg.time_us[precision], found.source if found else None
+                    yield rank.rank, row.layer, leg.leg, precision, count, time_us, source
 
 
 def _ranks(report: Report) -> Iterator[tuple[Any, ...]]:

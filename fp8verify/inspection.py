@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fp8verify.assembly import assemble
 from fp8verify.errors import InputError
-from fp8verify.evidence.census import declared_traces, find_metas, remarks
+from fp8verify.evidence.census import (
+    declared_traces,
+    find_metas,
+    named_traces,
+    naming_steps,
+    remarks,
+)
 from fp8verify.evidence.claims import scan_log
 from fp8verify.evidence.rank import RankEvidence, gather
 from fp8verify.fleet import OnProgress, gather_ranks
@@ -17,7 +24,7 @@ from fp8verify.logs import read_log
 from fp8verify.model import Claim, Report
 from fp8verify.policy import Policy
 from fp8verify.runner.capture import RankMeta, find_logs
-from fp8verify.trace import NoTraceError, Trace, TraceFiles, find_traces, read_open_trace
+from fp8verify.trace import NoTraceError, Trace, TraceFile, TraceFiles, find_traces, read_open_trace
 from fp8verify.trace.places import place, reading
 
 if TYPE_CHECKING:
@@ -71,7 +78,13 @@ def inspect(
             raise
         notes = [*run_notes, *remarks(metas)]
         return assemble(_without_traces(folder, metas), claims, policy, notes)
-    ranks = gather_ranks(files, workers=workers, executor=executor, on_progress=on_progress)
+    ranks = gather_ranks(
+        _with_layers(files, metas),
+        naming=naming_steps(folder, metas) if folder is not None else {},
+        workers=workers,
+        executor=executor,
+        on_progress=on_progress,
+    )
     notes = [*run_notes, *_notes(files, metas)]
     return assemble(_with_metas(ranks, metas), claims, policy, notes)
 
@@ -105,6 +118,12 @@ def _with_metas(ranks: Sequence[RankEvidence], metas: dict[int, RankMeta]) -> li
         rank._replace(meta=metas.get(number), alone=alone)
         for rank, number in zip(ranks, numbers, strict=True)
     ]
+
+
+def _with_layers(files: TraceFiles, metas: dict[int, RankMeta]) -> list[TraceFile]:
+    """Mark the traces in which the layers have names."""
+    named = named_traces(metas)
+    return [replace(file, layers=file.path.name in named) for file in files]
 
 
 def _notes(files: TraceFiles, metas: dict[int, RankMeta]) -> list[str]:

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from fp8verify.diagnosis import CommunicationReport, LayersReport, PayoffReport, TaxReport
+from fp8verify.diagnosis import (
+    CommunicationReport,
+    LayersReport,
+    NamedLayersReport,
+    PayoffReport,
+    TaxReport,
+)
 
 if TYPE_CHECKING:
     from fp8verify.frames import Frames
@@ -326,6 +332,7 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True):
     tax: TaxReport | None
     payoff: PayoffReport | None
     layers: LayersReport | None
+    named_layers: NamedLayersReport | None
     modules: ModulesReport | None
     health: HealthReport
     clock: ClockReport | None = None

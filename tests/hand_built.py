@@ -36,6 +36,7 @@ class TraceBuilder:
             self.head["distributedInfo"] = {"backend": "nccl", "rank": rank, "world_size": world}
         self._clock = 1000.0
         self._id = 0
+        self._sequence = 0
         self._steps: list[tuple[int, float]] = []
 
     def step(self, number: int) -> TraceBuilder:
@@ -53,18 +54,33 @@ class TraceBuilder:
         us: float = 10.0,
         parents: tuple[str, ...] = (),
         backward: bool = False,
+        layer: str | None = None,
+        sequence: int | None = None,
         **args: Any,
     ) -> TraceBuilder:
-        """Add a kernel of `us` µs launched by `op` inside `parents`, innermost first."""
+        """Add a kernel of `us` µs launched by `op` inside `parents`, innermost first.
+
+        `layer` annotates the operator as `run --layers` does; `sequence` is the number of the
+        autograd node that it makes, or runs in.
+        """
         start, thread = self._clock, 2 if backward else 1
+        numbers = {} if sequence is None else {"Sequence number": sequence}
+        numbers |= {"Fwd thread id": 1} if numbers and backward else {}
+        if layer is not None:
+            self._cpu("user_annotation", f"fp8verify:{layer}", start + 10, 65, thread, {})
         around = [*parents, *(["autograd::engine::evaluate_function: X"] if backward else [])]
         for depth, name in enumerate(reversed(around)):
             self._cpu(
-                "cpu_op", name, start + depth, 90 - 2 * depth, thread, {"External id": self._next()}
+                "cpu_op",
+                name,
+                start + depth,
+                90 - 2 * depth,
+                thread,
+                {"External id": self._next(), **(numbers if backward else {})},
             )
         external = self._next()
         if op is not None:
-            found: dict[str, Any] = {"External id": external}
+            found: dict[str, Any] = {"External id": external, **({} if backward else numbers)}
             if types:
                 found |= {"Input type": list(types), "Input Dims": [list(d) for d in dims]}
             self._cpu("cpu_op", op, start + 20, 50, thread, found)
@@ -97,19 +113,27 @@ class TraceBuilder:
         self._clock += 100
         return self
 
-    def linear(self, m: int, n: int, k: int, *, fp8: bool) -> TraceBuilder:
+    def linear(
+        self, m: int, n: int, k: int, *, fp8: bool, layer: str | None = None
+    ) -> TraceBuilder:
         """Add the three GEMMs of a linear layer of m tokens, k inputs and n outputs."""
+        self._sequence += 1
+        number = None if layer is None else self._sequence
         op, low, grad = ("aten::_scaled_mm", FP8, E5M2) if fp8 else ("aten::mm", BF16, BF16)
         forward, backward = (FP8_KERNEL, FP8_GRADIENT_KERNEL) if fp8 else (BF16_KERNEL, BF16_KERNEL)
         node = ("MmBackward0",)
-        self.launch(forward, op, types=(low, low), dims=((m, k), (k, n)))
+        self.launch(
+            forward, op, types=(low, low), dims=((m, k), (k, n)), layer=layer, sequence=number
+        )
         self.launch(
             backward if fp8 else BF16_KERNEL.replace("TNT", "NNT"),
             op, types=(grad, low), dims=((m, n), (n, k)), parents=node, backward=True,
+            sequence=number,
         )  # fmt: skip
         self.launch(
             backward if fp8 else BF16_KERNEL.replace("TNT", "NTT"),
             op, types=(grad, low), dims=((n, m), (m, k)), parents=node, backward=True,
+            sequence=number,
         )  # fmt: skip
         return self
 

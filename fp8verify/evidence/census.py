@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from fp8verify.model import ClockReport, ModulesReport, WindowReport
-from fp8verify.runner.capture import RankMeta, WindowRecord, read_meta
+from fp8verify.runner.capture import NamingRecord, RankMeta, WindowRecord, read_meta
+from fp8verify.trace import TraceFile
 
 _PATTERN = "rank*.meta.json"
+
+
+class NamingStep(NamedTuple):
+    """An eager step that was to name layers: its number, its trace, and why there is none."""
+
+    step: int | None
+    file: TraceFile | None
+    reason: str | None
 
 
 def find_metas(folder: Path) -> dict[int, RankMeta]:
@@ -38,6 +49,7 @@ def _join(first: RankMeta, second: RankMeta) -> RankMeta:
         steps_seen=max(first.steps_seen, second.steps_seen),
         notes=tuple(dict.fromkeys((*first.notes, *second.notes))),
         modules=tuple(dict.fromkeys((*first.modules, *second.modules))),
+        naming=first.naming or second.naming,
     )
 
 
@@ -65,6 +77,35 @@ def _of_ranks(ranks: list[int], count: int) -> str:
         return ""
     others = f" and {len(ranks) - 1} more" if len(ranks) > 1 else ""
     return f"rank {ranks[0]}{others}: "
+
+
+def named_traces(metas: dict[int, RankMeta]) -> frozenset[str]:
+    """Return the traces of windows in which the layers have names."""
+    return frozenset(
+        window.trace
+        for meta in metas.values()
+        for window in meta.windows
+        if window.trace is not None and window.layers
+    )
+
+
+def naming_steps(folder: Path, metas: dict[int, RankMeta]) -> dict[int, NamingStep]:
+    """Return, by rank, the eager steps that name the layers of compiled code."""
+    return {
+        rank: NamingStep(
+            meta.naming.step, _naming_trace(folder, rank, meta.naming), meta.naming.reason
+        )
+        for rank, meta in metas.items()
+        if meta.naming is not None
+    }
+
+
+def _naming_trace(folder: Path, rank: int, naming: NamingRecord) -> TraceFile | None:
+    # The name is a file's: nothing outside of the capture is opened for it.
+    name = re.fullmatch(r"[\w.-]+", naming.trace or "", re.ASCII)
+    if name is None or name[0] in (".", ".."):
+        return None
+    return TraceFile(folder / "layers" / name[0], rank, f"layers/{name[0]}", layers=True)
 
 
 def high_precision_legs(meta: RankMeta) -> frozenset[str]:

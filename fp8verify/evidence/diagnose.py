@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 
 from fp8verify.diagnosis import (
     CollectiveRow,
     CommunicationReport,
     LayerRow,
     LayersReport,
+    NamedLayerRow,
+    NamedLayersReport,
+    NamedLeg,
     PayoffReport,
     TaxEntry,
     TaxReport,
@@ -16,9 +20,12 @@ from fp8verify.diagnosis import (
 )
 from fp8verify.evidence.communication import ELEMENT_BYTES, CollectiveTotal, weight_gathers
 from fp8verify.evidence.layers import LEGS, LayerClass, Layers, layers, patterns
+from fp8verify.evidence.named import LayerGemms
 from fp8verify.evidence.payoff import Payoff
 from fp8verify.evidence.rank import RankEvidence
 from fp8verify.evidence.summary import micros
+from fp8verify.model import Leg
+from fp8verify.runner.capture import ModuleRecord
 
 
 def communication_report(rank: RankEvidence) -> CommunicationReport | None:
@@ -110,6 +117,47 @@ def layers_report(rank: RankEvidence) -> LayersReport | None:
         not_joined=tuple(patterns(module.fqn for module in found.apart)),
         experts=tuple(patterns(module.fqn for module in found.experts)),
         note=_note(rank, found),
+    )
+
+
+def named_layers_report(rank: RankEvidence) -> NamedLayersReport | None:
+    """Lay out what each layer ran; None where the run was not to name layers."""
+    named = rank.named
+    if named is None:
+        return None
+    modules = {module.fqn: module for module in rank.meta.modules} if rank.meta else {}
+    casts = named.casts if rank.ran_fp8 or rank.made_fp8_tensors else {}
+    return NamedLayersReport(
+        source=named.source,
+        step=named.step,
+        rows=tuple(
+            _named_row(layer, gemms, modules.get(layer), casts.get(layer))
+            for layer, gemms in named.by_layer().items()
+        ),
+        gemms=sum(gemms.calls for gemms in named.gemms) + named.unjoined,
+        unjoined=named.unjoined,
+        note=named.note,
+    )
+
+
+def _named_row(
+    layer: str, gemms: Sequence[LayerGemms], module: ModuleRecord | None, casts: int | None
+) -> NamedLayerRow:
+    legs = [leg for leg in Leg if any(found.leg is leg for found in gemms)]
+    return NamedLayerRow(
+        layer=layer,
+        n=module.out_features if module else None,
+        k=module.in_features if module else None,
+        state=module.state if module else None,
+        legs=tuple(
+            NamedLeg(
+                leg=leg.value,
+                kernels={g.precision.value: g.calls for g in gemms if g.leg is leg},
+                time_us={g.precision.value: micros(g.time_ns) for g in gemms if g.leg is leg},
+            )
+            for leg in legs
+        ),
+        casts_us=None if casts is None else micros(casts),
     )
 
 

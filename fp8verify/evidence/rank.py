@@ -11,6 +11,7 @@ from fp8verify.evidence import communication, timeline
 from fp8verify.evidence.buckets import bucket_times
 from fp8verify.evidence.communication import CollectiveTotal
 from fp8verify.evidence.gemms import GemmRow, Kind, Kinds, KindTotal, Survey, survey
+from fp8verify.evidence.named import NamedLayers, join_named
 from fp8verify.evidence.summary import gemm_summary
 from fp8verify.evidence.timeline import Timeline
 from fp8verify.kernels import Classification
@@ -34,7 +35,7 @@ class RankEvidence(NamedTuple):
 
     It holds sums, not kernels, so that those of a thousand ranks fit. `copies` are (count,
     nanoseconds, bytes) of memcpy and memset. `unreadable` is why a trace of the rank could not be
-    read.
+    read. `named` is there if layers have names.
     """
 
     source: str
@@ -53,6 +54,7 @@ class RankEvidence(NamedTuple):
     alone: bool
     unreadable: str | None = None
     buckets: tuple[TimelineReport, ...] = ()
+    named: NamedLayers | None = None
 
     @property
     def label(self) -> str:
@@ -157,6 +159,7 @@ def merge_windows(parts: Sequence[RankEvidence]) -> RankEvidence:
         survey=Survey(gemms, _join_totals(parts)),
         gemm=gemm_summary(gemms),
         steps=tuple(step for part in parts for step in part.steps),
+        named=join_named(part.named for part in parts),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import NamedTuple
 
-from fp8verify.evidence.gemms import Kind, KindTotal
+from fp8verify.evidence.gemms import Kind
 from fp8verify.evidence.rank import RankEvidence, of_the_model
 from fp8verify.model import Leg, OpContext, Role
 
@@ -76,7 +76,7 @@ def fp8_tax(rank: RankEvidence) -> Tax:
         return Tax()
     totals: dict[tuple[str, str | None, Leg, bool], list[int]] = defaultdict(lambda: [0, 0])
     for total in rank.survey.others:
-        purpose = _purpose(total)
+        purpose = purpose_of(total.kind)
         if purpose is not None:
             op = total.kind.op
             fused = total.kind.classification.library != "PyTorch"
@@ -87,8 +87,8 @@ def fp8_tax(rank: RankEvidence) -> Tax:
     return Tax(tuple(sorted(rows, key=lambda row: -row.time_ns)))
 
 
-def _purpose(total: KindTotal) -> str | None:
-    kind = total.kind
+def purpose_of(kind: Kind) -> str | None:
+    """Return what a kernel that is no GEMM does for FP8, as `TaxRow.purpose`, or None."""
     if kind.op is None or not _FUNCTIONS.intersection((kind.op.name, *kind.op.parents)):
         return _purpose_elsewhere(kind)
     if kind.classification.role in (Role.COMMUNICATION, Role.ATTENTION, Role.MEMORY):

@@ -9,6 +9,7 @@ from fp8verify.evidence.rank import RankEvidence
 from fp8verify.findings.communication import all_gather_not_fp8, scalar_all_reduces
 from fp8verify.findings.kernels import beyond_bf16_peak, conflicts, unknown_gemms
 from fp8verify.findings.layers import converted_not_executed, layer_findings
+from fp8verify.findings.named import named_layers_not_fp8, named_legs_not_fp8
 from fp8verify.findings.payoff import fp8_not_paying, gpu_waits, small_gemms
 from fp8verify.findings.promised import (
     emulated_or_contradicted,
@@ -28,6 +29,8 @@ _SHORTFALLS: tuple[RankRule, ...] = (
     steps_without_fp8,
     legs_not_fp8,
     converted_not_executed,
+    named_layers_not_fp8,
+    named_legs_not_fp8,
     all_gather_not_fp8,
 )
 _RULES: tuple[RankRule, ...] = (

@@ -26,13 +26,21 @@ def layer_findings(ranks: Sequence[RankEvidence], promises: Promises) -> list[Fi
 
 
 def converted_not_executed(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
-    """Layers that were converted, and of whose size every GEMM ran in high precision."""
+    """Layers that were converted, and of whose size every GEMM ran in high precision.
+
+    Those whose GEMMs have names are `named_layers_not_fp8`.
+    """
     if not rank.ran_fp8:
         return  # then nothing was executed in FP8, which is said once
     found = layers(rank)
-    missed = [layer for layer in found.classes if _missed(layer)]
+    known = rank.named.by_layer() if rank.named is not None else {}
+    missed = [
+        layer
+        for layer in found.classes
+        if _missed(layer) and not all(module.fqn in known for module in layer.converted)
+    ]
     if missed and not promises.leaves_high("fprop"):
-        modules = [module for layer in missed for module in layer.converted]
+        modules = [m for layer in missed for m in layer.converted if m.fqn not in known]
         yield Finding(
             code="layer-not-fp8",
             severity=Severity.WARNING,

@@ -14,6 +14,7 @@ from fp8verify.model import Finding, Leg, Precision, Role, Severity
 _LEGS = (Leg.FPROP, Leg.DGRAD, Leg.WGRAD)
 _VAGUE_LEGS = (Leg.BACKWARD, Leg.UNKNOWN)
 _NAMED = 2
+_LAYERS = 8
 
 
 def emulated_or_contradicted(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
@@ -84,12 +85,19 @@ def legs_not_fp8(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
             severity=Severity.INFO if by_recipe else Severity.WARNING,
             message=f"{rank.prefix}every {leg.value} GEMM ran in "
             f"{rows[0].precision.value.upper()} ({time_ns / 1e6:.1f} ms)"
-            + (", as the recipe says" if by_recipe else ""),
+            + (", as the recipe says" if by_recipe else _layers(rank, leg)),
             hint="The recipe keeps this leg in high precision by design."
             if by_recipe
             else "rowwise_with_gw_hp leaves wgrad in BF16 by design; otherwise look for a cast "
             "config that is DISABLED, or for recomputation outside autocast.",
         )
+
+
+def _layers(rank: RankEvidence, leg: Leg) -> str:
+    """Name the layers that ran a leg, where they have names."""
+    gemms = rank.named.gemms if rank.named is not None else ()
+    names = patterns(dict.fromkeys(found.layer for found in gemms if found.leg is leg))
+    return f": {', '.join(names[:_LAYERS])}{' …' if len(names) > _LAYERS else ''}" if names else ""
 
 
 def _unknown(row: GemmRow) -> bool:

@@ -5,14 +5,21 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from fp8verify.errors import InputError
+from fp8verify.evidence.census import NamingStep
+from fp8verify.evidence.named import NamedLayers
+from fp8verify.evidence.named_layers import name_layers
 from fp8verify.evidence.rank import RankEvidence, gather, merge_windows
 from fp8verify.trace import Trace, TraceFile, read_trace
 
 
 class RankJob(NamedTuple):
-    """The traces of one rank: one, or one for each window of a capture, in order."""
+    """The traces of one rank: one, or one for each window of a capture, in order.
+
+    `naming` is the step that names its layers, where the windows do not.
+    """
 
     files: tuple[TraceFile, ...]
+    naming: NamingStep | None = None
 
     @property
     def rank(self) -> int:
@@ -46,16 +53,33 @@ class Outcome(NamedTuple):
 def examine(job: RankJob) -> Outcome:
     """Read the traces of a rank; one that cannot be read costs only itself."""
     found = [_try(file) for file in job.files]
-    return _outcome(
+    outcome = _outcome(
         job,
         [part for part in found if isinstance(part, RankEvidence)],
         [part for part in found if isinstance(part, Unreadable)],
     )
+    if outcome.evidence.named is not None or job.naming is None:
+        return outcome
+    named = _name_from(job.naming)
+    return outcome._replace(evidence=outcome.evidence._replace(named=named))
+
+
+def _name_from(naming: NamingStep) -> NamedLayers:
+    """Read the step that names layers; what is wrong with it becomes a note."""
+    empty = NamedLayers(source="step", step=naming.step)
+    if naming.file is None:
+        return empty._replace(note=f"the layers have no names: {naming.reason}")
+    part = _try(naming.file)
+    if isinstance(part, Unreadable):
+        return empty._replace(note=f"the layers have no names: {part.reason}")
+    named = part.named or empty._replace(note=f"no GPU kernel ran in {naming.file.name}")
+    note = named.note or (None if part.health.complete else f"{naming.file.name} is not whole")
+    return named._replace(source="step", step=naming.step, note=note)
 
 
 def _try(file: TraceFile) -> RankEvidence | Unreadable:
     try:
-        trace = read_trace(file.path, name=file.name)
+        trace = read_trace(file.path, name=file.name, layers=file.layers)
     except InputError as error:
         return Unreadable(file.name, str(error), error.hint)
     except MemoryError:
@@ -66,7 +90,8 @@ def _try(file: TraceFile) -> RankEvidence | Unreadable:
         )
     if trace.rank is None:
         trace.rank = file.rank
-    return gather(trace)
+    evidence = gather(trace)
+    return evidence._replace(named=name_layers(trace)) if file.layers else evidence
 
 
 def failed(job: RankJob, reason: str) -> Outcome:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fp8verify.errors import InputError
+from fp8verify.evidence.census import NamingStep
 from fp8verify.evidence.rank import RankEvidence
 from fp8verify.fleet.job import Outcome, RankJob, examine, failed
 from fp8verify.fleet.pool import cores, process_pool
@@ -31,6 +32,7 @@ _REMOTE_IN_FLIGHT = 256
 def gather_ranks(
     files: Sequence[TraceFile],
     *,
+    naming: Mapping[int, NamingStep] | None = None,
     workers: int | None = 1,
     executor: Executor | None = None,
     on_progress: OnProgress | None = None,
@@ -42,6 +44,7 @@ def gather_ranks(
 
     Args:
         files: several of one rank are windows of it, in order.
+        naming: the steps that name layers, by rank.
         workers: processes to read with; None takes what the machine has and the work is worth.
         executor: reads with this one instead.
         on_progress: called with the ranks done and all of them, whenever one is done.
@@ -49,7 +52,7 @@ def gather_ranks(
     Raises:
         InputError: none can be read, or two unrelated traces turn out to be of one rank.
     """
-    jobs = _jobs(files)
+    jobs = _jobs(files, naming or {})
     outcomes: list[Outcome] = []
     thrift = Thrift()
     for outcome in _examine_all(jobs, workers, executor):
@@ -59,11 +62,11 @@ def gather_ranks(
     return _in_order(outcomes)
 
 
-def _jobs(files: Iterable[TraceFile]) -> list[RankJob]:
+def _jobs(files: Iterable[TraceFile], naming: Mapping[int, NamingStep]) -> list[RankJob]:
     by_rank: dict[int, list[TraceFile]] = defaultdict(list)
     for file in files:
         by_rank[file.rank].append(file)
-    return [RankJob(tuple(members)) for members in by_rank.values()]
+    return [RankJob(tuple(found), naming.get(rank)) for rank, found in by_rank.items()]
 
 
 def _examine_all(
@@ -83,12 +86,14 @@ def _examine_all(
 
 def _anywhere(job: RankJob) -> RankJob:
     """Return the job for workers that started in another folder."""
-    return RankJob(
-        tuple(
-            file if is_remote(file.path) else replace(file, path=file.path.absolute())
-            for file in job.files
-        )
-    )
+    naming = job.naming
+    if naming is not None and naming.file is not None:
+        naming = naming._replace(file=_absolute(naming.file))
+    return RankJob(tuple(map(_absolute, job.files)), naming)
+
+
+def _absolute(file: TraceFile) -> TraceFile:
+    return file if is_remote(file.path) else replace(file, path=file.path.absolute())
 
 
 def _worth(jobs: list[RankJob]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Mapping
 from importlib import resources
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,7 +15,9 @@ from fp8verify.report.charts import Segment, Timeline, kind_of, segments, timeli
 from fp8verify.report.clock import clock_lines
 from fp8verify.report.escape import printable, shorten
 from fp8verify.report.layer_grid import layer_grid
+from fp8verify.report.named_layers import kernels_of, layer_us, legs_shown, precisions
 from fp8verify.report.tables import (
+    fp8_count,
     fp8_share,
     gravest_first,
     merge_kernels,
@@ -33,6 +36,7 @@ _RANKS = 1024
 _TIMELINES = 16
 _STEPS = 200
 _CLOCKS = 8
+_LAYERS = 1000
 _LEGENDS = {
     "fp8": "FP8",
     "high": "higher precision",
@@ -67,6 +71,7 @@ def to_html(report: Report) -> str:
     """
     style, script = _asset("page.css"), _asset("page.js")
     kernels = merge_kernels(report)
+    named = next((rank.named_layers for rank in report.ranks if rank.named_layers), None)
     return _environment().get_template("page.html.j2").render(
         report=report,
         findings=gravest_first(report.findings),
@@ -85,6 +90,9 @@ def to_html(report: Report) -> str:
         hidden_timelines=max(0, len(report.ranks) - _TIMELINES),
         grid=layer_grid(layer_states(report)),
         sizes=[rank.layers for rank in report.ranks if rank.layers and rank.layers.rows][:1],
+        named=named,
+        named_rows=named.rows[:_LAYERS] if named else (),
+        named_legs=legs_shown(named.rows) if named else (),
         ranks=_telling_first(report)[:_RANKS],
         steps=report.ranks[0].steps[:_STEPS] if report.ranks else (),
         kernels=kernels[:_KERNELS],
@@ -119,6 +127,10 @@ def _environment() -> Environment:
         "is_gemm": _is_gemm,
         "total": _total,
         "heat": _heat,
+        "in_fp8": fp8_count,
+        "kernels_of": kernels_of,
+        "precisions": precisions,
+        "layer_us": layer_us,
     }
     return environment
 
@@ -140,7 +152,7 @@ def _is_gemm(row: KernelRow) -> bool:
     return Role(row.role).is_gemm
 
 
-def _total(time_us: dict[str, float]) -> float:
+def _total(time_us: Mapping[str, float]) -> float:
     return sum(time_us.values())
 
 

@@ -53,6 +53,11 @@ def fp8_share(time_us: dict[str, float]) -> float | None:
     return fp8 / total if total else None
 
 
+def fp8_count(kernels: dict[str, int]) -> int:
+    """Return how many of launches by precision class were in FP8."""
+    return sum(count for name, count in kernels.items() if Precision(name).is_fp8)
+
+
 def merge_kernels(report: Report) -> list[KernelRow]:
     """Return the kernels of all ranks by time, those alike in name, operator and leg added up."""
     merged: dict[tuple[str, str, str | None, str | None], KernelRow] = {}

@@ -22,6 +22,7 @@ from fp8verify.report.breakdown_text import breakdown_table
 from fp8verify.report.clock import clock_lines, counted_by, head_says_all
 from fp8verify.report.diagnosis_text import glance, tables
 from fp8verify.report.escape import printable
+from fp8verify.report.layers_text import named_layers
 from fp8verify.report.layout import plain_table, render
 from fp8verify.report.tables import (
     gemm_kernels,
@@ -62,6 +63,7 @@ def _sections(report: Report, verbose: bool) -> Iterator[RenderableType]:
         yield _rank_table(report, verbose)
     if report.breakdown is not None:
         yield breakdown_table(report.breakdown)
+    yield from named_layers(report, verbose=verbose)
     if verbose:
         yield from (_step_table(rank) for rank in report.ranks if len(rank.steps) > 1)
         yield from (table for rank in report.ranks for table in tables(rank))

@@ -39,6 +39,7 @@ class WindowRecord(msgspec.Struct, frozen=True, kw_only=True):
         reason: why it is not complete.
         trace: file name of its trace in the capture folder, None if there is none.
         framework: the framework's own numbers of these steps, if known.
+        layers: whether its trace names the layers.
     """
 
     first: int
@@ -47,6 +48,21 @@ class WindowRecord(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None = None
     trace: str | None = None
     framework: FrameworkSteps | None = None
+    layers: bool = False
+
+
+class NamingRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of the eager step that names the layers of compiled code.
+
+    Attributes:
+        step: its number, None if it never began.
+        trace: file name of its trace in the capture's folder `layers`, None if there is none.
+        reason: why there is none.
+    """
+
+    step: int | None = None
+    trace: str | None = None
+    reason: str | None = None
 
 
 class ModuleRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,6 +110,7 @@ class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
         clock: what was counted: "optimizer" steps, or the script's own "explicit" ones.
         leader: class of the optimizer that was counted, such as "AdamW".
         optimizer_updates: calls of `step()` by optimizer class.
+        naming: the step after the windows that names layers, None if there was to be none.
         environment: versions, GPU name and compute capability, as far as known.
     """
 
@@ -109,6 +126,7 @@ class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
     optimizer_updates: dict[str, int] = {}
     notes: tuple[str, ...] = ()
     modules: tuple[ModuleRecord, ...] = ()
+    naming: NamingRecord | None = None
     environment: dict[str, str | None] = {}
 
 

@@ -49,8 +49,11 @@ class Collector:
         self.base_ns: int | None = None
         self.last_end = 0
         self._exact = self._whole_micros = False
-        self._decoders = ev.Decoders(ev.Micros)
+        self._decoders = self._decoders_for(ev.Micros)
         self._pairs = Pairs()
+
+    def _decoders_for(self, time: Any) -> ev.Decoders:
+        return ev.Decoders(time)
 
     # -- decoding -------------------------------------------------------------------------------
 
@@ -71,7 +74,7 @@ class Collector:
         except _NeedsTextError:
             self._whole_micros = not _LARGE_FRACTION.search(data)
             if not self._whole_micros:
-                self._exact, self._decoders = True, ev.Decoders(Raw)
+                self._exact, self._decoders = True, self._decoders_for(Raw)
             self._add(decode())
             self._whole_micros = False
 

@@ -19,6 +19,7 @@ MAX_PARENTS = 16
 # Valid JSON holds no NUL byte, so this cannot occur inside a part.
 SHAPE_SEPARATOR = b"\0"
 STEP_PREFIX = "ProfilerStep#"
+LAYER_PREFIX = "fp8verify:"
 
 # Names that hold a hash or a running number, which would make every call a context of its own.
 _VOLATILE = (
@@ -100,12 +101,14 @@ class Contexts:
         return link
 
     def _link(self, name_number: int, shape: int, outer: int) -> int:
+        if shape < 0 and self._names[name_number].startswith(LAYER_PREFIX):
+            return outer  # `fp8verify.trace.layers` knows the layer; all layers share a context
         name = self._stable_name(name_number)
         if name is None:
             # A step that is begun by an optimizer's hook lies in Optimizer.step and outlasts it.
             return -1
         backward = (
-            (shape >= 0 and _runs_backward(self._shapes[shape]))
+            (shape >= 0 and runs_backward(self._shapes[shape]))
             or (outer >= 0 and self._links[outer][2])
             or _BACKWARD.search(name) is not None
         )
@@ -139,7 +142,7 @@ class Contexts:
         )
 
 
-def _runs_backward(shape: bytes) -> bool:
+def runs_backward(shape: bytes) -> bool:
     """Whether autograd ran the operator: it names the thread of the forward pass."""
     return shape.rpartition(SHAPE_SEPARATOR)[2].strip(b'" ') not in (b"", b"0", b"-1")
 

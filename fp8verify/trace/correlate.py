@@ -11,6 +11,7 @@ from operator import eq
 from typing import TYPE_CHECKING, NamedTuple
 
 from fp8verify.trace.contexts import STEP_PREFIX, Contexts
+from fp8verify.trace.layers import NamedOps, SequenceCollector
 from fp8verify.trace.nesting import link_parents, start_order
 from fp8verify.trace.tables import Launch, Step
 
@@ -27,6 +28,8 @@ class Correlation(NamedTuple):
     step: array[int]
     ops: list[OpContext]
     steps: list[Step]
+    layer: array[int]
+    layers: list[str]
 
 
 def correlate(collected: Collector) -> Correlation:
@@ -40,10 +43,12 @@ def correlate(collected: Collector) -> Correlation:
     steps, step_names = _find_steps(collected)
     op_rows = _rows_by_external_id(collected, step_names)
     launch_rows = _launch_rows(collected)
-    parent, enclosing = _nest(collected, op_rows, launch_rows)
+    named = isinstance(collected, SequenceCollector)
+    parent, enclosing = _nest(collected, op_rows, launch_rows, everything=named)
     _fill_from_launches(collected, op_rows, launch_rows, parent, enclosing, step_names)
 
     contexts = Contexts(collected, parent)
+    layers = NamedOps(collected, parent) if isinstance(collected, SequenceCollector) else None
     base_ns = collected.base_ns or 0
     absolute = [Step(s.number, s.start_ns + base_ns, s.end_ns + base_ns) for s in steps]
     return Correlation(
@@ -52,6 +57,10 @@ def correlate(collected: Collector) -> Correlation:
         step=_steps_of(collected, steps, op_rows, launch_rows),
         ops=contexts.ops,
         steps=absolute,
+        layer=layers.of_launches(op_rows, map(enclosing.get, launch_rows))
+        if layers
+        else array("i"),
+        layers=layers.names if layers else [],
     )
 
 
@@ -131,17 +140,23 @@ def _launch_rows(collected: Collector) -> array[int]:
 
 
 def _nest(
-    collected: Collector, op_rows: array[int], launch_rows: array[int]
+    collected: Collector, op_rows: array[int], launch_rows: array[int], *, everything: bool
 ) -> tuple[array[int], dict[int, int]]:
-    """Nest the threads that launched kernels.
+    """Nest the threads that launched kernels, or with `everything` all threads and launches.
 
     Returns:
         The parent of each operator row, and for each launch row the row that encloses it.
     """
     ops, calls = collected.ops, collected.calls
     needed = {ops.thread[row] for row in op_rows if row >= 0}
+    if everything:
+        needed.update(ops.thread)
     instants: dict[int, list[int]] = defaultdict(list)
-    unplaced = {launch for op, launch in zip(op_rows, launch_rows, strict=True) if op < 0 <= launch}
+    unplaced = {
+        launch
+        for op, launch in zip(op_rows, launch_rows, strict=True)
+        if launch >= 0 and (op < 0 or everything)
+    }
     for launch in sorted(unplaced, key=lambda row: calls.start[row]):
         instants[calls.thread[launch]].append(launch)
     rows: dict[int, array[int]] = {thread: array("i") for thread in needed.union(instants)}

@@ -47,6 +47,12 @@ class OldOpArgs(Struct, gc=False):
     dims: Raw = field(name="Input dims", default=NOTHING)
 
 
+class SequencedOpArgs(OpArgs, gc=False):
+    """`OpArgs` with the number of the autograd node that the operator made, or runs."""
+
+    sequence: Int64 = field(name="Sequence number", default=-1)
+
+
 class LaunchArgs(Struct, gc=False):
     """The `args` of a runtime or driver call."""
 
@@ -88,6 +94,12 @@ class CpuOp(Struct, Generic[TimeT], tag_field="cat", tag="cpu_op", gc=False, kw_
     ts: TimeT
     dur: Length
     args: OpArgs = field(default_factory=OpArgs)
+
+
+class SequencedOp(CpuOp[TimeT], Generic[TimeT], tag="cpu_op", gc=False):
+    """`CpuOp` where layers are named; other traces are read faster without."""
+
+    args: SequencedOpArgs = field(default_factory=SequencedOpArgs)
 
 
 class Annotation(CpuOp[TimeT], Generic[TimeT], tag="user_annotation", gc=False):
@@ -157,19 +169,19 @@ class OldGpuMemset(GpuMemset, tag="Memset", gc=False):
     """`GpuMemset` as Kineto wrote it until 2021."""
 
 
-OPS = (CpuOp, OldOp)
+OPS = (CpuOp, SequencedOp, OldOp)
 CALLS = (RuntimeCall, DriverCall, OldRuntimeCall)
 KERNELS = (GpuKernel, OldGpuKernel)
 MEMCPYS = (GpuMemcpy, OldGpuMemcpy)
 MEMSETS = (GpuMemset, OldGpuMemset)
 
-TIMED = (*OPS, Annotation, *CALLS, *KERNELS)
+TIMED = (CpuOp, OldOp, Annotation, *CALLS, *KERNELS)
 UNTIMED = (*MEMCPYS, *MEMSETS)
 
 ARGS = tuple(
     {
         item.encode_name
-        for kind in (OpArgs, OldOpArgs, LaunchArgs, KernelArgs, OldKernelArgs, CopyArgs)
+        for kind in (SequencedOpArgs, OldOpArgs, LaunchArgs, KernelArgs, OldKernelArgs, CopyArgs)
         for item in msgspec.structs.fields(kind)
     }
 )
@@ -189,15 +201,21 @@ IGNORED = (
 
 
 class Decoders:
-    """The decoder of a list of events and of one event, for one type of time stamp."""
+    """The decoder of a list of events and of one event, for one type of time stamp.
 
-    def __init__(self, time: Any) -> None:
+    `sequences` has operators decoded as `SequencedOp`.
+    """
+
+    def __init__(self, time: Any, *, sequences: bool = False) -> None:
         self._time = time
+        self._timed: tuple[Any, ...] = TIMED
+        if sequences:
+            self._timed = (SequencedOp, *(kind for kind in TIMED if kind is not CpuOp))
         self._ignored = {cat: _ignored(cat) for cat in IGNORED}
         self._build()
 
     def _build(self) -> None:
-        timed = (kind[self._time] for kind in TIMED)
+        timed = (kind[self._time] for kind in self._timed)
         event: Any = reduce(or_, (*timed, *UNTIMED, *self._ignored.values()))
         self.block: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[event])
         self.event: msgspec.json.Decoder[Any] = msgspec.json.Decoder(event)

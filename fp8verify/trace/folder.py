@@ -28,12 +28,14 @@ _PROBES_AT_ONCE = 16
 class TraceFile:
     """A trace and the rank it belongs to, by its metadata, its name, or else its place.
 
-    `name` is the file's own, with its folder's where several traces are called alike.
+    `name` is the file's own, with its folder's where several traces are called alike. `layers` is
+    whether the layers have names in it, which take longer to read.
     """
 
     path: Path
     rank: int
     name: str
+    layers: bool = False
 
 
 class NoTraceError(InputError):

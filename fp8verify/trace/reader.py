@@ -14,6 +14,7 @@ from fp8verify.trace.buffer import Buffer
 from fp8verify.trace.collector import Collector
 from fp8verify.trace.correlate import Correlation, correlate
 from fp8verify.trace.document import BLOCK_SIZE, Document
+from fp8verify.trace.layers import SequenceCollector
 from fp8verify.trace.metadata import Metadata
 from fp8verify.trace.places import open_binary, reading
 from fp8verify.trace.source import open_stream
@@ -23,7 +24,13 @@ if TYPE_CHECKING:
     from fp8verify.trace.source import ByteStream
 
 
-def read_trace(path: Path, *, name: str | None = None, block_size: int = BLOCK_SIZE) -> Trace:
+def read_trace(
+    path: Path,
+    *,
+    name: str | None = None,
+    layers: bool = False,
+    block_size: int = BLOCK_SIZE,
+) -> Trace:
     """Read a Kineto Chrome trace (JSON, plain, gzip or zstd) as a stream.
 
     Damage is confined to the events it hits and counted in `Trace.health`.
@@ -31,6 +38,7 @@ def read_trace(path: Path, *, name: str | None = None, block_size: int = BLOCK_S
     Args:
         path: the file, of `fp8verify.trace.places` if it is remote.
         name: what errors and reports call it; the file's own name if not given.
+        layers: join kernels to the layers that `fp8verify run --layers` named; takes longer.
         block_size: bytes decoded at once.
 
     Raises:
@@ -38,7 +46,7 @@ def read_trace(path: Path, *, name: str | None = None, block_size: int = BLOCK_S
     """
     name = name or path.name
     with reading(path), open_binary(path) as file:
-        return read_open_trace(file, name, block_size=block_size)
+        return read_stream(open_stream(file, name), name, block_size, layers=layers)
 
 
 def read_open_trace(file: IO[bytes], name: str, *, block_size: int = BLOCK_SIZE) -> Trace:
@@ -46,9 +54,11 @@ def read_open_trace(file: IO[bytes], name: str, *, block_size: int = BLOCK_SIZE)
     return read_stream(open_stream(file, name), name, block_size)
 
 
-def read_stream(stream: ByteStream, name: str, block_size: int = BLOCK_SIZE) -> Trace:
+def read_stream(
+    stream: ByteStream, name: str, block_size: int = BLOCK_SIZE, *, layers: bool = False
+) -> Trace:
     """Read a trace from its decompressed bytes; as `read_trace`, without a path."""
-    collected, metadata = Collector(), Metadata()
+    collected, metadata = SequenceCollector() if layers else Collector(), Metadata()
     buffer = Buffer(stream, name)
     document = Document(buffer, collected, metadata, block_size)
     if not document.read():
@@ -79,6 +89,7 @@ def _fill(trace: Trace, collected: Collector, correlation: Correlation) -> None:
     durations, bad = _durations(collected)
     trace.names = list(collected.names)
     trace.ops, trace.steps = correlation.ops, correlation.steps
+    trace.layers = correlation.layers
     trace.collectives, trace.copies = (
         list(collected.collectives),
         dict(sorted(collected.copies.items())),
@@ -93,6 +104,7 @@ def _fill(trace: Trace, collected: Collector, correlation: Correlation) -> None:
         step=correlation.step,
         launch=correlation.launch,
         collective=columns.collective,
+        layer=correlation.layer,
     )
     health: Health = trace.health
     health.events, health.skipped_events = collected.events, collected.skipped

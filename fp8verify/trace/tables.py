@@ -28,7 +28,8 @@ class Kernels:
 
     `name` indexes `Trace.names`, `op` `Trace.ops`, `step` `Trace.steps` and `collective`
     `Trace.collectives`; -1 says that there is none. Times are int64 nanoseconds. `device` and
-    `stream` are -1 where not recorded, `launch` holds `Launch` values.
+    `stream` are -1 where not recorded, `launch` holds `Launch` values. `layer` indexes
+    `Trace.layers` and is empty unless layers were asked for.
     """
 
     name: array[int] = field(default_factory=lambda: array("i"))
@@ -40,6 +41,7 @@ class Kernels:
     step: array[int] = field(default_factory=lambda: array("i"))
     launch: array[int] = field(default_factory=lambda: array("b"))
     collective: array[int] = field(default_factory=lambda: array("i"))
+    layer: array[int] = field(default_factory=lambda: array("i"))
 
     def __len__(self) -> int:
         return len(self.name)
@@ -109,6 +111,7 @@ class Trace:
     ops: list[OpContext] = field(default_factory=list)
     kernels: Kernels = field(default_factory=Kernels)
     collectives: list[Collective] = field(default_factory=list)
+    layers: list[str] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     copies: dict[str, tuple[int, int, int]] = field(default_factory=dict)
     health: Health = field(default_factory=Health)

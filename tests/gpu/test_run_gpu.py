@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -22,7 +23,10 @@ ROOT = Path(__file__).parents[2]
 GPT = ROOT / "examples" / "train_gpt.py"
 WORKLOADS = Path(__file__).parent / "workloads.py"
 SCRIPTS = ROOT / "tests" / "integration" / "scripts"
-LINEARS = 15  # of train_gpt.py: two blocks of seven, and the head
+PARTS = [f"attn.{part}_proj" for part in "qkvo"]
+PARTS += [f"mlp.{part}_proj" for part in ("gate", "up", "down")]
+NAMES = [*(f"layers.{block}.{part}" for block in range(2) for part in PARTS), "head"]
+LINEARS = len(NAMES)  # of train_gpt.py: two blocks of seven, and the head
 
 
 class Verified(NamedTuple):
@@ -60,6 +64,16 @@ def annotations(trace: Path, prefix: str) -> Counter[str]:
         for event in events
         if event.get("cat") == "user_annotation" and event["name"].startswith(prefix)
     )
+
+
+def legs_by_layer(verified: Verified) -> dict[str, dict[str, dict[str, int]]]:
+    """Return the launches of each layer by leg and precision class."""
+    rows = verified.report["ranks"][0]["named_layers"]["rows"]
+    return {row["layer"]: {leg["leg"]: leg["kernels"] for leg in row["legs"]} for row in rows}
+
+
+def in_every_leg(precision: str, count: int) -> dict[str, dict[str, int]]:
+    return {leg: {precision: count} for leg in ("fprop", "dgrad", "wgrad")}
 
 
 @pytest.mark.parametrize(
@@ -117,6 +131,45 @@ def test_layers_of_a_compiled_model_are_named_in_a_step_of_their_own(tmp_path: P
     assert len(layers) == LINEARS
     assert set(layers.values()) == {1}
     assert layers["fp8verify:layers.1.mlp.down_proj"] == 1
+    named = verified.report["ranks"][0]["named_layers"]
+    assert (named["source"], named["step"], named["note"]) == ("step", 10, None)
+    assert legs_by_layer(verified) == dict.fromkeys(NAMES, in_every_leg("fp8", 1))
+    assert (named["gemms"], named["unjoined"]) == (3 * LINEARS, 0)
+
+
+def test_layers_of_an_eager_model_are_named_in_the_window(tmp_path: Path) -> None:
+    verified = verify(tmp_path, "3-4", GPT, "--precision", "fp8", options=("--layers",))
+
+    named = verified.report["ranks"][0]["named_layers"]
+    assert verified.report["verdict"] == "ACTIVE"
+    assert not (verified.capture / "layers").exists()
+    assert (named["source"], named["note"]) == ("window", None)
+    assert legs_by_layer(verified) == dict.fromkeys(NAMES, in_every_leg("fp8", 2))
+    assert (named["gemms"], named["unjoined"]) == (2 * 3 * LINEARS, 0)
+    assert sum(leg["time_us"]["fp8"] for row in named["rows"] for leg in row["legs"]) == (
+        pytest.approx(verified.report["gemm"]["time_us"]["fp8"], abs=1)
+    )
+    assert all(row["casts_us"] > 0 for row in named["rows"])
+
+
+@pytest.mark.parametrize("switches", [(), ("--compile",)], ids=["eager", "compiled"])
+def test_layers_left_in_high_precision_are_named(tmp_path: Path, switches: tuple[str, ...]) -> None:
+    left = ("layers.1.attn.k_proj", "head")
+    skip = ("--skip-layers", "|".join(map(re.escape, left)))
+    verified = verify(
+        tmp_path, "3-3", GPT, "--precision", "fp8", *skip, *switches, options=("--layers",)
+    )
+
+    assert legs_by_layer(verified) == {
+        name: in_every_leg("bf16" if name in left else "fp8", 1) for name in NAMES
+    }
+    messages = [
+        found["message"]
+        for found in verified.report["findings"]
+        if found["code"] == "layer-not-fp8" and found["severity"] == "info"
+    ]
+    assert len(messages) == 1
+    assert all(name in messages[0] for name in left)
 
 
 def test_optimizers_that_step_on_autograds_thread_are_recorded_whole(tmp_path: Path) -> None:

@@ -28,7 +28,8 @@ def test_report_is_that_of_the_reference_reader(
     report = to_json(inspect(path))
     read = []
 
-    def slow(path: Path, *, name: str | None = None) -> object:
+    def slow(path: Path, *, name: str | None = None, layers: bool = False) -> object:
+        assert not layers  # which the reference does not know
         read.append(path)
         return reference_trace(path, name=name)
 

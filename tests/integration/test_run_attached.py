@@ -18,6 +18,7 @@ import pytest
 import fp8verify
 from fp8verify.report.forms import render
 from fp8verify.runner import FrameworkSteps, RankMeta, find_logs, read_meta
+from fp8verify.runner.capture import NamingRecord
 from fp8verify.runner.folder import attendance, make_capture_folder, node_name
 
 pytest.importorskip("torch", reason="needs torch, from the train extra")
@@ -456,6 +457,9 @@ def test_layers_of_an_eager_model_are_named_in_the_window(
     passes = 2 * (switches[1] if switches else 1)  # type: ignore[operator]
     assert layers_in(attached.capture / "rank0.json.gz") == ["fp8verify:0", "fp8verify:2"] * passes
     assert not (attached.capture / "layers").exists()
+    meta = attached.meta()
+    assert [window.layers for window in meta.windows] == [True]
+    assert meta.naming is None
 
 
 @pytest.mark.parametrize("what", ["model", "train_step"])
@@ -471,6 +475,19 @@ def test_layers_of_a_compiled_model_are_named_in_a_step_of_their_own(
     assert layers_in(attached.capture / "rank0.json.gz") == []
     assert steps_in(extra) == ["ProfilerStep#5"]
     assert layers_in(extra) == ["fp8verify:0", "fp8verify:2"]
+    meta = attached.meta()
+    assert [window.layers for window in meta.windows] == [False]
+    assert meta.naming == NamingRecord(step=5, trace="rank0.json.gz")
+
+
+def test_a_run_that_ends_before_its_layers_are_named_says_so(tmp_path: Path) -> None:
+    attached = compare(
+        tmp_path, "5-6", SCRIPTS / "loop.py", "--compile", "model", options=("--layers",)
+    )
+
+    reason = "the run ended inside the step"
+    assert attached.meta().naming == NamingRecord(step=7, reason=reason)
+    assert not (attached.capture / "layers").exists()
 
 
 def test_nodes_of_one_job_write_into_one_capture(tmp_path: Path) -> None:

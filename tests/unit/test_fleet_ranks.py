@@ -108,11 +108,11 @@ def test_small_files_are_not_worth_a_worker(tmp_path: Path, monkeypatch: Any) ->
     from fp8verify.fleet.ranks import _jobs
 
     files = find_traces(write_ranks(tmp_path, fp8="yy"))
-    assert _worth(_jobs(files)) == 1
+    assert _worth(_jobs(files, {})) == 1
     for file in files:
         with file.path.open("ab") as out:
             out.truncate(3 * _WORTH_A_WORKER)
-    assert _worth(_jobs(files)) == 4
+    assert _worth(_jobs(files, {})) == 4
 
 
 def meta(folder: Path, stem: str, traces: list[str], **more: Any) -> None:
@@ -250,3 +250,17 @@ def test_what_many_ranks_share_is_told_once(tmp_path: Path) -> None:
     report = inspect(tmp_path)
     damaged = [f.message for f in report.findings if f.code == "damaged-trace"]
     assert damaged == ["rank0.json is cut off; likewise rank 1, rank 2, rank 3, rank 4"]
+
+
+def test_workers_that_started_elsewhere_find_the_step_that_names_layers() -> None:
+    from fp8verify.evidence.census import NamingStep
+    from fp8verify.fleet.job import RankJob
+    from fp8verify.fleet.ranks import _anywhere
+    from fp8verify.trace import TraceFile
+
+    window, step = (TraceFile(Path(name), 0, name) for name in ("rank0.json", "layers/rank0.json"))
+    job = _anywhere(RankJob((window,), NamingStep(4, step, None)))
+    assert job.files[0].path.is_absolute()
+    assert job.naming is not None
+    assert job.naming.file is not None
+    assert job.naming.file.path == Path("layers/rank0.json").absolute()

@@ -42,21 +42,26 @@ def take_census(optimizers: Iterable[Any]) -> list[dict[str, Any]]:
     """Describe every linear-like module below the roots that own parameters of `optimizers`."""
     roots = _trained_roots(_parameter_ids(optimizers))
     found = [(root, record) for root in roots for record in _records_below(root)]
-    uses = Counter(record["fqn"] for _, record in found)
-    for root, record in found:
-        if uses[record["fqn"]] > 1:  # two models, such as a GAN's, name their layers alike
-            record["fqn"] = f"{_class_name(root)}.{record['fqn']}"
-    return [record for _, record in found]
+    names = _told_apart([(root, record["fqn"]) for root, record in found])
+    return [{**record, "fqn": name} for name, (_, record) in zip(names, found, strict=True)]
 
 
 def linear_modules(optimizers: Iterable[Any]) -> list[tuple[str, nn.Module]]:
-    """Return the linear-like modules that `take_census` describes, by name."""
-    return [
-        (canonical_name(name), module)
+    """Return the linear-like modules that `take_census` describes, by the same names."""
+    found = [
+        (root, canonical_name(name), module)
         for root in _trained_roots(_parameter_ids(optimizers))
         for name, module in root.named_modules()
         if _is_linear(module)
     ]
+    names = _told_apart([(root, name) for root, name, _ in found])
+    return [(name, module) for name, (_, _, module) in zip(names, found, strict=True)]
+
+
+def _told_apart(found: list[tuple[nn.Module, str]]) -> list[str]:
+    """Return names with that of their model's class where two models, as a GAN's, name alike."""
+    uses = Counter(name for _, name in found)
+    return [f"{_class_name(root)}.{name}" if uses[name] > 1 else name for root, name in found]
 
 
 def _parameter_ids(optimizers: Iterable[Any]) -> set[int]:

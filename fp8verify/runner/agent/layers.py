@@ -8,6 +8,8 @@ eagerly, into a trace of its own.
 from __future__ import annotations
 
 import sys
+import threading
+from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -25,7 +27,7 @@ class LayerNames:
     """Hooks on modules, by name; as short-lived as the steps that they name."""
 
     def __init__(self, modules: Sequence[tuple[str, Any]]) -> None:
-        self._open: list[Any] = []
+        self._open: defaultdict[int, list[Any]] = defaultdict(list)  # by thread
         self._handles: list[Any] = []
         self._stance: Any = None
         for name, module in modules:
@@ -54,31 +56,32 @@ class LayerNames:
         def fp8verify_name_layer(*_: Any) -> None:
             annotation = record_function(f"{PREFIX}{name}")
             annotation.__enter__()
-            self._open.append(annotation)
+            self._open[threading.get_ident()].append(annotation)
 
         return fp8verify_name_layer
 
     def _close(self, *_: Any) -> None:
         # Without an error in between, calls of modules nest.
         with suppress(IndexError):
-            self._open.pop().__exit__(None, None, None)
+            self._open[threading.get_ident()].pop().__exit__(None, None, None)
 
 
 class NamingStep:
-    """The eager step that names the layers of a compiled model, with a trace of its own."""
+    """The eager step, of number `step`, that names the layers of compiled code in its own trace."""
 
-    def __init__(self, session: Session, modules: Sequence[tuple[str, Any]]) -> None:
+    def __init__(self, session: Session, modules: Sequence[tuple[str, Any]], step: int) -> None:
         self._session = session
         self._names = LayerNames(modules)
+        self.step = step
 
-    def begin(self, step: int, metadata: dict[str, Any]) -> None:
-        """Let `step` run eagerly and record it."""
+    def begin(self, metadata: dict[str, Any]) -> None:
+        """Let the step run eagerly and record it."""
         self._names.force_eager()
         self._session.start(metadata)
-        self._session.begin_step(step)
+        self._session.begin_step(self.step)
 
-    def end(self, path: Path | None) -> None:
-        """Go back to compiled code; keep the trace at `path`, or nowhere."""
+    def end(self, path: Path | None) -> bool:
+        """Go back to compiled code; keep the trace at `path`, or nowhere. Return if it was kept."""
         self._names.remove()
         if not self._session.on_its_thread:
             self._session.drop()
@@ -86,6 +89,8 @@ class NamingStep:
             self._session.stop()
             if path is not None:
                 self._session.export(path)
+                return True
+        return False
 
 
 def compiles() -> bool:

@@ -29,6 +29,7 @@ class Record:
         self._clock = clock
         self.world_size = 1
         self._notes: list[str] = []
+        self._naming: dict[str, Any] | None = None
         self._files: CaptureFiles | None = None
         self._written_at = 0.0
         self._later = config["later"]
@@ -56,6 +57,11 @@ class Record:
     def mark(self, window: int, state: str, reason: str | None, **more: Any) -> None:
         """Set what became of the window of that index, and write it down."""
         self._windows[window].update(state=state, reason=reason, **more)
+        self.write()
+
+    def mark_naming(self, step: int | None, reason: str | None, trace: str | None = None) -> None:
+        """Set what became of the step that names the layers of compiled code."""
+        self._naming = {"step": step, "trace": trace, "reason": reason}
         self.write()
 
     def place_later(self, first: int, last: int) -> None:
@@ -99,6 +105,7 @@ class Record:
                 "optimizer_updates": self._clock.updates,
                 "notes": [*self._notes, *self._clock.notes],
                 "modules": self.modules,
+                "naming": self._naming,
                 "environment": environment(),
             }
         )
@@ -123,4 +130,5 @@ def _window(first: int, last: int) -> dict[str, Any]:
         "reason": None,
         "trace": None,
         "framework": None,
+        "layers": False,
     }

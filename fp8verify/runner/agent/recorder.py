@@ -61,7 +61,7 @@ class Recorder:
         """Do what is due when `step` steps are complete; 0 is the earliest moment."""
         if step == 1:
             self._begin()
-        self._end_naming(keep=True)
+        self._end_naming()
         if self._framework is not None:
             self._framework.look()
         if self._later is not None and self._later_is_due(self._later, step):
@@ -77,7 +77,7 @@ class Recorder:
 
     def give_way(self) -> None:
         """Leave the profiler to the script's own, which is about to start."""
-        self._end_naming(keep=False)
+        self._end_naming("the script's own profiler took over")
         session = self._session
         if session is None:
             return
@@ -88,7 +88,7 @@ class Recorder:
 
     def finish(self) -> None:
         """Close what is open, since the process ends, and write the last word."""
-        self._end_naming(keep=False)
+        self._end_naming("the run ended inside the step")
         if self.is_recording and self._session is not None:
             if not self._session.on_its_thread:
                 self._drop("the run ended on another thread than the window began on")
@@ -107,7 +107,7 @@ class Recorder:
         session, self._session = self._session, None
         if session is not None and session.state == "recording" and session.on_its_thread:
             session.stop()
-        self._end_naming(keep=False)
+        self._end_naming(reason)
 
     def forget(self) -> None:
         """Let go of the profiler, in a forked child that does not own it."""
@@ -182,13 +182,19 @@ class Recorder:
         if session is None:
             return
         session.stop()
+        named = self._layers is not None
         self._remove_layers()
         if not self.record.modules:
             self._take_census()
         path = self.record.files.trace_path(self._window)
         session.export(path)
         self.record.mark(
-            self._window, state, reason, trace=path.name, framework=self._framework_steps()
+            self._window,
+            state,
+            reason,
+            trace=path.name,
+            framework=self._framework_steps(),
+            layers=named,
         )
 
     def _framework_steps(self) -> dict[str, Any] | None:
@@ -213,22 +219,28 @@ class Recorder:
         every_rank = range(self.record.world_size)
         if not all(is_selected(rank, self._config["ranks"]) for rank in every_rank):
             # A rank that alone runs eagerly may order its collectives differently: all, or none.
-            self.record.note("layers of compiled code are named only with --ranks all")
+            self.record.mark_naming(None, "layers of compiled code need --ranks all")
             return
-        naming = NamingStep(self._new_session(), linear_modules(self._optimizers()))
+        step = self._current
+        naming = NamingStep(self._new_session(), linear_modules(self._optimizers()), step)
         try:
-            step = self._current
-            naming.begin(step, {**self._metadata(step, step), "layers": True})
+            naming.begin({**self._metadata(step, step), "layers": True})
         except (AttributeError, RuntimeError) as error:
             naming.end(None)
-            self.record.note(f"the layers could not be named: {error}")
+            self.record.mark_naming(step, str(error))
             return
+        self.record.mark_naming(step, "the process ended inside the step")
         self._naming = naming
 
-    def _end_naming(self, *, keep: bool) -> None:
+    def _end_naming(self, why_not: str | None = None) -> None:
+        """End the step that names layers, if it is open, and keep it unless `why_not`."""
         naming, self._naming = self._naming, None
-        if naming is not None:
-            naming.end(self.record.files.layers_path() if keep else None)
+        if naming is None:
+            return
+        path = None if why_not else self.record.files.layers_path()
+        kept = naming.end(path)
+        reason = None if kept else why_not or "the steps moved to another thread"
+        self.record.mark_naming(naming.step, reason, path.name if path and kept else None)
 
     def _new_session(self) -> Session:
         return Session(

@@ -1,0 +1,353 @@
+"""Layers by name: from a capture with names to findings, verdict and every form."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fp8verify import Report, inspect
+from fp8verify.evidence.layers import shorten
+from fp8verify.report.forms import NAMES, render
+from tests.hand_built import BF16, BF16_KERNEL, TraceBuilder
+
+LEGS = ["fprop", "dgrad", "wgrad"]
+M, N, K = 64, 48, 16
+Product = tuple[str, bool]
+
+
+def module(fqn: str, *, fp8: bool = True, legs: list[str] | None = None) -> dict[str, Any]:
+    return {
+        "fqn": fqn, "class": "Float8Linear" if fp8 else "Linear", "kind": "linear",
+        "state": "fp8" if fp8 else "high_precision", "in_features": K, "out_features": N,
+        "fp8_legs": (legs if legs is not None else LEGS) if fp8 else [],
+    }  # fmt: skip
+
+
+def trace(*layers: Product, named: bool = True) -> TraceBuilder:
+    """Run layers of one size, forward and backward; True for those in FP8."""
+    build = TraceBuilder()
+    for layer, fp8 in layers:
+        build.linear(M, N, K, fp8=fp8, layer=layer if named else None)
+    return build
+
+
+def capture(
+    folder: Path,
+    window: TraceBuilder,
+    *modules: dict[str, Any],
+    named: bool = True,
+    naming: dict[str, Any] | None = None,
+    step: TraceBuilder | None = None,
+) -> Report:
+    window.write(folder / "rank0.json")
+    if step is not None:
+        step.write(folder / "layers" / "rank0.json")
+    record = {"first": 1, "last": 1, "state": "complete", "trace": "rank0.json", "layers": named}
+    meta = {"schema": 1, "rank": 0, "steps_seen": 3, "window": [record], "modules": modules}
+    (folder / "rank0.meta.json").write_text(json.dumps({**meta, "naming": naming}))
+    return inspect(folder)
+
+
+def told(found: Report) -> list[tuple[str, str, str]]:
+    codes = ("layer-not-fp8", "leg-not-fp8")
+    return [(f.code, f.severity.value, f.message) for f in found.findings if f.code in codes]
+
+
+def ran(found: Report) -> dict[str, dict[str, dict[str, int]]]:
+    named = found.ranks[0].named_layers
+    assert named is not None
+    return {row.layer: {leg.leg: leg.kernels for leg in row.legs} for row in named.rows}
+
+
+def every_leg(precision: str) -> dict[str, dict[str, int]]:
+    return {leg: {precision: 1} for leg in LEGS}
+
+
+def test_layers_of_one_size_are_told_apart_by_name(tmp_path: Path) -> None:
+    window = trace(("layers.0.up", True), ("layers.1.up", False), ("head", False))
+    found = capture(
+        tmp_path, window, module("layers.0.up"), module("layers.1.up"), module("head", fp8=False)
+    )
+    assert ran(found) == {
+        "layers.0.up": every_leg("fp8"),
+        "layers.1.up": every_leg("bf16"),
+        "head": every_leg("bf16"),
+    }
+    named = found.ranks[0].named_layers
+    assert named is not None
+    assert (named.source, named.step, named.gemms, named.unjoined) == ("window", None, 9, 0)
+    row = named.rows[1]
+    assert (row.n, row.k, row.state) == (N, K, "fp8")
+    assert row.legs[0].time_us == {"bf16": 10.0}
+
+
+def test_a_converted_layer_in_high_precision_is_a_warning_with_its_name(tmp_path: Path) -> None:
+    """By size it could not be found: another layer of that size ran in FP8."""
+    window = trace(("layers.0.up", True), ("layers.1.up", False), ("layers.2.up", True))
+    found = capture(tmp_path, window, *(module(f"layers.{i}.up") for i in range(3)))
+    assert told(found) == [
+        (
+            "layer-not-fp8",
+            "warning",
+            "1 converted layer never ran in FP8, 33.3% of GEMM FLOPs: layers.1.up",
+        )
+    ]
+    assert found.verdict == "PARTIAL"
+    assert "layers.1.up" in found.reason
+
+
+def test_what_names_tell_is_not_told_by_size_again(tmp_path: Path) -> None:
+    window = trace(("up", True), ("wide", False))
+    window.linear(M, 2 * N, K, fp8=False, layer="wider")
+    modules = [module("up"), module("wide"), {**module("wider"), "out_features": 2 * N}]
+    assert [message for _, _, message in told(capture(tmp_path, window, *modules))] == [
+        "2 converted layers never ran in FP8, 75.0% of GEMM FLOPs: wide, wider"
+    ]
+
+
+def test_a_layer_without_names_is_still_found_by_its_size(tmp_path: Path) -> None:
+    window = trace(("up", True)).linear(M, 2 * N, K, fp8=False)
+    modules = [module("up"), {**module("wider"), "out_features": 2 * N}]
+    (_, severity, message), = told(capture(tmp_path, window, *modules))  # fmt: skip
+    assert severity == "warning"
+    assert message.endswith(": wider")
+    window.linear(M, 2 * N, K, fp8=False, layer="known")
+    modules.append({**module("known"), "out_features": 2 * N})
+    names = [
+        message.rpartition(": ")[2] for _, _, message in told(capture(tmp_path, window, *modules))
+    ]
+    assert names == ["wider", "known"]
+
+
+def one_leg_in_bf16(build: TraceBuilder, layer: str) -> TraceBuilder:
+    """Add a layer in FP8 whose wgrad runs in BF16."""
+    build.linear(M, N, K, fp8=True, layer=layer)
+    cpu = [e for e in build.events if e["cat"] == "cpu_op"]
+    cpu[-1]["name"] = "aten::mm"
+    cpu[-1]["args"]["Input type"] = [BF16, BF16]
+    build.events[-1]["name"] = BF16_KERNEL.replace("TNT", "NTT")
+    return build
+
+
+def test_a_leg_in_high_precision_is_a_warning_with_its_layers(tmp_path: Path) -> None:
+    window = one_leg_in_bf16(trace(("layers.0.up", True)), "layers.1.up")
+    found = capture(tmp_path, window, module("layers.0.up"), module("layers.1.up"))
+    assert told(found) == [
+        (
+            "leg-not-fp8",
+            "warning",
+            "every wgrad GEMM of 1 converted layer ran in high precision: layers.1.up",
+        )
+    ]
+    assert found.verdict == "PARTIAL"
+
+
+def test_a_leg_that_a_layers_recipe_leaves_out_is_no_fault(tmp_path: Path) -> None:
+    window = one_leg_in_bf16(trace(("layers.0.up", True)), "layers.1.up")
+    legs = ["fprop", "dgrad"]
+    found = capture(tmp_path, window, module("layers.0.up"), module("layers.1.up", legs=legs))
+    assert not told(found)
+    assert found.verdict == "ACTIVE"
+
+
+def test_a_leg_that_is_nowhere_in_fp8_is_told_once_with_the_layers(tmp_path: Path) -> None:
+    window = one_leg_in_bf16(one_leg_in_bf16(trace(), "layers.0.up"), "layers.1.up")
+    found = capture(tmp_path, window, module("layers.0.up"), module("layers.1.up"))
+    (code, severity, message), = told(found)  # fmt: skip
+    assert (code, severity) == ("leg-not-fp8", "warning")
+    assert message.startswith("every wgrad GEMM ran in BF16")
+    assert message.endswith(": layers.*.up (2)")
+
+
+def test_layers_of_compiled_code_come_from_the_step_after_the_window(tmp_path: Path) -> None:
+    found = capture(
+        tmp_path, trace(("up", True), ("head", False), named=False), module("up"),
+        module("head", fp8=False), named=False, naming={"step": 4, "trace": "rank0.json"},
+        step=trace(("up", True), ("head", False)),
+    )  # fmt: skip
+    named = found.ranks[0].named_layers
+    assert named is not None
+    assert (named.source, named.step, named.note) == ("step", 4, None)
+    assert ran(found) == {"up": every_leg("fp8"), "head": every_leg("bf16")}
+    assert found.gemm.kernels["fp8"] == 3  # those of the step are not added
+    assert found.verdict == "ACTIVE"
+    text = render(found, "text")
+    assert "FP8 of all GEMMs, step 4 run eagerly" in text
+
+
+def test_a_converted_layer_in_high_precision_in_that_step_is_a_warning(tmp_path: Path) -> None:
+    found = capture(
+        tmp_path, trace(("a", True), ("b", False), named=False), module("a"), module("b"),
+        named=False, naming={"step": 4, "trace": "rank0.json"},
+        step=trace(("a", True), ("b", False)),
+    )  # fmt: skip
+    assert told(found) == [
+        (
+            "layer-not-fp8",
+            "warning",
+            "1 converted layer never ran in FP8 in step 4, run eagerly, 50.0% of GEMM FLOPs: b",
+        )
+    ]
+    assert found.verdict == "PARTIAL"
+
+
+def damage(kind: str, folder: Path) -> None:
+    path = folder / "layers" / "rank0.json"
+    path.parent.mkdir()
+    whole = json.dumps(trace(("a", True), ("b", True)).document(), indent=2)
+    contents = {
+        "empty": "", "no JSON": "hello", "no trace": "{}", "no kernels": '{"traceEvents": []}',
+        "cut": whole[: len(whole) - 900], "no names": whole.replace("fp8verify:", "other:"),
+    }  # fmt: skip
+    if kind == "folder":
+        path.mkdir()
+    elif kind != "missing":
+        path.write_text(contents[kind])
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["missing", "folder", "empty", "no JSON", "no trace", "no kernels", "cut", "no names"],
+)
+def test_a_damaged_layers_trace_is_a_note_and_never_the_verdict(tmp_path: Path, kind: str) -> None:
+    damage(kind, tmp_path)
+    window, modules = trace(("a", True), ("b", True), named=False), (module("a"), module("b"))
+    naming = {"step": 4, "trace": "rank0.json"}
+    without = capture(tmp_path, window, *modules, named=False)
+    found = capture(tmp_path, window, *modules, named=False, naming=naming)
+    assert (found.verdict, found.exit_code, found.findings) == ("ACTIVE", 0, without.findings)
+    named = found.ranks[0].named_layers
+    assert named is not None
+    assert named.note
+    assert named.note in " ".join(render(found, "text").split())
+
+
+@pytest.mark.parametrize("name", ["../rank0.json", "/etc/hostname", "..", "", "a\\b"])
+def test_nothing_outside_the_capture_is_opened(tmp_path: Path, name: str) -> None:
+    (tmp_path / "capture").mkdir()
+    trace(("a", True)).write(tmp_path / "capture" / "other.json")
+    naming = {"step": 4, "trace": name, "reason": "it is not there"}
+    found = capture(tmp_path / "capture", trace(("a", True), named=False), module("a"), named=False,
+                    naming=naming)  # fmt: skip
+    named = found.ranks[0].named_layers
+    assert named is not None
+    assert (named.rows, named.note) == ((), "the layers have no names: it is not there")
+
+
+def test_why_layers_could_not_be_named_is_said(tmp_path: Path) -> None:
+    naming = {"step": None, "trace": None, "reason": "layers of compiled code need --ranks all"}
+    found = capture(tmp_path, trace(("a", True), named=False), named=False, naming=naming)
+    assert "need --ranks all" in render(found, "text")
+
+
+def test_without_the_option_there_is_nothing_of_it(tmp_path: Path) -> None:
+    found = capture(tmp_path, trace(("a", True)), module("a"), named=False)
+    assert found.ranks[0].named_layers is None
+    assert "FP8 of all GEMMs" not in render(found, "text")
+
+
+def test_windows_of_a_rank_add_up(tmp_path: Path) -> None:
+    capture(tmp_path, trace(("a", True)), module("a"))
+    trace(("a", True), ("b", True)).write(tmp_path / "rank0.w2.json")
+    windows = [
+        {"first": n, "last": n, "state": "complete", "trace": name, "layers": True}
+        for n, name in ((1, "rank0.json"), (5, "rank0.w2.json"))
+    ]
+    meta = json.loads((tmp_path / "rank0.meta.json").read_text()) | {"window": windows}
+    (tmp_path / "rank0.meta.json").write_text(json.dumps(meta))
+    two = {leg: {"fp8": 2} for leg in LEGS}
+    assert ran(inspect(tmp_path)) == {"a": two, "b": every_leg("fp8")}
+
+
+def test_names_in_the_window_come_before_those_of_a_step(tmp_path: Path) -> None:
+    """As where the first window ran before anything was compiled."""
+    naming = {"step": 4, "trace": "rank0.json"}
+    found = capture(
+        tmp_path, trace(("a", True)), module("a"), naming=naming, step=trace(("b", True))
+    )
+    assert ran(found) == {"a": every_leg("fp8")}
+
+
+def test_the_step_may_be_noted_by_the_second_process_of_a_rank(tmp_path: Path) -> None:
+    capture(tmp_path, trace(("a", True), named=False), module("a"), named=False)
+    meta = json.loads((tmp_path / "rank0.meta.json").read_text())
+    meta |= {"window": [], "naming": {"step": 4, "reason": "it was late"}}
+    (tmp_path / "rank0-123.meta.json").write_text(json.dumps(meta))
+    named = inspect(tmp_path).ranks[0].named_layers
+    assert named is not None
+    assert (named.step, named.note) == (4, "the layers have no names: it was late")
+
+
+def test_what_casts_cost_is_told_for_each_layer(tmp_path: Path) -> None:
+    kernel = "void at::native::vectorized_elementwise_kernel<4, at::native::AbsFunctor>(int)"
+    window = trace(("a", True), ("b", True))
+    around = ("matmul_with_hp_or_float8_args",)
+    window.launch(kernel, "aten::abs", parents=around, layer="a", sequence=9, us=7.0)
+    window.launch(kernel, "aten::add", layer="a", sequence=10, us=5.0)  # a bias
+    window.launch(kernel, "aten::abs", parents=around, us=3.0)
+    named = capture(tmp_path, window, module("a"), module("b")).ranks[0].named_layers
+    assert named is not None
+    assert [row.casts_us for row in named.rows] == [7.0, None]
+
+
+def test_names_split_no_kernel_rows(tmp_path: Path) -> None:
+    """The kernels of a named run are summed up as those of any other."""
+    layers = [(f"layers.{i}.up", True) for i in range(5)]
+    plain, with_names = tmp_path / "plain", tmp_path / "names"
+    plain.mkdir()
+    with_names.mkdir()
+    without = capture(plain, trace(*layers, named=False), named=False)
+    found = capture(with_names, trace(*layers))
+    assert [row.kernels for row in found.ranks[0].kernels] == [5, 5, 5]
+    assert found.ranks[0].kernels == without.ranks[0].kernels
+
+
+def test_gemms_of_no_layer_are_counted(tmp_path: Path) -> None:
+    window = trace(("a", True)).launch(BF16_KERNEL, types=(BF16, BF16), dims=((8, 8), (8, 8)))
+    found = capture(tmp_path, window, module("a"))
+    named = found.ranks[0].named_layers
+    assert named is not None
+    assert (named.gemms, named.unjoined) == (4, 1)
+    assert "1 of 4 GEMMs could not be joined to a layer" in render(found, "text")
+
+
+def test_the_text_groups_layers_alike_and_counts_the_rest(tmp_path: Path) -> None:
+    names = [f"layers.{i}.up" for i in range(20)]
+    others = [f"part_{chr(97 + i)}" for i in range(15)]
+    window = trace(*((name, name != "layers.7.up") for name in names), *((o, True) for o in others))
+    found = capture(tmp_path, window, *map(module, [*names, *others]))
+    text = render(found, "text")
+    lines = [line.split() for line in text.splitlines()]
+    first = lines.index(["0/1", "0/1", "0/1", "bf16", "0.03", "layers.7.up"])
+    alike = ["19/19", "19/19", "19/19", "fp8", "0.57", "layers.*.up", "(19)"]
+    assert lines[first + 1] == alike
+    assert "… and 5 more layers with --verbose" in text
+    assert "part_o" not in text
+    assert all(len(line) <= 80 for line in text.splitlines())
+
+
+@pytest.mark.parametrize("form", NAMES)
+def test_every_form_takes_a_hostile_name(tmp_path: Path, form: str) -> None:
+    name = "<script>alert(1)</script>\x1b[31m`|[x](y)"
+    output = render(capture(tmp_path, trace((name, True)), module(name)), form)
+    assert "\x1b[31m" not in output
+    if form == "html":
+        assert "<script>alert" not in output
+        assert "&lt;script&gt;alert(1)" in output
+
+
+def test_frames_have_a_row_for_each_leg(tmp_path: Path) -> None:
+    pytest.importorskip("pandas", reason="pandas is not installed (the pandas extra)")
+    frame = capture(tmp_path, trace(("a", True)), module("a")).to_pandas().named_layers
+    assert frame.drop(columns="time_us").to_dict("records") == [
+        {"rank": 0, "layer": "a", "leg": leg, "precision": "fp8", "kernels": 1, "source": "window"}
+        for leg in LEGS
+    ]
+
+
+def test_a_pattern_stands_only_for_all_it_fits() -> None:
+    ups, downs = ([f"layers.{i}.{part}" for i in range(3)] for part in ("up", "down"))
+    assert shorten([*ups, *downs[1:]], [*ups, *downs]) == ["layers.*.up (3)", *downs[1:]]
