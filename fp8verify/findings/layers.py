@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Container, Iterable, Iterator, Sequence, Sized
 
 from fp8verify.evidence.layers import LayerClass, Layers, layers, patterns
 from fp8verify.evidence.promises import Promises
@@ -14,6 +14,8 @@ from fp8verify.runner.capture import ModuleRecord
 # Names of output heads in Hugging Face, torchtitan, Megatron-LM and nanoGPT.
 _HEAD = re.compile(r"(?:^|\.)(?:lm_head|head|output|output_layer|embed_out|classifier)$")
 _VOCABULARY = 16384
+_LEFT_EVERYWHERE = "Fine for an output head, a router or small layers; else check the filter."
+_LEFT_HERE = "Other ranks converted them: compare the ranks' environment and configuration."
 _SHOWN = 4
 
 
@@ -58,28 +60,37 @@ def _missed(layer: LayerClass) -> bool:
 
 def _left_out(ranks: Sequence[RankEvidence], found: Sequence[Layers]) -> Iterator[Finding]:
     """Linears left alone beside converted ones: by design more often than not, so information."""
-    left = {
-        module.fqn: module
-        for rank in ranks
-        if rank.meta
-        for module in rank.meta.modules
-        if module.state == "high_precision" and module.kind == "linear"
-    }
-    if left:
-        share = _share_of(left, found)
-        yield Finding(
-            code="layer-not-fp8",
-            severity=Severity.INFO,
-            message=f"{_count(left, 'linear module')} left in high precision"
-            f"{f', {share:.1%} of GEMM FLOPs' if share else ''}: {_names(left.values())}"
-            f"{_reasons(left.values())}",
-            hint="Fine for an output head, a router or small layers; else check the filter.",
-        )
+    linears = [_linears(rank) for rank in ranks]
+    converted = {name for of in linears for name, m in of.items() if m.state != "high_precision"}
+    left = [{n: m for n, m in of.items() if m.state == "high_precision"} for of in linears]
+    everywhere = {n: m for of in left for n, m in of.items() if n not in converted}
+    if everywhere:
+        yield _left_finding("", everywhere, _share_of(everywhere, found), _LEFT_EVERYWHERE)
+    for rank, own, of in zip(ranks, found, left, strict=True):
+        only_here = {n: m for n, m in of.items() if n in converted}
+        if only_here:
+            yield _left_finding(rank.prefix, only_here, _share_of(only_here, [own]), _LEFT_HERE)
 
 
-def _share_of(names: Iterable[str], found: Sequence[Layers]) -> float:
-    """FLOPs of the named modules over those of all GEMMs; modules of a size share evenly."""
-    left, flops = set(names), 0.0
+def _linears(rank: RankEvidence) -> dict[str, ModuleRecord]:
+    modules = rank.meta.modules if rank.meta else ()
+    return {module.fqn: module for module in modules if module.kind == "linear"}
+
+
+def _left_finding(prefix: str, left: dict[str, ModuleRecord], share: float, hint: str) -> Finding:
+    return Finding(
+        code="layer-not-fp8",
+        severity=Severity.INFO,
+        message=f"{prefix}{_count(left, 'linear module')} left in high precision"
+        f"{f', {share:.1%} of GEMM FLOPs' if share else ''}: {_names(left.values())}"
+        f"{_reasons(left.values())}",
+        hint=hint,
+    )
+
+
+def _share_of(left: Container[str], found: Sequence[Layers]) -> float:
+    """FLOPs of the modules left over those of all GEMMs; modules of a size share evenly."""
+    flops = 0.0
     for layer in (layer for rank in found for layer in rank.classes):
         if layer.modules:
             count = sum(module.fqn in left for module in layer.modules)
