@@ -87,17 +87,17 @@ class Rewriter:
             buffer.fill(BLOCK_SIZE)
             end = len(buffer.data) if buffer.ended else self._last_boundary(buffer)
             if end > buffer.pos:
-                self._copy(buffer.data, buffer.pos, end)
+                self._copy(bytes(buffer.data), buffer.pos, end)
                 buffer.pos = end
             elif not buffer.grow():
                 break
-        self._write(buffer.data[buffer.pos :])
+        self._write(bytes(buffer.data[buffer.pos :]))
 
     def _skip(self, buffer: Buffer, size: int) -> None:
         """Copy the metadata before the events."""
         while size > 0:
             buffer.fill(min(size, BLOCK_SIZE))
-            part = buffer.data[buffer.pos : buffer.pos + size]
+            part = bytes(buffer.data[buffer.pos : buffer.pos + size])
             if not part:
                 return
             self._write(part)

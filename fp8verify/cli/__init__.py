@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 
 from fp8verify.cli.head_start import run_plain
@@ -12,6 +13,9 @@ def main() -> None:
     """Run the command line; the only place that catches errors."""
     try:
         finished = run_plain(sys.argv[1:])
+        # Hardly anything here has cycles. At Python's own rate the collector walks the imported
+        # modules again and again, for a twentieth of the time of an `inspect`.
+        gc.set_threshold(100_000)
         from fp8verify.cli.group import cli  # click: a training waits for nothing it does not need
 
         cli.main(prog_name="fp8verify", obj=finished)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
-from operator import add
+from functools import partial
+from itertools import compress
+from operator import add, not_
 from typing import NamedTuple, TypeAlias
 
 from fp8verify.model import Role
@@ -45,14 +47,14 @@ def measure(trace: Trace, roles: Sequence[Role], bounds: StepBounds) -> Timeline
     if not len(columns):
         return Timeline(steps=(None,) * len(trace.steps))
     ends = array("q", map(add, columns.start_ns, columns.duration_ns))
-    ranges = sorted(zip(columns.start_ns, ends, map(Role.COMMUNICATION.__eq__, roles), strict=True))
-    busy = _covered((start, end) for start, end, _ in ranges)
-    talks = [(start, end) for start, end, talk in ranges if talk]
-    computing = _covered((s, e) for s, e, talk in ranges if not talk) if talks else busy
+    ranges = partial(zip, columns.start_ns, ends)
+    talking = list(map(Role.COMMUNICATION.__eq__, roles))
+    busy = _covered(ranges())
+    computing = _covered(compress(ranges(), map(not_, talking))) if any(talking) else busy
     return Timeline(
-        span=max(ends) - ranges[0][0],
+        span=max(ends) - min(columns.start_ns),
         busy=busy,
-        communication=_covered(talks),
+        communication=_covered(compress(ranges(), talking)),
         exposed=busy - computing,
         steps=_step_times(bounds),
     )
@@ -88,9 +90,9 @@ def step_bounds(trace: Trace) -> StepBounds:
 
 
 def _covered(ranges: Iterable[tuple[int, int]]) -> int:
-    """Return how long any of the kernels ran, given as (start, end) in order."""
+    """Return how long any of the kernels ran, given as (start, end)."""
     covered, reached = 0, -_NEVER
-    for start, end in ranges:
+    for start, end in sorted(ranges):
         if start >= reached:
             covered += end - start
             reached = end

@@ -21,7 +21,7 @@ class Buffer:
     """
 
     def __init__(self, pieces: Iterable[bytes], name: str) -> None:
-        self.data = b""
+        self.data = bytearray()
         self.pos = 0
         self.ended = False
         self._pieces = iter(pieces)
@@ -41,7 +41,7 @@ class Buffer:
                 f"{self._name} has a single entry of more than {MAX_WINDOW >> 20} MB.",
                 "This is not how a profiler writes traces; record the trace again.",
             )
-        parts = [self.data[self.pos :]]
+        parts: list[bytes | bytearray] = [self.data[self.pos :]]
         while have < size:
             piece = next(self._pieces, None)
             if piece is None:
@@ -49,7 +49,7 @@ class Buffer:
                 break
             parts.append(piece)
             have += len(piece)
-        self.data, self.pos = b"".join(parts), 0
+        self.data, self.pos = bytearray().join(parts), 0
 
     def grow(self) -> bool:
         """Double the unused bytes; False if there are no more."""

@@ -58,11 +58,9 @@ class Collector:
     # -- decoding -------------------------------------------------------------------------------
 
     def block(self, data: bytes | memoryview) -> bool:
-        """Take whole events separated by commas; False if they do not decode as such."""
+        """Take a JSON list of whole events; False if it does not decode as such."""
         try:
-            self._add_exactly(
-                data, lambda: self._decoders.block.decode(b"".join((b"[", data, b"]")))
-            )
+            self._add_exactly(data, lambda: self._decoders.block.decode(data))
         except (ValueError, RecursionError):
             return False
         return True
@@ -90,7 +88,7 @@ class Collector:
         elif isinstance(category, str) and not self._decoders.knows(category):
             self._decoders.learn(category)
             self.events += 1
-        elif not (self.block(data) or self._add_loosely(data)):
+        elif not (self.block(b"[%b]" % data) or self._add_loosely(data)):
             self.skip()
 
     def skip(self) -> None:

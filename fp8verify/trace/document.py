@@ -34,7 +34,7 @@ class EventSink(Protocol):
     """Takes the events of a document."""
 
     def block(self, data: bytes | memoryview) -> bool:
-        """Take whole events separated by commas; False if they do not decode as such."""
+        """Take a JSON list of whole events; False if it does not decode as such."""
 
     def event(self, data: bytes, scanned: Any) -> None:
         """Take one event, given also as the standard library decoded it (text as Latin-1)."""
@@ -103,7 +103,7 @@ class Document:
                 buffer.pos += len(_BOM)
             buffer.pos = self._skip_space(buffer.pos)
             if buffer.pos < len(buffer.data):
-                return buffer.data[buffer.pos : buffer.pos + 1]
+                return bytes(buffer.data[buffer.pos : buffer.pos + 1])
             if not buffer.grow():
                 return b""
 
@@ -146,7 +146,7 @@ class Document:
             except (ValueError, RecursionError):
                 end = -1
             if 0 < end < len(text) or (end > 0 and buffer.ended):
-                raw = buffer.data[buffer.pos : buffer.pos + end]
+                raw = bytes(buffer.data[buffer.pos : buffer.pos + end])
                 buffer.pos += end
                 self._metadata.take(key, value, raw)
                 return True
@@ -208,7 +208,7 @@ class Document:
         while ends and not self._list_closed:
             start, end = self._skip_space(buffer.pos), ends[-1]
             buffer.pos = start
-            if start >= end or sink.block(memoryview(buffer.data)[start:end]):
+            if start >= end or self._take(start, end, sink):
                 buffer.pos = max(start, ends.pop())
                 continue
             middle = buffer.data.find(self._separator, (start + end) // 2, end)
@@ -221,6 +221,21 @@ class Document:
                 self._pass_over(end, sink)
                 ends.pop()
 
+    def _take(self, start: int, end: int, sink: EventSink) -> bool:
+        """Let the sink take events where they lie: for that long, brackets stand around them.
+
+        What comes before them is used, and what comes after is put back.
+        """
+        data = self._buffer.data
+        if not start or end == len(data):
+            return sink.block(b"".join((b"[", data[start:end], b"]")))
+        after = data[end]
+        data[start - 1], data[end] = _OPEN_LIST, _CLOSE
+        try:
+            return sink.block(memoryview(data)[start - 1 : end + 1])
+        finally:
+            data[end] = after
+
     def _pass_over(self, end: int, sink: EventSink) -> None:
         """Count what could not be read before `end`, unless the list ended there."""
         if not self._list_closed and self._buffer.pos < end:
@@ -229,7 +244,7 @@ class Document:
 
     def _read_singly(self, start: int, end: int, sink: EventSink) -> int:
         """Read event by event; return where reading stopped: `end`, or an event without one."""
-        data = self._buffer.data[:end]
+        data = bytes(self._buffer.data[:end])
         text = data[start:].decode("latin-1")
         pos = start
         while (pos := self._skip_space(pos, end)) < end:
@@ -253,7 +268,7 @@ class Document:
         return match.end() if match else pos
 
 
-_OPEN, _CLOSE = b"{]"
+_OPEN, _OPEN_LIST, _CLOSE = b"{[]"
 
 
 def _end_of_event(text: str, start: int) -> tuple[Any, int] | None:
