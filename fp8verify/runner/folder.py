@@ -87,15 +87,18 @@ def attendance(capture: CaptureFolder) -> Iterator[None]:
     import fcntl
     from tempfile import mkstemp
 
-    descriptor, name = mkstemp(prefix=f"{PRESENT}{node_name()}.", dir=capture.path)
+    descriptor, draft = mkstemp(prefix=".runner-", dir=capture.path)
+    mark = capture.path / f"{PRESENT}{node_name()}.{Path(draft).name.removeprefix('.runner-')}"
     try:
         with suppress(OSError):  # a file system without locks
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Nobody sees it without its lock: that is how a killed runner looks.
+        mark = Path(draft).rename(mark)
         yield
     finally:
         os.close(descriptor)
         with suppress(OSError):  # a capture that is gone is no concern of the run
-            Path(name).unlink()
+            mark.unlink()
             if not any(capture.path.glob(f"{PRESENT}*")):
                 (capture.path / ENDED).touch(mode=0o600)
 
