@@ -11,8 +11,6 @@ import msgspec
 from fp8verify.model import OpContext
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from fp8verify.trace.collector import Collector
 
 MAX_PARENTS = 16
@@ -42,18 +40,6 @@ def stable_name(name: str) -> str:
     return name
 
 
-class _Memo(dict[Any, int]):
-    """Calls a function once for each key."""
-
-    def __init__(self, function: Callable[..., int]) -> None:
-        super().__init__()
-        self._function = function
-
-    def __missing__(self, key: Any) -> int:
-        value = self[key] = self._function(*key)
-        return value
-
-
 class Contexts:
     """Interns the contexts of operators by walking their parents.
 
@@ -70,14 +56,18 @@ class Contexts:
         self._stable: dict[int, str | None] = {}
         self._links: list[tuple[str, int, bool]] = []
         self._link_numbers: dict[tuple[str, int, bool], int] = {}
-        self._link_memo = _Memo(self._link)
+        self._link_memo: dict[tuple[int, int, int], int] = {}
         self._link_of_row = array("i", [_UNKNOWN]) * len(parent)
-        self._numbers = _Memo(self._number)
+        self._numbers: dict[tuple[int, int], int] = {}
         self._known: dict[OpContext, int] = {}
 
     def of(self, row: int) -> int:
         """Return the index into `ops` of the context of operator `row`."""
-        return self._numbers[self._link_of(row), self._columns.shape[row]]
+        key = (self._link_of(row), self._columns.shape[row])
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = self._number(*key)
+        return number
 
     def _number(self, link: int, shape: int) -> int:
         # Shapes that differ only in the thread of the forward pass make equal contexts.
@@ -97,7 +87,11 @@ class Contexts:
         names, shapes, memo = self._columns.name, self._columns.shape, self._link_memo
         while path:
             inner = path.pop()
-            link = links[inner] = memo[names[inner], shapes[inner], link]
+            key = (names[inner], shapes[inner], link)
+            found = memo.get(key)
+            if found is None:
+                found = memo[key] = self._link(*key)
+            link = links[inner] = found
         return link
 
     def _link(self, name_number: int, shape: int, outer: int) -> int:
