@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
-from functools import partial
-from itertools import compress
-from operator import add, not_
+from collections.abc import Sequence
+from operator import add
 from typing import NamedTuple, TypeAlias
 
 from fp8verify.model import Role
@@ -47,14 +45,15 @@ def measure(trace: Trace, roles: Sequence[Role], bounds: StepBounds) -> Timeline
     if not len(columns):
         return Timeline(steps=(None,) * len(trace.steps))
     ends = array("q", map(add, columns.start_ns, columns.duration_ns))
-    ranges = partial(zip, columns.start_ns, ends)
-    talking = list(map(Role.COMMUNICATION.__eq__, roles))
-    busy = _covered(ranges())
-    computing = _covered(compress(ranges(), map(not_, talking))) if any(talking) else busy
+    talks = map(Role.COMMUNICATION.__eq__, roles)
+    ranges = sorted(zip(columns.start_ns, ends, talks, strict=True))
+    busy = _covered(ranges)
+    talking = [found for found in ranges if found[2]]
+    computing = _covered([found for found in ranges if not found[2]]) if talking else busy
     return Timeline(
-        span=max(ends) - min(columns.start_ns),
+        span=max(ends) - ranges[0][0],
         busy=busy,
-        communication=_covered(compress(ranges(), talking)),
+        communication=_covered(talking),
         exposed=busy - computing,
         steps=_step_times(bounds),
     )
@@ -89,10 +88,10 @@ def step_bounds(trace: Trace) -> StepBounds:
     ]
 
 
-def _covered(ranges: Iterable[tuple[int, int]]) -> int:
-    """Return how long any of the kernels ran, given as (start, end)."""
+def _covered(ranges: Sequence[tuple[int, int, bool]]) -> int:
+    """Return how long any of the kernels ran, given as (start, end, talks) in order."""
     covered, reached = 0, -_NEVER
-    for start, end in sorted(ranges):
+    for start, end, _ in ranges:
         if start >= reached:
             covered += end - start
             reached = end

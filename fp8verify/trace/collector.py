@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from array import array
 from collections import defaultdict
 from decimal import Decimal
 from operator import attrgetter
@@ -36,14 +37,15 @@ class Collector:
     """The sink of a document's events.
 
     Times are nanoseconds since `base_ns`, the whole microsecond of the first event.
-    `shapes` numbers the undecoded JSON of (types, dims, forward thread), joined by
-    `SHAPE_SEPARATOR`.
+    `annotations` are the rows of `ops` that are no operators. `shapes` numbers the undecoded JSON
+    of (types, dims, forward thread), joined by `SHAPE_SEPARATOR`.
     """
 
     def __init__(self) -> None:
         self.ops, self.calls, self.kernels = OpColumns(), CallColumns(), KernelColumns()
         self.names, self.op_names, self.threads = Interner(), Interner(), Interner()
         self.shapes, self.collectives = Interner(), Interner()
+        self.annotations = array("i")
         self.copies: dict[str, tuple[int, int, int]] = {}
         self.events = self.skipped = 0
         self.base_ns: int | None = None
@@ -171,6 +173,8 @@ class Collector:
         self._add_ranges(group, starts, args, list(map(self.shapes.__getitem__, shapes)))
 
     def _add_annotations(self, group: list[Any], starts: list[int]) -> None:
+        known = len(self.ops.name)
+        self.annotations.extend(range(known, known + len(group)))
         self._add_ranges(group, starts, [op.args for op in group], [-1] * len(group))
 
     def _add_ranges(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fp8verify.trace.contexts import STEP_PREFIX, Contexts
 from fp8verify.trace.layers import NamedOps, SequenceCollector
-from fp8verify.trace.nesting import link_parents, start_order
+from fp8verify.trace.nesting import link_thread
 from fp8verify.trace.tables import Launch, Step
 
 if TYPE_CHECKING:
@@ -167,9 +167,9 @@ def _nest(
     enclosing: dict[int, int] = {}
     for thread, members in rows.items():
         launches = instants.get(thread, [])
-        ordered = start_order(members, ops.start, ops.end, ops.shape)
         times = [calls.start[launch] for launch in launches]
-        found = link_parents(ordered, ops.start, ops.end, parent, times)
+        marks = [row for row in collected.annotations if ops.thread[row] == thread]
+        found = link_thread(members, marks, ops, parent, times)
         enclosing.update(zip(launches, found, strict=True))
     return parent, enclosing
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from itertools import compress, count, groupby, islice, pairwise, tee
 from operator import eq, gt
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+
+    from fp8verify.trace.columns import OpColumns
 
 
 # Kineto writes annotations after operators, so that a thread's ranges come in a few sorted runs.
@@ -75,13 +77,54 @@ def _merge(merged: array[int], run: array[int], start: array[int]) -> None:
     merged.extend(tail[taken:])
 
 
+def link_thread(
+    rows: array[int],
+    annotations: Sequence[int],
+    ops: OpColumns,
+    parent: array[int],
+    instants: Sequence[int],
+) -> list[int]:
+    """Link the ranges of one thread as `link_parents` does, whatever their order is.
+
+    Kineto writes operators in order and annotations after them, and seldom do two begin in the
+    same nanosecond: that is tried first, and given up at the first range that proves otherwise.
+
+    Args:
+        rows: of the thread, as they came.
+        annotations: those of them that are none.
+        ops: all ranges.
+        parent: filled in for `rows`.
+        instants: times in ascending order.
+    """
+    if len(annotations) < _FEW_RUNS:
+        likely = _merge_in(rows, annotations, ops.start)
+        found = link_parents(likely, ops.start, ops.end, parent, instants, strictly=True)
+        if found is not None:
+            return found
+    ordered = start_order(rows, ops.start, ops.end, ops.shape)
+    return link_parents(ordered, ops.start, ops.end, parent, instants) or []
+
+
+def _merge_in(rows: array[int], annotations: Sequence[int], start: array[int]) -> array[int]:
+    """Move a few of ascending `rows` to where they begin, if the others are in order."""
+    if not annotations:
+        return rows
+    others = rows[:]
+    for row in reversed(annotations):
+        del others[bisect_left(others, row)]
+    _merge(others, array("i", sorted(annotations, key=start.__getitem__)), start)
+    return others
+
+
 def link_parents(
     rows: Sequence[int],
     start: array[int],
     end: array[int],
     parent: array[int],
     instants: Sequence[int],
-) -> list[int]:
+    *,
+    strictly: bool = False,
+) -> list[int] | None:
     """Set `parent` of each of one thread's `rows`, and find what encloses each of `instants`.
 
     A range is inside another that it overlaps and that began before it: whole-microsecond traces
@@ -95,9 +138,10 @@ def link_parents(
         end: of all ranges.
         parent: of all ranges; filled in for `rows`, -1 for outermost ones.
         instants: times in ascending order.
+        strictly: give up if two ranges do not begin one after the other.
 
     Returns:
-        For each instant the innermost enclosing row, or -1.
+        For each instant the innermost enclosing row, or -1; None if it gave up.
     """
     # The innermost open range, and when it ends; `parent` leads from it to those around it, whose
     # ends are kept. Outermost is no range, without end.
@@ -107,7 +151,11 @@ def link_parents(
     waiting = iter((*instants, _FOREVER))
     instant = next(waiting)
     begins, finishes = map(start.__getitem__, rows), map(end.__getitem__, rows)
+    before = -_FOREVER
     for row, begin, finish in zip(rows, begins, finishes, strict=True):
+        if begin <= before and strictly:
+            return None
+        before = begin
         while instant < begin:
             while until < instant:
                 inner, until = parent[inner], ends.pop()
