@@ -54,6 +54,13 @@ KNOWN: dict[str, Known] = {
     "fp8_emulated": Known(
         "EMULATED", 1, (Rule("aten::mm", "fp32"),), ("emulated", "claimed-not-active")
     ),
+    "fp8_layers_compiled": Known(
+        "ACTIVE",
+        0,
+        (FP8_MM, BF16_MM),
+        ("layer-not-fp8",),
+        {leg: {"fp8": 13, "bf16": 2} for leg in ("fprop", "dgrad", "wgrad")},
+    ),
     "fp8_width4096": Known("ACTIVE", 0, (FP8_MM,), legs=_legs(5 * 15)),
     "bf16_width4096": Known("INACTIVE", 1, (BF16_MM,), legs=_legs(5 * 15, fp8="bf16")),
     "fp8_rowwise_gw_hp": Known(

@@ -14,9 +14,11 @@ from typing import Any
 
 import pytest
 
+from fp8verify import inspect
 from fp8verify.evidence.named_layers import name_layers
 from fp8verify.trace import read_trace
 
+ROOT = Path(__file__).parents[2] / "traces"
 # What a call of a linear layer's forward pass is: torchao's and Transformer Engine's function, and
 # torch's own operator.
 LINEARS = ("matmul_with_hp_or_float8_args", "_Linear", "aten::linear")
@@ -71,3 +73,24 @@ def test_every_gemm_has_its_layer_and_every_layer_its_legs(
         (precision,) = {same.precision.value for same in gemms}
         kinds[precision, len(gemms)] += 1
     assert kinds == expected
+
+
+def test_a_layer_left_in_bf16_is_told_from_others_of_its_size() -> None:
+    report = inspect(ROOT / "fp8_layers_compiled")
+
+    named = report.ranks[0].named_layers
+    assert named is not None
+    assert (named.source, named.step, named.gemms, named.unjoined) == ("step", 5, 45, 0)
+    found = {row.layer: {leg.leg: leg.kernels for leg in row.legs} for row in named.rows}
+    parts = [f"attn.{part}_proj" for part in "qkvo"]
+    parts += [f"mlp.{part}_proj" for part in ("gate", "up", "down")]
+    names = [*(f"layers.{block}.{part}" for block in range(2) for part in parts), "head"]
+    assert found == {
+        name: dict.fromkeys(
+            ("fprop", "dgrad", "wgrad"),
+            {"bf16": 1} if name in ("head", "layers.1.attn.k_proj") else {"fp8": 1},
+        )
+        for name in names
+    }
+    (left,) = (f.message for f in report.findings if f.code == "layer-not-fp8")
+    assert left.endswith("layers.1.attn.k_proj, head")

@@ -8,7 +8,7 @@ import pytest
 
 from fp8verify import inspect
 from fp8verify.report.json_form import to_json
-from fp8verify.trace import find_traces
+from fp8verify.trace import find_traces, read_trace
 from tests.unit.reference_reader import reference_trace
 
 ROOT = Path(__file__).parents[2]
@@ -29,7 +29,8 @@ def test_report_is_that_of_the_reference_reader(
     read = []
 
     def slow(path: Path, *, name: str | None = None, layers: bool = False) -> object:
-        assert not layers  # which the reference does not know
+        if layers:  # the step that names layers, which the reference does not know
+            return read_trace(path, name=name, layers=True)
         read.append(path)
         return reference_trace(path, name=name)
 
