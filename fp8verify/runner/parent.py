@@ -22,7 +22,7 @@ from fp8verify.runner.injection import (
 from fp8verify.runner.job import job_of
 from fp8verify.runner.log import BoundedLog
 from fp8verify.runner.settings import RunResult, RunSettings
-from fp8verify.runner.signals import forwarded_signals
+from fp8verify.runner.signals import SignalForwarder, forwarded_signals
 from fp8verify.runner.tee import Tee, open_tee
 
 API_USAGE = "PYTORCH_API_USAGE_STDERR"
@@ -46,6 +46,8 @@ def run_training(command: Sequence[str], settings: RunSettings) -> RunResult:
     job = settings.job or job_of(arguments, os.environ)
     capture = make_capture_folder(settings.trace_dir, job)
     with ExitStack() as stack:
+        # First in, last out: a Ctrl-C too many does not keep what was recorded from its place.
+        signals = stack.enter_context(forwarded_signals())
         stack.enter_context(attendance(capture))
         boot = stack.enter_context(boot_folder(capture.path))
         log = tee = None
@@ -54,7 +56,7 @@ def run_training(command: Sequence[str], settings: RunSettings) -> RunResult:
             ours = API_USAGE not in os.environ
             tee = stack.enter_context(open_tee(boot, log, api_usage_is_ours=ours))
         configure(boot, capture, settings, tee.stderr.identity if tee is not None else None)
-        exit_code = _spawn(arguments, boot, tee)
+        exit_code = _spawn(arguments, boot, tee, signals)
         from fp8verify.runner.rank_logs import collect_rank_logs
 
         collect_rank_logs(boot, capture)
@@ -67,28 +69,27 @@ def run_training(command: Sequence[str], settings: RunSettings) -> RunResult:
     )
 
 
-def _spawn(arguments: list[str], boot: Path, tee: Tee | None) -> int:
+def _spawn(arguments: list[str], boot: Path, tee: Tee | None, signals: SignalForwarder) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
-    with forwarded_signals(tee.resize if tee is not None else lambda: None) as signals:
-        try:
-            child = subprocess.Popen(  # noqa: S603 - running the user's command is the job
-                arguments,
-                env=child_environment(os.environ, boot),
-                stdout=tee.stdout.write_end if tee is not None else None,
-                stderr=tee.stderr.write_end if tee is not None else None,
-                close_fds=False,  # the shell may have opened some for the script: <(zcat data.gz)
-            )
-        except OSError as error:
-            raise InputError(
-                f"Cannot run {arguments[0]}: {error.strerror}.",
-                "Check that it is a program for this machine and may be executed.",
-            ) from None
-        signals.watch(child)
-        with agent_compiled(boot):
-            if tee is not None:
-                tee.pump(child)
-            code = child.wait()
+    try:
+        child = subprocess.Popen(  # noqa: S603 - running the user's command is the job
+            arguments,
+            env=child_environment(os.environ, boot),
+            stdout=tee.stdout.write_end if tee is not None else None,
+            stderr=tee.stderr.write_end if tee is not None else None,
+            close_fds=False,  # the shell may have opened some for the script: <(zcat data.gz)
+        )
+    except OSError as error:
+        raise InputError(
+            f"Cannot run {arguments[0]}: {error.strerror}.",
+            "Check that it is a program for this machine and may be executed.",
+        ) from None
+    signals.watch(child, tee.resize if tee is not None else lambda: None)
+    with agent_compiled(boot):
+        if tee is not None:
+            tee.pump(child)
+        code = child.wait()
     return code if code >= 0 else 128 - code
 
 

@@ -16,15 +16,15 @@ FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 class SignalForwarder:
     """Forward what arrives to the child; before there is one, as soon as there is."""
 
-    def __init__(self, on_resize: Callable[[], None]) -> None:
+    def __init__(self) -> None:
         self._child: subprocess.Popen[bytes] | None = None
         self._early: list[int] = []
         self._interrupts = 0
-        self._on_resize = on_resize
+        self._on_resize: Callable[[], None] = lambda: None
 
-    def watch(self, child: subprocess.Popen[bytes]) -> None:
-        """Begin to forward to `child`."""
-        self._child = child
+    def watch(self, child: subprocess.Popen[bytes], on_resize: Callable[[], None]) -> None:
+        """Begin to forward to `child`; once it has ended, nothing is forwarded any more."""
+        self._child, self._on_resize = child, on_resize
         for number in self._early:
             child.send_signal(number)
 
@@ -41,7 +41,9 @@ class SignalForwarder:
         The second one also asks the run to terminate, the third kills it.
         """
         self._interrupts += 1
-        if self._interrupts > 1 and self._child is not None:
+        if self._child is None:  # nor was there one that the terminal could send it to
+            self._early.append(number)
+        elif self._interrupts > 1:
             self._child.send_signal(signal.SIGTERM if self._interrupts == 2 else signal.SIGKILL)
         elif not _in_foreground():
             self.forward(number, frame)
@@ -65,9 +67,9 @@ def _in_foreground() -> bool:
 
 
 @contextmanager
-def forwarded_signals(on_resize: Callable[[], None]) -> Iterator[SignalForwarder]:
+def forwarded_signals() -> Iterator[SignalForwarder]:
     """Forward signals while inside. Those that are ignored (nohup) stay so, for the run as well."""
-    forwarder = SignalForwarder(on_resize)
+    forwarder = SignalForwarder()
     handlers = {
         **dict.fromkeys(FORWARDED, forwarder.forward),
         signal.SIGINT: forwarder.interrupt,
