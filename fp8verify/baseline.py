@@ -13,10 +13,10 @@ from msgspec.structs import replace
 from fp8verify.errors import InputError, UsageError
 from fp8verify.model import Finding, Leg, Report, Severity, Verdict
 from fp8verify.report.tables import fp8_share
+from fp8verify.wording import listed
 
 SCHEMA = 1
 MAX_BYTES = 64 << 20
-_SHOWN = 4
 # What wrappers put into module names: DDP, torch.compile, FSDP1, checkpointing.
 _WRAPPERS = re.compile(r"(?:^|(?<=\.))(?:module|_orig_mod|_fsdp_wrapped_module|_checkpoint_\w+)\.")
 _HINT = "See the findings above, or save the new state with --save-baseline if it is wanted."
@@ -173,18 +173,13 @@ def _fallen_layers(before: Mapping[str, str], now: Mapping[str, str]) -> Iterato
     lost = [name for name in was_fp8 if now.get(name, "fp8") != "fp8"]
     if lost:
         states = ", ".join(sorted({now[name] for name in lost}))
-        yield _regression(f"{len(lost)} layers left FP8 (now {states}): {_some(lost)}")
+        yield _regression(f"{len(lost)} layers left FP8 (now {states}): {listed(lost)}")
     gone = [name for name in was_fp8 if name not in now]
     count = sum(state == "fp8" for state in now.values())
     if gone and count + len(lost) < len(was_fp8):
         yield _regression(
-            f"{len(was_fp8)} layers were in FP8 and {count} are; gone are {_some(gone)}"
+            f"{len(was_fp8)} layers were in FP8 and {count} are; gone are {listed(gone)}"
         )
-
-
-def _some(names: list[str]) -> str:
-    rest = len(names) - _SHOWN
-    return ", ".join(names[:_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def _regression(what: str) -> Finding:

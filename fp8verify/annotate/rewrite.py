@@ -73,7 +73,7 @@ class _Counted:
 class Rewriter:
     """One copy of a trace; `counts` are the GEMM kernels labelled so far by precision."""
 
-    def __init__(self, labels: Labels, write: Callable[[bytes], object]) -> None:
+    def __init__(self, labels: Labels, write: Callable[[bytes | bytearray], object]) -> None:
         self.counts: Counter[str] = Counter()
         self._labels, self._write = labels, write
         self._tracks: set[tuple[str, str]] = set()
@@ -87,17 +87,17 @@ class Rewriter:
             buffer.fill(BLOCK_SIZE)
             end = len(buffer.data) if buffer.ended else self._last_boundary(buffer)
             if end > buffer.pos:
-                self._copy(bytes(buffer.data), buffer.pos, end)
+                self._copy(buffer.data, buffer.pos, end)
                 buffer.pos = end
             elif not buffer.grow():
                 break
-        self._write(bytes(buffer.data[buffer.pos :]))
+        self._write(buffer.data[buffer.pos :])
 
     def _skip(self, buffer: Buffer, size: int) -> None:
         """Copy the metadata before the events."""
         while size > 0:
             buffer.fill(min(size, BLOCK_SIZE))
-            part = bytes(buffer.data[buffer.pos : buffer.pos + size])
+            part = buffer.data[buffer.pos : buffer.pos + size]
             if not part:
                 return
             self._write(part)
@@ -116,15 +116,15 @@ class Rewriter:
                 return end
         return buffer.pos
 
-    def _copy(self, data: bytes, start: int, end: int) -> None:
+    def _copy(self, data: bytearray, start: int, end: int) -> None:
         """Copy whole events; most blocks hold no kernel and go as they are."""
         if not _KERNEL.search(data, start, end):
             self._write(data[start:end])
             return
         for match in BOUNDARY.finditer(data, start, end):
-            self._write(self._event(data[start : match.end()]))
+            self._write(self._event(bytes(data[start : match.end()])))
             start = match.end()
-        self._write(self._event(data[start:end]))
+        self._write(self._event(bytes(data[start:end])))
 
     def _event(self, text: bytes) -> bytes:
         """Return an event, and what follows it up to the next, with its label if it is a GEMM."""

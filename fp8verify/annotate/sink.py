@@ -19,7 +19,7 @@ with suppress(ImportError):  # isal has no wheel for some processors
 
 
 @contextmanager
-def open_sink(path: Path) -> Iterator[Callable[[bytes], None]]:
+def open_sink(path: Path) -> Iterator[Callable[[bytes | bytearray], None]]:
     """Yield what writes to a file that takes its name when the block ends without an error.
 
     Raises:
@@ -27,7 +27,7 @@ def open_sink(path: Path) -> Iterator[Callable[[bytes], None]]:
     """
     unfinished = path.with_name(f"{path.name}.part")
 
-    def write(data: bytes) -> None:
+    def write(data: bytes | bytearray) -> None:
         with _writing(path):
             file.write(data)
 

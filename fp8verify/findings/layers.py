@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable, Iterator, Sequence, Sized
+from collections.abc import Container, Iterable, Iterator, Sequence
 
 from fp8verify.evidence.layers import LayerClass, Layers, layers, patterns
 from fp8verify.evidence.promises import Promises
 from fp8verify.evidence.rank import RankEvidence
 from fp8verify.model import Finding, Leg, Severity
 from fp8verify.runner.capture import ModuleRecord
+from fp8verify.wording import counted
 
 # Names of output heads in Hugging Face, torchtitan, Megatron-LM and nanoGPT.
 _HEAD = re.compile(r"(?:^|\.)(?:lm_head|head|output|output_layer|embed_out|classifier)$")
@@ -46,7 +47,7 @@ def converted_not_executed(rank: RankEvidence, promises: Promises) -> Iterator[F
         yield Finding(
             code="layer-not-fp8",
             severity=Severity.WARNING,
-            message=f"{rank.prefix}{_count(modules, 'converted layer')} never ran in FP8, "
+            message=f"{rank.prefix}{counted(modules, 'converted layer')} never ran in FP8, "
             f"{found.share(missed):.1%} of GEMM FLOPs: {_names(modules)}{_eval(modules)}",
             hint="Their GEMMs ran in high precision: look for F.linear(x, module.weight), a fused "
             "kernel that takes the weight, eval mode, or an autocast that does not reach them.",
@@ -81,7 +82,7 @@ def _left_finding(prefix: str, left: dict[str, ModuleRecord], share: float, hint
     return Finding(
         code="layer-not-fp8",
         severity=Severity.INFO,
-        message=f"{prefix}{_count(left, 'linear module')} left in high precision"
+        message=f"{prefix}{counted(left, 'linear module')} left in high precision"
         f"{f', {share:.1%} of GEMM FLOPs' if share else ''}: {_names(left.values())}"
         f"{_reasons(left.values())}",
         hint=hint,
@@ -155,10 +156,6 @@ def _outside_autocast(ranks: Sequence[RankEvidence]) -> Iterator[Finding]:
             f"{_names(off.values())}",
             hint="Run the forward pass inside te.fp8_autocast(enabled=True) if FP8 was meant.",
         )
-
-
-def _count(things: Sized, name: str) -> str:
-    return f"{len(things)} {name}{'' if len(things) == 1 else 's'}"
 
 
 def _names(modules: Iterable[ModuleRecord]) -> str:

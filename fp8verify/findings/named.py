@@ -10,6 +10,7 @@ from fp8verify.evidence.promises import Promises
 from fp8verify.evidence.rank import RankEvidence
 from fp8verify.model import Finding, Leg, Precision, Severity
 from fp8verify.runner.capture import ModuleRecord
+from fp8verify.wording import counted, listed
 
 _SHOWN = 8
 _LOW = (Precision.FP8, Precision.MXFP8, Precision.FP4)
@@ -20,7 +21,7 @@ def named_layers_not_fp8(rank: RankEvidence, promises: Promises) -> Iterator[Fin
     """Converted layers that ran, and none of whose GEMMs ran in FP8."""
     missed = [layer for layer, gemms, _ in _missed(rank, promises) if not _any_low(gemms)]
     if missed and rank.named is not None:
-        count = f"{len(missed)} converted layer{'' if len(missed) == 1 else 's'}"
+        count = counted(missed, "converted layer")
         yield Finding(
             code="layer-not-fp8",
             severity=Severity.WARNING,
@@ -38,7 +39,7 @@ def named_legs_not_fp8(rank: RankEvidence, promises: Promises) -> Iterator[Findi
         layers = [layer for layer, legs in missed if leg in legs]
         ran_elsewhere = any(r.leg is leg and r.precision.is_fp8 for r in rank.survey.gemms)
         if layers and ran_elsewhere and rank.named is not None:  # else `legs_not_fp8` tells
-            count = f"{len(layers)} converted layer{'' if len(layers) == 1 else 's'}"
+            count = counted(layers, "converted layer")
             yield Finding(
                 code="leg-not-fp8",
                 severity=Severity.WARNING,
@@ -91,5 +92,4 @@ def _names(layers: Iterable[str], rank: RankEvidence) -> str:
     """Name layers exactly; a pattern stands for all layers that it fits."""
     modules = rank.meta.modules if rank.meta is not None else ()
     found = shorten(layers, (module.fqn for module in modules))
-    rest = len(found) - _SHOWN
-    return ", ".join(found[:_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
+    return listed(found, _SHOWN)

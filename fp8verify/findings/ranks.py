@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from fp8verify.evidence.promises import Promises
 from fp8verify.evidence.rank import RankEvidence
 from fp8verify.model import Finding, Severity
+from fp8verify.wording import listed
 
-_NAMED = 4
 # Beyond this many ranks, a finding that they share is told once.
 _TOLD_SINGLY = 2
 _SHARE_GAP = 0.1
@@ -75,12 +75,12 @@ def _ranks_without_fp8(ranks: Sequence[RankEvidence]) -> Iterator[Finding]:
 def _ranks_unreadable(ranks: Sequence[RankEvidence]) -> Iterator[Finding]:
     lost = [rank for rank in ranks if rank.unreadable is not None]
     if lost:
-        reasons = "; ".join(f"{rank.label} ({rank.unreadable})" for rank in lost[:_NAMED])
-        rest = f" and {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
+        reasons = [f"{rank.label} ({rank.unreadable})" for rank in lost]
         yield Finding(
             code="rank-unreadable",
             severity=Severity.WARNING,
-            message=f"{len(lost)} of {len(ranks)} ranks cannot be read: {reasons}{rest}",
+            message=f"{len(lost)} of {len(ranks)} ranks cannot be read: "
+            f"{listed(reasons, between='; ')}",
             hint="The figures leave these out. Export or copy their traces again: what a rank did "
             "that is not seen stays open.",
         )
@@ -155,9 +155,3 @@ def _slower_rank(ranks: Sequence[RankEvidence]) -> Iterator[Finding]:
 def _median_step(rank: RankEvidence) -> int:
     times = sorted(step.end_ns - step.start_ns for step, _ in rank.steps)
     return times[len(times) // 2]
-
-
-def listed(names: Sequence[str]) -> str:
-    """Join names, the first few of many."""
-    shown = ", ".join(names[:_NAMED])
-    return shown if len(names) <= _NAMED else f"{shown} and {len(names) - _NAMED} more"

@@ -11,6 +11,7 @@ import pytest
 from fp8verify.assertions import assert_fp8_active, assert_gemm_precision, assert_no_regression
 from fp8verify.baseline import Baseline, layer_states
 from fp8verify.model import Leg, Report
+from fp8verify.wording import listed
 
 _LOW_PRECISION = ("fp8", "mxfp8")
 _SHOWN = 5
@@ -92,8 +93,7 @@ def _layers_not_fp8(report: Report, pattern: str) -> str | None:
     others = [f"{name} ({state})" for name, state in matching.items() if state != "fp8"]
     if not others:
         return None
-    rest = f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
     return (
         f"layers={pattern!r}: {len(others)} of {len(matching)} layers are not in FP8: "
-        f"{', '.join(others[:_SHOWN])}{rest}"
+        f"{listed(others, _SHOWN)}"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fp8verify.model import ClockReport, RankReport, Report, WindowReport
+from fp8verify.runner.settings import show_window
 
 _WINDOWS = 3
 _RECORDED = frozenset({"complete", "cut"})
@@ -45,7 +46,7 @@ def _line(clock: ClockReport) -> str:
 def _windows(clock: ClockReport) -> Iterator[str]:
     windows = [window for window in clock.windows if window.state in _RECORDED]
     for window in windows[:_WINDOWS]:
-        yield f"window {_steps(window.first, window.last)}{_framework(window)}"
+        yield f"window {show_window((window.first, window.last))}{_framework(window)}"
     if len(windows) > _WINDOWS:
         yield f"{len(windows) - _WINDOWS} more windows"
 
@@ -53,7 +54,7 @@ def _windows(clock: ClockReport) -> Iterator[str]:
 def _framework(window: WindowReport) -> str:
     if window.framework_first is None or window.framework_last is None:
         return ""
-    steps = _steps(window.framework_first, window.framework_last)
+    steps = show_window((window.framework_first, window.framework_last))
     return f" = {window.framework} {window.counter} {steps}"
 
 
@@ -61,7 +62,3 @@ def _skipped(clock: ClockReport) -> Iterator[str]:
     if clock.steps_skipped:
         steps = "step" if clock.steps_skipped == 1 else "steps"
         yield f"{clock.steps_skipped} {steps} skipped by GradScaler"
-
-
-def _steps(first: int, last: int) -> str:
-    return str(first) if first == last else f"{first}-{last}"

@@ -27,12 +27,10 @@ _ROWS = 12
 
 def named_layers(report: Report, *, verbose: bool) -> Iterator[RenderableType]:
     """Yield a table of the first rank that has names, or with `verbose` of every one."""
-    ranks = [rank for rank in report.ranks if rank.named_layers is not None]
-    for rank in ranks if verbose else ranks[:1]:
-        if rank.named_layers is not None:
-            where = f" of {rank_label(rank)}" if len(report.ranks) > 1 else ""
-            parts = list(_parts(rank.named_layers, printable(where), verbose))
-            yield Padding(Group(*parts), (1, 0, 0, 0))
+    found = [(rank, rank.named_layers) for rank in report.ranks if rank.named_layers is not None]
+    for rank, named in found if verbose else found[:1]:
+        where = f" of {rank_label(rank)}" if len(report.ranks) > 1 else ""
+        yield Padding(Group(*_parts(named, printable(where), verbose)), (1, 0, 0, 0))
 
 
 def _parts(found: NamedLayersReport, where: str, verbose: bool) -> Iterator[RenderableType]:

@@ -244,7 +244,7 @@ class Document:
 
     def _read_singly(self, start: int, end: int, sink: EventSink) -> int:
         """Read event by event; return where reading stopped: `end`, or an event without one."""
-        data = bytes(self._buffer.data[:end])
+        data = bytes(memoryview(self._buffer.data)[:end])
         text = data[start:].decode("latin-1")
         pos = start
         while (pos := self._skip_space(pos, end)) < end:

@@ -76,7 +76,7 @@ def emulated() -> Any:
     return getattr(preference, "EMULATED", None) or pytest.skip("this torchao cannot emulate")
 
 
-@pytest.mark.parametrize(
+MXFP8_OPTIONS = pytest.mark.parametrize(
     ("options", "state", "legs"),
     [
         (dict, "fp8", ALL),
@@ -85,6 +85,9 @@ def emulated() -> Any:
     ],
     ids=["auto", "emulated", "wgrad in BF16"],
 )
+
+
+@MXFP8_OPTIONS
 def test_weights_wrapped_for_mxfp8(
     options: Callable[[], dict[str, Any]], state: str, legs: list[str]
 ) -> None:
@@ -114,15 +117,7 @@ def test_weights_wrapped_for_float8(options: dict[str, Any], recipe: str, legs: 
     assert seen["experts.w1"] == Seen("fp8", "rowwise", ALL)
 
 
-@pytest.mark.parametrize(
-    ("options", "state", "legs"),
-    [
-        (dict, "fp8", ALL),
-        (lambda: {"kernel_preference": emulated()}, "fp8_emulated", ALL),
-        (lambda: {"wgrad_with_hp": True}, "fp8", NO_WGRAD),
-    ],
-    ids=["auto", "emulated", "wgrad in BF16"],
-)
+@MXFP8_OPTIONS
 def test_linears_of_mxfp8(
     options: Callable[[], dict[str, Any]], state: str, legs: list[str]
 ) -> None:
