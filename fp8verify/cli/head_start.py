@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from fp8verify.cli.interrupts import report_can_be_interrupted
 from fp8verify.errors import UsageError
 from fp8verify.report.forms import NAMES
 from fp8verify.shares import parse_share
@@ -82,7 +83,9 @@ def run_plain(arguments: Sequence[str]) -> RunResult | None:
         )
     except UsageError:
         return None
-    return run_training((["-m"] if "-m" in flags else []) + words, settings)
+    result = run_training((["-m"] if "-m" in flags else []) + words, settings)
+    report_can_be_interrupted(result)
+    return result
 
 
 def parse(arguments: Sequence[str]) -> Plain | None:

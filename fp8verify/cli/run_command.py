@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fp8verify.cli.interrupts import no_more_interrupts, report_can_be_interrupted
 from fp8verify.cli.options import conclude, policy_of, report_options
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     "--steps",
     metavar="A-B",
     help="Optimizer steps to record: 1-based, inclusive, counted from the start of this run. "
-    "Several windows: 10-12,500-502. Step A-1 warms the profiler up.",
+    "Several windows: 10-12,500-502; those that touch are one. Step A-1 warms the profiler up.",
 )
 @click.option(
     "--after-seconds",
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
 @click.option(
     "--layers",
     is_flag=True,
-    help="Name the layer of every GEMM. A compiled model runs the step after the windows eagerly, "
+    help="Name the layer of every GEMM. A compiled model runs one step after the windows eagerly, "
     "with eager's rounding and memory.",
 )
 @click.option("--no-log", is_flag=True, help="Do not capture what the training prints.")
@@ -106,9 +107,11 @@ def command(
         click.echo(describe_run(words, settings), nl=False)
         return
     result = finished if finished is not None else run_training(words, settings)
+    report_can_be_interrupted(result)
     # Imported only now: the analysis would make every training start a tenth of a second later.
     from fp8verify.inspection import inspect
 
     report = inspect(result.capture, policy=policy_of(options), run_notes=result.notes)
     code = conclude(report, options)
+    no_more_interrupts()
     sys.exit(result.exit_code or code)

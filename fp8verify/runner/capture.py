@@ -110,7 +110,7 @@ class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
         clock: what was counted: "optimizer" steps, or the script's own "explicit" ones.
         leader: class of the optimizer that was counted, such as "AdamW".
         optimizer_updates: calls of `step()` by optimizer class.
-        naming: the step after the windows that names layers, None if there was to be none.
+        naming: the eager step after the windows that names layers, None if there was to be none.
         environment: versions, GPU name and compute capability, as far as known.
     """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -114,6 +115,8 @@ def _windows(
 def parse_windows(text: str) -> tuple[Window, ...]:
     """Return the windows of `text`, such as "10-12", "10" or "10-12,500-502", in order.
 
+    Those that touch, such as 10-12,13, are one: a profiler session must not begin where one ends.
+
     Raises:
         UsageError: if a window is malformed, reversed, begins before step 1 or overlaps another.
     """
@@ -124,12 +127,23 @@ def parse_windows(text: str) -> tuple[Window, ...]:
                 f"The windows {show_window(earlier)} and {show_window(later)} overlap.",
                 "Give windows that share no step, such as 10-12,500-502.",
             )
+    windows = _joined(windows)
     if len(windows) > MAX_WINDOWS:
         raise UsageError(
             f"{len(windows)} windows are more than the {MAX_WINDOWS} that a run can have.",
             "Give fewer or longer windows.",
         )
     return tuple(windows)
+
+
+def _joined(windows: Iterable[Window]) -> list[Window]:
+    joined: list[Window] = []
+    for first, last in windows:
+        if joined and joined[-1][1] == first - 1:
+            joined[-1] = (joined[-1][0], last)
+        else:
+            joined.append((first, last))
+    return joined
 
 
 def _parse_window(part: str, text: str) -> Window:

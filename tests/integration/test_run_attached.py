@@ -149,7 +149,7 @@ def test_a_step_whose_update_the_scaler_skips_counts(tmp_path: Path) -> None:
 
 
 def test_several_windows_write_a_trace_each(tmp_path: Path) -> None:
-    attached = compare(tmp_path, "1,3-4,5", SCRIPTS / "loop.py")
+    attached = compare(tmp_path, "1,3-4,6", SCRIPTS / "loop.py")
 
     assert attached.states == ["complete"] * 3
     traces = [window.trace for window in attached.meta().windows]
@@ -157,8 +157,22 @@ def test_several_windows_write_a_trace_each(tmp_path: Path) -> None:
     assert [steps_in(attached.capture / str(trace)) for trace in traces] == [
         ["ProfilerStep#1"],
         ["ProfilerStep#3", "ProfilerStep#4"],
-        ["ProfilerStep#5"],
+        ["ProfilerStep#6"],
     ]
+
+
+@pytest.mark.parametrize(
+    ("windows", "theirs"),
+    [("3,5-6", (0, 0)), ("3-7", (5, 7)), ("6", (2, 4))],
+    ids=["ours-and-ours", "ours-and-theirs", "theirs-and-ours"],
+)
+def test_ranges_from_one_profiler_session_into_another_do_no_harm(
+    tmp_path: Path, windows: str, theirs: tuple[int, int]
+) -> None:
+    attached = compare(tmp_path, windows, SCRIPTS / "wide_ranges.py", *theirs)
+
+    assert attached.run.code == 0
+    assert {"complete", "cut"} >= set(attached.states)
 
 
 def test_the_trace_says_which_steps_it_holds(tmp_path: Path) -> None:
@@ -473,20 +487,23 @@ def test_layers_of_a_compiled_model_are_named_in_a_step_of_their_own(
     extra = attached.capture / "layers" / "rank0.json.gz"
     assert attached.states == ["complete"]
     assert layers_in(attached.capture / "rank0.json.gz") == []
-    assert steps_in(extra) == ["ProfilerStep#5"]
+    assert steps_in(extra) == ["ProfilerStep#6"]
     assert layers_in(extra) == ["fp8verify:0", "fp8verify:2"]
     meta = attached.meta()
     assert [window.layers for window in meta.windows] == [False]
-    assert meta.naming == NamingRecord(step=5, trace="rank0.json.gz")
+    assert meta.naming == NamingRecord(step=6, trace="rank0.json.gz")
 
 
-def test_a_run_that_ends_before_its_layers_are_named_says_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("window", "step"), [("4-5", 7), ("5-6", 8)], ids=["inside", "before"])
+def test_a_run_that_ends_before_its_layers_are_named_says_so(
+    tmp_path: Path, window: str, step: int
+) -> None:
     attached = compare(
-        tmp_path, "5-6", SCRIPTS / "loop.py", "--compile", "model", options=("--layers",)
+        tmp_path, window, SCRIPTS / "loop.py", "--compile", "model", options=("--layers",)
     )
 
-    reason = "the run ended inside the step"
-    assert attached.meta().naming == NamingRecord(step=7, reason=reason)
+    reason = "the run ended after step 6"
+    assert attached.meta().naming == NamingRecord(step=step, reason=reason)
     assert not (attached.capture / "layers").exists()
 
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,15 @@ def wait_for(path: Path) -> None:
     while not path.exists():
         assert time.monotonic() < deadline, f"{path} never appeared"
         time.sleep(0.02)
+
+
+def wait_until_gone(pid: int) -> None:
+    deadline = time.monotonic() + 30
+    with suppress(ProcessLookupError):
+        while True:
+            os.kill(pid, 0)
+            assert time.monotonic() < deadline, f"process {pid} never ended"
+            time.sleep(0.02)
 
 
 @pytest.mark.parametrize(
@@ -103,10 +113,15 @@ def test_signals_reach_the_script(tmp_path: Path, number: signal.Signals) -> Non
     assert child.wait(timeout=20) == 9
 
 
-@pytest.mark.parametrize(("last", "code"), [("sys.exit(9)", 9), ("pass", 128 + 9)])
+@pytest.mark.parametrize(
+    ("signs", "code"),
+    [(("ready", "interrupted"), 9), (("ready", "interrupted", "asked"), 128 + 9)],
+    ids=["two", "three"],
+)
 def test_the_second_interrupt_asks_to_terminate_and_the_third_kills(
-    tmp_path: Path, last: str, code: int
+    tmp_path: Path, signs: tuple[str, ...], code: int
 ) -> None:
+    last = "pass" if "asked" in signs else "sys.exit(9)"
     script = (
         "import pathlib, signal, sys, time\n"
         "def terminate(*_):\n"
@@ -117,12 +132,40 @@ def test_the_second_interrupt_asks_to_terminate_and_the_third_kills(
         "while True: time.sleep(0.1)\n"
     )
     child = start(tmp_path, script, start_new_session=True)
-    for sign in ("ready", "interrupted", "asked"):
+    for sign in signs:
         wait_for(tmp_path / sign)
-        if child.poll() is None:
-            child.send_signal(signal.SIGINT)
+        child.send_signal(signal.SIGINT)
 
     assert child.wait(timeout=20) == code
+
+
+@pytest.mark.parametrize("options", [(), ("--after-seconds", "0")], ids=["plain", "by click"])
+@pytest.mark.parametrize(("training", "code"), [(7, 7), (0, 128 + 2)])
+def test_an_interrupt_after_the_training_keeps_its_exit_code(
+    tmp_path: Path, options: tuple[str, ...], training: int, code: int
+) -> None:
+    (tmp_path / "script.py").write_text(
+        "import os, pathlib\n"
+        "pathlib.Path('pid.part').write_text(str(os.getpid()))\n"
+        f"os.rename('pid.part', 'pid')\nraise SystemExit({training})\n"
+    )
+    os.mkfifo(tmp_path / "report")  # which nobody reads
+    command = [sys.executable, "-m", "fp8verify", "run", *options, "--steps", "3"]
+    command += ["--trace-dir", "capture", "-o", "report", "script.py"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+
+    child = subprocess.Popen(
+        command, env=environment, cwd=tmp_path, stderr=subprocess.PIPE, start_new_session=True
+    )
+    wait_for(tmp_path / "pid")
+    wait_until_gone(int((tmp_path / "pid").read_text()))
+    while child.poll() is None:
+        child.send_signal(signal.SIGINT)
+        time.sleep(0.2)
+
+    assert child.returncode == code
+    assert child.stderr is not None
+    assert b"fp8verify inspect" in child.stderr.read()
 
 
 def test_what_nohup_ignores_stays_ignored(tmp_path: Path) -> None:

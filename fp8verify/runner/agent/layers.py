@@ -1,8 +1,7 @@
 """Name the layer of every GEMM in the trace: `run --layers`.
 
 Hooks on the linear modules open a `record_function("fp8verify:NAME")` around each forward pass.
-torch.compile ignores hooks that come after it, so a compiled model runs the step after the windows
-eagerly, into a trace of its own.
+torch.compile ignores hooks that come after it: see `naming.py`.
 """
 
 from __future__ import annotations
@@ -12,13 +11,10 @@ import threading
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch.profiler import record_function
-
-from .session import Session
 
 PREFIX = "fp8verify:"
 
@@ -64,33 +60,6 @@ class LayerNames:
         # Without an error in between, calls of modules nest.
         with suppress(IndexError):
             self._open[threading.get_ident()].pop().__exit__(None, None, None)
-
-
-class NamingStep:
-    """The eager step, of number `step`, that names the layers of compiled code in its own trace."""
-
-    def __init__(self, session: Session, modules: Sequence[tuple[str, Any]], step: int) -> None:
-        self._session = session
-        self._names = LayerNames(modules)
-        self.step = step
-
-    def begin(self, metadata: dict[str, Any]) -> None:
-        """Let the step run eagerly and record it."""
-        self._names.force_eager()
-        self._session.start(metadata)
-        self._session.begin_step(self.step)
-
-    def end(self, path: Path | None) -> bool:
-        """Go back to compiled code; keep the trace at `path`, or nowhere. Return if it was kept."""
-        self._names.remove()
-        if not self._session.on_its_thread:
-            self._session.drop()
-        elif self._session.state == "recording":
-            self._session.stop()
-            if path is not None:
-                self._session.export(path)
-                return True
-        return False
 
 
 def compiles() -> bool:

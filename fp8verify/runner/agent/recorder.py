@@ -10,13 +10,13 @@ from .clock import Clock
 from .frameworks import FrameworkSteps
 from .guard import ProfilerGuard
 from .later import LaterWindow
-from .layers import LayerNames, NamingStep, compiles
+from .layers import LayerNames, compiles
+from .naming import STEPS_AFTER_WINDOW, NamingStep
 from .process import is_selected
+from .ranges import OpenRanges
 from .record import Record
 from .session import Session, gpu_finishes_within
 from .windows import Plan
-
-EXIT_PATIENCE_S = 10.0
 
 
 class Recorder:
@@ -39,6 +39,7 @@ class Recorder:
         self._config = config
         self._clock = clock
         self._guard = guard
+        self._ranges = OpenRanges()
         self._optimizers = optimizers
         self._session: Session | None = None
         self._window = 0
@@ -61,7 +62,8 @@ class Recorder:
         """Do what is due when `step` steps are complete; 0 is the earliest moment."""
         if step == 1:
             self._begin()
-        self._end_naming()
+        if self._naming is not None and not self._naming.after(step):
+            self._naming = None
         if self._framework is not None:
             self._framework.look()
         if self._later is not None and self._later_is_due(self._later, step):
@@ -79,20 +81,20 @@ class Recorder:
         """Leave the profiler to the script's own, which is about to start."""
         self._end_naming("the script's own profiler took over")
         session = self._session
-        if session is None:
-            return
-        if session.state == "recording" and session.on_its_thread:
+        if session is not None and session.state == "recording" and session.on_its_thread:
             self._close("cut", f"the script's own profiler took over in step {self._current}")
         else:
             self._drop("the script's own profiler took over")
+        if not self.plan.finished(self._clock.steps):
+            self._ranges.watch()  # what begins in its session may end in one of ours
 
     def finish(self) -> None:
         """Close what is open, since the process ends, and write the last word."""
-        self._end_naming("the run ended inside the step")
+        self._end_naming(f"the run ended after step {self._clock.steps}")
         if self.is_recording and self._session is not None:
             if not self._session.on_its_thread:
                 self._drop("the run ended on another thread than the window began on")
-            elif not gpu_finishes_within(EXIT_PATIENCE_S):
+            elif not gpu_finishes_within():
                 self._drop(f"the run ended inside step {self._current}, its GPU still busy")
             else:
                 self._close("cut", f"the run ended inside step {self._current}")
@@ -108,10 +110,12 @@ class Recorder:
         if session is not None and session.state == "recording" and session.on_its_thread:
             session.stop()
         self._end_naming(reason)
+        self._ranges.rest()
 
     def forget(self) -> None:
         """Let go of the profiler, in a forked child that does not own it."""
         self._session = self._naming = None
+        self._ranges.rest()
 
     @property
     def _current(self) -> int:
@@ -175,7 +179,7 @@ class Recorder:
             return
         self._close("complete", None)
         if self._layers_wanted and compiles() and self.plan.finished(self._clock.steps):
-            self._begin_naming()
+            self._plan_naming()
 
     def _close(self, state: str, reason: str | None) -> None:
         session, self._session = self._session, None
@@ -215,36 +219,31 @@ class Recorder:
         if layers is not None:
             layers.remove()
 
-    def _begin_naming(self) -> None:
+    def _plan_naming(self) -> None:
         every_rank = range(self.record.world_size)
         if not all(is_selected(rank, self._config["ranks"]) for rank in every_rank):
             # A rank that alone runs eagerly may order its collectives differently: all, or none.
             self.record.mark_naming(None, "layers of compiled code need --ranks all")
             return
-        step = self._current
-        naming = NamingStep(self._new_session(), linear_modules(self._optimizers()), step)
-        try:
-            naming.begin({**self._metadata(step, step), "layers": True})
-        except (AttributeError, RuntimeError) as error:
-            naming.end(None)
-            self.record.mark_naming(step, str(error))
-            return
-        self.record.mark_naming(step, "the process ended inside the step")
-        self._naming = naming
+        step = self._clock.steps + STEPS_AFTER_WINDOW
+        metadata = {**self._metadata(step, step), "layers": True}
+        self._naming = NamingStep(
+            step,
+            self.record,
+            self._new_session(),
+            lambda: linear_modules(self._optimizers()),
+            metadata,
+        )
 
-    def _end_naming(self, why_not: str | None = None) -> None:
-        """End the step that names layers, if it is open, and keep it unless `why_not`."""
+    def _end_naming(self, why_not: str) -> None:
         naming, self._naming = self._naming, None
-        if naming is None:
-            return
-        path = None if why_not else self.record.files.layers_path()
-        kept = naming.end(path)
-        reason = None if kept else why_not or "the steps moved to another thread"
-        self.record.mark_naming(naming.step, reason, path.name if path and kept else None)
+        if naming is not None:
+            naming.end(why_not)
 
     def _new_session(self) -> Session:
         return Session(
             self._guard,
+            self._ranges,
             record_shapes=self._config["record_shapes"],
             on_kineto=self.record.files.note_kineto_call,
         )

@@ -15,7 +15,9 @@ import torch
 from torch.profiler import ProfilerActivity, _KinetoProfile, record_function
 
 from .guard import ProfilerGuard
+from .ranges import OpenRanges
 
+EXIT_PATIENCE_S = 10.0
 GZIP_LEVEL = 1  # level 9 is five times slower, for a file a fifth smaller
 
 
@@ -27,10 +29,16 @@ class Session:
     """
 
     def __init__(
-        self, guard: ProfilerGuard, *, record_shapes: bool, on_kineto: Callable[[], None]
+        self,
+        guard: ProfilerGuard,
+        ranges: OpenRanges,
+        *,
+        record_shapes: bool,
+        on_kineto: Callable[[], None],
     ) -> None:
         self.state = "new"
         self._guard = guard
+        self._ranges = ranges
         self._record_shapes = record_shapes
         self._on_kineto = on_kineto
         self._profile: Any = None
@@ -58,8 +66,10 @@ class Session:
             self.prepare()
         synchronize()  # else kernels launched before appear without the operator that did
         self._on_kineto()
+        self._ranges.end()
         with self._guard.ours():
             self._profile.start_trace()
+        self._ranges.watch()
         self.state = "recording"
         self._profile.add_metadata_json("fp8verify", json.dumps(metadata))
 
@@ -85,6 +95,8 @@ class Session:
 
     def stop(self) -> None:
         """Stop recording; waits for the GPU."""
+        self._ranges.rest()
+        self._ranges.end()
         self.end_step()
         self.state = "stopped"
         self._on_kineto()
@@ -100,6 +112,7 @@ class Session:
         if self.state == "prepared" and self.on_its_thread:
             self.start({})
             self.stop()
+        self._ranges.rest()
         self.state = "dropped"
         self._profile = self._step = None
 
@@ -123,7 +136,7 @@ def synchronize() -> None:
         torch.cuda.synchronize()
 
 
-def gpu_finishes_within(seconds: float) -> bool:
+def gpu_finishes_within(seconds: float = EXIT_PATIENCE_S) -> bool:
     """Return whether the GPU becomes idle in time, without an error.
 
     A process that ends while a collective waits for a rank that is gone would wait with it for

@@ -1,0 +1,29 @@
+"""Ctrl-C once the training is over: its exit code and its capture are there to stay."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fp8verify.runner.settings import RunResult
+
+INTERRUPTED = 128 + signal.SIGINT
+
+
+def report_can_be_interrupted(result: RunResult) -> None:
+    """From here on Ctrl-C leaves the report, with the exit code of the training if it failed."""
+
+    def leave(*_: object) -> None:
+        no_more_interrupts()
+        sys.stderr.write(f"\nNo report. To have it: fp8verify inspect {result.capture}\n")
+        sys.exit(result.exit_code or INTERRUPTED)
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, leave)
+
+
+def no_more_interrupts() -> None:
+    """Keep Ctrl-C from changing the exit code of a process that is about to exit."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
