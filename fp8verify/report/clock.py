@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fp8verify.model import ClockReport, RankReport, Report, WindowReport
-from fp8verify.runner.settings import show_window
+from fp8verify.steps import show_steps, show_window
 
 _WINDOWS = 3
 _RECORDED = frozenset({"complete", "cut"})
@@ -18,6 +18,11 @@ def clock_lines(report: Report) -> list[tuple[RankReport, str]]:
         if rank.clock is not None:
             lines.setdefault(_line(rank.clock), rank)
     return [(rank, line) for line, rank in lines.items()]
+
+
+def steps_shown(report: Report) -> str:
+    """Return the steps that the ranks' traces hold: "steps 10-12", or nothing."""
+    return show_steps(step.step for rank in report.ranks for step in rank.steps)
 
 
 def counted_by(report: Report) -> str:

@@ -12,7 +12,7 @@ from fp8verify.baseline import layer_states
 from fp8verify.errors import UsageError
 from fp8verify.model import KernelRow, LegRow, RankReport, Report, Role, Verdict
 from fp8verify.report.charts import Segment, Timeline, kind_of, segments, timeline
-from fp8verify.report.clock import clock_lines
+from fp8verify.report.clock import clock_lines, steps_shown
 from fp8verify.report.escape import printable, shorten
 from fp8verify.report.layer_grid import layer_grid
 from fp8verify.report.named_layers import kernels_of, layer_us, legs_shown, precisions
@@ -94,6 +94,7 @@ def to_html(report: Report) -> str:
         named_rows=named.rows[:_LAYERS] if named else (),
         named_legs=legs_shown(named.rows) if named else (),
         ranks=_telling_first(report)[:_RANKS],
+        steps_shown=steps_shown(report),
         steps=report.ranks[0].steps[:_STEPS] if report.ranks else (),
         kernels=kernels[:_KERNELS],
         hidden_kernels=max(0, len(kernels) - _KERNELS),

@@ -19,7 +19,7 @@ from fp8verify.model import (
     Verdict,
 )
 from fp8verify.report.breakdown_text import breakdown_table
-from fp8verify.report.clock import clock_lines, counted_by, head_says_all
+from fp8verify.report.clock import clock_lines, counted_by, head_says_all, steps_shown
 from fp8verify.report.diagnosis_text import glance, tables
 from fp8verify.report.escape import printable
 from fp8verify.report.layers_text import named_layers
@@ -78,9 +78,7 @@ def _head(report: Report) -> Text:
         parts.append(report.environment.gpu)
     if count > 1:
         parts.append(f"{count} ranks")
-    steps = sorted({step.step for rank in report.ranks for step in rank.steps})
-    if steps:
-        shown = f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]}-{steps[-1]}"
+    if shown := steps_shown(report):
         parts.append(shown + counted_by(report))
     if count == 1:
         parts.append(report.ranks[0].source)

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from fp8verify.runner.command import resolve_command
 from fp8verify.runner.job import job_of
-from fp8verify.runner.settings import RankSelection, RunSettings, show_window
+from fp8verify.runner.settings import RankSelection, RunSettings
+from fp8verify.steps import show_window
 
 
 def describe_run(command: Sequence[str], settings: RunSettings) -> str:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 from fp8verify.errors import UsageError
-
-Window = tuple[int, int]
+from fp8verify.steps import Window, join_windows, show_window
 
 WINDOW = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 MAX_WINDOWS = 100
@@ -127,23 +125,13 @@ def parse_windows(text: str) -> tuple[Window, ...]:
                 f"The windows {show_window(earlier)} and {show_window(later)} overlap.",
                 "Give windows that share no step, such as 10-12,500-502.",
             )
-    windows = _joined(windows)
+    windows = join_windows(windows)
     if len(windows) > MAX_WINDOWS:
         raise UsageError(
             f"{len(windows)} windows are more than the {MAX_WINDOWS} that a run can have.",
             "Give fewer or longer windows.",
         )
     return tuple(windows)
-
-
-def _joined(windows: Iterable[Window]) -> list[Window]:
-    joined: list[Window] = []
-    for first, last in windows:
-        if joined and joined[-1][1] == first - 1:
-            joined[-1] = (joined[-1][0], last)
-        else:
-            joined.append((first, last))
-    return joined
 
 
 def _parse_window(part: str, text: str) -> Window:
@@ -159,12 +147,6 @@ def _parse_window(part: str, text: str) -> Window:
     if last < first:
         raise UsageError(f"{part} ends before it begins.", f"Did you mean {last}-{first}?")
     return first, last
-
-
-def show_window(window: Window) -> str:
-    """Return how a window is written: "10-12", or "10"."""
-    first, last = window
-    return str(first) if first == last else f"{first}-{last}"
 
 
 def parse_count(text: str) -> int:
