@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from fp8verify.diagnosis import (
+from fp8verify.evidence.communication import ELEMENT_BYTES, CollectiveTotal, weight_gathers
+from fp8verify.evidence.layers import LEGS, LayerClass, Layers, layers, patterns
+from fp8verify.evidence.named import LayerGemms
+from fp8verify.evidence.payoff import Payoff
+from fp8verify.evidence.rank import RankEvidence
+from fp8verify.evidence.summary import micros
+from fp8verify.model import Leg
+from fp8verify.model.diagnosis import (
     CollectiveRow,
     CommunicationReport,
     LayerRow,
@@ -18,13 +25,6 @@ from fp8verify.diagnosis import (
     TaxReport,
     WeightGather,
 )
-from fp8verify.evidence.communication import ELEMENT_BYTES, CollectiveTotal, weight_gathers
-from fp8verify.evidence.layers import LEGS, LayerClass, Layers, layers, patterns
-from fp8verify.evidence.named import LayerGemms
-from fp8verify.evidence.payoff import Payoff
-from fp8verify.evidence.rank import RankEvidence
-from fp8verify.evidence.summary import micros
-from fp8verify.model import Leg
 from fp8verify.runner.capture import ModuleRecord
 
 

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 from rich.padding import Padding
 
-from fp8verify.diagnosis import (
+from fp8verify.model import RankReport
+from fp8verify.model.diagnosis import (
     CommunicationReport,
     LayersReport,
     PayoffReport,
     TaxReport,
     WeightGather,
 )
-from fp8verify.model import RankReport
 from fp8verify.report.escape import printable
 from fp8verify.report.layout import plain_table
 from fp8verify.report.tables import millis, percent

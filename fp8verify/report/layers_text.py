@@ -8,8 +8,8 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from fp8verify.diagnosis import NamedLayersReport
 from fp8verify.model import Report
+from fp8verify.model.diagnosis import NamedLayersReport
 from fp8verify.report.escape import printable
 from fp8verify.report.layout import plain_table
 from fp8verify.report.named_layers import (

@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from fp8verify.diagnosis import NamedLayerRow, NamedLayersReport
 from fp8verify.evidence.layers import pattern, patterns
 from fp8verify.model import Leg
+from fp8verify.model.diagnosis import NamedLayerRow, NamedLayersReport
 from fp8verify.report.tables import fp8_count
 
 _ALWAYS = ("fprop", "dgrad", "wgrad")

@@ -9,8 +9,8 @@ from .layers import LayerNames
 from .record import Record
 from .session import Session, gpu_finishes_within
 
-# A session does not begin in the hook in which another one ends: what is open there would end in
-# neither. So one step lies between the last window and this one.
+# No session begins in the hook in which another one ends: a range that C++ has open there could not
+# be ended early, see `ranges.py`. So one step lies between the last window and this one.
 STEPS_AFTER_WINDOW = 2
 
 

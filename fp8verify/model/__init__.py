@@ -1,0 +1,50 @@
+"""The nouns that every room of fp8verify shares: frozen, typed, with hardly any behaviour."""
+
+from __future__ import annotations
+
+from fp8verify.model.evidence import Claim, Collective, KernelName, OpContext
+from fp8verify.model.parts import (
+    ClockReport,
+    Finding,
+    GemmSummary,
+    HealthReport,
+    KernelRow,
+    LegRow,
+    ModulesReport,
+    RecipeSeen,
+    StepReport,
+    TimelineReport,
+    WindowReport,
+)
+from fp8verify.model.report import BreakdownReport, Environment, RankBreakdown, RankReport, Report
+from fp8verify.model.terms import Leg, Precision, Role, Scaling, Severity, Shape, Verdict
+
+__all__ = [
+    "BreakdownReport",
+    "Claim",
+    "ClockReport",
+    "Collective",
+    "Environment",
+    "Finding",
+    "GemmSummary",
+    "HealthReport",
+    "KernelName",
+    "KernelRow",
+    "Leg",
+    "LegRow",
+    "ModulesReport",
+    "OpContext",
+    "Precision",
+    "RankBreakdown",
+    "RankReport",
+    "RecipeSeen",
+    "Report",
+    "Role",
+    "Scaling",
+    "Severity",
+    "Shape",
+    "StepReport",
+    "TimelineReport",
+    "Verdict",
+    "WindowReport",
+]

@@ -1,0 +1,68 @@
+"""What one kernel name, operator, collective or log line says."""
+
+from __future__ import annotations
+
+import msgspec
+
+from fp8verify.model.terms import Precision, Role, Scaling, Shape
+
+
+class KernelName(msgspec.Struct, frozen=True, kw_only=True):
+    """What the name of a kernel alone says.
+
+    `precision` is the class of the operands that are multiplied (for kernels that multiply
+    nothing: of the data they write). `a`, `b` and `out` are element types such as "e4m3",
+    "e5m2", "bf16", or None where the name does not say.
+    """
+
+    name: str
+    role: Role
+    precision: Precision
+    library: str
+    reason: str
+    a: str | None = None
+    b: str | None = None
+    out: str | None = None
+    scaling: Scaling | None = None
+    fast_accum: bool | None = None
+    tokens: tuple[tuple[str, str], ...] = ()
+
+
+class OpContext(msgspec.Struct, frozen=True, kw_only=True):
+    """Where on the CPU a kernel came from: the innermost operator and what encloses it.
+
+    `types` and `dims` are Kineto's "Input type" and "Input Dims" of that operator, empty where
+    not recorded. `parents` are the enclosing operators and annotations of the same thread,
+    innermost first. `backward` is whether autograd's backward pass ran it.
+    """
+
+    name: str
+    types: tuple[str, ...] = ()
+    dims: tuple[Shape, ...] = ()
+    parents: tuple[str, ...] = ()
+    backward: bool = False
+
+
+class Collective(msgspec.Struct, frozen=True, kw_only=True):
+    """One kind of NCCL collective: sizes in elements of `dtype`, as NCCL's own metadata says."""
+
+    name: str
+    dtype: str
+    in_elements: int
+    out_elements: int
+    group_size: int
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """A log line that says something about FP8; `line` counts from 1.
+
+    `says` is "fp8" (it is on), "not_fp8" (it is off or fell back) or "scope" (it limits where).
+    """
+
+    line: int
+    text: str
+    framework: str
+    says: str
+    recipe: str | None = None
+    all_gather: bool | None = None
+    source: str = "log"

@@ -1,0 +1,129 @@
+"""The finished report, and one rank of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from fp8verify.model.diagnosis import (
+    CommunicationReport,
+    LayersReport,
+    NamedLayersReport,
+    PayoffReport,
+    TaxReport,
+)
+from fp8verify.model.evidence import Claim
+from fp8verify.model.parts import (
+    ClockReport,
+    Finding,
+    GemmSummary,
+    HealthReport,
+    KernelRow,
+    LegRow,
+    ModulesReport,
+    RecipeSeen,
+    StepReport,
+    TimelineReport,
+)
+from fp8verify.model.terms import Verdict
+
+if TYPE_CHECKING:
+    from fp8verify.frames import Frames
+
+
+class RankReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The verdict and the figures of one rank; `clock` is of `fp8verify run` alone."""
+
+    rank: int | None
+    source: str
+    verdict: Verdict
+    reason: str
+    gemm: GemmSummary
+    gpu_time_us: dict[str, float]
+    copy_time_us: dict[str, float]
+    legs: tuple[LegRow, ...]
+    recipe: RecipeSeen
+    steps: tuple[StepReport, ...]
+    timelines: tuple[TimelineReport, ...]
+    kernels: tuple[KernelRow, ...]
+    communication: CommunicationReport | None
+    tax: TaxReport | None
+    payoff: PayoffReport | None
+    layers: LayersReport | None
+    named_layers: NamedLayersReport | None
+    modules: ModulesReport | None
+    health: HealthReport
+    clock: ClockReport | None = None
+
+
+class RankBreakdown(msgspec.Struct, frozen=True, kw_only=True):
+    """One rank's GPU time by HolisticTraceAnalysis, in µs.
+
+    `span_us` is from its first kernel to the end of its last, and the sum of the other three;
+    kernels that overlap count once. `communication_overlap_percent` is how much of communication
+    ran beside computation, None where there was none.
+    """
+
+    rank: int
+    span_us: float
+    idle_us: float
+    compute_us: float
+    non_compute_us: float
+    communication_overlap_percent: float | None
+
+
+class BreakdownReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What `--breakdown` adds; `notes` say of which ranks HTA gives no figures."""
+
+    hta_version: str
+    ranks: tuple[RankBreakdown, ...]
+    notes: tuple[str, ...]
+
+
+class Environment(msgspec.Struct, frozen=True, kw_only=True):
+    """The GPU of the trace."""
+
+    gpu: str | None = None
+    compute_capability: str | None = None
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """The finished report: the one contract of every output."""
+
+    schema_version: int
+    fp8verify_version: str
+    verdict: Verdict
+    reason: str
+    exit_code: int
+    gemm: GemmSummary
+    gpu_time_us: dict[str, float]
+    legs: tuple[LegRow, ...]
+    recipe: RecipeSeen
+    ranks: tuple[RankReport, ...]
+    claims: tuple[Claim, ...]
+    findings: tuple[Finding, ...]
+    environment: Environment
+    notes: tuple[str, ...] = ()
+    breakdown: BreakdownReport | None = None
+
+    def to_json(self) -> str:
+        """Return the JSON document that `--format json` prints."""
+        from fp8verify.report.json_form import to_json
+
+        return to_json(self)
+
+    def to_pandas(self) -> Frames:
+        """Return kernels, GEMMs, steps, layers and ranks as DataFrames: `fp8verify.frames`.
+
+        Raises:
+            UsageError: pandas is not installed.
+        """
+        from fp8verify.frames import to_frames
+
+        return to_frames(self)
+
+    def _repr_html_(self) -> str:
+        from fp8verify.report.notebook import to_notebook
+
+        return to_notebook(self)

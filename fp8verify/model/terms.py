@@ -1,0 +1,90 @@
+"""The words of the field that every room shares."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+Shape = tuple[int, ...]
+
+
+class Precision(str, Enum):
+    """The number format in which a matrix multiplication reads its operands."""
+
+    FP8 = "fp8"
+    MXFP8 = "mxfp8"
+    FP4 = "fp4"
+    BF16 = "bf16"
+    FP16 = "fp16"
+    TF32 = "tf32"
+    FP32 = "fp32"
+    FP64 = "fp64"
+    INT8 = "int8"
+    UNKNOWN = "unknown"
+
+    @property
+    def is_fp8(self) -> bool:
+        """Whether the class counts into the FP8 share (`fp8` and `mxfp8`)."""
+        return self in (Precision.FP8, Precision.MXFP8)
+
+
+class Role(str, Enum):
+    """What a GPU kernel does in a training step."""
+
+    GEMM = "gemm"
+    GROUPED_GEMM = "grouped_gemm"
+    ATTENTION = "attention"
+    CONV = "conv"
+    CAST_QUANTIZE = "cast_quantize"
+    AMAX_REDUCE = "amax_reduce"
+    TRANSPOSE = "transpose"
+    COMMUNICATION = "communication"
+    MEMORY = "memory"
+    ELEMENTWISE = "elementwise"
+    REDUCTION = "reduction"
+    OTHER = "other"
+
+    @property
+    def is_gemm(self) -> bool:
+        """Whether the kernel's time is GEMM time."""
+        return self in (Role.GEMM, Role.GROUPED_GEMM)
+
+
+class Leg(str, Enum):
+    """Which of a linear layer's GEMMs a kernel computes."""
+
+    FPROP = "fprop"
+    DGRAD = "dgrad"
+    WGRAD = "wgrad"
+    BACKWARD = "backward"
+    RECOMPUTE = "recompute"
+    UNKNOWN = "unknown"
+
+
+class Scaling(str, Enum):
+    """How the low-precision operands of a GEMM are scaled."""
+
+    TENSORWISE = "tensorwise"
+    ROWWISE = "rowwise"
+    BLOCKWISE = "blockwise"
+    MXFP8 = "mxfp8"
+    NVFP4 = "nvfp4"
+    MXFP4 = "mxfp4"
+
+
+class Verdict(str, Enum):
+    """The answer; exit codes are in `fp8verify.verdict.EXIT_CODES`."""
+
+    ACTIVE = "ACTIVE"
+    PARTIAL = "PARTIAL"
+    INACTIVE = "INACTIVE"
+    CONTRADICTED = "CONTRADICTED"
+    EMULATED = "EMULATED"
+    INCONCLUSIVE = "INCONCLUSIVE"
+
+
+class Severity(str, Enum):
+    """How much a finding weighs."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    INFO = "info"
