@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import repeat
 from typing import NamedTuple
 
@@ -23,6 +23,14 @@ class Kind(NamedTuple):
     name: str
     op: OpContext | None
     classification: Classification
+
+
+class GemmLabel(NamedTuple):
+    """One GEMM kernel: its place among the kernels, that of its kind in `Kinds.kinds`, its leg."""
+
+    place: int
+    kind: int
+    leg: Leg
 
 
 class GemmRow(NamedTuple):
@@ -102,9 +110,9 @@ class Kinds:
         return Kind(self._trace.names[name], context, found)
 
 
-def survey(trace: Trace, kinds: Kinds) -> Survey:
+def survey(trace: Trace, kinds: Kinds, labels: Iterable[GemmLabel]) -> Survey:
     """Sum the GEMMs of a trace by kind, step and leg, and its other kernels by kind."""
-    return Survey(_gemm_rows(trace, kinds), _other_totals(trace, kinds))
+    return Survey(_gemm_rows(trace, kinds, labels), _other_totals(trace, kinds))
 
 
 def _launch_order(trace: Trace, kinds: Kinds) -> list[int]:
@@ -116,8 +124,8 @@ def _launch_order(trace: Trace, kinds: Kinds) -> list[int]:
     return places
 
 
-def label_gemms(trace: Trace, kinds: Kinds) -> Iterator[tuple[int, int, Leg]]:
-    """Yield the place, the number of the kind and the leg of each GEMM kernel, by start."""
+def label_gemms(trace: Trace, kinds: Kinds) -> Iterable[GemmLabel]:
+    """Yield the label of each GEMM kernel, in the order in which they started."""
     order = _launch_order(trace, kinds)
     launches = _settle_reductions(trace, kinds, order)
     counts: dict[int, int] = defaultdict(int)
@@ -131,13 +139,13 @@ def label_gemms(trace: Trace, kinds: Kinds) -> Iterator[tuple[int, int, Leg]]:
     ]
     legs = [iter(found) for found in assign_legs(sites, map(site_of.__getitem__, launches))]
     for place, number in zip(order, launches, strict=True):
-        yield place, number, next(legs[site_of[number]])
+        yield GemmLabel(place, number, next(legs[site_of[number]]))
 
 
-def _gemm_rows(trace: Trace, kinds: Kinds) -> list[GemmRow]:
+def _gemm_rows(trace: Trace, kinds: Kinds, labels: Iterable[GemmLabel]) -> list[GemmRow]:
     totals: dict[tuple[int, int, Leg], list[int]] = defaultdict(lambda: [0, 0])
     columns = trace.kernels
-    for place, number, leg in label_gemms(trace, kinds):
+    for place, number, leg in labels:
         total = totals[number, columns.step[place], leg]
         total[0] += 1
         total[1] += columns.duration_ns[place]

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 
 from fp8verify.evidence.flops import gemm_shape
-from fp8verify.evidence.gemms import Kind, Kinds, label_gemms
+from fp8verify.evidence.gemms import GemmLabel, Kind, Kinds
 from fp8verify.evidence.named import LayerGemms, NamedLayers
-from fp8verify.evidence.tax import purpose_of
+from fp8verify.evidence.purpose import purpose_of
 from fp8verify.model import Leg, Precision
 from fp8verify.trace import Trace
 
 
-def name_layers(trace: Trace) -> NamedLayers | None:
+def name_layers(trace: Trace, kinds: Kinds, labels: Iterable[GemmLabel]) -> NamedLayers | None:
     """Add up GEMMs by layer, leg and precision; None where no kernel ran.
 
     Args:
         trace: read with `layers`.
+        kinds: of its kernels.
+        labels: of its GEMMs.
     """
     if not len(trace.kernels):
         return None
-    kinds, columns = Kinds(trace), trace.kernels
+    columns = trace.kernels
     totals: dict[tuple[int, Leg, Precision], list[int]] = defaultdict(lambda: [0, 0, 0])
     unjoined = flops = 0
-    for place, number, leg in label_gemms(trace, kinds):
+    for place, number, leg in labels:
         kind, layer = kinds.kinds[number], columns.layer[place]
         done = _flops(kind)
         flops += done

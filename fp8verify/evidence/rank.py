@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -10,8 +9,18 @@ from typing import NamedTuple
 from fp8verify.evidence import communication, timeline
 from fp8verify.evidence.buckets import bucket_times
 from fp8verify.evidence.communication import CollectiveTotal
-from fp8verify.evidence.gemms import GemmRow, Kind, Kinds, KindTotal, Survey, survey
+from fp8verify.evidence.gemms import (
+    GemmRow,
+    Kind,
+    Kinds,
+    KindTotal,
+    Survey,
+    label_gemms,
+    survey,
+)
 from fp8verify.evidence.named import NamedLayers, join_named
+from fp8verify.evidence.named_layers import name_layers
+from fp8verify.evidence.purpose import of_the_model
 from fp8verify.evidence.summary import gemm_summary
 from fp8verify.evidence.timeline import Timeline
 from fp8verify.kernels import Classification
@@ -19,15 +28,9 @@ from fp8verify.model import GemmSummary, OpContext, Precision, Role, TimelineRep
 from fp8verify.runner.capture import RankMeta
 from fp8verify.trace import Health, Step, Trace
 
-# FBGEMM's codecs of embeddings and collectives: fbgemm::FloatToHFP8Quantized and the like (1.9).
-_CODEC = re.compile(r"fbgemm::\w*Quantized")
 # A cast may feed several GEMMs (q, k and v of attention, dgrad and wgrad): four at the most.
 _CASTS_PER_GEMM = 4
 _QUANTIZING = (Role.CAST_QUANTIZE, Role.AMAX_REDUCE)
-# Functions of layers, which no optimizer calls: AOTAutograd's and Transformer Engine's (2.20).
-_LAYERS = frozenset(
-    {"CompiledFunction", "_Linear", "_LayerNormLinear", "_LayerNormMLP", "_GroupedLinear"}
-)
 
 
 class RankEvidence(NamedTuple):
@@ -113,10 +116,22 @@ class RankEvidence(NamedTuple):
         return max(Precision, key=lambda p: self.gemm.time_us[p.value])
 
 
-def gather(trace: Trace, meta: RankMeta | None = None, *, alone: bool = True) -> RankEvidence:
-    """Classify the kernels of a trace and add them up; `alone` if it is the run's only rank."""
+def gather(
+    trace: Trace, meta: RankMeta | None = None, *, alone: bool = True, layers: bool = False
+) -> RankEvidence:
+    """Classify the kernels of a trace and add them up.
+
+    Args:
+        trace: one window of the rank.
+        meta: what the runner noted of it.
+        alone: whether it is the run's only rank.
+        layers: add them up by layer as well; the trace was read so.
+    """
     kinds, bounds = Kinds(trace), timeline.step_bounds(trace)
-    found, roles = survey(trace, kinds), kinds.roles()
+    labels = label_gemms(trace, kinds)
+    if layers:
+        labels = list(labels)
+    found, roles = survey(trace, kinds, labels), kinds.roles()
     return RankEvidence(
         source=trace.source,
         rank=trace.rank,
@@ -133,6 +148,7 @@ def gather(trace: Trace, meta: RankMeta | None = None, *, alone: bool = True) ->
         steps=_by_step(trace, found.gemms),
         meta=meta,
         alone=alone,
+        named=name_layers(trace, kinds, labels) if layers else None,
     )
 
 
@@ -201,16 +217,3 @@ def _casts_to_fp8(found: Classification) -> bool:
 
 def _is_fp8_attention(found: Classification) -> bool:
     return found.role is Role.ATTENTION and found.precision.is_fp8
-
-
-def of_the_model(op: OpContext | None) -> bool:
-    """Whether neither the optimizer nor a codec of collectives launched a kernel."""
-    if op is None:
-        return True
-    if _CODEC.match(op.name):
-        return False
-    around = (op.name, *op.parents)
-    # A profiler that an optimizer's hook steps begins the next step inside the optimizer's range;
-    # the trace engine cuts that where the step is annotated, and it need not be.
-    inside = next((i for i, name in enumerate(around) if name.startswith("Optimizer.")), None)
-    return inside is None or op.backward or not _LAYERS.isdisjoint(around[:inside])

@@ -7,7 +7,6 @@ from typing import NamedTuple
 from fp8verify.errors import InputError
 from fp8verify.evidence.census import NamingStep
 from fp8verify.evidence.named import NamedLayers
-from fp8verify.evidence.named_layers import name_layers
 from fp8verify.evidence.rank import RankEvidence, gather, merge_windows
 from fp8verify.trace import Trace, TraceFile, read_trace
 
@@ -90,8 +89,7 @@ def _try(file: TraceFile) -> RankEvidence | Unreadable:
         )
     if trace.rank is None:
         trace.rank = file.rank
-    evidence = gather(trace)
-    return evidence._replace(named=name_layers(trace)) if file.layers else evidence
+    return gather(trace, layers=file.layers)
 
 
 def failed(job: RankJob, reason: str) -> Outcome:

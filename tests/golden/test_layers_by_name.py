@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from fp8verify import inspect
-from fp8verify.evidence.named_layers import name_layers
+from fp8verify.evidence.rank import gather
 from fp8verify.trace import read_trace
 
 ROOT = Path(__file__).parents[2] / "traces"
@@ -64,7 +64,8 @@ def annotation(name: str, call: dict[str, Any]) -> dict[str, Any]:
 def test_every_gemm_has_its_layer_and_every_layer_its_legs(
     captures: Path, tmp_path: Path, name: str, expected: dict[tuple[str, int], int]
 ) -> None:
-    found = name_layers(read_trace(named(captures / name, tmp_path / "named.json"), layers=True))
+    trace = read_trace(named(captures / name, tmp_path / "named.json"), layers=True)
+    found = gather(trace, layers=True).named
     assert found is not None
     assert found.unjoined == 0
     kinds: Counter[tuple[str, int]] = Counter()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fp8verify.evidence.gemms import Kinds, Survey, survey
+from fp8verify.evidence.gemms import Kinds, Survey, label_gemms, survey
 from fp8verify.model import Precision
 from fp8verify.trace import read_trace
 from tests.hand_built import BF16, BF16_KERNEL, FP8, FP8_KERNEL, TraceBuilder
@@ -17,7 +17,8 @@ SPLIT_K = (
 
 def surveyed(build: TraceBuilder, folder: Path) -> Survey:
     trace = read_trace(build.write(folder / "trace.json"))
-    return survey(trace, Kinds(trace))
+    kinds = Kinds(trace)
+    return survey(trace, kinds, label_gemms(trace, kinds))
 
 
 def test_a_split_k_reduction_counts_as_the_gemm_before_it(

@@ -40,7 +40,8 @@ class OpenRanges:
     def end(self) -> None:
         """End those noted, the last one first; when the script ends them, nothing more happens."""
         for begun in reversed(list(self._begun.values())):
-            with torch._C.DisableTorchFunctionSubclass():
+            # One that failed to begin has no record to end.
+            with suppress(Exception), torch._C.DisableTorchFunctionSubclass():
                 torch.ops.profiler._record_function_exit._RecordFunction(begun.record)
         self._begun.clear()
 
