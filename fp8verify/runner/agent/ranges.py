@@ -1,7 +1,7 @@
 """End the `record_function` ranges of the script that would outlive the session they are in.
 
 A range that begins in one session of torch's profiler and ends in another one writes its end into
-freed memory, which crashes the process (torch 2.11 and 2.13); one that is open when a session stops
+freed memory, which crashes the process (torch 2.13); one that is open when a session stops
 may make torch warn on stderr. An optimizer's step is such a range, since its hook runs inside it,
 and so is what the script opens around several steps.
 """
