@@ -166,11 +166,13 @@ def _layers(report: Report) -> Iterator[tuple[Any, ...]]:
 def _named_layers(report: Report) -> Iterator[tuple[Any, ...]]:
     for rank in report.ranks:
         found = rank.named_layers
-        for row in found.rows if found else ():
+        if found is None:
+            continue
+        for row in found.rows:
             for leg in row.legs:
                 for precision, count in leg.kernels.items():
-                    time_us, source = leg.time_us[precision], found.source if found else None
-                    yield rank.rank, row.layer, leg.leg, precision, count, time_us, source
+                    time_us = leg.time_us[precision]
+                    yield rank.rank, row.layer, leg.leg, precision, count, time_us, found.source
 
 
 def _ranks(report: Report) -> Iterator[tuple[Any, ...]]:

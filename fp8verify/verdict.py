@@ -11,6 +11,7 @@ from fp8verify.evidence.rank import RankEvidence
 from fp8verify.findings import shortfalls
 from fp8verify.model import Precision, Verdict
 from fp8verify.policy import Policy
+from fp8verify.wording import listed
 
 EXIT_CODES: dict[Verdict, int] = {
     Verdict.ACTIVE: 0,
@@ -73,7 +74,7 @@ def judge(ranks: Sequence[RankEvidence], judgements: Sequence[Judgement]) -> Jud
     if with_fp8 and without:
         return Judgement(
             Verdict.PARTIAL,
-            f"FP8 GEMMs ran on {len(with_fp8)} of {len(ranks)} ranks and not on {_list(without)}",
+            f"FP8 GEMMs ran on {len(with_fp8)} of {len(ranks)} ranks and not on {listed(without)}",
         )
     for verdict in (Verdict.PARTIAL, Verdict.INCONCLUSIVE):
         first = _first(judgements, verdict)
@@ -152,11 +153,6 @@ def _high_precision_sentence(rank: RankEvidence) -> str:
     if same == total:
         return f"all {total} GEMM kernels ran in {main.upper()}"
     return f"none of the {total} GEMM kernels ran in FP8 ({same} in {main.upper()})"
-
-
-def _list(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:4])
-    return shown if len(names) <= 4 else f"{shown} and {len(names) - 4} more"
 
 
 def _first(judgements: Sequence[Judgement], verdict: Verdict) -> tuple[int, Judgement] | None:

@@ -106,8 +106,10 @@ def command(
     if dry_run:
         click.echo(describe_run(words, settings), nl=False)
         return
-    result = finished if finished is not None else run_training(words, settings)
-    report_can_be_interrupted(result)
+    result = finished
+    if result is None:
+        result = run_training(words, settings)
+        report_can_be_interrupted(result)
     # Imported only now: the analysis would make every training start a tenth of a second later.
     from fp8verify.inspection import inspect
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from fp8verify.model import ClockReport, ModulesReport, WindowReport
+from fp8verify.model import LEGS, ClockReport, ModulesReport, WindowReport
 from fp8verify.runner.capture import NamingRecord, RankMeta, WindowRecord, read_meta
 from fp8verify.trace import TraceFile
 
@@ -114,7 +114,7 @@ def high_precision_legs(meta: RankMeta) -> frozenset[str]:
     told = [set(module.fp8_legs) for module in converted if module.fp8_legs]
     if not told or len(told) != len(converted):
         return frozenset()
-    return frozenset({"fprop", "dgrad", "wgrad"}.difference(*told))
+    return frozenset(leg.value for leg in LEGS).difference(*told)
 
 
 def missed_window(meta: RankMeta | None) -> WindowRecord | None:

@@ -6,12 +6,12 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from fp8verify.evidence.communication import ELEMENT_BYTES, CollectiveTotal, weight_gathers
-from fp8verify.evidence.layers import LEGS, LayerClass, Layers, layers, patterns
+from fp8verify.evidence.layers import LayerClass, Layers, layers, patterns
 from fp8verify.evidence.named import LayerGemms
 from fp8verify.evidence.payoff import Payoff
 from fp8verify.evidence.rank import RankEvidence
 from fp8verify.evidence.summary import micros
-from fp8verify.model import Leg
+from fp8verify.model import LEGS, Leg
 from fp8verify.model.diagnosis import (
     CollectiveRow,
     CommunicationReport,

@@ -17,7 +17,6 @@ from fp8verify.evidence.rank import RankEvidence
 from fp8verify.model import Leg, Precision, Role
 from fp8verify.runner.capture import ModuleRecord
 
-LEGS = (Leg.FPROP, Leg.DGRAD, Leg.WGRAD)
 _INDEX = re.compile(r"(?<![^.])\d+(?![^.])")
 
 

@@ -10,7 +10,7 @@ from fp8verify.evidence.promises import Promises
 from fp8verify.evidence.rank import RankEvidence
 from fp8verify.model import Finding, Leg, Severity
 from fp8verify.runner.capture import ModuleRecord
-from fp8verify.wording import counted
+from fp8verify.wording import abridged, counted
 
 # Names of output heads in Hugging Face, torchtitan, Megatron-LM and nanoGPT.
 _HEAD = re.compile(r"(?:^|\.)(?:lm_head|head|output|output_layer|embed_out|classifier)$")
@@ -159,8 +159,7 @@ def _outside_autocast(ranks: Sequence[RankEvidence]) -> Iterator[Finding]:
 
 
 def _names(modules: Iterable[ModuleRecord]) -> str:
-    found = patterns(module.fqn for module in modules)
-    return ", ".join(found[:_SHOWN]) + (" …" if len(found) > _SHOWN else "")
+    return abridged(patterns(module.fqn for module in modules), _SHOWN)
 
 
 def _reasons(modules: Iterable[ModuleRecord]) -> str:

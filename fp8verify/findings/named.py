@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from fp8verify.evidence.layers import LEGS, shorten
+from fp8verify.evidence.layers import shorten
 from fp8verify.evidence.named import LayerGemms, NamedLayers
 from fp8verify.evidence.promises import Promises
 from fp8verify.evidence.rank import RankEvidence
-from fp8verify.model import Finding, Leg, Precision, Severity
+from fp8verify.model import LEGS, VAGUE_LEGS, Finding, Leg, Precision, Severity
 from fp8verify.runner.capture import ModuleRecord
 from fp8verify.wording import counted, listed
 
 _SHOWN = 8
 _LOW = (Precision.FP8, Precision.MXFP8, Precision.FP4)
-_VAGUE = (Leg.BACKWARD, Leg.UNKNOWN)
 
 
 def named_layers_not_fp8(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
@@ -75,7 +74,7 @@ def _promised(module: ModuleRecord, promises: Promises) -> Iterator[Leg]:
 def _all_high(leg: Leg, gemms: Sequence[LayerGemms]) -> bool:
     """Whether a leg ran, and surely all of it in high precision."""
     ran = [found.precision for found in gemms if found.leg is leg]
-    vague = [found.precision for found in gemms if found.leg in _VAGUE]
+    vague = [found.precision for found in gemms if found.leg in VAGUE_LEGS]
     sure = not any(precision in (*_LOW, Precision.UNKNOWN) for precision in ran + vague)
     return bool(ran) and sure
 

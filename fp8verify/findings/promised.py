@@ -9,10 +9,9 @@ from fp8verify.evidence.gemms import GemmRow
 from fp8verify.evidence.layers import patterns
 from fp8verify.evidence.promises import Promises
 from fp8verify.evidence.rank import RankEvidence
-from fp8verify.model import Finding, Leg, Precision, Role, Severity
+from fp8verify.model import LEGS, VAGUE_LEGS, Finding, Leg, Precision, Role, Severity
+from fp8verify.wording import abridged
 
-_LEGS = (Leg.FPROP, Leg.DGRAD, Leg.WGRAD)
-_VAGUE_LEGS = (Leg.BACKWARD, Leg.UNKNOWN)
 _NAMED = 2
 _LAYERS = 8
 
@@ -72,9 +71,9 @@ def legs_not_fp8(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
     for row in rank.survey.gemms:
         if row.kind.classification.role is Role.GEMM:
             by_leg[row.leg].append(row)
-    if any(row.precision.is_fp8 for leg in _VAGUE_LEGS for row in by_leg[leg]):
+    if any(row.precision.is_fp8 for leg in VAGUE_LEGS for row in by_leg[leg]):
         return  # those may be the very legs that seem to be missing
-    for leg in _LEGS:
+    for leg in LEGS:
         rows = by_leg[leg]
         if not rows or any(row.precision.is_fp8 or _unknown(row) for row in rows):
             continue
@@ -97,7 +96,7 @@ def _layers(rank: RankEvidence, leg: Leg) -> str:
     """Name the layers that ran a leg, where they have names."""
     gemms = rank.named.gemms if rank.named is not None else ()
     names = patterns(dict.fromkeys(found.layer for found in gemms if found.leg is leg))
-    return f": {', '.join(names[:_LAYERS])}{' …' if len(names) > _LAYERS else ''}" if names else ""
+    return f": {abridged(names, _LAYERS)}" if names else ""
 
 
 def _unknown(row: GemmRow) -> bool:

@@ -17,9 +17,21 @@ from fp8verify.model.parts import (
     WindowReport,
 )
 from fp8verify.model.report import BreakdownReport, Environment, RankBreakdown, RankReport, Report
-from fp8verify.model.terms import Leg, Precision, Role, Scaling, Severity, Shape, Verdict
+from fp8verify.model.terms import (
+    LEGS,
+    VAGUE_LEGS,
+    Leg,
+    Precision,
+    Role,
+    Scaling,
+    Severity,
+    Shape,
+    Verdict,
+)
 
 __all__ = [
+    "LEGS",
+    "VAGUE_LEGS",
     "BreakdownReport",
     "Claim",
     "ClockReport",

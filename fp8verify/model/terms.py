@@ -60,6 +60,11 @@ class Leg(str, Enum):
     UNKNOWN = "unknown"
 
 
+# Those of a linear layer, and those that may hide any of its backward pass.
+LEGS = (Leg.FPROP, Leg.DGRAD, Leg.WGRAD)
+VAGUE_LEGS = (Leg.BACKWARD, Leg.UNKNOWN)
+
+
 class Scaling(str, Enum):
     """How the low-precision operands of a GEMM are scaled."""
 

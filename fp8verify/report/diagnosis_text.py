@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 from rich.padding import Padding
 
-from fp8verify.model import RankReport
+from fp8verify.model import LEGS, RankReport
 from fp8verify.model.diagnosis import (
     CommunicationReport,
     LayersReport,
@@ -20,7 +20,7 @@ from fp8verify.report.escape import printable
 from fp8verify.report.layout import plain_table
 from fp8verify.report.tables import millis, percent
 
-_LEGS = ("fprop", "dgrad", "wgrad")
+_LEGS = tuple(leg.value for leg in LEGS)
 
 
 def glance(rank: RankReport, *, alone: bool, verbose: bool) -> Iterator[tuple[str, str]]:

@@ -102,7 +102,7 @@ class Contexts:
             # A step that is begun by an optimizer's hook lies in Optimizer.step and outlasts it.
             return -1
         backward = (
-            (shape >= 0 and runs_backward(self._shapes[shape]))
+            (shape >= 0 and forward_thread(self._shapes[shape]) is not None)
             or (outer >= 0 and self._links[outer][2])
             or _BACKWARD.search(name) is not None
         )
@@ -136,9 +136,10 @@ class Contexts:
         )
 
 
-def runs_backward(shape: bytes) -> bool:
-    """Whether autograd ran the operator: it names the thread of the forward pass."""
-    return shape.rpartition(SHAPE_SEPARATOR)[2].strip(b'" ') not in (b"", b"0", b"-1")
+def forward_thread(shape: bytes) -> bytes | None:
+    """Return the number of the forward pass's thread; None unless autograd ran the operator."""
+    number = shape.rpartition(SHAPE_SEPARATOR)[2].strip(b'" ')
+    return None if number in (b"", b"0", b"-1") else number
 
 
 def _decode_types(raw: bytes) -> tuple[str, ...]:

@@ -43,12 +43,13 @@ def correlate(collected: Collector) -> Correlation:
     steps, step_names = _find_steps(collected)
     op_rows = _rows_by_external_id(collected, step_names)
     launch_rows = _launch_rows(collected)
-    named = isinstance(collected, SequenceCollector)
-    parent, enclosing = _nest(collected, op_rows, launch_rows, everything=named)
+    named = collected if isinstance(collected, SequenceCollector) else None
+    everything = named is not None
+    parent, enclosing = _nest(collected, op_rows, launch_rows, everything=everything)
     _fill_from_launches(collected, op_rows, launch_rows, parent, enclosing, step_names)
 
     contexts = Contexts(collected, parent)
-    layers = NamedOps(collected, parent) if isinstance(collected, SequenceCollector) else None
+    layers = NamedOps(named, parent, step_names) if named is not None else None
     base_ns = collected.base_ns or 0
     absolute = [Step(s.number, s.start_ns + base_ns, s.end_ns + base_ns) for s in steps]
     return Correlation(
@@ -165,11 +166,13 @@ def _nest(
             rows[thread].append(row)
     parent = array("i", [-1]) * len(ops.name)
     enclosing: dict[int, int] = {}
+    annotations: dict[int, list[int]] = defaultdict(list)
+    for row in collected.annotations:
+        annotations[ops.thread[row]].append(row)
     for thread, members in rows.items():
         launches = instants.get(thread, [])
         times = [calls.start[launch] for launch in launches]
-        marks = [row for row in collected.annotations if ops.thread[row] == thread]
-        found = link_thread(members, marks, ops, parent, times)
+        found = link_thread(members, annotations[thread], ops, parent, times)
         enclosing.update(zip(launches, found, strict=True))
     return parent, enclosing
 

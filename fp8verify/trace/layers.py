@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from typing import TYPE_CHECKING, Any
 
 from fp8verify.trace import events as ev
 from fp8verify.trace.collector import Collector
 from fp8verify.trace.columns import append_all
-from fp8verify.trace.contexts import LAYER_PREFIX, SHAPE_SEPARATOR, STEP_PREFIX, runs_backward
+from fp8verify.trace.contexts import LAYER_PREFIX, forward_thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,14 +50,15 @@ class NamedOps:
         names: of the layers, in the order of their first annotation.
     """
 
-    def __init__(self, collected: SequenceCollector, parent: array[int]) -> None:
+    def __init__(
+        self, collected: SequenceCollector, parent: array[int], step_names: Set[int]
+    ) -> None:
         self._ops, self._parent, self._sequence = collected.ops, parent, collected.sequence
-        self._forward_id = [_forward_id(shape) for shape in collected.shapes]
+        self._forward_id = [forward_thread(shape) for shape in collected.shapes]
         labels = [name for name in collected.op_names if name.startswith(LAYER_PREFIX)]
         self.names = [label.removeprefix(LAYER_PREFIX) for label in labels]
         self._number = {collected.op_names[label]: place for place, label in enumerate(labels)}
-        steps = {i for name, i in collected.op_names.items() if name.startswith(STEP_PREFIX)}
-        self._annotations = frozenset(self._closed_annotations(frozenset(steps)))
+        self._annotations = frozenset(self._closed_annotations(step_names))
         self._makers = self._forward_rows()
         self._thread_of = self._forward_threads()
 
@@ -93,7 +94,7 @@ class NamedOps:
             row = self._maker(row) if self._is_node(row) else self._parent[row]
         return -1
 
-    def _closed_annotations(self, steps: frozenset[int]) -> Iterator[int]:
+    def _closed_annotations(self, steps: Set[int]) -> Iterator[int]:
         """Yield the rows of annotations; one that was left open outlasts its step.
 
         Other ranges prove nothing: a step that an optimizer's hook begins outlasts the optimizer's.
@@ -169,8 +170,3 @@ class NamedOps:
             for other in others
         )
         return all(row < 0 or self._ops.name[row] in around for row in inner)
-
-
-def _forward_id(shape: bytes) -> bytes | None:
-    """Return the number of the forward pass's thread; None unless autograd ran the operator."""
-    return shape.rpartition(SHAPE_SEPARATOR)[2].strip(b'" ') if runs_backward(shape) else None
