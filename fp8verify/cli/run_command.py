@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -20,7 +19,6 @@ from fp8verify.cli.options import ReportOptions, conclude, report_options
 from fp8verify.cli.verdict_names import parse_verdicts
 from fp8verify.errors import UsageError
 from fp8verify.live.at_close import judged_at_close, keep_report, log_of
-from fp8verify.live.run_watch import RunWatch
 
 if TYPE_CHECKING:
     from fp8verify.live.sinks import Sink
@@ -150,7 +148,7 @@ def command(
     -o. A training that fails keeps its own exit code; what was recorded is kept. Ctrl-C goes to the
     training, the second one also asks it to terminate, the third kills it.
     """
-    from fp8verify.runner import describe_run, read_settings, run_training
+    from fp8verify.runner import read_settings, run_training
 
     _refuse_unknown_option(command_line[0])
     words = (["-m"] if module else []) + list(command_line)
@@ -176,16 +174,22 @@ def command(
         debug=debug,
     )
     if dry_run:
+        from fp8verify.runner import describe_run
+
         click.echo(describe_run(words, settings), nl=False)
         return
     watch = None
     if every is not None:
+        from fp8verify.live.run_watch import RunWatch
+
         watch = RunWatch(settings, options.policy, _sinks(metrics), on_change, stop_on)
     result = run_training(words, settings, watch or judged_at_close(settings, options.policy))
     if not result.last:  # the report is for the one that ends last
         sys.exit(result.exit_code)
     report_can_be_interrupted(result)
     # Imported only now: the analysis would make every training start a tenth of a second later.
+    import shlex
+
     from msgspec.structs import replace
 
     from fp8verify.capture.ranks import is_left_out, read_ranks

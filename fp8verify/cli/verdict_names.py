@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import click
 
-from fp8verify.model.terms import Verdict
-
 
 def parse_verdicts(text: str | None) -> frozenset[str]:
     """Return the verdicts of a list such as "CONTRADICTED,EMULATED".
@@ -13,7 +11,11 @@ def parse_verdicts(text: str | None) -> frozenset[str]:
     Raises:
         BadParameter: one is no verdict.
     """
-    names = frozenset(name.strip().upper() for name in (text or "").split(",") if name.strip())
+    if not text:
+        return frozenset()
+    from fp8verify.model.terms import Verdict  # every start of a run waits for this file
+
+    names = frozenset(name.strip().upper() for name in text.split(",") if name.strip())
     known = [verdict.value for verdict in Verdict]
     for name in names.difference(known):
         raise click.BadParameter(f"{name[:40]!r} is none of {', '.join(known)}.")

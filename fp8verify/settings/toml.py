@@ -6,11 +6,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 MAX_BYTES = 1 << 20
 
 
@@ -25,5 +20,9 @@ def read_toml(path: Path, limit: int = MAX_BYTES) -> dict[str, Any]:
         data = file.read(limit + 1)
     if len(data) > limit:
         raise ValueError(f"it is longer than {limit} bytes")
+    if sys.version_info >= (3, 11):  # imported here: most runs have no settings to parse
+        import tomllib
+    else:
+        import tomli as tomllib
     document: dict[str, Any] = tomllib.loads(data.decode())
     return document

@@ -132,7 +132,7 @@ def test_layers_of_a_compiled_model_are_named_in_a_step_of_their_own(tmp_path: P
     assert set(layers.values()) == {1}
     assert layers["fp8verify:layers.1.mlp.down_proj"] == 1
     named = verified.report["ranks"][0]["named_layers"]
-    assert (named["source"], named["step"], named["note"]) == ("step", 10, None)
+    assert (named["source"], named["step"], named["note"]) == ("step", 11, None)
     assert legs_by_layer(verified) == dict.fromkeys(NAMES, in_every_leg("fp8", 1))
     assert (named["gemms"], named["unjoined"]) == (3 * LINEARS, 0)
 

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from .live.repeating import RepeatingRecorder
+from .numerics.scalers import remember
 from .profiling.guard import ProfilerGuard
 from .record.debug import debug, describe
 from .recorder import Recorder
@@ -57,7 +57,7 @@ class Observer:
         self.on_steps_in_backward: Callable[[], None] = lambda: None
         self.guard = ProfilerGuard(self.foreign_profiler)
         self.clock = Clock(work())
-        recorder = RepeatingRecorder if config["live"] else Recorder
+        recorder = _recorder_of(config)
         self.recorder = recorder(config, self.clock, self.guard, self._live_optimizers)
         self._work = work
         self._optimizers: dict[int, weakref.ref[Any]] = {}
@@ -103,8 +103,9 @@ class Observer:
             self._postponed = True
 
     @harmless
-    def scaler_updates(self) -> None:
+    def scaler_updates(self, scaler: Any) -> None:
         """Hear that a GradScaler's update begins."""
+        remember(scaler)
         if self.clock.scaler_updated(self._work()):
             self._ticked()
 
@@ -179,6 +180,14 @@ class Observer:
     def _live_optimizers(self) -> list[Any]:
         live = [reference() for reference in self._optimizers.values()]
         return [optimizer for optimizer in live if optimizer is not None]
+
+
+def _recorder_of(config: dict[str, Any]) -> Callable[..., Any]:
+    if not config["live"]:
+        return Recorder
+    from .live.repeating import RepeatingRecorder  # every start of a run waits for what it imports
+
+    return RepeatingRecorder
 
 
 def _is_idle(optimizer: Any) -> bool:

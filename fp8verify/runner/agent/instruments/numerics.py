@@ -7,18 +7,21 @@ after the windows (`numerics/step.py`); `--numerics-every` does so again and aga
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..modules.census import expert_modules, linear_modules
+from ..modules.eager_step import STEPS_AFTER_WINDOW
 from ..modules.layer_names import compiles
 from ..numerics.gradients import gradient_norm
-from ..numerics.scalers import find_scalers, scales_of
-from ..numerics.series import line_of
-from ..numerics.step import STEPS_AFTER_WINDOW, MeasuredStep
-from ..numerics.te_state import State, in_words
+from ..numerics.scalers import scales_of, used_scalers
 from ..record.debug import debug, describe
 from ..record.process import is_selected
 from .instrument import Instrument, Scene
+
+# The rest of `numerics` is imported where it is used: every start of a run waits for this file.
+if TYPE_CHECKING:
+    from ..numerics.step import MeasuredStep
+    from ..numerics.te_state import State
 
 SCHEMA = 1
 
@@ -34,7 +37,6 @@ class Numerics(Instrument):
         self._next: int | None = None
         self._measured: MeasuredStep | None = None
         self._before: State | None = None
-        self._scalers: list[Any] = []
         self._gradients: list[dict[str, Any]] = []
         self._scales: list[float] = []
         self._windows: list[dict[str, Any]] = []
@@ -44,30 +46,31 @@ class Numerics(Instrument):
     def begin(self) -> None:
         """Look at the scales that the window begins with."""
         self._gradients = self._gradient_now()
-        self._before = State(self._modules())
-        self._scalers = find_scalers()
-        self._scales = scales_of(self._scalers)
+        self._before = self._state()
+        self._scales = scales_of(used_scalers())
 
     def end(self) -> dict[str, Any]:
         """Look at the scales that the window leaves, and write them down."""
         gradients = [*self._gradients, *self._gradient_now()]
-        after = State(self._modules())
-        if after.slots or after.recipes or self._scalers:
+        after, scalers = self._state(), used_scalers()
+        if after.slots or after.recipes or scalers:
+            from ..numerics.te_state import in_words
+
             self._windows.append(
                 {
                     "last_step": self._now,
                     **in_words(self._before, after),
-                    "loss_scales": scales_of(self._scalers),
+                    "loss_scales": scales_of(scalers),
                     "loss_scales_before": self._scales,
                 }
             )
-        self._before, self._scalers = None, []
+        self._before = None
         self._write()
         return {"gradients": gradients}
 
     def drop(self) -> None:
         """Take the hooks off; a step that was cut short is made up for."""
-        self._before, self._scalers = None, []
+        self._before = None
         measured, self._measured = self._measured, None
         if measured is not None:
             measured.leave()
@@ -90,6 +93,11 @@ class Numerics(Instrument):
         optimizers = self.scene.optimizers()
         return [*linear_modules(optimizers), *expert_modules(optimizers)]
 
+    def _state(self) -> State:
+        from ..numerics.te_state import State
+
+        return State(self._modules())
+
     def _gradient_now(self) -> list[dict[str, Any]]:
         found = gradient_norm(self.scene.optimizers())
         return [] if found is None else [{"step": self._now, **found}]
@@ -99,6 +107,8 @@ class Numerics(Instrument):
         if why_not is not None:
             self._give_up(why_not)
             return
+        from ..numerics.step import MeasuredStep
+
         measured = MeasuredStep(self._now + 1, self._modules())
         try:
             measured.begin()
@@ -138,6 +148,8 @@ class Numerics(Instrument):
             self._first, self._reason = result, None
             self._write()
         if self._every:
+            from ..numerics.series import line_of
+
             self.scene.record().files.append_numerics(line_of(result))
             self._next = measured.number + self._every
         else:

@@ -11,9 +11,6 @@ from ..modules.layer_names import compiles
 from .gradients import gradient_norm
 from .hooks import NumericsHooks
 
-# Beside the eager step of `--layers`, which shares it: modules/eager_step.py.
-STEPS_AFTER_WINDOW = 2
-
 
 class MeasuredStep:
     """One step with hooks on; `number` is its own."""

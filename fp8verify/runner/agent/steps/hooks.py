@@ -41,7 +41,7 @@ def install(config: dict[str, Any]) -> Observer:
         register_optimizer_step_post_hook(_outside_dynamo(_after_step(observer, graphs))),
         register_module_module_registration_hook(_remember_module),
     ]
-    announce(torch.amp.GradScaler, "update", lambda _: observer.scaler_updates())
+    announce(torch.amp.GradScaler, "update", observer.scaler_updates)
     announce(torch.amp.GradScaler, "__init__", lambda scaler: _hear_update_of(scaler, observer))
     if observer.recorder.plan.starts_at_once:
         announce(Optimizer, "__init__", lambda _: observer.optimizer_is_built())
@@ -89,7 +89,7 @@ def _hear_update_of(scaler: Any, observer: Observer) -> None:
     # FSDP's ShardedGradScaler has an update of its own.
     try:
         owner = next(cls for cls in type(scaler).__mro__ if "update" in cls.__dict__)
-        announce(owner, "update", lambda _: observer.scaler_updates())
+        announce(owner, "update", observer.scaler_updates)
         _scalers.add(owner)
     except Exception:  # its skipped steps will not be counted
         debug.error("finding the update of a GradScaler")
