@@ -584,7 +584,8 @@ def test_a_scaler_with_an_update_of_its_own_is_heard(tmp_path: Path) -> None:
     assert (attached.meta().steps_seen, attached.meta().steps_skipped) == (6, 1)
     assert attached.states == ["complete"]
     (window,) = json.loads((attached.capture / "rank0.numerics.json").read_text())["windows"]
-    assert (window["loss_scales_before"], window["loss_scales"]) == ([2.0], [2.0])
+    # Heard when update() begins, which halves the scale after step 2.
+    assert (window["loss_scales_before"], window["loss_scales"]) == ([4.0], [2.0])
 
 
 def test_a_window_by_time_begins_when_its_time_has_come(tmp_path: Path) -> None:
