@@ -79,10 +79,17 @@ def test_a_share_of_everything_is_asked_of_every_rank() -> None:
     assert report.verdict == "PARTIAL"
 
 
-@pytest.mark.parametrize("scaling", ["delayed", "current", "block"])
-def test_the_share_of_a_head_beside_transformer_engine(scaling: str) -> None:
+@pytest.mark.parametrize(
+    ("recipe", "scaling"),
+    [
+        ("delayed", "delayed (margin 1, history 16, max)"),
+        ("current", "current (one scale a tensor)"),
+        ("block", "blocks (input 1x128, weight 128x128, gradient 1x128)"),
+    ],
+)
+def test_the_share_of_a_head_beside_transformer_engine(recipe: str, scaling: str) -> None:
     # tests/gpu/whole_models.py: 8192 tokens, 2 blocks, width 2048; the head takes 4 tokens fewer.
-    report = inspect(ROOT / f"fp8_te_modules_{scaling}")
+    report = inspect(ROOT / f"fp8_te_modules_{recipe}")
     head, block = 8188 * 8192, 8192 * (3 * 2048 + 2048 + 2 * 4 * 2048)
     share = head / (head + 2 * block)
 
@@ -92,4 +99,16 @@ def test_the_share_of_a_head_beside_transformer_engine(scaling: str) -> None:
     assert left == f"1 linear module left in high precision, {share:.1%} of GEMM FLOPs: lm_head"
     modules = report.ranks[0].modules
     assert modules is not None
-    assert modules.scalings == ({"block": "blocks"}.get(scaling, scaling),)
+    assert modules.scalings == (scaling,)
+
+
+def test_a_backward_pass_that_the_recipe_leaves_in_bf16_is_two_thirds_of_the_blocks() -> None:
+    # As above: 8192 tokens, 2 blocks, width 2048; the head takes 4 tokens fewer.
+    report = inspect(ROOT / "fp8_te_backward_bf16")
+    head, block = 8188 * 8192, 8192 * (3 * 2048 + 2048 + 2 * 4 * 2048)
+
+    assert report.gemm.flops_coverage == 1
+    share = 2 * block / (3 * (head + 2 * block))
+    assert report.gemm.fp8_share_of_flops == pytest.approx(share, abs=1e-6)
+    messages = [f.message for f in report.findings if f.code == "leg-not-fp8"]
+    assert [message.endswith("as the recipe says") for message in messages] == [True, True]
