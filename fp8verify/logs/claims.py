@@ -19,6 +19,7 @@ from fp8verify.logs.wording import DEEDS, PATTERNS, WORDS, Pattern, sentence_of,
 from fp8verify.model import Claim
 
 MAX_CLAIMS = 200
+_WORDS = tuple(word.decode() for word in WORDS)
 _MAX_SHAPES = 10_000
 _MAX_TEXT = 300
 _INDEX = re.compile(r"(?<=\.)\d+(?=\.)")
@@ -73,7 +74,7 @@ class _Scan:
     def add(self, line: Line) -> None:
         fruitful = False
         if DEEDS.search(line.text):
-            for message in messages_of(line):
+            for message in messages_of(line, _WORDS):
                 fruitful = self._add(message, line.number) or fruitful
         if line.shape and not fruitful and len(self.barren) < _MAX_SHAPES:
             self.barren.add(line.shape)

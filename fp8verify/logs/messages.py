@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -95,12 +95,17 @@ _CROSSES = frozenset("✗✘❌✖⛔🚫☐⬜❎⏭🟥🔴")
 _JOINERS = frozenset("\u200d\ufe0e\ufe0f√")
 
 
-def messages_of(line: Line) -> Iterator[Message]:
-    """Yield what a program says in a line: mostly one message, several after progress bars."""
+def messages_of(line: Line, words: Sequence[str] = ("",)) -> Iterator[Message]:
+    """Yield what a program says in a line: mostly one message, several after progress bars.
+
+    Only what has one of `words`, given in lower case, is looked at: a line may hold the progress
+    bars of a whole run.
+    """
     # What begins late in a piece of a line is read whole in the next one.
     end = len(line.text) if line.last else len(line.text) - OVERLAP_BYTES // 2
     for part in _parts(line.text, end, first=line.first):
-        yield from _messages(part, 0)
+        if any(map(part.lower().__contains__, words)):
+            yield from _messages(part, 0)
 
 
 def _parts(text: str, end: int, *, first: bool = True) -> Iterator[str]:

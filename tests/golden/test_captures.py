@@ -8,15 +8,16 @@ from typing import Any
 
 import pytest
 
-from fp8verify import Policy, Report, inspect
+from fp8verify import Policy, Report
 from tests.golden.expectations import KNOWN, ROOT, expected
+from tests.golden.reports import report_of
 
 CAPTURES = sorted(KNOWN)
 
 
 @pytest.fixture(scope="module", params=CAPTURES)
 def case(request: pytest.FixtureRequest) -> tuple[Report, dict[str, Any]]:
-    return inspect(ROOT / request.param), known_of(request.param)
+    return report_of(request.param), known_of(request.param)
 
 
 def known_of(name: str) -> dict[str, Any]:
@@ -75,7 +76,7 @@ def test_no_capture_is_forgotten() -> None:
 
 
 def test_a_share_of_everything_is_asked_of_every_rank() -> None:
-    report = inspect(ROOT / "fp8_rowwise_gw_hp", policy=Policy(min_share=0.9))
+    report = report_of("fp8_rowwise_gw_hp", Policy(min_share=0.9))
     assert report.verdict == "PARTIAL"
 
 
@@ -89,7 +90,7 @@ def test_a_share_of_everything_is_asked_of_every_rank() -> None:
 )
 def test_the_share_of_a_head_beside_transformer_engine(recipe: str, scaling: str) -> None:
     # tests/gpu/whole_models.py: 8192 tokens, 2 blocks, width 2048; the head takes 4 tokens fewer.
-    report = inspect(ROOT / f"fp8_te_modules_{recipe}")
+    report = report_of(f"fp8_te_modules_{recipe}")
     head, block = 8188 * 8192, 8192 * (3 * 2048 + 2048 + 2 * 4 * 2048)
     share = head / (head + 2 * block)
 
@@ -104,7 +105,7 @@ def test_the_share_of_a_head_beside_transformer_engine(recipe: str, scaling: str
 
 def test_a_backward_pass_that_the_recipe_leaves_in_bf16_is_two_thirds_of_the_blocks() -> None:
     # As above: 8192 tokens, 2 blocks, width 2048; the head takes 4 tokens fewer.
-    report = inspect(ROOT / "fp8_te_backward_bf16")
+    report = report_of("fp8_te_backward_bf16")
     head, block = 8188 * 8192, 8192 * (3 * 2048 + 2048 + 2 * 4 * 2048)
 
     assert report.gemm.flops_coverage == 1

@@ -18,7 +18,8 @@ from fp8verify.report.json_form import DOCUMENTS, generate_schema, schema, to_js
 from fp8verify.report.layout import PLAIN_WIDTH
 from fp8verify.report.tables import gemm_kernels, millis, percent, precision_rows
 from fp8verify.report.text import to_text
-from tests.golden.expectations import KNOWN, ROOT
+from tests.golden.expectations import KNOWN
+from tests.golden.reports import report_of
 
 GOLDENS = Path(__file__).parent / "texts"
 SHOWN = ["fp8_compiled", "bf16_filter_rejects_all", "fp8_emulated", "ddp_one_rank_bf16"]
@@ -26,7 +27,7 @@ SHOWN = ["fp8_compiled", "bf16_filter_rejects_all", "fp8_emulated", "ddp_one_ran
 
 @pytest.mark.parametrize("name", SHOWN)
 def test_the_text_is_the_golden_one(name: str) -> None:
-    text = to_text(fp8verify.inspect(ROOT / name)).replace(fp8verify.__version__, "VERSION")
+    text = to_text(report_of(name)).replace(fp8verify.__version__, "VERSION")
     golden = GOLDENS / f"{name}.txt"
     if os.environ.get("FP8VERIFY_UPDATE_GOLDENS"):
         golden.write_text(text, encoding="utf-8")
@@ -35,19 +36,19 @@ def test_the_text_is_the_golden_one(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(KNOWN))
 def test_the_text_is_one_screen_of_80_columns(name: str) -> None:
-    lines = to_text(fp8verify.inspect(ROOT / name)).splitlines()
+    lines = to_text(report_of(name)).splitlines()
     assert max(map(len, lines)) <= PLAIN_WIDTH
     assert len(lines) <= 50
 
 
 @pytest.mark.parametrize("name", sorted(KNOWN))
 def test_the_json_keeps_to_its_schema(name: str) -> None:
-    report = json.loads(to_json(fp8verify.inspect(ROOT / name)))
+    report = json.loads(to_json(report_of(name)))
     jsonschema.validate(report, schema(), cls=jsonschema.Draft202012Validator)
 
 
 def test_a_report_without_its_verdict_breaks_the_schema() -> None:
-    report = json.loads(to_json(fp8verify.inspect(ROOT / "fp8_compiled")))
+    report = json.loads(to_json(report_of("fp8_compiled")))
     del report["verdict"]
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(report, schema())
@@ -77,7 +78,7 @@ def test_every_property_of_a_schema_is_described(document: str) -> None:
 @pytest.mark.parametrize("width", [40, 60, 80])
 @pytest.mark.parametrize("name", sorted(KNOWN))
 def test_no_figure_is_lost_where_there_is_little_room(name: str, width: int) -> None:
-    report = fp8verify.inspect(ROOT / name)
+    report = report_of(name)
     lines = report.to_text(width=width).splitlines()
     words = " ".join(" ".join(lines).split())
     assert max(map(len, lines)) <= width
@@ -92,7 +93,7 @@ def test_no_figure_is_lost_where_there_is_little_room(name: str, width: int) -> 
 
 @pytest.mark.parametrize("name", ["fp8_compiled", "ddp_one_rank_bf16"])
 def test_nothing_is_cut_for_those_who_ask_for_all(name: str) -> None:
-    report = fp8verify.inspect(ROOT / name)
+    report = report_of(name)
     text = "".join(report.to_text(verbose=True, width=60).split())
     assert "…" not in text
     for row in gemm_kernels(report):
@@ -100,7 +101,7 @@ def test_nothing_is_cut_for_those_who_ask_for_all(name: str) -> None:
 
 
 def test_the_verdict_what_it_is_worth_and_what_to_do_come_first() -> None:
-    text = fp8verify.inspect(ROOT / "ddp_one_rank_bf16").to_text()
+    text = report_of("ddp_one_rank_bf16").to_text()
     places = [text.index(part) for part in ("PARTIAL", "pays ", "error ", "to do ", "GEMM time")]
     assert places == sorted(places)
 
@@ -118,7 +119,7 @@ def test_every_property_of_the_report_is_described() -> None:
 
 
 def test_colour_only_on_a_terminal_and_not_with_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
-    report = fp8verify.inspect(ROOT / "fp8_compiled")
+    report = report_of("fp8_compiled")
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")
     assert "\x1b[" in to_text(report, terminal=True)

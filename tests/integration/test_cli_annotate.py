@@ -16,7 +16,7 @@ from tests.command_line import fp8verify
 from tests.golden.expectations import KNOWN, ROOT
 from tests.hand_built import BF16, BF16_KERNEL, FP8, FP8_KERNEL, TraceBuilder
 
-TRACES = sorted(path for name in KNOWN for path in (ROOT / name).glob("rank*.json.gz"))
+TRACES = sorted((ROOT / name / "rank0.json.gz") for name in KNOWN)
 
 
 def _load(path: Path) -> dict[str, Any]:
@@ -44,9 +44,9 @@ def _figures(report: Report) -> Any:
     return rank.gemm, rank.gpu_time_us, rank.legs, rank.kernels, rank.steps
 
 
-@pytest.mark.parametrize("trace", TRACES, ids=lambda path: f"{path.parent.name}-{path.stem[:5]}")
+@pytest.mark.parametrize("trace", TRACES, ids=lambda path: path.parent.name)
 def test_every_gemm_is_labelled_and_nothing_else_changes(trace: Path, tmp_path: Path) -> None:
-    out = tmp_path / trace.name
+    out = tmp_path / "out.json"  # how it is packed has a test of its own
     annotate(trace, out)
     report = inspect(trace)
     found, original = _load(out), _load(trace)

@@ -24,7 +24,7 @@ def test_a_cpu_training_is_captured_and_inconclusive(tmp_path: Path) -> None:
     done = run(
         tmp_path, "--steps", "3-4", "--trace-dir", "capture",
         "--format", "json", "-o", "report.json",
-        EXAMPLE, "--precision", "fp8", "--steps", "5", "--device", "cpu",
+        python_with_torch(), EXAMPLE, "--precision", "fp8", "--steps", "5", "--device", "cpu",
     )  # fmt: skip
     assert done.returncode == 3, done.stderr
     assert [line[:8] for line in done.stdout.splitlines()] == [f"step {i:3d}" for i in range(1, 6)]

@@ -12,6 +12,7 @@ import pytest
 from tests import doctor_files as files
 from tests.command_line import fp8verify
 from tests.doctor_files import write
+from tests.shared_torch import python_with_torch
 
 pytestmark = pytest.mark.train
 HEAD = """\
@@ -59,7 +60,7 @@ def doctor(folder: Path, *args: str) -> tuple[dict[str, dict[str, str]], int]:
 def test_it_ends_at_the_optimizer_and_nothing_of_the_training_is_written(tmp_path: Path) -> None:
     write(tmp_path, "train.py", HEAD + TRAIN)
     accelerate = write(tmp_path, "fp8.yaml", files.ACCELERATE)
-    found, _ = doctor(tmp_path, "--config", accelerate, "--", sys.executable, "train.py")
+    found, _ = doctor(tmp_path, "--config", accelerate, "--", str(python_with_torch()), "train.py")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["fp8.yaml", "train.py"]
     stops = found["accelerate-conversion-stops"]
     assert "block.gate (4096 -> 8): block.experts.* (2) stay" in stops["message"]
@@ -77,7 +78,7 @@ def test_layers_that_torchao_converted_are_counted(tmp_path: Path) -> None:
         "model = torch.compile(model)\n"
     )
     write(tmp_path, "train.py", HEAD + convert + TRAIN)
-    found, code = doctor(tmp_path, "--", sys.executable, "train.py")
+    found, code = doctor(tmp_path, "--", str(python_with_torch()), "train.py")
     message = found["model-layers"]["message"]
     assert message.startswith("2 of 4 linear layers would run in FP8, 80%")
     assert "block.gate" in message
@@ -88,7 +89,7 @@ def test_layers_that_torchao_converted_are_counted(tmp_path: Path) -> None:
 
 def test_what_a_script_writes_before_its_optimizer_is_told(tmp_path: Path) -> None:
     write(tmp_path, "train.py", "import os\nos.makedirs('checkpoints')\n" + HEAD + TRAIN)
-    found, _ = doctor(tmp_path, "--", sys.executable, "train.py")
+    found, _ = doctor(tmp_path, "--", str(python_with_torch()), "train.py")
     assert "checkpoints" in found["dry-start-wrote"]["message"]
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fp8verify import inspect
 from tests.golden.expectations import KNOWN, ROOT
+from tests.golden.reports import report_of
 
 pytest.importorskip("pandas", reason="pandas is not installed (the pandas extra)")
 from fp8verify.report.frames import COLUMNS
@@ -17,7 +17,7 @@ from fp8verify.report.frames import COLUMNS
 
 @pytest.mark.parametrize("name", sorted(KNOWN))
 def test_frames_hold_what_the_report_holds(name: str) -> None:
-    report = inspect(ROOT / name)
+    report = report_of(name)
     frames = report.to_pandas()
     assert frames.kernels.time_us.sum() == pytest.approx(sum(report.gpu_time_us.values()), abs=0.1)
     assert len(frames.kernels) == sum(len(rank.kernels) for rank in report.ranks)
@@ -31,13 +31,13 @@ def test_frames_hold_what_the_report_holds(name: str) -> None:
 
 
 def test_layers_are_those_of_the_census() -> None:
-    layers = inspect(ROOT / "fp8_accelerate").to_pandas().layers
+    layers = report_of("fp8_accelerate").to_pandas().layers
     assert layers.state.value_counts().to_dict() == {"fp8": 4, "high_precision": 2}
-    assert list(inspect(ROOT / "fp8_te_delayed").to_pandas().layers.columns) == [*COLUMNS["layers"]]
+    assert list(report_of("fp8_te_delayed").to_pandas().layers.columns) == [*COLUMNS["layers"]]
 
 
 def test_every_column_is_documented() -> None:
-    frames = inspect(ROOT / "fp8_compiled").to_pandas()
+    frames = report_of("fp8_compiled").to_pandas()
     assert {name: list(frame.columns) for name, frame in frames._asdict().items()} == {
         name: [*columns] for name, columns in COLUMNS.items()
     }

@@ -13,6 +13,7 @@ import fp8verify
 from fp8verify import Report, inspect
 from tests.browser import Page, browser, find_browser
 from tests.golden.expectations import KNOWN, ROOT
+from tests.golden.reports import report_of
 from tests.hand_built import BF16, BF16_KERNEL, TraceBuilder
 
 pytest.importorskip("jinja2", reason="jinja2 is not installed (the html extra)")
@@ -76,7 +77,7 @@ def _evil(folder: Path) -> Report:
 @pytest.mark.parametrize("name", sorted(KNOWN))
 def test_every_capture_renders_without_a_complaint(name: str, page: Page, tmp_path: Path) -> None:
     page.complaints.clear()
-    report = inspect(ROOT / name)
+    report = report_of(name)
     page.open(_write(report, tmp_path))
     assert page.evaluate("document.querySelector('.badge').textContent") == report.verdict.value
     assert page.evaluate("document.querySelectorAll('#kernel-table tbody tr').length") > 0
@@ -95,14 +96,14 @@ def test_markup_in_names_and_log_lines_stays_text(page: Page, tmp_path: Path) ->
 
 
 def test_no_file_and_no_network_is_asked_for(page: Page, tmp_path: Path) -> None:
-    path = _write(inspect(ROOT / "fp8_compiled"), tmp_path)
+    path = _write(report_of("fp8_compiled"), tmp_path)
     page.requests.clear()
     page.open(path)
     assert page.requests == [path.as_uri()]
 
 
 def test_a_head_of_the_table_sorts_by_mouse_and_by_keyboard(page: Page, tmp_path: Path) -> None:
-    page.open(_write(inspect(ROOT / "fp8_compiled"), tmp_path))
+    page.open(_write(report_of("fp8_compiled"), tmp_path))
     button = "document.querySelector('#kernel-table thead button')"
     page.evaluate(f"{button}.click()")
     falling = page.evaluate(MILLIS)
@@ -121,7 +122,7 @@ def test_a_head_of_the_table_sorts_by_mouse_and_by_keyboard(page: Page, tmp_path
 
 
 def test_the_kernels_can_be_searched(page: Page, tmp_path: Path) -> None:
-    page.open(_write(inspect(ROOT / "fp8_rowwise_gw_hp"), tmp_path))
+    page.open(_write(report_of("fp8_rowwise_gw_hp"), tmp_path))
     shown = f"{ROWS}.filter(r => !r.hidden).length"
     everything = page.evaluate(shown)
     field = "document.getElementById('find')"
@@ -139,18 +140,18 @@ def test_the_kernels_can_be_searched(page: Page, tmp_path: Path) -> None:
 def test_all_text_stands_out_in_light_and_dark(
     name: str, dark: bool, page: Page, tmp_path: Path
 ) -> None:
-    page.open(_write(inspect(ROOT / name), tmp_path), dark=dark)
+    page.open(_write(report_of(name), tmp_path), dark=dark)
     assert page.evaluate(FAINT_TEXT) == []
 
 
 @pytest.mark.parametrize("name", ["ddp_one_rank_bf16", "fp8_accelerate"])
 def test_a_phone_need_not_scroll_sideways(name: str, page: Page, tmp_path: Path) -> None:
-    page.open(_write(inspect(ROOT / name), tmp_path), width=390)
+    page.open(_write(report_of(name), tmp_path), width=390)
     assert page.evaluate("document.documentElement.scrollWidth") == 390
 
 
 def test_every_picture_and_scrolling_region_has_a_name(page: Page, tmp_path: Path) -> None:
-    page.open(_write(inspect(ROOT / "ddp_one_rank_bf16"), tmp_path))
+    page.open(_write(report_of("ddp_one_rank_bf16"), tmp_path))
     unnamed = (
         "[...document.querySelectorAll('[role=img], [role=region], input, button')].filter(e => "
         "!(e.ariaLabel || e.textContent.trim() || (e.labels && e.labels[0].innerText.trim())))"
@@ -160,7 +161,7 @@ def test_every_picture_and_scrolling_region_has_a_name(page: Page, tmp_path: Pat
 
 def _cluster() -> Report:
     """Eight ranks of 100,000 kernels each, in more kinds and longer names than real ones have."""
-    report = inspect(ROOT / "fp8_compiled")
+    report = report_of("fp8_compiled")
     rank = report.ranks[0]
     rows = tuple(
         replace(row, name=f"{row.name}<{'void cutlass::gemm, ' * 200}{place}>", kernels=100)
@@ -188,7 +189,7 @@ def test_a_report_without_kernels_has_a_page_too(page: Page, tmp_path: Path) -> 
 
 
 def test_the_page_runs_its_own_script_only() -> None:
-    text = to_html(inspect(ROOT / "fp8_compiled"))
+    text = to_html(report_of("fp8_compiled"))
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)
     assert policy is not None
     assert "default-src 'none'" in policy[1]
@@ -199,7 +200,7 @@ def test_the_page_runs_its_own_script_only() -> None:
 
 
 def test_bars_of_gpu_time_are_on_the_scale_of_all_gpu_time(page: Page, tmp_path: Path) -> None:
-    report = inspect(ROOT / "fp8_compiled")
+    report = report_of("fp8_compiled")
     page.open(_write(report, tmp_path))
     width = page.evaluate(
         "+document.querySelector('[aria-labelledby=gpu] .bars rect:not(.track)')"
@@ -214,13 +215,13 @@ def test_bars_of_gpu_time_are_on_the_scale_of_all_gpu_time(page: Page, tmp_path:
 
 
 def test_the_gain_stands_beside_the_verdict(page: Page, tmp_path: Path) -> None:
-    page.open(_write(inspect(ROOT / "fp8_accelerate"), tmp_path))
+    page.open(_write(report_of("fp8_accelerate"), tmp_path))
     said = page.evaluate("document.querySelector('header .worth').textContent")
     assert said.startswith("Does it pay? likely not: about 0.5")
 
 
 def test_pointing_at_the_timeline_names_its_kernels(page: Page, tmp_path: Path) -> None:
-    report = inspect(ROOT / "fp8_compiled")
+    report = report_of("fp8_compiled")
     page.open(_write(report, tmp_path), height=4000)
     edge = page.evaluate("(r => [r.left, r.top, r.width, r.height])"
                          "(document.querySelector('.hover').getBoundingClientRect())")  # fmt: skip
@@ -235,7 +236,7 @@ def test_pointing_at_the_timeline_names_its_kernels(page: Page, tmp_path: Path) 
 
 
 def test_the_keyboard_walks_the_timeline(page: Page, tmp_path: Path) -> None:
-    page.open(_write(inspect(ROOT / "fp8_compiled"), tmp_path), height=4000)
+    page.open(_write(report_of("fp8_compiled"), tmp_path), height=4000)
     page.evaluate("document.querySelector('.hover').focus()")
     for key, code in (("End", 35), ("ArrowLeft", 37), ("PageDown", 34)):
         page.press(key, code)
@@ -247,7 +248,7 @@ def test_the_keyboard_walks_the_timeline(page: Page, tmp_path: Path) -> None:
 
 
 def test_a_bar_says_its_figures_when_pointed_at(page: Page, tmp_path: Path) -> None:
-    page.open(_write(inspect(ROOT / "ddp_one_rank_bf16"), tmp_path), height=4000)
+    page.open(_write(report_of("ddp_one_rank_bf16"), tmp_path), height=4000)
     part = "document.querySelector('[data-tip^=\"fprop, bf16\"]')"
     middle = "(r => [r.left + r.width / 2, r.top + 3])"
     x, y = page.evaluate(f"{middle}({part}.getBoundingClientRect())")
@@ -257,7 +258,7 @@ def test_a_bar_says_its_figures_when_pointed_at(page: Page, tmp_path: Path) -> N
 
 
 def test_every_step_of_every_rank_is_labelled(page: Page, tmp_path: Path) -> None:
-    report = inspect(ROOT / "ddp_one_rank_bf16")
+    report = report_of("ddp_one_rank_bf16")
     page.open(_write(report, tmp_path))
     rows = "[...document.querySelectorAll('[aria-labelledby=steps] tbody tr')]"
     shown = page.evaluate(f"{rows}.map(r => [r.cells[0].innerText, +r.cells[1].innerText])")
@@ -265,7 +266,7 @@ def test_every_step_of_every_rank_is_labelled(page: Page, tmp_path: Path) -> Non
 
 
 def test_the_picture_of_the_layers_has_a_cell_for_each_leg(page: Page, tmp_path: Path) -> None:
-    report = inspect(ROOT / "fp8_layers_compiled")
+    report = report_of("fp8_layers_compiled")
     named = report.ranks[0].named_layers
     assert named is not None
     page.open(_write(report, tmp_path))
@@ -277,7 +278,7 @@ def test_the_picture_of_the_layers_has_a_cell_for_each_leg(page: Page, tmp_path:
 
 @pytest.mark.parametrize("name", ["fp8_compiled", "ddp_one_rank_bf16"])
 def test_print_loses_nothing(name: str, page: Page, tmp_path: Path) -> None:
-    page.open(_write(inspect(ROOT / name), tmp_path), width=720)
+    page.open(_write(report_of(name), tmp_path), width=720)
     page.evaluate("document.getElementById('find').value = 'nvjet'")
     page.evaluate("document.getElementById('find').dispatchEvent(new Event('input'))")
     page.call("Emulation.setEmulatedMedia", media="print")

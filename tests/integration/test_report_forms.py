@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from msgspec.structs import replace
 
-from fp8verify import Policy, Report, Verdict, inspect
+from fp8verify import Policy, Report, Verdict
 from fp8verify.model import Finding, Severity
 from fp8verify.report import escape, forms
 from fp8verify.report.csv_form import to_csv
@@ -26,6 +26,7 @@ from fp8verify.report.markdown import to_markdown
 from fp8verify.report.notebook import to_notebook
 from tests.command_line import fp8verify
 from tests.golden.expectations import KNOWN, ROOT
+from tests.golden.reports import report_of
 
 EVIL = (
     "a|b\x1b[2J`<script>alert(1)</script>`*x*\n::error::owned,%0A ]]> &amp; @team #1 \x00\ud800=1"
@@ -55,13 +56,13 @@ def _evil(report: Report) -> Report:
 
 @pytest.fixture(scope="module")
 def silent() -> Report:
-    return inspect(ROOT / "bf16_filter_rejects_all")
+    return report_of("bf16_filter_rejects_all")
 
 
 @pytest.mark.parametrize("form", forms.NAMES)
 @pytest.mark.parametrize("name", sorted(KNOWN))
 def test_every_form_of_every_capture_ends_with_a_line(name: str, form: str) -> None:
-    text = forms.render(inspect(ROOT / name), form)
+    text = forms.render(report_of(name), form)
     assert text.endswith("\n")
     assert text.strip()
 
@@ -84,7 +85,7 @@ def test_github_annotates_a_silent_failure_as_an_error(silent: Report) -> None:
 
 
 def test_github_notes_success_and_warns_of_what_passes_by_permission(silent: Report) -> None:
-    assert to_github(inspect(ROOT / "fp8_compiled")).startswith("::notice title=FP8 ACTIVE::")
+    assert to_github(report_of("fp8_compiled")).startswith("::notice title=FP8 ACTIVE::")
     passed = to_github(replace(silent, fails=False))
     assert passed.startswith("::warning title=FP8 CONTRADICTED::")
 
@@ -108,7 +109,7 @@ def test_github_shows_as_many_annotations_as_github_does(silent: Report) -> None
 
 
 def test_sarif_holds_the_verdict_and_each_finding_with_a_place() -> None:
-    report = inspect(ROOT / "ddp_one_rank_bf16", policy=Policy(exit_zero=True))
+    report = report_of("ddp_one_rank_bf16", Policy(exit_zero=True))
     document = json.loads(forms.render(report, "sarif"))
     assert document["version"] == "2.1.0"
     (run,) = document["runs"]
@@ -123,7 +124,7 @@ def test_sarif_holds_the_verdict_and_each_finding_with_a_place() -> None:
 
 
 def test_sarif_of_a_run_in_fp8_passes() -> None:
-    document = json.loads(forms.render(inspect(ROOT / "fp8_compiled"), "sarif"))
+    document = json.loads(forms.render(report_of("fp8_compiled"), "sarif"))
     results = document["runs"][0]["results"]
     assert (results[0]["kind"], results[0]["level"]) == ("pass", "none")
     assert all(result["level"] in ("note", "warning") for result in results[1:])
@@ -137,16 +138,16 @@ def test_sarif_of_a_run_in_fp8_passes() -> None:
 def test_junit_fails_exactly_if_the_run_does_whatever_the_exit_code_is(
     name: str, policy: Policy
 ) -> None:
-    report = inspect(ROOT / name, policy=policy)
+    report = report_of(name, policy)
     suite = Xml.fromstring(to_junit(report))[0]
     failing = int(suite.get("failures", "")) + int(suite.get("errors", ""))
     assert (failing > 0) == report.fails
-    assert report.fails == (inspect(ROOT / name, policy=Policy(strict=policy.strict)).exit_code > 0)
+    assert report.fails == (report_of(name, Policy(strict=policy.strict)).exit_code > 0)
     assert int(suite.get("tests", "")) == len(suite.findall("testcase"))
 
 
 def test_junit_names_the_rank_that_failed() -> None:
-    report = inspect(ROOT / "ddp_one_rank_bf16", policy=Policy(strict=True))
+    report = report_of("ddp_one_rank_bf16", Policy(strict=True))
     suite = Xml.fromstring(to_junit(report))[0]
     failed = {case.get("name") for case in suite if case.find("failure") is not None}
     assert failed == {"run", "rank 1"}
@@ -174,7 +175,7 @@ def _html(markdown: str) -> str:
 
 
 def test_markdown_says_the_verdict_the_shares_and_the_findings() -> None:
-    html = _html(to_markdown(inspect(ROOT / "ddp_one_rank_bf16")))
+    html = _html(to_markdown(report_of("ddp_one_rank_bf16")))
     assert "FP8 PARTIAL</h2>" in html
     assert html.count("<table>") == 4
     assert "<code>rank-without-fp8</code>" in html
@@ -213,7 +214,7 @@ def test_escaped_markdown_is_one_paragraph_of_plain_text(text: str) -> None:
 
 
 def test_csv_has_a_row_for_each_kind_on_each_rank() -> None:
-    report = inspect(ROOT / "ddp_one_rank_bf16")
+    report = report_of("ddp_one_rank_bf16")
     rows = list(csv.DictReader(io.StringIO(to_csv(report))))
     assert len(rows) == sum(len(rank.kernels) for rank in report.ranks)
     times = sum(float(row["time_us"]) for row in rows)
@@ -267,7 +268,7 @@ def test_html_without_jinja_says_what_to_install(tmp_path: Path) -> None:
 
 
 def test_json_of_a_report_is_that_of_the_command_line() -> None:
-    report = inspect(ROOT / "fp8_compiled")
+    report = report_of("fp8_compiled")
     assert json.loads(report.to_json())["verdict"] == "ACTIVE"
     assert (
         report.to_json() == fp8verify("inspect", ROOT / "fp8_compiled", "--format", "json").stdout
@@ -275,7 +276,7 @@ def test_json_of_a_report_is_that_of_the_command_line() -> None:
 
 
 def test_a_report_keeps_its_forms_on_every_way_back() -> None:
-    report = inspect(ROOT / "fp8_compiled")
+    report = report_of("fp8_compiled")
     decoded = msgspec.json.decode(report.to_json(), type=Report)
     for same in (pickle.loads(pickle.dumps(report)), replace(report, notes=()), decoded):
         assert isinstance(same, Report)

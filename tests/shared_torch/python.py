@@ -6,6 +6,8 @@ import signal
 import socket
 import sys
 
+if sys.argv[1] in ("-c", "-I"):  # a question about the interpreter, not a script
+    os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 with socket.socket(socket.AF_UNIX) as connection:
     connection.connect(SOCKET)  # noqa: F821
     streams = array.array("i", [0, 1, 2])

@@ -151,6 +151,7 @@ class _Range:
 class _Reference:
     def __init__(self, events: list[dict[str, Any]]) -> None:
         self.events = events
+        self.parents: dict[_Range, _Range | None] = {}
         self.ranges = [_Range(e) for e in events if e.get("cat") in RANGES]
         self.threads: dict[Any, list[_Range]] = defaultdict(list)
         for item in sorted(self.ranges, key=lambda r: (r.start, -r.end, r.event["cat"] in OPS)):
@@ -234,8 +235,14 @@ class _Reference:
         return found
 
     def parent(self, item: _Range) -> _Range | None:
+        if item not in self.parents:
+            self.parents[item] = self.find_parent(item)
+        return self.parents[item]
+
+    def find_parent(self, item: _Range) -> _Range | None:
         thread = self.threads[item.thread]
-        for other in reversed(thread[: item.position]):  # type: ignore[attr-defined]
+        for position in range(item.position - 1, -1, -1):  # type: ignore[attr-defined]
+            other = thread[position]
             inside = other.end > item.start
             if inside or (other.end == item.start == item.end):
                 return other

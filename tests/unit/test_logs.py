@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from fp8verify.errors import InputError
-from fp8verify.logs import sources
+from fp8verify.logs import lines, sources
 from fp8verify.logs.claims import read_claims
-from fp8verify.logs.lines import MAX_LINE_BYTES, Line, read_lines
+from fp8verify.logs.lines import Line, read_lines
 
 LINE = "Applied Float8 training: recipe=TENSORWISE, fsdp_float8_all_gather=True"
 
@@ -66,36 +66,42 @@ def test_utf_16_appended_to_ascii_is_still_read(tmp_path: Path) -> None:
     assert [claim.line for claim in read_claims(log).claims] == [2001]
 
 
-@pytest.mark.parametrize("at", [MAX_LINE_BYTES, (4 << 20) - 30, 4 << 20, (8 << 20) - 30])
-def test_a_claim_across_the_border_of_a_piece_is_read_whole(tmp_path: Path, at: int) -> None:
-    bar = b" 10%|#| 1/10 [00:01<00:09, 1.0it/s]"
-    bars = bar * (at // len(bar) + 1)
-    log = written(tmp_path, b"first\n" + bars[6 - at :] + LINE.encode() + b". " + bars)
+@pytest.mark.parametrize("said", [0, 1, 30, len(LINE) - 1, len(LINE)])
+def test_a_claim_across_the_border_of_a_piece_is_read_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: int
+) -> None:
+    monkeypatch.setattr(sources, "BLOCK_BYTES", 1 << 18)
+    monkeypatch.setattr(lines, "MAX_LINE_BYTES", 1 << 16)
+    bars = b"first\n" + b" 10%|#| 1/10 [00:01<00:09, 1.0it/s]" * 20_000
+    before, piece, *_ = sources.read_blocks(written(tmp_path, bars), [])
+    at = len(before) + len(piece) - said
+    bar = bars.index(b"s]", at) + 2 - at  # the claim comes behind a whole one
+    log = written(tmp_path, bars[:6] + bars[6 + bar : at + bar] + LINE.encode() + b". " + bars[at:])
     (claim,) = read_claims(log).claims
     assert (claim.line, claim.recipe, claim.all_gather) == (2, "TENSORWISE", True)
 
 
 def test_a_line_without_end_comes_in_pieces(tmp_path: Path) -> None:
     log = written(tmp_path, b"ab" * (8 << 20) + b"\nnext")
-    lines = list(read_lines(log))
-    assert {line.number for line in lines} == {1, 2}
-    assert [line.first for line in lines] == [True, False, False, False, True]
-    assert [line.last for line in lines] == [False, False, False, True, True]
-    assert lines[-1] == Line(2, "next")
-    assert max(len(line.text) for line in lines) < 6 << 20
+    pieces = list(read_lines(log))
+    assert {piece.number for piece in pieces} == {1, 2}
+    assert [piece.first for piece in pieces] == [True, False, False, False, True]
+    assert [piece.last for piece in pieces] == [False, False, False, True, True]
+    assert pieces[-1] == Line(2, "next")
+    assert max(len(piece.text) for piece in pieces) < 6 << 20
 
 
 def test_memory_does_not_grow_with_the_log(tmp_path: Path) -> None:
     log = tmp_path / "train.log.gz"
     with gzip.open(log, "wb", compresslevel=1) as out:
-        for _ in range(300):
+        for _ in range(128):
             out.write(b"step 1 | loss 2.0 | tokens 1000\n" * 32768)
         out.write(LINE.encode())
     tracemalloc.start()
     (claim,) = read_claims(log).claims
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert claim.line == 300 * 32768 + 1
+    assert claim.line == 128 * 32768 + 1
     assert peak < 64 << 20
 
 

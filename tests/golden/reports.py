@@ -1,0 +1,16 @@
+"""The reports of the captures that ship, each worked out once in a process of the tests."""
+
+from __future__ import annotations
+
+import functools
+
+from fp8verify import Policy, Report, inspect
+from tests.golden.expectations import ROOT
+
+DEFAULT = Policy()
+
+
+@functools.cache
+def report_of(name: str, policy: Policy = DEFAULT) -> Report:
+    """Return the report of a folder of traces/, which no test may change."""
+    return inspect(ROOT / name, policy=policy)
