@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+ROOT = Path(__file__).parents[1]
+
 
 def fp8verify(
     *args: str | Path, cwd: Path | None = None, timeout: float = 60, **env: str
@@ -23,6 +25,16 @@ def fp8verify(
         env={**os.environ, **env},
         stdin=subprocess.DEVNULL,
     )
+
+
+def on_the_path(folder: Path) -> dict[str, str]:
+    """Return an environment in which the command `fp8verify` is this checkout's; for shells."""
+    program = folder / "bin" / "fp8verify"
+    program.parent.mkdir(exist_ok=True)
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m fp8verify "$@"\n')
+    program.chmod(0o755)
+    path = f"{program.parent}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)}
 
 
 def heed_signals() -> None:

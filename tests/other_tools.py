@@ -13,6 +13,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 SECRET = "hf_THIS_TOKEN_IS_NOWHERE"
 PID = 4711
 PROCESS = 1 << 48 | PID << 24
@@ -259,7 +261,8 @@ def write_rocprof_json(recorded: Recording, folder: Path) -> Path:
         },
     }
     path = folder / "77_results.json"
-    path.write_text(json.dumps({"rocprofiler-sdk-tool": [process]}, indent=1))
+    document = msgspec.json.encode({"rocprofiler-sdk-tool": [process]})
+    path.write_bytes(msgspec.json.format(document, indent=1))  # json's own takes ten times as long
     return path
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import subprocess
@@ -12,6 +11,8 @@ from typing import Any, NamedTuple
 from xml.etree import ElementTree as Xml
 
 import pytest
+
+from tests.command_line import on_the_path
 
 ROOT = Path(__file__).parents[2]
 TRACES = ROOT / "traces"
@@ -24,15 +25,6 @@ class Job(NamedTuple):
     log: str
     summary: str
     folder: Path
-
-
-def environment(folder: Path) -> dict[str, str]:
-    program = folder / "bin" / "fp8verify"
-    program.parent.mkdir(exist_ok=True)
-    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m fp8verify "$@"\n')
-    program.chmod(0o755)
-    path = f"{program.parent}{os.pathsep}{os.environ['PATH']}"
-    return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)}
 
 
 def uses(folder: Path, **given: str) -> Job:
@@ -62,7 +54,7 @@ def uses(folder: Path, **given: str) -> Job:
             timeout=120,
             check=False,
             cwd=folder,
-            env={**environment(folder), **shared, **env},
+            env={**on_the_path(folder), **shared, **env},
         )
         code, log = done.returncode, log + done.stdout + done.stderr
     outputs = dict(line.split("=", 1) for line in files["outputs"].read_text().splitlines())
@@ -162,7 +154,7 @@ def hook(folder: Path, *files: str) -> subprocess.CompletedProcess[str]:
         timeout=60,
         check=False,
         cwd=folder,
-        env=environment(folder),
+        env=on_the_path(folder),
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import subprocess
@@ -16,6 +15,7 @@ import pytest
 from scripts.docs.blocks import commands_of, console_blocks, pages, rewritten
 from scripts.docs.pictures import PICTURES, stale_pages, stale_terminals
 from scripts.docs.reference import TABLES
+from tests.command_line import on_the_path
 from tests.golden.expectations import ROOT
 
 REPOSITORY = ROOT.parent
@@ -34,16 +34,6 @@ def _blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
-def _environment(folder: Path, **more: str) -> dict[str, str]:
-    """A PATH on which `fp8verify` is this one."""
-    program = folder / "bin" / "fp8verify"
-    program.parent.mkdir(exist_ok=True)
-    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m fp8verify "$@"\n')
-    program.chmod(0o755)
-    path = f"{program.parent}{os.pathsep}{os.environ['PATH']}"
-    return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT.parent), **more}
-
-
 def _run_job(capture: str, folder: Path) -> tuple[list[int], str, str]:
     """Run the steps of the documented job as GitHub does; return codes, output and summary."""
     job = yaml.safe_load(_blocks("ci.md", "yaml")[0])["jobs"]["fp8"]
@@ -57,15 +47,7 @@ def _run_job(capture: str, folder: Path) -> tuple[list[int], str, str]:
             continue
         if any(codes) and step.get("if") != "always()":
             continue
-        done = subprocess.run(
-            ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", command],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-            cwd=folder,
-            env=_environment(folder, **where),
-        )
+        done = _shell(command, folder, "--noprofile", "--norc", "-eo", "pipefail", **where)
         codes.append(done.returncode)
         output += done.stdout
     return codes, output, summary.read_text(encoding="utf-8")
@@ -97,15 +79,7 @@ def test_the_commands_of_the_ci_page_work_in_order(tmp_path: Path) -> None:
     (tmp_path / "capture").symlink_to(ROOT / "fp8_compiled")
     for block in _blocks("ci.md", "console")[:1]:
         for line in block.splitlines():
-            done = subprocess.run(
-                ["bash", "-c", line.removeprefix("$ ")],
-                capture_output=True,
-                text=True,
-                timeout=60,
-                check=False,
-                cwd=tmp_path,
-                env=_environment(tmp_path),
-            )
+            done = _shell(line.removeprefix("$ "), tmp_path)
             assert done.returncode == 0, done.stderr
 
 
@@ -123,7 +97,7 @@ def _pytest_of(page: str, tmp_path: Path, capture: str, name: str) -> str:
         timeout=120,
         check=False,
         cwd=tmp_path,
-        env={**_environment(tmp_path), "CUDA_VISIBLE_DEVICES": "-1", "COLUMNS": "200"},
+        env={**on_the_path(tmp_path), "CUDA_VISIBLE_DEVICES": "-1", "COLUMNS": "200"},
     )
     return f"exit {done.returncode}\n{done.stdout}"
 
@@ -188,15 +162,17 @@ def test_the_commands_of_the_doctors_page_work(tmp_path: Path) -> None:
         assert "asks for FP8" in done.stdout or "config" not in command
 
 
-def _shell(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
+def _shell(
+    command: str, folder: Path, *options: str, **env: str
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        ["bash", "-c", command],
+        ["bash", *options, "-c", command],
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
         cwd=folder,
-        env=_environment(folder),
+        env={**on_the_path(folder), **env},
     )
 
 

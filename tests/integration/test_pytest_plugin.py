@@ -12,6 +12,7 @@ from fp8verify import inspect
 from fp8verify.judging.baseline import write_baseline
 from fp8verify.pytest_plugin import running
 from tests.golden.expectations import ROOT
+from tests.shared_torch import python_with_torch
 
 pytest_plugins = ["pytester"]
 
@@ -205,7 +206,7 @@ def gpu(monkeypatch):
     monkeypatch.setattr(running, "why_not", lambda: None)
 
 def test_it(fp8_run):
-    report = fp8_run({script!r}, *{args}, steps="2-3", timeout=120)
+    report = fp8_run(*{command}, steps="2-3", timeout=120)
     assert report.verdict.value == "INCONCLUSIVE"
     assert "no GPU kernels" in report.reason
 """
@@ -230,14 +231,15 @@ for _ in range(4):
 def test_a_script_runs_under_a_window_and_its_report_comes_back(pytester: pytest.Pytester) -> None:
     script = pytester.path / "train.py"
     script.write_text(SCRIPT)
-    _pytest(pytester, RUN.format(script=str(script), args=[])).assert_outcomes(passed=1)
+    command = [str(python_with_torch()), str(script)]
+    _pytest(pytester, RUN.format(command=command)).assert_outcomes(passed=1)
 
 
 @pytest.mark.train
 def test_a_script_that_fails_fails_the_test_with_its_last_words(pytester: pytest.Pytester) -> None:
     script = pytester.path / "train.py"
     script.write_text(SCRIPT)
-    result = _pytest(pytester, RUN.format(script=str(script), args=["fail"]))
+    result = _pytest(pytester, RUN.format(command=[str(script), "fail"]))
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["the training exited with 1:", "*the loss is NaN*"])
 
@@ -246,10 +248,10 @@ def test_a_script_that_fails_fails_the_test_with_its_last_words(pytester: pytest
 def test_a_script_that_hangs_is_ended(pytester: pytest.Pytester) -> None:
     script = pytester.path / "train.py"
     script.write_text(SCRIPT)
-    code = RUN.format(script=str(script), args=["hang"]).replace("timeout=120", "timeout=3")
+    code = RUN.format(command=[str(script), "hang"]).replace("timeout=120", "timeout=1")
     result = _pytest(pytester, code)
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["the training took more than 3 s:"])
+    result.stdout.fnmatch_lines(["the training took more than 1 s:"])
 
 
 def test_without_a_gpu_a_run_is_skipped_with_the_reason(

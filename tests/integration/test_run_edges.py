@@ -153,15 +153,17 @@ UPLOAD = "import subprocess\nsubprocess.Popen({!r}, shell=True)\nprint('trained'
 
 
 def test_a_child_that_outlives_the_run_still_prints(tmp_path: Path) -> None:
-    late = "sleep 2; echo uploaded && echo done > uploaded"
-    result = compare(tmp_path, UPLOAD.format(late), "{} train.py > out; cat out; sleep 3; cat out")
+    late = "while [ ! -e go ]; do sleep 0.05; done; echo uploaded && echo done > uploaded"
+    wait = "touch go; while ! grep -q uploaded out; do sleep 0.05; done"
+    line = f"{{}} train.py > out; cat out; {wait}; cat out"
+    result = compare(tmp_path, UPLOAD.format(late), line)
 
     assert result.stdout == "trained\ntrained\nuploaded\n"
     assert result.files["uploaded"] == "done\n"
 
 
 def test_a_reader_of_stdout_sees_its_end_when_the_last_child_has_closed_it(tmp_path: Path) -> None:
-    assert compare(tmp_path, UPLOAD.format("sleep 2; echo uploaded")).stdout.endswith("uploaded\n")
+    assert compare(tmp_path, UPLOAD.format("sleep 1; echo uploaded")).stdout.endswith("uploaded\n")
 
 
 def test_a_child_that_never_stops_printing_does_not_hold_the_run(tmp_path: Path) -> None:
