@@ -26,7 +26,8 @@ run ruff format --check .
 run mypy
 NO_MKDOCS_2_WARNING=1 run mkdocs build --strict --quiet # the site, into build/site; a dead link fails
 if [ $# -eq 0 ]; then
-  set -- -n auto --maxprocesses 4 --dist worksteal
+  processes=$(($(nproc) + 1)) # one waits now and then, for a run that it started
+  set -- -n $((processes < 5 ? processes : 5)) --dist worksteal
 fi
 run pytest "$@"
 step "done"

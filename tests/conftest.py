@@ -10,6 +10,13 @@ import pytest
 from tests.hand_built import TraceBuilder
 
 ROOT = Path(__file__).parent.parent
+if importlib.util.find_spec("hypothesis"):
+    from hypothesis import HealthCheck, settings
+
+    # Its limits are on time, which a busy machine exceeds.
+    UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.register_profile("unhurried", UNHURRIED)
+    settings.load_profile("unhurried")
 
 
 @pytest.fixture

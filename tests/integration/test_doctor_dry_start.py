@@ -109,7 +109,7 @@ def test_a_script_that_takes_too_long_is_ended_with_its_children(tmp_path: Path)
         "time.sleep(300)\n"
     )
     write(tmp_path, "train.py", script)
-    found, _ = doctor(tmp_path, "--timeout", "2", "--", sys.executable, "train.py")
+    found, _ = doctor(tmp_path, "--timeout", "4", "--", sys.executable, "train.py")
     assert "built no optimizer in time" in found["model-not-seen"]["message"]
     pid = (tmp_path / "child").read_text()
     state = subprocess.run(["ps", "-o", "stat=", "-p", pid], capture_output=True, text=True)

@@ -106,14 +106,14 @@ def test_signals_reach_the_script(tmp_path: Path, number: signal.Signals) -> Non
         "import pathlib, signal, sys, time\n"
         f"signal.signal({int(number)}, lambda *_: sys.exit(9))\n"
         "pathlib.Path('ready').touch()\n"
-        "time.sleep(30)\n"
+        "time.sleep(90)\n"
     )
     child = start(tmp_path, script, start_new_session=True)
     wait_for(tmp_path / "ready")
 
     child.send_signal(number)
 
-    assert child.wait(timeout=20) == 9
+    assert child.wait(timeout=60) == 9
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_the_second_interrupt_asks_to_terminate_and_the_third_kills(
         wait_for(tmp_path / sign)
         child.send_signal(signal.SIGINT)
 
-    assert child.wait(timeout=20) == code
+    assert child.wait(timeout=60) == code
 
 
 @pytest.mark.parametrize("options", [(), ("--after-seconds", "0")], ids=["plain", "by click"])
@@ -190,14 +190,14 @@ def test_what_nohup_ignores_stays_ignored(tmp_path: Path) -> None:
 def test_a_background_process_does_not_hold_the_run(tmp_path: Path) -> None:
     script = (
         "import pathlib, subprocess\n"
-        "child = subprocess.Popen(['sleep', '25'])\n"
+        "child = subprocess.Popen(['sleep', '90'])\n"
         "pathlib.Path('child').write_text(str(child.pid))\n"
         "print('done')\n"
     )
     with (tmp_path / "out").open("wb") as out:
         child = start(tmp_path, script, stdout=out)
 
-        assert child.wait(timeout=20) == 0  # far less than the sleep
+        assert child.wait(timeout=60) == 0  # far less than the sleep
     assert (tmp_path / "out").read_bytes() == b"done\n"
     os.kill(int((tmp_path / "child").read_text()), signal.SIGTERM)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fp8verify import Policy, Report, assert_fp8_active, inspect
@@ -73,7 +73,7 @@ def write(folder: Path, ranks: list[list[tuple[int, int, int, bool]]], *, cut: b
             path.write_bytes(path.read_bytes()[:-4])
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 @given(
     ranks=st.lists(_rank, min_size=1, max_size=4),
     log=st.sampled_from([None, CLAIM, CLAIM.replace("TENSORWISE", "ROWWISE_WITH_GW_HP")]),

@@ -143,7 +143,7 @@ def test_a_folder_is_no_log(tmp_path: Path) -> None:
         read_claims(tmp_path)
 
 
-ANYWHERE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+ANYWHERE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @ANYWHERE

@@ -91,7 +91,6 @@ def read(data: bytes, block_size: int = 1 << 20) -> Trace:
     return read_stream(stream, "t.json", Reading(block_size=block_size))
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=documents(), block_size=st.integers(1, 4000), packed=st.booleans())
 def test_stream_reads_what_the_whole_document_says(
     data: bytes, block_size: int, packed: bool
@@ -159,7 +158,7 @@ def test_arbitrary_bytes_never_raise(data: bytes) -> None:
 
 @pytest.mark.skipif(not TRUTH.is_dir(), reason="the captures with known truth are not here")
 @pytest.mark.parametrize("name", ["fp8_tensorwise_compile", "fp8_cudagraphs", "te_block"])
-@settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=3, suppress_health_check=list(HealthCheck))
 @given(block_size=st.integers(1 << 12, 1 << 21))
 def test_real_captures_read_as_the_reference_does(name: str, block_size: int) -> None:
     [file] = find_traces(TRUTH / f"{name}.json.gz")
