@@ -1,4 +1,4 @@
-"""transformers.Trainer with our callback: OPTIONS in JSON."""
+"""transformers.Trainer with our callback, a training for each of OPTIONS, in JSON."""
 
 import json
 import sys
@@ -29,7 +29,8 @@ arguments = TrainingArguments(
     save_strategy="no",
 )
 rows = [{"x": torch.full((16,), index / 100)} for index in range(100)]
-callback = Fp8VerifyCallback(**json.loads(sys.argv[1]))
-trainer = Trainer(model=Model(), args=arguments, train_dataset=rows, callbacks=[callback])
-trainer.train()
-print("LOGGED", json.dumps([row for row in trainer.state.log_history if "fp8/step" in row]))
+for options in map(json.loads, sys.argv[1:]):
+    callback = Fp8VerifyCallback(**options)
+    trainer = Trainer(model=Model(), args=arguments, train_dataset=rows, callbacks=[callback])
+    trainer.train()
+    print("LOGGED", json.dumps([row for row in trainer.state.log_history if "fp8/step" in row]))
