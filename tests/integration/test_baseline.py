@@ -28,6 +28,7 @@ from fp8verify.pytest_plugin.marks import Demands, unmet
 from fp8verify.report.layer_grid import layer_grid
 from tests.command_line import fp8verify
 from tests.golden.expectations import KNOWN, ROOT
+from tests.golden.reports import report_of
 
 
 def _messages(report: Report, baseline: Baseline, tolerance: float = 0.02) -> list[str]:
@@ -45,16 +46,14 @@ def _with_layers(report: Report, states: dict[str, str]) -> Report:
 
 @pytest.mark.parametrize("name", sorted(KNOWN))
 def test_a_run_never_falls_below_itself(name: str) -> None:
-    report = inspect(ROOT / name)
+    report = report_of(name)
     held = hold(report, baseline_of(report), 0.0)
     assert held.exit_code == report.exit_code
     assert not [finding for finding in held.findings if finding.code == "regression"]
 
 
 def test_what_fell_is_shown_as_a_difference() -> None:
-    found = _messages(
-        inspect(ROOT / "fp8_rowwise_gw_hp"), baseline_of(inspect(ROOT / "fp8_compiled"))
-    )
+    found = _messages(report_of("fp8_rowwise_gw_hp"), baseline_of(report_of("fp8_compiled")))
     overall, wgrad = found
     assert re.fullmatch(
         r"below the baseline: the FP8 share of GEMM time fell from 100.0% to 5\d.\d% "
@@ -65,8 +64,8 @@ def test_what_fell_is_shown_as_a_difference() -> None:
 
 
 def test_the_verdict_stays_and_the_exit_code_does_not() -> None:
-    report = inspect(ROOT / "fp8_rowwise_gw_hp")
-    baseline = baseline_of(inspect(ROOT / "fp8_compiled"))
+    report = report_of("fp8_rowwise_gw_hp")
+    baseline = baseline_of(report_of("fp8_compiled"))
     held = hold(report, baseline, 0.02)
     assert (held.verdict, report.exit_code, held.exit_code) == (report.verdict, 0, 1)
     assert hold(report, baseline, 0.02, gate=False).exit_code == 0
@@ -74,13 +73,13 @@ def test_the_verdict_stays_and_the_exit_code_does_not() -> None:
 
 @pytest.mark.parametrize(("fell", "counts"), [(0.01, False), (0.02, False), (0.021, True)])
 def test_the_tolerance_is_in_points_of_the_share(fell: float, counts: bool) -> None:
-    report = inspect(ROOT / "fp8_rowwise_gw_hp")
+    report = report_of("fp8_rowwise_gw_hp")
     now = report.gemm.fp8_share_of_time or 0.0
     assert bool(_messages(report, Baseline(fp8_share=now + fell), tolerance=0.02)) == counts
 
 
 def test_one_rank_of_many_that_loses_fp8_falls_below_whatever_the_mean_says() -> None:
-    report = inspect(ROOT / "ddp_one_rank_bf16")
+    report = report_of("ddp_one_rank_bf16")
     good = replace(report, ranks=(report.ranks[0],) * 2)
     found = _messages(report, baseline_of(good))
     assert len(found) == 1
@@ -89,7 +88,7 @@ def test_one_rank_of_many_that_loses_fp8_falls_below_whatever_the_mean_says() ->
 
 
 def test_a_layer_that_left_fp8_is_named() -> None:
-    before = inspect(ROOT / "fp8_compiled")
+    before = report_of("fp8_compiled")
     states = {"head": "high_precision", "layers.0.attn.q_proj": "fp8"}
     baseline = replace(baseline_of(before), layers={"head": "fp8", "layers.0.attn.q_proj": "fp8"})
     found = _messages(_with_layers(before, states), baseline)
@@ -98,7 +97,7 @@ def test_a_layer_that_left_fp8_is_named() -> None:
 
 def test_a_module_that_is_called_module_keeps_its_name_in_every_place() -> None:
     states = {"encoder.module.0.up": "fp8", "encoder.module.1.up": "high_precision"}
-    report = _with_layers(inspect(ROOT / "fp8_compiled"), states)
+    report = _with_layers(report_of("fp8_compiled"), states)
     assert baseline_of(report).layers == states
     assert [row for row, _ in layer_grid(layer_states(report)).rows] == [
         "encoder.module.0",
@@ -109,7 +108,7 @@ def test_a_module_that_is_called_module_keeps_its_name_in_every_place() -> None:
 
 
 def test_layers_that_vanish_count_as_fallen_unless_as_many_are_in_fp8() -> None:
-    report = inspect(ROOT / "fp8_compiled")
+    report = report_of("fp8_compiled")
     baseline = replace(baseline_of(report), layers={"a": "fp8", "b": "fp8"})
     assert _messages(_with_layers(report, {"a": "fp8", "c": "fp8"}), baseline) == []
     assert _messages(_with_layers(report, {"a": "fp8"}), baseline) == [
@@ -119,9 +118,9 @@ def test_layers_that_vanish_count_as_fallen_unless_as_many_are_in_fp8() -> None:
 
 def test_a_capture_that_cannot_be_compared_fails() -> None:
     report = inspect(ROOT / "fp8_compiled" / "rank0.json.gz")
-    found = list(regressions(report, baseline_of(inspect(ROOT / "fp8_compiled")), 0.02))
+    found = list(regressions(report, baseline_of(report_of("fp8_compiled")), 0.02))
     assert [(f.code, f.severity) for f in found] == [("baseline-not-comparable", Severity.ERROR)]
-    held = hold(report, baseline_of(inspect(ROOT / "fp8_compiled")), 0.02)
+    held = hold(report, baseline_of(report_of("fp8_compiled")), 0.02)
     assert (held.exit_code, held.fails) == (1, True)
 
 
@@ -129,7 +128,7 @@ def test_a_capture_that_cannot_be_compared_fails() -> None:
 
 
 def test_assert_no_regression_takes_a_file_or_a_baseline(tmp_path: Path) -> None:
-    good, bad = inspect(ROOT / "fp8_compiled"), inspect(ROOT / "fp8_rowwise_gw_hp")
+    good, bad = report_of("fp8_compiled"), report_of("fp8_rowwise_gw_hp")
     assert_no_regression(good, baseline_of(good))
     path = tmp_path / "fp8.json"
     path.write_text(json.dumps({"fp8verify_baseline": 1, "fp8_share": 1.0}))
@@ -138,7 +137,7 @@ def test_assert_no_regression_takes_a_file_or_a_baseline(tmp_path: Path) -> None
 
 
 def test_assert_gemm_precision_names_what_ran_otherwise() -> None:
-    report = inspect(ROOT / "fp8_rowwise_gw_hp")
+    report = report_of("fp8_rowwise_gw_hp")
     assert_gemm_precision(report, "fp8", leg="fprop")
     assert_gemm_precision(report, ["fp8", "bf16"])
     assert_gemm_precision(report, "bf16", leg="wgrad", op="aten::mm")
@@ -233,4 +232,4 @@ def test_any_json_is_a_baseline_or_an_error_of_ours(document: Any, tmp_path_fact
         baseline = read_baseline(path)
     except InputError:
         return
-    assert list(regressions(inspect(ROOT / "fp8_experts"), baseline, 0.02)) is not None
+    assert list(regressions(report_of("fp8_experts"), baseline, 0.02)) is not None
