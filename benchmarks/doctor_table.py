@@ -2,9 +2,10 @@
 
     python benchmarks/doctor_table.py FOLDER GAIN
 
-The doctor's time of a step is the sum over the layers of examples/train_gpt.py, in BF16 and by the
-tensorwise recipe, which both trainings of fp8_gain.sh use. The two agree where both say that FP8
-pays, or both that it does not: a training is said to gain from 1.03 on, as in the doctor.
+A training's speed-up is that of the steps before its profiler starts, and its bounds those of their
+quartiles. The two agree where the doctor says "pays" and training is faster, "does not pay" and it
+is not, or "cannot tell" and training differs by no more than the doctor's margin. Below the table
+is where the doctor and `fp8verify compare` see the time go, for each model.
 """
 
 from __future__ import annotations
@@ -13,73 +14,131 @@ import json
 import re
 import sys
 from pathlib import Path
+from statistics import median, quantiles
+from typing import NamedTuple
 
-PAYS = 1.03
-SIZES = {
-    "width4096": 2,
-    "width2048": 6,
-    "gpt2-batch32": 12,
-    "gpt2-batch64": 12,
-    "gpt2-batch128": 12,
-}
-# How many layers of each shape: q, k, v and o; gate and up; down; and one head in all.
-COUNTS = (4, 2, 1)
+MARGIN = 0.05  # fp8verify/preflight/timings.py
+FIRST = 3  # the steps before compile, and fill caches
+PROFILER_LEAD = 3  # the profiler's own warm-up before the window
+_MODEL = re.compile(
+    r"BF16 ([\d.]+) ms a step, \w+ ([\d.]+) with casts, ([\d.]+)x(?: \(([\d.]+-[\d.]+)\))?: "
+    r"(pays|does not pay|cannot tell)"
+)
+
+
+class Said(NamedTuple):
+    """What the doctor says of a model's layers."""
+
+    bf16: float
+    fp8: float
+    speed_up: float
+    bounds: str
+    answer: str
+
+
+class Trained(NamedTuple):
+    """The speed-up of a training, with its bounds; both medians of a step in ms."""
+
+    bf16: float
+    fp8: float
+    low: float
+    high: float
+
+    @property
+    def speed_up(self) -> float:
+        """How many times as fast FP8 is."""
+        return self.bf16 / self.fp8
 
 
 def main() -> None:
-    """Print the table."""
+    """Print the table, then the details."""
     folder, gain = Path(sys.argv[1]), Path(sys.argv[2])
-    print("| model | doctor: linear layers BF16 ms | FP8 ms | doctor says | training | agree |")
-    print("|---|---|---|---|---|---|")
-    for size, blocks in SIZES.items():
-        bf16, fp8 = linear_ms(folder / f"{size}.doctor.json", blocks)
-        trained = speed_up(gain / f"{size}.compare.txt")
-        if bf16 is None or fp8 is None:
-            print(f"| {size} | - | - | not measured | {trained or '-'} | - |")
-            continue
-        said = bf16 / fp8
-        agree = "-" if trained is None else "yes" if (said >= PAYS) == (trained >= PAYS) else "NO"
-        print(f"| {size} | {bf16:.1f} | {fp8:.1f} | {said:.2f}x | {trained or '-'} | {agree} |")
+    sizes = sorted(path.name.removesuffix(".doctor.json") for path in folder.glob("*.doctor.json"))
+    heads = ["model", "doctor: layers BF16 ms", "FP8 ms", "doctor says", "saves ms"]
+    heads += ["training BF16 ms", "FP8 ms", "training says", "saves ms", "agree"]
+    print(f"| {' | '.join(heads)} |\n|{'---|' * len(heads)}")
+    for size in sizes:
+        print(row(size, said(folder / f"{size}.doctor.json"), trained(gain, size)))
+    for size in sizes:
+        print(f"\n== {size}, doctor")
+        details(folder / f"{size}.doctor.json")
+        compared = gain / f"{size}.compare.txt"
+        if compared.exists():
+            print(f"== {size}, training\n" + "\n".join(budget(compared.read_text())))
 
 
-def linear_ms(path: Path, blocks: int) -> tuple[float | None, float | None]:
-    """Return the time of all linear layers in BF16 and FP8; the checks keep the order of shapes."""
-    if not path.exists():
-        return None, None
-    times: dict[tuple[int, int], tuple[float, float]] = {}
+def row(size: str, doctor: Said | None, training: Trained | None) -> str:
+    """Return one row of the table."""
+    left = ["-", "-", "not measured", "-"]
+    if doctor is not None:
+        bounds = f" ({doctor.bounds})" if doctor.bounds else ""
+        left = [f"{doctor.bf16:.1f}", f"{doctor.fp8:.1f}"]
+        left += [f"{doctor.speed_up:.2f}x{bounds}: {doctor.answer}"]
+        left += [f"{doctor.bf16 - doctor.fp8:.1f}"]
+    right = ["-", "-", "-", "-"]
+    if training is not None:
+        right = [f"{training.bf16:.1f}", f"{training.fp8:.1f}"]
+        right += [f"{training.speed_up:.2f}x ({training.low:.2f}-{training.high:.2f})"]
+        right += [f"{training.bf16 - training.fp8:.1f}"]
+    return "| " + " | ".join([size, *left, *right, agreement(doctor, training)]) + " |"
+
+
+def agreement(doctor: Said | None, training: Trained | None) -> str:
+    """Return whether the two say the same."""
+    if doctor is None or training is None:
+        return "-"
+    if doctor.answer == "cannot tell":
+        near = 1 / (1 + MARGIN) <= training.speed_up <= 1 + MARGIN
+        return "within the doubt" if near else "NO"
+    faster = training.low > 1
+    return "yes" if (doctor.answer == "pays") == faster else "NO"
+
+
+def said(path: Path) -> Said | None:
+    """Return what the doctor's report says of the whole model."""
     for check in json.loads(path.read_text())["checks"]:
-        match = re.match(
-            r"\d+ tokens, (\d+) -> (\d+).*?: BF16 (\d+) µs a step, .*?tensorwise (\d+)",
-            check["message"],
-        )
-        if check["code"] == "measured" and match:
-            k, n, bf16, fp8 = map(int, match.groups())
-            times[k, n] = (bf16 / 1e3, fp8 / 1e3)
-    if len(times) < 4:
-        return None, None
-    by_size = sorted(times.items(), key=lambda item: item[0][0] * item[0][1])
-    dim = by_size[0][0][0]
-    total = [0.0, 0.0]
-    for (k, n), pair in times.items():
-        count = _count(k, n, dim, max(size for _, size in times)) * blocks
-        count = count or 1
-        total[0] += count * pair[0]
-        total[1] += count * pair[1]
-    return total[0], total[1]
+        match = _MODEL.search(check["message"]) if check["code"] == "measured-model" else None
+        if match:
+            bf16, fp8, speed_up = map(float, match.groups()[:3])
+            return Said(bf16, fp8, speed_up, match[4] or "", match[5])
+    return None
 
 
-def _count(k: int, n: int, dim: int, vocab: int) -> int:
-    if n == vocab:
-        return 0
-    if k == n == dim:
-        return COUNTS[0]
-    return COUNTS[1] if k == dim else COUNTS[2]
+def trained(gain: Path, size: str) -> Trained | None:
+    """Return the speed-up of a training by its steps without the profiler."""
+    bf16, fp8 = (steps(gain / f"{size}-{precision}") for precision in ("bf16", "fp8"))
+    if len(bf16) < 4 or len(fp8) < 4:
+        return None
+    slow, fast = quantiles(bf16, n=4), quantiles(fp8, n=4)
+    return Trained(median(bf16), median(fp8), slow[0] / fast[2], slow[2] / fast[0])
 
 
-def speed_up(path: Path) -> float | None:
-    """Return the speed-up that `fp8verify compare` printed."""
-    match = re.search(r"(\d+\.\d+)x", path.read_text()) if path.exists() else None
-    return float(match[1]) if match else None
+def steps(capture: Path) -> list[float]:
+    """Return the ms of the steps before the profiler starts."""
+    log, meta = capture / "log.txt", capture / "rank0.meta.json"
+    if not (log.exists() and meta.exists()):
+        return []
+    last = json.loads(meta.read_text())["window"][0]["first"] - PROFILER_LEAD
+    found = re.findall(r"^step +(\d+) \|.*\| ([\d.]+) ms$", log.read_text(), re.MULTILINE)
+    return [float(ms) for step, ms in found if FIRST <= int(step) <= last]
+
+
+def details(path: Path) -> None:
+    """Print every measured line of a doctor's report."""
+    for check in json.loads(path.read_text())["checks"]:
+        if check["code"].startswith(("measured", "model")):
+            print(f"{check['code']}: {check['message']}")
+
+
+def budget(text: str) -> list[str]:
+    """Return the budget of a mean step, and its GEMMs by leg, of what `compare` printed."""
+    lines = text.splitlines()
+    starts = [i for i, line in enumerate(lines) if line.startswith(("ms a mean step", "GEMM leg"))]
+    found = []
+    for start in starts:
+        end = next((i for i in range(start, len(lines)) if not lines[i].strip()), len(lines))
+        found += lines[start:end]
+    return found
 
 
 if __name__ == "__main__":

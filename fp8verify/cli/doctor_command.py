@@ -10,6 +10,7 @@ import click
 from fp8verify.cli.emit import emit
 from fp8verify.preflight import doctor
 from fp8verify.preflight.forms import FORMS
+from fp8verify.preflight.recipes import RECIPES
 
 
 @click.command(
@@ -41,6 +42,13 @@ from fp8verify.preflight.forms import FORMS
     type=click.IntRange(1, 1 << 26),
     metavar="M",
     help="Tokens of a micro-batch, where no configuration tells them.  [default: 8192]",
+)
+@click.option(
+    "--recipe",
+    "recipes",
+    multiple=True,
+    type=click.Choice(RECIPES),
+    help="A recipe of torchao to measure. Repeatable.  [default: all]",
 )
 @click.option("--static", is_flag=True, help="Read the command's files only; start nothing of it.")
 @click.option(
@@ -76,6 +84,7 @@ def command(
     measure: bool,
     shapes: tuple[str, ...],
     tokens: int | None,
+    recipes: tuple[str, ...],
     static: bool,
     timeout: float,
     require_gpu: bool | None,
@@ -105,6 +114,7 @@ def command(
         measure=measure or bool(shapes),
         shapes=shapes,
         tokens=tokens,
+        recipes=recipes,
     )
     emit(FORMS[form](report), output)
     sys.exit(report.exit_code)

@@ -25,6 +25,7 @@ def doctor(
     measure: bool = False,
     shapes: Sequence[str] = (),
     tokens: int | None = None,
+    recipes: Sequence[str] = (),
 ) -> DoctorReport:
     """Check this machine, configurations and a command before they train.
 
@@ -39,6 +40,7 @@ def doctor(
         measure: whether to time the model's matrix sizes in BF16 and FP8 on this GPU.
         shapes: sizes to measure besides, such as "8192x4096x14336".
         tokens: the tokens of a micro-batch, for sizes that a file or model tells.
+        recipes: torchao's recipes to measure; all three by default.
 
     Raises:
         InputError: a configuration cannot be read, or the command cannot be run.
@@ -58,16 +60,19 @@ def doctor(
         facts = facts._replace(model=dry_start(facts.command, timeout or TIMEOUT_S))
     checks = list(judge(facts))
     if measure:
-        checks += _measure(facts, shapes, tokens)
+        checks += _measure(facts, shapes, tokens, recipes)
     return report_of(checks)
 
 
-def _measure(facts: Facts, shapes: Sequence[str], tokens: int | None) -> list[Check]:
+def _measure(
+    facts: Facts, shapes: Sequence[str], tokens: int | None, recipes: Sequence[str]
+) -> list[Check]:
     from fp8verify.preflight.measure import keep, measure
+    from fp8verify.preflight.probes import parse_shape, plan
+    from fp8verify.preflight.recipes import RECIPES
     from fp8verify.preflight.rules.measured import measured
-    from fp8verify.preflight.shapes import layers_by_shape, parse_shape
 
-    layers = layers_by_shape(facts, [parse_shape(text) for text in shapes], tokens)
-    found = measure(facts.installed.interpreter, list(layers))
+    wanted = plan(facts, [parse_shape(text) for text in shapes], tokens)
+    found = measure(facts.installed.interpreter, list(wanted), recipes or RECIPES)
     keep(found)
-    return list(measured(found, layers))
+    return list(measured(found, wanted))

@@ -19,8 +19,10 @@ from fp8verify.preflight.facts import Facts
 from fp8verify.preflight.gpus import Gpu, Gpus
 from fp8verify.preflight.interpreter import Installed, Interpreter
 from fp8verify.preflight.launch import read_launch
-from fp8verify.preflight.measure import kept, pays
+from fp8verify.preflight.measure import covered, kept
+from fp8verify.preflight.probes import Shape
 from fp8verify.preflight.rules import judge
+from fp8verify.preflight.timings import Answer, Measured, answer_of
 
 AnyReport = TypeVar("AnyReport", bound=Report)
 _WITHOUT_FP8 = (Verdict.INACTIVE, Verdict.CONTRADICTED, Verdict.EMULATED)
@@ -70,26 +72,31 @@ def explain_missing(report: AnyReport, command: Sequence[str]) -> AnyReport:
 
 def with_what_was_possible(report: AnyReport) -> AnyReport:
     """Add a note on what `doctor --measure` measured here for the sizes that ran."""
-    found = kept(report.environment.gpu)
     rows = (row for rank in report.ranks for row in rank.kernels)
     sizes = {
-        (m, k, n)
+        Shape(m, k, n)
         for row in rows
         if row.leg is Leg.FPROP and row.shape is not None
         for _, m, n, k in [row.shape]
     }
-    measured = [found[size] for size in sorted(sizes) if size in found]
-    gains = [one for one in measured if one.best is not None]
-    if not gains:
+    measured = [one for one in covered(kept(report.environment.gpu), sizes) if one.recipes]
+    if not measured:
         return report
-    before = sum(one.bf16_us for one in gains)
-    after = sum(min(one.bf16_us, *one.fp8_us.values()) for one in gains)
+    known = {shape for one in measured for shape in one.shapes}
+    paying = {shape for one in measured if answer_of(one) is Answer.PAYS for shape in one.shapes}
     note = (
-        f"`doctor --measure` on this GPU knows {len(measured)} of the {len(sizes)} sizes of layers "
-        f"that ran: FP8 pays for {sum(map(pays, gains))} of them, and one layer of each could be "
-        f"{before / after:.2f}x as fast as in BF16, casts included"
+        f"`doctor --measure` on this GPU knows {len(known)} of the {len(sizes)} sizes of layers "
+        f"that ran: FP8 pays for {len(paying)} of them, and one layer of each could be "
+        f"{_possible(measured):.2f}x as fast as in BF16, casts included"
     )
     return replace(report, notes=(*report.notes, note))
+
+
+def _possible(measured: Sequence[Measured]) -> float:
+    """Return the speed-up of the layers where each has the fastest of BF16 and FP8."""
+    before = sum(one.layers_us for one in measured)
+    saved = sum(max(0.0, *(one.saved(name).us for name in one.recipes)) for one in measured)
+    return before / max(before - saved, before / 1e3)
 
 
 def _facts(report: Report, command: Sequence[str]) -> Facts:

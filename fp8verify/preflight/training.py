@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from fp8verify.preflight.roles import Role
+
 Values = Mapping[str, Any]
 
 
@@ -25,12 +27,17 @@ class Ask(NamedTuple):
 
 
 class LayerSize(NamedTuple):
-    """Linear layers of one size: N outputs, K inputs, and how many of them a model has."""
+    """Linear layers of one size: N outputs, K inputs, and how many of them a model has.
+
+    `siblings` of them read one input, beside those of other sizes with the same role.
+    """
 
     name: str
     n: int
     k: int
     modules: int = 1
+    role: Role = Role.OTHER
+    siblings: int = 1
 
 
 class Training(NamedTuple):
@@ -123,9 +130,11 @@ def llama_layers(
 ) -> tuple[LayerSize, ...]:
     """Return the linear layers of a decoder of these sizes, as split over `shards` GPUs."""
     kv = dim if not (heads and kv_heads) else dim // heads * kv_heads
+    inner, gates = hidden // shards, 2 if gated else 1
     return (
-        LayerSize("attention q, o", dim // shards, dim, 2 * layers),
-        LayerSize("attention k, v", max(1, kv // shards), dim, 2 * layers),
-        LayerSize("feed-forward in", hidden // shards, dim, (2 if gated else 1) * layers),
-        LayerSize("feed-forward out", dim, hidden // shards, layers),
+        LayerSize("attention q", dim // shards, dim, layers, Role.ATTENTION_IN),
+        LayerSize("attention k, v", max(1, kv // shards), dim, 2 * layers, Role.ATTENTION_IN, 2),
+        LayerSize("attention o", dim, dim // shards, layers, Role.ATTENTION_OUT),
+        LayerSize("feed-forward in", inner, dim, gates * layers, Role.FEED_FORWARD_IN, gates),
+        LayerSize("feed-forward out", dim, inner, layers, Role.FEED_FORWARD_OUT),
     )

@@ -6,6 +6,7 @@ import math
 
 from fp8verify.preflight.documents import Document
 from fp8verify.preflight.frameworks.framework import FLAG, Framework, Key, keys
+from fp8verify.preflight.roles import Role
 from fp8verify.preflight.training import (
     Ask,
     LayerSize,
@@ -58,9 +59,10 @@ def _layers(values: Values) -> tuple[LayerSize, ...]:
         whole(values.get("model.n_kv_heads")) or heads,
     )
     if whole(values.get("model.num_experts")):
-        return layers[:2]
+        return layers[:3]
     vocabulary = whole(values.get("model.vocab_size"))
-    return (*layers, LayerSize("output head", vocabulary, dim)) if vocabulary else layers
+    head = LayerSize("output head", vocabulary or 0, dim, role=Role.HEAD)
+    return (*layers, head) if vocabulary else layers
 
 
 def _hidden(values: Values, dim: int) -> int:
