@@ -5,7 +5,9 @@
 A training's speed-up is that of the steps before its profiler starts, and its bounds those of their
 quartiles. The two agree where the doctor says "pays" and training is faster, "does not pay" and it
 is not, or "cannot tell" and training differs by no more than the doctor's margin. Below the table
-is where the doctor and `fp8verify compare` see the time go, for each model.
+is where the doctor and `fp8verify compare` see the time go, for each model. FOLDER also gets
+doctor_measure.json: copied to benchmarks/results, it is the table of the documentation
+(`python -m scripts.docs`).
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from datetime import date
 from pathlib import Path
 from statistics import median, quantiles
 from typing import NamedTuple
@@ -20,6 +23,19 @@ from typing import NamedTuple
 MARGIN = 0.05  # fp8verify/preflight/timings.py
 FIRST = 3  # the steps before compile, and fill caches
 PROFILER_LEAD = 3  # the profiler's own warm-up before the window
+HEADS = (
+    "model",
+    "layers, BF16 ms",
+    "FP8 ms",
+    "the doctor says",
+    "saves ms",
+    "step, BF16 ms",
+    "step, FP8 ms",
+    "training says",
+    "it saves ms",
+    "agree",
+)
+Row = dict[str, str]
 _MODEL = re.compile(
     r"BF16 ([\d.]+) ms a step, \w+ ([\d.]+) with casts, ([\d.]+)x(?: \(([\d.]+-[\d.]+)\))?: "
     r"(pays|does not pay|cannot tell)"
@@ -54,11 +70,10 @@ def main() -> None:
     """Print the table, then the details."""
     folder, gain = Path(sys.argv[1]), Path(sys.argv[2])
     sizes = sorted(path.name.removesuffix(".doctor.json") for path in folder.glob("*.doctor.json"))
-    heads = ["model", "doctor: layers BF16 ms", "FP8 ms", "doctor says", "saves ms"]
-    heads += ["training BF16 ms", "FP8 ms", "training says", "saves ms", "agree"]
-    print(f"| {' | '.join(heads)} |\n|{'---|' * len(heads)}")
-    for size in sizes:
-        print(row(size, said(folder / f"{size}.doctor.json"), trained(gain, size)))
+    rows = [row(size, said(folder / f"{size}.doctor.json"), trained(gain, size)) for size in sizes]
+    found = {"date": date.today().isoformat(), "where": where(folder), "rows": rows}
+    (folder / "doctor_measure.json").write_text(json.dumps(found, indent=2) + "\n")
+    print(table(rows))
     for size in sizes:
         print(f"\n== {size}, doctor")
         details(folder / f"{size}.doctor.json")
@@ -67,7 +82,14 @@ def main() -> None:
             print(f"== {size}, training\n" + "\n".join(budget(compared.read_text())))
 
 
-def row(size: str, doctor: Said | None, training: Trained | None) -> str:
+def table(rows: list[Row]) -> str:
+    """Return the rows as Markdown."""
+    heads = list(rows[0]) if rows else []
+    lines = [heads, ["---"] * len(heads), *(list(row.values()) for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def row(size: str, doctor: Said | None, training: Trained | None) -> Row:
     """Return one row of the table."""
     left = ["-", "-", "not measured", "-"]
     if doctor is not None:
@@ -80,7 +102,17 @@ def row(size: str, doctor: Said | None, training: Trained | None) -> str:
         right = [f"{training.bf16:.1f}", f"{training.fp8:.1f}"]
         right += [f"{training.speed_up:.2f}x ({training.low:.2f}-{training.high:.2f})"]
         right += [f"{training.bf16 - training.fp8:.1f}"]
-    return "| " + " | ".join([size, *left, *right, agreement(doctor, training)]) + " |"
+    cells = [size, *left, *right, agreement(doctor, training)]
+    return dict(zip(HEADS, cells, strict=True))
+
+
+def where(folder: Path) -> str:
+    """Return the GPU and the versions on which the doctor measured."""
+    for path in folder.glob("*.doctor.json"):
+        for check in json.loads(path.read_text())["checks"]:
+            if check["code"] == "measured-model":
+                return check["source"].removeprefix("measured on ").rpartition(", ")[0]
+    return "unknown"
 
 
 def agreement(doctor: Said | None, training: Trained | None) -> str:

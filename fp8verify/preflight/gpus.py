@@ -6,6 +6,7 @@ import csv
 import json
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from shutil import which
 from typing import Any, NamedTuple
 
@@ -64,20 +65,23 @@ class GpuQuery:
             self._process.kill()
             self._process.communicate()
             return Gpus(why_none=f"{self._tool} did not answer within {TIMEOUT_S:g} s")
-        found = tuple(_parse(self._tool or "", out)) if self._process.returncode == 0 else ()
+        found = tuple(parse(self._tool or "", out)) if self._process.returncode == 0 else ()
         said = (out.strip() or err.strip()).splitlines()
         return Gpus(found, "" if found else f"{self._tool} says: {said[0][:200] if said else '-'}")
 
 
-def _parse(tool: str, text: str) -> Iterator[Gpu]:
+def parse(tool: str, text: str) -> Iterator[Gpu]:
+    """Read what a tool printed; nothing where it is no answer."""
     if tool == "nvidia-smi":
         yield from parse_nvidia(text)
         return
-    try:
-        data = json.loads(text)
-    except ValueError:
-        return
-    yield from parse_amd(data)
+    with suppress(ValueError):
+        yield from parse_amd(json.loads(text[_json_start(text) :]))
+
+
+def _json_start(text: str) -> int:
+    """Return where JSON begins: rocm-smi prints a warning before it where a GPU sleeps."""
+    return min((place for place in map(text.find, "{[") if place >= 0), default=0)
 
 
 def parse_nvidia(text: str) -> Iterator[Gpu]:
@@ -89,22 +93,37 @@ def parse_nvidia(text: str) -> Iterator[Gpu]:
 
 
 def parse_amd(data: Any) -> Iterator[Gpu]:
-    """Read the JSON of rocm-smi or amd-smi: any object that names a gfx target is a GPU."""
-    for node in data.values() if isinstance(data, dict) else data if isinstance(data, list) else ():
-        flat = dict(_leaves(node))
+    """Read the JSON of rocm-smi or amd-smi: any object that names a gfx target is a GPU.
+
+    rocm-smi gives {"card0": {…}, "system": {…}}, amd-smi a list, and from ROCm 7 on a list under
+    "gpu_data".
+    """
+    if isinstance(data, dict) and isinstance(data.get("gpu_data"), list):
+        data = data["gpu_data"]
+    nodes = data.values() if isinstance(data, dict) else data if isinstance(data, list) else ()
+    every = [dict(_leaves(node)) for node in nodes]
+    shared = next((flat["driver version"] for flat in every if flat.get("driver version")), None)
+    for flat in every:
         target = next((v for v in flat.values() if v.lower().startswith("gfx")), None)
         if target is not None:
-            name = next((flat[key] for key in _AMD_NAMES if flat.get(key)), "AMD GPU")
-            yield Gpu(name, target.lower())
+            name = next((flat[key] for key in _AMD_NAMES if _says(flat.get(key))), "AMD GPU")
+            driver = flat.get("driver.version") or shared
+            yield Gpu(name, target.lower().partition(":")[0], driver)
 
 
-_AMD_NAMES = ("card series", "market_name", "card model")
+_AMD_NAMES = ("asic.market_name", "card series", "device name", "card model")
 
 
-def _leaves(node: Any, depth: int = 0) -> Iterator[tuple[str, str]]:
+def _says(value: str | None) -> bool:
+    return bool(value) and value != "N/A"
+
+
+def _leaves(node: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, str]]:
+    """Yield the texts of an object by their dotted keys in lower case."""
     if isinstance(node, dict) and depth < 6:
         for key, value in node.items():
+            name = f"{path}{key}".lower()
             if isinstance(value, str):
-                yield str(key).lower(), value
+                yield name, value
             else:
-                yield from _leaves(value, depth + 1)
+                yield from _leaves(value, f"{name}.", depth + 1)

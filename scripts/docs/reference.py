@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect as python_inspect
+import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -209,7 +210,30 @@ def captures() -> list[Path]:
     return sorted(path.parent for path in (ROOT / "traces").glob("*/expected.json"))
 
 
+def doctor_measured() -> str:
+    """Lay what the doctor measured beside what trainings did."""
+    return _doctor_measured(lambda row: list(row))
+
+
+def doctor_measured_short() -> str:
+    """Give the same in three columns, for the README."""
+    return _doctor_measured(lambda _: ["model", "the doctor says", "training says"])
+
+
+def _doctor_measured(heads_of: Callable[[Mapping[str, str]], list[str]]) -> str:
+    path = ROOT / "benchmarks" / "results" / "doctor_measure.json"
+    if not path.exists():
+        return "Not measured yet: `benchmarks/doctor_measure.sh` on a GPU makes the table."
+    found = json.loads(path.read_text(encoding="utf-8"))
+    heads = heads_of(found["rows"][0])
+    lines = [heads, ["---"] * len(heads), *([row[head] for head in heads] for row in found["rows"])]
+    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return f"{found['where']}, {found['date']}:\n\n{table}"
+
+
 TABLES: Mapping[str, Callable[[], str]] = {
+    "doctor measured": doctor_measured,
+    "doctor measured short": doctor_measured_short,
     "verdicts": verdicts,
     "findings": findings,
     "commands": commands,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fp8verify.preflight.checks import Check, Status, report_of
-from fp8verify.preflight.gpus import Gpu, parse_amd, parse_nvidia
+from fp8verify.preflight.gpus import Gpu, parse, parse_nvidia
 from fp8verify.preflight.interpreter import find_interpreter, parse_scan
 from fp8verify.preflight.known_bad import KNOWN_BAD
 from fp8verify.preflight.rules import judge
@@ -237,12 +238,62 @@ def test_nvidia_smi_is_read() -> None:
     assert list(parse_nvidia("NVIDIA-SMI has failed\n")) == []
 
 
-def test_rocm_smi_and_amd_smi_are_read() -> None:
-    rocm = {"card0": {"Card Series": "AMD Instinct MI300X", "GFX Version": "gfx942"}, "system": {}}
-    assert list(parse_amd(rocm)) == [Gpu("AMD Instinct MI300X", "gfx942")]
-    amd = [{"gpu": 0, "asic": {"market_name": "MI355X", "target_graphics_version": "gfx950"}}]
-    assert list(parse_amd(amd)) == [Gpu("MI355X", "gfx950")]
-    assert list(parse_amd("nothing")) == []
+# As rocm-smi 6 prints it for an MI300A, an MI250X's reader got it (ROCm/rocm_smi_lib#159), and with
+# the warning that comes first where a GPU sleeps.
+ROCM_SMI = """
+WARNING: AMD GPU device(s) is/are in a low-power state. Check power control/runtime_status
+
+{"card0": {"Device Name": "AMD Instinct MI300A", "Device ID": "0x74a0", "Device Rev": "0x00", \
+"Subsystem ID": "0x74a0", "GUID": "46363", "Card Series": "AMD Instinct MI300A", \
+"Card Model": "0x74a0", "Card Vendor": "Advanced Micro Devices, Inc. [AMD/ATI]", \
+"Card SKU": "N/A", "Node ID": "4", "GFX Version": "gfx942"}, \
+"system": {"Driver version": "6.14.14"}}
+"""
+# amd-smi static --asic --driver (ROCm/rocm-systems#2987), which ROCm 7 puts under "gpu_data".
+AMD_SMI_GPU = {
+    "gpu": 0,
+    "asic": {
+        "market_name": "AMD Instinct MI350X",
+        "vendor_id": "0x1002",
+        "vendor_name": "Advanced Micro Devices Inc. [AMD/ATI]",
+        "subvendor_id": "0x1002",
+        "device_id": "0x75a0",
+        "subsystem_id": "0x75a0",
+        "rev_id": "0x00",
+        "asic_serial": "0x0123",
+        "oam_id": 6,
+        "num_compute_units": 128,
+        "target_graphics_version": "gfx950",
+    },
+    "driver": {"name": "amdgpu", "version": "6.18.3"},
+}
+
+
+def test_rocm_smi_is_read_with_the_warning_before_it() -> None:
+    assert list(parse("rocm-smi", ROCM_SMI)) == [Gpu("AMD Instinct MI300A", "gfx942", "6.14.14")]
+    nameless = {"card0": {"Card Series": "N/A", "Card Model": "0x7408", "GFX Version": "gfx90a"}}
+    assert list(parse("rocm-smi", json.dumps(nameless))) == [Gpu("0x7408", "gfx90a")]
+    assert list(parse("rocm-smi", "WARNING: No JSON data to report")) == []
+
+
+@pytest.mark.parametrize("form", [[AMD_SMI_GPU], {"gpu_data": [AMD_SMI_GPU]}])
+def test_amd_smi_is_read_as_rocm_6_and_7_print_it(form: object) -> None:
+    (gpu,) = parse("amd-smi", json.dumps(form))
+    assert gpu == Gpu("AMD Instinct MI350X", "gfx950", "6.18.3")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", '"nothing"', "[1, {}]", '{"gpu_data": [{"gpu": "N/A"}]}']
+)
+def test_other_output_of_amd_s_tools_is_no_gpu(text: str) -> None:
+    assert list(parse("amd-smi", text)) == []
+
+
+def test_the_driver_of_an_amd_gpu_is_not_held_against_cuda(tmp_path: Path) -> None:
+    facts = facts_of(
+        write(tmp_path, "k.toml", files.KEMPNERFORGE), gpus=[MI300X._replace(driver="6.14.14")]
+    )
+    assert "driver-too-old" not in {check.code for check in judge(facts)}
 
 
 def test_the_first_folder_on_the_path_is_the_one_that_is_imported() -> None:

@@ -77,7 +77,8 @@ def _count(found: list[Gpu]) -> str:
 
 def driver(facts: Facts) -> Iterator[Check]:
     """Whether the driver can run the CUDA that torch was built for."""
-    version = facts.gpus.found[0].driver if facts.gpus.found else None
+    nvidia = [gpu for gpu in facts.gpus.found if not (gpu.capability or "").startswith("gfx")]
+    version = nvidia[0].driver if nvidia else None
     cuda = cuda_of(dict(facts.versions))
     major = (version or "").partition(".")[0]
     if cuda is None or not major.isdecimal() or cuda[0] not in _DRIVERS:

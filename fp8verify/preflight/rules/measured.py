@@ -43,7 +43,8 @@ def measured(measurement: Measurement, plan: Plan) -> Iterator[Check]:
             hint="--measure needs a GPU, and torch and torchao in the training's Python.",
         )
         return
-    where = ", ".join(f"{measurement.where.get(name)}" for name in ("gpu", "torch"))
+    versions = (f"{name} {measurement.where.get(name)}" for name in ("torch", "torchao"))
+    where = ", ".join([str(measurement.where.get("gpu")), *versions])
     uses = [(one, plan.get(one.probe, Use())) for one in measurement.probes]
     yield from _model(uses, where, measurement.failed)
     for one, use in uses:
