@@ -98,6 +98,29 @@ KNOWN_BAD: tuple[KnownBad, ...] = (
         backend="te",
     ),
     KnownBad(
+        fact="FP8 scaled by row, compiled, with activation checkpointing: the loss becomes NaN",
+        remedy="Update torchtitan, or set torch._inductor.config.emulate_precision_casts = True.",
+        thread="torchtitan#1056, pytorch#150859, worked around by torchtitan#1110",
+        seen="torch 2.7 and torchtitan before 2025-04-16",
+        fixed="torchtitan#1110; pytorch#150859 is open",
+        status=Status.WARN,
+        versions={"torch": ">=2.7.0.dev0", "torchtitan": "<0.1"},
+        recipes=("rowwise",),
+        framework="torchtitan",
+        checkpointing=True,
+    ),
+    KnownBad(
+        fact="with is_first_microbatch, as in gradient accumulation, FP8 layers compute with wrong "
+        "scales from the second micro-batch on",
+        remedy="Update Transformer Engine, and compare the loss with BF16's.",
+        thread="TE#1047",
+        seen="transformer_engine 1.7 (1.2.1 was sound)",
+        fixed="not known",
+        status=Status.WARN,
+        versions={"transformer_engine": "==1.7.*"},
+        backend="te",
+    ),
+    KnownBad(
         fact="NVFP4 with stochastic rounding gives gradients of zero on this GPU",
         remedy="Update Transformer Engine to 2.19 or above, or set "
         "NVTE_NVFP4_DISABLE_STOCHASTIC_ROUNDING=1.",

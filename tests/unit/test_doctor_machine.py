@@ -32,6 +32,7 @@ from tests.doctor_files import (
 MXFP8 = files.ACCELERATE.replace("margin: 0", "use_mxfp8_block_scaling: true")
 NVFP4 = files.MEGATRON_SH.replace("--fp8-format hybrid", "--fp4-format e2m1")
 ROWWISE = files.TORCHTITAN_TOML.replace("filter_fqns", 'recipe_name = "rowwise"\nfilter_fqns')
+ROWWISE_CHECKPOINTED = ROWWISE + '\n[activation_checkpoint]\nmode = "selective"\n'
 RECOMPUTES = files.MEGATRON_SH.replace("--bf16", "--bf16 --recompute-granularity full")
 
 
@@ -161,6 +162,12 @@ BAD: list[tuple[dict[str, Any], str | None, dict[str, Any]]] = [
         {"versions": {"torch": "2.9.0+cu129"}},
     ),
     ({"versions": {"transformer_engine": "1.10.0"}}, RECOMPUTES, {"versions": GOOD}),
+    (
+        {"versions": {**GOOD, "torchtitan": "0.0.2"}},
+        ROWWISE_CHECKPOINTED,
+        {"versions": {**GOOD, "torchtitan": "0.1.0"}},
+    ),
+    ({"versions": {"transformer_engine": "1.7.0"}}, files.MEGATRON_SH, {"versions": GOOD}),
     (
         {"versions": {"transformer_engine": "2.18.0"}, "gpus": [RTX6000_PRO]},
         NVFP4,

@@ -125,8 +125,9 @@ TRAPS = (
         applies=_reuse_without_overlap,
         message="--fp8-param-gather with --reuse-grad-buf-for-mxfp8-param-ag needs both "
         "--overlap-param-gather and --overlap-grad-reduce",
-        hint="Add both.",
-        source="Megatron-LM#2272",
+        hint="Add both, or use a Megatron-LM with #4769 (on main: #4800, May 2026); without either "
+        "the loss becomes NaN.",
+        source="Megatron-LM#2272, repaired by #4769",
     ),
     Trap(
         code="all-gather-not-fp8",
