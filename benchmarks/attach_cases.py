@@ -3,15 +3,16 @@
     python benchmarks/attach_cases.py            # prints the table
     python benchmarks/attach_cases.py --write    # and puts it into docs/attaching.md
 
-The loops in `attach/` are short equivalents, written from the public sources that the table names;
-the others are those of the tests. They run on the CPU. Compared are the exit code, standard output
-and standard error to the last byte (but for times, process ids and addresses), the files left
-behind and the processes still running.
+The loops in `attach/` follow the public sources that their first lines name, by repository, file
+and commit, on models that a CPU trains in a moment; the others are those of the tests. Compared are
+the exit code, standard output and standard error to the last byte (but for times, process ids and
+addresses), the files left behind and the processes still running.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import hashlib
 import os
 import re
@@ -27,59 +28,63 @@ from fp8verify.capture.ranks import read_ranks
 ROOT = Path(__file__).parents[1]
 LOOPS, SCRIPTS = ROOT / "benchmarks" / "attach", ROOT / "tests" / "integration" / "scripts"
 PAGE = ROOT / "docs" / "attaching.md"
+SELF_PROFILING = SCRIPTS / "self_profiling.py"
 BEGIN, END = "<!-- cases: begin -->\n", "<!-- cases: end -->\n"
-TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2")
+TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node")
 ACCELERATE = ("-m", "accelerate.commands.launch", "--cpu", "--num_processes", "1")
 
 
 class Case(NamedTuple):
-    """A training: what to run after `python`, its window, and the package that it needs."""
+    """A training: what to run after `python`, its window, and the package that it needs.
+
+    The script's docstring begins with the source that it is written from.
+    """
 
     name: str
-    source: str
     command: tuple[object, ...]
     window: str = "3-4"
     needs: str = "torch"
 
+    @property
+    def source(self) -> str:
+        """Repository, file and commit that the loop is written from; "-" for one of the tests."""
+        script = next(word for word in self.command if isinstance(word, Path))
+        if script.parent != LOOPS:
+            return "-"
+        first = (ast.get_docstring(ast.parse(script.read_text(encoding="utf-8"))) or "").split("\n")
+        return re.split(r"[:(]", first[0])[0].strip().rstrip(".")
+
 
 CASES = (
-    Case("nanoGPT", "karpathy/nanoGPT train.py", (LOOPS / "nanogpt.py",)),
-    Case("nanoGPT, compiled", "karpathy/nanoGPT train.py", (LOOPS / "nanogpt.py", "--compile")),
-    Case("mnist, loader workers", "pytorch/examples mnist", (LOOPS / "mnist.py",)),
-    Case("dcgan, two optimizers", "pytorch/examples dcgan", (LOOPS / "dcgan.py",)),
-    Case(
-        "LBFGS closures",
-        "pytorch/examples time_sequence_prediction",
-        (LOOPS / "time_sequence.py",),
-    ),
-    Case("ppo rollouts", "vwxyzjn/cleanrl ppo.py", (LOOPS / "ppo.py",)),
-    Case("timm, skipped updates", "pytorch-image-models train.py", (LOOPS / "timm_loop.py",)),
-    Case("three trainings in one process", "sweep agents", (LOOPS / "sweep.py",), "6-7"),
-    Case("DDP by torchrun", "pytorch/examples ddp", (*TORCHRUN, LOOPS / "ddp.py")),
-    Case("optimizers in backward", "torchtune", (SCRIPTS / "in_backward.py",)),
-    Case(
-        "profiles itself",
-        "torch.profiler tutorial",
-        (SCRIPTS / "self_profiling.py", "after", "theirs.json"),
-        "4-6",
-    ),
-    Case(
-        "float8 by torchao",
-        "pytorch/ao float8 README",
-        (SCRIPTS / "loop.py", "--float8", "tensorwise"),
-        needs="torchao",
-    ),
-    Case("Trainer", "transformers run_clm", (SCRIPTS / "hf_trainer.py", "6"), needs="transformers"),
-    Case("Trainer.fit", "lightning", (SCRIPTS / "lightning_fit.py",), needs="lightning"),
+    Case("GPT, accumulation", (LOOPS / "nanogpt.py",)),
+    Case("the same, compiled", (LOOPS / "nanogpt.py", "--compile")),
+    Case("Muon, gc frozen", (LOOPS / "nanochat.py",)),
+    Case("loader workers", (LOOPS / "mnist.py",)),
+    Case("spawned trainings, shared weights", (LOOPS / "hogwild.py",)),
+    Case("DataParallel, meters", (LOOPS / "imagenet.py",)),
+    Case("GAN, two optimizers", (LOOPS / "dcgan.py",)),
+    Case("LBFGS closures", (LOOPS / "time_sequence.py",)),
+    Case("DDP by torchrun", (*TORCHRUN, "2", LOOPS / "ddp.py")),
+    Case("PPO rollouts", (LOOPS / "ppo.py",)),
+    Case("skipped updates, EMA", (LOOPS / "timm_train.py",)),
+    Case("own signals and profiler", (LOOPS / "kempnerforge.py",)),
+    Case("own profiler, again and again", (LOOPS / "profiler_recipe.py",)),
+    Case("optimizers in backward", (LOOPS / "step_in_backward.py",)),
+    Case("three trainings in one process", (LOOPS / "sweep.py",), "6-7"),
+    Case("Fabric, measured FLOPs", (LOOPS / "litgpt.py",), needs="lightning"),
+    Case("Lightning's Trainer", (LOOPS / "lightning_autoencoder.py",), needs="lightning"),
+    Case("transformers' Trainer", (LOOPS / "run_clm.py",), needs="transformers"),
     Case(
         "accelerate launch",
-        "accelerate examples",
-        (*ACCELERATE, SCRIPTS / "accelerated.py"),
+        (*ACCELERATE, LOOPS / "accelerate_accumulation.py"),
         needs="accelerate",
     ),
-    Case("crash inside the window", "-", (SCRIPTS / "loop.py", "--crash-at", "4")),
-    Case("sys.exit before the window", "-", (SCRIPTS / "loop.py", "--exit-at", "2")),
-    Case("killed", "-", (SCRIPTS / "loop.py", "--kill-at", "6")),
+    Case("DeepSpeed's engine", (*TORCHRUN, "1", LOOPS / "deepspeed_cifar.py"), needs="deepspeed"),
+    Case("float8 by torchao", (LOOPS / "float8.py",), needs="torchao"),
+    Case("own profiler after the window", (SELF_PROFILING, "after", "theirs.json"), "4-6"),
+    Case("crash inside the window", (SCRIPTS / "loop.py", "--crash-at", "4")),
+    Case("sys.exit before the window", (SCRIPTS / "loop.py", "--exit-at", "2")),
+    Case("killed", (SCRIPTS / "loop.py", "--kill-at", "6")),
 )
 
 
@@ -99,6 +104,7 @@ def scrub(text: str) -> str:
         r"[WIE]?\d{4}[-:]?\d\d[-:]?\d\d[T ][\d:.,]+( \d+)?",
         r"[WIE]\d{4} [\d:.]+ \d+",
         r"0x[0-9a-f]+|\d+:\d+|pid:? \d+|\bin \d+\.\d+|port: \d+",
+        r"_(runtime|per_second)'?\s*[:=]\s*'?[\d.:]+",
         r"\d+(\.\d+)?\s?(it/s|s/it|ms\b|seconds)|\d\d:\d\d|'train_\w+': '?[\d.e-]+'?",
         r"/tmp/\S+?/(plain|ours)",
     )

@@ -1,4 +1,4 @@
-"""A driver in one process, as sweep agents are: three trainings one after the other."""
+"""written here: three trainings one after the other in one process, as agents of sweeps do it."""
 
 import torch
 from torch import nn

@@ -17,7 +17,8 @@ def emit(text: str, file: Path | None, stream: TextIO | None = None) -> None:
     Args:
         text: what to write.
         file: where to.
-        stream: standard output if None; a stream that is closed gets nothing.
+        stream: standard output if None; a stream that is closed gets nothing. What standard error
+            cannot take, on a full disk, is lost: there is nowhere left to say so.
 
     Raises:
         UsageError: the file cannot be written.
@@ -33,7 +34,9 @@ def emit(text: str, file: Path | None, stream: TextIO | None = None) -> None:
     try:
         stream.write(text)
         stream.flush()
-    except BrokenPipeError:
+    except OSError as error:
+        if not isinstance(error, BrokenPipeError) and stream is not sys.stderr:
+            raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 

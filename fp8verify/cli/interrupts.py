@@ -6,6 +6,8 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
+import click
+
 if TYPE_CHECKING:
     from fp8verify.runner.settings import RunResult
 
@@ -17,7 +19,7 @@ def report_can_be_interrupted(result: RunResult) -> None:
 
     def leave(*_: object) -> None:
         no_more_interrupts()
-        sys.stderr.write(f"\nNo report. To have it: fp8verify inspect {result.capture}\n")
+        click.echo(f"\nNo report. To have it: fp8verify inspect {result.capture}", err=True)
         sys.exit(result.exit_code or INTERRUPTED)
 
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:

@@ -19,6 +19,7 @@ from fp8verify.cli.options import ReportOptions, conclude, report_options
 from fp8verify.cli.verdict_names import parse_verdicts
 from fp8verify.errors import UsageError
 from fp8verify.live.at_close import judged_at_close, keep_report, log_of
+from fp8verify.runner.notices import tell
 
 if TYPE_CHECKING:
     from fp8verify.live.sinks import Sink
@@ -183,7 +184,9 @@ def command(
         from fp8verify.live.run_watch import RunWatch
 
         watch = RunWatch(settings, options.policy, _sinks(metrics), on_change, stop_on)
-    result = run_training(words, settings, watch or judged_at_close(settings, options.policy))
+    aloud = options.output is None
+    beside = watch or judged_at_close(settings, options.policy, aloud=aloud)
+    result = run_training(words, settings, beside)
     if not result.last:  # the report is for the one that ends last
         sys.exit(result.exit_code)
     report_can_be_interrupted(result)
@@ -213,10 +216,21 @@ def command(
     report = replace(report, training_exit_code=result.exit_code)
     keep_report(source, report)
     again = shlex.join(["fp8verify", "inspect", os.path.relpath(source)])
-    code = conclude(report, options, again, sys.stderr)
+    try:
+        # Never the training's own standard output, even where standard error is closed.
+        stream = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115 - until the exit
+        code = conclude(report, options, again, stream)
+    except UsageError as error:
+        if not result.exit_code:
+            raise
+        tell(f"{error}")  # the training's own failure is what matters to whoever started it
+        code = result.exit_code
     no_more_interrupts()
     # The verdict on a run in several folders, one for each rank, is not for those left out.
-    left_out = is_left_out(read_ranks(result.capture).values(), settings.ranks.includes)
+    # Nor is one in a shared folder for a task none of whose ranks is recorded.
+    left_out = is_left_out(read_ranks(result.capture).values(), settings.ranks.includes) or not (
+        any(map(settings.ranks.includes, result.ranks)) or not result.ranks
+    )
     judged = 0 if left_out else code
     # A training that we asked to stop did not fail.
     sys.exit(judged if watch is not None and watch.stopped else result.exit_code or judged)

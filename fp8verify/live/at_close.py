@@ -1,8 +1,10 @@
-"""Judge a capture as soon as a window closes: `report.json` beside it, one line on stderr."""
+"""Judge a capture as soon as a window closes: `report.json` beside it, one line on stderr.
+
+The line is left out where the report goes to a file: there the training's stderr stays its own.
+"""
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -11,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from fp8verify.capture.names import LOG
 from fp8verify.live.judge import write_report
+from fp8verify.runner.notices import tell
 
 if TYPE_CHECKING:
     from fp8verify.judging.policy import Policy
@@ -23,10 +26,10 @@ STRAGGLERS_S = 60.0  # how long the other ranks may take to write the traces of 
 
 
 def judged_at_close(
-    settings: RunSettings, policy: Policy
+    settings: RunSettings, policy: Policy, *, aloud: bool
 ) -> Callable[[CaptureFolder, Callable[[], None]], AbstractContextManager[None]]:
-    """Return what is to go on beside a run: `run_training`'s `beside`."""
-    return lambda capture, _: report_at_close(capture, settings, policy)
+    """Return what is to go on beside a run: `run_training`'s `beside`; `aloud` is with the line."""
+    return lambda capture, _: report_at_close(capture, settings, policy, aloud=aloud)
 
 
 def keep_report(folder: Path, report: Report) -> None:
@@ -43,7 +46,7 @@ def log_of(capture: Path) -> Path | None:
 
 @contextmanager
 def report_at_close(
-    capture: CaptureFolder, settings: RunSettings, policy: Policy
+    capture: CaptureFolder, settings: RunSettings, policy: Policy, *, aloud: bool
 ) -> Iterator[None]:
     """Judge a capture while inside whenever a window closes on all ranks that record it."""
     if capture.guest is not None:  # the runner that made the folder does
@@ -51,7 +54,7 @@ def report_at_close(
         return
     over = threading.Event()
     thread = threading.Thread(
-        target=_follow, args=(capture.path, settings, policy, over), daemon=True
+        target=_follow, args=(capture.path, settings, policy, over, aloud), daemon=True
     )
     thread.start()
     try:
@@ -61,7 +64,9 @@ def report_at_close(
         thread.join()
 
 
-def _follow(capture: Path, settings: RunSettings, policy: Policy, over: threading.Event) -> None:
+def _follow(
+    capture: Path, settings: RunSettings, policy: Policy, over: threading.Event, aloud: bool
+) -> None:
     any_meta = False
     while not any_meta and not over.wait(POLL_S):
         any_meta = any(capture.glob("rank*.meta.json"))
@@ -72,8 +77,9 @@ def _follow(capture: Path, settings: RunSettings, policy: Policy, over: threadin
     from fp8verify.live.judge_process import Judged, JudgeProcess
 
     def say(found: Judged) -> None:
-        if found.line is not None and not over.is_set():
-            _say(found.line["verdict"], found.line["reason"], capture)
+        if aloud and found.line is not None and not over.is_set():
+            verdict, reason = found.line["verdict"], found.line["reason"]
+            tell(f"{verdict} so far: {reason}; {capture / 'report.json'}")
 
     judge, judged, since = JudgeProcess(policy, say), 0, 0.0
     while not over.wait(POLL_S):
@@ -86,8 +92,3 @@ def _follow(capture: Path, settings: RunSettings, policy: Policy, over: threadin
         if judge.idle:
             judge.wait()
     judge.stop()
-
-
-def _say(verdict: str, reason: str, capture: Path) -> None:
-    sys.stderr.write(f"fp8verify: {verdict} so far: {reason}; {capture / 'report.json'}\n")
-    sys.stderr.flush()

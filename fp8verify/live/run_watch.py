@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from fp8verify.runner.notices import tell
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -105,10 +107,7 @@ class RunWatch:
 
     def _say(self, before: str | None, line: Line) -> None:
         was = "" if before is None else f", was {before}"
-        sys.stderr.write(
-            f"fp8verify: {line['verdict']} at step {line['step']}{was}: {line['reason']}\n"
-        )
-        sys.stderr.flush()
+        tell(f"{line['verdict']} at step {line['step']}{was}: {line['reason']}")
 
     def _run_command(self, before: str, line: Line, capture: Path) -> None:
         subprocess.run(  # noqa: S602 - a command of the user's, for a shell
@@ -117,7 +116,7 @@ class RunWatch:
             check=False,
             timeout=COMMAND_S,
             stdin=subprocess.DEVNULL,
-            stdout=sys.stderr,
+            stdout=sys.stderr or subprocess.DEVNULL,  # None where it is closed
             env={
                 **os.environ,
                 "FP8VERIFY_OLD_VERDICT": before,

@@ -13,6 +13,7 @@ from fp8verify.runner.rank_logs import collect_rank_logs
 from fp8verify.runner.settings import RunResult, RunSettings
 
 INNER = "inner"  # written by boot/sitecustomize.py
+RANKS = "ranks"  # and one for each that claimed its files
 IMPORTED = "imported"  # by the agent: one line for each process that imported torch
 MAX_BYTES = 64 << 10
 LAST_LINE = 300
@@ -28,7 +29,8 @@ def look_back(
     errors = boot_errors(boot, capture.path if settings.debug else None)
     inner = _inner_captures(boot)
     if not errors and any(capture.path.glob(METAS)):
-        return RunResult(capture=capture.path, exit_code=exit_code, notes=unwritten)
+        ranks = tuple(int(line) for line in _lines(boot / RANKS) if line.isdecimal())
+        return RunResult(capture.path, exit_code, notes=unwritten, ranks=ranks)
     if inner:
         notes = (f"a run of fp8verify inside this one recorded the training: {inner[0]}",)
         return RunResult(capture=Path(inner[0]), exit_code=exit_code, notes=notes)

@@ -40,5 +40,6 @@ def _append(path: Path, text: str) -> None:
 
 def _place(text: str, boot: Path) -> str:
     """Return the file and line of the last frame that is ours."""
-    frames = re.findall(rf'File "{re.escape(str(boot))}/([^"\n]+)", line ([0-9]+)', text)
+    ours = rf"{re.escape(str(boot.parent))}/(?:{re.escape(boot.name)}/|\.(?=agent/))"
+    frames = re.findall(rf'File "{ours}([^"\n]+)", line ([0-9]+)', text)
     return ":".join(frames[-1]) if frames else "outside of fp8verify"

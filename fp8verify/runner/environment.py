@@ -47,7 +47,7 @@ def export_line(settings: RunSettings, shell: str) -> str:
     boot = make_boot_folder(capture.path)
     # Nobody carries the output of these processes, nor takes lines out of it.
     configure(boot, capture, settings._replace(capture_log=False))
-    compile_agent(boot)
+    compile_agent(boot / "agent")
     word = str(boot) if shell == "none" else shlex.quote(str(boot))
     return SHELLS[shell].format(word)
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from fp8verify.capture.names import CLAIM, LOG
+from fp8verify.capture.names import AGENT, CLAIM, LOG
 from fp8verify.errors import Fp8VerifyError, InputError
 
 PRIVATE = 0o700
@@ -104,9 +104,18 @@ def undone_unless_started(capture: CaptureFolder) -> Iterator[None]:
             if capture.guest is None and not any(capture.path.glob(f"{PRESENT}*")):
                 for name in (CLAIM, ENDED):
                     (capture.path / name).unlink(missing_ok=True)
+                remove_shared_agent(capture.path)
                 if not capture.existed:
                     capture.path.rmdir()
         raise
+
+
+def remove_shared_agent(folder: Path) -> None:
+    """Remove the copy of the agent that the runners of the job shared, if there is one."""
+    if (folder / AGENT).is_dir():
+        import shutil
+
+        shutil.rmtree(folder / AGENT, ignore_errors=True)
 
 
 def _default_name(job: str | None) -> str:

@@ -6,10 +6,11 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Timer
 
+from fp8verify.capture.names import AGENT
 from fp8verify.errors import InputError
 from fp8verify.runner.folder import PRIVATE, CaptureFolder, writing_to
 from fp8verify.runner.settings import RunSettings
@@ -17,17 +18,19 @@ from fp8verify.version import __version__
 
 HERE = Path(__file__).parent
 COMPILE_AFTER_S = 0.1  # the script itself starts first, torch takes longer
+PATIENCE_S, POLL_S = 2.0, 0.01  # for the copy of the agent that another runner makes
 
 
 @contextmanager
-def boot_folder(capture: Path) -> Iterator[Path]:
+def boot_folder(capture: Path, *, shares_agent: bool = False) -> Iterator[Path]:
     """Make a private folder to put on PYTHONPATH, and remove it afterwards.
 
     It lies in the capture, which every node of a job can read, and holds all that the agent needs:
     launchers that drop unknown environment variables still pass PYTHONPATH on. It is also where
-    the agent leaves what is for this runner only.
+    the agent leaves what is for this runner only. `shares_agent` leaves the agent itself out of it:
+    `share_agent` has put it into the capture.
     """
-    boot = make_boot_folder(capture)
+    boot = make_boot_folder(capture, shares_agent=shares_agent)
     try:
         yield boot
     finally:
@@ -36,7 +39,7 @@ def boot_folder(capture: Path) -> Iterator[Path]:
         shutil.rmtree(boot, ignore_errors=True)
 
 
-def make_boot_folder(capture: Path) -> Path:
+def make_boot_folder(capture: Path, *, shares_agent: bool = False) -> Path:
     """Make a private folder to put on PYTHONPATH.
 
     Raises:
@@ -46,13 +49,36 @@ def make_boot_folder(capture: Path) -> Path:
     try:
         with writing_to(capture):
             _copy_sources(f"{HERE}/boot", f"{boot}")
-            _copy_sources(f"{HERE}/agent", f"{boot}/agent")
+            if not shares_agent:
+                _copy_sources(f"{HERE}/agent", f"{boot}/agent")
     except InputError:
         import shutil
 
         shutil.rmtree(boot, ignore_errors=True)
         raise
     return boot
+
+
+def share_agent(capture: CaptureFolder) -> bool:
+    """Have one copy of the agent for all runners of a job; return whether it is there.
+
+    A job of a thousand tasks would else copy sixty files a thousand times onto a shared disk. The
+    runner that made the capture copies, the others wait for it.
+
+    Raises:
+        InputError: the capture cannot be written to.
+    """
+    shared = capture.path / AGENT
+    if capture.guest is not None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not shared.is_dir() and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+        return shared.is_dir()
+    draft = capture.path / f"{AGENT}-{os.urandom(6).hex()}"
+    with writing_to(capture.path):
+        _copy_sources(f"{HERE}/agent", f"{draft}")
+        draft.rename(shared)
+    return True
 
 
 def _copy_sources(source: str, target: str) -> None:
@@ -67,9 +93,16 @@ def _copy_sources(source: str, target: str) -> None:
 
 
 @contextmanager
-def agent_compiled(boot: Path) -> Iterator[None]:
-    """Compile the agent while the run imports torch; a process that is faster uses the sources."""
-    timer = Timer(COMPILE_AFTER_S, compile_agent, (boot,))
+def agent_compiled(boot: Path, capture: CaptureFolder) -> Iterator[None]:
+    """Compile the agent while the run imports torch; a process that is faster uses the sources.
+
+    Of a copy that several runners share, the runner that made it does that.
+    """
+    agent = _agent_of(boot, capture.path)
+    if capture.guest is not None and agent.parent != boot:
+        yield
+        return
+    timer = Timer(COMPILE_AFTER_S, compile_agent, (agent,))
     timer.daemon = True
     timer.start()
     try:
@@ -79,11 +112,30 @@ def agent_compiled(boot: Path) -> Iterator[None]:
         timer.join()
 
 
-def compile_agent(boot: Path) -> None:
-    """Compile the agent of a boot folder."""
-    import compileall
+def compile_agent(agent: Path) -> None:
+    """Compile a copy of the agent, as far as it is still there.
 
-    compileall.compile_dir(boot / "agent", quiet=2)
+    `compileall` would make the folders anew, also after the run has moved or removed the capture.
+    """
+    import py_compile
+    from importlib.util import cache_from_source
+    from tempfile import TemporaryDirectory
+
+    with TemporaryDirectory(prefix="fp8verify-") as name, suppress(OSError):
+        for source in agent.rglob("*.py"):
+            compiled = f"{name}/{source.name}c"
+            py_compile.compile(str(source), compiled, doraise=True)
+            target = Path(cache_from_source(str(source)))
+            with suppress(FileExistsError):
+                target.parent.mkdir(PRIVATE)
+            draft = target.with_name(f".{target.name}")
+            draft.write_bytes(Path(compiled).read_bytes())
+            draft.replace(target)
+
+
+def _agent_of(boot: Path, capture: Path) -> Path:
+    own = boot / "agent"
+    return own if own.is_dir() else capture / AGENT
 
 
 def configure(boot: Path, capture: CaptureFolder, settings: RunSettings) -> None:
@@ -92,6 +144,7 @@ def configure(boot: Path, capture: CaptureFolder, settings: RunSettings) -> None
     config = {
         "version": __version__,
         "boot": str(boot),
+        "agent": str(_agent_of(boot, capture.path)),
         "capture": str(capture.path),
         "guest": capture.guest,
         "windows": settings.windows,

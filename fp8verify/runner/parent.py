@@ -17,6 +17,7 @@ from fp8verify.runner.folder import (
     CaptureFolder,
     attendance,
     make_capture_folder,
+    remove_shared_agent,
     undone_unless_started,
 )
 from fp8verify.runner.injection import (
@@ -24,9 +25,11 @@ from fp8verify.runner.injection import (
     boot_folder,
     child_environment,
     configure,
+    share_agent,
 )
 from fp8verify.runner.interpreter import Python, choose_python
 from fp8verify.runner.job_name import Job, job_of
+from fp8verify.runner.notices import tell
 from fp8verify.runner.output import Output, carried_output
 from fp8verify.runner.settings import RunResult, RunSettings
 from fp8verify.runner.signals import SignalForwarder, forwarded_signals
@@ -49,9 +52,9 @@ def run_training(
     reserve_closed_streams()
     python = python_for(command, settings)
     if python.whose is not None:
-        sys.stderr.write(
-            f"fp8verify: runs it with {python.program} ({python.whose}), since the Python of "
-            "fp8verify has no torch; --python chooses another\n"
+        tell(
+            f"runs it with {python.program} ({python.whose}), since the Python of "
+            "fp8verify has no torch; --python chooses another"
         )
     arguments = resolve_command(command, python.program)
     job = Job(settings.job) if settings.job else job_of(arguments, os.environ)
@@ -62,17 +65,20 @@ def run_training(
         signals = stack.enter_context(forwarded_signals())
         stack.enter_context(undone_unless_started(capture))
         attending = stack.enter_context(attendance(capture, job.runners))
-        boot = stack.enter_context(boot_folder(capture.path))
+        shares = (job.runners or 1) > 1 and share_agent(capture)
+        boot = stack.enter_context(boot_folder(capture.path, shares_agent=shares))
         configure(boot, capture, settings)
         log = capture.log if settings.capture_log else None
         with nullcontext() if beside is None else beside(capture, signals.stop):
-            exit_code = _spawn(arguments, boot, log, signals)
+            exit_code = _spawn(arguments, boot, capture, log, signals)
         # Not before the run, which waits for what we import.
         from fp8verify.runner.aftermath import look_back
         from fp8verify.runner.script_traces import adopt_script_traces
 
         result = look_back(boot, capture, exit_code, settings)
         adopted = adopt_script_traces(capture.path, arguments, started)
+    if attending.last:
+        remove_shared_agent(capture.path)
     return result._replace(last=attending.last, notes=(*result.notes, *adopted))
 
 
@@ -82,7 +88,13 @@ def python_for(command: Sequence[str], settings: RunSettings) -> Python:
     return choose_python(settings.python, os.environ) if needed else Python(sys.executable)
 
 
-def _spawn(arguments: list[str], boot: Path, log: Path | None, signals: SignalForwarder) -> int:
+def _spawn(
+    arguments: list[str],
+    boot: Path,
+    capture: CaptureFolder,
+    log: Path | None,
+    signals: SignalForwarder,
+) -> int:
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:  # as where it is closed
             stream.flush()
@@ -96,7 +108,7 @@ def _spawn(arguments: list[str], boot: Path, log: Path | None, signals: SignalFo
                 "Check that it is a program for this machine and may be executed.",
             ) from None
         signals.watch(child, output.resize if output is not None else None)
-        with agent_compiled(boot):
+        with agent_compiled(boot, capture):
             code = child.wait()
     return code if code >= 0 else 128 - code
 

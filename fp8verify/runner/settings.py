@@ -94,6 +94,7 @@ class RunResult(NamedTuple):
     Attributes:
         exit_code: the command's own; 128 + n when signal n killed it.
         notes: what kept the run from being observed, for the user.
+        ranks: those that trained below this runner.
         last: whether no other runner of the job is left to record, so that it can be judged.
     """
 
@@ -101,6 +102,7 @@ class RunResult(NamedTuple):
     exit_code: int
     notes: tuple[str, ...] = ()
     last: bool = True
+    ranks: tuple[int, ...] = ()
 
 
 def read_settings(

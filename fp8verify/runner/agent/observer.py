@@ -73,8 +73,7 @@ class Observer:
     def optimizer_leaves(self, optimizer: Any, in_backward: bool) -> None:
         """Hear that an optimizer has stepped, maybe on autograd's thread in a backward pass."""
         key = id(optimizer)
-        if key not in self._optimizers:
-            self._optimizers[key] = weakref.ref(optimizer)
+        self._remember(key, optimizer)
         # Frames are looked at only until training has begun.
         setup = not self.clock.steps and sets_up_an_optimizer()
         name, idle = type(optimizer).__name__, _is_idle(optimizer)
@@ -176,6 +175,16 @@ class Observer:
     def _loops_inside_steps(self) -> bool:
         # Such a step calls the script back without end: a window must be able to end inside it.
         return any(type(optimizer).__name__ == "LBFGS" for optimizer in self._live_optimizers())
+
+    def _remember(self, key: int, optimizer: Any) -> None:
+        known = self._optimizers.get(key)
+        if known is not None and known() is optimizer:
+            return
+        gone = [old for old, reference in self._optimizers.items() if reference() is None]
+        for old in gone:  # with its training, as in a sweep of several in one process
+            del self._optimizers[old]
+            self.clock.forget(old)
+        self._optimizers[key] = weakref.ref(optimizer)
 
     def _live_optimizers(self) -> list[Any]:
         live = [reference() for reference in self._optimizers.values()]

@@ -86,7 +86,8 @@ def _arm() -> None:
             file.write(f"{os.getpid()}\n")
     except OSError:  # it only helps to say why nothing was observed
         pass
-    _load_agent().arm(_read_config(), after_import)
+    config = _read_config()
+    _load_agent(config.get("agent") or os.path.join(HERE, "agent")).arm(config, after_import)
 
 
 def _read_config() -> dict[str, Any]:
@@ -97,10 +98,9 @@ def _read_config() -> dict[str, Any]:
     return config
 
 
-def _load_agent() -> Any:
+def _load_agent(folder: str) -> Any:
     from importlib.util import module_from_spec, spec_from_file_location
 
-    folder = os.path.join(HERE, "agent")
     spec = spec_from_file_location(
         "_fp8verify_agent",
         os.path.join(folder, "__init__.py"),

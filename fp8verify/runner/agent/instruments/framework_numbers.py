@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..live_objects import TooManyObjectsError
 from ..steps.framework_counters import FrameworkCounters
 from .instrument import Instrument, Scene
 
@@ -17,7 +18,13 @@ class FrameworkNumbers(Instrument):
 
     def begin(self) -> None:
         """Find the counters of the objects that are alive now."""
-        self._counters = FrameworkCounters()
+        try:
+            self._counters = FrameworkCounters()
+        except TooManyObjectsError:
+            self.scene.record().note(
+                "the framework's own step numbers were not looked for: the process holds millions "
+                "of objects, and the training would have waited"
+            )
 
     def after_step(self, _: int, /) -> None:
         """Read the counters."""

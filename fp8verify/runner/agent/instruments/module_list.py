@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..live_objects import can_look
 from ..modules.census import take_census
 from ..record.debug import debug
 from .instrument import Instrument, Scene
@@ -19,8 +20,8 @@ class ModuleList(Instrument):
 
     def survey(self) -> None:
         """List the modules that `scene.optimizers` train."""
-        self._listed = True
         self._modules = take_census(self.scene.optimizers())
+        self._listed = bool(self._modules) or can_look()
         debug.event(f"{len(self._modules)} linear modules found")
 
     def end(self) -> dict[str, Any]:

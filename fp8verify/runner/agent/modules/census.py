@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import gc
 import re
 import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
 from torch import nn
 
+from ..live_objects import TooManyObjectsError, find_instances
 from .precision import promise_of, tensor_class
 from .promise import HIGH, HIGH_PRECISION, Promise
 
@@ -88,7 +89,6 @@ def _parameter_ids(optimizers: Iterable[Any]) -> set[int]:
 
 def _trained_roots(owned: set[int]) -> list[nn.Module]:
     known = _roots_owning(owned, list(_modules))
-    # Looking at every object takes a second where there are millions of them.
     if owned and owned <= {id(p) for root in known for p in root.parameters()}:
         return known
     return _roots_owning(owned, _all_modules())
@@ -103,10 +103,10 @@ def _roots_owning(owned: set[int], found: Iterable[nn.Module]) -> list[nn.Module
     return trained or [r for r in roots if any(p.requires_grad for p in r.parameters())]
 
 
-def _all_modules() -> Iterator[nn.Module]:
-    yield from list(_modules)
-    # type(), not isinstance(): a lazy proxy would be woken by being asked for its __class__.
-    yield from (item for item in gc.get_objects() if issubclass(type(item), nn.Module))
+def _all_modules() -> list[nn.Module]:
+    with suppress(TooManyObjectsError):
+        return [*_modules, *find_instances(lambda kind: issubclass(kind, nn.Module))]
+    return list(_modules)
 
 
 def _records_below(root: nn.Module) -> Iterator[dict[str, Any]]:

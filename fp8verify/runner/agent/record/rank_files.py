@@ -23,6 +23,8 @@ class RankFiles:
         self._boot = Path(config["boot"])
         self._packs = not config["live"]  # a trace that is dropped soon is not worth packing
         self.stem = self._claim(rank, config["guest"])
+        with suppress(OSError), (self._boot / "ranks").open("a", encoding="utf-8") as file:
+            file.write(f"{rank}\n")
         if config["log"]:
             with suppress(OSError):
                 self._name_own_logs(rank)

@@ -110,6 +110,12 @@ class Clock:
         self.source = "explicit"
         return not already_counted and self._tick(work)
 
+    def forget(self, optimizer: int) -> None:
+        """Note that an optimizer is no more: another object may get its id, and its lead."""
+        if optimizer == self._leader:
+            self._leader = None
+            self._rival_updates = 0
+
     def _is_new(self, work: int, idle: bool) -> bool:
         if work != self._counted_work:
             return True

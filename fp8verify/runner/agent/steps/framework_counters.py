@@ -5,11 +5,12 @@ Nothing is patched: the object that counts is found among the live ones when a w
 
 from __future__ import annotations
 
-import gc
 import sys
 import weakref
 from collections.abc import Iterator
 from typing import Any, NamedTuple
+
+from ..live_objects import find_instances
 
 
 class StepCounter(NamedTuple):
@@ -108,8 +109,7 @@ def _live_counters() -> list[tuple[StepCounter, Any]]:
     if not classes:
         return []
     counters = {kind: counter for counter, cls in classes for kind in _with_subclasses(cls)}
-    # type(), not isinstance(): a lazy proxy would be woken by being asked for its __class__.
-    found = [item for item in gc.get_objects() if type(item) in counters]
+    found = find_instances(counters.__contains__)
     pairs = [(counters[type(item)], item) for item in found]
     return sorted(pairs, key=lambda pair: COUNTERS.index(pair[0]))
 
