@@ -101,7 +101,7 @@ class Outcome(NamedTuple):
 def scrub(text: str) -> str:
     """Take out what differs between any two runs: times, process ids, addresses, folders."""
     patterns = (
-        r"[WIE]?\d{4}[-:]?\d\d[-:]?\d\d[T ][\d:.,]+( \d+)?",
+        r"[WIE]?\d{4}[-:]?\d\d[-:]?\d\d[T ][\d:.,]+( \d+(:\d+)?)?",
         r"[WIE]\d{4} [\d:.]+ \d+",
         r"0x[0-9a-f]+|\d+:\d+|pid:? \d+|\bin \d+\.\d+|port: \d+",
         r"_(runtime|per_second)'?\s*[:=]\s*'?[\d.:]+",

@@ -23,6 +23,7 @@ from typing import NamedTuple
 import pytest
 
 from fp8verify.runner import interpreter
+from tests.shared_torch import python_with_torch
 
 ROOT = Path(__file__).parents[2]
 OURS = f"{shlex.quote(sys.executable)} -m fp8verify run --steps 3-4 --exit-zero"
@@ -71,7 +72,7 @@ def compare(tmp_path: Path, script: str, line: str = "{} train.py") -> Result:
 
 
 def wait_until(holds: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not holds():
         assert time.monotonic() < deadline, "it never came true"
         time.sleep(0.02)
@@ -111,6 +112,22 @@ for number in range(3):
         pass
 pathlib.Path("survived").touch()
 """
+
+
+@pytest.mark.train
+def test_the_outer_run_reports_on_the_capture_of_the_inner_one(tmp_path: Path) -> None:
+    loop = ROOT / "tests" / "integration" / "scripts" / "loop.py"
+    inner = f"{OURS} --trace-dir inner -o inner.json -- {python_with_torch()} {loop}"
+    outer = f"{OURS} --trace-dir outer -o outer.json -- sh -c {shlex.quote(inner)}"
+
+    assert start(tmp_path, outer, stdout=subprocess.DEVNULL).wait(timeout=120) == 0
+
+    reports = [json.loads((tmp_path / f"{who}.json").read_text()) for who in ("inner", "outer")]
+    clocks = [report["ranks"][0]["clock"] for report in reports]
+    assert clocks[0] == clocks[1]
+    said = f"a run of fp8verify inside this one recorded the training: {tmp_path / 'inner'}"
+    assert [said in json.dumps(report) for report in reports] == [False, True]
+    assert not list((tmp_path / "outer").glob("rank*"))
 
 
 def test_a_full_disk_behind_stdout_does_not_end_the_run(tmp_path: Path) -> None:
@@ -172,7 +189,7 @@ def test_a_child_that_never_stops_printing_does_not_hold_the_run(tmp_path: Path)
     (tmp_path / "going").touch()
     try:
         done = start(tmp_path, f"{OURS} -o report train.py > out")
-        assert done.wait(timeout=30) == 0
+        assert done.wait(timeout=300) == 0  # two processes that never rest beside it
     finally:
         (tmp_path / "going").unlink()
     assert (tmp_path / "out").read_text().startswith(("trained\n", "busy\n"))
@@ -252,6 +269,50 @@ def test_the_tasks_of_a_slurm_step_make_one_folder_and_one_report(tmp_path: Path
     reports = [path for path in tmp_path.glob("err.*") if path.stat().st_size]
     assert len(reports) == 1
     assert "INCONCLUSIVE" in reports[0].read_text()
+
+
+TASK = """
+import os, runpy, sys, time
+sys.argv[1:] = []
+runpy.run_path({loop!r}, run_name="__main__")
+while not os.path.exists("go." + os.environ["SLURM_PROCID"]):
+    time.sleep(0.02)
+sys.exit(int(os.environ["ENDS_WITH"]))
+"""
+
+
+@pytest.mark.train
+@pytest.mark.parametrize(
+    ("order", "ends_with", "codes"),
+    # 3 is what the verdict on a CPU ends with: it is for the task whose rank is recorded.
+    [("01", 0, {"0": 0, "1": 0}), ("10", 0, {"0": 3, "1": 0}), ("01", 5, {"0": 5, "1": 5})],
+    ids=["left out, last", "left out, first", "failed"],
+)
+def test_a_task_whose_rank_is_left_out_ends_with_its_trainings_code(
+    tmp_path: Path, order: str, ends_with: int, codes: dict[str, int]
+) -> None:
+    loop = str(ROOT / "tests" / "integration" / "scripts" / "loop.py")
+    (tmp_path / "train.py").write_text(TASK.format(loop=loop))
+    step = f"SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=2 ENDS_WITH={ends_with}"
+    run = f"{PLAIN} -m fp8verify run --steps 3-4 -- {python_with_torch()} train.py"
+    tasks = {
+        task: start(tmp_path, f"{step} SLURM_NTASKS=2 SLURM_PROCID={task} {run} 2> err.{task}")
+        for task in "01"
+    }
+    capture = tmp_path / "fp8verify-capture-slurm-7.0"
+    wait_until(lambda: len(list(capture.glob("rank*.meta.json"))) == 2)
+    copies = [*capture.glob(".boot-*/agent"), *capture.glob(".agent")]
+
+    ended = {}
+    for task in order:
+        (tmp_path / f"go.{task}").touch()
+        ended[task] = tasks[task].wait(timeout=120)
+
+    assert ended == codes
+    assert len(copies) == 1
+    assert not list(capture.glob(".agent*"))
+    reported = [task for task in "01" if "INCONCLUSIVE" in (tmp_path / f"err.{task}").read_text()]
+    assert reported[-1] == order[-1]
 
 
 # --- what cannot start, and what nobody could observe

@@ -38,6 +38,17 @@ def training() -> Training:
     return Training()
 
 
+def test_the_optimizer_after_one_that_is_gone_is_counted_at_once(training: Training) -> None:
+    for optimizer in (1, 2):
+        for _ in range(3):
+            training.forward()
+            training.update(optimizer)
+        training.clock.forget(optimizer)
+
+    assert training.steps == 6
+    assert not training.clock.notes
+
+
 def test_an_update_after_a_forward_pass_is_a_step(training: Training) -> None:
     training.forward()
 

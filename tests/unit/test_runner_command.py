@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
+import json
+import py_compile
 import stat
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fp8verify.errors import Fp8VerifyError, InputError, UsageError
-from fp8verify.runner import RankSelection, RunSettings, TimedWindow, describe_run, run_training
+from fp8verify.runner import (
+    RankSelection,
+    RunSettings,
+    TimedWindow,
+    describe_run,
+    injection,
+    run_training,
+)
 from fp8verify.runner.command import resolve_command
-from fp8verify.runner.folder import CaptureFolder
-from fp8verify.runner.injection import boot_folder, child_environment, configure
+from fp8verify.runner.folder import CaptureFolder, remove_shared_agent
+from fp8verify.runner.injection import (
+    boot_folder,
+    child_environment,
+    compile_agent,
+    configure,
+    make_boot_folder,
+    share_agent,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -75,6 +92,66 @@ def test_the_boot_folder_is_private_and_does_not_stay(tmp_path: Path) -> None:
         names = sorted(path.name for path in boot.iterdir())
         assert names == ["_fp8verify_boot.py", "agent", "config.json", "sitecustomize.py"]
     assert not list(tmp_path.iterdir())
+
+
+def test_the_runners_of_a_job_share_one_copy_of_the_agent(tmp_path: Path) -> None:
+    owner, guest = CaptureFolder(tmp_path), CaptureFolder(tmp_path, "node7")
+
+    for runner in (owner, guest):
+        shares = share_agent(runner)
+        with boot_folder(tmp_path, shares_agent=shares) as boot:
+            configure(boot, runner, RunSettings())
+            names = sorted(path.name for path in boot.iterdir())
+            config = json.loads((boot / "config.json").read_text())
+        assert names == ["_fp8verify_boot.py", "config.json", "sitecustomize.py"]
+        assert config["agent"] == str(tmp_path / ".agent")
+    assert (tmp_path / ".agent" / "observer.py").is_file()
+    remove_shared_agent(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_runner_whose_job_has_no_copy_of_the_agent_makes_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(injection, "PATIENCE_S", 0)
+    late = CaptureFolder(tmp_path, "node7")
+
+    with boot_folder(tmp_path, shares_agent=share_agent(late)) as boot:
+        configure(boot, late, RunSettings())
+        config = json.loads((boot / "config.json").read_text())
+
+    assert config["agent"] == str(boot / "agent")
+
+
+def test_the_agent_is_compiled_where_it_is_and_nowhere_else(tmp_path: Path) -> None:
+    boot = make_boot_folder(tmp_path)
+    compile_agent(boot / "agent")
+    compiled = [path for path in boot.rglob("*") if path.suffix == ".pyc"]
+    assert len(compiled) == len(list((boot / "agent").rglob("*.py")))
+
+    moved = boot.rename(tmp_path / "moved")
+    compile_agent(boot / "agent")
+
+    assert [path.name for path in tmp_path.iterdir()] == [moved.name]
+
+
+def test_an_agent_that_is_moved_while_it_is_compiled_is_not_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "capture").mkdir()
+    boot = make_boot_folder(tmp_path / "capture")
+    real = py_compile.compile
+
+    def moves_it_first(*words: Any, **more: Any) -> Any:
+        result = real(*words, **more)
+        if boot.exists():
+            boot.parent.rename(tmp_path / "moved")
+        return result
+
+    monkeypatch.setattr(py_compile, "compile", moves_it_first)
+    compile_agent(boot / "agent")
+
+    assert [path.name for path in tmp_path.iterdir()] == ["moved"]
 
 
 def test_a_dry_run_says_what_would_happen_and_makes_nothing() -> None:

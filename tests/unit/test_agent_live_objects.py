@@ -1,0 +1,78 @@
+"""Looking for objects among all that are alive: only where the training does not wait for it."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fp8verify.runner.agent import live_objects
+from fp8verify.runner.agent.live_objects import TooManyObjectsError, find_instances
+
+pytest.importorskip("torch")
+
+from fp8verify.runner.agent.instruments.framework_numbers import FrameworkNumbers
+from fp8verify.runner.agent.instruments.instrument import Scene
+from fp8verify.runner.agent.instruments.module_list import ModuleList
+
+
+class Engine:
+    global_steps = 7
+
+
+@pytest.fixture
+def _millions(monkeypatch: pytest.MonkeyPatch) -> None:
+    def scan(*_: object) -> None:
+        raise AssertionError("somebody looks at every object")
+
+    monkeypatch.setattr(live_objects, "MAX_BLOCKS", 0)
+    monkeypatch.setattr(gc, "get_objects", scan)
+
+
+def test_instances_are_found_by_their_class() -> None:
+    engines = [Engine(), Engine()]
+
+    found = find_instances(lambda kind: kind is Engine)
+
+    assert {id(engine) for engine in engines} <= {id(engine) for engine in found}
+    assert {type(engine) for engine in found} == {Engine}
+
+
+@pytest.mark.usefixtures("_millions")
+def test_among_millions_of_objects_nobody_looks() -> None:
+    with pytest.raises(TooManyObjectsError):
+        find_instances(lambda _: True)
+
+
+@pytest.mark.usefixtures("_millions")
+def test_numbers_that_nobody_looked_for_are_said_to_be_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    module: Any = ModuleType("deepspeed.runtime.engine")
+    module.DeepSpeedEngine = Engine
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    notes: list[str] = []
+    record = SimpleNamespace(note=notes.append)
+    numbers = FrameworkNumbers(Scene({}, list, record=lambda: record))
+
+    numbers.begin()
+    numbers.after_step(3)
+
+    assert numbers.end() == {"framework": None}
+    assert "were not looked for: the process holds millions of objects" in notes[0]
+
+
+@pytest.mark.usefixtures("_millions")
+def test_modules_that_nobody_looked_for_are_not_said_to_be_none() -> None:
+    import torch
+
+    from fp8verify.runner.agent.modules import census
+
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
+    listed = ModuleList(Scene({}, lambda: [optimizer]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(census, "_modules", [])
+        listed.survey()
+
+    assert listed.record() == {"modules": [], "modules_listed": False}
