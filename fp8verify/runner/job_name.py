@@ -7,9 +7,12 @@ from typing import NamedTuple
 
 RDZV_ID = ("--rdzv-id", "--rdzv_id")
 # Where the processes of several nodes meet, in the options of torchrun, deepspeed and accelerate.
+# torchrun also reads PET_<OPTION> (torch/distributed/argparse_util.py); Kubeflow's Trainer sets it.
 ADDRESSES = ("--master-addr", "--master_addr", "--main_process_ip")
 PORTS = ("--master-port", "--master_port", "--main_process_port")
 ENDPOINTS = ("--rdzv-endpoint", "--rdzv_endpoint")
+DEFAULT_PORT = "29500"  # of all three
+NO_ID = "none"  # torchrun's default
 THIS_MACHINE = ("localhost", "127.", "::1", "0.0.0.0")  # noqa: S104 - compared, not bound to
 
 
@@ -32,8 +35,8 @@ def job_of(command: Sequence[str], environment: Mapping[str, str]) -> Job:
 
     Slurm's job alone is not enough: a batch script may train twice in one job.
     """
-    rendezvous = _option(command, RDZV_ID)
-    if rendezvous is not None:
+    rendezvous = _option(command, RDZV_ID) or environment.get("PET_RDZV_ID")
+    if rendezvous is not None and rendezvous != NO_ID:
         return Job(f"rdzv-{rendezvous}")
     return _slurm(environment) or _mpi(environment) or Job(_meeting_place(command, environment))
 
@@ -56,14 +59,18 @@ def _mpi(environment: Mapping[str, str]) -> Job | None:
 
 
 def _meeting_place(command: Sequence[str], environment: Mapping[str, str]) -> str | None:
-    endpoint = _option(command, ENDPOINTS)
-    address = _option(command, ADDRESSES) or environment.get("MASTER_ADDR")
-    port = _option(command, PORTS) or environment.get("MASTER_PORT")
-    if endpoint is None and address and port:
-        endpoint = f"{address}:{port}"
-    if endpoint is None or endpoint.lstrip("[").startswith(THIS_MACHINE):
+    endpoint = _option(command, ENDPOINTS) or environment.get("PET_RDZV_ENDPOINT")
+    address = _option(command, ADDRESSES) or _first(environment, "PET_MASTER_ADDR", "MASTER_ADDR")
+    port = _option(command, PORTS) or _first(environment, "PET_MASTER_PORT", "MASTER_PORT")
+    if not endpoint and address:
+        endpoint = f"{address}:{port or DEFAULT_PORT}"
+    if not endpoint or endpoint.lstrip("[").startswith(THIS_MACHINE):
         return None
     return f"at-{endpoint}"
+
+
+def _first(environment: Mapping[str, str], *names: str) -> str | None:
+    return next((environment[name] for name in names if environment.get(name)), None)
 
 
 def _option(command: Sequence[str], names: Sequence[str]) -> str | None:

@@ -188,6 +188,22 @@ STEP = {"SLURM_JOB_ID": "5", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2"}
         ("python train.py", {"MASTER_ADDR": "gpu1", "MASTER_PORT": "1"}, Job("at-gpu1:1")),
         ("python train.py", {"MASTER_ADDR": "localhost", "MASTER_PORT": "1"}, Job()),
         ("torchrun --rdzv-endpoint 127.0.0.1:0 train.py", {}, Job()),
+        ("torchrun --master-addr gpu1 train.py", {}, Job("at-gpu1:29500")),
+        (
+            "torchrun train.py",
+            {"PET_MASTER_ADDR": "job-node-0.job", "PET_MASTER_PORT": "29400", "PET_NNODES": "2"},
+            Job("at-job-node-0.job:29400"),
+        ),
+        (
+            "torchrun train.py",
+            {"PET_RDZV_ENDPOINT": "etcd:2379", "PET_RDZV_ID": "j1"},
+            Job("rdzv-j1"),
+        ),
+        (
+            "torchrun train.py",
+            {"PET_RDZV_ENDPOINT": "etcd:2379", "PET_RDZV_ID": "none"},
+            Job("at-etcd:2379"),
+        ),
     ],
 )
 def test_runners_that_belong_together_are_known_by_their_launcher(
