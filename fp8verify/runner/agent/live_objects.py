@@ -12,7 +12,7 @@ from collections.abc import Callable
 from itertools import compress
 from typing import Any
 
-MAX_BLOCKS = 4_000_000  # of memory, one or more an object: 0.15 s (Python 3.11)
+MAX_BLOCKS = 4_000_000  # of memory, one or more an object: 0.1 s (Python 3.11)
 
 
 class TooManyObjectsError(Exception):
