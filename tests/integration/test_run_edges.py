@@ -157,6 +157,19 @@ def test_a_redirected_stdout_holds_what_the_run_printed_and_nothing_else(tmp_pat
     assert done.returncode == 3
 
 
+@pytest.mark.parametrize("stderr", ["2>&-", "2> /dev/full"])
+@pytest.mark.parametrize("options", ["", "-o /dev/full"])
+def test_a_report_that_cannot_be_written_changes_nothing(
+    tmp_path: Path, stderr: str, options: str
+) -> None:
+    (tmp_path / "train.py").write_text("import sys\nprint('{\"loss\": 1}')\nsys.exit(3)\n")
+
+    done = start(tmp_path, f"{OURS} {options} train.py {stderr}", stdout=subprocess.PIPE)
+
+    assert done.communicate(timeout=60) == (b'{"loss": 1}\n', None)
+    assert done.returncode == 3
+
+
 def test_the_json_report_holds_the_exit_code_of_the_training(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("raise SystemExit(7)\n")
     line = f"{OURS} --format json -o report.json train.py"
