@@ -40,7 +40,11 @@ HTA = (
     "from hta.trace_analysis import TraceAnalysis\n"
     "TraceAnalysis(trace_files={0: sys.argv[1]}).get_gpu_kernel_breakdown(visualize=False)"
 )
-VERSIONS = "import importlib.metadata as m, sys; print(m.version(sys.argv[1]))"
+VERSIONS = """
+import importlib.metadata as m, sys
+name = sys.argv[1]
+print(__import__(name).__version__ if name == "fp8verify" else m.version(name))
+"""
 
 
 class Cost(NamedTuple):
@@ -131,8 +135,9 @@ def inspect(path: Path, *options: str) -> list[str]:
 def cases(trace: Path, hta_python: str | None) -> Iterator[Case]:
     """Yield every reader that is installed, ours first."""
     python = sys.executable
-    yield Case("`fp8verify inspect`", inspect(trace))
-    yield Case("`fp8verify inspect`, .gz", inspect(pack(trace)))
+    yield Case("`fp8verify inspect`, one process", inspect(trace, "--workers", "1"))
+    yield Case("the same, .gz", inspect(pack(trace), "--workers", "1"))
+    yield Case("`fp8verify inspect`, all cores", inspect(trace))
     yield Case("json.load alone", [python, "-c", JSON_LOAD, str(trace)])
     if version("orjson"):
         yield Case("orjson.loads alone", [python, "-c", ORJSON, str(trace)])

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 from fp8verify.capture.numerics import RankNumerics
 from fp8verify.capture.schema import ModuleRecord, RankMeta
@@ -35,6 +36,7 @@ from fp8verify.evidence.window import within_window
 from fp8verify.logs.losses import LossSeries
 from fp8verify.model import VAGUE_LEGS, Leg, Precision, Role
 from fp8verify.trace import Health, Step, Trace
+from fp8verify.trace.forking import fork_map
 from fp8verify.wording import label_of_rank
 
 # What only an optimizer's step runs, by its operator or its kernel: torch's fused and foreach
@@ -171,18 +173,28 @@ class RankEvidence(NamedTuple):
         return max(high, key=self.linear.time_ns.__getitem__)
 
 
-def gather(trace: Trace, meta: RankMeta | None = None, *, layers: bool = False) -> RankEvidence:
+def gather(
+    trace: Trace, meta: RankMeta | None = None, *, layers: bool = False, workers: int = 1
+) -> RankEvidence:
     """Classify the kernels of a trace and add them up.
 
     Args:
         trace: one window of the rank.
         meta: what the runner noted of it.
         layers: add them up by layer as well; the trace was read so.
+        workers: how many processes may be forked to do it.
     """
     trace = within_window(trace)
     kinds, bounds = Kinds(trace), timeline.step_bounds(trace)
     labels = list(label_gemms(trace, kinds))
-    found, roles = survey(trace, kinds, labels), kinds.roles()
+    roles = kinds.roles()
+    sums: tuple[Callable[[], Any], ...] = (
+        partial(communication.collective_totals, trace, roles),
+        partial(timeline.measure, trace, roles, bounds),
+        partial(bucket_times, trace, kinds, bounds),
+        partial(survey, trace, kinds, labels),
+    )
+    collectives, measured, buckets, found = fork_map(_call, sums, workers=workers)
     return RankEvidence(
         source=trace.source,
         rank=trace.rank,
@@ -193,9 +205,9 @@ def gather(trace: Trace, meta: RankMeta | None = None, *, layers: bool = False) 
         copies=trace.copies,
         process=trace.process,
         bounds=_bounds(trace),
-        collectives=communication.collective_totals(trace, roles),
-        timeline=timeline.measure(trace, roles, bounds),
-        buckets=tuple(filter(None, [bucket_times(trace, kinds, bounds)])),
+        collectives=collectives,
+        timeline=measured,
+        buckets=tuple(filter(None, [buckets])),
         survey=found,
         gemm=gemm_totals(found.gemms),
         steps=_by_step(trace, found.gemms),
@@ -206,6 +218,10 @@ def gather(trace: Trace, meta: RankMeta | None = None, *, layers: bool = False) 
         updates=any(map(_is_update, kinds.kinds)),
         remarks=tuple(trace.remarks),
     )
+
+
+def _call(work: Callable[[], Any]) -> Any:
+    return work()
 
 
 def _bounds(trace: Trace) -> tuple[int, int] | None:

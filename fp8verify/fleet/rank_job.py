@@ -9,7 +9,6 @@ from fp8verify.errors import InputError
 from fp8verify.evidence.layers_by_name import NamedLayers
 from fp8verify.evidence.rank import RankEvidence, gather, merge_windows
 from fp8verify.trace import Trace, TraceFile, read_trace
-from fp8verify.trace.formats import OpenPool
 
 
 class RankJob(NamedTuple):
@@ -34,16 +33,14 @@ class ExaminedRank(NamedTuple):
     errors: tuple[InputError, ...] = ()
 
 
-class Crew(NamedTuple):
-    """Worker processes that may help with one big trace."""
+def examine(job: RankJob, workers: int = 1) -> ExaminedRank:
+    """Read the traces of a rank; one that cannot be read costs only itself.
 
-    open_pool: OpenPool
-    workers: int
-
-
-def examine(job: RankJob, crew: Crew | None = None) -> ExaminedRank:
-    """Read the traces of a rank; one that cannot be read costs only itself."""
-    read = [_read(file, crew) for file in job.files]
+    Args:
+        job: of which this process may fork so many `workers` to read one big trace.
+        workers: 1 for none.
+    """
+    read = [_read(file, workers) for file in job.files]
     examined = _examined(
         job,
         [part for part in read if isinstance(part, RankEvidence)],
@@ -68,15 +65,14 @@ def _name_from(naming: NamingStep) -> NamedLayers:
     return named._replace(source="step", step=naming.step, note=note)
 
 
-def _read(file: TraceFile, crew: Crew | None = None) -> RankEvidence | InputError:
+def _read(file: TraceFile, workers: int = 1) -> RankEvidence | InputError:
     try:
         trace = read_trace(
             file.path,
             name=file.name,
             layers=file.layers,
             part=file.part,
-            open_pool=crew and crew.open_pool,
-            workers=crew.workers if crew else 0,
+            workers=workers,
         )
     except InputError as error:
         return error.with_traceback(None)  # its frames hold what was read of the trace
@@ -88,7 +84,7 @@ def _read(file: TraceFile, crew: Crew | None = None) -> RankEvidence | InputErro
     guessed = trace.rank is None and file.guessed
     if trace.rank is None:
         trace.rank = file.rank
-    return gather(trace, layers=file.layers)._replace(guessed=guessed)
+    return gather(trace, layers=file.layers, workers=workers)._replace(guessed=guessed)
 
 
 def not_examined(job: RankJob, reason: str) -> ExaminedRank:

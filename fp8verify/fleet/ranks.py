@@ -13,10 +13,11 @@ from fp8verify.errors import InputError
 from fp8verify.evidence.rank import RankEvidence
 from fp8verify.fleet.cycles import join_cycles
 from fp8verify.fleet.pool import cores, process_pool
-from fp8verify.fleet.rank_job import Crew, ExaminedRank, RankJob, examine, not_examined
+from fp8verify.fleet.rank_job import ExaminedRank, RankJob, examine, not_examined
 from fp8verify.fleet.shared_kinds import SharedKinds
 from fp8verify.trace import TraceFile
 from fp8verify.trace.folder import two_of_one_rank
+from fp8verify.trace.forking import may_fork
 from fp8verify.trace.places import is_remote, is_shared, reading
 
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ OnProgress = Callable[[int, int], None]
 # Worker processes take about 0.3 CPU seconds each to start; as much JSON is read in that time.
 _WORTH_A_WORKER = 32 << 20
 _USUAL_RATIO = 16
-# One trace of less is read before helpers are at work.
-_WORTH_A_CREW = 384 << 20
+# One trace of less is read in a second; forking and sharing cost a tenth of one.
+_WORTH_HELPERS = 128 << 20
 _REMOTE_IN_FLIGHT = 256
 
 
@@ -86,8 +87,8 @@ def _examine_all(
     shared = all(is_shared(file.path) for job in jobs for file in job.files)
     count = min(_worth(jobs) if workers is None else workers, len(jobs))
     if not shared or (executor is None and count <= 1):
-        crew = _crew(jobs[0], workers) if shared and len(jobs) == 1 else None
-        return (examine(job, crew) for job in jobs)
+        helpers = _helpers(jobs[0], workers) if shared and len(jobs) == 1 else 1
+        return (examine(job, helpers) for job in jobs)
     from fp8verify.fleet.retrying import retrying_map  # its executors take a while to import
 
     if executor is not None:
@@ -118,12 +119,12 @@ def _worth(jobs: list[RankJob]) -> int:
     return cores() if size > _WORTH_A_WORKER * cores() else 1
 
 
-def _crew(job: RankJob, workers: int | None) -> Crew | None:
-    """Return who helps to read one rank; None where starting them costs more than they save."""
+def _helpers(job: RankJob, workers: int | None) -> int:
+    """Return how many processes to read one rank with: several where that costs less time."""
     count = cores() if workers is None else workers
-    if count == 1 or max(map(_unpacked_size, job.files)) < _WORTH_A_CREW:
-        return None
-    return Crew(lambda: process_pool(count - 1), count - 1)
+    if count == 1 or max(map(_unpacked_size, job.files)) < _WORTH_HELPERS or not may_fork():
+        return 1
+    return count
 
 
 def _unpacked_size(file: TraceFile) -> int:

@@ -17,15 +17,16 @@ if TYPE_CHECKING:
 _ONE_HOUR_NS = 3600 * 10**9
 
 
-def fill(trace: Trace, columns: Columns, *, layers: bool = False) -> None:
+def fill(trace: Trace, columns: Columns, *, layers: bool = False, workers: int = 1) -> None:
     """Fill in what the columns say: kernels with their operators and steps, copies, counts.
 
     Args:
         trace: with what the reader knows beside the columns, such as its rank and health.
         columns: of one rank; they are used up.
         layers: join kernels to the layers that `fp8verify run --layers` named; takes longer.
+        workers: how many processes may do it.
     """
-    found = correlate(columns, layers=layers)
+    found = correlate(columns, layers=layers, workers=workers)
     base_ns, kernels = columns.base_ns, columns.kernels
     trace.names, trace.collectives = list(columns.names), list(columns.collectives)
     trace.ops, trace.layers = found.ops, found.layers
@@ -57,7 +58,10 @@ def _process(columns: Columns) -> int | None:
     for number, calls in Counter(columns.ops.thread).items():
         thread = threads[number]
         counts[thread[0] if isinstance(thread, tuple) else None] += calls
-    found = counts.most_common(1)[0][0] if counts else None
+    # Of equally many the least, as the order of the threads says nothing.
+    found = max(
+        counts, key=lambda one: (counts[one], -one if isinstance(one, int) else 0), default=None
+    )
     return found if isinstance(found, int) else None
 
 

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from array import array
 from collections import defaultdict
-from itertools import compress, count
+from functools import partial
+from itertools import chain, compress, count, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from fp8verify.trace.contexts import Contexts
+from fp8verify.trace.enclosing import Nesting, nest, split
+from fp8verify.trace.forking import fork_map
 from fp8verify.trace.layers import NamedOps
-from fp8verify.trace.nesting import link_thread
 from fp8verify.trace.steps import steps_of_kernels
 from fp8verify.trace.tables import Launch
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
     from fp8verify.model import OpContext
     from fp8verify.trace.columns import Columns
 
@@ -29,7 +33,7 @@ class Correlation(NamedTuple):
     layers: list[str]
 
 
-def correlate(columns: Columns, *, layers: bool = False) -> Correlation:
+def correlate(columns: Columns, *, layers: bool = False, workers: int = 1) -> Correlation:
     """Follow every kernel back, whatever the order of the events in the file was.
 
     An operator is found by the `op_id` of the kernel; if that names none, by the launch with the
@@ -39,21 +43,53 @@ def correlate(columns: Columns, *, layers: bool = False) -> Correlation:
     Args:
         columns: what a reader took out of the trace.
         layers: join kernels to the layers that `fp8verify run --layers` named; takes longer.
+        workers: the number of processes to do it; layers take one.
     """
-    op_rows, launch_rows = _rows_by_op_id(columns), _launch_rows(columns)
-    parent, enclosing = _nest(columns, op_rows, launch_rows, everything=layers)
-    _fill_from_launches(columns, op_rows, launch_rows, parent, enclosing)
-
-    contexts = Contexts(columns, parent)
+    count = 1 if layers else workers
+    kernels = [*pairwise(split(len(columns.kernels.name), count))]
+    numbers = Numbers(columns) if count > 1 else None
+    found = fork_map(partial(_find_rows, columns, numbers, layers), kernels, workers=count)
+    threads = {thread for part in found for thread in part.threads}
+    if layers:
+        threads.update(columns.ops.thread)
+    parent, enclosing = nest(columns, threads, _instants(columns, found), count)
+    follow = partial(_follow, columns, Nesting(parent, enclosing))
+    followed = fork_map(follow, found, workers=count)
+    ops, contexts = _joined(followed)
     named = NamedOps(columns, parent) if layers else None
+    (single, *_), (rows, *_) = followed, found
     return Correlation(
-        op=array("i", (contexts.of(row) if row >= 0 else -1 for row in op_rows)),
-        launch=array("b", map(_launch, op_rows, launch_rows)),
-        step=steps_of_kernels(columns, op_rows, launch_rows),
-        ops=contexts.ops,
-        layer=named.of_launches(op_rows, map(enclosing.get, launch_rows)) if named else array("i"),
+        op=ops,
+        launch=array("b", chain.from_iterable(part.launch for part in followed)),
+        step=array("i", chain.from_iterable(part.step for part in followed)),
+        ops=contexts,
+        layer=named.of_launches(single.op_rows, map(enclosing.get, rows.launch_rows))
+        if named
+        else array("i"),
         layers=named.names if named else [],
     )
+
+
+class _Rows(NamedTuple):
+    """What some kernels name: the rows of their operators and calls, -1 for none.
+
+    `threads` are those of the operators, `unplaced` the calls that have to be nested.
+    """
+
+    op_rows: array[int]
+    launch_rows: array[int]
+    threads: set[int]
+    unplaced: set[int]
+
+
+class _Followed(NamedTuple):
+    """The columns of some kernels; `op` numbers `contexts`."""
+
+    op: array[int]
+    launch: array[int]
+    step: array[int]
+    contexts: list[OpContext]
+    op_rows: array[int]
 
 
 def _launch(op_row: int, launch_row: int) -> int:
@@ -64,76 +100,116 @@ def _launch(op_row: int, launch_row: int) -> int:
 _NONE, _NO_OP, _OP = map(int, Launch)
 
 
-def _rows_by_op_id(columns: Columns) -> array[int]:
-    """Return for each kernel the row of the operator that its `op_id` names, or -1."""
-    ops, ids = columns.ops, columns.kernels.op_id
-    found = dict.fromkeys(ids, -1)
-    for row in compress(count(), map(found.__contains__, ops.op_id)):
+class Numbers:
+    """The least and the greatest number in each stretch of a column, which may spare a look."""
+
+    def __init__(self, columns: Columns) -> None:
+        self.op_ids = list(_extremes(columns.ops.op_id))
+        self.correlations = list(_extremes(columns.calls.correlation))
+
+
+_STRETCH = 1 << 14
+
+
+def _extremes(column: array[int]) -> Iterator[tuple[int, int]]:
+    for first in range(0, len(column), _STRETCH):
+        stretch = column[first : first + _STRETCH]
+        yield min(stretch), max(stretch)
+
+
+def _rows_with(
+    wanted: Mapping[int, int], column: array[int], extremes: Sequence[tuple[int, int]] | None
+) -> Iterator[int]:
+    """Yield the rows of a column that hold one of the numbers."""
+    if extremes is None:
+        yield from compress(count(), map(wanted.__contains__, column))
+        return
+    lowest, highest = min(wanted, default=0), max(wanted, default=-1)
+    for first, (least, most) in zip(count(0, _STRETCH), extremes):
+        if least <= highest and most >= lowest:
+            stretch = column[first : first + _STRETCH]
+            yield from compress(count(first), map(wanted.__contains__, stretch))
+
+
+def _find_rows(
+    columns: Columns, numbers: Numbers | None, everything: bool, kernels: tuple[int, int]
+) -> _Rows:
+    part = slice(*kernels)
+    op_rows = _rows_by_op_id(columns, columns.kernels.op_id[part], numbers)
+    launch_rows = _launch_rows(columns, columns.kernels.correlation[part], numbers)
+    pairs = zip(op_rows, launch_rows, strict=True)
+    return _Rows(
+        op_rows,
+        launch_rows,
+        {columns.ops.thread[row] for row in op_rows if row >= 0},
+        {launch for op, launch in pairs if launch >= 0 and (op < 0 or everything)},
+    )
+
+
+def _rows_by_op_id(columns: Columns, ids: array[int], numbers: Numbers | None) -> array[int]:
+    """Return for each `op_id` of a kernel the row of the last operator with it, or -1."""
+    ops, found = columns.ops, dict.fromkeys(ids, -1)
+    found.pop(-1, None)
+    for row in _rows_with(found, ops.op_id, numbers.op_ids if numbers else None):
         if ops.inputs[row] >= 0 and ops.name[row] not in columns.step_names:
             found[ops.op_id[row]] = row
     found[-1] = -1
     return array("i", map(found.__getitem__, ids))
 
 
-def _launch_rows(columns: Columns) -> array[int]:
-    """Return for each kernel the row of the first call with its correlation id, or -1."""
-    found = dict.fromkeys(columns.kernels.correlation, -1)
-    for row, correlation in enumerate(columns.calls.correlation):
-        if found.get(correlation) == -1 != correlation:
-            found[correlation] = row
-    return array("i", map(found.__getitem__, columns.kernels.correlation))
+def _launch_rows(columns: Columns, ids: array[int], numbers: Numbers | None) -> array[int]:
+    """Return for each correlation id of a kernel the row of the first call with it, or -1."""
+    correlations, found = columns.calls.correlation, dict.fromkeys(ids, -1)
+    found.pop(-1, None)
+    for row in _rows_with(found, correlations, numbers.correlations if numbers else None):
+        if found[correlations[row]] < 0:
+            found[correlations[row]] = row
+    found[-1] = -1
+    return array("i", map(found.__getitem__, ids))
 
 
-def _nest(
-    columns: Columns, op_rows: array[int], launch_rows: array[int], *, everything: bool
-) -> tuple[array[int], dict[int, int]]:
-    """Nest the threads that launched kernels, or with `everything` all threads and launches.
-
-    Returns:
-        The parent of each operator row, and for each launch row the row that encloses it.
-    """
-    ops, calls = columns.ops, columns.calls
-    needed = {ops.thread[row] for row in op_rows if row >= 0}
-    if everything:
-        needed.update(ops.thread)
+def _instants(columns: Columns, found: Iterable[_Rows]) -> dict[int, list[int]]:
+    """Return the rows of the launches to be nested, by thread and in the order of time."""
+    calls = columns.calls
     instants: dict[int, list[int]] = defaultdict(list)
-    unplaced = {
-        launch
-        for op, launch in zip(op_rows, launch_rows, strict=True)
-        if launch >= 0 and (op < 0 or everything)
-    }
-    for launch in sorted(unplaced, key=lambda row: calls.start[row]):
+    unplaced = set().union(*(part.unplaced for part in found))
+    for launch in sorted(unplaced, key=lambda row: (calls.start[row], row)):
         instants[calls.thread[launch]].append(launch)
-    rows: dict[int, array[int]] = {thread: array("i") for thread in needed.union(instants)}
-    for row, thread in enumerate(ops.thread):
-        if thread in rows:
-            rows[thread].append(row)
-    parent = array("i", [-1]) * len(ops.name)
-    enclosing: dict[int, int] = {}
-    annotations: dict[int, list[int]] = defaultdict(list)
-    for row in columns.annotations:
-        annotations[ops.thread[row]].append(row)
-    for thread, members in rows.items():
-        launches = instants.get(thread, [])
-        times = [calls.start[launch] for launch in launches]
-        found = link_thread(members, annotations[thread], ops, parent, times)
-        enclosing.update(zip(launches, found, strict=True))
-    return parent, enclosing
+    return instants
 
 
-def _fill_from_launches(
-    columns: Columns,
-    op_rows: array[int],
-    launch_rows: array[int],
-    parent: array[int],
-    enclosing: dict[int, int],
-) -> None:
+def _follow(columns: Columns, nesting: Nesting, found: _Rows) -> _Followed:
+    op_rows = _with_launches(columns, nesting, found)
+    contexts = Contexts(columns, nesting.parent)
+    return _Followed(
+        op=array("i", (contexts.of(row) if row >= 0 else -1 for row in op_rows)),
+        launch=array("b", map(_launch, op_rows, found.launch_rows)),
+        step=steps_of_kernels(columns, op_rows, found.launch_rows),
+        contexts=contexts.ops,
+        op_rows=op_rows,
+    )
+
+
+def _with_launches(columns: Columns, nesting: Nesting, found: _Rows) -> array[int]:
     """Give kernels without an operator the innermost one around their launch."""
-    ops = columns.ops
-    for kernel, launch in enumerate(launch_rows):
+    op_rows, ops = found.op_rows[:], columns.ops
+    for kernel, launch in enumerate(found.launch_rows):
         if op_rows[kernel] >= 0 or launch < 0:
             continue
-        row = enclosing[launch]
+        row = nesting.enclosing[launch]
         while row >= 0 and (ops.inputs[row] < 0 or ops.name[row] in columns.step_names):
-            row = parent[row]
+            row = nesting.parent[row]
         op_rows[kernel] = row
+    return op_rows
+
+
+def _joined(parts: Sequence[_Followed]) -> tuple[array[int], list[OpContext]]:
+    """Number the contexts of all parts in the order of their first use."""
+    if len(parts) == 1:
+        return parts[0].op, parts[0].contexts
+    known: dict[OpContext, int] = {}
+    column = array("i")
+    for part in parts:
+        table = [*(known.setdefault(context, len(known)) for context in part.contexts), -1]
+        column.extend(map(table.__getitem__, part.op))
+    return column, list(known)

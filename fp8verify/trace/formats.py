@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from fp8verify.trace.source import PlainStream
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from concurrent.futures import Executor
-    from contextlib import AbstractContextManager
 
     from fp8verify.trace.source import ByteStream
     from fp8verify.trace.tables import Trace
@@ -19,8 +14,6 @@ if TYPE_CHECKING:
 # A gzip member may hold a few bytes only; magic numbers and headers are shorter than this.
 _HEAD_SIZE = 1 << 10
 BLOCK_SIZE = 1 << 19
-
-OpenPool = Callable[[], "AbstractContextManager[Executor]"]
 
 
 class Source:
@@ -44,12 +37,6 @@ class Source:
     def damage(self) -> str | None:
         """Why the bytes ended early, if they did."""
         return self._stream.damage
-
-    @property
-    def plain_path(self) -> Path | None:
-        """The path of a file on this machine that is not packed."""
-        is_plain = isinstance(self._stream, PlainStream) and isinstance(self.path, Path)
-        return self.path.absolute() if is_plain and self.path else None
 
     def __iter__(self) -> Iterator[bytes]:
         if self.head:
@@ -85,15 +72,13 @@ class Reading(NamedTuple):
         layers: join kernels to the layers that `fp8verify run --layers` named; takes longer.
         block_size: bytes to decode at once, where that can be chosen.
         part: the process to read of a file that holds several.
-        open_pool: opens worker processes that may help with a big file.
-        workers: how many processes these are.
+        workers: how many processes may be forked to work on a big file at once.
     """
 
     layers: bool = False
     block_size: int = BLOCK_SIZE
     part: int | None = None
-    open_pool: OpenPool | None = None
-    workers: int = 0
+    workers: int = 1
 
 
 class Format(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from itertools import compress, count, groupby, islice, pairwise, tee
 from operator import eq, gt
 from typing import TYPE_CHECKING
@@ -83,37 +83,30 @@ def link_thread(
     ops: OpColumns,
     parent: array[int],
     instants: Sequence[int],
-) -> list[int]:
+) -> tuple[array[int], list[int]]:
     """Link the ranges of one thread as `link_parents` does, whatever their order is.
 
     Kineto writes operators in order and annotations after them, and seldom do two begin in the
     same nanosecond: that is tried first, and given up at the first range that proves otherwise.
 
     Args:
-        rows: of the thread, as they came.
-        annotations: those of them that are none.
+        rows: the operators of the thread, as they came.
+        annotations: of the thread, in the order of time.
         ops: all ranges.
-        parent: filled in for `rows`.
+        parent: filled in for `rows` and `annotations`.
         instants: times in ascending order.
+
+    Returns:
+        All rows in `start_order`, and what `link_parents` found.
     """
-    if len(annotations) < _FEW_RUNS:
-        likely = _merge_in(rows, annotations, ops.start)
-        found = link_parents(likely, ops.start, ops.end, parent, instants, strictly=True)
-        if found is not None:
-            return found
-    ordered = start_order(rows, ops.start, ops.end, ops.inputs)
-    return link_parents(ordered, ops.start, ops.end, parent, instants) or []
-
-
-def _merge_in(rows: array[int], annotations: Sequence[int], start: array[int]) -> array[int]:
-    """Move a few of ascending `rows` to where they begin, if the others are in order."""
-    if not annotations:
-        return rows
-    others = rows[:]
-    for row in reversed(annotations):
-        del others[bisect_left(others, row)]
-    _merge(others, array("i", sorted(annotations, key=start.__getitem__)), start)
-    return others
+    ordered = rows[:]
+    if annotations:
+        _merge(ordered, array("i", annotations), ops.start)
+    found = link_parents(ordered, ops.start, ops.end, parent, instants, strictly=True)
+    if found is None:
+        ordered = start_order(rows + array("i", annotations), ops.start, ops.end, ops.inputs)
+        found = link_parents(ordered, ops.start, ops.end, parent, instants) or []
+    return ordered, found
 
 
 def link_parents(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import IO, TYPE_CHECKING
 
-from fp8verify.trace.formats import BLOCK_SIZE, Format, Glance, OpenPool, Reading, Source
+from fp8verify.trace.formats import BLOCK_SIZE, Format, Glance, Reading, Source
 from fp8verify.trace.kineto.reader import KinetoFormat
 from fp8verify.trace.nsys.report_file import NsysReportFormat
 from fp8verify.trace.places import open_binary, reading
@@ -80,8 +80,7 @@ def read_trace(
     layers: bool = False,
     block_size: int = BLOCK_SIZE,
     part: int | None = None,
-    open_pool: OpenPool | None = None,
-    workers: int = 0,
+    workers: int = 1,
 ) -> Trace:
     """Read a trace in any known format, packed or not.
 
@@ -93,15 +92,14 @@ def read_trace(
         layers: join kernels to the layers that `fp8verify run --layers` named; takes longer.
         block_size: bytes decoded at once.
         part: the process to read of a file that holds several.
-        open_pool: opens worker processes that may help with a big file.
-        workers: how many processes these are.
+        workers: how many processes may be forked to work on a big file at once.
 
     Raises:
         InputError: the file cannot be read, or is no trace.
     """
     with reading(path), open_binary(path) as file:
         source = open_source(file, name or path.name, path)
-        return format_of(source).read(source, Reading(layers, block_size, part, open_pool, workers))
+        return format_of(source).read(source, Reading(layers, block_size, part, workers))
 
 
 def read_open_trace(file: IO[bytes], name: str, *, block_size: int = BLOCK_SIZE) -> Trace:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from array import array
 from bisect import bisect_right
+from itertools import compress, count
 from typing import TYPE_CHECKING
 
 from fp8verify.trace.tables import Step
@@ -24,12 +25,11 @@ def mark_profiler_steps(columns: Columns) -> None:
     numbers = {i: int(m[1]) for i in columns.step_names if (m := _STEP.fullmatch(names[i]))}
     longest: dict[int, Step] = {}
     ops = columns.ops
-    for row, name in enumerate(ops.name):
-        if name in numbers:
-            found = Step(numbers[name], ops.start[row], ops.end[row])
-            known = longest.get(found.number)
-            if known is None or _longer(found, known):
-                longest[found.number] = found
+    for row in compress(count(), map(numbers.__contains__, ops.name)):
+        found = Step(numbers[ops.name[row]], ops.start[row], ops.end[row])
+        known = longest.get(found.number)
+        if known is None or _longer(found, known):
+            longest[found.number] = found
     columns.steps = sorted(longest.values(), key=lambda s: (s.start_ns, s.number))
     if len(columns.steps) > 1 and _is_empty(columns, columns.steps[-1]):
         # The profiler's `step` after the last step of a loop begins one that never comes.
@@ -39,12 +39,15 @@ def mark_profiler_steps(columns: Columns) -> None:
 def _is_empty(columns: Columns, step: Step) -> bool:
     """Whether nothing began in a step."""
     ops, calls = columns.ops, columns.calls
+    # The last step is looked for from the end.
     inside = (
         name not in columns.step_names
-        for name, start in zip(ops.name, ops.start, strict=True)
+        for name, start in zip(reversed(ops.name), reversed(ops.start), strict=True)
         if step.start_ns <= start <= step.end_ns
     )
-    return not any(inside) and not any(step.start_ns <= t <= step.end_ns for t in calls.start)
+    return not any(inside) and not any(
+        step.start_ns <= t <= step.end_ns for t in reversed(calls.start)
+    )
 
 
 def _longer(a: Step, b: Step) -> bool:

@@ -4,53 +4,74 @@ from __future__ import annotations
 
 import gzip
 import json
-import pickle
-from collections.abc import Callable, Iterator
-from concurrent.futures import BrokenExecutor, Executor, Future
-from contextlib import contextmanager
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from fp8verify.trace import Trace, read_trace, source
-from fp8verify.trace.kineto import helpers
+from fp8verify.errors import InputError
+from fp8verify.trace import Trace, enclosing, read_trace, source
+from fp8verify.trace.columns import Columns
+from fp8verify.trace.forking import fork_map
+from fp8verify.trace.joining import Numberings
+from fp8verify.trace.kineto import crew, helpers
+from fp8verify.trace.kineto.ahead import Ahead
+from fp8verify.trace.kineto.collector import Collector
+from fp8verify.trace.kineto.packing import Reply
 from tests.golden.expectations import KNOWN, ROOT
+from tests.unit.test_trace_properties import events as some_events
 from tests.unit.trace_events import Event, annotation, as_document, kernel, launch, op
 
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux forks safely")
+
 BLOCK = 1 << 11
-
-
-class Elsewhere(Executor):
-    """Runs each batch as a worker process would get and return it, when it is asked for."""
-
-    batches = 0
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **_: Any) -> Future[Any]:  # type: ignore[override]
-        Elsewhere.batches += 1
-        future: Future[Any] = Future()
-        future.set_result(pickle.loads(pickle.dumps(fn(*pickle.loads(pickle.dumps(args))))))
-        return future
-
-
-@contextmanager
-def pool() -> Iterator[Executor]:
-    yield Elsewhere()
+CAPTURE = ROOT / "ddp_one_rank_bf16" / "rank0.json.gz"
 
 
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(helpers, "_BATCH", 4 * BLOCK)
+    monkeypatch.setattr(crew, "SLOT_SIZE", 4 * BLOCK)
+    monkeypatch.setattr(helpers, "WARM_UP", 2)
+    monkeypatch.setattr(helpers, "READ_SIZE", BLOCK)
     monkeypatch.setattr(source, "READ_SIZE", BLOCK)
     monkeypatch.setattr(source, "PIECE_SIZE", BLOCK)
-    Elsewhere.batches = 0
 
 
-def both(path: Path, *, layers: bool = False) -> tuple[Trace, Trace]:
+@pytest.fixture
+def joined(monkeypatch: pytest.MonkeyPatch) -> list[Reply]:
+    """What helpers decoded and the reader used."""
+    found: list[Reply] = []
+    usual = Collector.join
+
+    def join(self: Collector, reply: Reply, numbers: Numberings) -> None:
+        found.append(reply)
+        usual(self, reply, numbers)
+
+    monkeypatch.setattr(Collector, "join", join)
+    return found
+
+
+def both(path: Path, *, layers: bool = False, workers: int = 2) -> tuple[Trace, Trace]:
     alone = read_trace(path, block_size=BLOCK, layers=layers)
-    helped = read_trace(path, block_size=BLOCK, layers=layers, open_pool=pool, workers=1)
+    helped = read_trace(path, block_size=BLOCK, layers=layers, workers=workers)
     return alone, helped
+
+
+def no_child_is_left() -> bool:
+    try:
+        os.waitpid(-1, os.WNOHANG)
+    except ChildProcessError:
+        return True
+    return False
 
 
 def events(count: int) -> list[Event]:
@@ -94,35 +115,180 @@ CASES = {
 
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("name", CASES)
-def test_helpers_change_nothing(tmp_path: Path, name: str, packed: bool) -> None:
+def test_helpers_change_nothing(
+    tmp_path: Path, name: str, packed: bool, joined: list[Reply]
+) -> None:
     path = tmp_path / ("t.json.gz" if packed else "t.json")
     path.write_bytes(gzip.compress(CASES[name]) if packed else CASES[name])
-    alone, helped = both(path)
+    alone, helped = both(path, workers=2 + packed)
     assert asdict(helped) == asdict(alone)
-    assert Elsewhere.batches
+    assert sum(reply.taken for reply in joined) > 2
     assert alone.health.kernels
+    assert no_child_is_left()
 
 
 @pytest.mark.parametrize("capture", sorted(KNOWN))
-def test_helpers_change_nothing_of_captures(capture: str) -> None:
-    for path in sorted((ROOT / capture).rglob("rank?.json.gz")):
-        alone, helped = both(path, layers="layers" in capture)
+def test_helpers_change_nothing_of_captures(
+    capture: str, monkeypatch: pytest.MonkeyPatch, joined: list[Reply]
+) -> None:
+    monkeypatch.setattr(crew, "SLOT_SIZE", 16 * BLOCK)
+    for path in sorted((ROOT / capture).rglob("rank?.json.gz"))[:2]:
+        alone, helped = both(path, layers="layers" in capture, workers=3)
         assert asdict(helped) == asdict(alone)
-    assert Elsewhere.batches
+    assert joined
 
 
-def test_a_worker_that_dies_costs_nothing_but_time(tmp_path: Path) -> None:
-    class Dying(Executor):
-        def submit(self, *_: Any, **__: Any) -> Future[Any]:  # type: ignore[override]
-            future: Future[Any] = Future()
-            future.set_exception(BrokenExecutor("killed"))
-            return future
+@given(data=st.data(), workers=st.integers(1, 4), block=st.sampled_from([64, 700]))
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+def test_helpers_change_nothing_of_any_trace(
+    data: st.DataObject, workers: int, block: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    # ascending times, as in a sound trace, or any order at all
+    found = data.draw(st.lists(some_events(0), min_size=20, max_size=80))
+    if data.draw(st.booleans()):
+        found.sort(key=lambda event: float(event["ts"].strip("@")))
+    path = tmp_path_factory.getbasetemp() / "any.json"
+    text = as_document(found).decode().replace('"@', "").replace('@"', "")
+    path.write_bytes(text.encode()[: data.draw(st.sampled_from([None, -200]))])
+    alone = read_trace(path, block_size=block)
+    helped = read_trace(path, block_size=block, workers=workers)
+    assert asdict(helped) == asdict(alone)
 
-    @contextmanager
-    def dying() -> Iterator[Executor]:
-        yield Dying()
+
+RANGES = st.lists(
+    st.tuples(st.integers(0, 60), st.integers(0, 25), st.integers(0, 1), st.integers(0, 3)),
+    max_size=40,
+)
+
+
+@given(ranges=RANGES, launches=st.lists(st.integers(0, 90), max_size=8), workers=st.integers(2, 5))
+@pytest.mark.parametrize("in_order", [False, True])
+def test_parts_nest_as_the_whole_does(
+    in_order: bool, ranges: list[tuple[int, int, int, int]], launches: list[int], workers: int
+) -> None:
+    columns = Columns()
+    if in_order:  # as Kineto writes them: operators by their start, annotations after them
+        ranges = sorted(ranges, key=lambda found: (found[3] == 0, found[0]))
+    for row, (begin, length, thread, kind) in enumerate(ranges):
+        columns.ops.start.append(begin)
+        columns.ops.end.append(begin + length)
+        columns.ops.thread.append(thread)
+        columns.ops.name.append(0)
+        columns.ops.inputs.append(kind - 1 if kind == 0 else 0)
+        if kind == 0:
+            columns.annotations.append(row)
+    columns.calls.start.extend(sorted(launches))
+    instants = {0: list(range(len(launches)))}
+
+    whole = enclosing.nest(columns, {0, 1}, instants, 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(enclosing, "fork_map", lambda work, parts, **_: [*map(work, parts)])
+        assert enclosing.nest(columns, {0, 1}, instants, workers) == whole
+
+
+@pytest.mark.parametrize("blocks", [4, 5, 9])
+def test_a_helper_that_is_killed_costs_nothing_but_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blocks: int
+) -> None:
+    here, usual, decoded = os.getpid(), Collector.block, []
+
+    def block(self: Collector, data: bytes | memoryview) -> bool:
+        decoded.append(len(data))
+        if os.getpid() != here and len(decoded) == blocks:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return usual(self, data)
 
     path = tmp_path / "t.json"
     path.write_bytes(PLAIN)
-    helped = read_trace(path, block_size=BLOCK, open_pool=dying, workers=1)
-    assert asdict(helped) == asdict(read_trace(path, block_size=BLOCK))
+    alone = read_trace(path, block_size=BLOCK)
+    monkeypatch.setattr(Collector, "block", block)
+    assert asdict(read_trace(path, block_size=BLOCK, workers=2)) == asdict(alone)
+    assert no_child_is_left()
+
+
+def test_a_system_that_starts_no_further_process_costs_nothing_but_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "t.json"
+    path.write_bytes(PLAIN)
+    alone = read_trace(path, block_size=BLOCK)
+
+    def fork() -> int:
+        raise BlockingIOError("Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "fork", fork)
+    assert asdict(read_trace(path, block_size=BLOCK, workers=2)) == asdict(alone)
+
+
+def test_an_interrupt_leaves_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def join(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    path = tmp_path / "t.json"
+    path.write_bytes(PLAIN)
+    monkeypatch.setattr(Collector, "join", join)
+    with pytest.raises(KeyboardInterrupt):
+        read_trace(path, block_size=BLOCK, workers=3)
+    assert no_child_is_left()
+
+
+def test_what_a_copy_of_the_process_cannot_do_is_done_here() -> None:
+    here = os.getpid()
+
+    def work(part: int) -> int:
+        if part == 1 and os.getpid() != here:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if part == 2 and os.getpid() != here:
+            raise MemoryError
+        return 10 * part + (os.getpid() != here)
+
+    assert fork_map(work, [0, 1, 2, 3], workers=4) == [1, 10, 20, 30]
+    assert no_child_is_left()
+
+
+def test_the_command_gives_the_same_bytes() -> None:
+    program = (
+        "import sys; from fp8verify.cli import main; from fp8verify.fleet import ranks\n"
+        "from fp8verify.trace.kineto import crew, helpers; usual = crew.Crew.__init__\n"
+        "def begin(*args): print('a crew', file=sys.stderr); usual(*args)\n"
+        "crew.Crew.__init__, ranks._WORTH_HELPERS, helpers.WARM_UP = begin, 0, 2; main()"
+    )
+    command = [sys.executable, "-c", program, "inspect", str(CAPTURE)]
+    options = ["--exit-zero", "--format", "json", "--workers"]
+    alone, helped = (
+        subprocess.run([*command, *options, workers], capture_output=True, check=True)
+        for workers in ("1", "3")
+    )
+    assert helped.stdout == alone.stdout
+    assert (alone.stderr, helped.stderr) == (b"", b"a crew\n")
+
+
+def test_pieces_read_ahead_are_those_of_the_stream() -> None:
+    def pieces() -> Iterator[bytes]:
+        for number in range(300):
+            yield b"%06d" % number * 4000
+        raise InputError("It is a bomb.", "Unpack it yourself.")
+
+    ahead = Ahead(pieces())
+    found = [next(ahead) for _ in range(100)]
+    rest = ahead.stop()
+    assert not any(thread.name.startswith("Thread") for thread in threading.enumerate()[1:])
+    with pytest.raises(InputError):
+        found.extend(rest)
+    assert [piece[:6] for piece in found] == [b"%06d" % number for number in range(300)]
+
+    ahead, found = Ahead(pieces()), []
+    with pytest.raises(InputError):
+        found.extend(ahead)
+    assert len(found) == 300
+
+
+def test_a_process_with_other_threads_is_not_forked() -> None:
+    program = (
+        "import threading, time; from fp8verify.trace.forking import may_fork\n"
+        "print(may_fork())\n"
+        "threading.Thread(target=time.sleep, args=(1,), daemon=True).start()\n"
+        "print(may_fork())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert done.stdout.split() == [b"True", b"False"]

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 from fp8verify.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
+
+    from fp8verify.trace.kineto.ahead import Ahead
 
 MAX_WINDOW = 64 << 20
 
@@ -18,16 +20,20 @@ class Buffer:
     Attributes:
         data: the window; everything before `pos` may go at the next `fill`.
         ended: whether the stream has no more.
-        offset: how many bytes of the stream came before the window.
     """
 
     def __init__(self, pieces: Iterable[bytes], name: str) -> None:
         self.data = bytearray()
         self.pos = 0
         self.ended = False
-        self.offset = 0
-        self._pieces = iter(pieces)
+        self._pieces: Iterator[bytes] = iter(pieces)
+        self._ahead: Ahead | None = None
         self._name = name
+
+    @property
+    def unused(self) -> int:
+        """How many bytes of the window are."""
+        return len(self.data) - self.pos
 
     def fill(self, size: int) -> None:
         """Have at least `size` unused bytes in the window, or all that are left.
@@ -51,12 +57,40 @@ class Buffer:
                 break
             parts.append(piece)
             have += len(piece)
-        self.offset += self.pos
         self.data, self.pos = bytearray().join(parts), 0
+
+    def move(self, memory: memoryview, size: int) -> int:
+        """Write to memory what `fill` would have in the window; return its length.
+
+        What does not fit stays unused.
+        """
+        part, have = bytes(self.data[self.pos :]), 0
+        self.data, self.pos = bytearray(), 0
+        while True:
+            fits = min(len(part), len(memory) - have)
+            memory[have : have + fits] = part[:fits]
+            have += fits
+            if fits < len(part):
+                self.data += part[fits:]
+                return have
+            if have >= size or self.ended:
+                return have
+            piece = next(self._pieces, None)
+            self.ended, part = piece is None, piece or b""
+
+    def read_ahead(self) -> None:
+        """Have a thread read the stream."""
+        from fp8verify.trace.kineto.ahead import Ahead  # small traces need no threads
+
+        self._pieces = self._ahead = Ahead(self._pieces)
+
+    def read_here(self) -> None:
+        """End the thread that reads the stream, if there is one."""
+        if self._ahead is not None:
+            self._pieces, self._ahead = self._ahead.stop(), None
 
     def put_back(self, data: bytes) -> None:
         """Have bytes before the unused ones that were taken from there."""
-        self.offset += self.pos - len(data)
         self.data, self.pos = bytearray(data) + self.data[self.pos :], 0
 
     def grow(self) -> bool:

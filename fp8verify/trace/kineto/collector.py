@@ -15,7 +15,7 @@ from msgspec import Raw
 
 from fp8verify.model import Collective
 from fp8verify.trace.columns import Columns, Interner, append_all
-from fp8verify.trace.joining import join_columns
+from fp8verify.trace.joining import Numberings, interners, join_columns, with_names
 from fp8verify.trace.kineto import events as ev
 from fp8verify.trace.kineto.inputs import SEPARATOR, RawInputs
 from fp8verify.trace.kineto.pairs import Pairs
@@ -24,6 +24,8 @@ from fp8verify.trace.steps import mark_profiler_steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from fp8verify.trace.kineto.packing import Reply
 
 _name_of, _thread_of = attrgetter("name"), attrgetter("pid", "tid")
 _inputs_of = attrgetter("types", "dims", "forward_thread")
@@ -63,11 +65,14 @@ class Collector:
         self._pairs = Pairs()
 
     @classmethod
-    def resume(cls, state: State, decoders: ev.Decoders) -> Collector:
-        """Return an empty collector that decodes as the one whose state it was."""
-        found = cls(sequences=state.sequences, decoders=decoders)
-        found._base_ns, found._exact = state.base_ns, state.exact
-        found._started_exact = state.exact
+    def resume(cls, other: Collector) -> Collector:
+        """Return a collector that decodes as another, and knows its names but has no rows."""
+        found = cls(sequences=other._sequences, decoders=other._decoders)
+        found._base_ns = other._base_ns
+        found._exact = found._started_exact = other._exact
+        names = interners(other.columns, other.inputs)
+        *known, found.inputs = (Interner(known) for known in names)
+        found.columns = with_names(*known)
         return found
 
     @property
@@ -85,10 +90,18 @@ class Collector:
         """Whether a block turned out to need the text of its times, unlike those before it."""
         return self._exact != self._started_exact
 
-    def join(self, part: Columns, inputs: list[bytes], events: int) -> None:
+    def take(self) -> tuple[Columns, int]:
+        """Return the rows and the number of events so far; only the names stay."""
+        columns, events = self.columns, self.events
+        *known, _ = interners(columns, self.inputs)
+        self.columns, self.events = with_names(*known), 0
+        return columns, events
+
+    def join(self, reply: Reply, numbers: Numberings) -> None:
         """Add the columns of the next blocks, decoded by a collector that resumed this one."""
-        join_columns(self.columns, part, [self.inputs[key] for key in inputs])
-        self.events += events
+        numbers.extend(interners(self.columns, self.inputs), reply.new)
+        join_columns(self.columns, reply.columns, numbers)
+        self.events += reply.events
 
     def finish(self) -> Columns:
         """Return the columns of all events; count those that began and never ended."""

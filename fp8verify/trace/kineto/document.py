@@ -177,12 +177,12 @@ class Document:
         self._list_closed = False
         buffer = self._buffer
         while self._sink and not self._list_closed:
+            if self._hand_out(self._sink):
+                continue
             buffer.fill(self._block_size)
             cut = self._cut()
             if cut > 0:
-                self._read_or_hand_out(cut, self._sink)
-                continue
-            if self._settle(self._sink, everything=True):
+                self._read_region(cut, self._sink)
                 continue
             before = buffer.pos
             buffer.pos = self._read_singly(before, len(buffer.data), self._sink)
@@ -191,18 +191,17 @@ class Document:
 
     # -- with helpers -----------------------------------------------------------------------------
 
-    def _read_or_hand_out(self, cut: int, sink: EventSink) -> None:
-        helpers, buffer = self._helpers, self._buffer
-        if helpers is None or not helpers.ready:
-            self._read_region(cut, sink)
-            return
+    def _hand_out(self, sink: EventSink) -> bool:
+        """Let helpers read the next blocks; False if the next one is to be read here."""
+        helpers = self._helpers
+        if helpers is None or not self._separator:
+            return False
         if self._separator != self._block_separator:
             if self._settle(sink, everything=True):
-                return
+                return True
             self._block_separator = self._separator
-        helpers.add(buffer.data, buffer.pos, cut, buffer.offset + buffer.pos)
-        buffer.pos = cut
-        self._settle(sink, everything=False)
+        done = helpers.fill(self._separator, self._block_size)
+        return self._settle(sink, everything=not done) or done
 
     def _settle(self, sink: EventSink, *, everything: bool) -> bool:
         """Read what helpers could not; whether the list of events ended there."""

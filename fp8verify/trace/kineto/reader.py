@@ -59,8 +59,8 @@ def read_stream(source: ByteStream, name: str, how: Reading) -> Trace:
         InputError: the bytes are no JSON, or hold no list of events.
     """
     collector, metadata = Collector(sequences=how.layers), Metadata()
-    with _helpers(source, collector, how) as helpers:
-        buffer = Buffer(source, name)
+    buffer = Buffer(source, name)
+    with _helpers(collector, buffer, how) as helpers:
         document = Document(buffer, collector, metadata, how.block_size, helpers)
         is_json = document.read()
         more = is_json and document.closed and document.more()
@@ -80,7 +80,7 @@ def read_stream(source: ByteStream, name: str, how: Reading) -> Trace:
         health.notes.append("its list of events is empty")
     if document.resynced:
         health.notes.append("the metadata is damaged; the events after it were found")
-    fill(trace, collector.finish(), layers=how.layers)
+    fill(trace, collector.finish(), layers=how.layers, workers=how.workers)
     health.events, health.skipped_events = collector.events, collector.skipped
     trace.gpu, trace.compute_capability = metadata.device(main_device(trace.kernels))
     return trace
@@ -102,13 +102,13 @@ def _not_json(stream: ByteStream, name: str) -> InputError:
 
 
 @contextmanager
-def _helpers(source: ByteStream, collector: Collector, how: Reading) -> Iterator[Helpers | None]:
-    if how.open_pool is None:
+def _helpers(collector: Collector, buffer: Buffer, how: Reading) -> Iterator[Helpers | None]:
+    if how.workers < 2:
         yield None
         return
     from fp8verify.trace.kineto.helpers import Helpers
 
-    found = Helpers(collector, how.open_pool, how.workers, getattr(source, "plain_path", None))
+    found = Helpers(collector, buffer, how.workers)
     try:
         yield found
     finally:

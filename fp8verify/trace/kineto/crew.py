@@ -1,0 +1,186 @@
+"""Forked processes that decode blocks of events out of memory that all of them share.
+
+The memory is cut into slots. The reader fills one with consecutive blocks and writes its number
+into a pipe; whichever helper is free reads it there, replaces the blocks' places by its reply, and
+writes the number into a second pipe.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import pickle
+import re
+import select
+from collections import deque
+from functools import partial
+from itertools import accumulate, pairwise
+from struct import Struct
+from typing import TYPE_CHECKING
+
+from fp8verify.trace.forking import Child
+from fp8verify.trace.joining import Names, Numberings, interners
+from fp8verify.trace.kineto.collector import Collector
+from fp8verify.trace.kineto.packing import Reply, pack, unpack
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# Blocks of one slot; its reply takes a seventh of that, unless events are very short.
+SLOT_SIZE = 3 << 20
+_NUMBER = Struct("=i")
+_SPACE = re.compile(rb"[\s,\0]*")
+# A helper that ended before its time is noticed after so long.
+_PATIENCE_MS = 200
+
+
+class LostError(Exception):
+    """A helper ended, by the kernel for want of memory or by somebody's hand."""
+
+
+class Crew:
+    """Helpers that decode as a collector does now, and the slots for their work.
+
+    Attributes:
+        state: of the collector when they began.
+        free: the numbers of the slots that are.
+        numberings: what each helper's numbers of names are in the collector.
+
+    Raises:
+        OSError: there can be no further process, or not as much memory.
+    """
+
+    def __init__(self, collector: Collector, helpers: int) -> None:
+        slots = 2 * helpers + 2
+        self.state = collector.state
+        self.free = deque(range(slots))
+        self._map = mmap.mmap(-1, 2 * SLOT_SIZE * slots)
+        self._memory = memoryview(self._map)
+        self._finished: set[int] = set()
+        self._children: list[Child] = []
+        known = interners(collector.columns, collector.inputs)
+        self.numberings = [Numberings(known) for _ in range(helpers)]
+        self._tasks, self._put_task = os.pipe()
+        self._done, self._put_done = os.pipe()
+        try:
+            for number in range(helpers):
+                self._children.append(Child(partial(self._serve, number, collector)))
+        except OSError:
+            self.end()
+            raise
+        os.close(self._tasks)
+        os.close(self._put_done)
+        self._tasks = self._put_done = -1
+        self._poll = select.poll()
+        self._poll.register(self._done, select.POLLIN)
+
+    def end(self) -> None:
+        """End the helpers; what lies in the slots stays."""
+        for child in self._children:
+            child.end()
+        self._children = []
+        for pipe in (self._tasks, self._put_task, self._done, self._put_done):
+            if pipe >= 0:
+                os.close(pipe)
+        self._tasks = self._put_task = self._done = self._put_done = -1
+
+    def blocks(self, slot: int) -> memoryview:
+        """The memory for the blocks of a slot, which only the reader writes."""
+        start = 2 * SLOT_SIZE * slot
+        return self._memory[start : start + SLOT_SIZE]
+
+    def last(self, part: bytes, slot: int, start: int, end: int) -> int:
+        """Return where bytes last occur among those of a slot's blocks, -1 if nowhere."""
+        base = 2 * SLOT_SIZE * slot
+        return max(-1, self._map.rfind(part, base + start, base + end) - base)
+
+    def _reply(self, slot: int) -> memoryview:
+        start = 2 * SLOT_SIZE * slot + SLOT_SIZE
+        return self._memory[start : start + SLOT_SIZE]
+
+    # -- the reader ------------------------------------------------------------------------------
+
+    def hand_out(self, slot: int, lengths: Sequence[int]) -> None:
+        """Have the blocks of a slot decoded, which lie one after another."""
+        task = pickle.dumps(tuple(lengths))
+        self._reply(slot)[: len(task)] = task
+        os.write(self._put_task, _NUMBER.pack(slot))
+
+    def has_done(self, slot: int) -> bool:
+        """Whether there is a reply."""
+        while slot not in self._finished and self._poll.poll(0):
+            self._note_done()
+        return slot in self._finished
+
+    def reply(self, slot: int) -> Reply:
+        """Wait for the reply.
+
+        Raises:
+            LostError: there will be none.
+        """
+        while slot not in self._finished:
+            if self._poll.poll(_PATIENCE_MS):
+                self._note_done()
+            elif any(child.has_ended() for child in self._children):
+                raise LostError
+        self._finished.discard(slot)
+        return unpack(self._reply(slot))
+
+    def _note_done(self) -> None:
+        number = os.read(self._done, _NUMBER.size)
+        if not number:
+            raise LostError
+        self._finished.add(*_NUMBER.unpack(number))
+
+    # -- a helper --------------------------------------------------------------------------------
+
+    def _serve(self, number: int, collector: Collector) -> None:
+        """Decode until there are no more tasks, or no reader."""
+        os.close(self._put_task)
+        os.close(self._done)
+        helper = _Helper(number, collector)
+        while task := os.read(self._tasks, _NUMBER.size):
+            slot = _NUMBER.unpack(task)[0]
+            memory = self._reply(slot)
+            helper.work(self.blocks(slot), pickle.loads(memory), memory)  # noqa: S301 - our own
+            os.write(self._put_done, task)
+
+
+class _Helper:
+    """Decodes blocks in a process of its own; its names stay from one batch to the next."""
+
+    def __init__(self, number: int, collector: Collector) -> None:
+        self._number = number
+        self._collector = Collector.resume(collector)
+        self._known = interners(self._collector.columns, self._collector.inputs)
+        self._told = list(map(len, self._known))
+
+    def work(self, blocks: memoryview, lengths: Sequence[int], memory: memoryview) -> None:
+        """Decode consecutive blocks, up to the first that needs more care, and pack the reply."""
+        collector, taken = self._collector, 0
+        for start, end in pairwise(accumulate(lengths, initial=0)):
+            if collector.changed or not _decode(collector, blocks, start, end):
+                break
+            taken += 1
+        columns, events = collector.take()
+        if collector.changed:
+            pack(Reply(self._number), memory)
+            return
+        counts = list(map(len, self._known))
+        new = Names(*([*known][told:] for known, told in zip(self._known, self._told, strict=True)))
+        if pack(Reply(self._number, taken, events, new, columns), memory):
+            self._told = counts
+        else:
+            pack(Reply(self._number), memory)
+
+
+def _decode(collector: Collector, data: memoryview, start: int, end: int) -> bool:
+    """Let the collector take a copy of a block: the reader gets to see what lies in a slot.
+
+    A helper may be killed at any moment, so that it must not even write brackets there.
+    """
+    match = _SPACE.match(data, start, end)
+    begin = match.end() if match else start
+    if begin == end:
+        return False
+    return collector.block(b"".join((b"[", data[begin:end], b"]")))
