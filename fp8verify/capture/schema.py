@@ -17,7 +17,8 @@ class FrameworkSteps(msgspec.Struct, frozen=True, kw_only=True):
     """How the training framework numbers the steps of a window.
 
     Attributes:
-        name: "transformers", "lightning" or "deepspeed".
+        name: "transformers", "lightning" or "deepspeed"; "torchtitan" or "KempnerForge" by its
+            log; "script" by `fp8verify.step(number)`.
         counter: what it calls its counter, such as "global_step".
         first: its number of the window's first step.
         last: its number of the window's last step.
@@ -55,6 +56,8 @@ class WindowRecord(msgspec.Struct, frozen=True, kw_only=True):
         layers: whether its trace names the layers.
         memory: at its end, None where no GPU was used.
         gradients: before its first step and after its last.
+        asked: the framework's numbers by which it was asked for, if it was; where it never opened,
+            `first` and `last` are these too.
     """
 
     first: int
@@ -67,6 +70,14 @@ class WindowRecord(msgspec.Struct, frozen=True, kw_only=True):
     layers: bool = False
     memory: MemoryRecord | None = None
     gradients: tuple[GradientRecord, ...] = ()
+    asked: tuple[int, int] | None = None
+
+    @property
+    def name(self) -> str:
+        """How the window is called where it was asked for: "10-12", "global:5000-5002"."""
+        if self.asked is None:
+            return f"{self.first}-{self.last}"
+        return f"global:{self.asked[0]}-{self.asked[1]}"
 
 
 class NamingRecord(msgspec.Struct, frozen=True, kw_only=True):

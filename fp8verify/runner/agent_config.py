@@ -35,6 +35,7 @@ def agent_config(
         "capture": str(capture),
         "guest": guest,
         "windows": settings.windows,
+        "global_windows": settings.global_windows,
         "timed_window": timed._asdict() if timed is not None else None,
         "live": live._asdict() if live is not None else None,
         "started": started or time.time(),

@@ -15,6 +15,7 @@ from .modules.census import linear_modules
 from .modules.eager_step import STEPS_AFTER_WINDOW, EagerStep
 from .modules.layer_names import compiles
 from .profiling.export import ExportError
+from .profiling.global_windows import GlobalWindows
 from .profiling.guard import ProfilerGuard
 from .profiling.limits import WindowLimits
 from .profiling.plan import Plan
@@ -27,6 +28,7 @@ from .record.debug import debug
 from .record.process import is_selected
 from .record.rank_record import RankRecord
 from .steps.clock import Clock
+from .steps.global_steps import GlobalSteps
 
 
 class Recorder:
@@ -49,6 +51,8 @@ class Recorder:
         scene = Scene(config, optimizers, lambda: self.record, self.plan.finished)
         self._panel = panel or Panel(scene, lambda text: self.record.note(text))
         self.record = RankRecord(config, clock, self._panel.record)
+        numbered = config["global_windows"]
+        self._global = GlobalWindows(numbered, self.plan, self.record, GlobalSteps())
         self._config = config
         self._clock = clock
         self._guard = guard
@@ -66,6 +70,16 @@ class Recorder:
     def has_begun(self) -> bool:
         """Whether a profiler of ours exists."""
         return self._session is not None
+
+    @property
+    def numbers(self) -> GlobalSteps:
+        """The framework's own numbers of the steps, read while a window waits for them."""
+        return self._global.numbers
+
+    def before_first_step(self) -> None:
+        """Open a window that begins with the first step of this run by the framework's numbers."""
+        if self._global.after(0):
+            self.after(0)
 
     @property
     def idle(self) -> bool:
@@ -93,6 +107,7 @@ class Recorder:
         if self._timed is not None and self._is_due(self._timed, step):
             first = self._timed.first_step(step + 2, self.record.world_size)
             self.record.place_timed_window(*self.plan.place_timed_window(first))
+        self._global.after(step)
         actions = {"stop": self._stop, "prepare": self._prepare, "start": self._start}
         for what, window in self.plan.after(step):
             debug.event(f"{what} window {window + 1} after step {step}")
@@ -266,7 +281,8 @@ class Recorder:
         try:
             self._session = None
             session.stop()
-            self._keep(session, state, reason, self._panel.end())
+            seen = self._global.named(self._panel.end(), *self.plan.windows[self._window])
+            self._keep(session, state, reason, seen)
         finally:
             self._closing = False
             self._termination.disarm()
