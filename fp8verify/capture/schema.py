@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from fp8verify.capture.numerics import GradientRecord
+from fp8verify.steps import show_window
 
 SCHEMA = 1
 
@@ -17,8 +18,8 @@ class FrameworkSteps(msgspec.Struct, frozen=True, kw_only=True):
     """How the training framework numbers the steps of a window.
 
     Attributes:
-        name: "transformers", "lightning" or "deepspeed"; "torchtitan" or "KempnerForge" by its
-            log; "script" by `fp8verify.step(number)`.
+        name: "transformers", "lightning" or "deepspeed"; "log" where lines of the log told them,
+            "script" where `fp8verify.step(number)` did.
         counter: what it calls its counter, such as "global_step".
         first: its number of the window's first step.
         last: its number of the window's last step.
@@ -77,7 +78,7 @@ class WindowRecord(msgspec.Struct, frozen=True, kw_only=True):
         """How the window is called where it was asked for: "10-12", "global:5000-5002"."""
         if self.asked is None:
             return f"{self.first}-{self.last}"
-        return f"global:{self.asked[0]}-{self.asked[1]}"
+        return f"global:{show_window(self.asked)}"
 
 
 class NamingRecord(msgspec.Struct, frozen=True, kw_only=True):

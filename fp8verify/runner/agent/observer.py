@@ -14,7 +14,7 @@ from .record.debug import debug, describe
 from .recorder import Recorder
 from .steps.clock import Clock
 from .steps.framework_counters import StepCounter, sets_up_an_optimizer
-from .steps.global_steps import SCRIPT
+from .steps.global_steps import LOG, SCRIPT
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -127,9 +127,9 @@ class Observer:
         self._before_first_step()
 
     @harmless
-    def step_is_logged(self, framework: str, number: int) -> None:
-        """Hear that the log of a framework says that `number` steps are complete."""
-        self.recorder.numbers.learn(number, self.clock.steps, framework)
+    def step_is_logged(self, number: int) -> None:
+        """Hear that the log says that `number` steps are complete."""
+        self.recorder.numbers.learn(number, self.clock.steps, LOG)
         self._before_first_step()
 
     @harmless

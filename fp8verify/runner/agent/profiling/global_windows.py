@@ -68,8 +68,8 @@ class GlobalWindows:
     def _why(self, seen: str) -> str:
         if self.numbers.framework is None or not self.numbers.shown:
             return (
-                f"{seen}, and nothing told their numbers: no counter of transformers, lightning or "
-                "deepspeed, no step line of torchtitan or KempnerForge, no fp8verify.step(number)"
+                f"{seen}, and nothing told their global numbers: no Trainer, no DeepSpeed engine, "
+                "no step line of torchtitan or KempnerForge, no fp8verify.step(number)"
             )
-        by = f"{self.numbers.framework}'s {self.numbers.counter}"
-        return f"{seen}: it went through {self.numbers.shown} by {by}"
+        by = f"{self.numbers.framework} {self.numbers.counter}"
+        return f"{seen}, having gone through the global steps {self.numbers.shown} ({by})"

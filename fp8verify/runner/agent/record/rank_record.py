@@ -142,7 +142,11 @@ class RankRecord:
             "clock": self._clock.source,
             "leader": self._clock.leader,
             "optimizer_updates": self._clock.updates,
-            "notes": [*self._notes, *self._clock.notes],
+            "notes": [
+                *self._notes,
+                *self._clock.notes,
+                *filter(None, [self._clock.note_on_others]),
+            ],
             "naming": self._naming,
             "api_calls": calls.names,
             "versions": versions(),

@@ -14,7 +14,9 @@ from typing import Any, NamedTuple
 from .announce import announce, silence
 from .framework_counters import COUNTERS, FrameworkCounters, StepCounter, read_counter
 
-SCRIPT = "script"  # whose numbers `fp8verify.step(number)` tells
+# Other sources of numbers than a framework's counter.
+LOG = "log"  # lines of its log
+SCRIPT = "script"  # `fp8verify.step(number)`
 MAX_STRIDE = 64
 MAX_RANGES = 4
 
@@ -98,8 +100,8 @@ class GlobalSteps:
     """What the step that is complete is called, and which numbers the run went through.
 
     Attributes:
-        framework: whose numbers they are: "transformers", "torchtitan", "script" …; None as long as
-            nothing tells them.
+        framework: whose numbers they are: "transformers", "log", "script" and so on; None as long
+            as nothing tells them.
         counter: what it calls them.
         stride: by how much they grow in one step of ours: Lightning adds up several optimizers.
     """
@@ -126,9 +128,9 @@ class GlobalSteps:
                 return
         self._counter, self._owner = counter, weakref.ref(owner)
 
-    def learn(self, number: int, step: int, framework: str) -> None:
+    def learn(self, number: int, step: int, source: str) -> None:
         """Hear that `number` steps are complete where `step` steps of this run are."""
-        self._offsets[framework] = number - step
+        self._offsets[source] = number - step
 
     def completed(self, step: int) -> int | None:
         """Return the number of the step that is complete, from the hook of an optimizer.
@@ -163,13 +165,13 @@ class GlobalSteps:
             if value is not None:
                 self._is_by(self._counter.framework, self._counter.path)
                 return value + 1 if step else value
-        if self._offsets:
-            return self._by_offset(next(iter(self._offsets)), step)
+        if LOG in self._offsets:
+            return self._by_offset(LOG, step)
         return self._search(step) if step else None
 
-    def _by_offset(self, framework: str, step: int) -> int:
-        self._is_by(framework, "step")
-        return step + self._offsets[framework]
+    def _by_offset(self, source: str, step: int) -> int:
+        self._is_by(source, "step")
+        return step + self._offsets[source]
 
     def _search(self, step: int) -> int | None:
         """Return the number of a counter that no beginning told of, but that moves."""

@@ -24,7 +24,7 @@ class StepLine(NamedTuple):
     """A line that tells a step number.
 
     Attributes:
-        framework: whose.
+        framework: whose form it has.
         pattern: finds the number.
         ahead: how far it is ahead of the steps that are complete.
     """
@@ -44,23 +44,23 @@ STEP_LINES = (
     StepLine("torchtitan", re.compile(r"Training starts at step (\d{1,12})\b"), ahead=1),
 )
 
-Hear = Callable[[str, int], None]
+Hear = Callable[[int], None]
 
 
-def number_in(line: str) -> tuple[str, int] | None:
-    """Return whose line it is and how many steps are complete by it; None for any other line."""
+def number_in(line: str) -> int | None:
+    """Return how many steps are complete by a line; None for a line that tells no number."""
     if "step" not in line:
         return None
     text = COLOURS.sub("", line[:MAX_LINE])
     for kind in STEP_LINES:
         match = kind.pattern.search(text)
         if match is not None:
-            return kind.framework, int(match[1]) - kind.ahead
+            return int(match[1]) - kind.ahead
     return None
 
 
 class LogLines:
-    """Calls `hear` with the framework and its number when the main thread makes such a line."""
+    """Calls `hear` with the number when the main thread makes such a line."""
 
     def __init__(self, hear: Hear) -> None:
         self._hear = hear
@@ -81,7 +81,7 @@ class LogLines:
 
     def uninstall(self) -> None:
         """Listen no more."""
-        self._hear = lambda *_: None
+        self._hear = lambda _: None
         if logging.getLogRecordFactory() == self._factory:
             logging.setLogRecordFactory(self._before)
         for stream, _ in self._streams:
@@ -113,7 +113,7 @@ class LogLines:
             self._look(line)
 
     def _look(self, line: str) -> None:
-        found = number_in(line)
-        if found is not None and threading.current_thread() is threading.main_thread():
-            debug.event(f"{found[0]} logs that {found[1]} steps are complete")
-            self._hear(*found)
+        number = number_in(line)
+        if number is not None and threading.current_thread() is threading.main_thread():
+            debug.event(f"the log says that {number} steps are complete")
+            self._hear(number)
