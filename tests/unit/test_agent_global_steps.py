@@ -11,8 +11,8 @@ import pytest
 
 from fp8verify.runner.agent.profiling.global_windows import GlobalWindows
 from fp8verify.runner.agent.profiling.plan import Plan
-from fp8verify.runner.agent.steps.framework_counters import COUNTERS
-from fp8verify.runner.agent.steps.global_steps import LOG, SCRIPT, Beginnings, GlobalSteps
+from fp8verify.runner.agent.steps.framework_counters import COUNTERS, LOG, SCRIPT
+from fp8verify.runner.agent.steps.global_steps import Beginnings, GlobalSteps
 from fp8verify.runner.agent.steps.log_lines import LogLines, number_in
 
 TRANSFORMERS, _, _, DEEPSPEED = COUNTERS

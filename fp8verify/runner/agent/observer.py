@@ -13,8 +13,7 @@ from .profiling.guard import ProfilerGuard
 from .record.debug import debug, describe
 from .recorder import Recorder
 from .steps.clock import Clock
-from .steps.framework_counters import StepCounter, sets_up_an_optimizer
-from .steps.global_steps import LOG, SCRIPT
+from .steps.framework_counters import LOG, SCRIPT, StepCounter, sets_up_an_optimizer
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -58,7 +57,6 @@ class Observer:
         self.on_steps_in_backward: Callable[[], None] = lambda: None
         self.guard = ProfilerGuard(self.foreign_profiler)
         self.clock = Clock(work())
-        self._is_numbered = bool(config["global_windows"])
         recorder = _recorder_of(config)
         self.recorder = recorder(config, self.clock, self.guard, self._live_optimizers)
         self._work = work
@@ -115,7 +113,7 @@ class Observer:
     def announced(self, number: int | None = None) -> None:
         """Hear `fp8verify.step()`; `number` is what the script calls the step."""
         is_new = self.clock.announce(self._work())
-        if number is not None and self._is_numbered:
+        if number is not None and self.recorder.numbers is not None:
             self.recorder.numbers.learn(number, self.clock.steps, SCRIPT)
         if is_new:
             self._ticked()

@@ -15,7 +15,6 @@ from .modules.census import linear_modules
 from .modules.eager_step import STEPS_AFTER_WINDOW, EagerStep
 from .modules.layer_names import compiles
 from .profiling.export import ExportError
-from .profiling.global_windows import GlobalWindows
 from .profiling.guard import ProfilerGuard
 from .profiling.limits import WindowLimits
 from .profiling.plan import Plan
@@ -28,7 +27,6 @@ from .record.debug import debug
 from .record.process import is_selected
 from .record.rank_record import RankRecord
 from .steps.clock import Clock
-from .steps.global_steps import GlobalSteps
 
 
 class Recorder:
@@ -51,8 +49,7 @@ class Recorder:
         scene = Scene(config, optimizers, lambda: self.record, self.plan.finished)
         self._panel = panel or Panel(scene, lambda text: self.record.note(text))
         self.record = RankRecord(config, clock, self._panel.record)
-        numbered = config["global_windows"]
-        self._global = GlobalWindows(numbered, self.plan, self.record, GlobalSteps())
+        self._global = _global_windows(config, self.plan, self.record)
         self._config = config
         self._clock = clock
         self._guard = guard
@@ -72,13 +69,13 @@ class Recorder:
         return self._session is not None
 
     @property
-    def numbers(self) -> GlobalSteps:
-        """The framework's own numbers of the steps, read while a window waits for them."""
-        return self._global.numbers
+    def numbers(self) -> Any:
+        """The `GlobalSteps` of a run with windows by the framework's numbers, else None."""
+        return None if self._global is None else self._global.numbers
 
     def before_first_step(self) -> None:
         """Open a window that begins with the first step of this run by the framework's numbers."""
-        if self._global.after(0):
+        if self._global is not None and self._global.after(0):
             self.after(0)
 
     @property
@@ -107,7 +104,8 @@ class Recorder:
         if self._timed is not None and self._is_due(self._timed, step):
             first = self._timed.first_step(step + 2, self.record.world_size)
             self.record.place_timed_window(*self.plan.place_timed_window(first))
-        self._global.after(step)
+        if self._global is not None:
+            self._global.after(step)
         actions = {"stop": self._stop, "prepare": self._prepare, "start": self._start}
         for what, window in self.plan.after(step):
             debug.event(f"{what} window {window + 1} after step {step}")
@@ -281,7 +279,9 @@ class Recorder:
         try:
             self._session = None
             session.stop()
-            seen = self._global.named(self._panel.end(), *self.plan.windows[self._window])
+            seen = self._panel.end()
+            if self._global is not None:
+                seen = self._global.named(seen, *self.plan.windows[self._window])
             self._keep(session, state, reason, seen)
         finally:
             self._closing = False
@@ -335,6 +335,15 @@ class Recorder:
             self._ranges,
             record_shapes=self._config["record_shapes"],
         )
+
+
+def _global_windows(config: dict[str, Any], plan: Plan, record: RankRecord) -> Any:
+    if not config["global_windows"]:
+        return None
+    from .profiling.global_windows import GlobalWindows  # every start waits for what it imports
+    from .steps.global_steps import GlobalSteps
+
+    return GlobalWindows(config["global_windows"], plan, record, GlobalSteps())
 
 
 def _autograd_nodes() -> int:

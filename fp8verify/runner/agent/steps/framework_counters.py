@@ -34,6 +34,9 @@ COUNTERS = (
     StepCounter("deepspeed", "deepspeed.runtime.engine", "DeepSpeedEngine", "global_steps"),
 )
 
+# Other sources of numbers than a framework's counter.
+LOG = "log"  # lines of its log
+SCRIPT = "script"  # `fp8verify.step(number)`
 
 # Functions that step an optimizer whose gradients are zeros, to make its state before training:
 # deepspeed/runtime/fp16/fused_optimizer.py and its siblings (0.19).

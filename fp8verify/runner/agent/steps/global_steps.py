@@ -12,11 +12,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from .announce import announce, silence
-from .framework_counters import COUNTERS, FrameworkCounters, StepCounter, read_counter
+from .framework_counters import COUNTERS, LOG, SCRIPT, FrameworkCounters, StepCounter, read_counter
 
-# Other sources of numbers than a framework's counter.
-LOG = "log"  # lines of its log
-SCRIPT = "script"  # `fp8verify.step(number)`
 MAX_STRIDE = 64
 MAX_RANGES = 4
 

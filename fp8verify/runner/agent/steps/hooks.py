@@ -20,18 +20,16 @@ from ..observer import Observer
 from ..record.debug import debug
 from .announce import announce, announce_function, silence, silence_function
 from .cuda_graphs import ReplayedSteps
-from .global_steps import Beginnings
-from .log_lines import LogLines
 
 NO_BACKWARD = -1
 BACKWARD_PASSES = 1 << 62  # above any sequence number
 
 
 class Sources(NamedTuple):
-    """Where a framework's numbers of the steps come from."""
+    """Where a framework's numbers of the steps come from: `Beginnings` and `LogLines`."""
 
-    frameworks: Beginnings
-    lines: LogLines
+    frameworks: Any
+    lines: Any
 
 
 _installed: Observer | None = None
@@ -99,6 +97,9 @@ def _uninstall(observer: Observer, handles: list[Any], sources: Sources | None) 
 
 
 def _sources_of_numbers(observer: Observer) -> Sources:
+    from .global_steps import Beginnings  # every start of a run waits for what it imports
+    from .log_lines import LogLines
+
     sources = Sources(Beginnings(observer.framework_begins), LogLines(observer.step_is_logged))
     sources.frameworks.look()
     sources.lines.install()
