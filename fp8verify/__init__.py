@@ -80,16 +80,21 @@ _HOMES = {
 _THERE = {"explain": "decode"}
 
 
-def step() -> None:
+def step(number: int | None = None) -> None:
     """Say that a training step is complete; from then on only these count.
 
     For loops in which no torch.optim optimizer steps, under `fp8verify run` or a `watch`. Anywhere
     else it does nothing.
+
+    Args:
+        number: what the loop itself calls the step that is complete, which goes on where a run
+            resumes, for `--steps global:5000-5002`.
     """
     for name in ("_fp8verify_agent", "fp8verify.runner.agent"):
         agent = sys.modules.get(name)
         if agent is not None:
-            agent.step()
+            # The agent may come from a version without numbers.
+            agent.step(*(() if number is None else (number,)))
 
 
 def __getattr__(name: str) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from fp8verify.capture.numerics import GradientRecord
+from fp8verify.steps import show_window
 
 SCHEMA = 1
 
@@ -17,7 +18,8 @@ class FrameworkSteps(msgspec.Struct, frozen=True, kw_only=True):
     """How the training framework numbers the steps of a window.
 
     Attributes:
-        name: "transformers", "lightning" or "deepspeed".
+        name: "transformers", "lightning" or "deepspeed"; "log" where lines of the log told them,
+            "script" where `fp8verify.step(number)` did.
         counter: what it calls its counter, such as "global_step".
         first: its number of the window's first step.
         last: its number of the window's last step.
@@ -55,6 +57,8 @@ class WindowRecord(msgspec.Struct, frozen=True, kw_only=True):
         layers: whether its trace names the layers.
         memory: at its end, None where no GPU was used.
         gradients: before its first step and after its last.
+        asked: the framework's numbers by which it was asked for, if it was; where it never opened,
+            `first` and `last` are these too.
     """
 
     first: int
@@ -67,6 +71,14 @@ class WindowRecord(msgspec.Struct, frozen=True, kw_only=True):
     layers: bool = False
     memory: MemoryRecord | None = None
     gradients: tuple[GradientRecord, ...] = ()
+    asked: tuple[int, int] | None = None
+
+    @property
+    def name(self) -> str:
+        """How the window is called where it was asked for: "10-12", "global:5000-5002"."""
+        if self.asked is None:
+            return f"{self.first}-{self.last}"
+        return f"global:{show_window(self.asked)}"
 
 
 class NamingRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from fp8verify.cli.script_text import ScriptText
 
 _WINDOW = r"[0-9]{1,9}-[0-9]{1,9}"
-_WINDOWS = re.compile(rf"(?:[0-9]{{1,9}},)*{_WINDOW}(?:,(?:{_WINDOW}|[0-9]{{1,9}}))*")
+_WINDOWS = re.compile(
+    rf"(?:[0-9]{{1,9}},)*{_WINDOW}(?:,(?:{_WINDOW}|[0-9]{{1,9}}))*|global:[0-9,-]+"
+)
 # Never taken after the script: there --steps is a window, -m is before its module, and --help is
 # what a user asks the script for.
 _BEFORE_ONLY = {"after_seconds", "module", "help"}

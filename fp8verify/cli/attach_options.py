@@ -16,7 +16,8 @@ _OPTIONS = (
         "--steps",
         metavar="A-B",
         help="Optimizer steps to record: 1-based, inclusive, counted from the start of this run. "
-        "Several windows: 10-12,500-502; those that touch are one. Step A-1 warms the profiler up.",
+        "Several windows: 10-12,500-502; those that touch are one. Step A-1 warms the profiler up. "
+        "global:5000-5002 goes by the framework's own numbers, which go on where a run resumes.",
     ),
     click.option(
         "--after-seconds",

@@ -33,3 +33,7 @@ class Fp8VerifyCallback(Callback):  # type: ignore[misc]
         """Detach, and log what is left."""
         for scalars in self._attachment.end():
             logger.log_metrics(scalars)
+
+    def close(self, state: Any, logger: Any) -> None:
+        """Detach: a training that failed has no end."""
+        self._attachment.end()

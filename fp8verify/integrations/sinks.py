@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 
-from fp8verify.errors import UsageError
+from fp8verify.errors import Fp8VerifyError, InputError, UsageError
 from fp8verify.live.line import Line
 from fp8verify.live.sinks import Call, JsonLines, Sink
 
@@ -34,6 +36,7 @@ def open_sink(what: str | Path | Sink | Callable[[Line], object]) -> Sink:
         kind, colon, target = what.partition(":")
         if colon and kind in KINDS:
             return _integration(kind, target)
+        _refuse_slip(what, kind if colon else "")
         return JsonLines(what)
     if isinstance(what, Sink):
         return what
@@ -45,7 +48,28 @@ def open_sink(what: str | Path | Sink | Callable[[Line], object]) -> Sink:
     )
 
 
+def _refuse_slip(what: str, kind: str) -> None:
+    """Tell of a sink that does not exist, which would be taken for the name of a file."""
+    if re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]+", kind) is None:
+        return
+    close = get_close_matches(kind, KINDS, n=1)
+    kinds = ", ".join(f"{kind}:" for kind in KINDS)
+    hint = f"Did you mean {close[0]}:?" if close else f"Give a file, or one of {kinds}."
+    raise UsageError(f"{what[:80]!r} names no sink: there is no {kind[:40]}.", hint)
+
+
 def _integration(kind: str, target: str) -> Sink:
+    """Return a sink that a package of others makes, whose own errors are told in our way."""
     module, name = KINDS[kind]
-    sink: Sink = getattr(import_module(f"fp8verify.integrations.{module}"), name)(target)
+    make = getattr(import_module(f"fp8verify.integrations.{module}"), name)
+    try:
+        sink: Sink = make(target)
+    except Fp8VerifyError:
+        raise
+    except Exception as error:
+        said = " ".join(str(error).split())[:200]
+        raise InputError(
+            f"{kind} cannot be opened: {type(error).__name__}: {said}",
+            f"Try what stands after {kind}: with its own tools first: login, address, folder.",
+        ) from error
     return sink

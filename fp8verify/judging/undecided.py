@@ -19,7 +19,7 @@ def undecidable(rank: RankEvidence) -> str | None:
     if not rank.health.kernels:
         window = missed_window(rank.meta)
         if window is not None:
-            return f"{window.reason}; the window {window.first}-{window.last} left no trace"
+            return f"{window.reason}; the window {window.name} left no trace"
         return no_kernels_because(rank)
     if not rank.survey.linear:
         return "no matrix multiplication ran in the window"

@@ -22,6 +22,11 @@ def closed_windows(capture: Path, ranks: RankSelection) -> tuple[int, int]:
     return max(counts, default=0), min(counts, default=0)
 
 
+def steps_seen(capture: Path) -> int:
+    """Return how many steps the rank that got farthest has counted."""
+    return max((meta.steps_seen for meta in _metas(capture)), default=0)
+
+
 def is_wanted(rank: int, ranks: RankSelection) -> bool:
     """Whether a rank is among those to record."""
     return rank in ranks.only or bool(ranks.every and rank % ranks.every == 0)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from fp8verify.errors import UsageError
-from fp8verify.live.agent_config import agent_config
+from fp8verify.runner.agent_config import agent_config
 from fp8verify.runner.folder import make_capture_folder
 from fp8verify.runner.settings import RunSettings
 
@@ -29,13 +28,7 @@ class Recording:
         self.folder: Path = settings.trace_dir.absolute()
         if rank_and_world_size()[0] == 0:  # the others may write only after a step
             make_capture_folder(self.folder)
-        config: dict[str, Any] = agent_config(
-            self.folder,
-            windows=settings.windows,
-            ranks=settings.ranks,
-            record_shapes=settings.record_shapes,
-        )
-        hooks.install(config)
+        hooks.install(agent_config(settings._replace(capture_log=False), self.folder))
 
     def close(self) -> None:
         """Write what is recorded, and take the hooks away."""

@@ -102,8 +102,20 @@ class RunWatch:
         with suppress(OSError):
             live.rmdir()
         counts = ", ".join(f"{count} {verdict}" for verdict, count in history.counts.items())
-        windows = f"of the run's windows {counts}" if counts else "no window was recorded"
+        windows = f"of the run's windows {counts}" if counts else self._why_none(capture.path)
         self.notes = (windows, *history.errors)
+
+    def _why_none(self, capture: Path) -> str:
+        from fp8verify.live.closed import steps_seen
+
+        live, steps = self._settings.live, steps_seen(capture)
+        if live is None or not steps:
+            return "no window was recorded"
+        first = live.first or live.every
+        return (
+            f"no window was recorded: the run ended after step {steps}, and the first window was "
+            f"to be steps {first}-{first + live.length - 1}"
+        )
 
     def _say(self, before: str | None, line: Line) -> None:
         was = "" if before is None else f", was {before}"

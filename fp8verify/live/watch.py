@@ -11,14 +11,14 @@ from typing import Any
 
 from fp8verify.errors import UsageError
 from fp8verify.judging.policy import Policy
-from fp8verify.live.agent_config import agent_config
 from fp8verify.live.closed import is_closed
 from fp8verify.live.history import History
 from fp8verify.live.judge_process import JudgeProcess
 from fp8verify.live.line import Line
 from fp8verify.live.sinks import Call, Sink
+from fp8verify.runner.agent_config import agent_config
 from fp8verify.runner.folder import make_capture_folder
-from fp8verify.runner.settings import LiveWindows, RankSelection
+from fp8verify.runner.settings import LiveWindows, RankSelection, RunSettings
 
 MAX_UNREAD = 256
 
@@ -67,10 +67,10 @@ class Watch:
         self._lines: deque[Line] = deque(maxlen=MAX_UNREAD)
         self._history = History(self.folder, [*sinks, Call(self._lines.append)], on_change)
         self._judge = JudgeProcess(policy or Policy(), self._history.take)
-        config = agent_config(
-            self.folder, live=live, ranks=self._ranks, record_shapes=record_shapes
+        settings = RunSettings(
+            windows=(), live=live, ranks=self._ranks, record_shapes=record_shapes, capture_log=False
         )
-        observer: Any = hooks.install(config)
+        observer: Any = hooks.install(agent_config(settings, self.folder))
         self._observer = observer
         observer.recorder.on_closed = self._closed
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from fp8verify.errors import InputError, UsageError
 from fp8verify.judging.policy import Policy
-from fp8verify.live.agent_config import agent_config
 from fp8verify.live.judge import REPORT
 from fp8verify.live.judge_process import JudgeProcess
+from fp8verify.runner.agent_config import agent_config
 from fp8verify.runner.folder import make_capture_folder
-from fp8verify.runner.settings import RankSelection
+from fp8verify.runner.settings import RunSettings
 
 if TYPE_CHECKING:
     from fp8verify.report.public import Report
@@ -53,12 +53,10 @@ class Window:
         self._records = rank_and_world_size()[0] == 0
         if self._records:
             make_capture_folder(self.folder)
-        config = agent_config(
-            self.folder,
-            windows=((1, OPEN_END),),
-            ranks=RankSelection(only=(0,)),
-            record_shapes=self._record_shapes,
+        settings = RunSettings(
+            windows=((1, OPEN_END),), record_shapes=self._record_shapes, capture_log=False
         )
+        config = agent_config(settings, self.folder)
         self._clock = Clock()
         self._guard = ProfilerGuard(lambda: self._recorder.give_way())
         self._recorder = Recorder(config, self._clock, self._guard, list)

@@ -47,6 +47,7 @@ def _numerics(settings: RunSettings) -> str | None:
 
 def _windows(settings: RunSettings) -> str:
     shown = [f"steps {show_window(window)}" for window in settings.windows]
+    shown += [f"the framework's steps {show_window(w)}" for w in settings.global_windows]
     if settings.timed_window is not None:
         timed = settings.timed_window
         shown.append(f"{timed.steps} steps, {timed.seconds:g} seconds into the run")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -12,9 +11,9 @@ from threading import Timer
 
 from fp8verify.capture.names import AGENT
 from fp8verify.errors import InputError
+from fp8verify.runner.agent_config import agent_config
 from fp8verify.runner.folder import PRIVATE, CaptureFolder, writing_to
 from fp8verify.runner.settings import RunSettings
-from fp8verify.version import __version__
 
 HERE = Path(__file__).parent
 COMPILE_AFTER_S = 0.1  # the script itself starts first, torch takes longer
@@ -140,27 +139,14 @@ def _agent_of(boot: Path, capture: Path) -> Path:
 
 def configure(boot: Path, capture: CaptureFolder, settings: RunSettings) -> None:
     """Tell the agent, by a file in the boot folder, where to write and what to observe."""
-    timed = settings.timed_window
-    config = {
-        "version": __version__,
-        "boot": str(boot),
-        "agent": str(_agent_of(boot, capture.path)),
-        "capture": str(capture.path),
-        "guest": capture.guest,
-        "windows": settings.windows,
-        "timed_window": timed._asdict() if timed is not None else None,
-        "live": settings.live._asdict() if settings.live is not None else None,
-        "started": capture.started or time.time(),
-        "ranks": settings.ranks._asdict(),
-        "record_shapes": settings.record_shapes,
-        "max_trace_mb": settings.max_trace_mb,
-        "max_window_seconds": settings.max_window_seconds,
-        "layers": settings.layers,
-        "numerics": settings.numerics,
-        "numerics_every": settings.numerics_every,
-        "log": settings.capture_log,
-        "debug": settings.debug,
-    }
+    config = agent_config(
+        settings,
+        capture.path,
+        boot=str(boot),
+        agent=str(_agent_of(boot, capture.path)),
+        guest=capture.guest,
+        started=capture.started,
+    )
     with writing_to(capture.path):
         (boot / "config.json").write_text(json.dumps(config), encoding="utf-8")
 

@@ -13,6 +13,7 @@ from fp8verify.errors import UsageError
 from fp8verify.steps import Window, join_windows, show_window
 
 WINDOW = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
+GLOBAL = "global:"
 MAX_WINDOWS = 100
 # Far above what three steps of large models make; a closure that LBFGS calls in a loop made more.
 MAX_TRACE_MB = 2048
@@ -53,6 +54,7 @@ class RunSettings(NamedTuple):
     Attributes:
         windows: first and last step of each window, 1-based and inclusive, counted from the start
             of this run.
+        global_windows: windows by the framework's own numbers of the steps instead.
         live: short windows for the whole run instead, each a capture of its own in `live/`.
         timed_window: one more window, by time; it begins two steps after its time, or after the
             windows.
@@ -72,6 +74,7 @@ class RunSettings(NamedTuple):
     """
 
     windows: tuple[Window, ...] = ((10, 12),)
+    global_windows: tuple[Window, ...] = ()
     live: LiveWindows | None = None
     timed_window: TimedWindow | None = None
     ranks: RankSelection = RankSelection(only=(0,))
@@ -131,13 +134,18 @@ def read_settings(
     """
     live: LiveWindows | None = None
     windows: tuple[Window, ...] = ()
+    global_windows: tuple[Window, ...] = ()
     timed_window: TimedWindow | None = None
-    if every is not None:
+    if steps is not None and steps.strip().startswith(GLOBAL):
+        _refuse_with_global(every, after_seconds)
+        global_windows = parse_windows(steps.strip().removeprefix(GLOBAL))
+    elif every is not None:
         live = _live_windows(every, window, steps, after_seconds, layers=layers)
     else:
         windows, timed_window = _windows(steps, after_seconds)
     return RunSettings(
         windows=windows,
+        global_windows=global_windows,
         timed_window=timed_window,
         live=live,
         ranks=parse_ranks(ranks),
@@ -152,6 +160,17 @@ def read_settings(
         max_window_seconds=max_window_seconds,
         python=python,
         debug=debug or _debug_is_wanted(os.environ),
+    )
+
+
+def _refuse_with_global(every: int | None, after_seconds: float | None) -> None:
+    if every is None and after_seconds is None:
+        return
+    other = "--every" if every is not None else "--after-seconds"
+    raise UsageError(
+        f"--steps {GLOBAL}A-B and {other} do not go together.",
+        f"With {other}, steps are counted from the start of this run; its report and its lines "
+        "name the framework's own numbers too.",
     )
 
 

@@ -35,4 +35,5 @@ if [ "$("$python" -c 'import torch; print(torch.cuda.device_count() > 1)')" = Tr
   check "ranks" "$(field two/kept/step-000000020/report.json 'len(r["ranks"])')" 2
 fi
 [ $failed = 0 ] || { echo "logs are in $out"; tail -n 15 ./*.log; }
+echo "took $SECONDS s"
 exit $failed

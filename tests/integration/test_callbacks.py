@@ -46,7 +46,7 @@ def test_windows_are_recorded_for_later_and_a_watch_goes_to_the_framework_s_own_
 
 
 def test_composer_s_events(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Composer cannot be installed beside the torch of today: this is what it would call."""
+    """Composer cannot be installed beside the torch of today: this is what it calls."""
     composer = ModuleType("composer")
     composer.Callback = object  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "composer", composer)
@@ -66,3 +66,5 @@ def test_composer_s_events(monkeypatch: pytest.MonkeyPatch) -> None:
     for event in (callback.fit_start, callback.batch_end, callback.fit_end):
         event(None, Logger())
     assert said == ["begin", "{'fp8/tax': 0.1}", "{'fp8/tax': 0.2}"]
+    callback.close(None, Logger())  # comes after an error too; the loggers may be closed
+    assert len(said) == 3

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import socket
+import struct
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -65,3 +71,42 @@ def test_each_folder_says_how_to_verify_and_what_to_expect(folder: Path) -> None
     assert "fp8verify" in text
     assert folder.name == "pandas" or re.search(r"expect|expected", text, re.IGNORECASE)
     assert f"({folder.name}/README.md)" in (EXAMPLES / "README.md").read_text(encoding="utf-8")
+
+
+def test_a_running_training_is_asked_for_a_trace_as_dynolog_does(tmp_path: Path) -> None:
+    """What Kineto sends, by dynolog/src/ipcfabric/Utils.h, and what it must get."""
+    header, pid = struct.Struct("<Q32s"), os.getpid()
+    script = [sys.executable, EXAMPLES / "record_running.py", f"{pid}", "trace.json", "800"]
+    recorder = subprocess.Popen(script, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as kineto:
+        kineto.bind(f"\0kineto-{pid}\0".encode())
+        kineto.settimeout(20)
+        answers = []
+        for kind, body in (
+            (b"ctxt", struct.pack("<iiq", 0, pid, 0)),
+            (b"req", struct.pack("<iiqi", 1, 1, 0, pid)),  # asks for events, not activities
+            (b"req", struct.pack("<iiqi", 3, 1, 0, pid + 1)),  # is another process
+            (b"req", struct.pack("<iiqii", 3, 2, 0, pid, os.getppid())),
+        ):
+            send(kineto, header.pack(len(body), kind) + body, recorder)
+            answer = kineto.recv(1 << 16)
+            size, said = header.unpack_from(answer)
+            assert (said.rstrip(b"\0"), size) == (kind, len(answer) - header.size)
+            answers.append(answer[header.size :])
+
+    assert answers[:3] == [struct.pack("<i", 1), b"", b""]
+    assert answers[3].decode().splitlines()[:3] == [
+        f"ACTIVITIES_LOG_FILE={tmp_path / 'trace.json'}",
+        "PROFILE_START_TIME=0",
+        "ACTIVITIES_DURATION_MSECS=800",
+    ]
+    said, _ = recorder.communicate(timeout=20)
+    assert said == f"{pid} records to {tmp_path / f'trace_{pid}.json'}\n"
+
+
+def send(kineto: socket.socket, message: bytes, recorder: subprocess.Popen[str]) -> None:
+    """Send a message to the script, which may not listen yet."""
+    while kineto.connect_ex(b"\0dynolog\0"):
+        assert recorder.poll() is None
+        time.sleep(0.01)
+    kineto.send(message)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ from fp8verify.judging.policy import Policy
 from fp8verify.live.follower import Follower
 from fp8verify.live.history import History
 from fp8verify.live.line import Line
+from fp8verify.live.run_watch import RunWatch
 from fp8verify.live.sinks import Call, JsonLines
 from fp8verify.model import Report
-from fp8verify.runner import RankSelection
+from fp8verify.runner import RankSelection, read_settings
+from fp8verify.runner.folder import CaptureFolder
 from tests.command_line import fp8verify
 from tests.integration.test_run_attached import ROOT
 from tests.shared_torch import python_with_torch
@@ -175,6 +178,37 @@ def test_windows_are_kept_where_the_verdict_changes(tmp_path: Path) -> None:
     assert seen[0]["fp8/fprop"] == seen[0]["fp8/dgrad"] == seen[0]["fp8/wgrad"] == 1.0
     assert 0 < seen[0]["fp8/tax"] < 1
     assert "emulated" in seen[2]["findings"]
+
+
+def test_a_change_runs_a_command_and_a_verdict_stops_the_training(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    said = tmp_path / "said.txt"
+    names = ("OLD_VERDICT", "NEW_VERDICT", "AT", "CAPTURE")
+    command = f"echo {' '.join(f'$FP8VERIFY_{name}' for name in names)} >> {said}"
+    stopped = threading.Event()
+    watch = RunWatch(
+        read_settings(steps=None, every=10), Policy(), [], command, frozenset({"EMULATED"})
+    )
+    closed_window(tmp_path, 1, "fp8_compiled")
+    closed_window(tmp_path, 2, "fp8_emulated")
+
+    with watch(CaptureFolder(tmp_path), stopped.set):
+        assert stopped.wait(60)
+
+    # The steps are those of the captures.
+    assert said.read_text() == f"ACTIVE EMULATED 12 {tmp_path}\n"
+    assert watch.stopped
+    assert watch.notes == ("of the run's windows 1 ACTIVE, 1 EMULATED",)
+    assert "fp8verify: EMULATED at step 12, was ACTIVE: " in capfd.readouterr().err
+
+
+def test_a_run_that_is_too_short_for_a_window_says_so(tmp_path: Path) -> None:
+    done = run_live(tmp_path, "train(6)", "--every", "20")
+
+    assert done.returncode == 3
+    said = " ".join(done.stderr.split())
+    assert "the run ended after step 6, and the first window was to be steps 20-21" in said
 
 
 def test_a_window_is_judged_when_all_ranks_are_done_with_it(tmp_path: Path) -> None:

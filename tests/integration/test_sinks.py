@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fp8verify.errors import UsageError
+from fp8verify.errors import InputError, UsageError
 from fp8verify.integrations.sinks import KINDS, open_sink
 from fp8verify.live.line import Line
 from fp8verify.live.scalars import SCALARS
@@ -142,6 +142,27 @@ def test_a_package_that_is_missing_is_named(kind: str, monkeypatch: pytest.Monke
     with pytest.raises(UsageError) as error:
         open_sink(f"{kind}:x")
     assert f"fp8verify[{kind}]" in error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("what", "hint"), [("tensorbord:runs", "Did you mean tensorboard:?"), ("nosuch:x", "or one of")]
+)
+def test_a_sink_that_does_not_exist_is_no_file(what: str, hint: str) -> None:
+    with pytest.raises(UsageError, match="names no sink") as error:
+        open_sink(what)
+    assert hint in error.value.hint
+
+
+def test_a_sink_that_cannot_be_opened_is_told_in_two_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: str) -> None:
+        raise RuntimeError("No API key\nconfigured")
+
+    monkeypatch.setattr("fp8verify.integrations.prometheus.PrometheusSink", refuse)
+    with pytest.raises(InputError, match="RuntimeError: No API key configured") as error:
+        open_sink(f"prometheus:{tmp_path / 'a.prom'}")
+    assert "\n" not in f"{error.value}{error.value.hint}"
 
 
 def test_every_scalar_has_a_line_in_the_docs() -> None:

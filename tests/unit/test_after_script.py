@@ -39,6 +39,8 @@ def take(line: str, *, module: bool = False) -> Taken:
     [
         ("train.py --steps 10-12", "--steps 10-12", "train.py"),
         ("train.py --steps=10-12 a", "--steps=10-12", "train.py a"),
+        ("train.py --steps global:5000-5002", "--steps global:5000-5002", "train.py"),
+        ("train.py --steps global:batch", "", "train.py --steps global:batch"),
         ("train.py --steps 1,5-6,9", "--steps 1,5-6,9", "train.py"),
         ("train.py --steps 12-10", "--steps 12-10", "train.py"),
         ("train.py --steps 200 --steps 3-4", "--steps 3-4", "train.py --steps 200"),

@@ -116,6 +116,49 @@ def test_an_optimizer_that_replaces_the_leader_is_counted(training: Training) ->
     assert "after step 1 the optimizer that was counted stopped" in training.clock.notes[0]
 
 
+def test_an_optimizer_made_after_training_began_leads_at_once(training: Training) -> None:
+    """Cross-validation makes a model and an optimizer for each fold."""
+    for optimizer in (1, 2, 3):
+        training.clock.built(optimizer)
+        for _ in range(5):
+            training.forward()
+            training.update(optimizer)
+
+    assert training.steps == 15
+    assert [note[:44] for note in training.clock.notes] == [
+        "after step 5 a new Optimizer2 began to step:",
+        "after step 10 a new Optimizer3 began to step",
+    ]
+    assert training.clock.note_on_others is None
+
+
+def test_the_optimizers_of_a_second_gan_are_counted_as_those_of_the_first(
+    training: Training,
+) -> None:
+    for generator, critic in ((1, 2), (3, 4)):
+        training.clock.built(generator)
+        training.clock.built(critic)
+        for _ in range(4):
+            for optimizer in (critic, critic, generator):
+                training.forward()
+                training.update(optimizer)
+
+    assert training.steps == 16
+
+
+def test_optimizers_that_take_turns_are_told(training: Training) -> None:
+    for _ in range(6):
+        for optimizer in (1, 1, 1, 2):
+            training.forward()
+            training.update(optimizer)
+
+    assert training.steps == 18
+    assert training.clock.note_on_others == (
+        "optimizers take turns: the 18 steps are those of the Optimizer1 that stepped first; "
+        "besides it stepped Optimizer2 6 times"
+    )
+
+
 def test_a_zero_rate_step_before_training_does_not_count(training: Training) -> None:
     """Checkpointing initialises optimizer state by a step with lr 0."""
     assert not training.update(idle=True)

@@ -56,6 +56,18 @@ def test_what_is_no_window_is_told_in_two_lines(text: str, fact: str, hint: str)
     assert "\n" not in f"{caught.value}{caught.value.hint}"
 
 
+def test_windows_by_the_framework_s_numbers() -> None:
+    settings = read_settings(steps="global:5000-5002, 6000")
+    assert (settings.windows, settings.global_windows) == ((), ((5000, 5002), (6000, 6000)))
+
+
+@pytest.mark.parametrize("other", [{"every": 100}, {"after_seconds": 60.0}])
+def test_the_framework_s_numbers_do_not_mix_with_other_windows(other: dict[str, float]) -> None:
+    with pytest.raises(UsageError, match="do not go together") as caught:
+        read_settings(steps="global:5000-5002", **other)  # type: ignore[arg-type]
+    assert "from the start of this run" in caught.value.hint
+
+
 @given(st.text(max_size=30))
 def test_any_text_is_windows_in_order_or_a_usage_error(text: str) -> None:
     try:

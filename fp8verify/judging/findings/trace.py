@@ -105,11 +105,11 @@ def window_not_whole(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     rank = facts.rank
     for window in rank.meta.windows if rank.meta else ():
         if window.state != "complete":
-            steps = f"{window.first}-{window.last}"
             yield Finding(
                 code="window-not-complete",
                 severity=Severity.WARNING,
-                message=f"window {steps}: {_WINDOW_STATES[window.state]}, because {window.reason}",
+                message=f"window {window.name}: {_WINDOW_STATES[window.state]}, "
+                f"because {window.reason}",
                 hint=_window_hint(rank.meta.steps_seen if rank.meta else 0, window),
             )
 
@@ -117,7 +117,8 @@ def window_not_whole(facts: RankFacts, _: Promises) -> Iterator[Finding]:
 def _window_hint(steps_seen: int, window: WindowRecord) -> str:
     if window.state == "never" and steps_seen >= 2:
         first = max(2, steps_seen - (window.last - window.first))
-        return f"Record steps that the run reaches: --steps {first}-{steps_seen}."
+        again = ", counted from its start" if window.asked else ""
+        return f"Record steps that the run reaches: --steps {first}-{steps_seen}{again}."
     if window.trace is not None:
         return "What was recorded is kept; record another window for the rest."
     if window.state == "never":

@@ -29,10 +29,13 @@ def arm(config: dict[str, Any], after_import: AfterImport) -> Any:
     return observer
 
 
-def step() -> None:
-    """Count a training step that the script announces itself; see `Clock.announce`."""
+def step(number: int | None = None) -> None:
+    """Count a training step that the script announces itself; see `Clock.announce`.
+
+    `number` is what the script calls it.
+    """
     from .steps.hooks import installed
 
     observer = installed()
     if observer is not None:
-        observer.announced()
+        observer.announced(number)

@@ -13,7 +13,7 @@ from .profiling.guard import ProfilerGuard
 from .record.debug import debug, describe
 from .recorder import Recorder
 from .steps.clock import Clock
-from .steps.framework_counters import sets_up_an_optimizer
+from .steps.framework_counters import LOG, SCRIPT, StepCounter, sets_up_an_optimizer
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -109,15 +109,32 @@ class Observer:
             self._ticked()
 
     @harmless
-    def announced(self) -> None:
-        """Hear `fp8verify.step()`."""
-        if self.clock.announce(self._work()):
+    def announced(self, number: int | None = None) -> None:
+        """Hear `fp8verify.step()`; `number` is what the script calls the step."""
+        is_new = self.clock.announce(self._work())
+        if number is not None and self.recorder.numbers is not None:
+            self.recorder.numbers.learn(number, self.clock.steps, SCRIPT)
+        if is_new:
             self._ticked()
 
     @harmless
-    def optimizer_is_built(self) -> None:
+    def framework_begins(self, counter: StepCounter, owner: Any) -> None:
+        """Hear that a framework begins a step, and which object counts it."""
+        self.recorder.numbers.begins(counter, owner)
+        self._before_first_step()
+
+    @harmless
+    def step_is_logged(self, number: int) -> None:
+        """Hear that the log says that `number` steps are complete."""
+        self.recorder.numbers.learn(number, self.clock.steps, LOG)
+        self._before_first_step()
+
+    @harmless
+    def optimizer_is_built(self, optimizer: Any) -> None:
         """Open a window that begins with step 1: no later moment is known to come before it."""
-        if self.clock.steps == 0 and not self.recorder.has_begun:
+        self.clock.built(id(optimizer))
+        starts_at_once = not self.clock.steps and self.recorder.plan.starts_at_once
+        if starts_at_once and not self.recorder.has_begun:
             self.recorder.after(0)
 
     @harmless
@@ -149,6 +166,10 @@ class Observer:
             debug.event("this process is a fork of a training: it is not observed")
             self.armed = False
             self.recorder.forget()
+
+    def _before_first_step(self) -> None:
+        if not self.clock.steps and not self.recorder.has_begun:
+            self.recorder.before_first_step()
 
     def _ticked(self) -> None:
         self.recorder.after(self.clock.steps)

@@ -49,6 +49,7 @@ class Recorder:
         scene = Scene(config, optimizers, lambda: self.record, self.plan.finished)
         self._panel = panel or Panel(scene, lambda text: self.record.note(text))
         self.record = RankRecord(config, clock, self._panel.record)
+        self._global = _global_windows(config, self.plan, self.record)
         self._config = config
         self._clock = clock
         self._guard = guard
@@ -66,6 +67,16 @@ class Recorder:
     def has_begun(self) -> bool:
         """Whether a profiler of ours exists."""
         return self._session is not None
+
+    @property
+    def numbers(self) -> Any:
+        """The `GlobalSteps` of a run with windows by the framework's numbers, else None."""
+        return None if self._global is None else self._global.numbers
+
+    def before_first_step(self) -> None:
+        """Open a window that begins with the first step of this run by the framework's numbers."""
+        if self._global is not None and self._global.after(0):
+            self.after(0)
 
     @property
     def idle(self) -> bool:
@@ -93,6 +104,8 @@ class Recorder:
         if self._timed is not None and self._is_due(self._timed, step):
             first = self._timed.first_step(step + 2, self.record.world_size)
             self.record.place_timed_window(*self.plan.place_timed_window(first))
+        if self._global is not None:
+            self._global.after(step)
         actions = {"stop": self._stop, "prepare": self._prepare, "start": self._start}
         for what, window in self.plan.after(step):
             debug.event(f"{what} window {window + 1} after step {step}")
@@ -266,7 +279,10 @@ class Recorder:
         try:
             self._session = None
             session.stop()
-            self._keep(session, state, reason, self._panel.end())
+            seen = self._panel.end()
+            if self._global is not None:
+                seen = self._global.named(seen, *self.plan.windows[self._window])
+            self._keep(session, state, reason, seen)
         finally:
             self._closing = False
             self._termination.disarm()
@@ -319,6 +335,15 @@ class Recorder:
             self._ranges,
             record_shapes=self._config["record_shapes"],
         )
+
+
+def _global_windows(config: dict[str, Any], plan: Plan, record: RankRecord) -> Any:
+    if not config["global_windows"]:
+        return None
+    from .profiling.global_windows import GlobalWindows  # every start waits for what it imports
+    from .steps.global_steps import GlobalSteps
+
+    return GlobalWindows(config["global_windows"], plan, record, GlobalSteps())
 
 
 def _autograd_nodes() -> int:

@@ -21,8 +21,11 @@ parser.add_argument("capture", type=Path)
 parser.add_argument("command", nargs=argparse.REMAINDER)
 args = parser.parse_args()
 timed = None if args.after_seconds is None else TimedWindow(args.after_seconds, steps=2)
+windows = parse_windows(args.windows.removeprefix("global:")) if timed is None else ()
+numbered = windows if args.windows.startswith("global:") else None
 settings = RunSettings(
-    windows=parse_windows(args.windows) if args.after_seconds is None else (),
+    windows=windows if numbered is None else (),
+    global_windows=numbered or (),
     timed_window=timed,
     debug=args.debug,
     ranks=parse_ranks(args.ranks),

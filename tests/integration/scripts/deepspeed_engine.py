@@ -8,6 +8,8 @@ import torch
 parser = argparse.ArgumentParser()
 parser.add_argument("--stage", type=int, default=0)
 parser.add_argument("--overflow-at", type=int, help="the update to skip")
+parser.add_argument("--save", action="store_true", help="a checkpoint, at the end")
+parser.add_argument("--load", action="store_true", help="that checkpoint, and go on")
 parser.add_argument("--local_rank", type=int, default=0, help="deepspeed's launcher passes it")
 args = parser.parse_args()
 torch.manual_seed(0)
@@ -22,6 +24,8 @@ engine, *_ = deepspeed.initialize(
         "bf16": {"enabled": True, "check_grad_overflow": True},
     },
 )
+if args.load:
+    engine.load_checkpoint("checkpoints")
 for update in range(1, 7):
     for _ in range(2):
         loss = engine(torch.randn(4, 32, dtype=torch.bfloat16)).square().mean()
@@ -29,3 +33,5 @@ for update in range(1, 7):
         engine.step()
     if engine.global_rank == 0:
         print(f"update {engine.global_steps} loss {loss.item():.8f}", flush=True)
+if args.save:
+    engine.save_checkpoint("checkpoints")

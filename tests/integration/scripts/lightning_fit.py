@@ -1,7 +1,11 @@
-"""lightning's Trainer on a tiny model with gradient accumulation."""
+"""lightning's Trainer on a tiny model with gradient accumulation: [MAX_STEPS [resume]]."""
+
+import sys
 
 import lightning
 import torch
+
+max_steps, resume = (*sys.argv[1:], "6")[0], sys.argv[2:]
 
 
 class Model(lightning.LightningModule):
@@ -18,7 +22,7 @@ class Model(lightning.LightningModule):
 
 torch.manual_seed(0)
 trainer = lightning.Trainer(
-    max_steps=6,
+    max_steps=int(max_steps),
     accumulate_grad_batches=2,
     accelerator="cpu",
     logger=False,
@@ -26,5 +30,8 @@ trainer = lightning.Trainer(
     enable_progress_bar=False,
     enable_model_summary=False,
 )
-trainer.fit(Model(), torch.utils.data.DataLoader(torch.ones(40, 16), batch_size=2))
+data = torch.utils.data.DataLoader(torch.ones(40, 16), batch_size=2)
+trainer.fit(Model(), data, ckpt_path="last.ckpt" if resume else None)
+if len(sys.argv) == 2:
+    trainer.save_checkpoint("last.ckpt")
 print(trainer.global_step)

@@ -31,8 +31,8 @@ class Numerics(Instrument):
 
     def __init__(self, scene: Scene) -> None:
         super().__init__(scene)
-        self._every = int(scene.config.get("numerics_every") or 0)
-        self._wanted = bool(scene.config.get("numerics", False) or self._every)
+        self._every = int(scene.config["numerics_every"] or 0)
+        self._wanted = bool(scene.config["numerics"] or self._every)
         self._now = 0
         self._next: int | None = None
         self._measured: MeasuredStep | None = None

@@ -69,6 +69,11 @@ class RepeatingRecorder:
         return Plan([(self._next, self._next + self._length - 1)])
 
     @property
+    def numbers(self) -> None:
+        """There are no windows by the framework's numbers."""
+        return None
+
+    @property
     def record(self) -> RankRecord:
         """What is noted of the run."""
         return self._whole.record

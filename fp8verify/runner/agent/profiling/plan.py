@@ -22,11 +22,13 @@ class Plan:
     Attributes:
         windows: first and last step of each.
         timed_steps: how many steps the window known only by its time has; 0 once it is placed.
+        unplaced: how many windows wait for the framework's numbers of the steps.
     """
 
     def __init__(self, windows: Sequence[Sequence[int]], timed_steps: int = 0) -> None:
         self.windows: list[tuple[int, int]] = [(first, last) for first, last in windows]
         self.timed_steps = timed_steps
+        self.unplaced = 0
 
     def place_timed_window(self, first: int) -> tuple[int, int]:
         """Let the window known by its time begin with step `first`, and return it."""
@@ -34,6 +36,11 @@ class Plan:
         self.windows.append(window)
         self.timed_steps = 0
         return window
+
+    def add(self, first: int, last: int) -> None:
+        """Add a window that waited, after those there are."""
+        self.windows.append((first, last))
+        self.unplaced -= 1
 
     def after(self, step: int) -> list[Action]:
         """Return what is due when `step` steps are complete, in the order to do it."""
@@ -59,4 +66,5 @@ class Plan:
 
     def finished(self, step: int) -> bool:
         """Whether nothing is left to do after `step`."""
-        return not self.timed_steps and self.placed_are_over(step)
+        waits = self.timed_steps or self.unplaced
+        return not waits and self.placed_are_over(step)

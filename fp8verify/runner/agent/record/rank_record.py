@@ -21,7 +21,8 @@ HEARTBEAT_S = 10.0  # how stale the step count of a process that was killed may 
 class RankRecord:
     """The windows and notes of one rank and what its instruments saw; on disk from step 1 on.
 
-    `sections` returns what the instruments have to say.
+    `sections` returns what the instruments have to say, `unplaced` the windows whose steps of this
+    run are not known, and why; it gets told how the run is known to end.
     A window's state is one of: "never" (not reached), "cut" (begun, not finished), "complete",
     "dropped" (its trace was lost), "skipped" (not begun, for the reason given).
     """
@@ -37,6 +38,9 @@ class RankRecord:
         self._notes: list[str] = []
         self._naming: dict[str, Any] | None = None
         self.sees_gpu: bool | None = None
+        self.unplaced: Callable[[str], list[tuple[tuple[int, int], str]]] = lambda _: []
+        self._left_out: tuple[str, str] | None = None
+        self._seen = ""
         self._files: RankFiles | None = None
         self._written_at = 0.0
         self._timed = config["timed_window"]
@@ -73,6 +77,13 @@ class RankRecord:
         """Give the window of that index other steps, which are still to come."""
         self._windows[window].update(first=first, last=last, state="never", reason=None)
 
+    def add_window(self, first: int, last: int, asked: tuple[int, int]) -> None:
+        """Add a window that was asked for by the framework's numbers, whose steps are known now."""
+        window = {**_window(first, last), "asked": asked}
+        if self._left_out is not None:
+            window.update(state=self._left_out[0], reason=self._left_out[1])
+        self._windows.append(window)
+
     def add_script_window(self, first: int, last: int, trace: str) -> None:
         """Add what the script's own profiler recorded."""
         window = {**_window(first, last), "state": "complete", "trace": trace}
@@ -92,6 +103,8 @@ class RankRecord:
 
     def mark_unreached(self, state: str, reason: str) -> None:
         """Set the state of every window that has not begun."""
+        if state != "never":
+            self._left_out = (state, reason)
         for window in self._windows:
             if window["state"] == "never":
                 window.update(state=state, reason=reason)
@@ -123,13 +136,17 @@ class RankRecord:
             "schema": SCHEMA,
             "rank": self.rank,
             "world_size": self.world_size,
-            "window": [*self._windows, *self._more_windows],
+            "window": [*self._windows, *self._more_windows, *self._waiting_windows()],
             "steps_seen": self._clock.steps,
             "steps_skipped": self._clock.skipped,
             "clock": self._clock.source,
             "leader": self._clock.leader,
             "optimizer_updates": self._clock.updates,
-            "notes": [*self._notes, *self._clock.notes],
+            "notes": [
+                *self._notes,
+                *self._clock.notes,
+                *filter(None, [self._clock.note_on_others]),
+            ],
             "naming": self._naming,
             "api_calls": calls.names,
             "versions": versions(),
@@ -137,9 +154,21 @@ class RankRecord:
             **self._sections(),
         }
 
+    def _waiting_windows(self) -> list[dict[str, Any]]:
+        return [
+            {
+                **_window(*asked),
+                "asked": asked,
+                "state": self._left_out[0] if self._left_out else "never",
+                "reason": self._left_out[1] if self._left_out else reason,
+            }
+            for asked, reason in self.unplaced(self._seen)
+        ]
+
     def _explain_unreached(self, seen: str) -> None:
         step = self._clock.steps
-        self.mark_unreached("never", f"{seen} after step {step}")
+        self._seen = f"{seen} after step {step}"
+        self.mark_unreached("never", self._seen)
         if self._timed and self._windows[-1]["state"] == "never":
             late = f"{seen} after step {step}, before {self._timed['seconds']:g} seconds had passed"
             first = step + 2
@@ -156,4 +185,5 @@ def _window(first: int, last: int) -> dict[str, Any]:
         "reason": None,
         "trace": None,
         "profiler": "fp8verify",
+        "asked": None,
     }

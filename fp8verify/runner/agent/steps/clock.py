@@ -7,6 +7,7 @@ import threading
 # A GAN's critic may step a few times between two steps of the leader; an optimizer that replaced
 # the leader steps without end. Eight in a row tell them apart.
 TAKEOVER_AFTER = 8
+MAX_NOTES = 16
 
 
 class _Nesting(threading.local):
@@ -47,7 +48,25 @@ class Clock:
         self._leader: int | None = None
         self._rival: int | None = None
         self._rival_updates = 0
+        self._built: dict[int, int] = {}
+        self._others: dict[str, int] = {}
         self._updated_since_scaler = False
+
+    @property
+    def note_on_others(self) -> str | None:
+        """What to say where optimizers take turns, as in a GAN whose critic steps more often."""
+        if not self._others or self.source == "explicit":
+            return None
+        others = " and ".join(f"{name} {count} times" for name, count in self._others.items())
+        return (
+            f"optimizers take turns: the {self.steps} steps are those of the {self.leader} that "
+            f"stepped first; besides it stepped {others}"
+        )
+
+    def built(self, optimizer: int) -> None:
+        """Note that an optimizer is made."""
+        if self.steps:
+            self._built[optimizer] = self.steps
 
     def enter(self, work: int) -> None:
         """Note that some optimizer's `step()` begins."""
@@ -127,16 +146,28 @@ class Clock:
         if optimizer == self._leader:
             self._rival_updates = 0
             return True
+        # One that is made and steps while the leader rests trains in its place: the next fold.
+        if self._built.pop(optimizer, None) == self.steps:
+            self._follow(optimizer, name, f"a new {name} began to step: it is counted since")
+            return True
+        self._others[name] = self._others.get(name, 0) + 1
         self._rival_updates = self._rival_updates + 1 if optimizer == self._rival else 1
         self._rival = optimizer
         if self._rival_updates < TAKEOVER_AFTER:
             return False
-        self.notes.append(
-            f"after step {self.steps} the optimizer that was counted stopped stepping; "
-            f"{name} is counted since, and {TAKEOVER_AFTER - 1} of its steps are not"
+        self._follow(
+            optimizer,
+            name,
+            f"the optimizer that was counted stopped stepping; {name} is counted since, and "
+            f"{TAKEOVER_AFTER - 1} of its steps are not",
         )
-        self._leader, self.leader, self._rival_updates = optimizer, name, 0
         return True
+
+    def _follow(self, optimizer: int, name: str, why: str) -> None:
+        if len(self.notes) < MAX_NOTES:
+            self.notes.append(f"after step {self.steps} {why}")
+        self._leader, self.leader, self._rival_updates = optimizer, name, 0
+        self._others.pop(name, None)
 
     def _tick(self, work: int) -> bool:
         self._counted_work = work

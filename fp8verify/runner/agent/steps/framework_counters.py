@@ -35,6 +35,9 @@ COUNTERS = (
     StepCounter("deepspeed", "deepspeed.runtime.engine", "DeepSpeedEngine", "global_steps"),
 )
 
+# Other sources of numbers than a framework's counter.
+LOG = "log"  # lines of its log
+SCRIPT = "script"  # `fp8verify.step(number)`
 
 # Functions that step an optimizer whose gradients are zeros, to make its state before training:
 # deepspeed/runtime/fp16/fused_optimizer.py and its siblings (0.19).
@@ -60,12 +63,12 @@ class _Watched:
     def __init__(self, counter: StepCounter, owner: Any) -> None:
         self.counter = counter
         self.owner = weakref.ref(owner)
-        self.before = _read(owner, counter.path)
+        self.before = read_counter(owner, counter.path)
         self.first: int | None = None
         self.last: int | None = None
 
     def look(self) -> None:
-        value = _read(self.owner(), self.counter.path)
+        value = read_counter(self.owner(), self.counter.path)
         if self.first is None:
             self.first = value
         self.last = value
@@ -88,16 +91,24 @@ class FrameworkCounters:
 
     def result(self) -> dict[str, Any] | None:
         """Return the framework and its numbers of the window's first and last step, if known."""
-        moved = [watched for watched in self._watched if watched.moved]
-        for watched in moved or self._watched[:1]:
-            if watched.first is not None and watched.last is not None:
-                return {
-                    "name": watched.counter.framework,
-                    "counter": watched.counter.path.rpartition(".")[2],
-                    "first": watched.first + 1,
-                    "last": watched.last + 1,
-                }
+        return self.moving or next(filter(None, map(_numbers, self._watched[:1])), None)
+
+    @property
+    def moving(self) -> dict[str, Any] | None:
+        """The same of the first counter that has moved, None if none has."""
+        moved = (watched for watched in self._watched if watched.moved)
+        return next(filter(None, map(_numbers, moved)), None)
+
+
+def _numbers(watched: _Watched) -> dict[str, Any] | None:
+    if watched.first is None or watched.last is None:
         return None
+    return {
+        "name": watched.counter.framework,
+        "counter": watched.counter.path.rpartition(".")[2],
+        "first": watched.first + 1,
+        "last": watched.last + 1,
+    }
 
 
 def _live_counters() -> list[tuple[StepCounter, Any]]:
@@ -120,7 +131,8 @@ def _with_subclasses(cls: Any) -> Iterator[type]:
         yield from _with_subclasses(subclass)
 
 
-def _read(owner: Any, path: str) -> int | None:
+def read_counter(owner: Any, path: str) -> int | None:
+    """Return what a counter shows, None where it is no number or gone."""
     for name in path.split("."):
         owner = getattr(owner, name, None)
     return owner if isinstance(owner, int) else None

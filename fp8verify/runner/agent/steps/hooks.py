@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn.modules.module import register_module_module_registration_hook
@@ -23,6 +23,14 @@ from .cuda_graphs import ReplayedSteps
 
 NO_BACKWARD = -1
 BACKWARD_PASSES = 1 << 62  # above any sequence number
+
+
+class Sources(NamedTuple):
+    """Where a framework's numbers of the steps come from: `Beginnings` and `LogLines`."""
+
+    frameworks: Any
+    lines: Any
+
 
 _installed: Observer | None = None
 _scalers: set[type] = set()
@@ -43,15 +51,15 @@ def install(config: dict[str, Any]) -> Observer:
     ]
     announce(torch.amp.GradScaler, "update", observer.scaler_updates)
     announce(torch.amp.GradScaler, "__init__", lambda scaler: _hear_update_of(scaler, observer))
-    if observer.recorder.plan.starts_at_once:
-        announce(Optimizer, "__init__", lambda _: observer.optimizer_is_built())
+    sources = _sources_of_numbers(observer) if config["global_windows"] else None
+    announce(Optimizer, "__init__", _optimizer_is_built(observer, sources))
     observer.guard.install()
     # Tensor.backward looks this up too.
     observer.on_steps_in_backward = lambda: announce_function(
         torch.autograd, "backward", observer.backward_begins
     )
     graphs.install()
-    observer.on_disarm = lambda: _uninstall(observer, handles)
+    observer.on_disarm = lambda: _uninstall(observer, handles, sources)
     atexit.register(observer.finish)
     os.register_at_fork(after_in_child=observer.after_fork)
     debug.event(f"hooks are on torch {torch.__version__}; windows {observer.recorder.plan.windows}")
@@ -73,9 +81,12 @@ def uninstall() -> None:
         atexit.unregister(observer.finish)
 
 
-def _uninstall(observer: Observer, handles: list[Any]) -> None:
+def _uninstall(observer: Observer, handles: list[Any], sources: Sources | None) -> None:
     for handle in handles:
         handle.remove()
+    if sources is not None:
+        sources.frameworks.uninstall()
+        sources.lines.uninstall()
     for scaler in (torch.amp.GradScaler, *_scalers):
         silence(scaler, "update")
     silence(torch.amp.GradScaler, "__init__")
@@ -83,6 +94,25 @@ def _uninstall(observer: Observer, handles: list[Any]) -> None:
     silence_function(torch.autograd, "backward")
     ReplayedSteps.uninstall()
     observer.guard.uninstall()
+
+
+def _sources_of_numbers(observer: Observer) -> Sources:
+    from .global_steps import Beginnings  # every start of a run waits for what it imports
+    from .log_lines import LogLines
+
+    sources = Sources(Beginnings(observer.framework_begins), LogLines(observer.step_is_logged))
+    sources.frameworks.look()
+    sources.lines.install()
+    return sources
+
+
+def _optimizer_is_built(observer: Observer, sources: Sources | None) -> Callable[[Any], None]:
+    def is_built(optimizer: Any) -> None:
+        observer.optimizer_is_built(optimizer)
+        if sources is not None and observer.armed:
+            sources.frameworks.look()  # one that trains with it is imported by now
+
+    return is_built
 
 
 def _hear_update_of(scaler: Any, observer: Observer) -> None:

@@ -1,0 +1,204 @@
+"""Numbers of steps that a framework, a log or a script tells, and windows placed by them."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from fp8verify.runner.agent.profiling.global_windows import GlobalWindows
+from fp8verify.runner.agent.profiling.plan import Plan
+from fp8verify.runner.agent.steps.framework_counters import COUNTERS, LOG, SCRIPT
+from fp8verify.runner.agent.steps.global_steps import Beginnings, GlobalSteps
+from fp8verify.runner.agent.steps.log_lines import LogLines, number_in
+
+TRANSFORMERS, _, _, DEEPSPEED = COUNTERS
+
+
+class Record:
+    """What `GlobalWindows` needs of a `RankRecord`."""
+
+    def __init__(self) -> None:
+        self.windows: list[tuple[int, int, tuple[int, int]]] = []
+        self.notes: list[str] = []
+        self.unplaced = lambda _: []
+
+    def add_window(self, first: int, last: int, asked: tuple[int, int]) -> None:
+        self.windows.append((first, last, asked))
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def trainer(number: int) -> SimpleNamespace:
+    class Trainer(SimpleNamespace):
+        pass
+
+    return Trainer(state=SimpleNamespace(global_step=number))
+
+
+@pytest.mark.parametrize(
+    ("line", "number"),
+    [
+        ("[rank 0] INFO     \x1b[2m[step 14]\x1b[0m \x1b[36mloss\x1b[0m=2.3", 14),
+        ("[step 14] loss=2.3 | lr=3.00e-04", 14),
+        ("Resumed from step 4999, 1,024 tokens seen", 4999),
+        ("[titan] 2026-11-22 - root - INFO - \x1b[31mstep: 14  \x1b[32mloss:  2.3", 14),
+        ("step:  5  loss: 2.3", 5),
+        ("Training starts at step 5000", 4999),
+        ("[step 14] allocated 3 GB", None),
+        ("Saving a checkpoint at step: 14", None),
+        ("loss=2.3", None),
+    ],
+)
+def test_lines_that_tell_a_number(line: str, number: int | None) -> None:
+    assert number_in(line) == number
+
+
+def test_logged_and_printed_lines_are_heard_and_left_as_they_are(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    heard: list[int] = []
+    lines = LogLines(heard.append)
+    lines.install()
+    logger = logging.getLogger("of-a-rank-that-prints-nothing")
+    logger.setLevel(logging.INFO)
+    logger.addHandler(logging.NullHandler())
+    logger.propagate = False
+    logger.info("[step %d] loss=%.1f", 3, 0.5)
+    print("step:", 4, "", end="")
+    print("loss: 2.3")
+    other = threading.Thread(target=print, args=("step: 9 loss: 1",))
+    other.start()
+    other.join()
+    lines.uninstall()
+    print("step: 5  loss: 2.3")
+
+    assert heard == [3, 4]
+    assert capsys.readouterr().out == "step: 4 loss: 2.3\nstep: 9 loss: 1\nstep: 5  loss: 2.3\n"
+    assert logging.getLogRecordFactory() is logging.LogRecord
+
+
+def test_a_framework_is_heard_before_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Trainer:
+        def training_step(self) -> str:
+            return "trained"
+
+    module = ModuleType("transformers.trainer")
+    module.Trainer = Trainer  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "transformers.trainer", module)
+    heard: list[tuple[str, object]] = []
+    beginnings = Beginnings(lambda counter, owner: heard.append((counter.framework, owner)))
+    beginnings.look()
+    beginnings.look()
+    one = Trainer()
+    assert one.training_step() == "trained"
+    beginnings.uninstall()
+    one.training_step()
+
+    assert heard == [("transformers", one)]
+
+
+def test_a_counter_is_read_before_it_counts_the_step() -> None:
+    numbers, one = GlobalSteps(), trainer(4999)
+    numbers.begins(TRANSFORMERS, one)
+
+    assert numbers.completed(0) == 4999
+    assert numbers.completed(1) == 5000
+    one.state.global_step = 5000
+    assert numbers.completed(2) == 5001
+    assert numbers.shown == "5000-5001"
+
+
+def test_the_trainer_comes_before_the_engine_that_it_drives() -> None:
+    class Engine:
+        global_steps = 7
+
+    numbers, one, engine = GlobalSteps(), trainer(3), Engine()
+    for _ in range(2):
+        numbers.begins(TRANSFORMERS, one)
+        numbers.begins(DEEPSPEED, engine)
+    assert (numbers.completed(1), numbers.framework) == (4, "transformers")
+
+    del one  # that training is over
+    numbers.begins(DEEPSPEED, engine)
+    assert (numbers.completed(2), numbers.framework) == (8, "deepspeed")
+
+
+def test_the_script_knows_best_and_a_counter_better_than_a_log() -> None:
+    numbers, one = GlobalSteps(), trainer(10)
+    numbers.learn(20, 1, LOG)
+    assert numbers.completed(1) == 20
+    numbers.begins(TRANSFORMERS, one)
+    assert numbers.completed(2) == 11
+    numbers.learn(30, 2, SCRIPT)
+    assert numbers.completed(3) == 31
+
+
+def test_without_a_source_there_are_no_numbers() -> None:
+    numbers = GlobalSteps()
+
+    assert [numbers.completed(step) for step in range(4)] == [None] * 4
+    assert numbers.framework is None
+
+
+def placed(
+    windows: list[tuple[int, int]], at: list[int | None]
+) -> tuple[list[tuple[int, int]], Record]:
+    """Return the steps that windows get where the numbers of the steps 0, 1, 2 … are `at`."""
+
+    class Numbers(GlobalSteps):
+        def completed(self, step: int) -> int | None:
+            number = at[step]
+            if number is not None and step:
+                self._note(step, number)
+            return number
+
+    plan, record = Plan([]), Record()
+    waiting = GlobalWindows(windows, plan, record, Numbers())  # type: ignore[arg-type]
+    for step in range(len(at)):
+        waiting.after(step)
+    assert plan.unplaced == len(windows) - len(plan.windows)
+    return plan.windows, record
+
+
+def test_a_window_is_placed_in_time_to_be_prepared() -> None:
+    at: list[int | None] = [100, 101, 102, 103, 104, 105]
+    assert placed([(105, 107)], at[:3])[0] == []
+    windows, record = placed([(105, 107)], at[:4])
+    assert (windows, record.windows, record.notes) == ([(5, 7)], [(5, 7, (105, 107))], [])
+
+
+def test_a_window_may_begin_with_the_first_step_of_a_resumed_run() -> None:
+    assert placed([(101, 102)], [100])[0] == [(1, 2)]
+
+
+def test_a_counter_that_grows_by_two_in_a_step() -> None:
+    assert placed([(9, 12)], [None, 1, 3, 5, 7, 9])[0] == [(5, 6)]
+
+
+def test_a_window_that_is_over_when_the_numbers_are_known_does_not_open() -> None:
+    windows, record = placed([(3, 4), (12, 13)], [None, None, 10, 11, 12])
+    assert windows == [(4, 5)]
+    assert record.windows == [(4, 5, (12, 13))]
+
+
+def test_windows_do_not_begin_where_another_ends() -> None:
+    windows, record = placed([(5, 5), (7, 8)], [3, 4, 5, 6, 7, 8])
+    assert windows == [(2, 2), (4, 5)]
+    assert record.notes == []
+
+
+def test_a_second_training_that_counts_from_one_again_is_not_recorded_twice() -> None:
+    assert placed([(3, 4)], [None, 1, 2, 3, 4, 1, 2, 3, 4])[0] == [(3, 4)]
+
+
+def test_the_numbers_of_several_trainings_are_told() -> None:
+    numbers = GlobalSteps()
+    for step, number in enumerate([1, 2, 3, 1, 2], start=1):
+        numbers.learn(number, step, LOG)
+        numbers.completed(step)
+    assert numbers.shown == "1-3, 1-2"
