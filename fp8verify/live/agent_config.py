@@ -35,6 +35,8 @@ def agent_config(
         "record_shapes": record_shapes,
         "max_trace_mb": RunSettings().max_trace_mb,
         "max_window_seconds": RunSettings().max_window_seconds,
+        "profiler": RunSettings().profiler,
+        "recording": None,
         "layers": False,
         "log": False,
         "debug": False,

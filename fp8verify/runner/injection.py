@@ -86,8 +86,17 @@ def compile_agent(boot: Path) -> None:
     compileall.compile_dir(boot / "agent", quiet=2)
 
 
-def configure(boot: Path, capture: CaptureFolder, settings: RunSettings) -> None:
-    """Tell the agent, by a file in the boot folder, where to write and what to observe."""
+def configure(
+    boot: Path, capture: CaptureFolder, settings: RunSettings, recording: str | None = None
+) -> None:
+    """Tell the agent, by a file in the boot folder, where to write and what to observe.
+
+    Args:
+        boot: the boot folder.
+        capture: where it writes.
+        settings: what it observes.
+        recording: how the names of the files begin that a profiler around the run writes.
+    """
     timed = settings.timed_window
     config = {
         "version": __version__,
@@ -102,6 +111,8 @@ def configure(boot: Path, capture: CaptureFolder, settings: RunSettings) -> None
         "record_shapes": settings.record_shapes,
         "max_trace_mb": settings.max_trace_mb,
         "max_window_seconds": settings.max_window_seconds,
+        "profiler": settings.profiler,
+        "recording": recording,
         "layers": settings.layers,
         "numerics": settings.numerics,
         "numerics_every": settings.numerics_every,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -130,6 +131,8 @@ class RankRecord:
             "leader": self._clock.leader,
             "optimizer_updates": self._clock.updates,
             "notes": [*self._notes, *self._clock.notes],
+            "process": os.getpid(),
+            "recording": self._config["recording"],
             "naming": self._naming,
             "api_calls": calls.names,
             "versions": versions(),
