@@ -15,7 +15,7 @@ from fp8verify.annotate import annotate
 from fp8verify.errors import InputError
 from fp8verify.trace import Trace, find_traces, read_trace
 from fp8verify.trace.range_names import inputs_of, parse_range
-from tests.hand_built import BF16_KERNEL, FP8_KERNEL
+from tests.hand_built import BF16_KERNEL, FP8_GRADIENT_KERNEL
 from tests.other_tools import (
     PROCESS,
     SECRET,
@@ -31,7 +31,7 @@ from tests.other_tools import (
 THREAD = PROCESS + 1
 
 
-def recording(*names: str, kernel: str = FP8_KERNEL) -> Recording:
+def recording(*names: str, kernel: str = FP8_GRADIENT_KERNEL) -> Recording:
     """Ranges of these names, each around two launches of a kernel 100 ns later."""
     found = Recording(gpu="NVIDIA H200")
     for place, name in enumerate(names):
