@@ -119,16 +119,16 @@ def test_the_capture_can_be_inspected_later_and_holds_no_environment(tmp_path: P
 @needs_torch
 def test_ranks_are_told_apart_and_the_recording_is_wider_than_their_steps(tmp_path: Path) -> None:
     python = python_with_torch()
-    both = " ".join(f"RANK={rank} WORLD_SIZE=2 {python} {SCRIPT} --apart 0.05 &" for rank in (0, 1))
+    both = " ".join(f"RANK={rank} WORLD_SIZE=2 {python} {SCRIPT} --apart &" for rank in (0, 1))
     environment = install(tmp_path)
     options = ("--profiler", "nsys", "--ranks", "all")
     done = run(tmp_path, "4-5", "sh", "-c", f"{both} wait", options=options, **environment)
     found = report(tmp_path)
     assert found["verdict"] == "ACTIVE", done.stderr
     assert [rank["rank"] for rank in found["ranks"]] == [0, 1]
-    for rank in found["ranks"]:
+    for rank, kernels in zip(found["ranks"], (6, 12), strict=True):
         assert [step["step"] for step in rank["steps"]] == [4, 5]
-        assert rank["gemm"]["kernels"]["fp8"] == 6
+        assert rank["gemm"]["kernels"]["fp8"] == kernels
     events = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
     toggles = [event for event in events if event["call"].startswith("cudaProfiler")]
     assert [event["call"] for event in toggles] == ["cudaProfilerStart", "cudaProfilerStop"]

@@ -16,14 +16,25 @@ parser.add_argument("--steps", type=int, default=9)
 parser.add_argument("--exit", type=int, default=0)
 parser.add_argument("--kill-at", type=int)
 parser.add_argument("--terminate-at", type=int)
-parser.add_argument("--apart", type=float, default=0.0)
+parser.add_argument("--apart", action="store_true")
 args = parser.parse_args()
+RANK, WORLD = (
+    int(os.environ.get(name, default)) for name, default in (("RANK", 0), ("WORLD_SIZE", 1))
+)
 
 
 def tell(call, **more):
     event = {"call": call, "ns": time.monotonic_ns(), "pid": os.getpid(), **more}
     with Path(os.environ["FAKE_PROFILER"]).open("a") as file:
         file.write(json.dumps(event) + "\n")
+
+
+def reduce_gradients(step):
+    """Wait until all ranks are in this step."""
+    here = Path(os.environ["FAKE_PROFILER"]).parent
+    (here / f"rank{RANK}.{step}").touch()
+    while not all((here / f"rank{rank}.{step}").exists() for rank in range(WORLD)):
+        time.sleep(0.001)
 
 
 class EmitNvtx:
@@ -64,10 +75,13 @@ if roctx := sys.modules.get("_fp8verify_agent.profiling.capture_ranges"):
 model = nn.Linear(8, 8)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for step in range(1, args.steps + 1):
-    time.sleep(args.apart)
     if step == args.kill_at:
         os.kill(os.getpid(), signal.SIGKILL)
     tell("work", step=step)
+    reduce_gradients(step)
+    if args.apart and RANK:  # a rank whose optimizer is slow
+        time.sleep(0.03)
+        tell("work", step=step)
     model(torch.ones(2, 8)).sum().backward()
     if step == args.terminate_at:
         os.kill(os.getpid(), signal.SIGTERM)
