@@ -11,27 +11,23 @@ from fp8verify.evidence.without_operators import lacks_operators, legs_are_prove
 from fp8verify.judging.policy import USUAL_SHARE
 from fp8verify.model import Finding, Severity, Verdict
 
-_HINT = (
-    "Record operators too: fp8verify run does, with --profiler nsys as well; nsys profile with "
-    "--pytorch=autograd-shapes-nvtx, a script under torch.autograd.profiler.emit_nvtx(), and "
-    "torch.profiler with ProfilerActivity.CPU."
-)
-
 
 def operators_missing(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
-    """What would need operators to be decided; nothing where the kernels prove it all the same."""
+    """A trace without operators, whose kernels do not prove which pass or layer they are of."""
     rank = facts.rank
-    if not lacks_operators(rank) or not rank.survey.linear:
+    if not rank.survey.linear or not lacks_operators(rank):
         return
-    open_question = _undecided(rank, promises)
-    if open_question is not None:
-        yield _finding(open_question, Verdict.INCONCLUSIVE)
-    elif (
-        unplaced_ns(rank, promises) and (rank.linear.low_precision_share_of_time or 0) < USUAL_SHARE
-    ):
-        high = rank.main_high.value.upper()
-        yield _finding(
-            f"without operators, GEMMs in {high} may be the optimizer's or attention's", None
+    undecided = _undecided(rank, promises)
+    message = undecided or _unplaced(rank, promises)
+    if message is not None:
+        yield Finding(
+            code="no-operators",
+            severity=Severity.WARNING,
+            message=message,
+            hint="Record operators too: nsys profile --pytorch=autograd-shapes-nvtx, a script "
+            "under torch.autograd.profiler.emit_nvtx(record_shapes=True), torch.profiler with "
+            "ProfilerActivity.CPU, or fp8verify run with any --profiler.",
+            verdict=Verdict.INCONCLUSIVE if undecided is not None else None,
         )
 
 
@@ -44,17 +40,17 @@ def _undecided(rank: RankEvidence, promises: Promises) -> str | None:
         nothing = f"{ran} nothing shows that a backward pass ran in the window"
         return nothing if hidden else None
     if rank.ran_low and not legs_are_proved(rank, promises):
-        count = sum(rank.linear.kernels.values()) - rank.linear.low_kernels
+        others = rank.linear.kernels.total() - rank.linear.low_kernels
         high = rank.main_high.value.upper()
-        return f"{ran} it is open whether the {count} others ({high}) are a leg of the same layers"
+        return f"{ran} it is open whether the {others} others ({high}) are a leg of the same layers"
     return None
 
 
-def _finding(message: str, verdict: Verdict | None) -> Finding:
-    return Finding(
-        code="no-operators",
-        severity=Severity.WARNING,
-        message=message,
-        hint=_HINT,
-        verdict=verdict,
-    )
+def _unplaced(rank: RankEvidence, promises: Promises) -> str | None:
+    """Say what may be no layer's, where that keeps the usual share from being met."""
+    if not unplaced_ns(rank, promises):
+        return None
+    if (rank.linear.low_precision_share_of_time or 0) >= USUAL_SHARE:
+        return None
+    high = rank.main_high.value.upper()
+    return f"without operators, GEMMs in {high} may be the optimizer's or attention's"
