@@ -212,6 +212,34 @@ def test_json_that_ends_early(tmp_path: Path, cut: int) -> None:
     assert "rocprofv3's JSON" in refused(path)
 
 
+@pytest.mark.parametrize("form", ["nsys", "rocpd"])
+def test_a_schema_that_is_no_text_is_damage(tmp_path: Path, form: str) -> None:
+    path = WRITERS[form](recording("step"), tmp_path)
+    data = path.read_bytes()
+    assert b"correlationId" in data or b"stack_id" in data
+    for name in (b"correlationId", b"stack_id"):
+        data = data.replace(name, name[:-2] + b"\xff\xc3")
+    path.write_bytes(data)
+    assert "cannot be read as a SQLite file" in refused(path)
+
+
+def test_steps_of_rocpd_may_be_ranges_of_the_process(tmp_path: Path) -> None:
+    path = tmp_path / "77_results.db"
+    recorded = recording("ProfilerStep#3", "ProfilerStep#4")
+    Rocpd(path, newer=True).add(recorded, marker="roctxProcessRangeA").close()
+    assert [step.number for step in read_trace(path).steps] == [3, 4]
+
+
+def test_own_steps_bound_the_window_and_go_before_the_scripts(tmp_path: Path) -> None:
+    export = Export(tmp_path / "run.sqlite").add(recording("ProfilerStep#1", "x", "ProfilerStep#2"))
+    row = ("ProfilerStep#9", 1000, 1950, THREAD)
+    export.run("INSERT INTO NVTX_EVENTS VALUES (?, NULL, ?, ?, ?, 60, 0)", *row).close()
+    [rank] = inspect(tmp_path).ranks
+    assert [step.step for step in rank.steps] == [9]
+    assert rank.gemm.kernels["fp8"] == 2
+    assert rank.health.kernels_before_window == 4
+
+
 def test_views_are_not_followed(tmp_path: Path) -> None:
     path = tmp_path / "run.sqlite"
     export = Export(path)
