@@ -10,7 +10,8 @@ those of a forward pass alone. What is proved all the same:
   are two with gradients. Recomputed forward passes are among the first, so that they hide the
   proof and never make one;
 - no GEMM in high precision is of a layer that was converted, if there are no more than the layers
-  explain that were left out, and the legs that the recipe leaves in high precision.
+  explain that were left out, and the legs that the recipe leaves in high precision;
+- no leg is hidden in a hundredth of GEMM time: of equal work it takes a sixth to hide half a leg.
 """
 
 from __future__ import annotations
@@ -22,10 +23,12 @@ from fp8verify.evidence.backward import has_gradient
 from fp8verify.evidence.gemms import GemmRow
 from fp8verify.evidence.promises import CONVERTED, HIGH_PRECISION, Promises
 from fp8verify.evidence.rank import RankEvidence
+from fp8verify.evidence.totals import gemm_totals
 from fp8verify.model import LEGS, Precision
 
 # Where operators of less are missing, those that are known tell of the rest.
 _MOST = 0.5
+_TOO_LITTLE = 0.01
 # dgrad and wgrad.
 _BACKWARD_LEGS = 2
 
@@ -39,7 +42,8 @@ def lacks_operators(rank: RankEvidence) -> bool:
 
 def legs_are_proved(rank: RankEvidence, promises: Promises) -> bool:
     """Whether all legs of the layers that ran in FP8 did, but for those the recipe leaves out."""
-    return _gradients_of_all(rank.survey.linear) or high_is_explained(rank, promises)
+    rows = rank.survey.linear
+    return _gradients_of_all(rows) or _is_too_little(rows) or high_is_explained(rank, promises)
 
 
 def high_is_explained(rank: RankEvidence, promises: Promises) -> bool:
@@ -68,6 +72,12 @@ def _gradients_of_all(rows: Iterable[GemmRow]) -> bool:
     gradients = sum(row.calls for row in low if has_gradient(row.kind))
     forward = sum(row.calls for row in low) - gradients
     return 0 < forward * _BACKWARD_LEGS <= gradients
+
+
+def _is_too_little(rows: Iterable[GemmRow]) -> bool:
+    total = gemm_totals(rows)
+    low = sum(time_ns for precision, time_ns in total.time_ns.items() if precision.is_low)
+    return total.total_ns - low <= _TOO_LITTLE * total.total_ns
 
 
 def _launches(rows: Iterable[GemmRow]) -> tuple[int, int]:

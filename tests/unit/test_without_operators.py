@@ -95,6 +95,14 @@ def test_the_share_that_is_asked_for_is_held_against_the_least_and_the_most(
         assert rejudge(report, Policy(min_share=share)).verdict == expected
 
 
+@pytest.mark.parametrize(("us", "expected"), [(9, "ACTIVE"), (11, "INCONCLUSIVE")])
+def test_no_leg_is_hidden_in_a_hundredth_of_the_time(
+    build: TraceBuilder, tmp_path: Path, us: float, expected: str
+) -> None:
+    bare(build, (FP8_KERNEL, 9), us=110).launch(BF16_KERNEL, None, us=us).launch(ADAM, None)
+    assert judged(build, tmp_path).verdict == expected
+
+
 def test_with_operators_of_most_gemms_nothing_changes(build: TraceBuilder, tmp_path: Path) -> None:
     build.linear(64, 32, 16, fp8=True)
     build.launch(BF16_KERNEL, None, us=1)
