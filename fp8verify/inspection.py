@@ -17,9 +17,11 @@ from fp8verify.capture.numerics import RankNumerics, read_numerics
 from fp8verify.capture.ranks import (
     called_apis,
     declared_traces,
+    named_by_ranges,
     named_traces,
     naming_steps,
     read_ranks,
+    recorded_processes,
     remarks,
 )
 from fp8verify.capture.schema import RankMeta
@@ -96,9 +98,11 @@ def inspect(
         numerics = read_numerics(folder) if folder is not None else {}
         numerics |= read_stats(Path(stats)) if stats is not None else {}
         run_notes = [*run_notes, *_attachment(folder, metas)]
+        outside = any(meta.recording is not None for meta in metas.values())
+        processes = recorded_processes(folder) if folder is not None and outside else {}
     said = _claims(folder, log, called_apis(metas))
     try:
-        files = find_traces(*paths, declared=declared_traces(metas))
+        files = find_traces(*paths, declared=declared_traces(metas), processes=processes)
     except NoTraceError:
         if folder is None or not (metas or run_notes):
             raise
@@ -208,8 +212,8 @@ def _with_numerics(
 
 def _with_layers(files: TraceFiles, metas: dict[int, RankMeta]) -> list[TraceFile]:
     """Mark the traces in which the layers have names."""
-    named = named_traces(metas)
-    return [replace(file, layers=file.path.name in named) for file in files]
+    named, ranks = named_traces(metas), named_by_ranges(metas)
+    return [replace(file, layers=file.path.name in named or file.rank in ranks) for file in files]
 
 
 def _notes(files: TraceFiles, metas: dict[int, RankMeta]) -> list[str]:

@@ -298,8 +298,8 @@ class Rocpd:
                 "(id INTEGER PRIMARY KEY, tid, agent_id, stream_id)"
             )
 
-    def add(self, recorded: Recording) -> Rocpd:
-        """Add what was recorded."""
+    def add(self, recorded: Recording, *, marker: str = "roctxThreadRangeA") -> Rocpd:
+        """Add what was recorded; `marker` is what rocprofv3 calls the ranges."""
         symbols: dict[str, int] = {}
         for name, start, end, device, stream, correlation in recorded.kernels:
             if name not in symbols:
@@ -314,7 +314,7 @@ class Rocpd:
         for text, start, end, thread in recorded.ranges:
             event = self._insert("event", 0, json.dumps({"message": text, "secret": SECRET}))
             row = self._row(start, end, thread, None, None)
-            self._append("region", self._string("roctxThreadRangeA"), event, *row)
+            self._append("region", self._string(marker), event, *row)
         self._append("info_agent", 0, recorded.gpu, "gfx942")
         return self
 

@@ -89,6 +89,7 @@ def _rank_report(facts: RankFacts, judged: RankJudgement, standing: Standing) ->
         attention_gemm=gemm_summary(gemm_totals(rank.survey.attention)),
         optimizer_gemm=gemm_summary(gemm_totals(rank.survey.optimizer)),
         opaque_us=micros(standing.opaque),
+        unplaced_us=micros(standing.unplaced),
         gpu_time_us={key: micros(ns) for key, ns in facts.gpu_time.items()},
         copy_time_us={name: micros(copy[1]) for name, copy in rank.copies.items()},
         legs=leg_rows([*rank.survey.gemms, *rank.survey.optimizer]),

@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from fp8verify.capture.files import find_metas, read_meta
-from fp8verify.capture.names import LAYERS
+from fp8verify.capture.names import LAYERS, OUTSIDE
 from fp8verify.capture.schema import ModuleRecord, NamingRecord, RankMeta, WindowRecord
 from fp8verify.trace import TraceFile
 
@@ -81,6 +81,33 @@ def declared_traces(metas: dict[int, RankMeta]) -> dict[str, int]:
     }
 
 
+def recorded_processes(folder: Path) -> dict[tuple[str, int], int]:
+    """Return the ranks of processes that a profiler around the run recorded.
+
+    Raises:
+        InputError: a record cannot be read.
+    """
+    metas = map(read_meta, find_metas(folder))
+    return {
+        (meta.recording, meta.process): meta.rank
+        for meta in metas
+        if meta.recording is not None and meta.process is not None and _is_recorded(meta)
+    }
+
+
+def _is_recorded(meta: RankMeta) -> bool:
+    return any(window.profiler in OUTSIDE for window in meta.windows)
+
+
+def named_by_ranges(metas: dict[int, RankMeta]) -> frozenset[int]:
+    """Return the ranks whose layers have names in what a profiler around the run recorded."""
+    return frozenset(
+        rank
+        for rank, meta in metas.items()
+        if any(window.layers and window.profiler in OUTSIDE for window in meta.windows)
+    )
+
+
 def remarks(metas: dict[int, RankMeta]) -> list[str]:
     """Return what the agents noted; a remark that only some ranks make says which."""
     ranks: dict[str, list[int]] = {}
@@ -127,9 +154,16 @@ def _naming_trace(folder: Path, rank: int, naming: NamingRecord) -> TraceFile | 
 
 
 def missed_window(meta: RankMeta | None) -> WindowRecord | None:
-    """Return the first window that left no trace."""
+    """Return the first window that left no trace.
+
+    What a profiler around the run kept of a window that was complete is not in the record.
+    """
     windows = meta.windows if meta is not None else ()
-    return next((window for window in windows if window.trace is None), None)
+    return next((one for one in windows if one.trace is None and not _is_elsewhere(one)), None)
+
+
+def _is_elsewhere(window: WindowRecord) -> bool:
+    return window.profiler in OUTSIDE and window.state == "complete"
 
 
 def is_left_out(metas: Iterable[RankMeta], is_selected: Callable[[int], bool]) -> bool:

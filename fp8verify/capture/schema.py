@@ -52,7 +52,8 @@ class WindowRecord(msgspec.Struct, frozen=True, kw_only=True):
             "skipped" (not begun, for the reason given); "never" (the run did not get there).
         reason: why it is not complete.
         trace: file name of its trace in the capture folder, None if there is none.
-        profiler: whose trace it is: "fp8verify", or "script" for the script's own profiler.
+        profiler: whose trace it is: "fp8verify", "script" for the script's own profiler, or "nsys"
+            and "rocprofv3", which write one for several windows and processes: `trace` is None.
         framework: the framework's own numbers of these steps, if known.
         layers: whether its trace names the layers.
         memory: at its end, None where no GPU was used.
@@ -173,6 +174,9 @@ class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
         naming: the eager step after the windows that names layers, None if there was to be none.
         versions: of Python, CUDA, torch and the libraries of FP8 training that are installed.
         environment: the GPU.
+        process: its number; None in old captures.
+        recording: how the names of the files begin that the profiler around the run wrote, None
+            where there was none.
     """
 
     schema: int
@@ -191,3 +195,5 @@ class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
     naming: NamingRecord | None = None
     versions: dict[str, str] = {}
     environment: EnvironmentRecord = EnvironmentRecord()
+    process: int | None = None
+    recording: str | None = None

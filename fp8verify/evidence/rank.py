@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from fp8verify.capture.numerics import RankNumerics
 from fp8verify.capture.schema import ModuleRecord, RankMeta
 from fp8verify.evidence import communication, timeline
+from fp8verify.evidence.backward import is_of_backward
 from fp8verify.evidence.buckets import Buckets, bucket_times
 from fp8verify.evidence.communication import CollectiveTotal
 from fp8verify.evidence.feeding import fed_gemms
@@ -40,10 +41,12 @@ from fp8verify.trace.forking import fork_map
 from fp8verify.wording import label_of_rank
 
 # What only an optimizer's step runs, by its operator or its kernel: torch's fused and foreach
-# loops, and those of Apex, DeepSpeed and Transformer Engine.
+# loops, and those of Apex, DeepSpeed and Transformer Engine. Of the foreach loops (addcmul,
+# addcdiv, lerp), the kernels' names say only the functor (ATen/native/cuda/ForeachPointwiseOp.cu).
 _UPDATES = re.compile(
     r"aten::_fused_(?:adamw?|sgd|adagrad)_|aten::_foreach_(?:addcdiv|addcmul|lerp)|"
     r"aten::addc(?:div|mul)_|triton_for_fused_|"
+    r".*multi_tensor_apply_kernel<.*(?:PointwiseOpScalar|LerpFunctor)|"
     r".*(?<![a-z])(?:fused)?(?:adam[wx]?|adagrad|adafactor|muon|lamb|lion|sgd|optimi[sz]er)"
     r"(?![a-z])",
     re.IGNORECASE,
@@ -69,6 +72,7 @@ class RankEvidence(NamedTuple):
         fed: launches of layers' GEMMs in high precision that casts to FP8 feed.
         backward: whether a kernel of a backward pass ran, or may have.
         updates: whether an optimizer's step was seen.
+        trains: whether a kernel proves that a backward pass ran.
         remarks: what the source does not record.
         numerics: what the runner noted of scales and tensors, if it did.
         losses: those of the run's log, beside the first rank.
@@ -96,6 +100,7 @@ class RankEvidence(NamedTuple):
     fed: int = 0
     backward: bool = True
     updates: bool = True
+    trains: bool = True
     remarks: tuple[str, ...] = ()
     numerics: RankNumerics | None = None
     losses: LossSeries | None = None
@@ -216,6 +221,7 @@ def gather(
         fed=0 if _any_low(found) else fed_gemms(trace, kinds, labels),
         backward=_runs_backward(kinds.kinds, labels),
         updates=any(map(_is_update, kinds.kinds)),
+        trains=any(map(_proves_training, kinds.kinds)),
         remarks=tuple(trace.remarks),
     )
 
@@ -253,6 +259,12 @@ def _is_update(kind: Kind) -> bool:
     return any(map(_UPDATES.match, (kind.name[:400], *around)))
 
 
+def _proves_training(kind: Kind) -> bool:
+    """Whether a kernel is of a backward pass, or of the optimizer's step that follows one."""
+    ran_backward = kind.op is not None and kind.op.backward
+    return ran_backward or is_of_backward(kind) or _is_update(kind)
+
+
 def merge_windows(parts: Sequence[RankEvidence]) -> RankEvidence:
     """Join the evidence of one rank's traces, in order: windows of a run, or runs after another."""
     if len(parts) == 1:
@@ -280,6 +292,7 @@ def merge_windows(parts: Sequence[RankEvidence]) -> RankEvidence:
         fed=sum(part.fed for part in parts),
         backward=any(part.backward for part in parts),
         updates=any(part.updates for part in parts),
+        trains=any(part.trains for part in parts),
         remarks=tuple(dict.fromkeys(remark for part in parts for remark in part.remarks)),
     )
 

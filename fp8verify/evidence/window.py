@@ -12,17 +12,20 @@ from fp8verify.trace.tables import Kernels, Launch
 
 
 def within_window(trace: Trace) -> Trace:
-    """Return the trace without the kernels that were launched before its window.
+    """Return the trace without the kernels that were launched outside of its window.
 
     A profiler that starts while the GPU works records the end of what came before: kernels whose
-    launch is not in the trace, or lies before the first step.
+    launch is not in the trace, or lies before the first step. Where several ranks are recorded
+    together, the recording also lasts longer than the steps of each.
     """
     columns = trace.kernels
     begin = _begin(trace)
     if begin is None:
         return trace
     inside = [
-        start >= begin or step >= 0 or (not trace.steps and launch != Launch.NONE)
+        step >= 0
+        or (start >= begin and not (trace.steps_bound and launch != Launch.NONE))
+        or (not trace.steps and launch != Launch.NONE)
         for start, step, launch in zip(columns.start_ns, columns.step, columns.launch, strict=True)
     ]
     if all(inside):

@@ -9,9 +9,10 @@ def no_kernels_because(rank: RankEvidence) -> str:
     """Return what keeps a rank without kernels from being judged."""
     if rank.health.truncated:
         return "the trace is cut off before its first GPU kernel"
+    no_gpu = ", torch saw no GPU" if rank.saw_no_gpu else ""
     if rank.health.events:
-        return "no GPU kernels in the trace" + (", torch saw no GPU" if rank.saw_no_gpu else "")
-    return "the trace holds no events" if is_empty(rank) else "no trace was made"
+        return f"no GPU kernels in the trace{no_gpu}"
+    return "the trace holds no events" if is_empty(rank) else f"no trace was made{no_gpu}"
 
 
 def is_empty(rank: RankEvidence) -> bool:

@@ -105,6 +105,7 @@ def _standing_in(rank: RankReport) -> Standing:
         kernels={Precision(name): count - apart[name] for name, count in launched.items()},
         attention=attention,
         opaque=round(rank.opaque_us * 1000),
+        unplaced=round(rank.unplaced_us * 1000),
         steps=len(rank.steps),
         steps_with_gemms=sum(sum(step.gemm.kernels.values()) > 0 for step in rank.steps),
         shortfall=rank.shortfall,

@@ -8,6 +8,7 @@ from fp8verify.evidence.facts import RankFacts
 from fp8verify.evidence.promises import Promises
 from fp8verify.evidence.rank import RankEvidence
 from fp8verify.evidence.totals import gemm_totals
+from fp8verify.evidence.without_operators import unplaced_ns
 from fp8verify.judging.rest import rest_of
 from fp8verify.judging.undecided import undecidable
 from fp8verify.judging.verdict import Opinion, Standing
@@ -31,6 +32,7 @@ def standing_of(facts: RankFacts, findings: Sequence[Finding], promises: Promise
         kernels=linear.kernels,
         attention=gemm_totals(rank.survey.attention).time_ns,
         opaque=sum(total.time_ns for total in rank.opaque),
+        unplaced=unplaced_ns(rank, promises),
         steps=len(rank.steps),
         steps_with_gemms=sum(gemm.kernels.total() > 0 for _, gemm in rank.steps),
         shortfall=_message(findings, Verdict.PARTIAL),

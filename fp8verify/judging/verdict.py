@@ -42,6 +42,7 @@ class Standing(NamedTuple):
         kernels: launches of GEMMs of layers by precision class.
         attention: ns in unfused products of attention by precision class.
         opaque: ns in kernels that nobody recognises.
+        unplaced: ns in GEMMs in high precision that may be no layer's: no operators are recorded.
         steps: training steps in its trace.
         steps_with_gemms: those of them that ran GEMMs.
         shortfall: what keeps it from being ACTIVE whatever its share is, None if nothing does.
@@ -54,6 +55,7 @@ class Standing(NamedTuple):
     kernels: Mapping[Precision, int]
     attention: Mapping[Precision, int]
     opaque: int
+    unplaced: int
     steps: int
     steps_with_gemms: int
     shortfall: str | None
@@ -82,6 +84,13 @@ class Standing(NamedTuple):
         """Share of the time of the layers' GEMMs in kernels of unknown precision."""
         total = sum(self.time.values())
         return round(self.time.get(Precision.UNKNOWN, 0) / total, 6) if total else 0.0
+
+    @property
+    def share_without_unplaced(self) -> float:
+        """The share of low precision if no GEMM counts that may be no layer's."""
+        low = sum(ns for precision, ns in self.time.items() if precision.is_low)
+        placed = sum(self.time.values()) - self.unplaced
+        return round(low / placed, 6) if placed else 0.0
 
     @property
     def opaque_share(self) -> float:
@@ -208,6 +217,11 @@ def _undecided(standing: Standing, min_share: float) -> str | None:
         return (
             f"{formats} GEMMs took {share:.1%} of GEMM time, kernels of unknown precision "
             f"{unknown:.1%}"
+        )
+    if share < min_share <= standing.share_without_unplaced:
+        return (
+            f"{formats} GEMMs took {share:.1%} of GEMM time, and without operators the others may "
+            "be the optimizer's or attention's"
         )
     least, most = share / (1 + opaque), (share + unknown + opaque) / (1 + opaque)
     if (least < min_share <= share) or (share < min_share <= most):

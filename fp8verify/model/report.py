@@ -60,6 +60,8 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True):
         clock: what `fp8verify run` counted as a step, null for a trace alone.
         numerics: scales, tensors and gradients of `fp8verify run`, null for a trace alone.
         memory: the peak of GPU memory, null for a trace alone.
+        unplaced_us: µs in GEMMs in high precision that may be no layer's, since the source
+            recorded no operators.
     """
 
     rank: int | None
@@ -90,6 +92,7 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True):
     clock: ClockReport | None = None
     numerics: NumericsReport | None = None
     memory: MemoryReport | None = None
+    unplaced_us: float = 0.0
 
 
 class RankBreakdown(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,6 +17,7 @@ def agent_config(
     *,
     boot: str = os.devnull,
     agent: str | None = None,
+    recording: str | None = None,
     guest: str | None = None,
     started: float | None = None,
 ) -> dict[str, Any]:
@@ -27,6 +28,7 @@ def agent_config(
         capture: the capture folder.
         boot: the boot folder; none where the agent is part of the training's own program.
         agent: the folder of the agent's code; None for the one in the boot folder.
+        recording: how the names of the files begin that a profiler around the run writes.
         guest: what this node calls itself in a capture that another one made.
         started: when the run began; None for now.
     """
@@ -46,6 +48,8 @@ def agent_config(
         "record_shapes": settings.record_shapes,
         "max_trace_mb": settings.max_trace_mb,
         "max_window_seconds": settings.max_window_seconds,
+        "profiler": settings.profiler,
+        "recording": recording,
         "layers": settings.layers,
         "numerics": settings.numerics,
         "numerics_every": settings.numerics_every,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -137,13 +138,23 @@ def _agent_of(boot: Path, capture: Path) -> Path:
     return own if own.is_dir() else capture / AGENT
 
 
-def configure(boot: Path, capture: CaptureFolder, settings: RunSettings) -> None:
-    """Tell the agent, by a file in the boot folder, where to write and what to observe."""
+def configure(
+    boot: Path, capture: CaptureFolder, settings: RunSettings, recording: str | None = None
+) -> None:
+    """Tell the agent, by a file in the boot folder, where to write and what to observe.
+
+    Args:
+        boot: the boot folder.
+        capture: where it writes.
+        settings: what it observes.
+        recording: how the names of the files begin that a profiler around the run writes.
+    """
     config = agent_config(
         settings,
         capture.path,
         boot=str(boot),
         agent=str(_agent_of(boot, capture.path)),
+        recording=recording,
         guest=capture.guest,
         started=capture.started,
     )

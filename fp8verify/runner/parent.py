@@ -31,6 +31,7 @@ from fp8verify.runner.interpreter import Python, choose_python
 from fp8verify.runner.job_name import Job, job_of
 from fp8verify.runner.notices import tell
 from fp8verify.runner.output import Output, carried_output
+from fp8verify.runner.outside.tool import Collected, outside_tool
 from fp8verify.runner.settings import RunResult, RunSettings
 from fp8verify.runner.signals import SignalForwarder, forwarded_signals
 
@@ -57,6 +58,8 @@ def run_training(
             "fp8verify has no torch; --python chooses another"
         )
     arguments = resolve_command(command, python.program)
+    # Before anything is made: without its profiler the training is not to start.
+    tool = outside_tool(settings.profiler, settings.window_count)
     job = Job(settings.job) if settings.job else job_of(arguments, os.environ)
     capture = make_capture_folder(settings.trace_dir, job.name, once=job.once and job.runners != 1)
     started = time.time()
@@ -67,19 +70,23 @@ def run_training(
         attending = stack.enter_context(attendance(capture, job.runners))
         shares = (job.runners or 1) > 1 and share_agent(capture)
         boot = stack.enter_context(boot_folder(capture.path, shares_agent=shares))
-        configure(boot, capture, settings)
+        configure(boot, capture, settings, tool.stem(capture) if tool is not None else None)
         log = capture.log if settings.capture_log else None
+        started_command = arguments if tool is None else tool.wrap(arguments, capture, boot)
         with nullcontext() if beside is None else beside(capture, signals.stop):
-            exit_code = _spawn(arguments, boot, capture, log, signals)
+            exit_code = _spawn(started_command, boot, capture, log, signals)
+        left = Collected() if tool is None else tool.collect(capture, boot)
+        exit_code = exit_code if left.exit_code is None else left.exit_code
         # Not before the run, which waits for what we import.
         from fp8verify.runner.aftermath import look_back
         from fp8verify.runner.script_traces import adopt_script_traces
 
         result = look_back(boot, capture, exit_code, settings)
-        adopted = adopt_script_traces(capture.path, arguments, started)
+        adopted = () if left.found else adopt_script_traces(capture.path, arguments, started)
     if attending.last:
         remove_shared_agent(capture.path)
-    return result._replace(last=attending.last, notes=(*result.notes, *adopted))
+    notes = (*result.notes, *left.notes, *adopted)
+    return result._replace(last=attending.last, notes=notes)
 
 
 def python_for(command: Sequence[str], settings: RunSettings) -> Python:

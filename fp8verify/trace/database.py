@@ -87,7 +87,7 @@ class Database:
     def _reading(self) -> Iterator[None]:
         try:
             yield
-        except (sqlite3.Error, OverflowError) as error:
+        except (sqlite3.Error, OverflowError, UnicodeError) as error:
             reason = re.sub(r"\s+", " ", str(error))[:200].rstrip(".") or type(error).__name__
             raise InputError(
                 f"{self._name} cannot be read as a SQLite file: {reason}.",

@@ -20,7 +20,12 @@ _OURS = re.compile(r"^\.|(\.meta|\.numerics|\.schema)\.json$|^expected\.json$|^r
 # The extra step that `fp8verify run --layers` records is no training step.
 _NO_RANKS = "layers"
 _RANK = re.compile(r"rank[-_]?(\d{1,9})(?!\d)", re.IGNORECASE)
+# What `fp8verify run --profiler rocprofv3` has rocprofv3 call its files.
+_PROCESS = re.compile(r"\.(\d{1,9})_(?:results|kernel_trace)\.")
 _PROBES_AT_ONCE = 16
+
+# The rank of a process, by how the names of its profiler's files begin and by its number.
+Processes = Mapping[tuple[str, int], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +55,14 @@ class _Found(NamedTuple):
     shares_file: bool = False
     instead: Path | None = None
 
+    @property
+    def process(self) -> int | None:
+        """The number of the process that it is of, by its contents or its name."""
+        if self.part is not None and self.part.process is not None:
+            return self.part.process
+        named = _PROCESS.search(self.path.name)
+        return int(named[1]) if named else None
+
     def as_file(
         self, rank: int, name: str, *, declared: bool = False, guessed: bool = False
     ) -> TraceFile:
@@ -77,7 +90,11 @@ class TraceFiles(list[TraceFile]):
         self.skipped = list(skipped)
 
 
-def find_traces(*paths: str | Path, declared: Mapping[str, int] | None = None) -> TraceFiles:
+def find_traces(
+    *paths: str | Path,
+    declared: Mapping[str, int] | None = None,
+    processes: Processes | None = None,
+) -> TraceFiles:
     """Return the traces that `paths` stand for: files, folders, patterns or URLs, by rank.
 
     A folder is searched itself; if it holds no trace, its direct subfolders are. A damaged file
@@ -86,6 +103,8 @@ def find_traces(*paths: str | Path, declared: Mapping[str, int] | None = None) -
     Args:
         paths: what the user gave.
         declared: ranks of files by name, as the runner noted them; these may share a rank.
+        processes: ranks of the processes in files that a profiler around the run wrote; what is in
+            these of other processes is left out.
 
     Raises:
         InputError: nothing there, or no trace among it.
@@ -105,7 +124,7 @@ def find_traces(*paths: str | Path, declared: Mapping[str, int] | None = None) -
     if not any(probes[one.path].is_trace or one.path.name in declared for one in found):
         names = ", ".join(file.name for file in candidates[:3])
         raise NoTraceError(f"{label} holds files, but no trace: {names}.", _hint())
-    return TraceFiles(_numbered(found, declared), skipped)
+    return TraceFiles(_numbered(found, declared, processes or {}), skipped)
 
 
 def _of_one_file(path: Path) -> list[TraceFile]:
@@ -211,23 +230,51 @@ def _sort_out(probes: dict[Path, Glance]) -> tuple[dict[_Found, int | None], lis
     return found, skipped
 
 
-def _numbered(ranks: dict[_Found, int | None], declared: Mapping[str, int]) -> list[TraceFile]:
+def _numbered(
+    ranks: dict[_Found, int | None], declared: Mapping[str, int], processes: Processes
+) -> list[TraceFile]:
     """Give files of unknown rank the free numbers in order."""
     name_of = _names(dict.fromkeys(one.path for one in ranks))
     windows = [one for one in ranks if one.path.name in declared and not one.shares_file]
     place = {name: index for index, name in enumerate(declared)}
     windows.sort(key=lambda one: place[one.path.name])
+    known: dict[_Found, int | None] = {one: declared[one.path.name] for one in windows}
+    known |= _by_process(ranks, processes)
     files = [
-        one.as_file(declared[one.path.name], name_of(one.path), declared=True) for one in windows
+        one.as_file(rank, name_of(one.path), declared=True)
+        for one, rank in known.items()
+        if rank is not None
     ]
-    declared_ones = set(windows)
-    others = {one: rank for one, rank in ranks.items() if one not in declared_ones}
+    others = {one: rank for one, rank in ranks.items() if one not in known}
     taken = {file.rank for file in files} | set(others.values())
     free = (number for number in count() if number not in taken)
     for one, rank in others.items():
         number = next(free) if rank is None else rank
         files.append(one.as_file(number, name_of(one.path), guessed=rank is None))
     return sorted(files, key=lambda file: file.rank)
+
+
+def _by_process(ranks: Iterable[_Found], processes: Processes) -> dict[_Found, int | None]:
+    """Return the ranks of what a profiler around the run recorded; None for other processes.
+
+    Where not one process is known, such as in a container whose numbers differ, all are ranks.
+    """
+    stems = tuple(dict.fromkeys(f"{stem}." for stem, _ in processes))
+    recorded = [one for one in ranks if stems and one.path.name.startswith(stems)]
+    found = {one: _rank_of_process(one, processes) for one in sorted(recorded, key=_in_windows)}
+    return found if any(rank is not None for rank in found.values()) else {}
+
+
+def _rank_of_process(one: _Found, processes: Processes) -> int | None:
+    of = (rank for (stem, number), rank in processes.items()
+          if number == one.process and one.path.name.startswith(f"{stem}."))  # fmt: skip
+    return next(of, None)
+
+
+def _in_windows(one: _Found) -> tuple[int, str]:
+    """Return the order of a report among those of several windows: nsys.2 comes before nsys.10."""
+    number = re.search(r"\.(\d{1,9})\.(?:nsys-rep|sqlite)$", one.path.name)
+    return int(number[1]) if number else 0, one.path.name
 
 
 def two_of_one_rank(rank: int, first: str, second: str) -> InputError:

@@ -45,10 +45,14 @@ class Source:
 
 
 class Part(NamedTuple):
-    """One of several processes in a file: its number there, and what reports call it."""
+    """One of several processes in a file: its number there, and what reports call it.
+
+    `process` is the operating system's number of it, None where the file does not say.
+    """
 
     number: int
     label: str
+    process: int | None = None
 
 
 class Glance(NamedTuple):

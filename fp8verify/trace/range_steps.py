@@ -11,7 +11,7 @@ from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
-from fp8verify.trace.steps import mark_profiler_steps
+from fp8verify.trace.steps import mark_profiler_steps, step_number
 from fp8verify.trace.tables import Step
 
 if TYPE_CHECKING:
@@ -49,6 +49,10 @@ def mark_steps(columns: Columns, loose: Iterable[tuple[str, int, int]] = ()) -> 
     Returns:
         What the ranges are called that count as steps; None for torch.profiler's, or none.
     """
+    columns.steps = _own_steps(loose)
+    columns.steps_bound = bool(columns.steps)
+    if columns.steps:
+        return None
     mark_profiler_steps(columns)
     if columns.steps:
         return None
@@ -63,6 +67,23 @@ def mark_steps(columns: Columns, loose: Iterable[tuple[str, int, int]] = ()) -> 
     columns.steps = [Step(n, r.start, r.end) for n, r in zip(_numbers(chosen), chosen, strict=True)]
     columns.step_names |= {found.op_name for found in chosen if found.op_name >= 0}
     return best[1]
+
+
+def _own_steps(loose: Iterable[tuple[str, int, int]]) -> list[Step]:
+    """Return the steps that `fp8verify run --profiler` marks, by ranges that belong to no thread.
+
+    One that the end of the recording cut is the shorter of two of its number, if there are two.
+    """
+    longest: dict[int, Step] = {}
+    for name, start, end in loose:
+        number = step_number(name)
+        if number is not None and end - start > _length(longest.get(number)):
+            longest[number] = Step(number, start, end)
+    return sorted(longest.values(), key=lambda step: step.start_ns)
+
+
+def _length(step: Step | None) -> int:
+    return -1 if step is None else step.end_ns - step.start_ns
 
 
 _Series = dict[tuple[int, str], list[_Range]]

@@ -70,6 +70,7 @@ class RowCollector:
         columns = self.columns
         columns.inputs = [inputs_of(key) for key in self._inputs]
         steps = mark_steps(columns, self._loose)
+        trace.steps_bound = columns.steps_bound
         trace.remarks = [limits_of(columns, tool, steps)] if columns.kernels.name else []
         fill(trace, columns, layers=layers)
         trace.health.events, trace.health.skipped_events = self.events, self.skipped

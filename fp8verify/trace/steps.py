@@ -36,6 +36,12 @@ def mark_profiler_steps(columns: Columns) -> None:
         columns.steps.pop()
 
 
+def step_number(name: str) -> int | None:
+    """Return the number of a step by the name of its range, None for other ranges."""
+    match = _STEP.fullmatch(name)
+    return int(match[1]) if match else None
+
+
 def _is_empty(columns: Columns, step: Step) -> bool:
     """Whether nothing began in a step."""
     ops, calls = columns.ops, columns.calls

@@ -15,7 +15,7 @@ from fp8verify.annotate import annotate
 from fp8verify.errors import InputError
 from fp8verify.trace import Trace, find_traces, read_trace
 from fp8verify.trace.range_names import inputs_of, parse_range
-from tests.hand_built import BF16_KERNEL, FP8_KERNEL
+from tests.hand_built import BF16_KERNEL, FP8_GRADIENT_KERNEL
 from tests.other_tools import (
     PROCESS,
     SECRET,
@@ -31,7 +31,7 @@ from tests.other_tools import (
 THREAD = PROCESS + 1
 
 
-def recording(*names: str, kernel: str = FP8_KERNEL) -> Recording:
+def recording(*names: str, kernel: str = FP8_GRADIENT_KERNEL) -> Recording:
     """Ranges of these names, each around two launches of a kernel 100 ns later."""
     found = Recording(gpu="NVIDIA H200")
     for place, name in enumerate(names):
@@ -210,6 +210,30 @@ def test_json_that_ends_early(tmp_path: Path, cut: int) -> None:
     path = write_rocprof_json(recording("step"), tmp_path)
     path.write_bytes(path.read_bytes()[:cut])
     assert "rocprofv3's JSON" in refused(path)
+
+
+@pytest.mark.parametrize("form", ["nsys", "rocpd"])
+def test_a_schema_that_is_no_text_is_damage(tmp_path: Path, form: str) -> None:
+    path = WRITERS[form](recording("step"), tmp_path)
+    path.write_bytes(path.read_bytes().replace(b"CREATE TABLE", b"CREATE\xc3\xffABLE"))
+    assert "cannot be read as a SQLite file" in refused(path)
+
+
+def test_steps_of_rocpd_may_be_ranges_of_the_process(tmp_path: Path) -> None:
+    path = tmp_path / "77_results.db"
+    recorded = recording("ProfilerStep#3", "ProfilerStep#4")
+    Rocpd(path, newer=True).add(recorded, marker="roctxProcessRangeA").close()
+    assert [step.number for step in read_trace(path).steps] == [3, 4]
+
+
+def test_own_steps_bound_the_window_and_go_before_the_scripts(tmp_path: Path) -> None:
+    export = Export(tmp_path / "run.sqlite").add(recording("ProfilerStep#1", "x", "ProfilerStep#2"))
+    row = ("ProfilerStep#9", 1000, 1950, THREAD)
+    export.run("INSERT INTO NVTX_EVENTS VALUES (?, NULL, ?, ?, ?, 60, 0)", *row).close()
+    [rank] = inspect(tmp_path).ranks
+    assert [step.step for step in rank.steps] == [9]
+    assert rank.gemm.kernels["fp8"] == 2
+    assert rank.health.kernels_before_window == 4
 
 
 def test_views_are_not_followed(tmp_path: Path) -> None:

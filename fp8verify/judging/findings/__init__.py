@@ -78,6 +78,7 @@ from fp8verify.judging.findings.windows import (
     steps_without_fp8,
     steps_without_gemms,
 )
+from fp8verify.judging.findings.without_operators import operators_missing
 from fp8verify.model import Finding, Severity
 
 __all__ = ["join_findings", "rank_findings"]
@@ -92,6 +93,7 @@ _RANK_RULES: tuple[RankRule, ...] = (
     damaged,
     window_not_whole,
     no_backward,
+    operators_missing,
     no_fp8_units,
     emulated_or_contradicted,
     steps_without_fp8,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from fp8verify.capture.names import OUTSIDE
 from fp8verify.capture.schema import WindowRecord
 from fp8verify.evidence.facts import RankFacts
 from fp8verify.evidence.promises import Promises
@@ -104,7 +105,16 @@ def window_not_whole(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     """A window that was not recorded, or not to its end."""
     rank = facts.rank
     for window in rank.meta.windows if rank.meta else ():
-        if window.state != "complete":
+        if _was_lost(window, [step.number for step, _ in rank.steps]):
+            yield Finding(
+                code="window-not-complete",
+                severity=Severity.WARNING,
+                message=f"window {window.name}: left no trace, because {window.profiler} kept none of "
+                "its steps",
+                hint="A recording that begins right after another, or ends with the process, may "
+                "be lost: record it again, some steps apart.",
+            )
+        elif window.state != "complete":
             yield Finding(
                 code="window-not-complete",
                 severity=Severity.WARNING,
@@ -112,6 +122,12 @@ def window_not_whole(facts: RankFacts, _: Promises) -> Iterator[Finding]:
                 f"because {window.reason}",
                 hint=_window_hint(rank.meta.steps_seen if rank.meta else 0, window),
             )
+
+
+def _was_lost(window: WindowRecord, steps: Sequence[int]) -> bool:
+    """Whether a profiler around the run kept no step of a window, and kept others."""
+    began = window.profiler in OUTSIDE and window.state in ("complete", "cut")
+    return began and bool(steps) and not any(window.first <= n <= window.last for n in steps)
 
 
 def _window_hint(steps_seen: int, window: WindowRecord) -> str:

@@ -14,9 +14,11 @@ from .instruments.panel import Panel
 from .modules.census import linear_modules
 from .modules.eager_step import STEPS_AFTER_WINDOW, EagerStep
 from .modules.layer_names import compiles
+from .profiling.capture_ranges import capture_range
 from .profiling.export import ExportError
 from .profiling.guard import ProfilerGuard
 from .profiling.limits import WindowLimits
+from .profiling.outside_session import OutsideSession
 from .profiling.plan import Plan
 from .profiling.ranges import OpenRanges
 from .profiling.session import Session, gpu_finishes_within
@@ -27,6 +29,8 @@ from .record.debug import debug
 from .record.process import is_selected
 from .record.rank_record import RankRecord
 from .steps.clock import Clock
+
+AnySession = Session | OutsideSession
 
 
 class Recorder:
@@ -56,7 +60,8 @@ class Recorder:
         self._shared = SharedWindows(self.plan, self.record, guard.script)
         self._ranges = OpenRanges()
         self._optimizers = optimizers
-        self._session: Session | None = None
+        self._session: AnySession | None = None
+        self._capture = capture_range(config, self._records_several_ranks)
         self._window = 0
         self._naming: EagerStep | None = None
         self._limits = WindowLimits(config)
@@ -85,7 +90,7 @@ class Recorder:
         return over and self._session is None and not self._shared.waiting
 
     @property
-    def recording(self) -> Session | None:
+    def recording(self) -> AnySession | None:
         """The profiler of the window that is open, if one is."""
         session = self._session
         return session if session is not None and session.state == "recording" else None
@@ -93,6 +98,8 @@ class Recorder:
     def after(self, step: int) -> None:
         """Do what is due when `step` steps are complete; 0 is the earliest moment."""
         self.keep_limits(step)
+        if self._capture is not None:
+            self._capture.tick()
         if step == 1:
             self._begin()
         if self._naming is not None and not self._naming.after(step):
@@ -146,7 +153,7 @@ class Recorder:
         if not self.plan.finished(self._clock.steps):
             self._ranges.watch()  # what begins in its session may end in one of ours
 
-    def _yield_window(self, session: Session) -> None:
+    def _yield_window(self, session: AnySession) -> None:
         if self._current > self.plan.windows[self._window][0]:
             took_over = f"the script's own profiler took over in step {self._current}"
             self._close(session, "cut", took_over)
@@ -169,10 +176,11 @@ class Recorder:
             else:
                 self._close_at_the_end(session, f"the run ended inside step {self._current}")
         self._shared.finish()
+        self._rest()
         if self._clock.steps:
             self.record.write(ended=True)
 
-    def _close_at_the_end(self, session: Session, reason: str) -> None:
+    def _close_at_the_end(self, session: AnySession, reason: str) -> None:
         if gpu_finishes_within():
             self._close(session, "cut", reason)
         else:
@@ -184,6 +192,7 @@ class Recorder:
         self._ends_after = self._closing
         if not self._closing and session is not None and session.on_its_thread:
             self._close_at_the_end(session, f"SIGTERM ended the run inside step {self._current}")
+            self._rest()
             self.record.write(ended=True)
         return not self._closing
 
@@ -200,16 +209,27 @@ class Recorder:
             session.stop()
         self._end_naming(reason)
         self._ranges.rest()
+        self._rest()
+
+    def _rest(self) -> None:
+        if self._capture is not None:
+            self._capture.rest()
 
     def forget(self) -> None:
         """Let go of the profiler, in a forked child that does not own it."""
-        self._session = self._naming = None
+        self._session = self._naming = self._capture = None
         self._termination.disarm()
         self._ranges.rest()
 
     @property
     def _current(self) -> int:
         return self._clock.steps + 1
+
+    def _records_several_ranks(self) -> bool:
+        chosen = (
+            is_selected(rank, self._config["ranks"]) for rank in range(self.record.world_size)
+        )
+        return sum(chosen) > 1
 
     @property
     def _selected(self) -> bool:
@@ -274,7 +294,7 @@ class Recorder:
         if self._config["layers"] and compiles() and self.plan.finished(self._clock.steps):
             self._plan_naming()
 
-    def _close(self, session: Session, state: str, reason: str | None) -> None:
+    def _close(self, session: AnySession, state: str, reason: str | None) -> None:
         self._closing = True
         try:
             self._session = None
@@ -289,15 +309,17 @@ class Recorder:
         if self._ends_after:  # SIGTERM arrived meanwhile
             os.kill(os.getpid(), signal.SIGTERM)
 
-    def _keep(self, session: Session, state: str, reason: str | None, seen: dict[str, Any]) -> None:
-        path = self.record.files.trace_path(self._window)
+    def _keep(
+        self, session: AnySession, state: str, reason: str | None, seen: dict[str, Any]
+    ) -> None:
         try:
-            session.export(path)
+            trace = session.export(self.record.files.trace_path(self._window))
         except ExportError as error:
             debug.error("writing the trace")
             self.record.mark(self._window, "dropped", f"{error}", **seen)
         else:
-            self.record.mark(self._window, state, reason, trace=path.name, **seen)
+            seen["profiler"] = session.profiler
+            self.record.mark(self._window, state, reason, trace=trace, **seen)
 
     def _drop(self, reason: str) -> None:
         session, self._session = self._session, None
@@ -310,6 +332,10 @@ class Recorder:
                 self.record.mark(self._window, "dropped", reason)
 
     def _plan_naming(self) -> None:
+        if self._capture is not None:
+            reason = f"layers of compiled code are not named under {self._capture.name}"
+            self.record.mark_naming(None, reason)
+            return
         every_rank = range(self.record.world_size)
         if not all(is_selected(rank, self._config["ranks"]) for rank in every_rank):
             # A rank that alone runs eagerly may order its collectives differently: all, or none.
@@ -319,7 +345,7 @@ class Recorder:
         self._naming = EagerStep(
             step,
             self.record,
-            self._new_session(),
+            Session(self._guard, self._ranges, record_shapes=self._config["record_shapes"]),
             lambda: linear_modules(self._optimizers()),
             self._metadata(step, step),
         )
@@ -329,12 +355,11 @@ class Recorder:
         if naming is not None:
             naming.end(why_not)
 
-    def _new_session(self) -> Session:
-        return Session(
-            self._guard,
-            self._ranges,
-            record_shapes=self._config["record_shapes"],
-        )
+    def _new_session(self) -> AnySession:
+        shapes = bool(self._config["record_shapes"])
+        if self._capture is not None:
+            return OutsideSession(self._capture, self._ranges, record_shapes=shapes)
+        return Session(self._guard, self._ranges, record_shapes=shapes)
 
 
 def _global_windows(config: dict[str, Any], plan: Plan, record: RankRecord) -> Any:

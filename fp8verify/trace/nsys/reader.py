@@ -36,8 +36,13 @@ def parts(database: Database) -> Glance:
     kept = [process for process, count in found if count >= _LEAST_SHARE * most]
     return Glance(
         is_trace=True,
-        parts=tuple(Part(process, f"process {tables.number_of(process)}") for process in kept),
+        parts=tuple(_part(process) for process in kept),
     )
+
+
+def _part(process: int) -> Part:
+    number = tables.number_of(process)
+    return Part(process, f"process {number}", number)
 
 
 def is_export(database: Database) -> bool:

@@ -68,19 +68,29 @@ def export(path: Path) -> Path:
     beside = path.with_suffix(".sqlite")
     if beside.is_file() and beside.stat().st_mtime >= path.stat().st_mtime:
         return beside
+    folder = tempfile.mkdtemp(prefix="fp8verify-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    target = Path(folder) / beside.name
+    run_export(path, target)
+    return target
+
+
+def run_export(path: Path, target: Path) -> None:
+    """Have nsys write the SQLite file of a report.
+
+    Raises:
+        InputError: nsys is not installed, or cannot read the report.
+    """
     nsys = shutil.which("nsys")
     if nsys is None:
+        beside = path.with_suffix(".sqlite")
         raise InputError(
             f"{path} is a report of Nsight Systems, and nsys is not on the PATH to read it.",
             f"Where it is: nsys export --type sqlite --output {beside} {path}",
         )
-    folder = tempfile.mkdtemp(prefix="fp8verify-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    target = Path(folder) / beside.name
     _run([nsys, "export", "--type", "sqlite", "--output", str(target), str(path)], path)
     if not target.is_file():
         raise InputError(f"nsys export made nothing of {path}.", "Record the run again.")
-    return target
 
 
 def _run(command: list[str], path: Path) -> None:

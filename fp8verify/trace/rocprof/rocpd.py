@@ -38,7 +38,7 @@ _WANTED = (
     "rocpd_timestamp",
     "rocpd_track",
 )
-_MARKERS = ("roctxRange", "roctxThreadRange")
+_MARKERS = ("roctxRange", "roctxThreadRange", "roctxProcessRange")
 
 _extdata = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _message = msgspec.json.Decoder(str)

@@ -10,10 +10,9 @@ from ..instruments.instrument import Scene
 from ..instruments.panel import Panel
 from ..profiling.guard import ProfilerGuard
 from ..profiling.plan import Plan
-from ..profiling.session import Session
 from ..record.process import is_selected
 from ..record.rank_record import RankRecord
-from ..recorder import Recorder
+from ..recorder import AnySession, Recorder
 from ..steps.clock import Clock
 
 LIVE = "live"
@@ -84,7 +83,7 @@ class RepeatingRecorder:
         return self._begun or (self._window is not None and self._window.has_begun)
 
     @property
-    def recording(self) -> Session | None:
+    def recording(self) -> AnySession | None:
         """The profiler of the window that is open, if one is."""
         return None if self._window is None else self._window.recording
 

@@ -25,7 +25,10 @@ class Session:
     Attributes:
         state: "new", "prepared", "recording", "stopped" or "dropped".
         sees_gpu: whether torch finds a GPU, once prepared.
+        profiler: what records, as the record names it.
     """
+
+    profiler = "fp8verify"
 
     def __init__(
         self,
@@ -113,8 +116,11 @@ class Session:
         self.state = "dropped"
         self._profile = self._step = None
 
-    def export(self, path: Path) -> None:
+    def export(self, path: Path) -> str | None:
         """Write the trace as JSON, gzipped if `path` ends so; it appears when it is whole.
+
+        Returns:
+            The name of the file.
 
         Raises:
             ExportError: it could not be written.
@@ -122,6 +128,7 @@ class Session:
         profile, self._profile = self._profile, None
         with quiet_kineto():  # it says on stderr what the error says
             export(profile.export_chrome_trace, path)
+        return path.name
 
 
 def synchronize() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -147,6 +148,8 @@ class RankRecord:
                 *self._clock.notes,
                 *filter(None, [self._clock.note_on_others]),
             ],
+            "process": os.getpid(),
+            "recording": self._config["recording"],
             "naming": self._naming,
             "api_calls": calls.names,
             "versions": versions(),
