@@ -11,9 +11,9 @@ pytest.importorskip("torch", reason="needs torch, from the train extra")
 import torch
 from torch import nn
 
-from fp8verify.runner.agent.numerics import hooks as hooking
 from fp8verify.runner.agent.numerics.gradients import gradient_norm
 from fp8verify.runner.agent.numerics.hooks import NumericsHooks
+from fp8verify.runner.agent.numerics.measurements import Measurements
 from fp8verify.runner.agent.numerics.te_state import State, in_words
 
 pytestmark = pytest.mark.train
@@ -87,7 +87,7 @@ def train(module: nn.Module, *, steps: int = 1, width: int = 64) -> list[dict[st
     finally:
         hooks.remove()
     assert hooks.unseen == []
-    return hooks.table.records()
+    return hooks.measured.records()
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_an_error_of_ours_ends_the_measuring_and_not_the_training(
     def broken(*_: Any, **__: Any) -> Any:
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(hooking, "measure", broken)
+    monkeypatch.setattr(Measurements, "add", broken)
     module = Linear(named("Float8CurrentScaling"))
     hooks = NumericsHooks([("layer", module)])
     module(torch.randn(32, 64)).sum().backward()

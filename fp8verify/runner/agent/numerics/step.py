@@ -41,7 +41,7 @@ class MeasuredStep:
     def result(self, optimizers: Callable[[], list[Any]]) -> dict[str, Any]:
         """Return what was measured; copies it from the GPU."""
         hooks = self._hooks
-        rows = hooks.table.records()
+        rows = hooks.measured.records()
         gradient = gradient_norm(optimizers())
         return {
             "step": self.number,
