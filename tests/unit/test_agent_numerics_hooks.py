@@ -14,6 +14,7 @@ from torch import nn
 from fp8verify.runner.agent.numerics.gradients import gradient_norm
 from fp8verify.runner.agent.numerics.hooks import NumericsHooks
 from fp8verify.runner.agent.numerics.measurements import Measurements
+from fp8verify.runner.agent.numerics.rehearsal import rehearse
 from fp8verify.runner.agent.numerics.te_state import State, in_words
 
 pytestmark = pytest.mark.train
@@ -203,6 +204,17 @@ def test_a_class_of_the_scripts_own_is_seen_by_its_products() -> None:
         "input": "e4m3", "weight": "e4m3", "grad_output": "e5m2",
     }  # fmt: skip
     assert all(row["scaling"] == "tensorwise" and row["sqnr_db"] > 24 for row in rows.values())
+
+
+def test_what_the_step_will_need_is_rehearsed_for_each_cast() -> None:
+    kept = Linear(delayed())
+    kept.fp8_meta["scaling_fwd"] = state([1.0, 1.0, 1.0], [[0.0, 0.0, 0.0]])
+    kept.fp8_meta["scaling_bwd"] = state([1.0, 1.0], [[0.0, 0.0]])
+    current = Linear(named("Float8CurrentScaling", fp8_format=HYBRID)).to(torch.bfloat16)
+    modules = [("a", kept), ("b", kept), ("c", current)]
+
+    assert rehearse(modules, on="cpu") == 2 * 2 + 2  # float32 as BF16 too; E4M3 and E5M2
+    assert rehearse(modules) == 0  # nothing is loaded late on a CPU
 
 
 def test_a_linear_in_high_precision_has_no_rows() -> None:

@@ -92,7 +92,7 @@ class NumericsHooks:
         yield from dict.fromkeys(self.unseen)
 
     def _hook(self, name: str, module: Any) -> None:
-        parameter = _weights_of(module)
+        parameter = weights_of(module)
         if casts_of(module, parameter[0][1] if parameter else None):
             self._expected.add(name)
         self._handles.append(module.register_forward_pre_hook(self._opener(name), with_kwargs=True))
@@ -123,7 +123,7 @@ class NumericsHooks:
 
     def _before(self, name: str, module: Any, args: Any, kwargs: Any) -> None:
         x = plain(first_tensor(args, kwargs))
-        weights = _weights_of(module)
+        weights = weights_of(module)
         casts = casts_of(module, weights[0][1] if weights else None)
         run = Pass(name, module, x, casts)
         run.of_recompute = torch._C._current_graph_task_id() != FORWARD_ONLY
@@ -206,7 +206,7 @@ class NumericsHooks:
 
     def _on_gradient(self, name: str, module: Any, gradient: Tensor) -> None:
         self._flush_gradient()
-        weights = _weights_of(module)
+        weights = weights_of(module)
         casts = casts_of(module, weights[0][1] if weights else None)
         found = plain(gradient)
         if casts is None:
@@ -275,7 +275,7 @@ def _is_transformer_engine(module: Any) -> bool:
     return any(cls.__module__.split(".")[0] == TRANSFORMER_ENGINE for cls in type(module).__mro__)
 
 
-def _weights_of(module: Any) -> list[tuple[str, Any]]:
+def weights_of(module: Any) -> list[tuple[str, Any]]:
     """Return the matrices of a layer by what to add to its name: ".fc1" of a LayerNormMLP."""
     weight = getattr(module, "weight", None)
     if isinstance(weight, Tensor):

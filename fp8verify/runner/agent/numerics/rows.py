@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 MOST_ELEMENTS = 1 << 19
-LEAST_ROWS = 32  # of wide tensors, as those of a head
+LEAST_ROWS, LEAST_GROUPS = 32, 4  # of wide tensors, as those of a head
 WIDEST = 1 << 22
 _GOLDEN = 0.6180339887498949
 
@@ -17,7 +17,8 @@ def samples(shape: tuple[int, ...], height: int) -> int:
     """Return of how many rows a sample is; a multiple of `height`, unless the tensor is lower."""
     width = shape[-1]
     rows = _rows_of(shape)
-    wanted = max(MOST_ELEMENTS // width, min(LEAST_ROWS, WIDEST // width), 1)
+    least = LEAST_ROWS if height == 1 else LEAST_GROUPS * height
+    wanted = max(MOST_ELEMENTS // width, min(least, WIDEST // width), 1)
     count = min(rows, max(wanted // height, 1) * height)
     return count // height * height or rows
 
@@ -79,7 +80,9 @@ def _places(
     rows = _rows_of((*shape, 1))
     groups, parts = rows // height, count // height
     part = torch.arange(parts, device=device, dtype=torch.float64)
-    found = ((part + (part * _GOLDEN).frac()) * (groups / parts)).long().clamp_(max=groups - 1)
+    found = (
+        ((part + ((part + 1) * _GOLDEN).frac()) * (groups / parts)).long().clamp_(max=groups - 1)
+    )
     if height > 1:
         within = torch.arange(height, device=device)
         found = (found.unsqueeze(1) * height + within).flatten()
