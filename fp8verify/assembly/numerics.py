@@ -34,7 +34,7 @@ def numerics_report(rank: RankEvidence) -> NumericsReport | None:
         recipes=_recipes(found),
         scales=tuple(_scale_row(kept) for kept in kept_scales(found) if kept.used),
         gradients=gradients,
-        trend=tuple(TrendPoint(step=step, scalars=named) for step, named in trend_of(found)),
+        trend=tuple(TrendPoint(step=step, scalars=named) for step, named in trend_of(rank)),
         notes=measured.notes if measured is not None else (),
     )
 
@@ -59,6 +59,8 @@ def _tensor_row(row: TensorRecord) -> TensorRow:
         source=row.source,
         format=row.format,
         scaling=row.scaling,
+        elements=row.elements,
+        sampled=row.sampled,
         amax=row.amax,
         rms=row.rms,
         zeros=rounded(row.zeros),

@@ -77,13 +77,15 @@ class TensorRecord(msgspec.Struct, frozen=True, kw_only=True):
 class GradientRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The L2 norm of a rank's gradients as the optimizer used them, so after clipping.
 
-    `norm` is None if it is not finite; `sharded` says that other ranks hold parts of them.
+    `norm` is None if it is not finite; `sharded` says that other ranks hold parts of them;
+    `clip_ratio` is what clipping left of the norm, known of measured steps that clip once.
     """
 
     norm: float | None
     finite: bool
     sharded: bool
     step: int = 0
+    clip_ratio: float | None = None
 
 
 class MeasuredRecord(msgspec.Struct, frozen=True, kw_only=True):

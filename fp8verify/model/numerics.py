@@ -14,6 +14,8 @@ class TensorRow(msgspec.Struct, frozen=True, kw_only=True):
         source: replay (the cast was repeated), bytes (FP8 bytes were seen), values or te-debug.
         format: e4m3 or e5m2, null where the cast is not known.
         scaling: tensorwise, rowwise, delayed, block_1x128, block_128x128 or mxfp8.
+        elements: how many values it has, over all passes of the layer.
+        sampled: of how many of them the shares, rms and dB are; amax and zero_rows are of all.
         amax: the largest magnitude, null if it is not finite.
         rms: root mean square.
         zeros: share that is zero.
@@ -32,6 +34,8 @@ class TensorRow(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     format: str | None
     scaling: str | None
+    elements: int = 0
+    sampled: int = 0
     amax: float | None
     rms: float | None
     zeros: float | None

@@ -10,7 +10,9 @@ import pytest
 pytest.importorskip("torch", reason="needs torch, from the train extra")
 import torch
 from torch import nn
+from torch.nn.utils import clip_grad_norm_
 
+from fp8verify.runner.agent.numerics.clipping import PLACES, Clipping
 from fp8verify.runner.agent.numerics.gradients import gradient_norm
 from fp8verify.runner.agent.numerics.hooks import NumericsHooks
 from fp8verify.runner.agent.numerics.measurements import Measurements
@@ -257,14 +259,42 @@ def test_modules_without_scales_have_none() -> None:
     assert State([("a", nn.Linear(2, 2)), ("b", Linear(None))]).slots == []
 
 
+def test_clipping_is_seen_whence_it_was_imported_and_left_alone() -> None:
+    weight = nn.Parameter(torch.zeros(2))
+    originals = [getattr(module, name) for module, name in PLACES]
+    watched = Clipping()
+    weight.grad = torch.tensor([3.0, 4.0])
+    clip_grad_norm_([weight], 1.0)
+    watched.remove()
+
+    assert watched.ratio() == pytest.approx(0.2)
+    assert weight.grad.norm() == pytest.approx(1.0)
+    assert [getattr(module, name) for module, name in PLACES] == originals
+    clip_grad_norm_([weight], 0.5)
+    assert watched.ratio() == pytest.approx(0.2)
+
+
+def test_clipping_that_did_nothing_or_was_done_twice() -> None:
+    weight = nn.Parameter(torch.zeros(2))
+    weight.grad = torch.tensor([3.0, 4.0])
+    watched = Clipping()
+    clip_grad_norm_([weight], 100.0)
+    once = watched.ratio()
+    clip_grad_norm_([weight], 100.0)
+    watched.remove()
+    assert (once, watched.ratio()) == (1.0, None)
+
+
 def test_the_norm_of_gradients_is_of_all_parameters_once() -> None:
     weight = nn.Parameter(torch.zeros(2))
     weight.grad = torch.tensor([3.0, 4.0])
     optimizer = torch.optim.SGD([weight], lr=1.0)
     assert gradient_norm([optimizer, optimizer]) == {
-        "norm": 5.0, "finite": True, "sharded": False,
+        "norm": 5.0, "finite": True, "sharded": False, "clip_ratio": None,
     }  # fmt: skip
     weight.grad[0] = float("inf")
-    assert gradient_norm([optimizer]) == {"norm": None, "finite": False, "sharded": False}
+    found = gradient_norm([optimizer])
+    assert found is not None
+    assert (found["norm"], found["finite"]) == (None, False)
     weight.grad = None
     assert gradient_norm([optimizer]) is None
