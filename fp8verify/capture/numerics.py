@@ -146,14 +146,14 @@ class SlotRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScalesRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The scales at a window that ended with `last_step`; loss scales are GradScalers'."""
+    """The scales at a window that ended with `last_step`; loss scales are None if infinite."""
 
     last_step: int
     recipes: tuple[RecipeRecord, ...]
     groups: tuple[tuple[int, ...], ...]
     slots: tuple[SlotRecord, ...]
-    loss_scales: tuple[float, ...]
-    loss_scales_before: tuple[float, ...]
+    loss_scales: tuple[float | None, ...]
+    loss_scales_before: tuple[float | None, ...]
 
 
 class NumericsRecord(msgspec.Struct, frozen=True, kw_only=True):

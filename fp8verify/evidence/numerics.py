@@ -90,6 +90,12 @@ def kept_scales(numerics: RankNumerics | None) -> list[Kept]:
     ]
 
 
+def loss_scales_of(numerics: RankNumerics | None) -> tuple[float | None, ...]:
+    """Return the scales of torch's GradScalers at the end of the last window."""
+    windows = numerics.record.windows if numerics is not None else ()
+    return windows[-1].loss_scales if windows else ()
+
+
 def gradients_of(rank: RankEvidence) -> list[GradientRecord]:
     """Return the gradient norms of a rank by step."""
     windows = rank.meta.windows if rank.meta is not None else ()

@@ -130,6 +130,7 @@ class NumericsReport(msgspec.Struct, frozen=True, kw_only=True):
         rows: measured tensors, in the order in which they were met.
         recipes: recipes of Transformer Engine.
         scales: those that delayed scaling keeps.
+        loss_scales: of torch's GradScalers at the end of the last window.
         gradients: gradient norms by step.
         trend: what --numerics-every saw.
         notes: what could not be measured.
@@ -140,6 +141,7 @@ class NumericsReport(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[TensorRow, ...]
     recipes: tuple[RecipeSettings, ...]
     scales: tuple[ScaleRow, ...]
+    loss_scales: tuple[float | None, ...] = ()
     gradients: tuple[GradientNorm, ...]
     trend: tuple[TrendPoint, ...]
     notes: tuple[str, ...]

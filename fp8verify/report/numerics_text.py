@@ -102,6 +102,9 @@ def glance(report: Report, *, verbose: bool) -> Iterator[tuple[str, str]]:
         of_rank = "" if len(report.ranks) == 1 else f"{rank_label(rank)}: "
         if rank.numerics is not None and rank.numerics.recipes:
             yield "scales", of_rank + _scales(rank.numerics)
+        if rank.numerics is not None and verbose and rank.numerics.loss_scales:
+            shown = ", ".join(figure(scale, ".6g") for scale in rank.numerics.loss_scales)
+            yield "loss scale", of_rank + shown
         if rank.numerics is not None and verbose and rank.numerics.gradients:
             yield "gradient", of_rank + _gradients(rank.numerics)
         if rank.memory is not None:

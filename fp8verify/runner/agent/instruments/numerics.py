@@ -39,7 +39,7 @@ class Numerics(Instrument):
         self._rehearsed = False
         self._before: State | None = None
         self._gradients: list[dict[str, Any]] = []
-        self._scales: list[float] = []
+        self._scales: list[float | None] = []
         self._windows: list[dict[str, Any]] = []
         self._first: dict[str, Any] | None = None
         self._reason: str | None = "the run ended before the step" if self._wanted else None
