@@ -7,6 +7,7 @@ are held against each other: clocks and temperature drift, but alike for both.
 
 from __future__ import annotations
 
+import importlib
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -90,7 +91,7 @@ def _turns(ms: dict[int, float]) -> Iterator[float]:
 
 # What the agent calls, by the module and class that it is looked up in.
 PARTS = (
-    ("instruments.numerics", None, "rehearse"),
+    ("numerics.rehearsal", None, "rehearse"),
     ("instruments.numerics", "Numerics", "_start"),
     ("instruments.numerics", "Numerics", "_finish"),
     ("instruments.numerics", "Numerics", "_write"),
@@ -134,11 +135,14 @@ class Parts:
 
 
 def _agent_module(name: str) -> Any:
-    return next(
-        module
-        for key, module in sys.modules.items()
-        if key.endswith(f".{name}") and ".boot-" in (getattr(module, "__file__", None) or "")
+    """Return a module of the agent's copy in the boot folder; some are imported late."""
+    known = ".instruments.numerics"
+    package = next(
+        key.removesuffix(known)
+        for key, module in list(sys.modules.items())
+        if key.endswith(known) and ".boot-" in (getattr(module, "__file__", None) or "")
     )
+    return importlib.import_module(f"{package}.{name}")
 
 
 @contextmanager
