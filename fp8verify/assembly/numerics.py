@@ -7,7 +7,7 @@ import math
 from fp8verify.assembly.units import rounded
 from fp8verify.capture.numerics import GradientRecord, RankNumerics, RecipeRecord, TensorRecord
 from fp8verify.capture.schema import ModuleRecord, RankMeta
-from fp8verify.evidence.numerics import Kept, gradients_of, kept_scales, trend_of
+from fp8verify.evidence.numerics import Kept, gradients_of, kept_scales, loss_scales_of, trend_of
 from fp8verify.evidence.rank import RankEvidence
 from fp8verify.model.numerics import (
     GradientNorm,
@@ -33,8 +33,9 @@ def numerics_report(rank: RankEvidence) -> NumericsReport | None:
         rows=tuple(map(_tensor_row, found.rows)),
         recipes=_recipes(found),
         scales=tuple(_scale_row(kept) for kept in kept_scales(found) if kept.used),
+        loss_scales=loss_scales_of(found),
         gradients=gradients,
-        trend=tuple(TrendPoint(step=step, scalars=named) for step, named in trend_of(found)),
+        trend=tuple(TrendPoint(step=step, scalars=named) for step, named in trend_of(rank)),
         notes=measured.notes if measured is not None else (),
     )
 
@@ -59,6 +60,8 @@ def _tensor_row(row: TensorRecord) -> TensorRow:
         source=row.source,
         format=row.format,
         scaling=row.scaling,
+        elements=row.elements,
+        sampled=row.sampled,
         amax=row.amax,
         rms=row.rms,
         zeros=rounded(row.zeros),

@@ -77,13 +77,15 @@ class TensorRecord(msgspec.Struct, frozen=True, kw_only=True):
 class GradientRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The L2 norm of a rank's gradients as the optimizer used them, so after clipping.
 
-    `norm` is None if it is not finite; `sharded` says that other ranks hold parts of them.
+    `norm` is None if it is not finite; `sharded` says that other ranks hold parts of them;
+    `clip_ratio` is what clipping left of the norm, known of measured steps that clip once.
     """
 
     norm: float | None
     finite: bool
     sharded: bool
     step: int = 0
+    clip_ratio: float | None = None
 
 
 class MeasuredRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,14 +146,14 @@ class SlotRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScalesRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The scales at a window that ended with `last_step`; loss scales are GradScalers'."""
+    """The scales at a window that ended with `last_step`; loss scales are None if infinite."""
 
     last_step: int
     recipes: tuple[RecipeRecord, ...]
     groups: tuple[tuple[int, ...], ...]
     slots: tuple[SlotRecord, ...]
-    loss_scales: tuple[float, ...]
-    loss_scales_before: tuple[float, ...]
+    loss_scales: tuple[float | None, ...]
+    loss_scales_before: tuple[float | None, ...]
 
 
 class NumericsRecord(msgspec.Struct, frozen=True, kw_only=True):

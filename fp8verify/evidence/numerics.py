@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from fp8verify.capture.numerics import (
@@ -90,6 +90,12 @@ def kept_scales(numerics: RankNumerics | None) -> list[Kept]:
     ]
 
 
+def loss_scales_of(numerics: RankNumerics | None) -> tuple[float | None, ...]:
+    """Return the scales of torch's GradScalers at the end of the last window."""
+    windows = numerics.record.windows if numerics is not None else ()
+    return windows[-1].loss_scales if windows else ()
+
+
 def gradients_of(rank: RankEvidence) -> list[GradientRecord]:
     """Return the gradient norms of a rank by step."""
     windows = rank.meta.windows if rank.meta is not None else ()
@@ -103,14 +109,40 @@ def gradients_of(rank: RankEvidence) -> list[GradientRecord]:
     return [found[step] for step in sorted(found)]
 
 
-def trend_of(numerics: RankNumerics) -> Iterator[tuple[int, dict[str, float]]]:
-    """Yield the steps of a series and their scalars by name."""
-    for line in numerics.series:
-        yield line.step, scalars_of(line)
+def recomputed_high(rank: RankEvidence) -> tuple[str, ...]:
+    """Return the layers that the measured step saw run in FP8 and be recomputed without it."""
+    measured = rank.numerics.record.measured if rank.numerics is not None else None
+    return measured.recomputed_high if measured is not None else ()
 
 
-def scalars_of(line: SeriesRecord) -> dict[str, float]:
+def trend_of(rank: RankEvidence) -> Iterator[tuple[int, dict[str, float]]]:
+    """Yield the steps of a rank's series and their scalars by name."""
+    series = rank.numerics.series if rank.numerics is not None else ()
+    losses, ahead = _losses_by_step(rank), _steps_ahead(rank)
+    for line in series:
+        yield line.step, scalars_of(line, losses.get(line.step + ahead))
+
+
+def _losses_by_step(rank: RankEvidence) -> Mapping[int, float]:
+    """Return the losses of the log, if its lines say their steps."""
+    losses = rank.losses
+    if losses is None or losses.counted:
+        return {}
+    return {step: loss for step, loss in losses.points.items() if math.isfinite(loss)}
+
+
+def _steps_ahead(rank: RankEvidence) -> int:
+    """Return by how much the framework's steps are ahead of those of this process: resumed runs."""
+    windows = rank.meta.windows if rank.meta is not None else ()
+    known = [window for window in windows if window.framework is not None]
+    if not known or known[-1].framework is None:
+        return 0
+    return known[-1].framework.last - known[-1].last
+
+
+def scalars_of(line: SeriesRecord, loss: float | None = None) -> dict[str, float]:
     """Return the scalars of a measured step, by the names of `fp8verify.model.scalars`."""
+    gradient = line.gradient
     forward = [place for place, tensor in enumerate(line.tensor) if tensor in FORWARD]
     backward = [place for place, tensor in enumerate(line.tensor) if tensor not in FORWARD]
     found = {
@@ -122,7 +154,9 @@ def scalars_of(line: SeriesRecord) -> dict[str, float]:
         scalars.UNDERFLOW_BWD: _most(_at(line.flushed, backward)),
         scalars.SQNR_FWD: _least(_at(line.sqnr_db, forward)),
         scalars.SQNR_BWD: _least(_at(line.sqnr_db, backward)),
-        scalars.GRAD_NORM: line.gradient.norm if line.gradient is not None else None,
+        scalars.GRAD_NORM: gradient.norm if gradient is not None else None,
+        scalars.GRAD_NORM_CLIP_RATIO: gradient.clip_ratio if gradient is not None else None,
+        scalars.LOSS: loss,
     }
     return {scalar.name: value for scalar, value in found.items() if value is not None}
 

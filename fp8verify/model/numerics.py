@@ -14,6 +14,8 @@ class TensorRow(msgspec.Struct, frozen=True, kw_only=True):
         source: replay (the cast was repeated), bytes (FP8 bytes were seen), values or te-debug.
         format: e4m3 or e5m2, null where the cast is not known.
         scaling: tensorwise, rowwise, delayed, block_1x128, block_128x128 or mxfp8.
+        elements: how many values it has, over all passes of the layer.
+        sampled: of how many of them the shares, rms and dB are; amax and zero_rows are of all.
         amax: the largest magnitude, null if it is not finite.
         rms: root mean square.
         zeros: share that is zero.
@@ -32,6 +34,8 @@ class TensorRow(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     format: str | None
     scaling: str | None
+    elements: int = 0
+    sampled: int = 0
     amax: float | None
     rms: float | None
     zeros: float | None
@@ -126,6 +130,7 @@ class NumericsReport(msgspec.Struct, frozen=True, kw_only=True):
         rows: measured tensors, in the order in which they were met.
         recipes: recipes of Transformer Engine.
         scales: those that delayed scaling keeps.
+        loss_scales: of torch's GradScalers at the end of the last window.
         gradients: gradient norms by step.
         trend: what --numerics-every saw.
         notes: what could not be measured.
@@ -136,6 +141,7 @@ class NumericsReport(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[TensorRow, ...]
     recipes: tuple[RecipeSettings, ...]
     scales: tuple[ScaleRow, ...]
+    loss_scales: tuple[float | None, ...] = ()
     gradients: tuple[GradientNorm, ...]
     trend: tuple[TrendPoint, ...]
     notes: tuple[str, ...]

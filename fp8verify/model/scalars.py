@@ -26,9 +26,9 @@ SQNR_FWD = Scalar("fp8/sqnr_fwd_db", "the lowest SQNR of an input or weight")
 SQNR_BWD = Scalar("fp8/sqnr_bwd_db", "the lowest SQNR of a gradient of an output")
 GRAD_NORM = Scalar("train/grad_norm", "the norm of the gradients that the optimizer used")
 GRAD_NORM_CLIP_RATIO = Scalar(
-    "train/grad_norm_clip_ratio", "that, over the norm before clipping, where the log gives it"
+    "train/grad_norm_clip_ratio", "what torch's clipping left of the norm, 1 where it did nothing"
 )
-LOSS = Scalar("train/loss", "the loss, as the log gives it")
+LOSS = Scalar("train/loss", "the loss, where a line of the log gives it with this step")
 SCALARS = (
     FWD_SCALE,
     BWD_SCALE,

@@ -85,6 +85,8 @@ COLUMNS: dict[str, dict[str, str]] = {
         "source": "replay, bytes, values or te-debug: how it was seen",
         "format": "e4m3 or e5m2, None if the cast is not known",
         "scaling": "tensorwise, rowwise, delayed, block_1x128, block_128x128 or mxfp8",
+        "elements": "how many values it has",
+        "sampled": "of how many of them shares, rms and dB are",
         "amax": "largest magnitude, None if it is not finite",
         "rms": "root mean square",
         "zeros": "share of values that are zero",

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from fp8verify.model import Report
 from fp8verify.model.numerics import NumericsReport, TensorRow
 from fp8verify.report.charts import Segment, segments
-from fp8verify.report.numerics_text import amax_of, figure
+from fp8verify.report.numerics_text import amax_of, figure, sampled_of
 
 TENSORS = ("input", "weight", "grad_output")
 _MAX_ROWS = 512
@@ -34,12 +34,18 @@ class AmaxBar(NamedTuple):
 
 
 class NumericsPage(NamedTuple):
-    """What the page shows of one rank's numbers; `hidden` layers were left out."""
+    """What the page shows of one rank's numbers.
+
+    Attributes:
+        hidden: how many layers were left out.
+        sampled: what part of the values was looked at; empty where all were.
+    """
 
     step: int
     rows: list[tuple[str, list[Cell | None]]]
     bars: list[AmaxBar]
     hidden: int
+    sampled: str
     notes: tuple[str, ...]
 
 
@@ -59,6 +65,7 @@ def _page(found: NumericsReport) -> NumericsPage:
         rows=[(layer, [_cell(rows.get(tensor)) for tensor in TENSORS]) for layer, rows in shown],
         bars=_bars([rows["input"] for _, rows in shown if "input" in rows]),
         hidden=len(by_layer) - len(shown),
+        sampled=sampled_of(found.rows).removeprefix("; "),
         notes=found.notes,
     )
 

@@ -82,7 +82,18 @@ def _all_of(rows: Sequence[TensorRow]) -> str:
             middle = figures[len(figures) // 2]
             parts.append(f"{kind.upper()} {middle:.1f} dB ({figures[0]:.1f} to {figures[-1]:.1f})")
     layers = len({row.layer for row in rows})
-    return f"{len(rows)} tensors of {layers} layers: {', '.join(parts) or 'no cast is known'}"
+    cast = ", ".join(parts) or "no cast is known"
+    return f"{len(rows)} tensors of {layers} layers: {cast}{sampled_of(rows)}"
+
+
+def sampled_of(rows: Sequence[TensorRow]) -> str:
+    """Say what part of the values was looked at, where that was not all."""
+    all_of, seen = sum(row.elements for row in rows), sum(row.sampled for row in rows)
+    return (
+        f"; all but amax of a sample, {seen / 1e6:.0f} of {all_of / 1e6:.0f} M"
+        if seen < all_of
+        else ""
+    )
 
 
 def glance(report: Report, *, verbose: bool) -> Iterator[tuple[str, str]]:
@@ -91,6 +102,9 @@ def glance(report: Report, *, verbose: bool) -> Iterator[tuple[str, str]]:
         of_rank = "" if len(report.ranks) == 1 else f"{rank_label(rank)}: "
         if rank.numerics is not None and rank.numerics.recipes:
             yield "scales", of_rank + _scales(rank.numerics)
+        if rank.numerics is not None and verbose and rank.numerics.loss_scales:
+            shown = ", ".join(figure(scale, ".6g") for scale in rank.numerics.loss_scales)
+            yield "loss scale", of_rank + shown
         if rank.numerics is not None and verbose and rank.numerics.gradients:
             yield "gradient", of_rank + _gradients(rank.numerics)
         if rank.memory is not None:

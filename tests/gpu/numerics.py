@@ -4,7 +4,8 @@
 
 trains a Llama-shaped model of four blocks under `fp8verify run --numerics` in each of `CASES`, and
 prints Markdown tables; all of it goes to OUT (or $OUT) as numerics.md and numerics.json. Exits with
-1 if a case is not as expected. Transformer Engine's cases run where it can be imported.
+1 if a case is not as expected. Transformer Engine's cases run where it can be imported. With
+`--costs` only times and memory are taken, of the sound torchao cases.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
-from statistics import median
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
+from tests.gpu import numerics_costs as timing  # noqa: E402
+
 DIM, FFN, HEADS, LAYERS, BATCH, LENGTH, VOCABULARY = 2048, 8192, 16, 4, 4, 2048, 8192
 FAULTY = 2
-# Steps: eager by the script itself, the recorded window, the measured one, the last.
-EAGER, WINDOW, MEASURED = range(14, 17), (30, 31), 33
-TIMED_STEPS, SHORT_STEPS, EVERY = 60, 34, 12
+WINDOW, MEASURED = timing.WINDOW, timing.MEASURED
+SHORT_STEPS = MEASURED + 1
 
 
 class Case(NamedTuple):
@@ -53,6 +54,8 @@ def _up_to_faulty(layers: set[str]) -> bool:
 
 
 TIMED = (Case("tensorwise"), Case("rowwise"))
+PARTS = Case("tensorwise-parts")
+COMPILED = {case.name for case in (*TIMED, PARTS)}
 CASES = (
     Case("tensorwise-weight", "outlier-layer", _only(f"layers.{FAULTY}.down"), "the weight of"),
     Case("tensorwise-gradient", "gradient-flushed", _up_to_faulty, "of the grad_output of"),
@@ -74,6 +77,13 @@ OURS = {
     "mxfp8-e5m2-gradients", "scale-unstable", "underflow-high", "sqnr-low", "outlier-layer",
     "saturates", "amax-spike", "mx-last-bucket", "recompute-not-fp8", "zero-rows", "history-unused",
 }  # fmt: skip
+
+
+def steps_of(name: str) -> int:
+    """Return how many steps a case trains."""
+    if name == PARTS.name:
+        return MEASURED + timing.PROFILED_EVERY + 1
+    return timing.STEPS if name in COMPILED else SHORT_STEPS
 
 
 # --- the training ---------------------------------------------------------------------------------
@@ -168,7 +178,7 @@ def build(name: str) -> Any:
         convert_to_float8_training(
             model, config=config, module_filter_fn=lambda _, fqn: fqn != "head"
         )
-        for block in model.layers if name in ("tensorwise", "rowwise") else ():
+        for block in model.layers if name in COMPILED else ():
             block.compile()
     if name.endswith("-weight"):
         with torch.no_grad():
@@ -204,15 +214,20 @@ def train(name: str) -> None:
     model = build(name)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
     frozen: Any = None
-    for step in range(1, (TIMED_STEPS if name in ("tensorwise", "rowwise") else SHORT_STEPS) + 1):
+    looks = Looks() if name == PARTS.name else None
+    for step in range(1, steps_of(name) + 1):
         tokens = torch.randint(VOCABULARY, (BATCH, LENGTH), device="cuda")
         if step == MEASURED and name.endswith("-gradient"):
             model.layers[FAULTY].faulty_gradient = True
         model.infinite = step == MEASURED and name.endswith("-inf")
+        by_script = timing.eager_by_script(step) or (looks and step == timing.PROFILED)
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
         began = time.perf_counter()
-        with eagerly() if step in EAGER else contextlib.nullcontext():
+        with (
+            eagerly() if by_script else contextlib.nullcontext(),
+            looks.at(step) if looks else contextlib.nullcontext(),
+        ):
             with autocast(name):
                 loss = model(tokens)
             if name.endswith("-frozen") and step >= 4:
@@ -228,11 +243,36 @@ def train(name: str) -> None:
             "step": step,
             "ms": took,
             "peak": torch.cuda.max_memory_allocated(),
+            "reserved": torch.cuda.memory_reserved(),
             "graphs": torch._dynamo.utils.counters["stats"]["unique_graphs"],
         }
         print(json.dumps(found), f"| step {step} loss {loss.item():.4f}", flush=True)
+    if looks:
+        print(json.dumps({"parts": looks.found}), "| parts", flush=True)
     if name.startswith("te-") and name.count("-") == 1:
         print(json.dumps({"bytes_equal": te_bytes(name)}), "| bytes", flush=True)
+
+
+class Looks:
+    """Where the time of the first measured step goes, and of a later one under torch.profiler."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, Any] = {"eager_profile": {}, "measured_profile": {}}
+        self._parts: timing.Parts | None = None
+
+    @contextlib.contextmanager
+    def at(self, step: int) -> Iterator[None]:
+        """Look at a step."""
+        again = MEASURED + timing.PROFILED_EVERY
+        profiles = {timing.PROFILED: "eager_profile", again: "measured_profile"}
+        if step == timing.WARM_EAGER[0]:
+            self._parts = timing.Parts()
+        title = profiles.get(step)
+        with timing.profiled(self.found[title]) if title else contextlib.nullcontext():
+            yield
+        titles = {MEASURED - 1: "before", MEASURED: "first", again: "again"}
+        if step in titles and self._parts is not None:
+            self.found[titles[step]] = self._parts.reset()
 
 
 @contextlib.contextmanager
@@ -290,14 +330,19 @@ def te_bytes(name: str) -> bool | None:
 # --- the judgement --------------------------------------------------------------------------------
 
 
+def every_of(name: str) -> int:
+    """Return how many steps lie between measured ones."""
+    return timing.PROFILED_EVERY if name == PARTS.name else timing.EVERY
+
+
 def run(case: Case, folder: Path) -> dict[str, Any]:
     """Run a case under `fp8verify run --numerics` and return its report and steps."""
     capture, report = folder / case.name, folder / f"{case.name}.json"
     began = time.perf_counter()
     words = [
         sys.executable, "-m", "fp8verify", "run", "--steps", f"{WINDOW[0]}-{WINDOW[1]}",
-        "--numerics-every", f"{EVERY}", "--trace-dir", f"{capture}", "--format", "json",
-        "-o", f"{report}", "--exit-zero", __file__, "--train", case.name,
+        "--numerics-every", f"{every_of(case.name)}", "--trace-dir", f"{capture}",
+        "--format", "json", "-o", f"{report}", "--exit-zero", __file__, "--train", case.name,
     ]  # fmt: skip
     inherited = os.environ.get("PYTHONPATH")
     environment = {
@@ -312,6 +357,7 @@ def run(case: Case, folder: Path) -> dict[str, Any]:
     lines = [line.split(" |")[0] for line in done.stdout.splitlines() if line.startswith("{")]
     read = [json.loads(line) for line in lines]
     found["steps"] = {line["step"]: line for line in read if "step" in line}
+    found["parts"] = next((line["parts"] for line in read if "parts" in line), None)
     found["bytes_equal"] = next((l["bytes_equal"] for l in read if "bytes_equal" in l), None)  # noqa: E741
     document = json.loads(report.read_text())
     found["verdict"] = document["verdict"]
@@ -351,35 +397,14 @@ def unsound(found: dict[str, Any]) -> list[str]:
     return odd or ([] if rows else ["no tensor was measured"])
 
 
-def costs(found: dict[str, Any]) -> dict[str, float]:
-    """Return what the measured steps cost, from the steps that the script timed."""
-    ms = {step: line["ms"] for step, line in found["steps"].items()}
-    peak = {step: line["peak"] for step, line in found["steps"].items()}
-    again = list(range(MEASURED + EVERY, TIMED_STEPS + 1, EVERY))
-    before = [ms[step] for step in range(18, WINDOW[0] - 2)]
-    after = [ms[s] for s in range(MEASURED + 2, TIMED_STEPS) if not {s, s - 1} & set(again)]
-    eager = median(ms[step] for step in EAGER)
-    return {
-        "compiled_before_ms": median(before),
-        "compiled_after_ms": median(after),
-        "change": median(after) / median(before) - 1,
-        "eager_ms": eager,
-        "measured_ms": ms[MEASURED],
-        "measured_again_ms": median(ms[step] for step in again),
-        "times_eager": ms[MEASURED] / eager,
-        "eager_peak_mb": max(peak[step] for step in EAGER) / 1e6,
-        "measured_peak_mb": peak[MEASURED] / 1e6,
-        "extra_mb": (peak[MEASURED] - max(peak[step] for step in EAGER)) / 1e6,
-        "new_graphs": found["steps"][TIMED_STEPS]["graphs"] - found["steps"][18]["graphs"],
-    }
-
-
-def main(out: Path) -> int:
+def main(out: Path, *, only_costs: bool) -> int:
     """Run all cases and print the tables."""
     out.mkdir(parents=True, exist_ok=True)
     cases = [*CASES, *(TE_CASES if find_spec("transformer_engine") else ())]
+    if only_costs:
+        cases = []
     with tempfile.TemporaryDirectory() as folder:
-        results = [(case, run(case, Path(folder))) for case in TIMED]
+        results = [(case, run(case, Path(folder))) for case in (*TIMED, PARTS)]
         with ThreadPoolExecutor(4) as pool:
             others = list(pool.map(lambda case: run(case, Path(folder)), cases))
     results += list(zip(cases, others, strict=True))
@@ -404,21 +429,18 @@ def tables(results: list[tuple[Case, dict[str, Any]]]) -> tuple[list[str], bool]
             f"| {case.name} | {codes} | {_range(found, 'e4m3')} | {_range(found, 'e5m2')} | "
             f"{found.get('bytes_equal')} | {found['wall_s']} | {'; '.join(wrong)[:900] or 'yes'} |"
         )
-    for case, found in results[: len(TIMED)]:
+    for case, found in results:
         if "error" in found:
-            lines += ["", found["error"]]
             continue
-        measured = costs(found)
-        good = (
-            abs(measured["change"]) <= 0.005
-            and measured["times_eager"] <= 2
-            and measured["extra_mb"] <= 256
-            and not measured["new_graphs"]
-        )
-        failed = failed or not good
-        lines += ["", f"{case.name}: {'as expected' if good else 'NOT as expected'}", ""]
-        lines += ["| figure | value |", "|---|---|"]
-        lines += [f"| {name} | {value:.4g} |" for name, value in measured.items()]
+        if case in TIMED:
+            measured = timing.costs(found["steps"])
+            good = timing.good(measured)
+            failed = failed or not good
+            lines += ["", f"{case.name}: {'as expected' if good else 'NOT as expected'}", ""]
+            lines += ["| figure | value |", "|---|---|"]
+            lines += [f"| {name} | {value:.4g} |" for name, value in measured.items()]
+        if found["parts"]:
+            lines += timing.part_lines(found["parts"])
     lines += [f"\n{case.name}:\n{found['error']}" for case, found in results if "error" in found]
     return lines, failed
 
@@ -432,9 +454,11 @@ def _range(found: dict[str, Any], kind: str) -> str:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--train")
+    parser.add_argument("--costs", action="store_true")
     parser.add_argument("out", nargs="?")
     arguments = parser.parse_args()
     if arguments.train:
         train(arguments.train)
     else:
-        sys.exit(main(Path(arguments.out or os.environ.get("OUT", "."))))
+        where = Path(arguments.out or os.environ.get("OUT", "."))
+        sys.exit(main(where, only_costs=arguments.costs))

@@ -142,7 +142,7 @@ def test_compiled_and_checkpointed_layers_are_measured_once(
 
 
 def test_a_long_run_leaves_a_line_for_every_measured_step() -> None:
-    done = run("--steps", "12", numerics=("--numerics-every", "2"))
+    done = run("--steps", "12", "--clip", "0.001", numerics=("--numerics-every", "2"))
 
     trend = numbers(report_of(done)).trend
     assert [point.step for point in trend] == [5, 7, 9, 11]
@@ -150,6 +150,11 @@ def test_a_long_run_leaves_a_line_for_every_measured_step() -> None:
     assert {"fp8/bwd_scale", "fp8/amax_fwd", "fp8/amax_bwd", "train/grad_norm"} <= set(
         trend[0].scalars
     )
+    printed = dict(re.findall(r"^step (\d+) loss (\S+)$", done.output, re.MULTILINE))
+    for point in trend:
+        assert point.scalars["train/loss"] == float(printed[f"{point.step}"])
+        assert point.scalars["train/grad_norm"] == pytest.approx(0.001, rel=0.02)
+        assert 0 < point.scalars["train/grad_norm_clip_ratio"] < 0.5
 
 
 def test_a_run_that_ends_before_its_step_says_so() -> None:
@@ -167,7 +172,7 @@ def test_without_the_option_nothing_is_measured_and_gradients_are_noted() -> Non
 
 
 def test_the_agent_writes_the_fields_that_are_read() -> None:
-    done = run("--steps", "12", numerics=("--numerics-every", "2"))
+    done = run("--steps", "12", "--clip", "0.001", numerics=("--numerics-every", "2"))
     (path,) = done.capture.glob("*.numerics.json")
     assert differences(NumericsRecord, json.loads(path.read_text())) == []
     (series,) = done.capture.glob("*.numerics.jsonl")

@@ -10,10 +10,13 @@ import pytest
 pytest.importorskip("torch", reason="needs torch, from the train extra")
 import torch
 from torch import nn
+from torch.nn.utils import clip_grad_norm_
 
-from fp8verify.runner.agent.numerics import hooks as hooking
+from fp8verify.runner.agent.numerics.clipping import PLACES, Clipping
 from fp8verify.runner.agent.numerics.gradients import gradient_norm
 from fp8verify.runner.agent.numerics.hooks import NumericsHooks
+from fp8verify.runner.agent.numerics.measurements import Measurements
+from fp8verify.runner.agent.numerics.rehearsal import rehearse
 from fp8verify.runner.agent.numerics.te_state import State, in_words
 
 pytestmark = pytest.mark.train
@@ -87,7 +90,7 @@ def train(module: nn.Module, *, steps: int = 1, width: int = 64) -> list[dict[st
     finally:
         hooks.remove()
     assert hooks.unseen == []
-    return hooks.table.records()
+    return hooks.measured.records()
 
 
 @pytest.mark.parametrize(
@@ -205,6 +208,17 @@ def test_a_class_of_the_scripts_own_is_seen_by_its_products() -> None:
     assert all(row["scaling"] == "tensorwise" and row["sqnr_db"] > 24 for row in rows.values())
 
 
+def test_what_the_step_will_need_is_rehearsed_for_each_cast() -> None:
+    kept = Linear(delayed())
+    kept.fp8_meta["scaling_fwd"] = state([1.0, 1.0, 1.0], [[0.0, 0.0, 0.0]])
+    kept.fp8_meta["scaling_bwd"] = state([1.0, 1.0], [[0.0, 0.0]])
+    current = Linear(named("Float8CurrentScaling", fp8_format=HYBRID)).to(torch.bfloat16)
+    modules = [("a", kept), ("b", kept), ("c", current)]
+
+    assert rehearse(modules, on="cpu") == 2 * 2 + 2  # float32 as BF16 too; E4M3 and E5M2
+    assert rehearse(modules) == 0  # nothing is loaded late on a CPU
+
+
 def test_a_linear_in_high_precision_has_no_rows() -> None:
     assert train(nn.Linear(64, 64)) == []
 
@@ -215,7 +229,7 @@ def test_an_error_of_ours_ends_the_measuring_and_not_the_training(
     def broken(*_: Any, **__: Any) -> Any:
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(hooking, "measure", broken)
+    monkeypatch.setattr(Measurements, "add", broken)
     module = Linear(named("Float8CurrentScaling"))
     hooks = NumericsHooks([("layer", module)])
     module(torch.randn(32, 64)).sum().backward()
@@ -245,14 +259,42 @@ def test_modules_without_scales_have_none() -> None:
     assert State([("a", nn.Linear(2, 2)), ("b", Linear(None))]).slots == []
 
 
+def test_clipping_is_seen_whence_it_was_imported_and_left_alone() -> None:
+    weight = nn.Parameter(torch.zeros(2))
+    originals = [getattr(module, name) for module, name in PLACES]
+    watched = Clipping()
+    weight.grad = torch.tensor([3.0, 4.0])
+    clip_grad_norm_([weight], 1.0)
+    watched.remove()
+
+    assert watched.ratio() == pytest.approx(0.2)
+    assert weight.grad.norm() == pytest.approx(1.0)
+    assert [getattr(module, name) for module, name in PLACES] == originals
+    clip_grad_norm_([weight], 0.5)
+    assert watched.ratio() == pytest.approx(0.2)
+
+
+def test_clipping_that_did_nothing_or_was_done_twice() -> None:
+    weight = nn.Parameter(torch.zeros(2))
+    weight.grad = torch.tensor([3.0, 4.0])
+    watched = Clipping()
+    clip_grad_norm_([weight], 100.0)
+    once = watched.ratio()
+    clip_grad_norm_([weight], 100.0)
+    watched.remove()
+    assert (once, watched.ratio()) == (1.0, None)
+
+
 def test_the_norm_of_gradients_is_of_all_parameters_once() -> None:
     weight = nn.Parameter(torch.zeros(2))
     weight.grad = torch.tensor([3.0, 4.0])
     optimizer = torch.optim.SGD([weight], lr=1.0)
     assert gradient_norm([optimizer, optimizer]) == {
-        "norm": 5.0, "finite": True, "sharded": False,
+        "norm": 5.0, "finite": True, "sharded": False, "clip_ratio": None,
     }  # fmt: skip
     weight.grad[0] = float("inf")
-    assert gradient_norm([optimizer]) == {"norm": None, "finite": False, "sharded": False}
+    found = gradient_norm([optimizer])
+    assert found is not None
+    assert (found["norm"], found["finite"]) == (None, False)
     weight.grad = None
     assert gradient_norm([optimizer]) is None

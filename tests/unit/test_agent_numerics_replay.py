@@ -15,7 +15,8 @@ import torch
 
 from fp8verify.runner.agent.numerics.casts import casts_of
 from fp8verify.runner.agent.numerics.formats import E4M3, E5M2, FORMATS
-from fp8verify.runner.agent.numerics.measure import MOST_ELEMENTS, count_bytes, measure
+from fp8verify.runner.agent.numerics.measure import measure_bytes
+from fp8verify.runner.agent.numerics.measurements import Measurements
 from fp8verify.runner.agent.numerics.replay import (
     BLOCK_ROW,
     DELAYED,
@@ -26,7 +27,7 @@ from fp8verify.runner.agent.numerics.replay import (
     absolute_maxima,
     quantize,
 )
-from fp8verify.runner.agent.numerics.table import Table
+from fp8verify.runner.agent.numerics.rows import MOST_ELEMENTS
 
 pytestmark = pytest.mark.train
 float8 = import_module("torchao.float8")
@@ -104,11 +105,9 @@ def test_a_linear_casts_as_its_class_says(recipe: str, monkeypatch: pytest.Monke
 
 
 def row(x: Any, cast: Cast | None) -> dict[str, Any]:
-    table = Table()
-    added = table.add("layer", "input", measure(x, cast), x.device)
-    assert added is not None
-    added.describe("replay", cast)
-    return table.records()[0]
+    measured = Measurements()
+    assert measured.add("layer", "input", x, cast)
+    return measured.records()[0]
 
 
 @pytest.mark.parametrize(("found", "db"), [(E4M3, 31.5), (E5M2, 25.5)], ids=["e4m3", "e5m2"])
@@ -146,12 +145,12 @@ def test_the_figures_of_a_tensor_are_counted() -> None:
 
 
 def test_calls_of_one_layer_add_up() -> None:
-    table, cast = Table(), Cast(E4M3, TENSORWISE)
+    measured, cast = Measurements(), Cast(E4M3, TENSORWISE)
     for factor in (1.0, 8.0):
         x = torch.full((4, 16), factor, dtype=torch.bfloat16)
-        table.add("layer", "input", measure(x, cast), x.device)
+        measured.add("layer", "input", x, cast)
 
-    (seen,) = table.records()
+    (seen,) = measured.records()
     assert (seen["calls"], seen["amax"], seen["elements"]) == (2, 8.0, 128)
     assert seen["rms"] == pytest.approx(math.sqrt((1 + 64) / 2))
 
@@ -177,7 +176,7 @@ def test_mx_scales_that_are_rounded_up_clip_nothing(ceiling: bool) -> None:
 def test_bytes_are_told_apart() -> None:
     for found in FORMATS.values():
         values = torch.tensor([0.0, found.largest, -found.largest, float("nan"), 1.0])
-        seen = count_bytes(values.to(found.dtype), found)
+        seen, _ = measure_bytes(values.to(found.dtype), found)
         counts = {name: int(seen[name]) for name in ("zeros", "saturated", "nan")}
         assert counts == {"zeros": 1, "saturated": 2, "nan": 1}, found.name
 

@@ -12,6 +12,7 @@ from fp8verify import Policy, Report, inspect
 from fp8verify.cli.options import FORMATS
 from fp8verify.judging.required_format import hold_format
 from fp8verify.kernels import decode
+from fp8verify.model import Verdict
 from fp8verify.report.text import to_text
 from tests.hand_built import BF16, BF16_KERNEL, E5M2, FP8, FP8_KERNEL, TraceBuilder
 
@@ -179,6 +180,26 @@ def test_a_forward_pass_recomputed_in_bf16_is_told(build: TraceBuilder, tmp_path
     assert told(found, "recompute-not-fp8") == [
         "1 recomputed forward GEMMs ran in BF16 (0.0 ms), and in FP8 when they ran first"
     ]
+
+
+def test_kernels_and_hooks_tell_of_one_recomputation(build: TraceBuilder, tmp_path: Path) -> None:
+    layer(build, "fp8")
+    build.launch(
+        BF16_KERNEL, "aten::mm", types=(BF16, BF16), dims=((64, 16), (16, 32)),
+        parents=("aten::linear", "CheckpointFunctionBackward"), backward=True,
+    )  # fmt: skip
+    measured = {
+        "step": 3, "time": 0.0, "rows": [], "recomputed_high": ["up"], "gradient": None,
+        "notes": [],
+    }  # fmt: skip
+    numerics = {"schema": 1, "rank": 0, "windows": [], "measured": measured, "reason": None}
+    (tmp_path / "rank0.numerics.json").write_text(json.dumps(numerics))
+    found = report(build, tmp_path, module("up", "fp8"))
+
+    (finding,) = [one for one in found.findings if one.code == "recompute-not-fp8"]
+    assert (finding.layers, finding.verdict) == (("up",), Verdict.PARTIAL)
+    assert "1 recomputed forward GEMMs ran in BF16" in finding.message
+    assert "up ran in FP8 and, when activation checkpointing computed it again" in finding.message
 
 
 def test_a_recomputed_head_in_bf16_is_as_it_was(build: TraceBuilder, tmp_path: Path) -> None:

@@ -81,6 +81,7 @@ def facts_of(
     series: Sequence[SeriesRecord] = (),
     recomputed: Sequence[str] = (),
     losses: LossSeries | None = None,
+    loss_scales: Sequence[float | None] = (),
 ) -> RankFacts:
     measured = MeasuredRecord(
         step=5, time=0.0, rows=tuple(rows), recomputed_high=tuple(recomputed), gradient=None,
@@ -88,7 +89,7 @@ def facts_of(
     )  # fmt: skip
     window = ScalesRecord(
         last_step=3, recipes=tuple(recipes) or (recipe(),), groups=tuple(groups),
-        slots=tuple(slots), loss_scales=(), loss_scales_before=(),
+        slots=tuple(slots), loss_scales=tuple(loss_scales), loss_scales_before=(),
     )  # fmt: skip
     record = NumericsRecord(schema=1, rank=rank, windows=(window,), measured=measured, reason=None)
     numerics = RankNumerics(record=record, series=tuple(series))
@@ -279,6 +280,14 @@ def test_a_loss_that_is_no_number_is_told_at_its_first_step() -> None:
     losses = LossSeries("a plain loop", {1: 2.0, 2: math.nan, 3: math.inf}, counted=False)
     (finding,) = found(facts_of(losses=losses))
     assert finding.message == "the loss in the log is nan at step 2"
+
+
+@pytest.mark.parametrize(("scale", "expected"), [(65536.0, []), (0.25, ["scale-unstable"]),
+                                                 (None, ["scale-unstable"])])  # fmt: skip
+def test_a_loss_scale_that_was_halved_away_is_told(
+    scale: float | None, expected: list[str]
+) -> None:
+    assert codes(facts_of(loss_scales=[scale])) == expected
 
 
 def line(step: int, amax: float) -> SeriesRecord:

@@ -42,7 +42,6 @@ from fp8verify.judging.findings.numerics import (
     mxfp8_e5m2_gradients,
     not_finite,
     outlier_layer,
-    recomputed_in_high_precision,
     saturates,
     sqnr_low,
     underflow_high,
@@ -131,7 +130,6 @@ _RANK_RULES: tuple[RankRule, ...] = (
     amax_spikes,
     scale_unstable,
     mx_last_bucket,
-    recomputed_in_high_precision,
     zero_rows,
     history_unused,
 )

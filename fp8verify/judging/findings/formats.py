@@ -7,14 +7,17 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from fp8verify.evidence.facts import RankFacts
 from fp8verify.evidence.gemms import GemmRow
+from fp8verify.evidence.numerics import recomputed_high
 from fp8verify.evidence.promises import HIGH_PRECISION, Promises, format_name
 from fp8verify.evidence.rank import RankEvidence
+from fp8verify.layer_names import shorten
 from fp8verify.model import LEGS, Finding, Leg, Precision, Severity, Verdict
 from fp8verify.wording import counted, listed
 
 # Of a leg's GEMM time in another format: less is a layer or two that were left out by design.
 _MOST = 0.5
 _ANY = 0.01
+_SHOWN = 4
 _FOUR_BITS = frozenset({"nvfp4", "mxfp4", "fp4"})
 
 
@@ -146,12 +149,37 @@ def _elements(row: GemmRow) -> tuple[str | None, str | None]:
 
 
 def recompute_not_fp8(facts: RankFacts, _: Promises) -> Iterator[Finding]:
-    """Forward passes that ran in low precision, and in high precision when they were recomputed."""
-    rank = facts.rank
+    """Forward passes that ran in low precision, and in high precision when they were recomputed.
+
+    Kernels show it in the window, hooks of `run --numerics` by layer: one finding has both.
+    """
+    rows, layers = _recomputed_rows(facts.rank), recomputed_high(facts.rank)
+    if not (rows or layers):
+        return
+    said = [_recomputed_by_kernels(rows, facts.rank)] if rows else []
+    if layers:
+        said.append(
+            f"{listed(shorten(layers, layers), _SHOWN)} ran in FP8 and, when activation "
+            "checkpointing computed it again, in high precision"
+        )
+    yield Finding(
+        code="recompute-not-fp8",
+        severity=Severity.WARNING,
+        message="; ".join(said),
+        hint="Gradients are taken of another forward pass than the one that ran: activation "
+        "checkpointing recomputes outside of the autocast. Use the checkpoint function of the "
+        "library (transformer_engine.pytorch.checkpoint), or enter the autocast inside of the "
+        "checkpointed function (TE#1190).",
+        verdict=Verdict.PARTIAL if rows else None,
+        layers=tuple(dict.fromkeys(layers)),
+    )
+
+
+def _recomputed_rows(rank: RankEvidence) -> list[GemmRow]:
     forward = [row for row in rank.survey.gemms if row.leg is Leg.FPROP and row.shape]
     low = {row.shape for row in forward if row.precision.is_low}
     low -= {row.shape for row in forward if not row.precision.is_low}
-    rows = [
+    return [
         row
         for row in rank.survey.gemms
         if row.leg is Leg.RECOMPUTE
@@ -159,16 +187,12 @@ def recompute_not_fp8(facts: RankFacts, _: Promises) -> Iterator[Finding]:
         and not row.precision.is_low
         and row.precision is not Precision.UNKNOWN
     ]
-    if rows:
-        time_ns = sum(row.time_ns for row in rows)
-        yield Finding(
-            code="recompute-not-fp8",
-            severity=Severity.WARNING,
-            message=f"{sum(row.calls for row in rows)} recomputed forward GEMMs ran in "
-            f"{rows[0].precision.value.upper()} ({time_ns / 1e6:.1f} ms), and in "
-            f"{rank.gemm.name} when they ran first",
-            hint="Gradients are taken of another forward pass than the one that ran: activation "
-            "checkpointing recomputes outside of the autocast. Use the checkpoint function of "
-            "the library (transformer_engine.pytorch.checkpoint).",
-            verdict=Verdict.PARTIAL,
-        )
+
+
+def _recomputed_by_kernels(rows: Sequence[GemmRow], rank: RankEvidence) -> str:
+    time_ns = sum(row.time_ns for row in rows)
+    return (
+        f"{sum(row.calls for row in rows)} recomputed forward GEMMs ran in "
+        f"{rows[0].precision.value.upper()} ({time_ns / 1e6:.1f} ms), and in "
+        f"{rank.gemm.name} when they ran first"
+    )

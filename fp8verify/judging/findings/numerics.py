@@ -242,23 +242,6 @@ def zero_rows(facts: RankFacts, _: Promises) -> Iterator[Finding]:
         )
 
 
-def recomputed_in_high_precision(facts: RankFacts, _: Promises) -> Iterator[Finding]:
-    """Layers that activation checkpointing computes again in high precision."""
-    numerics = facts.rank.numerics
-    measured = numerics.record.measured if numerics is not None else None
-    if measured is not None and measured.recomputed_high:
-        layers = measured.recomputed_high
-        yield Finding(
-            code="recompute-not-fp8",
-            severity=Severity.WARNING,
-            message=f"{listed(shorten(layers, layers), _SHOWN)} ran in FP8 and, when activation "
-            "checkpointing computed it again, in high precision",
-            hint="Use transformer_engine.pytorch.checkpoint, or enter the autocast inside of the "
-            "checkpointed function: else gradients do not belong to the forward pass (TE#1190).",
-            layers=tuple(layers),
-        )
-
-
 def _rows(facts: RankFacts) -> Sequence[TensorRecord]:
     return facts.rank.numerics.rows if facts.rank.numerics is not None else ()
 

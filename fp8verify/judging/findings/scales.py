@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from fp8verify.capture.numerics import RecipeRecord
 from fp8verify.evidence.facts import RankFacts
-from fp8verify.evidence.numerics import Kept, history_of, kept_scales
+from fp8verify.evidence.numerics import Kept, history_of, kept_scales, loss_scales_of
 from fp8verify.evidence.promises import Promises
 from fp8verify.model import Finding, Severity
 from fp8verify.wording import listed
@@ -22,6 +22,7 @@ LONG_HISTORY = 16  # TE's DelayedScaling keeps 1024 by default, Megatron 1
 MOST_OCTAVES = 4.0  # ours, over a series or a history
 LEAST_POINTS = 5
 GROWN = 8.0  # ours
+LEAST_LOSS_SCALE = 1.0  # ours; torch's GradScaler begins with 65,536
 _SHOWN = 4
 Key = tuple[tuple[int, ...], str, str, int, int]
 _BETTER_SCALING = "Raise margin by one, lengthen amax_history_len, or use current scaling"
@@ -161,7 +162,23 @@ def scale_unstable(facts: RankFacts, _: Promises) -> Iterator[Finding]:
             f"octaves in {len(worst.slot.amax)} steps (from {MOST_OCTAVES:.0f} on, ours)",
             f"{_BETTER_SCALING}; clip gradients or lower the learning rate if the loss jumps too.",
         )
+    yield from _loss_scales(facts)
     yield from _trends(facts)
+
+
+def _loss_scales(facts: RankFacts) -> Iterator[Finding]:
+    """Loss scales that GradScaler has halved to less than one, and infinite ones."""
+    scales = loss_scales_of(facts.rank.numerics)
+    low = [scale for scale in scales if scale is None or scale < LEAST_LOSS_SCALE]
+    if low:
+        now = "infinite" if low[0] is None else f"{low[0]:g} (below {LEAST_LOSS_SCALE:g}, ours)"
+        yield Finding(
+            code="scale-unstable",
+            severity=Severity.WARNING,
+            message=f"the loss scale of GradScaler is {now}",
+            hint="It is halved at each step whose gradients are not finite: look for NaN in the "
+            "steps before, clip gradients, lower the learning rate; BF16 needs no GradScaler.",
+        )
 
 
 def _octaves(values: Sequence[float | None]) -> float:

@@ -12,6 +12,7 @@ parser.add_argument("--recipe", default="tensorwise")
 parser.add_argument("--steps", type=int, default=6)
 parser.add_argument("--fault", choices=["weight", "gradient", "inf"])
 parser.add_argument("--fault-step", type=int, default=5)
+parser.add_argument("--clip", type=float)
 parser.add_argument("--compile", action="store_true")
 parser.add_argument("--checkpoint", choices=["reentrant", "not reentrant"])
 DIM, LAYERS, BATCH, LENGTH, FAULTY = 128, 5, 4, 32, 2
@@ -79,6 +80,8 @@ def main():
                 out = block(given)
             loss = loss + out.float().square().mean()
         loss.backward()
+        if args.clip:
+            nn.utils.clip_grad_norm_(model.parameters(), args.clip)
         optimizer.step()
         model.zero_grad()
         print(f"step {step} loss {loss.item():.6f}", flush=True)

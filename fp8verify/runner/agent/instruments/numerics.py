@@ -36,9 +36,10 @@ class Numerics(Instrument):
         self._now = 0
         self._next: int | None = None
         self._measured: MeasuredStep | None = None
+        self._rehearsed = False
         self._before: State | None = None
         self._gradients: list[dict[str, Any]] = []
-        self._scales: list[float] = []
+        self._scales: list[float | None] = []
         self._windows: list[dict[str, Any]] = []
         self._first: dict[str, Any] | None = None
         self._reason: str | None = "the run ended before the step" if self._wanted else None
@@ -66,6 +67,8 @@ class Numerics(Instrument):
             )
         self._before = None
         self._write()
+        if self._next is not None and not self._rehearsed:
+            self._rehearse()
         return {"gradients": gradients}
 
     def drop(self) -> None:
@@ -88,6 +91,16 @@ class Numerics(Instrument):
             self._start()
         elif step == self._next:
             self._finish()
+
+    def _rehearse(self) -> None:
+        """Load what the measured step needs, now that the trace is written anyway."""
+        from ..numerics.rehearsal import rehearse
+
+        self._rehearsed = True
+        try:
+            debug.event(f"numerics rehearsed: {rehearse(self._modules())} casts")
+        except RuntimeError as error:  # no memory, say: then the step itself will tell
+            debug.event(f"numerics not rehearsed: {describe(error)}")
 
     def _modules(self) -> list[tuple[str, Any]]:
         optimizers = self.scene.optimizers()

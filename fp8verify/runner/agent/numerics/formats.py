@@ -16,7 +16,7 @@ class Format(NamedTuple):
         dtype: torch's type.
         largest: its largest finite value.
         clipped: what lies above it is clipped and not just rounded to `largest`.
-        tiny: its smallest normal value.
+        normal: the byte of its smallest normal value.
         emax: exponent of `largest`, which MX scales leave out.
         zeros: bytes that mean zero.
         tops: bytes of `largest`, with both signs.
@@ -27,7 +27,7 @@ class Format(NamedTuple):
     dtype: torch.dtype
     largest: float
     clipped: float
-    tiny: float
+    normal: int
     emax: int
     zeros: tuple[int, ...]
     tops: tuple[int, ...]
@@ -44,8 +44,9 @@ def _format(
     found = torch.finfo(dtype)
     emax = math.frexp(found.max)[1] - 1
     half_step = found.eps * 2.0**emax / 2
+    normal = round(1 / found.eps)  # all bits of the mantissa zero, the exponent one
     return Format(
-        name, dtype, found.max, found.max + half_step, found.tiny, emax, zeros, tops, not_numbers
+        name, dtype, found.max, found.max + half_step, normal, emax, zeros, tops, not_numbers
     )
 
 

@@ -16,11 +16,10 @@ from torch import Tensor
 
 from .casts import GRAD_OUTPUT, INPUT, WEIGHT, Casts, casts_of
 from .formats import E4M3
-from .measure import Measured, count_bytes, measure
+from .measurements import Measurements
 from .own_products import OwnProducts
 from .replay import Cast
 from .saved_bytes import SavedBytes
-from .table import Table
 from .tensors import capturing, first_tensor, is_fp8, local, measurable, plain
 
 FORWARD_ONLY = -1  # torch._C._current_graph_task_id() outside of a backward pass
@@ -48,12 +47,12 @@ class NumericsHooks:
     """Hooks on modules, by name, for one step.
 
     Attributes:
-        table: what was measured.
+        measured: what was measured.
         unseen: notes on what could not be.
     """
 
     def __init__(self, modules: Sequence[tuple[str, Any]]) -> None:
-        self.table = Table()
+        self.measured = Measurements()
         self.unseen: list[str] = []
         self.recomputed_high: list[str] = []
         self._first_was_fp8: set[str] = set()
@@ -93,12 +92,9 @@ class NumericsHooks:
         yield from dict.fromkeys(self.unseen)
 
     def _hook(self, name: str, module: Any) -> None:
-        parameter = _weights_of(module)
+        parameter = weights_of(module)
         if casts_of(module, parameter[0][1] if parameter else None):
             self._expected.add(name)
-        for device in {tensor.device for _, tensor in parameter}:
-            if device.type != "meta":
-                self.table.prepare(device, 8 * MOST_LAYERS)
         self._handles.append(module.register_forward_pre_hook(self._opener(name), with_kwargs=True))
         self._handles.append(module.register_forward_hook(self._closer(name), always_call=True))
 
@@ -127,7 +123,7 @@ class NumericsHooks:
 
     def _before(self, name: str, module: Any, args: Any, kwargs: Any) -> None:
         x = plain(first_tensor(args, kwargs))
-        weights = _weights_of(module)
+        weights = weights_of(module)
         casts = casts_of(module, weights[0][1] if weights else None)
         run = Pass(name, module, x, casts)
         run.of_recompute = torch._C._current_graph_task_id() != FORWARD_ONLY
@@ -149,7 +145,7 @@ class NumericsHooks:
         self, name: str, module: Any, x: Any, weights: list[tuple[str, Any]], casts: Casts
     ) -> None:
         if INPUT in casts and type(module).__name__ not in NORMALISES:
-            self._add(name, INPUT, _as_autocast(x, module), casts[INPUT])
+            self._add(name, INPUT, x, casts[INPUT], _autocast_type(x, module))
         for part, weight in weights if WEIGHT in casts else ():
             self._add(f"{name}{part}", WEIGHT, plain(weight), casts[WEIGHT])
 
@@ -172,7 +168,7 @@ class NumericsHooks:
     def _bytes(self, run: Pass, data: Tensor) -> None:
         casts = casts_of(run.module, None) or {}
         cast = casts.get(INPUT, Cast(E4M3, "tensorwise"))
-        self._note(run.name, INPUT, count_bytes(data, cast.format), data.device, cast, "bytes")
+        self._note(self.measured.add_bytes(run.name, INPUT, data, cast))
 
     def _after(self, name: str, module: Any, out: Any) -> None:
         passes = self._passes[threading.get_ident()]
@@ -210,7 +206,7 @@ class NumericsHooks:
 
     def _on_gradient(self, name: str, module: Any, gradient: Tensor) -> None:
         self._flush_gradient()
-        weights = _weights_of(module)
+        weights = weights_of(module)
         casts = casts_of(module, weights[0][1] if weights else None)
         found = plain(gradient)
         if casts is None:
@@ -251,31 +247,23 @@ class NumericsHooks:
             self._gradient = None
             self._add(waiting[0], GRAD_OUTPUT, waiting[1], cast)
 
-    def _add(self, layer: str, tensor: str, x: Any, cast: Cast | None) -> None:
-        if isinstance(x, Tensor) and x.element_size() == 1 and cast is not None:
-            kind = x.dtype if is_fp8(x) else None
-            if kind is not None or x.dtype == torch.uint8:
-                found = count_bytes(x, cast.format)
-                self._note(layer, tensor, found, x.device, cast, "bytes")
-        elif measurable(x):
-            found = measure(x, cast)
-            source = "replay" if "noise" in found else "values"
-            self._note(layer, tensor, found, x.device, cast, source)
-
-    def _note(
+    def _add(
         self,
         layer: str,
         tensor: str,
-        found: Measured,
-        device: torch.device,
+        x: Any,
         cast: Cast | None,
-        source: str,
+        as_type: torch.dtype | None = None,
     ) -> None:
-        row = self.table.add(layer, tensor, found, device)
-        if row is None:
-            self.unseen.append("more layers than there is room for, or one that changed its GPU")
-        else:
-            row.describe(source, cast)
+        if isinstance(x, Tensor) and x.element_size() == 1 and cast is not None:
+            if is_fp8(x) or x.dtype == torch.uint8:
+                self._note(self.measured.add_bytes(layer, tensor, x, cast))
+        elif measurable(x):
+            self._note(self.measured.add(layer, tensor, x, cast, as_type=as_type))
+
+    def _note(self, measured: bool) -> None:
+        if not measured:
+            self.unseen.append("more layers, or passes of layers, than there is room for")
 
 
 def _close(run: Pass) -> None:
@@ -287,7 +275,7 @@ def _is_transformer_engine(module: Any) -> bool:
     return any(cls.__module__.split(".")[0] == TRANSFORMER_ENGINE for cls in type(module).__mro__)
 
 
-def _weights_of(module: Any) -> list[tuple[str, Any]]:
+def weights_of(module: Any) -> list[tuple[str, Any]]:
     """Return the matrices of a layer by what to add to its name: ".fc1" of a LayerNormMLP."""
     weight = getattr(module, "weight", None)
     if isinstance(weight, Tensor):
@@ -305,11 +293,12 @@ def _part(name: str) -> str:
     return f".{name.removesuffix('_weight')}"
 
 
-def _as_autocast(x: Any, module: Any) -> Any:
-    """Return the input as Float8Linear sees it: torchao/float8/float8_linear.py, forward."""
+def _autocast_type(x: Any, module: Any) -> torch.dtype | None:
+    """Return to what Float8Linear converts its input: torchao/float8/float8_linear.py, forward."""
     if _is_transformer_engine(module) or not measurable(x) or not torch.is_autocast_enabled():
-        return x
-    return x.to(torch.get_autocast_dtype("cuda"))
+        return None
+    kind = torch.get_autocast_dtype("cuda")
+    return kind if x.dtype != kind else None
 
 
 def _same_rows(x: Any, flat: Tensor) -> bool:

@@ -1,7 +1,6 @@
-"""Measure a tensor on its own device: one vector of sums and maxima, without waiting for it.
+"""Measure samples of tensors on their own device, several of one shape together.
 
-The largest magnitude is of the whole tensor. What a cast does to it is measured on every n-th row
-where the tensor is large, so that all temporary tensors together stay below 256 MB.
+Whatever is counted here is of sampled rows; what is exact is in `measurements.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from torch import Tensor
 from .formats import E4M3, E5M2, Format
 from .replay import (
     BLOCK_ROW,
-    BLOCKS,
     DELAYED,
     MXFP8,
     ROWWISE,
@@ -26,9 +24,8 @@ from .replay import (
     quantize,
 )
 
-MOST_ELEMENTS = 1 << 22  # 16 MB in float32, of which at most six live at once
-MOST_WHAT_IF = 1 << 20
-# The same tensor under other recipes: squares of what was there and of what was lost.
+MOST_BYTES = 1 << 22
+# The same tensor under other recipes: squares of what was lost.
 WHAT_IF: dict[str, Cast] = {
     "tensorwise_e4m3": Cast(E4M3, TENSORWISE),
     "tensorwise_e5m2": Cast(E5M2, TENSORWISE),
@@ -36,9 +33,8 @@ WHAT_IF: dict[str, Cast] = {
     "block_1x128_e4m3": Cast(E4M3, BLOCK_ROW),
     "mxfp8_e4m3": Cast(E4M3, MXFP8, ceiling=True),
 }
-# What the host knows, what the device counts, what it adds up, and the largest of all calls.
-SIZES = ("calls", "rows", "elements", "sampled", "blocks")
-COUNTS = (
+# What all calls of a layer add up, and of what the largest counts.
+SUMS = (
     "zero_rows",
     "rows_not_finite",
     "zeros",
@@ -48,145 +44,106 @@ COUNTS = (
     "nan",
     "inf",
     "top_blocks",
-)
-SQUARES = (
     "signal",
     "noise",
-    *(f"{name}.{part}" for name in WHAT_IF for part in ("signal", "noise")),
+    *WHAT_IF,
 )
 MAXIMA = ("amax", "scale")
+COLUMNS = (*SUMS, *MAXIMA)
 
-Measured = dict[str, "Tensor | float"]
+Figures = dict[str, Tensor]
 
 
-def measure(x: Tensor, cast: Cast | None, *, what_if: bool = True) -> Measured:
-    """Return the fields of a tensor under a cast; of the values alone where none is known."""
-    x = x.unsqueeze(0) if x.dim() < 2 else x
-    row_maxima = absolute_maxima(x)
-    amax = row_maxima.max()
-    found: Measured = {
-        "calls": 1.0,
-        "rows": float(row_maxima.numel()),
-        "zero_rows": torch.count_nonzero(row_maxima == 0),
-        "rows_not_finite": torch.count_nonzero(~torch.isfinite(row_maxima)),
-        "elements": float(x.numel()),
-        "amax": amax,
+def measure(rows: Tensor, amax: Tensor, cast: Cast | None) -> Figures:
+    """Return one value of each figure for each tensor.
+
+    Args:
+        rows: rows of n tensors, (n, rows, columns).
+        amax: the largest magnitudes of these tensors, whether in their sample or not, (n).
+        cast: how all of them are cast; None where that is not known.
+    """
+    x = rows.to(torch.float32)
+    maxima = absolute_maxima(x).unsqueeze(-1)
+    of_all = amax.to(torch.float32).view(-1, 1, 1)
+    nonzero = _count(x)
+    nan = _count(x != x)
+    found: Figures = {
+        "zeros": x[0].numel() - nonzero,
+        "nan": nan,
+        "inf": x[0].numel() - nan - _count(x.abs() < float("inf")),
+        "signal": _squares(x, (1, 2)).flatten(),
     }
-    height = BLOCKS[cast.scaling][0] if cast is not None and cast.scaling in BLOCKS else 1
-    rows, maxima, every = sample(x, row_maxima, MOST_ELEMENTS, height)
-    found["sampled"] = float(rows.numel())
-    found.update(_values(rows))
-    if cast is not None and can_block(rows.shape, cast.scaling):
-        found.update(_under(rows, _sampled_scale(cast, every, x), maxima, amax))
-    if what_if:
-        rows, maxima, _ = sample(x, row_maxima, MOST_WHAT_IF, 1)
-        found.update(_what_if(rows, maxima, amax))
+    if cast is not None and can_block(x.shape, cast.scaling):
+        found.update(_under(x, cast, maxima if cast.scaling == ROWWISE else of_all, nonzero))
+    for name, other in WHAT_IF.items():
+        if can_block(x.shape, other.scaling):
+            found[name] = _noise(quantize(x, other, maxima if other.scaling == ROWWISE else of_all))
     return found
 
 
-def sample(x: Tensor, row_maxima: Tensor, most: int, height: int) -> tuple[Tensor, Tensor, int]:
-    """Return every n-th row (or every n-th group of `height` rows), their maxima, and n."""
-    width = x.shape[-1]
-    every = -(-x.numel() // most)
-    if height > 1:
-        return *_groups(x, row_maxima, every, height), every
-    rows, maxima = x[..., ::every, :], row_maxima[..., ::every]
-    if rows.numel() > 2 * most and rows.dim() > 2:  # few rows in each of many batches
-        again = -(-rows.numel() // most)
-        rows, maxima = rows[::again], maxima[::again]
-    return rows.reshape(-1, width), maxima.reshape(-1, 1), every
-
-
-def _groups(x: Tensor, row_maxima: Tensor, every: int, height: int) -> tuple[Tensor, Tensor]:
-    flat, maxima = x.reshape(-1, x.shape[-1]), row_maxima.reshape(-1, 1)
-    whole = flat.shape[0] // height * height
-    if not whole:
-        return flat, maxima
-    kept = flat[:whole].view(-1, height, flat.shape[1])[::every]
-    return kept.reshape(-1, flat.shape[1]), maxima[:whole].view(-1, height, 1)[::every].reshape(
-        -1, 1
+def as_lines(figures: Figures) -> Tensor:
+    """Return a line for each tensor, in the order of `COLUMNS`."""
+    nothing = torch.zeros_like(figures["zeros"], dtype=torch.float64)
+    unknown = nothing + float("nan")  # a recipe whose blocks do not fit loses not nothing
+    return torch.stack(
+        [figures.get(n, unknown if n in WHAT_IF else nothing).double() for n in COLUMNS], dim=1
     )
 
 
-def _sampled_scale(cast: Cast, every: int, x: Tensor) -> Cast:
-    """Take the rows' own scales where the recipe gives one for each."""
-    if cast.scale is None or cast.scale.numel() == 1:
-        return cast
-    by_row = cast.scale.reshape(x.shape[:-1])[..., ::every]
-    return cast._replace(scale=by_row.reshape(-1, 1))
+def _count(x: Tensor) -> Tensor:
+    return torch.count_nonzero(x.flatten(1), dim=1)
 
 
-def _values(rows: Tensor) -> Measured:
-    return {
-        "zeros": torch.count_nonzero(rows == 0),
-        "signal": _squares(rows),
-        "nan": torch.count_nonzero(torch.isnan(rows)),
-        "inf": torch.count_nonzero(torch.isinf(rows)),
+def _squares(x: Tensor, over: Sequence[int]) -> Tensor:
+    # In float64: squares of gradients leave the range of float32.
+    return torch.linalg.vector_norm(x, dim=over, keepdim=True, dtype=torch.float64).square_()
+
+
+def _under(x: Tensor, cast: Cast, amax: Tensor, nonzero: Tensor) -> Figures:
+    done = quantize(x, cast, amax)
+    magnitudes = done.values.view(torch.uint8) & 0x7F
+    kept = _count(magnitudes)
+    found: Figures = {
+        "noise": _noise(done),
+        "flushed": nonzero - kept,
+        "subnormal": kept - _count(magnitudes >= cast.format.normal),
     }
-
-
-def _squares(x: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(x, dtype=torch.float64).square()
-
-
-def _under(rows: Tensor, cast: Cast, maxima: Tensor, amax: Tensor) -> Measured:
-    done = quantize(rows, cast, maxima if cast.scaling == ROWWISE else amax)
-    back = done.values.to(torch.float32)
-    kept = torch.count_nonzero(back)
-    normal = torch.count_nonzero(back.abs() >= cast.format.tiny)
-    found: Measured = {
-        "noise": _noise(done, back),
-        "flushed": torch.count_nonzero(rows) - kept,
-        "saturated": torch.count_nonzero(done.scaled.abs() > cast.format.clipped),
-        "subnormal": kept - normal,
-    }
+    if cast.scale is not None or cast.scaling == MXFP8:  # others fit the largest value
+        found["saturated"] = _count(done.scaled.abs() > cast.format.clipped)
     if cast.scaling in (TENSORWISE, DELAYED):
-        found["scale"] = done.scale.max()
+        found["scale"] = done.scale.flatten(1).amax(dim=1).expand(x.shape[0])
     if cast.scaling == MXFP8:
-        found.update(_top_blocks(back, cast.format))
+        found["top_blocks"] = _top_blocks(magnitudes, cast.format)
     return found
 
 
-def _noise(done: Quantized, back: Tensor) -> Tensor:
-    return _squares((back - done.scaled) / done.scale)
+def _noise(done: Quantized) -> Tensor:
+    """Return the squares of what the cast lost; what shares a scale is divided by it once."""
+    lost = done.values.to(torch.float32).sub_(done.scaled)
+    shared = [place for place in range(1, lost.dim()) if done.scale.shape[place] == 1]
+    return (_squares(lost, shared) / done.scale.double().square_()).flatten(1).sum(dim=1)
 
 
-def _top_blocks(back: Tensor, found: Format) -> Measured:
+def _top_blocks(magnitudes: Tensor, found: Format) -> Tensor:
     """Count blocks more than half of whose values are the largest: arXiv 2506.20752."""
-    at_top = (back.abs() >= found.largest).sum(dim=(1, 3))
-    half = back.shape[1] * back.shape[3] / 2
-    return {"blocks": float(at_top.numel()), "top_blocks": torch.count_nonzero(at_top > half)}
+    at_top = (magnitudes == found.tops[0]).sum(dim=(-3, -1))
+    return _count(at_top > magnitudes.shape[-3] * magnitudes.shape[-1] / 2)
 
 
-def _what_if(rows: Tensor, maxima: Tensor, amax: Tensor) -> Measured:
-    found: Measured = {}
-    signal: Tensor | None = None
-    for name, cast in WHAT_IF.items():
-        if not can_block(rows.shape, cast.scaling):
-            continue
-        signal = _squares(rows) if signal is None else signal
-        done = quantize(rows, cast, maxima if cast.scaling == ROWWISE else amax)
-        found[f"{name}.signal"] = signal
-        found[f"{name}.noise"] = _noise(done, done.values.to(torch.float32))
-    return found
-
-
-def count_bytes(data: Tensor, found: Format) -> Measured:
-    """Return what the bytes of an FP8 tensor tell without the values that they came from."""
-    every = -(-data.numel() // MOST_ELEMENTS)
-    flat = data.view(torch.uint8).reshape(-1)[::every]
-    return {
-        "calls": 1.0,
-        "elements": float(data.numel()),
-        "sampled": float(flat.numel()),
+def measure_bytes(data: Tensor, found: Format) -> tuple[Figures, int]:
+    """Return what FP8 bytes tell without the values that they came from, and of how many."""
+    every = -(-data.numel() // MOST_BYTES)
+    flat = data.view(torch.uint8).reshape(-1)[::every].unsqueeze(0)
+    figures = {
         "zeros": _any_of(flat, found.zeros),
         "saturated": _any_of(flat, found.tops),
         "nan": _any_of(flat, found.not_numbers),
     }
+    return figures, flat.numel()
 
 
 def _any_of(data: Tensor, wanted: Sequence[int]) -> Tensor:
     found = data == wanted[0]
     for byte in wanted[1:]:
         found |= data == byte
-    return torch.count_nonzero(found)
+    return _count(found)

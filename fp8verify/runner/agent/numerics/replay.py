@@ -59,17 +59,17 @@ def absolute_maxima(x: Tensor) -> Tensor:
 
 
 def quantize(rows: Tensor, cast: Cast, amax: Tensor) -> Quantized:
-    """Cast a matrix.
+    """Cast a matrix, or several of one shape that lie behind each other.
 
     Args:
-        rows: a matrix; for blocks its sides are multiples of theirs.
+        rows: matrices; for blocks their sides are multiples of the blocks'.
         cast: as the recipe does.
-        amax: the largest magnitude of the tensor, or of each row as a column.
+        amax: the largest magnitude of each tensor, or of each row; its shape broadcasts to theirs.
     """
     x = rows.to(torch.float32)
     if cast.scaling in BLOCKS:
         x = _blocked(x, BLOCKS[cast.scaling])
-        amax = x.abs().amax(dim=(1, 3), keepdim=True)
+        amax = torch.linalg.vector_norm(x, float("inf"), dim=(-3, -1), keepdim=True)
     scale = _scale(amax, cast)
     scaled = x * scale
     limit = cast.format.largest
@@ -81,12 +81,12 @@ def quantize(rows: Tensor, cast: Cast, amax: Tensor) -> Quantized:
 def can_block(shape: Any, scaling: str) -> bool:
     """Return whether a matrix divides into whole blocks, or needs none."""
     high, wide = BLOCKS.get(scaling, (1, 1))
-    return bool(shape[0] % high == 0 and shape[1] % wide == 0)
+    return bool(shape[-2] % high == 0 and shape[-1] % wide == 0)
 
 
 def _blocked(x: Tensor, block: tuple[int, int]) -> Tensor:
     high, wide = block
-    return x.view(x.shape[0] // high, high, x.shape[1] // wide, wide)
+    return x.view(*x.shape[:-2], x.shape[-2] // high, high, x.shape[-1] // wide, wide)
 
 
 def _scale(amax: Tensor, cast: Cast) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from typing import Any
 
@@ -21,6 +22,7 @@ def used_scalers() -> list[Any]:
     return [scaler for scaler in _updated if getattr(scaler, "_scale", None) is not None]
 
 
-def scales_of(scalers: list[Any]) -> list[float]:
-    """Return their scales; waits for the GPU."""
-    return [float(scaler.get_scale()) for scaler in scalers]
+def scales_of(scalers: list[Any]) -> list[float | None]:
+    """Return their scales, None for one that is not finite; waits for the GPU."""
+    scales = [float(scaler.get_scale()) for scaler in scalers]
+    return [scale if math.isfinite(scale) else None for scale in scales]

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..modules.eager_mode import eager_mode
 from ..modules.layer_names import compiles
+from .clipping import Clipping
 from .gradients import gradient_norm
 from .hooks import NumericsHooks
 
@@ -19,6 +20,7 @@ class MeasuredStep:
         self.number = number
         self._eager = False
         self._hooks = NumericsHooks(modules)
+        self._clipping = Clipping()
 
     def begin(self) -> None:
         """Let compiled code run eagerly, in which alone hooks are called.
@@ -34,6 +36,7 @@ class MeasuredStep:
     def leave(self) -> None:
         """Take the hooks off; compiled code runs as before."""
         self._hooks.remove()
+        self._clipping.remove()
         if self._eager:
             self._eager = False
             eager_mode.leave()
@@ -41,8 +44,10 @@ class MeasuredStep:
     def result(self, optimizers: Callable[[], list[Any]]) -> dict[str, Any]:
         """Return what was measured; copies it from the GPU."""
         hooks = self._hooks
-        rows = hooks.table.records()
+        rows = hooks.measured.records()
         gradient = gradient_norm(optimizers())
+        if gradient is not None:
+            gradient["clip_ratio"] = self._clipping.ratio()
         return {
             "step": self.number,
             "time": round(time.time(), 3),
