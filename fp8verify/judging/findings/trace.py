@@ -109,8 +109,8 @@ def window_not_whole(facts: RankFacts, _: Promises) -> Iterator[Finding]:
             yield Finding(
                 code="window-not-complete",
                 severity=Severity.WARNING,
-                message=f"window {window.name}: left no trace, because {window.profiler} kept none of "
-                "its steps",
+                message=f"window {window.name}: left no trace, because {window.profiler} kept none "
+                "of its steps",
                 hint="A recording that begins right after another, or ends with the process, may "
                 "be lost: record it again, some steps apart.",
             )
