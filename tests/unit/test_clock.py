@@ -46,7 +46,9 @@ def test_the_optimizer_after_one_that_is_gone_is_counted_at_once(training: Train
         training.clock.forget(optimizer)
 
     assert training.steps == 6
-    assert not training.clock.notes
+    assert training.clock.notes == [
+        "after step 3 a new Optimizer2 began to step: it is counted since"
+    ]
 
 
 def test_an_update_after_a_forward_pass_is_a_step(training: Training) -> None:

@@ -141,13 +141,14 @@ class Clock:
         return work == self._first_work and not idle
 
     def _leads(self, optimizer: int, name: str) -> bool:
-        if self._leader is None:
+        if self.leader is None:
             self._leader, self.leader = optimizer, name
         if optimizer == self._leader:
             self._rival_updates = 0
             return True
-        # One that is made and steps while the leader rests trains in its place: the next fold.
-        if self._built.pop(optimizer, None) == self.steps:
+        # One that is made and steps while the leader rests, or is no more, trains in its place:
+        # the next fold.
+        if self._built.pop(optimizer, None) == self.steps or self._leader is None:
             self._follow(optimizer, name, f"a new {name} began to step: it is counted since")
             return True
         self._others[name] = self._others.get(name, 0) + 1
