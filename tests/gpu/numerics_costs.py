@@ -16,7 +16,7 @@ from statistics import median
 from typing import Any
 
 WARM_EAGER = range(14, 17)
-WINDOW, MEASURED, EVERY, STEPS = (30, 31), 33, 60, 394
+WINDOW, MEASURED, EVERY, STEPS = (30, 31), 33, 60, 994
 SETTLED = 6  # compiled steps after an eager one that are not compared
 MEASURED_STEPS = range(MEASURED, STEPS + 1, EVERY)
 CONTROLS = range(MEASURED + EVERY // 2, STEPS + 1, EVERY)

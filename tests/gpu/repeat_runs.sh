@@ -15,7 +15,7 @@ mkdir -p "$out"
 python=${PYTHON:-python3}
 export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" CUBLAS_WORKSPACE_CONFIG=:4096:8
 ((at_once == 1)) || export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
-read -ra training <<<"${TRAINING:-examples/train_gpt.py --precision fp8 --steps 14 --batch 4}"
+read -ra training <<<"${TRAINING:-tests/gpu/deterministic.py examples/train_gpt.py --precision fp8 --steps 14 --batch 4}"
 windows=${WINDOWS:-3-4,7,10-12}
 traces=$(tr ',' '\n' <<<"$windows" | wc -l)
 losses() { grep -aoE "^step +[0-9]+ [|]? ?loss [0-9.a-z]+" "$1"; }
