@@ -26,14 +26,12 @@ check "exit code" $? 0
 check "windows" "$(wc -l < one.jsonl)" 5
 check "verdicts" "$(grep -c '"verdict": "ACTIVE"' one.jsonl)" 5
 
-if [ "$("$python" -c 'import torch; print(torch.cuda.device_count() > 1)')" = True ]; then
-  echo "-- two ranks under torchrun"
-  "$python" -m fp8verify run --every 20 --ranks all --metrics two.jsonl --trace-dir two \
-    -- "$python" -m torch.distributed.run --nproc-per-node 2 "$script" train 70 > two.log 2>&1
-  check "exit code" $? 0
-  check "verdicts" "$(grep -c '"verdict": "ACTIVE"' two.jsonl)" 3
-  check "ranks" "$(field two/kept/step-000000020/report.json 'len(r["ranks"])')" 2
-fi
+echo "-- two ranks under torchrun, on one GPU if there is but one"
+"$python" -m fp8verify run --every 20 --ranks all --metrics two.jsonl --trace-dir two \
+  -- "$python" -m torch.distributed.run --nproc-per-node 2 "$script" train 70 > two.log 2>&1
+check "exit code" $? 0
+check "verdicts" "$(grep -c '"verdict": "ACTIVE"' two.jsonl)" 3
+check "ranks" "$(field two/kept/step-000000020/report.json 'len(r["ranks"])')" 2
 [ $failed = 0 ] || { echo "logs are in $out"; tail -n 15 ./*.log; }
 echo "took $SECONDS s"
 exit $failed

@@ -31,14 +31,18 @@ def build() -> tuple[nn.Module, torch.optim.Optimizer, torch.Tensor]:
     """Return a compiled FP8 model, its optimizer and a batch."""
     from torchao.float8 import convert_to_float8_training
 
-    local = int(os.environ.get("LOCAL_RANK", "0"))
+    local = int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count()
+    ranks = int(os.environ.get("WORLD_SIZE", "1"))
     torch.cuda.set_device(local)
     torch.manual_seed(0)
     layers = [nn.Linear(DIM, DIM, bias=False) for _ in range(LAYERS)]
     model: Any = nn.Sequential(*layers).to("cuda", torch.bfloat16)
     convert_to_float8_training(model)
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        torch.distributed.init_process_group("nccl")
+    if ranks > 1:
+        # NCCL refuses ranks that share a GPU.
+        torch.distributed.init_process_group(
+            "nccl" if ranks <= torch.cuda.device_count() else "gloo"
+        )
         model = nn.parallel.DistributedDataParallel(model, device_ids=[local])
     model.compile()
     x = torch.randn(TOKENS, DIM, device="cuda", dtype=torch.bfloat16)
