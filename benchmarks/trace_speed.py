@@ -205,7 +205,11 @@ def main() -> None:
     parser.add_argument("--megabytes", type=int, nargs="+", default=[119, 1000])
     parser.add_argument("--ranks", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--hta-python", help="a Python that has HolisticTraceAnalysis")
+    parser.add_argument(
+        "--hta-python",
+        type=os.path.abspath,  # some readers run in another folder
+        help="a Python that has HolisticTraceAnalysis",
+    )
     parser.add_argument("--output", type=Path, default=RESULT)
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
