@@ -73,6 +73,6 @@ def _measure(
     from fp8verify.preflight.rules.measured import measured
 
     wanted = plan(facts, [parse_shape(text) for text in shapes], tokens)
-    found = measure(facts.installed.interpreter, list(wanted), recipes or RECIPES)
+    found = measure(facts.installed.interpreter, wanted, recipes or RECIPES)
     keep(found)
     return list(measured(found, wanted))

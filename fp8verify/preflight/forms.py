@@ -11,6 +11,7 @@ from fp8verify.preflight.checks import Check, DoctorReport, Status
 from fp8verify.report.escape import printable
 
 _FIELDS = ("code", "status", "message", "hint", "source")
+_ONLY_JSON = ("measured-kernels",)  # long names, for who looks into a wrong answer
 _WORDS = {Status.FAIL: "FAIL", Status.WARN: "warn", Status.OK: "ok", Status.SKIPPED: "-"}
 _LEVELS = {Status.FAIL: "error", Status.WARN: "warning"}
 
@@ -28,8 +29,9 @@ def to_text(report: DoctorReport) -> str:
 
 
 def _text_lines(report: DoctorReport) -> Iterator[str]:
-    width = max((len(check.code) for check in report.checks), default=0)
-    for check in report.checks:
+    shown = [check for check in report.checks if check.code not in _ONLY_JSON]
+    width = max((len(check.code) for check in shown), default=0)
+    for check in shown:
         message = printable(f"{_where(check)}{check.message}")
         yield f"{_WORDS[check.status]:4}  {check.code:{width}}  {message}"
         if check.status in _LEVELS:

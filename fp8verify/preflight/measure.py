@@ -2,95 +2,141 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
 from fp8verify.errors import InputError
+from fp8verify.preflight.blocks import heads_of
 from fp8verify.preflight.interpreter import Interpreter
-from fp8verify.preflight.probes import Probe, Shape
+from fp8verify.preflight.probes import Plan, Probe, Shape
 from fp8verify.preflight.recipes import RECIPES
-from fp8verify.preflight.timings import BF16, Gemm, Measured, Timed
+from fp8verify.preflight.timings import BF16, Answer, Gemm, Kernel, Measured, Timed
+from fp8verify.preflight.whole_model import whole_model
+from fp8verify.preflight.worker_process import WorkerError, WorkerProcess
 
 MAX_PROBES = 24
 TIMEOUT_S = 1800.0
-_WORKER = Path(__file__).parent / "worker" / "measure_linear.py"
-_MARK = "fp8verify: "
+_KERNELS = 10
+
+
+class Variant(NamedTuple):
+    """A recipe, and the places of the groups that are in FP8 by it."""
+
+    recipe: str
+    groups: tuple[int, ...]
+
+
+Variants = Mapping[str, Variant]
 
 
 class Measurement(NamedTuple):
-    """What was measured, on what, or why nothing was; what could not run in BF16 itself."""
+    """What was measured, on what, or why nothing was; what could not run in BF16 itself.
+
+    `alone` has decoder blocks in which the layers of one role alone are in FP8; it is empty where
+    the whole model pays.
+    """
 
     probes: tuple[Measured, ...] = ()
     where: Mapping[str, str] = {}
     why_none: str = ""
     failed: Mapping[Probe, str] = {}
+    alone: tuple[Measured, ...] = ()
 
 
 def measure(
     interpreter: Interpreter,
-    probes: Sequence[Probe],
+    plan: Plan,
     recipes: Sequence[str] = RECIPES,
     **options: object,
 ) -> Measurement:
-    """Time every probe in BF16 and by each recipe.
+    """Time every probe in BF16 and by each recipe, and the parts of blocks that may not pay.
 
     Args:
         interpreter: the Python that trains.
-        probes: what to time.
+        plan: what to time, and how often the model has it.
         recipes: torchao's names.
-        options: fields of the worker's request besides.
+        options: fields of the worker's requests besides.
     """
-    if not probes:
+    if not plan:
         return Measurement(why_none="no sizes are known: name some with --shape MxKxN")
-    wanted = list(probes)[:MAX_PROBES]
-    with tempfile.TemporaryDirectory(prefix="fp8verify-measure-") as folder:
-        request = {
-            "probes": [probe._asdict() for probe in wanted],
-            "recipes": list(dict.fromkeys(recipes)),
-            "traces": folder,
-            **options,
-        }
-        try:
-            done = _run(interpreter, request)
-        except (OSError, subprocess.TimeoutExpired) as error:
-            return Measurement(why_none=f"{interpreter.program}: {type(error).__name__}")
-        answers = list(_answers(done.stdout))
-        if done.returncode or not answers:
-            last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-            return Measurement(why_none=f"{interpreter.program}: {last[:200]}")
-        return read_answers(wanted, answers)
+    try:
+        with (
+            tempfile.TemporaryDirectory(prefix="fp8verify-measure-") as folder,
+            closing(WorkerProcess(interpreter.program, TIMEOUT_S)) as worker,
+        ):
+            return _measure(_Bench(worker, {**options, "traces": folder}), plan, recipes)
+    except WorkerError as error:
+        return Measurement(why_none=str(error))
 
 
-def _run(interpreter: Interpreter, request: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(  # noqa: S603 - the user's own Python, our own script
-        [interpreter.program, str(_WORKER)],
-        input=json.dumps(request),
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=TIMEOUT_S,
-        check=False,
-    )
+def _measure(bench: _Bench, plan: Plan, recipes: Sequence[str]) -> Measurement:
+    wanted = list(plan)[:MAX_PROBES]
+    found = bench.time("whole", {probe: whole_variants(probe, recipes) for probe in wanted})
+    unclear = blocks_to_part(found, plan)
+    if not unclear:
+        return found
+    try:
+        parts = bench.time("alone", unclear)
+    except WorkerError:  # the model as a whole was measured
+        return found
+    return found._replace(alone=parts.probes)
 
 
-def _answers(text: str) -> Iterator[dict[str, Any]]:
-    for line in text.splitlines():
-        if line.startswith(_MARK):
-            yield json.loads(line.removeprefix(_MARK))
+class _Bench(NamedTuple):
+    worker: WorkerProcess
+    options: Mapping[str, object]
+
+    def time(self, name: str, variants: Mapping[Probe, Variants]) -> Measurement:
+        """Time probes in BF16 and in their variants."""
+        asked = [_request(probe, some) for probe, some in variants.items()]
+        answers = self.worker.ask({**self.options, "name": name, "probes": asked})
+        return read_answers(list(variants), answers)
+
+
+def _request(probe: Probe, variants: Variants) -> dict[str, object]:
+    groups = [group._asdict() for group in probe.groups]
+    heads = heads_of(probe.groups)
+    named = {name: one._asdict() for name, one in variants.items()}
+    return {"tokens": probe.tokens, "groups": groups, "heads": heads, "variants": named}
+
+
+def whole_variants(probe: Probe, recipes: Sequence[str]) -> Variants:
+    """Return the variants in which all layers are in FP8 that the model has in it."""
+    low = tuple(place for place, group in enumerate(probe.groups) if group.low)
+    return {name: Variant(name, low) for name in recipes}
+
+
+def blocks_to_part(found: Measurement, plan: Plan) -> dict[Probe, Variants]:
+    """Return the variants that tell which layers to leave out; none where the model pays as it is.
+
+    They are by the fastest recipe of the block.
+    """
+    uses = [(one, plan[one.probe]) for one in found.probes]
+    model = whole_model(uses)
+    pays = model is not None and not found.failed and model.gain.answer is Answer.PAYS
+    blocks = [one for one, _ in uses if one.probe.is_block and one.recipes]
+    return {} if pays else {one.probe: _alone(one, one.recipes[0]) for one in blocks}
+
+
+def _alone(one: Measured, recipe: str) -> Variants:
+    return {
+        group.role.value: Variant(recipe, (place,))
+        for place, group in enumerate(one.groups)
+        if group.low
+    }
 
 
 def read_answers(probes: Sequence[Probe], answers: Sequence[Mapping[str, Any]]) -> Measurement:
     """Read the lines of the worker: first where it ran, then one for each probe."""
-    if "error" in answers[0]:
-        return Measurement(why_none=str(answers[0]["error"]))
+    if not answers or "error" in answers[0]:
+        return Measurement(why_none=str(answers[0]["error"] if answers else "no answer"))
     where = {name: str(value) for name, value in answers[0].items()}
     found, failed = [], {}
     for answer in answers[1:]:
@@ -103,12 +149,12 @@ def read_answers(probes: Sequence[Probe], answers: Sequence[Mapping[str, Any]]) 
 
 
 def _measured(probe: Probe, answer: Mapping[str, Any]) -> Measured:
-    steps = answer["traced_steps"]
+    steps, copies = answer["traced_steps"], answer["copies"]
     times = {
-        name: _timed(rounds, answer["traces"].get(name), steps)
+        name: _timed([us / copies for us in rounds], answer["traces"].get(name), steps * copies)
         for name, rounds in answer["rounds"].items()
     }
-    return Measured(**probe._asdict(), times=times, errors=answer["errors"])
+    return Measured(probe.tokens, probe.groups, times, answer["errors"])
 
 
 def _timed(rounds: Sequence[float], trace: str | None, steps: int) -> Timed:
@@ -126,7 +172,7 @@ def _split(rounds: tuple[float, ...], path: Path, steps: int) -> Timed:
 
     survey = gather(read_trace(path)).survey
     sums: dict[tuple[str, int, int, int], float] = {}
-    for row in survey.gemms:
+    for row in survey.linear:
         _, m, n, k = row.shape or (0, 0, 0, 0)
         key = (row.leg.value, m, n, k)
         sums[key] = sums.get(key, 0.0) + row.time_ns / 1e3 / steps
@@ -135,7 +181,13 @@ def _split(rounds: tuple[float, ...], path: Path, steps: int) -> Timed:
         total.time_ns for total in survey.others if total.kind.classification.role in casting
     )
     gemms = tuple(Gemm(*key, us) for key, us in sums.items())
-    return Timed(rounds, gemms, casts / 1e3 / steps)
+    kernels: Counter[str] = Counter()
+    for row in survey.gemms:
+        kernels[row.kind.name] += row.time_ns
+    for total in survey.others:
+        kernels[total.kind.name] += total.time_ns
+    longest = tuple(Kernel(name, ns / 1e3 / steps) for name, ns in kernels.most_common(_KERNELS))
+    return Timed(rounds, gemms, casts / 1e3 / steps, longest)
 
 
 def cache_file() -> Path:

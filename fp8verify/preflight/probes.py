@@ -1,4 +1,4 @@
-"""What to measure: the layers of a model that read one input, and how often a model has them."""
+"""What to measure: decoder blocks and other layers of a model, and how often it has them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.errors import UsageError
+from fp8verify.preflight.blocks import IN_A_BLOCK, Group, block_of, heads_of
 from fp8verify.preflight.facts import Facts
 from fp8verify.preflight.roles import Role, is_expert, role_of
 from fp8verify.preflight.training import LayerSize
@@ -28,34 +29,44 @@ class Shape(NamedTuple):
 
 
 class Probe(NamedTuple):
-    """Layers that read one input, so that they share its cast."""
+    """What is compiled and timed as one: a decoder block of four groups, or one group alone."""
 
     tokens: int
-    k: int
-    outputs: tuple[int, ...]
-    role: Role
+    groups: tuple[Group, ...]
 
     @property
     def shapes(self) -> tuple[Shape, ...]:
         """The distinct sizes among its layers."""
-        return tuple(dict.fromkeys(Shape(self.tokens, self.k, n) for n in self.outputs))
+        every = (Shape(self.tokens, g.k, n) for g in self.groups for n in g.outputs)
+        return tuple(dict.fromkeys(every))
+
+    @property
+    def is_block(self) -> bool:
+        """Whether it is a decoder block."""
+        return len(self.groups) > 1
 
 
 class Use(NamedTuple):
     """Where a model has a probe.
 
     Attributes:
-        layers: the names of its layers.
+        layers: the names of the layers of each of its groups.
         repeats: how often the model has it; 0 for a size that belongs to no model.
-        converted: whether the model runs it in FP8, as far as is known.
+        in_bf16: how many of these the model leaves in BF16, as far as is known.
     """
 
-    layers: tuple[str, ...] = ()
+    layers: tuple[tuple[str, ...], ...] = ()
     repeats: int = 0
-    converted: bool = True
+    in_bf16: int = 0
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all its layers."""
+        return tuple(name for group in self.layers for name in group)
 
 
 Plan = dict[Probe, Use]
+_Unit = list[list[ModuleRecord]]
 
 
 def parse_shape(text: str) -> Shape:
@@ -76,7 +87,7 @@ def parse_shape(text: str) -> Shape:
 
 def plan(facts: Facts, given: Sequence[Shape], tokens: int | None) -> Plan:
     """Return what to measure: the sizes given, and those of the model, or else of the files."""
-    found: Plan = {Probe(s.m, s.k, (s.n,), _role_by_size(s)): Use() for s in given}
+    found: Plan = {Probe(s.m, (Group(s.k, (s.n,), _role_by_size(s)),)): Use() for s in given}
     if facts.model is not None and facts.model.modules:
         said = (config.training.tokens for config in facts.configs if config.training.tokens)
         rows = tokens or next(said, DEFAULT_TOKENS)
@@ -92,18 +103,31 @@ def _role_by_size(shape: Shape) -> Role:
     return Role.HEAD if wide else Role.OTHER
 
 
-def _of_model(modules: Iterable[ModuleRecord], tokens: int) -> Plan:
-    """Gather the layers of a model; those of one parent, role and input read the same tensor."""
+def _of_model(modules: Sequence[ModuleRecord], tokens: int) -> Plan:
+    """Gather the layers of a model to blocks, and blocks that are alike to one probe."""
+    any_low = any(module.state in _LOW for module in modules)
+    alike: dict[Probe, list[_Unit]] = defaultdict(list)
+    for unit in _units(filter(measurable, modules)):
+        alike[_probe(unit, tokens, any_low=any_low)].append(unit)
+    return {probe: _use(units, any_low=any_low) for probe, units in alike.items()}
+
+
+def _units(modules: Iterable[ModuleRecord]) -> Iterator[_Unit]:
+    """Yield each decoder block as four groups, and every group that is in none as one."""
     groups: dict[tuple[str, Role, int | None], list[ModuleRecord]] = defaultdict(list)
-    for module in filter(measurable, modules):
+    for module in modules:
         role = role_of(module.fqn)
         owner = module.fqn if role is Role.OTHER else module.fqn.rpartition(".")[0]
         groups[owner, role, module.in_features].append(module)
-    alike: dict[Probe, list[list[ModuleRecord]]] = defaultdict(list)
-    for (_, role, _), group in groups.items():
-        alike[_probe(group, role, tokens)].append(group)
-    any_low = any(module.state in _LOW for module in modules)
-    return {probe: _use(groups, any_low) for probe, groups in alike.items()}
+    blocks: dict[str, _Unit] = defaultdict(list)
+    for group in groups.values():
+        blocks[block_of(group[0].fqn)].append(group)
+    for unit in blocks.values():
+        parts = [part for part in unit if role_of(part[0].fqn) in IN_A_BLOCK]
+        parts.sort(key=lambda part: IN_A_BLOCK.index(role_of(part[0].fqn)))
+        joined = heads_of([_group(part) for part in parts]) is not None
+        yield from [parts] if joined else []
+        yield from ([part] for part in unit if not (joined and part in parts))
 
 
 def measurable(module: ModuleRecord) -> bool:
@@ -112,15 +136,26 @@ def measurable(module: ModuleRecord) -> bool:
     return bool(sized) and not is_expert(module.fqn)
 
 
-def _probe(group: Sequence[ModuleRecord], role: Role, tokens: int) -> Probe:
-    outputs = tuple(module.out_features or 0 for module in group)
-    return Probe(tokens, group[0].in_features or 0, outputs, role)
+def _group(modules: Sequence[ModuleRecord], *, low: bool = True) -> Group:
+    outputs = tuple(module.out_features or 0 for module in modules)
+    return Group(modules[0].in_features or 0, outputs, role_of(modules[0].fqn), low)
 
 
-def _use(groups: Sequence[Sequence[ModuleRecord]], any_low: bool) -> Use:
-    layers = [module for group in groups for module in group]
-    converted = not any_low or any(module.state in _LOW for module in layers)
-    return Use(tuple(module.fqn for module in layers), len(groups), converted)
+def _low(modules: Iterable[ModuleRecord]) -> bool:
+    return any(module.state in _LOW for module in modules)
+
+
+def _probe(unit: _Unit, tokens: int, *, any_low: bool) -> Probe:
+    """Return what to measure of a unit; one of which nothing is in FP8 is measured as a whole."""
+    some = any_low and any(map(_low, unit))
+    return Probe(tokens, tuple(_group(part, low=not some or _low(part)) for part in unit))
+
+
+def _use(units: Sequence[_Unit], *, any_low: bool) -> Use:
+    parts = zip(*units, strict=True)
+    layers = tuple(tuple(m.fqn for group in part for m in group) for part in parts)
+    in_bf16 = sum(any_low and not any(map(_low, unit)) for unit in units)
+    return Use(layers, len(units), in_bf16)
 
 
 def _of_sizes(layers: Sequence[LayerSize], tokens: int) -> Plan:
@@ -128,12 +163,28 @@ def _of_sizes(layers: Sequence[LayerSize], tokens: int) -> Plan:
     groups: dict[tuple[Role, int], list[LayerSize]] = defaultdict(list)
     for layer in layers:
         groups[layer.role, layer.k].append(layer)
-    found = {}
-    for (role, k), group in groups.items():
-        outputs = tuple(n for layer in group for n in [layer.n] * layer.siblings)
-        names = tuple(layer.name for layer in group)
-        found[Probe(tokens, k, outputs, role)] = Use(names, group[0].modules // group[0].siblings)
-    return found
+    found = {_group_of_sizes(sizes): _use_of_sizes(sizes) for sizes in groups.values()}
+    block = tuple(sorted(filter(_in_a_block, found), key=lambda g: IN_A_BLOCK.index(g.role)))
+    plan: Plan = {}
+    if heads_of(block) is not None and len({found[group].repeats for group in block}) == 1:
+        names = tuple(found[group].names for group in block)
+        plan[Probe(tokens, block)] = Use(names, found[block[0]].repeats)
+    alone = {g: use for g, use in found.items() if not (plan and _in_a_block(g))}
+    return plan | {Probe(tokens, (group,)): use for group, use in alone.items()}
+
+
+def _in_a_block(group: Group) -> bool:
+    return group.role in IN_A_BLOCK
+
+
+def _group_of_sizes(sizes: Sequence[LayerSize]) -> Group:
+    outputs = tuple(n for layer in sizes for n in [layer.n] * layer.siblings)
+    return Group(sizes[0].k, outputs, sizes[0].role)
+
+
+def _use_of_sizes(sizes: Sequence[LayerSize]) -> Use:
+    names = tuple(layer.name for layer in sizes)
+    return Use((names,), sizes[0].modules // sizes[0].siblings)
 
 
 def left_out(facts: Facts) -> Iterator[str]:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from statistics import median
 from typing import NamedTuple
 
 import msgspec
 
+from fp8verify.preflight.blocks import Group
 from fp8verify.preflight.probes import Probe, Shape
-from fp8verify.preflight.roles import Role
 
 BF16 = "bf16"
-# A model differs from the surroundings that a probe has: what lies within is no answer.
+# A model is more than the blocks that are measured: what lies within is no answer.
 # benchmarks/doctor_measure.sh lays the two side by side (docs/doctor.md has its table).
 MARGIN = 0.05
 
@@ -62,15 +63,24 @@ class Gemm(msgspec.Struct, frozen=True):
     us: float
 
 
+class Kernel(msgspec.Struct, frozen=True):
+    """A kernel that ran in a step; µs of all its launches."""
+
+    name: str
+    us: float
+
+
 class Timed(msgspec.Struct, frozen=True):
     """A probe in one precision: µs of a step by round, and of its GEMMs and casts by a trace.
 
-    `cast_us` is of the kernels that cast, with all that the compiler fused into them.
+    `cast_us` is of the kernels that cast, with all that the compiler fused into them; `kernels` are
+    those that take the most time.
     """
 
     rounds_us: tuple[float, ...]
     gemms: tuple[Gemm, ...] = ()
     cast_us: float = 0.0
+    kernels: tuple[Kernel, ...] = ()
 
     @property
     def us(self) -> float:
@@ -84,19 +94,20 @@ class Timed(msgspec.Struct, frozen=True):
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """A probe, in BF16 and by the recipes that ran; `errors` has those that did not."""
+    """A probe, in BF16 and in the FP8 variants that ran; `errors` has those that did not.
+
+    A variant is a recipe, or a role of which the layers alone are in FP8.
+    """
 
     tokens: int
-    k: int
-    outputs: tuple[int, ...]
-    role: Role
+    groups: tuple[Group, ...]
     times: dict[str, Timed]
     errors: dict[str, str] = {}
 
     @property
     def probe(self) -> Probe:
         """What was measured."""
-        return Probe(self.tokens, self.k, self.outputs, self.role)
+        return Probe(self.tokens, self.groups)
 
     @property
     def shapes(self) -> tuple[Shape, ...]:
@@ -131,10 +142,36 @@ class Measured(msgspec.Struct, frozen=True):
         """The time in BF16 of the layers themselves."""
         return self.times[BF16].us - self.around_us
 
+    def gain_alone(self, group: Group) -> Gain | None:
+        """Return how the layers of one group gain where they alone are in FP8, if that is known."""
+        before = self.group_us(group)
+        known = before > 0 and group.role.value in self.times
+        return gain_of(before, self.saved(group.role.value)) if known else None
+
+    def group_us(self, group: Group) -> float:
+        """Return the time in BF16 of a group's GEMMs; layers of one size share theirs evenly."""
+        all_keys = Counter(key for one in self.groups for key in _gemms_of(self.tokens, one))
+        keys = Counter(_gemms_of(self.tokens, group))
+        shares = {key: count / all_keys[key] for key, count in keys.items()}
+        gemms = self.times[BF16].gemms
+        return sum(g.us * shares.get(_key(g.leg, g.m, g.n, g.k), 0.0) for g in gemms)
+
     @property
     def best(self) -> Gain | None:
         """The gain by the fastest recipe."""
         return self.gain(self.recipes[0]) if self.recipes else None
+
+
+def _key(leg: str, m: int, n: int, k: int) -> tuple[str, int, int, int]:
+    """Return what a GEMM is known by; its result may be computed transposed."""
+    return leg, min(m, n), max(m, n), k
+
+
+def _gemms_of(tokens: int, group: Group) -> Iterator[tuple[str, int, int, int]]:
+    for n in group.outputs:
+        yield _key("fprop", tokens, n, group.k)
+        yield _key("dgrad", tokens, group.k, n)
+        yield _key("wgrad", n, group.k, tokens)
 
 
 def gain_of(before: float, saved: Saved) -> Gain:

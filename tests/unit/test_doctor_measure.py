@@ -7,22 +7,27 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from fp8verify import inspect
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.errors import UsageError
 from fp8verify.preflight.afterwards import with_what_was_possible
+from fp8verify.preflight.blocks import Group, Heads, heads_of
 from fp8verify.preflight.checks import Check, Status
 from fp8verify.preflight.dry_start import DryModel
 from fp8verify.preflight.interpreter import Interpreter
 from fp8verify.preflight.measure import (
     Measurement,
+    Variant,
+    blocks_to_part,
     cache_file,
     keep,
     kept,
     measure,
     read_answers,
+    whole_variants,
 )
 from fp8verify.preflight.probes import Plan, Probe, Shape, Use, parse_shape, plan
 from fp8verify.preflight.roles import Role, role_of
@@ -45,8 +50,25 @@ def timed(us: float, *, gemm: float = 0.0, casts: float = 0.0, noise: float = 0.
 def one(
     bf16: Timed, fp8: Timed, outputs: tuple[int, ...] = (14336,), role: Role = Role.OTHER
 ) -> Measured:
-    """A probe of one recipe."""
-    return Measured(8192, 4096, outputs, role, {"bf16": bf16, "tensorwise": fp8})
+    """A probe of one group, by one recipe."""
+    return Measured(8192, (Group(4096, outputs, role),), {"bf16": bf16, "tensorwise": fp8})
+
+
+def single(tokens: int, k: int, outputs: tuple[int, ...], role: Role = Role.OTHER) -> Probe:
+    """A probe of one group."""
+    return Probe(tokens, (Group(k, outputs, role),))
+
+
+def block(
+    width: int, hidden: int, attention: tuple[int, ...], low: tuple[bool, ...] = (True,) * 4
+) -> tuple[Group, ...]:
+    """The groups of a gated decoder block."""
+    return (
+        Group(width, attention, Role.ATTENTION_IN, low[0]),
+        Group(width, (width,), Role.ATTENTION_OUT, low[1]),
+        Group(width, (hidden, hidden), Role.FEED_FORWARD_IN, low[2]),
+        Group(hidden, (width,), Role.FEED_FORWARD_OUT, low[3]),
+    )
 
 
 WIDE = one(timed(3000.0), timed(1800.0), (14336, 14336), Role.FEED_FORWARD_IN)
@@ -63,15 +85,15 @@ def checks(*found: Measured, uses: Plan | None = None) -> dict[str, list[Check]]
 
 def test_each_size_is_told_whether_it_pays_and_what_to_leave_out() -> None:
     uses = {
-        WIDE.probe: Use(("layers.0.mlp.gate_proj", "layers.0.mlp.up_proj"), 1),
-        NARROW.probe: Use(("layers.0.attn.k_proj", "layers.1.attn.k_proj"), 2),
+        WIDE.probe: Use((("layers.0.mlp.gate_proj", "layers.0.mlp.up_proj"),), 1),
+        NARROW.probe: Use((("layers.0.attn.k_proj", "layers.1.attn.k_proj"),), 2),
     }
     found = checks(WIDE, NARROW, uses=uses)
     pays, loses = found["measured"]
     assert pays.message.startswith("8192 tokens, 4096 -> 2 x 14336 (layers.0.mlp.gate_proj, ")
-    assert pays.message.endswith("BF16 3000 µs a step, tensorwise 1800, 1.67x: pays")
+    assert pays.message.endswith(" µs a step (3000 in the layers), tensorwise 1800, 1.67x: pays")
     assert loses.message.startswith("8192 tokens, 4096 -> 1024 (layers.*.attn.k_proj (2)), 2 times")
-    assert loses.message.endswith("BF16 300 µs a step, tensorwise 340, 0.88x: does not pay")
+    assert loses.message.endswith("(300 in the layers), tensorwise 340, 0.88x: does not pay")
     assert [pays.status, loses.status] == [Status.OK, Status.WARN]
     assert found["measured-filter"][0].message == 'leave in BF16: filter_fqns = ["k_proj"]'
 
@@ -93,7 +115,7 @@ def test_a_gain_within_its_doubt_is_no_answer(fp8: float, noise: float, answer: 
     assert answer_of(probe) is answer
     (check,) = checks(probe)["measured"]
     assert check.message.endswith(f": {answer.value}")
-    assert "measured-filter" not in checks(probe, uses={probe.probe: Use(("a.b",), 1)}) or (
+    assert "measured-filter" not in checks(probe, uses={probe.probe: Use((("a.b",),), 1)}) or (
         answer is Answer.LOSES
     )
 
@@ -110,13 +132,13 @@ def test_what_is_around_the_layers_counts_in_neither_precision() -> None:
 
 
 def test_the_model_is_the_sum_of_its_groups_as_often_as_it_has_them() -> None:
-    uses = {WIDE.probe: Use(("a.gate", "a.up"), 12), NARROW.probe: Use(("a.k",), 24)}
+    uses = {WIDE.probe: Use((("a.gate", "a.up"),), 12), NARROW.probe: Use((("a.k",),), 24)}
     (model,) = checks(WIDE, NARROW, uses=uses)["measured-model"]
     assert "BF16 43.2 ms a step, tensorwise 29.8 with casts, 1.45x: pays" in model.message
 
 
 def test_layers_that_the_model_leaves_in_bf16_gain_nothing() -> None:
-    uses = {WIDE.probe: Use(("head",), 1, converted=False), NARROW.probe: Use(("a.k",), 1)}
+    uses = {WIDE.probe: Use((("head",),), 1, in_bf16=1), NARROW.probe: Use((("a.k",),), 1)}
     (model,) = checks(WIDE, NARROW, uses=uses)["measured-model"]
     assert "BF16 3.3 ms a step, tensorwise 3.3 with casts, 0.99x: cannot tell" in model.message
 
@@ -127,11 +149,18 @@ def test_sizes_of_no_model_say_nothing_of_one() -> None:
 
 def answer_to(number: int, **rounds: list[float]) -> dict[str, Any]:
     """A line of the worker."""
-    return {"probe": number, "rounds": rounds, "errors": {}, "traces": {}, "traced_steps": 3}
+    return {
+        "probe": number,
+        "rounds": rounds,
+        "errors": {},
+        "traces": {},
+        "traced_steps": 3,
+        "copies": 1,
+    }
 
 
 def test_a_recipe_that_fails_is_named_and_the_others_count() -> None:
-    probe = Probe(8, 16, (32,), Role.OTHER)
+    probe = single(8, 16, (32,))
     answer = answer_to(0, bf16=[10.0], tensorwise=[5.0])
     answer["errors"] = {"rowwise": "RuntimeError: Rowwise scaling is not supported"}
     (found,) = read_answers([probe], [WHERE, answer]).probes
@@ -141,12 +170,12 @@ def test_a_recipe_that_fails_is_named_and_the_others_count() -> None:
 
 
 def test_a_probe_without_memory_for_bf16_says_so_and_no_model_is_judged() -> None:
-    probe = Probe(8, 16, (32,), Role.OTHER)
+    probe = single(8, 16, (32,))
     answer = {**answer_to(0), "errors": {"bf16": "OutOfMemoryError: CUDA out of memory"}}
     measurement = read_answers([probe], [WHERE, answer])
     assert measurement.failed == {probe: "OutOfMemoryError: CUDA out of memory"}
     both = measurement._replace(probes=(WIDE,))
-    found = list(measured(both, {WIDE.probe: Use(("a",), 1), probe: Use(("b",), 1)}))
+    found = list(measured(both, {WIDE.probe: Use((("a",),), 1), probe: Use((("b",),), 1)}))
     assert "measured-model" not in {check.code for check in found}
     assert any("could not be measured: OutOfMemory" in check.message for check in found)
 
@@ -155,7 +184,7 @@ def test_gemms_and_casts_are_read_from_the_worker_s_trace() -> None:
     trace = str(ROOT / "fp8_compiled" / "rank0.json.gz")
     answer = answer_to(0, bf16=[9000.0])
     answer["traces"], answer["traced_steps"] = {"bf16": trace}, 1
-    (found,) = read_answers([Probe(8, 16, (32,), Role.OTHER)], [WHERE, answer]).probes
+    (found,) = read_answers([single(8, 16, (32,))], [WHERE, answer]).probes
     report = inspect(trace)
     assert found.times["bf16"].gemm_us == pytest.approx(sum(report.ranks[0].gemm.time_us.values()))
     assert {gemm.leg for gemm in found.times["bf16"].gemms} == {"fprop", "dgrad", "wgrad"}
@@ -171,10 +200,11 @@ def test_what_the_worker_prints_among_other_lines_is_read(tmp_path: Path) -> Non
     lines = ["a library says hello", "fp8verify: " + json.dumps(WHERE)]
     lines += ["fp8verify: " + json.dumps(answer_to(0, bf16=[10.0], tensorwise=[5.0]))]
     python = tmp_path / "python"
-    python.write_text("#!/bin/sh\ncat >/dev/null\n" + "".join(f"echo '{x}'\n" for x in lines))
+    lines += ['fp8verify: {"done": true}']
+    python.write_text("#!/bin/sh\nread -r request\n" + "".join(f"echo '{x}'\n" for x in lines))
     python.chmod(0o755)
-    probe = Probe(8, 16, (32,), Role.OTHER)
-    found = measure(Interpreter(str(python), "", named=True), [probe])
+    probe = single(8, 16, (32,))
+    found = measure(Interpreter(str(python), "", named=True), {probe: Use()})
     assert found.where["gpu"] == "NVIDIA H200"
     assert [one.probe for one in found.probes] == [probe]
 
@@ -185,35 +215,40 @@ def test_the_worker_says_that_there_is_no_gpu() -> None:
 
     if torch.cuda.is_available():
         pytest.skip("there is one")
-    found = measure(HERE, [Probe(8, 16, (32,), Role.OTHER)])
+    found = measure(HERE, {single(8, 16, (32,)): Use()})
     assert found.why_none == "torch sees no GPU"
 
 
 @pytest.mark.train
-def test_the_worker_times_both_precisions_amid_every_surroundings() -> None:
+def test_the_worker_times_blocks_their_parts_and_layers_alone() -> None:
     # Emulated on the CPU: the times say nothing, but all of the worker runs.
-    probes = [
-        Probe(32, 16, (32, 32) if role is Role.FEED_FORWARD_IN else (32,), role) for role in Role
-    ]
+    few_keys = block(32, 64, (32, 16, 16))
+    fused = tuple(
+        group._replace(outputs=(sum(group.outputs),))
+        for group in block(32, 64, (32, 32, 32), (False, True, True, True))
+    )
+    wanted = {Probe(32, few_keys): Use((), 3), Probe(32, fused): Use((), 1)}
+    wanted |= {single(32, 16, (16,) if r is Role.OTHER else (32, 32), r): Use() for r in Role}
     found = measure(
-        HERE, probes, ["tensorwise"],
+        HERE, wanted, ["tensorwise"],
         device="cpu", emulate=True, rounds=2, round_ms=1, compile=False,
     )  # fmt: skip
     assert found.failed == {}
-    assert [one.probe for one in found.probes] == probes
-    for one_probe in found.probes:
+    assert [one.probe for one in found.probes] == list(wanted)
+    assert [one.probe for one in found.alone] == list(wanted)[:2]
+    for one_probe in (*found.probes, *found.alone):
         assert one_probe.errors == {}
-        assert {name: len(t.rounds_us) for name, t in one_probe.times.items()} == {
-            "bf16": 2,
-            "tensorwise": 2,
-        }
+        assert {len(times.rounds_us) for times in one_probe.times.values()} == {2}
+    alone = [role.value for role in Role][:4]
+    assert list(found.alone[0].times) == ["bf16", *alone]
+    assert list(found.alone[1].times) == ["bf16", *alone[1:]]  # the model has its first in BF16
 
 
 def test_a_python_that_cannot_measure_says_why(tmp_path: Path) -> None:
-    probe = Probe(8, 16, (32,), Role.OTHER)
-    found = measure(Interpreter(str(tmp_path / "none"), "", named=True), [probe])
+    probe = single(8, 16, (32,))
+    found = measure(Interpreter(str(tmp_path / "none"), "", named=True), {probe: Use()})
     assert "FileNotFoundError" in found.why_none
-    assert "--shape" in measure(Interpreter("x", "", named=True), []).why_none
+    assert "--shape" in measure(Interpreter("x", "", named=True), {}).why_none
 
 
 @pytest.mark.parametrize("text", ["3", "8192x4096", "axbxc", "0x16x16", "8192x4096x14336x2"])
@@ -226,17 +261,20 @@ def test_shapes_come_from_the_configuration_with_its_tokens(tmp_path: Path) -> N
     facts = facts_of(write(tmp_path, "k.toml", files.KEMPNERFORGE))
     given = [parse_shape("64x32x16"), parse_shape("8x768x50304")]
     assert plan(facts, given, None) == {
-        Probe(64, 32, (16,), Role.OTHER): Use(),
-        Probe(8, 768, (50304,), Role.HEAD): Use(),
-        Probe(32768, 4096, (4096, 1024, 1024), Role.ATTENTION_IN): Use(
-            ("attention q", "attention k, v"), 32
+        single(64, 32, (16,)): Use(),
+        single(8, 768, (50304,), Role.HEAD): Use(),
+        Probe(32768, block(4096, 14336, (4096, 1024, 1024))): Use(
+            (
+                ("attention q", "attention k, v"),
+                ("attention o",),
+                ("feed-forward in",),
+                ("feed-forward out",),
+            ),
+            32,
         ),
-        Probe(32768, 4096, (4096,), Role.ATTENTION_OUT): Use(("attention o",), 32),
-        Probe(32768, 4096, (14336, 14336), Role.FEED_FORWARD_IN): Use(("feed-forward in",), 32),
-        Probe(32768, 14336, (4096,), Role.FEED_FORWARD_OUT): Use(("feed-forward out",), 32),
-        Probe(32768, 4096, (128256,), Role.HEAD): Use(("output head",), 1),
+        single(32768, 4096, (128256,), Role.HEAD): Use((("output head",),), 1),
     }
-    assert Probe(100, 4096, (4096,), Role.ATTENTION_OUT) in plan(facts, [], 100)
+    assert {probe.tokens for probe in plan(facts, [], 100)} == {100}
 
 
 def linear(fqn: str, k: int, n: int, state: str = "fp8") -> ModuleRecord:
@@ -246,29 +284,153 @@ def linear(fqn: str, k: int, n: int, state: str = "fp8") -> ModuleRecord:
     )
 
 
-def test_layers_of_a_model_that_read_one_input_are_measured_together(tmp_path: Path) -> None:
-    modules = [
-        linear(f"layers.{i}.{name}", k, n)
-        for i in range(2)
-        for name, k, n in (
-            ("attn.q_proj", 64, 64),
-            ("attn.k_proj", 64, 16),
-            ("attn.o_proj", 64, 64),
-            ("mlp.down_proj", 128, 64),
-            ("mlp.experts.0.w1", 64, 128),
+def planned(tmp_path: Path, *modules: ModuleRecord) -> Plan:
+    """What to measure of a model with these layers, at 8 tokens."""
+    facts = facts_of(write(tmp_path, "k.toml", files.KEMPNERFORGE))
+    return plan(facts._replace(model=DryModel(modules)), [], 8)
+
+
+def decoder(place: int, hidden: int = 128, state: str = "fp8") -> list[ModuleRecord]:
+    """The layers of one block of width 64."""
+    sizes = {
+        "attn.q_proj": (64, 64),
+        "attn.k_proj": (64, 16),
+        "attn.v_proj": (64, 16),
+        "attn.o_proj": (64, 64),
+        "mlp.gate_proj": (64, hidden),
+        "mlp.up_proj": (64, hidden),
+        "mlp.down_proj": (hidden, 64),
+    }
+    return [linear(f"layers.{place}.{name}", *size, state) for name, size in sizes.items()]
+
+
+def test_blocks_that_are_alike_are_one_probe(tmp_path: Path) -> None:
+    head = linear("lm_head", 64, 512, "high_precision")
+    expert = linear("layers.1.mlp.experts.0.w1", 64, 128)
+    modules = [*decoder(0), *decoder(1), *decoder(2, hidden=256), expert, head]
+    found = planned(tmp_path, *modules)
+    narrow, wide = (Probe(8, block(64, hidden, (64, 16, 16))) for hidden in (128, 256))
+    assert list(found) == [narrow, wide, single(8, 64, (512,), Role.HEAD)]
+    assert found[narrow].repeats == 2
+    assert found[narrow].layers[3] == ("layers.0.mlp.down_proj", "layers.1.mlp.down_proj")
+    assert found[single(8, 64, (512,), Role.HEAD)] == Use((("lm_head",),), 1, in_bf16=1)
+
+
+def test_a_block_in_bf16_is_counted_and_one_partly_in_fp8_is_its_own(tmp_path: Path) -> None:
+    partly = [
+        linear(one.fqn, one.in_features or 0, one.out_features or 0, "high_precision")
+        if "attn" in one.fqn
+        else one
+        for one in decoder(2)
+    ]
+    found = planned(tmp_path, *decoder(0), *decoder(1, state="high_precision"), *partly)
+    whole = Probe(8, block(64, 128, (64, 16, 16)))
+    part = Probe(8, block(64, 128, (64, 16, 16), (False, False, True, True)))
+    assert (found[whole].repeats, found[whole].in_bf16) == (2, 1)
+    assert (found[part].repeats, found[part].in_bf16) == (1, 0)
+    assert whole_variants(part, ["rowwise"]) == {"rowwise": Variant("rowwise", (2, 3))}
+
+
+def test_layers_that_make_no_block_are_measured_alone(tmp_path: Path) -> None:
+    without_output = [one for one in decoder(0) if "o_proj" not in one.fqn]
+    found = planned(tmp_path, *without_output, linear("net.0", 32, 16))
+    assert set(found) == {
+        single(8, 64, (64, 16, 16), Role.ATTENTION_IN),
+        single(8, 64, (128, 128), Role.FEED_FORWARD_IN),
+        single(8, 128, (64,), Role.FEED_FORWARD_OUT),
+        single(8, 32, (16,)),
+    }
+
+
+@pytest.mark.parametrize(
+    ("attention", "heads"),
+    [
+        ((768, 768, 768), Heads(768, 768, 64)),
+        ((2304,), Heads(768, 768, 64)),
+        ((768, 256, 256), Heads(768, 256, 64)),
+        ((768, 512), Heads(768, 256, 64)),
+        ((768, 256, 128), None),
+        ((768,), None),
+        ((768, 768, 768, 768), None),
+    ],
+)
+def test_widths_tell_the_heads_of_attention(
+    attention: tuple[int, ...], heads: Heads | None
+) -> None:
+    assert heads_of(block(768, 2048, attention)) == heads
+
+
+def parted(saved: dict[Role, float], gemm: float = 100.0) -> Measured:
+    """A block of 1000 µs in which each role alone saves so much; its GEMMs take `gemm` each."""
+    groups = block(64, 128, (64, 64, 64))
+    gemms = [
+        Gemm(leg, m, n, k, gemm * count)
+        for count, width, outputs in ((4, 64, 64), (2, 64, 128), (1, 128, 64))
+        for leg, m, n, k in (
+            ("fprop", 8192, outputs, width),
+            ("dgrad", 8192, width, outputs),
+            ("wgrad", outputs, width, 8192),
         )
     ]
-    head = linear("lm_head", 64, 512, "high_precision")
-    facts = facts_of(write(tmp_path, "k.toml", files.KEMPNERFORGE))
-    found = plan(facts._replace(model=DryModel((*modules, head))), [], 8)
-    assert found[Probe(8, 64, (64, 16), Role.ATTENTION_IN)].repeats == 2
-    assert set(found) == {
-        Probe(8, 64, (64, 16), Role.ATTENTION_IN),
-        Probe(8, 64, (64,), Role.ATTENTION_OUT),
-        Probe(8, 128, (64,), Role.FEED_FORWARD_OUT),
-        Probe(8, 64, (512,), Role.HEAD),
+    bf16 = Timed((10000.0,) * 5, tuple(gemms))
+    alone = {role.value: timed(10000.0 - us) for role, us in saved.items()}
+    return Measured(8192, groups, {"bf16": bf16, **alone})
+
+
+def test_each_part_of_a_block_is_told_whether_it_pays() -> None:
+    one_block = parted(
+        {
+            Role.ATTENTION_IN: -300.0,
+            Role.ATTENTION_OUT: 10.0,
+            Role.FEED_FORWARD_IN: 200.0,
+            Role.FEED_FORWARD_OUT: -50.0,
+        }
+    )
+    # wgrad of up (128 x 64) and of down (64 x 128) are one size: each layer has its part of it.
+    found_us = [round(one_block.group_us(group)) for group in one_block.groups]
+    assert found_us == [900, 300, 600, 300]
+    names = (("l.0.q", "l.0.k", "l.0.v"), ("l.0.o",), ("l.0.gate", "l.0.up"), ("l.0.down",))
+    whole = msgspec.structs.replace(
+        one_block, times={"bf16": one_block.times["bf16"], "tensorwise": timed(10200.0)}
+    )
+    found = Measurement((whole,), WHERE, alone=(one_block,))
+    checks_found = list(measured(found, {whole.probe: Use(names, 1)}))
+    answers = [
+        check.message.rpartition(": ")[2] for check in checks_found if " alone in " in check.message
+    ]
+    assert answers == ["does not pay", "cannot tell", "pays", "does not pay"]
+    (left_out,) = (check for check in checks_found if check.code == "measured-filter")
+    assert (
+        left_out.message == 'leave in BF16: filter_fqns = ["l.0.q", "l.0.k", "l.0.v", "l.0.down"]'
+    )
+
+
+def test_a_part_whose_gain_rounds_hide_is_no_answer() -> None:
+    one_block = parted({Role.ATTENTION_OUT: 0.0})
+    one_block.times[Role.ATTENTION_OUT.value] = timed(9900.0, noise=300.0)
+    gain = one_block.gain_alone(one_block.groups[1])
+    assert gain is not None
+    assert gain.speed_up == pytest.approx(1.5)
+    assert gain.answer is Answer.UNSURE
+
+
+def test_parts_are_measured_only_where_the_model_does_not_clearly_pay() -> None:
+    groups = block(64, 128, (64, 64, 64))
+    bf16 = timed(1000.0)
+    fast, slow = (
+        Measured(8192, groups, {"bf16": bf16, "tensorwise": timed(us)}) for us in (500.0, 990.0)
+    )
+    uses = {fast.probe: Use((), 12)}
+    assert blocks_to_part(Measurement((fast,), WHERE), uses) == {}
+    assert blocks_to_part(Measurement((slow,), WHERE), uses)[slow.probe] == {
+        group.role.value: Variant("tensorwise", (place,)) for place, group in enumerate(groups)
     }
-    assert found[Probe(8, 64, (512,), Role.HEAD)] == Use(("lm_head",), 1, converted=False)
+
+
+def test_the_times_of_a_stack_are_those_of_one_block() -> None:
+    answer = {**answer_to(0, bf16=[10.0], tensorwise=[5.0]), "copies": 2}
+    (found,) = read_answers([Probe(8, block(64, 128, (64, 64, 64)))], [WHERE, answer]).probes
+    assert (found.times["bf16"].us, found.times["tensorwise"].us) == (5.0, 2.5)
 
 
 @pytest.mark.parametrize(
@@ -305,7 +467,8 @@ def test_what_was_measured_is_in_the_report_of_a_later_run(
     )
     where = {**WHERE, "gpu": str(report.environment.gpu)}
     times = {"bf16": timed(3000.0), "tensorwise": timed(1500.0)}
-    keep(Measurement((Measured(shape.m, shape.k, (shape.n,), Role.OTHER, times),), where))
+    groups = (Group(shape.k, (shape.n,), Role.OTHER),)
+    keep(Measurement((Measured(shape.m, groups, times),), where))
     assert cache_file().is_relative_to(tmp_path)
     note = with_what_was_possible(report).notes[-1]
     assert "knows 1 of the" in note

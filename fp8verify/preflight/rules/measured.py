@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from fp8verify.layer_names import shorten
+from fp8verify.preflight.blocks import Group
 from fp8verify.preflight.checks import Check, Status
 from fp8verify.preflight.measure import Measurement
 from fp8verify.preflight.probes import Plan, Probe, Use
@@ -14,14 +15,12 @@ from fp8verify.preflight.timings import (
     MARGIN,
     Answer,
     Measured,
-    Saved,
     answer_of,
-    gain_of,
-    total_saved,
 )
+from fp8verify.preflight.whole_model import Uses, whole_model
 from fp8verify.wording import listed
 
-_SHOWN = 6
+_NAME = 120
 _STATUS = {Answer.PAYS: Status.OK, Answer.LOSES: Status.WARN, Answer.UNSURE: Status.SKIPPED}
 _HINTS = {
     Answer.PAYS: "",
@@ -29,7 +28,6 @@ _HINTS = {
     Answer.UNSURE: f"The gain is within {MARGIN:.0%} and what rounds differ by: train some steps "
     "in both and ask `fp8verify compare`.",
 }
-_Uses = Sequence[tuple[Measured, Use]]
 _LEGS = ("fprop", "dgrad", "wgrad")
 
 
@@ -46,34 +44,66 @@ def measured(measurement: Measurement, plan: Plan) -> Iterator[Check]:
     versions = (f"{name} {measurement.where.get(name)}" for name in ("torch", "torchao"))
     where = ", ".join([str(measurement.where.get("gpu")), *versions])
     uses = [(one, plan.get(one.probe, Use())) for one in measurement.probes]
-    yield from _model(uses, where, measurement.failed)
+    parts = [(one, plan.get(one.probe, Use())) for one in measurement.alone]
+    if not measurement.failed:
+        yield from _model(uses, where)
     for one, use in uses:
         yield _size(one, use, where)
         yield from _parts(one, where)
+        yield from _kernels(one, where)
+    for one, use in parts:
+        yield from (_alone(one, use, group, where) for group in one.groups if group.low)
     yield from (_failure(probe, why, where) for probe, why in measurement.failed.items())
-    yield from _filter(uses, plan, where)
+    yield from _filter([*_losing(uses), *_losing_alone(parts)], plan, where)
 
 
 def _size(one: Measured, use: Use, where: str) -> Check:
     answer = answer_of(one)
     times = [f"{name} {one.times[name].us:.0f}, {one.gain(name)}" for name in one.recipes]
     times += [f"{name} failed ({text})" for name, text in one.errors.items()]
+    around = "as part of two decoder blocks" if one.probe.is_block else "amid what is around it"
     return Check(
         code="measured",
         status=_STATUS[answer],
-        message=f"{_named(one.probe, use)}: BF16 {one.times[BF16].us:.0f} µs a step, "
-        f"{'; '.join(times) or 'no FP8'}: {answer.value}",
+        message=f"{_named(one.probe, use)}: BF16 {one.times[BF16].us:.0f} µs a step "
+        f"({one.layers_us:.0f} in the layers), {'; '.join(times) or 'no FP8'}: {answer.value}",
         hint=_HINTS[answer],
-        source=f"measured on {where}, compiled, amid what is around such layers",
+        source=f"measured on {where}, compiled, {around}",
     )
 
 
 def _named(probe: Probe, use: Use) -> str:
-    counts = Counter(probe.outputs)
-    outputs = [f"{n}" if count == 1 else f"{count} x {n}" for n, count in counts.items()]
-    names = f" ({listed(shorten(use.layers, use.layers), 3)})" if use.layers else ""
+    groups = [_group_named(group) for group in probe.groups]
+    kind = "a decoder block, " if probe.is_block else ""
+    names = f" ({listed(shorten(use.names, use.names), 3)})" if use.names else ""
     times = f", {use.repeats} times" if use.repeats > 1 else ""
-    return f"{probe.tokens} tokens, {probe.k} -> {' + '.join(outputs)}{names}{times}"
+    return f"{probe.tokens} tokens, {kind}{', '.join(groups)}{names}{times}"
+
+
+def _group_named(group: Group) -> str:
+    counts = Counter(group.outputs)
+    outputs = [f"{n}" if count == 1 else f"{count} x {n}" for n, count in counts.items()]
+    return f"{group.k} -> {' + '.join(outputs)}" + ("" if group.low else " in BF16")
+
+
+def _alone(one: Measured, use: Use, group: Group, where: str) -> Check:
+    """Say what a block gains where one group of its layers is in FP8 and all others in BF16."""
+    gain, name = one.gain_alone(group), group.role.value
+    answer = gain.answer if gain is not None else Answer.UNSURE
+    what = one.errors.get(name, "its GEMMs were not found in the trace")
+    if gain is not None:
+        what = f"a block takes {one.times[BF16].us:.0f} -> {one.times[name].us:.0f} µs a step "
+        what += f"({one.group_us(group):.0f} in these layers), {gain}"
+    layers = use.layers[one.groups.index(group)] if use.layers else ()
+    names = f" ({listed(shorten(layers, layers), 3)})" if layers else ""
+    return Check(
+        code="measured",
+        status=_STATUS[answer],
+        message=f"{one.tokens} tokens, {name} {_group_named(group)}{names} alone in FP8: "
+        f"{what}: {answer.value}",
+        hint=_HINTS[answer],
+        source=f"measured on {where}, compiled, as part of two decoder blocks",
+    )
 
 
 def _parts(one: Measured, where: str) -> Iterator[Check]:
@@ -87,11 +117,24 @@ def _parts(one: Measured, where: str) -> Iterator[Check]:
         yield Check(
             code="measured-parts",
             status=Status.OK,
-            message=f"{one.tokens} tokens, {one.k} -> {listed([*map(str, one.outputs)], 3)}, "
+            message=f"{_named(one.probe, Use())}, "
             f"{name}: {_legs(one, name)}; all else {one.around_us:.0f} -> {rest:.0f} µs "
             f"({rest - one.around_us:+.0f} by casts; kernels that cast take {timed.cast_us:.0f})",
             source=f"traced on {where}",
         )
+
+
+def _kernels(one: Measured, where: str) -> Iterator[Check]:
+    """Name the kernels that take the most time, by which a wrong answer can be explained."""
+    for name in (BF16, *one.recipes):
+        kernels = [f"{kernel.us:.0f} {kernel.name[:_NAME]}" for kernel in one.times[name].kernels]
+        if kernels:
+            yield Check(
+                code="measured-kernels",
+                status=Status.OK,
+                message=f"{_named(one.probe, Use())}, {name}, µs a step: {', '.join(kernels)}",
+                source=f"traced on {where}",
+            )
 
 
 def _legs(one: Measured, recipe: str) -> str:
@@ -120,37 +163,43 @@ def _failure(probe: Probe, why: str, where: str) -> Check:
     )
 
 
-def _model(uses: _Uses, where: str, failed: Mapping[Probe, str]) -> Iterator[Check]:
+def _model(uses: Uses, where: str) -> Iterator[Check]:
     """Say what the model gains: each probe as often as the model has it."""
-    of_model = [(one, use) for one, use in uses if use.repeats]
-    recipes = {name for one, _ in of_model for name in one.recipes}
-    complete = [name for name in recipes if all(name in one.times for one, _ in of_model)]
-    if not complete or failed:
+    model = whole_model(uses)
+    if model is None:
         return
-    before = sum(one.layers_us * use.repeats for one, use in of_model)
-    gains = {name: gain_of(before, _saved(of_model, name)) for name in complete}
-    best = max(gains, key=lambda name: gains[name].speed_up)
-    answer = gains[best].answer
-    after = before / gains[best].speed_up
+    answer, before = model.gain.answer, model.layers_us
+    after = before / model.gain.speed_up
+    whole = f"{model.step_us / 1e3:.1f} -> {(model.step_us - model.saved_us) / 1e3:.1f} ms"
     yield Check(
         code="measured-model",
         status=_STATUS[answer],
-        message=f"the model's linear layers: BF16 {before / 1e3:.1f} ms a step, {best} "
-        f"{after / 1e3:.1f} with casts, {gains[best]}: {answer.value}; the rest of a step stays as "
-        "it is",
+        message=f"the model's linear layers: BF16 {before / 1e3:.1f} ms a step, {model.recipe} "
+        f"{after / 1e3:.1f} with casts, {model.gain}: {answer.value}; with the attention, norms "
+        f"and activations around them {whole}, the rest of a step stays as it is",
         hint=_HINTS[answer],
-        source=f"measured on {where}, {sum(use.repeats for _, use in of_model)} groups of layers",
+        source=f"measured on {where}, {sum(use.repeats for _, use in uses)} blocks and layers",
     )
 
 
-def _saved(of_model: _Uses, recipe: str) -> Saved:
-    return total_saved((one.saved(recipe), use.repeats) for one, use in of_model if use.converted)
+def _losing(uses: Uses) -> list[str]:
+    """Return the layers outside of blocks for which FP8 does not pay."""
+    lost = [use for one, use in uses if not one.probe.is_block and answer_of(one) is Answer.LOSES]
+    return [name for use in lost for name in use.names]
 
 
-def _filter(uses: _Uses, plan: Plan, where: str) -> Iterator[Check]:
-    lost = [name for one, use in uses if answer_of(one) is Answer.LOSES for name in use.layers]
+def _losing_alone(parts: Uses) -> list[str]:
+    found: list[str] = []
+    for one, use in parts:
+        for group, layers in zip(one.groups, use.layers, strict=False):
+            gain = one.gain_alone(group) if group.low else None
+            found += layers if gain is not None and gain.answer is Answer.LOSES else ()
+    return found
+
+
+def _filter(lost: Sequence[str], plan: Plan, where: str) -> Iterator[Check]:
     if lost:
-        every = [name for use in plan.values() for name in use.layers]
+        every = [name for use in plan.values() for name in use.names]
         yield Check(
             code="measured-filter",
             status=Status.OK,
@@ -160,7 +209,7 @@ def _filter(uses: _Uses, plan: Plan, where: str) -> Iterator[Check]:
         )
 
 
-def _quoted(patterns: list[str], names: list[str]) -> str:
+def _quoted(patterns: list[str], names: Sequence[str]) -> str:
     """Return what a filter by parts of names takes: the last part where all layers share it."""
     parts = list(dict.fromkeys(name.rpartition(".")[2] for name in names))
     plain = parts if len(parts) < len(patterns) or any("*" in p for p in patterns) else names

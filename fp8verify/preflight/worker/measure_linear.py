@@ -1,11 +1,14 @@
-"""Time linear layers amid their surroundings in BF16 and in FP8; run by its path.
+"""Time decoder blocks and linear layers in BF16 and in FP8; run by its path.
 
-Reads {"probes": [{"tokens", "k", "outputs", "role"}, …], "recipes": […], "traces": FOLDER} from
-standard input and writes one JSON object a line: {"gpu", "torch", "torchao"} first, then for each
-probe {"probe": its number, "rounds": {"bf16" or a recipe: [µs, …]}, "errors": {…}, "traces": {…},
-"traced_steps"}. A time is that of one step: forward and backward, compiled. The precisions take
-turns, so that the rounds of one number belong together. "device": "cpu", "emulate", "compile",
-"rounds" and "round_ms" are for tests without a GPU. Standard library, torch and torchao only.
+Reads requests, one JSON object a line, from standard input: {"name", "probes": [{"tokens",
+"groups": [{"k", "outputs", "role"}, …], "heads": [query, key, size] of a block or null, "variants":
+{NAME: {"recipe", "groups": [place, …]}, …}}, …], "traces": FOLDER}. For each it writes one JSON
+object a line: {"gpu", "torch", "torchao"} first, then for each probe {"probe": its number,
+"rounds": {"bf16" or a variant: [µs, …]}, "errors": {…}, "traces": {…}, "traced_steps", "copies"},
+then {"done"}. A time is that of one step: forward and backward, compiled, of "copies" blocks. The
+precisions take turns, so that the rounds of one number belong together. "device": "cpu", "emulate",
+"compile", "rounds" and "round_ms" are for tests without a GPU. Standard library, torch and torchao
+only.
 """
 
 from __future__ import annotations
@@ -15,41 +18,49 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from math import gcd
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
+
+# The training's Python need not have this package, nor its folder on the path.
+sys.path.insert(0, str(Path(__file__).parent))
+import surroundings  # type: ignore[import-not-found]
 
 BF16 = "bf16"
 WARM_UP = 4
 ROUNDS = 10
 ROUND_MS = 40.0
+LONGEST_SEQUENCE = 1024
 TRACED_STEPS = 3
 # The GPU sleeps while the CPU queues a round, so that launching costs nothing measured: at first
 # so many cycles a step, and twice as many whenever that was too short. More launches than its
 # queue takes (1,024) would wait for the GPU.
 SLEEP_CYCLES = 1_000_000
+MOST_CYCLES = 64 * SLEEP_CYCLES
 MOST_LAUNCHES = 400
 
 Step = Callable[[], None]
 
-# What computes the input of a layer, and what reads its outputs, by the role of the layer. There
-# the compiler fuses casts with other work, or cannot: attention and GEMMs are closed to it.
-SURROUNDINGS = {
-    "attention in": ("norm", "tensor"),
-    "attention out": ("tensor", "residual"),
-    "feed-forward in": ("norm", "activation"),
-    "feed-forward out": ("activation", "residual"),
-    "head": ("norm", "loss"),
-    "other": ("norm", "residual"),
-}
+
+class Timeable(NamedTuple):
+    """One step, and how many blocks it goes through."""
+
+    step: Step
+    copies: int
 
 
 def main() -> None:
-    """Answer the request on standard input."""
-    request = json.load(sys.stdin)
+    """Answer each request on standard input."""
+    for line in sys.stdin:
+        answer(json.loads(line))
+        say({"done": True})
+
+
+def answer(request: dict[str, Any]) -> None:
+    """Say where it runs, and the times of each probe."""
     device = request.get("device", "cuda")
     if device == "cuda" and not torch.cuda.is_available():
         say({"error": "torch sees no GPU"})
@@ -79,7 +90,7 @@ def measure(
     """Return the times of one probe; a precision that cannot run has its error instead."""
     forget(device)
     bench = Bench(number, probe, request, device)
-    for name in (BF16, *request["recipes"]):
+    for name in (BF16, *probe["variants"]):
         bench.attempt(name, bench.prepare)
         if BF16 in bench.errors:  # out of memory, most likely; nothing to compare with
             break
@@ -110,6 +121,7 @@ class Bench:
         self.timed: dict[str, tuple[Step, int, list[float]]] = {}
         self.traces: dict[str, str] = {}
         self.errors: dict[str, str] = {}
+        self.copies = 1
 
     def attempt(self, name: str, action: Callable[[str], None]) -> None:
         """Do something with one precision; a refusal of a library is an answer too."""
@@ -122,8 +134,9 @@ class Bench:
 
     def prepare(self, name: str) -> None:
         """Compile, warm up, trace, and choose how many steps a round has."""
-        step = prepare(self.probe, name, self.request, self.device)
-        path = Path(self.request["traces"]) / f"{self.number}-{name}.json"
+        step, self.copies = prepare(self.probe, name, self.request, self.device)
+        place = len(self.timed)
+        path = Path(self.request["traces"]) / f"{self.request['name']}-{self.number}-{place}.json"
         launches = trace(step, path, self.device)
         self.traces[name] = str(path)
         self.timed[name] = step, self.watch.steps_of_a_round(step, launches), []
@@ -141,76 +154,36 @@ class Bench:
             "errors": self.errors,
             "traces": self.traces,
             "traced_steps": TRACED_STEPS,
+            "copies": self.copies,
         }
 
 
-class Probe(nn.Module):  # type: ignore[misc]
-    """Linear layers that read one input, between what makes it and what reads their outputs."""
-
-    def __init__(self, k: int, outputs: list[int], role: str) -> None:
-        super().__init__()
-        self.before, self.after = SURROUNDINGS[role]
-        self.linears = nn.ModuleList(nn.Linear(k, n, bias=False) for n in outputs)
-        if self.before == "norm":
-            self.norm = nn.RMSNorm(k)
-        if self.after == "residual":
-            self.norms = nn.ModuleList(nn.RMSNorm(n) for n in outputs)
-
-    def widths(self, k: int, outputs: list[int]) -> tuple[list[int], list[int]]:
-        """Return the widths of what `forward` takes: for the layers' input, and beside outputs."""
-        firsts = [k, k] if self.before == "activation" else [k]
-        return firsts, outputs if self.after == "residual" else []
-
-    def forward(self, inputs: list[Tensor], others: list[Tensor]) -> list[Tensor]:
-        """Map the inputs of the surroundings to what they hand on."""
-        x = self._input(inputs)
-        y = [linear(x) for linear in self.linears]
-        if self.after == "activation":
-            return [activate(y)]
-        if self.after == "residual":
-            sums = [one + other for one, other in zip(y, others, strict=True)]
-            return sums + [norm(one) for norm, one in zip(self.norms, sums, strict=True)]
-        if self.after == "loss":
-            return [functional.cross_entropy(one.float(), others[0]) for one in y]
-        return y
-
-    def _input(self, inputs: list[Tensor]) -> Tensor:
-        if self.before == "norm":
-            return self.norm(inputs[0])
-        return activate(inputs) if self.before == "activation" else inputs[0]
-
-
-def activate(parts: list[Tensor]) -> Tensor:
-    """Return SwiGLU of two tensors, GELU of one, SiLU times all others of more."""
-    if len(parts) == 1:
-        return functional.gelu(parts[0], approximate="tanh")
-    result = functional.silu(parts[0])
-    for part in parts[1:]:
-        result = result * part
-    return result
-
-
-def prepare(probe: dict[str, Any], name: str, request: dict[str, Any], device: str) -> Step:
-    """Return the function that runs one compiled step of the probe in BF16 or by a recipe."""
-    tokens, k, outputs = probe["tokens"], probe["k"], probe["outputs"]
+def prepare(probe: dict[str, Any], name: str, request: dict[str, Any], device: str) -> Timeable:
+    """Return what runs one compiled step of the probe in BF16 or in a variant of it."""
+    seq = rows_of_a_sequence(probe["tokens"])
+    shape = probe["tokens"] // seq, seq
     with torch.device(device):
-        model = Probe(k, outputs, probe["role"]).to(torch.bfloat16)
-        firsts, seconds = model.widths(k, outputs)
-        inputs = [_tensor(tokens, width) for width in firsts]
-        others = [_tensor(tokens, width) for width in seconds]
-        if model.after == "loss":
-            others = [torch.randint(min(outputs), (tokens,))]
+        model = surroundings.build(probe).to(torch.bfloat16)
+        inputs = [_tensor(*shape, width) for width in model.widths]
+        targets = torch.randint(model.classes, shape) if model.classes else None
     if name != BF16:
-        in_fp8(model.linears, name, emulate=request.get("emulate", False))
+        variant = probe["variants"][name]
+        for layers in (one for group in variant["groups"] for one in model.layers_of(group)):
+            in_fp8(layers, variant["recipe"], emulate=request.get("emulate", False))
     compiled = torch.compile(model, dynamic=False) if request.get("compile", True) else model
-    step = _step(compiled, model, inputs, others)
+    step = _step(compiled, model, inputs, targets)
     for _ in range(WARM_UP):
         step()
-    return step
+    return Timeable(step, model.copies)
 
 
-def _tensor(tokens: int, width: int) -> Tensor:
-    return torch.randn(tokens, width, dtype=torch.bfloat16).requires_grad_()
+def rows_of_a_sequence(tokens: int) -> int:
+    """Return how many tokens attend to each other."""
+    return tokens if tokens <= LONGEST_SEQUENCE else gcd(tokens, LONGEST_SEQUENCE)
+
+
+def _tensor(*shape: int) -> Tensor:
+    return torch.randn(*shape, dtype=torch.bfloat16).requires_grad_()
 
 
 def in_fp8(layers: nn.Module, recipe: str, *, emulate: bool) -> None:
@@ -229,14 +202,14 @@ def _step(
     compiled: Callable[..., list[Tensor]],
     model: nn.Module,
     inputs: list[Tensor],
-    others: list[Tensor],
+    targets: Tensor | None,
 ) -> Step:
     gradients: list[Tensor] = []
 
     def step() -> None:
-        for tensor in (*inputs, *others, *model.parameters()):
+        for tensor in (*inputs, *model.parameters()):
             tensor.grad = None
-        outputs = compiled(inputs, others)
+        outputs = compiled(inputs, targets)
         if not gradients:
             gradients.extend(torch.ones_like(one) if not one.dim() else one.detach().clone()
                              for one in outputs)  # fmt: skip
@@ -271,7 +244,7 @@ class Stopwatch:
         """Return how many steps make a round long enough, and fit in the queue of launches."""
         once = self.time(step, 2) / 1e3
         fits = MOST_LAUNCHES // max(1, launches)
-        return max(2, min(fits, int(self.round_ms / max(once, 1e-3))))
+        return max(1, min(fits, int(self.round_ms / max(once, 1e-3))))
 
     def time(self, step: Step, count: int) -> float:
         """Return the µs of one of `count` steps."""
@@ -284,7 +257,7 @@ class Stopwatch:
             taken, waited = self._on_gpu(step, count)
             if not waited:
                 break
-            self.cycles *= 2
+            self.cycles = min(2 * self.cycles, MOST_CYCLES)
         return taken
 
     def _on_gpu(self, step: Step, count: int) -> tuple[float, bool]:
