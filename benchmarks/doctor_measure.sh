@@ -3,7 +3,7 @@
 #     benchmarks/doctor_measure.sh FOLDER [GAIN [SIZE…]]
 # FOLDER gets SIZE.doctor.json for the models of gain_sizes.sh, or for those named, and table.md.
 # GAIN is the folder that fp8_gain.sh left; without it fp8_gain.sh runs first, into FOLDER/gain.
-# Takes about four minutes on an H200, without fp8_gain.sh.
+# Takes some six minutes on an H200, without fp8_gain.sh.
 set -u
 out=$(realpath -m "$1")
 gain=$(realpath -m "${2:-$out/gain}")

@@ -86,7 +86,7 @@ def with_what_was_possible(report: AnyReport) -> AnyReport:
     paying = {shape for one in measured if answer_of(one) is Answer.PAYS for shape in one.shapes}
     note = (
         f"`doctor --measure` on this GPU knows {len(known)} of the {len(sizes)} sizes of layers "
-        f"that ran: FP8 pays for {len(paying)} of them, and one layer of each could be "
+        f"that ran: FP8 pays for {len(paying)} of them, and one block or layer of each could be "
         f"{_possible(measured):.2f}x as fast as in BF16, casts included"
     )
     return replace(report, notes=(*report.notes, note))

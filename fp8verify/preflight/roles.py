@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class Role(str, Enum):
-    """The place of a linear layer; its surroundings are in worker/measure_linear.py.
+    """The place of a linear layer; its surroundings are in worker/surroundings.py.
 
     `OTHER` is a layer whose name says nothing: it is measured after a norm and before a residual.
     """

@@ -15,8 +15,9 @@ from fp8verify.capture.schema import ModuleRecord
 from fp8verify.errors import UsageError
 from fp8verify.preflight.afterwards import with_what_was_possible
 from fp8verify.preflight.blocks import Group, Heads, heads_of
-from fp8verify.preflight.checks import Check, Status
+from fp8verify.preflight.checks import Check, Status, report_of
 from fp8verify.preflight.dry_start import DryModel
+from fp8verify.preflight.forms import to_text
 from fp8verify.preflight.interpreter import Interpreter
 from fp8verify.preflight.measure import (
     Measurement,
@@ -32,7 +33,7 @@ from fp8verify.preflight.measure import (
 from fp8verify.preflight.probes import Plan, Probe, Shape, Use, parse_shape, plan
 from fp8verify.preflight.roles import Role, role_of
 from fp8verify.preflight.rules.measured import measured
-from fp8verify.preflight.timings import Answer, Gemm, Measured, Timed, answer_of
+from fp8verify.preflight.timings import Answer, Gemm, Kernel, Measured, Timed, answer_of
 from tests import doctor_files as files
 from tests.doctor_files import facts_of, write
 from tests.golden.expectations import ROOT
@@ -90,7 +91,7 @@ def test_each_size_is_told_whether_it_pays_and_what_to_leave_out() -> None:
     }
     found = checks(WIDE, NARROW, uses=uses)
     pays, loses = found["measured"]
-    assert pays.message.startswith("8192 tokens, 4096 -> 2 x 14336 (layers.0.mlp.gate_proj, ")
+    assert pays.message.startswith("8192 tokens, in no decoder block, 4096 -> 2 x 14336 (")
     assert pays.message.endswith(" µs a step (3000 in the layers), tensorwise 1800, 1.67x: pays")
     assert loses.message.startswith("8192 tokens, 4096 -> 1024 (layers.*.attn.k_proj (2)), 2 times")
     assert loses.message.endswith("(300 in the layers), tensorwise 340, 0.88x: does not pay")
@@ -242,6 +243,28 @@ def test_the_worker_times_blocks_their_parts_and_layers_alone() -> None:
     alone = [role.value for role in Role][:4]
     assert list(found.alone[0].times) == ["bf16", *alone]
     assert list(found.alone[1].times) == ["bf16", *alone[1:]]  # the model has its first in BF16
+
+
+@pytest.mark.train
+def test_a_variant_has_its_groups_in_fp8_and_every_parameter_a_gradient() -> None:
+    import torch
+
+    from fp8verify.preflight.worker import measure_linear as worker
+
+    groups = [group._asdict() for group in block(32, 64, (32, 16, 16))]
+    with torch.random.fork_rng():
+        model = worker.surroundings.build({"groups": groups, "heads": [32, 16, 16]}).bfloat16()
+        worker.convert(model, {"recipe": "tensorwise", "groups": [0, 3]}, emulate=True)
+        inputs = [torch.randn(2, 16, width, dtype=torch.bfloat16) for width in model.widths]
+        torch.autograd.backward([one.sum() for one in model(inputs, None)])
+    low = [name for name, module in model.named_modules() if type(module).__name__ != "Linear"]
+    low = [name for name in low if name.count(".") == 4]
+    assert low == [
+        f"blocks.{place}.groups.{layer}"
+        for place in (0, 1)
+        for layer in ("0.0", "0.1", "0.2", "3.0")
+    ]
+    assert all(parameter.grad is not None for parameter in model.parameters())
 
 
 def test_a_python_that_cannot_measure_says_why(tmp_path: Path) -> None:
@@ -403,6 +426,31 @@ def test_each_part_of_a_block_is_told_whether_it_pays() -> None:
     assert (
         left_out.message == 'leave in BF16: filter_fqns = ["l.0.q", "l.0.k", "l.0.v", "l.0.down"]'
     )
+
+
+@pytest.mark.parametrize(
+    ("capture", "width", "hidden"), [("bf16_compiled", 2048, 8192), ("bf16_width4096", 4096, 14336)]
+)
+def test_the_gemms_of_a_training_are_those_of_its_blocks_and_head(
+    capture: str, width: int, hidden: int
+) -> None:
+    answer = answer_to(0, bf16=[9000.0])
+    answer["traces"] = {"bf16": str(ROOT / capture / "rank0.json.gz")}
+    head = Group(width, (32000,), Role.HEAD)
+    probe = Probe(8192, (*block(width, hidden, (width,) * 3), head))
+    (found,) = read_answers([probe], [WHERE, answer]).probes
+    shares = [found.group_us(group) for group in probe.groups]
+    assert sum(shares) == pytest.approx(found.times["bf16"].gemm_us)
+    assert shares[0] == pytest.approx(3 * shares[1])
+    assert shares[2] == pytest.approx(2 * shares[3], rel=0.05)
+
+
+def test_the_longest_kernels_are_told_in_json_only() -> None:
+    kernels = (Kernel("triton_red_fused_abs_max_0", 120.0), Kernel("nvjet", 80.0))
+    bf16 = msgspec.structs.replace(timed(3000.0), kernels=kernels)
+    report = report_of(measured(Measurement((one(bf16, timed(1800.0)),), WHERE), {}))
+    assert "bf16, µs a step: 120 triton_red_fused_abs_max_0, 80 nvjet" in report.to_json()
+    assert "triton" not in to_text(report)
 
 
 def test_a_part_whose_gain_rounds_hide_is_no_answer() -> None:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from fp8verify.layer_names import shorten
-from fp8verify.preflight.blocks import Group
+from fp8verify.preflight.blocks import IN_A_BLOCK, Group
 from fp8verify.preflight.checks import Check, Status
 from fp8verify.preflight.measure import Measurement
 from fp8verify.preflight.probes import Plan, Probe, Use
@@ -21,6 +21,7 @@ from fp8verify.preflight.whole_model import Uses, whole_model
 from fp8verify.wording import listed
 
 _NAME = 120
+_ALONE = "alone, amid what is around such layers"
 _STATUS = {Answer.PAYS: Status.OK, Answer.LOSES: Status.WARN, Answer.UNSURE: Status.SKIPPED}
 _HINTS = {
     Answer.PAYS: "",
@@ -61,7 +62,7 @@ def _size(one: Measured, use: Use, where: str) -> Check:
     answer = answer_of(one)
     times = [f"{name} {one.times[name].us:.0f}, {one.gain(name)}" for name in one.recipes]
     times += [f"{name} failed ({text})" for name, text in one.errors.items()]
-    around = "as part of two decoder blocks" if one.probe.is_block else "amid what is around it"
+    around = "in a graph of two decoder blocks" if one.probe.is_block else _ALONE
     return Check(
         code="measured",
         status=_STATUS[answer],
@@ -75,6 +76,8 @@ def _size(one: Measured, use: Use, where: str) -> Check:
 def _named(probe: Probe, use: Use) -> str:
     groups = [_group_named(group) for group in probe.groups]
     kind = "a decoder block, " if probe.is_block else ""
+    if not probe.is_block and probe.groups[0].role in IN_A_BLOCK:
+        kind = "in no decoder block, "
     names = f" ({listed(shorten(use.names, use.names), 3)})" if use.names else ""
     times = f", {use.repeats} times" if use.repeats > 1 else ""
     return f"{probe.tokens} tokens, {kind}{', '.join(groups)}{names}{times}"
@@ -102,7 +105,7 @@ def _alone(one: Measured, use: Use, group: Group, where: str) -> Check:
         message=f"{one.tokens} tokens, {name} {_group_named(group)}{names} alone in FP8: "
         f"{what}: {answer.value}",
         hint=_HINTS[answer],
-        source=f"measured on {where}, compiled, as part of two decoder blocks",
+        source=f"measured on {where}, compiled, in a graph of two decoder blocks",
     )
 
 

@@ -1,8 +1,8 @@
 """Linear layers amid what is around them in a decoder, as a training compiles them.
 
 The compiler fuses casts with the work beside them, and which work that is depends on the whole
-graph: a norm whose input is also the residual stream is computed otherwise than one alone. So a
-decoder block is built whole, twice, so that the end of one meets the norm of the next.
+graph: a norm whose input is also the residual stream is computed otherwise than one alone. So
+decoder blocks are built whole, and cut where the compiler cannot fuse anyway: after attention.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-BLOCKS = 2
+BLOCKS = 2  # so that attention's output is also one that the graph itself computes
 
 # What computes the input of a layer outside of a block, and what reads its outputs, by its role.
 SURROUNDINGS = {
@@ -27,7 +27,7 @@ SURROUNDINGS = {
 }
 
 
-@torch.library.custom_op("fp8verify::hand_on", mutates_args=())  # type: ignore[untyped-decorator]
+@torch.library.custom_op("fp8verify::hand_on", mutates_args=(), schema="(Tensor tensor) -> Tensor")  # type: ignore[untyped-decorator]
 def hand_on(tensor: Tensor) -> Tensor:
     """Copy a tensor, closed to the compiler: it stands for the layer before, which is a GEMM."""
     return tensor.clone()
@@ -56,7 +56,7 @@ def _join(stream: Tensor, branch: Tensor) -> Tensor:
 
 
 class Block(nn.Module):  # type: ignore[misc]
-    """A decoder block: norm, attention, residual, norm, feed-forward, residual."""
+    """All between two attentions: the rest of one decoder block, and the beginning of the next."""
 
     def __init__(self, groups: list[dict[str, Any]], heads: Sequence[int]) -> None:
         super().__init__()
@@ -64,16 +64,17 @@ class Block(nn.Module):  # type: ignore[misc]
         self.groups = nn.ModuleList(map(_linears, groups))
         self.attention_norm, self.feed_forward_norm = nn.RMSNorm(width), nn.RMSNorm(width)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Map (batch, seq, width) to the same shape."""
+    def forward(self, x: Tensor, attended: Tensor) -> tuple[Tensor, Tensor]:
+        """Map the residual stream and what attention wrote to those of the next block."""
         into_attention, attention_out, into, out = self.groups
-        read = self.attention_norm(x)
-        x = x + attention_out[0](attend([layer(read) for layer in into_attention], *self.heads))
+        x = x + attention_out[0](attended)
         read = self.feed_forward_norm(x)
         parts = [layer(read) for layer in into]
         if parts[0].shape[-1] == 2 * out[0].in_features:
             parts = list(parts[0].chunk(2, dim=-1))
-        return x + out[0](activate(parts))
+        x = x + out[0](activate(parts))
+        read = self.attention_norm(x)
+        return x, attend([layer(read) for layer in into_attention], *self.heads)
 
 
 def attend(parts: list[Tensor], query: int, key: int, size: int) -> Tensor:
@@ -90,27 +91,25 @@ def attend(parts: list[Tensor], query: int, key: int, size: int) -> Tensor:
 
 
 class Stack(nn.Module):  # type: ignore[misc]
-    """Decoder blocks on a residual stream that a layer has just written to, and one more norm."""
+    """Decoder blocks one after the other."""
 
     copies = BLOCKS
 
     def __init__(self, groups: list[dict[str, Any]], heads: Sequence[int]) -> None:
         super().__init__()
-        width = groups[0]["k"]
         self.blocks = nn.ModuleList(Block(groups, heads) for _ in range(BLOCKS))
-        self.norm = nn.RMSNorm(width)
-        self.widths, self.classes = [width, width], 0
+        self.widths, self.classes = [groups[0]["k"], heads[0]], 0
 
     def layers_of(self, group: int) -> Iterator[nn.Module]:
         """Yield the layers of a group in each block."""
         return (block.groups[group] for block in self.blocks)
 
     def forward(self, inputs: list[Tensor], _targets: Tensor | None) -> list[Tensor]:
-        """Map the residual stream and what is added to it to the normed stream."""
-        x = _join(*inputs)
+        """Map the residual stream and what attention wrote to those after the last block."""
+        x, attended = inputs
         for block in self.blocks:
-            x = block(x)
-        return [self.norm(x)]
+            x, attended = block(x, attended)
+        return [x, attended]
 
 
 class Alone(nn.Module):  # type: ignore[misc]
