@@ -221,8 +221,12 @@ def test_the_worker_says_that_there_is_no_gpu() -> None:
 
 
 @pytest.mark.train
-def test_the_worker_times_blocks_their_parts_and_layers_alone() -> None:
-    # Emulated on the CPU: the times say nothing, but all of the worker runs.
+def test_the_worker_times_blocks_their_parts_and_layers_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Emulated on the CPU: the times say nothing, but all of the worker runs. Threads that wait for
+    # each other on a busy machine would take most of the time.
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     few_keys = block(32, 64, (32, 16, 16))
     fused = tuple(
         group._replace(outputs=(sum(group.outputs),))

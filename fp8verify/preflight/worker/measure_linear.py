@@ -39,7 +39,7 @@ TRACED_STEPS = 3
 # so many cycles a step, and twice as many whenever that was too short. More launches than its
 # queue takes (1,024) would wait for the GPU.
 SLEEP_CYCLES = 1_000_000
-MOST_CYCLES = 64 * SLEEP_CYCLES
+MOST_CYCLES = 16 * SLEEP_CYCLES
 MOST_LAUNCHES = 400
 
 Step = Callable[[], None]
