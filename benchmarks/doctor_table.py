@@ -4,9 +4,9 @@
 
 A training's speed-up is that of the steps before its profiler starts, and its bounds those of their
 quartiles. The two agree where these do not contradict the doctor's answer, and what it says that
-FP8 saves is what training saves, to 5 % of a step in BF16. Below the table is where the doctor and `fp8verify compare` see the time go, for each model. FOLDER also gets
-doctor_measure.json: copied to benchmarks/results, it is the table of the documentation
-(`python -m scripts.docs`).
+FP8 saves is what training saves, to 5 % of a step in BF16. Below the table is where the doctor and
+`fp8verify compare` see the time go, for each model. FOLDER also gets doctor_measure.json: copied to
+benchmarks/results, it is the table of the documentation (`python -m scripts.docs`).
 """
 
 from __future__ import annotations
