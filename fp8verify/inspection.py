@@ -50,6 +50,10 @@ _ENDING = re.compile(
 )
 
 
+# What a profiler or a launcher calls every run's file: it tells no run from another.
+_SAYS_NO_RUN = re.compile(r"(?:rank[-_]?\d+(?:\.w\d+)?|trace)", re.IGNORECASE)
+
+
 def inspect(
     path: str | Path | Sequence[str | Path],
     *,
@@ -124,7 +128,8 @@ def inspect(
 def run_name(paths: Sequence[str | Path]) -> str:
     """Return what a run is called by its paths: its folder, or its file without endings.
 
-    Of a pattern, or of several paths, it is the folder of the first.
+    Of a pattern, or of several paths, it is the folder of the first. A file called `rank0` or
+    `trace`, as every run's is, has its folder before it.
     """
     text = str(paths[0])
     if text == STDIN:
@@ -133,7 +138,11 @@ def run_name(paths: Sequence[str | Path]) -> str:
     if is_pattern(text) or len(paths) > 1:
         parts = parts[:-1]
     name = parts[-1] if parts and not text.endswith(("/..", "/.")) else Path(text).resolve().name
-    return _ENDING.sub("", name) or name or "run"
+    stem = _ENDING.sub("", name) or name or "run"
+    if stem != name and _SAYS_NO_RUN.fullmatch(stem):
+        folder = parts[-2] if len(parts) > 1 else Path(text).resolve().parent.name
+        return f"{folder}/{stem}" if folder else stem
+    return stem
 
 
 def _attachment(folder: Path | None, metas: dict[int, RankMeta]) -> tuple[str, ...]:

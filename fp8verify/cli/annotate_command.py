@@ -16,7 +16,7 @@ from fp8verify.errors import InputError
     "--output",
     required=True,
     type=click.Path(dir_okay=False, path_type=Path),
-    metavar="OUT",
+    metavar="FILE",
     help="The new trace: .json, .json.gz or .json.zst.",
 )
 def command(trace: Path, output: Path) -> None:

@@ -35,14 +35,19 @@ _NOTHING = 3
     help="Measure kernels with such names instead; '' measures every kernel.",
 )
 @click.option(
-    "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True
+    "--format",
+    "form",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Form of the result.",
 )
 @click.option(
     "-o",
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
-    metavar="OUT",
-    help="Write there instead of to standard output.",
+    metavar="FILE",
+    help="Write the result to a file instead of standard output.",
 )
 def command(
     arguments: tuple[str, ...], launches: int, skip: int, kernels: str | None, form: str,

@@ -7,6 +7,7 @@ from xml.etree import ElementTree as Xml
 
 from fp8verify.model import RankReport, Report, Verdict
 from fp8verify.report.escape import printable
+from fp8verify.report.naming import run_name
 from fp8verify.report.tables import gravest_first, percent, rank_label, told_findings
 
 
@@ -14,9 +15,11 @@ def to_junit(report: Report) -> str:
     """Render the report; something fails in it exactly if the run fails, also with --exit-zero.
 
     A rank that cannot be judged is an error, as a test that could not run; the others that are not
-    ACTIVE are failures.
+    ACTIVE are failures. The class of each is the run's name, by which CI servers tell runs apart.
     """
     cases = list(_cases(report))
+    for case in cases:
+        case.set("classname", run_name(report))
     suite = Xml.Element("testsuite", name="fp8verify", tests=str(len(cases)))
     for kind, attribute in (("failure", "failures"), ("error", "errors")):
         suite.set(attribute, str(sum(case.find(kind) is not None for case in cases)))
@@ -42,7 +45,7 @@ def _name(rank: RankReport) -> str:
 
 
 def _case(name: str, verdict: Verdict, reason: str, told: str, *, failed: bool) -> Xml.Element:
-    case = Xml.Element("testcase", classname="fp8verify", name=name, time="0")
+    case = Xml.Element("testcase", name=name, time="0")
     head = printable(f"FP8 {verdict.value}: {reason}")
     text = "\n".join(map(printable, told.split("\n")))
     if failed:

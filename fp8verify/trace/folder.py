@@ -166,7 +166,8 @@ def _form(path: Path) -> tuple[tuple[str, str], int] | None:
 
 
 def _hint() -> str:
-    *others, last = suffixes()
+    # What torch.profiler writes comes first: it is what most users have.
+    *others, last = sorted(suffixes(), key=lambda suffix: not suffix.startswith(".json"))
     endings = f"{', '.join(others)} or {last}"
     return f"Traces end in {endings}; give the folder that the profiler wrote to."
 

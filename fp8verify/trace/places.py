@@ -92,7 +92,9 @@ def reading(what: str | Path) -> Iterator[None]:
         raise InputError(f"{what} does not exist.", "Give a trace or a folder of traces.") from None
     except OSError as error:
         reason = error.strerror or str(error)[:200] or type(error).__name__
-        raise InputError(f"{what} cannot be read: {reason}.", "Check the path.") from None
+        denied = isinstance(error, PermissionError)
+        hint = "Give this user the right to read it." if denied else "Check the path."
+        raise InputError(f"{what} cannot be read: {reason}.", hint) from None
     except Exception as error:
         # Storage clients have exceptions of their own: no credentials, no route, no such bucket.
         if isinstance(what, Path) or not _URL.match(str(what)):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import os
 from pathlib import Path
 
 import pytest
 
+from fp8verify.errors import InputError
+from fp8verify.trace.places import reading
 from tests.command_line import fp8verify
 from tests.golden.expectations import ROOT
 
@@ -44,6 +47,22 @@ def test_a_gzip_cut_in_its_head_cannot_be_unpacked(tmp_path: Path, packed: bytes
     code, said = _said(tmp_path / "a.json.gz", packed[:60])
     assert code == 2
     assert "a.json.gz cannot be unpacked: the gzip data ends early." in said
+
+
+def test_a_gzip_cut_before_its_first_event_is_not_called_something_else(
+    tmp_path: Path, packed: bytes
+) -> None:
+    code, said = _said(tmp_path / "a.json.gz", packed[:200])
+    assert code == 2
+    assert "a.json.gz is cut off before its first event: the gzip data ends early." in said
+    assert "copy or export it again" in said
+
+
+def test_a_file_that_may_not_be_read_is_told_as_that() -> None:
+    with pytest.raises(InputError) as caught, reading("a.json"):
+        raise PermissionError(errno.EACCES, "Permission denied")
+    assert str(caught.value) == "a.json cannot be read: Permission denied."
+    assert caught.value.hint == "Give this user the right to read it."
 
 
 def test_junk_that_is_called_gz_is_not_called_a_trace(tmp_path: Path) -> None:

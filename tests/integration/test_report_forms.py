@@ -151,6 +151,7 @@ def test_junit_names_the_rank_that_failed() -> None:
     suite = Xml.fromstring(to_junit(report))[0]
     failed = {case.get("name") for case in suite if case.find("failure") is not None}
     assert failed == {"run", "rank 1"}
+    assert {case.get("classname") for case in suite} == {report.name}
     rank = suite.find("testcase[@name='rank 1']/failure")
     assert rank is not None
     assert "CONTRADICTED" in (rank.get("message") or "")

@@ -544,3 +544,14 @@ def test_a_run_is_called_like_its_folder_or_file(
     shown = path.parent if path.parent != tmp_path else path
     assert inspect(shown).name == name
     assert inspect(shown, name="nightly").name == "nightly"
+
+
+@pytest.mark.parametrize("file", ["rank0.json", "rank-3.w2.json.gz", "trace.json"])
+def test_a_file_that_is_called_like_every_runs_is_named_with_its_folder(
+    build: TraceBuilder, tmp_path: Path, file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = build.linear(M, N, K, fp8=True).write(tmp_path / "run7" / file)
+    name = f"run7/{file.split('.json')[0]}"
+    assert inspect(path).name == name
+    monkeypatch.chdir(path.parent)
+    assert inspect(file).name == name

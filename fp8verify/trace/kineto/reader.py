@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 # What may stand before the document: a byte order mark, space, padding.
 _BLANK = b"\xef\xbb\xbf \t\r\n\0,"
 _HINT = "Give a trace that torch.profiler exported (export_chrome_trace), or a folder of them."
+_CUT = "The file is cut or corrupt: copy or export it again (`gzip -t` tests one)."
 
 
 class KinetoFormat:
@@ -67,7 +68,7 @@ def read_stream(source: ByteStream, name: str, how: Reading) -> Trace:
     if not is_json:
         raise _not_json(source, name)
     if not document.is_trace:
-        raise InputError(f"{name} is not a trace: no list of events in it.", _HINT)
+        raise _no_events(source, name)
     trace = Trace(source=name, rank=metadata.rank, world_size=metadata.world_size)
     trace.record_shapes, trace.user_meta = metadata.record_shapes, metadata.user_meta
     health = trace.health
@@ -86,13 +87,17 @@ def read_stream(source: ByteStream, name: str, how: Reading) -> Trace:
     return trace
 
 
+def _no_events(stream: ByteStream, name: str) -> InputError:
+    """Say why a JSON document holds no list of events: it is cut off, or is something else."""
+    if stream.damage is not None:
+        return InputError(f"{name} is cut off before its first event: {stream.damage}.", _CUT)
+    return InputError(f"{name} is not a trace: no list of events in it.", _HINT)
+
+
 def _not_json(stream: ByteStream, name: str) -> InputError:
     """Say why no JSON begins: data that cannot be unpacked, or a file that is something else."""
     if stream.damage is not None:
-        return InputError(
-            f"{name} cannot be unpacked: {stream.damage}.",
-            "The file is cut or corrupt: copy or export it again (`gzip -t` tests one).",
-        )
+        return InputError(f"{name} cannot be unpacked: {stream.damage}.", _CUT)
     if name.endswith((".gz", ".zst")):
         return InputError(
             f"{name} is not compressed as its name says, and is not JSON.",
