@@ -97,6 +97,11 @@ def step(number: int | None = None) -> None:
             agent.step(*(() if number is None else (number,)))
 
 
+def __dir__() -> list[str]:
+    """Return the public names, loaded or not: what a notebook completes."""
+    return __all__
+
+
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -92,7 +92,16 @@ def command(
             on_progress=on_progress,
         )
     whole = _with_breakdown(report, paths) if breakdown else report
-    sys.exit(conclude(whole, options, shlex.join(["fp8verify", "inspect", *paths])))
+    sys.exit(conclude(whole, options, _again(paths, log, stats)))
+
+
+def _again(paths: tuple[str, ...], log: str | None, stats: str | None) -> str:
+    """Return the command that prints the whole report, empty where the trace is gone."""
+    if paths == ("-",):
+        return ""
+    given = {"--log": log, "--stats": stats}
+    options = [str(word) for name, value in given.items() if value for word in (name, value)]
+    return shlex.join(["fp8verify", "inspect", *paths, *options])
 
 
 def _with_breakdown(report: Report, paths: tuple[str, ...]) -> Report:

@@ -15,6 +15,9 @@ _STEPS = (2.0, 1.0, 0.5, 0.25, 0.2, 0.1)
 # Ticks of 5 and more are whole numbers; those below may be 2.5 or 0.25 apart.
 _WHOLE = 5.0
 _LEAST_TICKS = 3
+# Shares of an axis: beyond the first a label ends at its tick; the second is room for "25 ms".
+_NEAR_THE_END = 0.96
+_ROOM_FOR_A_UNIT = 0.25
 # More step marks than this would hide the picture.
 _MAX_MARKS = 24
 
@@ -96,15 +99,23 @@ def segments(parts: Iterable[tuple[str, float, str]], total: float) -> list[Segm
 
 
 def ticks(total: float, unit: str) -> list[Tick]:
-    """Return round numbers from 0 to `total`, four to six of them; the last has the unit."""
+    """Return round numbers from 0 to `total`, four to six of them; one has the unit.
+
+    It is the last, or 0 where the last is at the axis' end and would run into the one before it.
+    """
     if total <= 0:
         return []
     power = 10.0 ** math.floor(math.log10(total))
     step = next(power * part for part in _STEPS if total / (power * part) >= _LEAST_TICKS)
     digits = max(0, 1 - math.floor(math.log10(step) + 1e-9)) if step < _WHOLE else 0
     last = int(total / step + 1e-9)
+    crowded = last * step / total > _NEAR_THE_END and step / total < _ROOM_FOR_A_UNIT
+    with_unit = 0 if crowded else last
     return [
-        Tick(round(100 * n * step / total, 3), f"{n * step:.{digits}f}{unit if n == last else ''}")
+        Tick(
+            round(100 * n * step / total, 3),
+            f"{n * step:.{digits}f}{unit if n == with_unit else ''}",
+        )
         for n in range(last + 1)
     ]
 

@@ -11,7 +11,7 @@ from fp8verify.model import Finding, Report, Severity, Verdict, low_precision_na
 from fp8verify.report.clock import counted_by, steps_shown
 from fp8verify.report.escape import printable
 from fp8verify.report.naming import run_name
-from fp8verify.report.tables import gravest_first, percent
+from fp8verify.report.tables import gravest_first, percent, told_findings
 from fp8verify.report.worth import told_worth, worth
 
 VERDICT_STYLES = {
@@ -28,6 +28,7 @@ _NOTHING = {
     Verdict.INACTIVE: "nothing if this run was meant to be without FP8: nothing promised it",
 }
 _LABEL_WIDTH = 9
+_RAN = (Verdict.ACTIVE, Verdict.PARTIAL)
 
 
 def head(report: Report) -> Text:
@@ -82,17 +83,28 @@ def brief(report: Report, whole: str) -> str:
 
     Args:
         report: the finished report.
-        whole: the file of the whole report, or the command that prints it.
+        whole: the file of the whole report, or the command that prints it; empty if none can.
     """
-    lines = [f"{report.verdict.value}  {report.reason}."]
+    lines = [f"{report.verdict.value}  {report.reason}.{_but(report)}"]
     if (share := report.gemm.low_precision_share_of_time) is not None:
         name = low_precision_name(report.gemm.kernels)
         lines.append(f"share    {percent(share)} of GEMM time in {name}{_steps(report)}")
     found = worth(report)
     if found is not None:
         lines.append(f"pays     {told_worth(report, found, short=True)}")
-    lines.append(f"report   {whole}")
+    if whole:
+        lines.append(f"report   {whole}")
     return "".join(f"{printable(line)}\n" for line in lines)
+
+
+def _but(report: Report) -> str:
+    """Return what makes a run fail in which FP8 GEMMs ran: its verdict alone does not tell."""
+    if report.verdict not in _RAN:
+        return ""
+    found = gravest_first(told_findings(report))
+    wrong = (one for one in found if one.severity is Severity.ERROR)
+    first = next(wrong, None)
+    return f" It fails: [{first.code}] {first.message}." if first is not None else ""
 
 
 def _steps(report: Report) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,34 @@ def test_quiet_is_four_lines_with_the_command_for_the_rest() -> None:
     assert len(lines) == 4
     assert lines[0].startswith("ACTIVE  135 of 135 GEMM kernels")
     assert lines[-1] == f"report   fp8verify inspect {CAPTURE}"
+
+
+def test_quiet_names_the_log_too_and_no_command_for_what_came_through_a_pipe() -> None:
+    trace, log = CAPTURE / "rank0.json.gz", CAPTURE / "log.txt"
+    done = fp8verify("inspect", trace, "--log", log, "-q")
+    assert done.stdout.splitlines()[-1] == f"report   fp8verify inspect {trace} --log {log}"
+    piped = subprocess.run(
+        [sys.executable, "-m", "fp8verify", "inspect", "-", "-q"],
+        input=trace.read_bytes(),
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    assert [line.split()[0] for line in piped.stdout.decode().splitlines()] == [
+        "ACTIVE",
+        "share",
+        "pays",
+    ]
+
+
+def test_quiet_says_why_a_run_that_is_active_fails(tmp_path: Path) -> None:
+    baseline = tmp_path / "baseline.json"
+    fp8verify("inspect", CAPTURE, "-q", "--save-baseline", baseline)
+    done = fp8verify("inspect", ROOT / "fp8_te_delayed", "-q", "--baseline", baseline)
+    assert done.returncode == 1
+    lines = done.stdout.splitlines()
+    assert len(lines) == 4
+    assert lines[0].startswith("ACTIVE  90 of 90 ")
+    assert "in every step. It fails: [baseline-not-comparable] the baseline" in lines[0]
 
 
 def test_quiet_with_a_file_names_the_file_that_has_the_whole_report(tmp_path: Path) -> None:

@@ -185,4 +185,5 @@ def test_all_captures_fit_one_table(tmp_path: Path) -> None:
 def test_names_of_the_public_api_are_there() -> None:
     assert {"compare", "explain", "inspect", "step", "table"} <= set(fp8verify.__all__)
     assert all(getattr(fp8verify, name) is not None for name in fp8verify.__all__)
+    assert set(dir(fp8verify)) == set(fp8verify.__all__)
     assert fp8verify.explain("nvjet_sm90_qqtst_128x128_128x6_2x1_v_bz_TNT").precision.is_fp8
