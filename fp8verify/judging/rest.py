@@ -41,10 +41,18 @@ def _left_out(facts: RankFacts) -> str | None:
         return None
     precision = facts.rank.main_high.value.upper()
     if len(left) <= _FEW:
-        return f"{', '.join(module.fqn for module in left)} ran in {precision}"
+        return f"{_called([module.fqn for module in left])} ran in {precision}"
     of = f"{len(left)} of {counted(linears, 'linear layer')}"
     names = abridged(patterns(module.fqn for module in left), _SIZES)
     return f"{of} were left out of the conversion: {names}"
+
+
+def _called(names: Sequence[str]) -> str:
+    """Return the names of layers, introduced where they read as figures, as `0.0` does."""
+    text = ", ".join(names)
+    if not text[:1].isdigit():
+        return text
+    return f"{'layer' if len(names) == 1 else 'layers'} {text}"
 
 
 def _explains(facts: RankFacts, left: Sequence[ModuleRecord]) -> bool:

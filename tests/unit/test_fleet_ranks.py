@@ -311,7 +311,7 @@ def test_what_many_ranks_share_is_told_once(tmp_path: Path) -> None:
     report = inspect(write_ranks(tmp_path, fp8="ynnnnnn"))
     messages = [f.message for f in report.findings if f.code == "rank-without-fp8"]
     assert messages == [
-        "rank 1, rank 2, rank 3, rank 4 and 2 more ran no FP8 GEMM, 1 other rank(s) did (BF16 here)"
+        "rank 1, rank 2, rank 3, rank 4 and 2 more ran no FP8 GEMM, 1 other rank did (BF16 here)"
     ]
     for rank in range(5):
         path = tmp_path / f"rank{rank}.json"

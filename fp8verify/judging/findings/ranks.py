@@ -10,7 +10,7 @@ from fp8verify.evidence.promises import Promises
 from fp8verify.evidence.rank import RankEvidence
 from fp8verify.judging.undecided import undecidable
 from fp8verify.model import Finding, Severity, Verdict
-from fp8verify.wording import listed
+from fp8verify.wording import counted, listed
 
 _SHARE_GAP = 0.1
 _SLOWER = 1.1
@@ -18,14 +18,15 @@ _SLOWER = 1.1
 
 def ranks_without_fp8(ranks: Sequence[RankFacts], _: Promises) -> Iterator[Finding]:
     """Ranks that surely ran GEMMs and none in FP8, while others ran FP8."""
-    with_fp8 = sum(facts.rank.ran_low for facts in ranks)
+    with_fp8 = [facts for facts in ranks if facts.rank.ran_low]
     without = [f.rank for f in ranks if not f.rank.ran_low and undecidable(f.rank) is None]
     if with_fp8 and without:
+        main = without[0].main_precision().value.upper()
         yield Finding(
             code="rank-without-fp8",
             severity=Severity.ERROR,
-            message=f"{listed([rank.label for rank in without])} ran no FP8 GEMM, {with_fp8} other "
-            f"rank(s) did ({without[0].main_precision().value.upper()} here)",
+            message=f"{listed([rank.label for rank in without])} ran no FP8 GEMM, "
+            f"{counted(with_fp8, 'other rank')} did ({main} here)",
             hint="Compare the ranks' environment, GPU and pipeline stage: the conversion did "
             "not reach this one.",
             ranks=_numbers(without),
