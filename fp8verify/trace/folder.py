@@ -282,7 +282,7 @@ def two_of_one_rank(rank: int, first: str, second: str) -> InputError:
     """Return the error of two unrelated traces that say to be of the same rank."""
     return InputError(
         f"Two traces are of rank {rank}: {first} and {second}.",
-        "Give one of them, or a folder with one trace a rank.",
+        "Give one of them, or a folder with one trace a rank; `fp8verify table` takes many runs.",
     )
 
 
