@@ -3,8 +3,8 @@
     python benchmarks/doctor_table.py FOLDER GAIN
 
 A training's speed-up is that of the steps before its profiler starts, and its bounds those of their
-quartiles. The two agree where these do not contradict the doctor's answer, and what it says that
-FP8 saves is what training saves, to 5 % of a step in BF16. Below the table is where the doctor and
+quartiles. The two agree where these do not contradict the doctor's answer, and a step that saves
+what the doctor says is as fast as they are, to 5 %. Below the table is where the doctor and
 `fp8verify compare` see the time go, for each model. FOLDER also gets doctor_measure.json: copied to
 benchmarks/results, it is the table of the documentation (`python -m scripts.docs`).
 """
@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import NamedTuple
 
-MARGIN = 0.05  # fp8verify/preflight/timings.py; also of a step, for what FP8 saves
+MARGIN = 0.05  # fp8verify/preflight/timings.py; also for the speed-up of a step
 FIRST = 3  # the steps before compile, and fill caches
 PROFILER_LEAD = 3  # the profiler's own warm-up before the window
 HEADS = (
@@ -118,8 +118,8 @@ def agreement(doctor: Said | None, training: Trained | None) -> str:
     """Return whether the two say the same."""
     if doctor is None or training is None:
         return "-"
-    saved = (doctor.bf16 - doctor.fp8) - (training.bf16 - training.fp8)
-    if abs(saved) > MARGIN * training.bf16:
+    predicted = training.bf16 / (training.bf16 - (doctor.bf16 - doctor.fp8))
+    if not training.low / (1 + MARGIN) <= predicted <= training.high * (1 + MARGIN):
         return "NO"
     if doctor.answer == "cannot tell":
         return "within the doubt" if 1 / (1 + MARGIN) <= training.speed_up <= 1 + MARGIN else "NO"

@@ -37,6 +37,7 @@ EXPERTS = re.compile(r"expert|moe", re.IGNORECASE)
 FP8_ALIGNMENT = 16  # torch._scaled_mm: both trailing dimensions must be divisible by it
 
 _modules: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+_searched: dict[int, weakref.ref[Any]] = {}  # the parameters whose owners were searched for, by id
 
 
 def remember(module: nn.Module, _: str, child: nn.Module | None) -> None:
@@ -48,7 +49,7 @@ def remember(module: nn.Module, _: str, child: nn.Module | None) -> None:
 
 def take_census(optimizers: Iterable[Any]) -> list[dict[str, Any]]:
     """Describe every linear-like module below the roots that own parameters of `optimizers`."""
-    roots = _trained_roots(_parameter_ids(optimizers))
+    roots = _trained_roots(_parameters(optimizers))
     found = [(root, record) for root in roots for record in _records_below(root)]
     names = _told_apart([(root, record["fqn"]) for root, record in found])
     return [{**record, "fqn": name} for name, (_, record) in zip(names, found, strict=True)]
@@ -58,7 +59,7 @@ def linear_modules(optimizers: Iterable[Any]) -> list[tuple[str, nn.Module]]:
     """Return the linear-like modules that `take_census` describes, by the same names."""
     found = [
         (root, canonical_name(name), module)
-        for root in _trained_roots(_parameter_ids(optimizers))
+        for root in _trained_roots(_parameters(optimizers))
         for name, module in root.named_modules()
         if _is_linear(module)
     ]
@@ -70,7 +71,7 @@ def expert_modules(optimizers: Iterable[Any]) -> list[tuple[str, nn.Module]]:
     """Return the modules whose 3-D parameters `take_census` lists as experts."""
     return [
         (canonical_name(name), module)
-        for root in _trained_roots(_parameter_ids(optimizers))
+        for root in _trained_roots(_parameters(optimizers))
         for name, module in root.named_modules()
         if not _is_linear(module) and next(_expert_records(name, module), None) is not None
     ]
@@ -82,16 +83,30 @@ def _told_apart(found: list[tuple[nn.Module, str]]) -> list[str]:
     return [f"{_class_name(root)}.{name}" if uses[name] > 1 else name for root, name in found]
 
 
-def _parameter_ids(optimizers: Iterable[Any]) -> set[int]:
+def _parameters(optimizers: Iterable[Any]) -> dict[int, Any]:
     groups = (group for optimizer in optimizers for group in optimizer.param_groups)
-    return {id(parameter) for group in groups for parameter in group["params"]}
+    return {id(parameter): parameter for group in groups for parameter in group["params"]}
 
 
-def _trained_roots(owned: set[int]) -> list[nn.Module]:
+def _trained_roots(parameters: dict[int, Any]) -> list[nn.Module]:
+    owned = set(parameters)
     known = _roots_owning(owned, list(_modules))
     if owned and owned <= {id(p) for root in known for p in root.parameters()}:
         return known
-    return _roots_owning(owned, _all_modules())
+    # A search holds the training up, and is made once: what is built later is heard of.
+    if parameters and all(_was_searched(key, found) for key, found in parameters.items()):
+        return known
+    roots = _roots_owning(owned, _all_modules())
+    with suppress(TypeError):  # modules without a hash cannot be kept, and are searched for again
+        for root in roots:
+            _modules.update(root.modules())
+        _searched.update({key: weakref.ref(found) for key, found in parameters.items()})
+    return roots
+
+
+def _was_searched(key: int, parameter: Any) -> bool:
+    reference = _searched.get(key)
+    return reference is not None and reference() is parameter
 
 
 def _roots_owning(owned: set[int], found: Iterable[nn.Module]) -> list[nn.Module]:
