@@ -26,7 +26,7 @@ from scripts.docs.shell import ROOT, transcript
 _OUTPUT = re.compile(r"(?<=^<!-- output -->\n```console\n).*?(?=^```$)", re.MULTILINE | re.DOTALL)
 _TEST = re.compile(r"<!-- test: (tests/[\w/]+\.py::\w+) -->")
 _TABLE = re.compile(
-    r"(^<!-- table: (?P<name>[\w -]+) -->\n).*?(^<!-- end of table -->$)", re.MULTILINE | re.DOTALL
+    r"(^<!-- table: (?P<name>[\w ,-]+) -->\n).*?(^<!-- end of table -->$)", re.MULTILINE | re.DOTALL
 )
 
 

@@ -18,6 +18,7 @@ from fp8verify.cli.group import cli
 from scripts.docs.blocks import console_blocks, pages, rewritten
 from scripts.docs.pictures import PICTURES, stale_pages, stale_terminals
 from scripts.docs.reference import TABLES
+from scripts.docs.support import CPU, FEATURES, FRAMEWORKS, TRIALS, Trial
 from tests.command_line import on_the_path
 from tests.golden.expectations import ROOT
 
@@ -236,6 +237,18 @@ def test_links_and_commands_of_a_page_exist(page: str) -> None:
         assert (place.parent / link).exists(), link
     used = set(re.findall(r"(?:`|\$ )fp8verify ([a-z]+)(?= )", text))
     assert used <= set(COMMANDS)
+
+
+@pytest.mark.parametrize("trial", TRIALS, ids=lambda trial: f"{trial.framework} {trial.feature}")
+def test_what_is_said_to_have_been_tried_has_its_evidence(trial: Trial) -> None:
+    assert trial.framework in FRAMEWORKS
+    assert trial.feature in FEATURES
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d|under 0\.1\.0", trial.date) or trial.where == CPU
+    assert trial.evidence or trial.date == "under 0.1.0"
+    for place in trial.evidence:
+        path, _, test = place.partition("::")
+        assert (REPOSITORY / path).exists()
+        assert f"def {test}(" in (REPOSITORY / path).read_text(encoding="utf-8") if test else True
 
 
 def test_every_finding_is_explained() -> None:
