@@ -92,6 +92,9 @@ _DOCTOR = "tests/unit/test_doctor_traps.py::"
 _TRAPS = f"{_DOCTOR}test_a_sound_configuration_gives_no_warning"
 _CLAIMS = "tests/unit/test_claims.py"
 _CALLBACKS = "tests/integration/test_callbacks.py::"
+_WINDOWS = (
+    f"{_CALLBACKS}test_windows_are_recorded_for_later_and_a_watch_goes_to_the_framework_s_own_logs"
+)
 _TRAINERS = "tests/integration/test_examples.py::test_the_trainers_of_the_examples_are_attached_to"
 _OWN = "tests/integration/test_script_profilers.py::"
 _FILES = "configurations as its source reads them"
@@ -145,15 +148,13 @@ TRIALS = (
     Trial("HF Trainer", "steps", CPU, "", "torch {torch}, transformers {transformers}",
           (f"{_ATTACHED}test_the_steps_of_transformers_are_named_as_it_names_them",)),
     Trial("HF Trainer", "callback", CPU, "", "torch {torch}, transformers {transformers}",
-          (f"{_CALLBACKS}test_a_watch_goes_to_the_framework_s_own_logs",
-           f"{_CALLBACKS}test_windows_are_recorded_for_later")),
+          (_WINDOWS,)),
     Trial("HF Trainer", "doctor", CPU, "", _FILES, (_TRAPS,)),
     Trial("Lightning", "run", CPU, "", "torch {torch}, lightning {lightning}", (_TRAINERS,)),
     Trial("Lightning", "steps", CPU, "", "torch {torch}, lightning {lightning}",
           (f"{_ATTACHED}test_the_steps_of_lightning_are_named_as_it_names_them",)),
     Trial("Lightning", "callback", CPU, "", "torch {torch}, lightning {lightning}",
-          (f"{_CALLBACKS}test_a_watch_goes_to_the_framework_s_own_logs",
-           f"{_CALLBACKS}test_windows_are_recorded_for_later")),
+          (_WINDOWS,)),
     Trial("Lightning", "doctor", CPU, "", _FILES, (_TRAPS,)),
     Trial("DeepSpeed", "run", CPU, "", "where DeepSpeed is installed; else the test is skipped",
           (f"{_ATTACHED}test_deepspeeds_steps_are_counted_and_named_as_it_names_them",)),
