@@ -30,9 +30,7 @@ if TYPE_CHECKING:
     from fp8verify.kernels import decode as explain
     from fp8verify.model import KernelName, Verdict
     from fp8verify.preflight import DoctorReport, doctor
-    from fp8verify.report.public import Report
-    from fp8verify.report.public_comparison import Comparison
-    from fp8verify.report.public_run_table import RunTable
+    from fp8verify.report.public import Comparison, Report, RunTable
 
 __all__ = [
     "Comparison",
@@ -58,12 +56,12 @@ __all__ = [
 ]
 _HOMES = {
     "DoctorReport": "preflight",
-    "Comparison": "report.public_comparison",
+    "Comparison": "report.public",
     "Fp8VerifyError": "errors",
     "KernelName": "model",
     "Policy": "judging.policy",
     "Report": "report.public",
-    "RunTable": "report.public_run_table",
+    "RunTable": "report.public",
     "Verdict": "model",
     "assert_fp8_active": "judging.assertions",
     "assert_gemm_precision": "judging.assertions",

@@ -165,7 +165,8 @@ def _report(
     facts = [work_out(rank) for rank in ranks]
     judgement = judge(facts, collect_promises(claims, ranks), policy)
     limits = dict.fromkeys(remark for rank in ranks for remark in rank.remarks)
-    return with_forms(assemble(facts, judgement, claims, [*notes, *limits], name=name))
+    found = assemble(facts, judgement, claims, [*notes, *limits], name=name)
+    return with_forms(Report, found)
 
 
 def _report_of_stats(folder: Path, policy: Policy, name: str | None) -> Report:

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Build wheel and sdist, check them, and install the wheel alone into a fresh environment of each
-# Python at hand, where it must judge captures rightly:
+# Python at hand, where it must judge captures rightly; then run the pre-commit hook and the Action
+# with what they install themselves:
 #     scripts/release.sh [FOLDER]        # leaves the two files in FOLDER, by default dist
 # PYTHONS names other interpreters: PYTHONS="python3.10 python3.13" scripts/release.sh
 set -euo pipefail
@@ -48,5 +49,34 @@ for python in $pythons; do
   tried+=("$python")
 done
 [ ${#tried[@]} -gt 0 ] || { echo "none of these is here: $pythons" >&2; exit 1; }
+
+step "the pre-commit hook, in a repository with a sound configuration and one with a slip"
+"$work/build/bin/python" -m pip install -qq --disable-pip-version-check pre-commit
+mkdir "$work/user"
+cp examples/kempnerforge/7b.toml "$work/user/sound.toml"
+(
+  here=$PWD
+  cd "$work/user"
+  git init -q .
+  git add .
+  try() { PRE_COMMIT_HOME=$work/hooks "$work/build/bin/pre-commit" try-repo "$here" --all-files >"$1"; }
+  try sound.txt || { cat sound.txt; exit 1; }
+  sed 's/"fp8"/"FP8"/' sound.toml >slip.toml
+  git add .
+  if try slip.txt; then echo "a slip passed the hook" >&2; exit 1; fi
+  grep -q config-value-unknown slip.txt
+)
+
+step "the Action's own steps"
+python3 -m venv "$work/action"
+(
+  export PATH=$work/action/bin:$PATH GITHUB_ACTION_PATH=$PWD GITHUB_OUTPUT=$work/outputs
+  eval "$(sed -n 's/^ *run: \(python3 -m pip install .*\)/\1/p' action.yml)"
+  cd "$work"
+  FP8_PATH=$traces/fp8_compiled FP8_MIN_SHARE=50% FP8_HTML=fp8.html FP8_JUNIT=fp8.xml \
+    bash "$GITHUB_ACTION_PATH/scripts/action.sh" >/dev/null
+  grep -q '^verdict=ACTIVE' outputs
+  test -s fp8.html -a -s fp8.xml
+)
 step "tried on: ${tried[*]}"
 sha256sum "$dist"/*

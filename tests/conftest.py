@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.hand_built import TraceBuilder
+from tests.shown import Shown
 
 ROOT = Path(__file__).parent.parent
 if importlib.util.find_spec("hypothesis"):
@@ -27,6 +29,16 @@ def captures() -> Path:
 @pytest.fixture
 def build() -> TraceBuilder:
     return TraceBuilder()
+
+
+@pytest.fixture
+def shown(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shown]:
+    """The commands that pages say this test runs; it fails if it leaves one out."""
+    path = Path(request.node.path).relative_to(ROOT).as_posix()
+    found = Shown(f"{path}::{request.node.originalname}", tmp_path)
+    assert found.commands, "no page names this test"
+    yield found
+    assert found.left == [], "shown, and said to be run by this test"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
 import click
 
 from fp8verify.cli.emit import emit
+from fp8verify.cli.screen import screen
 from fp8verify.preflight import doctor
-from fp8verify.preflight.forms import FORMS
+from fp8verify.preflight.forms import FORMS, to_text
 from fp8verify.preflight.recipes import RECIPES
 
 
@@ -116,5 +118,8 @@ def command(
         tokens=tokens,
         recipes=recipes,
     )
-    emit(FORMS[form](report), output)
+    if form == "text" and screen(output).terminal:  # a pipe has a line for each text, for grep
+        emit(to_text(report, shutil.get_terminal_size().columns), output)
+    else:
+        emit(FORMS[form](report), output)
     sys.exit(report.exit_code)

@@ -13,9 +13,7 @@ from fp8verify.comparison.runs import run_row
 from fp8verify.inspection import inspect
 from fp8verify.logs.losses import PATTERNS, LossPattern, LossSeries, compile_loss_regex
 from fp8verify.model import Report
-from fp8verify.model.run_table import RunTable
-from fp8verify.report.public_comparison import Comparison, with_forms
-from fp8verify.report.public_run_table import with_forms as table_with_forms
+from fp8verify.report.public import Comparison, RunTable, with_forms
 from fp8verify.version import __version__
 
 Run = str | Path | Report
@@ -60,7 +58,8 @@ def compare(
             baseline=replace(found.baseline, name=old),
             candidate=replace(found.candidate, name=new),
         )
-    return with_forms(hold(found, min_speedup=min_speedup, max_loss_gap=max_loss_gap))
+    held = hold(found, min_speedup=min_speedup, max_loss_gap=max_loss_gap)
+    return with_forms(Comparison, held)
 
 
 def _load(
@@ -84,11 +83,9 @@ def table(*runs: Run, workers: int | None = 1) -> RunTable:
     reports = [run if isinstance(run, Report) else inspect(run, workers=workers) for run in runs]
     names = distinct_names(tuple(zip(runs, reports, strict=True)))
     rows = tuple(run_row(report, name) for report, name in zip(reports, names, strict=True))
-    return table_with_forms(
-        RunTable(
-            schema_version=TABLE_SCHEMA_VERSION,
-            fp8verify_version=__version__,
-            exit_code=max((row.exit_code for row in rows), default=0),
-            runs=rows,
-        )
+    return RunTable(
+        schema_version=TABLE_SCHEMA_VERSION,
+        fp8verify_version=__version__,
+        exit_code=max((row.exit_code for row in rows), default=0),
+        runs=rows,
     )

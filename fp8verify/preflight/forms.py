@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterator
 
@@ -13,6 +14,7 @@ from fp8verify.report.escape import printable
 _FIELDS = ("code", "status", "message", "hint", "source")
 _ONLY_JSON = ("measured-kernels",)  # long names, for who looks into a wrong answer
 _WORDS = {Status.FAIL: "FAIL", Status.WARN: "warn", Status.OK: "ok", Status.SKIPPED: "-"}
+_LEAST = 30  # columns that a folded text needs to be read
 _LEVELS = {Status.FAIL: "error", Status.WARN: "warning"}
 
 
@@ -23,24 +25,47 @@ def to_json(report: DoctorReport) -> str:
     return msgspec.json.format(document, indent=2).decode() + "\n"
 
 
-def to_text(report: DoctorReport) -> str:
-    """Render for a terminal: each check with where it is, its hint and its source."""
-    return "".join(f"{line}\n" for line in _text_lines(report))
+def to_text(report: DoctorReport, columns: int | None = None) -> str:
+    """Render each check with where it is, its hint and its source.
+
+    Args:
+        report: the doctor's.
+        columns: of the terminal, whose lines are folded; None for a line for each text.
+    """
+    return "".join(f"{_folded(*line, columns)}\n" for line in _text_lines(report))
 
 
-def _text_lines(report: DoctorReport) -> Iterator[str]:
+def _folded(ahead: str, text: str, columns: int | None) -> str:
+    """Fold a text so that what goes on stands below its beginning, where that leaves room."""
+    if columns is None:
+        return ahead + text
+    indent = len(ahead) if columns - len(ahead) >= _LEAST else 6
+    first = ahead if ahead.strip() else " " * indent
+    return textwrap.fill(
+        text,
+        columns,
+        initial_indent=first,
+        subsequent_indent=" " * indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _text_lines(report: DoctorReport) -> Iterator[tuple[str, str]]:
+    """Yield each line as what stands ahead of its text, and the text."""
     shown = [check for check in report.checks if check.code not in _ONLY_JSON]
     width = max((len(check.code) for check in shown), default=0)
+    pad = " " * (6 + width + 2)
     for check in shown:
-        message = printable(f"{_where(check)}{check.message}")
-        yield f"{_WORDS[check.status]:4}  {check.code:{width}}  {message}"
-        if check.status in _LEVELS:
-            pad = " " * (6 + width + 2)
-            if check.hint:
-                yield f"{pad}{printable(check.hint)}"
-            if check.source:
-                yield f"{pad}[{printable(check.source)}]"
-    yield _summary(report)
+        yield (
+            f"{_WORDS[check.status]:4}  {check.code:{width}}  ",
+            printable(f"{_where(check)}{check.message}"),
+        )
+        if check.status in _LEVELS and check.hint:
+            yield pad, printable(check.hint)
+        if check.status in _LEVELS and check.source:
+            yield pad, f"[{printable(check.source)}]"
+    yield "", _summary(report)
 
 
 def _summary(report: DoctorReport) -> str:

@@ -1,8 +1,9 @@
-"""The report in a notebook cell: the verdict, GEMM time and findings, in HTML of a few lines."""
+"""Results in a notebook cell, in HTML of a few lines: of a report verdict, GEMM time, findings."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import singledispatch
 from html import escape
 
 from fp8verify.model import Finding, Report, Verdict
@@ -20,8 +21,14 @@ _COLOURS = {Verdict.ACTIVE: "#1a7f37", Verdict.PARTIAL: "#9a6700", Verdict.INCON
 _OTHER_COLOUR = "#cf222e"
 
 
-def to_notebook(report: Report) -> str:
-    """Render a report for `_repr_html_`; the whole page is `fp8verify.report.html`."""
+@singledispatch
+def to_notebook(found: object) -> str:
+    """Render a report, a comparison or a table of runs for `_repr_html_`; pages say more."""
+    raise TypeError(f"{type(found).__name__} has no form for notebooks")
+
+
+@to_notebook.register
+def _report(report: Report) -> str:
     return "\n".join(_parts(report))
 
 
@@ -44,16 +51,17 @@ def _parts(report: Report) -> Iterator[str]:
     yield "</div>"
 
 
-def comparison_to_notebook(found: Comparison) -> str:
-    """Render a comparison for `_repr_html_`: its verdict, findings and tables."""
+@to_notebook.register
+def _comparison(found: Comparison) -> str:
+    """Render a comparison: its verdict, findings and tables."""
     notes = "".join(map(_finding, found.findings))
     tables = "".join(f"<p><b>{one.title}</b></p>{_table(one)}" for one in grids(found))
     head = f"<p><strong>{word(found)}</strong> {_text(found.reason)}.</p>"
     return f"<div>{head}<ul>{notes}</ul>{tables}</div>"
 
 
-def run_table_to_notebook(found: RunTable) -> str:
-    """Render a table of runs for `_repr_html_`."""
+@to_notebook.register
+def _run_table(found: RunTable) -> str:
     return f"<div>{_table(grid(found))}</div>"
 
 

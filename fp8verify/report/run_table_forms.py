@@ -62,6 +62,11 @@ _LEGEND = (
 )
 
 
+def to_markdown(found: RunTable) -> str:
+    """Render the table for a pull request, with its legend."""
+    return table_markdown(grid(found)) + f"\n\n{_LEGEND}\n"
+
+
 def _csv(found: RunTable, _: RenderOptions) -> str:
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
@@ -104,6 +109,6 @@ FORMS: dict[str, Callable[[RunTable, RenderOptions], str]] = {
     "text": _text,
     "json": _json,
     "csv": _csv,
-    "markdown": lambda found, _: table_markdown(grid(found)) + f"\n\n{_LEGEND}\n",
+    "markdown": lambda found, _: to_markdown(found),
     "html": _html,
 }

@@ -5,6 +5,9 @@
 $ fp8verify inspect traces/fp8_compiled
 ```
 
+<!-- test: PATH::NAME -->   commands that the test runs: it takes the fixture `shown` of
+                           tests/conftest.py, which fails the test that left one out
+
 <!-- table: findings -->   a table, or other text, made from the code
 <!-- end of table -->
 
@@ -16,24 +19,29 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from scripts.docs.shell import ROOT, transcript
 
 _OUTPUT = re.compile(r"(?<=^<!-- output -->\n```console\n).*?(?=^```$)", re.MULTILINE | re.DOTALL)
+_TEST = re.compile(r"<!-- test: (tests/[\w/]+\.py::\w+) -->")
 _TABLE = re.compile(
-    r"(^<!-- table: (?P<name>[\w -]+) -->\n).*?(^<!-- end of table -->$)", re.MULTILINE | re.DOTALL
+    r"(^<!-- table: (?P<name>[\w ,-]+) -->\n).*?(^<!-- end of table -->$)", re.MULTILINE | re.DOTALL
 )
 
 
 def pages() -> list[Path]:
     """Return every page that a reader of the documentation meets."""
-    found = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
-    return sorted(found)
+    inside = ("docs", "examples", "benchmarks", "traces")
+    found = [path for folder in inside for path in (ROOT / folder).rglob("*.md")]
+    above = ("README.md", "CONTRIBUTING.md", "SECURITY.md")
+    return sorted([*found, *(ROOT / name for name in above)])
 
 
 def commands_of(block: str) -> list[str]:
-    """Return the commands of a console block."""
-    return [line.removeprefix("$ ") for line in block.splitlines() if line.startswith("$ ")]
+    """Return the commands of a console block, each with the lines that go on after a backslash."""
+    lines = block.replace("\\\n", " ").splitlines()
+    return [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
 
 
 def rewritten(text: str, tables: Mapping[str, Callable[[], str]]) -> str:
@@ -44,8 +52,33 @@ def rewritten(text: str, tables: Mapping[str, Callable[[], str]]) -> str:
     )
 
 
-def console_blocks(text: str) -> Iterator[tuple[str, str, str]]:
-    """Yield the line before each block of commands, the block, and the line after it."""
-    pattern = r"^([^\n]*)\n+```(?:console|bash|sh)\n(.*?)^```$\n*([^\n]*)"
+class Block(NamedTuple):
+    """A block of commands on a page.
+
+    Attributes:
+        before: the line before it, which may be a marker.
+        text: what stands between the fences.
+        after: the line after it, which may say where the commands ran.
+    """
+
+    before: str
+    text: str
+    after: str
+
+    @property
+    def commands(self) -> list[str]:
+        """Return its commands."""
+        return commands_of(self.text)
+
+    @property
+    def test(self) -> str | None:
+        """Return the test that its marker names, as PATH::NAME."""
+        found = _TEST.fullmatch(self.before)
+        return None if found is None else found[1]
+
+
+def console_blocks(text: str) -> Iterator[Block]:
+    """Yield the blocks of commands of a page."""
+    pattern = r"^([^\n]*)\n+```(?:console|bash|sh|shell)\n(.*?)^```$\n*([^\n]*)"
     for found in re.finditer(pattern, text, re.MULTILINE | re.DOTALL):
-        yield found[1], found[2], found[3]
+        yield Block(found[1], found[2], found[3])

@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.text import Text
@@ -18,11 +19,33 @@ from rich.text import Text
 from scripts.docs.shell import COLUMNS, ROOT, coloured, printed
 
 PICTURES = ROOT / "docs" / "pictures"
-# Each terminal's picture, and the command whose output it shows.
-TERMINALS: Mapping[str, str] = {
-    "contradicted.svg": "fp8verify inspect traces/bf16_filter_rejects_all",
-    "active.svg": "fp8verify inspect traces/fp8_compiled",
-    "compare.svg": "fp8verify compare traces/bf16_width4096 traces/fp8_width4096",
+
+
+class Terminal(NamedTuple):
+    """A picture of a terminal.
+
+    Attributes:
+        command: what the terminal runs and shows.
+        before: a command that runs first, and is not shown.
+    """
+
+    command: str
+    before: str = "true"
+
+
+TERMINALS: Mapping[str, Terminal] = {
+    "contradicted.svg": Terminal("fp8verify inspect traces/bf16_filter_rejects_all"),
+    "active.svg": Terminal("fp8verify inspect traces/fp8_compiled"),
+    "compare.svg": Terminal("fp8verify compare traces/bf16_width4096 traces/fp8_width4096"),
+    "doctor.svg": Terminal(
+        "fp8verify doctor --config /tmp/llama3_8b.toml | head -n 7",
+        before="sed '/converters/d' examples/torchtitan/llama3_8b.toml > /tmp/llama3_8b.toml",
+    ),
+    "numerics.svg": Terminal("fp8verify inspect examples/data/cpu_numerics_outlier"),
+    "live.svg": Terminal(
+        "fp8verify run --every 1000 --trace-dir build/run -q scripts/docs/replay.py build/run",
+        before="rm -rf build/run",
+    ),
 }
 # The page's picture, the capture that it shows, and its width.
 PAGES: Mapping[str, tuple[str, int]] = {
@@ -56,8 +79,10 @@ _FORMAT = """\
 """
 
 
-def terminal(command: str) -> str:
+def terminal(shown: Terminal) -> str:
     """Draw what a command prints in a terminal."""
+    printed.__wrapped__(shown.before)  # anew, whatever it printed before
+    command = shown.command
     console = Console(
         record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True, highlight=False
     )
@@ -75,9 +100,9 @@ def stale_terminals() -> list[str]:
     """Name the pictures of terminals that do not show what their command prints now."""
     return [
         name
-        for name, command in TERMINALS.items()
+        for name, shown in TERMINALS.items()
         if not (PICTURES / name).exists()
-        or words_of((PICTURES / name).read_text(encoding="utf-8")) != words_of(terminal(command))
+        or words_of((PICTURES / name).read_text(encoding="utf-8")) != words_of(terminal(shown))
     ]
 
 

@@ -16,6 +16,7 @@ from fp8verify.cli.group import COMMANDS
 from fp8verify.judging.verdict import EXIT_CODES
 from fp8verify.model import Verdict
 from fp8verify.model.meanings import MEANINGS
+from scripts.docs import support
 from scripts.docs.shell import ROOT, printed
 
 _JUDGING = ROOT / "fp8verify" / "judging"
@@ -238,4 +239,5 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "findings": findings,
     "commands": commands,
     "python": python,
+    **{name: lambda text=text: text for name, text in support.tables()},
 }

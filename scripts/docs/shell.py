@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 COLUMNS = 80
-_TOOLS = ("bash", "cat", "cut", "grep", "head", "sed", "sort", "tail")
+_TOOLS = ("bash", "cat", "cut", "grep", "head", "rm", "sed", "sort", "tail", "true")
 _SECONDS = 120
 
 
@@ -84,7 +84,7 @@ def coloured(command: str) -> str:
         stdout=its,
         stderr=its,
         cwd=ROOT,
-        env=environment(),
+        env={**environment(), "FORCE_COLOR": "1"},  # also where the command ends in a pipe
     )
     os.close(its)
     text = b"".join(iter(functools.partial(_read, ours), b""))

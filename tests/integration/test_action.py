@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -27,8 +28,12 @@ class Job(NamedTuple):
     folder: Path
 
 
-def uses(folder: Path, **given: str) -> Job:
-    """Run the steps of action.yml as GitHub does, with inputs filled in and `if` heeded."""
+def uses(folder: Path, environment: dict[str, str] | None = None, **given: str) -> Job:
+    """Run the steps of action.yml as GitHub does, with inputs filled in and `if` heeded.
+
+    `environment` takes the place of one in which `fp8verify` is that of this checkout.
+    """
+    base = on_the_path(folder) if environment is None else {**os.environ, **environment}
     action = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
     known = {name: about.get("default", "") for name, about in action["inputs"].items()}
     unknown = set(given) - set(known)
@@ -54,7 +59,7 @@ def uses(folder: Path, **given: str) -> Job:
             timeout=120,
             check=False,
             cwd=folder,
-            env={**on_the_path(folder), **shared, **env},
+            env={**base, **shared, **env},
         )
         code, log = done.returncode, log + done.stdout + done.stderr
     outputs = dict(line.split("=", 1) for line in files["outputs"].read_text().splitlines())
@@ -120,6 +125,32 @@ def test_a_value_is_never_read_as_shell_code(tmp_path: Path) -> None:
     assert job.code == 2
     assert job.outputs == {"verdict": "", "exit-code": "2"}
     assert not (tmp_path / "made").exists()
+
+
+def test_the_action_judges_with_what_its_own_pip_step_installed(tmp_path: Path) -> None:
+    """Settings of pip keep it offline; `scripts/release.sh` runs the step with a network."""
+    pytest.importorskip("hatchling", reason="hatchling is not installed (the test extra)")
+    pytest.importorskip("jinja2", reason="jinja2 is not installed (the html extra)")
+    installed = tmp_path / "installed"
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "python3").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    (programs / "python3").chmod(0o755)
+    job = uses(
+        tmp_path,
+        environment={
+            "PATH": f"{installed / 'bin'}{os.pathsep}{programs}{os.pathsep}/usr/bin:/bin",
+            "PYTHONPATH": str(installed),
+            "PIP_TARGET": str(installed),
+            "PIP_NO_DEPS": "1",
+            "PIP_NO_INDEX": "1",
+            "PIP_NO_BUILD_ISOLATION": "0",
+        },
+        path=str(TRACES / "bf16_filter_rejects_all"),
+    )
+    assert (job.code, job.outputs) == (1, {"verdict": "CONTRADICTED", "exit-code": "1"}), job.log
+    assert (installed / "fp8verify" / "cli").is_dir()
+    assert _failures(tmp_path) == 1
 
 
 def test_the_action_installs_itself_unless_told_not_to() -> None:

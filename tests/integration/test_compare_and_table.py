@@ -162,6 +162,19 @@ def test_a_table_has_a_row_for_each_run() -> None:
     )
 
 
+def test_every_result_has_every_form(found: fp8verify.Comparison) -> None:
+    pytest.importorskip("pandas", reason="pandas is not installed (the pandas extra)")
+    pytest.importorskip("jinja2", reason="jinja2 is not installed (the html extra)")
+    report = fp8verify.inspect(ROOT / "fp8_compiled")
+    for result in (report, found, fp8verify.table(report)):
+        assert result.to_html().startswith("<!DOCTYPE html>")
+        assert json.loads(result.to_json())["schema_version"]
+        assert "|---|" in result.to_markdown()
+        assert "\x1b" not in result.to_text(width=100)
+        assert result._repr_html_().startswith("<div>")
+        assert len(result.to_pandas())
+
+
 def test_a_table_of_a_failed_run_fails() -> None:
     args = ("table", ROOT / "fp8_compiled", ROOT / "bf16_filter_rejects_all")
     assert call(*args).exit_code == 1

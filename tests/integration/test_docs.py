@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 import subprocess
@@ -10,19 +11,22 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as Xml
 
+import click
 import pytest
 
-from scripts.docs.blocks import commands_of, console_blocks, pages, rewritten
+from fp8verify.cli.group import cli
+from scripts.docs.blocks import console_blocks, pages, rewritten
 from scripts.docs.pictures import PICTURES, stale_pages, stale_terminals
 from scripts.docs.reference import TABLES
+from scripts.docs.support import CPU, FEATURES, FRAMEWORKS, TRIALS, Trial
 from tests.command_line import on_the_path
 from tests.golden.expectations import ROOT
 
 REPOSITORY = ROOT.parent
 DOCS = REPOSITORY / "docs"
 PAGES = [str(path.relative_to(REPOSITORY)) for path in pages()]
-_RAN = re.compile(r"\*Ran \d{4}-\d\d-\d\d: .*(NVIDIA|AMD) .*\*")
-_TEST = re.compile(r"<!-- test: (tests/[\w/]+\.py)::(\w+) -->")
+_RAN = re.compile(r"\*Ran \d{4}-\d\d-\d\d: .*(NVIDIA|AMD|CPU|cores).*\*")
+_PROGRAMS = r"fp8verify|python3?|pip|bash|torchrun|accelerate|deepspeed|nsys|rocprofv3|jupyter|git"
 _ANEW = "; `python -m scripts.docs` writes it anew"
 yaml = pytest.importorskip("yaml", reason="pyyaml is not installed")
 # These need a package index or a GPU; everything else runs.
@@ -75,14 +79,6 @@ def test_the_ci_job_is_red_on_the_silent_failure_and_says_why(tmp_path: Path) ->
     assert "CONTRADICTED" in summary
 
 
-def test_the_commands_of_the_ci_page_work_in_order(tmp_path: Path) -> None:
-    (tmp_path / "capture").symlink_to(ROOT / "fp8_compiled")
-    for block in _blocks("ci.md", "console")[:1]:
-        for line in block.splitlines():
-            done = _shell(line.removeprefix("$ "), tmp_path)
-            assert done.returncode == 0, done.stderr
-
-
 def _pytest_of(page: str, tmp_path: Path, capture: str, name: str) -> str:
     """Run the tests that a page shows, as they stand there, on a capture of ours."""
     text = (REPOSITORY / page).read_text(encoding="utf-8")
@@ -119,49 +115,6 @@ def test_the_tests_that_are_shown_pass_on_fp8_and_fail_without(
     assert bool(re.search(r"^FAILED [A-Z]+ ", shown, re.MULTILINE)) == (says != "exit 0\n")
 
 
-def test_the_commands_of_the_report_page_work(tmp_path: Path) -> None:
-    (tmp_path / "capture").symlink_to(ROOT / "fp8_compiled")
-    (tmp_path / "trace.json.gz").symlink_to(ROOT / "fp8_compiled" / "rank0.json.gz")
-    shown = [line for block in _blocks("report.md", "console") for line in commands_of(block)]
-    tried = [line for line in shown if re.search(r"inspect capture|annotate", line)]
-    assert len(tried) == 2
-    for command in tried:
-        done = _shell(command, tmp_path)
-        assert done.returncode == 0, done.stderr
-    assert (tmp_path / "fp8.html").stat().st_size
-    assert (tmp_path / "annotated.json.gz").stat().st_size
-
-
-def test_the_commands_of_two_and_many_runs_work(tmp_path: Path) -> None:
-    for folder in ("bf16", "bf16-capture"):
-        (tmp_path / folder).symlink_to(ROOT / "bf16_width4096")
-    for folder in ("fp8", "fp8-capture", "sweep/a", "nightly-1"):
-        (tmp_path / folder).parent.mkdir(exist_ok=True)
-        (tmp_path / folder).symlink_to(ROOT / "fp8_width4096")
-    shown = [*_blocks("report.md", "console"), *_blocks("ci.md", "console")]
-    commands = [line for block in shown for line in commands_of(block)]
-    tried = [line for line in commands if " compare " in line or " table " in line]
-    assert len(tried) == 3
-    for command in tried:
-        done = _shell(command, tmp_path)
-        assert done.returncode in (0, 1), done.stderr  # 1: no losses to hold --max-loss-gap to
-    assert (tmp_path / "compare.html").stat().st_size
-    assert (tmp_path / "sweep.html").stat().st_size
-
-
-def test_the_commands_of_the_doctors_page_work(tmp_path: Path) -> None:
-    accelerate = REPOSITORY / "examples" / "accelerate" / "torchao.yaml"
-    (tmp_path / "accelerate.yaml").symlink_to(accelerate)
-    (tmp_path / "7b.toml").symlink_to(REPOSITORY / "examples" / "kempnerforge" / "7b.toml")
-    (tmp_path / "configs").mkdir()
-    (tmp_path / "configs" / "7b.toml").symlink_to(tmp_path / "7b.toml")
-    stand_ins(tmp_path, "train.py")
-    for command in commands_of(_blocks("doctor.md", "console")[0]):
-        done = _shell(command, tmp_path)
-        assert done.returncode in (0, 1), done.stderr  # 1 where there is no GPU
-        assert "asks for FP8" in done.stdout or "config" not in command
-
-
 def _shell(
     command: str, folder: Path, *options: str, **env: str
 ) -> subprocess.CompletedProcess[str]:
@@ -193,9 +146,9 @@ def stand_ins(folder: Path, *scripts: str) -> None:
 LAUNCHES = [
     (page, command)
     for page in PAGES
-    for before, block, _ in console_blocks((REPOSITORY / page).read_text(encoding="utf-8"))
-    if before == "<!-- launch -->"
-    for command in commands_of(block)
+    for block in console_blocks((REPOSITORY / page).read_text(encoding="utf-8"))
+    if block.before == "<!-- launch -->"
+    for command in block.commands
 ]
 
 
@@ -229,13 +182,49 @@ def test_every_picture_is_shown() -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_command_is_executed_by_a_test_or_says_where_it_ran(page: str) -> None:
+    """The fixture `shown`, which a named test takes, fails the test that leaves a command out."""
     text = (REPOSITORY / page).read_text(encoding="utf-8")
-    for before, block, after in console_blocks(text):
-        test = _TEST.fullmatch(before)
-        if test is not None:
-            assert f"def {test[2]}(" in (REPOSITORY / test[1]).read_text(encoding="utf-8"), before
-        elif before not in ("<!-- output -->", "<!-- launch -->"):
-            assert _RAN.search(after), f"{page}: neither executed nor dated:\n{block}"
+    for block in console_blocks(text):
+        assert block.commands, f"{page}: no line begins with a dollar sign:\n{block.text}"
+        if block.test is not None:
+            assert takes_shown(*block.test.split("::")), f"{page}: {block.before}"
+        elif block.before not in ("<!-- output -->", "<!-- launch -->"):
+            assert _RAN.search(block.after), f"{page}: neither executed nor dated:\n{block.text}"
+
+
+def takes_shown(path: str, name: str) -> bool:
+    tree = ast.parse((REPOSITORY / path).read_text(encoding="utf-8"))
+    return any(
+        isinstance(node, ast.FunctionDef)
+        and node.name == name
+        and "shown" in {argument.arg for argument in node.args.args}
+        for node in tree.body
+    )
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_no_command_hides_outside_of_a_console_block(page: str) -> None:
+    """Indented or in a block without a language, a command would escape the test above."""
+    text = (REPOSITORY / page).read_text(encoding="utf-8")
+    outside = re.sub(r"^```\w+$.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    assert re.findall(rf"^ {{4}}(?:\$ +|\w+=\S+ +)*(?:{_PROGRAMS}) .*", outside, re.MULTILINE) == []
+
+
+def options_of(name: str) -> set[str]:
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None, name
+    return {option for parameter in command.params for option in parameter.opts}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_options_that_are_named_exist(page: str) -> None:
+    text = (REPOSITORY / page).read_text(encoding="utf-8")
+    shown = [command for block in console_blocks(text) for command in block.commands]
+    for line in [*shown, *re.findall(r"(?<!`)`([^`]+)`(?!`)", text)]:
+        for name, words in re.findall(r"\bfp8verify ([a-z]+)((?: [^|;#]*)?)", line):
+            ours = re.split(r" -- | \S+\.py\b", words)[0]
+            used = set(re.findall(r"(?<= )--[a-z][a-z0-9-]+", ours))
+            assert used <= options_of(name) | {"--help"} if used else True, line
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -248,6 +237,18 @@ def test_links_and_commands_of_a_page_exist(page: str) -> None:
         assert (place.parent / link).exists(), link
     used = set(re.findall(r"(?:`|\$ )fp8verify ([a-z]+)(?= )", text))
     assert used <= set(COMMANDS)
+
+
+@pytest.mark.parametrize("trial", TRIALS, ids=lambda trial: f"{trial.framework} {trial.feature}")
+def test_what_is_said_to_have_been_tried_has_its_evidence(trial: Trial) -> None:
+    assert trial.framework in FRAMEWORKS
+    assert trial.feature in FEATURES
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d|under 0\.1\.0", trial.date) or trial.where == CPU
+    assert trial.evidence or trial.date == "under 0.1.0"
+    for place in trial.evidence:
+        path, _, test = place.partition("::")
+        assert (REPOSITORY / path).exists()
+        assert f"def {test}(" in (REPOSITORY / path).read_text(encoding="utf-8") if test else True
 
 
 def test_every_finding_is_explained() -> None:

@@ -10,12 +10,13 @@ import struct
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from tests.command_line import fp8verify
 from tests.shared_torch import python_with_torch
+from tests.shown import Shown
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -23,31 +24,28 @@ FOLDERS = sorted(path for path in EXAMPLES.iterdir() if path.is_dir() and path.n
 
 
 @pytest.mark.train
-@pytest.mark.parametrize(
-    ("folder", "package"), [("hf-trainer", "transformers"), ("lightning", "lightning")]
-)
-def test_the_trainers_of_the_examples_are_attached_to(
-    tmp_path: Path, folder: str, package: str
-) -> None:
-    pytest.importorskip(package, reason=f"needs {package}, from the test extra")
-    pytest.importorskip("torchao", reason="needs torchao, from the train extra")
-    script = EXAMPLES / folder / "train.py"
+def test_the_trainers_of_the_examples_are_attached_to(shown: Shown, tmp_path: Path) -> None:
+    for package in ("transformers", "lightning", "torchao"):
+        if find_spec(package) is None:
+            pytest.skip(f"needs {package}, from the test and train extras")
+    (tmp_path / "examples").symlink_to(EXAMPLES)
+    for package, folder in (("transformers", "hf-trainer"), ("lightning", "lightning")):
+        (command,) = (one for one in shown.commands if folder in one)
 
-    done = fp8verify(
-        "run", "--steps", "5-7", "--format", "json", "-o", "report.json",
-        python_with_torch(), script, "--precision", "fp8",
-        cwd=tmp_path, timeout=300,
-    )  # fmt: skip
+        done = shown.run(
+            command, FP8VERIFY_PYTHON=str(python_with_torch()), FP8VERIFY_TRACE_DIR=folder,
+            FP8VERIFY_FORMAT="json", FP8VERIFY_OUTPUT="report.json",
+        )  # fmt: skip
 
-    assert done.returncode == 3, done.stderr
-    report = json.loads((tmp_path / "report.json").read_text())
-    assert report["verdict"] == "INCONCLUSIVE"
-    (rank,) = report["ranks"]
-    assert [step["step"] for step in rank["steps"]] == [5, 6, 7]
-    assert rank["modules"]["counts"] == {"fp8": 4}
-    window = json.loads(next(tmp_path.glob("*/rank0.meta.json")).read_text())["window"][0]
-    assert window["framework"]["name"] == package
-    assert (window["framework"]["first"], window["framework"]["last"]) == (5, 7)
+        assert done.returncode == 3, done.stderr
+        report = json.loads((tmp_path / "report.json").read_text())
+        assert report["verdict"] == "INCONCLUSIVE"
+        (rank,) = report["ranks"]
+        assert [step["step"] for step in rank["steps"]] == [5, 6, 7]
+        assert rank["modules"]["counts"] == {"fp8": 4}
+        window = json.loads((tmp_path / folder / "rank0.meta.json").read_text())["window"][0]
+        assert window["framework"]["name"] == package
+        assert (window["framework"]["first"], window["framework"]["last"]) == (5, 7)
 
 
 def test_the_notebook_runs_and_says_what_it_shows() -> None:

@@ -21,7 +21,7 @@ import fp8verify.report.public
 from fp8verify.capture.numerics import NumericsRecord, SeriesRecord, read_numerics
 from fp8verify.model import Finding, Report
 from fp8verify.model.numerics import NumericsReport
-from tests.shared_torch import python_with_torch
+from tests.shared_torch import python_with_torch, runs_compiled_code_eagerly
 
 pytest.importorskip("torchao", reason="needs torchao, from the train extra")
 pytestmark = pytest.mark.train
@@ -124,8 +124,15 @@ def test_scales_by_row_keep_the_gradients_of_other_samples() -> None:
     assert [finding.code for finding in found] == ["outlier-layer"]
 
 
-@pytest.mark.parametrize("how", [("--compile",), ("--checkpoint", "reentrant"),
-                                 ("--checkpoint", "not reentrant")], ids=" ".join)  # fmt: skip
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param(("--compile",), marks=runs_compiled_code_eagerly),
+        ("--checkpoint", "reentrant"),
+        ("--checkpoint", "not reentrant"),
+    ],
+    ids=" ".join,
+)
 def test_compiled_and_checkpointed_layers_are_measured_once(
     how: tuple[str, ...], tmp_path: Path
 ) -> None:
@@ -199,7 +206,7 @@ def test_the_forms_show_the_tensors() -> None:
     assert re.search(r"25\.\d +75\.00% +0\.00% .* grad_output +layers\.2\.down", text)
     html = fp8verify.report.forms.render(report, "html")
     assert "e5m2 tensorwise: amax" in html
-    frames = fp8verify.report.public.with_forms(report).to_pandas()
+    frames = fp8verify.report.public.with_forms(fp8verify.Report, report).to_pandas()
     assert frames.numerics.groupby("tensor").size().to_dict() == {
         "grad_output": LAYERS, "input": LAYERS, "weight": LAYERS,
     }  # fmt: skip

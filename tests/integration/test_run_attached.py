@@ -21,7 +21,7 @@ from fp8verify.capture.files import find_logs, read_meta
 from fp8verify.capture.schema import FrameworkSteps, NamingRecord, RankMeta
 from fp8verify.report.forms import render
 from fp8verify.runner.folder import attendance, make_capture_folder, node_name
-from tests.shared_torch import python_with_torch
+from tests.shared_torch import python_with_torch, runs_compiled_code_eagerly
 
 pytestmark = pytest.mark.train
 
@@ -662,6 +662,7 @@ def test_layers_of_an_eager_model_are_named_in_the_window(
     assert meta.naming is None
 
 
+@runs_compiled_code_eagerly
 @pytest.mark.parametrize("what", ["model", "train_step"])
 def test_layers_of_a_compiled_model_are_named_in_a_step_of_their_own(
     tmp_path: Path, what: str
@@ -680,6 +681,7 @@ def test_layers_of_a_compiled_model_are_named_in_a_step_of_their_own(
     assert meta.naming == NamingRecord(step=6, trace="rank0.json.gz")
 
 
+@runs_compiled_code_eagerly
 @pytest.mark.parametrize(("window", "step"), [("4-5", 7), ("5-6", 8)], ids=["inside", "before"])
 def test_a_run_that_ends_before_its_layers_are_named_says_so(
     tmp_path: Path, window: str, step: int
@@ -691,6 +693,20 @@ def test_a_run_that_ends_before_its_layers_are_named_says_so(
     reason = "the run ended after step 6"
     assert attached.meta().naming == NamingRecord(step=step, reason=reason)
     assert not (attached.capture / "layers").exists()
+
+
+def test_a_torch_that_cannot_run_compiled_code_eagerly_is_named(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import runpy, torch\n"
+        "vars(torch.compiler).pop('set_stance', None)\n"  # as before torch 2.6
+        f"runpy.run_path({str(SCRIPTS / 'loop.py')!r}, run_name='__main__')\n"
+    )
+    attached = compare(tmp_path, "3-4", script, "--compile", "model", options=("--layers",))
+    assert attached.states == ["complete"]
+    naming = attached.meta().naming
+    assert naming is not None
+    assert (naming.trace, "torch 2.6" in str(naming.reason)) == (None, True)
 
 
 def test_nodes_of_one_job_write_into_one_capture(tmp_path: Path) -> None:

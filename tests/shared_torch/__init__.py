@@ -16,9 +16,25 @@ import os
 import subprocess
 import sys
 import tempfile
+from importlib import metadata
 from pathlib import Path
 
+import pytest
+from packaging.version import Version
+
 HERE = Path(__file__).parent
+
+
+def _older_than(release: str) -> bool:
+    try:
+        return Version(metadata.version("torch")) < Version(release)
+    except metadata.PackageNotFoundError:
+        return False  # the mark `train` skips these
+
+
+runs_compiled_code_eagerly = pytest.mark.skipif(
+    _older_than("2.6"), reason="needs torch 2.6 (torch.compiler.set_stance)"
+)
 
 
 @functools.cache

@@ -125,7 +125,7 @@ class Numerics(Instrument):
         measured = MeasuredStep(self._now + 1, self._modules())
         try:
             measured.begin()
-        except (AttributeError, RuntimeError) as error:
+        except RuntimeError as error:
             measured.leave()
             self._give_up(f"the step cannot run eagerly: {error}")
             return

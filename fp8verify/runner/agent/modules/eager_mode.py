@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+_HERE = f"this is {torch.__version__}"
+
 
 class EagerMode:
     """One stance for all who want the same step to run eagerly: the last to leave ends it."""
@@ -18,10 +20,11 @@ class EagerMode:
         """Let compiled code run eagerly until `leave`.
 
         Raises:
-            AttributeError: torch is older than 2.6.
-            RuntimeError: called from compiled code.
+            RuntimeError: torch is older than 2.6, or this was called from compiled code.
         """
         if not self._users:
+            if not hasattr(torch.compiler, "set_stance"):
+                raise RuntimeError(f"compiled code runs eagerly from torch 2.6 on: {_HERE}")
             self._stance = torch.compiler.set_stance("force_eager")
             self._stance.__enter__()
         self._users += 1

@@ -67,7 +67,7 @@ class EagerStep:
         try:
             self._names.force_eager()
             self._session.start(self._metadata)
-        except (AttributeError, RuntimeError) as error:
+        except RuntimeError as error:
             debug.error("beginning the eager step that names layers")
             self._names.remove()
             self._record.mark_naming(self.step, str(error))

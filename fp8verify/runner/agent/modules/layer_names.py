@@ -35,8 +35,7 @@ class LayerNames:
         """Let compiled code run eagerly until `remove`, keeping what was compiled.
 
         Raises:
-            AttributeError: torch is older than 2.6.
-            RuntimeError: called from compiled code.
+            RuntimeError: torch is older than 2.6, or this was called from compiled code.
         """
         eager_mode.enter()
         self._eager = True

@@ -26,8 +26,7 @@ class MeasuredStep:
         """Let compiled code run eagerly, in which alone hooks are called.
 
         Raises:
-            AttributeError: torch is older than 2.6.
-            RuntimeError: called from compiled code.
+            RuntimeError: torch is older than 2.6, or this was called from compiled code.
         """
         if compiles():
             eager_mode.enter()

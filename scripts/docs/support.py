@@ -1,0 +1,248 @@
+"""What was tried on which framework: the rows behind the tables of docs/frameworks.md.
+
+A row is one trial, with what shows it: a test, a capture, a script that ran on a GPU. What has no
+row is "not tried" in the tables; no cell is written by hand. Tests check that the evidence exists.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from scripts.docs.shell import ROOT
+
+H200 = "H200"
+CPU = "CPU"
+_NO_DATE = "every run of the tests"
+_GPU_TORCH = "torch 2.11.0+cu130"
+_AO = f"{_GPU_TORCH}, torchao 0.17.0"
+_TE = f"{_GPU_TORCH}, Transformer Engine 2.20.2"
+
+
+class Trial(NamedTuple):
+    """One thing that was tried.
+
+    Attributes:
+        framework: a key of `FRAMEWORKS`.
+        feature: a key of `FEATURES`.
+        where: the GPU, or `CPU`.
+        date: when; empty for what every run of the tests does.
+        versions: of the packages; names in braces are those of constraints.txt.
+        evidence: files of the repository, a test as PATH::NAME.
+    """
+
+    framework: str
+    feature: str
+    where: str
+    date: str
+    versions: str
+    evidence: tuple[str, ...]
+
+
+# Each framework with the page that says how to verify it.
+FRAMEWORKS = {
+    "torch.optim alone": "",
+    "torchao": "../examples/torchao/README.md",
+    "FSDP2, DDP": "../examples/fsdp2/README.md",
+    "Transformer Engine": "../examples/transformer-engine/README.md",
+    "accelerate, torchao": "../examples/accelerate/README.md",
+    "accelerate, Transformer Engine": "../examples/accelerate/README.md#transformer-engine",
+    "HF Trainer": "../examples/hf-trainer/README.md",
+    "Lightning": "../examples/lightning/README.md",
+    "DeepSpeed": "../examples/deepspeed/README.md",
+    "torchtitan": "../examples/torchtitan/README.md",
+    "KempnerForge": "../examples/kempnerforge/README.md",
+    "nanochat": "../examples/nanochat/README.md",
+    "Megatron-LM": "../examples/megatron/README.md",
+    "Composer": "",
+    "axolotl, LLaMA-Factory, TRL": "",
+    "NeMo, Megatron-Bridge, Automodel": "",
+    "prime-rl": "",
+}
+FEATURES = {
+    "verdict": "verdict on a GPU",
+    "run": "`run`",
+    "log": "its log's claims",
+    "steps": "its step numbers",
+    "every": "`run --every`, `watch`",
+    "callback": "callback",
+    "profiler": "its own profiler",
+    "numerics": "`--numerics`",
+    "doctor": "`doctor --config`",
+    "dry": "`doctor -- COMMAND`",
+}
+TABLES_OF = (("verdict", "run", "log", "steps", "doctor"),
+             ("every", "callback", "profiler", "numerics", "dry"))  # fmt: skip
+# What a framework has not got, so that there is nothing to try.
+HAS_NOT = {
+    "torch.optim alone": {"verdict", "log", "steps", "doctor", "callback", "numerics"},
+    "torchao": {"steps", "callback", "profiler"},
+    "FSDP2, DDP": {"log", "steps", "callback", "doctor", "profiler"},
+    "Transformer Engine": {"log", "steps", "callback", "profiler"},
+    "accelerate, torchao": {"steps", "callback", "profiler"},
+    "accelerate, Transformer Engine": {"steps", "callback", "profiler"},
+    "nanochat": {"callback", "doctor"},
+}
+_ATTACHED = "tests/integration/test_run_attached.py::"
+_LIVE = "tests/integration/test_live_run.py::"
+_NUMERICS = "tests/integration/test_numerics_run.py::"
+_DRY = "tests/integration/test_doctor_dry_start.py::"
+_DOCTOR = "tests/unit/test_doctor_traps.py::"
+_TRAPS = f"{_DOCTOR}test_a_sound_configuration_gives_no_warning"
+_CLAIMS = "tests/unit/test_claims.py"
+_CALLBACKS = "tests/integration/test_callbacks.py::"
+_WINDOWS = (
+    f"{_CALLBACKS}test_windows_are_recorded_for_later_and_a_watch_goes_to_the_framework_s_own_logs"
+)
+_TRAINERS = "tests/integration/test_examples.py::test_the_trainers_of_the_examples_are_attached_to"
+_OWN = "tests/integration/test_script_profilers.py::"
+_FILES = "configurations as its source reads them"
+
+TRIALS = (
+    Trial("torch.optim alone", "run", CPU, "", "torch {torch}",
+          (f"{_ATTACHED}test_a_window_holds_exactly_its_steps",)),
+    Trial("torch.optim alone", "profiler", CPU, "", "torch {torch}; torch.profiler in the script",
+          (f"{_ATTACHED}test_a_script_that_profiles_itself_keeps_its_trace",)),
+    Trial("torch.optim alone", "dry", CPU, "", "torch {torch}",
+          (f"{_DRY}test_it_ends_at_the_optimizer_and_nothing_of_the_training_is_written",)),
+    Trial("torchao", "verdict", H200, "2026-11-21", _AO,
+          ("traces/fp8_compiled", "traces/bf16_filter_rejects_all", "traces/fp8_rowwise_gw_hp")),
+    Trial("torchao", "run", H200, "2026-11-21", _AO, ("examples/train_gpt.py",)),
+    Trial("torchao", "run", CPU, "", "torch {torch}, torchao {torchao}",
+          (f"{_ATTACHED}test_the_census_knows_float8_modules",)),
+    Trial("torchao", "log", H200, "2026-11-21", _AO, ("traces/bf16_filter_rejects_all",)),
+    Trial("torchao", "doctor", CPU, "", "Python sources",
+          ("tests/unit/test_doctor_traps.py",)),
+    Trial("torch.optim alone", "every", CPU, "", "torch {torch}",
+          (f"{_LIVE}test_two_thousand_steps_lose_no_window_and_grow_no_memory",
+           "tests/integration/test_own_loop.py::test_a_watch_hands_every_window_to_its_sinks")),
+    Trial("torchao", "every", H200, "2026-11-22",
+          f"{_AO}; two ranks shared the GPU", ("tests/gpu/live.sh",)),
+    Trial("torchao", "numerics", H200, "2026-11-22", f"{_AO}, tensorwise and rowwise, compiled",
+          ("tests/gpu/numerics.py",)),
+    Trial("torchao", "numerics", CPU, "", "torch {torch}, torchao {torchao}, emulated",
+          (f"{_NUMERICS}test_a_sound_run_has_three_rows_a_layer_and_no_finding",)),
+    Trial("torchao", "dry", CPU, "", "torch {torch}, torchao {torchao}",
+          (f"{_DRY}test_layers_that_torchao_converted_are_counted",)),
+    Trial("FSDP2, DDP", "verdict", H200, "2026-11-21", f"two GPUs, {_AO}",
+          ("traces/fsdp_fp8_all_gather", "traces/ddp_one_rank_bf16")),
+    Trial("FSDP2, DDP", "run", H200, "2026-11-21", f"two GPUs, {_AO}", ("examples/train_fsdp.py",)),
+    Trial("FSDP2, DDP", "run", CPU, "", "torch {torch}, gloo, DDP",
+          (f"{_ATTACHED}test_torchrun_profiles_the_ranks_asked_for",)),
+    Trial("Transformer Engine", "verdict", H200, "2026-11-22", _TE,
+          ("traces/fp8_te_modules_delayed", "traces/fp8_te_modules_current",
+           "traces/fp8_te_modules_block")),
+    Trial("Transformer Engine", "run", H200, "2026-11-22", _TE, ("tests/gpu/whole_models.py",)),
+    Trial("Transformer Engine", "doctor", CPU, "", "environment variables",
+          ("tests/unit/test_doctor_traps.py",)),
+    Trial("Transformer Engine", "numerics", H200, "2026-11-22",
+          f"{_TE}, delayed, current and block scaling", ("tests/gpu/numerics.py",)),
+    Trial("accelerate, torchao", "verdict", H200, "2026-11-21", _AO, ("traces/fp8_accelerate",)),
+    Trial("accelerate, torchao", "run", H200, "2026-11-21", _AO, ("examples/train_accelerate.py",)),
+    Trial("accelerate, torchao", "run", CPU, "", "torch {torch}, accelerate {accelerate}",
+          (f"{_ATTACHED}test_accelerate_launch_counts_updates_not_batches",)),
+    Trial("accelerate, torchao", "log", CPU, "", "lines of its source", (_CLAIMS,)),
+    Trial("accelerate, Transformer Engine", "log", CPU, "", "lines of its source", (_CLAIMS,)),
+    Trial("accelerate, torchao", "doctor", CPU, "", _FILES, (_TRAPS,)),
+    Trial("accelerate, Transformer Engine", "doctor", CPU, "", _FILES, (_TRAPS,)),
+    Trial("HF Trainer", "run", CPU, "", "torch {torch}, transformers {transformers}", (_TRAINERS,)),
+    Trial("HF Trainer", "steps", CPU, "", "torch {torch}, transformers {transformers}",
+          (f"{_ATTACHED}test_the_steps_of_transformers_are_named_as_it_names_them",)),
+    Trial("HF Trainer", "callback", CPU, "", "torch {torch}, transformers {transformers}",
+          (_WINDOWS,)),
+    Trial("HF Trainer", "doctor", CPU, "", _FILES, (_TRAPS,)),
+    Trial("Lightning", "run", CPU, "", "torch {torch}, lightning {lightning}", (_TRAINERS,)),
+    Trial("Lightning", "steps", CPU, "", "torch {torch}, lightning {lightning}",
+          (f"{_ATTACHED}test_the_steps_of_lightning_are_named_as_it_names_them",)),
+    Trial("Lightning", "callback", CPU, "", "torch {torch}, lightning {lightning}",
+          (_WINDOWS,)),
+    Trial("Lightning", "doctor", CPU, "", _FILES, (_TRAPS,)),
+    Trial("DeepSpeed", "run", CPU, "", "where DeepSpeed is installed; else the test is skipped",
+          (f"{_ATTACHED}test_deepspeeds_steps_are_counted_and_named_as_it_names_them",)),
+    Trial("DeepSpeed", "steps", CPU, "", "where DeepSpeed is installed; else the test is skipped",
+          (f"{_ATTACHED}test_steps_that_deepspeed_skips_are_in_its_own_numbers",)),
+    Trial("DeepSpeed", "doctor", CPU, "", _FILES, (_TRAPS,)),
+    Trial("torchtitan", "verdict", H200, "under 0.1.0", "no capture is shipped", ()),
+    Trial("torchtitan", "run", H200, "under 0.1.0", "no capture is shipped", ()),
+    Trial("torchtitan", "log", CPU, "", "lines of its source", (_CLAIMS,)),
+    Trial("torchtitan", "profiler", CPU, "", "torch {torch}; a loop with its `profiling` section",
+          (f"{_OWN}test_torchtitan_round_after_round",)),
+    Trial("torchtitan", "doctor", CPU, "", _FILES, (_TRAPS,)),
+    Trial("KempnerForge", "verdict", H200, "under 0.1.0", "no capture is shipped", ()),
+    Trial("KempnerForge", "run", H200, "under 0.1.0", "no capture is shipped", ()),
+    Trial("KempnerForge", "log", H200, "2026-11-21", f"{_AO}; its line, printed by our example",
+          ("traces/bf16_filter_rejects_all",)),
+    Trial("KempnerForge", "profiler", CPU, "",
+          "torch {torch}; a loop with its `[profiling]` section",
+          (f"{_OWN}test_kempnerforge_in_the_window",)),
+    Trial("KempnerForge", "doctor", CPU, "", _FILES, (_TRAPS,)),
+    Trial("nanochat", "verdict", H200, "under 0.1.0", "no capture is shipped", ()),
+    Trial("nanochat", "run", H200, "under 0.1.0", "no capture is shipped", ()),
+    Trial("nanochat", "verdict", H200, "2026-11-22", f"{_GPU_TORCH}; a layer class of its kind",
+          ("traces/fp8_own_class", "traces/fp8_muon")),
+    Trial("nanochat", "log", CPU, "", "lines of its source", (_CLAIMS,)),
+    Trial("Megatron-LM", "log", CPU, "", "lines of its source", (_CLAIMS,)),
+    Trial("Megatron-LM", "doctor", CPU, "", _FILES, (_TRAPS,)),
+    Trial("Composer", "callback", CPU, "", "its documented events; it cannot be installed here",
+          (f"{_CALLBACKS}test_composer_s_events",)),
+    Trial("axolotl, LLaMA-Factory, TRL", "log", CPU, "", "lines of its source (axolotl)",
+          (_CLAIMS,)),
+    Trial("axolotl, LLaMA-Factory, TRL", "doctor", CPU, "", _FILES, (_TRAPS,)),
+    Trial("NeMo, Megatron-Bridge, Automodel", "log", CPU, "", "lines of its source (Automodel)",
+          (_CLAIMS,)),
+    Trial("NeMo, Megatron-Bridge, Automodel", "doctor", CPU, "", _FILES,
+          (_TRAPS, f"{_DOCTOR}test_megatron_bridge_is_sound_where_mxfp8_is")),
+    Trial("prime-rl", "log", CPU, "", "lines of its source", (_CLAIMS,)),
+    Trial("prime-rl", "doctor", CPU, "", _FILES, (_TRAPS,)),
+)  # fmt: skip
+
+
+def matrix(features: tuple[str, ...]) -> str:
+    """Return the table of frameworks by features; one with nothing tried has no row."""
+    head = ["framework", *(FEATURES[name] for name in features)]
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    seen = {one.framework for one in TRIALS if one.feature in features}
+    for name, page in FRAMEWORKS.items():
+        if name not in seen:
+            continue
+        cells = [f"[{name}]({page})" if page else name]
+        lines.append(f"| {' | '.join([*cells, *(_cell(name, one) for one in features)])} |")
+    return "\n".join(lines)
+
+
+def _cell(framework: str, feature: str) -> str:
+    if feature in HAS_NOT.get(framework, ()):
+        return "-"
+    tried = [one for one in TRIALS if (one.framework, one.feature) == (framework, feature)]
+    return "; ".join(dict.fromkeys(_place(one) for one in tried)) or "not tried"
+
+
+def _place(trial: Trial) -> str:
+    return f"{trial.where} {trial.date}".strip()
+
+
+def trials() -> str:
+    """Return every trial with what shows it."""
+    lines = ["| framework | feature | where | with | shown by |", "|---|---|---|---|---|"]
+    versions = pinned()
+    for one in TRIALS:
+        words = one.versions.format(**versions)
+        shown = ", ".join(f"`{place.removeprefix('tests/')}`" for place in one.evidence)
+        place = f"{one.where}, {one.date or _NO_DATE}"
+        feature = FEATURES[one.feature]
+        lines.append(f"| {one.framework} | {feature} | {place} | {words} | {shown or '-'} |")
+    return "\n".join(lines)
+
+
+def pinned() -> dict[str, str]:
+    """Return the versions that the tests run with, by package."""
+    text = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    return dict(re.findall(r"^(\w+)==(\S+)$", text, re.MULTILINE))
+
+
+def tables() -> Iterator[tuple[str, str]]:
+    """Yield the tables of the page by their names."""
+    yield "support", matrix(TABLES_OF[0])
+    yield "support, more", matrix(TABLES_OF[1])
+    yield "trials", trials()
