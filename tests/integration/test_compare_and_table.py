@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from pathlib import Path
 
 import jsonschema
@@ -169,7 +170,7 @@ def test_every_result_has_every_form(found: fp8verify.Comparison) -> None:
     for result in (report, found, fp8verify.table(report)):
         assert result.to_html().startswith("<!DOCTYPE html>")
         assert json.loads(result.to_json())["schema_version"]
-        assert "|---|" in result.to_markdown()
+        assert re.search(r"^\| ?---", result.to_markdown(), re.MULTILINE)
         assert "\x1b" not in result.to_text(width=100)
         assert result._repr_html_().startswith("<div>")
         assert len(result.to_pandas())
