@@ -15,16 +15,15 @@ from .export import export
 from .guard import ProfilerGuard
 from .quiet import quiet_first_session, quiet_kineto
 from .ranges import OpenRanges
+from .window_steps import WindowSteps
 
 EXIT_PATIENCE_S = 10.0
 
 
-class Session:
+class Session(WindowSteps):
     """A profiler over one window; the order of calls is `Plan`'s.
 
     Attributes:
-        state: "new", "prepared", "recording", "stopped" or "dropped".
-        sees_gpu: whether torch finds a GPU, once prepared.
         profiler: what records, as the record names it.
     """
 
@@ -37,15 +36,9 @@ class Session:
         *,
         record_shapes: bool,
     ) -> None:
-        self.state = "new"
-        self.sees_gpu: bool | None = None
+        super().__init__(ranges, record_shapes=record_shapes)
         self._guard = guard
-        self._ranges = ranges
-        self._record_shapes = record_shapes
         self._profile: Any = None
-        self._thread = 0
-        self._step: Any = None
-        self._number = 0
 
     def prepare(self) -> None:
         """Start Kineto and CUPTI without keeping what they record."""
@@ -60,7 +53,7 @@ class Session:
         with self._guard.ours(), quiet_first_session():
             self._profile.prepare_trace()
         self._profile.profiler.acc_events = False
-        self.state, self._thread = "prepared", threading.get_ident()
+        self._is_prepared()
 
     def start(self, metadata: dict[str, Any]) -> None:
         """Record from here on; `metadata` becomes the trace's "fp8verify" entry."""
@@ -74,25 +67,13 @@ class Session:
         self.state = "recording"
         self._profile.add_metadata_json("fp8verify", json.dumps(metadata))
 
-    def begin_step(self, step: int) -> None:
-        """Put what follows into the step of that number, as torch.profiler itself names it."""
-        if step == self._number:
-            return
-        self.end_step()
-        self._number = step
-        self._step = record_function(f"ProfilerStep#{step}")
-        self._step.__enter__()
+    def _open_step(self, name: str) -> Any:
+        step = record_function(name)
+        step.__enter__()
+        return step
 
-    def end_step(self) -> None:
-        """Close the current step."""
-        if self._step is not None:
-            self._step.__exit__(None, None, None)
-            self._step = None
-
-    @property
-    def on_its_thread(self) -> bool:
-        """Whether this thread started the profiler: no other one may stop it."""
-        return self._thread == threading.get_ident()
+    def _close_step(self, step: Any) -> None:
+        step.__exit__(None, None, None)
 
     def stop(self) -> None:
         """Stop recording; waits for the GPU."""
