@@ -21,6 +21,7 @@ from fp8verify.preflight.whole_model import Uses, whole_model
 from fp8verify.wording import listed
 
 _NAME = 120
+_IN_BLOCKS = "in a graph of two decoder blocks"
 _ALONE = "alone, amid what is around such layers"
 _STATUS = {Answer.PAYS: Status.OK, Answer.LOSES: Status.WARN, Answer.UNSURE: Status.SKIPPED}
 _HINTS = {
@@ -62,7 +63,7 @@ def _size(one: Measured, use: Use, where: str) -> Check:
     answer = answer_of(one)
     times = [f"{name} {one.times[name].us:.0f}, {one.gain(name)}" for name in one.recipes]
     times += [f"{name} failed ({text})" for name, text in one.errors.items()]
-    around = "in a graph of two decoder blocks" if one.probe.is_block else _ALONE
+    around = _IN_BLOCKS if one.probe.is_block else _ALONE
     return Check(
         code="measured",
         status=_STATUS[answer],
@@ -105,7 +106,7 @@ def _alone(one: Measured, use: Use, group: Group, where: str) -> Check:
         message=f"{one.tokens} tokens, {name} {_group_named(group)}{names} alone in FP8: "
         f"{what}: {answer.value}",
         hint=_HINTS[answer],
-        source=f"measured on {where}, compiled, in a graph of two decoder blocks",
+        source=f"measured on {where}, compiled, {_IN_BLOCKS}",
     )
 
 
