@@ -33,23 +33,12 @@ WHAT_IF: dict[str, Cast] = {
     "block_1x128_e4m3": Cast(E4M3, BLOCK_ROW),
     "mxfp8_e4m3": Cast(E4M3, MXFP8, ceiling=True),
 }
-# What all calls of a layer add up, and of what the largest counts.
-SUMS = (
-    "zero_rows",
-    "rows_not_finite",
-    "zeros",
-    "flushed",
-    "saturated",
-    "subnormal",
-    "nan",
-    "inf",
-    "top_blocks",
-    "signal",
-    "noise",
-    *WHAT_IF,
-)
-MAXIMA = ("amax", "scale")
-COLUMNS = (*SUMS, *MAXIMA)
+# The columns of a line: what is exact, then counts and squares of the sample, then its scale.
+EXACT = ("amax", "zero_rows", "rows_not_finite")
+COUNTS = ("zeros", "flushed", "saturated", "subnormal", "nan", "inf", "top_blocks")
+SQUARES = ("signal", "noise", *WHAT_IF)
+COLUMNS = (*EXACT, *COUNTS, *SQUARES, "scale")
+MAXIMA = {"amax", "scale"}  # of all calls of a layer the largest counts; the others are added up
 
 Figures = dict[str, Tensor]
 
@@ -71,32 +60,46 @@ def measure(rows: Tensor, amax: Tensor, cast: Cast | None) -> Figures:
         "zeros": x[0].numel() - nonzero,
         "nan": nan,
         "inf": x[0].numel() - nan - _count(x.abs() < float("inf")),
-        "signal": _squares(x, (1, 2)).flatten(),
+        # In float64: squares of gradients leave the range of float32.
+        "signal": torch.linalg.vector_norm(x, dim=(1, 2), dtype=torch.float64).square_(),
     }
     if cast is not None and can_block(x.shape, cast.scaling):
         found.update(_under(x, cast, maxima if cast.scaling == ROWWISE else of_all, nonzero))
     for name, other in WHAT_IF.items():
-        if can_block(x.shape, other.scaling):
+        if _same(other, cast):
+            found[name] = found["noise"]
+        elif can_block(x.shape, other.scaling):
             found[name] = _noise(quantize(x, other, maxima if other.scaling == ROWWISE else of_all))
     return found
 
 
-def as_lines(figures: Figures) -> Tensor:
-    """Return a line for each tensor, in the order of `COLUMNS`."""
-    nothing = torch.zeros_like(figures["zeros"], dtype=torch.float64)
+def as_lines(figures: Figures, exact: Tensor | None = None) -> Tensor:
+    """Return a line for each tensor, in the order of `COLUMNS`.
+
+    Args:
+        figures: of n tensors; counts are integers and squares float64.
+        exact: what is known of whole tensors, (n, 3) in the order of `EXACT`.
+    """
+    none = torch.zeros_like(figures["zeros"])
+    nothing = none.double()
     unknown = nothing + float("nan")  # a recipe whose blocks do not fit loses not nothing
-    return torch.stack(
-        [figures.get(n, unknown if n in WHAT_IF else nothing).double() for n in COLUMNS], dim=1
+    squares = [figures.get(n, unknown if n in WHAT_IF else nothing) for n in SQUARES]
+    return torch.cat(
+        (
+            nothing.new_zeros(len(nothing), len(EXACT)) if exact is None else exact,
+            torch.stack([figures.get(name, none) for name in COUNTS], dim=1).double(),
+            torch.stack([*squares, figures.get("scale", nothing).double()], dim=1),
+        ),
+        dim=1,
     )
+
+
+def _same(one: Cast, other: Cast | None) -> bool:
+    return other is not None and other.scale is None and one == other
 
 
 def _count(x: Tensor) -> Tensor:
     return torch.count_nonzero(x.flatten(1), dim=1)
-
-
-def _squares(x: Tensor, over: Sequence[int]) -> Tensor:
-    # In float64: squares of gradients leave the range of float32.
-    return torch.linalg.vector_norm(x, dim=over, keepdim=True, dtype=torch.float64).square_()
 
 
 def _under(x: Tensor, cast: Cast, amax: Tensor, nonzero: Tensor) -> Figures:
@@ -121,7 +124,8 @@ def _noise(done: Quantized) -> Tensor:
     """Return the squares of what the cast lost; what shares a scale is divided by it once."""
     lost = done.values.to(torch.float32).sub_(done.scaled)
     shared = [place for place in range(1, lost.dim()) if done.scale.shape[place] == 1]
-    return (_squares(lost, shared) / done.scale.double().square_()).flatten(1).sum(dim=1)
+    norm = torch.linalg.vector_norm(lost, dim=shared, keepdim=True)
+    return norm.double().div_(done.scale).square_().flatten(1).sum(dim=1)
 
 
 def _top_blocks(magnitudes: Tensor, found: Format) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from .measure import COLUMNS, SUMS, WHAT_IF
+from .measure import COLUMNS, MAXIMA, WHAT_IF
 from .replay import Cast
 
 MOST_ROWS = 1 << 14
@@ -49,7 +49,7 @@ class Row:
         """Add the figures of a call, whose elements are `COLUMNS`."""
         for name, value in zip(COLUMNS, line, strict=True):
             old = self.figures[name]
-            if name in SUMS:
+            if name not in MAXIMA:
                 self.figures[name] = old + value
             elif not math.isnan(old):  # a NaN is larger than all
                 self.figures[name] = value if math.isnan(value) else max(old, value)

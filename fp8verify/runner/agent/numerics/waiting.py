@@ -14,12 +14,12 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from .measure import Figures, as_lines, measure
+from .measure import EXACT, as_lines, measure
 from .replay import Cast
 from .rows import Sampler
 
 MOST_WAITING = 48 << 20  # bytes of samples
-MOST_AT_ONCE = 1 << 22  # elements: 16 MB in float32, 32 MB in float64
+MOST_AT_ONCE = 1 << 23  # elements: 32 MB in float32, of which there are four at a time
 
 Item = TypeVar("Item")
 
@@ -67,11 +67,10 @@ class Waiting:
         whole = dict(_exact(samples))
         for batch in _batches(samples, _alike, lambda sample: sample.rows.numel()):
             tickets = [sample.ticket for sample in batch]
-            amax = torch.stack([whole[ticket]["amax"] for ticket in tickets])
-            figures = measure(torch.stack([s.rows for s in batch]), amax, _cast_of(batch))
-            for name in ("amax", "zero_rows", "rows_not_finite"):
-                figures[name] = torch.stack([whole[ticket][name] for ticket in tickets])
-            self.lines.append((tickets, as_lines(figures)))
+            exact = torch.stack([whole[ticket] for ticket in tickets])
+            rows = torch.stack([sample.rows for sample in batch])
+            figures = measure(rows, exact[:, EXACT.index("amax")], _cast_of(batch))
+            self.lines.append((tickets, as_lines(figures, exact)))
 
     def on_stream(self) -> Any:
         """Return the context in which its kernels belong."""
@@ -85,8 +84,8 @@ class Waiting:
             torch.cuda.current_stream(self._stream.device).wait_stream(self._stream)
 
 
-def _exact(samples: Sequence[Sample]) -> Iterator[tuple[int, Figures]]:
-    """Yield what is known of whole tensors, from the maxima of all their rows."""
+def _exact(samples: Sequence[Sample]) -> Iterator[tuple[int, Tensor]]:
+    """Yield what is known of whole tensors, from the maxima of all their rows: see `EXACT`."""
     for batch in _batches(
         samples, lambda s: (s.maxima.shape, s.maxima.dtype), lambda s: s.maxima.numel()
     ):
@@ -95,11 +94,8 @@ def _exact(samples: Sequence[Sample]) -> Iterator[tuple[int, Figures]]:
         zero = (maxima == 0).sum(dim=1)
         # Not "less than infinity": a NaN is neither.
         broken = maxima.shape[1] - (maxima < float("inf")).sum(dim=1)
-        for place, sample in enumerate(batch):
-            yield (
-                sample.ticket,
-                {"amax": amax[place], "zero_rows": zero[place], "rows_not_finite": broken[place]},
-            )
+        found = torch.stack((amax.double(), zero.double(), broken.double()), dim=1)
+        yield from zip((sample.ticket for sample in batch), found.unbind(), strict=True)
 
 
 def _alike(sample: Sample) -> tuple[Any, ...]:
