@@ -3,7 +3,7 @@
     TOKENS=32768 python tests/gpu/live_steps.py measure      # blocks with and without a watch
     python tests/gpu/live_steps.py train N      # for `fp8verify run`; PROFILE=1: profiles itself
 
-`measure` prints one line of JSON and exits with 1 if a limit is not kept. A step must be long enough
+`measure` prints one line of JSON and exits with 1 if a limit is not kept. A step must be so long
 that the GPU and not the host sets its time: with 32,768 tokens it takes about 14 ms on an H200.
 """
 
