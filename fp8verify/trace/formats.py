@@ -38,6 +38,11 @@ class Source:
         """Why the bytes ended early, if they did."""
         return self._stream.damage
 
+    @property
+    def descriptor(self) -> int | None:
+        """Of a file on this machine that holds the very bytes, if one does."""
+        return self._stream.descriptor
+
     def __iter__(self) -> Iterator[bytes]:
         if self.head:
             yield self.head

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from typing import Any, NamedTuple
 
-from fp8verify.trace.columns import Columns, Interner
-
-if TYPE_CHECKING:
-    from fp8verify.trace.columns import CallColumns, KernelColumns, OpColumns
+from fp8verify.trace.columns import (
+    CallColumns,
+    Columns,
+    Interner,
+    KernelColumns,
+    OpColumns,
+    Stretch,
+)
 
 
 class Names(NamedTuple):
@@ -20,6 +25,29 @@ class Names(NamedTuple):
     threads: list[object]
     collectives: list[object]
     inputs: list[object]
+
+
+class Part(NamedTuple):
+    """Rows that were filled apart.
+
+    Attributes:
+        views: the bytes of each of `arrays`.
+        late: for each of them, its rows that hold the number of a name that was not known when
+            the parts began.
+        copies: as in `Columns`.
+        first_start: as in `Columns`.
+        last_end: as in `Columns`.
+        op_ids: the least and the greatest of `ops.op_id`.
+        correlations: the least and the greatest of `calls.correlation`.
+    """
+
+    views: list[memoryview]
+    late: list[array[int]]
+    copies: dict[str, tuple[int, int, int]]
+    first_start: int | None
+    last_end: int
+    op_ids: tuple[int, int]
+    correlations: tuple[int, int]
 
 
 def interners(columns: Columns, inputs: Interner) -> tuple[Interner, ...]:
@@ -34,6 +62,29 @@ def with_names(
     return Columns(names=names, op_names=op_names, threads=threads, collectives=collectives)
 
 
+_GROUPS: dict[str, type] = {"ops": OpColumns, "calls": CallColumns, "kernels": KernelColumns}
+_COLUMNS = [(group, column.name) for group, kind in _GROUPS.items() for column in fields(kind)]
+_NUMBERED = {
+    ("kernels", "name"): "names",
+    ("ops", "name"): "op_names",
+    ("ops", "thread"): "threads",
+    ("calls", "thread"): "threads",
+    ("kernels", "collective"): "collectives",
+    ("ops", "inputs"): "inputs",
+}
+# For each of `arrays`, the place in `Names` of what numbers it, if it holds such numbers.
+NUMBERED = [
+    *(Names._fields.index(_NUMBERED[key]) if key in _NUMBERED else None for key in _COLUMNS),
+    None,
+]
+
+
+def arrays(columns: Columns) -> list[array[Any]]:
+    """Return all columns, the rows of annotations at last."""
+    found = [getattr(getattr(columns, group), name) for group, name in _COLUMNS]
+    return [*found, columns.annotations]
+
+
 class Numbering:
     """The numbers that another reader's names have here.
 
@@ -41,73 +92,53 @@ class Numbering:
     """
 
     def __init__(self, known: Interner) -> None:
-        self._table = [*range(len(known)), -1]  # -1, which says that there is none, stays
-        self._same = len(known)
+        self._known = len(known)
+        self._table: list[int] = []
 
     def extend(self, numbers: Sequence[int]) -> None:
         """Take the numbers here of the next names."""
-        for number in numbers:
-            if number == self._same == len(self._table) - 1:
-                self._same += 1
-            self._table.insert(-1, number)
+        self._table += numbers
 
-    def applied(self, column: array[int]) -> array[int]:
-        """Return a column in the numbers used here."""
-        if not column or max(column) < self._same:
-            return column
-        return array(column.typecode, map(self._table.__getitem__, column))
+    def apply(self, column: array[int], rows: Iterator[int]) -> None:
+        """Put the number used here into some rows of a column."""
+        table, known = self._table, self._known
+        for row in rows:
+            column[row] = table[column[row] - known]
 
 
 class Numberings:
-    """The `Numbering` of everything that a reader numbers."""
+    """The `Numbering` of everything that a reader numbers, in the order of `Names`."""
 
     def __init__(self, known: Sequence[Interner]) -> None:
-        self.names, self.op_names, self.threads, self.collectives, self.inputs = found = tuple(
-            map(Numbering, known)
-        )
-        self._all = found
+        self._all = list(map(Numbering, known))
 
     def extend(self, known: Sequence[Interner], new: Names) -> None:
         """Take the names that are new, in the order of their first use."""
         for numbering, interner, keys in zip(self._all, known, new, strict=True):
             numbering.extend([interner[key] for key in keys])
 
+    def apply(self, kind: int, column: array[int], rows: Iterator[int]) -> None:
+        """Put the numbers used here into some rows of a column of that kind of names."""
+        self._all[kind].apply(column, rows)
 
-def join_columns(columns: Columns, part: Columns, numbers: Numberings) -> None:
+
+def join_columns(columns: Columns, part: Part, numbers: Numberings) -> None:
     """Add the rows of `part`, which comes next in the file and has numbers of its own."""
-    known = len(columns.ops.name)
-    columns.annotations.extend(row + known for row in part.annotations)
-    _join_ops(columns.ops, part.ops, numbers)
-    _join_calls(columns.calls, part.calls, numbers)
-    _join_kernels(columns.kernels, part.kernels, numbers)
-    for kind, sums in part.copies.items():
-        before = columns.copies.get(kind, (0, 0, 0))
-        columns.copies[kind] = (before[0] + sums[0], before[1] + sums[1], before[2] + sums[2])
+    ops, calls = len(columns.ops.name), len(columns.calls.thread)
+    for column, view, late, kind in zip(
+        arrays(columns), part.views, part.late, NUMBERED, strict=True
+    ):
+        before = len(column)
+        column.frombytes(view)
+        if column is columns.annotations:
+            column[before:] = array("i", map(ops.__add__, column[before:]))
+        elif kind is not None and late:
+            numbers.apply(kind, column, map(before.__add__, late))
+    columns.op_ids.append(Stretch(ops, len(columns.ops.name), *part.op_ids))
+    columns.correlations.append(Stretch(calls, len(columns.calls.thread), *part.correlations))
+    for name, sums in part.copies.items():
+        known = columns.copies.get(name, (0, 0, 0))
+        columns.copies[name] = (known[0] + sums[0], known[1] + sums[1], known[2] + sums[2])
+    starts = [start for start in (columns.first_start, part.first_start) if start is not None]
+    columns.first_start = min(starts, default=None)
     columns.last_end = max(columns.last_end, part.last_end)
-
-
-def _join_ops(ops: OpColumns, part: OpColumns, numbers: Numberings) -> None:
-    ops.start += part.start
-    ops.end += part.end
-    ops.op_id += part.op_id
-    ops.sequence += part.sequence
-    ops.name += numbers.op_names.applied(part.name)
-    ops.thread += numbers.threads.applied(part.thread)
-    ops.inputs += numbers.inputs.applied(part.inputs)
-
-
-def _join_calls(calls: CallColumns, part: CallColumns, numbers: Numberings) -> None:
-    calls.correlation += part.correlation
-    calls.start += part.start
-    calls.thread += numbers.threads.applied(part.thread)
-
-
-def _join_kernels(kernels: KernelColumns, part: KernelColumns, numbers: Numberings) -> None:
-    kernels.start += part.start
-    kernels.duration += part.duration
-    kernels.op_id += part.op_id
-    kernels.correlation += part.correlation
-    kernels.device += part.device
-    kernels.stream += part.stream
-    kernels.name += numbers.names.applied(part.name)
-    kernels.collective += numbers.collectives.applied(part.collective)

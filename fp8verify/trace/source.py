@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import zlib
 from typing import IO, TYPE_CHECKING, Any, Protocol, cast
 
@@ -33,6 +35,10 @@ class ByteStream(Protocol):
     def damage(self) -> str | None:
         """Why the stream ended early, if it did."""
 
+    @property
+    def descriptor(self) -> int | None:
+        """Of a file on this machine that holds the very bytes of the stream, if one does."""
+
     def __iter__(self) -> Iterator[bytes]: ...
 
 
@@ -59,6 +65,15 @@ class PlainStream:
         self.damage: str | None = None
         self._head, self._file = head, file
 
+    @property
+    def descriptor(self) -> int | None:
+        """Of the file, None for a pipe or a remote file."""
+        try:
+            number = self._file.fileno()
+            return number if stat.S_ISREG(os.fstat(number).st_mode) else None
+        except (OSError, AttributeError):
+            return None
+
     def __iter__(self) -> Iterator[bytes]:
         yield self._head
         while data := self._file.read(READ_SIZE):
@@ -84,6 +99,8 @@ class _Guard:
 
 class GzipStream:
     """Every member of a gzip file; what a cut or corrupt file still gives is given."""
+
+    descriptor = None
 
     def __init__(self, head: bytes, file: IO[bytes], name: str) -> None:
         self.damage: str | None = None
@@ -120,6 +137,8 @@ class GzipStream:
 
 class ZstdStream:
     """Every frame of a zstd file."""
+
+    descriptor = None
 
     def __init__(self, head: bytes, file: IO[bytes], name: str) -> None:
         self.damage: str | None = None

@@ -24,7 +24,7 @@ from fp8verify.trace import Trace, enclosing, read_trace, source
 from fp8verify.trace.columns import Columns
 from fp8verify.trace.forking import fork_map
 from fp8verify.trace.joining import Numberings
-from fp8verify.trace.kineto import crew, helpers
+from fp8verify.trace.kineto import crew, file_helpers, helpers, stream_helpers
 from fp8verify.trace.kineto.ahead import Ahead
 from fp8verify.trace.kineto.collector import Collector
 from fp8verify.trace.kineto.packing import Reply
@@ -43,7 +43,8 @@ OTHERS: dict[str, set[int]] = {}
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crew, "SLOT_SIZE", 4 * BLOCK)
     monkeypatch.setattr(helpers, "WARM_UP", 2)
-    monkeypatch.setattr(helpers, "READ_SIZE", BLOCK)
+    monkeypatch.setattr(stream_helpers, "READ_SIZE", BLOCK)
+    monkeypatch.setattr(file_helpers, "READ_SIZE", BLOCK)
     monkeypatch.setattr(source, "READ_SIZE", BLOCK)
     monkeypatch.setattr(source, "PIECE_SIZE", BLOCK)
 

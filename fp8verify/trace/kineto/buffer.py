@@ -29,11 +29,17 @@ class Buffer:
         self._pieces: Iterator[bytes] = iter(pieces)
         self._ahead: Ahead | None = None
         self._name = name
+        self._received = 0
 
     @property
     def unused(self) -> int:
         """How many bytes of the window are."""
         return len(self.data) - self.pos
+
+    @property
+    def offset(self) -> int:
+        """Where in the stream the first unused byte stands."""
+        return self._received - self.unused
 
     def fill(self, size: int) -> None:
         """Have at least `size` unused bytes in the window, or all that are left.
@@ -57,6 +63,7 @@ class Buffer:
                 break
             parts.append(piece)
             have += len(piece)
+            self._received += len(piece)
         self.data, self.pos = bytearray().join(parts), 0
 
     def move(self, memory: memoryview, size: int) -> int:
@@ -77,6 +84,12 @@ class Buffer:
                 return have
             piece = next(self._pieces, None)
             self.ended, part = piece is None, piece or b""
+            self._received += len(part)
+
+    def go_on(self, pieces: Iterable[bytes], offset: int) -> None:
+        """Take what follows from somewhere else, and from another place of the stream."""
+        self.data, self.pos, self.ended = bytearray(), 0, False
+        self._pieces, self._received = iter(pieces), offset
 
     def read_ahead(self) -> None:
         """Have a thread read the stream."""

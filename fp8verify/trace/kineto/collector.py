@@ -100,7 +100,8 @@ class Collector:
     def join(self, reply: Reply, numbers: Numberings) -> None:
         """Add the columns of the next blocks, decoded by a collector that resumed this one."""
         numbers.extend(interners(self.columns, self.inputs), reply.new)
-        join_columns(self.columns, reply.columns, numbers)
+        if reply.part is not None:
+            join_columns(self.columns, reply.part, numbers)
         self.events += reply.events
 
     def finish(self) -> Columns:

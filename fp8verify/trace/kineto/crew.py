@@ -1,8 +1,8 @@
-"""Forked processes that decode blocks of events out of memory that all of them share.
+"""Forked processes that decode blocks of events, and reply in memory that all of them share.
 
-The memory is cut into slots. The reader fills one with consecutive blocks and writes its number
-into a pipe; whichever helper is free reads it there, replaces the blocks' places by its reply, and
-writes the number into a second pipe.
+The memory is cut into slots. The reader writes into one which blocks of a file are meant, or the
+blocks themselves, and writes its number into a pipe; whichever helper is free reads it there,
+replaces the task by its reply, and writes the number into a second pipe.
 """
 
 from __future__ import annotations
@@ -10,32 +10,40 @@ from __future__ import annotations
 import mmap
 import os
 import pickle
-import re
 import select
 from collections import deque
+from collections.abc import Callable
 from functools import partial
-from itertools import accumulate, pairwise
 from struct import Struct
-from typing import TYPE_CHECKING
+from typing import Any, NamedTuple
 
+from fp8verify.trace.columns import Columns
 from fp8verify.trace.forking import Child
 from fp8verify.trace.joining import Names, Numberings, interners
 from fp8verify.trace.kineto.collector import Collector
 from fp8verify.trace.kineto.packing import Reply, pack, unpack
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-# Blocks of one slot; its reply takes a seventh of that, unless events are very short.
+# The blocks of one task; the reply takes a tenth of that, unless events are very short.
 SLOT_SIZE = 3 << 20
 _NUMBER = Struct("=i")
-_SPACE = re.compile(rb"[\s,\0]*")
 # A helper that ended before its time is noticed after so long.
 _PATIENCE_MS = 200
 
 
 class LostError(Exception):
     """A helper ended, by the kernel for want of memory or by somebody's hand."""
+
+
+class Decoded(NamedTuple):
+    """Where the blocks of a task begin, how far they decoded, and whether that is all of them."""
+
+    begin: int
+    taken: int
+    is_whole: bool
+
+
+# Lets a collector take the blocks of a task, which may lie in the memory of its slot.
+Decode = Callable[[Collector, Any, memoryview], Decoded]
 
 
 class Crew:
@@ -50,7 +58,7 @@ class Crew:
         OSError: there can be no further process, or not as much memory.
     """
 
-    def __init__(self, collector: Collector, helpers: int) -> None:
+    def __init__(self, collector: Collector, helpers: int, decode: Decode) -> None:
         slots = 2 * helpers + 2
         self.state = collector.state
         self.free = deque(range(slots))
@@ -64,7 +72,9 @@ class Crew:
         self._done, self._put_done = os.pipe()
         try:
             for number in range(helpers):
-                self._children.append(Child(partial(self._serve, number, collector)))
+                self._children.append(
+                    Child(partial(self._serve, _Helper(number, collector, decode)))
+                )
         except OSError:
             self.end()
             raise
@@ -100,10 +110,10 @@ class Crew:
 
     # -- the reader ------------------------------------------------------------------------------
 
-    def hand_out(self, slot: int, lengths: Sequence[int]) -> None:
-        """Have the blocks of a slot decoded, which lie one after another."""
-        task = pickle.dumps(tuple(lengths))
-        self._reply(slot)[: len(task)] = task
+    def hand_out(self, slot: int, task: object) -> None:
+        """Have a task done, whose blocks may lie in the memory of the slot."""
+        packed = pickle.dumps(task)
+        self._reply(slot)[: len(packed)] = packed
         os.write(self._put_task, _NUMBER.pack(slot))
 
     def has_done(self, slot: int) -> bool:
@@ -134,53 +144,41 @@ class Crew:
 
     # -- a helper --------------------------------------------------------------------------------
 
-    def _serve(self, number: int, collector: Collector) -> None:
+    def _serve(self, helper: _Helper) -> None:
         """Decode until there are no more tasks, or no reader."""
         os.close(self._put_task)
         os.close(self._done)
-        helper = _Helper(number, collector)
-        while task := os.read(self._tasks, _NUMBER.size):
-            slot = _NUMBER.unpack(task)[0]
+        helper.begin()
+        while found := os.read(self._tasks, _NUMBER.size):
+            slot = _NUMBER.unpack(found)[0]
             memory = self._reply(slot)
-            helper.work(self.blocks(slot), pickle.loads(memory), memory)  # noqa: S301 - our own
-            os.write(self._put_done, task)
+            helper.work(pickle.loads(memory), self.blocks(slot), memory)  # noqa: S301 - our own
+            os.write(self._put_done, found)
 
 
 class _Helper:
-    """Decodes blocks in a process of its own; its names stay from one batch to the next."""
+    """Decodes blocks in a process of its own; its names stay from one task to the next."""
 
-    def __init__(self, number: int, collector: Collector) -> None:
-        self._number = number
-        self._collector = Collector.resume(collector)
+    def __init__(self, number: int, collector: Collector, decode: Decode) -> None:
+        self._number, self._collector, self._decode = number, collector, decode
+
+    def begin(self) -> None:
+        """Begin in the process."""
+        self._collector = Collector.resume(self._collector)
         self._known = interners(self._collector.columns, self._collector.inputs)
-        self._told = list(map(len, self._known))
+        self._at_first = self._told = list(map(len, self._known))
 
-    def work(self, blocks: memoryview, lengths: Sequence[int], memory: memoryview) -> None:
-        """Decode consecutive blocks, up to the first that needs more care, and pack the reply."""
-        collector, taken = self._collector, 0
-        for start, end in pairwise(accumulate(lengths, initial=0)):
-            if collector.changed or not _decode(collector, blocks, start, end):
-                break
-            taken += 1
-        columns, events = collector.take()
-        if collector.changed:
-            pack(Reply(self._number), memory)
-            return
-        counts = list(map(len, self._known))
-        new = Names(*([*known][told:] for known, told in zip(self._known, self._told, strict=True)))
-        if pack(Reply(self._number, taken, events, new, columns), memory):
-            self._told = counts
-        else:
-            pack(Reply(self._number), memory)
-
-
-def _decode(collector: Collector, data: memoryview, start: int, end: int) -> bool:
-    """Let the collector take a copy of a block: the reader gets to see what lies in a slot.
-
-    A helper may be killed at any moment, so that it must not even write brackets there.
-    """
-    match = _SPACE.match(data, start, end)
-    begin = match.end() if match else start
-    if begin == end:
-        return False
-    return collector.block(b"".join((b"[", data[begin:end], b"]")))
+    def work(self, task: object, blocks: memoryview, memory: memoryview) -> None:
+        """Decode the blocks of a task, up to the first that needs more care, and pack the reply."""
+        decoded = self._decode(self._collector, task, blocks)
+        columns, events = self._collector.take()
+        nothing = Reply(self._number)
+        if not self._collector.changed:
+            counts = list(map(len, self._known))
+            pairs = zip(self._known, self._told, strict=True)
+            new = Names(*([*known][told:] for known, told in pairs))
+            reply = Reply(self._number, *decoded, events, new)
+            if pack(reply, columns, self._at_first, memory):
+                self._told = counts
+                return
+        pack(nothing, Columns(), self._at_first, memory)

@@ -1,159 +1,101 @@
 """Decode the blocks of one big trace on all cores; order and result are as with one process.
 
-The reader cuts the file into blocks as always. Batches of them are decoded by a `Crew` into columns
-of their own, which are joined in the order of the file. A block that does not decode at once
-(damage, halves of events, a new category) is left to the reader. If that changes how it decodes,
-everything that a helper decoded since is read again, and a new crew is forked.
+A `Crew` decodes stretches of the trace into columns of their own, which are joined in the order of
+the file. A block that does not decode at once (damage, halves of events, a new category) is left to
+the reader. If that changes how it decodes, a new crew is forked, and what was not joined yet is
+read again. Helpers read a plain file themselves (`file_helpers`); of anything else the reader cuts
+blocks as always and copies them into the memory of slots (`stream_helpers`).
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
-from itertools import accumulate, pairwise
-from typing import NamedTuple
+from typing import Protocol
 
 from fp8verify.trace.kineto.buffer import Buffer
 from fp8verify.trace.kineto.collector import Collector
-from fp8verify.trace.kineto.crew import Crew, LostError
-from fp8verify.trace.kineto.packing import Reply
-from fp8verify.trace.source import READ_SIZE
+from fp8verify.trace.kineto.crew import Crew, Decode
 
 _MOST_CREWS = 4
 # Blocks to read before: most names get the same numbers everywhere then.
 WARM_UP = 16
 
 
-class Batch(NamedTuple):
-    """Consecutive blocks in a slot."""
-
-    crew: Crew
-    slot: int
-    lengths: list[int]
-
-    def blocks(self) -> Iterator[bytes]:
-        """Yield each block."""
-        memory = self.crew.blocks(self.slot)
-        for start, end in pairwise(accumulate(self.lengths, initial=0)):
-            yield bytes(memory[start:end])
-
-
-class Helpers:
-    """Hands out blocks and puts what comes back into the reader's columns.
-
-    Args:
-        collector: of the reader.
-        buffer: of the reader, whose stream a thread reads ahead from then on.
-        workers: how many processes may work at once.
-    """
-
-    def __init__(self, collector: Collector, buffer: Buffer, workers: int) -> None:
-        self._collector, self._buffer, self._workers = collector, buffer, workers
-        self._crew: Crew | None = None
-        self._crews = self._asked = 0
-        self._waiting: deque[Batch] = deque()
-        self._left: list[bytes] = []
-
-    def close(self) -> None:
-        """End the worker processes, and the thread."""
-        self._buffer.read_here()
-        if self._crew is not None:
-            self._crew.end()
-            self._crew = None
+class Helpers(Protocol):
+    """Hands out blocks and puts what comes back into the reader's columns."""
 
     def fill(self, separator: bytes, size: int) -> bool:
-        """Hand out the next blocks, cut as always; False if the next one cannot be."""
-        if not self._is_ready():
-            return False
-        batch = self._empty_batch()
-        buffer, memory = self._buffer, batch.crew.blocks(batch.slot)
-        at = 0
-        while max(size, buffer.unused) + READ_SIZE < len(memory) - at:
-            end = at + buffer.move(memory[at:], size)
-            cut = batch.crew.last(separator, batch.slot, at, end) + 1
-            buffer.put_back(bytes(memory[max(cut, at) : end]))
-            if not cut:
-                break
-            batch.lengths.append(cut - at)
-            at = cut
-        if not batch.lengths:
-            batch.crew.free.append(batch.slot)
-            return False
-        self._waiting.append(batch)
-        batch.crew.hand_out(batch.slot, batch.lengths)
-        return True
+        """Hand out the next blocks; False if the next one is to be read here."""
 
     def settled(self, *, everything: bool) -> Iterator[bytes]:
         """Join what is decoded, in order; yield the blocks that the reader has to read itself.
 
         Args:
-            everything: wait for all that was added, not only for what is done.
+            everything: wait for all that was handed out, not only for what is done.
         """
-        while self._waiting:
-            batch = self._waiting[0]
-            if not (everything or self._is_due(batch)):
-                return
-            reply = self._reply(batch)
-            self._waiting.popleft()
-            yield from self._join(batch, reply)
-            batch.crew.free.append(batch.slot)
 
     def take_back(self) -> bytes:
-        """Return the bytes of everything that is neither joined nor yielded, in order."""
-        later = [block for batch in self._waiting for block in batch.blocks()]
-        self._waiting.clear()
-        found = b"".join([*self._left, *later])
-        self._left = []
-        return found
+        """Return what comes before the buffer's bytes and is neither joined nor yielded."""
 
-    def _is_ready(self) -> bool:
-        """Whether there is a crew that decodes as the reader does by now, or may be forked."""
+    def close(self) -> None:
+        """End the worker processes, and the thread if there is one."""
+
+
+class Hiring:
+    """Has a crew forked that decodes as the reader does by now.
+
+    Attributes:
+        crew: the latest one, None if there is none now.
+    """
+
+    def __init__(self, collector: Collector, workers: int, decode: Decode) -> None:
+        self.crew: Crew | None = None
+        self._collector, self._workers, self._decode = collector, workers, decode
+        self._crews = self._asked = 0
+
+    def is_due(self) -> bool:
+        """Whether enough was read; to be asked once a block."""
         self._asked += 1
-        if not self._collector.has_base or self._asked < WARM_UP:
-            return False
-        if self._crew is None or self._crew.state != self._collector.state:
-            self.close()
-            self._begin()
-        return self._crew is not None
+        return self._collector.has_base and self._asked >= WARM_UP
 
-    def _begin(self) -> None:
+    def fits(self, crew: Crew | None) -> bool:
+        """Whether a crew is the latest one, and decodes as the reader does."""
+        return crew is not None and crew is self.crew and crew.state == self._collector.state
+
+    def begin(self) -> Crew | None:
+        """Fork a crew, None if there may be no further one; no thread may run."""
+        self.end()
         if self._crews < _MOST_CREWS:
             self._crews += 1
             try:
-                self._crew = Crew(self._collector, self._workers)
+                self.crew = Crew(self._collector, self._workers, self._decode)
             except OSError:
                 self._crews = _MOST_CREWS
-            else:
-                self._buffer.read_ahead()  # no thread may run while a process is forked
+        return self.crew
 
-    def _empty_batch(self) -> Batch:
-        if self._crew is None:
-            raise RuntimeError("there is no crew to fill a slot for")
-        return Batch(self._crew, self._crew.free.popleft(), [])
-
-    def _is_due(self, batch: Batch) -> bool:
-        if batch.crew is not self._crew or not batch.crew.free:
-            return True
-        try:
-            return batch.crew.has_done(batch.slot)
-        except LostError:
-            return True
-
-    def _reply(self, batch: Batch) -> Reply:
-        """Return what a helper made of a batch, nothing if it decoded as the reader did before."""
-        nothing = Reply(-1)
-        if batch.crew is not self._crew or batch.crew.state != self._collector.state:
-            return nothing
-        try:
-            return batch.crew.reply(batch.slot)
-        except LostError:
+    def end(self, *, for_good: bool = False) -> None:
+        """End the helpers."""
+        if for_good:
             self._crews = _MOST_CREWS
-            self.close()
-            return nothing
+        if self.crew is not None:
+            self.crew.end()
+            self.crew = None
 
-    def _join(self, batch: Batch, reply: Reply) -> Iterator[bytes]:
-        if reply.helper >= 0:
-            self._collector.join(reply, batch.crew.numberings[reply.helper])
-        self._left = [*batch.blocks()][reply.taken :]
-        while self._left:
-            yield self._left.pop(0)
+
+def helpers_of(
+    collector: Collector, buffer: Buffer, workers: int, descriptor: int | None
+) -> Helpers:
+    """Return helpers for a reader.
+
+    Args:
+        collector: of the reader.
+        buffer: of the reader.
+        workers: how many processes may work at once.
+        descriptor: of the file, if it holds the very bytes of the trace.
+    """
+    from fp8verify.trace.kineto.file_helpers import FileHelpers
+    from fp8verify.trace.kineto.stream_helpers import StreamHelpers
+
+    if descriptor is not None:
+        return FileHelpers(collector, buffer, workers, descriptor)
+    return StreamHelpers(collector, buffer, workers)

@@ -4,63 +4,85 @@ from __future__ import annotations
 
 import pickle
 from array import array
-from dataclasses import fields
+from itertools import accumulate, compress, count, pairwise
 from struct import Struct
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from fp8verify.trace.columns import Columns
-from fp8verify.trace.joining import Names
+from fp8verify.trace.joining import NUMBERED, Names, Part, arrays
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fp8verify.trace.columns import Columns
 
 _LENGTH = Struct("=q")
 
 
 class Reply(NamedTuple):
-    """What a helper made of a batch: the columns of its first `taken` blocks.
+    """What a helper made of a task.
 
     Attributes:
         helper: its number.
-        taken: the next block did not decode.
-        events: how many there are in the blocks that did.
+        begin: where the first block began.
+        taken: where the last block ended that decoded.
+        is_whole: whether that was the last one of the task.
+        events: how many there are in the blocks that decoded.
         new: the names that the helper has not told of before.
-        columns: of these blocks.
+        part: the columns of these blocks, which lie in the shared memory.
     """
 
     helper: int
-    taken: int = 0
+    begin: int = -1
+    taken: int = -1
+    is_whole: bool = False
     events: int = 0
     new: Names = Names([], [], [], [], [])
-    columns: Columns = Columns()
+    part: Part | None = None
 
 
-def pack(reply: Reply, memory: memoryview) -> bool:
-    """Write a reply; False if there is too little room."""
-    columns = reply.columns
-    arrays = _arrays(columns)
-    told = (reply[:-1], list(map(len, arrays)), columns.copies, columns.last_end)
-    head = pickle.dumps(told, pickle.HIGHEST_PROTOCOL)
+def pack(reply: Reply, columns: Columns, known: Sequence[int], memory: memoryview) -> bool:
+    """Write a reply; False if there is too little room.
+
+    Args:
+        reply: without its part.
+        columns: of that part.
+        known: how many names of each kind the reader numbers as the helper does.
+        memory: for the reply.
+    """
+    found = arrays(columns)
+    late = [_late(*pair, known) for pair in zip(NUMBERED, found, strict=True)]
+    sums = columns.copies, columns.first_start, columns.last_end
+    extremes = _extremes(columns.ops.op_id), _extremes(columns.calls.correlation)
+    sizes = [len(column) * column.itemsize for column in found]
+    head = pickle.dumps((reply, sizes, late, sums, extremes), pickle.HIGHEST_PROTOCOL)
     end = _LENGTH.size + len(head)
-    if end + sum(len(column) * column.itemsize for column in arrays) > len(memory):
+    if end + sum(sizes) > len(memory):
         return False
     _LENGTH.pack_into(memory, 0, len(head))
     memory[_LENGTH.size : end] = head
-    for column in arrays:
-        start, end = end, end + len(column) * column.itemsize
+    for column, size in zip(found, sizes, strict=True):
+        start, end = end, end + size
         memory[start:end] = memoryview(column).cast("B")
     return True
 
 
 def unpack(memory: memoryview) -> Reply:
-    """Read a reply."""
+    """Read a reply, whose columns stay where they are."""
     end = _LENGTH.size + _LENGTH.unpack_from(memory)[0]
-    told, lengths, copies, last_end = pickle.loads(memory[_LENGTH.size : end])  # noqa: S301 - our own
-    columns = Columns(copies=copies, last_end=last_end)
-    for column, length in zip(_arrays(columns), lengths, strict=True):
-        start, end = end, end + length * column.itemsize
-        column.frombytes(memory[start:end])
-    return Reply(*told)._replace(columns=columns)
+    reply, sizes, late, sums, extremes = pickle.loads(  # noqa: S301 - our own
+        memory[_LENGTH.size : end]
+    )
+    views = [memory[a:b] for a, b in pairwise(accumulate(sizes, initial=end))]
+    found: Reply = reply
+    return found._replace(part=Part(views, late, *sums, *extremes))
 
 
-def _arrays(columns: Columns) -> list[array[Any]]:
-    groups = (columns.ops, columns.calls, columns.kernels)
-    found = [getattr(group, column.name) for group in groups for column in fields(group)]
-    return [*found, columns.annotations]
+def _late(kind: int | None, column: array[int], known: Sequence[int]) -> array[int]:
+    """Return the rows whose name the reader may number otherwise."""
+    if kind is None or not column or max(column) < known[kind]:
+        return array("i")
+    return array("i", compress(count(), map(known[kind].__le__, column)))
+
+
+def _extremes(column: array[int]) -> tuple[int, int]:
+    return (min(column), max(column)) if column else (0, -1)

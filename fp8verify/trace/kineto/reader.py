@@ -61,7 +61,7 @@ def read_stream(source: ByteStream, name: str, how: Reading) -> Trace:
     """
     collector, metadata = Collector(sequences=how.layers), Metadata()
     buffer = Buffer(source, name)
-    with _helpers(collector, buffer, how) as helpers:
+    with _helpers(collector, buffer, how, source.descriptor) as helpers:
         document = Document(buffer, collector, metadata, how.block_size, helpers)
         is_json = document.read()
         more = is_json and document.closed and document.more()
@@ -107,13 +107,15 @@ def _not_json(stream: ByteStream, name: str) -> InputError:
 
 
 @contextmanager
-def _helpers(collector: Collector, buffer: Buffer, how: Reading) -> Iterator[Helpers | None]:
+def _helpers(
+    collector: Collector, buffer: Buffer, how: Reading, descriptor: int | None
+) -> Iterator[Helpers | None]:
     if how.workers < 2:
         yield None
         return
-    from fp8verify.trace.kineto.helpers import Helpers
+    from fp8verify.trace.kineto.helpers import helpers_of
 
-    found = Helpers(collector, buffer, how.workers)
+    found = helpers_of(collector, buffer, how.workers, descriptor)
     try:
         yield found
     finally:
