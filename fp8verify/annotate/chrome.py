@@ -22,6 +22,7 @@ class ChromeEvents:
     """The events of one process, as bytes: whole, in the order of the kernels."""
 
     damage: str | None = None
+    descriptor: int | None = None
 
     def __init__(self, trace: Trace, place: int) -> None:
         self._trace, self._first = trace, place * _DEVICES

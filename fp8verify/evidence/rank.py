@@ -128,7 +128,7 @@ class RankEvidence(NamedTuple):
     @property
     def ran_low(self) -> bool:
         """Whether any GEMM of a layer ran in FP8 or FP4."""
-        return self.linear.low_kernels > 0
+        return any(row.precision.is_low for row in self.survey.linear)
 
     @property
     def linear(self) -> GemmTotals:
@@ -190,16 +190,16 @@ def gather(
         workers: how many processes may be forked to do it.
     """
     trace = within_window(trace)
-    kinds, bounds = Kinds(trace), timeline.step_bounds(trace)
-    labels = list(label_gemms(trace, kinds))
+    kinds, steps = Kinds(trace), timeline.step_bounds(trace)
     roles = kinds.roles()
     sums: tuple[Callable[[], Any], ...] = (
+        partial(timeline.measure, trace, roles, steps),
+        partial(bucket_times, trace, kinds, steps),
         partial(communication.collective_totals, trace, roles),
-        partial(timeline.measure, trace, roles, bounds),
-        partial(bucket_times, trace, kinds, bounds),
-        partial(survey, trace, kinds, labels),
+        partial(_bounds, trace),
+        partial(_surveyed, trace, kinds),
     )
-    collectives, measured, buckets, found = fork_map(_call, sums, workers=workers)
+    measured, buckets, collectives, bounds, (labels, found) = fork_map(_call, sums, workers=workers)
     return RankEvidence(
         source=trace.source,
         rank=trace.rank,
@@ -209,7 +209,7 @@ def gather(
         health=trace.health,
         copies=trace.copies,
         process=trace.process,
-        bounds=_bounds(trace),
+        bounds=bounds,
         collectives=collectives,
         timeline=measured,
         buckets=tuple(filter(None, [buckets])),
@@ -228,6 +228,11 @@ def gather(
 
 def _call(work: Callable[[], Any]) -> Any:
     return work()
+
+
+def _surveyed(trace: Trace, kinds: Kinds) -> tuple[list[GemmLabel], Survey]:
+    labels = list(label_gemms(trace, kinds))
+    return labels, survey(trace, kinds, labels)
 
 
 def _bounds(trace: Trace) -> tuple[int, int] | None:

@@ -103,10 +103,11 @@ def gemm_totals(rows: Iterable[GemmRow]) -> GemmTotals:
     time_ns, kernels, flops = Counter[Precision](), Counter[Precision](), Counter[Precision]()
     covered_ns = 0
     for row in rows:
-        time_ns[row.precision] += row.time_ns
-        kernels[row.precision] += row.calls
+        precision = row.precision
+        time_ns[precision] += row.time_ns
+        kernels[precision] += row.calls
         if row.flops is not None:
-            flops[row.precision] += row.flops
+            flops[precision] += row.flops
             covered_ns += row.time_ns
     return GemmTotals(time_ns, kernels, flops, covered_ns)
 

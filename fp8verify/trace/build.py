@@ -54,6 +54,10 @@ def fill(trace: Trace, columns: Columns, *, layers: bool = False, workers: int =
 def _process(columns: Columns) -> int | None:
     """Return the process of most operators, as far as threads are told apart by process."""
     threads = list(columns.threads)
+    processes = {thread[0] for thread in threads if isinstance(thread, tuple)}
+    if len(processes) == 1 and all(isinstance(thread, tuple) for thread in threads):
+        (only,) = processes if columns.ops.thread else (None,)
+        return only if isinstance(only, int) else None
     counts: Counter[object] = Counter()
     for number, calls in Counter(columns.ops.thread).items():
         thread = threads[number]
@@ -81,12 +85,10 @@ def _clear_bad_durations(columns: Columns) -> int:
 
 
 def _span_ns(columns: Columns) -> int:
-    cpu_starts = [min(c.start) for c in (columns.ops, columns.calls) if c.start]
-    if not cpu_starts:
+    first, starts = columns.first_start, columns.kernels.start
+    if first is None:
         return _ONE_HOUR_NS
-    starts = columns.kernels.start
-    first = min(*cpu_starts, min(starts, default=cpu_starts[0]))
-    return max(columns.last_end, max(starts, default=0)) - first
+    return max(columns.last_end, max(starts, default=0)) - min(first, min(starts, default=first))
 
 
 def main_device(kernels: Kernels) -> int:

@@ -7,7 +7,7 @@ columns alone. What a source does not record stays at its default: -1 in a colum
 from __future__ import annotations
 
 from array import array
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from struct import pack
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -134,7 +134,7 @@ class Columns:
         base_ns: what to add to every time.
         op_ids: stretches of `ops.op_id`, as far as their numbers were looked at.
         correlations: the same of `calls.correlation`.
-        first_start: when the first operator, annotation or call began; None if nobody noted it.
+        first_start: when the first operator, annotation or call began; None if there is none.
         last_end: when the last operator, annotation or call ended.
     """
 
@@ -156,3 +156,9 @@ class Columns:
     correlations: list[Stretch] = field(default_factory=list)
     first_start: int | None = None
     last_end: int = 0
+
+    def note_times(self, starts: Iterable[int], ends: Iterable[int]) -> None:
+        """Note when some operators, annotations or calls began and ended; there must be one."""
+        first, last = min(starts), max(ends)
+        self.first_start = first if self.first_start is None else min(first, self.first_start)
+        self.last_end = max(last, self.last_end)

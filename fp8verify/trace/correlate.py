@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from array import array
 from collections import defaultdict
-from functools import partial
-from itertools import chain, compress, count, pairwise
+from functools import partial, reduce
+from itertools import compress, count, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
+from fp8verify.trace.columns import Columns, Stretch
 from fp8verify.trace.contexts import Contexts
 from fp8verify.trace.enclosing import Nesting, nest, split
 from fp8verify.trace.forking import fork_map
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from fp8verify.model import OpContext
-    from fp8verify.trace.columns import Columns
 
 
 class Correlation(NamedTuple):
@@ -43,9 +43,9 @@ def correlate(columns: Columns, *, layers: bool = False, workers: int = 1) -> Co
     Args:
         columns: what a reader took out of the trace.
         layers: join kernels to the layers that `fp8verify run --layers` named; takes longer.
-        workers: the number of processes to do it; layers take one.
+        workers: how many processes may do it; layers take one.
     """
-    count = 1 if layers else workers
+    count = 1 if layers else min(workers, _MOST_PARTS)
     kernels = [*pairwise(split(len(columns.kernels.name), count))]
     numbers = Numbers(columns) if count > 1 else None
     found = fork_map(partial(_find_rows, columns, numbers, layers), kernels, workers=count)
@@ -60,14 +60,18 @@ def correlate(columns: Columns, *, layers: bool = False, workers: int = 1) -> Co
     (single, *_), (rows, *_) = followed, found
     return Correlation(
         op=ops,
-        launch=array("b", chain.from_iterable(part.launch for part in followed)),
-        step=array("i", chain.from_iterable(part.step for part in followed)),
+        launch=reduce(array.__add__, (part.launch for part in followed)),
+        step=reduce(array.__add__, (part.step for part in followed)),
         ops=contexts,
         layer=named.of_launches(single.op_rows, map(enclosing.get, rows.launch_rows))
         if named
         else array("i"),
         layers=named.names if named else [],
     )
+
+
+# Of more parts, forking the processes costs as much as it saves.
+_MOST_PARTS = 8
 
 
 class _Rows(NamedTuple):
@@ -104,31 +108,35 @@ class Numbers:
     """The least and the greatest number in each stretch of a column, which may spare a look."""
 
     def __init__(self, columns: Columns) -> None:
-        self.op_ids = list(_extremes(columns.ops.op_id))
-        self.correlations = list(_extremes(columns.calls.correlation))
+        self.op_ids = list(_stretches(columns.ops.op_id, columns.op_ids))
+        self.correlations = list(_stretches(columns.calls.correlation, columns.correlations))
 
 
 _STRETCH = 1 << 14
 
 
-def _extremes(column: array[int]) -> Iterator[tuple[int, int]]:
-    for first in range(0, len(column), _STRETCH):
-        stretch = column[first : first + _STRETCH]
-        yield min(stretch), max(stretch)
+def _stretches(column: array[int], known: Iterable[Stretch]) -> Iterator[Stretch]:
+    """Yield those that are known, and others in between."""
+    done = 0
+    for stretch in (*known, Stretch(len(column), len(column), 0, -1)):
+        for first in range(done, stretch.first, _STRETCH):
+            part = column[first : min(first + _STRETCH, stretch.first)]
+            yield Stretch(first, first + len(part), min(part), max(part))
+        yield stretch
+        done = stretch.stop
 
 
 def _rows_with(
-    wanted: Mapping[int, int], column: array[int], extremes: Sequence[tuple[int, int]] | None
+    wanted: Mapping[int, int], column: array[int], stretches: Iterable[Stretch] | None
 ) -> Iterator[int]:
     """Yield the rows of a column that hold one of the numbers."""
-    if extremes is None:
+    if stretches is None:
         yield from compress(count(), map(wanted.__contains__, column))
         return
     lowest, highest = min(wanted, default=0), max(wanted, default=-1)
-    for first, (least, most) in zip(count(0, _STRETCH), extremes):
+    for first, stop, least, most in stretches:
         if least <= highest and most >= lowest:
-            stretch = column[first : first + _STRETCH]
-            yield from compress(count(first), map(wanted.__contains__, stretch))
+            yield from compress(count(first), map(wanted.__contains__, column[first:stop]))
 
 
 def _find_rows(

@@ -72,7 +72,7 @@ def _work_and_end(work: Callable[[], None]) -> None:
         # An interrupt reaches the parent as well, which reports it.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        gc.freeze()  # a collection would touch, and so copy, all memory that is shared
+        gc.disable()  # a collection would touch, and so copy, all memory that is shared
         work()
         status = 0
     finally:

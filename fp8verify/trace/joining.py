@@ -139,6 +139,5 @@ def join_columns(columns: Columns, part: Part, numbers: Numberings) -> None:
     for name, sums in part.copies.items():
         known = columns.copies.get(name, (0, 0, 0))
         columns.copies[name] = (known[0] + sums[0], known[1] + sums[1], known[2] + sums[2])
-    starts = [start for start in (columns.first_start, part.first_start) if start is not None]
-    columns.first_start = min(starts, default=None)
-    columns.last_end = max(columns.last_end, part.last_end)
+    if part.first_start is not None:
+        columns.note_times([part.first_start], [part.last_end])

@@ -114,7 +114,7 @@ class RowCollector:
         calls.correlation += correlation
         calls.start += start
         calls.thread += array("i", map(columns.threads.__getitem__, threads))
-        columns.last_end = max(columns.last_end, max(end))
+        columns.note_times(start, end)
 
     def _add_ranges(self, block: Sequence[Row]) -> None:
         texts, starts, ends, threads = zip(*block, strict=True)
@@ -131,7 +131,7 @@ class RowCollector:
         append_all(ops.sequence, [name.sequence for name in parsed])
         ops.op_id += array("q", [-1]) * len(parsed)
         ops.thread += array("i", map(columns.threads.__getitem__, threads))
-        columns.last_end = max(columns.last_end, max(end))
+        columns.note_times(start, end)
 
     def _input(self, name: RangeName) -> int:
         return self._inputs[name.sizes, name.is_node] if name.is_operator else -1

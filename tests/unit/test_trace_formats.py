@@ -62,7 +62,7 @@ def ranges() -> Columns:
         ops.thread.append(columns.threads["main"])
     columns.annotations = array("i", [0])
     columns.steps, columns.step_names = [Step(7, 0, 1000)], {columns.op_names["train_step"]}
-    columns.last_end = 1000
+    columns.first_start, columns.last_end = 0, 1000
     calls = columns.calls
     calls.correlation.append(5)
     calls.start.append(150)

@@ -247,7 +247,7 @@ class Collector:
         append_all(ops.thread, list(map(columns.threads.__getitem__, map(_thread_of, group))))
         if self._sequences:
             append_all(ops.sequence, [getattr(a, "sequence", -1) for a in args])
-        columns.last_end = max(columns.last_end, max(ends))
+        columns.note_times(starts, ends)
 
     def _add_calls(self, group: list[Any], starts: list[int]) -> None:
         columns, calls = self.columns, self.columns.calls
@@ -255,7 +255,7 @@ class Collector:
         append_all(calls.correlation, [call.args.correlation for call in group])
         append_all(calls.thread, list(map(columns.threads.__getitem__, map(_thread_of, group))))
         ends = [start + 1000 * call.dur for start, call in zip(starts, group, strict=True)]
-        columns.last_end = max(columns.last_end, round(max(ends)))
+        columns.note_times(starts, [round(max(ends))])
 
     def _add_kernels(self, group: list[Any], starts: list[int]) -> None:
         columns, kernels = self.columns, self.columns.kernels

@@ -178,7 +178,7 @@ class _Helper:
             pairs = zip(self._known, self._told, strict=True)
             new = Names(*([*known][told:] for known, told in pairs))
             reply = Reply(self._number, *decoded, events, new)
-            if pack(reply, columns, self._at_first, memory):
+            if pack(reply, columns, self._at_first, counts, memory):
                 self._told = counts
                 return
-        pack(nothing, Columns(), self._at_first, memory)
+        pack(nothing, Columns(), self._at_first, self._at_first, memory)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fp8verify.trace.columns import Columns
 
 _LENGTH = Struct("=q")
+_STRETCH = 256
 
 
 class Reply(NamedTuple):
@@ -40,17 +41,23 @@ class Reply(NamedTuple):
     part: Part | None = None
 
 
-def pack(reply: Reply, columns: Columns, known: Sequence[int], memory: memoryview) -> bool:
+def pack(
+    reply: Reply, columns: Columns, known: Sequence[int], now: Sequence[int], memory: memoryview
+) -> bool:
     """Write a reply; False if there is too little room.
 
     Args:
         reply: without its part.
         columns: of that part.
         known: how many names of each kind the reader numbers as the helper does.
+        now: how many the helper has numbered.
         memory: for the reply.
     """
     found = arrays(columns)
-    late = [_late(*pair, known) for pair in zip(NUMBERED, found, strict=True)]
+    late = [
+        array("i") if kind is None or known[kind] == now[kind] else _late(column, known[kind])
+        for kind, column in zip(NUMBERED, found, strict=True)
+    ]
     sums = columns.copies, columns.first_start, columns.last_end
     extremes = _extremes(columns.ops.op_id), _extremes(columns.calls.correlation)
     sizes = [len(column) * column.itemsize for column in found]
@@ -77,11 +84,14 @@ def unpack(memory: memoryview) -> Reply:
     return found._replace(part=Part(views, late, *sums, *extremes))
 
 
-def _late(kind: int | None, column: array[int], known: Sequence[int]) -> array[int]:
-    """Return the rows whose name the reader may number otherwise."""
-    if kind is None or not column or max(column) < known[kind]:
-        return array("i")
-    return array("i", compress(count(), map(known[kind].__le__, column)))
+def _late(column: array[int], known: int) -> array[int]:
+    """Return the rows that hold a number from `known` on, which are few in most columns."""
+    found = array("i")
+    for first in range(0, len(column), _STRETCH):
+        part = column[first : first + _STRETCH]
+        if max(part) >= known:
+            found.extend(compress(count(first), map(known.__le__, part)))
+    return found
 
 
 def _extremes(column: array[int]) -> tuple[int, int]:
