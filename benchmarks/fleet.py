@@ -4,10 +4,11 @@
 
 Builds its traces from a shipped capture, runs `fp8verify inspect` on as many cores as are there
 (`taskset`), with worker processes and with a Dask cluster if `distributed` is installed, checks
-that every run gives the same report, and writes Markdown and JSON. The rows of a table take turns,
-so that a slow spell hits all of them; the least of several runs counts. Memory is measured in a run
-of its own. What 10,000 ranks would cost follows from the CPU seconds of a rank. Run it with the
-Python that has fp8verify; it takes about three minutes on 16 cores.
+that every run gives the same report, and writes Markdown and JSON: each row when it is done, so
+that a run that is cut short leaves what it measured. The runs on one trace take turns, so that a
+slow spell hits all rows; the least of several counts. Memory is measured in a run of its own. What
+10,000 ranks would cost follows from the CPU seconds of a rank. Run it with the Python that has
+fp8verify; it takes about four minutes on 16 cores and needs 8 GB of disk.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,10 +35,11 @@ from build_traces import build
 from isal import igzip
 from trace_speed import CAPTURE, FP8VERIFY, HERE, version
 
+COMMAND = [FP8VERIFY] if Path(FP8VERIFY).exists() else [sys.executable, "-m", "fp8verify"]
 RESULT = HERE / "results" / "fleet.md"
 CORES = (2, 8, 16)
 RANKS_OF_A_BIG_JOB = 10_000
-Figures = dict[str, dict[str, dict[str, float]]]
+_CLUSTER_START_S = 60
 _DISTRIBUTED = b'"distributedInfo": {'
 
 
@@ -59,29 +61,50 @@ class Cost(NamedTuple):
     report: str
 
 
-def run(case: Case, *, memory: bool = False) -> Cost:
-    """Run `inspect` on some cores, the first ones; its report is told by its digest."""
+def run(case: Case, *, memory: bool = False, servers: list[int] | None = None) -> Cost:
+    """Run `inspect` on some cores, the first ones; its report is told by its digest.
+
+    Args:
+        case: what to run.
+        memory: look at it meanwhile.
+        servers: processes that work for it, whose CPU seconds count too.
+    """
     with tempfile.NamedTemporaryFile(suffix=".json") as report:
         pinned = ["taskset", "-c", f"0-{case.cores - 1}", *case.command, "--exit-zero"]
-        before, start = os.times(), time.perf_counter()
+        before, start = _cpu_s(servers), time.perf_counter()
         process = subprocess.Popen(
             [*pinned, "--format", "json", "-o", report.name], stdout=subprocess.DEVNULL
         )
-        peak = _Peak(process.pid) if memory else None
+        peak = _Peak([process.pid, *(servers or ())]) if memory else None
         status = process.wait()
-        wall, after = time.perf_counter() - start, os.times()
+        wall, cpu = time.perf_counter() - start, _cpu_s(servers) - before
+        peak_mb = peak.stop() if peak else 0.0
         if status != 0:
             raise SystemExit(f"{' '.join(pinned)} failed with {status}")
-        cpu = sum(after[2:4]) - sum(before[2:4])
         digest = hashlib.sha256(Path(report.name).read_bytes()).hexdigest()
-    return Cost(cpu, wall, peak.stop() if peak else 0.0, digest)
+    print(f"  {case.label}: {wall:.2f} s, {cpu:.2f} CPU s", file=sys.stderr, flush=True)
+    return Cost(cpu, wall, peak_mb, digest)
+
+
+def _cpu_s(servers: list[int] | None) -> float:
+    """Return the CPU seconds of all children that ended, and of servers that still run."""
+    own = os.times()
+    ticks = sum(_ticks(pid) for server in servers or () for pid in _family(server))
+    return own.children_user + own.children_system + ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _ticks(pid: int) -> int:
+    with suppress(OSError):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return int(fields[11]) + int(fields[12])
+    return 0
 
 
 class _Peak:
-    """The memory of a process and its children, looked at ten times a second: Pss, shared once."""
+    """The memory of processes with their children, ten times a second: Pss, shared once."""
 
-    def __init__(self, pid: int) -> None:
-        self._pid, self._most, self._over = pid, 0.0, threading.Event()
+    def __init__(self, pids: list[int]) -> None:
+        self._pids, self._most, self._over = pids, 0.0, threading.Event()
         self._thread = threading.Thread(target=self._watch)
         self._thread.start()
 
@@ -92,15 +115,16 @@ class _Peak:
 
     def _watch(self) -> None:
         while not self._over.wait(0.1):
-            self._most = max(self._most, sum(map(_megabytes, _family(self._pid))))
+            members = (member for pid in self._pids for member in _family(pid))
+            self._most = max(self._most, sum(map(_megabytes, members)))
 
 
 def _family(pid: int) -> list[int]:
-    try:
-        text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-    except OSError:
-        return [pid]
-    return [pid, *(member for child in text.split() for member in _family(int(child)))]
+    children: list[str] = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):  # any thread may have started some
+        with suppress(OSError):
+            children += path.read_text().split()
+    return [pid, *(member for child in children for member in _family(int(child)))]
 
 
 def _megabytes(pid: int) -> float:
@@ -111,20 +135,18 @@ def _megabytes(pid: int) -> float:
     return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
 
 
-def measure(cases: list[Case], repeats: int) -> list[Cost]:
-    """Return the least costs of each case, which take turns and must give the same report."""
+def measure(cases: list[Case], repeats: int) -> Iterator[Cost]:
+    """Yield the least costs of each case; the cases take turns."""
     costs: list[list[Cost]] = [[] for _ in cases]
     for _ in range(repeats):
         for case, known in zip(cases, costs, strict=True):
             known.append(run(case))
-    found = []
     for case, known in zip(cases, costs, strict=True):
         last = run(case, memory=True)
         if len({cost.report for cost in (*known, last)}) != 1:
             raise SystemExit(f"{case.label}: two runs gave different reports")
-        least = [min(column) for column in zip(*(cost[:2] for cost in known), strict=True)]
-        found.append(Cost(*least, last.peak_mb, last.report))
-    return found
+        cpu, wall = min(cost.cpu_s for cost in known), min(cost.wall_s for cost in known)
+        yield Cost(cpu, wall, last.peak_mb, last.report)
 
 
 def big_trace(folder: Path, megabytes: int) -> Path:
@@ -154,93 +176,155 @@ def ranks(folder: Path, count: int, megabytes: int) -> Path:
 
 
 @contextmanager
-def dask_workers(cores: int) -> Iterator[str]:
-    """Run a Dask scheduler and one worker process a core, as a cluster would; yield its address."""
+def dask_workers(cores: int) -> Iterator[tuple[str, list[int]]]:
+    """Run a Dask scheduler and one worker process a core; yield its address and its processes."""
+    from distributed import Client
+
+    dask = [sys.executable, "-m", "dask"]
     with tempfile.TemporaryDirectory() as folder:
         found = Path(folder) / "scheduler.json"
-        dask = [sys.executable, "-m", "distributed.cli.dask_scheduler"]
-        options = ["--scheduler-file", str(found), "--no-dashboard", "--host", "127.0.0.1"]
-        scheduler = subprocess.Popen([*dask, *options, "--port", "0"], stderr=subprocess.DEVNULL)
-        while not found.exists():
-            time.sleep(0.1)
-        worker = [sys.executable, "-m", "distributed.cli.dask_worker", "--scheduler-file"]
-        options = ["--nworkers", str(cores), "--nthreads", "1", "--no-dashboard"]
-        workers = subprocess.Popen([*worker, str(found), *options], stderr=subprocess.DEVNULL)
+        known = ["--scheduler-file", str(found), "--no-dashboard", "--host", "127.0.0.1"]
+        options = ["--nworkers", str(cores), "--nthreads", "1", "--local-directory", folder]
+        commands = [
+            [*dask, "scheduler", *known, "--port", "0"],
+            ["taskset", "-c", f"0-{cores - 1}", *dask, "worker", *known, *options],
+        ]
+        servers: list[subprocess.Popen[bytes]] = []
         try:
-            time.sleep(5)
-            yield json.loads(found.read_text())["address"]
+            for command in commands:
+                servers.append(subprocess.Popen(command, stderr=subprocess.DEVNULL))
+                _wait_for(found, servers[0])
+            address = json.loads(found.read_text())["address"]
+            with Client(address, timeout=_CLUSTER_START_S) as client:
+                client.wait_for_workers(cores, timeout=_CLUSTER_START_S)
+            yield address, [server.pid for server in servers]
         finally:
-            for process in (workers, scheduler):
-                process.terminate()
-                process.wait()
+            for server in reversed(servers):
+                server.terminate()
+                server.wait()
 
 
-def table(heading: str, cases: list[Case], costs: list[Cost]) -> Iterator[str]:
-    """Yield a table with the ratios to its first row; all rows must have the same report."""
-    if len({cost.report for cost in costs}) != 1:
-        raise SystemExit(f"{heading}: the reports differ")
-    yield (
-        f"| {heading} | wall s | CPU s | peak MB, all | wall, first = 1 | CPU, first = 1 "
-        "| MB more, a process |"
-    )
-    yield "|---|---:|---:|---:|---:|---:|---:|"
-    first = costs[0]
-    for case, cost in zip(cases, costs, strict=True):
-        more = (cost.peak_mb - first.peak_mb) / case.processes
-        yield (
-            f"| {case.label} | {cost.wall_s:.2f} | {cost.cpu_s:.1f} | {cost.peak_mb:.0f} "
-            f"| {cost.wall_s / first.wall_s:.2f} | {cost.cpu_s / first.cpu_s:.2f} | {more:.0f} |"
+def _wait_for(path: Path, server: subprocess.Popen[bytes]) -> None:
+    end = time.monotonic() + _CLUSTER_START_S
+    while not path.exists():
+        if server.poll() is not None or time.monotonic() > end:
+            raise SystemExit("the Dask scheduler did not start")
+        time.sleep(0.1)
+
+
+class Result:
+    """The result file and its figures, written anew after each line."""
+
+    def __init__(self, output: Path) -> None:
+        self._output = output
+        self._lines: list[str] = []
+        self._figures: dict[str, dict[str, dict[str, float]]] = {}
+        output.parent.mkdir(parents=True, exist_ok=True)
+
+    def add(self, line: str) -> None:
+        """Print a line and keep it."""
+        print(line, flush=True)
+        self._lines.append(line)
+        self._output.write_text("\n".join(self._lines).rstrip() + "\n", encoding="utf-8")
+
+    def table(self, heading: str, rows: Iterator[tuple[Case, Cost]], *, memory: str) -> list[Cost]:
+        """Add a table, row by row, with the ratios to its first row; all reports must be alike.
+
+        Args:
+            heading: of the table.
+            rows: what was measured.
+            memory: the title of the memory for each process, beyond that of a first row of one.
+        """
+        self.add(
+            f"| {heading} | wall s | CPU s | peak MB, all | wall, first = 1 | CPU, first = 1 "
+            f"| {memory} |"
         )
-    yield ""
+        self.add("|---|---:|---:|---:|---:|---:|---:|")
+        costs: list[Cost] = []
+        alone_mb = 0.0
+        for case, cost in rows:
+            costs.append(cost)
+            if case.processes == 1:
+                alone_mb = cost.peak_mb
+            self.add(_row(case, cost, costs[0], (cost.peak_mb - alone_mb) / case.processes))
+            self._keep(heading, case, cost)
+            if cost.report != costs[0].report:
+                raise SystemExit(f"{heading}: the reports differ")
+        self.add("")
+        return costs
+
+    def _keep(self, heading: str, case: Case, cost: Cost) -> None:
+        figures = {"wall_s": cost.wall_s, "cpu_s": cost.cpu_s, "peak_mb": cost.peak_mb}
+        self._figures.setdefault(heading, {})[case.label] = figures
+        text = json.dumps(self._figures, indent=1) + "\n"
+        self._output.with_suffix(".json").write_text(text, encoding="utf-8")
 
 
-def one_trace(options: argparse.Namespace, cores: list[int], kept: Figures) -> Iterator[str]:
-    """Measure one big trace, plain and packed."""
+def _row(case: Case, cost: Cost, first: Cost, each_mb: float) -> str:
+    return (
+        f"| {case.label} | {cost.wall_s:.2f} | {cost.cpu_s:.1f} | {cost.peak_mb:.0f} "
+        f"| {cost.wall_s / first.wall_s:.2f} | {cost.cpu_s / first.cpu_s:.2f} | {each_mb:.0f} |"
+    )
+
+
+def one_trace(options: argparse.Namespace, result: Result) -> None:
+    """Measure one big trace."""
+    _measure_trace(big_trace(options.folder, options.megabytes), options, result)
+
+
+def packed_trace(options: argparse.Namespace, result: Result) -> None:
+    """Measure one big trace that is packed."""
     plain = big_trace(options.folder, options.megabytes)
     packed = plain.with_suffix(".json.gz")
     if not packed.exists():
         with plain.open("rb") as source, igzip.open(packed, "wb") as out:
             shutil.copyfileobj(source, out, 1 << 20)
-    for path in (plain, packed):
-        command = [FP8VERIFY, "inspect", str(path)]
-        cases = [Case("1 process", [*command, "--workers", "1"], 1, 1)]
-        cases += [Case(f"{n} cores", command, n, n) for n in cores]
-        costs = measure(cases, options.repeats)
-        heading = f"one trace, {options.megabytes} MB of JSON, {path.suffix}"
-        kept[heading] = _as_data(cases, costs)
-        yield from table(heading, cases, costs)
+    _measure_trace(packed, options, result)
 
 
-def many_ranks(options: argparse.Namespace, cores: list[int], kept: Figures) -> Iterator[str]:
-    """Measure many ranks by worker processes, and by a Dask cluster of as many."""
-    folder = ranks(options.folder, options.ranks, 100)
-    command = [FP8VERIFY, "inspect", str(folder)]
-    cases = [Case(f"{n} cores", [*command, "--workers", str(n)], n, n) for n in cores]
-    costs = [run(case, memory=True) for case in cases]
-    cost = costs[-1]
-    if importlib.util.find_spec("distributed"):
-        with dask_workers(cores[-1]) as address:
-            label = f"Dask, {cores[-1]} workers (CPU and memory: the client's)"
-            # The cluster's own processes are not children of the command.
-            cases.append(Case(label, [*command, "--scheduler", address], cores[-1], 1))
-            costs.append(run(cases[-1], memory=True))
-    heading = f"{options.ranks} ranks of 100 MB"
-    kept[heading] = _as_data(cases, costs)
-    yield from table(heading, cases, costs)
-    each = cost.cpu_s / options.ranks
+def _measure_trace(path: Path, options: argparse.Namespace, result: Result) -> None:
+    command = [*COMMAND, "inspect", str(path), "--workers"]
+    cases = [Case("1 process", [*command, "1"], 1, 1)]
+    cases += [Case(f"{n} cores", [*command, str(n)], n, n) for n in options.cores]
+    heading = f"one trace, {options.megabytes} MB of JSON, {path.suffix}"
+    rows = zip(cases, measure(cases, options.repeats), strict=True)
+    result.table(heading, rows, memory="MB more, a process")
+
+
+def many_ranks(options: argparse.Namespace, result: Result) -> None:
+    """Measure many ranks once by worker processes, and by a Dask cluster of as many."""
+    size, count = options.rank_megabytes, options.ranks
+    folder = ranks(options.folder, count, size)
+    rows = _runs_of_ranks(folder, options.cores)
+    costs = result.table(f"{count} ranks of {size} MB", rows, memory="MB a process")
+    each = costs[0].cpu_s / count
     hours = each * RANKS_OF_A_BIG_JOB / 3600
-    yield (
-        f"A rank costs {each:.2f} CPU seconds, so that {RANKS_OF_A_BIG_JOB:,} ranks of 100 MB take "
-        f"{hours:.1f} CPU hours: {60 * hours / 64:.1f} minutes on 64 cores, if storage keeps up "
-        f"({RANKS_OF_A_BIG_JOB * 0.1 / 1000:.0f} TB of JSON)."
+    result.add(
+        f"A rank costs {each:.2f} CPU seconds, so that {RANKS_OF_A_BIG_JOB:,} ranks of {size} MB "
+        f"take {hours:.1f} CPU hours: {60 * hours / 64:.1f} minutes on 64 cores, if storage keeps "
+        f"up ({RANKS_OF_A_BIG_JOB * size / 1e6:.1f} TB of JSON).\n"
     )
 
 
-def _as_data(cases: list[Case], costs: list[Cost]) -> dict[str, dict[str, float]]:
-    return {
-        case.label: {"wall_s": cost.wall_s, "cpu_s": cost.cpu_s, "peak_mb": cost.peak_mb}
-        for case, cost in zip(cases, costs, strict=True)
-    }
+def _runs_of_ranks(folder: Path, cores: list[int]) -> Iterator[tuple[Case, Cost]]:
+    command = [*COMMAND, "inspect", str(folder)]
+    for n in reversed(cores):  # the quickest first
+        case = Case(f"{n} cores", [*command, "--workers", str(n)], n, n)
+        yield case, run(case, memory=True)
+    if not importlib.util.find_spec("distributed"):
+        return
+    n = cores[-1]
+    with dask_workers(n) as (address, servers):
+        case = Case(f"Dask, {n} workers", [*command, "--scheduler", address], n, n)
+        yield case, run(case, memory=True, servers=servers)
+
+
+# The most important first.
+PARTS: dict[str, Callable[[argparse.Namespace, Result], None]] = {
+    "trace": one_trace,
+    "ranks": many_ranks,
+    "packed": packed_trace,
+}
 
 
 def main() -> None:
@@ -249,33 +333,28 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True, help="where the traces go")
     parser.add_argument("--megabytes", type=int, default=1000, help="of the one big trace")
     parser.add_argument("--ranks", type=int, default=64)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--only", choices=("trace", "ranks"))
+    parser.add_argument("--rank-megabytes", type=int, default=100, help="of each rank's trace")
+    parser.add_argument("--repeats", type=int, default=3, help="of one trace")
+    parser.add_argument("--cores", type=int, nargs="+", help="2, 8 and 16 as far as there are")
+    parser.add_argument("--only", choices=tuple(PARTS), action="append", help="may be repeated")
     parser.add_argument("--output", type=Path, default=RESULT)
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    cores = [n for n in CORES if n <= len(os.sched_getaffinity(0))]
-    kept: Figures = {}
-    run(Case("", [FP8VERIFY, "inspect", str(CAPTURE)], 1, 1))  # fills the cache of byte code
-    lines = [
-        "# Big jobs on many cores\n",
-        (
-            f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d}, {os.cpu_count()} cores, "
-            f"{platform.machine()}, Python {platform.python_version()}, fp8verify "
-            f"{version('fp8verify')}. The least of {options.repeats} runs by turns for one trace, "
-            "one run for many ranks; every row of a table gave the same report.\n"
-        ),
-    ]
-    print(*lines, sep="\n", flush=True)
-    parts = {"trace": one_trace, "ranks": many_ranks}
-    for name, part in parts.items():
-        for line in part(options, cores, kept) if options.only in (None, name) else ():
-            print(line, flush=True)
-            lines.append(line)
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    options.output.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
-    options.output.with_suffix(".json").write_text(json.dumps(kept, indent=1) + "\n")
+    available = len(os.sched_getaffinity(0))
+    options.cores = sorted(options.cores or [n for n in CORES if n <= available])
+    run(Case("warm-up", [*COMMAND, "inspect", str(CAPTURE)], 1, 1))  # fills the byte code cache
+    result = Result(options.output)
+    result.add("# Big jobs on many cores\n")
+    result.add(
+        f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d}, {available} cores, "
+        f"{platform.machine()}, Python {platform.python_version()}, fp8verify "
+        f"{version('fp8verify')}. The least of {options.repeats} runs by turns for one trace, "
+        "one run for many ranks; every row of a table gave the same report.\n"
+    )
+    for name, part in PARTS.items():
+        if not options.only or name in options.only:
+            part(options, result)
 
 
 if __name__ == "__main__":
