@@ -3,7 +3,7 @@
 # the most: the one trace first, then the ranks, then the packed trace. Each row is printed and
 # written to OUTPUT when it is measured, so that a run that is cut short still leaves the others.
 #
-#     benchmarks/many_cores.sh [FOLDER] [OUTPUT.md]
+#     benchmarks/many_cores.sh [FOLDER] [OUTPUT.md] [OPTIONS of fleet.py]
 #
 # PYTHON is the Python to use; it needs msgspec, isal, click, rich and pandas, and dask with
 # distributed for the row of a cluster. fp8verify itself need not be installed.
@@ -13,4 +13,4 @@ folder=${1:-/tmp/fp8verify-many-cores}
 output=${2:-$folder/fleet.md}
 export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"
 exec timeout 280 "${PYTHON:-python3}" benchmarks/fleet.py --folder "$folder" --output "$output" \
-    --repeats 2
+    --repeats 2 "${@:3}"

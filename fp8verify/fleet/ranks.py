@@ -30,6 +30,8 @@ _WORTH_A_WORKER = 32 << 20
 _USUAL_RATIO = 16
 # One trace of less is read in a second; forking and sharing cost a tenth of one.
 _WORTH_HELPERS = 128 << 20
+# Starting one more costs as much as it decodes of this.
+_WORTH_A_HELPER = 32 << 20
 _REMOTE_IN_FLIGHT = 256
 
 
@@ -122,9 +124,10 @@ def _worth(jobs: list[RankJob]) -> int:
 def _helpers(job: RankJob, workers: int | None) -> int:
     """Return how many processes to read one rank with: several where that costs less time."""
     count = cores() if workers is None else workers
-    if count == 1 or max(map(_unpacked_size, job.files)) < _WORTH_HELPERS or not may_fork():
+    size = max(map(_unpacked_size, job.files))
+    if count == 1 or size < _WORTH_HELPERS or not may_fork():
         return 1
-    return count
+    return max(2, min(count, size // _WORTH_A_HELPER))
 
 
 def _unpacked_size(file: TraceFile) -> int:
