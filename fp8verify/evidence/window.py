@@ -19,8 +19,7 @@ def within_window(trace: Trace) -> Trace:
     together, the recording also lasts longer than the steps of each.
     """
     columns = trace.kernels
-    begin = _begin(trace)
-    if begin is None:
+    if not len(columns) or min(columns.step) >= 0 or (begin := _begin(trace)) is None:
         return trace
     inside = [
         step >= 0

@@ -218,6 +218,9 @@ def _joined(parts: Sequence[_Followed]) -> tuple[array[int], list[OpContext]]:
     known: dict[OpContext, int] = {}
     column = array("i")
     for part in parts:
-        table = [*(known.setdefault(context, len(known)) for context in part.contexts), -1]
-        column.extend(map(table.__getitem__, part.op))
+        numbers = [known.setdefault(context, len(known)) for context in part.contexts]
+        if numbers == [*range(len(numbers))]:
+            column += part.op
+        else:
+            column.extend(map([*numbers, -1].__getitem__, part.op))
     return column, list(known)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any, NamedTuple
 
@@ -99,10 +99,13 @@ class Numbering:
         """Take the numbers here of the next names."""
         self._table += numbers
 
-    def apply(self, column: array[int], rows: Iterator[int]) -> None:
-        """Put the number used here into some rows of a column."""
+    def apply(self, column: array[int], rows: Sequence[int], before: int) -> None:
+        """Put the number used here into rows of a column, which are counted from one on."""
         table, known = self._table, self._known
-        for row in rows:
+        if self._known == 0 and len(rows) == len(column) - before:
+            column[before:] = array("i", map(table.__getitem__, column[before:]))
+            return
+        for row in map(before.__add__, rows):
             column[row] = table[column[row] - known]
 
 
@@ -117,9 +120,9 @@ class Numberings:
         for numbering, interner, keys in zip(self._all, known, new, strict=True):
             numbering.extend([interner[key] for key in keys])
 
-    def apply(self, kind: int, column: array[int], rows: Iterator[int]) -> None:
-        """Put the numbers used here into some rows of a column of that kind of names."""
-        self._all[kind].apply(column, rows)
+    def apply(self, kind: int, column: array[int], rows: Sequence[int], before: int) -> None:
+        """Put the numbers used here into rows of a column of that kind of names."""
+        self._all[kind].apply(column, rows, before)
 
 
 def join_columns(columns: Columns, part: Part, numbers: Numberings) -> None:
@@ -133,7 +136,7 @@ def join_columns(columns: Columns, part: Part, numbers: Numberings) -> None:
         if column is columns.annotations:
             column[before:] = array("i", map(ops.__add__, column[before:]))
         elif kind is not None and late:
-            numbers.apply(kind, column, map(before.__add__, late))
+            numbers.apply(kind, column, late, before)
     columns.op_ids.append(Stretch(ops, len(columns.ops.name), *part.op_ids))
     columns.correlations.append(Stretch(calls, len(columns.calls.thread), *part.correlations))
     for name, sums in part.copies.items():

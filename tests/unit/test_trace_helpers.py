@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from fp8verify.trace.kineto import crew, file_helpers, helpers, stream_helpers
 from fp8verify.trace.kineto.ahead import Ahead
 from fp8verify.trace.kineto.collector import Collector
 from fp8verify.trace.kineto.packing import Reply
+from fp8verify.trace.kineto.regions import Extent, Region
 from tests.golden.expectations import KNOWN, ROOT
 from tests.unit.test_trace_properties import events as some_events
 from tests.unit.trace_events import Event, annotation, as_document, kernel, launch, op
@@ -123,6 +125,8 @@ CASES = {
     "two documents": PLAIN + PLAIN,
     "closed early": in_the_middle(PLAIN, b'  {"ph": "i", "name": "x"}\n ], "record_shapes": 1}\n'),
     "metadata after": PLAIN.rstrip()[:-1] + b', "fp8verify": {"a": [{"ph": "X"}, {"ph": "X"}]}}',
+    "long metadata after": PLAIN.rstrip()[:-1] + b', "record_shapes": [%s]}' % (b"1, " * 9999),
+    "a long event": in_the_middle(PLAIN, b'  {"ph": "i", "name": "%s"},\n' % (b"x" * 30_000)),
     "absolute stamps": as_document(
         [{**event, "ts": event["ts"] + 1_700_000_000_000_000} for event in events(300)]
     ),
@@ -171,6 +175,48 @@ def test_helpers_change_nothing_of_any_trace(
     assert asdict(helped) == asdict(alone)
 
 
+@given(
+    bounds=st.lists(st.integers(1, 1500), min_size=1, max_size=6, unique=True),
+    size=st.integers(90, 400),
+)
+def test_stretches_of_a_file_meet_wherever_they_are_cut(
+    bounds: list[int], size: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    text = b",\n".join(
+        b'{"ph": "X", "ts": %d, "name": "%s"}' % (n, b"x" * (n % 60)) for n in range(40)
+    )
+    path = tmp_path_factory.getbasetemp() / "stretches.json"
+    path.write_bytes(text)
+    with path.open("rb") as file:
+        ends = [0, *sorted(bounds), len(text)]
+        regions = [
+            Region(Extent(file.fileno(), b'},\n{"ph":', size, start, end, is_exact=not start))
+            for start, end in pairwise(ends)
+        ]
+        found = [json.loads(bytes(block)) for region in regions for block in region]
+    # The last event has no boundary after it, and is for whoever reads the end of the list.
+    assert [event["ts"] for block in found for event in block] == list(range(39))
+    assert all(region.is_whole for region in regions[:-1])
+    assert [region.taken for region in regions[:-1]] == [region.begin for region in regions[1:]]
+
+
+def test_a_file_that_is_cut_while_it_is_read_costs_only_what_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "t.json"
+    path.write_bytes(PLAIN)
+    usual = crew.Crew.__init__
+
+    def begin(*args: Any) -> None:
+        os.truncate(path, len(PLAIN) // 2)
+        usual(*args)
+
+    monkeypatch.setattr(crew.Crew, "__init__", begin)
+    helped = read_trace(path, block_size=BLOCK, workers=2)
+    assert helped.health.truncated
+    assert asdict(helped) == asdict(read_trace(path, block_size=BLOCK))
+
+
 RANGES = st.lists(
     st.tuples(st.integers(0, 60), st.integers(0, 25), st.integers(0, 1), st.integers(0, 3)),
     max_size=40,
@@ -202,9 +248,10 @@ def test_parts_nest_as_the_whole_does(
         assert enclosing.nest(columns, {0, 1}, instants, workers) == whole
 
 
+@pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("blocks", [4, 5, 9])
 def test_a_helper_that_is_killed_costs_nothing_but_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blocks: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blocks: int, packed: bool
 ) -> None:
     here, usual, decoded = os.getpid(), Collector.block, []
 
@@ -214,8 +261,8 @@ def test_a_helper_that_is_killed_costs_nothing_but_time(
             os.kill(os.getpid(), signal.SIGKILL)
         return usual(self, data)
 
-    path = tmp_path / "t.json"
-    path.write_bytes(PLAIN)
+    path = tmp_path / ("t.json.gz" if packed else "t.json")
+    path.write_bytes(gzip.compress(PLAIN) if packed else PLAIN)
     alone = read_trace(path, block_size=BLOCK)
     monkeypatch.setattr(Collector, "block", block)
     assert asdict(read_trace(path, block_size=BLOCK, workers=2)) == asdict(alone)

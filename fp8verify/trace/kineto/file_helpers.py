@@ -118,25 +118,24 @@ class FileHelpers:
             return nothing
         if reply.part is None or reply.begin == self._settled:
             return reply
-        self._hiring.end()  # the file is being changed
+        # The stretch before it has no end, or the file was changed.
+        self._hiring.end()
         return nothing
 
     def _by_the_reader(self, extent: Extent) -> Iterator[bytes]:
-        """Yield what is left of a stretch; if its end is not found, nothing after it is joined."""
+        """Yield what is left of a stretch, up to where no boundary between events is found."""
         if self._settled is None:
             return
         region = Region(extent._replace(start=self._settled, is_exact=True))
         for block in region:
             self._settled = region.stop
             yield bytes(block[1:-1])
-        if not region.is_whole:
-            self._drop(1)
 
-    def _drop(self, kept: int = 0) -> None:
-        """Forget what was handed out, but the first; its helpers told of names that now miss."""
-        if len(self._waiting) > kept:
+    def _drop(self) -> None:
+        """Forget what was handed out; the helpers told of names that will be missed."""
+        if self._waiting:
             self._hiring.end()
-            self._waiting = deque(list(self._waiting)[:kept])
+            self._waiting.clear()
 
 
 def _pieces(descriptor: int, offset: int) -> Iterator[bytes]:
