@@ -47,8 +47,11 @@ def _resolved(text: str, variables: Mapping[str, str]) -> str:
     return _VARIABLE.sub(lambda m: variables.get(m[1], m[2] or m[0]), text)[:MAX_TEXT]
 
 
+_OVERRIDE = re.compile(r"\+{0,2}([a-z][\w.]*)=(\S*)")  # Hydra's, OmegaConf's and torchtune's
+
+
 def arguments(words: list[str]) -> dict[str, Any]:
-    """Return `--name value`, `--name=value` and flags as values by name."""
+    """Return `--name value`, `--name=value`, `name=value` and flags as values by name."""
     values: dict[str, Any] = {}
     name = None
     for word in words:
@@ -56,6 +59,9 @@ def arguments(words: list[str]) -> dict[str, Any]:
             name, has_value, value = word[2:].partition("=")
             values[name] = value.strip("\"'") if has_value else True
             name = None if has_value else name
+        elif override := _OVERRIDE.fullmatch(word):
+            values[override[1]] = override[2].strip("\"'")
+            name = None
         elif name is not None:
             values[name] = word
             name = None

@@ -88,7 +88,7 @@ TRAPS = [
     ("accelerate.yaml", "interval: 1", "interval: 2",
      "config-value-unknown", "warn", "DelayedScaling"),
     ("accelerate.yaml", 'mixed_precision: "fp8"', "mixed_precision: bf16",
-     "config-section-inert", "warn", "it is bf16"),
+     "config-section-inert", "warn", "only read with"),
     ("accelerate.yaml", "margin: 0", "margin: 0\ndynamo_config:\n  dynamo_backend: INDUCTOR",
      "delayed-scaling-compiled", "warn", "RuntimeError"),
     ("accelerate_ao.yaml", "loading: false", "loading: true",

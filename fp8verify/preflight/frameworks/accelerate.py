@@ -15,7 +15,7 @@ _READS = "utils/dataclasses.py:424ff reads ACCELERATE_FP8_{} (accelerate 16cb6eb
 
 def _recognises(document: Document) -> bool:
     values = document.values
-    if document.kind == "arguments":
+    if document.kind in ("arguments", "shell"):
         return any(key.startswith("fp8_") for key in values) or (
             word(values.get("mixed_precision")).startswith("fp")
         )

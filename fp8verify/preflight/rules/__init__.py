@@ -16,6 +16,7 @@ from fp8verify.preflight.rules import (
     scripts,
     sections,
     sizes,
+    traps,
 )
 from fp8verify.preflight.rules.asked import asked
 
@@ -37,11 +38,10 @@ RULES: tuple[Rule, ...] = (
     combinations.tensor_parallel,
     combinations.deepspeed,
     combinations.accelerate_traps,
+    traps.traps,
     megatron.megatron_traps,
     combinations.compile_off,
     combinations.delayed_under_compile,
-    combinations.checkpointing,
-    combinations.axolotl_all_gather,
     sizes.odd_sizes,
     sizes.small_sizes,
     scripts.autocast_to_float8,

@@ -8,7 +8,7 @@ from fp8verify.preflight.checks import Check, Status
 from fp8verify.preflight.facts import Facts
 from fp8verify.preflight.frameworks.accelerate import fp8_values
 from fp8verify.preflight.rules.keys import place
-from fp8verify.preflight.training import Config, truth
+from fp8verify.preflight.training import truth
 from fp8verify.preflight.versions import parsed, within
 
 
@@ -83,25 +83,10 @@ def accelerate_traps(facts: Facts) -> Iterator[Check]:
                 source="accelerate utils/transformer_engine.py; TE common/recipe/__init__.py:250ff",
                 **place(config, f"fp8_config.{changed[0]}"),
             )
-        yield from _ram_efficient(config)
 
 
 def _kind(value: object) -> str:
     return "string" if isinstance(value, str) else "bool"
-
-
-def _ram_efficient(config: Config) -> Iterator[Check]:
-    key = "fsdp_config.fsdp_cpu_ram_efficient_loading"
-    ask = config.training.ask
-    if ask and ask.backend == "torchao" and truth(config.values.get(key)):
-        yield Check(
-            code="fp8-with-ram-efficient-loading",
-            status=Status.FAIL,
-            message="torchao with FSDP and cpu_ram_efficient_loading raises ValueError",
-            hint="Set fsdp_cpu_ram_efficient_loading: false.",
-            source="accelerate accelerator.py:517-527",
-            **place(config, key),
-        )
 
 
 def compile_off(facts: Facts) -> Iterator[Check]:
@@ -149,47 +134,4 @@ def delayed_under_compile(facts: Facts) -> Iterator[Check]:
                 hint="Leave the model uncompiled, or take another recipe than delayed scaling.",
                 source="TE pytorch/quantization.py:228 (TE d0067d0)",
                 **place(config, ask.key if ask else ""),
-            )
-
-
-def checkpointing(facts: Facts) -> Iterator[Check]:
-    """Axolotl's own warning: activations that are computed again are cast again."""
-    for config in facts.configs:
-        training = config.training
-        key = "fsdp_config.activation_checkpointing"
-        if config.framework == "axolotl" and training.ask and truth(config.values.get(key)):
-            yield Check(
-                code="fp8-with-checkpointing",
-                status=Status.WARN,
-                message="activation checkpointing casts again in the backward pass; FP8 may be "
-                "slower than BF16",
-                hint="Set activation_checkpointing: false in fsdp_config where memory allows.",
-                source="axolotl utils/schemas/validation.py:434; axolotl#2926; ao#893, #2445",
-                **place(config, key),
-            )
-
-
-def axolotl_all_gather(facts: Facts) -> Iterator[Check]:
-    """Axolotl takes the FP8 all-gather with FSDP2 only."""
-    for config in facts.configs:
-        values, key = config.values, "fp8_enable_fsdp_float8_all_gather"
-        if config.framework != "axolotl" or not truth(values.get(key)):
-            continue
-        if str(values.get("fsdp_version")) != "2":
-            yield Check(
-                code="all-gather-needs-fsdp2",
-                status=Status.FAIL,
-                message=f"{key} without fsdp_version: 2 raises ValueError",
-                hint="Set fsdp_version: 2, or drop the key.",
-                source="axolotl utils/schemas/validation.py:444",
-                **place(config, key),
-            )
-        if not truth(values.get("fp8")):
-            yield Check(
-                code="config-section-inert",
-                status=Status.WARN,
-                message=f"{key} does nothing without fp8: true",
-                hint="Set fp8: true, or drop the key.",
-                source="axolotl core/trainers/base.py:686",
-                **place(config, key),
             )
