@@ -54,12 +54,14 @@ class Script(NamedTuple):
         text: the source.
         calls: the calls that speak of precision.
         asks: the low precision that it can ask for; a branch may keep it from doing so.
+        why_unread: why it is no Python that can be read; "" where it is.
     """
 
     path: str
     text: str
     calls: tuple[Call, ...] = ()
     asks: tuple[Ask, ...] = ()
+    why_unread: str = ""
 
     def named(self, *names: str) -> tuple[Call, ...]:
         """Return the calls of any of these names."""
@@ -70,8 +72,9 @@ def read_script(path: str, text: str) -> Script:
     """Read a source; one that is no Python of ours says nothing."""
     try:
         tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return Script(path, text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+        return Script(path, text, why_unread=f"{type(error).__name__}{line}")
     calls = tuple(_calls(tree))
     return Script(path, text, calls, tuple(dict.fromkeys(_asks(calls))))
 

@@ -35,6 +35,7 @@ RULES: tuple[Rule, ...] = (
     sections.inert_sections,
     sections.profiling_window,
     sections.bf16_overrides,
+    sections.command_overrides,
     combinations.tensor_parallel,
     combinations.deepspeed,
     combinations.accelerate_traps,

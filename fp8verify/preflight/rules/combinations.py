@@ -60,14 +60,15 @@ def accelerate_traps(facts: Facts) -> Iterator[Check]:
         fp8, ask = fp8_values(config.values), config.training.ask
         key = "fp8_config.override_linear_precision"
         override = fp8.get("override_linear_precision")
-        if isinstance(override, (str, bool)) and config.in_file:
+        if isinstance(override, (str, bool)) and config.in_file and ask.backend == "te":
             yield Check(
                 code="config-value-unknown",
-                status=Status.WARN,
+                status=Status.FAIL,
                 message=f"override_linear_precision: {override} is a {_kind(override)}, of which "
-                "accelerate takes the first three letters or fails",
+                "accelerate takes the first three letters as three flags: the training ends with "
+                "ValueError (invalid truth value)",
                 hint="Write a list: [false, false, false].",
-                source="accelerate utils/launch.py:82 (value[0], value[1], value[2])",
+                source="accelerate utils/launch.py:92-94 (value[0], value[1], value[2])",
                 **place(config, key),
             )
         changed = [name for name in ("interval",) if str(fp8.get(name, 1)) != "1"]
@@ -96,10 +97,9 @@ def compile_off(facts: Facts) -> Iterator[Check]:
         if ask is None or ask.backend != "torchao" or compiled is True:
             continue
         key = next((key for key in _COMPILE_KEYS if key in config.values), ask.key)
-        said = key in _COMPILE_KEYS or config.framework == "axolotl"
         yield Check(
             code="compile-off",
-            status=Status.WARN if compiled is False and said else Status.OK,
+            status=Status.WARN if compiled is False else Status.OK,
             message="the model is not compiled: each cast of torchao runs as several kernels"
             if compiled is False
             else "nothing here says whether the model is compiled",
@@ -117,6 +117,7 @@ _COMPILE_KEYS = (
     "torch_compile",
     "dynamo_config.dynamo_backend",
     "dynamo_backend",
+    "compile",
 )
 
 

@@ -79,7 +79,7 @@ def driver(facts: Facts) -> Iterator[Check]:
     """Whether the driver can run the CUDA that torch was built for."""
     nvidia = [gpu for gpu in facts.gpus.found if not (gpu.capability or "").startswith("gfx")]
     version = nvidia[0].driver if nvidia else None
-    cuda = cuda_of(dict(facts.versions))
+    cuda = cuda_of(facts.versions)
     major = (version or "").partition(".")[0]
     if cuda is None or not major.isdecimal() or cuda[0] not in _DRIVERS:
         return

@@ -8,7 +8,7 @@ from typing import Any
 
 from fp8verify.preflight.checks import Check, Status
 from fp8verify.preflight.facts import Facts
-from fp8verify.preflight.frameworks.torchtitan import RECIPES
+from fp8verify.preflight.recipes import RECIPES
 from fp8verify.preflight.scripts import Call, Script, recipe_of
 
 _FIELDS = {  # torchtitan b5bcd76, components/quantization/*.py

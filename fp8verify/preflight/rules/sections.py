@@ -8,6 +8,7 @@ from typing import Any
 from fp8verify.preflight.checks import Check, Status
 from fp8verify.preflight.facts import Facts
 from fp8verify.preflight.frameworks.torchtitan import SECTIONS, converters, reads_section
+from fp8verify.preflight.launch_script import arguments
 from fp8verify.preflight.rules.keys import place
 from fp8verify.preflight.training import Config, truth, whole, word
 
@@ -101,6 +102,25 @@ def bf16_overrides(facts: Facts) -> Iterator[Check]:
             fp16 = truth(config.values.get("fp16"))
             if wins is True or (wins is None and not fp16 and _is_trl(facts)):
                 yield _overridden(config, f"trl#3860; FP8 is asked for by {elsewhere}")
+
+
+def command_overrides(facts: Facts) -> Iterator[Check]:
+    """A precision on the command line that wins over accelerate's file."""
+    given = arguments(list(facts.command))
+    mixed = word(given.get("mixed_precision", given.get("mixed-precision")))
+    for config in facts.configs:
+        asks = config.framework == "accelerate" and config.in_file and config.training.ask
+        if asks and mixed in ("no", "fp16", "bf16"):
+            yield Check(
+                code="bf16-overrides-fp8",
+                status=Status.WARN,
+                message=f"--mixed_precision {mixed} of the command takes the place of the fp8 that "
+                "this file asks for",
+                hint="Drop the argument, or write --mixed_precision fp8.",
+                source="accelerate 16cb6eb, commands/launch.py: the file is read where it is not "
+                "given; accelerator.py: an argument of Accelerator() wins",
+                **place(config, "mixed_precision"),
+            )
 
 
 def _overridden(config: Config, source: str) -> Check:
