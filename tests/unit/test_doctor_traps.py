@@ -187,7 +187,9 @@ TRAPS = [
      "config-section-inert", "fail", "fp8/fp4 must be specified"),
     # ms-swift, Megatron-Bridge
     ("ms_swift.sh", "--fp8_recipe blockwise", "--fp8_recipe block",
-     "config-value-unknown", "warn", "Did you mean 'blockwise'?"),
+     "config-value-unknown", "fail", "Did you mean 'blockwise'?"),
+    ("ms_swift.sh", "--fp8_recipe blockwise", "--fp8_recipe zigzag",
+     "config-value-unknown", "warn", "is none of"),
     ("ms_swift.sh", "--fp8_recipe blockwise", "--fp8_recip blockwise",
      "config-key-unknown", "warn", "Did you mean fp8_recipe?"),
     ("ms_swift.sh", "--train_iters 100", "--train_iters 100 --use_distributed_optimizer false",
@@ -321,6 +323,22 @@ def test_torchtitan_s_first_switches(tmp_path: Path, line: str, asks: bool) -> N
     facts = facts_of(write(tmp_path, "t.toml", text + "compile = true\n"))
     assert complaints(facts) == {}
     assert bool(facts.asks) == asks
+
+
+@pytest.mark.parametrize(
+    ("argument", "code", "says"),
+    [
+        ("--fp8_backend TE", "config-value-unknown", "Did you mean 'te'?"),
+        ("--fp8_bakend te", "config-key-unknown", "Did you mean fp8_backend?"),
+    ],
+)
+def test_arguments_of_accelerate_launch(argument: str, code: str, says: str) -> None:
+    command = "accelerate launch --mixed_precision fp8 --fp8_format E4M3 --fp8_margin 0 train.py"
+    facts = facts_of(command=command.split())
+    assert "config-key-unknown" not in {check.code for check in judge(facts)}
+    assert complaints(facts) == {}
+    found = complaints(facts_of(command=[*command.split()[:-1], *argument.split(), "train.py"]))
+    assert {code: check.hint for code, check in found.items()} == {code: says}
 
 
 def test_arguments_of_accelerate_in_a_launch_script(tmp_path: Path) -> None:

@@ -67,7 +67,9 @@ LLAMA_FACTORY = Framework(
     keys={
         "fp8": FLAG,
         "fp8_backend": Key(
-            ("auto", "torchao", "te", "msamp"), otherwise="is taken for `auto`: torchao is used"
+            ("auto", "torchao", "te", "msamp"),
+            otherwise="is taken for `auto`: torchao is used",
+            refuses=False,
         ),
         "fp8_enable_fsdp_float8_all_gather": FLAG,
     },

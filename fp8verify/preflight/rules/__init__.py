@@ -38,7 +38,7 @@ RULES: tuple[Rule, ...] = (
     sections.command_overrides,
     combinations.tensor_parallel,
     combinations.deepspeed,
-    combinations.accelerate_traps,
+    combinations.accelerate_overrides,
     traps.traps,
     megatron.megatron_traps,
     combinations.compile_off,

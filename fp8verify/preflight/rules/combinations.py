@@ -8,7 +8,7 @@ from fp8verify.preflight.checks import Check, Status
 from fp8verify.preflight.facts import Facts
 from fp8verify.preflight.frameworks.accelerate import fp8_values
 from fp8verify.preflight.rules.keys import place
-from fp8verify.preflight.training import truth
+from fp8verify.preflight.training import Config, truth
 from fp8verify.preflight.versions import parsed, within
 
 
@@ -52,42 +52,50 @@ def deepspeed(facts: Facts) -> Iterator[Check]:
         )
 
 
-def accelerate_traps(facts: Facts) -> Iterator[Check]:
-    """Values that accelerate exports as something else, or refuses at start."""
+def accelerate_overrides(facts: Facts) -> Iterator[Check]:
+    """Values that accelerate hands to Transformer Engine as what that cannot take."""
     for config in facts.configs:
-        if config.framework != "accelerate" or not config.training.ask:
-            continue
-        fp8, ask = fp8_values(config.values), config.training.ask
-        key = "fp8_config.override_linear_precision"
-        override = fp8.get("override_linear_precision")
-        if isinstance(override, (str, bool)) and config.in_file and ask.backend == "te":
-            yield Check(
-                code="config-value-unknown",
-                status=Status.FAIL,
-                message=f"override_linear_precision: {override} is a {_kind(override)}, of which "
-                "accelerate takes the first three letters as three flags: the training ends with "
-                "ValueError (invalid truth value)",
-                hint="Write a list: [false, false, false].",
-                source="accelerate utils/launch.py:92-94 (value[0], value[1], value[2])",
-                **place(config, key),
-            )
-        changed = [name for name in ("interval",) if str(fp8.get(name, 1)) != "1"]
-        if isinstance(override, list) and any(truth(part) for part in override):
-            changed.append("override_linear_precision")
-        if ask.backend == "te" and changed:
-            yield Check(
-                code="config-value-unknown",
-                status=Status.WARN,
-                message=f"{changed[0]} is handed to DelayedScaling, which no longer takes it "
-                "(TypeError)",
-                hint="Leave it at its default.",
-                source="accelerate utils/transformer_engine.py; TE common/recipe/__init__.py:250ff",
-                **place(config, f"fp8_config.{changed[0]}"),
-            )
+        ask = config.training.ask
+        if config.framework == "accelerate" and ask is not None and ask.backend == "te":
+            yield from _no_list(config)
+            yield from _dropped_arguments(config)
 
 
-def _kind(value: object) -> str:
-    return "string" if isinstance(value, str) else "bool"
+def _no_list(config: Config) -> Iterator[Check]:
+    override = fp8_values(config.values).get("override_linear_precision")
+    if isinstance(override, (str, bool)) and config.in_file:
+        raised = (
+            "is a string, whose first three letters are taken for three flags: ValueError, invalid "
+            "truth value"
+            if isinstance(override, str)
+            else "is a bool, of which three parts are taken: TypeError"
+        )
+        yield Check(
+            code="config-value-unknown",
+            status=Status.FAIL,
+            message=f"override_linear_precision: {override} {raised}",
+            hint="Write a list: [false, false, false].",
+            source="accelerate 16cb6eb, utils/launch.py:92-94, utils/environment.py:71",
+            **place(config, "fp8_config.override_linear_precision"),
+        )
+
+
+def _dropped_arguments(config: Config) -> Iterator[Check]:
+    """Yield what DelayedScaling had once: only what is not the default is handed to it."""
+    fp8 = fp8_values(config.values)
+    override = fp8.get("override_linear_precision")
+    changed = ["interval"] if str(fp8.get("interval", 1)) != "1" else []
+    if isinstance(override, list) and any(truth(part) for part in override):
+        changed.append("override_linear_precision")
+    for name in changed[:1]:
+        yield Check(
+            code="config-value-unknown",
+            status=Status.WARN,
+            message=f"{name} is handed to DelayedScaling, which no longer takes it (TypeError)",
+            hint="Leave it at its default.",
+            source="accelerate utils/transformer_engine.py; TE common/recipe/__init__.py:250ff",
+            **place(config, f"fp8_config.{name}"),
+        )
 
 
 def compile_off(facts: Facts) -> Iterator[Check]:
