@@ -102,7 +102,7 @@ TRAPS = [
     ("accelerate.yaml", "interval: 1", "interval: 2",
      "config-value-unknown", "warn", "DelayedScaling"),
     ("accelerate.yaml", 'mixed_precision: "fp8"', "mixed_precision: bf16",
-     "config-section-inert", "warn", "only read with"),
+     "config-section-inert", "warn", "it is bf16"),
     ("accelerate.yaml", "margin: 0", "margin: 0\ndynamo_config:\n  dynamo_backend: INDUCTOR",
      "delayed-scaling-compiled", "warn", "RuntimeError"),
     ("accelerate_ao.yaml", "loading: false", "loading: true",
@@ -362,6 +362,11 @@ def test_a_source_that_says_nothing_is_named(
     (check,) = [check for check in judge(facts_of(path)) if check.file == path]
     assert (check.code, check.status) == (code, Status.SKIPPED)
     assert says in check.message
+
+
+def test_a_source_that_a_configuration_speaks_for_is_not_named(tmp_path: Path) -> None:
+    script, config = write(tmp_path, "t.py", "pass\n"), write(tmp_path, "a.yaml", files.ACCELERATE)
+    assert script not in {check.file for check in judge(facts_of(script, config))}
 
 
 DEEPSPEED_FORM = files.ACCELERATE.replace('"NO"', "DEEPSPEED")

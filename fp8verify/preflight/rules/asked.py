@@ -24,7 +24,7 @@ def asked(facts: Facts) -> Iterator[Check]:
             **place(config, ask.key if ask else ""),
         )
     for script in facts.scripts:
-        yield from _of_a_script(script)
+        yield from _of_a_script(script, alone=not facts.asks)
     for path in facts.unrecognised:
         yield Check(
             code="config-not-recognised",
@@ -34,7 +34,7 @@ def asked(facts: Facts) -> Iterator[Check]:
         )
 
 
-def _of_a_script(script: Script) -> Iterator[Check]:
+def _of_a_script(script: Script, *, alone: bool) -> Iterator[Check]:
     for ask in script.asks:
         yield Check(
             code="fp8-asked",
@@ -49,7 +49,7 @@ def _of_a_script(script: Script) -> Iterator[Check]:
             message=f"this is no Python that can be read ({script.why_unread}); it is not checked",
             file=script.path,
         )
-    elif not script.asks:
+    elif alone:  # else a file of the command asks, and a script that does not is no news
         yield Check(
             code="fp8-not-asked",
             status=Status.SKIPPED,

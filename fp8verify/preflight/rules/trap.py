@@ -11,7 +11,14 @@ from fp8verify.preflight.training import Config
 
 
 class Trap(NamedTuple):
-    """Values that do not do what they say; `key` is the one whose line is shown."""
+    """Values that do not do what they say.
+
+    Attributes:
+        code, status, message, hint, source: of the check that tells it.
+        key: the key whose line is shown.
+        applies: whether a configuration holds it.
+        shows: the key whose value stands for {} in the message.
+    """
 
     code: str
     status: Status
@@ -20,6 +27,7 @@ class Trap(NamedTuple):
     message: str
     hint: str
     source: str
+    shows: str = ""
 
 
 def told(traps: Iterable[Trap], config: Config) -> Iterator[Check]:
@@ -29,7 +37,7 @@ def told(traps: Iterable[Trap], config: Config) -> Iterator[Check]:
             yield Check(
                 code=trap.code,
                 status=trap.status,
-                message=trap.message,
+                message=trap.message.replace("{}", str(config.values.get(trap.shows))[:40]),
                 hint=trap.hint,
                 source=trap.source,
                 **place(config, trap.key),
