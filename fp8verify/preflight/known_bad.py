@@ -56,10 +56,10 @@ class KnownBad(NamedTuple):
 KNOWN_BAD: tuple[KnownBad, ...] = (
     KnownBad(
         fact="compiled casts to FP8 are miscompiled by Triton 3.8: the loss becomes NaN",
-        remedy="Update torchao to one with float8/_inductor_patch.py, or use Triton 3.7.",
-        thread="ao#4652",
+        remedy="Update torchao to one of 2026-07-31 or later, or use Triton 3.7.",
+        thread="ao#4652 and its follow-up #4657; triton#11111",
         seen="torch 2.14 nightlies from 2026-06-14 with triton 3.8",
-        fixed="torchao 2026-07-30",
+        fixed="torchao 2026-07-30 (float8/_inductor_patch.py)",
         versions={
             "torch": ">=2.14.0.dev20260614",
             "triton": ">=3.8.0.dev0,<3.9.0.dev0",

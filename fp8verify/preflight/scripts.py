@@ -38,6 +38,12 @@ class Symbol(str):
     """The last part of a dotted name that stands where a value is asked for."""
 
 
+class Variable(NamedTuple):
+    """A bare name that stands where a value is asked for: a variable, or a function."""
+
+    name: str
+
+
 class Call(NamedTuple):
     """A call of interest: its name without the module, its literal arguments, and its line."""
 
@@ -100,9 +106,11 @@ def _name(function: ast.expr) -> str | None:
 
 
 def _literal(node: ast.expr) -> Any:
-    """Return a literal, or the symbol of a name such as `torch.float8_e4m3fn`."""
+    """Return a literal, the symbol of a name such as `torch.float8_e4m3fn`, or a variable."""
     if isinstance(node, ast.Attribute):
         return Symbol(node.attr)
+    if isinstance(node, ast.Name):
+        return Variable(node.id)
     try:
         return ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):

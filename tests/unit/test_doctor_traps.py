@@ -423,6 +423,16 @@ def test_a_script_that_converts_and_never_compiles(tmp_path: Path) -> None:
     assert complaints(facts_of(compiled)) == {}
 
 
+def test_a_filter_of_accelerate_that_keeps_no_layer_out(tmp_path: Path) -> None:
+    text = "from accelerate.utils import AORecipeKwargs\n"
+    text += "kwargs = AORecipeKwargs(module_filter_func=filter_first_and_last_linear_layers)\n"
+    found = complaints(facts_of(write(tmp_path, "train.py", text)))
+    assert set(found) == {"filter-includes-not-excludes"}
+    assert found["filter-includes-not-excludes"].line == 2
+    sound = text.replace("filter_first_and_last_linear_layers", "my_filter")
+    assert complaints(facts_of(write(tmp_path, "sound.py", sound))) == {}
+
+
 @pytest.mark.parametrize(
     ("argument", "wrong"),
     [('"rowise"', True), ('"rowwise"', False), ("args.recipe", False),

@@ -49,6 +49,7 @@ RULES: tuple[Rule, ...] = (
     scripts.converter_arguments,
     scripts.torchao_recipe,
     scripts.filters,
+    scripts.accelerate_filter,
     scripts.filter_of_a_file,
     scripts.eager_script,
     environment.te_variables,

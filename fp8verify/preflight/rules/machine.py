@@ -113,7 +113,9 @@ def torch_of_the_training(facts: Facts) -> Iterator[Check]:
             code="torch-not-installed",
             status=Status.FAIL if python.named else Status.SKIPPED,
             message=f"the Python {label}: {why}; versions are not checked",
-            hint="Activate the training's environment, or put its command after --.",
+            hint="Install torch there, or name the Python that trains."
+            if python.named
+            else "Activate the training's environment, or put its command after --.",
         )
     elif facts.gpus.found and version.endswith("+cpu"):
         yield Check(
