@@ -240,7 +240,6 @@ per_device_train_batch_size: 1
 bf16: true
 fp8: true
 fp8_backend: torchao  # Use TorchAO backend for FP8
-fp8_enable_fsdp_float8_all_gather: false
 deepspeed: examples/deepspeed/ds_z3_fp8_config.json
 """
 TRL = """\
@@ -312,6 +311,68 @@ impl = "custom"
 
 [trainer.model.quantization]
 type = "fp8"
+"""
+TORCHTUNE = """\
+model:
+  _component_: torchtune.models.llama3_1.llama3_1_8b
+checkpointer:
+  _component_: torchtune.training.FullModelHFCheckpointer
+  checkpoint_dir: /tmp/Meta-Llama-3.1-8B-Instruct/
+batch_size: 2
+compile: True
+enable_activation_checkpointing: False
+enable_fp8_training: True
+fp8_recipe_name: tensorwise
+context_parallel_dim: 1
+"""
+LITGPT = """\
+checkpoint_dir: checkpoints/meta-llama/Meta-Llama-3.1-8B
+out_dir: out/finetune/full-llama-3.1-8b
+precision: bf16-true
+devices: 4
+train:
+  save_interval: 200
+  micro_batch_size: 1
+"""
+MS_SWIFT = """\
+# 8 * 95GiB
+PYTORCH_CUDA_ALLOC_CONF='expandable_segments:True' \\
+NPROC_PER_NODE=8 \\
+megatron sft \\
+    --model Qwen/Qwen3-30B-A3B-Instruct-2507-FP8 \\
+    --fp8_recipe blockwise \\
+    --fp8_format e4m3 \\
+    --fp8_param_gather true \\
+    --dataset 'swift/Chinese-Qwen3-235B-2507-Distill-data-110k-SFT#2000' \\
+              'swift/self-cognition#1000' \\
+    --tensor_model_parallel_size 2 \\
+    --micro_batch_size 4 \\
+    --global_batch_size 16 \\
+    --recompute_granularity full \\
+    --train_iters 100 \\
+    --sequence_parallel true
+"""
+BRIDGE_SH = """\
+#!/bin/bash
+CLI_OVERRIDES="\\
+    model.seq_length=4096 \\
+    train.train_iters=10 \\
+    mixed_precision=bf16_with_fp8_current_scaling_mixed \\
+    model.sequence_parallel=True "
+uv run python scripts/training/run_recipe.py --recipe llama3_8b_pretrain_config $CLI_OVERRIDES
+"""
+PRIME_RL_SFT = """\
+max_steps = 100
+
+[model]
+name = "PrimeIntellect/Qwen3-0.6B"
+impl = "custom"
+
+[model.quantization]
+type = "fp8"
+
+[data]
+seq_len = 4096
 """
 
 

@@ -56,7 +56,10 @@ def settings_for(
     """
     options, all_options = options_of(command), _all_options(others)
     _check_variables(os.environ, options, all_options)
-    found = find_settings(Path.cwd())
+    try:
+        found = find_settings(Path.cwd())
+    except FileNotFoundError:  # the current folder was removed
+        found = None
     if found is None:
         return {}
     unknown = [name for name in found.values if name not in options]

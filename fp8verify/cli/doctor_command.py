@@ -24,7 +24,7 @@ from fp8verify.preflight.recipes import RECIPES
     "configs",
     multiple=True,
     metavar="FILE",
-    type=click.Path(dir_okay=False),
+    type=click.Path(),
     help="A configuration to check: YAML, TOML, JSON, a launch script or Python. Repeatable.",
 )
 @click.option(

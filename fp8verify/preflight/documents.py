@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -99,36 +98,10 @@ def flatten(data: Any) -> dict[str, Any]:
 
 
 def _yaml(path: str, text: str) -> Document:
-    try:
-        import yaml
-    except ImportError:
-        raise UsageError(
-            f"{path} is YAML, and pyyaml is not installed.", "pip install 'fp8verify[doctor]'"
-        ) from None
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
-    try:
-        node = loader.get_node() if loader.check_node() else None
-        data = loader.construct_document(node) if node is not None else {}
-    except yaml.YAMLError as error:
-        raise ValueError(" ".join(str(error).split())) from None
-    finally:
-        loader.dispose()
-    return Document(path, "yaml", flatten(data), dict(_yaml_lines(node)), text)
+    from fp8verify.preflight.yaml_text import read_yaml
 
-
-def _yaml_lines(root: Any) -> Iterator[tuple[str, int]]:
-    stack: list[tuple[str, Any, int]] = [("", root, 0)]
-    left = MAX_VALUES
-    while stack and left:
-        prefix, node, depth = stack.pop()
-        pairs = node.value if getattr(node, "id", "") == "mapping" and depth < MAX_DEPTH else ()
-        for key, value in pairs:
-            if not left:
-                return
-            left -= 1
-            name = f"{prefix}.{key.value}" if prefix else str(key.value)
-            yield name, key.start_mark.line + 1
-            stack.append((name, value, depth + 1))
+    data, lines = read_yaml(path, text)
+    return Document(path, "yaml", flatten(data), lines, text)
 
 
 def _toml(path: str, text: str) -> Document:
@@ -138,7 +111,9 @@ def _toml(path: str, text: str) -> Document:
         raise UsageError(
             f"{path} is TOML, and tomli is not installed.", "pip install 'fp8verify[doctor]'"
         ) from None
-    return Document(path, "toml", flatten(library.loads(text)), _toml_lines(text), text)
+    return Document(
+        path, "toml", flatten(library.loads(_without_mark(text, "TOML"))), _toml_lines(text), text
+    )
 
 
 def _toml_lines(text: str) -> dict[str, int]:
@@ -157,63 +132,38 @@ def _toml_lines(text: str) -> dict[str, int]:
 
 
 def _json(path: str, text: str) -> Document:
-    values = flatten(json.loads(text))
-    lines = {}
-    for key in values:
-        match = re.search(rf'"{re.escape(key.rpartition(".")[2])}"\s*:', text)
-        if match:
-            lines[key] = text.count("\n", 0, match.start()) + 1
+    values = flatten(json.loads(_without_mark(text, "JSON")))
+    named = _json_lines(text)
+    lines = {key: named[name] for key in values if (name := key.rpartition(".")[2]) in named}
     return Document(path, "json", values, lines, text)
 
 
-_ASSIGNMENT = re.compile(r"\s*(?:export\s+)?([A-Za-z_]\w*)=([^\s()#]*)")
-_VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)(?::?[-=]([^}]*))?\}?")
+_JSON_NAME = re.compile(r'"((?:[^"\\\n]|\\.)*)"\s*:')
+
+
+def _json_lines(text: str) -> dict[str, int]:
+    """Return the line of each name where it stands first."""
+    lines: dict[str, int] = {}
+    line, counted = 1, 0
+    for match in _JSON_NAME.finditer(text):
+        line += text.count("\n", counted, match.start())
+        counted = match.start()
+        lines.setdefault(match[1], line)
+    return lines
+
+
+def _without_mark(text: str, kind: str) -> str:
+    """Refuse a byte order mark, as the trainings' own readers do."""
+    if text.startswith("\ufeff"):
+        raise ValueError(f"it begins with a byte order mark, which readers of {kind} refuse")
+    return text
 
 
 def _shell(path: str, text: str) -> Document:
-    """Read the `--arguments` of a launch script; variables are those that it assigns plainly."""
-    variables: dict[str, str] = {}
-    values: dict[str, Any] = {}
-    lines: dict[str, int] = {}
-    for number, line in enumerate(text.splitlines(), start=1):
-        assigned = _ASSIGNMENT.match(line)
-        if assigned:
-            variables[assigned[1]] = _resolved(assigned[2].strip("\"'"), variables)
-        for key, value in arguments(_words(line, variables)).items():
-            # Branches of a script may differ: which of them runs is not known.
-            values[key] = value if values.get(key, value) == value else None
-            lines.setdefault(key, number)
-    values = {key: value for key, value in values.items() if value is not None}
-    values.update((f"ENV_VARS.{name}", value) for name, value in variables.items())
+    from fp8verify.preflight.launch_script import read_launch_script
+
+    values, lines = read_launch_script(text)
     return Document(path, "shell", values, lines, text)
-
-
-def _words(line: str, variables: Mapping[str, str]) -> list[str]:
-    line = re.sub(r"(^|\s)#.*", "", line).rstrip("\\ ")
-    try:
-        words = shlex.split(line)
-    except ValueError:
-        words = line.replace('"', " ").replace("'", " ").split()
-    return [_resolved(part, variables) for word in words for part in word.strip("()").split()]
-
-
-def _resolved(text: str, variables: Mapping[str, str]) -> str:
-    return _VARIABLE.sub(lambda m: variables.get(m[1], m[2] or m[0]), text)
-
-
-def arguments(words: list[str]) -> dict[str, Any]:
-    """Return `--name value`, `--name=value` and flags as values by name, `_` written as `-`."""
-    values: dict[str, Any] = {}
-    name = None
-    for word in words:
-        if word.startswith("--") and len(word) > 2:
-            name, has_value, value = word[2:].partition("=")
-            values[name] = value.strip("\"'") if has_value else True
-            name = None if has_value else name
-        elif name is not None:
-            values[name] = word
-            name = None
-    return values
 
 
 def _python(path: str, text: str) -> Document:

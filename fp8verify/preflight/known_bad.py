@@ -24,7 +24,8 @@ class KnownBad(NamedTuple):
         seen: on what it was seen.
         fixed: what repaired it.
         status: how grave it is.
-        versions: a PEP 440 specifier by distribution; "" for a package that is not there.
+        versions: a PEP 440 specifier by distribution, or by torch_cuda and torch_rocm for what
+            torch was built for; "" for a package that is not there.
         capabilities: beginnings of the GPU's compute capability; empty for any.
         gpu: a word of the GPU's name.
         formats: the formats that must be asked for; empty for any, even none.
@@ -55,10 +56,10 @@ class KnownBad(NamedTuple):
 KNOWN_BAD: tuple[KnownBad, ...] = (
     KnownBad(
         fact="compiled casts to FP8 are miscompiled by Triton 3.8: the loss becomes NaN",
-        remedy="Update torchao to one with float8/_inductor_patch.py, or use Triton 3.7.",
-        thread="ao#4652",
+        remedy="Update torchao to one of 2026-07-31 or later, or use Triton 3.7.",
+        thread="ao#4652 and its follow-up #4657; triton#11111",
         seen="torch 2.14 nightlies from 2026-06-14 with triton 3.8",
-        fixed="torchao 2026-07-30",
+        fixed="torchao 2026-07-30 (float8/_inductor_patch.py)",
         versions={
             "torch": ">=2.14.0.dev20260614",
             "triton": ">=3.8.0.dev0,<3.9.0.dev0",
@@ -142,6 +143,37 @@ KNOWN_BAD: tuple[KnownBad, ...] = (
         capabilities=("12.",),
         formats=("nvfp4",),
         backend="te",
+    ),
+    KnownBad(
+        fact="Transformer Engine refuses block-scaled FP8 with a CUDA below 12.9",
+        remedy="Use a torch built for CUDA 12.9 or above, or another recipe.",
+        thread="TE pytorch/quantization.py:179 (TE d0067d0)",
+        seen="any CUDA below 12.9",
+        fixed="CUDA 12.9",
+        versions={"torch_cuda": "<12.9"},
+        formats=("fp8_block",),
+        backend="te",
+    ),
+    KnownBad(
+        fact="Transformer Engine refuses FP8 on Ada with a CUDA below 12.1",
+        remedy="Use a torch built for CUDA 12.1 or above.",
+        thread="TE pytorch/quantization.py:155 (TE d0067d0)",
+        seen="compute capability 8.9 with CUDA 11.8 and 12.0",
+        fixed="CUDA 12.1",
+        versions={"torch_cuda": "<12.1"},
+        capabilities=("8.9",),
+        backend="te",
+    ),
+    KnownBad(
+        fact="FP8 scaled by row raises “Rowwise scaling is not currently supported on your device”",
+        remedy="Use torch 2.7 or above, or the tensorwise recipe.",
+        thread="torch aten ScaledBlas.cpp",
+        seen="compute capability 8.9 with torch below 2.7",
+        fixed="torch 2.7",
+        versions={"torch": "<2.7.0.dev0"},
+        capabilities=("8.9",),
+        recipes=("rowwise",),
+        backend="torchao",
     ),
     KnownBad(
         fact="NVFP4 needs Transformer Engine 2.7 or above",

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fp8verify.errors import Fp8VerifyError
-from fp8verify.preflight.documents import Document, arguments, kind_of, read_document
+from fp8verify.preflight.documents import Document, kind_of, read_document
 from fp8verify.preflight.frameworks import recognise
+from fp8verify.preflight.launch_script import arguments
 from fp8verify.preflight.scripts import Script, read_script
 from fp8verify.preflight.training import Config
 

@@ -38,6 +38,12 @@ class Symbol(str):
     """The last part of a dotted name that stands where a value is asked for."""
 
 
+class Variable(NamedTuple):
+    """A bare name that stands where a value is asked for: a variable, or a function."""
+
+    name: str
+
+
 class Call(NamedTuple):
     """A call of interest: its name without the module, its literal arguments, and its line."""
 
@@ -54,12 +60,14 @@ class Script(NamedTuple):
         text: the source.
         calls: the calls that speak of precision.
         asks: the low precision that it can ask for; a branch may keep it from doing so.
+        why_unread: why it is no Python that can be read; "" where it is.
     """
 
     path: str
     text: str
     calls: tuple[Call, ...] = ()
     asks: tuple[Ask, ...] = ()
+    why_unread: str = ""
 
     def named(self, *names: str) -> tuple[Call, ...]:
         """Return the calls of any of these names."""
@@ -70,8 +78,9 @@ def read_script(path: str, text: str) -> Script:
     """Read a source; one that is no Python of ours says nothing."""
     try:
         tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return Script(path, text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+        return Script(path, text, why_unread=f"{type(error).__name__}{line}")
     calls = tuple(_calls(tree))
     return Script(path, text, calls, tuple(dict.fromkeys(_asks(calls))))
 
@@ -97,9 +106,11 @@ def _name(function: ast.expr) -> str | None:
 
 
 def _literal(node: ast.expr) -> Any:
-    """Return a literal, or the symbol of a name such as `torch.float8_e4m3fn`."""
+    """Return a literal, the symbol of a name such as `torch.float8_e4m3fn`, or a variable."""
     if isinstance(node, ast.Attribute):
         return Symbol(node.attr)
+    if isinstance(node, ast.Name):
+        return Variable(node.id)
     try:
         return ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):

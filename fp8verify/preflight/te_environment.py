@@ -21,7 +21,8 @@ VARIABLES: tuple[Variable, ...] = (
     Variable(
         "NVTE_BACKWARD_OVERRIDE",
         ("",),
-        "the backward pass runs in high precision or on dequantized tensors",
+        "the backward pass runs in high precision or on dequantized tensors, and delayed scaling "
+        "refuses it (AssertionError)",
         f"{_RECIPE}:261",
         keeps_fp8=False,
     ),

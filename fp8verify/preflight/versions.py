@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
@@ -22,7 +23,7 @@ def within(text: str | None, specifier: str) -> bool:
     return version is not None and SpecifierSet(specifier).contains(version, prereleases=True)
 
 
-def cuda_of(versions: dict[str, str]) -> tuple[int, int] | None:
+def cuda_of(versions: Mapping[str, str]) -> tuple[int, int] | None:
     """Return the CUDA version that the installed torch was built for, if that is known."""
     local = re.search(r"\+cu(\d+)(\d)$", versions.get("torch", ""))
     if local:
@@ -32,3 +33,13 @@ def cuda_of(versions: dict[str, str]) -> tuple[int, int] | None:
         if version is not None:
             return version.major, version.minor
     return None
+
+
+def built_for(versions: Mapping[str, str]) -> dict[str, str]:
+    """Return the CUDA or ROCm of the installed torch as versions of two more packages."""
+    rocm = re.search(r"\+rocm([\d.]+)", versions.get("torch", ""))
+    cuda = None if rocm else cuda_of(versions)
+    return {
+        **({"torch_rocm": rocm[1]} if rocm else {}),
+        **({"torch_cuda": f"{cuda[0]}.{cuda[1]}"} if cuda else {}),
+    }

@@ -150,6 +150,34 @@ def test_a_file_that_cannot_be_read_is_an_error_of_two_lines(
     assert second.startswith("hint: ")
 
 
+def test_a_folder_for_a_configuration_is_an_error_of_two_lines(machine: Machine) -> None:
+    done = machine.doctor("--config", machine.bin)
+    assert done.returncode == 2
+    assert [line.split(":")[0] for line in done.stderr.splitlines()] == ["error", "hint"]
+    assert "Is a directory" in done.stderr
+
+
+def test_a_current_folder_that_is_gone_is_no_crash(machine: Machine) -> None:
+    config = write(machine.folder, "a.yaml", files.ACCELERATE_AO)
+    gone = machine.folder / "gone"
+    gone.mkdir()
+    code = (
+        "import os, sys\nos.rmdir(os.getcwd())\n"
+        f"sys.argv = ['fp8verify', 'doctor', '--config', {config!r}]\n"
+        "from fp8verify.cli import main\nmain()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=gone,
+        env={**os.environ, **machine.environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_bomb_of_aliases_is_bounded(machine: Machine) -> None:
     lines = ["a0: &a0 {x: 1, y: 2}"]
     lines += [f"a{i}: &a{i} {{x: *a{i - 1}, y: *a{i - 1}}}" for i in range(1, 40)]

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from fp8verify.preflight.processes import marked
 from tests import doctor_files as files
 from tests.command_line import fp8verify
 from tests.doctor_files import write
 from tests.shared_torch import python_with_torch
 
 pytestmark = pytest.mark.train
+ROOT = Path(__file__).parents[2]
 HEAD = """\
 import torch
 from torch import nn
@@ -38,6 +43,12 @@ class Model(nn.Module):
 
 with torch.device("meta"):
     model = Model()
+"""
+NEEDS_DATA = """\
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--data", required=True)
+parser.parse_args()
 """
 TRAIN = """\
 try:
@@ -110,10 +121,50 @@ def test_a_script_that_takes_too_long_is_ended_with_its_children(tmp_path: Path)
     )
     write(tmp_path, "train.py", script)
     found, _ = doctor(tmp_path, "--timeout", "4", "--", sys.executable, "train.py")
-    assert "built no optimizer in time" in found["model-not-seen"]["message"]
+    assert "built no optimizer in 4 s, and was ended" in found["model-not-seen"]["message"]
     pid = (tmp_path / "child").read_text()
     state = subprocess.run(["ps", "-o", "stat=", "-p", pid], capture_output=True, text=True)
     assert state.stdout.strip()[:1] in ("", "Z")
+
+
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [
+        ("raise SystemExit('no data')", "exit code 1 before it built an optimizer: no data"),
+        ("import os\nos.kill(os.getpid(), 9)\n", "ended by signal 9"),
+        (NEEDS_DATA, "the following arguments are required: --data"),
+        ("input('really? ')", "EOFError"),
+        ("print('all is well')", "exit code 0"),
+    ],
+)
+def test_a_script_without_an_optimizer_is_told_why(tmp_path: Path, script: str, says: str) -> None:
+    write(tmp_path, "train.py", script)
+    found, code = doctor(tmp_path, "--", sys.executable, "train.py")
+    assert says in found["model-not-seen"]["message"]
+    assert (found["model-not-seen"]["status"], code) == ("warn", 0)
+    assert "--static" in found["model-not-seen"]["hint"]
+
+
+def test_a_doctor_that_is_ended_ends_what_it_started(tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    write(tmp_path, "train.py", f"import time\nopen({str(started)!r}, 'w')\ntime.sleep(300)\n")
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fp8verify", "doctor", "--", sys.executable, "train.py"],
+        cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(temporary), "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + 60
+    while not started.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    (folder,) = temporary.iterdir()
+    assert list(marked(f"FP8VERIFY_DRY_START={folder}"))
+    process.terminate()
+    assert process.wait(60) == 128 + signal.SIGTERM
+    assert list(marked(f"FP8VERIFY_DRY_START={folder}")) == []
+    assert list(temporary.iterdir()) == []
 
 
 def test_static_starts_nothing(tmp_path: Path) -> None:

@@ -138,6 +138,7 @@ def test_torchtitan_goes_on_in_bf16_with_an_old_torchao(
     assert ("torchao-too-old" in found) == old
 
 
+L40S = Gpu("NVIDIA L40S", "8.9", "580.65.06", "46068 MiB")
 # What triggers each row of the table, in its order; and what repairs it.
 BAD: list[tuple[dict[str, Any], str | None, dict[str, Any]]] = [
     (
@@ -175,6 +176,21 @@ BAD: list[tuple[dict[str, Any], str | None, dict[str, Any]]] = [
         {"gpus": [B200]},
     ),
     ({"gpus": [RTX6000_PRO]}, NVFP4, {"gpus": [B200]}),
+    (
+        {"versions": {"torch": "2.8.0+cu128"}},
+        files.MEGATRON_SH.replace("hybrid", "e4m3 --fp8-recipe blockwise"),
+        {"versions": {"torch": "2.11.0+cu129"}},
+    ),
+    (
+        {"versions": {"torch": "2.1.0+cu118"}, "gpus": [L40S]},
+        files.MEGATRON_SH,
+        {"versions": {"torch": "2.1.0+cu121"}},
+    ),
+    (
+        {"versions": {"torch": "2.6.0+cu126"}, "gpus": [L40S]},
+        ROWWISE,
+        {"versions": {"torch": "2.7.0+cu126"}},
+    ),
     ({"versions": {"transformer_engine": "2.6.0"}, "gpus": [B200]}, NVFP4, {"versions": GOOD}),
     (
         {"environment": {"NVTE_FP8_BLOCK_SCALING_FP32_SCALES": "1"}, "gpus": [B200]},

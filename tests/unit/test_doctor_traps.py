@@ -28,6 +28,11 @@ SOUND = {
     "automodel.yaml": files.AUTOMODEL,
     "lightning.yaml": files.LIGHTNING,
     "prime_rl.toml": files.PRIME_RL,
+    "prime_rl_sft.toml": files.PRIME_RL_SFT,
+    "torchtune.yaml": files.TORCHTUNE,
+    "litgpt.yaml": files.LITGPT,
+    "ms_swift.sh": files.MS_SWIFT,
+    "bridge.sh": files.BRIDGE_SH,
 }
 FRAMEWORKS = {
     "kempnerforge.toml": "KempnerForge",
@@ -45,8 +50,13 @@ FRAMEWORKS = {
     "automodel.yaml": "NeMo Automodel",
     "lightning.yaml": "Lightning",
     "prime_rl.toml": "prime-rl",
+    "prime_rl_sft.toml": "prime-rl",
+    "torchtune.yaml": "torchtune",
+    "litgpt.yaml": "LitGPT",
+    "ms_swift.sh": "ms-swift",
+    "bridge.sh": "Megatron-Bridge",
 }
-ASK_NOTHING = {"torchtitan_preset.toml", "trl.yaml", "zero3.json"}
+ASK_NOTHING = {"torchtitan_preset.toml", "trl.yaml", "zero3.json", "litgpt.yaml"}
 
 
 @pytest.mark.parametrize("name", SOUND)
@@ -82,7 +92,11 @@ TRAPS = [
     ("accelerate.yaml", "fp8_format: E4M3", "fp8_format: E4M3FN",
      "config-value-unknown", "fail", "Did you mean 'E4M3'?"),
     ("accelerate.yaml", "[false, false, false]", "(false, false, false)",
-     "config-value-unknown", "warn", "is a string"),
+     "config-value-unknown", "fail", "is a string"),
+    ("accelerate.yaml", "[false, false, false]", "true",
+     "config-value-unknown", "fail", "is a bool"),
+    ("accelerate.yaml", "fp8_format: E4M3", "fp8_format: E5M2",
+     "config-value-unknown", "fail", "Pure E5M2"),
     ("accelerate.yaml", "[false, false, false]", "[false, false, true]",
      "config-value-unknown", "warn", "DelayedScaling"),
     ("accelerate.yaml", "interval: 1", "interval: 2",
@@ -161,6 +175,30 @@ TRAPS = [
      "config-section-inert", "fail", "transformer_engine"),
     ("model_config.yaml", "--tensor-model-parallel-size: 2", "--tensor-model-parallel-size: 512",
      "dims-not-multiple-of-16", "warn", "over 512 GPUs"),
+    ("megatron.sh", "--fp8-format hybrid", "--save out",
+     "param-gather-refused", "fail", "fp8_param must be used together"),
+    ("megatron.sh", "--bf16", "--bf16 --optimizer-cpu-offload --fp8-recipe tensorwise",
+     "param-gather-refused", "fail", "--fp8-recipe delayed"),
+    ("megatron.sh", "--bf16", "--bf16 --fp8-output-proj",
+     "config-value-unknown", "fail", "requires fp8_recipe"),
+    ("model_config.yaml",
+     "--fp8-format: hybrid\n  --fp8-recipe: tensorwise\n  --fp8-param-gather: true",
+     "--moe-router-padding-for-quantization: true",
+     "config-section-inert", "fail", "fp8/fp4 must be specified"),
+    # ms-swift, Megatron-Bridge
+    ("ms_swift.sh", "--fp8_recipe blockwise", "--fp8_recipe block",
+     "config-value-unknown", "fail", "Did you mean 'blockwise'?"),
+    ("ms_swift.sh", "--fp8_recipe blockwise", "--fp8_recipe zigzag",
+     "config-value-unknown", "warn", "is none of"),
+    ("ms_swift.sh", "--fp8_recipe blockwise", "--fp8_recip blockwise",
+     "config-key-unknown", "warn", "Did you mean fp8_recipe?"),
+    ("ms_swift.sh", "--train_iters 100", "--train_iters 100 --use_distributed_optimizer false",
+     "param-gather-refused", "fail", "distributed optimizer"),
+    ("ms_swift.sh", "--train_iters 100", "--train_iters 100 --bf16 false",
+     "fp8-without-bf16", "warn", "FP32"),
+    ("bridge.sh", "mixed_precision=bf16_with_fp8_current_scaling_mixed",
+     "model.fp8=e4m3 model.fp8_recipe=tensorwise",
+     "config-key-ignored", "warn", "stays in BF16"),
     # axolotl
     ("axolotl.yaml", "torch_compile: true", "torch_compile: false",
      "compile-off", "warn", "2.6 times"),
@@ -177,6 +215,10 @@ TRAPS = [
     # LLaMA-Factory
     ("llama_factory.yaml", "fp8_backend: torchao", "fp8_backend: transformer_engine",
      "config-value-unknown", "warn", "Did you mean 'te'?"),
+    ("llama_factory.yaml", "fp8: true", "fp8_enable_fsdp_float8_all_gather: true",
+     "config-section-inert", "warn", "where the Trainer does not look"),
+    ("llama_factory.yaml", "bf16: true", "bf16: true\nquantization_bit: 4",
+     "fp8-with-quantization", "fail", "Drop one of the two"),
     ("llama_factory.yaml", "fp8_backend", "fp8_bakend",
      "config-key-unknown", "warn", "fp8_backend"),
     # DeepSpeed, NeMo, Automodel, Lightning, prime-rl
@@ -193,6 +235,24 @@ TRAPS = [
     ("lightning.yaml", "transformer-engine", "fp8",
      "config-value-unknown", "fail", "Did you mean 'transformer-engine'?"),
     ("prime_rl.toml", '"fp8"', '"float8"', "config-value-unknown", "fail", "Did you mean 'fp8'?"),
+    ("prime_rl.toml", 'impl = "custom"', 'impl = "hf"',
+     "config-value-unknown", "fail", "other than custom or auto"),
+    ("prime_rl_sft.toml", 'impl = "custom"', 'impl = "hf"',
+     "config-value-unknown", "fail", "other than custom or auto"),
+    # torchtune, LitGPT
+    ("torchtune.yaml", "fp8_recipe_name: tensorwise", "fp8_recipe_name: tensor_wise",
+     "config-value-unknown", "fail", "Did you mean 'tensorwise'?"),
+    ("torchtune.yaml", "enable_fp8_training: True", "enable_fp8_training: False",
+     "config-section-inert", "warn", "does nothing"),
+    ("torchtune.yaml", "llama3_1.llama3_1_8b", "llama3_1.lora_llama3_1_8b",
+     "config-section-inert", "warn", "adapters"),
+    ("torchtune.yaml", "context_parallel_dim: 1", "context_parallel_dim: 2",
+     "fp8-with-context-parallel", "fail", "Context Parallel"),
+    ("torchtune.yaml", "compile: True", "compile: False", "compile-off", "warn", "2.6 times"),
+    ("torchtune.yaml", "enable_fp8_training", "enable_fp8_trainning",
+     "config-key-unknown", "warn", "Did you mean enable_fp8_training?"),
+    ("litgpt.yaml", "bf16-true", "fp8",
+     "config-value-unknown", "fail", "Did you mean 'transformer-engine'?"),
 ]  # fmt: skip
 
 
@@ -232,6 +292,81 @@ def test_accelerate_ignores_the_case_of_its_words(tmp_path: Path) -> None:
     facts = facts_of(write(tmp_path, "a.yaml", text))
     assert complaints(facts) == {}
     assert [ask.backend for ask, _ in facts.asks] == ["te"]
+
+
+def test_mxfp8_of_accelerate_takes_no_amax_keys(tmp_path: Path) -> None:
+    mx = "  use_mxfp8_block_scaling: true\n"
+    sound = write(tmp_path, "sound.yaml", files.ACCELERATE + mx)
+    assert complaints(facts_of(sound, gpus=[B200])) == {}
+    text = files.ACCELERATE.replace("len: 1024", "len: 16") + mx
+    found = complaints(facts_of(write(tmp_path, "a.yaml", text), gpus=[B200]))
+    assert "has no history" in found["config-value-unknown"].message
+
+
+@pytest.mark.parametrize("argument", ["--mixed_precision bf16", "--mixed-precision=no"])
+def test_an_argument_wins_over_accelerate_s_file(tmp_path: Path, argument: str) -> None:
+    path = write(tmp_path, "fp8.yaml", files.ACCELERATE)
+    command = f"accelerate launch --config_file {path} {argument} train.py".split()
+    check = complaints(facts_of(command=command))["bf16-overrides-fp8"]
+    assert (check.file, check.line) == (path, 3)
+    agrees = f"accelerate launch --config_file {path} --mixed_precision fp8 train.py".split()
+    assert complaints(facts_of(command=agrees)) == {}
+
+
+@pytest.mark.parametrize(
+    ("line", "asks"),
+    [('fp8_linear = "dynamic"', True), ('fp8_linear = ""', False),
+     ("enable_fp8_linear = true", True), ("enable_fp8_linear = false", False)],
+)  # fmt: skip
+def test_torchtitan_s_first_switches(tmp_path: Path, line: str, asks: bool) -> None:
+    text = f'[job]\ndump_folder = "x"\n\n[model]\nflavor = "8B"\n\n[training]\n{line}\n'
+    facts = facts_of(write(tmp_path, "t.toml", text + "compile = true\n"))
+    assert complaints(facts) == {}
+    assert bool(facts.asks) == asks
+
+
+@pytest.mark.parametrize(
+    ("argument", "code", "says"),
+    [
+        ("--fp8_backend TE", "config-value-unknown", "Did you mean 'te'?"),
+        ("--fp8_bakend te", "config-key-unknown", "Did you mean fp8_backend?"),
+    ],
+)
+def test_arguments_of_accelerate_launch(argument: str, code: str, says: str) -> None:
+    command = "accelerate launch --mixed_precision fp8 --fp8_format E4M3 --fp8_margin 0 train.py"
+    facts = facts_of(command=command.split())
+    assert "config-key-unknown" not in {check.code for check in judge(facts)}
+    assert complaints(facts) == {}
+    found = complaints(facts_of(command=[*command.split()[:-1], *argument.split(), "train.py"]))
+    assert {code: check.hint for code, check in found.items()} == {code: says}
+
+
+def test_arguments_of_accelerate_in_a_launch_script(tmp_path: Path) -> None:
+    text = "#!/bin/bash\naccelerate launch --mixed_precision fp8 --fp8_backend te \\\n"
+    facts = facts_of(write(tmp_path, "a.sh", text + "    --fp8_format E4M3 train.py\n"))
+    assert complaints(facts) == {}
+    assert [ask.backend for ask, _ in facts.asks] == ["te"]
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "says"),
+    [
+        ("import torch\n", "fp8-not-asked", "nothing here asks for FP8"),
+        ("def train(:\n", "config-not-recognised", "SyntaxError, line 1"),
+    ],
+)
+def test_a_source_that_says_nothing_is_named(
+    tmp_path: Path, text: str, code: str, says: str
+) -> None:
+    path = write(tmp_path, "train.py", text)
+    (check,) = [check for check in judge(facts_of(path)) if check.file == path]
+    assert (check.code, check.status) == (code, Status.SKIPPED)
+    assert says in check.message
+
+
+def test_a_source_that_a_configuration_speaks_for_is_not_named(tmp_path: Path) -> None:
+    script, config = write(tmp_path, "t.py", "pass\n"), write(tmp_path, "a.yaml", files.ACCELERATE)
+    assert script not in {check.file for check in judge(facts_of(script, config))}
 
 
 DEEPSPEED_FORM = files.ACCELERATE.replace('"NO"', "DEEPSPEED")
@@ -286,6 +421,16 @@ def test_a_script_that_converts_and_never_compiles(tmp_path: Path) -> None:
     assert set(complaints(facts_of(write(tmp_path, "train.py", text)))) == {"compile-off"}
     compiled = write(tmp_path, "compiled.py", text + "model = torch.compile(model)\n")
     assert complaints(facts_of(compiled)) == {}
+
+
+def test_a_filter_of_accelerate_that_keeps_no_layer_out(tmp_path: Path) -> None:
+    text = "from accelerate.utils import AORecipeKwargs\n"
+    text += "kwargs = AORecipeKwargs(module_filter_func=filter_first_and_last_linear_layers)\n"
+    found = complaints(facts_of(write(tmp_path, "train.py", text)))
+    assert set(found) == {"filter-includes-not-excludes"}
+    assert found["filter-includes-not-excludes"].line == 2
+    sound = text.replace("filter_first_and_last_linear_layers", "my_filter")
+    assert complaints(facts_of(write(tmp_path, "sound.py", sound))) == {}
 
 
 @pytest.mark.parametrize(

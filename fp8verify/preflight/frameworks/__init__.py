@@ -7,9 +7,15 @@ from fp8verify.preflight.frameworks.accelerate import ACCELERATE
 from fp8verify.preflight.frameworks.framework import Framework
 from fp8verify.preflight.frameworks.huggingface import AXOLOTL, LLAMA_FACTORY, MODEL, TRAINER
 from fp8verify.preflight.frameworks.kempnerforge import KEMPNERFORGE
-from fp8verify.preflight.frameworks.megatron import MEGATRON
+from fp8verify.preflight.frameworks.megatron import MEGATRON, MS_SWIFT
 from fp8verify.preflight.frameworks.nemo import AUTOMODEL, BRIDGE, NEMO
-from fp8verify.preflight.frameworks.others import DEEPSPEED, LIGHTNING, PRIME_RL
+from fp8verify.preflight.frameworks.others import (
+    DEEPSPEED,
+    LIGHTNING,
+    LITGPT,
+    PRIME_RL,
+    TORCHTUNE,
+)
 from fp8verify.preflight.frameworks.torchtitan import TORCHTITAN
 from fp8verify.preflight.training import Config
 
@@ -20,12 +26,15 @@ FRAMEWORKS: tuple[Framework, ...] = (
     TORCHTITAN,
     AXOLOTL,
     LLAMA_FACTORY,
-    ACCELERATE,
+    MS_SWIFT,
     MEGATRON,
+    ACCELERATE,
+    BRIDGE,
     NEMO,
     AUTOMODEL,
-    BRIDGE,
     LIGHTNING,
+    LITGPT,
+    TORCHTUNE,
     DEEPSPEED,
     MODEL,
     TRAINER,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fp8verify.preflight.documents import Document
-from fp8verify.preflight.frameworks.framework import ANY, FLAG, Framework, Key, Unread
+from fp8verify.preflight.frameworks.framework import ANY, FLAG, Framework, Key, Unread, keys
 from fp8verify.preflight.training import Ask, Training, Values, truth, word
 
 _BACKENDS = {"ao": "torchao", "te": "te", "msamp": "msamp"}
@@ -15,7 +15,7 @@ _READS = "utils/dataclasses.py:424ff reads ACCELERATE_FP8_{} (accelerate 16cb6eb
 
 def _recognises(document: Document) -> bool:
     values = document.values
-    if document.kind == "arguments":
+    if document.kind in ("arguments", "shell"):
         return any(key.startswith("fp8_") for key in values) or (
             word(values.get("mixed_precision")).startswith("fp")
         )
@@ -53,6 +53,19 @@ def _read(values: Values) -> Training:
     )
 
 
+# `accelerate launch` has choices of its own, which do not ignore case (commands/launch.py:785-853).
+_ARGUMENTS = {
+    "fp8_backend": Key(("ao", "te", "msamp"), otherwise="ends with argparse's `invalid choice`"),
+    "fp8_format": Key(
+        ("HYBRID", "E4M3", "E5M2"), otherwise="ends with argparse's `invalid choice`"
+    ),
+    "fp8_amax_compute_algo": Key(("max", "most_recent")),
+    "fp8_opt_level": Key(("O1", "O2")),
+    **dict.fromkeys(("fp8_use_autocast_during_eval", "fp8_pad_inner_dim"), FLAG),
+    "fp8_enable_fsdp_float8_all_gather": FLAG,
+    **keys("", "fp8_margin", "fp8_interval", "fp8_amax_history_len"),
+    "fp8_override_linear_precision": ANY,
+}
 ACCELERATE = Framework(
     name="accelerate",
     recognises=_recognises,
@@ -73,6 +86,7 @@ ACCELERATE = Framework(
         "fp8_config.use_mxfp8_block_scaling": FLAG,
         "fp8_config.enable_fsdp_float8_all_gather": FLAG,
         "fp8_config.pad_inner_dim": FLAG,
+        **_ARGUMENTS,
     },
     sections=("fp8_config",),
     unread={

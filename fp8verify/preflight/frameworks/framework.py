@@ -16,11 +16,13 @@ class Key(NamedTuple):
         values: the words that it may have; empty for any.
         any_case: whether the framework ignores case.
         otherwise: what happens with another value.
+        refuses: whether another value ends the training.
     """
 
     values: tuple[str, ...] = ()
     any_case: bool = False
     otherwise: str = "raises an error"
+    refuses: bool = True
 
 
 class Unread(NamedTuple):

@@ -10,7 +10,8 @@ from fp8verify.preflight.training import Ask, Training, Values, llama_layers, tr
 def _is_axolotl(document: Document) -> bool:
     values = document.values
     return document.kind == "yaml" and (
-        "base_model" in values or ("sequence_len" in values and "micro_batch_size" in values)
+        isinstance(values.get("base_model"), str)
+        or ("sequence_len" in values and "micro_batch_size" in values)
     )
 
 
@@ -66,7 +67,9 @@ LLAMA_FACTORY = Framework(
     keys={
         "fp8": FLAG,
         "fp8_backend": Key(
-            ("auto", "torchao", "te", "msamp"), otherwise="is taken for `auto`: torchao is used"
+            ("auto", "torchao", "te", "msamp"),
+            otherwise="is taken for `auto`: torchao is used",
+            refuses=False,
         ),
         "fp8_enable_fsdp_float8_all_gather": FLAG,
     },

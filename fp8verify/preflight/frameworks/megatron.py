@@ -1,4 +1,7 @@
-"""Megatron-LM: arguments of a command, of a launch script, or of its YAML (MODEL_ARGS)."""
+"""Megatron-LM: arguments of a command, of a launch script, or of its YAML (MODEL_ARGS).
+
+ms-swift's `megatron sft` takes the same arguments, written with `_`.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from fp8verify.preflight.documents import Document
 from fp8verify.preflight.frameworks.framework import ANY, FLAG, Framework, Key
 from fp8verify.preflight.training import (
     Ask,
+    Config,
     LayerSize,
     Training,
     Values,
@@ -29,16 +33,28 @@ _NESTED = "MODEL_ARGS.--"
 def plain(values: Values) -> dict[str, Any]:
     """Return the arguments by name without dashes, whichever form they were in."""
     return {
-        key.removeprefix(_NESTED): value
+        key.removeprefix(_NESTED).replace("_", "-"): value
         for key, value in values.items()
         if not key.startswith("ENV_VARS")
     }
 
 
+def given_to(config: Config) -> dict[str, Any]:
+    """Return the arguments of a configuration, and those that its framework gives by itself."""
+    given = plain(config.values)
+    return {**_SWIFT_DEFAULTS, **given} if config.framework == MS_SWIFT.name else given
+
+
+def key_in(values: Values, name: str) -> str:
+    """Return an argument's name as these values have it."""
+    names = (name, _NESTED + name, name.replace("-", "_"))
+    return next((known for known in names if known in values), name)
+
+
 def _recognises(document: Document) -> bool:
     if document.kind not in ("shell", "arguments", "yaml"):
         return False
-    return len(_MARKS & set(plain(document.values))) >= 3
+    return len(_MARKS & {key.removeprefix(_NESTED) for key in document.values}) >= 3
 
 
 def _read(values: Values) -> Training:
@@ -113,4 +129,32 @@ MEGATRON = Framework(
     keys={**_PLAIN_KEYS, **{_NESTED + name: key for name, key in _PLAIN_KEYS.items()}},
     words=("fp8-", "fp4-"),
     source="Megatron-LM d98e8a6, transformer_config.py and training/arguments.py, read 2026-11-22",
+)
+_SWIFT_MARKS = {
+    *("tensor_model_parallel_size", "pipeline_model_parallel_size", "expert_model_parallel_size"),
+    *("micro_batch_size", "global_batch_size", "recompute_granularity", "sequence_parallel"),
+    *("moe_grouped_gemm", "cross_entropy_loss_fusion", "fp8_recipe"),
+}
+# Its models are BF16 and its optimizer is distributed, unless it is told otherwise.
+_SWIFT_DEFAULTS = {"bf16": True, "use-distributed-optimizer": True}
+
+
+def _is_swift(document: Document) -> bool:
+    names = set(document.values)
+    trains = names & {"dataset", "cached_dataset", "output_dir"}
+    return (
+        document.kind in ("shell", "arguments") and len(_SWIFT_MARKS & names) >= 3 and bool(trains)
+    )
+
+
+MS_SWIFT = Framework(
+    name="ms-swift",
+    recognises=_is_swift,
+    read=_read,
+    keys={
+        **{name.replace("-", "_"): key for name, key in _PLAIN_KEYS.items()},
+        "fp8_recipe": Key(("tensorwise", "delayed", "mxfp8", "blockwise"), otherwise=_CHOICE),
+    },
+    words=("fp8_", "fp4_"),
+    source="ms-swift 3602360, swift/megatron/arguments/megatron_args.py:636, read 2026-11-22",
 )

@@ -75,29 +75,41 @@ NEMO = Framework(
 
 def _is_bridge(document: Document) -> bool:
     values = document.values
-    if document.kind != "yaml":
+    if document.kind not in ("yaml", "shell", "arguments"):
         return False
     mixed = values.get("mixed_precision")
     named = isinstance(mixed, str) and ("_mixed" in mixed or "_with_" in mixed)
-    return named or any(
-        key.startswith(("mixed_precision.", "config.mixed_precision.")) for key in values
-    )
+    direct = word(values.get("model.fp8")) in ("e4m3", "hybrid")
+    return named or direct or any(key.startswith("mixed_precision.") for key in values)
+
+
+# Parts of the names that training/mixed_precision.py registers, and what they ask for.
+_NAMED = {
+    "mxfp8": ("mxfp8", "mxfp8"),
+    "nvfp4": ("nvfp4", "nvfp4"),
+    "fp8_subchannel": ("fp8_block", "blockwise"),
+    "fp8_current": ("fp8", "tensorwise"),
+    "fp8_delayed": ("fp8", "delayed"),
+    "fp8": ("fp8", None),
+}
 
 
 def _read_bridge(values: Values) -> Training:
-    named = word(values.get("mixed_precision"))
-    recipe = word(values.get("mixed_precision.fp8_recipe")) or "tensorwise"
-    if named:
-        recipe = next((name for name in ("mxfp8", "delayed", "nvfp4") if name in named), "fp8")
-        asks = "fp8" in named or "nvfp4" in named
-    else:
-        asks = word(values.get("mixed_precision.fp8")) in ("e4m3", "hybrid")
-    fmt = "nvfp4" if recipe == "nvfp4" else _FORMATS.get(recipe, "fp8")
-    key = "mixed_precision" if named else "mixed_precision.fp8"
     return Training(
-        ask=Ask(fmt, recipe, "te", key) if asks else None,
+        ask=_ask_bridge(values),
         tensor_parallel=whole(values.get("model.tensor_model_parallel_size")) or 1,
     )
+
+
+def _ask_bridge(values: Values) -> Ask | None:
+    named = word(values.get("mixed_precision"))
+    for part, (fmt, known) in _NAMED.items():
+        if part in named:
+            return Ask(fmt, known, "te", "mixed_precision")
+    if word(values.get("mixed_precision.fp8")) in ("e4m3", "hybrid"):
+        recipe = word(values.get("mixed_precision.fp8_recipe")) or "tensorwise"
+        return Ask(_FORMATS.get(recipe, "fp8"), recipe, "te", "mixed_precision.fp8")
+    return None
 
 
 BRIDGE = Framework(
@@ -111,6 +123,8 @@ BRIDGE = Framework(
         **keys("mixed_precision", "fp8_amax_compute_algo", "fp8_wgrad", "fp8_param_gather"),
         **keys("mixed_precision", "fp8_dot_product_attention", "fp8_multi_head_attention"),
         **keys("mixed_precision", "reuse_grad_buf_for_mxfp8_param_ag"),
+        **keys("model", "fp8", "fp8_recipe", "fp8_param"),
+        **keys("ddp", "fp8_param_gather"),
     },
     source="Megatron-Bridge 067f987, training/mixed_precision.py, read 2026-11-22",
 )

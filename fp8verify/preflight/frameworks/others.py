@@ -1,10 +1,11 @@
-"""DeepSpeed's JSON, Lightning's YAML and prime-rl's TOML."""
+"""DeepSpeed's JSON, YAML of Lightning, LitGPT and torchtune, and prime-rl's TOML."""
 
 from __future__ import annotations
 
 from fp8verify.preflight.documents import Document
-from fp8verify.preflight.frameworks.framework import ANY, Framework, Key
-from fp8verify.preflight.training import Ask, Training, Values, truth, word
+from fp8verify.preflight.frameworks.framework import ANY, FLAG, Framework, Key
+from fp8verify.preflight.recipes import RECIPES
+from fp8verify.preflight.training import Ask, Training, Values, truth, whole, word
 
 
 def _is_deepspeed(document: Document) -> bool:
@@ -58,7 +59,10 @@ def precision_key(values: Values) -> str:
 
 
 def _read_lightning(values: Values) -> Training:
-    key = precision_key(values)
+    return _read_fabric(values, precision_key(values))
+
+
+def _read_fabric(values: Values, key: str) -> Training:
     asks = word(values.get(key)).startswith("transformer-engine")
     return Training(ask=Ask("fp8", "delayed", "te", key) if asks else None)
 
@@ -75,16 +79,37 @@ LIGHTNING = Framework(
 )
 
 
+def _is_litgpt(document: Document) -> bool:
+    values = document.values
+    return (
+        document.kind == "yaml"
+        and "precision" in values
+        and ("checkpoint_dir" in values or "model_name" in values)
+        and ("devices" in values or "train" in values)
+    )
+
+
+_LITGPT_PRECISIONS = ("bf16-true", "bf16-mixed", "16-true", "16-mixed", "32-true", "")
+LITGPT = Framework(
+    name="LitGPT",
+    recognises=_is_litgpt,
+    read=lambda values: _read_fabric(values, "precision"),
+    keys={"precision": Key((*PRECISIONS, *_LITGPT_PRECISIONS), otherwise="raises ValueError")},
+    source="LitGPT 2685705, pretrain.py:52 and finetune/full.py:118 (Fabric's precision)",
+)
+_PRIME_RL_KEYS = ("trainer.model.quantization.type", "model.quantization.type")
+
+
 def _is_prime_rl(document: Document) -> bool:
     values = document.values
     return document.kind == "toml" and (
-        "trainer.model" in values or "trainer.model.quantization.type" in values
+        "trainer.model" in values or any(key in values for key in _PRIME_RL_KEYS)
     )
 
 
 def _read_prime_rl(values: Values) -> Training:
-    kind = word(values.get("trainer.model.quantization.type"))
-    key = "trainer.model.quantization.type"
+    key = next((key for key in _PRIME_RL_KEYS if key in values), _PRIME_RL_KEYS[0])
+    kind = word(values.get(key))
     # Its FP8 scales blocks of 128 (prime_rl/trainer/models/layers/fp8_linear.py).
     fmt = {"fp8": "fp8_block", "mxfp8": "mxfp8"}.get(kind)
     return Training(ask=Ask(fmt, kind, None, key) if fmt else None)
@@ -94,6 +119,37 @@ PRIME_RL = Framework(
     name="prime-rl",
     recognises=_is_prime_rl,
     read=_read_prime_rl,
-    keys={"trainer.model.quantization.type": Key(("fp8", "mxfp8"))},
-    source="prime-rl 559b447, examples/advanced/glm-5.2/swe-llmd.toml, read 2026-11-22",
+    keys={key: Key(("fp8", "mxfp8")) for key in _PRIME_RL_KEYS},
+    source="prime-rl 559b447, prime_rl/configs/trainer.py:142-175, read 2026-11-22",
+)
+
+
+def _is_torchtune(document: Document) -> bool:
+    values = document.values
+    parts = (values.get("model._component_"), values.get("checkpointer._component_"))
+    return document.kind == "yaml" and (
+        "enable_fp8_training" in values or any(word(p).startswith("torchtune.") for p in parts)
+    )
+
+
+def _read_torchtune(values: Values) -> Training:
+    recipe = word(values.get("fp8_recipe_name")) or "tensorwise"
+    asks = truth(values.get("enable_fp8_training"))
+    return Training(
+        ask=Ask("fp8", recipe, "torchao", "enable_fp8_training") if asks else None,
+        compile=truth(values.get("compile", values.get("compile.model", False))),
+        checkpointing=truth(values.get("enable_activation_checkpointing")),
+        tensor_parallel=whole(values.get("tensor_parallel_dim")) or 1,
+    )
+
+
+TORCHTUNE = Framework(
+    name="torchtune",
+    recognises=_is_torchtune,
+    read=_read_torchtune,
+    keys={
+        "enable_fp8_training": FLAG,
+        "fp8_recipe_name": Key((*RECIPES, ""), otherwise="raises: not in valid names"),
+    },
+    source="torchtune bd2a0fc, recipes/full_finetune_distributed.py, read 2026-11-22",
 )

@@ -6,9 +6,9 @@ from typing import Any
 
 from fp8verify.preflight.documents import Document
 from fp8verify.preflight.frameworks.framework import ANY, FLAG, Framework, Key, keys
+from fp8verify.preflight.recipes import RECIPES
 from fp8verify.preflight.training import Ask, Training, Values, truth, whole, word
 
-RECIPES = ("tensorwise", "rowwise", "rowwise_with_gw_hp")
 # Converters, and the names that they and their sections had at one time or another.
 SECTIONS = {
     "float8": ("float8", "quantize.linear.float8", "quantize.dense.float8"),
@@ -16,6 +16,9 @@ SECTIONS = {
     "quantize.grouped_mm.float8": ("quantize.grouped_mm.float8", "quantize.moe.float8"),
     "quantize.grouped_mm.mx": ("quantize.grouped_mm.mx", "quantize.moe.mx"),
 }
+
+# How FP8 was switched on before there were converters: March to July 2024, and until December.
+_SWITCHES = ("training.fp8_linear", "training.enable_fp8_linear", "float8.enable_float8_linear")
 
 
 def _recognises(document: Document) -> bool:
@@ -55,8 +58,9 @@ def _read(values: Values) -> Training:
 
 def _ask(values: Values) -> Ask | None:
     names = converters(values)
-    if truth(values.get("float8.enable_float8_linear")):
-        return Ask("fp8", "tensorwise", "torchao", "float8.enable_float8_linear")
+    for key in _SWITCHES:
+        if truth(values.get(key)) or word(values.get(key)) in ("dynamic", "delayed"):
+            return Ask("fp8", "tensorwise", "torchao", key)
     for name in names:
         if name in ("mx", "quantize.linear.mx", "quantize.dense.mx", "quantize.grouped_mm.mx"):
             return Ask("mxfp8", "mxfp8", "torchao", "model.converters")
@@ -109,6 +113,8 @@ TORCHTITAN = Framework(
     read=_read,
     keys={
         "model.converters": ANY,
+        "training.fp8_linear": ANY,
+        "training.enable_fp8_linear": FLAG,
         **_float8_keys("float8"),
         **_float8_keys("quantize.linear.float8"),
         **_float8_keys("quantize.dense.float8"),

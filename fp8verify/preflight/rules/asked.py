@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from fp8verify.preflight.checks import Check, Status
 from fp8verify.preflight.facts import Facts
 from fp8verify.preflight.rules.keys import place
+from fp8verify.preflight.scripts import Script
 from fp8verify.preflight.training import Ask
 from fp8verify.preflight.units import NAMES
 
@@ -23,19 +24,37 @@ def asked(facts: Facts) -> Iterator[Check]:
             **place(config, ask.key if ask else ""),
         )
     for script in facts.scripts:
-        for ask in script.asks:
-            yield Check(
-                code="fp8-asked",
-                status=Status.OK,
-                message=f"the script can ask for {_described(ask)} ({ask.key})",
-                file=script.path,
-            )
+        yield from _of_a_script(script, alone=not facts.asks)
     for path in facts.unrecognised:
         yield Check(
             code="config-not-recognised",
             status=Status.SKIPPED,
             message="no framework is known by the keys of this file; it is not checked",
             file=path,
+        )
+
+
+def _of_a_script(script: Script, *, alone: bool) -> Iterator[Check]:
+    for ask in script.asks:
+        yield Check(
+            code="fp8-asked",
+            status=Status.OK,
+            message=f"the script can ask for {_described(ask)} ({ask.key})",
+            file=script.path,
+        )
+    if script.why_unread:
+        yield Check(
+            code="config-not-recognised",
+            status=Status.SKIPPED,
+            message=f"this is no Python that can be read ({script.why_unread}); it is not checked",
+            file=script.path,
+        )
+    elif alone:  # else a file of the command asks, and a script that does not is no news
+        yield Check(
+            code="fp8-not-asked",
+            status=Status.SKIPPED,
+            message="nothing here asks for FP8, as far as a source tells without being run",
+            file=script.path,
         )
 
 

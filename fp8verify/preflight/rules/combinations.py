@@ -52,55 +52,49 @@ def deepspeed(facts: Facts) -> Iterator[Check]:
         )
 
 
-def accelerate_traps(facts: Facts) -> Iterator[Check]:
-    """Values that accelerate exports as something else, or refuses at start."""
+def accelerate_overrides(facts: Facts) -> Iterator[Check]:
+    """Values that accelerate hands to Transformer Engine as what that cannot take."""
     for config in facts.configs:
-        if config.framework != "accelerate" or not config.training.ask:
-            continue
-        fp8, ask = fp8_values(config.values), config.training.ask
-        key = "fp8_config.override_linear_precision"
-        override = fp8.get("override_linear_precision")
-        if isinstance(override, (str, bool)) and config.in_file:
-            yield Check(
-                code="config-value-unknown",
-                status=Status.WARN,
-                message=f"override_linear_precision: {override} is a {_kind(override)}, of which "
-                "accelerate takes the first three letters or fails",
-                hint="Write a list: [false, false, false].",
-                source="accelerate utils/launch.py:82 (value[0], value[1], value[2])",
-                **place(config, key),
-            )
-        changed = [name for name in ("interval",) if str(fp8.get(name, 1)) != "1"]
-        if isinstance(override, list) and any(truth(part) for part in override):
-            changed.append("override_linear_precision")
-        if ask.backend == "te" and changed:
-            yield Check(
-                code="config-value-unknown",
-                status=Status.WARN,
-                message=f"{changed[0]} is handed to DelayedScaling, which no longer takes it "
-                "(TypeError)",
-                hint="Leave it at its default.",
-                source="accelerate utils/transformer_engine.py; TE common/recipe/__init__.py:250ff",
-                **place(config, f"fp8_config.{changed[0]}"),
-            )
-        yield from _ram_efficient(config)
+        ask = config.training.ask
+        if config.framework == "accelerate" and ask is not None and ask.backend == "te":
+            yield from _no_list(config)
+            yield from _dropped_arguments(config)
 
 
-def _kind(value: object) -> str:
-    return "string" if isinstance(value, str) else "bool"
-
-
-def _ram_efficient(config: Config) -> Iterator[Check]:
-    key = "fsdp_config.fsdp_cpu_ram_efficient_loading"
-    ask = config.training.ask
-    if ask and ask.backend == "torchao" and truth(config.values.get(key)):
+def _no_list(config: Config) -> Iterator[Check]:
+    override = fp8_values(config.values).get("override_linear_precision")
+    if isinstance(override, (str, bool)) and config.in_file:
+        raised = (
+            "is a string, whose first three letters are taken for three flags: ValueError, invalid "
+            "truth value"
+            if isinstance(override, str)
+            else "is a bool, of which three parts are taken: TypeError"
+        )
         yield Check(
-            code="fp8-with-ram-efficient-loading",
+            code="config-value-unknown",
             status=Status.FAIL,
-            message="torchao with FSDP and cpu_ram_efficient_loading raises ValueError",
-            hint="Set fsdp_cpu_ram_efficient_loading: false.",
-            source="accelerate accelerator.py:517-527",
-            **place(config, key),
+            message=f"override_linear_precision: {override} {raised}",
+            hint="Write a list: [false, false, false].",
+            source="accelerate 16cb6eb, utils/launch.py:92-94, utils/environment.py:71",
+            **place(config, "fp8_config.override_linear_precision"),
+        )
+
+
+def _dropped_arguments(config: Config) -> Iterator[Check]:
+    """Yield what DelayedScaling had once: only what is not the default is handed to it."""
+    fp8 = fp8_values(config.values)
+    override = fp8.get("override_linear_precision")
+    changed = ["interval"] if str(fp8.get("interval", 1)) != "1" else []
+    if isinstance(override, list) and any(truth(part) for part in override):
+        changed.append("override_linear_precision")
+    for name in changed[:1]:
+        yield Check(
+            code="config-value-unknown",
+            status=Status.WARN,
+            message=f"{name} is handed to DelayedScaling, which no longer takes it (TypeError)",
+            hint="Leave it at its default.",
+            source="accelerate utils/transformer_engine.py; TE common/recipe/__init__.py:250ff",
+            **place(config, f"fp8_config.{name}"),
         )
 
 
@@ -111,10 +105,9 @@ def compile_off(facts: Facts) -> Iterator[Check]:
         if ask is None or ask.backend != "torchao" or compiled is True:
             continue
         key = next((key for key in _COMPILE_KEYS if key in config.values), ask.key)
-        said = key in _COMPILE_KEYS or config.framework == "axolotl"
         yield Check(
             code="compile-off",
-            status=Status.WARN if compiled is False and said else Status.OK,
+            status=Status.WARN if compiled is False else Status.OK,
             message="the model is not compiled: each cast of torchao runs as several kernels"
             if compiled is False
             else "nothing here says whether the model is compiled",
@@ -132,6 +125,7 @@ _COMPILE_KEYS = (
     "torch_compile",
     "dynamo_config.dynamo_backend",
     "dynamo_backend",
+    "compile",
 )
 
 
@@ -149,47 +143,4 @@ def delayed_under_compile(facts: Facts) -> Iterator[Check]:
                 hint="Leave the model uncompiled, or take another recipe than delayed scaling.",
                 source="TE pytorch/quantization.py:228 (TE d0067d0)",
                 **place(config, ask.key if ask else ""),
-            )
-
-
-def checkpointing(facts: Facts) -> Iterator[Check]:
-    """Axolotl's own warning: activations that are computed again are cast again."""
-    for config in facts.configs:
-        training = config.training
-        key = "fsdp_config.activation_checkpointing"
-        if config.framework == "axolotl" and training.ask and truth(config.values.get(key)):
-            yield Check(
-                code="fp8-with-checkpointing",
-                status=Status.WARN,
-                message="activation checkpointing casts again in the backward pass; FP8 may be "
-                "slower than BF16",
-                hint="Set activation_checkpointing: false in fsdp_config where memory allows.",
-                source="axolotl utils/schemas/validation.py:434; axolotl#2926; ao#893, #2445",
-                **place(config, key),
-            )
-
-
-def axolotl_all_gather(facts: Facts) -> Iterator[Check]:
-    """Axolotl takes the FP8 all-gather with FSDP2 only."""
-    for config in facts.configs:
-        values, key = config.values, "fp8_enable_fsdp_float8_all_gather"
-        if config.framework != "axolotl" or not truth(values.get(key)):
-            continue
-        if str(values.get("fsdp_version")) != "2":
-            yield Check(
-                code="all-gather-needs-fsdp2",
-                status=Status.FAIL,
-                message=f"{key} without fsdp_version: 2 raises ValueError",
-                hint="Set fsdp_version: 2, or drop the key.",
-                source="axolotl utils/schemas/validation.py:444",
-                **place(config, key),
-            )
-        if not truth(values.get("fp8")):
-            yield Check(
-                code="config-section-inert",
-                status=Status.WARN,
-                message=f"{key} does nothing without fp8: true",
-                hint="Set fp8: true, or drop the key.",
-                source="axolotl core/trainers/base.py:686",
-                **place(config, key),
             )

@@ -9,7 +9,7 @@ from typing import Any
 from fp8verify.preflight.checks import Check, Status
 from fp8verify.preflight.facts import Facts
 from fp8verify.preflight.frameworks import framework_of
-from fp8verify.preflight.frameworks.framework import Framework, Key
+from fp8verify.preflight.frameworks.framework import FLAG, Framework, Key
 from fp8verify.preflight.training import Config, truth
 
 _ALIKE = 0.8
@@ -52,12 +52,12 @@ def unknown_keys(facts: Facts) -> Iterator[Check]:
 
 
 def _is_strange(key: str, config: Config, framework: Framework) -> bool:
-    if key in framework.keys or key in framework.unread or config.values[key] == {}:
-        return False
     section, _, name = key.rpartition(".")
-    if section in framework.sections:
-        return True
-    return any(word in name.lower() for word in framework.words) and not name.startswith("_")
+    known = key in framework.keys or key in framework.unread
+    if known or section == "ENV_VARS" or config.values[key] == {}:
+        return False
+    speaks = any(word in name.lower() for word in framework.words) and not name.startswith("_")
+    return speaks or section in framework.sections
 
 
 def _meant(key: str, known: Mapping[str, Key]) -> str | None:
@@ -89,7 +89,8 @@ def unknown_values(facts: Facts) -> Iterator[Check]:
             near = _nearest(str(value), known.values)
             yield Check(
                 code="config-value-unknown",
-                status=Status.FAIL if "raise" in known.otherwise else Status.WARN,
+                # What resembles no value that is known may be one of a later version.
+                status=Status.FAIL if known.refuses and near else Status.WARN,
                 message=f"{_last(key)} = {value!r} is none of "
                 f"{', '.join(filter(None, known.values))}: {config.framework} {known.otherwise}",
                 hint=f"Did you mean {near!r}?" if near else "",
@@ -99,7 +100,7 @@ def unknown_values(facts: Facts) -> Iterator[Check]:
 
 
 def _takes(known: Key, value: Any) -> bool:
-    if set(known.values) == {"true", "false"}:
+    if known == FLAG:
         return truth(value) is not None or not isinstance(value, str)
     text = str(value)
     if text.startswith("$") or isinstance(value, (dict, list)):

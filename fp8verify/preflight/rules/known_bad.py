@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from fp8verify.preflight.checks import Check
 from fp8verify.preflight.facts import Facts
 from fp8verify.preflight.known_bad import CHECKED, KNOWN_BAD, KnownBad
 from fp8verify.preflight.training import Ask
-from fp8verify.preflight.versions import within
+from fp8verify.preflight.versions import built_for, within
 
 
 def known_bad(facts: Facts) -> Iterator[Check]:
     """Combinations of machine, versions and configuration that were seen to fail."""
-    versions = {**facts.versions, **_rocm(facts)}
+    versions = {**facts.versions, **built_for(facts.versions)}
     for row in KNOWN_BAD:
         holds = _versions(row, versions) and _hardware(row, facts) and _environment(row, facts)
         if holds and _asked(row, facts):
@@ -27,11 +26,6 @@ def known_bad(facts: Facts) -> Iterator[Check]:
                 hint=row.remedy,
                 source=f"{row.thread}; seen on {row.seen}, fixed in {row.fixed}; as of {CHECKED}",
             )
-
-
-def _rocm(facts: Facts) -> dict[str, str]:
-    match = re.search(r"\+rocm([\d.]+)", facts.versions.get("torch", ""))
-    return {"torch_rocm": match[1]} if match else {}
 
 
 def _versions(row: KnownBad, versions: dict[str, str]) -> bool:

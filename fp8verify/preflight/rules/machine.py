@@ -79,7 +79,7 @@ def driver(facts: Facts) -> Iterator[Check]:
     """Whether the driver can run the CUDA that torch was built for."""
     nvidia = [gpu for gpu in facts.gpus.found if not (gpu.capability or "").startswith("gfx")]
     version = nvidia[0].driver if nvidia else None
-    cuda = cuda_of(dict(facts.versions))
+    cuda = cuda_of(facts.versions)
     major = (version or "").partition(".")[0]
     if cuda is None or not major.isdecimal() or cuda[0] not in _DRIVERS:
         return
@@ -113,7 +113,9 @@ def torch_of_the_training(facts: Facts) -> Iterator[Check]:
             code="torch-not-installed",
             status=Status.FAIL if python.named else Status.SKIPPED,
             message=f"the Python {label}: {why}; versions are not checked",
-            hint="Activate the training's environment, or put its command after --.",
+            hint="Install torch there, or name the Python that trains."
+            if python.named
+            else "Activate the training's environment, or put its command after --.",
         )
     elif facts.gpus.found and version.endswith("+cpu"):
         yield Check(

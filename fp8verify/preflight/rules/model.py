@@ -35,9 +35,10 @@ def model(facts: Facts) -> Iterator[Check]:
     if dry.why_none:
         yield Check(
             code="model-not-seen",
-            status=Status.SKIPPED,
+            status=Status.WARN,
             message=f"no model was seen: {dry.why_none}",
-            hint="Give it more time with --timeout, or --static to read its files only.",
+            hint=dry.remedy,
+            source="dry start",
         )
         return
     ask = _ask(facts)

@@ -8,8 +8,8 @@ from typing import Any
 
 from fp8verify.preflight.checks import Check, Status
 from fp8verify.preflight.facts import Facts
-from fp8verify.preflight.frameworks.torchtitan import RECIPES
-from fp8verify.preflight.scripts import Call, Script, recipe_of
+from fp8verify.preflight.recipes import RECIPES
+from fp8verify.preflight.scripts import Call, Script, Variable, recipe_of
 
 _FIELDS = {  # torchtitan b5bcd76, components/quantization/*.py
     "Float8LinearConverter": ("recipe_name", "filter_fqns", "emulate", "model_compile_enabled"),
@@ -137,6 +137,31 @@ def filters(facts: Facts) -> Iterator[Check]:
                     "auto_filter_small_kn with rowwise_with_gw_hp raises NotImplementedError",
                     "Name the layers to leave out instead.",
                 )
+
+
+_WHOLE_MODEL = "filter_first_and_last_linear_layers"
+
+
+def accelerate_filter(facts: Facts) -> Iterator[Check]:
+    """A filter of accelerate that looks for the first and last layer of each layer by itself."""
+    for script in facts.scripts:
+        for call in script.calls:
+            for name in ("module_filter_func", "module_filter_fn"):
+                if _named(call.arguments.get(name)) == _WHOLE_MODEL:
+                    yield _check(
+                        script,
+                        call,
+                        code="filter-includes-not-excludes",
+                        status=Status.WARN,
+                        message=f"{name}={_WHOLE_MODEL} keeps no layer out: torchao asks it about "
+                        "one layer at a time, so the first and the last are converted too",
+                        hint="Leave it out of AORecipeKwargs, whose default keeps both in BF16.",
+                        source="accelerate 16cb6eb, utils/ao.py:34-101",
+                    )
+
+
+def _named(value: Any) -> str:
+    return value.name if isinstance(value, Variable) else str(value)
 
 
 def filter_of_a_file(facts: Facts) -> Iterator[Check]:

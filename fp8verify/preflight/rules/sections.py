@@ -8,21 +8,16 @@ from typing import Any
 from fp8verify.preflight.checks import Check, Status
 from fp8verify.preflight.facts import Facts
 from fp8verify.preflight.frameworks.torchtitan import SECTIONS, converters, reads_section
+from fp8verify.preflight.launch_script import arguments
 from fp8verify.preflight.rules.keys import place
 from fp8verify.preflight.training import Config, truth, whole, word
 
 
 def inert_sections(facts: Facts) -> Iterator[Check]:
-    """Sections on FP8 that ask for something and that nothing reads."""
+    """Sections of torchtitan on FP8 that ask for something and that nothing reads."""
     for config in facts.configs:
         if config.framework == "torchtitan":
             yield from _torchtitan(config)
-        elif config.framework == "accelerate":
-            yield from _accelerate(config)
-        elif config.framework == "DeepSpeed":
-            yield from _deepspeed(config)
-        elif config.framework == "NeMo":
-            yield from _nemo(config)
 
 
 def _torchtitan(config: Config) -> Iterator[Check]:
@@ -47,48 +42,6 @@ def _is_wish(key: str, value: Any, section: str) -> bool:
     if inside != section or name in ("filter_fqns", "fqns", "emulate"):
         return False
     return value is True or (name == "recipe_name" and bool(word(value)))
-
-
-def _accelerate(config: Config) -> Iterator[Check]:
-    values = config.values
-    given = [key for key in values if key.startswith("fp8_config.")]
-    mixed = word(values.get("mixed_precision"))
-    if given and "mixed_precision" in values and mixed in ("no", "bf16", "fp16"):
-        yield Check(
-            code="config-section-inert",
-            status=Status.WARN,
-            message=f"fp8_config is only read with mixed_precision: fp8; it is {mixed}",
-            hint="Set mixed_precision: fp8, or drop fp8_config.",
-            source="accelerate utils/launch.py:176 (setup_fp8_env)",
-            **place(config, "fp8_config"),
-        )
-
-
-def _deepspeed(config: Config) -> Iterator[Check]:
-    if truth(config.values.get("fp8.enabled")):
-        yield Check(
-            code="config-section-inert",
-            status=Status.WARN,
-            message="DeepSpeed has no section fp8: nothing reads it",
-            hint="Ask for FP8 where the model is made: accelerate's mixed_precision: fp8, or "
-            "Transformer Engine's modules and autocast.",
-            source="DeepSpeed 38327e0, runtime/config.py; microsoft/DeepSpeed docs, config-json",
-            **place(config, "fp8"),
-        )
-
-
-def _nemo(config: Config) -> Iterator[Check]:
-    values = config.values
-    if truth(values.get("model.fp8")) and truth(values.get("model.transformer_engine")) is False:
-        yield Check(
-            code="config-section-inert",
-            status=Status.WARN,
-            message="model.fp8 is only read by Transformer Engine's layers, and "
-            "model.transformer_engine is false",
-            hint="Set model.transformer_engine: true.",
-            source="NeMo examples/nlp/language_modeling/conf: “enables fp8 in TransformerLayer”",
-            **place(config, "model.fp8"),
-        )
 
 
 def profiling_window(facts: Facts) -> Iterator[Check]:
@@ -149,6 +102,25 @@ def bf16_overrides(facts: Facts) -> Iterator[Check]:
             fp16 = truth(config.values.get("fp16"))
             if wins is True or (wins is None and not fp16 and _is_trl(facts)):
                 yield _overridden(config, f"trl#3860; FP8 is asked for by {elsewhere}")
+
+
+def command_overrides(facts: Facts) -> Iterator[Check]:
+    """A precision on the command line that wins over accelerate's file."""
+    given = arguments(list(facts.command))
+    mixed = word(given.get("mixed_precision", given.get("mixed-precision")))
+    for config in facts.configs:
+        asks = config.framework == "accelerate" and config.in_file and config.training.ask
+        if asks and mixed in ("no", "fp16", "bf16"):
+            yield Check(
+                code="bf16-overrides-fp8",
+                status=Status.WARN,
+                message=f"--mixed_precision {mixed} of the command takes the place of the fp8 that "
+                "this file asks for",
+                hint="Drop the argument, or write --mixed_precision fp8.",
+                source="accelerate 16cb6eb, commands/launch.py: the file is read where it is not "
+                "given; accelerator.py: an argument of Accelerator() wins",
+                **place(config, "mixed_precision"),
+            )
 
 
 def _overridden(config: Config, source: str) -> Check:

@@ -1,0 +1,98 @@
+"""Files that a user might hand to the doctor by mistake, or a stranger by intent."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fp8verify.errors import Fp8VerifyError, InputError
+from fp8verify.preflight.documents import MAX_VALUES, read_document
+from fp8verify.preflight.launch import read_launch
+from tests.doctor_files import write
+
+MERGES = "a0: &a0 {x: 1, y: 2, z: 3}\n" + "".join(
+    f"a{i}: &a{i} {{<<: [{', '.join([f'*a{i - 1}'] * 9)}]}}\n" for i in range(1, 12)
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("flow.yaml", "[" * 100_000, "more than 100 levels deep"),
+        ("dashes.yaml", "- " * 100_000, "more than 100 levels deep"),
+        ("merges.yaml", MERGES, "merge keys make more than"),
+        ("wide.yaml", f"a: &a {{x: 1}}\nb: {{<<: [{', '.join(['*a'] * 65)}]}}\n", "more than 64"),
+        ("tag.yaml", "mixed_precision: !theirs fp8\n", "tag '!theirs'"),
+        ("control.yaml", "a: \x01\n", "control characters"),
+        ("deep.json", "[" * 100_000 + "]" * 100_000, "recursion"),
+        ("comment.json", '{\n  // a comment\n  "a": 1\n}\n', "line 2 column 3"),
+        ("mark.json", '\ufeff{"a": 1}', "byte order mark"),
+        ("mark.toml", "\ufeff[model]\n", "byte order mark"),
+        ("twice.toml", "a = 1\na = 2\n", "Cannot overwrite a value"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_with_its_reason(
+    tmp_path: Path, name: str, text: str, says: str
+) -> None:
+    path = write(tmp_path, name, text)
+    with pytest.raises(InputError, match=says) as refused:
+        read_document(path)
+    assert path in str(refused.value)
+    assert refused.value.hint
+
+
+def test_a_folder_is_no_configuration(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="Is a directory"):
+        read_document(str(tmp_path))
+
+
+def test_a_byte_order_mark_before_yaml_is_read_over(tmp_path: Path) -> None:
+    path = write(tmp_path, "mark.yaml", "\ufeffmixed_precision: fp8\n")
+    assert read_document(path).values == {"mixed_precision": "fp8"}
+
+
+def test_merged_keys_count_as_the_mapping_s_own(tmp_path: Path) -> None:
+    text = "base: &base\n  backend: TE\nfp8_config:\n  <<: *base\n  margin: 0\n"
+    document = read_document(write(tmp_path, "a.yaml", text))
+    assert document.values["fp8_config.backend"] == "TE"
+    assert (document.lines["fp8_config.backend"], document.lines["fp8_config.margin"]) == (2, 5)
+
+
+def test_keys_of_json_have_the_line_of_their_first_name(tmp_path: Path) -> None:
+    text = '{\n  "said": "\\"a\\": no",\n  "a": {\n    "b": 1},\n  "c": {"b": 2}\n}\n'
+    document = read_document(write(tmp_path, "a.json", text))
+    assert document.lines == {"said": 2, "a": 3, "a.b": 4, "c": 5, "c.b": 4}
+
+
+def test_a_long_file_of_json_is_read_in_one_pass(tmp_path: Path) -> None:
+    keys = {f"key_{number}": number for number in range(MAX_VALUES)}
+    document = read_document(write(tmp_path, "long.json", json.dumps(keys, indent=0)))
+    assert document.lines[f"key_{MAX_VALUES - 1}"] == MAX_VALUES + 1
+
+
+def test_a_variable_that_doubles_itself_stays_short(tmp_path: Path) -> None:
+    text = "A=xxxxxxxx\n" + "A=$A$A\n" * 60 + "python train.py --hidden-size $A\n"
+    document = read_document(write(tmp_path, "launch.sh", text))
+    assert len(document.values["hidden-size"]) < 20_000
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(["a.yaml", "a.toml", "a.json", "a.sh", "a.py", "a"]),
+    st.one_of(
+        st.binary(max_size=200),
+        st.text(alphabet="{}[]:,-&*!<>|\"'#\n =$()ab1\\", max_size=80).map(str.encode),
+    ),
+)
+def test_no_bytes_make_anything_but_a_reading_or_an_error_of_ours(
+    tmp_path_factory: pytest.TempPathFactory, name: str, data: bytes
+) -> None:
+    path = tmp_path_factory.mktemp("bytes") / name
+    path.write_bytes(data)
+    with suppress(Fp8VerifyError):
+        read_launch([str(path)], [], {})
