@@ -31,13 +31,15 @@ class LossPattern(NamedTuple):
 class LossSeries(NamedTuple):
     """Loss by step. Where no line says its step, the lines are counted and `counted` is True.
 
-    `gradients` are the gradient norms that the same lines give, before clipping as a rule.
+    `gradients` are the gradient norms that the same lines give, before clipping as a rule. `epochs`
+    are how far counted lines say the run is.
     """
 
     framework: str
     points: dict[int, float]
     counted: bool
     gradients: Mapping[int, float] = MappingProxyType({})
+    epochs: Mapping[int, float] = MappingProxyType({})
 
 
 def _row(framework: str, pattern: str, evidence: str) -> LossPattern:
@@ -46,6 +48,9 @@ def _row(framework: str, pattern: str, evidence: str) -> LossPattern:
 
 # torchtitan "grad_norm:  1.2", Megatron-LM "grad norm: 1.2", Trainer "'grad_norm': 1.2".
 _GRADIENT = re.compile(rf"\bgrad[_ ]?norm'?\s*[:=]\s*'?(?P<norm>{_NUMBER})", re.IGNORECASE)
+
+# Trainer's dicts say no step, but `'epoch': 0.25`.
+_EPOCH = re.compile(rf"'epoch': '?(?P<epoch>{_NUMBER})")
 
 # The first row that matches any line of a log reads the whole log, so that no loss counts twice.
 PATTERNS: tuple[LossPattern, ...] = (
@@ -63,6 +68,16 @@ PATTERNS: tuple[LossPattern, ...] = (
         "Megatron-LM",
         r"\biteration +(?P<step>\d+)/ *\d+ \|.{0,600}?\blm loss: (?P<loss>NUM)",
         "megatron/training/training.py, training_log",
+    ),
+    _row(
+        "Nanotron",
+        r"\biteration: (?P<step>\d+) / \d+ \|.{0,600}?\blm_loss: (?P<loss>NUM)",
+        "nanotron/src/nanotron/trainer.py, train_step_logs",
+    ),
+    _row(
+        "NeMo",
+        r"\bglobal_step: (?P<step>\d+) \|.{0,300}?\breduced_train_loss: (?P<loss>NUM)",
+        "nemo/lightning/pytorch/callbacks/progress_printer.py, log_metrics",
     ),
     _row(
         "Lightning",
@@ -115,6 +130,7 @@ def scan_losses(
     chosen: LossPattern | None = None
     points: dict[int, float] = {}
     gradients: dict[int, float] = {}
+    epochs: dict[int, float] = {}
     counted = False
     for raw in lines:
         if "loss" not in raw[:_MAX_LINE].lower() and patterns is PATTERNS:
@@ -133,8 +149,13 @@ def scan_losses(
                 norm = _GRADIENT.search(line)
                 if norm is not None:
                     gradients[place] = _value(norm["norm"])
+                epoch = _EPOCH.search(line) if step is None else None
+                if epoch is not None:
+                    epochs[place] = _value(epoch["epoch"])
             break
-    return None if chosen is None else LossSeries(chosen.framework, points, counted, gradients)
+    if chosen is None:
+        return None
+    return LossSeries(chosen.framework, points, counted, gradients, epochs)
 
 
 def _step(match: re.Match[str]) -> int | None:
