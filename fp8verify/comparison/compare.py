@@ -11,7 +11,7 @@ from fp8verify.comparison.gemms import pair_gemms, pair_legs, sizes
 from fp8verify.comparison.layers import pair_layers
 from fp8verify.comparison.losses import loss_findings, pair_losses, why_apart
 from fp8verify.comparison.measure import GEMM, Measured, budget_rows, measure
-from fp8verify.comparison.memory import memory_line
+from fp8verify.comparison.memory import memory_notes
 from fp8verify.logs.losses import LossSeries
 from fp8verify.model import Finding, Report
 from fp8verify.model.comparison import (
@@ -258,9 +258,8 @@ def _notes(
         ),
         "the candidate runs no more FP8 than the baseline": (share[1] or 0) <= (share[0] or 0),
     }
-    memory = memory_line(before.rank, after.rank)
     held = [note for note, holds in said.items() if holds]
-    return [*held, *_loss_notes(before, after, losses), *([memory] if memory else [])]
+    return [*held, *_loss_notes(before, after, losses), *memory_notes(baseline, candidate)]
 
 
 def _loss_notes(
