@@ -7,9 +7,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
-from fp8verify.capture.numerics import RecipeRecord
+from fp8verify.capture.numerics import RecipeRecord, SeriesRecord
 from fp8verify.evidence.facts import RankFacts
-from fp8verify.evidence.numerics import Kept, history_of, kept_scales, loss_scales_of
+from fp8verify.evidence.numerics import Kept, histories_of, kept_scales, loss_scales_of
 from fp8verify.evidence.promises import Promises
 from fp8verify.model import Finding, Severity
 from fp8verify.wording import listed
@@ -21,7 +21,8 @@ CLIPPED = 2.0  # ours: a value clipped by half; less is hard to tell from roundi
 LONG_HISTORY = 16  # TE's DelayedScaling keeps 1024 by default, Megatron 1
 MOST_OCTAVES = 4.0  # ours, over a series or a history
 LEAST_POINTS = 5
-GROWN = 8.0  # ours
+GROWN = 8.0  # ours, after the warm-up: a sound small model grew 27 times in its first 150 steps
+WARM_UP_STEPS = 200  # ours
 LEAST_LOSS_SCALE = 1.0  # ours; torch's GradScaler begins with 65,536
 _SHOWN = 4
 Key = tuple[tuple[int, ...], str, str, int, int]
@@ -192,28 +193,33 @@ def _octaves(values: Sequence[float | None]) -> float:
 
 
 def _trends(facts: RankFacts) -> Iterator[Finding]:
-    """Tensors whose amax grew, or swung, over a long run."""
+    """Tensors whose amax keeps growing after the warm-up of a long run."""
     numerics = facts.rank.numerics
-    if numerics is None or len(numerics.series) < LEAST_POINTS:
+    if numerics is None:
         return
-    rows = zip(numerics.series[-1].layer, numerics.series[-1].tensor, strict=False)
+    late = _after_warm_up(numerics.series)
     grown: list[tuple[float, str, str]] = []
-    for layer, tensor in rows:
-        values = [amax for _, amax in history_of(numerics.series, (layer, tensor), "amax")]
+    for (layer, tensor), points in histories_of(late, "amax").items():
+        values = [amax for _, amax in points]
         if _rises(values) and values[-1] >= GROWN * values[0]:
             grown.append((values[-1] / values[0], layer, tensor))
     if grown:
         times, layer, tensor = max(grown)
-        first, last = numerics.series[0].step, numerics.series[-1].step
         yield Finding(
             code="scale-unstable",
             severity=Severity.WARNING,
             message=f"the amax of the {tensor} of {layer} grew {times:.0f} times from step "
-            f"{first} to {last} (from {GROWN:.0f} on, ours)",
+            f"{late[0].step} to {late[-1].step} (from {GROWN:.0f} on, ours)",
             hint="Outliers that grow at down projections are SwiGLU's (arXiv 2409.12517): keep "
             "this layer in BF16, use Smooth-SwiGLU, or scale by row or block.",
             layers=tuple(dict.fromkeys(name for _, name, _ in grown)),
         )
+
+
+def _after_warm_up(series: Sequence[SeriesRecord]) -> Sequence[SeriesRecord]:
+    """Return the later half of a series: while a model begins to learn, every amax grows."""
+    half = series[len(series) // 2 :]
+    return [line for line in half if line.step >= WARM_UP_STEPS]
 
 
 def _rises(values: Sequence[float]) -> bool:
