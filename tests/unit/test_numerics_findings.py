@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from fp8verify.capture.numerics import (
+    GradientRecord,
     MeasuredRecord,
     NumericsRecord,
     RankNumerics,
@@ -306,6 +307,32 @@ def test_a_loss_that_is_no_number_is_told_at_its_first_step() -> None:
     losses = LossSeries("a plain loop", {1: 2.0, 2: math.nan, 3: math.inf}, counted=False)
     (finding,) = found(facts_of(losses=losses))
     assert finding.message == "the loss in the log is nan at step 2"
+
+
+@pytest.mark.parametrize(
+    ("finite", "loss_scales", "expected"),
+    [
+        ((False, False), (), ["nan-or-inf"]),
+        ((False, False), (1024.0,), []),  # GradScaler leaves such steps out
+        ((False, True), (), []),
+        ((False,), (), []),
+    ],
+)
+def test_gradients_that_stay_broken_are_told(
+    finite: tuple[bool, ...], loss_scales: tuple[float, ...], expected: list[str]
+) -> None:
+    series = [
+        replace(line(step, 4.0), gradient=GradientRecord(
+            norm=1.0 if ok else None, finite=ok, sharded=False, step=step))
+        for step, ok in enumerate(finite, 5)
+    ]  # fmt: skip
+    assert codes(facts_of(series=series, loss_scales=loss_scales)) == expected
+
+
+def test_a_value_without_a_step_is_not_called_one() -> None:
+    losses = LossSeries("Hugging Face Trainer", {1: 2.0, 2: math.nan}, counted=True)
+    (finding,) = found(facts_of(losses=losses))
+    assert finding.message == "the loss in the log is nan at logged value 2"
 
 
 @pytest.mark.parametrize(("scale", "expected"), [(65536.0, []), (0.25, ["scale-unstable"]),

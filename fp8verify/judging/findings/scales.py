@@ -9,7 +9,13 @@ from itertools import pairwise
 
 from fp8verify.capture.numerics import RecipeRecord, SeriesRecord
 from fp8verify.evidence.facts import RankFacts
-from fp8verify.evidence.numerics import Kept, histories_of, kept_scales, loss_scales_of
+from fp8verify.evidence.numerics import (
+    Kept,
+    gradients_of,
+    histories_of,
+    kept_scales,
+    loss_scales_of,
+)
 from fp8verify.evidence.promises import Promises
 from fp8verify.model import Finding, Severity
 from fp8verify.wording import listed
@@ -275,14 +281,42 @@ def loss_not_finite(ranks: Sequence[RankFacts], _: Promises) -> Iterator[Finding
         losses = facts.rank.losses
         points = losses.points if losses is not None else {}
         bad = next((step for step in sorted(points) if not math.isfinite(points[step])), None)
-        if bad is not None:
-            yield Finding(
-                code="nan-or-inf",
-                severity=Severity.ERROR,
-                message=f"the loss in the log is {points[bad]:g} at step {bad}",
-                hint="`run --numerics` with a window just before it names the first layer; try "
-                "gradient clipping, a lower learning rate, a larger margin, E5M2 for gradients.",
+        if losses is not None and bad is not None:
+            where = f"{'logged value' if losses.counted else 'step'} {bad}"
+            yield _not_finite(f"the loss in the log is {points[bad]:g} at {where}", facts)
+        elif steps := _broken_gradients(facts):
+            yield _not_finite(
+                f"the gradients of steps {listed(list(map(str, steps)))} are not finite", facts
             )
+
+
+def _not_finite(message: str, facts: RankFacts) -> Finding:
+    numerics = facts.rank.numerics
+    rows = numerics.rows if numerics is not None else ()
+    named = any(not row.finite for row in rows)
+    first = (
+        "Begin with the tensor that the other finding names"
+        if named
+        else "`run --numerics` with a window just before it names the first layer"
+    )
+    return Finding(
+        code="nan-or-inf",
+        severity=Severity.ERROR,
+        message=message,
+        hint=f"{first}; try gradient clipping, a lower learning rate, a larger margin, E5M2 for "
+        "gradients.",
+    )
+
+
+def _broken_gradients(facts: RankFacts) -> list[int]:
+    """Return the steps whose gradients were seen, if none of them were finite.
+
+    A GradScaler goes on after some such steps, and so may one that is not torch's after one.
+    """
+    found = gradients_of(facts.rank)
+    broken = [norm.step for norm in found if not norm.finite]
+    scaled = loss_scales_of(facts.rank.numerics)
+    return broken if len(broken) > 1 and len(broken) == len(found) and not scaled else []
 
 
 def _of(found: Iterable[Kept], code: str, severity: Severity, message: str, hint: str) -> Finding:

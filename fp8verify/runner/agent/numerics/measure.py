@@ -158,7 +158,8 @@ def _parts(data: Tensor) -> Sequence[Tensor]:
     """Cut a tensor so that a mask of a part, or a copy of one with gaps, takes little memory."""
     flat = data.view(-1) if data.is_contiguous() else data
     rows = max(1, CHUNK // (flat[0].numel() or 1)) if flat.numel() else 1
-    return flat.split(rows)
+    parts: Sequence[Tensor] = flat.split(rows)
+    return parts
 
 
 def _any_of(data: Tensor, wanted: Sequence[int]) -> Tensor:
