@@ -135,7 +135,9 @@ def scan_losses(
     for raw in lines:
         if "loss" not in raw[:_MAX_LINE].lower() and patterns is PATTERNS:
             continue
-        line = _ANSI.sub("", raw[:_MAX_LINE])
+        line = raw[:_MAX_LINE]
+        if "\x1b" in line:
+            line = _ANSI.sub("", line)
         for pattern in patterns if chosen is None else (chosen,):
             match = pattern.pattern.search(line)
             if match is None:
