@@ -276,7 +276,7 @@ def _sharing(kept: Kept, rank: int) -> Iterator[tuple[int, ...]]:
 
 
 def loss_not_finite(ranks: Sequence[RankFacts], _: Promises) -> Iterator[Finding]:
-    """A loss in the log, or gradients in the run, that are not finite."""
+    """Look at the log and at the gradients of the first rank that is there."""
     for facts in ranks[:1]:
         losses = facts.rank.losses
         points = losses.points if losses is not None else {}
@@ -291,6 +291,7 @@ def loss_not_finite(ranks: Sequence[RankFacts], _: Promises) -> Iterator[Finding
 
 
 def _not_finite(message: str, facts: RankFacts) -> Finding:
+    """A loss in the log, or gradients in the run, that are not finite."""
     numerics = facts.rank.numerics
     rows = numerics.rows if numerics is not None else ()
     named = any(not row.finite for row in rows)
