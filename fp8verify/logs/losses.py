@@ -12,6 +12,7 @@ from fp8verify.errors import UsageError
 
 MAX_POINTS = 1_000_000
 _MAX_LINE = 4096
+PLAIN = "a plain loop"
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _NUMBER = r"(?:[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|(?i:[-+]?(?:nan|inf)\b))"
 
@@ -96,7 +97,7 @@ PATTERNS: tuple[LossPattern, ...] = (
         "transformers/trainer_callback.py, PrinterCallback; it prints no step",
     ),
     _row(
-        "a plain loop",
+        PLAIN,
         r"\bstep[ :=]*(?P<step>\d+)(?:/\d+)?[\s,|:-]+(?:train[_ ]?)?loss[ :=]+(?P<loss>NUM)",
         "examples/train_gpt.py, llm.c/train_gpt2.py, modded-nanogpt",
     ),
@@ -119,45 +120,69 @@ def compile_loss_regex(text: str) -> LossPattern:
     return LossPattern("--loss-regex", pattern, "the command line")
 
 
+class _Reading:
+    """What one pattern has read of a log."""
+
+    def __init__(self, pattern: LossPattern) -> None:
+        self.pattern = pattern
+        self.points: dict[int, float] = {}
+        self.gradients: dict[int, float] = {}
+        self.epochs: dict[int, float] = {}
+        self.counted = False
+
+    def take(self, line: str) -> bool:
+        """Read a line; return whether it gives a loss."""
+        match = self.pattern.pattern.search(line)
+        if match is None:
+            return False
+        step = _step(match)
+        self.counted = self.counted or step is None
+        if len(self.points) < MAX_POINTS:
+            place = len(self.points) + 1 if step is None else step
+            self.points[place] = _value(match["loss"])
+            self._note(line, place, counted=step is None)
+        return True
+
+    def _note(self, line: str, place: int, *, counted: bool) -> None:
+        norm = _GRADIENT.search(line)
+        if norm is not None:
+            self.gradients[place] = _value(norm["norm"])
+        epoch = _EPOCH.search(line) if counted else None
+        if epoch is not None:
+            self.epochs[place] = _value(epoch["epoch"])
+
+    def series(self) -> LossSeries:
+        """Return what was read."""
+        name = self.pattern.framework
+        return LossSeries(name, self.points, self.counted, self.gradients, self.epochs)
+
+
 def scan_losses(
     lines: Iterable[str], patterns: tuple[LossPattern, ...] = PATTERNS
 ) -> LossSeries | None:
     """Return the loss by step of the first pattern that matches any line; None where none does.
 
     A step that appears twice, as after a restart or from several ranks, keeps its last value.
-    Values that are not numbers count as NaN.
+    Values that are not numbers count as NaN. What looks like a plain loop may be a framework's
+    evaluation before its first step, as nanoGPT's: of the two the one with more steps counts.
     """
-    chosen: LossPattern | None = None
-    points: dict[int, float] = {}
-    gradients: dict[int, float] = {}
-    epochs: dict[int, float] = {}
-    counted = False
+    readings: list[_Reading] = []
+    left = list(patterns)
     for raw in lines:
-        if "loss" not in raw[:_MAX_LINE].lower() and patterns is PATTERNS:
-            continue
         line = raw[:_MAX_LINE]
+        if patterns is PATTERNS and "loss" not in line.lower():
+            continue
         if "\x1b" in line:
             line = _ANSI.sub("", line)
-        for pattern in patterns if chosen is None else (chosen,):
-            match = pattern.pattern.search(line)
-            if match is None:
-                continue
-            chosen = pattern
-            step = _step(match)
-            counted = counted or step is None
-            if len(points) < MAX_POINTS:
-                place = len(points) + 1 if step is None else step
-                points[place] = _value(match["loss"])
-                norm = _GRADIENT.search(line)
-                if norm is not None:
-                    gradients[place] = _value(norm["norm"])
-                epoch = _EPOCH.search(line) if step is None else None
-                if epoch is not None:
-                    epochs[place] = _value(epoch["epoch"])
-            break
-    if chosen is None:
-        return None
-    return LossSeries(chosen.framework, points, counted, gradients, epochs)
+        if any(reading.take(line) for reading in readings):
+            continue
+        new = next((one for one in map(_Reading, left) if one.take(line)), None)
+        if new is not None:
+            readings.append(new)
+            is_plain = new.pattern.framework == PLAIN
+            left = [one for one in left if one is not new.pattern] if is_plain else []
+    best = max(readings, key=lambda reading: len(reading.points), default=None)
+    return None if best is None else best.series()
 
 
 def _step(match: re.Match[str]) -> int | None:

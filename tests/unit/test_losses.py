@@ -108,6 +108,19 @@ def test_the_first_pattern_reads_the_whole_log() -> None:
     assert found.points == {1: 3.0}
 
 
+def test_an_evaluation_before_the_first_step_is_no_plain_loop() -> None:
+    lines = ["step 0: train loss 10.9, val loss 10.9", "iter 0: loss 10.8, time 1ms"]
+    found = scan_losses([*lines, "iter 10: loss 9.9, time 1ms"])
+    assert found is not None
+    assert (found.framework, found.points) == ("nanoGPT", {0: 10.8, 10: 9.9})
+
+
+def test_one_foreign_line_does_not_take_a_plain_loops_log_over() -> None:
+    found = scan_losses(["step 1 | loss 3.0", "step 2 | loss 2.0", "iter 1: loss 9.0, time 1ms"])
+    assert found is not None
+    assert (found.framework, found.points) == ("a plain loop", {1: 3.0, 2: 2.0})
+
+
 def test_a_loss_that_is_no_number_counts_as_such() -> None:
     found = scan_losses(["step 1 | loss 2.0", "step 2 | loss nan", "step 3 | loss inf"])
     assert found is not None
