@@ -1,4 +1,4 @@
-"""Lay out the numbers of a rank: measured tensors, kept scales, gradients, memory."""
+"""Lay out the numbers of a rank: measured tensors, kept scales, gradients."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ import math
 
 from fp8verify.assembly.units import rounded
 from fp8verify.capture.numerics import GradientRecord, RankNumerics, RecipeRecord, TensorRecord
-from fp8verify.capture.schema import ModuleRecord, RankMeta
 from fp8verify.evidence.numerics import Kept, gradients_of, kept_scales, loss_scales_of, trend_of
 from fp8verify.evidence.rank import RankEvidence
 from fp8verify.model.numerics import (
     GradientNorm,
-    MemoryReport,
     NumericsReport,
     RecipeSettings,
     ScaleRow,
@@ -109,46 +107,3 @@ def _scale_row(kept: Kept) -> ScaleRow:
 
 def _gradient(found: GradientRecord) -> GradientNorm:
     return GradientNorm(step=found.step, norm=found.norm, sharded=found.sharded)
-
-
-def memory_report(meta: RankMeta | None) -> MemoryReport | None:
-    """Lay out the peak of a rank's GPU memory at its last window, and what FP8 adds to it."""
-    windows = meta.windows if meta is not None else ()
-    found = [window.memory for window in windows if window.memory is not None]
-    if not found or meta is None:
-        return None
-    return MemoryReport(
-        allocated_peak=found[-1].allocated_peak,
-        reserved_peak=found[-1].reserved_peak,
-        total=found[-1].total,
-        why=tuple(_why(meta)),
-    )
-
-
-def _why(meta: RankMeta) -> list[str]:
-    """Say where FP8 costs and saves memory, by the classes of the converted modules."""
-    converted = [module for module in meta.modules if module.state == "fp8"]
-    kept = [module for module in converted if module.class_name in _KEEPS_FP8_WEIGHTS]
-    dynamic = [module for module in converted if module.class_name not in _KEEPS_FP8_WEIGHTS]
-    said = []
-    if dynamic:
-        said.append(
-            f"{_size(dynamic)} weights stay in high precision and inputs are saved so for the "
-            "backward pass: their FP8 copies, by row and by column, are temporary and come on top"
-        )
-    if kept:
-        said.append(
-            f"{_size(kept)} weights are kept in high precision with an FP8 copy and its transpose "
-            "beside them (two bytes each) unless fp8_model_init made them; inputs are saved in FP8"
-        )
-    return said
-
-
-# Transformer Engine's modules cache the cast weight over micro-batches, and save inputs in FP8:
-# transformer_engine/pytorch/module/base.py, get_weight_workspace.
-_KEEPS_FP8_WEIGHTS = ("Linear", "LayerNormLinear", "LayerNormMLP", "GroupedLinear")
-
-
-def _size(modules: list[ModuleRecord]) -> str:
-    elements = sum((m.in_features or 0) * (m.out_features or 0) for m in modules)
-    return f"{elements / 1e6:.0f} M" if elements >= 1e6 else f"{elements}"

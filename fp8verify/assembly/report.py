@@ -12,7 +12,8 @@ from fp8verify.assembly.diagnosis import (
     tax_report,
 )
 from fp8verify.assembly.gemms import gemm_summary, kernel_rows, leg_rows, recipe_seen
-from fp8verify.assembly.numerics import memory_report, numerics_report
+from fp8verify.assembly.memory import memory_report
+from fp8verify.assembly.numerics import numerics_report
 from fp8verify.assembly.recorded import clock_report, modules_report
 from fp8verify.assembly.software import environment
 from fp8verify.assembly.timelines import step_reports, timeline_report

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from msgspec.structs import replace
 
 from fp8verify.comparison.causes import not_paying
 from fp8verify.comparison.gemms import pair_gemms, pair_legs, sizes
 from fp8verify.comparison.layers import pair_layers
-from fp8verify.comparison.losses import loss_findings, pair_losses
+from fp8verify.comparison.losses import loss_findings, pair_losses, why_apart
 from fp8verify.comparison.measure import GEMM, Measured, budget_rows, measure
-from fp8verify.comparison.memory import memory_line
+from fp8verify.comparison.memory import memory_notes
 from fp8verify.logs.losses import LossSeries
 from fp8verify.model import Finding, Report
 from fp8verify.model.comparison import (
@@ -48,7 +50,8 @@ def compare(
     loss = _loss(losses)
     obstacle = _obstacle(before, after)
     if before is None or after is None or obstacle is not None:
-        return _not_comparable(obstacle or "no rank to compare", loss)
+        alike = not (before and after and _differ(before, after))
+        return _not_comparable(obstacle or "no rank to compare", loss, judged=alike)
     found = _compared(before, after, loss)
     return replace(
         found,
@@ -97,8 +100,7 @@ def _obstacle(before: Measured | None, after: Measured | None) -> str | None:
             return f"no time is known of the {name}"
     if before is None or after is None:
         return None
-    ours, theirs = sizes(before.rank), sizes(after.rank)
-    if ours and theirs and not ours & theirs:
+    if _differ(before, after):
         return "the runs have no layer size in common: they train different models"
     if before.work and after.work:
         return None
@@ -113,7 +115,13 @@ def _obstacle(before: Measured | None, after: Measured | None) -> str | None:
     return None
 
 
-def _not_comparable(reason: str, loss: LossPair | None) -> Comparison:
+def _differ(before: Measured, after: Measured) -> bool:
+    """Whether two runs train different models, whose losses say nothing of each other."""
+    ours, theirs = sizes(before.rank), sizes(after.rank)
+    return bool(ours and theirs and not ours & theirs)
+
+
+def _not_comparable(reason: str, loss: LossPair | None, *, judged: bool) -> Comparison:
     return Comparison(
         schema_version=SCHEMA_VERSION,
         fp8verify_version=__version__,
@@ -133,7 +141,7 @@ def _not_comparable(reason: str, loss: LossPair | None) -> Comparison:
         layers=(),
         ranks=(),
         loss=loss,
-        findings=tuple(loss_findings(loss)),
+        findings=tuple(loss_findings(loss)) if judged else (),
         notes=(),
     )
 
@@ -163,7 +171,10 @@ def _compared(before: Measured, after: Measured, loss: LossPair | None) -> Compa
         layers=pair_layers(before, after),
         ranks=(),
         loss=loss,
-        findings=(*_findings(before, after, outcome, work), *loss_findings(loss)),
+        findings=(
+            *_findings(before, after, outcome, work),
+            *(loss_findings(loss) if work == 1.0 else ()),
+        ),
         notes=(),
     )
 
@@ -246,10 +257,29 @@ def _notes(
             before.work and after.work
         ),
         "the candidate runs no more FP8 than the baseline": (share[1] or 0) <= (share[0] or 0),
-        "the logs' losses have no step in common": all(losses) and _loss(losses) is None,
     }
-    memory = memory_line(before.rank, after.rank)
-    return [*(note for note, holds in said.items() if holds), *([memory] if memory else [])]
+    held = [note for note, holds in said.items() if holds]
+    return [*held, *_loss_notes(before, after, losses), *memory_notes(baseline, candidate)]
+
+
+def _loss_notes(
+    before: Measured, after: Measured, losses: tuple[LossSeries | None, LossSeries | None]
+) -> Iterator[str]:
+    ours, theirs = losses
+    if ours is None and theirs is None:
+        return
+    if ours is None or theirs is None:
+        yield f"only the log of the {'candidate' if ours is None else 'baseline'} has losses"
+        return
+    if _loss(losses) is None:
+        apart = why_apart(ours, theirs)
+        reason = "the logs' losses have no step in common"
+        yield f"the losses are not compared: {apart}" if apart else reason
+    elif before.work and after.work and abs(after.work / before.work - 1) > _SAME_WORK:
+        yield (
+            f"a step of the candidate does {after.work / before.work:.2f} times the work: equal "
+            "steps are not equal tokens, and the gap of the losses is not judged"
+        )
 
 
 def _loss(losses: tuple[LossSeries | None, LossSeries | None]) -> LossPair | None:

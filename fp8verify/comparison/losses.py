@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from statistics import fmean, median
+from typing import TypeVar
 
+from fp8verify.comparison.jumps import jumps, own_jumps
 from fp8verify.logs.losses import LossSeries
 from fp8verify.model import Finding, Severity
 from fp8verify.model.comparison import LossPair
@@ -16,21 +19,29 @@ EXPECTED_GAP, MOST_GAP = 0.01, 0.05
 EARLY_STEPS = 50
 LEAST_STEPS = 8
 GROWTH = 1.5
-SPIKE_WINDOW, SPIKE = 16, 6.0  # times the median absolute deviation of the steps before
-MOST_SPIKES = 32
+SURE = 3.0  # standard errors beyond which a mean gap is no chance
+MOST_SPIKES = 256
 CURVE_POINTS = 400
+SAME_EPOCH = 0.02  # transformers rounds epochs to two digits
+Item = TypeVar("Item")
+Curve = tuple[tuple[int, float | None, float | None], ...]
 
 
 def pair_losses(baseline: LossSeries, candidate: LossSeries) -> LossPair | None:
     """Compare two series at the steps that both have; None where there is none."""
     steps = sorted(baseline.points.keys() & candidate.points.keys())
-    if not steps:
+    if not steps or why_apart(baseline, candidate) is not None:
         return None
     before, after = baseline.points, candidate.points
-    sound = {step: math.isfinite(before[step]) and math.isfinite(after[step]) for step in steps}
-    gaps = {step: after[step] - before[step] for step in steps if sound[step]}
+    finite = {step: (math.isfinite(before[step]), math.isfinite(after[step])) for step in steps}
+    gaps = {step: after[step] - before[step] for step in steps if all(finite[step])}
     worst = max(gaps, key=lambda step: abs(gaps[step]), default=None)
     last = steps[-1]
+    bad = next((step for step in steps if finite[step][0] != finite[step][1]), None)
+    spikes = jumps(before, steps), jumps(after, steps)
+    own = own_jumps(*spikes, steps)
+    diverged = _diverged(gaps, before)
+    told = {*own[:MOST_SPIKES], *(step for step in (worst, bad, diverged) if step is not None)}
     return LossPair(
         frameworks=(baseline.framework, candidate.framework),
         steps=len(steps),
@@ -41,29 +52,63 @@ def pair_losses(baseline: LossSeries, candidate: LossSeries) -> LossPair | None:
         mean_gap=round(sum(gaps.values()) / len(gaps), 6) if gaps else None,
         largest_gap=None if worst is None else round(gaps[worst], 6),
         largest_gap_step=worst,
-        first_bad_step=next(
-            (s for s in steps if math.isfinite(before[s]) != math.isfinite(after[s])), None
-        ),
-        counted=baseline.counted or candidate.counted,
+        first_bad_step=bad,
+        counted=baseline.counted,
         relative_gap=_relative(gaps, before),
         trend=_trend(list(gaps.values())),
-        spikes=(_spikes(before, steps), _spikes(after, steps)),
-        diverged_step=_diverged(gaps, before),
+        spikes=(tuple(spikes[0][:MOST_SPIKES]), tuple(spikes[1][:MOST_SPIKES])),
+        diverged_step=diverged,
         gradient_norms=_gradients(baseline, candidate),
-        curve=tuple(
-            (step, _finite(before[step]), _finite(after[step])) for step in _thinned(steps)
-        ),
+        curve=_curve(before, after, steps, told),
+        gradient_curve=_gradient_curve(baseline, candidate),
+        first_bad_run=None if bad is None else "candidate" if finite[bad][0] else "baseline",
+        own_spikes=tuple(own[:MOST_SPIKES]),
+        gap_is_noise=_is_noise(_last_half(list(gaps.values()))),
     )
+
+
+def why_apart(baseline: LossSeries, candidate: LossSeries) -> str | None:
+    """Say why equal numbers of two series are not the same step; None where they are."""
+    if baseline.counted != candidate.counted:
+        silent = baseline.framework if baseline.counted else candidate.framework
+        return f"the log of {silent} does not say of which steps its losses are"
+    shared = sorted(baseline.epochs.keys() & candidate.epochs.keys())
+    for place in shared[:1] + shared[-1:]:
+        epochs = baseline.epochs[place], candidate.epochs[place]
+        if abs(epochs[0] - epochs[1]) > SAME_EPOCH * max(1.0, *map(abs, epochs)):
+            return (
+                f"no line says its step, and loss {place} is of epoch {epochs[0]:g} in the "
+                f"baseline and of {epochs[1]:g} in the candidate (logging_steps, or a resumed run)"
+            )
+    return None
 
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _relative(gaps: dict[int, float], before: dict[int, float]) -> float | None:
-    half = list(gaps)[len(gaps) // 2 :]
+def _relative(gaps: Mapping[int, float], before: Mapping[int, float]) -> float | None:
+    half = _last_half(list(gaps))
     usual = abs(fmean(before[step] for step in half)) if half else 0.0
     return round(fmean(gaps[step] for step in half) / usual, 6) if usual else None
+
+
+def _last_half(items: Sequence[Item]) -> Sequence[Item]:
+    return items[len(items) // 2 :]
+
+
+def _is_noise(gaps: Sequence[float]) -> bool:
+    """Whether the mean of gaps may be chance: losses of other data or seeds scatter."""
+    if len(gaps) < LEAST_STEPS // 2:
+        return True
+    return abs(fmean(gaps)) <= SURE * _standard_error(gaps)
+
+
+def _standard_error(gaps: Sequence[float]) -> float:
+    """Return that of the mean; from what follows each other, since a trend is no scatter."""
+    moves = [abs(after - before) for before, after in pairwise(gaps)]
+    # The median of |x - y| of two normal values is 0.954 of their standard deviation.
+    return median(moves) / 0.954 / math.sqrt(len(gaps)) if moves else 0.0
 
 
 def _trend(gaps: Sequence[float]) -> str:
@@ -72,31 +117,17 @@ def _trend(gaps: Sequence[float]) -> str:
         return "unknown"
     half = len(gaps) // 2
     first, last = (abs(fmean(part)) for part in (gaps[:half], gaps[half:]))
-    noise = median(abs(gap - median(gaps)) for gap in gaps) / math.sqrt(half)
-    if last > GROWTH * first + 3 * noise:
+    noise = SURE * _standard_error(gaps[:half]) + SURE * _standard_error(gaps[half:])
+    if last > GROWTH * first + noise:
         return "growing"
-    return "shrinking" if first > GROWTH * last + 3 * noise else "steady"
+    return "shrinking" if first > GROWTH * last + noise else "steady"
 
 
-def _spikes(points: dict[int, float], steps: Sequence[int]) -> tuple[int, ...]:
-    values = [points[step] for step in steps]
-    found = []
-    for place in range(SPIKE_WINDOW, len(values)):
-        known = [v for v in values[place - SPIKE_WINDOW : place] if math.isfinite(v)]
-        if len(known) < LEAST_STEPS or not math.isfinite(values[place]):
-            continue
-        usual = median(known)
-        spread = max(median(abs(v - usual) for v in known), 0.01 * abs(usual))
-        if values[place] > usual + SPIKE * spread:
-            found.append(steps[place])
-    return tuple(found[:MOST_SPIKES])
-
-
-def _diverged(gaps: dict[int, float], before: dict[int, float]) -> int | None:
+def _diverged(gaps: Mapping[int, float], before: Mapping[int, float]) -> int | None:
     """Return the first step from which on every later gap is above 5 %, if enough follow it."""
     first = None
     count = 0
-    for step in reversed(gaps):
+    for step in reversed(list(gaps)):
         if gaps[step] <= MOST_GAP * abs(before[step]):
             break
         first, count = step, count + 1
@@ -113,49 +144,113 @@ def _gradients(baseline: LossSeries, candidate: LossSeries) -> tuple[float, floa
     return (median(b for b, _ in both), median(c for _, c in both)) if both else None
 
 
-def _thinned(steps: list[int]) -> list[int]:
-    """Return as many steps as a picture needs, the last one among them."""
-    every = -(-len(steps) // CURVE_POINTS)
-    return steps[::-1][::every][::-1]
+def _gradient_curve(baseline: LossSeries, candidate: LossSeries) -> Curve:
+    steps = sorted(baseline.gradients.keys() & candidate.gradients.keys())
+    worst = max(
+        (step for step in steps if math.isfinite(candidate.gradients[step])),
+        key=lambda step: candidate.gradients[step],
+        default=None,
+    )
+    told = set() if worst is None else {worst}
+    return _curve(baseline.gradients, candidate.gradients, steps, told)
+
+
+def _curve(
+    before: Mapping[int, float], after: Mapping[int, float], steps: list[int], told: set[int]
+) -> Curve:
+    """Return as many steps as a picture needs: both ends, and those of which something is told.
+
+    One before and one after each of these too, so that it does not look as if it lasted longer.
+    """
+    every = -(-len(steps) // CURVE_POINTS) or 1
+    places = {*range(len(steps) - 1, -1, -every), *range(min(1, len(steps)))}
+    if told and every > 1:
+        for place, step in enumerate(steps):
+            if step in told:
+                places |= {max(0, place - 1), place, min(len(steps) - 1, place + 1)}
+    shown = [steps[place] for place in sorted(places)]
+    return tuple((step, _finite(before[step]), _finite(after[step])) for step in shown)
 
 
 def loss_findings(loss: LossPair | None) -> Iterator[Finding]:
     """Yield what the gap of two losses calls for."""
     if loss is None:
         return
+    if loss.first_bad_run == "candidate":
+        yield _not_finite(loss)
     if loss.diverged_step is not None:
-        early = " in the first fifty steps" if loss.diverged_step <= EARLY_STEPS else ""
+        yield _divergence(loss, loss.diverged_step)
+    elif (loss.relative_gap or 0.0) > EXPECTED_GAP and not loss.gap_is_noise:
+        yield _gap(loss, loss.relative_gap or 0.0)
+    if loss.own_spikes:
+        yield _spikes(loss)
+
+
+def at(loss: LossPair, step: int | None) -> str:
+    """Say of which step, or of which line where no line says its step."""
+    return f"logged value {step}" if loss.counted else f"step {step}"
+
+
+def _not_finite(loss: LossPair) -> Finding:
+    return Finding(
+        code="nan-or-inf",
+        severity=Severity.ERROR,
+        message=f"the candidate's loss is no number at {at(loss, loss.first_bad_step)}, where the "
+        "baseline's is one",
+        hint="`run --numerics` with a window just before it names the first layer and tensor; try "
+        "gradient clipping, a lower learning rate, a larger margin, E5M2 for gradients.",
+    )
+
+
+def _divergence(loss: LossPair, step: int) -> Finding:
+    where = f"{at(loss, step)} and stays above it by more than {MOST_GAP:.0%}"
+    if step == loss.first_step:
+        how = f"lies above the baseline's from the first one on that both have, {where}"
+        hint = (
+            "Other data, another seed or other weights do this, too: begin both alike. If they do, "
+            "the forward pass is wrong from the start (TE#1047): compare it layer by layer."
+        )
+    elif not loss.counted and step - loss.first_step < EARLY_STEPS:
+        how = f"leaves the baseline's at {where}, in the first fifty steps"
         hint = (
             "What diverges at once is set up wrong: versions, scales, a layer that FP8 does not "
             "suit."
-            if early
-            else "What diverges late is outliers or underflow that grows: keep FP8 weights off "
-            "first, then watch it with run --numerics-every."
         )
-        yield Finding(
-            code="loss-diverged",
-            severity=Severity.WARNING,
-            message=f"the candidate's loss leaves the baseline's at step {loss.diverged_step}"
-            f"{early} and stays above it by more than {MOST_GAP:.0%}",
-            hint=hint,
+    else:
+        how = f"leaves the baseline's at {where}"
+        hint = (
+            "What diverges late is outliers or underflow that grows: keep FP8 weights off first, "
+            "then watch it with run --numerics-every."
         )
-    elif loss.relative_gap is not None and loss.relative_gap > EXPECTED_GAP:
-        grave = loss.relative_gap > MOST_GAP
-        yield Finding(
-            code="loss-gap",
-            severity=Severity.WARNING if grave else Severity.INFO,
-            message=f"the candidate's loss is {loss.relative_gap:.1%} above the baseline's in the "
-            f"last half of the steps, {loss.trend if loss.trend != 'unknown' else 'trend unknown'}",
-            hint="Guides expect 1 to 5 % of FP8; DeepSeek-V3 kept below 0.25 % (arXiv 2412.19437). "
-            "run --numerics names the layers that lose most.",
-        )
-    extra = sorted(set(loss.spikes[1]) - set(loss.spikes[0]))
-    if extra:
-        yield Finding(
-            code="loss-spikes",
-            severity=Severity.INFO,
-            message=f"the candidate's loss jumps at {len(extra)} steps at which the baseline's "
-            f"does not, first at {extra[0]}",
-            hint="Clip gradients, lengthen the amax history or raise the margin; watch the scales "
-            "with run --numerics-every.",
-        )
+    return Finding(
+        code="loss-diverged",
+        severity=Severity.WARNING,
+        message=f"the candidate's loss {how}",
+        hint=hint,
+    )
+
+
+def _gap(loss: LossPair, gap: float) -> Finding:
+    grave = gap > MOST_GAP
+    trend = "trend unknown" if loss.trend == "unknown" else loss.trend
+    return Finding(
+        code="loss-gap",
+        severity=Severity.WARNING if grave else Severity.INFO,
+        message=f"the candidate's loss is {gap:.1%} above the baseline's in the last half of the "
+        f"{'logged values' if loss.counted else 'steps'}, {trend}",
+        hint="Guides expect 1 to 5 % of FP8; DeepSeek-V3 kept below 0.25 % (arXiv 2412.19437). "
+        "run --numerics names the layers that lose most.",
+    )
+
+
+def _spikes(loss: LossPair) -> Finding:
+    count = len(loss.own_spikes)
+    times = "once" if count == 1 else f"{count} times"
+    return Finding(
+        code="loss-spikes",
+        severity=Severity.INFO,
+        message=f"the candidate's loss jumps {times} where the baseline's does not, first at "
+        f"{at(loss, loss.own_spikes[0])}",
+        hint="Clip gradients, lengthen the amax history or raise the margin; watch the scales with "
+        "run --numerics-every.",
+    )

@@ -174,17 +174,17 @@ def _most(values: Sequence[float]) -> float | None:
     return max(values, default=None)
 
 
-def history_of(
-    series: Sequence[SeriesRecord], row: tuple[str, str], column: str
-) -> list[tuple[int, float]]:
-    """Return (step, value) of one layer's tensor over a series."""
-    found = []
+def histories_of(
+    series: Iterable[SeriesRecord], column: str
+) -> dict[tuple[str, str], list[tuple[int, float]]]:
+    """Return (step, value) of every layer's tensors over a series."""
+    found: dict[tuple[str, str], list[tuple[int, float]]] = {}
     for line in series:
-        for place, key in enumerate(zip(line.layer, line.tensor, strict=False)):
-            values: Sequence[float | None] = getattr(line, column)
-            value = values[place] if key == row and place < len(values) else None
+        values: Sequence[float | None] = getattr(line, column)
+        # A line that was damaged may have columns of different lengths.
+        for layer, tensor, value in zip(line.layer, line.tensor, values, strict=False):
             if value is not None:
-                found.append((line.step, value))
+                found.setdefault((layer, tensor), []).append((line.step, value))
     return found
 
 

@@ -29,6 +29,8 @@ class WandbSink:
         # The training's own step count may be ahead of a window that was judged meanwhile.
         run.define_metric(STEP)
         run.define_metric("fp8/*", step_metric=STEP)
+        if self._owned:  # in a training's own run they are the training's names too
+            run.define_metric("train/*", step_metric=STEP)
 
     def write(self, line: Line) -> None:
         """Log the scalars; in a training's own run they go with what it logs next."""

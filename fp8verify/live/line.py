@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from fp8verify.live.scalars import scalars_of
+from fp8verify.live.scalars import NAMES, measured_step, scalars_of
 from fp8verify.model import Report
 
 Line = dict[str, Any]
@@ -22,19 +22,26 @@ def line_of(report: Report) -> Line:
     first = min((window.first for window in windows), default=None)
     last = max((window.last for window in windows), default=None)
     counted = [w.framework_last for w in windows if w.framework_last is not None]
+    measured = measured_step(report)
     return {
         "step": last,
         "first_step": first,
         **({"global_step": max(counted)} if counted else {}),
+        **({"numerics_step": measured} if measured is not None else {}),
         "time": round(time.time(), 3),
         "verdict": report.verdict.value,
         "reason": report.reason,
         "exit_code": report.exit_code,
         "findings": list(dict.fromkeys(finding.code for finding in report.findings)),
-        **{name: round(value, 6) for name, value in scalars_of(report).items()},
+        **{name: _short(value) for name, value in scalars_of(report).items()},
     }
+
+
+def _short(value: float) -> float:
+    """Return a share to six decimals; what is smaller than one, as an amax, to six digits."""
+    return float(f"{value:.6g}") if abs(value) < 1 else round(value, 6)
 
 
 def scalars_in(line: Line) -> dict[str, float]:
     """Return the scalars of a line, by their names."""
-    return {name: value for name, value in line.items() if name.startswith("fp8/")}
+    return {name: value for name, value in line.items() if name in NAMES}

@@ -7,6 +7,8 @@ from statistics import median
 from typing import NamedTuple
 
 from fp8verify.model import Leg, Precision, Report, Verdict
+from fp8verify.model import scalars as watched
+from fp8verify.model.numerics import TrendPoint
 
 LOW = tuple(
     p.value for p in Precision if p.value.startswith(("fp8", "mxfp8", "nvfp4", "mxfp4", "fp4"))
@@ -51,6 +53,54 @@ def _step_time(report: Report) -> float | None:
     return max(ranks) / 1e3 if ranks else None
 
 
+def _trend(name: str, join: Callable[[Iterable[float]], float]) -> Callable[[Report], float | None]:
+    """Take a figure of the measured step, of the rank that has the worst one."""
+
+    def found(report: Report) -> float | None:
+        points = [point.scalars for point in _measured(report).values() if name in point.scalars]
+        return join(scalars[name] for scalars in points) if points else None
+
+    return found
+
+
+def _measured(report: Report) -> dict[int, TrendPoint]:
+    """Return the newest measured step of each rank, by the rank's place."""
+    found = [(place, rank.numerics) for place, rank in enumerate(report.ranks)]
+    return {place: numbers.trend[-1] for place, numbers in found if numbers and numbers.trend}
+
+
+def measured_step(report: Report) -> int | None:
+    """Return the step that the figures of FP8 layers are of; None where none was measured."""
+    return max((point.step for point in _measured(report).values()), default=None)
+
+
+def _kept(
+    name: str, tensors: tuple[str, ...], join: Callable[[Iterable[float]], float]
+) -> Callable[[Report], float | None]:
+    """Take a figure of the measured step, else of the scales that delayed scaling keeps."""
+    measured, column = _trend(name, join), "scale" if name.endswith("scale") else "amax"
+
+    def found(report: Report) -> float | None:
+        rows = [row for rank in report.ranks if rank.numerics for row in rank.numerics.scales]
+        values = [getattr(row, column) for row in rows if row.tensor in tensors]
+        known = [float(value) for value in values if value is not None]
+        now = measured(report)
+        return now if now is not None else join(known) if known else None
+
+    return found
+
+
+def _gradient_norm(report: Report) -> float | None:
+    """Return the newest norm of the first rank that has one."""
+    norms = [n.norm for rank in report.ranks if rank.numerics for n in rank.numerics.gradients[-1:]]
+    return next((norm for norm in norms if norm is not None), None)
+
+
+def _watched(scalar: watched.Scalar, of: Callable[[Report], float | None]) -> Scalar:
+    return Scalar(scalar.name, scalar.means, of)
+
+
+_FORWARD, _BACKWARD = ("input", "weight"), ("grad_output",)
 SCALARS = (
     Scalar("fp8/active", "1 where the verdict is ACTIVE, else 0",
            lambda report: float(report.verdict is Verdict.ACTIVE)),
@@ -67,7 +117,18 @@ SCALARS = (
     Scalar("fp8/wgrad", "low-precision share of the GEMM time of wgrad", _leg(Leg.WGRAD)),
     Scalar("fp8/tax", "share of GPU time in casts and scaling, of the worst rank", _tax),
     Scalar("fp8/step_time_ms", "median step of the slowest rank, in ms", _step_time),
+    _watched(watched.FWD_SCALE, _kept("fp8/fwd_scale", _FORWARD, min)),
+    _watched(watched.BWD_SCALE, _kept("fp8/bwd_scale", _BACKWARD, min)),
+    _watched(watched.AMAX_FWD, _kept("fp8/amax_fwd", _FORWARD, max)),
+    _watched(watched.AMAX_BWD, _kept("fp8/amax_bwd", _BACKWARD, max)),
+    _watched(watched.UNDERFLOW_FWD, _trend("fp8/underflow_fwd", max)),
+    _watched(watched.UNDERFLOW_BWD, _trend("fp8/underflow_bwd", max)),
+    _watched(watched.SQNR_FWD, _trend("fp8/sqnr_fwd_db", min)),
+    _watched(watched.SQNR_BWD, _trend("fp8/sqnr_bwd_db", min)),
+    _watched(watched.GRAD_NORM, _gradient_norm),
+    _watched(watched.GRAD_NORM_CLIP_RATIO, _trend("train/grad_norm_clip_ratio", min)),
 )  # fmt: skip
+NAMES = frozenset(scalar.name for scalar in SCALARS)
 
 
 def scalars_of(report: Report) -> dict[str, float]:

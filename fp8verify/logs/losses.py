@@ -12,6 +12,7 @@ from fp8verify.errors import UsageError
 
 MAX_POINTS = 1_000_000
 _MAX_LINE = 4096
+PLAIN = "a plain loop"
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _NUMBER = r"(?:[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|(?i:[-+]?(?:nan|inf)\b))"
 
@@ -31,13 +32,15 @@ class LossPattern(NamedTuple):
 class LossSeries(NamedTuple):
     """Loss by step. Where no line says its step, the lines are counted and `counted` is True.
 
-    `gradients` are the gradient norms that the same lines give, before clipping as a rule.
+    `gradients` are the gradient norms that the same lines give, before clipping as a rule. `epochs`
+    are how far counted lines say the run is.
     """
 
     framework: str
     points: dict[int, float]
     counted: bool
     gradients: Mapping[int, float] = MappingProxyType({})
+    epochs: Mapping[int, float] = MappingProxyType({})
 
 
 def _row(framework: str, pattern: str, evidence: str) -> LossPattern:
@@ -46,6 +49,9 @@ def _row(framework: str, pattern: str, evidence: str) -> LossPattern:
 
 # torchtitan "grad_norm:  1.2", Megatron-LM "grad norm: 1.2", Trainer "'grad_norm': 1.2".
 _GRADIENT = re.compile(rf"\bgrad[_ ]?norm'?\s*[:=]\s*'?(?P<norm>{_NUMBER})", re.IGNORECASE)
+
+# Trainer's dicts say no step, but `'epoch': 0.25`.
+_EPOCH = re.compile(rf"'epoch': '?(?P<epoch>{_NUMBER})")
 
 # The first row that matches any line of a log reads the whole log, so that no loss counts twice.
 PATTERNS: tuple[LossPattern, ...] = (
@@ -65,6 +71,16 @@ PATTERNS: tuple[LossPattern, ...] = (
         "megatron/training/training.py, training_log",
     ),
     _row(
+        "Nanotron",
+        r"\biteration: (?P<step>\d+) / \d+ \|.{0,600}?\blm_loss: (?P<loss>NUM)",
+        "nanotron/src/nanotron/trainer.py, train_step_logs",
+    ),
+    _row(
+        "NeMo",
+        r"\bglobal_step: (?P<step>\d+) \|.{0,300}?\breduced_train_loss: (?P<loss>NUM)",
+        "nemo/lightning/pytorch/callbacks/progress_printer.py, log_metrics",
+    ),
+    _row(
         "Lightning",
         r"\bEpoch (?P<epoch>\d+):.{0,80}?\b(?P<step>\d+)/(?P<total>\d+) \[.{0,300}?"
         r"\b(?:train[_/])?loss(?:_step)?=(?P<loss>NUM)",
@@ -81,7 +97,7 @@ PATTERNS: tuple[LossPattern, ...] = (
         "transformers/trainer_callback.py, PrinterCallback; it prints no step",
     ),
     _row(
-        "a plain loop",
+        PLAIN,
         r"\bstep[ :=]*(?P<step>\d+)(?:/\d+)?[\s,|:-]+(?:train[_ ]?)?loss[ :=]+(?P<loss>NUM)",
         "examples/train_gpt.py, llm.c/train_gpt2.py, modded-nanogpt",
     ),
@@ -104,37 +120,69 @@ def compile_loss_regex(text: str) -> LossPattern:
     return LossPattern("--loss-regex", pattern, "the command line")
 
 
+class _Reading:
+    """What one pattern has read of a log."""
+
+    def __init__(self, pattern: LossPattern) -> None:
+        self.pattern = pattern
+        self.points: dict[int, float] = {}
+        self.gradients: dict[int, float] = {}
+        self.epochs: dict[int, float] = {}
+        self.counted = False
+
+    def take(self, line: str) -> bool:
+        """Read a line; return whether it gives a loss."""
+        match = self.pattern.pattern.search(line)
+        if match is None:
+            return False
+        step = _step(match)
+        self.counted = self.counted or step is None
+        if len(self.points) < MAX_POINTS:
+            place = len(self.points) + 1 if step is None else step
+            self.points[place] = _value(match["loss"])
+            self._note(line, place, counted=step is None)
+        return True
+
+    def _note(self, line: str, place: int, *, counted: bool) -> None:
+        norm = _GRADIENT.search(line)
+        if norm is not None:
+            self.gradients[place] = _value(norm["norm"])
+        epoch = _EPOCH.search(line) if counted else None
+        if epoch is not None:
+            self.epochs[place] = _value(epoch["epoch"])
+
+    def series(self) -> LossSeries:
+        """Return what was read."""
+        name = self.pattern.framework
+        return LossSeries(name, self.points, self.counted, self.gradients, self.epochs)
+
+
 def scan_losses(
     lines: Iterable[str], patterns: tuple[LossPattern, ...] = PATTERNS
 ) -> LossSeries | None:
     """Return the loss by step of the first pattern that matches any line; None where none does.
 
     A step that appears twice, as after a restart or from several ranks, keeps its last value.
-    Values that are not numbers count as NaN.
+    Values that are not numbers count as NaN. What looks like a plain loop may be a framework's
+    evaluation before its first step, as nanoGPT's: of the two the one with more steps counts.
     """
-    chosen: LossPattern | None = None
-    points: dict[int, float] = {}
-    gradients: dict[int, float] = {}
-    counted = False
+    readings: list[_Reading] = []
+    left = list(patterns)
     for raw in lines:
-        if "loss" not in raw[:_MAX_LINE].lower() and patterns is PATTERNS:
+        line = raw[:_MAX_LINE]
+        if patterns is PATTERNS and "loss" not in line.lower():
             continue
-        line = _ANSI.sub("", raw[:_MAX_LINE])
-        for pattern in patterns if chosen is None else (chosen,):
-            match = pattern.pattern.search(line)
-            if match is None:
-                continue
-            chosen = pattern
-            step = _step(match)
-            counted = counted or step is None
-            if len(points) < MAX_POINTS:
-                place = len(points) + 1 if step is None else step
-                points[place] = _value(match["loss"])
-                norm = _GRADIENT.search(line)
-                if norm is not None:
-                    gradients[place] = _value(norm["norm"])
-            break
-    return None if chosen is None else LossSeries(chosen.framework, points, counted, gradients)
+        if "\x1b" in line:
+            line = _ANSI.sub("", line)
+        if any(reading.take(line) for reading in readings):
+            continue
+        new = next((one for one in map(_Reading, left) if one.take(line)), None)
+        if new is not None:
+            readings.append(new)
+            is_plain = new.pattern.framework == PLAIN
+            left = [one for one in left if one is not new.pattern] if is_plain else []
+    best = max(readings, key=lambda reading: len(reading.points), default=None)
+    return None if best is None else best.series()
 
 
 def _step(match: re.Match[str]) -> int | None:

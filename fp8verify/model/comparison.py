@@ -195,6 +195,12 @@ class LossPair(msgspec.Struct, frozen=True, kw_only=True):
         diverged_step: the first from which on the candidate's loss stays above the baseline's by
             more than 5 %.
         gradient_norms: medians of the gradient norms that both logs give.
+        gradient_curve: step, gradient norm of the baseline, gradient norm of the candidate; of many
+            steps some.
+        first_bad_run: "baseline" or "candidate": whose loss is no number at `first_bad_step`.
+        own_spikes: steps at which the candidate's loss jumps and the baseline's does not.
+        gap_is_noise: whether the gap of the last half lies within the scatter of the losses, or
+            there are too few steps to tell.
     """
 
     frameworks: tuple[str, str]
@@ -214,6 +220,10 @@ class LossPair(msgspec.Struct, frozen=True, kw_only=True):
     spikes: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
     diverged_step: int | None = None
     gradient_norms: tuple[float, float] | None = None
+    gradient_curve: tuple[tuple[int, float | None, float | None], ...] = ()
+    first_bad_run: str | None = None
+    own_spikes: tuple[int, ...] = ()
+    gap_is_noise: bool = False
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):

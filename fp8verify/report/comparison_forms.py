@@ -13,7 +13,7 @@ from fp8verify.report.comparison_tables import (
     SIGNS,
     grids,
     kernels_alone,
-    loss_line,
+    loss_lines,
     title,
     word,
 )
@@ -80,7 +80,7 @@ def _blocks(found: Comparison) -> Iterator[str]:
     if found.baseline is not None:
         yield kernels_alone(found)
     if found.loss is not None:
-        yield markdown(loss_line(found.loss))
+        yield markdown(loss_lines(found.loss))
     yield from (f"Note: {markdown(note)}" for note in found.notes)
     yield f"<sub>fp8verify {found.fp8verify_version} · {markdown(title(found))}</sub>"
 

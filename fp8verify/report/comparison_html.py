@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from fp8verify.model.comparison import Comparison, LossPair, Outcome
 from fp8verify.report.charts import Bar, Bars, Tick, segments, ticks
-from fp8verify.report.comparison_tables import grids, kernels_alone, loss_line, times, title, word
+from fp8verify.report.comparison_tables import grids, kernels_alone, loss_lines, times, title, word
 from fp8verify.report.page_environment import environment
 from fp8verify.report.tables import gravest_first, millis
 
@@ -23,16 +24,28 @@ LEGENDS = {
     "work-idle": "GPU idle or copying",
 }
 _KINDS = {label: kind for kind, label in LEGENDS.items()}
+_CURVES = {"curve-a": "baseline", "curve-b": "candidate"}
+
+
+Points = tuple[tuple[int, float | None, float | None], ...]
+WIDE = 10.0
 
 
 class Curve(NamedTuple):
-    """The losses of both runs as paths in a box of 1000 by 100, and its axes."""
+    """A figure of both runs as paths in a box of 1000 by 100, and its axes.
+
+    `bends` is whether the heights are logarithms; the breaks are where one run alone first has no
+    number, in the same units as the paths.
+    """
 
     baseline: str
     candidate: str
     steps: list[Tick]
-    lowest: float
-    highest: float
+    lowest: str
+    highest: str
+    bends: bool
+    baseline_breaks: list[float]
+    candidate_breaks: list[float]
 
 
 def to_html(found: Comparison) -> str:
@@ -47,13 +60,15 @@ def to_html(found: Comparison) -> str:
         title=title(found),
         tone="bad" if found.exit_code else _TONES.get(found.outcome, "fair"),
         findings=gravest_first(found.findings),
-        legends=LEGENDS,
+        legends=LEGENDS | _CURVES,
         steps=_steps(found),
         legs=_legs(found),
         kinds=[_KINDS[row.name] for row in found.budget if row.name in _KINDS],
         kernels_alone=kernels_alone(found),
-        curve=_curve(found.loss),
-        loss_line=loss_line(found.loss) if found.loss else "",
+        curve=_loss_curve(found.loss),
+        gap=_gap_curve(found.loss),
+        gradients=_gradient_curve(found.loss),
+        loss_line=loss_lines(found.loss) if found.loss else "",
         grids=list(grids(found)),
     )  # fmt: skip
 
@@ -100,20 +115,56 @@ def _legs(found: Comparison) -> Bars:
     return Bars(rows, ticks(longest / 1000, " ms"))
 
 
-def _curve(loss: LossPair | None) -> Curve | None:
-    """Draw the losses; None where fewer than two steps have numbers."""
-    points = loss.curve if loss is not None else ()
+def _loss_curve(loss: LossPair | None) -> Curve | None:
+    return None if loss is None else _curve(loss.curve, "value" if loss.counted else "step")
+
+
+def _gap_curve(loss: LossPair | None) -> Curve | None:
+    """Draw by how much the candidate lies above the baseline, which stands for itself at 0."""
+    if loss is None:
+        return None
+    gaps = tuple(
+        (step, 0.0, after - before)
+        for step, before, after in loss.curve
+        if before is not None and after is not None
+    )
+    return _curve(gaps, "value" if loss.counted else "step")
+
+
+def _gradient_curve(loss: LossPair | None) -> Curve | None:
+    """Draw the gradient norms; by their logarithm where they go over more than a factor of ten."""
+    if loss is None:
+        return None
+    return _curve(loss.gradient_curve, "value" if loss.counted else "step", may_bend=True)
+
+
+def _curve(points: Points, unit: str, *, may_bend: bool = False) -> Curve | None:
+    """Draw a figure of both runs; None where fewer than two steps have numbers."""
     values = [value for _, *both in points for value in both if value is not None]
     if len(points) < 2 or not values:
         return None
     low, high = min(values), max(values)
+    bends = may_bend and low > 0 and high > WIDE * low
+    height = math.log if bends else float
     first, last = points[0][0], points[-1][0]
 
     def path(place: int) -> str:
-        return _path([(step, both[place]) for step, *both in points], first, last, low, high)
+        drawn = [
+            (step, None if (value := both[place]) is None else height(value))
+            for step, *both in points
+        ]
+        return _path(drawn, first, last, height(low), height(high))
 
-    marks = [Tick(0.0, f"step {first}"), Tick(100.0, f"step {last}")]
-    return Curve(path(0), path(1), marks, low, high)
+    def breaks(place: int) -> list[float]:
+        return [
+            round(_WIDTH * (step - first) / max(1, last - first), 1)
+            for step, *both in points
+            if both[place] is None and both[1 - place] is not None
+        ][:1]
+
+    marks = [Tick(0.0, f"{unit} {first}"), Tick(100.0, f"{unit} {last}")]
+    shown = (f"{low:.4g}", f"{high:.4g}")
+    return Curve(path(0), path(1), marks, *shown, bends, [*breaks(0)], [*breaks(1)])
 
 
 def _path(
@@ -121,12 +172,14 @@ def _path(
 ) -> str:
     """Return the path of a curve; a step without a number breaks it."""
     drawn, pen = [], "M"
-    for step, value in points:
+    for place, (step, value) in enumerate(points):
         if value is None:
             pen = "M"
             continue
         x = _WIDTH * (step - first) / max(1, last - first)
         y = _HEIGHT - _HEIGHT * (value - low) / (high - low or 1.0)
         drawn.append(f"{pen}{x:.1f} {y:.1f}")
+        if pen == "M" and (place + 1 == len(points) or points[place + 1][1] is None):
+            drawn.append("h0")  # alone between two gaps, it is a dot
         pen = "L"
     return "".join(drawn)

@@ -143,11 +143,40 @@ def loss_line(loss: LossPair) -> str:
     """Say how the losses of both logs differ."""
     what = "logged values" if loss.counted else "steps"
     head = f"loss at {loss.steps} equal {what} ({loss.first_step}-{loss.last_step}): "
-    if loss.first_bad_step is not None:
-        return f"{head}no number in one log alone from step {loss.first_bad_step} on"
     if loss.mean_gap is None or loss.largest_gap is None:
-        return f"{head}no numbers"
-    return (
-        f"{head}last {loss.last_baseline:.4f} and {loss.last_candidate:.4f}, gap on average "
-        f"{loss.mean_gap:+.4f}, at most {loss.largest_gap:+.4f} (step {loss.largest_gap_step})"
+        return f"{head}no step at which both are numbers"
+    last = " and ".join(
+        "no number" if value is None else f"{value:.4f}"
+        for value in (loss.last_baseline, loss.last_candidate)
     )
+    return (
+        f"{head}last {last}, gap on average {loss.mean_gap:+.4f}, at most {loss.largest_gap:+.4f} "
+        f"({_at(loss, loss.largest_gap_step)}){_bad(loss)}"
+    )
+
+
+def _bad(loss: LossPair) -> str:
+    if loss.first_bad_step is None:
+        return ""
+    whose = f"the {loss.first_bad_run} alone" if loss.first_bad_run else "one log alone"
+    return f"; no number in {whose} at {_at(loss, loss.first_bad_step)}"
+
+
+def _at(loss: LossPair, step: int | None) -> str:
+    return f"{'value' if loss.counted else 'step'} {step}"
+
+
+def loss_trend(loss: LossPair) -> str:
+    """Say how the gap develops, and the gradient norms where both logs give them."""
+    said = []
+    if loss.relative_gap is not None and loss.trend != "unknown":
+        noise = ", which may be chance" if loss.gap_is_noise and loss.relative_gap else ""
+        said.append(f"the gap is {loss.trend}, {loss.relative_gap:+.2%} in the last half{noise}")
+    if loss.gradient_norms is not None:
+        said.append("gradient norms {:.3g} and {:.3g} (medians)".format(*loss.gradient_norms))
+    return "; ".join(said)
+
+
+def loss_lines(loss: LossPair) -> str:
+    """Say all of the losses in one sentence."""
+    return "; ".join(filter(None, (loss_line(loss), loss_trend(loss))))

@@ -9,8 +9,15 @@ from rich.padding import Padding
 from rich.text import Text
 
 from fp8verify.model import Finding
-from fp8verify.model.comparison import Comparison, LossPair, Outcome
-from fp8verify.report.comparison_tables import grids, kernels_alone, loss_line, title, word
+from fp8verify.model.comparison import Comparison, Outcome
+from fp8verify.report.comparison_tables import (
+    grids,
+    kernels_alone,
+    loss_line,
+    loss_lines,
+    title,
+    word,
+)
 from fp8verify.report.escape import printable
 from fp8verify.report.first_lines import SEVERITY_STYLES
 from fp8verify.report.grid import Grid
@@ -47,18 +54,8 @@ def _sections(found: Comparison, verbose: bool) -> Iterator[RenderableType]:
         if grid.names[0] == "ms a mean step":
             yield Text(kernels_alone(found))
     if found.loss is not None:
-        yield Padding(Text(f"{loss_line(found.loss)}{_more(found.loss)}"), (1, 0, 0, 0))
+        yield Padding(Text(loss_lines(found.loss)), (1, 0, 0, 0))
     yield from (Text(f"note: {printable(note)}", style="dim") for note in found.notes)
-
-
-def _more(loss: LossPair) -> str:
-    """Say how the gap develops, and the gradient norms where both logs give them."""
-    said = [f"the gap is {loss.trend}"] if loss.trend != "unknown" else []
-    if loss.relative_gap is not None and said:
-        said.append(f"{loss.relative_gap:+.2%} in the last half")
-    if loss.gradient_norms is not None:
-        said.append("gradient norms {:.3g} and {:.3g} (medians)".format(*loss.gradient_norms))
-    return f"; {', '.join(said)}" if said else ""
 
 
 def _finding(finding: Finding) -> RenderableType:

@@ -34,6 +34,7 @@ from fp8verify.report.layers_by_name import kernels_of, layer_us, legs_shown, pr
 from fp8verify.report.log_words import said
 from fp8verify.report.naming import run_name
 from fp8verify.report.numerics_page import TENSORS, numerics_page
+from fp8verify.report.numerics_text import memory_lines
 from fp8verify.report.page_environment import embedded, environment, short_name
 from fp8verify.report.tables import (
     gravest_first,
@@ -112,6 +113,7 @@ def to_html(report: Report) -> str:
         named_rows=named.rows[:_LAYERS] if named else (),
         named_legs=legs_shown(named.rows) if named else (),
         map=layer_map(report),
+        memory=memory_lines(report),
         numerics=numerics_page(report),
         numerics_tensors=TENSORS,
         ranks=_telling_first(report)[:_RANKS],

@@ -65,7 +65,7 @@ def _page(found: NumericsReport) -> NumericsPage:
         rows=[(layer, [_cell(rows.get(tensor)) for tensor in TENSORS]) for layer, rows in shown],
         bars=_bars([rows["input"] for _, rows in shown if "input" in rows]),
         hidden=len(by_layer) - len(shown),
-        sampled=sampled_of(found.rows).removeprefix("; "),
+        sampled=sampled_of(found.rows),
         notes=found.notes,
     )
 

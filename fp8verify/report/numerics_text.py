@@ -83,17 +83,16 @@ def _all_of(rows: Sequence[TensorRow]) -> str:
             parts.append(f"{kind.upper()} {middle:.1f} dB ({figures[0]:.1f} to {figures[-1]:.1f})")
     layers = len({row.layer for row in rows})
     cast = ", ".join(parts) or "no cast is known"
-    return f"{len(rows)} tensors of {layers} layers: {cast}{sampled_of(rows)}"
+    sampled = f"; {said}" if (said := sampled_of(rows)) else ""
+    return f"{len(rows)} tensors of {layers} layers: {cast}{sampled}"
 
 
 def sampled_of(rows: Sequence[TensorRow]) -> str:
     """Say what part of the values was looked at, where that was not all."""
     all_of, seen = sum(row.elements for row in rows), sum(row.sampled for row in rows)
-    return (
-        f"; all but amax of a sample, {seen / 1e6:.0f} of {all_of / 1e6:.0f} M"
-        if seen < all_of
-        else ""
-    )
+    if seen >= all_of:
+        return ""
+    return f"all figures but amax are of a sample, {seen / 1e6:.0f} of {all_of / 1e6:.0f} M values"
 
 
 def glance(report: Report, *, verbose: bool) -> Iterator[tuple[str, str]]:
@@ -107,10 +106,28 @@ def glance(report: Report, *, verbose: bool) -> Iterator[tuple[str, str]]:
             yield "loss scale", of_rank + shown
         if rank.numerics is not None and verbose and rank.numerics.gradients:
             yield "gradient", of_rank + _gradients(rank.numerics)
-        if rank.memory is not None:
-            yield "memory", of_rank + _memory(rank.memory)
-            if verbose:
-                yield from (("", of_rank + line) for line in rank.memory.why)
+        if rank.memory is not None and verbose:
+            yield "memory", of_rank + memory_of(rank.memory)
+            yield from (("", of_rank + printable(line)) for line in rank.memory.why)
+    if not verbose:
+        yield from _fullest(report)
+
+
+def _fullest(report: Report) -> Iterator[tuple[str, str]]:
+    """Yield the memory of the rank that used most: it is the one that runs out."""
+    found = memory_lines(report)
+    if found:
+        yield "memory", found[0]
+
+
+def memory_lines(report: Report) -> list[str]:
+    """Return the memory of the fullest rank, and what FP8 has to do with it."""
+    known = [(rank, rank.memory) for rank in report.ranks if rank.memory is not None]
+    if not known:
+        return []
+    rank, memory = max(known, key=lambda pair: pair[1].reserved_peak)
+    most = f"{rank_label(rank)}, the fullest of {len(known)}: " if len(known) > 1 else ""
+    return [printable(line) for line in (most + memory_of(memory), *memory.why)]
 
 
 def _scales(found: NumericsReport) -> str:
@@ -135,6 +152,7 @@ def _gradients(found: NumericsReport) -> str:
     return f"norm {', '.join(norms)}{part}"
 
 
-def _memory(found: MemoryReport) -> str:
+def memory_of(found: MemoryReport) -> str:
+    """Say how much memory was used at most, of tensors and by torch's allocator."""
     gigas = [size / 2**30 for size in (found.allocated_peak, found.reserved_peak, found.total)]
-    return "peak {:.1f} GiB of tensors, {:.1f} reserved, of {:.0f}".format(*gigas)
+    return "peak {:.1f} GiB of tensors, {:.1f} held by torch, of {:.0f}".format(*gigas)

@@ -21,6 +21,7 @@ import fp8verify.report.public
 from fp8verify.capture.numerics import NumericsRecord, SeriesRecord, read_numerics
 from fp8verify.model import Finding, Report
 from fp8verify.model.numerics import NumericsReport
+from tests.command_line import fp8verify as fp8verify_command
 from tests.shared_torch import python_with_torch, runs_compiled_code_eagerly
 
 pytest.importorskip("torchao", reason="needs torchao, from the train extra")
@@ -162,6 +163,36 @@ def test_a_long_run_leaves_a_line_for_every_measured_step() -> None:
         assert point.scalars["train/loss"] == float(printed[f"{point.step}"])
         assert point.scalars["train/grad_norm"] == pytest.approx(0.001, rel=0.02)
         assert 0 < point.scalars["train/grad_norm_clip_ratio"] < 0.5
+
+
+def test_a_watch_tells_the_figures_of_each_window(tmp_path: Path) -> None:
+    kinds = ("fp8.jsonl", "prometheus:fp8.prom")
+    sinks = [word for kind in kinds for word in ("--metrics", kind)]
+    done = fp8verify_command(
+        "run", "--every", "8", "--window", "1", "--numerics-every", "10", *sinks,
+        "--trace-dir", "capture", "--", python_with_torch(), TRAINING, "--steps", "33",
+        "--clip", "0.001", cwd=tmp_path, timeout=120, OMP_NUM_THREADS="1",
+    )  # fmt: skip
+
+    assert done.returncode == 3, done.stderr  # a CPU has no kernels to judge
+    assert "failed" not in done.stdout
+    lines = [json.loads(line) for line in (tmp_path / "fp8.jsonl").read_text().splitlines()]
+    # Every tenth step at the earliest, and before a window: step 14 comes too soon after 6.
+    measured = [(line["step"], line.get("numerics_step")) for line in lines]
+    assert measured == [(8, 6), (16, None), (24, 22), (32, None)]
+    for line in lines[0::2]:
+        assert line["fp8/fwd_scale"] * line["fp8/amax_fwd"] > 0
+        assert line["fp8/bwd_scale"] > 1
+        assert 0 < line["fp8/amax_bwd"] < 1
+        assert 0 < line["train/grad_norm_clip_ratio"] < 0.5
+    for line in lines:
+        assert line["train/grad_norm"] == pytest.approx(0.001, rel=0.02)
+        assert not OURS & set(line["findings"])
+    assert "train_grad_norm " in (tmp_path / "fp8.prom").read_text()
+    # All measured steps stay with the run, though its windows are dropped.
+    (series,) = (tmp_path / "capture").glob("*.numerics.jsonl")
+    steps = [json.loads(line)["step"] for line in series.read_text().splitlines()]
+    assert steps == [6, 22]
 
 
 def test_a_run_that_ends_before_its_step_says_so() -> None:

@@ -25,9 +25,19 @@ def line(step: int, share: float, verdict: str = "ACTIVE") -> Line:
         "findings": [],
         "fp8/share_of_gemm_time": share,
         "fp8/active": float(verdict == "ACTIVE"),
+        **WATCHED,
     }
 
 
+# The names by which guides watch a training, with what a run has under them.
+WATCHED = {
+    "fp8/fwd_scale": 98.869,
+    "fp8/bwd_scale": 2624400.0,
+    "fp8/amax_fwd": 4.5312,
+    "fp8/amax_bwd": 2.1851e-09,
+    "train/grad_norm": 1.5,
+    "train/grad_norm_clip_ratio": 0.25,
+}
 LINES = (line(101, 0.75), line(201, 0.25, "PARTIAL"))
 
 
@@ -46,6 +56,8 @@ def test_tensorboard_reads_the_scalars(tmp_path: Path) -> None:
     events = EventAccumulator(str(tmp_path)).Reload()
     tensors = events.Tensors("fp8/share_of_gemm_time")
     assert [(t.step, t.tensor_proto.float_val[0]) for t in tensors] == [(101, 0.75), (201, 0.25)]
+    for name, value in WATCHED.items():
+        assert events.Tensors(name)[0].tensor_proto.float_val[0] == pytest.approx(value)
 
 
 def test_a_summary_writer_of_the_training_stays_open() -> None:
@@ -78,6 +90,7 @@ def test_mlflow_has_the_metrics_and_the_verdict(
     (run,) = client.search_runs([experiment.experiment_id])
     history = client.get_metric_history(run.info.run_id, "fp8/share_of_gemm_time")
     assert [(metric.step, metric.value) for metric in history] == [(101, 0.75), (201, 0.25)]
+    assert WATCHED.items() <= run.data.metrics.items()
     assert run.data.tags["fp8.verdict"] == "PARTIAL"
     assert run.info.status == "FINISHED"
 
@@ -92,6 +105,7 @@ def test_wandb_offline_takes_the_scalars(tmp_path: Path, monkeypatch: pytest.Mon
     summary = dict(wandb.run.summary)
     sink.write(LINES[1])
     assert summary["fp8/share_of_gemm_time"] == 0.75
+    assert WATCHED.items() <= summary.items()
     assert (summary["fp8/step"], summary["fp8/verdict"]) == (101, "ACTIVE")
     sink.close()
     assert wandb.run is None
@@ -110,6 +124,7 @@ def test_prometheus_parses_the_text_file(tmp_path: Path) -> None:
         for s in family.samples
     }
     assert samples == {
+        **{(name.replace("/", "_"),): value for name, value in WATCHED.items()},
         ("fp8_share_of_gemm_time",): 0.25,
         ("fp8_active",): 0.0,
         ("fp8_step",): 201.0,
@@ -131,6 +146,8 @@ def test_opentelemetry_collects_the_gauges() -> None:
     (metrics,) = [scope.metrics for one in data.resource_metrics for scope in one.scope_metrics]
     points = {metric.name: metric.data.data_points[0] for metric in metrics}
     assert points["fp8.share_of_gemm_time"].value == 0.75
+    for name, value in WATCHED.items():
+        assert points[name.replace("/", ".")].value == value
     assert dict(points["fp8.active"].attributes) == {"verdict": "ACTIVE"}
 
 

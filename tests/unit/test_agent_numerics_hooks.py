@@ -298,3 +298,13 @@ def test_the_norm_of_gradients_is_of_all_parameters_once() -> None:
     assert (found["norm"], found["finite"]) == (None, False)
     weight.grad = None
     assert gradient_norm([optimizer]) is None
+
+
+def test_the_norm_of_fp16_gradients_may_leave_fp16() -> None:
+    parameter = torch.nn.Parameter(torch.zeros(100_000, dtype=torch.float16))
+    parameter.grad = torch.full_like(parameter, 600.0)
+
+    found = gradient_norm([torch.optim.SGD([parameter], lr=1.0)])
+
+    assert found is not None
+    assert found["norm"] == pytest.approx(600 * 100_000**0.5, rel=1e-4)

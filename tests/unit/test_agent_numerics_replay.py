@@ -181,6 +181,21 @@ def test_bytes_are_told_apart() -> None:
         assert counts == {"zeros": 1, "saturated": 2, "nan": 1}, found.name
 
 
+@pytest.mark.parametrize("place", [1, 12_345, (1 << 24) + 7])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_one_nan_among_millions_of_bytes_is_found(place: int, transposed: bool) -> None:
+    data = torch.full((17, 1 << 20), 0x38, dtype=torch.uint8)
+    data.view(-1)[place] = 0xFF
+    measured = Measurements()
+
+    assert measured.add_bytes("l", "input", data.t() if transposed else data, Cast(E4M3, DELAYED))
+
+    (found,) = measured.records()
+    assert found["nan"] == 1 / data.numel()
+    assert found["inf"] == 0
+    assert found["sampled"] <= 5 << 20
+
+
 @pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:
     before = torch.get_num_threads()

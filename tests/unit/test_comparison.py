@@ -9,8 +9,6 @@ import pytest
 
 from fp8verify import Report, inspect
 from fp8verify.comparison import Comparison, Outcome, compare
-from fp8verify.comparison.losses import pair_losses
-from fp8verify.logs.losses import LossSeries
 from tests.hand_built import (
     BF16,
     BF16_KERNEL,
@@ -190,29 +188,3 @@ def test_without_shapes_as_many_gemms_are_taken_for_the_same_work(tmp_path: Path
     found = compare(bare(3), bare(4))
     assert found.exit_code == 3
     assert "3 GEMMs in the baseline and 4" in found.reason
-
-
-def series(**points: float) -> LossSeries:
-    return LossSeries("test", {int(step[1:]): loss for step, loss in points.items()}, False)
-
-
-def test_losses_are_compared_at_equal_steps() -> None:
-    found = pair_losses(series(s1=3.0, s2=2.0, s4=1.0), series(s2=2.5, s3=9.0, s4=0.75))
-    assert found is not None
-    assert (found.steps, found.first_step, found.last_step) == (2, 2, 4)
-    assert (found.last_baseline, found.last_candidate) == (1.0, 0.75)
-    assert (found.mean_gap, found.largest_gap, found.largest_gap_step) == (0.125, 0.5, 2)
-
-
-def test_a_loss_that_breaks_in_one_run_alone_is_told() -> None:
-    nan = float("nan")
-    found = pair_losses(series(s1=3.0, s2=2.0), series(s1=3.0, s2=nan))
-    assert found is not None
-    assert (found.first_bad_step, found.last_candidate, found.mean_gap) == (2, None, 0.0)
-
-
-def test_losses_without_a_step_in_common_are_noted(tmp_path: Path) -> None:
-    report = run(tmp_path, fp8=False, us=40)
-    found = compare(report, report, (series(s1=1.0), series(s2=1.0)))
-    assert found.loss is None
-    assert "the logs' losses have no step in common" in found.notes

@@ -21,7 +21,17 @@ MEGATRON = (
 )
 LIGHTNING = "Epoch 2:  40%|████      | 4/8 [00:01<00:02,  1.9it/s, v_num=0, train_loss=2.3456]"
 TRAINER = "{'loss': 2.3456, 'grad_norm': 1.2, 'learning_rate': 5e-05, 'epoch': 0.1}"
+NEMO = (
+    "Training epoch 1, iteration 0/99 | lr: 5.6e-06 | global_batch_size: 32 | global_step: 20 | "
+    "reduced_train_loss: 2.3456 | train_step_timing in s: 0.189 | val_loss: 2.861"
+)
+NANOTRON = (
+    "iteration: 20 / 100 | consumed_tokens: 93.2K | grad_norm: 1.4 | lr: 3.3e-05 | lm_loss: 2.3456 "
+    "| model_tflops_per_gpu: 0.784"
+)
 LINES = {
+    "NeMo": (NEMO, 20),
+    "Nanotron": (NANOTRON, 20),
     "KempnerForge": ("[rank 0] INFO     [step 20] loss=2.3456 | lr=3.00e-04 | mfu=52.3%", 20),
     "torchtitan": (TITAN, 20),
     "Megatron-LM": (MEGATRON, 20),
@@ -85,10 +95,30 @@ def test_lines_without_steps_are_counted() -> None:
     assert found.points == {1: 3.0, 2: 2.0, 3: 1.0}
 
 
+def test_lines_without_steps_keep_their_epochs() -> None:
+    lines = ["{'loss': 3.0, 'grad_norm': 1.0, 'epoch': 0.25}", "{'loss': '2', 'learning_rate': 1}"]
+    found = scan_losses(lines)
+    assert found is not None
+    assert (found.epochs, found.gradients) == ({1: 0.25}, {1: 1.0})
+
+
 def test_the_first_pattern_reads_the_whole_log() -> None:
     found = scan_losses(["iter 1: loss 3.0, time 1ms", "step 1 | loss 9.0"])
     assert found is not None
     assert found.points == {1: 3.0}
+
+
+def test_an_evaluation_before_the_first_step_is_no_plain_loop() -> None:
+    lines = ["step 0: train loss 10.9, val loss 10.9", "iter 0: loss 10.8, time 1ms"]
+    found = scan_losses([*lines, "iter 10: loss 9.9, time 1ms"])
+    assert found is not None
+    assert (found.framework, found.points) == ("nanoGPT", {0: 10.8, 10: 9.9})
+
+
+def test_one_foreign_line_does_not_take_a_plain_loops_log_over() -> None:
+    found = scan_losses(["step 1 | loss 3.0", "step 2 | loss 2.0", "iter 1: loss 9.0, time 1ms"])
+    assert found is not None
+    assert (found.framework, found.points) == ("a plain loop", {1: 3.0, 2: 2.0})
 
 
 def test_a_loss_that_is_no_number_counts_as_such() -> None:

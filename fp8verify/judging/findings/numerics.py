@@ -28,6 +28,8 @@ SATURATED = 1e-5  # FP8-LM, arXiv 2310.18313: lowers its scale from 0.001 % on
 TOP_BLOCKS = 0.05  # ours, after arXiv 2506.20752: blocks whose values share the last bucket
 ZERO_ROWS = 0.01  # ours
 WORTH_DB = 1.0
+LEAST_AMAX = 1e-12  # torchao/float8/float8_utils.py, EPS
+_LEAST_HOLDS = ("tensorwise", "rowwise", "block_1x128")
 _SHOWN = 4
 _TENSORS = ("weight", "input", "grad_output")
 _ONE_SCALE = ("tensorwise", "delayed")
@@ -68,18 +70,28 @@ def _kind(row: TensorRecord) -> str:
 
 
 def gradient_flushed(facts: RankFacts, _: Promises) -> Iterator[Finding]:
-    """Gradients of which the cast makes a good part zero."""
+    """Gradients of which the cast makes a good part zero.
+
+    What is wrong with a gradient is wrong with those that are computed from it: the first one in
+    the order of the backward pass is accused, if it is about as bad as the worst.
+    """
     found = _flushed_gradients(facts)
     if found:
         worst = max(found, key=_flushed)
-        dead = ": it is dead" if _flushed(worst) > 0.999 else ""
+        first = next(row for row in found if _flushed(row) >= _flushed(worst) / 2)
+        after = ", and so in {} after it in the backward pass"
+        if worst.source == "te-debug":  # a log of statistics is in no such order
+            first, after = worst, ", the worst, and in {} other layers"
+        dead = ": it is dead" if _flushed(first) > 0.999 else ""
+        layers = _layers([first, *found])
         yield Finding(
             code="gradient-flushed",
             severity=Severity.ERROR,
-            message=f"the cast makes {_flushed(worst):.1%} of the grad_output of {worst.layer} zero"
-            f"{dead}{_and_more(found, facts)} (threshold {GRADIENT_FLUSHED:.0%}, ours)",
-            hint=_remedy(worst),
-            layers=_layers(found),
+            message=f"the cast makes {_flushed(first):.1%} of the grad_output of {first.layer} zero"
+            f"{dead}{_others([first, *found], facts, after.format(len(layers) - 1))} "
+            f"(threshold {GRADIENT_FLUSHED:.0%}, ours)",
+            hint=_remedy(first),
+            layers=layers,
         )
 
 
@@ -106,7 +118,9 @@ def underflow_high(facts: RankFacts, _: Promises) -> Iterator[Finding]:
 
 def sqnr_low(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     """Tensors that the cast leaves too little of."""
+    flushed = _flushed_gradients(facts)  # accused already
     found = [row for row in _sound(facts) if row.sqnr_db is not None and row.sqnr_db < _least(row)]
+    found = [row for row in found if row not in flushed]
     if found:
         worst = min(found, key=lambda row: row.sqnr_db or 0.0)
         yield Finding(
@@ -274,8 +288,22 @@ def _and_more(rows: Sequence[TensorRecord], facts: RankFacts) -> str:
     return f", the worst of {len(layers)} layers: {listed(list(dict.fromkeys(names)), _SHOWN)}"
 
 
+def _others(rows: Sequence[TensorRecord], facts: RankFacts, said: str) -> str:
+    """Add the names of the layers after the first, if there are more."""
+    layers = _layers(rows)
+    names = shorten(layers, (row.layer for row in _rows(facts)))
+    others = list(dict.fromkeys(names))[1:]
+    return f"{said}: {listed(others, _SHOWN)}" if others else ""
+
+
 def _remedy(row: TensorRecord) -> str:
     """Say what would help under the recipe at hand."""
+    if row.amax and row.amax < LEAST_AMAX and row.scaling in _LEAST_HOLDS:
+        return (
+            f"Its largest value is {row.amax:.2g}; scales count no amax below {LEAST_AMAX:g} "
+            "(torchao's EPS), however they are grouped: scale the loss up, or find what makes "
+            "it so small."
+        )
     if row.scaling == "delayed":
         how = "Lower margin if the scale leaves octaves unused, or use current scaling"
     elif row.tensor == "grad_output" and row.format == "e4m3" and row.scaling == "tensorwise":

@@ -7,9 +7,15 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
-from fp8verify.capture.numerics import RecipeRecord
+from fp8verify.capture.numerics import RecipeRecord, SeriesRecord
 from fp8verify.evidence.facts import RankFacts
-from fp8verify.evidence.numerics import Kept, history_of, kept_scales, loss_scales_of
+from fp8verify.evidence.numerics import (
+    Kept,
+    gradients_of,
+    histories_of,
+    kept_scales,
+    loss_scales_of,
+)
 from fp8verify.evidence.promises import Promises
 from fp8verify.model import Finding, Severity
 from fp8verify.wording import listed
@@ -21,7 +27,8 @@ CLIPPED = 2.0  # ours: a value clipped by half; less is hard to tell from roundi
 LONG_HISTORY = 16  # TE's DelayedScaling keeps 1024 by default, Megatron 1
 MOST_OCTAVES = 4.0  # ours, over a series or a history
 LEAST_POINTS = 5
-GROWN = 8.0  # ours
+GROWN = 8.0  # ours, after the warm-up: a sound small model grew 27 times in its first 150 steps
+WARM_UP_STEPS = 200  # ours
 LEAST_LOSS_SCALE = 1.0  # ours; torch's GradScaler begins with 65,536
 _SHOWN = 4
 Key = tuple[tuple[int, ...], str, str, int, int]
@@ -192,28 +199,33 @@ def _octaves(values: Sequence[float | None]) -> float:
 
 
 def _trends(facts: RankFacts) -> Iterator[Finding]:
-    """Tensors whose amax grew, or swung, over a long run."""
+    """Tensors whose amax keeps growing after the warm-up of a long run."""
     numerics = facts.rank.numerics
-    if numerics is None or len(numerics.series) < LEAST_POINTS:
+    if numerics is None:
         return
-    rows = zip(numerics.series[-1].layer, numerics.series[-1].tensor, strict=False)
+    late = _after_warm_up(numerics.series)
     grown: list[tuple[float, str, str]] = []
-    for layer, tensor in rows:
-        values = [amax for _, amax in history_of(numerics.series, (layer, tensor), "amax")]
+    for (layer, tensor), points in histories_of(late, "amax").items():
+        values = [amax for _, amax in points]
         if _rises(values) and values[-1] >= GROWN * values[0]:
             grown.append((values[-1] / values[0], layer, tensor))
     if grown:
         times, layer, tensor = max(grown)
-        first, last = numerics.series[0].step, numerics.series[-1].step
         yield Finding(
             code="scale-unstable",
             severity=Severity.WARNING,
             message=f"the amax of the {tensor} of {layer} grew {times:.0f} times from step "
-            f"{first} to {last} (from {GROWN:.0f} on, ours)",
+            f"{late[0].step} to {late[-1].step} (from {GROWN:.0f} on, ours)",
             hint="Outliers that grow at down projections are SwiGLU's (arXiv 2409.12517): keep "
             "this layer in BF16, use Smooth-SwiGLU, or scale by row or block.",
             layers=tuple(dict.fromkeys(name for _, name, _ in grown)),
         )
+
+
+def _after_warm_up(series: Sequence[SeriesRecord]) -> Sequence[SeriesRecord]:
+    """Return the later half of a series: while a model begins to learn, every amax grows."""
+    half = series[len(series) // 2 :]
+    return [line for line in half if line.step >= WARM_UP_STEPS]
 
 
 def _rises(values: Sequence[float]) -> bool:
@@ -264,19 +276,48 @@ def _sharing(kept: Kept, rank: int) -> Iterator[tuple[int, ...]]:
 
 
 def loss_not_finite(ranks: Sequence[RankFacts], _: Promises) -> Iterator[Finding]:
-    """A loss in the log, or gradients in the run, that are not finite."""
+    """Look at the log and at the gradients of the first rank that is there."""
     for facts in ranks[:1]:
         losses = facts.rank.losses
         points = losses.points if losses is not None else {}
         bad = next((step for step in sorted(points) if not math.isfinite(points[step])), None)
-        if bad is not None:
-            yield Finding(
-                code="nan-or-inf",
-                severity=Severity.ERROR,
-                message=f"the loss in the log is {points[bad]:g} at step {bad}",
-                hint="`run --numerics` with a window just before it names the first layer; try "
-                "gradient clipping, a lower learning rate, a larger margin, E5M2 for gradients.",
+        if losses is not None and bad is not None:
+            where = f"{'logged value' if losses.counted else 'step'} {bad}"
+            yield _not_finite(f"the loss in the log is {points[bad]:g} at {where}", facts)
+        elif steps := _broken_gradients(facts):
+            yield _not_finite(
+                f"the gradients of steps {listed(list(map(str, steps)))} are not finite", facts
             )
+
+
+def _not_finite(message: str, facts: RankFacts) -> Finding:
+    """A loss in the log, or gradients in the run, that are not finite."""
+    numerics = facts.rank.numerics
+    rows = numerics.rows if numerics is not None else ()
+    named = any(not row.finite for row in rows)
+    first = (
+        "Begin with the tensor that the other finding names"
+        if named
+        else "`run --numerics` with a window just before it names the first layer"
+    )
+    return Finding(
+        code="nan-or-inf",
+        severity=Severity.ERROR,
+        message=message,
+        hint=f"{first}; try gradient clipping, a lower learning rate, a larger margin, E5M2 for "
+        "gradients.",
+    )
+
+
+def _broken_gradients(facts: RankFacts) -> list[int]:
+    """Return the steps whose gradients were seen, if none of them were finite.
+
+    A GradScaler goes on after some such steps, and so may one that is not torch's after one.
+    """
+    found = gradients_of(facts.rank)
+    broken = [norm.step for norm in found if not norm.finite]
+    scaled = loss_scales_of(facts.rank.numerics)
+    return broken if len(broken) > 1 and len(broken) == len(found) and not scaled else []
 
 
 def _of(found: Iterable[Kept], code: str, severity: Severity, message: str, hint: str) -> Finding:

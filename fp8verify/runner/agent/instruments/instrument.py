@@ -13,7 +13,8 @@ class Scene(NamedTuple):
         config: the boot folder's `config.json`.
         optimizers: returns those that have stepped and are still alive.
         record: returns the rank's `RankRecord`, whose files an instrument may write into.
-        windows_over: whether nothing is left to record after so many steps.
+        windows_over: whether a step may be measured after so many: nothing is left to record, or
+            under a watch the next window is near and not open.
     """
 
     config: dict[str, Any]

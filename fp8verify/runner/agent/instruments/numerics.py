@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ..numerics.te_state import State
 
 SCHEMA = 1
+ENDED = "the run ended before the step"
 
 
 class Numerics(Instrument):
@@ -42,7 +43,10 @@ class Numerics(Instrument):
         self._scales: list[float | None] = []
         self._windows: list[dict[str, Any]] = []
         self._first: dict[str, Any] | None = None
-        self._reason: str | None = "the run ended before the step" if self._wanted else None
+        # A watch measures before its windows, so that each has the figures of its own time.
+        self._live = bool(scene.config["live"])
+        self._latest: int | None = None
+        self._reason: str | None = ENDED if self._wanted and not self._live else None
 
     def begin(self) -> None:
         """Look at the scales that the window begins with."""
@@ -67,7 +71,9 @@ class Numerics(Instrument):
             )
         self._before = None
         self._write()
-        if self._next is not None and not self._rehearsed:
+        if self._live:
+            self._forget()
+        elif self._next is not None and not self._rehearsed:
             self._rehearse()
         return {"gradients": gradients}
 
@@ -78,19 +84,33 @@ class Numerics(Instrument):
         if measured is not None:
             measured.leave()
             self._next = None
+        if self._live:
+            self._forget()
+
+    def _forget(self) -> None:
+        """Let go of what was written beside one window of a watch: the next has a file of its own.
+
+        What is planned for the next one stays.
+        """
+        self._windows, self._first, self._reason = [], None, None
 
     def after_step(self, step: int, /) -> None:
         """Begin and end the steps that are measured."""
         self._now = step
-        if not self._wanted or not self.scene.windows_over(step):
+        if not self._wanted:
             return
         if self._next is None:
-            self._next = step + STEPS_AFTER_WINDOW
-            self._write()
+            if self.scene.windows_over(step) and self._is_due(step + STEPS_AFTER_WINDOW):
+                self._next, self._reason = step + STEPS_AFTER_WINDOW, ENDED
+                self._write()
         elif step == self._next - 1:
             self._start()
         elif step == self._next:
             self._finish()
+
+    def _is_due(self, step: int) -> bool:
+        """Whether the steps of `--numerics-every` have gone by since the last measured one."""
+        return self._latest is None or step - self._latest >= self._every
 
     def _rehearse(self) -> None:
         """Load what the measured step needs, now that the trace is written anyway."""
@@ -160,11 +180,13 @@ class Numerics(Instrument):
         if self._first is None:
             self._first, self._reason = result, None
             self._write()
-        if self._every:
+        if self._every or self._live:
             from ..numerics.series import line_of
 
             self.scene.record().files.append_numerics(line_of(result))
-            self._next = measured.number + self._every
+        if self._every:
+            self._latest = measured.number
+            self._next = None if self._live else measured.number + self._every
         else:
             self._wanted = False
 

@@ -18,6 +18,7 @@ from ..steps.clock import Clock
 LIVE = "live"
 CLOSED = ".closed"  # and the rank's files' stem before it: this rank adds nothing any more
 WARM_UP = 2  # steps before a window in which its recorder has something to do
+MEASURING = 2  # and those before them in which a step is measured
 MAX_WAITING = 64  # windows that were not judged yet; more would fill the disk
 
 
@@ -54,7 +55,10 @@ class RepeatingRecorder:
         self._clock = clock
         self._guard = guard
         self._optimizers = optimizers
-        self._panel = SurveyedOnce(Scene(config, optimizers), self._note)
+        scene = Scene(config, optimizers, lambda: self._current.record, self._may_measure)
+        self._panel = SurveyedOnce(scene, self._note)
+        measures = bool(config["numerics"] or config["numerics_every"])
+        self._warm_up = WARM_UP + MEASURING if measures else WARM_UP
         self._whole = Recorder({**config, "windows": []}, clock, guard, optimizers, self._panel)
         self._window: Recorder | None = None
         self._begun = False
@@ -92,7 +96,7 @@ class RepeatingRecorder:
         if step == 1:
             self._whole.after(step)
         if self._window is None:
-            if step < self._next - WARM_UP:
+            if step < self._next - self._warm_up:
                 return
             self._window = self._open(step)
         self._window.after(step)
@@ -162,8 +166,18 @@ class RepeatingRecorder:
             return
         window.record.write()
         files = window.record.files
+        self.record.files.take_series(files)
         files.folder.joinpath(f"{files.stem}{CLOSED}").touch(mode=0o600)
         self.on_closed(files.folder)
 
+    @property
+    def _current(self) -> Recorder:
+        return self._window or self._whole
+
+    def _may_measure(self, step: int) -> bool:
+        """Whether the second step from now lies before the window that is near."""
+        windows = self._window.plan.windows if self._window is not None else []
+        return bool(windows) and step + MEASURING < windows[0][0]
+
     def _note(self, text: str) -> None:
-        (self._window or self._whole).record.note(text)
+        self._current.record.note(text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -41,5 +41,14 @@ def _parameters(optimizers: Iterable[Any]) -> Iterable[Any]:
 
 
 def _squares(parts: list[Any]) -> float:
-    norms = torch.stack([norm.double() for norm in torch._foreach_norm(parts)])
+    norms = torch.stack([norm.double() for norm in _norms(parts)])
     return float(norms.square().sum())
+
+
+def _norms(parts: list[Any]) -> Sequence[Any]:
+    """Return the norm of each in float32: that of FP16 gradients leaves the range of FP16."""
+    try:
+        found: Sequence[Any] = torch._foreach_norm(parts, 2, dtype=torch.float32)
+    except TypeError:  # torch before 2.4
+        found = [torch.linalg.vector_norm(part, dtype=torch.float32) for part in parts]
+    return found

@@ -85,8 +85,9 @@ class NumericsHooks:
         """Yield what a reader should know of layers that were not measured."""
         missed = sorted(self._expected - self._seen)
         if missed:
+            layers = "layer" if len(missed) == 1 else "layers"
             yield (
-                f"{len(missed)} FP8 layers ran no hook in the step (unused, or replayed from a "
+                f"{len(missed)} FP8 {layers} ran no hook in the step (unused, or replayed from a "
                 f"CUDA graph): {', '.join(missed[:3])}{' …' if len(missed) > 3 else ''}"
             )
         yield from dict.fromkeys(self.unseen)

@@ -1,6 +1,7 @@
 """Measure samples of tensors on their own device, several of one shape together.
 
-Whatever is counted here is of sampled rows; what is exact is in `measurements.py`.
+Whatever is counted here is of sampled rows, but for NaN in bytes; what is exact is in
+`measurements.py`.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from .replay import (
 )
 
 MOST_BYTES = 1 << 22
+CHUNK = 1 << 24  # bytes of which NaN is counted at once
 # The same tensor under other recipes: squares of what was lost.
 WHAT_IF: dict[str, Cast] = {
     "tensorwise_e4m3": Cast(E4M3, TENSORWISE),
@@ -135,18 +137,37 @@ def _top_blocks(magnitudes: Tensor, found: Format) -> Tensor:
 
 
 def measure_bytes(data: Tensor, found: Format) -> tuple[Figures, int]:
-    """Return what FP8 bytes tell without the values that they came from, and of how many."""
-    every = -(-data.numel() // MOST_BYTES)
-    flat = data.view(torch.uint8).reshape(-1)[::every].unsqueeze(0)
+    """Return what FP8 bytes tell without the values that they came from, and of how many.
+
+    NaN is counted in all bytes, since a single one matters; all else in a sample.
+    """
+    data = data.view(torch.uint8)
+    parts = [part.reshape(-1) for part in _parts(data)]
+    every = -(-data.numel() // MOST_BYTES) or 1
+    sample = torch.cat([part[::every] for part in parts]).unsqueeze(0)
+    counts = [_any_of(part.unsqueeze(0), found.not_numbers) for part in parts]
     figures = {
-        "zeros": _any_of(flat, found.zeros),
-        "saturated": _any_of(flat, found.tops),
-        "nan": _any_of(flat, found.not_numbers),
+        "zeros": _any_of(sample, found.zeros),
+        "saturated": _any_of(sample, found.tops),
+        "nan": torch.cat(counts).sum(dim=0, keepdim=True),
     }
-    return figures, flat.numel()
+    return figures, sample.numel()
+
+
+def _parts(data: Tensor) -> Sequence[Tensor]:
+    """Cut a tensor so that a mask of a part, or a copy of one with gaps, takes little memory."""
+    flat = data.view(-1) if data.is_contiguous() else data
+    rows = max(1, CHUNK // (flat[0].numel() or 1)) if flat.numel() else 1
+    parts: Sequence[Tensor] = flat.split(rows)
+    return parts
 
 
 def _any_of(data: Tensor, wanted: Sequence[int]) -> Tensor:
+    """Count bytes that are among those wanted; of all above a limit by one comparison."""
+    lows = sorted(byte for byte in wanted if byte < 0x80)
+    both = {*lows, *(byte | 0x80 for byte in lows)} == set(wanted)
+    if both and lows == list(range(lows[0], 0x80)):
+        return _count((data & 0x7F) >= lows[0])
     found = data == wanted[0]
     for byte in wanted[1:]:
         found |= data == byte

@@ -129,6 +129,8 @@ def _record(layer: str, tensor: str, row: Row) -> dict[str, Any]:
 def _not_finite(row: Row) -> tuple[float, float]:
     """Return the shares of NaN and infinity: at least one element of each such row of all."""
     found, sampled = row.figures, row.sizes.sampled or 1
+    if row.source == "bytes":  # of which all were looked at
+        return found["nan"] / (row.sizes.elements or 1), 0.0
     nan, inf = found["nan"] / sampled, found["inf"] / sampled
     least = found["rows_not_finite"] / (row.sizes.elements or 1)
     if math.isnan(found["amax"]):  # it comes before infinities

@@ -96,6 +96,14 @@ class RankFiles:
         with path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line, separators=(",", ":")) + "\n")
 
+    def take_series(self, other: RankFiles) -> None:
+        """Add the measured steps of a window of a watch to those of the run."""
+        found = other.folder / f"{other.stem}.numerics.jsonl"
+        with suppress(OSError):
+            lines = found.read_text(encoding="utf-8")
+            with (self.folder / f"{self.stem}.numerics.jsonl").open("a", encoding="utf-8") as file:
+                file.write(lines)
+
     def _name_own_logs(self, rank: int) -> None:
         """Name the files that this process writes its output to, if a launcher redirected it.
 

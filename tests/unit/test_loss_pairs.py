@@ -1,0 +1,258 @@
+"""The losses of two runs held against each other: gap, trend, jumps, divergence, what is judged."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fp8verify import compare as compare_runs
+from fp8verify.comparison import compare
+from fp8verify.comparison.losses import CURVE_POINTS, loss_findings, pair_losses
+from fp8verify.logs.losses import LossSeries
+from fp8verify.model.comparison import LossPair
+from fp8verify.report.comparison_forms import render
+from fp8verify.report.comparison_html import to_html
+from tests.unit.test_comparison import run
+
+NAN = math.nan
+
+
+def series(
+    *losses: float, first: int = 1, every: int = 1, counted: bool = False, epoch: float = 0.0
+) -> LossSeries:
+    """A log's losses, one every so many steps; a counted one says epochs instead of steps."""
+    points = {first + place * every: loss for place, loss in enumerate(losses)}
+    epochs = {place: place * epoch for place in points} if counted and epoch else {}
+    return LossSeries("test", points, counted, {}, epochs)
+
+
+def curve(steps: int, *, seed: int = 0, times: float = 1.0, noise: float = 0.0) -> list[float]:
+    """A loss that falls as trainings' do, on data of its own where there is noise."""
+    scatter = random.Random(seed)
+    return [times * (2 + 8 / math.sqrt(n)) + scatter.gauss(0, noise) for n in range(1, steps + 1)]
+
+
+def pair(before: LossSeries, after: LossSeries) -> LossPair:
+    found = pair_losses(before, after)
+    assert found is not None
+    return found
+
+
+def codes(found: LossPair) -> list[str]:
+    return [finding.code for finding in loss_findings(found)]
+
+
+def test_losses_are_compared_at_equal_steps() -> None:
+    before = LossSeries("test", {1: 3.0, 2: 2.0, 4: 1.0}, False)
+    found = pair(before, LossSeries("test", {2: 2.5, 3: 9.0, 4: 0.75}, False))
+    assert (found.steps, found.first_step, found.last_step) == (2, 2, 4)
+    assert (found.last_baseline, found.last_candidate) == (1.0, 0.75)
+    assert (found.mean_gap, found.largest_gap, found.largest_gap_step) == (0.125, 0.5, 2)
+
+
+def test_identical_losses_have_no_gap_and_no_finding() -> None:
+    losses = curve(200, noise=0.05)
+    found = pair(series(*losses), series(*losses))
+    assert (found.mean_gap, found.relative_gap, found.trend) == (0.0, 0.0, "steady")
+    assert codes(found) == []
+
+
+@pytest.mark.parametrize("steps", [40, 1000, 20_000])
+def test_two_seeds_of_one_training_get_no_finding(steps: int) -> None:
+    for seed in range(1, 4):
+        ours, theirs = (series(*curve(steps, seed=n, noise=0.1)) for n in (seed, seed + 100))
+        found = pair(ours, theirs)
+        assert codes(found) == []
+        assert found.trend != "growing"
+
+
+def test_a_gap_of_chance_is_none() -> None:
+    # Toy losses near nothing: 30 % apart, and now above, now below.
+    scatter = random.Random(3)
+    ours, theirs = ([abs(scatter.gauss(1e-3, 5e-4)) for _ in range(40)] for _ in range(2))
+    found = pair(series(*ours), series(*theirs))
+    assert found.gap_is_noise
+    assert codes(found) == []
+
+
+def test_a_gap_that_data_in_common_shows_is_told_with_its_trend() -> None:
+    losses = curve(400, noise=0.05)
+    found = pair(series(*losses), series(*(loss * 1.03 for loss in losses)))
+    (finding,) = loss_findings(found)
+    assert (finding.code, finding.severity.value) == ("loss-gap", "info")
+    assert "3.0% above the baseline's in the last half of the steps, steady" in finding.message
+
+
+def test_a_gap_that_grows_is_said_to() -> None:
+    losses = curve(200)
+    growing = [loss * (1 + 0.0002 * n) for n, loss in enumerate(losses)]
+    found = pair(series(*losses), series(*growing))
+    assert found.trend == "growing"
+
+
+@pytest.mark.parametrize(
+    ("first", "at", "said"),
+    [
+        (
+            1,
+            20,
+            "leaves the baseline's at step 21 and stays above it by more than 5%, in the first",
+        ),
+        (1, 80, "leaves the baseline's at step 81 and stays above it by more than 5%"),
+        (1, 0, "lies above the baseline's from the first one on that both have, step 1"),
+        # Resumed from a BF16 checkpoint: its first fifty steps are those after it.
+        (10_000, 20, "leaves the baseline's at step 10020 and stays above it by more than 5%, in"),
+    ],
+)
+def test_where_runs_part(first: int, at: int, said: str) -> None:
+    losses = curve(150)
+    after = [loss * (1.1 if n >= at else 1.0) for n, loss in enumerate(losses)]
+    (finding,) = loss_findings(pair(series(*losses, first=first), series(*after, first=first)))
+    assert finding.code == "loss-diverged"
+    assert said in finding.message
+    assert ("first fifty" in finding.message) is (0 < at < 50)
+
+
+def test_values_that_are_counted_are_not_called_steps() -> None:
+    losses = curve(60)
+    after = [loss * (1.1 if n >= 20 else 1.0) for n, loss in enumerate(losses)]
+    (finding,) = loss_findings(pair(series(*losses, counted=True), series(*after, counted=True)))
+    assert "at logged value 21" in finding.message
+    assert "fifty" not in finding.message
+
+
+def test_a_loss_that_breaks_in_one_run_alone_is_told() -> None:
+    found = pair(series(3.0, 2.0), series(3.0, NAN))
+    assert (found.first_bad_step, found.last_candidate, found.mean_gap) == (2, None, 0.0)
+    (finding,) = loss_findings(found)
+    assert (finding.code, finding.severity.value) == ("nan-or-inf", "error")
+    assert "candidate's loss is no number at step 2" in finding.message
+
+
+def test_a_loss_that_breaks_in_the_baseline_accuses_nobody() -> None:
+    found = pair(series(3.0, NAN), series(3.0, 2.0))
+    assert (found.first_bad_step, found.first_bad_run) == (2, "baseline")
+    assert codes(found) == []
+
+
+def test_jumps_are_told_where_the_baseline_has_none() -> None:
+    losses = curve(2000, noise=0.05)
+    ours, theirs = list(losses), list(losses)
+    ours[500] += 3
+    theirs[503] += 3  # the same hard data, a little later
+    for place in (1200, 1201, 1202):  # one jump that lasts
+        theirs[place] += 3
+    found = pair(series(*ours), series(*theirs))
+    assert found.spikes == ((501,), (504, 1201))
+    assert found.own_spikes == (1201,)
+    (finding,) = loss_findings(found)
+    assert "jumps once where the baseline's does not, first at step 1201" in finding.message
+
+
+def test_the_picture_shows_what_is_told() -> None:
+    losses = curve(50_000)
+    after = list(losses)
+    after[33_333] += 9
+    found = pair(series(*losses), series(*after))
+    assert len(found.curve) <= CURVE_POINTS + 4
+    shown = {step for step, *_ in found.curve}
+    assert {1, 33_334, 50_000} <= shown
+
+
+@pytest.mark.parametrize("after", [curve, lambda steps: [NAN] * steps])
+def test_many_steps_are_no_quadratic_work(after: Callable[[int], list[float]]) -> None:
+    # A median of all gaps for each gap, as there once was, would take hours.
+    steps = 100_000
+    found = pair(series(*curve(steps)), series(*after(steps)))
+    assert found.steps == steps
+
+
+def test_other_numbering_meets_at_common_steps() -> None:
+    found = pair(series(*curve(100), every=10), series(*curve(100), every=25, first=1))
+    assert (found.steps, found.first_step) == (20, 1)
+
+
+def test_counted_values_are_not_held_against_steps() -> None:
+    assert pair_losses(series(3.0, 2.0), series(3.0, 2.0, counted=True)) is None
+
+
+def test_counted_values_of_other_epochs_are_not_compared() -> None:
+    every_10, every_50 = (series(*curve(20), counted=True, epoch=e) for e in (0.1, 0.5))
+    assert pair_losses(every_10, every_50) is None
+    assert pair_losses(every_10, every_10) is not None
+
+
+def test_losses_that_are_not_compared_say_why(tmp_path: Path) -> None:
+    report = run(tmp_path, fp8=False, us=40)
+    said = {
+        "the logs' losses have no step in common": (series(1.0), series(1.0, first=2)),
+        "only the log of the baseline has losses": (series(1.0), None),
+        "the losses are not compared: the log of test does not say of which steps its losses are": (
+            series(1.0),
+            series(1.0, counted=True),
+        ),
+    }
+    for note, losses in said.items():
+        found = compare(report, report, losses)
+        assert found.loss is None
+        assert note in found.notes
+
+
+def test_another_batch_is_no_gap_of_fp8(tmp_path: Path) -> None:
+    losses = curve(100)
+    both = series(*losses), series(*(loss * 1.2 for loss in losses))
+    one, twice = run(tmp_path, fp8=False, us=40), run(tmp_path, fp8=True, us=40, m=8192)
+    found = compare(one, twice, both)
+    assert [f.code for f in found.findings if f.code.startswith("loss")] == []
+    assert any("equal steps are not equal tokens" in note for note in found.notes)
+    found = compare(one, run(tmp_path, fp8=True, us=40), both)
+    assert "loss-diverged" in [f.code for f in found.findings]
+
+
+def test_another_model_is_no_gap_of_fp8(tmp_path: Path) -> None:
+    losses = curve(100)
+    both = series(*losses), series(*(loss * 1.2 for loss in losses))
+    found = compare(run(tmp_path, fp8=False, us=40), run(tmp_path, fp8=True, us=40, n=512), both)
+    assert (found.exit_code, found.findings) == (3, ())
+
+
+def test_every_form_has_gap_trend_and_gradient_norms(tmp_path: Path) -> None:
+    pytest.importorskip("jinja2")
+    report = run(tmp_path, fp8=False, us=40)
+    norms = dict.fromkeys(range(1, 101), 0.5) | {60: 80.0}
+    both = tuple(series(*curve(100))._replace(gradients=norms) for _ in range(2))
+    found = compare(report, report, (both[0], both[1]))
+    for form in ("text", "markdown"):
+        text = " ".join(render(found, form).split())
+        assert "the gap is steady, +0.00% in the last half" in text
+        assert "gradient norms 0.5 and 0.5 (medians)" in text
+    page = to_html(found)
+    assert "gradient norms 0.5 and 0.5" in page
+    assert page.count('<svg class="curve"') == 3
+    assert "from 0.5 (bottom) to 80 (top), by its logarithm" in page
+
+
+def test_a_run_that_breaks_is_marked_in_the_picture(tmp_path: Path) -> None:
+    pytest.importorskip("jinja2")
+    report = run(tmp_path, fp8=False, us=40)
+    found = compare(report, report, (series(*curve(10)), series(*curve(4), NAN, 2.9, *[NAN] * 4)))
+    page = to_html(found)
+    assert 'class="b break" d="M444.4 0V100"' in page
+    assert "h0" in page  # a number between two that are none is a dot
+
+
+def test_logs_of_two_trainers_are_read_from_files(tmp_path: Path) -> None:
+    for name, share in (("a", 1.0), ("b", 1.2)):
+        lines = [f"{{'loss': {share * loss}, 'grad_norm': 1, 'epoch': 0.1}}" for loss in curve(40)]
+        (tmp_path / f"{name}.log").write_text("\n".join(lines))
+        run(tmp_path, fp8=name == "b", us=40)
+    paths = sorted(path for path in tmp_path.iterdir() if path.suffix != ".log")
+    found = compare_runs(
+        paths[0], paths[0], baseline_log=tmp_path / "a.log", candidate_log=tmp_path / "b.log"
+    )
+    assert found.loss is not None
+    assert (found.loss.counted, found.loss.steps, found.loss.gradient_norms) == (True, 40, (1, 1))

@@ -1,0 +1,162 @@
+"""GPU memory: what a report says FP8 costs or saves, and how two runs differ."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from fp8verify.assembly.memory import memory_report
+from fp8verify.capture.schema import MemoryRecord, ModuleRecord, RankMeta, WindowRecord
+from fp8verify.comparison.memory import memory_notes
+from fp8verify.inspection import inspect
+from fp8verify.model import Report
+from fp8verify.model.numerics import MemoryReport
+from fp8verify.report.html import to_html
+from fp8verify.report.numerics_text import glance
+from tests.hand_built import TraceBuilder
+
+GIB = 1 << 30
+
+
+def module(class_name: str, source: str | None, **more: Any) -> ModuleRecord:
+    features = {"in_features": 4096, "out_features": 8192}
+    known: dict[str, Any] = {"kind": "linear", "state": "fp8", **features, **more}
+    return ModuleRecord(fqn="layers.0", class_name=class_name, source=source, **known)
+
+
+TORCHAO = module("Float8Linear", "torchao.float8.float8_linear")
+ENGINE = module("Linear", "transformer_engine.pytorch.module.linear")
+MLP = module(
+    "LayerNormMLP", "transformer_engine.pytorch.module.layernorm_mlp",
+    in_features=None, out_features=None, sizes=((8192, 2048), (2048, 4096)),
+)  # fmt: skip
+
+
+def why(*modules: ModuleRecord, peak: int = GIB) -> tuple[str, ...] | None:
+    memory = MemoryRecord(allocated_peak=peak, reserved_peak=2 * GIB, total=80 * GIB)
+    window = WindowRecord(first=1, last=2, state="complete", memory=memory)
+    found = memory_report(
+        RankMeta(schema=1, rank=0, steps_seen=3, windows=(window,), modules=modules)
+    )
+    return None if found is None else found.why
+
+
+def test_torchao_saves_nothing_and_the_copies_come_on_top() -> None:
+    (said,) = why(TORCHAO, TORCHAO) or ()
+    # 2 x 4096 x 8192
+    assert said.startswith("the weights of 2 FP8 layers (67.1 million values) stay in high prec")
+    assert "its copies (1 byte a value) come on top" in said
+
+
+def test_transformer_engine_keeps_copies_and_saves_inputs() -> None:
+    copies, inputs = why(*[ENGINE] * 32) or ()
+    assert "the weights of 32 FP8 layers (1.07 billion values) stay in high precision" in copies
+    assert "1.00 or 2.00 GiB more" in copies
+    assert "inputs for the backward pass in FP8" in inputs
+
+
+def test_both_matrices_of_an_mlp_are_counted() -> None:
+    copies, _ = why(MLP) or ()
+    assert "(25.2 million values)" in copies  # 8192 x 2048 + 2048 x 4096
+
+
+def test_fp8_parameters_have_no_copy_in_high_precision() -> None:
+    said = why(changed(ENGINE, weight_class="Float8Tensor")) or ()
+    assert [line for line in said if "stay in high precision" in line] == []
+    assert "kept in FP8 alone" in said[0]
+
+
+def test_experts_whose_number_is_not_known_are_not_added_up() -> None:
+    said = why(ENGINE, changed(ENGINE, class_name="GroupedLinear", kind="experts")) or ()
+    assert said[0].startswith("the weights of 2 FP8 layers stay in high precision")
+    assert "1 or 2 bytes a value more" in said[0]
+
+
+def test_a_linear_of_weights_that_torchao_wraps_is_not_transformer_engines() -> None:
+    wrapped = module("Linear", "torch.nn.modules.linear", weight_class="Float8TrainingWeight")
+    (said,) = why(wrapped) or ()
+    assert "Transformer Engine" not in said
+
+
+def test_layers_in_high_precision_and_runs_without_counters_say_nothing() -> None:
+    assert why(changed(TORCHAO, state="high_precision")) == ()
+    assert why(TORCHAO, peak=0) is None
+    assert memory_report(None) is None
+
+
+def changed(module: ModuleRecord, **changes: Any) -> ModuleRecord:
+    return replace(module, **changes)
+
+
+@pytest.fixture
+def plain(tmp_path: Any) -> Report:
+    return inspect(TraceBuilder().step(1).launch("k", "aten::mul").write(tmp_path / "t.json"))
+
+
+def with_memory(report: Report, *gib: tuple[float, float], why: Sequence[str] = ()) -> Report:
+    """A report whose ranks used so much: of tensors and held by torch, of 80 GiB."""
+    (rank,) = report.ranks
+    ranks = tuple(
+        replace(
+            rank,
+            rank=number,
+            memory=MemoryReport(
+                allocated_peak=int(allocated * GIB),
+                reserved_peak=int(reserved * GIB),
+                total=80 * GIB,
+                why=tuple(why),
+            ),
+        )
+        for number, (allocated, reserved) in enumerate(gib)
+    )
+    return replace(report, ranks=ranks or report.ranks)
+
+
+def test_more_memory_is_told_with_its_reason(plain: Report) -> None:
+    before = with_memory(plain, (40, 50))
+    first, reason = memory_notes(before, with_memory(plain, (50, 60), why=["copies come on top"]))
+    assert first == (
+        "peak memory: 50.0 GiB of tensors, 25% more than the baseline's 40.0 GiB; "
+        "60.0 GiB held by torch, 20% more than its 50.0 GiB"
+    )
+    assert reason == "memory: copies come on top"
+
+
+def test_less_memory_is_not_put_down_to_what_costs_some(plain: Report) -> None:
+    after = with_memory(plain, (30, 40), why=["copies come on top"])
+    (said,) = memory_notes(with_memory(plain, (40, 50)), after)
+    assert "25% less than" in said
+    assert "copies" not in said
+
+
+def test_the_same_memory_is_called_so(plain: Report) -> None:
+    (said,) = memory_notes(with_memory(plain, (40, 50)), with_memory(plain, (40.1, 50.2)))
+    assert "as much as the baseline's 40.0 GiB" in said
+
+
+def test_tensors_and_what_torch_holds_may_disagree(plain: Report) -> None:
+    both = with_memory(plain, (40, 50)), with_memory(plain, (38, 60))
+    said = list(memory_notes(*both))
+    assert "5% less than" in said[0]
+    assert "20% more than its 50.0 GiB" in said[0]
+    assert "expandable_segments" in said[1]
+
+
+def test_one_side_without_counters_is_said(plain: Report) -> None:
+    (said,) = memory_notes(plain, with_memory(plain, (40, 50)))
+    assert said.startswith("peak memory is known of the candidate alone")
+    assert list(memory_notes(plain, plain)) == []
+
+
+def test_the_fullest_rank_stands_for_a_run(plain: Report) -> None:
+    pytest.importorskip("jinja2")
+    after = with_memory(plain, (40, 50), (60, 78))
+    first, full = memory_notes(with_memory(plain, (40, 50), (40, 50)), after)
+    assert first.startswith("peak memory of rank 1, the fullest: 60.0 GiB of tensors, 50% more")
+    assert full == "the candidate fills the GPU of rank 1, the fullest: 78.0 GiB of 80.0 GiB"
+    (shown,) = [text for label, text in glance(after, verbose=False) if label == "memory"]
+    assert shown.startswith("rank 1, the fullest of 2: peak 60.0 GiB of tensors, 78.0 held by")
+    assert shown in to_html(after)
