@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import torch
@@ -19,6 +20,7 @@ from ..modules.census import remember
 from ..observer import Observer
 from ..record.debug import debug
 from .announce import announce, announce_function, silence, silence_function
+from .counter_owners import owners
 from .cuda_graphs import ReplayedSteps
 
 NO_BACKWARD = -1
@@ -53,6 +55,7 @@ def install(config: dict[str, Any]) -> Observer:
     announce(torch.amp.GradScaler, "__init__", lambda scaler: _hear_update_of(scaler, observer))
     sources = _sources_of_numbers(observer) if config["global_windows"] else None
     announce(Optimizer, "__init__", _optimizer_is_built(observer, sources))
+    owners.look()
     observer.guard.install()
     # Tensor.backward looks this up too.
     observer.on_steps_in_backward = lambda: announce_function(
@@ -91,6 +94,7 @@ def _uninstall(observer: Observer, handles: list[Any], sources: Sources | None) 
         silence(scaler, "update")
     silence(torch.amp.GradScaler, "__init__")
     silence(Optimizer, "__init__")
+    owners.rest()
     silence_function(torch.autograd, "backward")
     ReplayedSteps.uninstall()
     observer.guard.uninstall()
@@ -109,8 +113,12 @@ def _sources_of_numbers(observer: Observer) -> Sources:
 def _optimizer_is_built(observer: Observer, sources: Sources | None) -> Callable[[Any], None]:
     def is_built(optimizer: Any) -> None:
         observer.optimizer_is_built(optimizer)
-        if sources is not None and observer.armed:
-            sources.frameworks.look()  # one that trains with it is imported by now
+        if not observer.armed:
+            return
+        with suppress(Exception):  # this runs inside a call of the script, which must not fail
+            owners.look()  # a framework that trains with it is imported by now
+        if sources is not None:
+            sources.frameworks.look()
 
     return is_built
 
