@@ -70,7 +70,7 @@ class Watch:
         settings = RunSettings(
             windows=(), live=live, ranks=self._ranks, record_shapes=record_shapes, capture_log=False
         )
-        observer: Any = hooks.install(agent_config(settings, self.folder))
+        observer: Any = hooks.install_late(agent_config(settings, self.folder))
         self._observer = observer
         observer.recorder.on_closed = self._closed
 

@@ -70,12 +70,12 @@ def test_numbers_that_nobody_looked_for_are_said_to_be_so(monkeypatch: pytest.Mo
 def test_modules_that_nobody_looked_for_are_not_said_to_be_none() -> None:
     import torch
 
-    from fp8verify.runner.agent.modules import census
+    from fp8verify.runner.agent.modules import trained
 
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
     listed = ModuleList(Scene({}, lambda: [optimizer]))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(census, "_modules", [])
+        patch.setattr(trained, "_modules", [])
         listed.survey()
 
     assert listed.record() == {"modules": [], "modules_listed": False}

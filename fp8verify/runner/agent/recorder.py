@@ -11,9 +11,9 @@ import torch
 
 from .instruments.instrument import Scene
 from .instruments.panel import Panel
-from .modules.census import linear_modules
 from .modules.eager_step import STEPS_AFTER_WINDOW, EagerStep
 from .modules.layer_names import compiles
+from .modules.layers import linear_modules
 from .profiling.capture_ranges import capture_range
 from .profiling.export import ExportError
 from .profiling.guard import ProfilerGuard

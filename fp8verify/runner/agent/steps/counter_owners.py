@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -87,19 +87,33 @@ class CounterOwners:
         alive = [pair for pair in self._owners if pair[1]() not in (None, owner)]
         self._owners = [*alive, (counter, weakref.ref(owner))]
 
-    def _search(self) -> None:
-        """Search for the objects of the classes that were not heard of from the begin."""
-        classes = {cls: counter for counter, cls in _imported() if cls not in self._complete}
-        if not classes:
-            return
-        debug.event(f"all objects are searched for those of {', '.join(map(_name, classes))}")
-        counters = {kind: classes[cls] for cls in classes for kind in _with_subclasses(cls)}
-        self._complete |= {cls for cls in classes if isinstance(vars(cls).get(MADE), Announced)}
-        try:
-            for owner in find_instances(counters.__contains__):
+    def unknown(self) -> dict[type, StepCounter]:
+        """Return the classes of objects that may be alive without being known, subclasses too."""
+        return {
+            kind: counter
+            for counter, cls in _imported()
+            if cls not in self._complete
+            for kind in _with_subclasses(cls)
+        }
+
+    def learn(self, found: Iterable[Any]) -> None:
+        """Take what a search among all objects has found of the classes that were unknown."""
+        counters = self.unknown()
+        for owner in found:
+            if type(owner) in counters:
                 self._add(counters[type(owner)], owner)
+        self._complete |= {cls for cls in counters if isinstance(vars(cls).get(MADE), Announced)}
+
+    def _search(self) -> None:
+        counters = self.unknown()
+        if not counters:
+            return
+        debug.event(f"all objects are searched for those of {', '.join(map(_name, counters))}")
+        try:
+            self.learn(find_instances(counters.__contains__))
         except TooManyObjectsError:
             self.may_miss = True
+            self.learn([])
 
 
 def _imported() -> Iterator[tuple[StepCounter, type]]:

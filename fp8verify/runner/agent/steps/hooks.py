@@ -9,14 +9,15 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 import torch
-from torch.nn.modules.module import register_module_module_registration_hook
+from torch.nn import Module
 from torch.optim.optimizer import (
     Optimizer,
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
 
-from ..modules.census import remember
+from ..live_objects import TooManyObjectsError, find_instances
+from ..modules.trained import listening
 from ..observer import Observer
 from ..record.debug import debug
 from .announce import announce, announce_function, silence, silence_function
@@ -49,7 +50,7 @@ def install(config: dict[str, Any]) -> Observer:
     handles = [
         register_optimizer_step_pre_hook(_outside_dynamo(_before_step(observer))),
         register_optimizer_step_post_hook(_outside_dynamo(_after_step(observer, graphs))),
-        register_module_module_registration_hook(_remember_module),
+        listening.begin(),
     ]
     announce(torch.amp.GradScaler, "update", observer.scaler_updates)
     announce(torch.amp.GradScaler, "__init__", lambda scaler: _hear_update_of(scaler, observer))
@@ -66,6 +67,22 @@ def install(config: dict[str, Any]) -> Observer:
     atexit.register(observer.finish)
     os.register_at_fork(after_in_child=observer.after_fork)
     debug.event(f"hooks are on torch {torch.__version__}; windows {observer.recorder.plan.windows}")
+    return observer
+
+
+def install_late(config: dict[str, Any]) -> Observer:
+    """Hook torch in a program that may have built its model and its Trainer by now.
+
+    What there is is searched for at once, and not while the first window is recorded.
+    """
+    observer = install(config)
+    wanted = owners.unknown()
+    with suppress(TooManyObjectsError):
+        found = find_instances(lambda kind: kind in wanted or issubclass(kind, Module))
+        owners.learn(found)
+        for module in found:
+            if isinstance(module, Module):
+                listening.remember(module)
     return observer
 
 
@@ -172,10 +189,3 @@ def _after_step(observer: Observer, graphs: ReplayedSteps) -> Callable[..., None
 
 def _capturing_graph() -> bool:
     return bool(torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
-
-
-def _remember_module(module: Any, name: str, child: Any) -> None:
-    try:
-        remember(module, name, child)
-    except Exception:  # an unhashable module; the scan for modules will find it
-        debug.error("remembering a module")
