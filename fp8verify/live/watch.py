@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 import tempfile
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -72,10 +74,18 @@ class Watch:
         )
         observer: Any = hooks.install_late(agent_config(settings, self.folder))
         self._observer = observer
+        self._process = os.getpid()  # a fork of it has nothing to close
         observer.recorder.on_closed = self._closed
+        atexit.register(self.close)  # of a watch that nobody closes, too, all windows are judged
 
     def step(self) -> None:
-        """Say that a training step is complete; from then on only these count."""
+        """Say that a training step is complete; from then on only these count.
+
+        Raises:
+            UsageError: the watch is closed.
+        """
+        if self._observer is None:
+            raise UsageError("The watch is closed.", "Call step() inside its with.")
         self._observer.announced()
 
     def lines(self) -> list[Line]:
@@ -91,8 +101,9 @@ class Watch:
         """Stop watching, wait until every window is judged, and close the sinks."""
         from fp8verify.runner.agent.steps import hooks
 
-        if self._observer is None:
+        if self._observer is None or self._process != os.getpid():
             return
+        atexit.unregister(self.close)
         hooks.uninstall()
         self._observer = None
         self._judge.wait()

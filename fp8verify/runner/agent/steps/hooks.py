@@ -96,7 +96,7 @@ def uninstall() -> None:
     global _installed
     observer, _installed = _installed, None
     if observer is not None:
-        observer.finish()
+        observer.finish(True)
         observer.on_disarm()
         atexit.unregister(observer.finish)
 
