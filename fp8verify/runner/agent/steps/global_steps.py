@@ -155,6 +155,10 @@ class GlobalSteps:
         more = ["…"] if len(ranges) >= MAX_RANGES else []
         return ", ".join([*ranges, *more])
 
+    def went_through(self, number: int) -> bool:
+        """Whether the run has had a step of that number."""
+        return any(first <= number <= last for first, last in self._ranges)
+
     def _read(self, step: int) -> int | None:
         if SCRIPT in self._offsets:
             return self._by_offset(SCRIPT, step)
