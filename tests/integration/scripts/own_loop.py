@@ -46,6 +46,9 @@ elif how == "short":
         with fp8verify.watch(every=5, sinks=lambda line: print(line["first_step"], line["step"])):
             for _ in range(13):
                 train()
+    with fp8verify.watch(every=5, sinks=lambda line: print(line["first_step"], line["step"])):
+        for _ in range(9):  # the second window has begun, and holds no whole step
+            train()
     fp8verify.watch(every=5, sinks="fp8.jsonl")
     for _ in range(15):
         train()

@@ -161,8 +161,8 @@ class RepeatingRecorder:
         if window is None or not window.plan.windows:
             return
         files = window.record.files
-        if window.plan.windows[0][0] > self._clock.steps and not window.record.has_trace:
-            files.discard()  # the run ended before it began
+        if window.plan.windows[0][0] > self._clock.steps and not window.record.has_steps:
+            files.discard()  # the run ended before its first step was complete
             return
         window.record.write()
         files.folder.joinpath(f"{files.stem}{CLOSED}").touch(mode=0o600)

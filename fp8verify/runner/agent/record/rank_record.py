@@ -83,9 +83,10 @@ class RankRecord:
         self._windows[window]["last"] = last
 
     @property
-    def has_trace(self) -> bool:
-        """Whether any trace was written."""
-        return any(window["trace"] for window in (*self._windows, *self._more_windows))
+    def has_steps(self) -> bool:
+        """Whether a trace was written that holds a whole step."""
+        windows, steps = [*self._windows, *self._more_windows], self._clock.steps
+        return any(window["trace"] and window["first"] <= steps for window in windows)
 
     def add_window(self, first: int, last: int, asked: tuple[int, int]) -> None:
         """Add a window that was asked for by the framework's numbers, whose steps are known now."""
