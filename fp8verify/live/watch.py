@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import shutil
 import tempfile
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -58,10 +59,10 @@ class Watch:
         if hooks.installed() is not None:
             raise UsageError("This process is watched already.", "Close the other watch first.")
         self._records = rank_and_world_size()[0] == 0
-        self._temporary = None
+        self._is_temporary = folder is None
         if folder is None:
-            self._temporary = tempfile.TemporaryDirectory(prefix="fp8verify-")
-            folder = Path(self._temporary.name)
+            # A TemporaryDirectory would be removed by a fork of this process that ends.
+            folder = Path(tempfile.mkdtemp(prefix="fp8verify-"))
         elif self._records:
             make_capture_folder(folder)
         self.folder = folder.absolute()
@@ -108,8 +109,8 @@ class Watch:
         self._observer = None
         self._judge.wait()
         self._history.close()
-        if self._temporary is not None:
-            self._temporary.cleanup()
+        if self._is_temporary:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def __enter__(self) -> Watch:
         return self
