@@ -9,8 +9,8 @@ class Fp8VerifyError(Exception):
     `args` are the arguments of the constructor, as pickle asks: worker processes send errors.
 
     Attributes:
-        fact: what is wrong; also what `str` gives.
-        hint: what to do about it.
+        fact: what is wrong.
+        hint: what to do about it; `str` gives both, in two lines.
         exit_code: 2, as click's own usage errors, unless a subclass says otherwise.
     """
 
@@ -22,7 +22,7 @@ class Fp8VerifyError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
-        return self.fact
+        return f"{self.fact}\nhint: {self.hint}"
 
 
 class InputError(Fp8VerifyError):

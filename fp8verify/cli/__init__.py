@@ -20,7 +20,7 @@ def main() -> None:
     try:
         cli.main(prog_name="fp8verify")
     except Fp8VerifyError as error:
-        click.echo(f"error: {error}", err=True)
+        click.echo(f"error: {error.fact}", err=True)
         click.echo(f"hint: {error.hint}", err=True)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:

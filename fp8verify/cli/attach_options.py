@@ -38,7 +38,7 @@ _OPTIONS = (
         type=click.Path(file_okay=False, path_type=Path),
         metavar="DIR",
         help="Folder for the capture; the nodes of one job may share it.  "
-        "[default: fp8verify-capture-<time>-<pid> here]",
+        "[default of run: fp8verify-capture-<time>-<pid> here]",
     ),
     click.option(
         "--job",
@@ -52,7 +52,11 @@ _OPTIONS = (
         help="Name the layer of every GEMM. A compiled model runs one step after the windows "
         "eagerly, with eager's rounding and memory.",
     ),
-    click.option("--no-shapes", is_flag=True, help="Do not record operator shapes; less memory."),
+    click.option(
+        "--no-shapes",
+        is_flag=True,
+        help="Do not record operator shapes: less memory, and windows end sooner.",
+    ),
     click.option(
         "--debug",
         is_flag=True,

@@ -75,6 +75,7 @@ def command(
     """
     from fp8verify.comparison.public import compare
 
+    form = form_of(form, output, _FORMS)
     found = compare(
         baseline,
         candidate,
@@ -85,7 +86,7 @@ def command(
         max_loss_gap=max_loss_gap,
         workers=None,
     )
-    emit(_rendered(found, form_of(form, output, _FORMS), output, width, verbose, quiet), output)
+    emit(_rendered(found, form, output, width, verbose, quiet), output)
     sys.exit(found.exit_code)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from fp8verify.errors import UsageError
 from fp8verify.settings.files import SettingsFile, find_settings
@@ -76,6 +77,25 @@ def settings_for(
     }
 
 
+def with_source(error: click.BadParameter) -> click.BadParameter:
+    """Return an error that says where the value stands, if in a settings file or a variable."""
+    source = _source_of(error)
+    if source is None:
+        return error
+    return click.BadParameter(f"{error.message} {source}", error.ctx, error.param, error.param_hint)
+
+
+def _source_of(error: click.BadParameter) -> str | None:
+    if error.ctx is None or not isinstance(error.param, click.Option):
+        return None
+    source = error.ctx.get_parameter_source(str(error.param.name))
+    if source is ParameterSource.ENVIRONMENT:
+        return f"It is the value of {error.param.envvar}."
+    if source is ParameterSource.DEFAULT_MAP and (found := find_settings(Path.cwd())):
+        return f"It stands in {found.path}."
+    return None
+
+
 def _all_options(others: Callable[[], Iterable[click.Command]]) -> Callable[[], Options]:
     return lambda: {name: o for command in others() for name, o in options_of(command).items()}
 
@@ -89,17 +109,22 @@ def _check_variables(
         for name in environment
         if name.startswith(PREFIX)
     }
-    unknown = {name: meant for name, meant in ours.items() if meant not in options}
+    unknown = {
+        name: meant for name, meant in ours.items() if meant not in options or name != name.upper()
+    }
     known = all_options() if unknown else options
     for name, meant in unknown.items():
         # A longer or shorter name may be of another version, or of a program around us.
-        if meant not in known and (near := _near(meant, known, SLIP)):
+        near = _near(meant, known, SLIP)
+        if near and (meant not in known or name != name.upper()):
             variable = PREFIX + near.upper().replace("-", "_")
             raise UsageError(f"{name} is no variable of fp8verify.", f"Did you mean {variable}?")
 
 
 def _suggest(name: str, known: Options) -> str:
-    near = _near(name, known, 0.5)
+    if name == "tool":
+        return "In fp8verify.toml the options stand at the top, without [tool.fp8verify]."
+    near = _near(name, known, 0.6)
     return f"Did you mean {near}?" if near else f"Options are: {', '.join(sorted(known))}."
 
 

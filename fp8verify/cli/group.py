@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from fp8verify.cli.configured import read_variables, settings_for
+from fp8verify.cli.configured import read_variables, settings_for, with_source
 from fp8verify.version import __version__
 
 # The visible list of commands; a command's module is imported when it is called.
@@ -41,6 +41,13 @@ class _Commands(click.Group):
             return None
         read_variables(command)
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command; of a wrong value from a file or a variable, say where it stands."""
+        try:
+            return super().invoke(ctx)
+        except click.BadParameter as error:
+            raise with_source(error) from None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

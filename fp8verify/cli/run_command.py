@@ -233,7 +233,7 @@ def command(
     except UsageError as error:
         if not result.exit_code:
             raise
-        tell(f"{error}")  # the training's own failure is what matters to whoever started it
+        tell(error.fact)  # the training's own failure is what matters to whoever started it
         code = result.exit_code
     no_more_interrupts()
     # The verdict on a run in several folders, one for each rank, is not for those left out.

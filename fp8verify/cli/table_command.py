@@ -41,8 +41,8 @@ def command(
     from fp8verify.report.forms import RenderOptions
     from fp8verify.report.run_table_forms import FORMS
 
+    render = FORMS[form_of(form, output, _FORMS)]
     found = table(*captures, workers=None)
     terminal, columns = screen(output, width)
-    render = FORMS[form_of(form, output, _FORMS)]
     emit(render(found, RenderOptions(terminal, verbose, columns)), output)
     sys.exit(0 if exit_zero else found.exit_code)

@@ -46,15 +46,18 @@ def compare(
         candidate: the report on the run in question.
         losses: the loss of either run's log, where there is one.
     """
+    names = (run_name(baseline), run_name(candidate))
     before, after = _pick_ranks(baseline, candidate)
     loss = _loss(losses)
     obstacle = _obstacle(before, after)
     if before is None or after is None or obstacle is not None:
         alike = not (before and after and _differ(before, after))
-        return _not_comparable(obstacle or "no rank to compare", loss, judged=alike)
+        found = _not_comparable(obstacle or "no rank to compare", loss, judged=alike)
+        return replace(found, names=names)
     found = _compared(before, after, loss)
     return replace(
         found,
+        names=names,
         baseline=_side(baseline, before),
         candidate=_side(candidate, after),
         ranks=_rank_pairs(baseline, candidate),
@@ -135,6 +138,7 @@ def _not_comparable(reason: str, loss: LossPair | None, *, judged: bool) -> Comp
         gemm_speedup=None,
         baseline=None,
         candidate=None,
+        names=("", ""),
         budget=(),
         legs=(),
         gemms=(),
@@ -165,6 +169,7 @@ def _compared(before: Measured, after: Measured, loss: LossPair | None) -> Compa
         gemm_speedup=round(gemms, 4),
         baseline=None,
         candidate=None,
+        names=("", ""),
         budget=budget_rows(before, after),
         legs=pair_legs(before, after, work),
         gemms=pair_gemms(before, after),

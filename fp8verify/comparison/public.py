@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -51,8 +53,9 @@ def compare(
     before, before_loss = _load(baseline, baseline_log, patterns, workers)
     after, after_loss = _load(candidate, candidate_log, patterns, workers)
     found = compare_reports(before, after, (before_loss, after_loss))
+    old, new = distinct_names(((baseline, before), (candidate, after)))
+    found = replace(found, names=(old, new))
     if found.baseline is not None and found.candidate is not None:
-        old, new = distinct_names(((baseline, before), (candidate, after)))
         found = replace(
             found,
             baseline=replace(found.baseline, name=old),
@@ -70,18 +73,23 @@ def _load(
     return load(str(run), None if log is None else str(log), patterns, workers=workers)
 
 
-def table(*runs: Run, workers: int | None = 1) -> RunTable:
+def _listed(runs: Run | Iterable[Run]) -> Iterable[Run]:
+    return runs if isinstance(runs, Iterable) and not isinstance(runs, str) else [runs]
+
+
+def table(*runs: Run | Iterable[Run], workers: int | None = 1) -> RunTable:
     """Lay many runs side by side, one row each: a sweep, or a week of CI at a glance.
 
     Args:
-        runs: paths as for `inspect`, or reports.
+        runs: paths as for `inspect`, or reports, or lists of them.
         workers: processes that read the ranks' traces; None for as many as pay.
 
     Raises:
         InputError: nothing at one of the paths can be read as a trace.
     """
-    reports = [run if isinstance(run, Report) else inspect(run, workers=workers) for run in runs]
-    names = distinct_names(tuple(zip(runs, reports, strict=True)))
+    given = list(chain.from_iterable(map(_listed, runs)))
+    reports = [run if isinstance(run, Report) else inspect(run, workers=workers) for run in given]
+    names = distinct_names(tuple(zip(given, reports, strict=True)))
     rows = tuple(run_row(report, name) for report, name in zip(reports, names, strict=True))
     return RunTable(
         schema_version=TABLE_SCHEMA_VERSION,

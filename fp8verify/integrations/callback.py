@@ -45,13 +45,19 @@ class Attachment:
         self._metrics = metrics
         self._policy = Policy(min_share=min_share)
         self._open: Watch | Recording | None = None
+        self._recorded = False
 
     def begin(self) -> None:
-        """Attach: the training is about to begin."""
+        """Attach: the training is about to begin.
+
+        A further training with the same callback is watched too, but `steps` are recorded once.
+        """
         if self._open is not None:
             return
         if self._every is None:
-            self._open = Recording(self._settings)
+            if not self._recorded:
+                self._open = Recording(self._settings)
+            self._recorded = True
             return
         self._open = watch(
             self._every,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from fp8verify.errors import UsageError
 from fp8verify.integrations.requires import requires
 from fp8verify.live.line import Line, scalars_in
 from fp8verify.live.scalars import SCALARS
+from fp8verify.live.sinks import prepare_folder
 
 VERDICT = "fp8_verdict"
 
@@ -21,6 +24,7 @@ class PrometheusSink:
             import prometheus_client
         if not path:
             raise UsageError("prometheus: names no file.", "Such as prometheus:fp8.prom.")
+        prepare_folder(Path(path).parent)
         self._client = prometheus_client
         self._path = path
         self._says = {scalar.name: scalar.says for scalar in SCALARS}

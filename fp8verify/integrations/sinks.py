@@ -33,6 +33,8 @@ def open_sink(what: str | Path | Sink | Callable[[Line], object]) -> Sink:
     if isinstance(what, Path):
         return JsonLines(what)
     if isinstance(what, str):
+        if not what:
+            raise UsageError("An empty text names no sink.", "Such as fp8.jsonl.")
         kind, colon, target = what.partition(":")
         if colon and kind in KINDS:
             return _integration(kind, target)

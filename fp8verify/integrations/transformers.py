@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 from typing import Any
 
 from fp8verify.integrations.callback import Attachment
 from fp8verify.integrations.requires import requires
+from fp8verify.runner.agent.live_objects import find_instances
 
 with requires("transformers"):
     from transformers import Trainer, TrainerCallback
@@ -44,9 +44,8 @@ class Fp8VerifyCallback(TrainerCallback):  # type: ignore[misc]
 
 def _trainer_of(callback: TrainerCallback) -> Any:
     """Return the Trainer that a callback belongs to: transformers does not tell it."""
-    for item in gc.get_objects():
-        if issubclass(type(item), Trainer):
-            handler = getattr(item, "callback_handler", None)
-            if any(one is callback for one in getattr(handler, "callbacks", ())):
-                return item
+    for trainer in find_instances(lambda kind: issubclass(kind, Trainer), patient=True):
+        handler = getattr(trainer, "callback_handler", None)
+        if any(one is callback for one in getattr(handler, "callbacks", ())):
+            return trainer
     return None

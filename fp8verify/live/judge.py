@@ -13,6 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
+from fp8verify.errors import Fp8VerifyError
+
 REPORT = "report.json"
 NICE = 10
 
@@ -31,6 +33,8 @@ def _answer(request: dict[str, Any], answers: IO[str]) -> None:
     answer: dict[str, Any]
     try:
         answer = {"line": judge_folder(**request)}
+    except Fp8VerifyError as error:
+        answer = {"error": error.fact.rstrip(".")}
     except Exception as error:
         answer = {"error": f"{type(error).__name__}: {error}"}
     with suppress(BrokenPipeError):

@@ -21,6 +21,11 @@ def line_of(report: Report) -> Line:
     windows = [w for rank in report.ranks if rank.clock is not None for w in rank.clock.windows]
     first = min((window.first for window in windows), default=None)
     last = max((window.last for window in windows), default=None)
+    seen = max(
+        (rank.clock.steps_seen for rank in report.ranks if rank.clock is not None), default=0
+    )
+    if first is not None and last is not None:
+        last = max(first, min(last, seen))  # the run may have ended inside the window
     counted = [w.framework_last for w in windows if w.framework_last is not None]
     measured = measured_step(report)
     return {

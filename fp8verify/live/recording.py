@@ -28,7 +28,7 @@ class Recording:
         self.folder: Path = settings.trace_dir.absolute()
         if rank_and_world_size()[0] == 0:  # the others may write only after a step
             make_capture_folder(self.folder)
-        hooks.install(agent_config(settings._replace(capture_log=False), self.folder))
+        hooks.install_late(agent_config(settings._replace(capture_log=False), self.folder))
 
     def close(self) -> None:
         """Write what is recorded, and take the hooks away."""

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from fp8verify.live.change_command import ChangeCommand
 from fp8verify.runner.notices import tell
 
 if TYPE_CHECKING:
@@ -22,7 +20,6 @@ if TYPE_CHECKING:
     from fp8verify.runner.settings import RunSettings
 
 POLL_S = 0.25
-COMMAND_S = 600.0
 
 
 class RunWatch:
@@ -57,6 +54,7 @@ class RunWatch:
         self._sinks = sinks
         self._command = on_change
         self._stop_on = stop_on
+        self._stopped_by: tuple[str, ...] = ()
 
     @contextmanager
     def __call__(self, capture: CaptureFolder, stop: Callable[[], None]) -> Iterator[None]:
@@ -83,13 +81,16 @@ class RunWatch:
         from fp8verify.live.follower import Follower
         from fp8verify.live.history import History
 
+        command = ChangeCommand(self._command, capture.path) if self._command else None
+
         def changed(before: str | None, line: Line) -> None:
             self._say(before, line)
             if line["verdict"] in self._stop_on and not self.stopped and not over.is_set():
                 self.stopped = True
+                self._say_stop(line)
                 stop()
-            if self._command is not None and before is not None:
-                self._run_command(before, line, capture.path)
+            if command is not None and before is not None:
+                command.run(before, line)
 
         history = History(capture.path, self._sinks, changed)
         follower = Follower(capture.path, self._settings.ranks, self._policy, history, capture.log)
@@ -98,12 +99,15 @@ class RunWatch:
                 follower.poll()
         follower.finish()
         history.close()
+        if command is not None:
+            command.finish()
         self.worst = history.worst
         with suppress(OSError):
             live.rmdir()
         counts = ", ".join(f"{count} {verdict}" for verdict, count in history.counts.items())
         windows = f"of the run's windows {counts}" if counts else self._why_none(capture.path)
-        self.notes = (windows, *history.errors)
+        failed = command.errors if command is not None else []
+        self.notes = (windows, *self._stopped_by, *history.errors, *failed)
 
     def _why_none(self, capture: Path) -> str:
         from fp8verify.live.closed import steps_seen
@@ -121,19 +125,7 @@ class RunWatch:
         was = "" if before is None else f", was {before}"
         tell(f"{line['verdict']} at step {line['step']}{was}: {line['reason']}")
 
-    def _run_command(self, before: str, line: Line, capture: Path) -> None:
-        subprocess.run(  # noqa: S602 - a command of the user's, for a shell
-            self._command or "",
-            shell=True,
-            check=False,
-            timeout=COMMAND_S,
-            stdin=subprocess.DEVNULL,
-            stdout=sys.stderr or subprocess.DEVNULL,  # None where it is closed
-            env={
-                **os.environ,
-                "FP8VERIFY_OLD_VERDICT": before,
-                "FP8VERIFY_NEW_VERDICT": str(line["verdict"]),
-                "FP8VERIFY_AT": str(line["step"]),
-                "FP8VERIFY_CAPTURE": str(capture),
-            },
-        )
+    def _say_stop(self, line: Line) -> None:
+        said = f"the training was asked to stop, since step {line['step']} is {line['verdict']}"
+        tell(f"{said} (--stop-on)")
+        self._stopped_by = (said,)

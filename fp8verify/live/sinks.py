@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -22,19 +24,36 @@ class Sink(Protocol):
         """Finish: no more lines come."""
 
 
+def prepare_folder(folder: Path) -> None:
+    """Make a folder into which metrics can be written.
+
+    Raises:
+        InputError: they cannot.
+    """
+    with _told_at_once(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+
+
+@contextmanager
+def _told_at_once(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"Cannot write metrics to {path}: {error.strerror}.",
+            "Name a file in a folder that can be written.",
+        ) from None
+
+
 class JsonLines:
     """Appends each line to a file as a JSON object."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        try:
+        with _told_at_once(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self.path.open("a", encoding="utf-8").close()
-        except OSError as error:
-            raise InputError(
-                f"Cannot write metrics to {path}: {error.strerror}.",
-                "Name a file in a folder that can be written.",
-            ) from None
 
     def write(self, line: Line) -> None:
         """Append a line; the file is whole after each, and may be moved away between two."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
+import os
+import shutil
 import tempfile
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -56,10 +59,10 @@ class Watch:
         if hooks.installed() is not None:
             raise UsageError("This process is watched already.", "Close the other watch first.")
         self._records = rank_and_world_size()[0] == 0
-        self._temporary = None
+        self._is_temporary = folder is None
         if folder is None:
-            self._temporary = tempfile.TemporaryDirectory(prefix="fp8verify-")
-            folder = Path(self._temporary.name)
+            # A TemporaryDirectory would be removed by a fork of this process that ends.
+            folder = Path(tempfile.mkdtemp(prefix="fp8verify-"))
         elif self._records:
             make_capture_folder(folder)
         self.folder = folder.absolute()
@@ -70,12 +73,20 @@ class Watch:
         settings = RunSettings(
             windows=(), live=live, ranks=self._ranks, record_shapes=record_shapes, capture_log=False
         )
-        observer: Any = hooks.install(agent_config(settings, self.folder))
+        observer: Any = hooks.install_late(agent_config(settings, self.folder))
         self._observer = observer
+        self._process = os.getpid()  # a fork of it has nothing to close
         observer.recorder.on_closed = self._closed
+        atexit.register(self.close)  # of a watch that nobody closes, too, all windows are judged
 
     def step(self) -> None:
-        """Say that a training step is complete; from then on only these count."""
+        """Say that a training step is complete; from then on only these count.
+
+        Raises:
+            UsageError: the watch is closed.
+        """
+        if self._observer is None:
+            raise UsageError("The watch is closed.", "Call step() inside its with.")
         self._observer.announced()
 
     def lines(self) -> list[Line]:
@@ -91,14 +102,15 @@ class Watch:
         """Stop watching, wait until every window is judged, and close the sinks."""
         from fp8verify.runner.agent.steps import hooks
 
-        if self._observer is None:
+        if self._observer is None or self._process != os.getpid():
             return
+        atexit.unregister(self.close)
         hooks.uninstall()
         self._observer = None
         self._judge.wait()
         self._history.close()
-        if self._temporary is not None:
-            self._temporary.cleanup()
+        if self._is_temporary:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def __enter__(self) -> Watch:
         return self

@@ -83,7 +83,7 @@ class Window:
             return
         self._error = None
         self._recorder.close_now()
-        self._recorder.finish()
+        self._recorder.finish(goes_on=True)
         self._guard.uninstall()
         self._judge.submit(self.folder)
 

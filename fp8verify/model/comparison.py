@@ -246,6 +246,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         gemm_speedup: how many times as fast all GEMMs of a step are, at equal work.
         baseline: the run to compare with; null where nothing can be compared.
         candidate: the run in question; null where nothing can be compared.
+        names: what the baseline and the candidate are called.
         budget: what a mean step is made of.
         legs: GEMM time a step by leg.
         gemms: GEMMs of both runs, paired by layer size and leg.
@@ -268,6 +269,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     gemm_speedup: float | None
     baseline: Side | None
     candidate: Side | None
+    names: tuple[str, str]
     budget: tuple[BudgetRow, ...]
     legs: tuple[LegPair, ...]
     gemms: tuple[GemmPair, ...]

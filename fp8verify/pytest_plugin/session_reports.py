@@ -108,7 +108,7 @@ def _told_in_two_lines() -> Iterator[None]:
     try:
         yield
     except Fp8VerifyError as error:
-        pytest.fail(f"{error}\n{error.hint}", pytrace=False)
+        pytest.fail(f"{error.fact}\n{error.hint}", pytrace=False)
 
 
 def _line(report: Report) -> str:

@@ -20,9 +20,8 @@ def word(found: Comparison) -> str:
 
 def title(found: Comparison) -> str:
     """Return "candidate against baseline" by the runs' names."""
-    if found.baseline is None or found.candidate is None:
-        return "comparison"
-    return printable(f"{found.candidate.name} against {found.baseline.name}")
+    baseline, candidate = found.names
+    return printable(f"{candidate} against {baseline}")
 
 
 def times(speedup: float | None) -> str:

@@ -16,14 +16,14 @@ _FIELDS = KernelRow.__struct_fields__
 
 
 def to_csv(report: Report) -> str:
-    """Render `rank` and the fields of `fp8verify.model.KernelRow`, under a line of names.
+    """Render `rank`, the fields of `fp8verify.model.KernelRow` and `run`, under a line of names.
 
     Shapes are written as `64x32 32x16`; what is not known is empty. Text that a spreadsheet would
     run as a formula is quoted with an apostrophe.
     """
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(("rank", *_FIELDS))
+    writer.writerow(("rank", *_FIELDS, "run"))
     writer.writerows(_rows(report))
     return buffer.getvalue()
 
@@ -31,7 +31,7 @@ def to_csv(report: Report) -> str:
 def _rows(report: Report) -> Iterator[list[object]]:
     for rank in report.ranks:
         for kernel in rank.kernels:
-            yield [rank.rank, *map(_value, msgspec.structs.astuple(kernel))]
+            yield [rank.rank, *map(_value, msgspec.structs.astuple(kernel)), cell(report.name)]
 
 
 def _value(value: object) -> object:

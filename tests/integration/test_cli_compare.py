@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from fp8verify.cli.group import cli
-from fp8verify.errors import Fp8VerifyError
+from fp8verify.errors import Fp8VerifyError, UsageError
 
 TRUTH = Path(__file__).parent.parent.parent.parent / "shared" / "truth"
 KNOWN = pytest.mark.skipif(not TRUTH.is_dir(), reason="the known-answer captures are not here")
@@ -77,6 +77,19 @@ def test_different_models_exit_with_3(captures: Path) -> None:
     result = call(captures / "bf16_compiled", captures / "fp8_accelerate")
     assert result.exit_code == 3
     assert "NOT COMPARABLE" in result.output
+    assert result.output.splitlines()[0].endswith(" · fp8_accelerate against bf16_compiled")
+
+
+@pytest.mark.parametrize("name", ["out.xml", "out.sarif"])
+def test_a_file_whose_name_asks_for_a_form_there_is_not_is_a_usage_error(
+    captures: Path, tmp_path: Path, name: str
+) -> None:
+    pair = captures / "bf16_compiled", captures / "fp8_compiled"
+    result = call(*pair, "-o", tmp_path / name)
+    assert isinstance(result.exception, UsageError)
+    assert "which this result has no form of" in result.exception.fact
+    assert ".html .htm .json" in result.exception.hint
+    assert call(*pair, "-o", tmp_path / name, "--format", "text").exit_code == 0
 
 
 @pytest.mark.parametrize("bad", ["nowhere.json", "README.md"])

@@ -61,7 +61,7 @@ def test_a_gzip_cut_before_its_first_event_is_not_called_something_else(
 def test_a_file_that_may_not_be_read_is_told_as_that() -> None:
     with pytest.raises(InputError) as caught, reading("a.json"):
         raise PermissionError(errno.EACCES, "Permission denied")
-    assert str(caught.value) == "a.json cannot be read: Permission denied."
+    assert caught.value.fact == "a.json cannot be read: Permission denied."
     assert caught.value.hint == "Give this user the right to read it."
 
 

@@ -27,6 +27,12 @@ def call(*args: object) -> Result:
     return CliRunner().invoke(cli, [*map(str, args)], catch_exceptions=False)
 
 
+def test_a_table_takes_a_list_as_runs_of_their_own(found: fp8verify.Comparison) -> None:
+    table = fp8verify.table([BASELINE, str(CANDIDATE)])
+    assert [row.name for row in table.runs] == ["bf16_width4096", "fp8_width4096"]
+    assert found.names == ("bf16_width4096", "fp8_width4096")
+
+
 @pytest.fixture(scope="module")
 def found() -> fp8verify.Comparison:
     return fp8verify.compare(BASELINE, CANDIDATE)

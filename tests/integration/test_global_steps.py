@@ -85,6 +85,15 @@ def test_a_window_that_never_opened_says_which_steps_there_were(
     assert "--steps 7-8, counted from its start." in text
 
 
+def test_a_window_over_before_its_numbers_were_known_says_so(tmp_path: Path) -> None:
+    # The script tells the number of a step after it; the window's are the first two.
+    attached = attach(tmp_path, "global:11-12", NUMBERED, "told", 10, 8)
+
+    assert attached.states == ["never"]
+    text = " ".join(as_text(attached.capture).split())
+    assert "and its steps were over when their numbers were known" in text
+
+
 def test_folds_and_copies_of_the_model_are_counted_as_the_loop_counts(tmp_path: Path) -> None:
     attached = attach(tmp_path, "9-10", NUMBERED, "folds", 0, 7)
 

@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import msgspec
 import pytest
 
 from fp8verify.judging.policy import Policy
+from fp8verify.live import change_command
 from fp8verify.live.follower import Follower
 from fp8verify.live.history import History
 from fp8verify.live.line import Line
@@ -60,7 +62,7 @@ def test_two_thousand_steps_lose_no_window_and_grow_no_memory(tmp_path: Path) ->
     assert done.returncode == 3, done.stderr  # a CPU has no kernels to judge
     lines = lines_in(tmp_path / "fp8.jsonl")
     assert [(line["first_step"], line["step"]) for line in lines] == [
-        (first, first + 1) for first in range(100, 2001, 100)
+        (first, min(first + 1, 2000)) for first in range(100, 2001, 100)
     ]
     assert {line["verdict"] for line in lines} == {"INCONCLUSIVE"}
     assert lines[0]["findings"] == ["no-gpu-kernels"]
@@ -199,8 +201,31 @@ def test_a_change_runs_a_command_and_a_verdict_stops_the_training(
     # The steps are those of the captures.
     assert said.read_text() == f"ACTIVE EMULATED 12 {tmp_path}\n"
     assert watch.stopped
-    assert watch.notes == ("of the run's windows 1 ACTIVE, 1 EMULATED",)
+    stopped_by = "the training was asked to stop, since step 12 is EMULATED"
+    assert watch.notes == ("of the run's windows 1 ACTIVE, 1 EMULATED", stopped_by)
     assert "fp8verify: EMULATED at step 12, was ACTIVE: " in capfd.readouterr().err
+
+
+def test_a_command_that_fails_or_hangs_holds_nothing_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(change_command, "AT_THE_END_S", 1.0)
+    command = "test $FP8VERIFY_NEW_VERDICT = EMULATED && exit 3; touch begun; sleep 3600"
+    watch = RunWatch(read_settings(steps=None, every=10), Policy(), [], command)
+    monkeypatch.chdir(tmp_path)
+    for step, trace in enumerate(["fp8_compiled", "fp8_emulated", "fp8_compiled"], 1):
+        closed_window(tmp_path, step, trace)
+
+    with watch(CaptureFolder(tmp_path), lambda: None):
+        while not (tmp_path / "begun").exists():
+            time.sleep(0.05)
+
+    counts, *errors = watch.notes
+    assert counts == "of the run's windows 2 ACTIVE, 1 EMULATED"
+    assert errors == [
+        "--on-change at step 12: the command failed with exit code 3",
+        "--on-change at step 12: the command was ended: it took too long",
+    ]
 
 
 def test_a_run_that_is_too_short_for_a_window_says_so(tmp_path: Path) -> None:
@@ -236,7 +261,7 @@ def test_a_window_that_cannot_be_judged_is_inconclusive(tmp_path: Path) -> None:
 
     assert history.last is not None
     assert (history.last["step"], history.last["verdict"]) == (7, "INCONCLUSIVE")
-    assert "NoTraceError" in history.last["reason"]
+    assert "could not be judged: " in history.last["reason"]
 
 
 def test_a_sink_that_fails_ends_nothing(tmp_path: Path) -> None:

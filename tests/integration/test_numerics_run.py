@@ -7,8 +7,10 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from shutil import rmtree
 from tempfile import mkdtemp
 from typing import Any, NamedTuple, get_args, get_type_hints
 
@@ -38,6 +40,9 @@ OURS = {
 }  # fmt: skip
 
 
+_folders: list[Path] = []
+
+
 class Done(NamedTuple):
     code: int
     output: str
@@ -51,9 +56,20 @@ def execute(*command: object, cwd: Path) -> tuple[int, str]:
     return done.returncode, done.stdout.decode()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _leave_no_folder() -> Iterator[None]:
+    """Remove what `run` has made, which its cache keeps for all tests."""
+    yield
+    for folder in _folders:
+        rmtree(folder)
+    _folders.clear()
+    run.cache_clear()
+
+
 @cache
 def run(*arguments: str, numerics: tuple[str, ...] = ("--numerics",)) -> Done:
     folder = Path(mkdtemp(prefix="numerics-"))
+    _folders.append(folder)
     driver = [sys.executable, SCRIPTS / "attach.py", *numerics, "--python", python_with_torch()]
     capture = folder / "capture"
     code, output = execute(*driver, "2-3", "0", capture, TRAINING, *arguments, cwd=folder)

@@ -48,6 +48,35 @@ def test_a_watch_hands_every_window_to_its_sinks(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [tmp_path / "fp8.jsonl"]
 
 
+def test_a_window_that_never_began_is_none_and_one_inside_which_the_run_ends_is_shorter(
+    tmp_path: Path,
+) -> None:
+    done = execute(python_with_torch(), SCRIPTS / "own_loop.py", "short", cwd=tmp_path)
+
+    assert done.stdout.splitlines() == ["5 6", "10 11", "5 6", "10 11", "5 6"]
+    assert "profiler" not in done.stderr  # torch would complain of one that stays prepared
+    # Nobody closed the last watch.
+    lines = [json.loads(line) for line in (tmp_path / "fp8.jsonl").read_text().splitlines()]
+    assert [(line["first_step"], line["step"]) for line in lines] == [(5, 6), (10, 11), (15, 15)]
+
+
+def test_a_window_that_the_script_s_own_profiler_took_ends_with_the_last_step(
+    tmp_path: Path,
+) -> None:
+    (last,) = run("never", tmp_path)
+    assert int(last) < 10
+
+
+def test_a_closed_watch_counts_no_step() -> None:
+    pytest.importorskip("torch", reason="needs torch, from the train extra")
+    with fp8verify.watch(every=100) as watch:
+        pass
+    watch.close()
+
+    with pytest.raises(UsageError, match="closed"):
+        watch.step()
+
+
 def test_steps_that_do_not_fit_are_an_error() -> None:
     with pytest.raises(UsageError, match="do not fit"):
         fp8verify.watch(every=4, window=3)

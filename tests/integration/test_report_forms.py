@@ -220,6 +220,7 @@ def test_csv_has_a_row_for_each_kind_on_each_rank() -> None:
     assert len(rows) == sum(len(rank.kernels) for rank in report.ranks)
     times = sum(float(row["time_us"]) for row in rows)
     assert times == pytest.approx(sum(report.gpu_time_us.values()), abs=0.1)
+    assert {row["run"] for row in rows} == {"ddp_one_rank_bf16"}
     gemm = next(row for row in rows if row["role"] == "gemm")
     assert gemm["dims"].split()[0].count("x") == 1
 

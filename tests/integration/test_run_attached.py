@@ -808,3 +808,20 @@ def test_the_steps_of_lightning_are_named_as_it_names_them(tmp_path: Path) -> No
     )
     said = "optimizer steps (SGD.step), window 3-4 = lightning global_step 3-4"
     assert said in as_text(attached.capture)
+
+
+@pytest.mark.parametrize("framework", ["transformers", "lightning"])
+def test_every_trainer_of_a_process_is_heard_of_without_a_search(
+    tmp_path: Path, framework: str
+) -> None:
+    importable(framework)
+    script = SCRIPTS / "two_trainings.py"
+
+    attached = attach(tmp_path, "3-4,9-10", script, framework, options=("--debug",))
+
+    assert (attached.run.code, attached.run.stdout.split()[-2:]) == (0, ["6", "6"])
+    numbered = FrameworkSteps(name=framework, counter="global_step", first=3, last=4)
+    assert [window.framework for window in attached.meta().windows] == [numbered, numbered]
+    (log,) = (path.read_text() for path in attached.capture.glob("debug.*.log"))
+    assert "stop window 2 after step 10" in log
+    assert "all objects are searched for" not in log

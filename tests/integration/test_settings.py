@@ -60,6 +60,11 @@ def test_a_time_and_a_window_from_different_places_do_not_mix(tmp_path: Path) ->
         ('layers = "yes"\n', "layers is true or false", "layers = true"),
         ("[steps]\nfirst = 3\n", "value of steps is neither", "steps = "),
         ("steps = \n", "no TOML", "Mend the file"),
+        (
+            "[tool.fp8verify]\nevery = 9\n",
+            "'tool', which is no option",
+            "stand at the top",
+        ),
         ("[profiling]\nenable = true\n", "names no steps", "start_step and end_step"),
     ],
 )
@@ -77,6 +82,22 @@ def test_a_file_that_is_wrong_is_an_error_of_two_lines(
     assert hint in advice
 
 
+def test_a_wrong_value_is_told_with_the_place_where_it_stands(tmp_path: Path) -> None:
+    settings = tmp_path / "fp8verify.toml"
+    settings.write_text('every = "many"\n')
+
+    in_file = fp8verify("run", "--dry-run", "true", cwd=tmp_path)
+    in_variable = fp8verify("run", "--every=9", "x", cwd=tmp_path, FP8VERIFY_MIN_SHARE="lots")
+    on_the_line = fp8verify("run", "--every", "many", "true", cwd=tmp_path)
+
+    assert "--every" in in_file.stderr
+    assert f"It stands in {settings}." in in_file.stderr
+    assert "'lots' is no share" in in_variable.stderr
+    assert "It is the value of FP8VERIFY_MIN_SHARE." in in_variable.stderr
+    assert str(settings) not in on_the_line.stderr
+    assert {done.returncode for done in (in_file, in_variable, on_the_line)} == {2}
+
+
 def test_a_key_of_another_command_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "fp8verify.toml").write_text('steps = "3"\nmin_share = "80%"\n')
     done = fp8verify("explain", "nvjet_qqtst_128x256", cwd=tmp_path)
@@ -86,6 +107,8 @@ def test_a_key_of_another_command_is_no_error(tmp_path: Path) -> None:
 def test_a_variable_with_a_slip_is_an_error(tmp_path: Path) -> None:
     done = fp8verify("run", "--dry-run", "true", cwd=tmp_path, FP8VERIFY_STEP="3")
     assert done.returncode == 2
+    assert "Did you mean FP8VERIFY_STEPS?" in done.stderr
+    done = fp8verify("run", "--dry-run", "true", cwd=tmp_path, FP8VERIFY_steps="3")
     assert "Did you mean FP8VERIFY_STEPS?" in done.stderr
     assert plan(tmp_path, "--steps", "3", FP8VERIFY_SOMEBODY_ELSES="1")["record"] == "steps 3"
 

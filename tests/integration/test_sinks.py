@@ -112,6 +112,17 @@ def test_wandb_offline_takes_the_scalars(tmp_path: Path, monkeypatch: pytest.Mon
     assert list(tmp_path.rglob("*.wandb"))
 
 
+def test_a_folder_that_cannot_be_written_is_told_before_the_run(tmp_path: Path) -> None:
+    pytest.importorskip("prometheus_client")
+    for where in ("/proc/a.prom", "/proc/none/a.prom"):
+        with pytest.raises(InputError, match="Cannot write metrics to /proc"):
+            open_sink(f"prometheus:{where}")
+    open_sink(f"prometheus:{tmp_path / 'new' / 'a.prom'}")
+    assert list((tmp_path / "new").iterdir()) == []
+    with pytest.raises(UsageError, match="empty"):
+        open_sink("")
+
+
 def test_prometheus_parses_the_text_file(tmp_path: Path) -> None:
     pytest.importorskip("prometheus_client")
     from prometheus_client.parser import text_string_to_metric_families
@@ -179,7 +190,7 @@ def test_a_sink_that_cannot_be_opened_is_told_in_two_lines(
     monkeypatch.setattr("fp8verify.integrations.prometheus.PrometheusSink", refuse)
     with pytest.raises(InputError, match="RuntimeError: No API key configured") as error:
         open_sink(f"prometheus:{tmp_path / 'a.prom'}")
-    assert "\n" not in f"{error.value}{error.value.hint}"
+    assert "\n" not in f"{error.value.fact}{error.value.hint}"
 
 
 def test_every_scalar_has_a_line_in_the_docs() -> None:

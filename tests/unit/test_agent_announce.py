@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
+import pickle
 import traceback
 from types import ModuleType
+from unittest import mock
 
 import pytest
 
-from fp8verify.runner.agent.steps.announce import announce_function, silence_function
+from fp8verify.runner.agent.steps.announce import (
+    announce,
+    announce_function,
+    silence,
+    silence_function,
+)
 from fp8verify.runner.agent.steps.clock import Clock
 
 LEADER, OTHER = 7, 8
@@ -30,6 +38,47 @@ def test_a_lookup_of_a_function_is_heard_and_gives_the_function_itself(module: M
     assert heard == ["f"]
     silence_function(module, "f")
     assert (module.f, type(module), heard) == (original, ModuleType, ["f"])
+
+
+class Trainer:
+    def __init__(self, steps: int = 3) -> None:
+        """Make one."""
+        self.steps = steps
+
+
+def test_an_announced_method_is_the_function_to_whoever_inspects_the_class() -> None:
+    original, heard = Trainer.__init__, list[object]()
+    announce(Trainer, "__init__", heard.append)
+    found = inspect.getattr_static(Trainer, "__init__")  # as jsonargparse asks
+
+    assert Trainer.__init__ is original
+    assert inspect.isfunction(found)
+    assert inspect.signature(found) == inspect.signature(original)
+    assert inspect.getsource(found) == inspect.getsource(original)
+    assert (found.__name__, found.__doc__) == ("__init__", "Make one.")
+    assert str(inspect.signature(Trainer)) == "(steps: 'int' = 3) -> 'None'"
+    with mock.patch.object(Trainer, "__init__", autospec=True, return_value=None):
+        Trainer(4)
+    assert heard == []
+
+    made = pickle.loads(pickle.dumps(Trainer(5)))
+    silence(Trainer, "__init__")
+    Trainer()
+
+    assert made.steps == 5
+    assert [type(one) for one in heard] == [Trainer]
+    assert vars(Trainer)["__init__"] is original
+
+
+def test_an_announced_method_bound_to_its_class_is_no_call() -> None:
+    """As inspect.signature of Python 3.13 does."""
+    heard = list[object]()
+    announce(Trainer, "__init__", heard.append)
+
+    vars(Trainer)["__init__"].__get__(Trainer, type)
+
+    silence(Trainer, "__init__")
+    assert heard == []
 
 
 def test_an_error_in_an_announced_function_has_no_frame_of_ours(module: ModuleType) -> None:

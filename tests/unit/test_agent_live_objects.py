@@ -14,9 +14,11 @@ from fp8verify.runner.agent.live_objects import TooManyObjectsError, find_instan
 
 pytest.importorskip("torch")
 
+from fp8verify.runner.agent.instruments import framework_numbers
 from fp8verify.runner.agent.instruments.framework_numbers import FrameworkNumbers
 from fp8verify.runner.agent.instruments.instrument import Scene
 from fp8verify.runner.agent.instruments.module_list import ModuleList
+from fp8verify.runner.agent.steps.counter_owners import CounterOwners
 
 
 class Engine:
@@ -52,6 +54,7 @@ def test_numbers_that_nobody_looked_for_are_said_to_be_so(monkeypatch: pytest.Mo
     module: Any = ModuleType("deepspeed.runtime.engine")
     module.DeepSpeedEngine = Engine
     monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(framework_numbers, "owners", CounterOwners())
     notes: list[str] = []
     record = SimpleNamespace(note=notes.append)
     numbers = FrameworkNumbers(Scene({}, list, record=lambda: record))
@@ -67,12 +70,12 @@ def test_numbers_that_nobody_looked_for_are_said_to_be_so(monkeypatch: pytest.Mo
 def test_modules_that_nobody_looked_for_are_not_said_to_be_none() -> None:
     import torch
 
-    from fp8verify.runner.agent.modules import census
+    from fp8verify.runner.agent.modules import trained
 
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
     listed = ModuleList(Scene({}, lambda: [optimizer]))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(census, "_modules", [])
+        patch.setattr(trained, "_modules", [])
         listed.survey()
 
     assert listed.record() == {"modules": [], "modules_listed": False}

@@ -176,7 +176,7 @@ def test_a_log_beside_the_database_is_told_and_left_alone(tmp_path: Path) -> Non
 def refused(path: Path) -> str:
     with pytest.raises(InputError) as error:
         read_trace(path)
-    fact, hint = str(error.value), error.value.hint
+    fact, hint = error.value.fact, error.value.hint
     assert path.name in fact
     assert hint
     assert "\n" not in fact + hint

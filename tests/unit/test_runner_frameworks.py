@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from fp8verify.runner.agent.steps.counter_owners import CounterOwners
 from fp8verify.runner.agent.steps.framework_counters import FrameworkCounters, sets_up_an_optimizer
 
 
@@ -32,6 +33,10 @@ def _deepspeed(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, "deepspeed.runtime.engine", DeepSpeedEngine=Engine)
 
 
+def counters() -> FrameworkCounters:
+    return FrameworkCounters(CounterOwners().live())
+
+
 def numbers(steps: FrameworkCounters) -> Any:
     found = steps.result()
     return found and (found["name"], found["counter"], found["first"], found["last"])
@@ -49,7 +54,7 @@ def test_a_step_is_known_to_make_an_optimizers_state_by_its_caller() -> None:
 
 
 def test_no_framework_has_no_numbers() -> None:
-    steps = FrameworkCounters()
+    steps = counters()
     steps.look()
 
     assert steps.result() is None
@@ -58,7 +63,7 @@ def test_no_framework_has_no_numbers() -> None:
 @pytest.mark.usefixtures("_deepspeed")
 def test_a_counter_is_read_before_it_counts_the_step() -> None:
     engine = Engine(108)
-    steps = FrameworkCounters()
+    steps = counters()
 
     for engine.global_steps in (109, 110, 111):
         steps.look()
@@ -69,7 +74,7 @@ def test_a_counter_is_read_before_it_counts_the_step() -> None:
 @pytest.mark.usefixtures("_deepspeed")
 def test_of_several_the_one_that_moves_counts() -> None:
     _resting, engine = Engine(5), Engine(0)
-    steps = FrameworkCounters()
+    steps = counters()
 
     engine.global_steps = 1
     steps.look()
@@ -80,7 +85,7 @@ def test_of_several_the_one_that_moves_counts() -> None:
 @pytest.mark.usefixtures("_deepspeed")
 def test_a_counter_that_is_none_is_passed_over() -> None:
     engines = [Engine("many"), Engine(None)]
-    steps = FrameworkCounters()
+    steps = counters()
     steps.look()
 
     assert steps.result() is None
@@ -91,7 +96,7 @@ def test_a_counter_that_is_none_is_passed_over() -> None:
 def test_the_trainer_comes_before_the_engine_it_drives(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, "transformers.trainer", Trainer=Trainer)
     engine, trainer = Engine(9), Trainer(4)
-    steps = FrameworkCounters()
+    steps = counters()
 
     engine.global_steps, trainer.state.global_step = 10, 5
     steps.look()
@@ -102,7 +107,7 @@ def test_the_trainer_comes_before_the_engine_it_drives(monkeypatch: pytest.Monke
 @pytest.mark.usefixtures("_deepspeed")
 def test_an_engine_that_is_gone_is_no_error() -> None:
     engine = Engine(1)
-    steps = FrameworkCounters()
+    steps = counters()
     del engine
 
     steps.look()

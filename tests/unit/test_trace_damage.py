@@ -175,7 +175,7 @@ def test_boundary_inside_an_event_is_no_boundary(tmp_path: Path) -> None:
 def test_what_is_no_trace_is_refused(data: bytes, fact: str, tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         read_bytes(tmp_path, data)
-    assert str(caught.value) == fact
+    assert caught.value.fact == fact
     assert caught.value.hint
 
 

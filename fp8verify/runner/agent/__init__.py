@@ -22,9 +22,11 @@ def arm(config: dict[str, Any], after_import: AfterImport) -> Any:
 
         return install_dry(config["dry"])
     from .record.api_calls import CONVERSIONS, calls
+    from .steps.counter_owners import owners
     from .steps.hooks import install
 
     observer = install(config)
+    owners.listen(after_import)
     after_import(CONVERSIONS, calls.listen)
     return observer
 

@@ -12,10 +12,11 @@ import sys
 from contextlib import suppress
 
 from torch import nn
-from torch.nn.modules.module import register_module_module_registration_hook
 from torch.optim.optimizer import Optimizer
 
-from .modules.census import _all_modules, canonical_name, remember, take_census
+from .modules.census import take_census
+from .modules.layers import canonical_name
+from .modules.trained import all_modules, listening
 from .steps.announce import announce
 
 # An optimizer of nothing, of a metric or of a test tensor is not the training's.
@@ -28,13 +29,8 @@ def install_dry(out: str) -> None:
     Args:
         out: the folder for one JSON file of each process.
     """
-    register_module_module_registration_hook(_remember)
+    listening.begin()
     announce(Optimizer, "__init__", lambda _: _look_and_end(out))
-
-
-def _remember(module: nn.Module, name: str, child: nn.Module | None) -> None:
-    with suppress(Exception):  # an unhashable module; the scan for modules will find it
-        remember(module, name, child)
 
 
 def _look_and_end(out: str) -> None:
@@ -57,7 +53,7 @@ def _look_and_end(out: str) -> None:
 
 def _tied_linears() -> list[str]:
     """Return the linear layers whose weight is an embedding's too."""
-    modules = list(_all_modules())
+    modules = list(all_modules())
     owned = {id(m.weight) for m in modules if isinstance(m, nn.Embedding)}
     children = {id(child) for m in modules for child in m._modules.values()}
     names = [

@@ -143,11 +143,11 @@ class Observer:
         self.recorder.give_way()
 
     @harmless
-    def finish(self) -> None:
-        """Close what is open when the process ends."""
+    def finish(self, goes_on: bool = False) -> None:
+        """Close what is open when the process ends, or the watch in one that `goes_on`."""
         if self._postponed and self.recorder.recording:
             self._ticked()
-        self.recorder.finish()
+        self.recorder.finish(goes_on=goes_on)
         self.armed = False
 
     def disarm(self, reason: str) -> None:

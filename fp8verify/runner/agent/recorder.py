@@ -11,9 +11,9 @@ import torch
 
 from .instruments.instrument import Scene
 from .instruments.panel import Panel
-from .modules.census import linear_modules
 from .modules.eager_step import STEPS_AFTER_WINDOW, EagerStep
 from .modules.layer_names import compiles
+from .modules.layers import linear_modules
 from .profiling.capture_ranges import capture_range
 from .profiling.export import ExportError
 from .profiling.guard import ProfilerGuard
@@ -123,15 +123,14 @@ class Recorder:
             self.record.write_if_stale()
 
     def close_now(self) -> None:
-        """End the window that is open with the last step that is complete."""
+        """End all windows, open or not, with the last step that is complete."""
+        for window, (first, last) in enumerate(self.plan.windows):
+            ends = max(first, min(last, self._clock.steps))
+            self.plan.windows[window] = (first, ends)
+            self.record.shorten(window, ends)
         session = self.recording
-        if session is None:
-            return
-        first = self.plan.windows[self._window][0]
-        last = max(first, self._clock.steps)
-        self.plan.windows[self._window] = (first, last)
-        self.record.move(self._window, first, last)
-        self._close(session, "complete", None)
+        if session is not None:
+            self._close(session, "complete", None)
 
     def keep_limits(self, step: int) -> None:
         """End the open window if it has grown too large, when `step` steps are complete."""
@@ -166,8 +165,8 @@ class Recorder:
         self.record.mark(self._window, "skipped", RUNNING)
         self._shared.wait(self._window, may_move=True)
 
-    def finish(self) -> None:
-        """Close what is open, since the process ends, and write the last word."""
+    def finish(self, *, goes_on: bool = False) -> None:
+        """Close what is open and write the last word: the process ends, unless it `goes_on`."""
         self._end_naming(f"the run ended after step {self._clock.steps}")
         session = self.recording
         if session is not None:
@@ -175,6 +174,8 @@ class Recorder:
                 self._drop("the run ended on another thread than the window began on")
             else:
                 self._close_at_the_end(session, f"the run ended inside step {self._current}")
+        elif goes_on:
+            self._drop("the watch ended")  # a profiler that is prepared would stay so
         self._shared.finish()
         self._rest()
         if self._clock.steps:

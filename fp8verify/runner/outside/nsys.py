@@ -88,7 +88,7 @@ def _export(report: Path) -> Iterator[str]:
     try:
         export_beside(report)
     except InputError as error:
-        yield f"{error} The report stays in the capture: {report.name}"
+        yield f"{error.fact} The report stays in the capture: {report.name}"
 
 
 def _without_report(folder: Path, stem: str) -> Iterator[str]:

@@ -41,6 +41,25 @@ elif how == "profiled":
         w.step()
     print(w.report.verdict.value, w.report.ranks[0].clock.windows[0].state)
     theirs.export_chrome_trace("theirs.json")
+elif how == "short":
+    for _ in range(2):  # the second one begins to record where the first one had warmed up
+        with fp8verify.watch(every=5, sinks=lambda line: print(line["first_step"], line["step"])):
+            for _ in range(13):
+                train()
+    with fp8verify.watch(every=5, sinks=lambda line: print(line["first_step"], line["step"])):
+        for _ in range(9):  # the second window has begun, and holds no whole step
+            train()
+    fp8verify.watch(every=5, sinks="fp8.jsonl")
+    for _ in range(15):
+        train()
+elif how == "never":
+    with fp8verify.window("cap") as w:
+        with torch.profiler.profile():
+            train()
+            w.step()
+        train()
+        w.step()
+    print(w.report.ranks[0].clock.windows[0].last)
 elif how == "watch":
     changes = []
     with fp8verify.watch(

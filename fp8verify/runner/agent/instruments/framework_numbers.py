@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..live_objects import TooManyObjectsError
+from ..steps.counter_owners import owners
 from ..steps.framework_counters import FrameworkCounters
 from .instrument import Instrument, Scene
 
@@ -17,14 +17,14 @@ class FrameworkNumbers(Instrument):
         self._counters: FrameworkCounters | None = None
 
     def begin(self) -> None:
-        """Find the counters of the objects that are alive now."""
-        try:
-            self._counters = FrameworkCounters()
-        except TooManyObjectsError:
+        """Read the counters of the objects that are alive now."""
+        live = owners.live()
+        if owners.may_miss and not live:
             self.scene.record().note(
                 "the framework's own step numbers were not looked for: the process holds millions "
                 "of objects, and the training would have waited"
             )
+        self._counters = FrameworkCounters(live)
 
     def after_step(self, _: int, /) -> None:
         """Read the counters."""

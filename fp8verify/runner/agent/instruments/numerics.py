@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..modules.census import expert_modules, linear_modules
 from ..modules.eager_step import STEPS_AFTER_WINDOW
 from ..modules.layer_names import compiles
+from ..modules.layers import expert_modules, linear_modules
 from ..numerics.gradients import gradient_norm
 from ..numerics.scalers import scales_of, used_scalers
 from ..record.debug import debug, describe

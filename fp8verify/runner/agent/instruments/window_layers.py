@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..modules.census import linear_modules
 from ..modules.layer_names import LayerNames, compiles
+from ..modules.layers import linear_modules
 from .instrument import Instrument, Scene
 
 

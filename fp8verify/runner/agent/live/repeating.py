@@ -112,12 +112,12 @@ class RepeatingRecorder:
         """Leave the profiler to the script's own, which is about to start."""
         (self._window or self._whole).give_way()
 
-    def finish(self) -> None:
-        """Close what is open, since the process ends, and write the last word."""
+    def finish(self, *, goes_on: bool = False) -> None:
+        """Close what is open and write the last word: the process ends, unless it `goes_on`."""
         if self._window is not None and self._begun:
-            self._window.finish()
+            self._window.finish(goes_on=goes_on)
             self._closed()
-        self._whole.finish()
+        self._whole.finish(goes_on=goes_on)
 
     def abandon(self, reason: str) -> None:
         """Give up every window for `reason`."""
@@ -164,8 +164,11 @@ class RepeatingRecorder:
         window, self._window = self._window, None
         if window is None or not window.plan.windows:
             return
-        window.record.write()
         files = window.record.files
+        if window.plan.windows[0][0] > self._clock.steps and not window.record.has_steps:
+            files.discard()  # the run ended before its first step was complete
+            return
+        window.record.write()
         self.record.files.take_series(files)
         files.folder.joinpath(f"{files.stem}{CLOSED}").touch(mode=0o600)
         self.on_closed(files.folder)

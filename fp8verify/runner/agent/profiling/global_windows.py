@@ -62,14 +62,15 @@ class GlobalWindows:
 
     def _unplaced(self, seen: str) -> list[tuple[tuple[int, int], str]]:
         """Return the windows that never opened, and why; `seen` says how the run ended."""
-        why = self._why(seen) if self._waiting else ""
-        return [(window, why) for window in self._waiting]
+        return [(window, self._why(window, seen)) for window in self._waiting]
 
-    def _why(self, seen: str) -> str:
+    def _why(self, window: tuple[int, int], seen: str) -> str:
         if self.numbers.framework is None or not self.numbers.shown:
             return (
                 f"{seen}, and nothing told their global numbers: no Trainer, no DeepSpeed engine, "
                 "no step line of torchtitan or KempnerForge, no fp8verify.step(number)"
             )
+        if self.numbers.went_through(window[1]):
+            return f"{seen}, and its steps were over when their numbers were known"
         by = f"{self.numbers.framework} {self.numbers.counter}"
         return f"{seen}, having gone through the global steps {self.numbers.shown} ({by})"

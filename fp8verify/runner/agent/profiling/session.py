@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import ProfilerActivity, _KinetoProfile, record_function
 
 from .export import export
@@ -46,7 +47,11 @@ class Session(WindowSteps):
         self.sees_gpu = torch.cuda.is_available()
         if self.sees_gpu:
             activities.append(ProfilerActivity.CUDA)
-        self._profile = _KinetoProfile(activities=activities, record_shapes=self._record_shapes)
+        self._profile = _KinetoProfile(
+            activities=activities,
+            record_shapes=self._record_shapes,
+            experimental_config=_trace_only(),
+        )
         # torch 2.5 to 2.11 warn at every start that does not accumulate events over cycles; we
         # have one cycle. Accumulating itself would parse all events when the profiler stops.
         self._profile.acc_events = True
@@ -110,6 +115,18 @@ class Session(WindowSteps):
         with quiet_kineto():  # it says on stderr what the error says
             export(profile.export_chrome_trace, path)
         return path.name
+
+
+def _trace_only() -> Any:
+    """Return what keeps torch from building events for Python too, which we never read.
+
+    That is half of what stopping and forgetting a window costs besides its trace; None before torch
+    2.13.
+    """
+    try:
+        return _ExperimentalConfig(trace_only=True)
+    except TypeError:
+        return None
 
 
 def synchronize() -> None:

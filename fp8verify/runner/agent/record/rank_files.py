@@ -79,6 +79,13 @@ class RankFiles:
                 partial.unlink(missing_ok=True)
             _overwrite(path, data)
 
+    def discard(self) -> None:
+        """Remove the files of a window of which nothing was recorded, and its folder at last."""
+        with suppress(OSError):  # other ranks may still have files there
+            for path in self.folder.glob(f"{self.stem}.*"):
+                path.unlink(missing_ok=True)
+            self.folder.rmdir()
+
     def write_numerics(self, found: dict[str, Any]) -> None:
         """Replace the file of scales and measured tensors."""
         path = self.folder / f"{self.stem}.numerics.json"

@@ -78,6 +78,16 @@ class RankRecord:
         """Give the window of that index other steps, which are still to come."""
         self._windows[window].update(first=first, last=last, state="never", reason=None)
 
+    def shorten(self, window: int, last: int) -> None:
+        """Let the window of that index end with another step."""
+        self._windows[window]["last"] = last
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether a trace was written that holds a whole step."""
+        windows, steps = [*self._windows, *self._more_windows], self._clock.steps
+        return any(window["trace"] and window["first"] <= steps for window in windows)
+
     def add_window(self, first: int, last: int, asked: tuple[int, int]) -> None:
         """Add a window that was asked for by the framework's numbers, whose steps are known now."""
         window = {**_window(first, last), "asked": asked}

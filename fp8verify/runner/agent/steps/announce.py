@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -11,17 +12,34 @@ class Announced:
     """A method that tells `listener(instance)` whenever it is looked up on an instance.
 
     The lookup returns the original bound method: unlike a wrapper, an error inside it shows the
-    very traceback that it would have shown without us, and `inspect` sees the original.
+    very traceback that it would have shown without us, and `inspect` sees the original. What reads
+    the class's dictionary instead takes this for the function too: jsonargparse (LightningCLI)
+    refuses a class whose `__init__` is none.
     """
 
+    method: Any = None
+
     def __init__(self, method: Any, listener: Callable[[Any], None]) -> None:
+        functools.update_wrapper(self, method)
         self.method = method
         self.listener = listener
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
-        if instance is not None:
+        # Python 3.13's inspect.signature binds a class's own `__init__` to the class.
+        if instance is not None and not isinstance(instance, type):
             self.listener(instance)
         return self.method.__get__(instance, owner)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the method, as whoever found it in the class's dictionary may."""
+        return self.method(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.method, name)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        return type(self.method)
 
 
 def announce(owner: type, name: str, listener: Callable[[Any], None]) -> None:

@@ -1,16 +1,11 @@
-"""Read the step counters that training frameworks keep, to name steps as the user knows them.
-
-Nothing is patched: the object that counts is found among the live ones when a window begins.
-"""
+"""Read the step counters that training frameworks keep, to name steps as the user knows them."""
 
 from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Any, NamedTuple
-
-from ..live_objects import find_instances
 
 
 class StepCounter(NamedTuple):
@@ -79,10 +74,10 @@ class _Watched:
 
 
 class FrameworkCounters:
-    """The framework's numbers of the steps of one window."""
+    """The framework's numbers of the steps of one window; `owners` are `CounterOwners.live`'s."""
 
-    def __init__(self) -> None:
-        self._watched = [_Watched(counter, owner) for counter, owner in _live_counters()]
+    def __init__(self, owners: Iterable[tuple[StepCounter, Any]]) -> None:
+        self._watched = [_Watched(counter, owner) for counter, owner in owners]
 
     def look(self) -> None:
         """Read the counters, from the hook of an optimizer, at the end of a step."""
@@ -109,26 +104,6 @@ def _numbers(watched: _Watched) -> dict[str, Any] | None:
         "first": watched.first + 1,
         "last": watched.last + 1,
     }
-
-
-def _live_counters() -> list[tuple[StepCounter, Any]]:
-    classes = [
-        (counter, cls)
-        for counter in COUNTERS
-        if isinstance(cls := getattr(sys.modules.get(counter.module), counter.cls, None), type)
-    ]
-    if not classes:
-        return []
-    counters = {kind: counter for counter, cls in classes for kind in _with_subclasses(cls)}
-    found = find_instances(counters.__contains__)
-    pairs = [(counters[type(item)], item) for item in found]
-    return sorted(pairs, key=lambda pair: COUNTERS.index(pair[0]))
-
-
-def _with_subclasses(cls: Any) -> Iterator[type]:
-    yield cls
-    for subclass in type.__subclasses__(cls):
-        yield from _with_subclasses(subclass)
 
 
 def read_counter(owner: Any, path: str) -> int | None:

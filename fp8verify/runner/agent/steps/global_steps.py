@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from .announce import announce, silence
+from .counter_owners import owners
 from .framework_counters import COUNTERS, LOG, SCRIPT, FrameworkCounters, StepCounter, read_counter
 
 MAX_STRIDE = 64
@@ -154,6 +155,10 @@ class GlobalSteps:
         more = ["…"] if len(ranges) >= MAX_RANGES else []
         return ", ".join([*ranges, *more])
 
+    def went_through(self, number: int) -> bool:
+        """Whether the run has had a step of that number."""
+        return any(first <= number <= last for first, last in self._ranges)
+
     def _read(self, step: int) -> int | None:
         if SCRIPT in self._offsets:
             return self._by_offset(SCRIPT, step)
@@ -173,7 +178,7 @@ class GlobalSteps:
     def _search(self, step: int) -> int | None:
         """Return the number of a counter that no beginning told of, but that moves."""
         if self._found is None:
-            self._found = FrameworkCounters() if step == 1 else None
+            self._found = FrameworkCounters(owners.live()) if step == 1 else None
             return None
         self._found.look()
         found = self._found.moving

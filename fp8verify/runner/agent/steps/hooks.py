@@ -5,20 +5,23 @@ from __future__ import annotations
 import atexit
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import torch
-from torch.nn.modules.module import register_module_module_registration_hook
+from torch.nn import Module
 from torch.optim.optimizer import (
     Optimizer,
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
 
-from ..modules.census import remember
+from ..live_objects import TooManyObjectsError, find_instances
+from ..modules.trained import listening
 from ..observer import Observer
 from ..record.debug import debug
 from .announce import announce, announce_function, silence, silence_function
+from .counter_owners import owners
 from .cuda_graphs import ReplayedSteps
 
 NO_BACKWARD = -1
@@ -47,12 +50,13 @@ def install(config: dict[str, Any]) -> Observer:
     handles = [
         register_optimizer_step_pre_hook(_outside_dynamo(_before_step(observer))),
         register_optimizer_step_post_hook(_outside_dynamo(_after_step(observer, graphs))),
-        register_module_module_registration_hook(_remember_module),
+        listening.begin(),
     ]
     announce(torch.amp.GradScaler, "update", observer.scaler_updates)
     announce(torch.amp.GradScaler, "__init__", lambda scaler: _hear_update_of(scaler, observer))
     sources = _sources_of_numbers(observer) if config["global_windows"] else None
     announce(Optimizer, "__init__", _optimizer_is_built(observer, sources))
+    owners.look()
     observer.guard.install()
     # Tensor.backward looks this up too.
     observer.on_steps_in_backward = lambda: announce_function(
@@ -66,6 +70,22 @@ def install(config: dict[str, Any]) -> Observer:
     return observer
 
 
+def install_late(config: dict[str, Any]) -> Observer:
+    """Hook torch in a program that may have built its model and its Trainer by now.
+
+    What there is is searched for at once, and not while the first window is recorded.
+    """
+    observer = install(config)
+    wanted = owners.unknown()
+    with suppress(TooManyObjectsError):
+        found = find_instances(lambda kind: kind in wanted or issubclass(kind, Module))
+        owners.learn(found)
+        for module in found:
+            if isinstance(module, Module):
+                listening.remember(module)
+    return observer
+
+
 def installed() -> Observer | None:
     """Return the observer of this process, if it has one."""
     return _installed
@@ -76,7 +96,7 @@ def uninstall() -> None:
     global _installed
     observer, _installed = _installed, None
     if observer is not None:
-        observer.finish()
+        observer.finish(True)
         observer.on_disarm()
         atexit.unregister(observer.finish)
 
@@ -91,6 +111,7 @@ def _uninstall(observer: Observer, handles: list[Any], sources: Sources | None) 
         silence(scaler, "update")
     silence(torch.amp.GradScaler, "__init__")
     silence(Optimizer, "__init__")
+    owners.rest()
     silence_function(torch.autograd, "backward")
     ReplayedSteps.uninstall()
     observer.guard.uninstall()
@@ -109,8 +130,12 @@ def _sources_of_numbers(observer: Observer) -> Sources:
 def _optimizer_is_built(observer: Observer, sources: Sources | None) -> Callable[[Any], None]:
     def is_built(optimizer: Any) -> None:
         observer.optimizer_is_built(optimizer)
-        if sources is not None and observer.armed:
-            sources.frameworks.look()  # one that trains with it is imported by now
+        if not observer.armed:
+            return
+        with suppress(Exception):  # this runs inside a call of the script, which must not fail
+            owners.look()  # a framework that trains with it is imported by now
+        if sources is not None:
+            sources.frameworks.look()
 
     return is_built
 
@@ -164,10 +189,3 @@ def _after_step(observer: Observer, graphs: ReplayedSteps) -> Callable[..., None
 
 def _capturing_graph() -> bool:
     return bool(torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
-
-
-def _remember_module(module: Any, name: str, child: Any) -> None:
-    try:
-        remember(module, name, child)
-    except Exception:  # an unhashable module; the scan for modules will find it
-        debug.error("remembering a module")
