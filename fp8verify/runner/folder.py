@@ -111,11 +111,9 @@ def undone_unless_started(capture: CaptureFolder) -> Iterator[None]:
 
 
 def remove_shared_agent(folder: Path) -> None:
-    """Remove the copy of the agent that the runners of the job shared, if there is one."""
-    if (folder / AGENT).is_dir():
-        import shutil
-
-        shutil.rmtree(folder / AGENT, ignore_errors=True)
+    """Remove the agent that the runners of the job shared, if there is one."""
+    for file in folder.glob(f"{AGENT}*"):
+        file.unlink(missing_ok=True)
 
 
 def _default_name(job: str | None) -> str:

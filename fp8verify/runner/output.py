@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fp8verify.runner.channels import Channel, open_channels
 from fp8verify.runner.folder import writing_to
+
+if TYPE_CHECKING:
+    import socket
 
 PACKAGE = Path(__file__).parents[2]
 START = (
@@ -24,14 +26,35 @@ ASKS_TO_DRAIN = b"d"
 
 
 class Output:
-    """The channels of one run and the process that reads them: `carrier`."""
+    """The channels of one run and, once it has started, the process that reads them: `carrier`."""
 
-    def __init__(self, log: Path, boot: Path) -> None:
+    def __init__(self, log: Path) -> None:
+        self._log = _create(log)
         self._channels = open_channels()
-        ours, theirs = socket.socketpair()
-        self._control = ours
-        with theirs:
-            self._carrier = _start(log, boot, list(self._each), theirs.fileno())
+        self._control: socket.socket | None = None
+        self._carrier: subprocess.Popen[bytes] | None = None
+
+    def carry(self, boot: Path) -> None:
+        """Begin to carry what the run writes, which has until then room in the channels.
+
+        Where no process can be started, a thread of ours does it, for as long as we are here.
+        """
+        from socket import socketpair  # not before the run
+
+        self._control, theirs = socketpair()
+        streams = [(channel.read_end, channel.target) for channel in self._each]
+        try:
+            self._carrier = _start(self._log, theirs.fileno(), boot, streams)
+        except OSError:
+            from fp8verify.runner.carrier import carry_in_thread
+
+            carry_in_thread(self._log, theirs.detach(), streams)
+            return
+        theirs.close()
+        self._close_ends()
+
+    def _close_ends(self) -> None:
+        os.close(self._log)
         for channel in self._each:
             os.close(channel.read_end)
 
@@ -52,35 +75,32 @@ class Output:
         """
         for channel in self._each:
             os.close(channel.write_end)
+        if self._control is None:  # nothing was run
+            self._close_ends()
+            return
         with self._control, suppress(OSError):  # the carrier was killed
             self._control.settimeout(ANSWER_S)
             self._control.sendall(ASKS_TO_DRAIN)
             self._control.recv(1)
-        self._carrier.returncode = self._carrier.poll() or 0  # no warning if it stays
+        if self._carrier is not None:
+            self._carrier.returncode = self._carrier.poll() or 0  # no warning if it stays
 
     @property
     def _each(self) -> Iterator[Channel]:
         return iter(dict.fromkeys(self._channels.values()))
 
 
-def _start(log: Path, boot: Path, channels: list[Channel], control: int) -> subprocess.Popen[bytes]:
-    descriptor = _create(log)
-    given = {
-        "log": descriptor,
-        "control": control,
-        "boot": str(boot),
-        "streams": [(channel.read_end, channel.target) for channel in channels],
-    }
-    try:
-        return subprocess.Popen(  # noqa: S603 - this very Python and a file of this package
-            [sys.executable, "-I", "-S", "-c", START, PACKAGE, json.dumps(given)],
-            stdin=subprocess.DEVNULL,
-            pass_fds=[descriptor, control, *(channel.read_end for channel in channels)],
-            cwd="/",
-            start_new_session=True,  # Ctrl-C, Ctrl-Z and a terminal that hangs up are not for it
-        )
-    finally:
-        os.close(descriptor)
+def _start(
+    log: int, control: int, boot: Path, streams: list[tuple[int, int]]
+) -> subprocess.Popen[bytes]:
+    ends = [f"{read_end}:{target}" for read_end, target in streams]
+    return subprocess.Popen(  # noqa: S603 - this very Python and a file of this package
+        [sys.executable, "-I", "-S", "-c", START, PACKAGE, f"{log}", f"{control}", boot, *ends],
+        stdin=subprocess.DEVNULL,
+        pass_fds=[log, control, *(read_end for read_end, _ in streams)],
+        cwd="/",
+        start_new_session=True,  # Ctrl-C, Ctrl-Z and a terminal that hangs up are not for it
+    )
 
 
 def _create(log: Path) -> int:
@@ -89,9 +109,9 @@ def _create(log: Path) -> int:
 
 
 @contextmanager
-def carried_output(log: Path, boot: Path) -> Iterator[Output]:
+def carried_output(log: Path) -> Iterator[Output]:
     """Yield the streams for a run; what it has written by the end is echoed and in the log."""
-    output = Output(log, boot)
+    output = Output(log)
     try:
         yield output
     finally:

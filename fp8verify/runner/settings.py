@@ -14,6 +14,7 @@ from fp8verify.steps import Window, join_windows, show_window
 
 WINDOW = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 GLOBAL = "global:"
+KINETO = "kineto"  # torch's own profiler
 MAX_WINDOWS = 100
 # Far above what three steps of large models make; a closure that LBFGS calls in a loop made more.
 MAX_TRACE_MB = 2048
@@ -88,7 +89,7 @@ class RunSettings(NamedTuple):
     numerics_every: int | None = None
     max_trace_mb: int = MAX_TRACE_MB
     max_window_seconds: float = MAX_WINDOW_SECONDS
-    profiler: str = "kineto"
+    profiler: str = KINETO
     python: str | None = None
     debug: bool = False
 
@@ -132,7 +133,7 @@ def read_settings(
     no_shapes: bool = False,
     max_trace_mb: int = MAX_TRACE_MB,
     max_window_seconds: float = MAX_WINDOW_SECONDS,
-    profiler: str = "kineto",
+    profiler: str = KINETO,
     python: str | None = None,
     debug: bool = False,
 ) -> RunSettings:
@@ -145,7 +146,7 @@ def read_settings(
     windows: tuple[Window, ...] = ()
     global_windows: tuple[Window, ...] = ()
     timed_window: TimedWindow | None = None
-    if every is not None and profiler != "kineto":
+    if every is not None and profiler != KINETO:
         raise UsageError(
             f"--every and --profiler {profiler} do not go together.",
             f"{profiler} writes its traces when the run ends: watch it with torch's own profiler.",
