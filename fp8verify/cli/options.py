@@ -13,6 +13,7 @@ import click
 
 from fp8verify.cli.emit import emit, write_file
 from fp8verify.cli.file_forms import form_of
+from fp8verify.cli.option import option
 from fp8verify.cli.screen import screen, width_option
 from fp8verify.judging.policy import FORMATS, Policy
 from fp8verify.judging.shares import parse_share
@@ -69,50 +70,50 @@ def _baseline(_ctx: click.Context, _param: click.Parameter, value: Path | None) 
 
 
 _OPTIONS = (
-    click.option(
+    option(
         "--format",
         "form",
         type=click.Choice(forms.NAMES),
         help="Form of the report; github also appends to the job's summary.  "
         "[default: as -o ends: .html .json .md .csv .xml; else text]",
     ),
-    click.option(
+    option(
         "-o",
         "--output",
         type=click.Path(dir_okay=False, path_type=Path),
         help="Write the report to a file instead of standard output (run: standard error).",
     ),
-    click.option(
+    option(
         "--name", metavar="NAME", help="What the report calls the run.  [default: folder or file]"
     ),
-    click.option(
+    option(
         "--min-share",
         metavar="F",
         callback=_share,
         help="Share of GEMM time in FP8 or FP4 that ACTIVE asks for, 0.9 or 90%; given, less than "
         "that exits with 1.  [default: 0.5]",
     ),
-    click.option(
+    option(
         "--require-format",
         type=click.Choice(FORMATS),
         help="Exit with 1 unless --min-share of every rank's GEMM time ran in this format.",
     ),
-    click.option("--strict", is_flag=True, help="Exit with 1 on PARTIAL."),
-    click.option("--exit-zero", is_flag=True, help="Report, and exit with 0 whatever the verdict."),
-    click.option(
+    option("--strict", is_flag=True, help="Exit with 1 on PARTIAL."),
+    option("--exit-zero", is_flag=True, help="Report, and exit with 0 whatever the verdict."),
+    option(
         "--save-baseline",
         type=click.Path(dir_okay=False, path_type=Path),
         metavar="FILE",
         help="Keep the FP8 share, legs and layers of this run for --baseline.",
     ),
-    click.option(
+    option(
         "--baseline",
         type=click.Path(dir_okay=False, path_type=Path),
         metavar="FILE",
         callback=_baseline,
         help="Exit with 1 if the FP8 share, a leg or a layer fell below this saved state.",
     ),
-    click.option(
+    option(
         "--tolerance",
         metavar="F",
         default="2%",
@@ -120,8 +121,8 @@ _OPTIONS = (
         callback=_share,
         help="Points by which a share may fall below the baseline.",
     ),
-    click.option("-v", "--verbose", is_flag=True, help="Show every table, uncut."),
-    click.option(
+    option("-v", "--verbose", is_flag=True, help="Show every table, uncut."),
+    option(
         "-q",
         "--quiet",
         is_flag=True,
@@ -139,8 +140,8 @@ def report_options(command: Callable[Concatenate[ReportOptions, P], R]) -> Calla
         own: dict[str, Any] = {name: given.pop(name) for name in ReportOptions._fields}
         return command(ReportOptions(**own), *args, **given)
 
-    for option in reversed(_OPTIONS):
-        with_options = option(with_options)
+    for add in reversed(_OPTIONS):
+        with_options = add(with_options)
     return with_options
 
 

@@ -8,10 +8,12 @@ from typing import IO, NamedTuple
 
 import click
 
+from fp8verify.cli.option import option
+
 # Narrower than this no figure has room.
 LEAST_WIDTH = 20
 MOST_WIDTH = 1000
-width_option = click.option(
+width_option = option(
     "--width",
     type=click.IntRange(LEAST_WIDTH, MOST_WIDTH),
     metavar="N",

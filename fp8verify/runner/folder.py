@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import time
@@ -202,6 +201,8 @@ def _was_killed(mark: Path) -> bool:
 
 def _claim(folder: Path, job: str, started: float) -> bool:
     """Write down whose folder this is; False if another node was faster."""
+    import json  # not for a run alone
+
     host = node_name()
     claim = json.dumps({"schema": 1, "job": job, "node": host, "started": started})
     draft = folder / f".claim-{host}-{os.getpid()}"
@@ -244,6 +245,8 @@ def _join(folder: Path, job: str | None, *, once: bool) -> CaptureFolder:
 
 def _owner(folder: Path) -> tuple[str | None, float | None]:
     """Return the job whose capture it is and when it began, as far as known."""
+    import json
+
     try:
         with (folder / CLAIM).open("rb") as file:
             claim = json.loads(file.read(MAX_CLAIM))
