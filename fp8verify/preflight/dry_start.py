@@ -15,8 +15,8 @@ import msgspec
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.preflight.causes import Cause, causes
 from fp8verify.preflight.processes import Tail, end_all, ended_on_signals
-from fp8verify.runner.command import resolve_command
 from fp8verify.runner.agent_archive import write_agent
+from fp8verify.runner.command import resolve_command
 from fp8verify.runner.injection import ARCHIVE, boot_folder, child_environment, write_config
 from fp8verify.version import __version__
 

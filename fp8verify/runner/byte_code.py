@@ -13,7 +13,8 @@ UNCHECKED = (0b01).to_bytes(4, "little") + bytes(8)
 
 
 class _OnlyKept(SourceFileLoader):
-    def source_to_code(self, *_: Any, **__: Any) -> CodeType:
+    @staticmethod
+    def source_to_code(*_: Any, **__: Any) -> CodeType:
         """Take only byte code that Python has kept."""
         raise ImportError
 

@@ -1,12 +1,12 @@
 """Arm fp8verify's agent once torch is imported; leave any other process as it is.
 
-Beside it appear a `config.json` and the agent, in an archive. `sitecustomize` starts it in every Python,
-so launchers, workers and spawned children load it too: everything here must cost nothing where
-torch is not imported, and must never raise.
+Beside it appear a `config.json` and the agent, in an archive. `sitecustomize` starts it in every
+Python, so launchers, workers and spawned children load it too: everything here must cost nothing
+where torch is not imported, and must never raise.
 """
 
 # pathlib takes longer to import than all of this to run.
-# ruff: noqa: PTH118, PTH120, PTH123
+# ruff: noqa: PTH110, PTH118, PTH120, PTH123
 
 from __future__ import annotations
 
