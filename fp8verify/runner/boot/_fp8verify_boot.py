@@ -115,17 +115,15 @@ def _wait_for(path: str) -> None:
 
 
 def _load_agent(archive: str) -> Any:
-    from importlib.machinery import PathFinder
-    from importlib.util import module_from_spec
+    from importlib import import_module
 
     compiled = archive + ".compiled"
-    spec = PathFinder.find_spec(AGENT, [compiled if os.path.exists(compiled) else archive])
-    if spec is None or spec.loader is None:
-        raise ImportError(archive)
-    module = module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    entry = compiled if os.path.exists(compiled) else archive
+    sys.path.insert(0, entry)  # the loader of archives has no other way in common to all Pythons
+    try:
+        return import_module(AGENT)
+    finally:
+        sys.path.remove(entry)
 
 
 def _complain() -> None:
