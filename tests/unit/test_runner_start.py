@@ -66,6 +66,7 @@ def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 def at_the_start() -> tuple[list[str], list[str], list[str]]:
     """The first command that a run starts, the modules that it has imported and its files."""
     Path("train.py").write_text("print('ran')\n")
+    Path("pyproject.toml").write_text('[project]\ndependencies = ["fp8verify", "torch"]\n')
     words = ["run", "--steps", "10-12", "--trace-dir", "capture", "train.py", "--lr", "1"]
     done = subprocess.run(
         [sys.executable, "-c", AT_THE_START, *words],
