@@ -39,6 +39,7 @@ from fp8verify.runner.signals import SignalForwarder, forwarded_signals
 if TYPE_CHECKING:
     from fp8verify.runner.outside.tool import OutsideTool
 
+STARTS_S = 0.02  # a Python takes half of that, and torch fifty times as long
 # What goes on beside a run, given its capture and how to ask it to stop.
 Beside = Callable[[CaptureFolder, Callable[[], None]], AbstractContextManager[None]]
 
@@ -129,6 +130,7 @@ def _spawn(
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:  # as where it is closed
             stream.flush()
+    failure = None
     with ExitStack() as stack:
         output = stack.enter_context(carried_output(log)) if log is not None else None
         try:
@@ -141,9 +143,19 @@ def _spawn(
         signals.watch(child, output.resize if output is not None else None)
         if output is not None:
             output.carry(boot)
-        failure = stack.enter_context(attached)
+        # What we do now would take time from the start of the run where there are few cores.
+        if not _ends_within(STARTS_S, child):
+            failure = stack.enter_context(attached)
         code = child.wait()
     return code if code >= 0 else 128 - code, failure
+
+
+def _ends_within(seconds: float, child: subprocess.Popen[bytes]) -> bool:
+    try:
+        child.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 def _popen(arguments: list[str], boot: Path, output: Output | None) -> subprocess.Popen[bytes]:
