@@ -1,6 +1,6 @@
 """What runs inside the training process: standard library and torch only, never fp8verify.
 
-A copy of this folder travels beside the injected `sitecustomize`, since the training environment
+An archive of this folder appears beside the injected `sitecustomize`, since the training environment
 need not have fp8verify installed. Hence the relative imports, here and in every module.
 """
 
