@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -260,6 +261,9 @@ def test_a_training_that_is_faster_waits_for_the_agent(tmp_path: Path) -> None:
         training = started(boot, "import torch\nprint('trains')")
         assert training.stdout is not None
         first = training.stdout.readline()
+        while not (boot / "imported").exists():
+            time.sleep(0.01)
+        time.sleep(0.2)  # without patience, it would have failed by now
         write_config(boot, {"agent": str(tmp_path), "version": 7})
         rest, _ = training.communicate(timeout=60)
 
