@@ -16,7 +16,7 @@ from fp8verify.cli.attach_options import attach_options
 from fp8verify.cli.completing import files
 from fp8verify.cli.interrupts import no_more_interrupts, report_can_be_interrupted
 from fp8verify.cli.option import help_option, option
-from fp8verify.cli.options import ReportOptions, conclude, report_options
+from fp8verify.cli.options import ReportOptions, report_options
 from fp8verify.cli.verdict_names import parse_verdicts
 from fp8verify.errors import UsageError
 from fp8verify.live.at_close import judged_at_close, keep_report, log_of
@@ -208,6 +208,7 @@ def command(
     from msgspec.structs import replace
 
     from fp8verify.capture.ranks import is_left_out, read_ranks
+    from fp8verify.cli.conclusion import conclude
     from fp8verify.cli.failed_run import with_failure
     from fp8verify.inspection import inspect
     from fp8verify.preflight.afterwards import (
