@@ -77,6 +77,12 @@ def draft_of(archive: str) -> str:
     return f"{archive}.draft"
 
 
+def archive_names(archive: str) -> tuple[str, ...]:
+    """Return the names of an archive, of the compiled one beside it, and of both in the making."""
+    both = (archive, archive + COMPILED)
+    return (*both, *map(draft_of, both))
+
+
 def _sources() -> Iterator[tuple[str, Path]]:
     for source in sorted(SOURCES.rglob("*.py")):
         yield f"{PACKAGE}/{source.relative_to(SOURCES).as_posix()}", source

@@ -113,26 +113,34 @@ def _wait_for(descriptor: int, what: int, seconds: float | None) -> bool:
     return bool(poll.poll(None if seconds is None else 1000 * seconds))
 
 
-def carry(control: int, streams: list[Stream], log: BoundedLog) -> bool:
-    """Carry until nobody writes any more; return whether our runner is still there to ask."""
+def carry(control: tuple[int, int], streams: list[Stream], log: BoundedLog) -> bool:
+    """Carry until nobody writes any more; return whether our runner is still there to ask.
+
+    Args:
+        control: where the runner asks, and where it is answered.
+        streams: what to carry.
+        log: what to close once the runner has asked for all that was written.
+    """
+    asks, answers = control
     for stream in streams:
         stream.start()
-    asked = os.read(control, 1) == ASKS_TO_DRAIN
+    asked = os.read(asks, 1) == ASKS_TO_DRAIN
     if asked:
         deadline = time.monotonic() + DRAIN_S
         for stream in streams:
             stream.drain(deadline)
         log.close()
         with suppress(OSError):
-            os.write(control, ASKS_TO_DRAIN)
-    os.close(control)
+            os.write(answers, ASKS_TO_DRAIN)
+    os.close(asks)
+    os.close(answers)
     for stream in streams:
         stream.join()
     log.close()
     return asked
 
 
-def carry_in_thread(log: int, control: int, ends: list[tuple[int, int]]) -> None:
+def carry_in_thread(log: int, control: tuple[int, int], ends: list[tuple[int, int]]) -> None:
     """Carry in this process, as `main` does in its own."""
     streams = _streams(ends, bounded := BoundedLog(log))
     for stream in streams:
@@ -146,13 +154,13 @@ def _streams(ends: Iterable[tuple[int, int]], log: BoundedLog) -> list[Stream]:
 
 def main() -> None:
     """Do what the command line says, as `fp8verify.runner.output` wrote it."""
-    log, control, boot, *ends = sys.argv[1:]
+    boot, log, asks, answers, *ends = sys.argv[1:]
     for name in IGNORED:
         signal.signal(getattr(signal, name), signal.SIG_IGN)
     bounded = BoundedLog(int(log))
     pairs = (end.split(":") for end in ends)
     streams = _streams(((int(read_end), int(target)) for read_end, target in pairs), bounded)
-    if not carry(int(control), streams, bounded):
+    if not carry((int(asks), int(answers)), streams, bounded):
         import shutil  # seldom needed: the runner was killed and could not
 
         shutil.rmtree(boot, ignore_errors=True)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from fp8verify.capture.names import AGENT, CLAIM, LOG
 from fp8verify.errors import Fp8VerifyError, InputError
+from fp8verify.runner.agent_archive import archive_names
 
 PRIVATE = 0o700
 MAX_CLAIM = 64 << 10
@@ -111,8 +112,8 @@ def undone_unless_started(capture: CaptureFolder) -> Iterator[None]:
 
 def remove_shared_agent(folder: Path) -> None:
     """Remove the agent that the runners of the job shared, if there is one."""
-    for file in folder.glob(f"{AGENT}*"):
-        file.unlink(missing_ok=True)
+    for name in archive_names(AGENT):
+        (folder / name).unlink(missing_ok=True)
 
 
 def _default_name(job: str | None) -> str:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import os
+import select
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fp8verify.runner.channels import Channel, open_channels
 from fp8verify.runner.folder import writing_to
-
-if TYPE_CHECKING:
-    import socket
 
 PACKAGE = Path(__file__).parents[2]
 START = (
@@ -31,7 +28,9 @@ class Output:
     def __init__(self, log: Path) -> None:
         self._log = _create(log)
         self._channels = open_channels()
-        self._control: socket.socket | None = None
+        self._asked, self._ask = os.pipe()
+        self._answer, self._answered = os.pipe()
+        self._carries = False
         self._carrier: subprocess.Popen[bytes] | None = None
 
     def carry(self, boot: Path) -> None:
@@ -39,24 +38,22 @@ class Output:
 
         Where no process can be started, a thread of ours does it, for as long as we are here.
         """
-        from socket import socketpair  # not before the run
-
-        self._control, theirs = socketpair()
+        self._carries = True
+        control = (self._asked, self._answered)
         streams = [(channel.read_end, channel.target) for channel in self._each]
         try:
-            self._carrier = _start(self._log, theirs.fileno(), boot, streams)
+            self._carrier = _start(self._log, control, boot, streams)
         except OSError:
             from fp8verify.runner.carrier import carry_in_thread
 
-            carry_in_thread(self._log, theirs.detach(), streams)
-            return
-        theirs.close()
-        self._close_ends()
+            carry_in_thread(self._log, control, streams)
+        else:
+            self._close_ends()
 
     def _close_ends(self) -> None:
-        os.close(self._log)
-        for channel in self._each:
-            os.close(channel.read_end)
+        ends = (channel.read_end for channel in self._each)
+        for descriptor in (self._log, self._asked, self._answered, *ends):
+            os.close(descriptor)
 
     def stream(self, target: int) -> int | None:
         """Return what the run gets as its stdout (1) or stderr (2); None for our own."""
@@ -75,13 +72,16 @@ class Output:
         """
         for channel in self._each:
             os.close(channel.write_end)
-        if self._control is None:  # nothing was run
+        if self._carries:
+            answers = select.poll()
+            answers.register(self._answer, select.POLLIN)
+            with suppress(OSError):  # the carrier was killed
+                os.write(self._ask, ASKS_TO_DRAIN)
+                answers.poll(1000 * ANSWER_S)
+        else:  # nothing was run
             self._close_ends()
-            return
-        with self._control, suppress(OSError):  # the carrier was killed
-            self._control.settimeout(ANSWER_S)
-            self._control.sendall(ASKS_TO_DRAIN)
-            self._control.recv(1)
+        os.close(self._ask)
+        os.close(self._answer)
         if self._carrier is not None:
             self._carrier.returncode = self._carrier.poll() or 0  # no warning if it stays
 
@@ -91,13 +91,14 @@ class Output:
 
 
 def _start(
-    log: int, control: int, boot: Path, streams: list[tuple[int, int]]
+    log: int, control: tuple[int, int], boot: Path, streams: list[tuple[int, int]]
 ) -> subprocess.Popen[bytes]:
     ends = [f"{read_end}:{target}" for read_end, target in streams]
+    given = (log, *control)
     return subprocess.Popen(  # noqa: S603 - this very Python and a file of this package
-        [sys.executable, "-I", "-S", "-c", START, PACKAGE, f"{log}", f"{control}", boot, *ends],
+        [sys.executable, "-I", "-S", "-c", START, PACKAGE, boot, *map(str, given), *ends],
         stdin=subprocess.DEVNULL,
-        pass_fds=[log, control, *(read_end for read_end, _ in streams)],
+        pass_fds=[*given, *(read_end for read_end, _ in streams)],
         cwd="/",
         start_new_session=True,  # Ctrl-C, Ctrl-Z and a terminal that hangs up are not for it
     )

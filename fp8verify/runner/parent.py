@@ -68,36 +68,36 @@ def run_training(
     job = Job(settings.job) if settings.job else job_of(arguments, os.environ)
     capture = make_capture_folder(settings.trace_dir, job.name, once=job.once and job.runners != 1)
     started = time.time()
-    with ExitStack() as stack:
-        # Left last: signals are handled until everything that was recorded is in its place.
-        signals = stack.enter_context(forwarded_signals())
-        stack.enter_context(undone_unless_started(capture))
-        attending = stack.enter_context(attendance(capture, job.runners))
-        boot = stack.enter_context(boot_folder(capture.path))
-        agent = Agent(boot, capture, shared=(job.runners or 1) > 1)
-        with writing_to(capture.path):
-            agent.reserve()
-        recording = tool.stem(capture) if tool is not None else None
-        attached = delivered(
-            agent, boot, lambda: configure(boot, capture, settings, recording, agent.archive)
-        )
-        log = capture.log if settings.capture_log else None
-        started_command = arguments if tool is None else tool.wrap(arguments, capture, boot)
-        with nullcontext() if beside is None else beside(capture, signals.stop):
-            exit_code, failure = _spawn(started_command, boot, log, signals, attached)
-        # Not before the run, which waits for what we import.
-        from fp8verify.runner.aftermath import look_back
-        from fp8verify.runner.outside.tool import Collected
-        from fp8verify.runner.script_traces import adopt_script_traces
+    # Signals are handled until everything that was recorded is in its place.
+    with forwarded_signals() as signals:
+        with ExitStack() as stack:
+            stack.enter_context(undone_unless_started(capture))
+            attending = stack.enter_context(attendance(capture, job.runners))
+            boot = stack.enter_context(boot_folder(capture.path))
+            agent = Agent(boot, capture, shared=(job.runners or 1) > 1)
+            with writing_to(capture.path):
+                agent.reserve()
+            recording = tool.stem(capture) if tool is not None else None
+            attached = delivered(
+                agent, boot, lambda: configure(boot, capture, settings, recording, agent.archive)
+            )
+            log = capture.log if settings.capture_log else None
+            started_command = arguments if tool is None else tool.wrap(arguments, capture, boot)
+            with nullcontext() if beside is None else beside(capture, signals.stop):
+                exit_code, failure = _spawn(started_command, boot, log, signals, attached)
+            # Not before the run, which waits for what we import.
+            from fp8verify.runner.aftermath import look_back
+            from fp8verify.runner.outside.tool import Collected
+            from fp8verify.runner.script_traces import adopt_script_traces
 
-        left = Collected() if tool is None else tool.collect(capture, boot)
-        exit_code = exit_code if left.exit_code is None else left.exit_code
-        result = look_back(boot, capture, exit_code, settings)
-        if failure is not None:
-            result = result._replace(notes=(failure,))
-        adopted = () if left.found else adopt_script_traces(capture.path, arguments, started)
-    if attending.last:
-        remove_shared_agent(capture.path)
+            left = Collected() if tool is None else tool.collect(capture, boot)
+            exit_code = exit_code if left.exit_code is None else left.exit_code
+            result = look_back(boot, capture, exit_code, settings)
+            if failure is not None:
+                result = result._replace(notes=(failure,))
+            adopted = () if left.found else adopt_script_traces(capture.path, arguments, started)
+        if attending.last:
+            remove_shared_agent(capture.path)
     notes = (*result.notes, *left.notes, *adopted)
     return result._replace(last=attending.last, notes=notes)
 
