@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
@@ -25,6 +26,7 @@ def report_can_be_interrupted(result: RunResult) -> None:
 
     def leave(*_: object) -> None:
         signal.signal(signal.SIGINT, lambda *_: os._exit(code))
+        atexit.register(no_more_interrupts)  # at its end Python would give the signal back
         click.echo(f"\nNo report. To have it: fp8verify inspect {result.capture}", err=True)
         sys.exit(code)
 
