@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
 from fp8verify.version import __version__
 
+TYPE_CHECKING = False  # as in typing, whose import every start of ours would feel
 if TYPE_CHECKING:
+    from typing import Any
+
     from fp8verify.comparison.public import compare, table
     from fp8verify.errors import Fp8VerifyError
     from fp8verify.inspection import inspect

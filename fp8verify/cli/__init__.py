@@ -5,8 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 
-import click
-
+from fp8verify.cli.deferred import defer_imports
 from fp8verify.errors import Fp8VerifyError
 
 
@@ -15,6 +14,9 @@ def main() -> None:
     # Hardly anything here has cycles. At Python's own rate the collector walks the imported modules
     # again and again, for a twentieth of the time of an `inspect`.
     gc.set_threshold(100_000)
+    defer_imports()
+    import click
+
     from fp8verify.cli.group import cli
 
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,9 +15,7 @@ if TYPE_CHECKING:
     from fp8verify.cli.script_text import ScriptText
 
 _WINDOW = r"[0-9]{1,9}-[0-9]{1,9}"
-_WINDOWS = re.compile(
-    rf"(?:[0-9]{{1,9}},)*{_WINDOW}(?:,(?:{_WINDOW}|[0-9]{{1,9}}))*|global:[0-9,-]+"
-)
+_WINDOWS = rf"(?:[0-9]{{1,9}},)*{_WINDOW}(?:,(?:{_WINDOW}|[0-9]{{1,9}}))*|global:[0-9,-]+"
 # Never taken after the script: there --steps is a window, -m is before its module, and --help is
 # what a user asks the script for.
 _BEFORE_ONLY = {"after_seconds", "module", "help"}
@@ -73,6 +70,8 @@ class Taken(NamedTuple):
     @property
     def told(self) -> str:
         """The line that says what was taken and what was left."""
+        import shlex  # most runs start without it
+
         left = "".join(f"; {name} stays {self.script}'s: {why}" for name, why in self.left)
         return f"fp8verify: takes {shlex.join(self.options)} from behind {self.script}{left}"
 
@@ -154,7 +153,7 @@ def _split(words: Sequence[str], options: Mapping[str, click.Option]) -> Iterato
 
 def _is_window(word: _Word) -> bool:
     steps = word.option is not None and word.option.name == "steps"
-    return steps and _WINDOWS.fullmatch(word.value or "") is not None
+    return steps and re.fullmatch(_WINDOWS, word.value or "") is not None
 
 
 def _not_ours(word: _Word, text: ScriptText) -> str | None:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
-from click.shell_completion import CompletionItem
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 
 def files(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Let the shell complete files and folders; a URL or "-" stays as it is typed."""
+    from click.shell_completion import CompletionItem  # only a shell that completes needs it
+
     return [CompletionItem(incomplete, type="file")]

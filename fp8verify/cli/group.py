@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from fp8verify.cli.configured import read_variables, settings_for, with_source
+from fp8verify.cli.option import help_option, version_option
 from fp8verify.version import __version__
 
 # The visible list of commands; a command's module is imported when it is called.
@@ -74,7 +75,8 @@ def _suggest(name: str) -> str:
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, package_name="fp8verify")
+@version_option(__version__, package_name="fp8verify")
+@help_option()
 @click.pass_context
 def cli(ctx: click.Context) -> None:
     """Tell, with proof, whether an FP8 training run really ran in FP8.

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import click
 
 from fp8verify.cli.completing import files
-from fp8verify.cli.options import ReportOptions, conclude, report_options
+from fp8verify.cli.conclusion import conclude
+from fp8verify.cli.options import ReportOptions, report_options
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor

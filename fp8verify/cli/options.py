@@ -1,27 +1,21 @@
-"""Options that `inspect` and `run` share, and what both do with a finished report."""
+"""Options that `inspect` and `run` share."""
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import click
 
-from fp8verify.cli.emit import emit, write_file
-from fp8verify.cli.file_forms import form_of
-from fp8verify.cli.screen import screen, width_option
+from fp8verify.cli.option import option, width_option
 from fp8verify.judging.policy import FORMATS, Policy
 from fp8verify.judging.shares import parse_share
 from fp8verify.report import forms
-from fp8verify.report.forms import RenderOptions
 
 if TYPE_CHECKING:
     from fp8verify.judging.baseline import Baseline
-    from fp8verify.model import Report
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -69,50 +63,50 @@ def _baseline(_ctx: click.Context, _param: click.Parameter, value: Path | None) 
 
 
 _OPTIONS = (
-    click.option(
+    option(
         "--format",
         "form",
         type=click.Choice(forms.NAMES),
         help="Form of the report; github also appends to the job's summary.  "
         "[default: as -o ends: .html .json .md .csv .xml; else text]",
     ),
-    click.option(
+    option(
         "-o",
         "--output",
         type=click.Path(dir_okay=False, path_type=Path),
         help="Write the report to a file instead of standard output (run: standard error).",
     ),
-    click.option(
+    option(
         "--name", metavar="NAME", help="What the report calls the run.  [default: folder or file]"
     ),
-    click.option(
+    option(
         "--min-share",
         metavar="F",
         callback=_share,
         help="Share of GEMM time in FP8 or FP4 that ACTIVE asks for, 0.9 or 90%; given, less than "
         "that exits with 1.  [default: 0.5]",
     ),
-    click.option(
+    option(
         "--require-format",
         type=click.Choice(FORMATS),
         help="Exit with 1 unless --min-share of every rank's GEMM time ran in this format.",
     ),
-    click.option("--strict", is_flag=True, help="Exit with 1 on PARTIAL."),
-    click.option("--exit-zero", is_flag=True, help="Report, and exit with 0 whatever the verdict."),
-    click.option(
+    option("--strict", is_flag=True, help="Exit with 1 on PARTIAL."),
+    option("--exit-zero", is_flag=True, help="Report, and exit with 0 whatever the verdict."),
+    option(
         "--save-baseline",
         type=click.Path(dir_okay=False, path_type=Path),
         metavar="FILE",
         help="Keep the FP8 share, legs and layers of this run for --baseline.",
     ),
-    click.option(
+    option(
         "--baseline",
         type=click.Path(dir_okay=False, path_type=Path),
         metavar="FILE",
         callback=_baseline,
         help="Exit with 1 if the FP8 share, a leg or a layer fell below this saved state.",
     ),
-    click.option(
+    option(
         "--tolerance",
         metavar="F",
         default="2%",
@@ -120,8 +114,8 @@ _OPTIONS = (
         callback=_share,
         help="Points by which a share may fall below the baseline.",
     ),
-    click.option("-v", "--verbose", is_flag=True, help="Show every table, uncut."),
-    click.option(
+    option("-v", "--verbose", is_flag=True, help="Show every table, uncut."),
+    option(
         "-q",
         "--quiet",
         is_flag=True,
@@ -139,65 +133,6 @@ def report_options(command: Callable[Concatenate[ReportOptions, P], R]) -> Calla
         own: dict[str, Any] = {name: given.pop(name) for name in ReportOptions._fields}
         return command(ReportOptions(**own), *args, **given)
 
-    for option in reversed(_OPTIONS):
-        with_options = option(with_options)
+    for add in reversed(_OPTIONS):
+        with_options = add(with_options)
     return with_options
-
-
-def conclude(
-    report: Report, options: ReportOptions, again: str, stream: TextIO | None = None
-) -> int:
-    """Hold a report against baseline and format, deliver it, and return the exit code.
-
-    Args:
-        report: the finished report.
-        options: what the user asked of it.
-        again: the command that prints the whole report.
-        stream: where it goes without `-o`; standard output if None.
-    """
-    if options.baseline is not None:
-        from fp8verify.judging.baseline import hold
-
-        gate = not options.exit_zero
-        report = hold(report, options.baseline, options.tolerance, gate=gate)
-    if options.require_format is not None:
-        from fp8verify.judging.required_format import hold_format
-
-        gate = not options.exit_zero
-        share = options.policy.share
-        report = hold_format(report, options.require_format, share, gate=gate)
-    _deliver(report, options, again, stream or sys.stdout)
-    if options.save_baseline is not None:
-        _save_baseline(report, options.save_baseline)
-    return report.exit_code
-
-
-def _save_baseline(report: Report, path: Path) -> None:
-    from fp8verify.judging.baseline import can_be_baseline, write_baseline
-
-    if can_be_baseline(report):
-        write_baseline(report, path)
-    else:
-        click.echo(f"no baseline was saved: the run is {report.verdict.value}", err=True)
-
-
-def _deliver(report: Report, options: ReportOptions, again: str, stream: TextIO | None) -> None:
-    """Render a report and write it whole: a reader that goes away is no error."""
-    form = form_of(options.form, options.output, forms.NAMES)
-    if form == "github":
-        _append_summary(report)
-    if options.output is not None or not options.quiet or form != "text":
-        terminal, width = screen(options.output, options.width, stream)
-        text = forms.render(report, form, RenderOptions(terminal, options.verbose, width))
-        emit(text, options.output, stream)
-    if options.quiet and (options.output is not None or form == "text"):
-        from fp8verify.report.first_lines import brief
-
-        emit(brief(report, str(options.output or again)), None, stream)
-
-
-def _append_summary(report: Report) -> None:
-    """Append to the job summary, where GitHub Actions says there is one."""
-    path = os.environ.get("GITHUB_STEP_SUMMARY")
-    if path:
-        write_file(Path(path), forms.render(report, "markdown"), mode="a")

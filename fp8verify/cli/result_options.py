@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from fp8verify.cli.screen import width_option
+from fp8verify.cli.option import width_option
 
 C = TypeVar("C", bound=Callable[..., Any])
 

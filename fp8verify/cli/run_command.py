@@ -15,7 +15,8 @@ from fp8verify.cli.after_script import RunCommand
 from fp8verify.cli.attach_options import attach_options
 from fp8verify.cli.completing import files
 from fp8verify.cli.interrupts import no_more_interrupts, report_can_be_interrupted
-from fp8verify.cli.options import ReportOptions, conclude, report_options
+from fp8verify.cli.option import help_option, option
+from fp8verify.cli.options import ReportOptions, report_options
 from fp8verify.cli.verdict_names import parse_verdicts
 from fp8verify.errors import UsageError
 from fp8verify.live.at_close import judged_at_close, keep_report, log_of
@@ -31,53 +32,53 @@ if TYPE_CHECKING:
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
 @attach_options
-@click.option(
+@option(
     "--numerics",
     is_flag=True,
     help="Measure input, weight and gradient of every FP8 layer in one step after the windows, "
     "which compiled models run eagerly: what the cast flushes, clips and loses.",
 )
-@click.option(
+@option(
     "--numerics-every",
     type=click.IntRange(1, 10**9),
     metavar="N",
     help="Measure again every N steps, for trends of a long run; implies --numerics.",
 )
-@click.option("--no-log", is_flag=True, help="Do not capture what the training prints.")
-@click.option(
+@option("--no-log", is_flag=True, help="Do not capture what the training prints.")
+@option(
     "--every",
     type=click.IntRange(4),
     metavar="N",
     help="Record a short window every N steps for the whole run, and judge each while the training "
     "goes on; --steps is then the first window. The exit code is the worst verdict's.",
 )
-@click.option(
+@option(
     "--window",
     type=click.IntRange(1, 1000),
     metavar="K",
     help="Steps in each window of --every.  [default: 2]",
 )
-@click.option(
+@option(
     "--metrics",
     multiple=True,
     metavar="FILE",
     help="With --every: append a JSON line for each window to FILE, or hand it to prometheus:FILE, "
     "tensorboard:DIR, mlflow:EXPERIMENT, wandb:PROJECT or otel:ENDPOINT. Several may be given.",
 )
-@click.option(
+@option(
     "--on-change",
     metavar="CMD",
     help="With --every: run CMD in a shell when the verdict changes. FP8VERIFY_OLD_VERDICT, "
     "FP8VERIFY_NEW_VERDICT, FP8VERIFY_AT and FP8VERIFY_CAPTURE tell it what happened.",
 )
-@click.option(
+@option(
     "--stop-on",
     metavar="VERDICTS",
     callback=lambda _ctx, _param, value: parse_verdicts(value),
     help="With --every: ask the training to stop, by SIGTERM, upon one of these verdicts, such as "
     "CONTRADICTED,EMULATED.",
 )
-@click.option(
+@option(
     "--max-trace-mb",
     type=click.IntRange(min=0),
     metavar="MB",
@@ -85,7 +86,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="End a window whose trace would become larger, before compression; 0: never.",
 )
-@click.option(
+@option(
     "--max-window-seconds",
     type=click.FloatRange(min=0, max=1e9),
     metavar="S",
@@ -93,7 +94,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="End a window after that time, at the end of a step; 0: never.",
 )
-@click.option(
+@option(
     "--profiler",
     type=click.Choice(("kineto", "nsys", "rocprofv3")),
     default="kineto",
@@ -101,14 +102,15 @@ if TYPE_CHECKING:
     help="What records the window: torch's own profiler, or Nsight Systems or rocprofv3 where they "
     "are installed; the command then runs under these, and their trace stays in the capture.",
 )
-@click.option(
+@option(
     "--python",
     metavar="PATH",
     help="Python for SCRIPT.py and -m.  [default: that of the active environment]",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be run and injected, and stop.")
-@click.option("-m", "module", is_flag=True, help="SCRIPT is a module, as for python -m.")
+@option("--dry-run", is_flag=True, help="Say what would be run and injected, and stop.")
+@option("-m", "module", is_flag=True, help="SCRIPT is a module, as for python -m.")
 @report_options
+@help_option()
 @click.argument(
     "command_line", nargs=-1, required=True, metavar="SCRIPT.py [ARGS…]", shell_complete=files
 )
@@ -206,6 +208,7 @@ def command(
     from msgspec.structs import replace
 
     from fp8verify.capture.ranks import is_left_out, read_ranks
+    from fp8verify.cli.conclusion import conclude
     from fp8verify.cli.failed_run import with_failure
     from fp8verify.inspection import inspect
     from fp8verify.preflight.afterwards import (
@@ -250,8 +253,8 @@ def _need_every(**given: object) -> None:
     for name, value in given.items():
         # A settings file may serve runs of both kinds.
         if value and _rank(name) == 0:
-            option = "--" + name.replace("_", "-")
-            raise UsageError(f"{option} needs --every.", f"Such as --every 1000 {option} ….")
+            wanted = "--" + name.replace("_", "-")
+            raise UsageError(f"{wanted} needs --every.", f"Such as --every 1000 {wanted} ….")
 
 
 def _sinks(metrics: tuple[str, ...]) -> list[Sink]:
@@ -307,7 +310,7 @@ def _refuse_unknown_option(word: str) -> None:
         return
     from difflib import get_close_matches
 
-    names = [name for option in command.params for name in option.opts if name.startswith("--")]
+    names = [name for param in command.params for name in param.opts if name.startswith("--")]
     close = get_close_matches(word.partition("=")[0], names, n=1)
     hint = f"Did you mean {close[0]}?" if close else "fp8verify run --help lists them."
     raise UsageError(

@@ -6,17 +6,7 @@ import os
 import sys
 from typing import IO, NamedTuple
 
-import click
-
-# Narrower than this no figure has room.
-LEAST_WIDTH = 20
-MOST_WIDTH = 1000
-width_option = click.option(
-    "--width",
-    type=click.IntRange(LEAST_WIDTH, MOST_WIDTH),
-    metavar="N",
-    help="Columns of the text.  [default: COLUMNS, or the terminal's, or 80]",
-)
+from fp8verify.cli.option import LEAST_WIDTH, MOST_WIDTH
 
 
 class Screen(NamedTuple):

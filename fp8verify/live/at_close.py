@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fp8verify.capture.names import LOG
-from fp8verify.live.judge import write_report
 from fp8verify.runner.notices import tell
 
 if TYPE_CHECKING:
@@ -34,6 +33,8 @@ def judged_at_close(
 
 def keep_report(folder: Path, report: Report) -> None:
     """Write the report beside the capture, where that can be written."""
+    from fp8verify.live.judge import write_report
+
     with suppress(OSError):
         write_report(folder, report.to_json())
 

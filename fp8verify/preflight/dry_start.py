@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import tempfile
@@ -16,8 +15,9 @@ import msgspec
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.preflight.causes import Cause, causes
 from fp8verify.preflight.processes import Tail, end_all, ended_on_signals
+from fp8verify.runner.agent_archive import write_agent
 from fp8verify.runner.command import resolve_command
-from fp8verify.runner.injection import boot_folder, child_environment
+from fp8verify.runner.injection import ARCHIVE, boot_folder, child_environment, write_config
 from fp8verify.version import __version__
 
 TIMEOUT_S = 120.0
@@ -65,7 +65,8 @@ def dry_start(command: Sequence[str], timeout: float = TIMEOUT_S) -> DryModel:
         folder = Path(name)
         with boot_folder(folder) as boot:
             config = {"version": __version__, "boot": str(boot), "dry": str(folder)}
-            (boot / "config.json").write_text(json.dumps(config), encoding="utf-8")
+            write_agent(f"{boot / ARCHIVE}")
+            write_config(boot, config)
             ending, tail = _run(arguments, boot, name, timeout)
         seen = _read(folder)
     appeared = tuple(sorted(_names_here() - before))

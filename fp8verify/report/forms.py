@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from fp8verify.model import Report
@@ -22,15 +23,8 @@ class RenderOptions(NamedTuple):
     width: int | None = None
 
 
-class Form(Protocol):
-    """One form of the report."""
-
-    def __call__(self, report: Report, options: RenderOptions, /) -> str:
-        """Render a report whole.
-
-        Raises:
-            UsageError: the form needs a package that is not installed.
-        """
+# Renders a report whole. Raises UsageError if the form needs a package that is not installed.
+Form = Callable[["Report", RenderOptions], str]
 
 
 def _text(report: Report, options: RenderOptions) -> str:

@@ -6,9 +6,11 @@ Each name is loaded when it is first used: what the runner imports delays the st
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # as in typing, whose import every start of ours would feel
 if TYPE_CHECKING:
+    from typing import Any
+
     from fp8verify.runner.dry_run import describe_run
     from fp8verify.runner.parent import run_training
     from fp8verify.runner.settings import (

@@ -40,6 +40,7 @@ def _append(path: Path, text: str) -> None:
 
 def _place(text: str, boot: Path) -> str:
     """Return the file and line of the last frame that is ours."""
-    ours = rf"{re.escape(str(boot.parent))}/(?:{re.escape(boot.name)}/|\.(?=agent/))"
+    own, shared = (rf"{name}(?:\.compiled)?/_fp8verify_" for name in (r"agent\.zip", r"\.agent"))
+    ours = rf"{re.escape(str(boot.parent))}/(?:{re.escape(boot.name)}/(?:{own})?|{shared})"
     frames = re.findall(rf'File "{ours}([^"\n]+)", line ([0-9]+)', text)
     return ":".join(frames[-1]) if frames else "outside of fp8verify"

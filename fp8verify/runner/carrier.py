@@ -9,19 +9,19 @@ In this process only the standard library is imported.
 
 from __future__ import annotations
 
-import json
 import os
 import select
-import shutil
 import signal
-import socket
 import sys
 import threading
 import time
 from contextlib import suppress
-from typing import Any
 
 from fp8verify.runner.log import BoundedLog, LineAssembler
+
+TYPE_CHECKING = False  # as in typing, which takes longer to import than all the rest
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 CHUNK = 64 << 10
 DRAIN_S = 1.0  # for children of the training that print without a pause
@@ -113,31 +113,54 @@ def _wait_for(descriptor: int, what: int, seconds: float | None) -> bool:
     return bool(poll.poll(None if seconds is None else 1000 * seconds))
 
 
-def carry(control: socket.socket, streams: list[Stream], log: BoundedLog) -> bool:
-    """Carry until nobody writes any more; return whether our runner is still there to ask."""
+def carry(control: tuple[int, int], streams: list[Stream], log: BoundedLog) -> bool:
+    """Carry until nobody writes any more; return whether our runner is still there to ask.
+
+    Args:
+        control: where the runner asks, and where it is answered.
+        streams: what to carry.
+        log: what to close once the runner has asked for all that was written.
+    """
+    asks, answers = control
     for stream in streams:
         stream.start()
-    asked = control.recv(1) == ASKS_TO_DRAIN
+    asked = os.read(asks, 1) == ASKS_TO_DRAIN
     if asked:
         deadline = time.monotonic() + DRAIN_S
         for stream in streams:
             stream.drain(deadline)
         log.close()
         with suppress(OSError):
-            control.sendall(ASKS_TO_DRAIN)
-    control.close()
+            os.write(answers, ASKS_TO_DRAIN)
+    os.close(asks)
+    os.close(answers)
     for stream in streams:
         stream.join()
     log.close()
     return asked
 
 
+def carry_in_thread(log: int, control: tuple[int, int], ends: list[tuple[int, int]]) -> None:
+    """Carry in this process, as `main` does in its own."""
+    streams = _streams(ends, bounded := BoundedLog(log))
+    for stream in streams:
+        stream.daemon = True
+    threading.Thread(target=carry, args=(control, streams, bounded), daemon=True).start()
+
+
+def _streams(ends: Iterable[tuple[int, int]], log: BoundedLog) -> list[Stream]:
+    return [Stream(read_end, target, log) for read_end, target in ends]
+
+
 def main() -> None:
     """Do what the command line says, as `fp8verify.runner.output` wrote it."""
-    given: dict[str, Any] = json.loads(sys.argv[1])
+    boot, log, asks, answers, *ends = sys.argv[1:]
     for name in IGNORED:
         signal.signal(getattr(signal, name), signal.SIG_IGN)
-    log = BoundedLog(given["log"])
-    streams = [Stream(read_end, target, log) for read_end, target in given["streams"]]
-    if not carry(socket.socket(fileno=given["control"]), streams, log):
-        shutil.rmtree(given["boot"], ignore_errors=True)  # the runner was killed and could not
+    bounded = BoundedLog(int(log))
+    pairs = (end.split(":") for end in ends)
+    streams = _streams(((int(read_end), int(target)) for read_end, target in pairs), bounded)
+    if not carry((int(asks), int(answers)), streams, bounded):
+        import shutil  # seldom needed: the runner was killed and could not
+
+        shutil.rmtree(boot, ignore_errors=True)

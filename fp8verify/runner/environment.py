@@ -8,9 +8,10 @@ from pathlib import Path
 
 from fp8verify.capture.names import BOOTS
 from fp8verify.errors import UsageError
+from fp8verify.runner.agent_archive import write_agent
 from fp8verify.runner.boot_errors import boot_errors
-from fp8verify.runner.folder import make_capture_folder
-from fp8verify.runner.injection import compile_agent, configure, make_boot_folder
+from fp8verify.runner.folder import make_capture_folder, writing_to
+from fp8verify.runner.injection import ARCHIVE, configure, make_boot_folder
 from fp8verify.runner.job_name import job_of
 from fp8verify.runner.settings import RunSettings
 
@@ -45,9 +46,10 @@ def export_line(settings: RunSettings, shell: str) -> str:
         )
     capture = make_capture_folder(settings.trace_dir, settings.job or job_of((), os.environ).name)
     boot = make_boot_folder(capture.path)
+    with writing_to(capture.path):
+        write_agent(f"{boot / ARCHIVE}", compiles=True)
     # Nobody carries the output of these processes, nor takes lines out of it.
     configure(boot, capture, settings._replace(capture_log=False))
-    compile_agent(boot / "agent")
     word = str(boot) if shell == "none" else shlex.quote(str(boot))
     return SHELLS[shell].format(word)
 

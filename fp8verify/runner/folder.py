@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import time
@@ -13,6 +12,7 @@ from typing import NamedTuple
 
 from fp8verify.capture.names import AGENT, CLAIM, LOG
 from fp8verify.errors import Fp8VerifyError, InputError
+from fp8verify.runner.agent_archive import archive_names
 
 PRIVATE = 0o700
 MAX_CLAIM = 64 << 10
@@ -111,11 +111,9 @@ def undone_unless_started(capture: CaptureFolder) -> Iterator[None]:
 
 
 def remove_shared_agent(folder: Path) -> None:
-    """Remove the copy of the agent that the runners of the job shared, if there is one."""
-    if (folder / AGENT).is_dir():
-        import shutil
-
-        shutil.rmtree(folder / AGENT, ignore_errors=True)
+    """Remove the agent that the runners of the job shared, if there is one."""
+    for name in archive_names(AGENT):
+        (folder / name).unlink(missing_ok=True)
 
 
 def _default_name(job: str | None) -> str:
@@ -204,6 +202,8 @@ def _was_killed(mark: Path) -> bool:
 
 def _claim(folder: Path, job: str, started: float) -> bool:
     """Write down whose folder this is; False if another node was faster."""
+    import json  # not for a run alone
+
     host = node_name()
     claim = json.dumps({"schema": 1, "job": job, "node": host, "started": started})
     draft = folder / f".claim-{host}-{os.getpid()}"
@@ -246,6 +246,8 @@ def _join(folder: Path, job: str | None, *, once: bool) -> CaptureFolder:
 
 def _owner(folder: Path) -> tuple[str | None, float | None]:
     """Return the job whose capture it is and when it began, as far as known."""
+    import json
+
     try:
         with (folder / CLAIM).open("rb") as file:
             claim = json.loads(file.read(MAX_CLAIM))

@@ -2,45 +2,49 @@
 
 from __future__ import annotations
 
-import json
 import os
+import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import cache_from_source
 from pathlib import Path
 from threading import Timer
+from typing import Any
 
 from fp8verify.capture.names import AGENT
 from fp8verify.errors import InputError
+from fp8verify.runner.agent_archive import reserve, write_agent, write_compiled_agent
 from fp8verify.runner.agent_config import agent_config
+from fp8verify.runner.byte_code import byte_code
 from fp8verify.runner.folder import PRIVATE, CaptureFolder, writing_to
 from fp8verify.runner.settings import RunSettings
 
-HERE = Path(__file__).parent
+BOOT = f"{Path(__file__).parent}/boot"
+STARTS = ("sitecustomize.py", "_fp8verify_boot.py")
+ARCHIVE = "agent.zip"
+CONFIG = "config.json"
 COMPILE_AFTER_S = 0.1  # the script itself starts first, torch takes longer
-PATIENCE_S, POLL_S = 2.0, 0.01  # for the copy of the agent that another runner makes
+PATIENCE_S, POLL_S = 2.0, 0.01  # for the agent that another runner writes
 
 
 @contextmanager
-def boot_folder(capture: Path, *, shares_agent: bool = False) -> Iterator[Path]:
+def boot_folder(capture: Path) -> Iterator[Path]:
     """Make a private folder to put on PYTHONPATH, and remove it afterwards.
 
-    It lies in the capture, which every node of a job can read, and holds all that the agent needs:
-    launchers that drop unknown environment variables still pass PYTHONPATH on. It is also where
-    the agent leaves what is for this runner only. `shares_agent` leaves the agent itself out of it:
-    `share_agent` has put it into the capture.
+    It lies in the capture, which every node of a job can read, and will hold all that the agent
+    needs: launchers that drop unknown environment variables still pass PYTHONPATH on. It is also
+    where the agent leaves what is for this runner only.
     """
-    boot = make_boot_folder(capture, shares_agent=shares_agent)
+    boot = make_boot_folder(capture)
     try:
         yield boot
     finally:
-        import shutil  # not before the run: it takes as long to import as the folder to make
-
-        shutil.rmtree(boot, ignore_errors=True)
+        _remove(boot)
 
 
-def make_boot_folder(capture: Path, *, shares_agent: bool = False) -> Path:
-    """Make a private folder to put on PYTHONPATH.
+def make_boot_folder(capture: Path) -> Path:
+    """Make a private folder to put on PYTHONPATH, with what every Python starts with.
 
     Raises:
         InputError: the capture cannot be written to.
@@ -48,118 +52,150 @@ def make_boot_folder(capture: Path, *, shares_agent: bool = False) -> Path:
     boot = capture / f".boot-{os.urandom(6).hex()}"
     try:
         with writing_to(capture):
-            _copy_sources(f"{HERE}/boot", f"{boot}")
-            if not shares_agent:
-                _copy_sources(f"{HERE}/agent", f"{boot}/agent")
+            _copy_starts(f"{boot}")
     except InputError:
-        import shutil
-
-        shutil.rmtree(boot, ignore_errors=True)
+        _remove(boot)
         raise
     return boot
 
 
-def share_agent(capture: CaptureFolder) -> bool:
-    """Have one copy of the agent for all runners of a job; return whether it is there.
+def _copy_starts(boot: str) -> None:
+    """Copy the sources, and the byte code for Pythons of our version: each one would compile them.
 
-    A job of a thousand tasks would else copy sixty files a thousand times onto a shared disk. The
-    runner that made the capture copies, the others wait for it.
-
-    Raises:
-        InputError: the capture cannot be written to.
+    Every run waits for this, and pathlib would double the time.
     """
-    shared = capture.path / AGENT
-    if capture.guest is not None:
+    os.mkdir(boot, PRIVATE)  # noqa: PTH102
+    if sys.pycache_prefix is None:
+        os.mkdir(f"{boot}/__pycache__", PRIVATE)  # noqa: PTH102
+    for name in STARTS:
+        with open(f"{BOOT}/{name}", "rb") as source, open(f"{boot}/{name}", "xb") as copy:  # noqa: PTH123
+            copy.write(source.read())
+        code = byte_code(f"{BOOT}/{name}") if sys.pycache_prefix is None else None
+        if code is not None:
+            with open(cache_from_source(f"{boot}/{name}"), "xb") as compiled:  # noqa: PTH123
+                compiled.write(code)
+
+
+def _remove(boot: Path) -> None:
+    import shutil  # not before the run: it takes as long to import as the folder to make
+
+    shutil.rmtree(boot, ignore_errors=True)
+
+
+class Agent:
+    """The agent of one run: its room is taken before the run starts, it comes while that starts.
+
+    The runners of a job share one, in the capture: a job of a thousand tasks would else copy it a
+    thousand times onto a shared disk. The runner that made the capture writes it, the others wait.
+
+    Attributes:
+        archive: the file from which the processes of the run import it.
+    """
+
+    def __init__(self, boot: Path, capture: CaptureFolder, *, shared: bool = False) -> None:
+        self._boot = boot
+        self._is_anothers = shared and capture.guest is not None
+        self._timer: Timer | None = None
+        self.archive = capture.path / AGENT if shared else boot / ARCHIVE
+
+    def reserve(self) -> None:
+        """Take its room on the disk.
+
+        Raises:
+            OSError: there is not that much.
+        """
+        if not self._is_anothers:
+            reserve(f"{self.archive}")
+
+    def write(self) -> None:
+        """Write it, or wait for the runner that does.
+
+        Raises:
+            OSError: the capture cannot be written to.
+        """
+        if self._is_anothers and self._comes():
+            return
+        if self._is_anothers:
+            self.archive = self._boot / ARCHIVE
+        if not write_agent(f"{self.archive}"):
+            self._timer = Timer(COMPILE_AFTER_S, write_compiled_agent, (f"{self.archive}",))
+            self._timer.daemon = True
+            self._timer.start()
+
+    def finish(self) -> None:
+        """Return when nothing is written any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer.join()
+
+    def _comes(self) -> bool:
         deadline = time.monotonic() + PATIENCE_S
-        while not shared.is_dir() and time.monotonic() < deadline:
+        while not self.archive.is_file() and time.monotonic() < deadline:
             time.sleep(POLL_S)
-        return shared.is_dir()
-    draft = capture.path / f"{AGENT}-{os.urandom(6).hex()}"
-    with writing_to(capture.path):
-        _copy_sources(f"{HERE}/agent", f"{draft}")
-        draft.rename(shared)
-    return True
-
-
-def _copy_sources(source: str, target: str) -> None:
-    # Every run waits for this, and pathlib would double the time.
-    os.mkdir(target, PRIVATE)  # noqa: PTH102
-    for entry in os.scandir(source):
-        if entry.name.endswith(".py"):
-            with open(entry.path, "rb") as file, open(f"{target}/{entry.name}", "xb") as copy:  # noqa: PTH123
-                copy.write(file.read())
-        elif entry.is_dir() and entry.name != "__pycache__":
-            _copy_sources(entry.path, f"{target}/{entry.name}")
+        return self.archive.is_file()
 
 
 @contextmanager
-def agent_compiled(boot: Path, capture: CaptureFolder) -> Iterator[None]:
-    """Compile the agent while the run imports torch; a process that is faster uses the sources.
+def delivered(agent: Agent, boot: Path, configured: Callable[[], None]) -> Iterator[str | None]:
+    """Write agent and configuration, and yield why that cannot be: the run goes on without them.
 
-    Of a copy that several runners share, the runner that made it does that.
+    Args:
+        agent: what to write.
+        boot: the boot folder.
+        configured: calls `configure`.
     """
-    agent = _agent_of(boot, capture.path)
-    if capture.guest is not None and agent.parent != boot:
-        yield
-        return
-    timer = Timer(COMPILE_AFTER_S, compile_agent, (agent,))
-    timer.daemon = True
-    timer.start()
+    failure = None
     try:
-        yield
+        agent.write()
+        configured()
+    except (OSError, InputError) as error:
+        failure = f"the agent could not be written: {getattr(error, 'strerror', None) or error}"
+        for name in STARTS:  # whose Pythons then no longer wait for it
+            (boot / name).unlink(missing_ok=True)
+    try:
+        yield failure
     finally:
-        timer.cancel()
-        timer.join()
-
-
-def compile_agent(agent: Path) -> None:
-    """Compile a copy of the agent, as far as it is still there.
-
-    `compileall` would make the folders anew, also after the run has moved or removed the capture.
-    """
-    import py_compile
-    from importlib.util import cache_from_source
-    from tempfile import TemporaryDirectory
-
-    with TemporaryDirectory(prefix="fp8verify-") as name, suppress(OSError):
-        for source in agent.rglob("*.py"):
-            compiled = f"{name}/{source.name}c"
-            py_compile.compile(str(source), compiled, doraise=True)
-            target = Path(cache_from_source(str(source)))
-            with suppress(FileExistsError):
-                target.parent.mkdir(PRIVATE)
-            draft = target.with_name(f".{target.name}")
-            draft.write_bytes(Path(compiled).read_bytes())
-            draft.replace(target)
-
-
-def _agent_of(boot: Path, capture: Path) -> Path:
-    own = boot / "agent"
-    return own if own.is_dir() else capture / AGENT
+        agent.finish()
 
 
 def configure(
-    boot: Path, capture: CaptureFolder, settings: RunSettings, recording: str | None = None
+    boot: Path,
+    capture: CaptureFolder,
+    settings: RunSettings,
+    recording: str | None = None,
+    archive: Path | None = None,
 ) -> None:
     """Tell the agent, by a file in the boot folder, where to write and what to observe.
+
+    The file appears whole: the processes of the run wait for it.
 
     Args:
         boot: the boot folder.
         capture: where it writes.
         settings: what it observes.
         recording: how the names of the files begin that a profiler around the run writes.
+        archive: the agent, which is there; None for that of the boot folder.
     """
     config = agent_config(
         settings,
         capture.path,
         boot=str(boot),
-        agent=str(_agent_of(boot, capture.path)),
+        agent=str(archive or boot / ARCHIVE),
         recording=recording,
         guest=capture.guest,
         started=capture.started,
     )
     with writing_to(capture.path):
-        (boot / "config.json").write_text(json.dumps(config), encoding="utf-8")
+        write_config(boot, config)
+
+
+def write_config(boot: Path, config: dict[str, Any]) -> None:
+    """Write what the agent reads, whole at once."""
+    import json  # not before the run
+
+    draft = boot / f"{CONFIG}.draft"
+    draft.write_text(json.dumps(config), encoding="utf-8")
+    draft.replace(boot / CONFIG)
 
 
 def child_environment(environment: Mapping[str, str], boot: Path) -> dict[str, str]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
-import socket
+import select
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -24,16 +23,37 @@ ASKS_TO_DRAIN = b"d"
 
 
 class Output:
-    """The channels of one run and the process that reads them: `carrier`."""
+    """The channels of one run and, once it has started, the process that reads them: `carrier`."""
 
-    def __init__(self, log: Path, boot: Path) -> None:
+    def __init__(self, log: Path) -> None:
+        self._log = _create(log)
         self._channels = open_channels()
-        ours, theirs = socket.socketpair()
-        self._control = ours
-        with theirs:
-            self._carrier = _start(log, boot, list(self._each), theirs.fileno())
-        for channel in self._each:
-            os.close(channel.read_end)
+        self._asked, self._ask = os.pipe()
+        self._answer, self._answered = os.pipe()
+        self._carries = False
+        self._carrier: subprocess.Popen[bytes] | None = None
+
+    def carry(self, boot: Path) -> None:
+        """Begin to carry what the run writes, which has until then room in the channels.
+
+        Where no process can be started, a thread of ours does it, for as long as we are here.
+        """
+        self._carries = True
+        control = (self._asked, self._answered)
+        streams = [(channel.read_end, channel.target) for channel in self._each]
+        try:
+            self._carrier = _start(self._log, control, boot, streams)
+        except OSError:
+            from fp8verify.runner.carrier import carry_in_thread
+
+            carry_in_thread(self._log, control, streams)
+        else:
+            self._close_ends()
+
+    def _close_ends(self) -> None:
+        ends = (channel.read_end for channel in self._each)
+        for descriptor in (self._log, self._asked, self._answered, *ends):
+            os.close(descriptor)
 
     def stream(self, target: int) -> int | None:
         """Return what the run gets as its stdout (1) or stderr (2); None for our own."""
@@ -52,35 +72,36 @@ class Output:
         """
         for channel in self._each:
             os.close(channel.write_end)
-        with self._control, suppress(OSError):  # the carrier was killed
-            self._control.settimeout(ANSWER_S)
-            self._control.sendall(ASKS_TO_DRAIN)
-            self._control.recv(1)
-        self._carrier.returncode = self._carrier.poll() or 0  # no warning if it stays
+        if self._carries:
+            answers = select.poll()
+            answers.register(self._answer, select.POLLIN)
+            with suppress(OSError):  # the carrier was killed
+                os.write(self._ask, ASKS_TO_DRAIN)
+                answers.poll(1000 * ANSWER_S)
+        else:  # nothing was run
+            self._close_ends()
+        os.close(self._ask)
+        os.close(self._answer)
+        if self._carrier is not None:
+            self._carrier.returncode = self._carrier.poll() or 0  # no warning if it stays
 
     @property
     def _each(self) -> Iterator[Channel]:
         return iter(dict.fromkeys(self._channels.values()))
 
 
-def _start(log: Path, boot: Path, channels: list[Channel], control: int) -> subprocess.Popen[bytes]:
-    descriptor = _create(log)
-    given = {
-        "log": descriptor,
-        "control": control,
-        "boot": str(boot),
-        "streams": [(channel.read_end, channel.target) for channel in channels],
-    }
-    try:
-        return subprocess.Popen(  # noqa: S603 - this very Python and a file of this package
-            [sys.executable, "-I", "-S", "-c", START, PACKAGE, json.dumps(given)],
-            stdin=subprocess.DEVNULL,
-            pass_fds=[descriptor, control, *(channel.read_end for channel in channels)],
-            cwd="/",
-            start_new_session=True,  # Ctrl-C, Ctrl-Z and a terminal that hangs up are not for it
-        )
-    finally:
-        os.close(descriptor)
+def _start(
+    log: int, control: tuple[int, int], boot: Path, streams: list[tuple[int, int]]
+) -> subprocess.Popen[bytes]:
+    ends = [f"{read_end}:{target}" for read_end, target in streams]
+    given = (log, *control)
+    return subprocess.Popen(  # noqa: S603 - this very Python and a file of this package
+        [sys.executable, "-I", "-S", "-c", START, PACKAGE, boot, *map(str, given), *ends],
+        stdin=subprocess.DEVNULL,
+        pass_fds=[*given, *(read_end for read_end, _ in streams)],
+        cwd="/",
+        start_new_session=True,  # Ctrl-C, Ctrl-Z and a terminal that hangs up are not for it
+    )
 
 
 def _create(log: Path) -> int:
@@ -89,9 +110,9 @@ def _create(log: Path) -> int:
 
 
 @contextmanager
-def carried_output(log: Path, boot: Path) -> Iterator[Output]:
+def carried_output(log: Path) -> Iterator[Output]:
     """Yield the streams for a run; what it has written by the end is echoed and in the log."""
-    output = Output(log, boot)
+    output = Output(log)
     try:
         yield output
     finally:

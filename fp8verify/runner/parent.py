@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fp8verify.errors import InputError
 from fp8verify.runner.channels import STDERR, STDOUT, reserve_closed_streams
@@ -19,22 +20,26 @@ from fp8verify.runner.folder import (
     make_capture_folder,
     remove_shared_agent,
     undone_unless_started,
+    writing_to,
 )
 from fp8verify.runner.injection import (
-    agent_compiled,
+    Agent,
     boot_folder,
     child_environment,
     configure,
-    share_agent,
+    delivered,
 )
 from fp8verify.runner.interpreter import Python, choose_python
 from fp8verify.runner.job_name import Job, job_of
 from fp8verify.runner.notices import tell
 from fp8verify.runner.output import Output, carried_output
-from fp8verify.runner.outside.tool import Collected, outside_tool
-from fp8verify.runner.settings import RunResult, RunSettings
+from fp8verify.runner.settings import KINETO, RunResult, RunSettings
 from fp8verify.runner.signals import SignalForwarder, forwarded_signals
 
+if TYPE_CHECKING:
+    from fp8verify.runner.outside.tool import OutsideTool
+
+STARTS_S = 0.02  # a Python takes half of that, and torch fifty times as long
 # What goes on beside a run, given its capture and how to ask it to stop.
 Beside = Callable[[CaptureFolder, Callable[[], None]], AbstractContextManager[None]]
 
@@ -59,32 +64,40 @@ def run_training(
         )
     arguments = resolve_command(command, python.program)
     # Before anything is made: without its profiler the training is not to start.
-    tool = outside_tool(settings.profiler, settings.window_count)
+    tool = _outside_tool(settings)
     job = Job(settings.job) if settings.job else job_of(arguments, os.environ)
     capture = make_capture_folder(settings.trace_dir, job.name, once=job.once and job.runners != 1)
     started = time.time()
-    with ExitStack() as stack:
-        # Left last: signals are handled until everything that was recorded is in its place.
-        signals = stack.enter_context(forwarded_signals())
-        stack.enter_context(undone_unless_started(capture))
-        attending = stack.enter_context(attendance(capture, job.runners))
-        shares = (job.runners or 1) > 1 and share_agent(capture)
-        boot = stack.enter_context(boot_folder(capture.path, shares_agent=shares))
-        configure(boot, capture, settings, tool.stem(capture) if tool is not None else None)
-        log = capture.log if settings.capture_log else None
-        started_command = arguments if tool is None else tool.wrap(arguments, capture, boot)
-        with nullcontext() if beside is None else beside(capture, signals.stop):
-            exit_code = _spawn(started_command, boot, capture, log, signals)
-        left = Collected() if tool is None else tool.collect(capture, boot)
-        exit_code = exit_code if left.exit_code is None else left.exit_code
-        # Not before the run, which waits for what we import.
-        from fp8verify.runner.aftermath import look_back
-        from fp8verify.runner.script_traces import adopt_script_traces
+    # Signals are handled until everything that was recorded is in its place.
+    with forwarded_signals() as signals:
+        with ExitStack() as stack:
+            stack.enter_context(undone_unless_started(capture))
+            attending = stack.enter_context(attendance(capture, job.runners))
+            boot = stack.enter_context(boot_folder(capture.path))
+            agent = Agent(boot, capture, shared=(job.runners or 1) > 1)
+            with writing_to(capture.path):
+                agent.reserve()
+            recording = tool.stem(capture) if tool is not None else None
+            attached = delivered(
+                agent, boot, lambda: configure(boot, capture, settings, recording, agent.archive)
+            )
+            log = capture.log if settings.capture_log else None
+            started_command = arguments if tool is None else tool.wrap(arguments, capture, boot)
+            with nullcontext() if beside is None else beside(capture, signals.stop):
+                exit_code, failure = _spawn(started_command, boot, log, signals, attached)
+            # Not before the run, which waits for what we import.
+            from fp8verify.runner.aftermath import look_back
+            from fp8verify.runner.outside.tool import Collected
+            from fp8verify.runner.script_traces import adopt_script_traces
 
-        result = look_back(boot, capture, exit_code, settings)
-        adopted = () if left.found else adopt_script_traces(capture.path, arguments, started)
-    if attending.last:
-        remove_shared_agent(capture.path)
+            left = Collected() if tool is None else tool.collect(capture, boot)
+            exit_code = exit_code if left.exit_code is None else left.exit_code
+            result = look_back(boot, capture, exit_code, settings)
+            if failure is not None:
+                result = result._replace(notes=(failure,))
+            adopted = () if left.found else adopt_script_traces(capture.path, arguments, started)
+        if attending.last:
+            remove_shared_agent(capture.path)
     notes = (*result.notes, *left.notes, *adopted)
     return result._replace(last=attending.last, notes=notes)
 
@@ -95,18 +108,31 @@ def python_for(command: Sequence[str], settings: RunSettings) -> Python:
     return choose_python(settings.python, os.environ) if needed else Python(sys.executable)
 
 
+def _outside_tool(settings: RunSettings) -> OutsideTool | None:
+    if settings.profiler == KINETO:
+        return None
+    from fp8verify.runner.outside.tool import outside_tool
+
+    return outside_tool(settings.profiler, settings.window_count)
+
+
 def _spawn(
     arguments: list[str],
     boot: Path,
-    capture: CaptureFolder,
     log: Path | None,
     signals: SignalForwarder,
-) -> int:
+    attached: AbstractContextManager[str | None],
+) -> tuple[int, str | None]:
+    """Run the command first, then all that it can do without; return its exit code.
+
+    With it comes why it could not be observed, where that is known.
+    """
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:  # as where it is closed
             stream.flush()
+    failure = None
     with ExitStack() as stack:
-        output = stack.enter_context(carried_output(log, boot)) if log is not None else None
+        output = stack.enter_context(carried_output(log)) if log is not None else None
         try:
             child = _popen(arguments, boot, output)
         except OSError as error:
@@ -115,9 +141,21 @@ def _spawn(
                 "Check that it is a program for this machine and may be executed.",
             ) from None
         signals.watch(child, output.resize if output is not None else None)
-        with agent_compiled(boot, capture):
-            code = child.wait()
-    return code if code >= 0 else 128 - code
+        if output is not None:
+            output.carry(boot)
+        # What we do now would take time from the start of the run where there are few cores.
+        if not _ends_within(STARTS_S, child):
+            failure = stack.enter_context(attached)
+        code = child.wait()
+    return code if code >= 0 else 128 - code, failure
+
+
+def _ends_within(seconds: float, child: subprocess.Popen[bytes]) -> bool:
+    try:
+        child.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 def _popen(arguments: list[str], boot: Path, output: Output | None) -> subprocess.Popen[bytes]:

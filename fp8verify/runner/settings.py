@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -12,8 +11,10 @@ from typing import NamedTuple
 from fp8verify.errors import UsageError
 from fp8verify.steps import Window, join_windows, show_window
 
-WINDOW = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
+MAX_DIGITS = 9
 GLOBAL = "global:"
+EVERY = "every:"
+KINETO = "kineto"  # torch's own profiler
 MAX_WINDOWS = 100
 # Far above what three steps of large models make; a closure that LBFGS calls in a loop made more.
 MAX_TRACE_MB = 2048
@@ -88,7 +89,7 @@ class RunSettings(NamedTuple):
     numerics_every: int | None = None
     max_trace_mb: int = MAX_TRACE_MB
     max_window_seconds: float = MAX_WINDOW_SECONDS
-    profiler: str = "kineto"
+    profiler: str = KINETO
     python: str | None = None
     debug: bool = False
 
@@ -132,7 +133,7 @@ def read_settings(
     no_shapes: bool = False,
     max_trace_mb: int = MAX_TRACE_MB,
     max_window_seconds: float = MAX_WINDOW_SECONDS,
-    profiler: str = "kineto",
+    profiler: str = KINETO,
     python: str | None = None,
     debug: bool = False,
 ) -> RunSettings:
@@ -145,7 +146,7 @@ def read_settings(
     windows: tuple[Window, ...] = ()
     global_windows: tuple[Window, ...] = ()
     timed_window: TimedWindow | None = None
-    if every is not None and profiler != "kineto":
+    if every is not None and profiler != KINETO:
         raise UsageError(
             f"--every and --profiler {profiler} do not go together.",
             f"{profiler} writes its traces when the run ends: watch it with torch's own profiler.",
@@ -261,13 +262,14 @@ def parse_windows(text: str) -> tuple[Window, ...]:
 
 
 def _parse_window(part: str, text: str) -> Window:
-    match = WINDOW.fullmatch(part)
-    if match is None:
+    beginning, dash, end = part.partition("-")
+    first = _number(beginning)
+    last = _number(end) if dash else first
+    if first is None or last is None:
         raise UsageError(
             f"{text[:80]!r} does not name steps.",
             "Give the first and last step, such as 10-12, or several windows: 10-12,500-502.",
         )
-    first, last = int(match[1]), int(match[2] or match[1])
     if first < 1:
         raise UsageError(f"{part} begins before the first step.", "Steps are counted from 1.")
     if last < first:
@@ -281,8 +283,9 @@ def parse_count(text: str) -> int:
     Raises:
         UsageError: if it is no whole number above zero.
     """
-    if re.fullmatch(r"[0-9]{1,9}", text.strip()) and int(text):
-        return int(text)
+    count = _number(text.strip())
+    if count:
+        return count
     raise UsageError(
         f"{text[:80]!r} is no number of steps.",
         "With --after-seconds, --steps says how many to record, such as 3.",
@@ -298,12 +301,20 @@ def parse_ranks(text: str) -> RankSelection:
     text = text.strip()
     if text == "all":
         return RankSelection(every=1)
-    every = re.fullmatch(r"every:([0-9]{1,9})", text)
-    if every and int(every[1]):
-        return RankSelection(every=int(every[1]))
-    if re.fullmatch(r"[0-9]{1,9}(\s*,\s*[0-9]{1,9})*", text):
-        return RankSelection(only=tuple(sorted({int(rank) for rank in text.split(",")})))
+    if text.startswith(EVERY):
+        every = _number(text.removeprefix(EVERY))
+        if every:
+            return RankSelection(every=every)
+    ranks = [_number(part.strip()) for part in text.split(",")]
+    if None not in ranks:
+        return RankSelection(only=tuple(sorted({rank for rank in ranks if rank is not None})))
     raise UsageError(
         f"{text[:80]!r} does not name ranks.",
         "Give all, every:64, or a list such as 0 or 0,7.",
     )
+
+
+def _number(text: str) -> int | None:
+    """Return the whole number of `text`; each start of a run would compile a pattern for it."""
+    plain = text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS
+    return int(text) if plain else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +13,10 @@ from fp8verify.settings.toml import read_toml
 OWN_FILE = "fp8verify.toml"
 PROJECT_FILE = "pyproject.toml"
 TABLE = "fp8verify"
+# Every way to write the table's name: in a header, as a dotted key, or inside of `tool`.
+TABLE_NAMED = (
+    rb"tool[\"']?\s*\.\s*[\"']?fp8verify|^\s*(?:\[\s*[\"']?tool[\"']?\s*\]|[\"']?tool[\"']?\s*=)"
+)
 # What runs a command is taken only from a file of the user's own.
 COMMANDS = ("on-change",)
 
@@ -40,9 +45,11 @@ def find_settings(folder: Path) -> SettingsFile | None:
 
 
 def _has_table(project: Path) -> bool:
-    # Most projects have none, and are not parsed.
+    # Most projects have none, and are not parsed: what only depends on fp8verify has its name too.
     try:
-        return b"fp8verify" in project.read_bytes() and TABLE in _read(project).get("tool", {})
+        text = project.read_bytes()
+        named = TABLE.encode() in text and re.search(TABLE_NAMED, text, re.MULTILINE)
+        return bool(named) and TABLE in _read(project).get("tool", {})
     except OSError:
         return False
 

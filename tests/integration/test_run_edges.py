@@ -205,7 +205,7 @@ def test_a_child_that_never_stops_printing_does_not_hold_the_run(tmp_path: Path)
         assert done.wait(timeout=300) == 0  # two processes that never rest beside it
     finally:
         (tmp_path / "going").unlink()
-    assert (tmp_path / "out").read_text().startswith(("trained\n", "busy\n"))
+    assert (tmp_path / "out").read_text().startswith(("trained", "busy\n"))
 
 
 ORPHAN = """
@@ -314,7 +314,7 @@ def test_a_task_whose_rank_is_left_out_ends_with_its_trainings_code(
     }
     capture = tmp_path / "fp8verify-capture-slurm-7.0"
     wait_until(lambda: len(list(capture.glob("rank*.meta.json"))) == 2)
-    copies = [*capture.glob(".boot-*/agent"), *capture.glob(".agent")]
+    copies = [*capture.glob(".boot-*/agent*"), *capture.glob(".agent")]
 
     ended = {}
     for task in order:

@@ -166,6 +166,31 @@ def _owned_by(user: int) -> object:
     return owned
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[tool.fp8verify]\nstrict = true",
+        ' [ tool . "fp8verify" ]\nstrict = true',
+        "[tool.'fp8verify']\nstrict = true",
+        "tool.fp8verify.strict = true",
+        "tool = {fp8verify = {strict = true}}",
+        "[ 'tool' ]\nfp8verify.strict = true",
+        "[tool]\r\nfp8verify = {strict = true}\r\n",
+    ],
+)
+def test_the_table_of_a_project_is_found_however_it_is_written(tmp_path: Path, text: str) -> None:
+    (tmp_path / "pyproject.toml").write_text(text)
+    found = find_settings(tmp_path)
+    assert found is not None
+    assert found.values == {"strict": True}
+
+
+def test_a_project_that_only_depends_on_us_is_not_parsed(tmp_path: Path) -> None:
+    broken = '[project]\ndependencies = ["fp8verify"]\n[tool.other]\nfp8verify = "x"\n= no TOML'
+    (tmp_path / "pyproject.toml").write_text(broken)
+    assert find_settings(tmp_path) is None
+
+
 def test_every_option_has_a_variable_of_its_name() -> None:
     context = click.Context(cli)
     for name in COMMANDS:

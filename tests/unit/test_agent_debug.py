@@ -81,7 +81,7 @@ def test_an_error_outside_of_the_agent_is_told_as_such() -> None:
 TRACEBACK = """Traceback (most recent call last):
   File "{boot}/sitecustomize.py", line 72, in exec_module
     _load_agent().arm(config)
-  File "{boot}/agent/steps/hooks.py", line 11, in <module>
+  File "{archive}/_fp8verify_agent/steps/hooks.py", line 11, in <module>
     from torch.optim.optimizer import (
   File "/site/torch/__init__.py", line 5, in __getattr__
 ImportError: cannot import name 'x'
@@ -89,12 +89,13 @@ ImportError: cannot import name 'x'
 
 
 @pytest.mark.parametrize("debug", [False, True])
-def test_an_agent_that_cannot_start_says_where(tmp_path: Path, debug: bool) -> None:
+@pytest.mark.parametrize("archive", ["boot/agent.zip", "boot/agent.zip.compiled", ".agent"])
+def test_an_agent_that_cannot_start_says_where(tmp_path: Path, debug: bool, archive: str) -> None:
     boot, capture = tmp_path / "boot", tmp_path / "capture"
     boot.mkdir()
     capture.mkdir()
     assert boot_errors(boot, capture) == ()
-    text = TRACEBACK.format(boot=boot)
+    text = TRACEBACK.format(boot=boot, archive=tmp_path / archive)
     (boot / "errors.txt").write_text(text)
 
     (note,) = boot_errors(boot, capture if debug else None)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import py_compile
 import stat
 import sys
+import zipfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,14 +21,7 @@ from fp8verify.runner import (
 )
 from fp8verify.runner.command import resolve_command
 from fp8verify.runner.folder import CaptureFolder, remove_shared_agent
-from fp8verify.runner.injection import (
-    boot_folder,
-    child_environment,
-    compile_agent,
-    configure,
-    make_boot_folder,
-    share_agent,
-)
+from fp8verify.runner.injection import Agent, boot_folder, child_environment, configure
 
 
 @pytest.fixture(autouse=True)
@@ -89,69 +81,44 @@ def test_the_boot_folder_is_private_and_does_not_stay(tmp_path: Path) -> None:
     with boot_folder(tmp_path) as boot:
         configure(boot, CaptureFolder(tmp_path), RunSettings())
         assert stat.S_IMODE(boot.stat().st_mode) == 0o700
-        names = sorted(path.name for path in boot.iterdir())
-        assert names == ["_fp8verify_boot.py", "agent", "config.json", "sitecustomize.py"]
+        Agent(boot, CaptureFolder(tmp_path)).reserve()
+        modes = {stat.S_IMODE(path.stat().st_mode) & 0o077 for path in boot.glob("agent*")}
+        assert modes == {0}
     assert not list(tmp_path.iterdir())
 
 
-def test_the_runners_of_a_job_share_one_copy_of_the_agent(tmp_path: Path) -> None:
-    owner, guest = CaptureFolder(tmp_path), CaptureFolder(tmp_path, "node7")
+def attach(boot: Path, capture: CaptureFolder, *, shared: bool) -> str:
+    """Bring the agent as a runner does and return where the run finds it."""
+    agent = Agent(boot, capture, shared=shared)
+    agent.reserve()
+    agent.write()
+    configure(boot, capture, RunSettings(), None, agent.archive)
+    agent.finish()
+    archive: str = json.loads((boot / "config.json").read_text())["agent"]
+    return archive
 
-    for runner in (owner, guest):
-        shares = share_agent(runner)
-        with boot_folder(tmp_path, shares_agent=shares) as boot:
-            configure(boot, runner, RunSettings())
-            names = sorted(path.name for path in boot.iterdir())
-            config = json.loads((boot / "config.json").read_text())
-        assert names == ["_fp8verify_boot.py", "config.json", "sitecustomize.py"]
-        assert config["agent"] == str(tmp_path / ".agent")
-    assert (tmp_path / ".agent" / "observer.py").is_file()
+
+def test_the_runners_of_a_job_share_one_agent(tmp_path: Path) -> None:
+    for runner in (CaptureFolder(tmp_path), CaptureFolder(tmp_path, "node7")):
+        with boot_folder(tmp_path) as boot:
+            archive = attach(boot, runner, shared=True)
+            assert not list(boot.glob("agent*"))
+        assert archive == str(tmp_path / ".agent")
+    assert zipfile.is_zipfile(tmp_path / ".agent")
     remove_shared_agent(tmp_path)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_runner_whose_job_has_no_copy_of_the_agent_makes_its_own(
+def test_a_runner_whose_job_has_no_agent_brings_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(injection, "PATIENCE_S", 0)
-    late = CaptureFolder(tmp_path, "node7")
 
-    with boot_folder(tmp_path, shares_agent=share_agent(late)) as boot:
-        configure(boot, late, RunSettings())
-        config = json.loads((boot / "config.json").read_text())
+    with boot_folder(tmp_path) as boot:
+        archive = attach(boot, CaptureFolder(tmp_path, "node7"), shared=True)
 
-    assert config["agent"] == str(boot / "agent")
-
-
-def test_the_agent_is_compiled_where_it_is_and_nowhere_else(tmp_path: Path) -> None:
-    boot = make_boot_folder(tmp_path)
-    compile_agent(boot / "agent")
-    compiled = [path for path in boot.rglob("*") if path.suffix == ".pyc"]
-    assert len(compiled) == len(list((boot / "agent").rglob("*.py")))
-
-    moved = boot.rename(tmp_path / "moved")
-    compile_agent(boot / "agent")
-
-    assert [path.name for path in tmp_path.iterdir()] == [moved.name]
-
-
-def test_an_agent_that_is_moved_while_it_is_compiled_is_not_made_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "capture").mkdir()
-    boot = make_boot_folder(tmp_path / "capture")
-    real = py_compile.compile
-
-    def moves_it_first(*words: Any, **more: Any) -> Any:
-        result = real(*words, **more)
-        if boot.exists():
-            boot.parent.rename(tmp_path / "moved")
-        return result
-
-    monkeypatch.setattr(py_compile, "compile", moves_it_first)
-    compile_agent(boot / "agent")
-
-    assert [path.name for path in tmp_path.iterdir()] == ["moved"]
+        assert archive == str(boot / "agent.zip")
+        assert zipfile.is_zipfile(archive)
 
 
 def test_a_dry_run_says_what_would_happen_and_makes_nothing() -> None:

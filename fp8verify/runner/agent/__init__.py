@@ -1,7 +1,7 @@
 """What runs inside the training process: standard library and torch only, never fp8verify.
 
-A copy of this folder travels beside the injected `sitecustomize`, since the training environment
-need not have fp8verify installed. Hence the relative imports, here and in every module.
+An archive of this folder appears beside the injected `sitecustomize`, since the environment of the
+training need not have fp8verify installed. Hence the relative imports, here and in every module.
 """
 
 from __future__ import annotations

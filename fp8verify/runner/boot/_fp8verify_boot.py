@@ -1,12 +1,12 @@
 """Arm fp8verify's agent once torch is imported; leave any other process as it is.
 
-It lies beside a `config.json` and a copy of the agent. `sitecustomize` starts it in every Python,
-so launchers, workers and spawned children load it too: everything here must cost nothing where
-torch is not imported, and must never raise.
+Beside it appear a `config.json` and the agent, in an archive. `sitecustomize` starts it in every
+Python, so launchers, workers and spawned children load it too: everything here must cost nothing
+where torch is not imported, and must never raise.
 """
 
 # pathlib takes longer to import than all of this to run.
-# ruff: noqa: PTH118, PTH120, PTH123
+# ruff: noqa: PTH110, PTH118, PTH120, PTH123
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 HERE = os.path.dirname(__file__)
+AGENT = "_fp8verify_agent"  # the package in the archive
+PATIENCE_S, POLL_S = 10.0, 0.005
 IMPORT_SYSTEM = "<frozen importlib._bootstrap>"
 
 
@@ -87,31 +89,41 @@ def _arm() -> None:
     except OSError:  # it only helps to say why nothing was observed
         pass
     config = _read_config()
-    _load_agent(config.get("agent") or os.path.join(HERE, "agent")).arm(config, after_import)
+    _load_agent(config.get("agent") or os.path.join(HERE, "agent.zip")).arm(config, after_import)
 
 
 def _read_config() -> dict[str, Any]:
     import json
 
-    with open(os.path.join(HERE, "config.json"), encoding="utf-8") as file:
+    path = os.path.join(HERE, "config.json")
+    _wait_for(path)
+    with open(path, encoding="utf-8") as file:
         config: dict[str, Any] = json.load(file)
     return config
 
 
-def _load_agent(folder: str) -> Any:
-    from importlib.util import module_from_spec, spec_from_file_location
+def _wait_for(path: str) -> None:
+    """Wait for what the runner writes last, as a rule while this Python starts.
 
-    spec = spec_from_file_location(
-        "_fp8verify_agent",
-        os.path.join(folder, "__init__.py"),
-        submodule_search_locations=[folder],
-    )
-    if spec is None or spec.loader is None:
-        raise ImportError(folder)
-    module = module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    It takes this file away if it cannot write; if it was killed, the whole folder goes.
+    """
+    import time
+
+    deadline = time.monotonic() + PATIENCE_S
+    while not os.path.exists(path) and os.path.exists(__file__) and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+
+
+def _load_agent(archive: str) -> Any:
+    from importlib import import_module
+
+    compiled = archive + ".compiled"
+    entry = compiled if os.path.exists(compiled) else archive
+    sys.path.insert(0, entry)  # the loader of archives has no other way in common to all Pythons
+    try:
+        return import_module(AGENT)
+    finally:
+        sys.path.remove(entry)
 
 
 def _complain() -> None:

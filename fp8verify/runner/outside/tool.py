@@ -10,8 +10,8 @@ from typing import NamedTuple, Protocol
 
 from fp8verify.errors import InputError
 from fp8verify.runner.folder import CaptureFolder
+from fp8verify.runner.settings import KINETO
 
-KINETO = "kineto"
 _HELP_S = 60
 
 

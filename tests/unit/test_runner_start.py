@@ -1,0 +1,340 @@
+"""What a training waits for before it starts, and what comes while it does."""
+
+from __future__ import annotations
+
+import ast
+import errno
+import importlib
+import marshal
+import os
+import shutil
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from types import CodeType
+
+import pytest
+
+from fp8verify.runner import RunSettings, injection, output, run_training
+from fp8verify.runner.agent_archive import ROOM, reserve, write_agent, write_compiled_agent
+from fp8verify.runner.byte_code import byte_code
+from fp8verify.runner.injection import boot_folder, write_config
+
+ROOT = Path(__file__).parents[2]
+OURS = [sys.executable, "-m", "fp8verify", "run", "--steps", "3-4"]
+# Runs `fp8verify run` up to its first process, and says of that moment what there is.
+AT_THE_START = """
+import os, sys
+before = set(sys.modules)
+import _posixsubprocess
+def start(*words, **_):
+    command = [os.fsdecode(word) for word in words[0 if isinstance(words[0], (list, tuple)) else 1]]
+    modules = sorted(set(sys.modules) - before)
+    files = sorted(
+        os.path.relpath(os.path.join(folder, name), "capture")
+        for folder, _, names in os.walk("capture") for name in names
+    )
+    print(repr((command, modules, files)), flush=True)
+    os._exit(0)
+os.posix_spawn = _posixsubprocess.fork_exec = start
+from fp8verify.cli import main
+sys.argv = ["fp8verify", *sys.argv[1:]]
+main()
+"""
+# Modules of the standard library whose import takes a millisecond or more and can wait.
+LATE = {
+    "ast", "asyncio", "csv", "dataclasses", "difflib", "dis", "email", "hashlib", "json", "logging",
+    "py_compile", "random", "shlex", "shutil", "socket", "statistics", "tempfile", "tokenize",
+    "tomllib", "traceback", "zipfile",
+}  # fmt: skip
+# Rooms that judge and report; of those the command line takes names of options.
+LATE_ROOMS = {
+    "annotate", "assembly", "comparison", "evidence", "fleet", "inspection", "integrations",
+    "kernels", "logs", "model", "preflight", "prove", "trace",
+}  # fmt: skip
+OPTIONS_OF = {"fp8verify.judging.policy", "fp8verify.judging.shares", "fp8verify.report.forms"}
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def at_the_start() -> tuple[list[str], list[str], list[str]]:
+    """The first command that a run starts, the modules that it has imported and its files."""
+    Path("train.py").write_text("print('ran')\n")
+    Path("pyproject.toml").write_text('[project]\ndependencies = ["fp8verify", "torch"]\n')
+    words = ["run", "--steps", "10-12", "--trace-dir", "capture", "train.py", "--lr", "1"]
+    done = subprocess.run(
+        [sys.executable, "-c", AT_THE_START, *words],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    command, modules, files = ast.literal_eval(done.stdout)
+    return command, modules, files
+
+
+def test_the_training_is_the_first_process_that_is_started(
+    at_the_start: tuple[list[str], list[str], list[str]],
+) -> None:
+    command, _, _ = at_the_start
+    assert command[1:] == ["train.py", "--lr", "1"]
+
+
+def test_nothing_that_can_wait_is_imported_before_the_training(
+    at_the_start: tuple[list[str], list[str], list[str]],
+) -> None:
+    _, modules, _ = at_the_start
+    ours = {name for name in modules if name.startswith("fp8verify.")}
+    rooms = {name for name in ours if name.split(".")[1] in LATE_ROOMS}
+    others = {name for name in ours if name.split(".")[1] in {"judging", "report"}}
+
+    assert set(modules) & LATE == set()
+    assert not {name for name in modules if name.partition(".")[0] in {"rich", "msgspec", "isal"}}
+    assert rooms == set()
+    assert others - OPTIONS_OF == {"fp8verify.judging", "fp8verify.report"}
+    assert len(ours) < 60
+
+
+def test_few_files_are_made_before_the_training(
+    at_the_start: tuple[list[str], list[str], list[str]],
+) -> None:
+    _, _, files = at_the_start
+    kinds = [name.split("/", 1)[-1] for name in files]
+    cached = [name for name in kinds if name.startswith("__pycache__/")]
+
+    assert sorted(set(kinds) - set(cached)) == [
+        "_fp8verify_boot.py",
+        "agent.zip.draft",
+        "log.txt",
+        "sitecustomize.py",
+    ]
+    assert len(cached) == 2
+
+
+# --- the archive
+
+
+@pytest.fixture
+def _no_agent_stays() -> Iterator[None]:
+    yield
+    for name in [name for name in sys.modules if name.partition(".")[0] == "_fp8verify_agent"]:
+        del sys.modules[name]
+
+
+@pytest.mark.usefixtures("_no_agent_stays")
+@pytest.mark.parametrize("compiles", [False, True])
+def test_the_agent_is_imported_from_the_archive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiles: bool
+) -> None:
+    archive = tmp_path / "agent.zip"
+    complete = write_agent(str(archive), compiles=compiles)
+
+    monkeypatch.syspath_prepend(archive)
+    plan = importlib.import_module("_fp8verify_agent.profiling.plan")
+    debug = importlib.import_module("_fp8verify_agent.record.debug")
+
+    assert complete or not compiles
+    with pytest.raises(ValueError, match="too many values") as caught:
+        plan.Plan([(1, 2, 3)])
+    place = traceback.extract_tb(caught.value.__traceback__)[-1]
+    assert place.filename == f"{archive}/_fp8verify_agent/profiling/plan.py"
+    assert place.line  # the source is there, for tracebacks
+    assert "(profiling/plan.py:" in debug.describe(caught.value)
+
+
+def test_a_compiled_agent_fits_into_the_room_that_was_taken(tmp_path: Path) -> None:
+    archive = tmp_path / "agent.zip"
+    reserve(str(archive))
+    assert (tmp_path / "agent.zip.draft").stat().st_size == ROOM
+
+    assert write_agent(str(archive), compiles=True)
+
+    assert [path.name for path in tmp_path.iterdir()] == ["agent.zip"]
+    assert archive.stat().st_size < ROOM
+
+
+@pytest.mark.parametrize("version", ["3.9", "3.10", "3.12", "3.13"])
+def test_the_archive_serves_other_pythons(tmp_path: Path, version: str) -> None:
+    python = next(Path.home().glob(f".pyenv/versions/{version}.*/bin/python"), None)
+    if python is None:
+        pytest.skip(f"needs Python {version}")
+    write_agent(str(tmp_path / "agent.zip"), compiles=True)
+    Path("torch.py").write_text("")
+    code = (
+        "import sys, _fp8verify_boot as b; b._load_agent('agent.zip').arm; p = list(sys.path);"
+        "import _fp8verify_agent.profiling.plan as m; print(m.__file__, 'agent.zip' in p)"
+    )
+    environment = {"PYTHONPATH": str(ROOT / "fp8verify" / "runner" / "boot")}
+    command = [python, "-S", "-B", "-c", code]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "agent.zip/_fp8verify_agent/profiling/plan.py False\n"
+
+
+def test_a_capture_that_was_moved_gets_no_compiled_agent(tmp_path: Path) -> None:
+    (tmp_path / "capture").mkdir()
+    write_agent(str(tmp_path / "capture" / "agent.zip"))
+    (tmp_path / "capture").rename(tmp_path / "moved")
+
+    write_compiled_agent(str(tmp_path / "capture" / "agent.zip"))
+
+    assert [path.name for path in tmp_path.iterdir()] == ["moved"]
+
+
+def test_byte_code_is_taken_where_python_keeps_it_and_else_compiled(tmp_path: Path) -> None:
+    source = tmp_path / "module.py"
+    source.write_text("def f():\n    return 1\n")
+    assert byte_code(str(source), compiles=False) is None
+
+    compiled = byte_code(str(source), "called.py")
+
+    assert compiled is not None
+    code: CodeType = marshal.loads(compiled[16:])
+    inner = [c for c in code.co_consts if isinstance(c, CodeType)]
+    assert {code.co_filename, *(c.co_filename for c in inner)} == {"called.py"}
+    kept = byte_code(str(source), "called.py", compiles=False)
+    assert kept == (None if sys.dont_write_bytecode else compiled)
+
+
+# --- a run that starts, and what may fail while it does
+
+
+def test_without_room_for_the_agent_nothing_is_started(tmp_path: Path) -> None:
+    Path("train.py").write_text("open('ran', 'w')\n")
+    limited = f"ulimit -f 256; exec {' '.join(OURS)} --trace-dir capture train.py"
+    done = subprocess.run(
+        ["bash", "-c", limited],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+
+    assert done.returncode == 2
+    fact, hint = done.stderr.splitlines()
+    assert fact == f"error: Cannot write to the capture folder {tmp_path}/capture: File too large."
+    assert hint.startswith("hint: Make room there")
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+
+
+TORCH = "import sys; print('torch', flush=True)\n"
+
+
+def test_a_disk_that_is_full_after_the_start_is_told_and_does_no_harm(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object, **__: object) -> bool:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(injection, "write_agent", full)
+    Path("torch.py").write_text(TORCH)
+    Path("train.py").write_text("import torch\nprint('trained')\nraise SystemExit(3)\n")
+
+    result = run_training(["train.py"], RunSettings(trace_dir=Path("capture")))
+
+    assert result.exit_code == 3
+    assert result.notes == ("the agent could not be written: No space left on device",)
+    assert capfd.readouterr().out == "torch\ntrained\n"
+    assert [path.name for path in Path("capture").iterdir()] == ["log.txt"]
+
+
+def started(boot: Path, code: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": f"{boot}:."},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_a_training_that_is_faster_waits_for_the_agent(tmp_path: Path) -> None:
+    Path("torch.py").write_text(TORCH)
+    (tmp_path / "_fp8verify_agent").mkdir()
+    armed = "def arm(config, after_import):\n    print('armed', config['version'], flush=True)\n"
+    (tmp_path / "_fp8verify_agent" / "__init__.py").write_text(armed)
+    with boot_folder(tmp_path) as boot:
+        training = started(boot, "import torch\nprint('trains')")
+        assert training.stdout is not None
+        first = training.stdout.readline()
+        while not (boot / "imported").exists():
+            time.sleep(0.01)
+        time.sleep(0.2)  # without patience, it would have failed by now
+        write_config(boot, {"agent": str(tmp_path), "version": 7})
+        rest, _ = training.communicate(timeout=60)
+
+    assert (first, rest) == ("torch\n", "armed 7\ntrains\n")
+    assert training.returncode == 0
+
+
+def test_a_training_without_its_runner_does_not_wait(tmp_path: Path) -> None:
+    Path("torch.py").write_text(TORCH)
+    with boot_folder(tmp_path) as boot:
+        patient = (boot / "_fp8verify_boot.py").read_text().replace("PATIENCE_S, ", "_, ")
+        (boot / "_fp8verify_boot.py").write_text(patient + "\nPATIENCE_S = 1e9\n")
+        shutil.rmtree(boot / "__pycache__")
+        training = started(boot, "import torch\nprint('trains')")
+        assert training.stdout is not None
+        assert training.stdout.readline() == "torch\n"
+        shutil.rmtree(boot, ignore_errors=True)  # as the carrier does, if the runner was killed
+        rest, _ = training.communicate(timeout=60)
+
+    assert rest == "trains\n"
+
+
+def test_where_no_process_can_be_started_a_thread_carries_the_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def none_left(*_: object) -> None:
+        raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(output, "_start", none_left)
+    Path("train.py").write_text("import sys\nprint('out')\nprint('err', file=sys.stderr)\n")
+
+    result = run_training(["train.py"], RunSettings(trace_dir=Path("capture")))
+
+    shown = capfd.readouterr()
+    assert (result.exit_code, shown.out, shown.err) == (0, "out\n", "err\n")
+    assert sorted((tmp_path / "capture" / "log.txt").read_text().split()) == ["err", "out"]
+
+
+def test_the_boot_folder_serves_pythons_of_another_version(tmp_path: Path) -> None:
+    python = next(Path.home().glob(".pyenv/versions/3.12.*/bin/python"), None)
+    if python is None or sys.version_info[:2] == (3, 12):
+        pytest.skip("needs Python 3.12")
+    Path("torch.py").write_text("")
+    with boot_folder(tmp_path) as boot:
+        (boot / "config.json").write_text("{}")
+        environment = {"PYTHONPATH": f"{boot}:."}
+        code = "import torch, sys; print([m for m in sys.modules if 'fp8verify' in m])"
+        done = subprocess.check_output([python, "-c", code], env=environment, text=True)
+        assert "_fp8verify_boot" in done
+
+
+# --- modules that wait
+
+
+def test_a_deferred_module_is_whole_when_it_is_used() -> None:
+    code = """
+import sys
+from fp8verify.cli.deferred import DEFERRED, defer_imports
+defer_imports()
+import inspect, ipaddress
+print([name in sys.modules for name in ("ast", "dis")])
+print(inspect.cleandoc(" a"), ipaddress.ip_address("::1"), inspect.Parameter.empty.__name__)
+from inspect import signature
+import inspect as again
+print(signature(again.cleandoc), again is sys.modules["inspect"], hasattr(again, "nothing"))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines() == ["[False, False]", "a ::1 _empty", "(doc) True False"]
