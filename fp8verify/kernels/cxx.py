@@ -120,6 +120,34 @@ def segments(root: Type) -> list[Type]:
     ]
 
 
+def spell(root: Type, limit: int) -> str:
+    """Return a tree as text, up to about `limit` characters; what trees share is written anew."""
+    found: list[str] = []
+    left = limit
+    stack: list[Type | str] = [root]
+    while stack and left > 0:
+        item = stack.pop()
+        if isinstance(item, str):
+            found.append(item)
+            left -= len(item)
+        else:
+            left -= 1
+            stack.extend(reversed(_pieces(item)))
+    return "".join(found)
+
+
+def _pieces(node: Type) -> list[Type | str]:
+    """Return the text of a type with its arguments, each still a type, between it."""
+    found: list[Type | str] = []
+    for place, (part, arguments) in enumerate(zip(node.parts, node.arguments, strict=True)):
+        found.append(f"::{part}" if place else part)
+        for at, argument in enumerate(arguments):
+            found += [", " if at else "<", argument]
+        if arguments:
+            found.append(">")
+    return found
+
+
 def _skip(skip: list[str], lexeme: str, top: Builder) -> None:
     """Read a lexeme between brackets, which is text of the current part."""
     if lexeme == skip[-1]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from fp8verify.kernels.cxx import ANONYMOUS, EMPTY, MAX_DEPTH, Type
+from fp8verify.kernels.cxx import ANONYMOUS, EMPTY, MAX_DEPTH, Type, spell
 
 _BUILTIN: Final = {
     "v": "void", "w": "wchar_t", "b": "bool", "c": "char", "a": "signed char",
@@ -30,6 +30,8 @@ _NUMBER: Final = re.compile(r"\d+")
 _LITERAL: Final = re.compile(r"[^E]*")
 _REST: Final = re.compile(r"([^\W\d]\w*)(?=E$)")
 _CLOSURE: Final = re.compile(r"\d*_")
+_CALL: Final = "()"  # stands behind a function whose lambda or local type is named
+_MAX_LAMBDA: Final = 400
 
 
 class _UnreadableError(Exception):
@@ -115,13 +117,18 @@ class _Reader:
         return found
 
     def local(self) -> Type:
-        """Read a name local to a function; what matters is the function."""
+        """Read a name local to a function: the function, and what is named in it."""
         found = self.name()
         while not self.take("E"):
             self.type()
-        if not self.take("s"):
-            self.name()
-        return found
+        if self.take("s"):
+            return found
+        inner = self.name()
+        if len(found.parts) + len(inner.parts) > MAX_DEPTH:
+            raise _UnreadableError
+        return Type(
+            (*found.parts, _CALL, *inner.parts), (*found.arguments, (), *inner.arguments)
+        )
 
     def component(self, prefix: Type) -> Type:
         """Read one part of a qualified name."""
@@ -129,21 +136,27 @@ class _Reader:
         if self.text[self.at].isdigit():
             part = self.source()
         elif self.take("Ul"):
-            while not self.take("E"):
-                self.type()
-            self.match(_CLOSURE)
-            part = "{lambda}"
+            part = self.closure()
         elif self.take("Ut"):
             self.match(_CLOSURE)
             part = "{unnamed}"
         elif self.text[self.at].islower() or self.text[self.at] in "CD":
-            part = f"operator {self.text[self.at : self.at + 2]}"
+            code = self.text[self.at : self.at + 2]
+            part = "operator()" if code == "cl" else f"operator {code}"
             self.at += 2
         else:
             raise _UnreadableError
         while self.take("B"):
             self.source()
         return Type((*prefix.parts, part), (*prefix.arguments, ()))
+
+    def closure(self) -> str:
+        """Read the parameters and the number of a lambda."""
+        taken: list[str] = []
+        while not self.take("E"):
+            taken.append(spell(self.type(), _MAX_LAMBDA))
+        self.match(_CLOSURE)
+        return f"{{lambda({', '.join(taken)[:_MAX_LAMBDA]})}}"
 
     def source(self) -> str:
         """Read a length and that many characters."""
@@ -178,11 +191,34 @@ class _Reader:
         while not self.take("E"):
             if self.peek("J"):
                 found.extend(self.arguments())
+            elif self.take("X"):
+                found.append(self.expression())
+                self.expect("E")
             elif self.take("L"):
                 found.append(self.literal())
             else:
                 found.append(self.type())
         return tuple(found)
+
+    def expression(self) -> Type:
+        """Read a value that is no number: the address of a function, or an object of a class."""
+        if self.take("ad"):
+            return self.expression()
+        if self.take("tl"):
+            return self.object()
+        self.expect("L")
+        return self.literal()
+
+    def object(self) -> Type:
+        """Read a class and the values of its members, of which only the class is kept."""
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise _UnreadableError
+        found = self.type()
+        while not self.take("E"):
+            self.expression()
+        self.depth -= 1
+        return found
 
     def literal(self) -> Type:
         """Read a value: (type)digits, or the name of a function or object."""

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Final
 
 from fp8verify.kernels import cxx, mangled
+from fp8verify.kernels.nvidia_spelling import as_cxxfilt
 
 MAX_TEXT: Final = 1 << 16  # a longer name is read up to here
 
@@ -16,14 +17,15 @@ _PATH = re.compile(
 )
 _IDENTIFIER = re.compile(r"[^\W\d]\w*")
 _SUFFIX = re.compile(r"(?:\.kd|\.cubin)$")
+_CONDITION: Final = "std::enable_if"  # a return type with brackets of its own
 
 
 class Symbol:
-    """A kernel name without what loaders add to it (AMD's `.kd`)."""
+    """A kernel name in c++filt's spelling, without what loaders add to it (AMD's `.kd`)."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.text = _SUFFIX.sub("", name[:MAX_TEXT].strip())
+        self.text = as_cxxfilt(_SUFFIX.sub("", name[:MAX_TEXT].strip()))
         self.is_mangled = self.text.startswith("_Z")
 
     @cached_property
@@ -32,6 +34,8 @@ class Symbol:
         if self.is_mangled:
             return self.tree.parts
         match = _PATH.match(self.text)
+        if match and match[1] == _CONDITION:
+            return self.tree.parts
         return tuple(match[1].split("::")) if match else ()
 
     @cached_property
@@ -48,6 +52,11 @@ class Symbol:
     def tree(self) -> cxx.Type:
         """The function with its template arguments, without its parameters."""
         return mangled.parse(self.text) if self.is_mangled else cxx.parse(self.text)
+
+    @cached_property
+    def spelling(self) -> str:
+        """The name as demangled text; of a mangled name without parameters."""
+        return cxx.spell(self.tree, MAX_TEXT) if self.is_mangled else self.text
 
     @cached_property
     def identifiers(self) -> tuple[str, ...]:

@@ -51,7 +51,12 @@ def decode(symbol: Symbol) -> KernelName | None:
 
 
 def _cut(symbol: Symbol) -> KernelName | None:
-    """Tell of a name that was cut off before its types; nearly all such kernels are GEMMs."""
+    """Tell of a name that was cut off before its types; nearly all such kernels are GEMMs.
+
+    A mangled one that was cut has no tree, and is not known as CUTLASS's.
+    """
+    if symbol.is_mangled:
+        return None
     if "..." not in symbol.text and symbol.text.count("<") == symbol.text.count(">") > 0:
         return None
     reason = "a CUTLASS kernel whose name is cut off before its types"

@@ -44,6 +44,7 @@ _MOE_PARTS: Final = frozenset(
 _LINEAR: Final = frozenset({"relu", "gelu", "silu", "swiglu", "bias", "act", "square"})
 _POINTER: Final = re.compile(r"(?P<type>[\w:]+(?: char)?)(?P<const> const)?\*")
 _MAX_PARAMETERS: Final = 4096
+_TEMPLATE_TYPE: Final = re.compile(r"T([1-9]\d?)")
 
 
 def decode(symbol: Symbol) -> KernelName | None:
@@ -139,9 +140,21 @@ def _parameters(symbol: Symbol) -> Operands:
         return Operands()
     pointers = list(_POINTER.finditer(text[text.rfind("(") :]))
     read = [match["type"] for match in pointers if match["const"]] or [m["type"] for m in pointers]
-    elements = {typed_words.named_element(name) for name in read}
+    elements = {typed_words.named_element(_argument(symbol, name)) for name in read}
     if len(read) < 2 or len(elements) != 1:
         return Operands()
     element = elements.pop()
     single = Operands(element, element)
     return single if single.known and single.a != "int32" else Operands()
+
+
+def _argument(symbol: Symbol, name: str) -> str:
+    """Return the type of a parameter; `T2` is the second template argument (NVIDIA's demangler).
+
+    Behind a pack, which counts as its elements, the number says nothing.
+    """
+    match = _TEMPLATE_TYPE.fullmatch(name)
+    arguments = symbol.tree.args
+    if not match or "..." in symbol.text or int(match[1]) > len(arguments):
+        return name
+    return "::".join(arguments[int(match[1]) - 1].parts)
