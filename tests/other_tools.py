@@ -15,6 +15,8 @@ from typing import Any
 
 import msgspec
 
+from tests.nvidia_spelling import as_nvidia
+
 SECRET = "hf_THIS_TOKEN_IS_NOWHERE"
 PID = 4711
 PROCESS = 1 << 48 | PID << 24
@@ -109,7 +111,10 @@ class Export:
         self._fill(
             "CUPTI_ACTIVITY_KIND_KERNEL",
             "demangledName, start, end, deviceId, streamId, correlationId, globalPid, shortName",
-            ((self._id(k[0]), *k[1:], process, self._id("short")) for k in recorded.kernels),
+            (
+                (self._id(as_nvidia(k[0])), *k[1:], process, self._id("short"))
+                for k in recorded.kernels
+            ),
         )
         self._fill(
             "CUPTI_ACTIVITY_KIND_RUNTIME",

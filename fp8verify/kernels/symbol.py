@@ -46,7 +46,7 @@ class Symbol:
     @cached_property
     def is_identifier(self) -> bool:
         """Whether the whole name is one identifier, as Triton's and cuBLAS's are."""
-        return self.text.isidentifier()
+        return self.text.isidentifier() and not self.is_mangled
 
     @cached_property
     def tree(self) -> cxx.Type:

@@ -29,7 +29,7 @@ _SETS_UP: Final = frozenset(
     {"prepare", "setup", "init", "tensormaps", "workspace", "clean", "offsets", "scheduler",
      "metadata", "problem", "sizes", "finalize", "args", "arguments", "ptrs", "pointers",
      "schedule", "indices", "align", "sort", "routing", "interleave", "shuffle", "unshuffle",
-     "rearrange", "fill"}
+     "rearrange", "fill", "starts"}
 )  # fmt: skip
 _CASTS: Final = frozenset({"cast", "quantize", "quant", "convert", "downcast", "upcast", "swizzle"})
 _HADAMARD: Final = frozenset({"rht", "hadamard"})
@@ -39,7 +39,7 @@ _MOE: Final = frozenset({"fused", "e2e", "mega", "persistent"})
 _MOE_PARTS: Final = frozenset(
     {"gate", "gating", "topk", "sum", "combine", "dispatch", "permute", "unpermute", "softmax",
      "index", "histogram", "count", "counts", "map", "router", "scatter", "gather", "reduce",
-     "sigmoid", "route"}
+     "sigmoid", "route", "loss"}
 )  # fmt: skip
 _LINEAR: Final = frozenset({"relu", "gelu", "silu", "swiglu", "bias", "act", "square"})
 _POINTER: Final = re.compile(r"(?P<type>[\w:]+(?: char)?)(?P<const> const)?\*")
@@ -58,7 +58,8 @@ def decode(symbol: Symbol) -> KernelName | None:
     if _HADAMARD & set(words):
         reason = f"function name {symbol.base}: a Hadamard transform with a cast, and no GEMM"
         return describe.other(symbol.name, "unknown", Role.CAST_QUANTIZE, reason)
-    if _SETS_UP & set(words) or "for" in before:
+    precomputes = ("pre", "compute") in itertools.pairwise(words)
+    if _SETS_UP & set(words) or precomputes or "for" in before:
         reason = "sets up or finishes the work of other kernels"
         return describe.other(symbol.name, symbol.path[0], Role.OTHER, reason)
     if _CASTS & set(before):

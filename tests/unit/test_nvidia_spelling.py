@@ -1,0 +1,106 @@
+"""Names in the spelling of NVIDIA's demangler, which Nsight Systems and Nsight Compute show."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from fp8verify.kernels import decode
+from fp8verify.kernels.nvidia_spelling import as_cxxfilt
+from fp8verify.model import KernelName, Precision
+from tests.nvidia_spelling import as_nvidia
+from tests.unit import test_kernel_names as known
+
+PIECES = st.sampled_from(
+    ["void ", "<unnamed>", "(int)", "(bool)", "(unsigned long)", "128", "-1", "[lambda(", ")",
+     " (instance ", ")]", "const ", "float", " *", " &", "operator ()", "operator ", "<", ">",
+     ", ", "::", "T1", "(", "unsigned ", "long ", "]", "{", "}", "const", " ", "*", "\x00"]
+)  # fmt: skip
+TEXTS = st.one_of(st.text(max_size=100), st.lists(PIECES, max_size=30).map("".join))
+
+
+def _names() -> list[dict[str, str]]:
+    """Names of kernels in wheels of vLLM 0.33, sgl-kernel 0.3.21, FBGEMM 1.9 and TE 2.20.
+
+    `nvidia` is what the demangler of Nsight Systems 2024.2.3 says, `cxxfilt` what binutils 2.40
+    says, empty where it gives up.
+    """
+    with (Path(__file__).parent / "nvidia_names.csv").open(encoding="utf-8") as table:
+        return list(csv.DictReader(table))
+
+
+def said(found: KernelName) -> tuple[object, ...]:
+    types = (found.a, found.b, found.out, found.scaling, found.fast_accum)
+    return found.role, found.precision, *types
+
+
+@pytest.mark.parametrize("row", _names(), ids=lambda row: row["nvidia"][:60])
+def test_three_spellings_of_a_kernel_say_the_same(row: dict[str, str]) -> None:
+    found = decode(row["nvidia"])
+    assert (found.role.value, found.precision.value) == (row["role"], row["precision"])
+    mangled = decode(row["mangled"])
+    assert mangled.role is found.role
+    assert mangled.precision in (found.precision, Precision.UNKNOWN)
+    if row["cxxfilt"]:
+        assert said(decode(row["cxxfilt"])) == said(found)
+        assert as_cxxfilt(row["cxxfilt"]) == row["cxxfilt"]
+
+
+@pytest.mark.parametrize(
+    ("nvidia", "cxxfilt"),
+    [
+        ("void f<(int)4, (int)-1, (unsigned int)2, (long)3, (unsigned long)5>(T1 *)",
+         "void f<4, -1, 2u, 3l, 5ul>(T1*)"),
+        ("void f<(bool)1, (bool)0, (ns::Style)2>()", "void f<true, false, (ns::Style)2>()"),
+        ("void ns::<unnamed>::f<float>(const float *, const ns::A &)",
+         "void ns::(anonymous namespace)::f<float>(float const*, ns::A const&)"),
+        ("void f<void g<float>(A &)::[lambda(int) (instance 1)]>(const unsigned char *, void **)",
+         "void f<g<float>(A&)::{lambda(int)#1}>(unsigned char const*, void**)"),
+        ("void f<h(A &)::[lambda() (instance 3)]::operator ()() const::[lambda(c10::Half) "
+         "(instance 12)]>(int)",
+         "void f<h(A&)::{lambda()#3}::operator()() const::{lambda(c10::Half)#12}>(int)"),
+        ("void f<g()::[unnamed type (instance 1)]>(T1)", "void f<g()::{unnamed type#1}>(T1)"),
+    ],
+)  # fmt: skip
+def test_each_peculiarity_has_its_counterpart(nvidia: str, cxxfilt: str) -> None:
+    assert as_cxxfilt(nvidia) == cxxfilt
+    assert as_cxxfilt(cxxfilt) == cxxfilt
+
+
+def test_a_numbered_parameter_is_the_template_argument_unless_a_pack_is_before_it() -> None:
+    name = "void router_gemm_kernel<__nv_bfloat16, (int)8>(float *, const T1 *, const T1 *{})"
+    assert decode(name.format("")).precision is Precision.BF16
+    assert decode(name.format(", T2...")).precision is Precision.UNKNOWN
+    assert decode(name.format("").replace("T1", "T7")).precision is Precision.UNKNOWN
+
+
+@given(TEXTS)
+@example("(int)(int)4")
+@example("a  * *& <unnamed> *")
+@example("const const  *")
+def test_any_text_is_spelled_once_and_for_all(text: str) -> None:
+    once = as_cxxfilt(text)
+    assert as_cxxfilt(once) == once
+    assert decode(text).name == text
+
+
+TABLES = [known.NVJET, known.XMMA, known.CUBLAS, known.CUTLASS_PROCEDURAL, known.AMD,
+          known.LIBRARIES, known.TRITON, known.WORDS, known.NO_GEMMS, known.HELPERS]  # fmt: skip
+
+
+def test_every_name_that_is_known_means_the_same_in_nvidias_spelling() -> None:
+    names = [line.rsplit("|", 5)[0] for table in TABLES for line in table.strip().splitlines()]
+    assert sum(as_nvidia(name) != name for name in names) > 50
+    for name in names:
+        assert said(decode(as_nvidia(name))) == said(decode(name)), name
+
+
+def test_hostile_texts_end_soon() -> None:
+    for text in ("(int)" * 13_000, "x" + " " * 65_000, "const " * 11_000, "[lambda(" * 8_000,
+                 " (instance 1" * 5_000, "a *" * 20_000, "<void " * 10_000,
+                 "const " + "a" * 60_000, "<unnamed>" * 7_000):  # fmt: skip
+        assert not decode(text + "(int)4").precision.is_fp8
