@@ -126,9 +126,7 @@ class _Reader:
         inner = self.name()
         if len(found.parts) + len(inner.parts) > MAX_DEPTH:
             raise _UnreadableError
-        return Type(
-            (*found.parts, _CALL, *inner.parts), (*found.arguments, (), *inner.arguments)
-        )
+        return Type((*found.parts, _CALL, *inner.parts), (*found.arguments, (), *inner.arguments))
 
     def component(self, prefix: Type) -> Type:
         """Read one part of a qualified name."""

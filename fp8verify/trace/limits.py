@@ -12,6 +12,10 @@ _NO_OPERATORS = (
     "no operators: precision is told by kernel names, GEMMs of an optimizer or of attention count "
     "as the layers', legs and FLOPs are unknown"
 )
+_NO_TYPES = (
+    "operators with the shapes of their inputs, but not with their types: precision is told by "
+    "kernel names alone"
+)
 
 
 def limits_of(columns: Columns, tool: str, steps: str | None) -> str:
@@ -30,7 +34,7 @@ def limits_of(columns: Columns, tool: str, steps: str | None) -> str:
     elif not any(inputs.dims for inputs in columns.inputs):
         facts.append("operators without shapes: FLOPs are unknown")
     else:
-        facts.append("operators without the types of their inputs")
+        facts.append(_NO_TYPES)
     if not columns.steps:
         facts.append("no steps: the window is judged as one")
     told = f"the {tool} trace has {', and '.join(facts)}"

@@ -3,7 +3,8 @@
     python -m tests.golden.expectations          # rewrites traces/*/expected.json
 
 A workload decides which kernels are its GEMMs and in what they ran; a plain reading of the JSON
-(`json.load`, External id to operator) adds up their time. The file of a capture then holds its
+(`json.load`, External id to operator) or of the SQLite file (the innermost NVTX range around the
+launch) adds up their time. The file of a capture then holds its
 verdict and exit code, and for each rank the GEMM time in µs and the kernels of each precision.
 """
 
@@ -12,7 +13,10 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import sqlite3
+import tempfile
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -140,15 +144,20 @@ KNOWN: dict[str, Known] = {
     "fp8_forward_only": Known(
         "INCONCLUSIVE", 3, (FP8_MM, BF16_MM), ("no-backward",), _beside_head("fprop")
     ),
+    # 15 linears, two steps.
+    "fp8_nsys": Known("ACTIVE", 0, (FP8_MM,), legs=_legs(2 * 15)),
     "ddp_one_rank_bf16": Known("PARTIAL", 1, (FP8_MM, BF16_MM), ("rank-without-fp8",)),
 }
+
+# Those that Kineto recorded.
+KINETO = sorted(name for name in KNOWN if any((ROOT / name).glob("rank*.json.gz")))
 
 
 def expected(folder: Path) -> dict[str, Any]:
     """Work out what a capture must give."""
     known = KNOWN[folder.name]
-    traces = sorted(folder.glob("rank*.json.gz"))
-    ranks = [_rank(path, known.rules) for path in traces]
+    ranks = [_rank(path, known.rules) for path in sorted(folder.glob("rank*.json.gz"))]
+    ranks += [_nsight(path, known.rules) for path in sorted(folder.glob("rank*.sqlite.gz"))]
     found: dict[str, Any] = {
         "verdict": known.verdict,
         "exit_code": known.exit_code,
@@ -177,19 +186,60 @@ def _rank(path: Path, rules: tuple[Rule, ...]) -> dict[str, Any]:
         if event.get("cat") == "cpu_op" and event["name"] in ("aten::mm", "aten::addmm")
         if any(begin <= event["ts"] < end for begin, end in updates)
     }
+    found = (
+        (
+            event["name"],
+            event["dur"],
+            ops.get(event["args"].get("External id"), "")
+            if event["args"].get("External id") not in of_optimizer
+            else "",
+        )
+        for event in events
+        if event.get("cat") == "kernel"
+    )
+    return _added_up(found, rules)
+
+
+_LAUNCHED = """
+    SELECT d.value, k.end - k.start, r.start, r.globalTid
+    FROM CUPTI_ACTIVITY_KIND_KERNEL k
+    JOIN StringIds d ON d.id = k.demangledName
+    JOIN CUPTI_ACTIVITY_KIND_RUNTIME r ON r.correlationId = k.correlationId
+"""
+_INNERMOST = """
+    SELECT text FROM NVTX_EVENTS
+    WHERE eventType = 59 AND text NOT NULL AND globalTid = ? AND start <= ? AND end >= ?
+    ORDER BY start DESC LIMIT 1
+"""
+
+
+def _nsight(path: Path, rules: tuple[Rule, ...]) -> dict[str, Any]:
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(gzip.decompress(path.read_bytes()))
+        file.flush()
+        database = sqlite3.connect(file.name)
+        database.execute("CREATE INDEX started ON NVTX_EVENTS (globalTid, start)")
+        found = [
+            (name, ns / 1000, database.execute(_INNERMOST, (thread, at, at)).fetchone())
+            for name, ns, at, thread in database.execute(_LAUNCHED).fetchall()
+        ]
+        database.close()
+    named = ((name, us, row[0].partition(",")[0] if row else "") for name, us, row in found)
+    return _added_up(named, rules)
+
+
+def _added_up(
+    kernels_of: Iterable[tuple[str, float, str]], rules: tuple[Rule, ...]
+) -> dict[str, Any]:
+    """Add up kernels of a name, their µs and their operator."""
     time_us: Counter[str] = Counter()
     kernels: Counter[str] = Counter()
     total = 0.0
-    for event in events:
-        if event.get("cat") != "kernel":
-            continue
-        total += event["dur"]
-        if event["args"].get("External id") in of_optimizer:
-            continue
-        op = ops.get(event["args"].get("External id"), "")
+    for name, us, op in kernels_of:
+        total += us
         for rule in rules:
-            if re.fullmatch(rule.op, op) and re.match(rule.kernel, event["name"]):
-                time_us[rule.precision] += event["dur"]
+            if re.fullmatch(rule.op, op) and re.match(rule.kernel, name):
+                time_us[rule.precision] += us
                 kernels[rule.precision] += 1
     return {
         "gemm_us": {name: round(us, 3) for name, us in sorted(time_us.items())},

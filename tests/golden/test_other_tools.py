@@ -9,11 +9,11 @@ import pytest
 
 from fp8verify import Report, Verdict, inspect
 from fp8verify.model import RankReport
-from tests.golden.expectations import KNOWN, ROOT
+from tests.golden.expectations import KINETO, ROOT
 from tests.golden.reports import report_of
 from tests.other_tools import WRITERS, Recording, record, write_nsys
 
-CAPTURES = sorted(KNOWN)
+CAPTURES = KINETO
 # Small captures show what is peculiar to a form; two forms are enough of those with large traces.
 LARGE = {"ddp_one_rank_bf16", "fp8_unfused_attention", "fp8_width4096", "fsdp_fp8_all_gather"}
 CASES = [

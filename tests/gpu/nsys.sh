@@ -6,9 +6,13 @@
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 root=$PWD; export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
-python=${1:-python}; script=$root/examples/train_gpt.py; work=$(mktemp -d); failed=0
+# The interpreter itself: a name or a shim may be another one under another PATH.
+python=$("${1:-python}" -c 'import sys; print(sys.executable)') || exit 2
+script=$root/examples/train_gpt.py; work=$(mktemp -d); failed=0
 check() { if [ "$2" = "$3" ]; then echo "ok    $1: $2"; else echo "FAIL  $1: $2, not $3"; failed=1; fi; }
 field() { "$python" -c "import json,sys; r=json.load(open(sys.argv[1])); print(eval(sys.argv[2]))" "$@"; }
+# A progress bar draws itself anew behind \r: of each line the last state is enough.
+shown() { tr -d '\000' < "$1" | sed 's/\r*$//; s/.*\r//' | cut -c1-200; }
 keep() { [ -n "${OUT:-}" ] && for f in "$@"; do [ -f "$f" ] && [ "$(stat -c %s "$f")" -lt 30000000 ] && cp "$f" "$OUT"; done; }
 
 find_nsys() {
@@ -53,7 +57,7 @@ for name, rank in (("nsys", found["ranks"][0]), ("kineto", known["ranks"][0])):
           "flops", rank["gemm"].get("flops_coverage"))
 PY
 }
-for name in one two; do echo "-- $name"; compare "$name"; tail -n 12 "$name.log" | sed 's/^/      | /'; done
+for name in one two; do echo "-- $name"; compare "$name"; shown "$name.log" | tail -n 12 | sed 's/^/      | /'; done
 
 if ls one/*.sqlite > /dev/null 2>&1; then
   check "verdict" "$(field one.json 'r["verdict"]')" "$(field kineto.json 'r["verdict"]')"

@@ -13,10 +13,10 @@ import pytest
 from fp8verify import Report, inspect
 from fp8verify.annotate import annotate
 from tests.command_line import fp8verify
-from tests.golden.expectations import KNOWN, ROOT
+from tests.golden.expectations import KINETO, ROOT
 from tests.hand_built import BF16, BF16_KERNEL, FP8, FP8_KERNEL, TraceBuilder
 
-TRACES = sorted((ROOT / name / "rank0.json.gz") for name in KNOWN)
+TRACES = sorted((ROOT / name / "rank0.json.gz") for name in KINETO)
 
 
 def _load(path: Path) -> dict[str, Any]:

@@ -17,8 +17,8 @@ SHIPPED, TRUTH = ROOT / "traces", ROOT.parent / "shared" / "truth"
 
 
 def captures() -> list[Path]:
-    """Return every capture that ships, and the single traces beside the checkout, if there are."""
-    shipped = [path for path in SHIPPED.iterdir() if path.is_dir()]
+    """Return every capture of Kineto that ships, and the single traces beside the checkout, if there are."""
+    shipped = [path for path in SHIPPED.iterdir() if any(path.glob("rank*.json.gz"))]
     return [*sorted(shipped), *sorted(TRUTH.glob("*.json.gz"))]
 
 

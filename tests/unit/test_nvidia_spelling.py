@@ -60,9 +60,8 @@ def test_three_spellings_of_a_kernel_say_the_same(row: dict[str, str]) -> None:
          "void ns::(anonymous namespace)::f<float>(float const*, ns::A const&)"),
         ("void f<void g<float>(A &)::[lambda(int) (instance 1)]>(const unsigned char *, void **)",
          "void f<g<float>(A&)::{lambda(int)#1}>(unsigned char const*, void**)"),
-        ("void f<h(A &)::[lambda() (instance 3)]::operator ()() const::[lambda(c10::Half) "
-         "(instance 12)]>(int)",
-         "void f<h(A&)::{lambda()#3}::operator()() const::{lambda(c10::Half)#12}>(int)"),
+        ("void f<h()::[lambda() (instance 3)]::operator ()() const::[lambda(A) (instance 12)]>(B)",
+         "void f<h()::{lambda()#3}::operator()() const::{lambda(A)#12}>(B)"),
         ("void f<g()::[unnamed type (instance 1)]>(T1)", "void f<g()::{unnamed type#1}>(T1)"),
     ],
 )  # fmt: skip

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fp8verify import Verdict, inspect
+from fp8verify import Report, Verdict, inspect
 from fp8verify.annotate import annotate
 from fp8verify.errors import InputError
 from fp8verify.trace import Trace, find_traces, read_trace
@@ -123,14 +123,112 @@ def test_graphs_without_their_kernels_prove_nothing(tmp_path: Path) -> None:
     assert "--cuda-graph-trace=node" in str(found.ranks[0].health.notes)
 
 
-def test_lost_events_prove_nothing(tmp_path: Path) -> None:
+# Texts of nsys 2024.2.3's own libraries; severity 1 is information, 2 a warning.
+LOSSES = [
+    "CUPTI dropped 7 records. Some CUPTI events might be missing.",
+    "Couldn't allocate CUPTI buffers 2 times.Some CUPTI events might be missing.",
+    "CUPTI buffer allocation limit of 1048576 bytes is exceeded.",
+    "Number of incomplete CUPTI events dropped: 12. Incomplete events appear when GPU timestamp",
+    "3 CUPTI events were detected incomplete while processing a buffer",
+    "8 GPU events were discarded as their timestamps could not be converted.",
+    "Connection to session is lost, stop recording.",
+]
+NO_LOSSES = [
+    "Not all CUDA events might have been collected.",
+    "Not all NVTX events might have been collected.",
+    "No CUDA events collected. Does the process use CUDA?",
+    "CUDA profiling might have not been started correctly.",
+    "Number of CUPTI events produced: \t9054, CUPTI buffers: 50.",
+    "Number of CUPTI events produced: \t9054, CUPTI buffers: 49 of 50. Some CUPTI events might be "
+    "missing.",
+    "Number of incomplete CUPTI events dropped: 0. Incomplete events appear when",
+    "Some events (\t7) were lost. Certain charts (including CPU utilization) on the timeline may",
+    "Sampling events were lost in the interval 1 - 2 (1) ns.",
+    "4 NVTX annotations were discarded because they contained at least one invalid string handle.",
+    "Installed CUDA driver version (13.0) is not supported by this build of Nsight Systems.",
+]
+
+
+def remarked(folder: Path, export: Export, *texts: str, process: int = PROCESS) -> Report:
+    """Inspect an export in which the profiler remarked something of a process."""
+    export.run("CREATE TABLE DIAGNOSTIC_EVENT (severity, text, globalPid)")
+    for text in texts:
+        export.run("INSERT INTO DIAGNOSTIC_EVENT VALUES (2, ?, ?)", text, process)
+    export.close()
+    return inspect(folder / "run.sqlite")
+
+
+@pytest.mark.parametrize("text", LOSSES)
+def test_lost_events_prove_nothing(tmp_path: Path, text: str) -> None:
     export = Export(tmp_path / "run.sqlite").add(recording("step", "step", kernel=BF16_KERNEL))
-    export.run("CREATE TABLE DIAGNOSTIC_EVENT (text)")
-    text = f"Not all CUDA events might have been collected. {SECRET}"
-    export.run("INSERT INTO DIAGNOSTIC_EVENT VALUES (?)", text).close()
-    found = inspect(tmp_path)
+    found = remarked(tmp_path, export, f"{text} {SECRET}")
     assert found.verdict is Verdict.INCONCLUSIVE
+    assert list(found.ranks[0].health.notes) == ["Nsight Systems says that events were lost"]
     assert SECRET not in found.to_json()
+
+
+@pytest.mark.parametrize("text", NO_LOSSES)
+def test_what_nsight_says_of_every_recording_is_no_loss(tmp_path: Path, text: str) -> None:
+    export = Export(tmp_path / "run.sqlite").add(recording("step", "step", kernel=BF16_KERNEL))
+    found = remarked(tmp_path, export, text)
+    assert found.verdict is Verdict.INACTIVE
+    assert "damaged-trace" not in {one.code for one in found.findings}
+
+
+def test_what_another_process_lost_is_not_this_ones(tmp_path: Path) -> None:
+    export = Export(tmp_path / "run.sqlite").add(recording("step", "step", kernel=BF16_KERNEL))
+    assert remarked(tmp_path, export, LOSSES[0], process=9 << 24).verdict is Verdict.INACTIVE
+
+
+def without_a_kernel(
+    folder: Path, number: int, *, captures: tuple[tuple[int, int], ...] = (), result: int = 0
+) -> Export:
+    """Four steps of which one kernel was not recorded, and captures of graphs at these times."""
+    recorded = recording(*["step"] * 4, kernel=BF16_KERNEL)
+    recorded.kernels = [kernel for kernel in recorded.kernels if kernel[5] != number]
+    export = Export(folder / "run.sqlite").add(recorded)
+    rename = "ALTER TABLE CUPTI_ACTIVITY_KIND_RUNTIME ADD COLUMN"
+    export.run(f"{rename} nameId DEFAULT 901").run(f"{rename} returnValue DEFAULT {result}")
+    export.run("INSERT INTO StringIds VALUES (901, 'cudaLaunchKernelExC_v11060')")
+    for place, verb in ((902, "Begin"), (903, "End")):
+        export.run(f"INSERT INTO StringIds VALUES ({place}, 'cudaStream{verb}Capture_v10000')")
+    for begin, end in captures:
+        for at, name in ((begin, 902), (end, 903)):
+            row = (at, at + 1, THREAD, name)
+            export.run("INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (0, ?, ?, ?, ?, 0)", *row)
+    return export
+
+
+@pytest.mark.parametrize("hedged", [False, True])
+def test_a_launch_without_its_kernel_is_a_loss(tmp_path: Path, hedged: bool) -> None:
+    found = remarked(tmp_path, without_a_kernel(tmp_path, 3), *NO_LOSSES[:hedged])
+    assert found.verdict is Verdict.INCONCLUSIVE
+    [note] = found.ranks[0].health.notes
+    assert note.startswith("1 kernels were launched that are not in the trace")
+    assert ("not all events might have been collected" in note) is hedged
+
+
+def test_what_was_launched_last_may_have_waited_for_the_end(tmp_path: Path) -> None:
+    last = 8
+    assert remarked(tmp_path, without_a_kernel(tmp_path, last)).verdict is Verdict.INACTIVE
+    (tmp_path / "run.sqlite").unlink()
+    found = remarked(tmp_path, without_a_kernel(tmp_path, last), NO_LOSSES[5])
+    assert found.verdict is Verdict.INCONCLUSIVE
+
+
+@pytest.mark.parametrize(
+    ("captures", "result", "verdict"),
+    [
+        (((1090, 1210),), 0, Verdict.INACTIVE),  # captured into a graph: it does not run
+        (((2090, 2210),), 0, Verdict.INCONCLUSIVE),
+        ((), 1, Verdict.INACTIVE),  # refused by CUDA
+    ],
+)
+def test_what_was_never_to_run_is_not_missed(
+    tmp_path: Path, captures: tuple[tuple[int, int], ...], result: int, verdict: Verdict
+) -> None:
+    export = without_a_kernel(tmp_path, 3, captures=captures, result=result)
+    assert remarked(tmp_path, export).verdict is verdict
 
 
 def test_no_kernels_prove_nothing(tmp_path: Path) -> None:

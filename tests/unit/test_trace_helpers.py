@@ -30,7 +30,7 @@ from fp8verify.trace.kineto.ahead import Ahead
 from fp8verify.trace.kineto.collector import Collector
 from fp8verify.trace.kineto.packing import Reply
 from fp8verify.trace.kineto.regions import Extent, Region
-from tests.golden.expectations import KNOWN, ROOT
+from tests.golden.expectations import KINETO, ROOT
 from tests.unit.test_trace_properties import events as some_events
 from tests.unit.trace_events import Event, annotation, as_document, kernel, launch, op
 
@@ -147,7 +147,7 @@ def test_helpers_change_nothing(
     assert no_child_is_left()
 
 
-@pytest.mark.parametrize("capture", sorted(KNOWN))
+@pytest.mark.parametrize("capture", KINETO)
 def test_helpers_change_nothing_of_captures(
     capture: str, monkeypatch: pytest.MonkeyPatch, joined: list[Reply]
 ) -> None:

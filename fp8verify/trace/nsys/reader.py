@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from fp8verify.trace.build import main_device
 from fp8verify.trace.formats import Glance, Part
 from fp8verify.trace.nsys import tables
 from fp8verify.trace.nsys.gpu import gpu_of
+from fp8verify.trace.nsys.losses import note_losses
 from fp8verify.trace.rows import RowCollector
 from fp8verify.trace.tables import Trace
 
 if TYPE_CHECKING:
     from fp8verify.trace.database import Database
     from fp8verify.trace.formats import Reading
-    from fp8verify.trace.tables import Health
 
 NAME = "Nsight Systems"
 # A helper process that ran a kernel or two is no rank.
 _LEAST_SHARE = 0.01
-# Nsight's own words, of which no more than this is kept: "Not all CUDA events might have been
-# collected.", "… events were dropped", "CUPTI buffers … lost".
-_LOST = re.compile(r"not all (?:CUDA|CUPTI)\b.{0,40}collected|\b(?:dropped|lost)\b", re.IGNORECASE)
-_GRAPHS = (
-    "{} CUDA graphs, {:.1f} ms, were recorded without their kernels; "
-    "nsys profile --cuda-graph-trace=node records these"
-)
 
 
 def parts(database: Database) -> Glance:
@@ -68,20 +60,6 @@ def read(database: Database, name: str, how: Reading) -> Trace:
             rows.copies(kind, *database.one(query, wanted))
     trace = Trace(source=name)
     rows.fill(trace, NAME, layers=how.layers)
-    _note_losses(database, trace.health, wanted)
+    note_losses(database, trace.health, wanted)
     trace.gpu, trace.compute_capability = gpu_of(database, how.part, main_device(trace.kernels))
     return trace
-
-
-def _note_losses(database: Database, health: Health, wanted: dict[str, int | None]) -> None:
-    """Note what was recorded without its kernels, and what the profiler says it lost."""
-    if (query := tables.whole_graphs(database)) is not None:
-        count, time_ns = database.one(query, wanted)
-        if isinstance(count, int) and count:
-            health.records_lost = True
-            health.notes.append(_GRAPHS.format(count, (time_ns or 0) / 1e6))
-    if (query := tables.diagnostics(database)) is not None:
-        texts = (row[0] for row in database.rows(query) if isinstance(row[0], str))
-        if any(map(_LOST.search, texts)):
-            health.records_lost = True
-            health.notes.append("Nsight Systems says that events were lost")

@@ -1,6 +1,6 @@
 """The tables of Nsight Systems' SQLite export that are read, and the queries on them.
 
-Schema 3.25 (nsys 2026.2) and older ones: tables are there only if they have rows, and columns come
+Schema 3.25 (nsys 2026.2) and older ones, of which 3.11 (nsys 2024.2) was recorded and read: tables are there only if they have rows, and columns come
 and go, so that each is looked for. META_DATA_CAPTURE and TARGET_INFO_SYSTEM_ENV hold the whole
 environment of the training, tokens included: they are never opened.
 """
@@ -166,6 +166,56 @@ def whole_graphs(database: Database) -> str | None:
     )
 
 
+def lone_launches(database: Database) -> str | None:
+    """Return the query for when kernels were launched of which there is no record."""
+    if not database.has(CALLS, "start", "correlationId", "nameId", "globalTid"):
+        return None
+    if not database.has(KERNELS, "start", "correlationId", "globalPid"):
+        return None
+    worked = " AND k.returnValue = 0" if database.has(CALLS, "returnValue") else ""
+    return (
+        f"SELECT k.start FROM {CALLS} k{_of_process(database, CALLS, 'k.globalTid')}{worked} "
+        f"AND k.nameId IN (SELECT id FROM {STRINGS} WHERE value LIKE 'cu%Launch%Kernel%') "
+        f"AND k.correlationId NOT IN (SELECT correlationId FROM {KERNELS} k"
+        f"{_of_process(database, KERNELS, 'k.globalPid')} AND correlationId NOT NULL) "
+        f"LIMIT {_MOST_LONE}"
+    )
+
+
+# More are as bad.
+_MOST_LONE = 100_000
+
+
+def latency() -> str:
+    """Return the query for when the last kernel started, and the longest that one waited."""
+    calls, kernels = _PROCESS.format("r.globalTid"), _PROCESS.format("k.globalPid")
+    return (
+        f"SELECT max(k.start), max(k.start - r.start) FROM {KERNELS} k "
+        f"JOIN {CALLS} r ON r.correlationId = k.correlationId AND {calls} = {kernels} "
+        f"WHERE :process IS NULL OR {kernels} = :process"
+    )
+
+
+def captures() -> str:
+    """Return the query for when and where the capture of a CUDA graph began (1) or ended (0)."""
+    return (
+        f"SELECT k.start, k.globalTid, s.value LIKE '%Begin%' FROM {CALLS} k "
+        f"JOIN {STRINGS} s ON s.id = k.nameId WHERE (s.value LIKE 'cu%StreamBeginCapture%' "
+        "OR s.value LIKE 'cu%StreamEndCapture%') "
+        f"AND (:process IS NULL OR {_PROCESS.format('k.globalTid')} = :process) ORDER BY k.start"
+    )
+
+
 def diagnostics(database: Database) -> str | None:
-    """Return the query for what the profiler remarked; the texts hold paths and are not kept."""
-    return f"SELECT text FROM {DIAGNOSTICS}" if database.has(DIAGNOSTICS, "text") else None
+    """Return the query for what the profiler remarked of a process or of none.
+
+    The texts hold paths and are not kept.
+    """
+    if not database.has(DIAGNOSTICS, "text"):
+        return None
+    if not database.has(DIAGNOSTICS, "globalPid"):
+        return f"SELECT text FROM {DIAGNOSTICS}"
+    return (
+        f"SELECT text FROM {DIAGNOSTICS} WHERE :process IS NULL OR globalPid IS NULL "
+        f"OR globalPid <= 0 OR {_PROCESS.format('globalPid')} = :process"
+    )
