@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
 import shutil
+import sqlite3
 from pathlib import Path
 
 import pytest
 
 from fp8verify import Report, Verdict, inspect
-from fp8verify.model import RankReport
+from fp8verify.kernels import decode
+from fp8verify.model import Precision, RankReport
 from tests.golden.expectations import KINETO, ROOT
 from tests.golden.reports import report_of
 from tests.other_tools import WRITERS, Recording, record, write_nsys
@@ -114,6 +117,22 @@ def test_ranks_in_one_file_are_told_apart_by_their_processes(tmp_path: Path) -> 
             "node.sqlite (process 8999)",
         ]
         assert [rank.gemm for rank in found.ranks] == [rank.gemm for rank in known.ranks]
+
+
+def test_both_spellings_of_a_recorded_kernel_say_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "run.sqlite"
+    path.write_bytes(gzip.decompress((ROOT / "fp8_nsys" / "rank0.sqlite.gz").read_bytes()))
+    database = sqlite3.connect(path)
+    names = database.execute(
+        "SELECT DISTINCT d.value, m.value FROM CUPTI_ACTIVITY_KIND_KERNEL k "
+        "JOIN StringIds d ON d.id = k.demangledName JOIN StringIds m ON m.id = k.mangledName"
+    ).fetchall()
+    database.close()
+    found = [(decode(one), decode(other)) for one, other in names]
+    assert len(found) == 62
+    for one, other in found:
+        assert (one.role, one.precision) == (other.role, other.precision), one.name
+        assert (one.precision is Precision.FP8) is ("nvjet" in one.name or "float8" in one.name)
 
 
 def test_layers_by_name_are_found_from_ranges(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ SHIPPED, TRUTH = ROOT / "traces", ROOT.parent / "shared" / "truth"
 
 
 def captures() -> list[Path]:
-    """Return every capture of Kineto that ships, and the single traces beside the checkout, if there are."""
+    """Return every shipped capture of Kineto, and the single traces beside the checkout."""
     shipped = [path for path in SHIPPED.iterdir() if any(path.glob("rank*.json.gz"))]
     return [*sorted(shipped), *sorted(TRUTH.glob("*.json.gz"))]
 

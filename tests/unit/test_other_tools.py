@@ -139,8 +139,7 @@ NO_LOSSES = [
     "No CUDA events collected. Does the process use CUDA?",
     "CUDA profiling might have not been started correctly.",
     "Number of CUPTI events produced: \t9054, CUPTI buffers: 50.",
-    "Number of CUPTI events produced: \t9054, CUPTI buffers: 49 of 50. Some CUPTI events might be "
-    "missing.",
+    "Number of CUPTI events produced: \t9054, CUPTI buffers: 49 of 50. Some CUPTI events might",
     "Number of incomplete CUPTI events dropped: 0. Incomplete events appear when",
     "Some events (\t7) were lost. Certain charts (including CPU utilization) on the timeline may",
     "Sampling events were lost in the interval 1 - 2 (1) ns.",

@@ -1,8 +1,9 @@
 """The tables of Nsight Systems' SQLite export that are read, and the queries on them.
 
-Schema 3.25 (nsys 2026.2) and older ones, of which 3.11 (nsys 2024.2) was recorded and read: tables are there only if they have rows, and columns come
-and go, so that each is looked for. META_DATA_CAPTURE and TARGET_INFO_SYSTEM_ENV hold the whole
-environment of the training, tokens included: they are never opened.
+Schema 3.25 (nsys 2026.2) and older ones, of which 3.11 (nsys 2024.2) was recorded and read: tables
+are there only if they have rows, and columns come and go, so that each is looked for.
+META_DATA_CAPTURE and TARGET_INFO_SYSTEM_ENV hold the whole environment of the training, tokens
+included: they are never opened.
 """
 
 from __future__ import annotations
