@@ -43,8 +43,9 @@ def test_three_spellings_of_a_kernel_say_the_same(row: dict[str, str]) -> None:
     found = decode(row["nvidia"])
     assert (found.role.value, found.precision.value) == (row["role"], row["precision"])
     mangled = decode(row["mangled"])
+    of_parameters = "fused_a_gemm" in row["nvidia"]  # of mangled names these are not read
     assert mangled.role is found.role
-    assert mangled.precision in (found.precision, Precision.UNKNOWN)
+    assert mangled.precision is (Precision.UNKNOWN if of_parameters else found.precision)
     if row["cxxfilt"]:
         assert said(decode(row["cxxfilt"])) == said(found)
         assert as_cxxfilt(row["cxxfilt"]) == row["cxxfilt"]
