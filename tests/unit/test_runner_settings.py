@@ -53,7 +53,7 @@ def test_what_is_no_window_is_told_in_two_lines(text: str, fact: str, hint: str)
     with pytest.raises(UsageError, match=fact) as caught:
         parse_windows(text)
     assert hint in caught.value.hint
-    assert "\n" not in f"{caught.value}{caught.value.hint}"
+    assert "\n" not in f"{caught.value.fact}{caught.value.hint}"
 
 
 def test_windows_by_the_framework_s_numbers() -> None:
