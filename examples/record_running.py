@@ -5,9 +5,11 @@
 It answers the requests that torch's Kineto sends to dynolog every few seconds, as dynolog's
 IPCMonitor does (dynolog/src/tracing/IPCMonitor.cpp, dynolog/src/ipcfabric), with one request for a
 trace. Kineto then warms up for five seconds, records and writes TRACE_PID.json. Where dynolog
-itself runs, use `dyno gputrace`.
+itself runs, use `dyno gputrace`. A training that ends while this is recorded crashes when Python
+exits (torch 2.13.0).
 """
 
+import errno
 import os
 import socket
 import struct
@@ -42,7 +44,12 @@ def main() -> None:
     config = wanted(trace, int(sys.argv[3]) if len(sys.argv) > 3 else 2000)
     deadline = time.monotonic() + PATIENCE_S
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as endpoint:
-        endpoint.bind(b"\0dynolog\0")
+        try:
+            endpoint.bind(b"\0dynolog\0")
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            sys.exit("dynolog, or another recorder, answers here already: use `dyno gputrace`")
         while (left := deadline - time.monotonic()) > 0:
             endpoint.settimeout(left)
             try:

@@ -91,6 +91,10 @@ def test_a_running_training_is_asked_for_a_trace_as_dynolog_does(tmp_path: Path)
             size, said = header.unpack_from(answer)
             assert (said.rstrip(b"\0"), size) == (kind, len(answer) - header.size)
             answers.append(answer[header.size :])
+            if kind == b"ctxt":  # it listens: there is no room for a second one
+                second = subprocess.run(script, cwd=tmp_path, capture_output=True, text=True)
+                assert (second.returncode, second.stderr.count("\n")) == (1, 1)
+                assert "dyno gputrace" in second.stderr
 
     assert answers[:3] == [struct.pack("<i", 1), b"", b""]
     assert answers[3].decode().splitlines()[:3] == [
