@@ -67,6 +67,13 @@ _FAMILIES: Final[tuple[Family, ...]] = (
 _NVIDIA_NAME: Final = re.compile(
     r"\b(?:NVIDIA|TESLA|GEFORCE|QUADRO)\b|^(?:[ABHL]\d{1,3}|GB?H?\d00)\b"
 )
+# Names of libraries' GEMMs that tell what they were compiled for; those of Hopper use wgmma, which
+# sm_90a alone has (PTX ISA 9.0: wgmma.mma_async).
+_FOR_NVIDIA: Final = re.compile(
+    r"(?:void )?(?:(?P<own>nvjet_|deep_gemm::)sm(?P<a>\d{2,3})|(?:cutlass3x_)?sm(?P<b>\d{2,3}))_"
+)
+_FOR_AMD: Final = re.compile(r"(?:Custom_)?Cijk_|_ZN5aiter|aiter::")
+_HOPPER: Final = (9, 0)
 _AMD_NAME: Final = re.compile(r"\b(?:AMD|RADEON|INSTINCT)\b|^MI\d{2,3}")
 
 
@@ -110,6 +117,22 @@ def fp8_encoding(gpu: str | None, compute_capability: str | None) -> Literal["oc
         return None
     found = family(gpu, compute_capability)
     return "fnuz" if found is not None and found.formats is _CDNA3 else "ocp"
+
+
+def runs_elsewhere(name: str, gpu: str | None, compute_capability: str | None) -> bool:
+    """Whether the name of a kernel says that it was compiled for other GPUs than this one."""
+    found = _FOR_NVIDIA.match(name)
+    if _AMD_NAME.search((gpu or "").upper()):
+        return found is not None
+    if not _NVIDIA_NAME.search((gpu or "").upper()):
+        return False
+    capability = _capability(compute_capability)
+    if found is None or capability is None:
+        return _FOR_AMD.match(name) is not None
+    digits = found["a"] or found["b"]
+    compiled_for = (int(digits[:-1]), int(digits[-1]))
+    only_there = compiled_for == _HOPPER and found["own"] is not None
+    return compiled_for > capability or (only_there and compiled_for != capability)
 
 
 def _capability(text: str | None) -> tuple[int, int] | None:

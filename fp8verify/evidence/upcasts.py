@@ -1,4 +1,7 @@
-"""GEMMs in a format that the GPU cannot multiply: their operands are converted before the product.
+"""Low-precision GEMMs that the GPU of a trace cannot have run as their names say.
+
+Formats that it cannot multiply are converted before the product; kernels that were compiled for
+other GPUs do not run on it at all.
 
 Triton and hand-written kernels load FP8 on any GPU. An A100 multiplies the operands in FP16 or
 BF16; an MI300 multiplies FP8 of the FNUZ encodings alone, and Triton converts the others.
@@ -11,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from fp8verify.evidence.units import fp8_encoding, multiplies
+from fp8verify.evidence.units import fp8_encoding, multiplies, runs_elsewhere
 from fp8verify.model import OpContext, Precision
 
 if TYPE_CHECKING:
@@ -36,7 +39,11 @@ def settle_upcasts(trace: Trace, kinds: Kinds) -> None:
             has = multiplies(trace.gpu, trace.compute_capability, found.precision)
             lacks[found.precision] = has is False
         if lacks[found.precision] or _is_other_encoding(trace, kind):
-            kinds.kinds[number] = _upcast(trace, kind)
+            kinds.kinds[number] = _upcast(
+                kind, f"{trace.gpu} cannot multiply it, so the operands are converted"
+            )
+        elif runs_elsewhere(kind.name, trace.gpu, trace.compute_capability):
+            kinds.kinds[number] = _upcast(kind, f"it was not compiled for {trace.gpu}")
 
 
 def _is_other_encoding(trace: Trace, kind: Kind) -> bool:
@@ -51,13 +58,13 @@ def _takes_ocp(op: OpContext) -> bool:
     return any(_OCP.search(text) for text in op.types)
 
 
-def _upcast(trace: Trace, kind: Kind) -> Kind:
+def _upcast(kind: Kind, why: str) -> Kind:
     found = kind.classification
     return kind._replace(
         classification=replace(
             found,
             precision=Precision.UNKNOWN,
             upcast_from=found.precision,
-            reason=f"{found.reason}; {trace.gpu} cannot multiply it, so the operands are converted",
+            reason=f"{found.reason}; {why}",
         )
     )

@@ -7,7 +7,7 @@ from typing import Final, Literal
 import msgspec
 
 from fp8verify.kernels import describe
-from fp8verify.kernels.testimony import Evidence, encloses, testimony
+from fp8verify.kernels.testimony import Evidence, encloses, multiplies_nothing, testimony
 from fp8verify.model import KernelName, OpContext, Precision, Role, Scaling
 
 Source = Literal["name", "op", "name+op", "none"]
@@ -26,8 +26,9 @@ class Classification(msgspec.Struct, frozen=True, kw_only=True):
     `source` is the witness of the precision: the name, the operator, both in agreement, or none.
     `split_k` marks a kernel that adds up the partial sums of a GEMM: its time is GEMM time, but it
     is not counted as a GEMM.
-    `conflict` holds both statements where name and operator disagree; the name is believed,
-    because it is the kernel that ran. `upcast_from` is the format of operands that the GPU cannot
+    `conflict` holds both statements where name and operator disagree. Of two classes that are both
+    high or both low the name is believed, because it is the kernel that ran; otherwise the
+    precision is unknown. `upcast_from` is the format of operands that the GPU cannot
     multiply, and that are converted first.
     """
 
@@ -63,6 +64,8 @@ def _is_scaled_mm(decoded: KernelName) -> bool:
 def _classify(decoded: KernelName, op: OpContext | None) -> Classification:
     if op is None:
         return _by_name(decoded)
+    if decoded.role.is_gemm and multiplies_nothing(op):
+        return _doubted(decoded, op)
     enclosing = encloses(op)
     if enclosing and decoded.role.is_gemm:
         return _by_name(decoded, enclosing, f"{decoded.reason}; launched by {op.name}")
@@ -107,9 +110,10 @@ def _both(decoded: KernelName, op: OpContext, evidence: Evidence) -> Classificat
         return _by_operator(decoded, op, evidence)
     grouped = Role.GROUPED_GEMM in (decoded.role, evidence.role)
     agrees = _allows(evidence, decoded.precision)
+    disputed = not agrees and _is_low(evidence) is not decoded.precision.is_low
     return Classification(
         role=Role.GROUPED_GEMM if grouped else Role.GEMM,
-        precision=decoded.precision,
+        precision=Precision.UNKNOWN if disputed else decoded.precision,
         library=decoded.library,
         source="name+op" if agrees and evidence.maybe else "name",
         reason=decoded.reason,
@@ -120,6 +124,18 @@ def _both(decoded: KernelName, op: OpContext, evidence: Evidence) -> Classificat
         fast_accum=decoded.fast_accum,
         split_k=_is_split_k(decoded),
         conflict=None if agrees else _conflict(decoded, op, evidence),
+    )
+
+
+def _is_low(evidence: Evidence) -> bool:
+    return any(precision.is_low for precision in evidence.maybe)
+
+
+def _doubted(decoded: KernelName, op: OpContext) -> Classification:
+    """Believe neither a name that says GEMM nor an operator that multiplies nothing."""
+    conflict = f"the name says {decoded.role.value} ({decoded.reason}), and {op.name} multiplies"
+    return msgspec.structs.replace(
+        _by_name(decoded), precision=Precision.UNKNOWN, conflict=f"{conflict} nothing"
     )
 
 

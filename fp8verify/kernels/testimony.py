@@ -15,8 +15,21 @@ _FP8: Final = frozenset({"e4m3", "e5m2"})
 _BLOCK_SCALES: Final = {"Float8_e8m0fnu": "ue8m0", "Float8_e4m3fn": "ue4m3"}
 _HIGH: Final = frozenset({"bf16", "fp16", "fp32"})
 _PRODUCT_WORD: Final = re.compile(r"gemm|matmul|(?:^|_|b)mm(?:_|$)|linear")
+# What the operators of libraries may be called that cast first and multiply then.
+_MAY_MULTIPLY: Final = re.compile(
+    r"gemm|mm|matmul|linear|moe|expert|mlp|ffn|attn|attention|proj|layer|forward|backward|apply"
+    r"|conv|dot|einsum|[wa]\d+[wa]\d"
+)
 _COPY_WORD: Final = re.compile(
     r"quant|cast|copy|transpos|permut|pad|shuffle|swizzle|gather|scatter"
+)
+# Operators of ATen that copy, fill or compute element by element, and kernels that Inductor fused
+# of such (torch/_inductor/codegen/triton.py: pointwise, reduction, persistent reduction).
+_NO_PRODUCT: Final = re.compile(
+    r"aten::(?:_?(?:to_)?copy_?|to|clone|contiguous|fill_|zero_|zeros|cat|add_?|sub_?|mul_?|div_?"
+    r"|abs_?|max|amax|clamp(?:_min|_max)?_?|reciprocal_?|sum|mean|pow|sqrt|rsqrt|exp|neg|silu"
+    r"(?:_backward)?|gelu(?:_backward)?|embedding|arange|gather|scatter_?|_foreach_\w+|_fused_(?:adam|sgd|rms)\w+)"
+    r"|triton_(?:poi|red|per)_fused_\w+"
 )
 
 
@@ -42,6 +55,19 @@ def encloses(op: OpContext) -> Role | None:
     those of experts.
     """
     return find(op.name).encloses or find(function_of(op.name) or "").encloses
+
+
+def multiplies_nothing(op: OpContext) -> bool:
+    """Whether an operator surely multiplies no matrices, whatever its kernel is called."""
+    if _NO_PRODUCT.fullmatch(op.name):
+        return True
+    own = op.name.rpartition("::")[2].lower()
+    return (
+        find(op.name) is UNKNOWN
+        and "::" in op.name
+        and _COPY_WORD.search(own) is not None
+        and _MAY_MULTIPLY.search(own) is None
+    )
 
 
 def testimony(op: OpContext) -> Evidence | None:

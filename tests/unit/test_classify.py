@@ -30,16 +30,39 @@ def test_name_and_operator_that_agree_are_both_named() -> None:
 
 
 @pytest.mark.parametrize(
-    "op", ["_Linear", "_LinearBackward", "_LayerNormMLP", "CompiledFunction", "aten::copy_"]
+    "op", ["_Linear", "_LinearBackward", "_LayerNormMLP", "CompiledFunction", "MyFunction"]
 )
 def test_an_operator_that_is_no_gemm_never_contradicts_a_name(op: str) -> None:
     found = _classify("nvjet_sm90_qqtst_128x64_128x8_1x2_h_bz_TNT", op, BF16, BF16)
     assert (found.precision, found.source, found.conflict) == (Precision.FP8, "name", None)
 
 
-def test_name_and_operator_that_disagree_are_both_shown_and_the_name_is_believed() -> None:
+@pytest.mark.parametrize(
+    "op", ["aten::copy_", "aten::_foreach_add_", "triton_poi_fused__to_copy_3", "mylib::cast_to_fp8"]
+)
+@pytest.mark.parametrize("name", ["fp8_gemm", "nvjet_sm90_qqtst_128x64_128x8_1x2_h_bz_TNT"])
+def test_a_gemm_under_an_operator_that_multiplies_nothing_is_of_no_certain_precision(
+    name: str, op: str
+) -> None:
+    found = _classify(name, op, BF16)
+    assert (found.role, found.precision) == (Role.GEMM, Precision.UNKNOWN)
+    assert "multiplies nothing" in (found.conflict or "")
+
+
+@pytest.mark.parametrize("op", ["mylib::quantize_and_matmul", "mylib::fp8_linear", "mylib::run"])
+def test_an_operator_that_may_cast_and_multiply_leaves_the_name_alone(op: str) -> None:
+    assert _classify("fp8_gemm", op, BF16).precision is Precision.FP8
+
+
+def test_of_two_high_classes_the_name_is_believed() -> None:
+    found = _classify("nvjet_sm90_tst_128x64_64x8_1x2_h_bz_TNT", "aten::mm", "float", "float")
+    assert found.precision is Precision.BF16
+    assert found.conflict is not None
+
+
+def test_name_and_operator_of_a_high_and_a_low_class_decide_nothing_and_are_both_shown() -> None:
     found = _classify("nvjet_sm90_tst_128x64_64x8_1x2_h_bz_TNT", "aten::_scaled_mm", E4M3, E4M3)
-    assert (found.precision, found.source) == (Precision.BF16, "name")
+    assert (found.precision, found.source) == (Precision.UNKNOWN, "name")
     assert found.conflict is not None
     assert "tst" in found.conflict
     assert "aten::_scaled_mm says fp8" in found.conflict

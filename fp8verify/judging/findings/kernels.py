@@ -10,6 +10,7 @@ from fp8verify.evidence.gemms import GemmRow, KindTotal
 from fp8verify.evidence.peaks import peak_of
 from fp8verify.evidence.promises import Promises
 from fp8verify.evidence.rank import RankEvidence
+from fp8verify.evidence.units import multiplies, runs_elsewhere
 from fp8verify.judging.undecided import MANY_OPAQUE, opaque_share
 from fp8verify.judging.verdict import NEGLIGIBLE
 from fp8verify.model import Finding, Precision, Role, Severity, Verdict
@@ -17,9 +18,15 @@ from fp8verify.wording import listed
 
 # A rate this far above the BF16 peak cannot be a clock's or a timer's error.
 _PROOF_MARGIN = 1.02
+# Classes that no GPU multiplies faster than BF16.
+_SLOW = {Precision.BF16, Precision.FP16, Precision.TF32, Precision.FP32, Precision.FP64}
 _NAMED = 3
 # The architecture that kernels with FP8 or FP4 instructions are compiled for, in their names.
 _ARCHITECTURE = re.compile(r"sm_?(?:89|9\d|1[0-2]\d)(?!\d)", re.IGNORECASE)
+_DISPUTED = (
+    "Neither was believed: these GEMMs count as of unknown precision. Export the trace again if it "
+    "was edited; otherwise please report this pair."
+)
 
 
 def unknown_gemms(facts: RankFacts, _: Promises) -> Iterator[Finding]:
@@ -67,7 +74,7 @@ def _under(total: KindTotal) -> str:
 def no_fp8_units(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
     """GEMMs, or a promise, in a format that the GPU cannot multiply."""
     rank, rows = facts.rank, facts.rank.upcast
-    if any(map(_is_of_other_hardware, rows)):
+    if _of_other_hardware(rank):
         yield _other_hardware(rank, rows)
     elif rows:
         names = _formats_of(rows)
@@ -95,18 +102,24 @@ def _formats_of(rows: Sequence[GemmRow]) -> str:
     return " and ".join(sorted(found.value.upper() for found in formats if found is not None))
 
 
-def _is_of_other_hardware(row: GemmRow) -> bool:
-    """Whether a kernel is of cuBLAS or CUTLASS for other GPUs, which converts nothing."""
-    return _ARCHITECTURE.search(row.kind.name) is not None
+def _of_other_hardware(rank: RankEvidence) -> list[str]:
+    """Return the names of kernels that libraries compile for other GPUs, and convert nothing."""
+    gpu = rank.gpu, rank.compute_capability
+    names = (row.kind.name for row in rank.upcast)
+    return [name for name in names if _ARCHITECTURE.search(name) or runs_elsewhere(name, *gpu)]
 
 
 def _other_hardware(rank: RankEvidence, rows: Sequence[GemmRow]) -> Finding:
-    name = next(row.kind.name for row in rows if _is_of_other_hardware(row))
+    formats = [row.kind.classification.upcast_from for row in rows]
+    lacks = any(
+        multiplies(rank.gpu, rank.compute_capability, found) is False for found in formats if found
+    )
+    cannot = f", which cannot multiply {_formats_of(rows)}," if lacks else ""
     return Finding(
         code="no-fp8-units",
         severity=Severity.WARNING,
-        message=f"the trace is of an {rank.gpu}, which cannot multiply {_formats_of(rows)}, and "
-        f"holds {_short(name)}, which runs on other GPUs alone",
+        message=f"the trace is of an {rank.gpu}{cannot} and "
+        f"holds {_short(_of_other_hardware(rank)[0])}, which runs on other GPUs alone",
         hint="The trace was edited or joined from several: export it again.",
         verdict=None if rank.ran_low else Verdict.INCONCLUSIVE,
     )
@@ -122,7 +135,9 @@ def conflicts(facts: RankFacts, _: Promises) -> Iterator[Finding]:
                 code="name-op-conflict",
                 severity=Severity.WARNING,
                 message=f"{conflict} ({_short(row.kind.name)})",
-                hint="The kernel's name was believed. Please report this pair.",
+                hint=_DISPUTED
+                if row.precision is Precision.UNKNOWN
+                else "The kernel's name was believed. Please report this pair.",
             )
             return
 
@@ -131,8 +146,8 @@ def beyond_bf16_peak(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     """GEMMs faster than BF16 can be on this GPU, which no name has to be believed for.
 
     Not grouped ones: what is known of their FLOPs is an upper bound (rows of padding, experts
-    without tokens). Where any rate is beyond all formats of the GPU, its shapes or times are not
-    what ran, and no rate of the window proves anything.
+    without tokens). Where any rate is beyond all formats of the GPU, or that of a GEMM in high
+    precision beyond theirs, shapes, times or GPU are not what ran, and no rate proves anything.
     """
     rank = facts.rank
     peak = peak_of(rank.gpu)
@@ -144,14 +159,14 @@ def beyond_bf16_peak(facts: RankFacts, _: Promises) -> Iterator[Finding]:
         if row.flops and row.time_ns
     ]
     highest = max(peak.fp8, peak.bf16, peak.fp4)
-    if any(rate > highest * _PROOF_MARGIN for _, rate in rates):
-        return
     proven = [
         (row, rate)
         for row, rate in rates
         if row.kind.classification.role is Role.GEMM and rate > peak.bf16 * _PROOF_MARGIN
     ]
-    if proven:
+    if any(rate > highest * _PROOF_MARGIN for _, rate in rates) or any(map(_is_high, proven)):
+        return
+    if proven and not _of_other_hardware(rank):
         yield Finding(
             code="faster-than-bf16",
             severity=Severity.INFO,
@@ -160,6 +175,10 @@ def beyond_bf16_peak(facts: RankFacts, _: Promises) -> Iterator[Finding]:
             f"{max(rate for _, rate in proven):.0f}): physical proof of lower precision",
             hint="",
         )
+
+
+def _is_high(proven: tuple[GemmRow, float]) -> bool:
+    return proven[0].precision in _SLOW
 
 
 def _short(name: str) -> str:
