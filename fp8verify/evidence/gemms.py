@@ -42,7 +42,10 @@ class GemmLabel(NamedTuple):
 
 
 class GemmRow(NamedTuple):
-    """GEMM launches alike in kind, step, leg and shape; `flops` is of all, None if unknown."""
+    """GEMM launches alike in kind, step, leg and shape; `flops` is of all, None if unknown.
+
+    `untimed` counts those of which the record holds no possible duration.
+    """
 
     kind: Kind
     step: int
@@ -51,6 +54,7 @@ class GemmRow(NamedTuple):
     time_ns: int
     flops: int | None
     shape: GemmShape | None = None
+    untimed: int = 0
 
     @property
     def scaling(self) -> Scaling | None:
@@ -182,15 +186,16 @@ def _placed(kinds: Kinds, launches: Sequence[int]) -> dict[int, Iterator[Placed]
 
 
 def _gemm_rows(trace: Trace, kinds: Kinds, labels: Iterable[GemmLabel]) -> list[GemmRow]:
-    totals: dict[tuple[int, int, Leg, GemmShape | None], list[int]] = defaultdict(lambda: [0, 0])
+    totals: dict[tuple[int, int, Leg, GemmShape | None], list[int]] = defaultdict(lambda: [0, 0, 0])
     columns = trace.kernels
     for place, number, leg, shape in labels:
         total = totals[number, columns.step[place], leg, shape]
         total[0] += 1
         total[1] += columns.duration_ns[place]
+        total[2] += not columns.duration_ns[place]
     return [
-        _row(kinds.kinds[number], step, leg, shape, count, time_ns)
-        for (number, step, leg, shape), (count, time_ns) in totals.items()
+        _row(kinds.kinds[number], step, leg, shape, *sums)
+        for (number, step, leg, shape), sums in totals.items()
     ]
 
 
@@ -213,12 +218,18 @@ def _settle_reductions(trace: Trace, kinds: Kinds, order: list[int]) -> list[int
 
 
 def _row(
-    kind: Kind, step: int, leg: Leg, shape: GemmShape | None, count: int, time_ns: int
+    kind: Kind,
+    step: int,
+    leg: Leg,
+    shape: GemmShape | None,
+    count: int,
+    time_ns: int,
+    untimed: int,
 ) -> GemmRow:
     flops = None if shape is None else shape.flops * count
     if kind.classification.split_k:
         flops = 0
-    return GemmRow(kind, step, leg, count, time_ns, flops, shape)
+    return GemmRow(kind, step, leg, count, time_ns, flops, shape, untimed)
 
 
 def _other_totals(trace: Trace, kinds: Kinds) -> list[KindTotal]:

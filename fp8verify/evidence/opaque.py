@@ -69,7 +69,8 @@ def _is_known_gemm(found: Classification) -> bool:
 def _is_undecided(found: Classification) -> bool:
     """Whether a kernel may be the product: a GEMM of unknown precision, or one nobody knows."""
     if found.role.is_gemm:
-        return found.precision is Precision.UNKNOWN and not found.split_k
+        unknown = found.precision is Precision.UNKNOWN and not found.split_k
+        return unknown and found.conflict is None
     return _is_nameless(found)
 
 

@@ -168,8 +168,9 @@ class RankEvidence(NamedTuple):
         return multiplies(self.gpu, self.compute_capability, Precision.FP8) is not False
 
     def main_precision(self) -> Precision:
-        """The precision class with the most time in GEMMs of layers."""
-        return max(Precision, key=self.linear.time_ns.__getitem__)
+        """The precision class with the most time in GEMMs of layers, or else the most launches."""
+        linear = self.linear
+        return max(Precision, key=lambda one: (linear.time_ns[one], linear.kernels[one]))
 
     @property
     def main_high(self) -> Precision:

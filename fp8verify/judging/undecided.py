@@ -23,7 +23,17 @@ def undecidable(rank: RankEvidence) -> str | None:
         return no_kernels_because(rank)
     if not rank.survey.linear:
         return "no matrix multiplication ran in the window"
-    return None if rank.ran_low else _hidden(rank)
+    return _untimed(rank) if rank.ran_low else _hidden(rank)
+
+
+def _untimed(rank: RankEvidence) -> str | None:
+    """Say that GEMMs have no times, where a share of their time would depend on those."""
+    rows = [row for row in rank.survey.linear if not row.kind.classification.split_k]
+    total, untimed = sum(row.calls for row in rows), sum(row.untimed for row in rows)
+    mixed = not all(row.precision.is_low for row in rows)
+    if untimed == total or (mixed and untimed > NEGLIGIBLE * total):
+        return f"the trace holds no possible duration of {untimed} of {total} GEMM kernels"
+    return None
 
 
 def _hidden(rank: RankEvidence) -> str | None:

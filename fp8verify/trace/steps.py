@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from array import array
 from bisect import bisect_right
-from itertools import compress, count
+from collections import defaultdict
+from itertools import chain, compress, count
 from typing import TYPE_CHECKING
 
 from fp8verify.trace.tables import Step
@@ -19,18 +20,20 @@ _STEP = re.compile(_PREFIX + r"([0-9]{1,17})")
 
 
 def mark_profiler_steps(columns: Columns) -> None:
-    """Fill in the steps from torch.profiler's ranges: the longest range of each number."""
+    """Fill in the steps from torch.profiler's ranges: of those that overlap, the longest.
+
+    Threads and processes write a range of their own for a step. Ranges of one number that lie
+    apart are of recordings that were joined, and each is a step.
+    """
     columns.step_names = {i for name, i in columns.op_names.items() if name.startswith(_PREFIX)}
     names = list(columns.op_names)
     numbers = {i: int(m[1]) for i in columns.step_names if (m := _STEP.fullmatch(names[i]))}
-    longest: dict[int, Step] = {}
     ops = columns.ops
+    found: dict[int, list[Step]] = defaultdict(list)
     for row in compress(count(), map(numbers.__contains__, ops.name)):
-        found = Step(numbers[ops.name[row]], ops.start[row], ops.end[row])
-        known = longest.get(found.number)
-        if known is None or _longer(found, known):
-            longest[found.number] = found
-    columns.steps = sorted(longest.values(), key=lambda s: (s.start_ns, s.number))
+        number = numbers[ops.name[row]]
+        found[number].append(Step(number, ops.start[row], ops.end[row]))
+    columns.steps = sorted(_apart(columns, found), key=_start)
     if len(columns.steps) > 1 and _is_empty(columns, columns.steps[-1]):
         # The profiler's `step` after the last step of a loop begins one that never comes.
         columns.steps.pop()
@@ -56,8 +59,53 @@ def _is_empty(columns: Columns, step: Step) -> bool:
     )
 
 
-def _longer(a: Step, b: Step) -> bool:
-    return (a.end_ns - a.start_ns, -a.start_ns) > (b.end_ns - b.start_ns, -b.start_ns)
+def _start(step: Step) -> tuple[int, int]:
+    return step.start_ns, step.number
+
+
+def _length(step: Step) -> tuple[int, int]:
+    return step.end_ns - step.start_ns, -step.start_ns
+
+
+def _apart(columns: Columns, ranges: dict[int, list[Step]]) -> list[Step]:
+    """Return the longest range of each number, and others far from it in which something began."""
+    found = {number: _longest(same) for number, same in ranges.items()}
+    longest = {number: max(same, key=_length) for number, same in found.items()}
+    more = sorted((step for same in found.values() for step in same), key=_start)
+    if len(more) == len(longest):
+        return more
+    always = {index for index, step in enumerate(more) if step == longest[step.number]}
+    busy = _busy(columns, [step.start_ns for step in more])
+    return [
+        step
+        for index, step in enumerate(more)
+        if index in always or busy.get(index, step.end_ns + 1) <= step.end_ns
+    ]
+
+
+def _longest(ranges: list[Step]) -> list[Step]:
+    """Return the longest of each group of ranges that overlap."""
+    groups: list[list[Step]] = []
+    reached = 0
+    for step in sorted(ranges, key=_start):
+        if groups and step.start_ns <= reached:
+            groups[-1].append(step)
+            reached = max(reached, step.end_ns)
+        else:
+            groups.append([step])
+            reached = step.end_ns
+    return [max(group, key=_length) for group in groups]
+
+
+def _busy(columns: Columns, starts: list[int]) -> dict[int, int]:
+    """Return for each of the ranges that start then when anything first began in or behind it."""
+    ops, first = columns.ops, dict[int, int]()
+    names = zip(ops.start, ops.name, strict=True)
+    begun = (start for start, name in names if name not in columns.step_names)
+    for start in chain(begun, columns.calls.start):
+        index = bisect_right(starts, start) - 1
+        first[index] = min(start, first.get(index, start))
+    return first
 
 
 def steps_of_kernels(columns: Columns, op_rows: array[int], launch_rows: array[int]) -> array[int]:

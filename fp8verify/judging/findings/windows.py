@@ -12,7 +12,7 @@ from fp8verify.evidence.promises import Promises
 from fp8verify.evidence.rank import RankEvidence
 from fp8verify.evidence.totals import gemm_totals
 from fp8verify.judging.findings.shares import HALF, Part, amounts_of
-from fp8verify.model import Finding, Precision, Severity, Verdict
+from fp8verify.model import Finding, Leg, Precision, Severity, Verdict
 from fp8verify.wording import listed
 
 _SHOWN = 8
@@ -99,19 +99,31 @@ def no_backward(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
     It decides nothing of a training that ran, or was to run, in FP8; evaluation may leave it.
     """
     rank = facts.rank
-    if rank.backward or not rank.survey.linear:
+    if not rank.survey.linear or (
+        rank.backward and (_multiplies_backward(rank) or not rank.ran_low)
+    ):
         return
     hidden = rank.ran_low or (promises.any and rank.has_fp8_units)
     ran = (
         f"{rank.linear.low_precision_share_of_time or 0:.1%} of forward GEMM time in low precision"
     )
+    missing = (
+        "no GEMM of a backward pass ran in the window, which ends before the first one"
+        if rank.backward
+        else "no backward pass ran in the window, which evaluates and does not train"
+    )
     yield Finding(
         code="no-backward",
         severity=Severity.WARNING,
-        message=f"no backward pass ran in the window, which evaluates and does not train ({ran})",
+        message=f"{missing} ({ran})",
         hint="Record steps that train: the window must hold loss.backward().",
         verdict=Verdict.INCONCLUSIVE if hidden else None,
     )
+
+
+def _multiplies_backward(rank: RankEvidence) -> bool:
+    """Whether a GEMM of a layer was of a backward pass, or may have been."""
+    return any(row.leg is not Leg.FPROP for row in rank.survey.linear)
 
 
 def no_optimizer_step(facts: RankFacts, _: Promises) -> Iterator[Finding]:

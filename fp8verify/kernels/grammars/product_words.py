@@ -32,6 +32,13 @@ _SETS_UP: Final = frozenset(
      "rearrange", "fill", "starts"}
 )  # fmt: skip
 _CASTS: Final = frozenset({"cast", "quantize", "quant", "convert", "downcast", "upcast", "swizzle"})
+# Behind the product: a cast for it, or a product that also casts its output.
+_CASTS_BEHIND: Final = (_CASTS - {"swizzle"}) | {"quantization", "amax", "absmax"}
+# Copies of a product that another format or plain code imitates.
+_IMITATES: Final = frozenset(
+    {"emulated", "emulation", "emulate", "simulated", "simulate", "fake", "mock", "dummy", "ref",
+     "reference", "naive", "golden"}
+)  # fmt: skip
 _HADAMARD: Final = frozenset({"rht", "hadamard"})
 _ATTENTION: Final = frozenset({"attn", "attention", "mla", "mha", "mqa", "fmha", "sdpa"})
 _GROUPED: Final = frozenset({"grouped", "moe", "gmm", "tgmm", "expert", "experts", "ragged"})
@@ -70,7 +77,7 @@ def decode(symbol: Symbol) -> KernelName | None:
     if "reduce" in after and "all" not in after and "scatter" not in after:
         reason = f"function name {symbol.base}: adds up the parts of a GEMM"
         return describe.other(symbol.name, "unknown", Role.REDUCTION, reason)
-    return _gemm(symbol, base, words)
+    return _gemm(symbol, base, words, doubts=_doubts(words, after))
 
 
 def _product(words: tuple[str, ...], base: str) -> int | None:
@@ -89,8 +96,13 @@ def _product(words: tuple[str, ...], base: str) -> int | None:
     return 0 if any(_ALGEBRA.fullmatch(piece) for piece in base.split("_")) else None
 
 
-def _gemm(symbol: Symbol, base: str, words: tuple[str, ...]) -> KernelName:
-    types = _operands(symbol, words)
+def _doubts(words: tuple[str, ...], after: tuple[str, ...]) -> bool:
+    """Whether the types in a product's name may not be those that are multiplied."""
+    return bool(_IMITATES & set(words)) or not _CASTS_BEHIND.isdisjoint(after)
+
+
+def _gemm(symbol: Symbol, base: str, words: tuple[str, ...], *, doubts: bool) -> KernelName:
+    types = Operands() if doubts else _operands(symbol, words)
     role = Role.GROUPED_GEMM if _is_grouped(words) else Role.GEMM
     if types.a is None and types.b is None:
         reason = f"the name {symbol.base} says that it is a GEMM, and nothing certain of its types"
