@@ -23,6 +23,10 @@ _WORDS = tuple(word.decode() for word in WORDS)
 _MAX_SHAPES = 10_000
 _MAX_TEXT = 300
 _INDEX = re.compile(r"(?<=\.)\d+(?=\.)")
+# What says only how many layers were converted, and of none that nothing was.
+_CONVERTED = re.compile(
+    r"(?:successfully )?(?:convert|swapp|replac|wrapp)(?:ed|ing)\b", re.IGNORECASE
+)
 # The value of a recipe where there is none.
 _NO_RECIPE = frozenset({"none", "null", "false", "off", "no", "disabled", "na"})
 
@@ -143,14 +147,15 @@ def _claim(
     recipe = groups.get("recipe") or groups.get("block") or recipe_of(sentence)
     if recipe is not None and recipe.lower() in _NO_RECIPE:
         return None
-    on = row.says == "fp8"
-    format_ = format_of(sentence, recipe) or "fp8" if on else None
     converted, total = counts_of(sentence)
+    says = "not_fp8" if converted == 0 and _CONVERTED.match(sentence) else row.says
+    on = says == "fp8"
+    format_ = format_of(sentence, recipe) or "fp8" if on else None
     return Claim(
         line=number,
         text=sentence[:_MAX_TEXT],
         framework=row.framework,
-        says=row.says,
+        says=says,
         recipe=recipe if on else None,
         all_gather=all_gather_of(sentence) if on else None,
         source=source,

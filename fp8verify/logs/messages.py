@@ -81,7 +81,10 @@ _SEPARATOR = re.compile(
 _DENIAL = re.compile(
     r"\bdry\b|\bdry.?run|\bwould\b|\bexample|\bsample\b|\bskip|\bnot\b|^\[no\b|\bfail|\bdisab"
     r"|\bexpected"
-    r"|\bsimulat|\bmock|\bprompt\b|\bdataset|\btodo\b|\bplan(?:ned)?\b|\boff\b|^\[\s*\]$",
+    r"|\bsimulat|\bmock|\bprompt\b|\bdataset|\btodo\b|\bplan(?:ned)?\b|\boff\b|^\[\s*\]$"
+    # Brackets that give what follows to something else than this training.
+    r"|^\[(?:eval(?:uat\w+)?|validation|inference|rollout"
+    r"|(?:previous|prior|last|other|old)[ _-](?:run|job|log))\b[^\]/.:]*\]$",
     re.IGNORECASE,
 )
 # Words before a colon that name a text, not a logger.

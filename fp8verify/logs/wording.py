@@ -309,6 +309,9 @@ _CONDITION = re.compile(
 # switches it. “skipped 1 (too small)” and “lm_head not converted” refuse nothing.
 _REFUSAL = re.compile(
     r"\b(?:but|is|was|were|are|yet)\s+not\b|\bno[- ]?op\b"
+    r"|\bbut no\b[^.]{0,60}\b(?:found|available|support\w*|capable|gpus?|devices?|hardware)\b"
+    r"|\b(?:running|training|continuing|falling back|using) (?:in |with |to )?"
+    r"(?:bf16|bfloat16|fp16|float16|fp32) instead\b"
     r"|(?:\bnot|n't) (?:applied|enabled|active|supported|available|installed|in effect|used"
     r"|possible|compatible|found)\b"
     r"|(?:^|[:=(,;\u2013\u2014-])\s*(?:but |was |is |are )*(?:skipp(?:ed|ing)|disabled|ignored"
@@ -326,7 +329,7 @@ _CLOSED_QUOTE = re.compile(r"([\"'`])\s*[,)\]}; +\\]*$")
 _ELSEWHERE = re.compile(
     r"\b(?:for|of|in|to|on)\s+(?:the\s+)?(?:\w+\s+){0,2}?(?:kv[-_ ]?cache|attention|optimi[sz]er"
     r"|checkpoint|inference|rollouts?|vllm|sglang|eval\w*|all[- ]to[- ]all|comm\w*|dataset"
-    r"|export|storage|vae|text encoder)\b",
+    r"|export|storage|frozen|vae|text encoder)\b",
     re.IGNORECASE,
 )
 

@@ -9,6 +9,7 @@ from operator import add
 from typing import TYPE_CHECKING
 
 from fp8verify.trace.correlate import correlate
+from fp8verify.trace.duplicates import drop_duplicates
 from fp8verify.trace.tables import Kernels, Launch, Step, Trace
 
 if TYPE_CHECKING:
@@ -26,11 +27,14 @@ def fill(trace: Trace, columns: Columns, *, layers: bool = False, workers: int =
         layers: join kernels to the layers that `fp8verify run --layers` named; takes longer.
         workers: how many processes may do it.
     """
+    dropped = drop_duplicates(columns)
     found = correlate(columns, layers=layers, workers=workers)
     base_ns, kernels = columns.base_ns, columns.kernels
     trace.names, trace.collectives = list(columns.names), list(columns.collectives)
     trace.ops, trace.layers = found.ops, found.layers
     trace.process = _process(columns)
+    if dropped:
+        trace.remarks = [*trace.remarks, f"{dropped} kernels are recorded twice, and count once"]
     trace.copies = dict(sorted(columns.copies.items()))
     trace.steps = [Step(s.number, s.start_ns + base_ns, s.end_ns + base_ns) for s in columns.steps]
     health = trace.health
