@@ -38,7 +38,8 @@ def test_an_operator_that_is_no_gemm_never_contradicts_a_name(op: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "op", ["aten::copy_", "aten::_foreach_add_", "triton_poi_fused__to_copy_3", "mylib::cast_to_fp8"]
+    "op",
+    ["aten::copy_", "aten::_foreach_add_", "triton_poi_fused__to_copy_3", "mylib::cast_to_fp8"],
 )
 @pytest.mark.parametrize("name", ["fp8_gemm", "nvjet_sm90_qqtst_128x64_128x8_1x2_h_bz_TNT"])
 def test_a_gemm_under_an_operator_that_multiplies_nothing_is_of_no_certain_precision(

@@ -34,7 +34,7 @@ from fp8verify.judging.findings.layers import (
     layers_left_out,
     outside_autocast,
 )
-from fp8verify.judging.findings.legs import legs_not_fp8
+from fp8verify.judging.findings.legs import legs_not_fp8, legs_undecided
 from fp8verify.judging.findings.named import named_layers_not_fp8, named_legs_not_fp8
 from fp8verify.judging.findings.numerics import (
     gradient_flushed,
@@ -99,6 +99,7 @@ _RANK_RULES: tuple[RankRule, ...] = (
     steps_without_gemms,
     no_optimizer_step,
     legs_not_fp8,
+    legs_undecided,
     higher_than_promised,
     lower_than_promised,
     recompute_not_fp8,

@@ -11,6 +11,7 @@ from fp8verify.evidence.gemms import GemmRow
 from fp8verify.evidence.promises import Promises
 from fp8verify.evidence.rank import RankEvidence
 from fp8verify.judging.findings.shares import HALF, Part, Weigh, amounts_of
+from fp8verify.judging.policy import USUAL_SHARE
 from fp8verify.layer_names import patterns
 from fp8verify.model import LEGS, Finding, Leg, Precision, Role, Severity, Verdict
 from fp8verify.wording import abridged
@@ -97,6 +98,48 @@ def legs_not_fp8(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
             layers=layers,
             verdict=None if by_recipe else Verdict.PARTIAL,
         )
+
+
+def legs_undecided(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
+    """A backward pass with far more in high precision than the forward pass, in unknown legs.
+
+    Without shapes nothing tells dgrad from wgrad: all of it may be one leg, or be spread over both.
+    """
+    rank = facts.rank
+    legs = backward_in_doubt(rank, promises) if rank.ran_low else None
+    if legs is None or (rank.linear.low_precision_share_of_time or 0) < USUAL_SHARE:
+        return
+    forward, backward = legs
+    yield Finding(
+        code="leg-unknown",
+        severity=Severity.WARNING,
+        message=f"{forward.share:.1%} of the forward pass's GEMMs ran in low precision and "
+        f"{backward.share:.1%} of the backward pass's, and without shapes it is open whether a "
+        f"leg of it (dgrad or wgrad) ran in {rank.main_high.value.upper()}",
+        hint="Record with record_shapes=True: shapes tell dgrad from wgrad. A log or a census that "
+        "names the recipe tells which leg it leaves in high precision.",
+        verdict=Verdict.INCONCLUSIVE,
+    )
+
+
+def backward_in_doubt(rank: RankEvidence, promises: Promises) -> tuple[Part, Part] | None:
+    """Return forward and backward pass where a leg may fall short that nothing tells; else None.
+
+    What the forward pass leaves in high precision are layers, whose gradients explain as large a
+    part of the backward pass.
+    """
+    rows = [row for row in _known(rank.survey.linear) if row.kind.classification.role is Role.GEMM]
+    if {row.leg for row in rows} != {Leg.FPROP, Leg.BACKWARD}:
+        return None
+    if promises.leaves_high("dgrad") or promises.leaves_high("wgrad"):
+        return None
+    weigh = amounts_of(rank.linear)
+    forward = Part.of((row for row in rows if row.leg is Leg.FPROP), weigh)
+    backward = Part.of((row for row in rows if row.leg is Leg.BACKWARD), weigh)
+    leg = backward.total / 2
+    least = max(0.0, forward.share * leg - 2 * leg * (forward.share - backward.share))
+    others = Part(forward.low + backward.low - least, forward.total + leg)
+    return (forward, backward) if least < HALF * others.share * leg else None
 
 
 def _said(short: ShortLeg) -> str:

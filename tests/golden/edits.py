@@ -1,0 +1,146 @@
+"""Captures that are edited so that the right verdict is certain: rules, applied to real traces.
+
+What an edit says of a GEMM it says twice, in the kernel's name and in the operator's inputs, as a
+run that did so would have; edits that leave the two in conflict say so.
+"""
+
+from __future__ import annotations
+
+import copy
+import gzip
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from tests.golden.expectations import ROOT
+from tests.hand_built import BF16, BF16_KERNEL, FP8, FP8_KERNEL
+
+Event = dict[str, Any]
+FP8_NAMES = ("nvjet_sm90_qq", "nvjet_sm90_qr")
+LAUNCHES = ("cuda_runtime", "cuda_driver")
+RECORDED = ("Input type", "Input Dims", "Input Strides", "Concrete Inputs")
+
+
+class Capture:
+    """One rank's trace of `traces/`, with the links that edits need."""
+
+    def __init__(self, name: str) -> None:
+        with gzip.open(ROOT / name / "rank0.json.gz") as file:
+            self.document: dict[str, Any] = json.load(file)
+        self.document.pop("fp8verify", None)
+
+    @property
+    def events(self) -> list[Event]:
+        """All events of the trace."""
+        return list(self.document["traceEvents"])
+
+    def of(self, *categories: str) -> list[Event]:
+        """Return the events of some categories, by their start."""
+        found = (event for event in self.events if event.get("cat") in categories)
+        return sorted(found, key=lambda event: event.get("ts", 0))
+
+    @property
+    def low(self) -> list[Event]:
+        """The FP8 GEMMs of a capture in FP8."""
+        return [kernel for kernel in self.of("kernel") if kernel["name"].startswith(FP8_NAMES)]
+
+    @property
+    def gemms(self) -> list[Event]:
+        """Its GEMMs, all of which cuBLAS ran."""
+        return [kernel for kernel in self.of("kernel") if kernel["name"].startswith("nvjet")]
+
+    @property
+    def steps(self) -> list[Event]:
+        """The ranges of the profiler's steps on the CPU."""
+        ranges = self.of("user_annotation")
+        return [event for event in ranges if event["name"].startswith("ProfilerStep#")]
+
+    def step_of(self, kernel: Event) -> int:
+        """Return the place of the step in which a kernel was launched, -1 for none."""
+        launches = {event["args"]["correlation"]: event for event in self.of(*LAUNCHES)}
+        start = launches[kernel["args"]["correlation"]]["ts"]
+        bounds = ((step["ts"], step["ts"] + step["dur"]) for step in self.steps)
+        return next((i for i, (begin, end) in enumerate(bounds) if begin <= start <= end), -1)
+
+    def operators(self, kernels: Iterable[Event]) -> list[Event]:
+        """Return the operators that launched some kernels."""
+        wanted = {kernel["args"]["External id"] for kernel in kernels}
+        return [op for op in self.of("cpu_op") if op["args"].get("External id") in wanted]
+
+    def drop(self, unwanted: Callable[[Event], bool]) -> Capture:
+        """Leave events out."""
+        self.document["traceEvents"] = [event for event in self.events if not unwanted(event)]
+        return self
+
+    def add(self, events: Iterable[Event]) -> Capture:
+        """Put events at the end of the file."""
+        self.document["traceEvents"] = [*self.events, *copy.deepcopy(list(events))]
+        return self
+
+    def rename(self, kernels: Iterable[Event], name: str) -> Capture:
+        """Call kernels otherwise; their operators stay what they are."""
+        for kernel in kernels:
+            kernel["name"] = name
+        return self
+
+    def launched_by(self, kernels: list[Event], op: str, *types: str) -> Capture:
+        """Let another operator have launched some kernels; without types it recorded no inputs."""
+        for found in self.operators(kernels):
+            found["name"], args = op, found["args"]
+            dims = args.get("Input Dims", [])[: len(types)]
+            for key in RECORDED:
+                args.pop(key, None)
+            if types:
+                args |= {"Input type": list(types), "Input Dims": dims}
+        return self
+
+    def in_bf16(self, kernels: list[Event]) -> Capture:
+        """Let GEMMs have run in BF16."""
+        return self.launched_by(kernels, "aten::mm", BF16, BF16).rename(kernels, BF16_KERNEL)
+
+    def in_fp8(self, kernels: list[Event]) -> Capture:
+        """Let GEMMs have run in FP8."""
+        return self.launched_by(kernels, "aten::_scaled_mm", FP8, FP8).rename(kernels, FP8_KERNEL)
+
+    def without_shapes(self) -> Capture:
+        """Record no operator's inputs."""
+        for op in self.of("cpu_op"):
+            for key in RECORDED:
+                op["args"].pop(key, None)
+        self.document.pop("record_shapes", None)
+        return self
+
+    def without_operators(self) -> Capture:
+        """Record no operators."""
+        return self.drop(lambda event: event.get("cat") in ("cpu_op", "fwdbwd"))
+
+    def on(self, gpu: str, major: int, minor: int) -> Capture:
+        """Let it have been recorded on another GPU."""
+        for device in self.document["deviceProperties"]:
+            device |= {"name": gpu, "computeMajor": major, "computeMinor": minor}
+        return self
+
+    def as_rank(self, rank: int, world: int) -> Capture:
+        """Give it a rank."""
+        self.document["distributedInfo"] = {"backend": "nccl", "rank": rank, "world_size": world}
+        return self
+
+    def then(self, other: Capture) -> Capture:
+        """Join another recording behind this one, as a merged file holds both."""
+        timed = [
+            e for e in other.events if e.get("ph") == "X" and e.get("cat") not in (None, "Trace")
+        ]
+        end = max(e["ts"] + e["dur"] for e in self.events if e.get("cat") in (*LAUNCHES, "kernel"))
+        shift = end + 1e6 - min(event["ts"] for event in timed)
+        for event in timed:
+            event["ts"] += shift
+            for key in {"External id", "correlation"} & event.get("args", {}).keys():
+                event["args"][key] += 10_000_000
+        return self.add(timed)
+
+    def write(self, path: Path) -> Path:
+        """Write the trace and return its path."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(self.document))
+        return path
