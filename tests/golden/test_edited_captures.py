@@ -229,6 +229,12 @@ def test_one_rank_of_eight_that_differs_is_found(other: int, tmp_path: Path) -> 
     assert list(contradictions(report)) == []
 
 
+def test_every_step_of_joined_recordings_counts(tmp_path: Path) -> None:
+    report = inspect(fp8().then(bf16()).write(tmp_path / "trace.json"))
+    assert [step.step for step in report.ranks[0].steps] == [10, 11, 12] * 2
+    assert report.gemm.kernels["fp8"] == report.gemm.kernels["bf16"] == 135
+
+
 def test_events_that_are_recorded_twice_count_once(tmp_path: Path) -> None:
     once = inspect(fp8().write(tmp_path / "once.json"))
     capture = fp8()

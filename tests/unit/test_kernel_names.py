@@ -172,6 +172,11 @@ blockwise_fp8_gemm_kernel|gemm|fp8|fp8|fp8|-
 w8a8_block_fp8_matmul_kernel|gemm|fp8|fp8|fp8|-
 w8a8_int8_matmul|gemm|int8|int8|int8|-
 w8a16_fp8_gemm_kernel|gemm|unknown|-|-|-
+fp8_gemm_quantize_input|gemm|unknown|-|-|-
+fp8_matmul_amax_kernel|gemm|unknown|-|-|-
+simulated_fp8_gemm_kernel|gemm|unknown|-|-|-
+fp8_gemm_ref|gemm|unknown|-|-|-
+fp8_gemm_swizzle_kernel|gemm|fp8|fp8|fp8|-
 _gemm_afp8wfp8_preshuffle_kernel|gemm|mxfp8|fp8|fp8|-
 _batched_gemm_afp4_wfp4_kernel|gemm|mxfp4|fp4|fp4|-
 _gemm_a8w8_blockscale_kernel_GROUP_K_128_GROUP_N_128|gemm|unknown|-|-|-

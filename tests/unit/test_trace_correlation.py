@@ -107,6 +107,19 @@ def test_step_seen_on_two_threads_counts_once_as_the_longer(tmp_path: Path) -> N
     assert [(s.number, s.start_ns, s.end_ns) for s in trace.steps] == [(3, 0, 90_000)]
 
 
+def test_ranges_of_one_number_that_lie_apart_are_steps_of_joined_recordings(
+    tmp_path: Path,
+) -> None:
+    events = [
+        *(annotation("ProfilerStep#3", start, 50) for start in (0, 1000, 2000)),
+        annotation("ProfilerStep#3", 1010, 20, tid=2),
+        annotation("busy", 10, 5),
+        annotation("busy", 1010, 5),
+    ]
+    steps = read_bytes(tmp_path, as_document(events)).steps
+    assert [(step.number, step.end_ns - step.start_ns) for step in steps] == [(3, 50_000)] * 2
+
+
 def test_kernel_launched_between_steps_has_none(tmp_path: Path) -> None:
     events = [annotation("ProfilerStep#1", 0, 10), annotation("ProfilerStep#2", 30, 10)]
     assert only(tmp_path, [*events, launch(9, 20), kernel("k", 32, 1, 9)]).step is None

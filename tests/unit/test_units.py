@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from fp8verify.evidence.units import fp8_encoding, multiplies
+from fp8verify.evidence.units import fp8_encoding, multiplies, runs_elsewhere
 from fp8verify.model import Precision
 
 MAX_1550 = "Intel(R) Data Center GPU Max 1550"
@@ -63,3 +63,30 @@ def test_mi300_multiplies_the_fnuz_encodings() -> None:
     assert fp8_encoding("AMD Instinct MI355X", "9.5") == "ocp"
     assert fp8_encoding("NVIDIA H200", "9.0") == "ocp"
     assert fp8_encoding("NVIDIA A100-SXM4-80GB", "8.0") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "gpu", "capability", "elsewhere"),
+    [
+        ("nvjet_sm90_qqtst_128x64", "NVIDIA H200", "9.0", False),
+        ("nvjet_sm90_qqtst_128x64", "NVIDIA B200", "10.0", True),
+        ("nvjet_sm90_qqtst_128x64", "NVIDIA L40S", "8.9", True),
+        ("nvjet_sm100_qqtst_128x256", "NVIDIA B300", "10.3", False),
+        ("nvjet_sm120_qqtst_mma", "NVIDIA B200", "10.0", True),
+        ("nvjet_qqtst_128x64", "NVIDIA B300", "10.3", False),
+        ("sm89_xmma_gemm_e4m3bf16_e4m3f32_f32", "NVIDIA GeForce RTX 5090", "12.0", False),
+        ("sm90_xmma_gemm_e4m3bf16_e4m3f32_f32", "NVIDIA L40S", "8.9", True),
+        ("cutlass3x_sm100_tensorop_s128x256x32gemm_e4m3", "NVIDIA H200", "9.0", True),
+        ("void deep_gemm::sm90_fp8_gemm_1d2d_impl<0>", "NVIDIA B200", "10.0", True),
+        ("sm100_tile_kernel", "NVIDIA H200", None, False),
+        ("_w8a8_block_fp8_matmul", "NVIDIA L40S", "8.9", False),
+        ("Cijk_Alik_Bljk_F8BS_BH", "AMD Instinct MI300X", "9.4", False),
+        ("Cijk_Alik_Bljk_F8BS_BH", "NVIDIA H200", "9.0", True),
+        ("nvjet_sm90_qqtst_128x64", "AMD Instinct MI300X", "9.4", True),
+        ("nvjet_sm90_qqtst_128x64", None, None, False),
+    ],
+)
+def test_a_library_that_names_its_hardware_runs_there(
+    name: str, gpu: str | None, capability: str | None, elsewhere: bool
+) -> None:
+    assert runs_elsewhere(name, gpu, capability) is elsewhere
