@@ -132,7 +132,7 @@ def runs_elsewhere(name: str, gpu: str | None, compute_capability: str | None) -
     digits = found["a"] or found["b"]
     compiled_for = (int(digits[:-1]), int(digits[-1]))
     only_there = compiled_for == _HOPPER and found["own"] is not None
-    return compiled_for > capability or (only_there and compiled_for != capability)
+    return compiled_for[0] > capability[0] or (only_there and compiled_for != capability)
 
 
 def _capability(text: str | None) -> tuple[int, int] | None:

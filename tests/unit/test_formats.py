@@ -14,9 +14,10 @@ from fp8verify.judging.required_format import hold_format
 from fp8verify.kernels import decode
 from fp8verify.model import Verdict
 from fp8verify.report.text import to_text
-from tests.hand_built import BF16, BF16_KERNEL, E5M2, FP8, FP8_KERNEL, TraceBuilder
+from tests.hand_built import BF16, BF16_KERNEL, E5M2, FP8, TraceBuilder
 
 LEGS = ("fprop", "dgrad", "wgrad")
+FP8_KERNEL = "nvjet_sm100_qqtst_128x256_128x6_2x1_2cta_v_bz_TNT"
 NVFP4_KERNEL = "nvjet_sm103_ootst_128x256_256x4_2x1_v_bz_Avec16UE4M3_Bvec16UE4M3_TNT"
 MXFP8_KERNEL = "nvjet_sm100_qqtst_128x256_128x4_2x1_v_bz_Avec32UE8M0_Bvec32UE8M0_TNT"
 MXFP8_E5M2_KERNEL = MXFP8_KERNEL.replace("qqtst", "qrtst")

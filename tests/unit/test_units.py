@@ -72,6 +72,7 @@ def test_mi300_multiplies_the_fnuz_encodings() -> None:
         ("nvjet_sm90_qqtst_128x64", "NVIDIA B200", "10.0", True),
         ("nvjet_sm90_qqtst_128x64", "NVIDIA L40S", "8.9", True),
         ("nvjet_sm100_qqtst_128x256", "NVIDIA B300", "10.3", False),
+        ("nvjet_sm103_ootst_128x256", "NVIDIA B200", "10.0", False),
         ("nvjet_sm120_qqtst_mma", "NVIDIA B200", "10.0", True),
         ("nvjet_qqtst_128x64", "NVIDIA B300", "10.3", False),
         ("sm89_xmma_gemm_e4m3bf16_e4m3f32_f32", "NVIDIA GeForce RTX 5090", "12.0", False),
