@@ -23,8 +23,8 @@ def drop_duplicates(columns: Columns) -> int:
     seen: set[tuple[int, ...]] = set()
     kept = array("b")
     for key in zip(
-        kernels.start, kernels.correlation, kernels.name, kernels.device, kernels.stream,
-        strict=True,
+        kernels.start, kernels.correlation, kernels.duration, kernels.name, kernels.device,
+        kernels.stream, kernels.op_id, strict=True,
     ):  # fmt: skip
         kept.append(key[1] < 0 or key not in seen)
         seen.add(key)

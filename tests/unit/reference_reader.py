@@ -166,10 +166,17 @@ class _Reference:
     def reading(self) -> Reading:
         steps = self.steps()
         limit = self.span()
-        kernels = [e for e in self.events if e.get("cat") in KERNELS]
+        kernels = self.kernels()
         bad = [e for e in kernels if not 0 <= _ns(e["dur"]) <= limit]
         rows = [self.row(e, 0 if e in bad else _ns(e["dur"]), steps) for e in kernels]
         return Reading(rows, steps, self.copies(), len(self.events), len(bad))
+
+    def kernels(self) -> list[dict[str, Any]]:
+        """The kernels; of records of one launch that are all the same, the first."""
+        found: dict[Any, dict[str, Any]] = {}
+        for place, event in enumerate(e for e in self.events if e.get("cat") in KERNELS):
+            found.setdefault(_record(event) if _arg(event, "correlation") >= 0 else place, event)
+        return list(found.values())
 
     def steps(self) -> list[tuple[int, int, int]]:
         longest: dict[int, tuple[int, int, int]] = {}
@@ -288,6 +295,11 @@ def _collective(event: dict[str, Any]) -> Collective | None:
         out_elements=_arg(event, "Out msg nelems", default=0),
         group_size=_arg(event, "Group size", default=0),
     )
+
+
+def _record(event: dict[str, Any]) -> tuple[Any, ...]:
+    args = ("correlation", "device", "stream", "External id")
+    return (event["name"], _ns(event["ts"]), _ns(event["dur"]), *(_arg(event, a) for a in args))
 
 
 def _step_at(steps: list[Any], time: int | None) -> int | None:
