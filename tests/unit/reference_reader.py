@@ -179,14 +179,33 @@ class _Reference:
         return list(found.values())
 
     def steps(self) -> list[tuple[int, int, int]]:
-        longest: dict[int, tuple[int, int, int]] = {}
-        for r in self.ranges:
+        """The longest of the ranges of a number that overlap; those apart if not empty."""
+        ranges: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+        for r in sorted(self.ranges, key=lambda r: r.start):
             if re.fullmatch(r"ProfilerStep#[0-9]{1,17}", r.name):
                 number = int(r.name.partition("#")[2])
-                old = longest.get(number)
-                if old is None or (r.end - r.start, -r.start) > (old[2] - old[1], -old[1]):
-                    longest[number] = (number, r.start, r.end)
-        return sorted(longest.values(), key=lambda s: (s[1], s[0]))
+                ranges[number].append((number, r.start, r.end))
+        found = [step for same in ranges.values() for step in self.apart(same)]
+        found.sort(key=lambda s: (s[1], s[0]))
+        if len(found) > 1 and self.is_empty(found[-1]):
+            found.pop()
+        return found
+
+    def apart(self, ranges: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+        groups: list[list[tuple[int, int, int]]] = []
+        for step in ranges:
+            if groups and step[1] <= max(known[2] for known in groups[-1]):
+                groups[-1].append(step)
+            else:
+                groups.append([step])
+        longest = [max(group, key=_length) for group in groups]
+        always = max(longest, key=_length)
+        return [step for step in longest if step == always or not self.is_empty(step)]
+
+    def is_empty(self, step: tuple[int, int, int]) -> bool:
+        calls = [_ns(e["ts"]) for e in self.events if e.get("cat") in CALLS]
+        starts = [r.start for r in self.ranges if not r.is_step] + calls
+        return not any(step[1] <= start <= step[2] for start in starts)
 
     def span(self) -> float:
         """The longest that a kernel can have run: from the first event to the CPU's last."""
@@ -300,6 +319,10 @@ def _collective(event: dict[str, Any]) -> Collective | None:
 def _record(event: dict[str, Any]) -> tuple[Any, ...]:
     args = ("correlation", "device", "stream", "External id")
     return (event["name"], _ns(event["ts"]), _ns(event["dur"]), *(_arg(event, a) for a in args))
+
+
+def _length(step: tuple[int, int, int]) -> tuple[int, int]:
+    return step[2] - step[1], -step[1]
 
 
 def _step_at(steps: list[Any], time: int | None) -> int | None:
