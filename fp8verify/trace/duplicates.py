@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from dataclasses import fields
 from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fp8verify.trace.columns import Columns
+    from fp8verify.trace.columns import Columns, KernelColumns
+
+_SAME = ("start", "correlation", "duration", "name", "device", "stream", "op_id")
 
 
 def drop_duplicates(columns: Columns) -> int:
@@ -20,16 +23,26 @@ def drop_duplicates(columns: Columns) -> int:
     kernels = columns.kernels
     if len(set(kernels.start)) == len(kernels.start):
         return 0
-    seen: set[tuple[int, ...]] = set()
-    kept = array("b")
-    for key in zip(
-        kernels.start, kernels.correlation, kernels.duration, kernels.name, kernels.device,
-        kernels.stream, kernels.op_id, strict=True,
-    ):  # fmt: skip
-        kept.append(key[1] < 0 or key not in seen)
+    again = _again(kernels)
+    if again:
+        kept = array("b", [1]) * len(kernels.start)
+        for row in again:
+            kept[row] = 0
+        for column in fields(kernels):
+            values: array[Any] = getattr(kernels, column.name)
+            setattr(kernels, column.name, array(values.typecode, compress(values, kept)))
+    return len(again)
+
+
+def _again(kernels: KernelColumns) -> list[int]:
+    """Return the rows that repeat another one, looking only at those that start together."""
+    count = Counter(kernels.start)
+    found, seen = list[int](), set[tuple[int, ...]]()
+    for row, start in enumerate(kernels.start):
+        if count[start] == 1 or kernels.correlation[row] < 0:
+            continue
+        key = tuple(getattr(kernels, column)[row] for column in _SAME)
+        if key in seen:
+            found.append(row)
         seen.add(key)
-    dropped = kept.count(0)
-    for column in fields(kernels) if dropped else ():
-        values: array[Any] = getattr(kernels, column.name)
-        setattr(kernels, column.name, array(values.typecode, compress(values, kept)))
-    return dropped
+    return found
