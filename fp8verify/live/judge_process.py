@@ -80,6 +80,8 @@ class JudgeProcess:
                 process.kill()
                 reader.join()
             process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
         self._process = self._reader = None
         done = list(self._done)
         self._done.clear()
