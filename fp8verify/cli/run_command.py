@@ -17,13 +17,17 @@ from fp8verify.cli.completing import files
 from fp8verify.cli.interrupts import no_more_interrupts, report_can_be_interrupted
 from fp8verify.cli.option import help_option, option
 from fp8verify.cli.options import ReportOptions, report_options
+from fp8verify.cli.training_first import training_comes_first
 from fp8verify.cli.verdict_names import parse_verdicts
 from fp8verify.errors import UsageError
 from fp8verify.live.at_close import judged_at_close, keep_report, log_of
-from fp8verify.runner.notices import tell
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fp8verify.live.run_watch import RunWatch
     from fp8verify.live.sinks import Sink
+    from fp8verify.runner.settings import RunResult
 
 
 @click.command(
@@ -202,12 +206,24 @@ def command(
     if not result.last:  # the report is for the one that ends last
         sys.exit(result.exit_code)
     report_can_be_interrupted(result)
+    with training_comes_first(result, debug=debug):
+        code = _report(result, options, words, watch)
+        no_more_interrupts()
+        left_out = _is_left_out(result, settings.ranks.includes)
+    judged = 0 if left_out else code
+    # A training that we asked to stop did not fail.
+    sys.exit(judged if watch is not None and watch.stopped else result.exit_code or judged)
+
+
+def _report(
+    result: RunResult, options: ReportOptions, words: list[str], watch: RunWatch | None
+) -> int:
+    """Judge what a run recorded, deliver the report, and return its exit code."""
     # Imported only now: the analysis would make every training start a tenth of a second later.
     import shlex
 
     from msgspec.structs import replace
 
-    from fp8verify.capture.ranks import is_left_out, read_ranks
     from fp8verify.cli.conclusion import conclude
     from fp8verify.cli.failed_run import with_failure
     from fp8verify.inspection import inspect
@@ -229,24 +245,20 @@ def command(
     report = replace(report, training_exit_code=result.exit_code)
     keep_report(source, report)
     again = shlex.join(["fp8verify", "inspect", os.path.relpath(source)])
-    try:
-        # Never the training's own standard output, even where standard error is closed.
-        stream = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115 - until the exit
-        code = conclude(report, options, again, stream)
-    except UsageError as error:
-        if not result.exit_code:
-            raise
-        tell(error.fact)  # the training's own failure is what matters to whoever started it
-        code = result.exit_code
-    no_more_interrupts()
-    # The verdict on a run in several folders, one for each rank, is not for those left out.
-    # Nor is one in a shared folder for a task none of whose ranks is recorded.
-    left_out = is_left_out(read_ranks(result.capture).values(), settings.ranks.includes) or not (
-        any(map(settings.ranks.includes, result.ranks)) or not result.ranks
-    )
-    judged = 0 if left_out else code
-    # A training that we asked to stop did not fail.
-    sys.exit(judged if watch is not None and watch.stopped else result.exit_code or judged)
+    # Never the training's own standard output, even where standard error is closed.
+    stream = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115 - until the exit
+    return conclude(report, options, again, stream)
+
+
+def _is_left_out(result: RunResult, includes: Callable[[int], bool]) -> bool:
+    """Whether the verdict is not for this run: it has no rank that is recorded.
+
+    Either its ranks have a folder each, or it is a task that shares one.
+    """
+    from fp8verify.capture.ranks import is_left_out, read_ranks
+
+    recorded = any(map(includes, result.ranks)) or not result.ranks
+    return is_left_out(read_ranks(result.capture).values(), includes) or not recorded
 
 
 def _need_every(**given: object) -> None:

@@ -59,9 +59,18 @@ def judge_folder(folder: str, log: str | None, policy: dict[str, Any]) -> dict[s
 
 def write_report(folder: Path, text: str) -> None:
     """Write `report.json` into a capture, whole at once."""
-    partial = folder / f".{REPORT}.{os.getpid()}"
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(folder / REPORT)
+    partial = draft_of(folder, os.getpid())
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(folder / REPORT)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def draft_of(folder: Path, process: int) -> Path:
+    """Return what the report of a capture is called while a process writes it."""
+    return folder / f".{REPORT}.{process}"
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
 from fp8verify.judging.policy import Policy
+from fp8verify.live.judge import draft_of
 from fp8verify.live.line import Line
 
 HOME = Path(__file__).parents[2]
@@ -80,6 +81,8 @@ class JudgeProcess:
                 process.kill()
                 reader.join()
             process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
         self._process = self._reader = None
         done = list(self._done)
         self._done.clear()
@@ -88,9 +91,13 @@ class JudgeProcess:
     def stop(self) -> None:
         """End the process at once; what is not judged stays so."""
         if self._process is not None:
+            drafts = [draft_of(folder, self._process.pid) for folder in list(self._pending)]
             self._pending.clear()
             self._process.kill()
             self.wait()
+            for draft in drafts:
+                with suppress(OSError):
+                    draft.unlink()
 
     def _start(self) -> None:
         self.wait()

@@ -43,7 +43,7 @@ def look_back(
 
 def _remove_empty(folder: Path) -> tuple[str, ...]:
     """Take away records that a full disk left empty, and say so."""
-    empty = [path for path in folder.glob(METAS) if not path.stat().st_size]
+    empty = [path for path in folder.glob(METAS) if path.is_file() and not path.stat().st_size]
     for path in empty:
         path.unlink()
     return tuple(f"{path.name} could not be written: is the disk full?" for path in empty)

@@ -28,6 +28,7 @@ DRAIN_S = 1.0  # for children of the training that print without a pause
 TERMINAL_LAG_S = 0.05  # what is written to a pseudo-terminal arrives a little later
 POLL_S = 0.001
 ASKS_TO_DRAIN = b"d"
+GIVEN_UP = "given-up"  # as in `boot/_fp8verify_boot.py`
 # Sent to whole process groups and jobs; this process has to see the others' last words.
 IGNORED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGTSTP", "SIGUSR1", "SIGUSR2", "SIGPIPE")
 
@@ -113,13 +114,19 @@ def _wait_for(descriptor: int, what: int, seconds: float | None) -> bool:
     return bool(poll.poll(None if seconds is None else 1000 * seconds))
 
 
-def carry(control: tuple[int, int], streams: list[Stream], log: BoundedLog) -> bool:
+def carry(
+    control: tuple[int, int],
+    streams: list[Stream],
+    log: BoundedLog,
+    boot: str | None = None,
+) -> bool:
     """Carry until nobody writes any more; return whether our runner is still there to ask.
 
     Args:
         control: where the runner asks, and where it is answered.
         streams: what to carry.
         log: what to close once the runner has asked for all that was written.
+        boot: where no Python is to wait any more for a runner that was killed.
     """
     asks, answers = control
     for stream in streams:
@@ -132,6 +139,9 @@ def carry(control: tuple[int, int], streams: list[Stream], log: BoundedLog) -> b
         log.close()
         with suppress(OSError):
             os.write(answers, ASKS_TO_DRAIN)
+    elif boot is not None:
+        with suppress(OSError):
+            os.close(os.open(f"{boot}/{GIVEN_UP}", os.O_WRONLY | os.O_CREAT, 0o600))
     os.close(asks)
     os.close(answers)
     for stream in streams:
@@ -160,7 +170,7 @@ def main() -> None:
     bounded = BoundedLog(int(log))
     pairs = (end.split(":") for end in ends)
     streams = _streams(((int(read_end), int(target)) for read_end, target in pairs), bounded)
-    if not carry((int(asks), int(answers)), streams, bounded):
+    if not carry((int(asks), int(answers)), streams, bounded, boot):
         import shutil  # seldom needed: the runner was killed and could not
 
         shutil.rmtree(boot, ignore_errors=True)

@@ -10,7 +10,7 @@ from fp8verify.capture.names import BOOTS
 from fp8verify.errors import UsageError
 from fp8verify.runner.agent_archive import write_agent
 from fp8verify.runner.boot_errors import boot_errors
-from fp8verify.runner.folder import make_capture_folder, writing_to
+from fp8verify.runner.folder import check_name, make_capture_folder, writing_to
 from fp8verify.runner.injection import ARCHIVE, configure, make_boot_folder
 from fp8verify.runner.job_name import job_of
 from fp8verify.runner.settings import RunSettings
@@ -39,11 +39,7 @@ def export_line(settings: RunSettings, shell: str) -> str:
     """
     if settings.trace_dir is None:
         raise UsageError("There is no folder for the capture.", "Name one with --trace-dir.")
-    if os.pathsep in str(settings.trace_dir.absolute()):
-        raise UsageError(
-            f"{settings.trace_dir} cannot stand in PYTHONPATH: there is a {os.pathsep} in it.",
-            "Name another folder with --trace-dir.",
-        )
+    check_name(settings.trace_dir)
     capture = make_capture_folder(settings.trace_dir, settings.job or job_of((), os.environ).name)
     boot = make_boot_folder(capture.path)
     with writing_to(capture.path):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fp8verify.capture.names import AGENT, CLAIM, LOG
-from fp8verify.errors import Fp8VerifyError, InputError
+from fp8verify.errors import Fp8VerifyError, InputError, UsageError
 from fp8verify.runner.agent_archive import archive_names
 
 PRIVATE = 0o700
@@ -19,6 +19,8 @@ MAX_CLAIM = 64 << 10
 PRESENT = ".present."  # and the node: one for each runner of the job that has not ended
 LEFT = ".left."  # the same mark, once that runner has ended
 ENDED = ".ended"
+# In the name of a folder. Kineto writes it into JSON as it stands; the last are no UTF-8.
+UNUSABLE = rf'[{os.pathsep}"\\\x00-\x1f\x7f\ud800-\udfff]'
 
 
 class CaptureFolder(NamedTuple):
@@ -74,6 +76,24 @@ def make_capture_folder(
         ) from None
 
 
+def check_name(folder: Path) -> None:
+    """Refuse a folder that cannot stand in PYTHONPATH, or whose name Kineto cannot write.
+
+    Raises:
+        UsageError: it is one.
+    """
+    name = str(folder.absolute())
+    found = re.search(UNUSABLE, name)
+    if found is None:
+        return
+    wrong = found[0]
+    why = "cannot stand in PYTHONPATH" if wrong == os.pathsep else "cannot hold a trace"
+    shown = name if wrong.isprintable() else ascii(name)
+    raise UsageError(
+        f"{shown} {why}: there is a {wrong!a} in it.", "Name another folder with --trace-dir."
+    )
+
+
 @contextmanager
 def writing_to(folder: Path) -> Iterator[None]:
     """Say what to do if the capture folder cannot be written to.
@@ -113,7 +133,8 @@ def undone_unless_started(capture: CaptureFolder) -> Iterator[None]:
 def remove_shared_agent(folder: Path) -> None:
     """Remove the agent that the runners of the job shared, if there is one."""
     for name in archive_names(AGENT):
-        (folder / name).unlink(missing_ok=True)
+        with suppress(OSError):  # the run may have removed the capture
+            (folder / name).unlink()
 
 
 def _default_name(job: str | None) -> str:

@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import cache_from_source
 from pathlib import Path
 from threading import Timer
@@ -118,9 +118,11 @@ class Agent:
         if self._is_anothers:
             self.archive = self._boot / ARCHIVE
         if not write_agent(f"{self.archive}"):
-            self._timer = Timer(COMPILE_AFTER_S, write_compiled_agent, (f"{self.archive}",))
-            self._timer.daemon = True
-            self._timer.start()
+            timer = Timer(COMPILE_AFTER_S, write_compiled_agent, (f"{self.archive}",))
+            timer.daemon = True
+            with suppress(RuntimeError):  # no thread is left: the sources serve as well
+                timer.start()
+                self._timer = timer
 
     def finish(self) -> None:
         """Return when nothing is written any more."""
@@ -148,7 +150,7 @@ def delivered(agent: Agent, boot: Path, configured: Callable[[], None]) -> Itera
     try:
         agent.write()
         configured()
-    except (OSError, InputError) as error:
+    except Exception as error:  # the run has started, and waits for no error of ours
         failure = f"the agent could not be written: {getattr(error, 'strerror', None) or error}"
         for name in STARTS:  # whose Pythons then no longer wait for it
             (boot / name).unlink(missing_ok=True)

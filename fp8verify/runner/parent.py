@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from fp8verify.errors import InputError
 from fp8verify.runner.channels import STDERR, STDOUT, reserve_closed_streams
@@ -17,6 +17,7 @@ from fp8verify.runner.command import needs_python, resolve_command
 from fp8verify.runner.folder import (
     CaptureFolder,
     attendance,
+    check_name,
     make_capture_folder,
     remove_shared_agent,
     undone_unless_started,
@@ -65,6 +66,7 @@ def run_training(
     arguments = resolve_command(command, python.program)
     # Before anything is made: without its profiler the training is not to start.
     tool = _outside_tool(settings)
+    check_name(settings.trace_dir or Path())
     job = Job(settings.job) if settings.job else job_of(arguments, os.environ)
     capture = make_capture_folder(settings.trace_dir, job.name, once=job.once and job.runners != 1)
     started = time.time()
@@ -85,21 +87,48 @@ def run_training(
             started_command = arguments if tool is None else tool.wrap(arguments, capture, boot)
             with nullcontext() if beside is None else beside(capture, signals.stop):
                 exit_code, failure = _spawn(started_command, boot, log, signals, attached)
-            # Not before the run, which waits for what we import.
-            from fp8verify.runner.aftermath import look_back
-            from fp8verify.runner.outside.tool import Collected
-            from fp8verify.runner.script_traces import adopt_script_traces
-
-            left = Collected() if tool is None else tool.collect(capture, boot)
-            exit_code = exit_code if left.exit_code is None else left.exit_code
-            result = look_back(boot, capture, exit_code, settings)
-            if failure is not None:
-                result = result._replace(notes=(failure,))
-            adopted = () if left.found else adopt_script_traces(capture.path, arguments, started)
+            run = _Run(settings, arguments, started, tool, boot, capture)
+            result = run.left(exit_code, failure)
         if attending.last:
             remove_shared_agent(capture.path)
-    notes = (*result.notes, *left.notes, *adopted)
-    return result._replace(last=attending.last, notes=notes)
+    return result._replace(last=attending.last)
+
+
+class _Run(NamedTuple):
+    settings: RunSettings
+    arguments: list[str]
+    started: float
+    tool: OutsideTool | None
+    boot: Path
+    capture: CaptureFolder
+
+    def left(self, exit_code: int, failure: str | None) -> RunResult:
+        """Return what the run left, once it has ended; nothing about that changes its exit code.
+
+        Args:
+            exit_code: of the command.
+            failure: why it could not be observed, where that is known.
+        """
+        result = RunResult(self.capture.path, exit_code)
+        try:
+            return self._found(result, failure)
+        except Exception as error:  # it may have left anything there
+            why = f"what the run left cannot be read: {type(error).__name__}: {error}"
+            return result._replace(notes=(why,))
+
+    def _found(self, result: RunResult, failure: str | None) -> RunResult:
+        # Not before the run, which waits for what we import.
+        from fp8verify.runner.aftermath import look_back
+        from fp8verify.runner.outside.tool import Collected
+        from fp8verify.runner.script_traces import adopt_script_traces
+
+        path = self.capture.path
+        left = self.tool.collect(self.capture, self.boot) if self.tool else Collected()
+        exit_code = result.exit_code if left.exit_code is None else left.exit_code
+        result = look_back(self.boot, self.capture, exit_code, self.settings)
+        notes = result.notes if failure is None else (failure,)
+        adopted = () if left.found else adopt_script_traces(path, self.arguments, self.started)
+        return result._replace(notes=(*notes, *left.notes, *adopted))
 
 
 def python_for(command: Sequence[str], settings: RunSettings) -> Python:

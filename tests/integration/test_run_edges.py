@@ -22,7 +22,9 @@ from typing import NamedTuple
 
 import pytest
 
-from fp8verify.runner import interpreter
+from fp8verify.cli.training_first import training_comes_first
+from fp8verify.errors import Fp8VerifyError
+from fp8verify.runner import RunResult, interpreter
 from tests.shared_torch import python_with_torch
 
 ROOT = Path(__file__).parents[2]
@@ -369,6 +371,8 @@ def test_a_run_that_was_not_observed_says_why(tmp_path: Path, script: str, said:
         ("--stpes 3-4 train.py", "no option --stpes", "Did you mean --steps?"),
         ("--steps 3-4 notebook.ipynb", "is a notebook", "jupyter execute notebook.ipynb"),
         ("--steps 3-4 --python /no/python train.py", "/no/python", "--python"),
+        ("--steps 3-4 --trace-dir a:b train.py", "a:b cannot stand in PYTHONPATH", "--trace-dir"),
+        ("--steps 3-4 --trace-dir 'a\"b' train.py", "cannot hold a trace", "--trace-dir"),
     ],
 )
 def test_mistakes_are_told_with_the_way_out(
@@ -382,6 +386,30 @@ def test_mistakes_are_told_with_the_way_out(
     first, second = err.decode().splitlines()
     assert error in first
     assert hint in second
+
+
+def test_a_training_that_fails_keeps_its_exit_code_where_no_report_can_be_made(
+    tmp_path: Path,
+) -> None:
+    script = "import shutil, sys\nshutil.rmtree('capture', ignore_errors=True)\nsys.exit(7)\n"
+    done = execute(tmp_path / "run", "{} train.py", f"{OURS} --trace-dir capture", script)
+
+    assert done.code == 7
+    assert done.stderr.startswith("fp8verify: ")
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(("code", "ends"), [(7, SystemExit), (0, Fp8VerifyError)])
+def test_an_error_of_the_report_comes_after_the_training(
+    capsys: pytest.CaptureFixture[str], code: int, ends: type[BaseException]
+) -> None:
+    with (
+        pytest.raises(ends, match=r"7|ValueError: ours"),
+        training_comes_first(RunResult(Path("capture"), code), debug=False),
+    ):
+        raise ValueError("ours")
+
+    assert ("there is no report: ValueError: ours" in capsys.readouterr().err) == bool(code)
 
 
 def test_a_tool_without_torch_runs_the_script_with_the_active_environments_python(

@@ -18,9 +18,10 @@ from types import CodeType
 
 import pytest
 
-from fp8verify.runner import RunSettings, injection, output, run_training
+from fp8verify.runner import RunSettings, aftermath, injection, output, run_training
 from fp8verify.runner.agent_archive import ROOM, reserve, write_agent, write_compiled_agent
 from fp8verify.runner.byte_code import byte_code
+from fp8verify.runner.folder import CaptureFolder
 from fp8verify.runner.injection import boot_folder, write_config
 
 ROOT = Path(__file__).parents[2]
@@ -225,22 +226,66 @@ def test_without_room_for_the_agent_nothing_is_started(tmp_path: Path) -> None:
 TORCH = "import sys; print('torch', flush=True)\n"
 
 
-def test_a_disk_that_is_full_after_the_start_is_told_and_does_no_harm(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "No space left on device"),
+        (MemoryError("no memory"), "no memory"),
+    ],
+)
+def test_an_agent_that_cannot_be_written_is_told_and_does_no_harm(
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    error: Exception,
+    told: str,
 ) -> None:
-    def full(*_: object, **__: object) -> bool:
-        raise OSError(errno.ENOSPC, "No space left on device")
+    def fail(*_: object, **__: object) -> bool:
+        raise error
 
-    monkeypatch.setattr(injection, "write_agent", full)
+    monkeypatch.setattr(injection, "write_agent", fail)
     Path("torch.py").write_text(TORCH)
     Path("train.py").write_text("import torch\nprint('trained')\nraise SystemExit(3)\n")
 
     result = run_training(["train.py"], RunSettings(trace_dir=Path("capture")))
 
     assert result.exit_code == 3
-    assert result.notes == ("the agent could not be written: No space left on device",)
+    assert result.notes == (f"the agent could not be written: {told}",)
     assert capfd.readouterr().out == "torch\ntrained\n"
     assert [path.name for path in Path("capture").iterdir()] == ["log.txt"]
+
+
+def test_without_a_thread_to_compile_it_the_agent_is_written_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(
+        injection, "write_agent", lambda archive: bool(Path(archive).write_bytes(b""))
+    )
+    monkeypatch.setattr(injection.Timer, "start", none_left)
+    agent = injection.Agent(tmp_path, CaptureFolder(tmp_path))
+
+    agent.write()
+    agent.finish()
+
+    assert agent.archive.exists()
+
+
+def test_what_a_run_leaves_does_not_change_its_exit_code(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("not what was expected")
+
+    monkeypatch.setattr(aftermath, "look_back", fail)
+    Path("train.py").write_text("raise SystemExit(3)\n")
+
+    result = run_training(["train.py"], RunSettings(trace_dir=Path("capture")))
+
+    told = "what the run left cannot be read: ValueError: not what was expected"
+    assert (result.exit_code, result.notes) == (3, (told,))
+    assert capfd.readouterr().err == ""
 
 
 def started(boot: Path, code: str) -> subprocess.Popen[str]:
@@ -284,6 +329,58 @@ def test_a_training_without_its_runner_does_not_wait(tmp_path: Path) -> None:
         rest, _ = training.communicate(timeout=60)
 
     assert rest == "trains\n"
+
+
+# Waits for what the runner writes, without the end that patience has.
+WAITS = "import _fp8verify_boot as b\nb.PATIENCE_S = 1e9\nimport torch\nprint('trains')\n"
+
+
+def test_the_carrier_ends_the_wait_for_a_runner_that_was_killed() -> None:
+    Path("torch.py").write_text("")
+    Path("train.py").write_text(WAITS)
+    killed = (
+        "import os, signal, sys\nfrom fp8verify.cli import main\n"
+        "from fp8verify.runner import injection\n"
+        "injection.Agent.write = lambda _: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "sys.argv[0] = 'fp8verify'\nmain()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", killed, "run", "--steps", "3-4", "train.py"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,  # until the training ends, or the test
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (-9, "trains\n", "")
+
+
+def test_only_the_first_process_waits_in_vain(tmp_path: Path) -> None:
+    Path("torch.py").write_text("")
+    with boot_folder(tmp_path) as boot:
+        impatient = started(boot, WAITS.replace("1e9", "0"))
+        assert impatient.communicate(timeout=60) == ("trains\n", None)
+        assert started(boot, WAITS).communicate(timeout=60) == ("trains\n", None)
+        told = (boot / "errors.txt").read_text()
+    assert "TimeoutError: the runner did not say what to observe" in told
+
+
+def test_a_finder_of_the_script_is_asked_once() -> None:
+    Path("torch.py").write_text("")
+    Path("train.py").write_text("""
+import sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        print("asked for", name, flush=True)
+sys.meta_path.insert(0, Finder())
+import torch
+""")
+    shown = subprocess.check_output(
+        [*OURS, "--exit-zero", "-o", "report", "train.py"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        text=True,
+    )
+    assert shown.count("asked for torch\n") == 1
 
 
 def test_where_no_process_can_be_started_a_thread_carries_the_output(

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 HERE = os.path.dirname(__file__)
 AGENT = "_fp8verify_agent"  # the package in the archive
 PATIENCE_S, POLL_S = 10.0, 0.005
+GIVEN_UP = "given-up"  # `fp8verify.runner.carrier` writes it as well
 IMPORT_SYSTEM = "<frozen importlib._bootstrap>"
 
 
@@ -51,8 +52,11 @@ class Finder:
         return spec
 
     def _find_elsewhere(self, name: str, path: Any, target: Any) -> ModuleSpec | None:
-        for finder in sys.meta_path:
-            find_spec = None if finder is self else getattr(finder, "find_spec", None)
+        finders = list(sys.meta_path)
+        # Those before this one were asked already.
+        later = finders[finders.index(self) + 1 :] if self in finders else finders
+        for finder in later:
+            find_spec = getattr(finder, "find_spec", None)
             spec: ModuleSpec | None = find_spec(name, path, target) if find_spec else None
             if spec is not None:
                 return spec
@@ -105,12 +109,17 @@ def _read_config() -> dict[str, Any]:
 def _wait_for(path: str) -> None:
     """Wait for what the runner writes last, as a rule while this Python starts.
 
-    It takes this file away if it cannot write; if it was killed, the whole folder goes.
+    It takes this file away if it cannot write. If it was killed, or one process of the run has
+    waited long enough, a file says so to all others: none waits after that.
     """
     import time
 
+    no_longer = os.path.join(HERE, GIVEN_UP)
     deadline = time.monotonic() + PATIENCE_S
-    while not os.path.exists(path) and os.path.exists(__file__) and time.monotonic() < deadline:
+    while not os.path.exists(path) and os.path.exists(__file__) and not os.path.exists(no_longer):
+        if time.monotonic() > deadline:
+            open(no_longer, "wb").close()
+            raise TimeoutError(f"the runner did not say what to observe within {PATIENCE_S} s")
         time.sleep(POLL_S)
 
 
