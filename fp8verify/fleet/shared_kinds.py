@@ -22,7 +22,7 @@ class SharedKinds:
         return evidence._replace(
             survey=found._replace(
                 gemms=[row._replace(kind=keep(row.kind, row.kind)) for row in found.gemms],
-                others=[total._replace(kind=keep(total.kind, total.kind)) for total in found.others],
+                others=[row._replace(kind=keep(row.kind, row.kind)) for row in found.others],
                 optimizer=[row._replace(kind=keep(row.kind, row.kind)) for row in found.optimizer],
             )
         )

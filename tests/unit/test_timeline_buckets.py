@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fp8verify.assembly.timelines import timeline_report
-from fp8verify.evidence.buckets import BUCKETS, bucket_times
+from fp8verify.evidence.buckets import BUCKETS, bucket_times, with_steps
 from fp8verify.evidence.gemms import Kinds
 from fp8verify.evidence.timeline import step_bounds
 from fp8verify.model import TimelineReport
@@ -23,7 +23,7 @@ _times = st.floats(0, 1e6, allow_nan=False, allow_infinity=False)
 
 
 def _buckets(trace: Trace) -> TimelineReport:
-    found = bucket_times(trace, Kinds(trace), step_bounds(trace))
+    found = with_steps(bucket_times(trace, Kinds(trace)), trace, step_bounds(trace))
     assert found is not None
     return timeline_report(found)
 
@@ -50,7 +50,7 @@ def test_a_kernel_longer_than_a_bucket_is_cut_at_their_ends(tmp_path: Path) -> N
 
 def test_a_trace_without_kernels_has_no_timeline() -> None:
     trace = Trace(source="trace.json")
-    assert bucket_times(trace, Kinds(trace), step_bounds(trace)) is None
+    assert bucket_times(trace, Kinds(trace)) is None
 
 
 @given(st.lists(st.tuples(_times, _times, _times, _times), min_size=1, max_size=20))
