@@ -77,11 +77,9 @@ def _by_kind(trace: Trace, kinds: Kinds, begin: int, width: int) -> list[dict[in
     return found[:BUCKETS]  # beyond is at most an empty kernel at the very end
 
 
-def with_steps(found: Buckets | None, trace: Trace, bounds: StepBounds) -> Buckets | None:
-    """Add the steps, whose kernels ran in `bounds`."""
-    if found is None:
-        return None
-    return found._replace(steps=tuple(_steps(trace, bounds, min(trace.kernels.start_ns))))
+def with_steps(found: Buckets, trace: Trace, bounds: StepBounds, begin: int) -> Buckets:
+    """Add the steps, whose kernels ran in `bounds`; the first of all began at `begin`."""
+    return found._replace(steps=tuple(_steps(trace, bounds, begin)))
 
 
 def _longest(

@@ -216,7 +216,7 @@ def gather(
         bounds=bounds,
         collectives=collectives,
         timeline=measured._replace(steps=timeline.step_times(steps)),
-        buckets=tuple(filter(None, [with_steps(buckets, trace, steps)])),
+        buckets=(with_steps(buckets, trace, steps, bounds[0]),) if buckets else (),
         survey=found,
         gemm=gemm_totals(found.gemms),
         steps=_by_step(trace, found.gemms),

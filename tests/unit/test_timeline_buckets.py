@@ -23,9 +23,10 @@ _times = st.floats(0, 1e6, allow_nan=False, allow_infinity=False)
 
 
 def _buckets(trace: Trace) -> TimelineReport:
-    found = with_steps(bucket_times(trace, Kinds(trace)), trace, step_bounds(trace))
+    found = bucket_times(trace, Kinds(trace))
     assert found is not None
-    return timeline_report(found)
+    begin = min(trace.kernels.start_ns)
+    return timeline_report(with_steps(found, trace, step_bounds(trace), begin))
 
 
 def test_all_time_is_in_the_bucket_of_its_kind(tmp_path: Path) -> None:
