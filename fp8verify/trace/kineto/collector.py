@@ -286,7 +286,7 @@ class Collector:
 
 
 def _op_id(args: ev.KernelArgs) -> int:
-    """Return the number of the operator; Kineto before 2024 puts that of the call if it has none."""
+    """Return the operator's number; Kineto before 2024 puts that of the call if it has none."""
     return -1 if args.external_id == args.correlation else args.external_id
 
 
