@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fp8verify.assembly.timelines import timeline_report
-from fp8verify.evidence.buckets import BUCKETS, bucket_times, with_steps
+from fp8verify.evidence.buckets import BUCKETS, bucket_times
 from fp8verify.evidence.gemms import Kinds
-from fp8verify.evidence.timeline import step_bounds
+from fp8verify.evidence.rank import gather
 from fp8verify.model import TimelineReport
 from fp8verify.report.charts import BAR_WIDTH, TIMELINE_HEIGHT, segments, timeline
 from fp8verify.trace import Trace, read_trace
@@ -23,10 +23,8 @@ _times = st.floats(0, 1e6, allow_nan=False, allow_infinity=False)
 
 
 def _buckets(trace: Trace) -> TimelineReport:
-    found = bucket_times(trace, Kinds(trace))
-    assert found is not None
-    begin = min(trace.kernels.start_ns)
-    return timeline_report(with_steps(found, trace, step_bounds(trace), begin))
+    (found,) = gather(trace).buckets
+    return timeline_report(found)
 
 
 def test_all_time_is_in_the_bucket_of_its_kind(tmp_path: Path) -> None:
