@@ -10,7 +10,6 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fp8verify.assembly.report import assemble
 from fp8verify.capture.files import find_logs
 from fp8verify.capture.names import BOOTS
 from fp8verify.capture.numerics import RankNumerics, read_numerics
@@ -26,12 +25,7 @@ from fp8verify.capture.ranks import (
 )
 from fp8verify.capture.schema import RankMeta
 from fp8verify.errors import InputError
-from fp8verify.evidence.facts import work_out
-from fp8verify.evidence.promises import collect_promises
-from fp8verify.evidence.rank import RankEvidence, gather
-from fp8verify.evidence.te_debug import read_stats
 from fp8verify.fleet import OnProgress, gather_ranks
-from fp8verify.judging.judge import judge
 from fp8verify.judging.policy import Policy
 from fp8verify.logs.claims import LogReading, claim_of_call, read_claims
 from fp8verify.logs.lines import read_lines
@@ -40,11 +34,25 @@ from fp8verify.model import Claim
 from fp8verify.report.public import Report, with_forms
 from fp8verify.trace import NoTraceError, Trace, TraceFile, TraceFiles, find_traces, read_open_trace
 from fp8verify.trace.places import is_pattern, is_remote, place, reading
+from fp8verify.trace.waiting import plan
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
+    from fp8verify.evidence.rank import RankEvidence
+
 STDIN = "-"
+# What is not needed before a trace is read is imported after it, or while helpers read.
+_AFTER_READING = (
+    "fp8verify.kernels",
+    "fp8verify.evidence.gemms",
+    "fp8verify.evidence.rank",
+    "fp8verify.evidence.facts",
+    "fp8verify.assembly.diagnosis",
+    "fp8verify.judging.findings",
+    "fp8verify.judging.judge",
+    "fp8verify.assembly.report",
+)
 _ENDING = re.compile(
     r"(?:\.pt)?(?:\.trace)?\.(?:json|nsys-rep|sqlite|csv)(?:\.(?:gz|zst))?$", re.IGNORECASE
 )
@@ -100,7 +108,7 @@ def inspect(
     with reading(str(paths[0])):
         metas = read_ranks(folder) if folder is not None else {}
         numerics = read_numerics(folder) if folder is not None else {}
-        numerics |= read_stats(Path(stats)) if stats is not None else {}
+        numerics |= _stats(stats)
         run_notes = [*run_notes, *_attachment(folder, metas)]
         outside = any(meta.recording is not None for meta in metas.values())
         processes = recorded_processes(folder) if folder is not None and outside else {}
@@ -113,6 +121,7 @@ def inspect(
         notes = [*run_notes, *said.notes, *remarks(metas)]
         ranks = _with_numerics(_without_traces(folder, metas), numerics, _losses(folder, log))
         return _report(ranks, said.claims, policy, notes, name)
+    plan(_AFTER_READING)
     ranks = gather_ranks(
         _with_layers(files, metas),
         naming=naming_steps(folder, metas) if folder is not None else {},
@@ -123,6 +132,14 @@ def inspect(
     notes = [*run_notes, *said.notes, *_notes(files, metas)]
     ranks = _with_numerics(_with_metas(ranks, metas), numerics, _losses(folder, log))
     return _report(ranks, said.claims, policy, notes, name)
+
+
+def _stats(stats: str | Path | None) -> dict[int, RankNumerics]:
+    if stats is None:
+        return {}
+    from fp8verify.evidence.te_debug import read_stats
+
+    return read_stats(Path(stats))
 
 
 def run_name(paths: Sequence[str | Path]) -> str:
@@ -162,6 +179,11 @@ def _report(
     name: str,
 ) -> Report:
     """Work out the facts of all ranks, judge them, and lay both out."""
+    from fp8verify.assembly.report import assemble
+    from fp8verify.evidence.facts import work_out
+    from fp8verify.evidence.promises import collect_promises
+    from fp8verify.judging.judge import judge
+
     facts = [work_out(rank) for rank in ranks]
     judgement = judge(facts, collect_promises(claims, ranks), policy)
     limits = dict.fromkeys(remark for rank in ranks for remark in rank.remarks)
@@ -171,6 +193,9 @@ def _report(
 
 def _report_of_stats(folder: Path, policy: Policy, name: str | None) -> Report:
     """Report statistics alone: they tell nothing of the kernels, so the verdict stays open."""
+    from fp8verify.evidence.rank import gather
+    from fp8verify.evidence.te_debug import read_stats
+
     with reading(str(folder)):
         found = read_stats(folder)
     ranks = [gather(Trace(source=folder.name, rank=rank)) for rank in sorted(found)]
@@ -179,6 +204,8 @@ def _report_of_stats(folder: Path, policy: Policy, name: str | None) -> Report:
 
 
 def _read_stdin() -> RankEvidence:
+    from fp8verify.evidence.rank import gather
+
     if sys.stdin.isatty():
         raise InputError(
             "- reads a trace from standard input, which is a terminal.",
@@ -242,6 +269,8 @@ def _notes(files: TraceFiles, metas: dict[int, RankMeta]) -> list[str]:
 
 def _without_traces(folder: Path, metas: dict[int, RankMeta]) -> list[RankEvidence]:
     """Make evidence of a capture whose window never opened: there is a census at best."""
+    from fp8verify.evidence.rank import gather
+
     if not metas:
         return [gather(Trace(source=folder.name))]
     return [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from operator import add
 from typing import NamedTuple
 
 from fp8verify.evidence.gemms import Kinds
@@ -36,47 +37,63 @@ class Buckets(NamedTuple):
     longest: tuple[tuple[tuple[int, int], ...], ...] = ()
 
 
-def bucket_times(trace: Trace, kinds: Kinds, bounds: StepBounds) -> Buckets | None:
-    """Spread the kernels of a trace over `BUCKETS` buckets of equal length, None without any."""
+def bucket_times(trace: Trace, kinds: Kinds) -> Buckets | None:
+    """Spread the kernels of a trace over `BUCKETS` buckets of equal length, None without any.
+
+    `with_steps` adds the steps.
+    """
     columns = trace.kernels
     if not len(columns):
         return None
     begin = min(columns.start_ns)
-    ends = map(int.__add__, columns.start_ns, columns.duration_ns)
+    ends = map(add, columns.start_ns, columns.duration_ns)
     width = max(1, -(-(max(ends) - begin) // BUCKETS))
-    times = [[0] * (BUCKETS + 1) for _ in range(4)]  # one more for an empty kernel at the very end
-    by_kind: dict[int, int] = defaultdict(int)  # by bucket times `count`, plus number of the kind
-    count = len(kinds.kinds)
+    found = _by_kind(trace, kinds, begin, width)
+    times = [[0] * BUCKETS for _ in range(4)]
     rows = [times[_class_of(kind.classification)] for kind in kinds.kinds]
+    for bucket, members in enumerate(found):
+        for number, time_ns in members.items():
+            rows[number][bucket] += time_ns
+    fp8, high, unknown, rest = map(tuple, times)
+    return Buckets(width, fp8, high, unknown, rest, (), *_longest(found, kinds))
+
+
+def _by_kind(trace: Trace, kinds: Kinds, begin: int, width: int) -> list[dict[int, int]]:
+    """Return the time of each kind in each bucket."""
+    columns = trace.kernels
+    found: list[dict[int, int]] = [defaultdict(int) for _ in range(BUCKETS + 1)]
+    low, members = begin, found[0]  # most kernels lie in the bucket of the one before them
     for number, start, duration in zip(
         kinds.numbers, columns.start_ns, columns.duration_ns, strict=True
     ):
-        first = (start - begin) // width
-        offset = start - begin - first * width
-        if offset + duration <= width:  # most kernels are shorter than a bucket
-            rows[number][first] += duration
-            by_kind[first * count + number] += duration
+        if not low <= start < low + width:
+            place = (start - begin) // width
+            low, members = begin + place * width, found[place]
+        if start + duration <= low + width:
+            members[number] += duration
         else:
-            for place, part in _parts(first, offset, duration, width):
-                rows[number][place] += part
-                by_kind[place * count + number] += part
-    fp8, high, unknown, rest = (tuple(row[:BUCKETS]) for row in times)
-    steps = tuple(_steps(trace, bounds, begin))
-    return Buckets(width, fp8, high, unknown, rest, steps, *_longest(by_kind, kinds))
+            for place, part in _parts((low - begin) // width, start - low, duration, width):
+                found[place][number] += part
+    return found[:BUCKETS]  # beyond is at most an empty kernel at the very end
+
+
+def with_steps(found: Buckets, trace: Trace, bounds: StepBounds, begin: int) -> Buckets:
+    """Add the steps, whose kernels ran in `bounds`; the first of all began at `begin`."""
+    return found._replace(steps=tuple(_steps(trace, bounds, begin)))
 
 
 def _longest(
-    by_kind: dict[int, int], kinds: Kinds
+    found: list[dict[int, int]], kinds: Kinds
 ) -> tuple[tuple[str, ...], tuple[tuple[tuple[int, int], ...], ...]]:
     """Name the kernels with the most time in each bucket; those called alike count as one."""
     places: dict[str, int] = {}
+    for number in sorted(set().union(*found)):  # kinds are numbered as they first ran
+        places.setdefault(kinds.kinds[number].name, len(places))
     buckets: list[dict[int, int]] = [defaultdict(int) for _ in range(BUCKETS)]
-    for key, time_ns in by_kind.items():
-        bucket, number = divmod(key, len(kinds.kinds))
-        if bucket < BUCKETS:
-            name = kinds.kinds[number].name
-            buckets[bucket][places.setdefault(name, len(places))] += time_ns
-    return _renumbered([*places], [_most(found) for found in buckets])
+    for bucket, members in zip(buckets, found, strict=True):
+        for number, time_ns in members.items():
+            bucket[places[kinds.kinds[number].name]] += time_ns
+    return _renumbered([*places], list(map(_most, buckets)))
 
 
 def _most(found: dict[int, int]) -> list[tuple[int, int]]:

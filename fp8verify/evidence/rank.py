@@ -12,7 +12,7 @@ from fp8verify.capture.numerics import RankNumerics
 from fp8verify.capture.schema import ModuleRecord, RankMeta
 from fp8verify.evidence import communication, timeline
 from fp8verify.evidence.backward import is_of_backward
-from fp8verify.evidence.buckets import Buckets, bucket_times
+from fp8verify.evidence.buckets import Buckets, bucket_times, with_steps
 from fp8verify.evidence.communication import CollectiveTotal
 from fp8verify.evidence.feeding import fed_gemms
 from fp8verify.evidence.gemms import (
@@ -191,16 +191,19 @@ def gather(
         workers: how many processes may be forked to do it.
     """
     trace = within_window(trace)
-    kinds, steps = Kinds(trace), timeline.step_bounds(trace)
+    kinds = Kinds(trace)
     roles = kinds.roles()
     sums: tuple[Callable[[], Any], ...] = (
-        partial(timeline.measure, trace, roles, steps),
-        partial(bucket_times, trace, kinds, steps),
+        partial(timeline.measure, trace, roles),
+        partial(bucket_times, trace, kinds),
+        partial(timeline.step_bounds, trace),
         partial(communication.collective_totals, trace, roles),
         partial(_bounds, trace),
         partial(_surveyed, trace, kinds),
     )
-    measured, buckets, collectives, bounds, (labels, found) = fork_map(_call, sums, workers=workers)
+    measured, buckets, steps, collectives, bounds, (labels, found) = fork_map(
+        _call, sums, workers=workers
+    )
     return RankEvidence(
         source=trace.source,
         rank=trace.rank,
@@ -212,8 +215,8 @@ def gather(
         process=trace.process,
         bounds=bounds,
         collectives=collectives,
-        timeline=measured,
-        buckets=tuple(filter(None, [buckets])),
+        timeline=measured._replace(steps=timeline.step_times(steps)),
+        buckets=(with_steps(buckets, trace, steps, bounds[0]),) if buckets else (),
         survey=found,
         gemm=gemm_totals(found.gemms),
         steps=_by_step(trace, found.gemms),

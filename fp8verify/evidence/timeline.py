@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Sequence
-from operator import add
+from collections.abc import Iterable, Sequence
+from itertools import compress
+from operator import not_
 from typing import NamedTuple, TypeAlias
 
 from fp8verify.model import Role
-from fp8verify.trace import Trace
+from fp8verify.trace import Kernels, Trace
 
 StepBounds: TypeAlias = "Sequence[tuple[int, int] | None]"
 
@@ -33,29 +33,26 @@ class Timeline(NamedTuple):
     steps: tuple[int | None, ...] = ()
 
 
-def measure(trace: Trace, roles: Sequence[Role], bounds: StepBounds) -> Timeline:
-    """Measure the timeline of a trace.
+def measure(trace: Trace, roles: Sequence[Role]) -> Timeline:
+    """Measure the timeline of a trace, without its steps.
 
     Args:
         trace: the kernels.
         roles: those of the kernels, in the file's order.
-        bounds: what `step_bounds` returned for the trace.
     """
     columns = trace.kernels
     if not len(columns):
-        return Timeline(steps=(None,) * len(trace.steps))
-    ends = array("q", map(add, columns.start_ns, columns.duration_ns))
-    talks = map(Role.COMMUNICATION.__eq__, roles)
-    ranges = sorted(zip(columns.start_ns, ends, talks, strict=True))
-    busy = _covered(ranges)
-    talking = [found for found in ranges if found[2]]
-    computing = _covered([found for found in ranges if not found[2]]) if talking else busy
+        return Timeline()
+    order = sorted(range(len(columns)), key=columns.start_ns.__getitem__)
+    talks = list(map(Role.COMMUNICATION.__eq__, map(roles.__getitem__, order)))
+    busy, end = _covered(columns, order)
+    talking, _ = _covered(columns, compress(order, talks))
+    computing, _ = _covered(columns, compress(order, map(not_, talks))) if talking else (busy, end)
     return Timeline(
-        span=max(ends) - ranges[0][0],
+        span=end - columns.start_ns[order[0]],
         busy=busy,
-        communication=_covered(talking),
+        communication=talking,
         exposed=busy - computing,
-        steps=_step_times(bounds),
     )
 
 
@@ -88,20 +85,27 @@ def step_bounds(trace: Trace) -> StepBounds:
     ]
 
 
-def _covered(ranges: Sequence[tuple[int, int, bool]]) -> int:
-    """Return how long any of the kernels ran, given as (start, end, talks) in order."""
+def _covered(columns: Kernels, order: Iterable[int]) -> tuple[int, int]:
+    """Return how long any of some kernels ran, and when the last one ended.
+
+    Their places are given in the order of starts.
+    """
+    starts, durations = columns.start_ns, columns.duration_ns
     covered, reached = 0, -_NEVER
-    for start, end, _ in ranges:
+    for place in order:
+        start = starts[place]
+        end = start + durations[place]
         if start >= reached:
             covered += end - start
             reached = end
         elif end > reached:
             covered += end - reached
             reached = end
-    return covered
+    return covered, reached
 
 
-def _step_times(bounds: StepBounds) -> tuple[int | None, ...]:
+def step_times(bounds: StepBounds) -> tuple[int | None, ...]:
+    """Return `Timeline.steps`."""
     times: list[int | None] = []
     before: tuple[int, int] | None = None
     for own in bounds:

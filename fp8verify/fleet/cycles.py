@@ -10,8 +10,10 @@ import re
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
-from fp8verify.evidence.rank import RankEvidence, merge_windows
+if TYPE_CHECKING:
+    from fp8verify.evidence.rank import RankEvidence
 
 # tensorboard_trace_handler's names: host_pid.time.pt.trace.json (torch/profiler/profiler.py, 2.11).
 _WORKER = re.compile(r"(?:^|/)(?P<worker>[^/]+)\.\d{10,}(?:\.\w+)*?\.pt\.trace\.json(?:\.\w+)?$")
@@ -22,6 +24,8 @@ def join_cycles(ranks: Iterable[RankEvidence]) -> list[RankEvidence]:
 
     Ranks that are only a place among the files are numbered anew where some of them are joined.
     """
+    from fp8verify.evidence.rank import merge_windows
+
     known: list[RankEvidence] = []
     guessed: list[RankEvidence] = []
     for members in _alike(ranks):

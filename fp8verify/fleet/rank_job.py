@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from fp8verify.capture.ranks import NamingStep
 from fp8verify.errors import InputError
-from fp8verify.evidence.layers_by_name import NamedLayers
-from fp8verify.evidence.rank import RankEvidence, gather, merge_windows
 from fp8verify.trace import Trace, TraceFile, read_trace
+
+if TYPE_CHECKING:
+    from fp8verify.evidence.layers_by_name import NamedLayers
+    from fp8verify.evidence.rank import RankEvidence
 
 
 class RankJob(NamedTuple):
@@ -43,7 +45,7 @@ def examine(job: RankJob, workers: int = 1) -> ExaminedRank:
     read = [_read(file, workers) for file in job.files]
     examined = _examined(
         job,
-        [part for part in read if isinstance(part, RankEvidence)],
+        [part for part in read if not isinstance(part, InputError)],
         [part for part in read if isinstance(part, InputError)],
     )
     if examined.evidence.named is not None or job.naming is None:
@@ -54,6 +56,8 @@ def examine(job: RankJob, workers: int = 1) -> ExaminedRank:
 
 def _name_from(naming: NamingStep) -> NamedLayers:
     """Read the step that names layers; what is wrong with it becomes a note."""
+    from fp8verify.evidence.layers_by_name import NamedLayers
+
     empty = NamedLayers(source="step", step=naming.step)
     if naming.file is None:
         return empty._replace(note=f"the layers have no names: {naming.reason}")
@@ -81,6 +85,9 @@ def _read(file: TraceFile, workers: int = 1) -> RankEvidence | InputError:
             f"{file.name} needs more memory than there is.",
             "Use fewer --workers, or a machine with more memory.",
         )
+    # What comes after reading is imported after it: a process that waits for others has it by then.
+    from fp8verify.evidence.rank import gather
+
     guessed = trace.rank is None and file.guessed
     if trace.rank is None:
         trace.rank = file.rank
@@ -94,6 +101,8 @@ def not_examined(job: RankJob, reason: str) -> ExaminedRank:
 
 
 def _examined(job: RankJob, parts: list[RankEvidence], errors: list[InputError]) -> ExaminedRank:
+    from fp8verify.evidence.rank import gather, merge_windows
+
     if not parts:
         parts = [gather(Trace(source=job.files[0].name, rank=job.rank))]
     evidence = merge_windows(parts)

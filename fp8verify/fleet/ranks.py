@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from fp8verify.capture.ranks import NamingStep
 from fp8verify.errors import InputError
-from fp8verify.evidence.rank import RankEvidence
 from fp8verify.fleet.cycles import join_cycles
 from fp8verify.fleet.pool import cores, process_pool
 from fp8verify.fleet.rank_job import ExaminedRank, RankJob, examine, not_examined
@@ -22,6 +21,8 @@ from fp8verify.trace.places import is_remote, is_shared, reading
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
+
+    from fp8verify.evidence.rank import RankEvidence
 
 OnProgress = Callable[[int, int], None]
 

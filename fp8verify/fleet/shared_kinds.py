@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from fp8verify.evidence.gemms import Kind, Survey
-from fp8verify.evidence.rank import RankEvidence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fp8verify.evidence.gemms import Kind
+    from fp8verify.evidence.rank import RankEvidence
 
 
 class SharedKinds:
@@ -17,9 +20,9 @@ class SharedKinds:
         keep = self._kinds.setdefault
         found = evidence.survey
         return evidence._replace(
-            survey=Survey(
-                [row._replace(kind=keep(row.kind, row.kind)) for row in found.gemms],
-                [total._replace(kind=keep(total.kind, total.kind)) for total in found.others],
-                [row._replace(kind=keep(row.kind, row.kind)) for row in found.optimizer],
+            survey=found._replace(
+                gemms=[row._replace(kind=keep(row.kind, row.kind)) for row in found.gemms],
+                others=[row._replace(kind=keep(row.kind, row.kind)) for row in found.others],
+                optimizer=[row._replace(kind=keep(row.kind, row.kind)) for row in found.optimizer],
             )
         )

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from array import array
 from collections import Counter
-from itertools import repeat
-from operator import add
 from typing import TYPE_CHECKING
 
-from fp8verify.trace.correlate import correlate
+from fp8verify.trace.correlate import Correlation, correlate
 from fp8verify.trace.duplicates import drop_duplicates
 from fp8verify.trace.tables import Kernels, Launch, Step, Trace
 
@@ -38,12 +35,12 @@ def fill(trace: Trace, columns: Columns, *, layers: bool = False, workers: int =
     trace.copies = dict(sorted(columns.copies.items()))
     trace.steps = [Step(s.number, s.start_ns + base_ns, s.end_ns + base_ns) for s in columns.steps]
     health = trace.health
-    health.kernels, health.bad_durations = len(kernels.name), _clear_bad_durations(columns)
+    health.kernels, health.bad_durations = len(kernels.name), _clear_bad_durations(columns, found)
     health.kernels_without_launch = found.launch.count(Launch.NONE)
     health.kernels_without_op = len(kernels.name) - found.launch.count(Launch.OP)
     trace.kernels = Kernels(
         name=kernels.name,
-        start_ns=array("q", map(add, kernels.start, repeat(base_ns))),
+        start_ns=found.start_ns,
         duration_ns=kernels.duration,
         device=kernels.device,
         stream=kernels.stream,
@@ -73,14 +70,14 @@ def _process(columns: Columns) -> int | None:
     return found if isinstance(found, int) else None
 
 
-def _clear_bad_durations(columns: Columns) -> int:
+def _clear_bad_durations(columns: Columns, found: Correlation) -> int:
     """Set impossible durations to 0; return how many there were.
 
     No kernel runs longer than the CPU side of the trace, whose end waits for the GPU. Broken
     counters of some GPUs say otherwise.
     """
-    durations, limit = columns.kernels.duration, _span_ns(columns)
-    if not durations or (min(durations) >= 0 and max(durations) <= limit):
+    durations, limit = columns.kernels.duration, _span_ns(columns, found)
+    if found.durations[0] >= 0 and found.durations[1] <= limit:
         return 0
     bad = [row for row, duration in enumerate(durations) if not 0 <= duration <= limit]
     for row in bad:
@@ -88,11 +85,11 @@ def _clear_bad_durations(columns: Columns) -> int:
     return len(bad)
 
 
-def _span_ns(columns: Columns) -> int:
-    first, starts = columns.first_start, columns.kernels.start
+def _span_ns(columns: Columns, found: Correlation) -> int:
+    first, starts = columns.first_start, found.starts
     if first is None:
         return _ONE_HOUR_NS
-    return max(columns.last_end, max(starts, default=0)) - min(first, min(starts, default=first))
+    return max(columns.last_end, starts[1]) - min(first, starts[0])
 
 
 def main_device(kernels: Kernels) -> int:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from array import array
 from collections import defaultdict
-from functools import partial, reduce
-from itertools import compress, count, pairwise
+from functools import partial
+from itertools import chain, compress, count, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from fp8verify.trace.columns import Columns, Stretch
@@ -23,8 +23,17 @@ if TYPE_CHECKING:
 
 
 class Correlation(NamedTuple):
-    """The columns that correlation adds to the kernels, and what they index."""
+    """The columns that correlation adds to the kernels, and what they index.
 
+    Attributes:
+        start_ns: the starts of the kernels, no more relative.
+        starts: the least and the greatest start in the columns.
+        durations: the least and the greatest duration.
+    """
+
+    start_ns: array[int]
+    starts: tuple[int, int]
+    durations: tuple[int, int]
     op: array[int]
     launch: array[int]
     step: array[int]
@@ -59,9 +68,12 @@ def correlate(columns: Columns, *, layers: bool = False, workers: int = 1) -> Co
     named = NamedOps(columns, parent) if layers else None
     (single, *_), (rows, *_) = followed, found
     return Correlation(
+        start_ns=_concatenated([part.times.start_ns for part in followed]),
+        starts=_extremes(chain.from_iterable(part.times.starts for part in followed)),
+        durations=_extremes(chain.from_iterable(part.times.durations for part in followed)),
         op=ops,
-        launch=reduce(array.__add__, (part.launch for part in followed)),
-        step=reduce(array.__add__, (part.step for part in followed)),
+        launch=_concatenated([part.launch for part in followed]),
+        step=_concatenated([part.step for part in followed]),
         ops=contexts,
         layer=named.of_launches(single.op_rows, map(enclosing.get, rows.launch_rows))
         if named
@@ -77,18 +89,29 @@ _MOST_PARTS = 8
 class _Rows(NamedTuple):
     """What some kernels name: the rows of their operators and calls, -1 for none.
 
-    `threads` are those of the operators, `unplaced` the calls that have to be nested.
+    `threads` are those of the operators, `unplaced` the calls that have to be nested, `part` the
+    rows of the kernels.
     """
 
+    part: slice
     op_rows: array[int]
     launch_rows: array[int]
     threads: set[int]
     unplaced: set[int]
 
 
+class _Times(NamedTuple):
+    """When some kernels ran; the extremes are (least, greatest), or () without kernels."""
+
+    start_ns: array[int]
+    starts: tuple[int, ...]
+    durations: tuple[int, ...]
+
+
 class _Followed(NamedTuple):
     """The columns of some kernels; `op` numbers `contexts`."""
 
+    times: _Times
     op: array[int]
     launch: array[int]
     step: array[int]
@@ -147,6 +170,7 @@ def _find_rows(
     launch_rows = _launch_rows(columns, columns.kernels.correlation[part], numbers)
     pairs = zip(op_rows, launch_rows, strict=True)
     return _Rows(
+        part,
         op_rows,
         launch_rows,
         {columns.ops.thread[row] for row in op_rows if row >= 0},
@@ -190,12 +214,21 @@ def _follow(columns: Columns, nesting: Nesting, found: _Rows) -> _Followed:
     op_rows = _with_launches(columns, nesting, found)
     contexts = Contexts(columns, nesting.parent)
     return _Followed(
+        times=_times(columns, found.part),
         op=array("i", (contexts.of(row) if row >= 0 else -1 for row in op_rows)),
         launch=array("b", map(_launch, op_rows, found.launch_rows)),
         step=steps_of_kernels(columns, op_rows, found.launch_rows),
         contexts=contexts.ops,
         op_rows=op_rows,
     )
+
+
+def _times(columns: Columns, part: slice) -> _Times:
+    starts, durations = columns.kernels.start[part], columns.kernels.duration[part]
+    start_ns = array("q", map(columns.base_ns.__add__, starts))
+    if not starts:
+        return _Times(start_ns, (), ())
+    return _Times(start_ns, (min(starts), max(starts)), (min(durations), max(durations)))
 
 
 def _with_launches(columns: Columns, nesting: Nesting, found: _Rows) -> array[int]:
@@ -209,6 +242,19 @@ def _with_launches(columns: Columns, nesting: Nesting, found: _Rows) -> array[in
             row = nesting.parent[row]
         op_rows[kernel] = row
     return op_rows
+
+
+def _extremes(numbers: Iterable[int]) -> tuple[int, int]:
+    """Return the least and the greatest; of none, (0, 0)."""
+    found = list(numbers) or [0]
+    return min(found), max(found)
+
+
+def _concatenated(parts: Sequence[array[int]]) -> array[int]:
+    whole = parts[0]
+    for part in parts[1:]:
+        whole += part
+    return whole
 
 
 def _joined(parts: Sequence[_Followed]) -> tuple[array[int], list[OpContext]]:

@@ -6,6 +6,7 @@ import re
 from array import array
 from bisect import bisect_right
 from collections import defaultdict
+from collections.abc import Iterator
 from itertools import chain, compress, count
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 # torch.profiler's `step` opens a range of this name on the CPU, whichever tool records it.
 _PREFIX = "ProfilerStep#"
+_STRETCH = 256
 _STEP = re.compile(_PREFIX + r"([0-9]{1,17})")
 
 
@@ -30,13 +32,21 @@ def mark_profiler_steps(columns: Columns) -> None:
     numbers = {i: int(m[1]) for i in columns.step_names if (m := _STEP.fullmatch(names[i]))}
     ops = columns.ops
     found: dict[int, list[Step]] = defaultdict(list)
-    for row in compress(count(), map(numbers.__contains__, ops.name)):
+    for row in _rows_with(set(numbers), ops.name):
         number = numbers[ops.name[row]]
         found[number].append(Step(number, ops.start[row], ops.end[row]))
     columns.steps = sorted(_apart(columns, found), key=_start)
     if len(columns.steps) > 1 and _is_empty(columns, columns.steps[-1]):
         # The profiler's `step` after the last step of a loop begins one that never comes.
         columns.steps.pop()
+
+
+def _rows_with(wanted: set[int], column: array[int]) -> Iterator[int]:
+    """Yield the rows that hold one of the numbers, which most stretches of the column do not."""
+    for first in range(0, len(column), _STRETCH):
+        part = column[first : first + _STRETCH]
+        if not wanted.isdisjoint(part):
+            yield from compress(count(first), map(wanted.__contains__, part))
 
 
 def step_number(name: str) -> int | None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fp8verify.assembly.timelines import timeline_report
 from fp8verify.evidence.buckets import BUCKETS, bucket_times
 from fp8verify.evidence.gemms import Kinds
-from fp8verify.evidence.timeline import step_bounds
+from fp8verify.evidence.rank import gather
 from fp8verify.model import TimelineReport
 from fp8verify.report.charts import BAR_WIDTH, TIMELINE_HEIGHT, segments, timeline
 from fp8verify.trace import Trace, read_trace
@@ -23,8 +23,7 @@ _times = st.floats(0, 1e6, allow_nan=False, allow_infinity=False)
 
 
 def _buckets(trace: Trace) -> TimelineReport:
-    found = bucket_times(trace, Kinds(trace), step_bounds(trace))
-    assert found is not None
+    (found,) = gather(trace).buckets
     return timeline_report(found)
 
 
@@ -50,7 +49,7 @@ def test_a_kernel_longer_than_a_bucket_is_cut_at_their_ends(tmp_path: Path) -> N
 
 def test_a_trace_without_kernels_has_no_timeline() -> None:
     trace = Trace(source="trace.json")
-    assert bucket_times(trace, Kinds(trace), step_bounds(trace)) is None
+    assert bucket_times(trace, Kinds(trace)) is None
 
 
 @given(st.lists(st.tuples(_times, _times, _times, _times), min_size=1, max_size=20))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fp8verify.errors import InputError
-from fp8verify.trace import Trace, enclosing, read_trace, source
+from fp8verify.trace import Trace, enclosing, read_trace, source, waiting
 from fp8verify.trace.columns import Columns
 from fp8verify.trace.forking import fork_map
 from fp8verify.trace.joining import Numberings
@@ -293,6 +294,40 @@ def test_an_interrupt_leaves_no_process(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(KeyboardInterrupt):
         read_trace(path, block_size=BLOCK, workers=3)
     assert no_child_is_left()
+
+
+def test_a_reader_that_waits_imports_what_it_will_need(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    imported, told = os.pipe()
+    here, usual, waited = os.getpid(), Collector.block, []
+    (tmp_path / "needed_later.py").write_text(f"import os\nos.write({told}, b'x' * 100)\n")
+
+    def block(self: Collector, data: bytes | memoryview) -> bool:
+        if os.getpid() != here and not waited:  # no helper is done before it is imported
+            waited.append(select.select([imported], [], [], 10))
+        return usual(self, data)
+
+    path = tmp_path / "t.json"
+    path.write_bytes(PLAIN)
+    alone = read_trace(path, block_size=BLOCK)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(Collector, "block", block)
+    waiting.plan(["needed_later"])
+    assert asdict(read_trace(path, block_size=BLOCK, workers=2)) == asdict(alone)
+    assert sys.modules.pop("needed_later")
+    os.close(imported)
+    os.close(told)
+
+
+def test_what_judges_is_not_imported_before_a_trace_is_read() -> None:
+    program = (
+        "import sys; from fp8verify import inspection\n"
+        "print(*sys.modules.keys() & set(inspection._AFTER_READING))\n"
+        "from importlib import import_module; [*map(import_module, inspection._AFTER_READING)]"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert done.stdout.split() == []
 
 
 def test_what_a_copy_of_the_process_cannot_do_is_done_here() -> None:

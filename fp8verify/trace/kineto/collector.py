@@ -6,8 +6,7 @@ import json
 import re
 from collections import defaultdict
 from decimal import Decimal
-from itertools import compress, count
-from operator import attrgetter, eq
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -107,13 +106,9 @@ class Collector:
     def finish(self) -> Columns:
         """Return the columns of all events; count those that began and never ended."""
         self.skipped += self._pairs.open
-        columns, kernels = self.columns, self.columns.kernels
+        columns = self.columns
         columns.base_ns = self._base_ns or 0
         columns.inputs = list(map(RawInputs, self.inputs))
-        # Kineto before 2024 fills the External id with the correlation id where it knows no
-        # operator.
-        for index in compress(count(), map(eq, kernels.op_id, kernels.correlation)):
-            kernels.op_id[index] = -1
         mark_profiler_steps(columns)
         return columns
 
@@ -262,7 +257,7 @@ class Collector:
         args = [kernel.args for kernel in group]
         append_all(kernels.start, starts)
         append_all(kernels.duration, _lengths_ns([kernel.dur for kernel in group]))
-        append_all(kernels.op_id, [a.external_id for a in args])
+        append_all(kernels.op_id, list(map(_op_id, args)))
         append_all(kernels.correlation, [a.correlation for a in args])
         append_all(kernels.device, [a.device for a in args])
         append_all(kernels.stream, [a.stream for a in args])
@@ -288,6 +283,11 @@ class Collector:
             time,
             size + sum(copy.args.bytes for copy in group),
         )
+
+
+def _op_id(args: ev.KernelArgs) -> int:
+    """Return the operator's number; Kineto before 2024 puts that of the call if it has none."""
+    return -1 if args.external_id == args.correlation else args.external_id
 
 
 # An hour: a copy beyond it is a broken counter.

@@ -22,6 +22,7 @@ from fp8verify.trace.forking import Child
 from fp8verify.trace.joining import Names, Numberings, interners
 from fp8verify.trace.kineto.collector import Collector
 from fp8verify.trace.kineto.packing import Reply, pack, unpack
+from fp8verify.trace.waiting import import_next
 
 # The blocks of one task; the reply takes a tenth of that, unless events are very short.
 SLOT_SIZE = 3 << 20
@@ -128,10 +129,10 @@ class Crew:
         Raises:
             LostError: there will be none.
         """
-        while slot not in self._finished:
-            if self._poll.poll(_PATIENCE_MS):
-                self._note_done()
-            elif any(child.has_ended() for child in self._children):
+        while not self.has_done(slot):
+            if import_next() or self._poll.poll(_PATIENCE_MS):
+                continue
+            if any(child.has_ended() for child in self._children):
                 raise LostError
         self._finished.discard(slot)
         return unpack(self._reply(slot))
