@@ -12,6 +12,7 @@ import pytest
 from fp8verify.runner.agent import live_objects
 from fp8verify.runner.agent.steps import counter_owners
 from fp8verify.runner.agent.steps.counter_owners import CounterOwners
+from fp8verify.runner.agent.steps.framework_counters import COUNTERS
 
 MODULE = "transformers.trainer"
 
@@ -52,6 +53,8 @@ def trainer(monkeypatch: pytest.MonkeyPatch) -> type:
         def __init__(self, start: int = 0) -> None:
             self.state = SimpleNamespace(global_step=start)
 
+    for counter in COUNTERS:  # other tests of the process may have imported the frameworks
+        monkeypatch.delitem(sys.modules, counter.module, raising=False)
     module = ModuleType(MODULE)
     vars(module).update(Trainer=Trainer)
     monkeypatch.setitem(sys.modules, MODULE, module)
