@@ -54,3 +54,13 @@ def _gpu_missing() -> str | None:
     if not Path("/dev/nvidiactl").exists():
         return "no NVIDIA GPU here"
     return None if importlib.util.find_spec("torch") else "torch is not installed"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def searches_in_a_process_of_many_tests() -> Iterator[None]:
+    """Let the agent search among all objects, of which a process of thousands of tests has many."""
+    from fp8verify.runner.agent import live_objects
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(live_objects, "MAX_BLOCKS", 1 << 40)
+        yield
