@@ -10,9 +10,7 @@ from fp8verify.model import Leg, Precision, Report, Verdict
 from fp8verify.model import scalars as watched
 from fp8verify.model.numerics import TrendPoint
 
-LOW = tuple(
-    p.value for p in Precision if p.value.startswith(("fp8", "mxfp8", "nvfp4", "mxfp4", "fp4"))
-)
+LOW = tuple(precision.value for precision in Precision if precision.is_low)
 
 
 class Scalar(NamedTuple):

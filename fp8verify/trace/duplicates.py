@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from array import array
-from collections import Counter
+from collections.abc import Iterable
 from dataclasses import fields
-from itertools import compress
+from itertools import compress, islice
+from operator import eq
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -21,9 +22,7 @@ def drop_duplicates(columns: Columns) -> int:
     after another.
     """
     kernels = columns.kernels
-    if len(set(kernels.start)) == len(kernels.start):
-        return 0
-    again = _again(kernels)
+    again = _again(kernels, _together(kernels.start))
     if again:
         kept = array("b", [1]) * len(kernels.start)
         for row in again:
@@ -34,12 +33,18 @@ def drop_duplicates(columns: Columns) -> int:
     return len(again)
 
 
-def _again(kernels: KernelColumns) -> list[int]:
-    """Return the rows that repeat another one, looking only at those that start together."""
-    count = Counter(kernels.start)
+def _together(starts: array[int]) -> Iterable[int]:
+    """Return the rows of kernels that start when another one does, as hardly any do."""
+    ordered = sorted(starts)
+    shared = set(compress(ordered, map(eq, ordered, islice(ordered, 1, None))))
+    return compress(range(len(starts)), map(shared.__contains__, starts)) if shared else ()
+
+
+def _again(kernels: KernelColumns, rows: Iterable[int]) -> list[int]:
+    """Return those of some rows that repeat another one."""
     found, seen = list[int](), set[tuple[int, ...]]()
-    for row, start in enumerate(kernels.start):
-        if count[start] == 1 or kernels.correlation[row] < 0:
+    for row in rows:
+        if kernels.correlation[row] < 0:
             continue
         key = tuple(getattr(kernels, column)[row] for column in _SAME)
         if key in seen:

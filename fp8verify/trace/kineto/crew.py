@@ -117,8 +117,14 @@ class Crew:
         self._reply(slot)[: len(packed)] = packed
         os.write(self._put_task, _NUMBER.pack(slot))
 
-    def has_done(self, slot: int) -> bool:
-        """Whether there is a reply."""
+    def is_over(self, slot: int) -> bool:
+        """Whether there is a reply, or will be none."""
+        try:
+            return self._has_done(slot)
+        except LostError:
+            return True
+
+    def _has_done(self, slot: int) -> bool:
         while slot not in self._finished and self._poll.poll(0):
             self._note_done()
         return slot in self._finished
@@ -129,7 +135,7 @@ class Crew:
         Raises:
             LostError: there will be none.
         """
-        while not self.has_done(slot):
+        while not self._has_done(slot):
             if import_next() or self._poll.poll(_PATIENCE_MS):
                 continue
             if any(child.has_ended() for child in self._children):

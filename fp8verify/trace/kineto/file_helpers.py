@@ -101,12 +101,8 @@ class FileHelpers:
         return hiring.crew
 
     def _is_due(self, batch: Batch) -> bool:
-        if not self._hiring.fits(batch.crew) or not batch.crew.free:
-            return True
-        try:
-            return batch.crew.has_done(batch.slot)
-        except LostError:
-            return True
+        crew = batch.crew
+        return not self._hiring.fits(crew) or not crew.free or crew.is_over(batch.slot)
 
     def _reply(self, batch: Batch) -> Reply:
         """Return what a helper made of a stretch, nothing if that cannot be used."""

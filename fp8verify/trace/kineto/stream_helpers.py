@@ -107,12 +107,8 @@ class StreamHelpers:
         return hiring.crew
 
     def _is_due(self, batch: Batch) -> bool:
-        if batch.crew is not self._hiring.crew or not batch.crew.free:
-            return True
-        try:
-            return batch.crew.has_done(batch.slot)
-        except LostError:
-            return True
+        crew = batch.crew
+        return crew is not self._hiring.crew or not crew.free or crew.is_over(batch.slot)
 
     def _reply(self, batch: Batch) -> Reply:
         """Return what a helper made of a batch, nothing if it decoded as the reader did before."""
