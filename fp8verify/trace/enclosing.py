@@ -74,7 +74,7 @@ def nest(columns: Columns, threads: Iterable[int], instants: Instants, workers: 
     bounds = split(len(columns.ops.name), workers)
     plan = _plan(columns, sorted({*threads, *instants}), instants, bounds)
     parts = fork_map(partial(_link, columns, plan), [*enumerate(pairwise(bounds))], workers=workers)
-    if not all(_follow_in_time(parts, thread) for thread in plan):
+    if not all(_follow_in_time(parts, thread, plan[thread].begins) for thread in plan):
         return nest(columns, threads, instants, 1)
     return _joined(columns, plan, parts)
 
@@ -167,10 +167,14 @@ def _chain(parent: array[int], row: int) -> list[int]:
     return found[::-1]
 
 
-def _follow_in_time(parts: Sequence[_Part], thread: int) -> bool:
-    """Whether every part of a thread is over in the order of starts when the next begins."""
-    linked = [part.threads[thread] for part in parts if part.threads[thread].still_open]
-    return all(map(lt, (one.last for one in linked), (one.first for one in linked[1:])))
+def _follow_in_time(parts: Sequence[_Part], thread: int, begins: Sequence[float]) -> bool:
+    """Whether no part of a thread begins before its time, or before the one before it is over."""
+    timed = zip(begins, (part.threads[thread] for part in parts), strict=False)
+    linked = [(begin, one) for begin, one in timed if one.still_open]
+    ones = [one for _, one in linked]
+    return all(begin <= one.first for begin, one in linked) and all(
+        map(lt, (one.last for one in ones), (one.first for one in ones[1:]))
+    )
 
 
 def _joined(columns: Columns, plan: Mapping[int, _Thread], parts: Sequence[_Part]) -> Nesting:

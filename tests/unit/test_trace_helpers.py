@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from fp8verify.errors import InputError
@@ -225,6 +225,7 @@ RANGES = st.lists(
 
 
 @given(ranges=RANGES, launches=st.lists(st.integers(0, 90), max_size=8), workers=st.integers(2, 5))
+@example(ranges=[(0, 1, 0, 0), (2, 0, 0, 1), (1, 0, 0, 1)], launches=[1], workers=2)
 @pytest.mark.parametrize("in_order", [False, True])
 def test_parts_nest_as_the_whole_does(
     in_order: bool, ranges: list[tuple[int, int, int, int]], launches: list[int], workers: int
