@@ -65,6 +65,8 @@ TE_CASES = (
     Case("te-delayed"),
     Case("te-current"),
     Case("te-block"),
+    Case("te-delayed-inf", "nan-or-inf", _only("layers.0.qkv"), "the input of layers.0.qkv"),
+    Case("te-current-inf", "nan-or-inf", _only("layers.0.qkv"), "the input of layers.0.qkv"),
     Case("te-delayed-frozen", "scale-stuck", _only(f"layers.{FAULTY}.o"), "the scale of the input"),
     Case(
         "te-current-recompute",
@@ -82,7 +84,7 @@ OURS = {
 def steps_of(name: str) -> int:
     """Return how many steps a case trains."""
     if name == PARTS.name:
-        return MEASURED + timing.PROFILED_EVERY + 1
+        return MEASURED + timing.PARTS_EVERY + 1
     return timing.STEPS if name in COMPILED else SHORT_STEPS
 
 
@@ -220,13 +222,11 @@ def train(name: str) -> None:
         if step == MEASURED and name.endswith("-gradient"):
             model.layers[FAULTY].faulty_gradient = True
         model.infinite = step == MEASURED and name.endswith("-inf")
-        by_script = timing.eager_by_script(step) or (looks and step == timing.PROFILED)
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
         began = time.perf_counter()
         with (
-            eagerly() if by_script else contextlib.nullcontext(),
-            looks.at(step) if looks else contextlib.nullcontext(),
+            eagerly() if timing.eager_by_script(step) else contextlib.nullcontext(),
         ):
             with autocast(name):
                 loss = model(tokens)
@@ -246,6 +246,8 @@ def train(name: str) -> None:
             "reserved": torch.cuda.memory_reserved(),
             "graphs": torch._dynamo.utils.counters["stats"]["unique_graphs"],
         }
+        if looks:
+            looks.after(step)
         print(json.dumps(found), f"| step {step} loss {loss.item():.4f}", flush=True)
     if looks:
         print(json.dumps({"parts": looks.found}), "| parts", flush=True)
@@ -254,23 +256,22 @@ def train(name: str) -> None:
 
 
 class Looks:
-    """Where the time of the first measured step goes, and of a later one under torch.profiler."""
+    """Where the time of the first measured step goes, and of a later one."""
 
     def __init__(self) -> None:
-        self.found: dict[str, Any] = {"eager_profile": {}, "measured_profile": {}}
+        self.found: dict[str, Any] = {}
         self._parts: timing.Parts | None = None
 
-    @contextlib.contextmanager
-    def at(self, step: int) -> Iterator[None]:
-        """Look at a step."""
-        again = MEASURED + timing.PROFILED_EVERY
-        profiles = {timing.PROFILED: "eager_profile", again: "measured_profile"}
+    def after(self, step: int) -> None:
+        """Begin to look when the agent is there; keep what the steps of interest took."""
         if step == timing.WARM_EAGER[0]:
             self._parts = timing.Parts()
-        title = profiles.get(step)
-        with timing.profiled(self.found[title]) if title else contextlib.nullcontext():
-            yield
-        titles = {MEASURED - 1: "before", MEASURED: "first", again: "again"}
+        titles = {
+            MEASURED - 1: "before",
+            MEASURED: "first",
+            MEASURED + timing.PARTS_EVERY - 1: "between",
+            MEASURED + timing.PARTS_EVERY: "again",
+        }
         if step in titles and self._parts is not None:
             self.found[titles[step]] = self._parts.reset()
 
@@ -332,7 +333,7 @@ def te_bytes(name: str) -> bool | None:
 
 def every_of(name: str) -> int:
     """Return how many steps lie between measured ones."""
-    return timing.PROFILED_EVERY if name == PARTS.name else timing.EVERY
+    return timing.PARTS_EVERY if name == PARTS.name else timing.EVERY
 
 
 def run(case: Case, folder: Path) -> dict[str, Any]:

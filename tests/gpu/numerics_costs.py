@@ -11,7 +11,6 @@ import importlib
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from statistics import median
 from typing import Any
 
@@ -21,7 +20,8 @@ SETTLED = 6  # compiled steps after an eager one that are not compared
 MEASURED_STEPS = range(MEASURED, STEPS + 1, EVERY)
 CONTROLS = range(MEASURED + EVERY // 2, STEPS + 1, EVERY)
 BEFORE = range(18, WINDOW[0] - 2)
-PROFILED, PROFILED_EVERY = 18, 12  # the eager step of the training that tells the parts
+PARTS_EVERY = 12  # steps between measured ones of the training that tells the parts
+LONGEST = 12  # calls of a step that are shown one by one
 
 
 def eager_by_script(step: int) -> bool:
@@ -108,28 +108,32 @@ class Parts:
     """Calls and host milliseconds of the agent's parts since `reset`; they lie in one another."""
 
     def __init__(self) -> None:
-        self.found: dict[str, list[float]] = {}
+        self._calls: list[tuple[str, str, float]] = []
         for module, owner, name in PARTS:
             self._wrap(_agent_module(module), owner, name)
 
-    def reset(self) -> dict[str, list[float]]:
-        """Return calls and milliseconds by part, and begin anew."""
-        found, self.found = self.found, {}
-        return found
+    def reset(self) -> dict[str, Any]:
+        """Return calls and milliseconds by part and the longest calls, and begin anew."""
+        calls, self._calls = self._calls, []
+        totals: dict[str, list[float]] = {}
+        for part, _, ms in calls:
+            line = totals.setdefault(part, [0, 0.0])
+            line[0] += 1
+            line[1] += ms
+        return {"totals": totals, "longest": sorted(calls, key=lambda c: -c[2])[:LONGEST]}
 
     def _wrap(self, module: Any, owner: str | None, name: str) -> None:
         place = getattr(module, owner) if owner else module
         setattr(place, name, self._timed(f"{owner or ''}.{name}", getattr(place, name)))
 
-    def _timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _timed(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*args: Any, **kwargs: Any) -> Any:
             began = time.perf_counter()
             try:
                 return function(*args, **kwargs)
             finally:
-                line = self.found.setdefault(name, [0, 0.0])
-                line[0] += 1
-                line[1] += 1e3 * (time.perf_counter() - began)
+                about = " ".join(word for word in args if isinstance(word, str))
+                self._calls.append((part, about, 1e3 * (time.perf_counter() - began)))
 
         return timed
 
@@ -145,38 +149,13 @@ def _agent_module(name: str) -> Any:
     return importlib.import_module(f"{package}.{name}")
 
 
-@contextmanager
-def profiled(into: dict[str, Any]) -> Iterator[None]:
-    """Note the operators and kernels of what runs within, with their counts and times."""
-    import torch
-    from torch.profiler import ProfilerActivity, profile
-
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
-        yield
-        torch.cuda.synchronize()
-    for event in profiler.key_averages():
-        into[event.key] = [
-            event.count,
-            event.self_cpu_time_total / 1e3,
-            event.self_device_time_total / 1e3,
-        ]
-
-
 def part_lines(parts: dict[str, Any]) -> Iterator[str]:
     """Yield Markdown of the parts that the training printed."""
-    for title in ("before", "first", "again"):
+    for title, found in parts.items():
         yield from ("", f"Parts, {title} (each within those above it):", "")
         yield from ("| part | calls | host ms |", "|---|---|---|")
-        for name, (calls, ms) in parts[title].items():
+        for name, (calls, ms) in found["totals"].items():
             yield f"| {name} | {calls:.0f} | {ms:.1f} |"
-    eager, measured = parts["eager_profile"], parts["measured_profile"]
-    for place, what in ((2, "GPU"), (1, "host")):
-        totals = [sum(row[place] for row in found.values()) for found in (eager, measured)]
-        yield from ("", f"{what} ms, eager {totals[0]:.1f}, measured {totals[1]:.1f}; most more:")
-        yield from ("", "| operator or kernel | calls more | ms more |", "|---|---|---|")
-        more = {
-            name: [now - was for now, was in zip(row, eager.get(name, [0, 0, 0]), strict=True)]
-            for name, row in measured.items()
-        }
-        for name in sorted(more, key=lambda name: -more[name][place])[:16]:
-            yield f"| {name[:90]} | {more[name][0]} | {more[name][place]:.2f} |"
+        yield from ("", "| longest calls | of | host ms |", "|---|---|---|")
+        for name, about, ms in found["longest"]:
+            yield f"| {name} | {about} | {ms:.2f} |"

@@ -1,15 +1,17 @@
 """Measure what attaching costs a compiled FP8 training.
 
-    python tests/gpu/overhead.py
+    python tests/gpu/overhead.py [--against TREE]
 
 Equal runs differ by more than we add, so that what can be is compared inside one process: steps
 with and without our hooks, and the steps of many windows with their neighbours. Step times are
 those that examples/train_gpt.py prints; the runner works inside the optimizer's step, so they hold
-all that it does. Prints a Markdown table and a line of JSON.
+all that it does. TREE holds another version of fp8verify; its start is measured by turns with ours.
+Prints a Markdown table and a line of JSON.
 """
 
 from __future__ import annotations
 
+import argparse
 import compileall
 import json
 import os
@@ -33,16 +35,21 @@ STEP = re.compile(r"^step +(\d+) .* ([0-9.]+) ms$", re.MULTILINE)
 
 
 def execute(
-    arguments: list[str], folder: Path, *, steps: str | None = None, python: str = sys.executable
+    arguments: list[str],
+    folder: Path,
+    *,
+    steps: str | None = None,
+    python: str = sys.executable,
+    tree: Path = ROOT,
 ) -> str:
-    """Run a script, with us if `steps` are to be recorded, and return what it printed."""
+    """Run a script, with us of `tree` if `steps` are to be recorded; return what it printed."""
     capture = folder / "capture"
     runner = ["-m", "fp8verify", "run", "--steps", f"{steps}", "--exit-zero"]
     where = ["--trace-dir", str(capture), "-o", str(folder / "report.txt")]
     inherited = os.environ.get("PYTHONPATH")
     done = subprocess.run(
         [python, *([*runner, *where] if steps else []), *arguments],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (f"{ROOT}", inherited)))},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (f"{tree}", inherited)))},
         capture_output=True,
         text=True,
         check=True,
@@ -87,31 +94,42 @@ def fresh_python(folder: Path) -> str:
     return str(folder / "venv" / "bin" / "python")
 
 
-def start_up(folder: Path, python: str, line: str = "") -> dict[str, float]:
-    """Return the seconds until a script is past `line`, without us and with us."""
+def start_up(folder: Path, python: str, trees: dict[str, Path], line: str = "") -> dict[str, float]:
+    """Return the seconds until a script is past `line`, without us and with each of `trees`."""
     script = folder / "script.py"
     script.write_text(f"{line}\nimport time\nprint(time.time())\n")
-    taken: dict[str | None, list[float]] = {None: [], "10-12": []}
+    taken: dict[str, list[float]] = {name: [] for name in ("plain_s", *trees)}
     for _ in range(STARTS):
-        for steps, times in taken.items():
+        for name, times in taken.items():
+            tree = {"steps": "10-12", "tree": trees[name]} if name in trees else {}
             begin = time.time()
-            shown = execute([str(script)], folder, steps=steps, python=python)
+            shown = execute([str(script)], folder, python=python, **tree)
             times.append(float(shown) - begin)
-    return {"plain_s": median(taken[None]), "attached_s": median(taken["10-12"])}
+    return {name: median(times) for name, times in taken.items()}
+
+
+def all_starts(folder: Path, trees: dict[str, Path]) -> dict[str, dict[str, float]]:
+    """Measure the start of a bare script, in two Pythons, and of one that imports torch."""
+    fresh = fresh_python(folder)
+    for tree in trees.values():  # as an installation leaves it: else each start compiles
+        compileall.compile_dir(tree / "fp8verify", quiet=1)
+    return {
+        "start_fresh": start_up(folder, fresh, trees),
+        "start": start_up(folder, sys.executable, trees),
+        "start_torch": start_up(folder, fresh, trees, "import torch"),
+    }
 
 
 def main() -> None:
     """Measure and print."""
-    # As an installation leaves it: without that, each start compiles what it imports.
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--against", type=Path, metavar="TREE")
+    other = parser.parse_args().against
+    trees = {"attached_s": ROOT, **({"other_s": other.absolute()} if other else {})}
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    compileall.compile_dir(ROOT / "fp8verify", quiet=1)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        starts = {
-            "start_fresh": start_up(folder, fresh_python(folder)),
-            "start": start_up(folder, sys.executable),
-            "start_torch": start_up(folder, sys.executable, "import torch"),
-        }
+        starts = all_starts(folder, trees)
         figures = {**outside(folder), **inside(folder)}
     error = figures["outside_standard_error"]
     print("| | change |\n|---|---|")
@@ -120,8 +138,8 @@ def main() -> None:
     print(f"| first window of three steps, in all | {figures['first_window_s']:+.3f} s |")
     print(f"| each later one | {figures['window_s']:+.3f} s |")
     for what, found in starts.items():
-        extra = found["attached_s"] - found["plain_s"]
-        print(f"| {what} | {found['plain_s']:.3f} s, {extra:+.3f} s |")
+        extras = (f"{found[tree] - found['plain_s']:+.3f} s" for tree in trees)
+        print(f"| {what} | {found['plain_s']:.3f} s, {', '.join(extras)} |")
     print(json.dumps({**starts, **figures}))
 
 
