@@ -225,19 +225,22 @@ def train(name: str) -> None:
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
         began = time.perf_counter()
-        with (
-            eagerly() if timing.eager_by_script(step) else contextlib.nullcontext(),
-        ):
+        phases = timing.Phases()
+        with eagerly() if timing.eager_by_script(step) else contextlib.nullcontext():
             with autocast(name):
                 loss = model(tokens)
+            phases.end("forward")
             if name.endswith("-frozen") and step >= 4:
                 scale = model.layers[FAULTY].o.fp8_meta["scaling_fwd"].scale
                 frozen = scale[0].item() / 8 if frozen is None else frozen
                 scale[0] = frozen
             loss.backward()
+            phases.end("backward")
             optimizer.step()
             optimizer.zero_grad()
+            phases.end("optimizer")
         torch.cuda.synchronize()
+        phases.end("waiting")
         took = 1e3 * (time.perf_counter() - began)
         found = {
             "step": step,
@@ -247,7 +250,7 @@ def train(name: str) -> None:
             "graphs": torch._dynamo.utils.counters["stats"]["unique_graphs"],
         }
         if looks:
-            looks.after(step)
+            looks.after(step, phases)
         print(json.dumps(found), f"| step {step} loss {loss.item():.4f}", flush=True)
     if looks:
         print(json.dumps({"parts": looks.found}), "| parts", flush=True)
@@ -262,18 +265,19 @@ class Looks:
         self.found: dict[str, Any] = {}
         self._parts: timing.Parts | None = None
 
-    def after(self, step: int) -> None:
+    def after(self, step: int, phases: timing.Phases) -> None:
         """Begin to look when the agent is there; keep what the steps of interest took."""
         if step == timing.WARM_EAGER[0]:
             self._parts = timing.Parts()
         titles = {
+            timing.WARM_EAGER[-1]: "eager",
             MEASURED - 1: "before",
             MEASURED: "first",
             MEASURED + timing.PARTS_EVERY - 1: "between",
             MEASURED + timing.PARTS_EVERY: "again",
         }
         if step in titles and self._parts is not None:
-            self.found[titles[step]] = self._parts.reset()
+            self.found[titles[step]] = {**self._parts.reset(), "phases": phases.ms}
 
 
 @contextlib.contextmanager

@@ -138,6 +138,19 @@ class Parts:
         return timed
 
 
+class Phases:
+    """Host milliseconds of the phases of a step; what the GPU still does comes out as waiting."""
+
+    def __init__(self) -> None:
+        self.ms: dict[str, float] = {}
+        self._began = time.perf_counter()
+
+    def end(self, name: str) -> None:
+        """End a phase, with which the next one begins."""
+        now = time.perf_counter()
+        self.ms[name], self._began = 1e3 * (now - self._began), now
+
+
 def _agent_module(name: str) -> Any:
     """Return a module of the agent's copy in the boot folder; some are imported late."""
     known = ".instruments.numerics"
@@ -153,7 +166,8 @@ def part_lines(parts: dict[str, Any]) -> Iterator[str]:
     """Yield Markdown of the parts that the training printed."""
     for title, found in parts.items():
         yield from ("", f"Parts, {title} (each within those above it):", "")
-        yield from ("| part | calls | host ms |", "|---|---|---|")
+        yield ", ".join(f"{name} {ms:.1f} ms" for name, ms in found["phases"].items())
+        yield from ("", "| part | calls | host ms |", "|---|---|---|")
         for name, (calls, ms) in found["totals"].items():
             yield f"| {name} | {calls:.0f} | {ms:.1f} |"
         yield from ("", "| longest calls | of | host ms |", "|---|---|---|")

@@ -17,7 +17,7 @@ from torch import Tensor
 from .casts import GRAD_OUTPUT, INPUT, WEIGHT, Casts, casts_of
 from .formats import E4M3
 from .measurements import Measurements
-from .own_products import OwnProducts
+from .own_products import Operand, OwnProducts
 from .replay import Cast
 from .saved_bytes import SavedBytes
 from .tensors import capturing, first_tensor, is_fp8, local, measurable, plain
@@ -222,31 +222,31 @@ class NumericsHooks:
             with torch.no_grad():
                 self._add(waiting[0], GRAD_OUTPUT, waiting[1], None)
 
-    def _product(self, a: Tensor, a_cast: Cast | None, b: Tensor, b_cast: Cast | None) -> None:
-        self._guarded(self._on_product, a, a_cast, b, b_cast)
+    def _product(self, a: Operand, b: Operand) -> None:
+        self._guarded(self._on_product, a, b)
 
-    def _on_product(self, a: Tensor, a_cast: Cast | None, b: Tensor, b_cast: Cast | None) -> None:
+    def _on_product(self, a: Operand, b: Operand) -> None:
         if torch._C._current_graph_task_id() != FORWARD_ONLY:
-            self._gradient_product(a, a_cast)
+            self._gradient_product(a)
             return
         passes = self._passes[threading.get_ident()]
         run = passes[-1] if passes else None
         if run is None or run.casts is not None or run.x is None:
             return
-        x, weight = run.x, plain(getattr(run.module, "weight", None))
-        if not (_same_rows(x, a) and isinstance(weight, Tensor) and weight.shape == b.shape):
+        x, weight, b = run.x, plain(getattr(run.module, "weight", None)), b.transposed()
+        if not (_same_rows(x, a.values) and _same_shape(weight, b.values)):
             return
         run.x = None  # the first product of a pass is its fprop
         self._own.add(run.name)
         self._seen.add(run.name)
-        self._add(run.name, INPUT, x, a_cast)
-        self._add(run.name, WEIGHT, weight, b_cast)
+        self._add(run.name, INPUT, x, a.cast())
+        self._add(run.name, WEIGHT, weight, b.cast())
 
-    def _gradient_product(self, a: Tensor, cast: Cast | None) -> None:
+    def _gradient_product(self, a: Operand) -> None:
         waiting = self._gradient
-        if waiting is not None and _same_rows(waiting[1], a):
+        if waiting is not None and _same_rows(waiting[1], a.values):
             self._gradient = None
-            self._add(waiting[0], GRAD_OUTPUT, waiting[1], cast)
+            self._add(waiting[0], GRAD_OUTPUT, waiting[1], a.cast())
 
     def _add(
         self,
@@ -300,6 +300,10 @@ def _autocast_type(x: Any, module: Any) -> torch.dtype | None:
         return None
     kind = torch.get_autocast_dtype("cuda")
     return kind if x.dtype != kind else None
+
+
+def _same_shape(weight: Any, operand: Tensor) -> bool:
+    return isinstance(weight, Tensor) and weight.shape == operand.shape
 
 
 def _same_rows(x: Any, flat: Tensor) -> bool:

@@ -27,13 +27,13 @@ from .replay import (
 
 MOST_BYTES = 1 << 22
 CHUNK = 1 << 24  # bytes of which NaN is counted at once
-# The same tensor under other recipes: squares of what was lost.
+# The same tensor under other recipes: what was lost. Only bytes need scales of float64.
 WHAT_IF: dict[str, Cast] = {
-    "tensorwise_e4m3": Cast(E4M3, TENSORWISE),
-    "tensorwise_e5m2": Cast(E5M2, TENSORWISE),
-    "rowwise_e4m3": Cast(E4M3, ROWWISE, power_of_2=True),
-    "block_1x128_e4m3": Cast(E4M3, BLOCK_ROW),
-    "mxfp8_e4m3": Cast(E4M3, MXFP8, ceiling=True),
+    "tensorwise_e4m3": Cast(E4M3, TENSORWISE, double=False),
+    "tensorwise_e5m2": Cast(E5M2, TENSORWISE, double=False),
+    "rowwise_e4m3": Cast(E4M3, ROWWISE, power_of_2=True, double=False),
+    "block_1x128_e4m3": Cast(E4M3, BLOCK_ROW, double=False),
+    "mxfp8_e4m3": Cast(E4M3, MXFP8, ceiling=True, double=False),
 }
 # The columns of a line: what is exact, then counts and squares of the sample, then its scale.
 EXACT = ("amax", "zero_rows", "rows_not_finite")
@@ -63,7 +63,7 @@ def measure(rows: Tensor, amax: Tensor, cast: Cast | None) -> Figures:
         "nan": nan,
         "inf": x[0].numel() - nan - _count(x.abs() < float("inf")),
         # In float64: squares of gradients leave the range of float32.
-        "signal": torch.linalg.vector_norm(x, dim=(1, 2), dtype=torch.float64).square_(),
+        "signal": torch.linalg.vector_norm(x, dim=(1, 2), dtype=torch.float64),
     }
     if cast is not None and can_block(x.shape, cast.scaling):
         found.update(_under(x, cast, maxima if cast.scaling == ROWWISE else of_all, nonzero))
@@ -79,25 +79,26 @@ def as_lines(figures: Figures, exact: Tensor | None = None) -> Tensor:
     """Return a line for each tensor, in the order of `COLUMNS`.
 
     Args:
-        figures: of n tensors; counts are integers and squares float64.
+        figures: of n tensors; counts are integers, the roots of squares and the scale float64.
         exact: what is known of whole tensors, (n, 3) in the order of `EXACT`.
     """
     none = torch.zeros_like(figures["zeros"])
     nothing = none.double()
     unknown = nothing + float("nan")  # a recipe whose blocks do not fit loses not nothing
-    squares = [figures.get(n, unknown if n in WHAT_IF else nothing) for n in SQUARES]
+    roots = [figures.get(n, unknown if n in WHAT_IF else nothing) for n in SQUARES]
     return torch.cat(
         (
             nothing.new_zeros(len(nothing), len(EXACT)) if exact is None else exact,
             torch.stack([figures.get(name, none) for name in COUNTS], dim=1).double(),
-            torch.stack([*squares, figures.get("scale", nothing).double()], dim=1),
+            torch.stack(roots, dim=1).square_(),
+            figures.get("scale", nothing).double().unsqueeze(1),
         ),
         dim=1,
     )
 
 
 def _same(one: Cast, other: Cast | None) -> bool:
-    return other is not None and other.scale is None and one == other
+    return other is not None and other.scale is None and one == other._replace(double=one.double)
 
 
 def _count(x: Tensor) -> Tensor:
@@ -123,11 +124,11 @@ def _under(x: Tensor, cast: Cast, amax: Tensor, nonzero: Tensor) -> Figures:
 
 
 def _noise(done: Quantized) -> Tensor:
-    """Return the squares of what the cast lost; what shares a scale is divided by it once."""
+    """Return the norm of what the cast lost; what shares a scale is divided by it once."""
     lost = done.values.to(torch.float32).sub_(done.scaled)
     shared = [place for place in range(1, lost.dim()) if done.scale.shape[place] == 1]
     norm = torch.linalg.vector_norm(lost, dim=shared, keepdim=True)
-    return norm.double().div_(done.scale).square_().flatten(1).sum(dim=1)
+    return torch.linalg.vector_norm(norm.double().div_(done.scale).flatten(1), dim=1)
 
 
 def _top_blocks(magnitudes: Tensor, found: Format) -> Tensor:

@@ -6,7 +6,7 @@ Classes of a script's own that call it say nowhere how they cast; the operands d
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,11 +14,43 @@ from torch import Tensor
 from .formats import FORMATS
 from .replay import ROWWISE, TENSORWISE, Cast
 
-Listener = Callable[[Tensor, "Cast | None", Tensor, "Cast | None"], None]
+
+class Operand(NamedTuple):
+    """One operand of a product, as torch was given it; few of them are asked for more.
+
+    Attributes:
+        values: the matrix.
+        inverse: its scale.
+    """
+
+    values: Any
+    inverse: Any
+
+    def transposed(self) -> Operand:
+        """Return the second operand as the first one lies: columns are summed over."""
+        return self._replace(values=self.values.t())
+
+    def cast(self) -> Cast | None:
+        """Return how the operand was cast; None where its scale does not tell."""
+        values, inverse = self
+        if not isinstance(inverse, Tensor) or values.dtype not in FORMATS:
+            return None
+        if inverse.dtype != torch.float32 or inverse.numel() not in (1, values.shape[0]):
+            return None
+        scale = inverse.detach().reciprocal()
+        by_row = inverse.numel() > 1
+        return Cast(
+            FORMATS[values.dtype],
+            ROWWISE if by_row else TENSORWISE,
+            scale=scale.reshape(-1) if by_row else scale.reshape(()),
+        )
+
+
+Listener = Callable[[Operand, Operand], None]
 
 
 class OwnProducts:
-    """Tells `listener` of each call: the first operand, its cast, the second transposed, its cast.
+    """Tells `listener` of each call's two operands.
 
     The function is the original again after `remove`.
     """
@@ -31,7 +63,7 @@ class OwnProducts:
             scales = [kwargs.get("scale_a"), kwargs.get("scale_b")]
             for place, value in enumerate(args[:2]):
                 scales[place] = value
-            listener(a, _cast(a, scales[0]), b.t(), _cast(b.t(), scales[1]))
+            listener(Operand(a, scales[0]), Operand(b, scales[1]))
             return original(a, b, *args, **kwargs)
 
         self._ours = fp8verify_scaled_mm
@@ -41,17 +73,3 @@ class OwnProducts:
         """Put the original back, unless somebody else has replaced it since."""
         if torch._scaled_mm is self._ours:
             torch._scaled_mm = self._original
-
-
-def _cast(operand: Any, inverse: Any) -> Cast | None:
-    if not isinstance(inverse, Tensor) or operand.dtype not in FORMATS:
-        return None
-    if inverse.dtype != torch.float32 or inverse.numel() not in (1, operand.shape[0]):
-        return None
-    scale = inverse.detach().reciprocal()
-    by_row = inverse.numel() > 1
-    return Cast(
-        FORMATS[operand.dtype],
-        ROWWISE if by_row else TENSORWISE,
-        scale=scale.reshape(-1) if by_row else scale.reshape(()),
-    )

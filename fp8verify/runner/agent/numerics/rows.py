@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-MOST_ELEMENTS = 1 << 19
+MOST_ELEMENTS = 1 << 18
 LEAST_ROWS, LEAST_GROUPS = 32, 4  # of wide tensors, as those of a head
 WIDEST = 1 << 22
 _GOLDEN = 0.6180339887498949
