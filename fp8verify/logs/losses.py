@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
+from functools import cache
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -25,8 +26,13 @@ class LossPattern(NamedTuple):
     """
 
     framework: str
-    pattern: re.Pattern[str]
+    expression: str
     evidence: str
+
+    @property
+    def pattern(self) -> re.Pattern[str]:
+        """Compiled when it is first asked for: most logs need one of them."""
+        return _compiled(self.expression)
 
 
 class LossSeries(NamedTuple):
@@ -44,7 +50,12 @@ class LossSeries(NamedTuple):
 
 
 def _row(framework: str, pattern: str, evidence: str) -> LossPattern:
-    return LossPattern(framework, re.compile(pattern.replace("NUM", _NUMBER)), evidence)
+    return LossPattern(framework, pattern.replace("NUM", _NUMBER), evidence)
+
+
+@cache
+def _compiled(expression: str) -> re.Pattern[str]:
+    return re.compile(expression)
 
 
 # torchtitan "grad_norm:  1.2", Megatron-LM "grad norm: 1.2", Trainer "'grad_norm': 1.2".
@@ -112,12 +123,12 @@ def compile_loss_regex(text: str) -> LossPattern:
     """
     hint = r"Pass for instance --loss-regex 'step (?P<step>\d+).*loss (?P<loss>[\d.]+)'."
     try:
-        pattern = re.compile(text)
+        pattern = _compiled(text)
     except re.error as error:
         raise UsageError(f"--loss-regex is no regular expression: {error}", hint) from None
     if "loss" not in pattern.groupindex:
         raise UsageError("--loss-regex has no group named loss", hint)
-    return LossPattern("--loss-regex", pattern, "the command line")
+    return LossPattern("--loss-regex", text, "the command line")
 
 
 class _Reading:

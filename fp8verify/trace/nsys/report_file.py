@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
-import shutil
-import subprocess
-import tempfile
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -68,6 +64,11 @@ def export(path: Path) -> Path:
     beside = path.with_suffix(".sqlite")
     if beside.is_file() and beside.stat().st_mtime >= path.stat().st_mtime:
         return beside
+    # Most readings have no such file, and each of these takes a millisecond to import.
+    import atexit
+    import shutil
+    import tempfile
+
     folder = tempfile.mkdtemp(prefix="fp8verify-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     target = Path(folder) / beside.name
@@ -81,6 +82,8 @@ def run_export(path: Path, target: Path) -> None:
     Raises:
         InputError: nsys is not installed, or cannot read the report.
     """
+    import shutil
+
     nsys = shutil.which("nsys")
     if nsys is None:
         beside = path.with_suffix(".sqlite")
@@ -94,6 +97,8 @@ def run_export(path: Path, target: Path) -> None:
 
 
 def _run(command: list[str], path: Path) -> None:
+    import subprocess
+
     try:
         done = subprocess.run(  # noqa: S603 - the program is nsys, found on the user's PATH
             command, capture_output=True, text=True, errors="replace", check=False,

@@ -11,8 +11,8 @@ from fp8verify.trace.build import main_device
 from fp8verify.trace.formats import Glance, Source
 from fp8verify.trace.places import open_binary, reading
 from fp8verify.trace.rocprof.csv_tables import Table, numbers
+from fp8verify.trace.rocprof.file_formats import CSV_ENDING, NAME
 from fp8verify.trace.rocprof.gpu import gpu_name
-from fp8verify.trace.rocprof.rocpd import NAME
 from fp8verify.trace.rows import RowCollector
 from fp8verify.trace.source import open_stream
 from fp8verify.trace.tables import Trace
@@ -20,41 +20,28 @@ from fp8verify.trace.tables import Trace
 if TYPE_CHECKING:
     from fp8verify.trace.formats import Reading
 
-_SIGNS = (b"kernel_name", b"start_timestamp", b"end_timestamp")
-_ENDING = "_kernel_trace.csv"
+
+def glance(source: Source) -> Glance:
+    """Look for the header; the file does not say of which rank it is."""
+    return Glance(is_trace=_is_header(Table(source)))
 
 
-class RocprofCsvFormat:
-    """`rocprofv3 --kernel-trace --output-format csv`."""
-
-    name = NAME
-    suffixes = (_ENDING, f"{_ENDING}.gz")
-
-    def probe(self, head: bytes, name: str) -> bool:
-        """Whether the header of a kernel trace begins, or a file is called like one."""
-        header = head.partition(b"\n")[0].lower()
-        return all(sign in header for sign in _SIGNS) or name.endswith(self.suffixes)
-
-    def glance(self, source: Source) -> Glance:
-        """Look for the header; the file does not say of which rank it is."""
-        return Glance(is_trace=_is_header(Table(source)))
-
-    def read(self, source: Source, how: Reading) -> Trace:
-        """Read the kernels of one process, and what else was recorded of it."""
-        table = Table(source)
-        if not _is_header(table):
-            raise InputError(
-                f"{source.name} is not a kernel trace: no column Kernel_Name in it.",
-                "Give what rocprofv3 --kernel-trace --output-format csv wrote.",
-            )
-        trace, rows = Trace(source=source.name), RowCollector()
-        rows.kernels(_kernels(table))
-        _read_neighbours(source, rows)
-        rows.skipped += table.skipped
-        rows.fill(trace, NAME, layers=how.layers)
-        trace.health.truncated = table.is_cut
-        trace.gpu = _gpu(source, main_device(trace.kernels))
-        return trace
+def read(source: Source, how: Reading) -> Trace:
+    """Read the kernels of one process, and what else was recorded of it."""
+    table = Table(source)
+    if not _is_header(table):
+        raise InputError(
+            f"{source.name} is not a kernel trace: no column Kernel_Name in it.",
+            "Give what rocprofv3 --kernel-trace --output-format csv wrote.",
+        )
+    trace, rows = Trace(source=source.name), RowCollector()
+    rows.kernels(_kernels(table))
+    _read_neighbours(source, rows)
+    rows.skipped += table.skipped
+    rows.fill(trace, NAME, layers=how.layers)
+    trace.health.truncated = table.is_cut
+    trace.gpu = _gpu(source, main_device(trace.kernels))
+    return trace
 
 
 def _is_header(table: Table) -> bool:
@@ -104,10 +91,10 @@ def _gpu(source: Source, agent: int) -> str | None:
 def _beside(source: Source, ending: str) -> Iterator[Table | None]:
     """Open another table of the same process; None if it was not recorded."""
     path = source.path
-    if path is None or _ENDING not in path.name:
+    if path is None or CSV_ENDING not in path.name:
         yield None
         return
-    other = path.with_name(path.name.replace(_ENDING, ending))
+    other = path.with_name(path.name.replace(CSV_ENDING, ending))
     with reading(other):
         if not other.is_file() or not other.stat().st_size:
             yield None

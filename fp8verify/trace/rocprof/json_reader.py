@@ -11,15 +11,14 @@ from msgspec import Struct, field
 from fp8verify.errors import InputError
 from fp8verify.trace.build import main_device
 from fp8verify.trace.formats import Glance, Part
+from fp8verify.trace.rocprof.file_formats import NAME
 from fp8verify.trace.rocprof.gpu import gpu_name
-from fp8verify.trace.rocprof.rocpd import NAME
 from fp8verify.trace.rows import RowCollector
 from fp8verify.trace.tables import Trace
 
 if TYPE_CHECKING:
     from fp8verify.trace.formats import Reading, Source
 
-_KEY = b'"rocprofiler-sdk-tool"'
 _MAX_SIZE = 4 << 30
 
 
@@ -114,44 +113,35 @@ class _Document(Struct):
 _decoder = msgspec.json.Decoder(_Document)
 
 
-class RocprofJsonFormat:
-    """`rocprofv3 --output-format json`."""
+def glance(source: Source) -> Glance:
+    """Look for the key; the processes are only known once everything is read."""
+    count = len(_decode(source).processes)
+    labels = tuple(Part(place, f"process {place + 1}") for place in range(count))
+    return Glance(is_trace=True, parts=labels if count > 1 else ())
 
-    name = NAME
-    suffixes = (".json", ".json.gz", ".json.zst")
 
-    def probe(self, head: bytes, name: str) -> bool:  # noqa: ARG002
-        """Whether the one key begins under which everything is."""
-        return head.lstrip(b"{ \t\r\n").startswith(_KEY)
-
-    def glance(self, source: Source) -> Glance:
-        """Look for the key; the processes are only known once everything is read."""
-        count = len(_decode(source).processes)
-        labels = tuple(Part(place, f"process {place + 1}") for place in range(count))
-        return Glance(is_trace=True, parts=labels if count > 1 else ())
-
-    def read(self, source: Source, how: Reading) -> Trace:
-        """Read one process."""
-        processes = _decode(source).processes
-        if len(processes) != 1 and how.part is None:
-            raise InputError(
-                f"{source.name} holds the traces of {len(processes)} processes.",
-                "Give it as a file." if processes else "Record the run again.",
-            )
-        process = processes[how.part or 0]
-        trace, rows = Trace(source=source.name), RowCollector()
-        rows.kernels(_kernels(process))
-        rows.calls(
-            (r.correlation_id.internal, r.start_timestamp, r.end_timestamp, r.thread_id)
-            for r in process.records("hip_api")
+def read(source: Source, how: Reading) -> Trace:
+    """Read one process."""
+    processes = _decode(source).processes
+    if len(processes) != 1 and how.part is None:
+        raise InputError(
+            f"{source.name} holds the traces of {len(processes)} processes.",
+            "Give it as a file." if processes else "Record the run again.",
         )
-        rows.ranges(_markers(process))
-        copies = process.records("memory_copy")
-        time_ns = sum(max(0, r.end_timestamp - r.start_timestamp) for r in copies)
-        rows.copies("memcpy", len(copies), time_ns, sum(r.bytes for r in copies))
-        rows.fill(trace, NAME, layers=how.layers)
-        trace.gpu = _gpu(process, main_device(trace.kernels))
-        return trace
+    process = processes[how.part or 0]
+    trace, rows = Trace(source=source.name), RowCollector()
+    rows.kernels(_kernels(process))
+    rows.calls(
+        (r.correlation_id.internal, r.start_timestamp, r.end_timestamp, r.thread_id)
+        for r in process.records("hip_api")
+    )
+    rows.ranges(_markers(process))
+    copies = process.records("memory_copy")
+    time_ns = sum(max(0, r.end_timestamp - r.start_timestamp) for r in copies)
+    rows.copies("memcpy", len(copies), time_ns, sum(r.bytes for r in copies))
+    rows.fill(trace, NAME, layers=how.layers)
+    trace.gpu = _gpu(process, main_device(trace.kernels))
+    return trace
 
 
 def _decode(source: Source) -> _Document:

@@ -17,6 +17,7 @@ import msgspec
 from fp8verify.errors import InputError
 from fp8verify.trace.build import main_device
 from fp8verify.trace.formats import Glance, Part
+from fp8verify.trace.rocprof.file_formats import NAME
 from fp8verify.trace.rocprof.gpu import gpu_name
 from fp8verify.trace.rows import RowCollector
 from fp8verify.trace.tables import Trace
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from fp8verify.trace.database import Database
     from fp8verify.trace.formats import Reading
 
-NAME = "rocprofv3"
 _KERNELS = "rocpd_kernel_dispatch"
 _WANTED = (
     _KERNELS,
