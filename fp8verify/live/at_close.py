@@ -74,7 +74,7 @@ def _follow(
     if over.is_set():
         return
     # Only now: what is imported delays the start of the run.
-    from fp8verify.live.closed import closed_windows
+    from fp8verify.live.closed import closed_windows, none_to_come
     from fp8verify.live.judge_process import Judged, JudgeProcess
 
     def say(found: Judged) -> None:
@@ -92,4 +92,7 @@ def _follow(
                 judge.submit(capture)
         if judge.idle:
             judge.wait()
+            with suppress(Exception):
+                if judged and none_to_come(capture, settings.ranks, settings.window_count):
+                    return  # the run may go on for days
     judge.stop()

@@ -9,17 +9,23 @@ from fp8verify.capture.schema import RankMeta, WindowRecord
 from fp8verify.errors import InputError
 from fp8verify.runner.settings import RankSelection
 
+# As `fp8verify.capture.schema.WindowRecord` has them.
+NEVER, CUT, SCRIPT = "never", "cut", "script"
+
 
 def closed_windows(capture: Path, ranks: RankSelection) -> tuple[int, int]:
     """Return how many windows left a trace: on the rank that is ahead, and on every rank asked for.
 
     A rank of which there is no record yet has none.
     """
-    metas = {meta.rank: meta for meta in _metas(capture)}
-    size = max((meta.world_size for meta in metas.values()), default=1)
-    wanted = [rank for rank in range(size) if is_wanted(rank, ranks)]
-    counts = [_closed(metas[rank]) if rank in metas else 0 for rank in wanted]
+    counts = [0 if meta is None else _closed(meta) for meta in _wanted_metas(capture, ranks)]
     return max(counts, default=0), min(counts, default=0)
+
+
+def none_to_come(capture: Path, ranks: RankSelection, count: int) -> bool:
+    """Whether every rank asked for is done with all of its `count` windows."""
+    metas = _wanted_metas(capture, ranks)
+    return bool(metas) and all(meta is not None and _is_done(meta, count) for meta in metas)
 
 
 def steps_seen(capture: Path) -> int:
@@ -30,6 +36,13 @@ def steps_seen(capture: Path) -> int:
 def is_wanted(rank: int, ranks: RankSelection) -> bool:
     """Whether a rank is among those to record."""
     return rank in ranks.only or bool(ranks.every and rank % ranks.every == 0)
+
+
+def _wanted_metas(capture: Path, ranks: RankSelection) -> list[RankMeta | None]:
+    """Return the records of the ranks asked for, None for one that is not there yet."""
+    metas = {meta.rank: meta for meta in _metas(capture)}
+    size = max((meta.world_size for meta in metas.values()), default=1)
+    return [metas.get(rank) for rank in range(size) if is_wanted(rank, ranks)]
 
 
 def _metas(capture: Path) -> list[RankMeta]:
@@ -46,6 +59,14 @@ def _read(path: Path) -> RankMeta | None:
 
 def _closed(meta: RankMeta) -> int:
     return sum(map(_has_trace, meta.windows))
+
+
+def _is_done(meta: RankMeta, count: int) -> bool:
+    """Whether a rank opens none any more: those of the script's own profiler are not counted."""
+    asked = [window for window in meta.windows if window.profiler != SCRIPT]
+    return len(asked) >= count and not any(
+        window.state in (NEVER, CUT) and window.trace is None for window in asked
+    )
 
 
 def _has_trace(window: WindowRecord) -> bool:

@@ -155,6 +155,25 @@ def test_nothing_heavy_is_imported(args: tuple[str, ...]) -> None:
     assert done.stderr.strip() == "[]"
 
 
+def test_what_a_capture_does_not_need_is_not_imported_or_compiled() -> None:
+    code = (
+        "import sys, atexit; sys.argv = ['fp8verify', *sys.argv[1:]]\n"
+        "waits = ('csv', 'shutil', 'sqlite3', 'subprocess', 'tempfile',\n"
+        "  'fp8verify.trace.rocprof.csv_reader', 'fp8verify.trace.rocprof.json_reader')\n"
+        "def say():\n"
+        "  from fp8verify.logs.wording import PATTERNS, _compiled\n"
+        "  some = 0 < _compiled.cache_info().currsize < len(PATTERNS)\n"
+        "  print([name for name in waits if name in sys.modules], some, file=sys.stderr)\n"
+        "atexit.register(say)\n"
+        "from fp8verify.cli import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "inspect", str(ROOT / "fp8_compiled")],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.stderr.strip() == "[] True"
+
+
 def test_both_ways_in_are_the_same() -> None:
     done = fp8verify("--version")
     assert done.returncode == 0

@@ -1,0 +1,59 @@
+"""Whether a run that is being recorded opens windows still."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from fp8verify.capture.schema import RankMeta, WindowRecord
+from fp8verify.live.closed import closed_windows, none_to_come
+from fp8verify.runner import parse_ranks
+
+ALL = parse_ranks("all")
+DONE = WindowRecord(first=3, last=4, state="complete", trace="rank0.json.gz")
+OPEN = WindowRecord(first=3, last=4, state="cut")
+NEVER = WindowRecord(first=9, last=9, state="never")
+LOST = WindowRecord(first=3, last=4, state="dropped")
+SCRIPTS = WindowRecord(first=3, last=4, state="complete", trace="own.json", profiler="script")
+
+
+def write(capture: Path, *ranks: tuple[WindowRecord, ...], world_size: int | None = None) -> None:
+    for rank, windows in enumerate(ranks):
+        meta = RankMeta(
+            schema=1, rank=rank, world_size=world_size or len(ranks), windows=windows, steps_seen=5
+        )
+        (capture / f"rank{rank}.meta.json").write_bytes(msgspec.json.encode(meta))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "over"),
+    [
+        ([(DONE,)], True),
+        ([(LOST,)], True),
+        ([(OPEN,)], False),
+        ([(DONE, NEVER)], False),
+        # The number of a window by the framework's numbers is known later.
+        ([()], False),
+        ([(SCRIPTS, NEVER)], False),
+        ([(DONE,), (DONE,)], True),
+        ([(DONE,), (OPEN,)], False),
+    ],
+)
+def test_when_no_window_is_to_come(
+    tmp_path: Path, ranks: list[tuple[WindowRecord, ...]], over: bool
+) -> None:
+    write(tmp_path, *ranks)
+    assert none_to_come(tmp_path, ALL, 1) is over
+
+
+def test_a_rank_without_a_record_may_open_one(tmp_path: Path) -> None:
+    write(tmp_path, (DONE,), world_size=2)
+    assert not none_to_come(tmp_path, ALL, 1)
+    assert none_to_come(tmp_path, parse_ranks("0"), 1)
+    assert closed_windows(tmp_path, ALL) == (1, 0)
+
+
+def test_an_empty_capture_is_not_over(tmp_path: Path) -> None:
+    assert not none_to_come(tmp_path, ALL, 1)
