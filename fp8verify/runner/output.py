@@ -92,9 +92,7 @@ class Output:
         return iter(dict.fromkeys(self._channels.values()))
 
 
-def _start(
-    log: int, control: tuple[int, int], boot: Path, streams: list[tuple[int, int]]
-) -> None:
+def _start(log: int, control: tuple[int, int], boot: Path, streams: list[tuple[int, int]]) -> None:
     ends = [f"{read_end}:{target}" for read_end, target in streams]
     given = (log, *control)
     words = [sys.executable, "-I", "-S", "-c", START, str(PACKAGE), str(boot)]

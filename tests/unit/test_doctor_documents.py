@@ -33,6 +33,8 @@ MERGES = "a0: &a0 {x: 1, y: 2, z: 3}\n" + "".join(
         ("comment.json", '{\n  // a comment\n  "a": 1\n}\n', "line 2 column 3"),
         ("mark.json", '\ufeff{"a": 1}', "byte order mark"),
         ("mark.toml", "\ufeff[model]\n", "byte order mark"),
+        ("huge.toml", f"a = 0x{'f' * 5000}\n", "the number a has more than 1024 bits"),
+        ("huge.yaml", f"a: [1, 0x{'f' * 5000}]\n", "the number a has more than 1024 bits"),
         ("twice.toml", "a = 1\na = 2\n", "Cannot overwrite a value"),
     ],
 )
