@@ -9,6 +9,7 @@ from typing import Any
 
 MAX_TEXT = 1 << 14
 MAX_VALUE = 1 << 12
+MAX_GROWTH = 1 << 21  # of a whole script, by the values of its variables
 _ASSIGNMENT = re.compile(
     r"""\s*(?:export\s+)?([A-Za-z_]\w*)=("[^"]*"|'[^']*'|(?:\$\{[^}]*\}|[^\s()#])*)"""
 )
@@ -25,12 +26,16 @@ def read_launch_script(text: str) -> tuple[dict[str, Any], dict[str, int]]:
     variables: dict[str, str] = {}
     values: dict[str, Any] = {}
     lines: dict[str, int] = {}
+    room = MAX_GROWTH
     for number, line in enumerate(text.splitlines(), start=1):
         assigned = _ASSIGNMENT.match(line)
         if assigned:
             value = _resolved(assigned[2].strip("\"'"), variables)
             variables[assigned[1]] = value.strip("\"'")[:MAX_VALUE]
-        for key, value in arguments(_words(line, variables)).items():
+        plain = re.sub(r"(^|\s)#.*", "", line).rstrip("\\ ")
+        resolved = _resolved(plain, variables) if room > 0 else plain
+        room -= max(0, len(resolved) - len(plain))
+        for key, value in arguments(_words(resolved)).items():
             # Branches of a script may differ: which of them runs is not known.
             values[key] = value if values.get(key, value) == value else None
             lines.setdefault(key, number)
@@ -39,11 +44,12 @@ def read_launch_script(text: str) -> tuple[dict[str, Any], dict[str, int]]:
     return values, lines
 
 
-def _words(line: str, variables: Mapping[str, str]) -> list[str]:
-    line = _resolved(re.sub(r"(^|\s)#.*", "", line).rstrip("\\ "), variables)
+def _words(line: str) -> list[str]:
     try:
-        words = shlex.split(line)
+        words = shlex.split(line) if len(line) <= MAX_TEXT else None
     except ValueError:
+        words = None
+    if words is None:  # too long for shlex, whose time grows with the square, or half of a string
         words = line.replace('"', " ").replace("'", " ").split()
     # The lines of an array are read where it is assigned.
     return [

@@ -76,7 +76,9 @@ NEMO = Framework(
 
 
 # A recipe's name tells what it trains with: qwen3_30b_a3b_pretrain_8gpu_gb200_fp8mx_config.
-_BRIDGE_RECIPE = re.compile(r"\w+_(?:pretrain|sft|peft|lora|dora|finetune)_(?:\w+_)?config")
+_BRIDGE_RECIPE = re.compile(
+    r"(?=\w{1,200}$)\w+_(?:pretrain|sft|peft|lora|dora|finetune)_(?:\w+_)?config"
+)
 
 
 def _is_bridge(document: Document) -> bool:
