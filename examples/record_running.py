@@ -6,7 +6,8 @@ It answers the requests that torch's Kineto sends to dynolog every few seconds, 
 IPCMonitor does (dynolog/src/tracing/IPCMonitor.cpp, dynolog/src/ipcfabric), with one request for a
 trace. Kineto then warms up for five seconds, records and writes TRACE_PID.json. Where dynolog
 itself runs, use `dyno gputrace`. A training that ends while this is recorded crashes when Python
-exits (torch 2.13.0).
+exits (torch 2.13.0). KINETO_IPC_SOCKET_DIR is the folder where both meet, for one training or in
+containers; without it the whole machine meets at one address.
 """
 
 import errno
@@ -21,6 +22,8 @@ HEADER = struct.Struct("<Q32s")  # size of what follows, kind of message
 REQUEST = struct.Struct("<iiq")  # kind of profile, number of process ids, job; then the ids
 ACTIVITIES = 2
 PATIENCE_S = 60.0
+FOLDER = os.environ.get("KINETO_IPC_SOCKET_DIR", "")  # as in dynolog/src/ipcfabric/Endpoint.h
+ADDRESS = f"{FOLDER}/dynolog" if FOLDER else "\0dynolog\0"
 
 
 def wanted(trace: Path, milliseconds: int) -> bytes:
@@ -38,18 +41,27 @@ def asks(body: bytes, pid: int) -> bool:
     return bool(kind & ACTIVITIES) and ids[:1] == (pid,)
 
 
+def listen(endpoint: socket.socket) -> None:
+    """Take dynolog's address, unless somebody answers there."""
+    try:
+        endpoint.bind(ADDRESS)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        if FOLDER and endpoint.connect_ex(ADDRESS) == errno.ECONNREFUSED:
+            Path(ADDRESS).unlink()  # it stayed there from one who has ended
+            endpoint.bind(ADDRESS)
+            return
+        sys.exit("dynolog, or another recorder, answers here already: use `dyno gputrace`")
+
+
 def main() -> None:
     """Wait until the process asks, and answer it once."""
     pid, trace = int(sys.argv[1]), Path(sys.argv[2]).absolute()
     config = wanted(trace, int(sys.argv[3]) if len(sys.argv) > 3 else 2000)
     deadline = time.monotonic() + PATIENCE_S
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as endpoint:
-        try:
-            endpoint.bind(b"\0dynolog\0")
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE:
-                raise
-            sys.exit("dynolog, or another recorder, answers here already: use `dyno gputrace`")
+        listen(endpoint)
         while (left := deadline - time.monotonic()) > 0:
             endpoint.settimeout(left)
             try:

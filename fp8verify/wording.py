@@ -30,6 +30,12 @@ def of_flops(share: float | None) -> str:
     return f", {share:.1%} of GEMM FLOPs" if share else ""
 
 
+def gib(size: float) -> str:
+    """Return a number of bytes as "0.75 GiB" or "12.3 GiB"."""
+    gibibytes = size / 2**30
+    return f"{gibibytes:.{1 if gibibytes >= 1 else 2}f} GiB"
+
+
 def label_of_rank(rank: int | None, source: str = "") -> str:
     """How a rank is called: by its number, else by its file."""
     return source if rank is None else f"rank {rank}"

@@ -361,6 +361,14 @@ CLI_OVERRIDES="\\
     model.sequence_parallel=True "
 uv run python scripts/training/run_recipe.py --recipe llama3_8b_pretrain_config $CLI_OVERRIDES
 """
+# nanochat's runs/speedrun.sh
+NANOCHAT_SH = """\
+#!/bin/bash
+WANDB_RUN=${WANDB_RUN:-dummy}
+python -m scripts.tok_train
+torchrun --standalone --nproc_per_node=8 -m scripts.base_train -- --depth=24 \
+    --target-param-data-ratio=8 --device-batch-size=16 --fp8 --run=$WANDB_RUN
+"""
 PRIME_RL_SFT = """\
 max_steps = 100
 

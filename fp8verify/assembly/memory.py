@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from fp8verify.capture.schema import ModuleRecord, RankMeta
 from fp8verify.model.numerics import MemoryReport
+from fp8verify.wording import gib
 
 # Transformer Engine's modules before `source` was recorded: transformer_engine/pytorch/module.
 _CLASSES = ("LayerNormLinear", "LayerNormMLP", "GroupedLinear")
@@ -70,7 +71,7 @@ def _bytes(modules: Sequence[ModuleRecord]) -> str:
     values = _values(modules)
     if values is None:
         return "1 or 2 bytes a value"
-    return f"{values / 2**30:.2f} or {2 * values / 2**30:.2f} GiB"
+    return f"{gib(values)} or {gib(2 * values)}"
 
 
 def _values(modules: Sequence[ModuleRecord]) -> int | None:

@@ -8,7 +8,7 @@ from typing import ParamSpec, TypeVar
 
 import click
 
-from fp8verify.cli.option import option
+from fp8verify.cli.option import FiniteFloat, option
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -23,7 +23,7 @@ _OPTIONS = (
     ),
     option(
         "--after-seconds",
-        type=click.FloatRange(min=0, max=1e9),
+        type=FiniteFloat(min=0, max=1e9),
         metavar="S",
         help="Record the first steps that begin S seconds into the run; --steps is then their "
         "number.  [default: 3]",

@@ -12,6 +12,7 @@ import click
 from fp8verify.cli.completing import files
 from fp8verify.cli.emit import emit, write_file
 from fp8verify.cli.file_forms import form_of
+from fp8verify.cli.option import FiniteFloat
 from fp8verify.cli.result_options import result_options
 from fp8verify.cli.screen import screen
 
@@ -37,13 +38,13 @@ _FORMS = ("text", "json", "html", "markdown", "github", "csv")
 )
 @click.option(
     "--min-speedup",
-    type=click.FloatRange(min=0, min_open=True),
+    type=FiniteFloat(min=0, min_open=True),
     metavar="F",
     help="Exit with 1 if the candidate is not this many times as fast, at equal work.",
 )
 @click.option(
     "--max-loss-gap",
-    type=click.FloatRange(min=0),
+    type=FiniteFloat(min=0),
     metavar="F",
     help="Exit with 1 if its loss lies further above the baseline's, on average.",
 )

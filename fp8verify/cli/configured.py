@@ -19,6 +19,7 @@ from fp8verify.settings.files import SettingsFile, find_settings
 PREFIX = "FP8VERIFY_"
 # How near a variable's name has to be to an option's to be taken for a slip.
 SLIP = 0.8
+HUGE = 10**18
 NEVER = frozenset({"help", "version", "dry-run"})
 
 Options = dict[str, click.Option]
@@ -144,6 +145,11 @@ def _value(file: SettingsFile, name: str, value: Any, option: click.Option) -> A
         if isinstance(value, bool):
             return value
         raise UsageError(f"{file.path}: {name} is true or false.", f"Write {name} = true.")
+    if _is_huge(value):
+        raise UsageError(
+            f"{file.path}: the value of {name} is larger than any that an option takes.",
+            "Write a smaller number.",
+        )
     if isinstance(value, list) and all(isinstance(item, (str, int)) for item in value):
         return [str(item) for item in value] if option.multiple else ",".join(map(str, value))
     if isinstance(value, (str, int, float)) and not isinstance(value, bool):
@@ -152,3 +158,9 @@ def _value(file: SettingsFile, name: str, value: Any, option: click.Option) -> A
         f"{file.path}: the value of {name} is neither text nor a number.",
         f'Write it as on the command line: {name} = "…".',
     )
+
+
+def _is_huge(value: Any) -> bool:
+    """Whether there are numbers in a value that Python refuses to write as text."""
+    items = value if isinstance(value, list) else [value]
+    return any(isinstance(item, int) and abs(item) > HUGE for item in items)

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from fp8verify.cli.emit import emit
+from fp8verify.cli.option import FiniteFloat
 from fp8verify.cli.screen import screen
 from fp8verify.preflight import doctor
 from fp8verify.preflight.forms import FORMS, to_text
@@ -55,7 +56,7 @@ from fp8verify.preflight.recipes import RECIPES
 @click.option("--static", is_flag=True, help="Read the command's files only; start nothing of it.")
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=1, max=86400),
+    type=FiniteFloat(min=1, max=86400),
     default=120.0,
     show_default=True,
     metavar="S",

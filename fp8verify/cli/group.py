@@ -11,6 +11,7 @@ import click
 
 from fp8verify.cli.configured import read_variables, settings_for, with_source
 from fp8verify.cli.option import help_option, version_option
+from fp8verify.errors import UsageError
 from fp8verify.version import __version__
 
 # The visible list of commands; a command's module is imported when it is called.
@@ -44,11 +45,13 @@ class _Commands(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; of a wrong value from a file or a variable, say where it stands."""
+        """Run a command; say of a wrong value what is wrong, and where it stands."""
         try:
             return super().invoke(ctx)
         except click.BadParameter as error:
-            raise with_source(error) from None
+            command = (error.ctx or ctx).command_path
+            fact = " ".join(with_source(error).format_message().split())
+            raise UsageError(fact, f"{command} --help says what it takes.") from None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -39,7 +39,7 @@ _NEW_OBJECTS = 100_000
 )
 @click.option(
     "--workers",
-    type=click.IntRange(1),
+    type=click.IntRange(1, 10_000),
     metavar="N",
     help="Processes that read the ranks' traces, or one big one.  [default: the cores, where it "
     "pays]",

@@ -1,7 +1,8 @@
-"""Options whose help is read when it is shown: click's own would load `inspect` for it."""
+"""Options whose help is read when it is shown, as click's own would load `inspect`; their types."""
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Any
 
@@ -10,6 +11,19 @@ import click
 # Narrower than this no figure has room.
 LEAST_WIDTH = 20
 MOST_WIDTH = 1000
+
+
+class FiniteFloat(click.FloatRange):
+    """A number in a range; click takes `nan` for one in every range."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Return the number that the text stands for."""
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{number} is no finite number.", param, ctx)
+        return number
 
 
 class _Option(click.Option):

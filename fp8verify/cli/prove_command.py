@@ -26,7 +26,7 @@ _NOTHING = 3
     "--skip",
     default=0,
     show_default=True,
-    type=click.IntRange(0),
+    type=click.IntRange(0, 10**9),
     help="How many of them are left out first, as for a warm-up.",
 )
 @click.option(

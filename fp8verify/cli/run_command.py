@@ -15,7 +15,7 @@ from fp8verify.cli.after_script import RunCommand
 from fp8verify.cli.attach_options import attach_options
 from fp8verify.cli.completing import files
 from fp8verify.cli.interrupts import no_more_interrupts, report_can_be_interrupted
-from fp8verify.cli.option import help_option, option
+from fp8verify.cli.option import FiniteFloat, help_option, option
 from fp8verify.cli.options import ReportOptions, report_options
 from fp8verify.cli.training_first import training_comes_first
 from fp8verify.cli.verdict_names import parse_verdicts
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 @option("--no-log", is_flag=True, help="Do not capture what the training prints.")
 @option(
     "--every",
-    type=click.IntRange(4),
+    type=click.IntRange(4, 10**9),
     metavar="N",
     help="Record a short window every N steps for the whole run, and judge each while the training "
     "goes on; --steps is then the first window. The exit code is the worst verdict's.",
@@ -84,7 +84,7 @@ if TYPE_CHECKING:
 )
 @option(
     "--max-trace-mb",
-    type=click.IntRange(min=0),
+    type=click.IntRange(0, 10**9),
     metavar="MB",
     default=2048,
     show_default=True,
@@ -92,7 +92,7 @@ if TYPE_CHECKING:
 )
 @option(
     "--max-window-seconds",
-    type=click.FloatRange(min=0, max=1e9),
+    type=FiniteFloat(min=0, max=1e9),
     metavar="S",
     default=900,
     show_default=True,

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from fp8verify.model import RankReport, Report
 from fp8verify.model.numerics import MemoryReport
+from fp8verify.wording import gib
 
 _SAME = 0.02
 _FULL = 0.95
@@ -25,9 +26,9 @@ def memory_notes(baseline: Report, candidate: Report) -> Iterator[str]:
     where = _where(rank, candidate)
     tensors, held = _change(had, has, "allocated_peak"), _change(had, has, "reserved_peak")
     yield (
-        f"peak memory{where}: {_gib(has.allocated_peak)} of tensors, {_word(tensors)} the "
-        f"baseline's {_gib(had.allocated_peak)}; {_gib(has.reserved_peak)} held by torch, "
-        f"{_word(held)} its {_gib(had.reserved_peak)}"
+        f"peak memory{where}: {gib(has.allocated_peak)} of tensors, {_word(tensors)} the "
+        f"baseline's {gib(had.allocated_peak)}; {gib(has.reserved_peak)} held by torch, "
+        f"{_word(held)} its {gib(had.reserved_peak)}"
     )
     if held - tensors > _APART:
         yield (
@@ -37,7 +38,7 @@ def memory_notes(baseline: Report, candidate: Report) -> Iterator[str]:
     if tensors > _SAME and has.why != had.why:
         yield from (f"memory: {line}" for line in has.why)
     if has.total and has.reserved_peak >= _FULL * has.total:
-        yield f"the candidate fills the GPU{where}: {_gib(has.reserved_peak)} of {_gib(has.total)}"
+        yield f"the candidate fills the GPU{where}: {gib(has.reserved_peak)} of {gib(has.total)}"
 
 
 def _fullest(report: Report) -> tuple[MemoryReport, RankReport] | None:
@@ -60,7 +61,3 @@ def _word(change: float) -> str:
     if abs(change) < _SAME:
         return "as much as"
     return f"{abs(change):.0%} {'more' if change > 0 else 'less'} than"
-
-
-def _gib(size: int) -> str:
-    return f"{size / 2**30:.1f} GiB"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from fp8verify.capture.ranks import NamingStep
 from fp8verify.errors import InputError
 from fp8verify.fleet.cycles import join_cycles
+from fp8verify.fleet.launchers import without_launchers
 from fp8verify.fleet.pool import cores, process_pool
 from fp8verify.fleet.rank_job import ExaminedRank, RankJob, examine, not_examined
 from fp8verify.fleet.shared_kinds import SharedKinds
@@ -144,8 +145,10 @@ def _in_order(ranks: list[ExaminedRank]) -> list[RankEvidence]:
     errors = [rank.errors[0] for rank in ranks if rank.errors]
     if len(errors) == len(ranks) and not any(rank.evidence.health.events for rank in ranks):
         raise errors[0]
+    kept, notes = without_launchers(rank.evidence for rank in ranks)
+    first, *others = join_cycles(kept)
     by_rank: dict[int | None, RankEvidence] = {}
-    for evidence in join_cycles(rank.evidence for rank in ranks):
+    for evidence in (first._replace(remarks=(*first.remarks, *notes)), *others):
         other = by_rank.setdefault(evidence.rank, evidence)
         if other is not evidence:
             raise two_of_one_rank(evidence.rank or 0, other.source, evidence.source)

@@ -24,6 +24,7 @@ class Attachment:
         ranks: whose windows `steps` records.
         metrics: sinks of a watch, besides the framework's own logs.
         min_share: low-precision share of GEMM time that ACTIVE asks for.
+        numerics_every: measure the tensors of FP8 layers after so many steps, again and again.
     """
 
     def __init__(
@@ -36,10 +37,16 @@ class Attachment:
         ranks: str = "0",
         metrics: Destination | Iterable[Destination] = (),
         min_share: float = 0.5,
+        numerics_every: int | None = None,
     ) -> None:
         # Errors are the caller's: they come now, and not when the training begins.
         self._settings = read_settings(
-            steps=steps, every=every, window=window, ranks=ranks, trace_dir=trace_dir
+            steps=steps,
+            every=every,
+            window=window,
+            ranks=ranks,
+            trace_dir=trace_dir,
+            numerics_every=numerics_every,
         )
         self._every, self._window, self._steps = every, window, steps
         self._metrics = metrics
@@ -66,6 +73,7 @@ class Attachment:
             sinks=self._metrics,
             folder=self._settings.trace_dir,
             policy=self._policy,
+            numerics_every=self._settings.numerics_every,
         )
 
     def scalars(self) -> list[dict[str, float]]:

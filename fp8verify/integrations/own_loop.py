@@ -48,6 +48,7 @@ def watch(
     on_change: Callable[[str | None, Line], None] | None = None,
     policy: Policy | None = None,
     record_shapes: bool = True,
+    numerics_every: int | None = None,
 ) -> Watch:
     """Record a short window every so many steps from here on, and judge each in another process.
 
@@ -64,11 +65,14 @@ def watch(
         on_change: called with the verdict before, None at first, and the line.
         policy: what verdicts ask for.
         record_shapes: whether operators' input shapes are recorded.
+        numerics_every: measure a step before a window (what casts flush, clip and lose), whenever
+            so many steps have gone by since the last; None measures none.
 
     Raises:
         UsageError: these steps mean nothing, a sink is none, or the process is watched already.
     """
-    live = read_settings(steps=steps, every=every, window=window).live
+    asked = read_settings(steps=steps, every=every, window=window, numerics_every=numerics_every)
+    live = asked.live
     assert live is not None  # noqa: S101 - `every` is given
     return Watch(
         live,
@@ -77,6 +81,7 @@ def watch(
         sinks=[open_sink(one) for one in _listed(sinks)],
         on_change=on_change,
         record_shapes=record_shapes,
+        numerics_every=numerics_every,
     )
 
 

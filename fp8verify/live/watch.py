@@ -38,6 +38,9 @@ class Watch:
         policy: what verdicts ask for.
         sinks: get a line for each window.
         on_change: called with the verdict before, None at first, and the line.
+        record_shapes: whether operators' input shapes are recorded.
+        numerics_every: after how many steps the tensors of FP8 layers are measured again, before
+            a window; None never measures them.
 
     Attributes:
         folder: the capture.
@@ -52,6 +55,7 @@ class Watch:
         sinks: Sequence[Sink] = (),
         on_change: Callable[[str | None, Line], None] | None = None,
         record_shapes: bool = True,
+        numerics_every: int | None = None,
     ) -> None:
         from fp8verify.runner.agent.record.process import rank_and_world_size
         from fp8verify.runner.agent.steps import hooks
@@ -71,7 +75,13 @@ class Watch:
         self._history = History(self.folder, [*sinks, Call(self._lines.append)], on_change)
         self._judge = JudgeProcess(policy or Policy(), self._history.take)
         settings = RunSettings(
-            windows=(), live=live, ranks=self._ranks, record_shapes=record_shapes, capture_log=False
+            windows=(),
+            live=live,
+            ranks=self._ranks,
+            record_shapes=record_shapes,
+            numerics=numerics_every is not None,
+            numerics_every=numerics_every,
+            capture_log=False,
         )
         observer: Any = hooks.install_late(agent_config(settings, self.folder))
         self._observer = observer

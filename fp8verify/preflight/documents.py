@@ -18,6 +18,7 @@ from fp8verify.errors import InputError, UsageError
 MAX_BYTES = 4 << 20
 MAX_VALUES = 20_000
 MAX_DEPTH = 24
+MAX_BITS = 1024
 _KINDS = {
     ".toml": "toml",
     ".yaml": "yaml",
@@ -93,8 +94,16 @@ def flatten(data: Any) -> dict[str, Any]:
             inner = [(f"{prefix}.{key}" if prefix else str(key), node[key]) for key in node]
             stack += [(key, value, depth + 1) for key, value in reversed(inner)]
         elif prefix:
+            _refuse_huge(prefix, node)
             values[prefix] = node
     return values
+
+
+def _refuse_huge(key: str, value: Any) -> None:
+    """Refuse what Python does not write as text, for the checks tell numbers in their messages."""
+    items = value if isinstance(value, list) else [value]
+    if any(isinstance(item, int) and item.bit_length() > MAX_BITS for item in items):
+        raise ValueError(f"the number {key} has more than {MAX_BITS} bits")
 
 
 def _yaml(path: str, text: str) -> Document:

@@ -51,7 +51,7 @@ def read_launch(
             variables.update(_environment_of(document))
         elif document.path in configs:
             unrecognised.append(document.path)
-    arguments_of = recognise(Document(COMMAND, "arguments", arguments(words), {}))
+    arguments_of = recognise(Document(COMMAND, "arguments", arguments(words), {}, " ".join(words)))
     if arguments_of is not None:
         found.append(arguments_of._replace(in_file=False))
     scripts = [read_script(doc.path, doc.text) for doc in documents if doc.kind == "python"]

@@ -13,6 +13,7 @@ from fp8verify.model.numerics import MemoryReport, NumericsReport, TensorRow
 from fp8verify.report.escape import printable
 from fp8verify.report.layout import plain_table
 from fp8verify.report.tables import rank_label
+from fp8verify.wording import gib
 
 _WORST = 5
 
@@ -154,5 +155,5 @@ def _gradients(found: NumericsReport) -> str:
 
 def memory_of(found: MemoryReport) -> str:
     """Say how much memory was used at most, of tensors and by torch's allocator."""
-    gigas = [size / 2**30 for size in (found.allocated_peak, found.reserved_peak, found.total)]
-    return "peak {:.1f} GiB of tensors, {:.1f} held by torch, of {:.0f}".format(*gigas)
+    held, total = gib(found.reserved_peak), gib(found.total)
+    return f"peak {gib(found.allocated_peak)} of tensors, {held} held by torch, of {total}"

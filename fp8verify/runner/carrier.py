@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import sys
 import threading
 import time
@@ -27,10 +26,9 @@ CHUNK = 64 << 10
 DRAIN_S = 1.0  # for children of the training that print without a pause
 TERMINAL_LAG_S = 0.05  # what is written to a pseudo-terminal arrives a little later
 POLL_S = 0.001
+STDERR = 2
 ASKS_TO_DRAIN = b"d"
 GIVEN_UP = "given-up"  # as in `boot/_fp8verify_boot.py`
-# Sent to whole process groups and jobs; this process has to see the others' last words.
-IGNORED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGTSTP", "SIGUSR1", "SIGUSR2", "SIGPIPE")
 
 
 class Stream(threading.Thread):
@@ -162,15 +160,30 @@ def _streams(ends: Iterable[tuple[int, int]], log: BoundedLog) -> list[Stream]:
     return [Stream(read_end, target, log) for read_end, target in ends]
 
 
+def _detach(kept: set[int]) -> None:
+    """Keep nothing of where the run was started but its standard streams and what is given."""
+    os.setsid()  # Ctrl-C, Ctrl-Z and a terminal that hangs up are not for this process
+    os.chdir("/")
+    for name in _open_descriptors():
+        if int(name) > STDERR and int(name) not in kept:
+            with suppress(OSError):  # the one that listed them
+                os.close(int(name))
+
+
+def _open_descriptors() -> list[str]:
+    with suppress(OSError):
+        return os.listdir("/dev/fd")  # noqa: PTH208 - pathlib takes longer to import
+    return []
+
+
 def main() -> None:
     """Do what the command line says, as `fp8verify.runner.output` wrote it."""
-    boot, log, asks, answers, *ends = sys.argv[1:]
-    for name in IGNORED:
-        signal.signal(getattr(signal, name), signal.SIG_IGN)
-    bounded = BoundedLog(int(log))
-    pairs = (end.split(":") for end in ends)
-    streams = _streams(((int(read_end), int(target)) for read_end, target in pairs), bounded)
-    if not carry((int(asks), int(answers)), streams, bounded, boot):
+    boot, *given = sys.argv[1:]
+    log, asks, answers = map(int, given[:3])
+    ends = [(int(read_end), int(target)) for read_end, target in (e.split(":") for e in given[3:])]
+    _detach({log, asks, answers, *(read_end for read_end, _ in ends)})
+    bounded = BoundedLog(log)
+    if not carry((asks, answers), _streams(ends, bounded), bounded, boot):
         import shutil  # seldom needed: the runner was killed and could not
 
         shutil.rmtree(boot, ignore_errors=True)

@@ -152,7 +152,7 @@ def _spawn(
     signals: SignalForwarder,
     attached: AbstractContextManager[str | None],
 ) -> tuple[int, str | None]:
-    """Run the command first, then all that it can do without; return its exit code.
+    """Run the command, once its output has a reader; all else comes after. Return its exit code.
 
     With it comes why it could not be observed, where that is known.
     """
@@ -162,6 +162,8 @@ def _spawn(
     failure = None
     with ExitStack() as stack:
         output = stack.enter_context(carried_output(log)) if log is not None else None
+        if output is not None:
+            output.carry(boot)  # if we are killed from here on, what the run writes is still read
         try:
             child = _popen(arguments, boot, output)
         except OSError as error:
@@ -170,8 +172,6 @@ def _spawn(
                 "Check that it is a program for this machine and may be executed.",
             ) from None
         signals.watch(child, output.resize if output is not None else None)
-        if output is not None:
-            output.carry(boot)
         # What we do now would take time from the start of the run where there are few cores.
         if not _ends_within(STARTS_S, child):
             failure = stack.enter_context(attached)

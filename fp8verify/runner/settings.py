@@ -20,6 +20,7 @@ MAX_WINDOWS = 100
 MAX_TRACE_MB = 2048
 MAX_WINDOW_SECONDS = 900.0
 DEBUG = "FP8VERIFY_DEBUG"
+MOST_STEPS = 10**9
 MIN_BETWEEN = 3  # steps in which one profiler session is over and the next is prepared
 
 
@@ -142,6 +143,7 @@ def read_settings(
     Raises:
         UsageError: if one means nothing, or no steps are named.
     """
+    _refuse_no_count(every=every, window=window, numerics_every=numerics_every)
     live: LiveWindows | None = None
     windows: tuple[Window, ...] = ()
     global_windows: tuple[Window, ...] = ()
@@ -177,6 +179,23 @@ def read_settings(
         python=python,
         debug=debug or _debug_is_wanted(os.environ),
     )
+
+
+def _refuse_no_count(**given: float | None) -> None:
+    """Refuse what a program may pass for a number of steps; the command line has its own checks."""
+    for name, value in given.items():
+        if value is not None and not _is_count(value):
+            raise UsageError(
+                f"{name} is {value!r}, which is no number of steps.",
+                f"Give a whole number from 1 to {MOST_STEPS}, such as 1000.",
+            )
+
+
+def _is_count(value: float) -> bool:
+    try:
+        return 0 < value <= MOST_STEPS and value % 1 == 0
+    except TypeError:
+        return False
 
 
 def _refuse_with_global(every: int | None, after_seconds: float | None) -> None:

@@ -10,8 +10,10 @@ import struct
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -71,13 +73,27 @@ def test_each_folder_says_how_to_verify_and_what_to_expect(folder: Path) -> None
     assert f"({folder.name}/README.md)" in (EXAMPLES / "README.md").read_text(encoding="utf-8")
 
 
-def test_a_running_training_is_asked_for_a_trace_as_dynolog_does(tmp_path: Path) -> None:
+@pytest.fixture
+def sockets(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of this test alone: by default all of a machine share dynolog's address."""
+    with TemporaryDirectory() as folder:  # whose name is short enough for a socket's
+        monkeypatch.setenv("KINETO_IPC_SOCKET_DIR", folder)
+        yield Path(folder)
+
+
+@pytest.mark.parametrize("left_there", [False, True])
+def test_a_running_training_is_asked_for_a_trace_as_dynolog_does(
+    tmp_path: Path, sockets: Path, left_there: bool
+) -> None:
     """What Kineto sends, by dynolog/src/ipcfabric/Utils.h, and what it must get."""
     header, pid = struct.Struct("<Q32s"), os.getpid()
+    if left_there:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as former:
+            former.bind(str(sockets / "dynolog"))
     script = [sys.executable, EXAMPLES / "record_running.py", f"{pid}", "trace.json", "800"]
     recorder = subprocess.Popen(script, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as kineto:
-        kineto.bind(f"\0kineto-{pid}\0".encode())
+        kineto.bind(str(sockets / f"kineto-{pid}"))
         kineto.settimeout(20)
         answers = []
         for kind, body in (
@@ -86,7 +102,7 @@ def test_a_running_training_is_asked_for_a_trace_as_dynolog_does(tmp_path: Path)
             (b"req", struct.pack("<iiqi", 3, 1, 0, pid + 1)),  # is another process
             (b"req", struct.pack("<iiqii", 3, 2, 0, pid, os.getppid())),
         ):
-            send(kineto, header.pack(len(body), kind) + body, recorder)
+            send(kineto, header.pack(len(body), kind) + body, recorder, sockets)
             answer = kineto.recv(1 << 16)
             size, said = header.unpack_from(answer)
             assert (said.rstrip(b"\0"), size) == (kind, len(answer) - header.size)
@@ -106,9 +122,11 @@ def test_a_running_training_is_asked_for_a_trace_as_dynolog_does(tmp_path: Path)
     assert said == f"{pid} records to {tmp_path / f'trace_{pid}.json'}\n"
 
 
-def send(kineto: socket.socket, message: bytes, recorder: subprocess.Popen[str]) -> None:
+def send(
+    kineto: socket.socket, message: bytes, recorder: subprocess.Popen[str], sockets: Path
+) -> None:
     """Send a message to the script, which may not listen yet."""
-    while kineto.connect_ex(b"\0dynolog\0"):
+    while kineto.connect_ex(str(sockets / "dynolog")):
         assert recorder.poll() is None
         time.sleep(0.01)
     kineto.send(message)

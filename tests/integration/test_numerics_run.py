@@ -211,6 +211,31 @@ def test_a_watch_tells_the_figures_of_each_window(tmp_path: Path) -> None:
     assert steps == [6, 22]
 
 
+def test_a_watch_inside_the_program_tells_them_too(tmp_path: Path) -> None:
+    def own(how: str) -> tuple[str, str]:
+        done = subprocess.run(
+            [python_with_torch(), SCRIPTS / "own_numerics.py", how],
+            cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+            capture_output=True, timeout=120, text=True, check=True,
+        )  # fmt: skip
+        return done.stdout, done.stderr
+
+    plain, _ = own("plain")
+    watched, _ = own("watched")
+
+    assert watched == plain
+    lines = [json.loads(line) for line in (tmp_path / "fp8.jsonl").read_text().splitlines()]
+    measured = [(line["step"], line.get("numerics_step")) for line in lines]
+    assert measured == [(8, 6), (16, None), (24, 22), (32, None)]
+    for line in lines[0::2]:
+        assert line["fp8/fwd_scale"] * line["fp8/amax_fwd"] > 0
+        assert 0 < line["train/grad_norm_clip_ratio"] < 0.5
+    # One that is closed in the step that it measures leaves nothing behind.
+    closed, hooks = own("closed")
+    assert closed == plain
+    assert hooks.splitlines()[-1] == f"{LAYERS} 0"
+
+
 def test_a_run_that_ends_before_its_step_says_so() -> None:
     found = numbers(report_of(run("--steps", "3")))
     assert (found.step, found.reason) == (None, "the run ended before the step")

@@ -80,5 +80,10 @@ def test_a_closed_watch_counts_no_step() -> None:
 def test_steps_that_do_not_fit_are_an_error() -> None:
     with pytest.raises(UsageError, match="do not fit"):
         fp8verify.watch(every=4, window=3)
+    for wrong in (0, -1, 1.5, float("nan"), float("inf"), 1e300, "10"):
+        with pytest.raises(UsageError, match="which is no number of steps"):
+            fp8verify.watch(every=100, numerics_every=wrong)  # type: ignore[arg-type]
+        with pytest.raises(UsageError, match="which is no number of steps"):
+            fp8verify.watch(every=wrong)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="is no sink"):
         fp8verify.watch(every=100, sinks=[3])  # type: ignore[list-item]

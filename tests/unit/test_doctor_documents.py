@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fp8verify.errors import Fp8VerifyError, InputError
+from fp8verify.preflight import launch_script
 from fp8verify.preflight.documents import MAX_VALUES, read_document
 from fp8verify.preflight.launch import read_launch
 from tests.doctor_files import write
@@ -33,6 +34,8 @@ MERGES = "a0: &a0 {x: 1, y: 2, z: 3}\n" + "".join(
         ("comment.json", '{\n  // a comment\n  "a": 1\n}\n', "line 2 column 3"),
         ("mark.json", '\ufeff{"a": 1}', "byte order mark"),
         ("mark.toml", "\ufeff[model]\n", "byte order mark"),
+        ("huge.toml", f"a = 0x{'f' * 5000}\n", "the number a has more than 1024 bits"),
+        ("huge.yaml", f"a: [1, 0x{'f' * 5000}]\n", "the number a has more than 1024 bits"),
         ("twice.toml", "a = 1\na = 2\n", "Cannot overwrite a value"),
     ],
 )
@@ -73,6 +76,18 @@ def test_a_long_file_of_json_is_read_in_one_pass(tmp_path: Path) -> None:
     keys = {f"key_{number}": number for number in range(MAX_VALUES)}
     document = read_document(write(tmp_path, "long.json", json.dumps(keys, indent=0)))
     assert document.lines[f"key_{MAX_VALUES - 1}"] == MAX_VALUES + 1
+
+
+def test_what_variables_add_to_a_script_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch_script, "MAX_GROWTH", 1000)
+    text = f"A={'x' * 200}\n" + "run --name $A\n" * 5 + "run --first $A\nrun --last $A\n"
+    values = read_document(write(tmp_path, "launch.sh", text)).values
+    assert values["first"] == "x" * 200
+    assert values["last"] == "$A"
+    monkeypatch.setattr(launch_script, "MAX_GROWTH", 1 << 20)
+    assert read_document(write(tmp_path, "launch.sh", text)).values["last"] == "x" * 200
 
 
 def test_a_variable_that_doubles_itself_stays_short(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ SOUND = {
     "litgpt.yaml": files.LITGPT,
     "ms_swift.sh": files.MS_SWIFT,
     "bridge.sh": files.BRIDGE_SH,
+    "nanochat.sh": files.NANOCHAT_SH,
 }
 FRAMEWORKS = {
     "kempnerforge.toml": "KempnerForge",
@@ -55,6 +56,7 @@ FRAMEWORKS = {
     "litgpt.yaml": "LitGPT",
     "ms_swift.sh": "ms-swift",
     "bridge.sh": "Megatron-Bridge",
+    "nanochat.sh": "nanochat",
 }
 ASK_NOTHING = {"torchtitan_preset.toml", "trl.yaml", "zero3.json", "litgpt.yaml"}
 
@@ -72,6 +74,86 @@ def test_megatron_bridge_is_sound_where_mxfp8_is(tmp_path: Path) -> None:
     path = write(tmp_path, "bridge.yaml", files.BRIDGE)
     assert complaints(facts_of(path, gpus=[B200])) == {}
     assert set(complaints(facts_of(path))) == {"no-fp8-units"}
+
+
+@pytest.mark.parametrize(
+    ("words", "asks"),
+    [
+        ("--recipe qwen3_30b_a3b_pretrain_8gpu_gb200_fp8mx_config", ("mxfp8", "mxfp8")),
+        ("--recipe=llama31_405b_pretrain_128gpu_gb300_fp8mx_hsdp_config", ("mxfp8", "mxfp8")),
+        ("--recipe deepseek_v3_pretrain_1024gpu_h100_fp8sc_config", ("fp8_block", "blockwise")),
+        ("--recipe qwen3_30b_a3b_pretrain_16gpu_h100_fp8ds_config", ("fp8", "delayed")),
+        ("--recipe llama3_8b_pretrain_8gpu_h100_fp8cs_config", ("fp8", "tensorwise")),
+        ("--recipe llama3_8b_pretrain_8gpu_gb200_nvfp4_config", ("nvfp4", "nvfp4")),
+        ("--recipe gpt_oss_20b_peft_fp8_current_scaling_config", ("fp8", "tensorwise")),
+        ("--recipe deepseek_v4_flash_pretrain_mxfp8_config", ("mxfp8", "mxfp8")),
+        ("--recipe llama3_8b_pretrain_8gpu_h100_bf16_config", None),
+        ("--recipe llama3_8b_pretrain_8gpu_h100_fp8cs_config mixed_precision=bf16_mixed", None),
+        ("--gpu gb200 --compute_dtype fp8_mx", ("mxfp8", "mxfp8")),
+        ("--gpu h100 --compute_dtype fp8_sc", ("fp8_block", "blockwise")),
+    ],
+)
+def test_recipes_of_megatron_bridge_ask_by_their_names(
+    words: str, asks: tuple[str, str] | None
+) -> None:
+    facts = facts_of(command=["python", "run_recipe.py", *words.split()], gpus=[B200])
+    assert [config.framework for config in facts.configs] == ["Megatron-Bridge"]
+    assert [(ask.format, ask.recipe) for ask, _ in facts.asks] == ([asks] if asks else [])
+
+
+@pytest.mark.parametrize(
+    "words", ["--compute_dtype bfloat16", "--recipe rowwise", "--recipe a_config"]
+)
+def test_words_of_others_are_not_megatron_bridge_s(words: str) -> None:
+    assert facts_of(command=["python", "train.py", *words.split()]).configs == ()
+
+
+@pytest.mark.parametrize(
+    ("words", "recipe"),
+    [
+        ("-m scripts.base_train --depth=12 --fp8", "tensorwise"),
+        ("-m scripts.base_train -- --depth 12 --fp8 --fp8-recipe rowwise", "rowwise"),
+        ("scripts/base_train.py --fp8 --depth=12", "tensorwise"),
+        ("train.py --fp8 --depth=12 --aspect-ratio 64 --matrix-lr 0.02", "tensorwise"),
+        ("-m scripts.base_train --depth=12", None),
+    ],
+)
+def test_nanochat_asks_by_a_flag(words: str, recipe: str | None) -> None:
+    facts = facts_of(command=["python", *words.split()])
+    assert [config.framework for config in facts.configs] == ["nanochat"]
+    assert [ask.recipe for ask, _ in facts.asks] == ([recipe] if recipe else [])
+    assert complaints(facts) == {}
+
+
+def test_a_flag_fp8_of_another_script_is_not_nanochat_s() -> None:
+    assert facts_of(command=["python", "vit.py", "--depth=12", "--fp8"]).configs == ()
+
+
+# What stands before the launch, what in its place of --fp8-format, and whether FP8 is asked for.
+EXPANSIONS = [
+    ("", "${FP8:+--fp8-format hybrid}", True),
+    ("FP8=1", "${FP8:+--fp8-format hybrid}", True),
+    ("FP8=", "${FP8:+--fp8-format hybrid}", False),
+    ("", '"${FP8+--fp8-format}" hybrid', True),
+    ("", "${FP8_ARGS:---fp8-format hybrid}", True),
+    ('FP8_ARGS="--fp8-format hybrid"', "${FP8_ARGS:-}", True),
+    ('FP8_ARGS=${FP8_ARGS:-"--fp8-format hybrid"}', "$FP8_ARGS", True),
+    ("export FP8_ARGS='--fp8-format hybrid'", "${FP8_ARGS}", True),
+    ("", "${FP8_ARGS:-}", False),
+    ("", "--fp8-format ${FORMAT:-${KIND:-hybrid}}", True),
+    ("", "${DRY:+--fp8-param-gather} ${ARGS[@]} --fp8-format e4m3", True),
+]
+
+
+@pytest.mark.parametrize(("before", "words", "asks"), EXPANSIONS)
+def test_a_launch_script_is_read_as_a_shell_expands_it(
+    tmp_path: Path, before: str, words: str, asks: bool
+) -> None:
+    text = f"{before}\npython pretrain_gpt.py --bf16 --num-layers 32 --hidden-size 4096 \\\n"
+    text += f"    --num-attention-heads 32 {words} --micro-batch-size 8 --seq-length 4096\n"
+    facts = facts_of(write(tmp_path, "launch.sh", text))
+    assert bool(facts.asks) == asks
+    assert complaints(facts) == {}
 
 
 # (file, what is replaced in it, by what, code, status, a part of its message or hint)

@@ -54,7 +54,7 @@ def test_torchao_saves_nothing_and_the_copies_come_on_top() -> None:
 def test_transformer_engine_keeps_copies_and_saves_inputs() -> None:
     copies, inputs = why(*[ENGINE] * 32) or ()
     assert "the weights of 32 FP8 layers (1.07 billion values) stay in high precision" in copies
-    assert "1.00 or 2.00 GiB more" in copies
+    assert "1.0 GiB or 2.0 GiB more" in copies
     assert "inputs for the backward pass in FP8" in inputs
 
 
@@ -158,5 +158,5 @@ def test_the_fullest_rank_stands_for_a_run(plain: Report) -> None:
     assert first.startswith("peak memory of rank 1, the fullest: 60.0 GiB of tensors, 50% more")
     assert full == "the candidate fills the GPU of rank 1, the fullest: 78.0 GiB of 80.0 GiB"
     (shown,) = [text for label, text in glance(after, verbose=False) if label == "memory"]
-    assert shown.startswith("rank 1, the fullest of 2: peak 60.0 GiB of tensors, 78.0 held by")
+    assert shown.startswith("rank 1, the fullest of 2: peak 60.0 GiB of tensors, 78.0 GiB held by")
     assert shown in to_html(after)

@@ -7,6 +7,7 @@ import errno
 import importlib
 import marshal
 import os
+import select
 import shutil
 import subprocess
 import sys
@@ -26,12 +27,17 @@ from fp8verify.runner.injection import boot_folder, write_config
 
 ROOT = Path(__file__).parents[2]
 OURS = [sys.executable, "-m", "fp8verify", "run", "--steps", "3-4"]
-# Runs `fp8verify run` up to its first process, and says of that moment what there is.
+# Runs `fp8verify run` up to the training, and says of that moment what there is. Before it only the
+# process that reads its output may be started.
 AT_THE_START = """
 import os, sys
 before = set(sys.modules)
 import _posixsubprocess
+carriers = []
 def start(*words, **_):
+    if not carriers and any("fp8verify.runner.carrier" in word for word in words[1]):
+        carriers.append(words)
+        return os.getpid()
     command = [os.fsdecode(word) for word in words[0 if isinstance(words[0], (list, tuple)) else 1]]
     modules = sorted(set(sys.modules) - before)
     files = sorted(
@@ -66,7 +72,7 @@ def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.fixture
 def at_the_start() -> tuple[list[str], list[str], list[str]]:
-    """The first command that a run starts, the modules that it has imported and its files."""
+    """The first command that a run starts but for its own, what it has imported and its files."""
     Path("train.py").write_text("print('ran')\n")
     Path("pyproject.toml").write_text('[project]\ndependencies = ["fp8verify", "torch"]\n')
     words = ["run", "--steps", "10-12", "--trace-dir", "capture", "train.py", "--lr", "1"]
@@ -81,7 +87,7 @@ def at_the_start() -> tuple[list[str], list[str], list[str]]:
     return command, modules, files
 
 
-def test_the_training_is_the_first_process_that_is_started(
+def test_nothing_but_the_reader_of_its_output_is_started_before_the_training(
     at_the_start: tuple[list[str], list[str], list[str]],
 ) -> None:
     command, _, _ = at_the_start
@@ -353,6 +359,77 @@ def test_the_carrier_ends_the_wait_for_a_runner_that_was_killed() -> None:
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (-9, "trains\n", "")
+
+
+# Prints more than a pipe holds.
+PRINTS = "import sys\nfor _ in range(300):\n    print('x' * 999)\nprint('end', file=sys.stderr)\n"
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_runner_that_is_killed_at_the_start_leaves_a_reader(moment: str) -> None:
+    Path("train.py").write_text(PRINTS)
+    killed = (
+        "import os, signal, sys\nfrom fp8verify.cli import main\n"
+        "from fp8verify.runner import parent\nbefore = parent._popen\n"
+        "def start(*given):\n"
+        f"    {'before(*given)' if moment == 'after' else 'pass'}\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "parent._popen = start\nsys.argv[0] = 'fp8verify'\nmain()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", killed, "run", "--steps", "3-4", "--trace-dir", "c", "train.py"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,  # until the training and the reader of its output end
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    printed = ("x" * 999 + "\n") * 300 if moment == "after" else ""
+    told = "end\n" if moment == "after" else ""
+    assert (done.returncode, done.stdout, done.stderr) == (-9, printed, told)
+    assert Path("c/log.txt").stat().st_size == len(printed + told)
+    assert not list(Path("c").glob(".boot-*"))
+
+
+# Says what it was given of what its runner holds, and of what the shell opened for both.
+HELD = "import os\nprint(sorted(map(int, os.listdir('/proc/self/fd')))[:-1])\n"
+
+
+def test_the_training_gets_no_descriptor_of_the_reader() -> None:
+    Path("train.py").write_text(HELD)
+    given = os.open("train.py", os.O_RDONLY)
+    os.set_inheritable(given, True)
+    plain = [sys.executable, "train.py"]
+    command = [*OURS, "--exit-zero", "-o", "report.txt", "train.py"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    bare, ours = (
+        subprocess.check_output(words, text=True, pass_fds=[given], env=environment)
+        for words in (plain, command)
+    )
+    os.close(given)
+    assert ours == bare
+
+
+def test_the_reader_keeps_no_descriptor_that_the_shell_opened() -> None:
+    read_end, write_end = os.pipe()
+    os.set_inheritable(write_end, True)
+    # The training has closed it, and the runner is gone.
+    Path("train.py").write_text(
+        f"import os, signal\nos.close({write_end})\nos.kill(os.getppid(), signal.SIGKILL)\n"
+        "import sys\nprint('closed', flush=True)\nsys.stdin.readline()\n"
+    )
+    with subprocess.Popen(
+        [*OURS, "--exit-zero", "-o", "report.txt", "train.py"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        pass_fds=[write_end], env={**os.environ, "PYTHONPATH": str(ROOT)},
+    ) as run:  # fmt: skip
+        os.close(write_end)
+        ended, _, _ = select.select([read_end], [], [], 30)  # once nobody holds the other end
+        printed, _ = run.communicate(b"go\n", timeout=60)
+    assert ended
+    assert os.read(read_end, 1) == b""
+    assert printed == b"closed\n"
+    os.close(read_end)
 
 
 def test_only_the_first_process_waits_in_vain(tmp_path: Path) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from fp8verify.wording import abridged, counted, listed
+from pathlib import Path
+
+from fp8verify import wording
+from fp8verify.wording import abridged, counted, gib, listed
 
 
 def test_one_thing_is_not_plural() -> None:
@@ -20,3 +23,18 @@ def test_only_the_first_of_many_are_listed() -> None:
 def test_where_the_rest_is_not_counted_it_is_hinted_at() -> None:
     assert abridged(["a", "b"], 2) == "a, b"
     assert abridged(["a", "b", "c"], 2) == "a, b …"
+
+
+def test_sizes_have_digits_that_tell_something() -> None:
+    sizes = (0, 0.0049, 0.75, 0.99, 1, 12.34, 79.6, 139.8)
+    assert [gib(size * 2**30) for size in sizes] == [
+        "0.00 GiB", "0.00 GiB", "0.75 GiB", "0.99 GiB", "1.0 GiB", "12.3 GiB", "79.6 GiB",
+        "139.8 GiB",
+    ]  # fmt: skip
+
+
+def test_all_messages_take_sizes_from_one_place() -> None:
+    package = Path(wording.__file__).parent
+    rooms = [package / name for name in ("report", "comparison", "assembly", "judging")]
+    texts = {path: path.read_text() for room in rooms for path in room.rglob("*.py")}
+    assert [path.name for path, text in texts.items() if "2**30" in text or "GiB" in text] == []

@@ -13,6 +13,7 @@ from fp8verify.preflight.frameworks.others import (
     DEEPSPEED,
     LIGHTNING,
     LITGPT,
+    NANOCHAT,
     PRIME_RL,
     TORCHTUNE,
 )
@@ -26,6 +27,7 @@ FRAMEWORKS: tuple[Framework, ...] = (
     TORCHTITAN,
     AXOLOTL,
     LLAMA_FACTORY,
+    NANOCHAT,
     MS_SWIFT,
     MEGATRON,
     ACCELERATE,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from fp8verify.preflight.documents import Document
 from fp8verify.preflight.frameworks.framework import ANY, FLAG, Framework, Key, keys
 from fp8verify.preflight.training import (
@@ -73,10 +75,21 @@ NEMO = Framework(
 )
 
 
+# A recipe's name tells what it trains with: qwen3_30b_a3b_pretrain_8gpu_gb200_fp8mx_config.
+_BRIDGE_RECIPE = re.compile(
+    r"(?=\w{1,200}$)\w+_(?:pretrain|sft|peft|lora|dora|finetune)_(?:\w+_)?config"
+)
+
+
 def _is_bridge(document: Document) -> bool:
     values = document.values
     if document.kind not in ("yaml", "shell", "arguments"):
         return False
+    if document.kind != "yaml" and (
+        _BRIDGE_RECIPE.fullmatch(str(values.get("recipe")))
+        or values.get(_COMPUTE_DTYPE) in _COMPUTE_DTYPES
+    ):
+        return True
     mixed = values.get("mixed_precision")
     named = isinstance(mixed, str) and ("_mixed" in mixed or "_with_" in mixed)
     direct = word(values.get("model.fp8")) in ("e4m3", "hybrid")
@@ -92,6 +105,16 @@ _NAMED = {
     "fp8_delayed": ("fp8", "delayed"),
     "fp8": ("fp8", None),
 }
+# Parts of the names of perf_recipes/, which are the words of `--compute_dtype` without `_`:
+# perf_recipes/_common.py:99 `_perf_precision`; `fp8sc` sets fp8_recipe = "blockwise".
+_SHORT = {
+    "fp8cs": ("fp8", "tensorwise"),
+    "fp8ds": ("fp8", "delayed"),
+    "fp8mx": ("mxfp8", "mxfp8"),
+    "fp8sc": ("fp8_block", "blockwise"),
+}
+_COMPUTE_DTYPE = "compute_dtype"
+_COMPUTE_DTYPES = ("fp8_cs", "fp8_ds", "fp8_mx", "fp8_sc", "nvfp4")
 
 
 def _read_bridge(values: Values) -> Training:
@@ -102,13 +125,23 @@ def _read_bridge(values: Values) -> Training:
 
 
 def _ask_bridge(values: Values) -> Ask | None:
-    named = word(values.get("mixed_precision"))
-    for part, (fmt, known) in _NAMED.items():
-        if part in named:
-            return Ask(fmt, known, "te", "mixed_precision")
+    if ask := _named_in(values, "mixed_precision"):
+        return ask
     if word(values.get("mixed_precision.fp8")) in ("e4m3", "hybrid"):
         recipe = word(values.get("mixed_precision.fp8_recipe")) or "tensorwise"
         return Ask(_FORMATS.get(recipe, "fp8"), recipe, "te", "mixed_precision.fp8")
+    if "mixed_precision" in values or "mixed_precision.fp8" in values:
+        return None  # which comes after the recipe
+    return _named_in(values, "recipe") or _named_in(values, _COMPUTE_DTYPE)
+
+
+def _named_in(values: Values, key: str) -> Ask | None:
+    named = word(values.get(key))
+    if key == _COMPUTE_DTYPE:
+        named = named.replace("_", "")
+    for part, (fmt, recipe) in (_NAMED if key == "mixed_precision" else _SHORT | _NAMED).items():
+        if part in named:
+            return Ask(fmt, recipe, "te", key)
     return None
 
 

@@ -1,6 +1,8 @@
-"""DeepSpeed's JSON, YAML of Lightning, LitGPT and torchtune, and prime-rl's TOML."""
+"""DeepSpeed's JSON, YAML of Lightning, LitGPT and torchtune, prime-rl's TOML, nanochat's flags."""
 
 from __future__ import annotations
+
+import re
 
 from fp8verify.preflight.documents import Document
 from fp8verify.preflight.frameworks.framework import ANY, FLAG, Framework, Key
@@ -152,4 +154,32 @@ TORCHTUNE = Framework(
         "fp8_recipe_name": Key((*RECIPES, ""), otherwise="raises: not in valid names"),
     },
     source="torchtune bd2a0fc, recipes/full_finetune_distributed.py, read 2026-11-22",
+)
+
+_NANOCHAT_SCRIPT = re.compile(r"\bscripts[./]base_train\b")
+_NANOCHAT_OPTIONS = {
+    *("depth", "aspect-ratio", "device-batch-size", "target-param-data-ratio", "target-flops"),
+    *("core-metric-every", "embedding-lr", "unembedding-lr", "matrix-lr", "window-pattern"),
+}
+
+
+def _is_nanochat(document: Document) -> bool:
+    if document.kind not in ("shell", "arguments"):
+        return False
+    names = _NANOCHAT_OPTIONS & set(document.values)
+    return len(names) >= 3 or (bool(names) and bool(_NANOCHAT_SCRIPT.search(document.text)))
+
+
+def _read_nanochat(values: Values) -> Training:
+    recipe = word(values.get("fp8-recipe")) or "tensorwise"
+    asks = truth(values.get("fp8"))
+    return Training(ask=Ask("fp8", recipe, None, "fp8") if asks else None, compile=True)
+
+
+NANOCHAT = Framework(
+    name="nanochat",
+    recognises=_is_nanochat,
+    read=_read_nanochat,
+    keys={"fp8": FLAG, "fp8-recipe": Key(("tensorwise", "rowwise"))},
+    source="nanochat 92d63d4, scripts/base_train.py:47 and 168, read 2026-11-22",
 )
