@@ -27,7 +27,6 @@ from fp8verify.capture.schema import RankMeta
 from fp8verify.errors import InputError
 from fp8verify.fleet import OnProgress, gather_ranks
 from fp8verify.judging.policy import Policy
-from fp8verify.logs.claims import LogReading, claim_of_call, read_claims
 from fp8verify.logs.lines import read_lines
 from fp8verify.logs.losses import LossSeries, scan_losses
 from fp8verify.model import Claim
@@ -102,8 +101,8 @@ def inspect(
         raise InputError("No path was given.", "Give a trace or a folder of traces.")
     policy, name = policy or Policy(), name or run_name(paths)
     if [str(given) for given in paths] == [STDIN]:
-        said = _claims(None, log)
-        return _report([_read_stdin()], said.claims, policy, [*run_notes, *said.notes], name)
+        claims, unread = _claims(None, log)
+        return _report([_read_stdin()], claims, policy, [*run_notes, *unread], name)
     folder = _folder(paths)
     with reading(str(paths[0])):
         metas = read_ranks(folder) if folder is not None else {}
@@ -112,15 +111,15 @@ def inspect(
         run_notes = [*run_notes, *_attachment(folder, metas)]
         outside = any(meta.recording is not None for meta in metas.values())
         processes = recorded_processes(folder) if folder is not None and outside else {}
-    said = _claims(folder, log, called_apis(metas))
+    claims, unread = _claims(folder, log, called_apis(metas))
     try:
         files = find_traces(*paths, declared=declared_traces(metas), processes=processes)
     except NoTraceError:
         if folder is None or not (metas or run_notes):
             raise
-        notes = [*run_notes, *said.notes, *remarks(metas)]
+        notes = [*run_notes, *unread, *remarks(metas)]
         ranks = _with_numerics(_without_traces(folder, metas), numerics, _losses(folder, log))
-        return _report(ranks, said.claims, policy, notes, name)
+        return _report(ranks, claims, policy, notes, name)
     plan(_AFTER_READING)
     ranks = gather_ranks(
         _with_layers(files, metas),
@@ -129,9 +128,9 @@ def inspect(
         executor=executor,
         on_progress=on_progress,
     )
-    notes = [*run_notes, *said.notes, *_notes(files, metas)]
+    notes = [*run_notes, *unread, *_notes(files, metas)]
     ranks = _with_numerics(_with_metas(ranks, metas), numerics, _losses(folder, log))
-    return _report(ranks, said.claims, policy, notes, name)
+    return _report(ranks, claims, policy, notes, name)
 
 
 def _stats(stats: str | Path | None) -> dict[int, RankNumerics]:
@@ -288,13 +287,21 @@ def _logs(folder: Path | None, log: str | Path | None) -> list[Path]:
     return [place(log)] if log is not None else find_logs(folder) if folder is not None else []
 
 
-def _claims(folder: Path | None, log: str | Path | None, calls: Sequence[str] = ()) -> LogReading:
+def _claims(
+    folder: Path | None, log: str | Path | None, calls: Sequence[str] = ()
+) -> tuple[list[Claim], list[str]]:
+    """Return what the logs and calls claim, and what of the logs was not read."""
+    paths = _logs(folder, log)
+    if not (paths or calls):
+        return [], []
+    from fp8verify.logs.claims import claim_of_call, read_claims  # its patterns take a while
+
     found: dict[tuple[str, str], Claim] = {}
     notes: list[str] = []
-    for path in _logs(folder, log):
+    for path in paths:
         with reading(str(path)):
             read = read_claims(path)
         notes += read.notes
         for claim in read.claims:
             found.setdefault((claim.framework, claim.text), claim)
-    return LogReading([*found.values(), *map(claim_of_call, calls)], notes)
+    return [*found.values(), *map(claim_of_call, calls)], notes

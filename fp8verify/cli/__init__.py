@@ -30,3 +30,5 @@ def main() -> None:
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit("\nAborted!")  # as click says it
+    finally:
+        gc.freeze()  # Python's last collection would walk all of a report before everything ends

@@ -37,7 +37,7 @@ from fp8verify.evidence.window import within_window
 from fp8verify.logs.losses import LossSeries
 from fp8verify.model import VAGUE_LEGS, Leg, Precision, Role
 from fp8verify.trace import Health, Step, Trace
-from fp8verify.trace.forking import fork_map
+from fp8verify.trace.team import call_all
 from fp8verify.wording import label_of_rank
 
 # What only an optimizer's step runs, by its operator or its kernel: torch's fused and foreach
@@ -201,9 +201,7 @@ def gather(
         partial(_bounds, trace),
         partial(_surveyed, trace, kinds),
     )
-    measured, buckets, steps, collectives, bounds, (labels, found) = fork_map(
-        _call, sums, workers=workers
-    )
+    measured, buckets, steps, collectives, bounds, (labels, found) = call_all(sums, workers=workers)
     return RankEvidence(
         source=trace.source,
         rank=trace.rank,
@@ -228,10 +226,6 @@ def gather(
         trains=any(map(_proves_training, kinds.kinds)),
         remarks=tuple(trace.remarks),
     )
-
-
-def _call(work: Callable[[], Any]) -> Any:
-    return work()
 
 
 def _surveyed(trace: Trace, kinds: Kinds) -> tuple[list[GemmLabel], Survey]:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from array import array
 from collections import defaultdict
-from functools import partial
 from itertools import chain, compress, count, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from fp8verify.trace.columns import Columns, Stretch
 from fp8verify.trace.contexts import Contexts
 from fp8verify.trace.enclosing import Nesting, nest, split
-from fp8verify.trace.forking import fork_map
 from fp8verify.trace.layers import NamedOps
 from fp8verify.trace.steps import steps_of_kernels
 from fp8verify.trace.tables import Launch
+from fp8verify.trace.team import Team
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -57,13 +56,14 @@ def correlate(columns: Columns, *, layers: bool = False, workers: int = 1) -> Co
     count = 1 if layers else min(workers, _MOST_PARTS)
     kernels = [*pairwise(split(len(columns.kernels.name), count))]
     numbers = Numbers(columns) if count > 1 else None
-    found = fork_map(partial(_find_rows, columns, numbers, layers), kernels, workers=count)
-    threads = {thread for part in found for thread in part.threads}
-    if layers:
-        threads.update(columns.ops.thread)
-    parent, enclosing = nest(columns, threads, _instants(columns, found), count)
-    follow = partial(_follow, columns, Nesting(parent, enclosing))
-    followed = fork_map(follow, found, workers=count)
+    with Team(columns, count) as team:
+        found = team.map(_find_rows, _Search(numbers, layers), kernels)
+        threads = {thread for part in found for thread in part.threads}
+        if layers:
+            threads.update(columns.ops.thread)
+        nesting = nest(columns, threads, _instants(columns, found), team, count)
+        followed = team.map(_follow, nesting, found)
+    parent, enclosing = nesting
     ops, contexts = _joined(followed)
     named = NamedOps(columns, parent) if layers else None
     (single, *_), (rows, *_) = followed, found
@@ -84,6 +84,13 @@ def correlate(columns: Columns, *, layers: bool = False, workers: int = 1) -> Co
 
 # Of more parts, forking the processes costs as much as it saves.
 _MOST_PARTS = 8
+
+
+class _Search(NamedTuple):
+    """How to find rows: by which numbers, and whether all launches have to be nested."""
+
+    numbers: Numbers | None
+    nests_all: bool
 
 
 class _Rows(NamedTuple):
@@ -162,19 +169,17 @@ def _rows_with(
             yield from compress(count(first), map(wanted.__contains__, column[first:stop]))
 
 
-def _find_rows(
-    columns: Columns, numbers: Numbers | None, everything: bool, kernels: tuple[int, int]
-) -> _Rows:
+def _find_rows(columns: Columns, search: _Search, kernels: tuple[int, int]) -> _Rows:
     part = slice(*kernels)
-    op_rows = _rows_by_op_id(columns, columns.kernels.op_id[part], numbers)
-    launch_rows = _launch_rows(columns, columns.kernels.correlation[part], numbers)
+    op_rows = _rows_by_op_id(columns, columns.kernels.op_id[part], search.numbers)
+    launch_rows = _launch_rows(columns, columns.kernels.correlation[part], search.numbers)
     pairs = zip(op_rows, launch_rows, strict=True)
     return _Rows(
         part,
         op_rows,
         launch_rows,
         {columns.ops.thread[row] for row in op_rows if row >= 0},
-        {launch for op, launch in pairs if launch >= 0 and (op < 0 or everything)},
+        {launch for op, launch in pairs if launch >= 0 and (op < 0 or search.nests_all)},
     )
 
 

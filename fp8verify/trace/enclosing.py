@@ -10,16 +10,15 @@ from array import array
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from itertools import compress, pairwise
 from operator import lt
 from typing import TYPE_CHECKING, NamedTuple
 
-from fp8verify.trace.forking import fork_map
 from fp8verify.trace.nesting import link_parents, link_thread
 
 if TYPE_CHECKING:
     from fp8verify.trace.columns import Columns
+    from fp8verify.trace.team import Team
 
 Instants = Mapping[int, Sequence[int]]
 _ALWAYS = float("inf")
@@ -62,21 +61,24 @@ class _Part(NamedTuple):
     threads: dict[int, _Linked]
 
 
-def nest(columns: Columns, threads: Iterable[int], instants: Instants, workers: int) -> Nesting:
+def nest(
+    columns: Columns, threads: Iterable[int], instants: Instants, team: Team[Columns], parts: int
+) -> Nesting:
     """Nest the ranges of some threads.
 
     Args:
         columns: what was read.
         threads: their numbers.
         instants: rows of launches by thread, in the order of time.
-        workers: the number of processes to do it.
+        team: with these columns.
+        parts: how many of them to do at once.
     """
-    bounds = split(len(columns.ops.name), workers)
+    bounds = split(len(columns.ops.name), parts)
     plan = _plan(columns, sorted({*threads, *instants}), instants, bounds)
-    parts = fork_map(partial(_link, columns, plan), [*enumerate(pairwise(bounds))], workers=workers)
-    if not all(_follow_in_time(parts, thread, plan[thread].begins) for thread in plan):
-        return nest(columns, threads, instants, 1)
-    return _joined(columns, plan, parts)
+    linked = team.map(_link, plan, [*enumerate(pairwise(bounds))])
+    if not all(_follow_in_time(linked, thread, plan[thread].begins) for thread in plan):
+        return nest(columns, threads, instants, team, 1)
+    return _joined(columns, plan, linked)
 
 
 def split(count: int, workers: int) -> list[int]:

@@ -9,17 +9,13 @@ from __future__ import annotations
 
 import gc
 import os
-import pickle
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
-from functools import partial
 from pathlib import Path
-from typing import Any, Generic, TypeVar
 
-PartT = TypeVar("PartT")
-ResultT = TypeVar("ResultT")
+# A copy that ended before its time is noticed after so long.
+PATIENCE_MS = 200
 
 
 def may_fork() -> bool:
@@ -58,11 +54,18 @@ class Child:
             self.pid = 0
         return not self.pid
 
-    def end(self) -> None:
-        """End it, if it has not ended."""
+    def kill(self) -> None:
+        """End it, if it has not ended; `wait` for that."""
         if self.pid:
             os.kill(self.pid, signal.SIGKILL)
-            self.wait()
+
+
+def end_all(children: Sequence[Child]) -> None:
+    """End copies, all at the same time: each one gives back as much memory as it has."""
+    for child in children:
+        child.kill()
+    for child in children:
+        child.wait()
 
 
 def _work_and_end(work: Callable[[], None]) -> None:
@@ -77,52 +80,3 @@ def _work_and_end(work: Callable[[], None]) -> None:
         status = 0
     finally:
         os._exit(status)
-
-
-def fork_map(
-    work: Callable[[PartT], ResultT], parts: Sequence[PartT], *, workers: int
-) -> list[ResultT]:
-    """Return `work` of each part; all but the last are done by copies of this process.
-
-    What a copy could not do, as its end by the kernel for want of memory, is done here. One of
-    `workers` does everything here.
-    """
-    if workers == 1:
-        return list(map(work, parts))
-    with ExitStack() as closing:
-        away = [closing.enter_context(_Away(partial(work, part))) for part in parts[:-1]]
-        last = work(parts[-1])
-        return [*(one.result() for one in away), last]
-
-
-class _Away(Generic[ResultT]):
-    """Work in a copy, whose result comes back pickled through a file in memory."""
-
-    def __init__(self, work: Callable[[], ResultT]) -> None:
-        self._work = work
-        self._child: Child | None = None
-        self._file = -1
-
-    def __enter__(self) -> _Away[ResultT]:
-        with suppress(OSError):
-            self._file = os.memfd_create("fp8verify")
-            self._child = Child(self._put)
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        if self._child is not None:
-            self._child.end()
-        if self._file >= 0:
-            os.close(self._file)
-
-    def result(self) -> ResultT:
-        if self._child is None or not self._child.wait():
-            return self._work()
-        with open(self._file, "rb", closefd=False) as file:
-            file.seek(0)
-            found: ResultT = pickle.load(file)  # noqa: S301 - our own
-        return found
-
-    def _put(self) -> None:
-        with open(self._file, "wb", closefd=False) as file:
-            pickle.dump(self._work(), file, pickle.HIGHEST_PROTOCOL)

@@ -6,7 +6,7 @@ from typing import IO, TYPE_CHECKING
 
 from fp8verify.trace.formats import BLOCK_SIZE, Format, Glance, Reading, Source
 from fp8verify.trace.kineto.reader import KinetoFormat
-from fp8verify.trace.nsys.report_file import NsysReportFormat
+from fp8verify.trace.nsys.report_format import NsysReportFormat
 from fp8verify.trace.places import open_binary, reading
 from fp8verify.trace.rocprof.file_formats import RocprofCsvFormat, RocprofJsonFormat
 from fp8verify.trace.source import open_stream

@@ -24,13 +24,13 @@ from hypothesis import strategies as st
 from fp8verify.errors import InputError
 from fp8verify.trace import Trace, enclosing, read_trace, source, waiting
 from fp8verify.trace.columns import Columns
-from fp8verify.trace.forking import fork_map
 from fp8verify.trace.joining import Numberings
 from fp8verify.trace.kineto import crew, file_helpers, helpers, stream_helpers
 from fp8verify.trace.kineto.ahead import Ahead
 from fp8verify.trace.kineto.collector import Collector
 from fp8verify.trace.kineto.packing import Reply
 from fp8verify.trace.kineto.regions import Extent, Region
+from fp8verify.trace.team import Team, call_all
 from tests.golden.expectations import KINETO, ROOT
 from tests.unit.test_trace_properties import events as some_events
 from tests.unit.trace_events import Event, annotation, as_document, kernel, launch, op
@@ -224,11 +224,11 @@ RANGES = st.lists(
 )
 
 
-@given(ranges=RANGES, launches=st.lists(st.integers(0, 90), max_size=8), workers=st.integers(2, 5))
-@example(ranges=[(0, 1, 0, 0), (2, 0, 0, 1), (1, 0, 0, 1)], launches=[1], workers=2)
+@given(ranges=RANGES, launches=st.lists(st.integers(0, 90), max_size=8), parts=st.integers(2, 5))
+@example(ranges=[(0, 1, 0, 0), (2, 0, 0, 1), (1, 0, 0, 1)], launches=[1], parts=2)
 @pytest.mark.parametrize("in_order", [False, True])
 def test_parts_nest_as_the_whole_does(
-    in_order: bool, ranges: list[tuple[int, int, int, int]], launches: list[int], workers: int
+    in_order: bool, ranges: list[tuple[int, int, int, int]], launches: list[int], parts: int
 ) -> None:
     columns = Columns()
     if in_order:  # as Kineto writes them: operators by their start, annotations after them
@@ -244,10 +244,9 @@ def test_parts_nest_as_the_whole_does(
     columns.calls.start.extend(sorted(launches))
     instants = {0: list(range(len(launches)))}
 
-    whole = enclosing.nest(columns, {0, 1}, instants, 1)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(enclosing, "fork_map", lambda work, parts, **_: [*map(work, parts)])
-        assert enclosing.nest(columns, {0, 1}, instants, workers) == whole
+    alone = Team(columns, 1)
+    whole = enclosing.nest(columns, {0, 1}, instants, alone, 1)
+    assert enclosing.nest(columns, {0, 1}, instants, alone, parts) == whole
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -334,14 +333,35 @@ def test_what_judges_is_not_imported_before_a_trace_is_read() -> None:
 def test_what_a_copy_of_the_process_cannot_do_is_done_here() -> None:
     here = os.getpid()
 
-    def work(part: int) -> int:
-        if part == 1 and os.getpid() != here:
+    def killed() -> bool:
+        if os.getpid() != here:
             os.kill(os.getpid(), signal.SIGKILL)
-        if part == 2 and os.getpid() != here:
-            raise MemoryError
-        return 10 * part + (os.getpid() != here)
+        return False
 
-    assert fork_map(work, [0, 1, 2, 3], workers=4) == [1, 10, 20, 30]
+    def starved() -> bool:
+        if os.getpid() != here:
+            raise MemoryError
+        return False
+
+    assert call_all([killed, starved, lambda: os.getpid() != here], workers=3) == [False] * 3
+    assert call_all([lambda: os.getpid() != here] * 3, workers=3) == [True, True, False]
+    assert no_child_is_left()
+
+
+def _added(shared: list[int], job: int, part: int) -> tuple[int, int]:
+    return sum(shared) + job + part, os.getpid()
+
+
+def test_copies_stay_for_the_next_job() -> None:
+    shared = [1, 2]
+    with Team(shared, 3) as team:
+        first = team.map(_added, 10, [100, 200, 300])
+        shared[:] = [5]  # a copy has it as it was
+        second = team.map(_added, 20, [100, 200, 300])
+    assert [found for found, _ in first] == [113, 213, 313]
+    assert [found for found, _ in second] == [123, 223, 325]
+    copies = {process for _, process in (*first, *second)} - {os.getpid()}
+    assert 1 <= len(copies) <= 2
     assert no_child_is_left()
 
 

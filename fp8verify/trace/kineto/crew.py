@@ -18,7 +18,7 @@ from struct import Struct
 from typing import Any, NamedTuple
 
 from fp8verify.trace.columns import Columns
-from fp8verify.trace.forking import Child
+from fp8verify.trace.forking import PATIENCE_MS, Child, end_all
 from fp8verify.trace.joining import Names, Numberings, interners
 from fp8verify.trace.kineto.collector import Collector
 from fp8verify.trace.kineto.packing import Reply, pack, unpack
@@ -27,8 +27,6 @@ from fp8verify.trace.waiting import import_next
 # The blocks of one task; the reply takes a tenth of that, unless events are very short.
 SLOT_SIZE = 3 << 20
 _NUMBER = Struct("=i")
-# A helper that ended before its time is noticed after so long.
-_PATIENCE_MS = 200
 
 
 class LostError(Exception):
@@ -87,8 +85,7 @@ class Crew:
 
     def end(self) -> None:
         """End the helpers; what lies in the slots stays."""
-        for child in self._children:
-            child.end()
+        end_all(self._children)
         self._children = []
         for pipe in (self._tasks, self._put_task, self._done, self._put_done):
             if pipe >= 0:
@@ -136,7 +133,7 @@ class Crew:
             LostError: there will be none.
         """
         while not self._has_done(slot):
-            if import_next() or self._poll.poll(_PATIENCE_MS):
+            if import_next() or self._poll.poll(PATIENCE_MS):
                 continue
             if any(child.has_ended() for child in self._children):
                 raise LostError
