@@ -19,6 +19,7 @@ from fp8verify.evidence.upcasts import settle_upcasts
 from fp8verify.kernels import Classification, classify, decode
 from fp8verify.model import KernelName, Leg, OpContext, Precision, Role, Scaling
 from fp8verify.trace import Trace
+from fp8verify.trace.columns import Interner
 
 
 class Kind(NamedTuple):
@@ -106,16 +107,12 @@ class Kinds:
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
         self._decoded: list[KernelName] = [decode(name) for name in trace.names]
-        self._numbers: dict[tuple[int, int, Precision | None], int] = {}
-        self.kinds: list[Kind] = []
-        for key in dict.fromkeys(self._keys()):
-            self.number(*key)
-        self.numbers = array("q", map(self._numbers.__getitem__, self._keys()))
+        self._numbers = Interner()
+        keys = zip(trace.kernels.name, trace.kernels.op, repeat(None))
+        self.numbers = array("q", map(self._numbers.__getitem__, keys))
+        self.kinds = [self._make(*key) for key in self._numbers]
         settle_opaque(trace, self)
         settle_upcasts(trace, self)
-
-    def _keys(self) -> Iterator[tuple[int, int, None]]:
-        return zip(self._trace.kernels.name, self._trace.kernels.op, repeat(None))
 
     def roles(self) -> list[Role]:
         """Return the role of each kernel, in the order of the file."""
@@ -125,10 +122,10 @@ class Kinds:
     def number(self, name: int, op: int, inherited: Precision | None = None) -> int:
         """Return the place of a kind; `inherited` is the precision of the GEMM it belongs to."""
         key = (name, op, inherited)
-        if key not in self._numbers:
-            self._numbers[key] = len(self.kinds)
-            self.kinds.append(self._make(name, op, inherited))
-        return self._numbers[key]
+        number = self._numbers[key]
+        if number == len(self.kinds):
+            self.kinds.append(self._make(*key))
+        return number
 
     def _make(self, name: int, op: int, inherited: Precision | None) -> Kind:
         context = self._trace.ops[op] if op >= 0 else None

@@ -201,7 +201,8 @@ def gather(
         partial(_bounds, trace),
         partial(_surveyed, trace, kinds),
     )
-    measured, buckets, steps, collectives, bounds, (labels, found) = call_all(sums, workers=workers)
+    measured, buckets, steps, collectives, bounds, surveyed = call_all(sums, workers=workers)
+    labels, found, gemm, by_step = surveyed
     return RankEvidence(
         source=trace.source,
         rank=trace.rank,
@@ -216,8 +217,8 @@ def gather(
         timeline=measured._replace(steps=timeline.step_times(steps)),
         buckets=(with_steps(buckets, trace, steps, bounds[0]),) if buckets else (),
         survey=found,
-        gemm=gemm_totals(found.gemms),
-        steps=_by_step(trace, found.gemms),
+        gemm=gemm,
+        steps=by_step,
         meta=meta,
         named=name_layers(trace, kinds, labels) if layers else None,
         fed=0 if _any_low(found) else fed_gemms(trace, kinds, labels),
@@ -228,9 +229,19 @@ def gather(
     )
 
 
-def _surveyed(trace: Trace, kinds: Kinds) -> tuple[list[GemmLabel], Survey]:
+class _Surveyed(NamedTuple):
+    """The GEMMs of a rank: each one, all of them summed up, and those of each step."""
+
+    labels: list[GemmLabel]
+    survey: Survey
+    gemm: GemmTotals
+    steps: tuple[tuple[Step, GemmTotals], ...]
+
+
+def _surveyed(trace: Trace, kinds: Kinds) -> _Surveyed:
     labels = list(label_gemms(trace, kinds))
-    return labels, survey(trace, kinds, labels)
+    found = survey(trace, kinds, labels)
+    return _Surveyed(labels, found, gemm_totals(found.gemms), _by_step(trace, found.gemms))
 
 
 def _bounds(trace: Trace) -> tuple[int, int] | None:

@@ -94,5 +94,8 @@ def _span_ns(columns: Columns, found: Correlation) -> int:
 
 def main_device(kernels: Kernels) -> int:
     """Return the device that ran most kernels, -1 if none is known."""
-    counted = Counter(kernels.device).most_common(1)
+    devices = kernels.device
+    if devices and devices.count(devices[0]) == len(devices):
+        return devices[0]
+    counted = Counter(devices).most_common(1)
     return counted[0][0] if counted else -1

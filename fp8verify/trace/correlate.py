@@ -83,7 +83,7 @@ def correlate(columns: Columns, *, layers: bool = False, workers: int = 1) -> Co
 
 
 # Of more parts, forking the processes costs as much as it saves.
-_MOST_PARTS = 8
+_MOST_PARTS = 12
 
 
 class _Search(NamedTuple):

@@ -85,6 +85,10 @@ def arrays(columns: Columns) -> list[array[Any]]:
     return [*found, columns.annotations]
 
 
+# One row after another takes as long as so many rows at once.
+_FEW = 4
+
+
 class Numbering:
     """The numbers that another reader's names have here.
 
@@ -92,8 +96,7 @@ class Numbering:
     """
 
     def __init__(self, known: Interner) -> None:
-        self._known = len(known)
-        self._table: list[int] = []
+        self._table = list(range(len(known)))
 
     def extend(self, numbers: Sequence[int]) -> None:
         """Take the numbers here of the next names."""
@@ -101,12 +104,13 @@ class Numbering:
 
     def apply(self, column: array[int], rows: Sequence[int], before: int) -> None:
         """Put the number used here into rows of a column, which are counted from one on."""
-        table, known = self._table, self._known
-        if self._known == 0 and len(rows) == len(column) - before:
-            column[before:] = array("i", map(table.__getitem__, column[before:]))
+        table = self._table
+        if _FEW * len(rows) > len(column) - before:
+            numbers = [*table, -1]  # the last one stays that of rows without a name
+            column[before:] = array("i", map(numbers.__getitem__, column[before:]))
             return
         for row in map(before.__add__, rows):
-            column[row] = table[column[row] - known]
+            column[row] = table[column[row]]
 
 
 class Numberings:

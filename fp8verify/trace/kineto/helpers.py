@@ -18,7 +18,7 @@ from fp8verify.trace.kineto.crew import Crew, Decode
 
 _MOST_CREWS = 4
 # Blocks to read before: most names get the same numbers everywhere then.
-WARM_UP = 16
+WARM_UP = 8
 
 
 class Helpers(Protocol):

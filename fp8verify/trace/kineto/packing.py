@@ -89,10 +89,11 @@ def _late(column: array[int], known: int) -> array[int]:
     found = array("i")
     for first in range(0, len(column), _STRETCH):
         part = column[first : first + _STRETCH]
-        if max(part) >= known:
+        if max(set(part)) >= known:  # few different numbers
             found.extend(compress(count(first), map(known.__le__, part)))
     return found
 
 
 def _extremes(column: array[int]) -> tuple[int, int]:
-    return (min(column), max(column)) if column else (0, -1)
+    ordered = sorted(column)  # ascends as a rule: that is seen at once
+    return (ordered[0], ordered[-1]) if ordered else (0, -1)
