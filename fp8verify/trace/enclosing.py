@@ -7,7 +7,7 @@ its outermost ranges may lie in what earlier ones left open: these few are linke
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import compress, pairwise
@@ -154,6 +154,20 @@ def _rows(
     return rows
 
 
+def _reaching(columns: Columns, linked: Sequence[_Linked]) -> list[int]:
+    """Return the rows of a thread that reach beyond their part, and those that may lie in one."""
+    start, end = columns.ops.start, columns.ops.end
+    rows: list[int] = []
+    until = -_ALWAYS
+    for one in linked:
+        near = bisect_right(one.outer, until, key=start.__getitem__)
+        rows += one.outer[:near]
+        # The outermost one that is still open is the last outer one.
+        rows += one.still_open[1 if near == len(one.outer) else 0 :]
+        until = max([until, *map(end.__getitem__, one.still_open)])
+    return rows
+
+
 def _between(rows: Sequence[int], start: array[int], since: float, until: float) -> Sequence[int]:
     """Return those of rows in the order of time that began in a time."""
     key = start.__getitem__
@@ -191,7 +205,7 @@ def _joined(columns: Columns, plan: Mapping[int, _Thread], parts: Sequence[_Part
             for row, around in one.annotations:
                 parent[row] = around
         if len(parts) > 1:
-            rows = [row for one in linked for row in (*one.outer, *one.still_open[1:])]
+            rows = _reaching(columns, linked)
             launches = [launch for one in linked for launch, row in one.launches if row < 0]
             times = [calls.start[launch] for launch in launches]
             inner = link_parents(rows, ops.start, ops.end, parent, times) or []

@@ -33,7 +33,7 @@ class Part(NamedTuple):
     Attributes:
         views: the bytes of each of `arrays`.
         late: for each of them, its rows that hold the number of a name that was not known when
-            the parts began.
+            the parts began; None for many.
         copies: as in `Columns`.
         first_start: as in `Columns`.
         last_end: as in `Columns`.
@@ -42,7 +42,7 @@ class Part(NamedTuple):
     """
 
     views: list[memoryview]
-    late: list[array[int]]
+    late: list[array[int] | None]
     copies: dict[str, tuple[int, int, int]]
     first_start: int | None
     last_end: int
@@ -85,10 +85,6 @@ def arrays(columns: Columns) -> list[array[Any]]:
     return [*found, columns.annotations]
 
 
-# One row after another takes as long as so many rows at once.
-_FEW = 4
-
-
 class Numbering:
     """The numbers that another reader's names have here.
 
@@ -102,15 +98,17 @@ class Numbering:
         """Take the numbers here of the next names."""
         self._table += numbers
 
-    def apply(self, column: array[int], rows: Sequence[int], before: int) -> None:
-        """Put the number used here into rows of a column, which are counted from one on."""
-        table = self._table
-        if _FEW * len(rows) > len(column) - before:
-            numbers = [*table, -1]  # the last one stays that of rows without a name
+    def apply(self, column: array[int], rows: Sequence[int] | None, before: int) -> None:
+        """Put the numbers used here into rows of a column, which are counted from one on.
+
+        Without rows, into all of them, of which some may be -1.
+        """
+        if rows is None:
+            numbers = [*self._table, -1]
             column[before:] = array("i", map(numbers.__getitem__, column[before:]))
             return
         for row in map(before.__add__, rows):
-            column[row] = table[column[row]]
+            column[row] = self._table[column[row]]
 
 
 class Numberings:
@@ -124,7 +122,7 @@ class Numberings:
         for numbering, interner, keys in zip(self._all, known, new, strict=True):
             numbering.extend([interner[key] for key in keys])
 
-    def apply(self, kind: int, column: array[int], rows: Sequence[int], before: int) -> None:
+    def apply(self, kind: int, column: array[int], rows: Sequence[int] | None, before: int) -> None:
         """Put the numbers used here into rows of a column of that kind of names."""
         self._all[kind].apply(column, rows, before)
 
@@ -139,7 +137,7 @@ def join_columns(columns: Columns, part: Part, numbers: Numberings) -> None:
         column.frombytes(view)
         if column is columns.annotations:
             column[before:] = array("i", map(ops.__add__, column[before:]))
-        elif kind is not None and late:
+        elif kind is not None and (late is None or late):
             numbers.apply(kind, column, late, before)
     columns.op_ids.append(Stretch(ops, len(columns.ops.name), *part.op_ids))
     columns.correlations.append(Stretch(calls, len(columns.calls.thread), *part.correlations))

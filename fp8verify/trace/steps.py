@@ -45,7 +45,7 @@ def _rows_with(wanted: set[int], column: array[int]) -> Iterator[int]:
     """Yield the rows that hold one of the numbers, which most stretches of the column do not."""
     for first in range(0, len(column), _STRETCH):
         part = column[first : first + _STRETCH]
-        if not wanted.isdisjoint(set(part)):  # few different numbers
+        if not wanted.isdisjoint(part):
             yield from compress(count(first), map(wanted.__contains__, part))
 
 

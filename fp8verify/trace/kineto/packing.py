@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _LENGTH = Struct("=q")
 _STRETCH = 256
+# To renumber some rows takes the reader as long as so many rows one after another.
+_FEW = 4
 
 
 class Reply(NamedTuple):
@@ -84,13 +86,15 @@ def unpack(memory: memoryview) -> Reply:
     return found._replace(part=Part(views, late, *sums, *extremes))
 
 
-def _late(column: array[int], known: int) -> array[int]:
-    """Return the rows that hold a number from `known` on, which are few in most columns."""
+def _late(column: array[int], known: int) -> array[int] | None:
+    """Return the rows that hold a number from `known` on, None if they are not few."""
     found = array("i")
     for first in range(0, len(column), _STRETCH):
         part = column[first : first + _STRETCH]
-        if max(set(part)) >= known:  # few different numbers
+        if max(part) >= known:
             found.extend(compress(count(first), map(known.__le__, part)))
+            if _FEW * len(found) > len(column):
+                return None
     return found
 
 
