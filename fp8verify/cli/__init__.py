@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import gc
 import sys
 
@@ -15,8 +14,6 @@ def main() -> None:
     # Hardly anything here has cycles. At Python's own rate the collector walks the imported modules
     # again and again, for a twentieth of the time of an `inspect`.
     gc.set_threshold(100_000)
-    # At its end Python looks for cycles in all that is there, twice as long as for everything else.
-    atexit.register(gc.freeze)
     defer_imports()
     import click
 
