@@ -33,7 +33,7 @@ def _parts(found: NumericsReport, where: str, verbose: bool) -> Iterator[Rendera
         return
     rows = found.rows if verbose else worst(found.rows)[:_WORST]
     yield Text(f"numerics{where} in step {found.step}: {_all_of(found.rows)}")
-    yield _table(rows, "layer" if verbose else "layer (those that lose most)")
+    yield _table(rows, "layer" if verbose else "layer (worst first)")
     for note in found.notes:
         yield Text(f"numerics{where}: {printable(note)}")
 

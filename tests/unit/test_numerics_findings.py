@@ -391,7 +391,9 @@ def test_what_clips_a_tensor_is_told_once() -> None:
     ("row", "margin", "said", "unsaid"),
     [
         # What would help is what the figures say, and nothing against them.
-        ({"what_if": {"rowwise_e4m3": 31.0}}, 0, "Scale by row or block", "BF16"),
+        ({"what_if": {"rowwise_e4m3": 31.0}}, 0, "rowwise_e4m3 would keep 31.0 dB", "BF16"),
+        # A few large values keep their dB whatever becomes of the others.
+        ({"what_if": {"rowwise_e4m3": 31.6}, "sqnr_db": 31.5}, 0, "Scale by row", "dB"),
         ({"what_if": {"rowwise_e4m3": 7.2}}, 0, "Keep the layer in BF16", "Scale by row"),
         ({"what_if": {}}, 0, "Scale by row or block", "none of the usual recipes"),
         ({"scaling": "delayed"}, 2, "fp8_margin 2 → 1", "amax_history_len"),
@@ -402,7 +404,7 @@ def test_what_clips_a_tensor_is_told_once() -> None:
 )
 def test_advice_fits_the_figures(row: dict[str, Any], margin: int, said: str, unsaid: str) -> None:
     facts = facts_of(
-        all_layers(flushed=0.3, sqnr_db=7.0, **row),
+        all_layers(**{"flushed": 0.3, "sqnr_db": 7.0, **row}),
         [slot(SOUND / 2**margin, None, STEADY, layer=NAMES[2])],
         recipes=[recipe(margin=margin)],
     )
@@ -458,3 +460,23 @@ def test_ranks_and_scales_are_counted() -> None:
         f"{SOUND:.4g} on ranks 0, 1 and {2 * SOUND:.4g} on rank 2"
     )
     assert two.startswith("2 scales differ between ranks that share them; ")
+
+
+@pytest.mark.parametrize(
+    ("facts", "hint"),
+    [
+        ({}, "try gradient clipping, a lower learning rate."),
+        ({"slots": [slot(SOUND, SOUND, STEADY)]}, "a lower learning rate, a larger margin."),
+        ({"rows": [tensor(kind="grad_output")]}, "a lower learning rate, E5M2 for gradients."),
+        (
+            {"rows": [tensor(kind="grad_output", format="e5m2")]},
+            "try gradient clipping, a lower learning rate.",
+        ),
+    ],
+)
+def test_a_loss_that_breaks_is_sent_to_what_the_recipe_has(
+    facts: dict[str, Any], hint: str
+) -> None:
+    losses = LossSeries("torchtitan", {1: 2.0, 2: math.nan}, False)
+    (finding,) = found(facts_of(**facts, losses=losses))
+    assert finding.hint.endswith(hint)

@@ -340,7 +340,7 @@ def _remedy(row: TensorRecord, facts: RankFacts) -> str:
 def _how(row: TensorRecord, facts: RankFacts) -> str:
     if row.scaling == "delayed" and (row.saturated or 0.0) >= SATURATED:
         return _BOTH_ENDS.removesuffix(".")
-    if row.what_if and _better(row) is None:
+    if _is_noisy(row) and row.what_if and _better(row) is None:
         return "Keep the layer in BF16 (filter_fqns, module_filter_fn)"
     if row.scaling == "delayed":
         margin = max((kept.recipe.margin or 0 for kept in _scales_of(row, facts)), default=0)
@@ -369,12 +369,13 @@ def _better(row: TensorRecord) -> tuple[str, float] | None:
 
 
 def _what_if(row: TensorRecord) -> str:
-    """Tell what the best of the other recipes would keep, where that is known."""
-    if not row.what_if:
+    """Tell what the best of the other recipes would keep of a tensor of which little is kept.
+
+    A few large values have nearly all of the signal: what becomes of the others dB do not tell.
+    """
+    if not (row.what_if and _is_noisy(row)):
         return ""
-    best, now = _better(row), row.sqnr_db
+    best = _better(row)
     if best is None:
         return "; none of the usual recipes keeps more of it"
-    return f"; {best[0]} would keep {best[1]:.1f} dB of it" + (
-        "" if now is None else f", now {now:.1f}"
-    )
+    return f"; {best[0]} would keep {best[1]:.1f} dB of it, now {row.sqnr_db:.1f}"
