@@ -13,6 +13,7 @@ from fp8verify.capture.numerics import TensorRecord
 from fp8verify.evidence.facts import RankFacts
 from fp8verify.evidence.numerics import Kept, by_peers, kept_scales
 from fp8verify.evidence.promises import Promises
+from fp8verify.judging.findings.formats import gradients_in_e5m2
 from fp8verify.layer_names import shorten
 from fp8verify.model import Finding, Severity
 from fp8verify.wording import counted, listed
@@ -192,12 +193,6 @@ def _is_wide(row: TensorRecord) -> bool:
     return bool(narrow and row.amax and row.rms and row.amax / row.rms >= WIDE_E4M3)
 
 
-_BOTH_ENDS = (
-    "Use current scaling, or scale by block: no margin suits a tensor whose largest values are "
-    "clipped and whose smallest ones become zero."
-)
-
-
 def saturates(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     """Tensors that the cast clips, under scales of earlier steps or rounded-down MX scales."""
     found = [row for row in _sound(facts) if is_clipped(row)]
@@ -208,19 +203,16 @@ def saturates(facts: RankFacts, _: Promises) -> Iterator[Finding]:
             severity=Severity.WARNING,
             message=f"the cast clips {worst.saturated:.3%} of the {worst.tensor} of {worst.layer}"
             f"{_and_more(found, facts)} (FP8-LM lowers its scale from 0.001% on)",
-            hint=_room(worst),
+            hint="Round MX scales up (RCEIL, arXiv 2506.08027)."
+            if worst.scaling == "mxfp8"
+            else "Make the scale of the largest magnitude of the values that it is for."
+            if worst.scaling != "delayed"
+            else "Use current scaling, or scale by block: no margin suits a tensor whose largest "
+            "values are clipped and whose smallest ones become zero."
+            if _flushed(worst) >= UNDERFLOW
+            else "Raise margin by one, lengthen amax_history_len, or use current scaling.",
             layers=_layers(found),
         )
-
-
-def _room(row: TensorRecord) -> str:
-    if row.scaling == "mxfp8":
-        return "Round MX scales up (RCEIL, arXiv 2506.08027)."
-    if row.scaling != "delayed":
-        return "Make the scale of the largest magnitude of the values that it is for."
-    if _flushed(row) >= UNDERFLOW:
-        return _BOTH_ENDS
-    return "Raise margin by one, lengthen amax_history_len, or use current scaling."
 
 
 def is_clipped(row: TensorRecord) -> bool:
@@ -244,8 +236,10 @@ def mx_last_bucket(facts: RankFacts, _: Promises) -> Iterator[Finding]:
         )
 
 
-def mxfp8_e5m2_gradients(facts: RankFacts, _: Promises) -> Iterator[Finding]:
-    """Gradients in E5M2 under MX scales, whose blocks need precision and not range."""
+def mxfp8_e5m2_gradients(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
+    """Gradients in E5M2 under MX scales, where no kernel has told of them already."""
+    if any(gradients_in_e5m2(facts, promises)):
+        return
     rows = [r for r in _rows(facts) if r.scaling == "mxfp8" and (r.format or "").startswith("e5m2")]
     numerics = facts.rank.numerics
     windows = numerics.record.windows if numerics is not None else ()
@@ -339,7 +333,7 @@ def _remedy(row: TensorRecord, facts: RankFacts) -> str:
 
 def _how(row: TensorRecord, facts: RankFacts) -> str:
     if row.scaling == "delayed" and (row.saturated or 0.0) >= SATURATED:
-        return _BOTH_ENDS.removesuffix(".")
+        return "Use current scaling, or scale by block: no margin suits what is clipped as well"
     if _is_noisy(row) and row.what_if and _better(row) is None:
         return "Keep the layer in BF16 (filter_fqns, module_filter_fn)"
     if row.scaling == "delayed":

@@ -330,19 +330,16 @@ def _not_finite(message: str, facts: RankFacts) -> Finding:
         code="nan-or-inf",
         severity=Severity.ERROR,
         message=message,
-        hint=f"{first}; try {listed(list(_remedies(facts)))}.",
+        hint=f"{first}; try gradient clipping, a lower learning rate{_remedies(facts)}.",
     )
 
 
-def _remedies(facts: RankFacts) -> Iterator[str]:
-    """Yield what may help, as far as the recipe has it."""
-    yield from ("gradient clipping", "a lower learning rate")
-    if kept_scales(facts.rank.numerics):
-        yield "a larger margin"
+def _remedies(facts: RankFacts) -> str:
+    """Add what else may help, as far as the recipe has it."""
+    margin = ", a larger margin" if kept_scales(facts.rank.numerics) else ""
     rows = facts.rank.numerics.rows if facts.rank.numerics is not None else ()
     formats = {row.format for row in rows if row.tensor == "grad_output" and row.scaling != "mxfp8"}
-    if "e4m3" in formats:
-        yield "E5M2 for gradients"
+    return f"{margin}, E5M2 for gradients" if "e4m3" in formats else margin
 
 
 def _broken_gradients(facts: RankFacts) -> list[int]:
