@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
+from fp8verify.assembly.numerics import numerics_report
 from fp8verify.capture.numerics import (
     GradientRecord,
     MeasuredRecord,
@@ -19,7 +22,9 @@ from fp8verify.capture.numerics import (
     SeriesRecord,
     SlotRecord,
     TensorRecord,
+    read_numerics,
 )
+from fp8verify.errors import InputError
 from fp8verify.evidence.facts import RankFacts, work_out
 from fp8verify.evidence.promises import collect_promises
 from fp8verify.evidence.rank import gather
@@ -480,3 +485,41 @@ def test_a_loss_that_breaks_is_sent_to_what_the_recipe_has(
     losses = LossSeries("torchtitan", {1: 2.0, 2: math.nan}, False)
     (finding,) = found(facts_of(**facts, losses=losses))
     assert finding.hint.endswith(hint)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"rows": [{"layer": "a", "tensor": "bias", "source": "replay"}]},
+        {"rows": [{"layer": "a", "tensor": "input", "source": "replay", "amax": -1.0}]},
+        {"rows": [{"layer": "a", "tensor": "input", "source": "replay", "sampled": -1}]},
+        {"slots": [{"scale": "one"}]},
+        {"slots": [{"scale": "1e9999"}]},
+        {"slots": [{"amax": [1e300]}]},
+        {"slots": [{"largest_amax": -1.0}]},
+        {"slots": [{"largest": 0.0}]},
+    ],
+    ids=str,
+)
+def test_a_file_of_other_numbers_is_damaged(odd: dict[str, Any], tmp_path: Path) -> None:
+    record = facts_of(slots=[slot(SOUND, SOUND, STEADY)]).rank.numerics
+    assert record is not None
+    written = msgspec.json.decode(msgspec.json.encode(record.record))
+    path = tmp_path / "rank0.numerics.json"
+    path.write_bytes(msgspec.json.encode(written))
+    assert read_numerics(tmp_path)[0] == record
+    written["measured"]["rows"] = odd.get("rows", [])
+    written["windows"][0]["slots"][0] |= odd.get("slots", [{}])[0]
+    path.write_bytes(msgspec.json.encode(written))
+    with pytest.raises(InputError, match="holds no numerics"):
+        read_numerics(tmp_path)
+
+
+@pytest.mark.parametrize("amax", [5e-324, 1e-30, 1e38])
+@pytest.mark.parametrize("scale", ["0.0", "nan", "-1.0", "inf", "1e-45", "3e38"])
+@pytest.mark.parametrize("margin", [-64, 0, 64, None])
+def test_any_scale_is_judged(amax: float, scale: str, margin: int | None) -> None:
+    kept = replace(slot(1.0, None, [amax] * 7), scale=scale, scale_before=scale)
+    facts = facts_of(slots=[kept], recipes=[recipe(margin=margin)])
+    assert {one.code for one in found(facts)} <= {"scale-unstable", "scale-stuck", "saturates"}
+    assert numerics_report(facts.rank) is not None

@@ -72,9 +72,9 @@ def _is_off(kept: Kept, *, before: bool) -> bool:
     A history just loses its oldest step: one end alone may be explained by that.
     """
     wants = kept.expected(before=before)
-    if wants is None or not 0 < kept.scale < math.inf:
+    if not wants or not 0 < kept.scale < math.inf:
         return False
-    return abs(math.log2(kept.scale / wants)) > TOLERANCE_OCTAVES
+    return abs(math.log2(kept.scale) - math.log2(wants)) > TOLERANCE_OCTAVES
 
 
 def amax_spikes(facts: RankFacts, _: Promises) -> Iterator[Finding]:

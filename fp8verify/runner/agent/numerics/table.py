@@ -98,7 +98,8 @@ def _record(layer: str, tensor: str, row: Row) -> dict[str, Any]:
     values = row.source != "bytes"
 
     def share(name: str, known: bool = True) -> float | None:
-        return _figure(found[name] / sampled) if known and not (nan or inf) else None
+        # An infinite scale makes NaN of zeros, which are then not zero any more.
+        return _figure(max(0.0, found[name] / sampled)) if known and not (nan or inf) else None
 
     return {
         "layer": layer,
