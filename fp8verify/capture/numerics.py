@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from fp8verify.capture.names import NUMERICS, NUMERICS_SUFFIX, SERIES_SUFFIX
 from fp8verify.errors import InputError
@@ -18,6 +20,12 @@ SCHEMA = 1
 MAX_BYTES = 64 << 20
 MAX_LINES = 4096  # of a series; of a longer one every n-th is read
 _MAX_LINE = 8 << 20
+
+# What a file may hold: the rules reckon with it.
+Positive = Annotated[float, Meta(ge=0)]
+Count = Annotated[int, Meta(ge=0)]
+Single = Annotated[float, Meta(ge=0, le=1e39)]  # a magnitude in float32
+Number = Annotated[str, Meta(pattern=r"^(-?\d+(\.\d+)?(e[-+]?\d{1,3})?|-?inf|nan)$")]
 
 
 class TensorRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,26 +54,26 @@ class TensorRecord(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     layer: str
-    tensor: str
+    tensor: Annotated[str, Meta(pattern="^(input|weight|grad_output)$")]
     source: str
     format: str | None = None
     scaling: str | None = None
-    calls: int = 1
-    elements: int = 0
-    sampled: int = 0
-    amax: float | None = None
-    rms: float | None = None
+    calls: Count = 1
+    elements: Count = 0
+    sampled: Count = 0
+    amax: Positive | None = None
+    rms: Positive | None = None
     scale: float | None = None
-    zeros: float | None = None
-    flushed: float | None = None
-    saturated: float | None = None
-    subnormal: float | None = None
-    nan: float = 0.0
-    inf: float = 0.0
-    rows_not_finite: int = 0
-    zero_rows: float | None = None
+    zeros: Positive | None = None
+    flushed: Positive | None = None
+    saturated: Positive | None = None
+    subnormal: Positive | None = None
+    nan: Positive = 0.0
+    inf: Positive = 0.0
+    rows_not_finite: Count = 0
+    zero_rows: Positive | None = None
     sqnr_db: float | None = None
-    top_blocks: float | None = None
+    top_blocks: Positive | None = None
     what_if: dict[str, float] = {}
 
     @property
@@ -105,7 +113,7 @@ class RecipeRecord(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     forward: str
     backward: str
-    margin: int | None
+    margin: Annotated[int, Meta(ge=-64, le=64)] | None
     interval: int | None
     history_length: int | None
     algorithm: str | None
@@ -129,20 +137,20 @@ class SlotRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     layer: str
     tensor: str
-    gemm: int
+    gemm: Count
     format: str
-    largest: float
+    largest: Annotated[float, Meta(ge=1, le=1e39)]
     recipe: int
     group: int
     tensor_parallel: int
-    scale: str
-    scale_before: str | None
-    amax: tuple[float | None, ...]
-    amax_before: float | None
-    staged: float | None
-    staged_before: float | None
-    largest_amax: float | None
-    largest_amax_before: float | None
+    scale: Number
+    scale_before: Number | None
+    amax: tuple[Single | None, ...]
+    amax_before: Single | None
+    staged: Single | None
+    staged_before: Single | None
+    largest_amax: Single | None
+    largest_amax_before: Single | None
 
 
 class ScalesRecord(msgspec.Struct, frozen=True, kw_only=True):

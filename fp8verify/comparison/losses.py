@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
-from statistics import fmean, median
+from statistics import median
 from typing import TypeVar
 
-from fp8verify.comparison.jumps import jumps, own_jumps
+from fp8verify.comparison.jumps import heights, jumps, own_jumps
+from fp8verify.comparison.noise import SURE, is_noise, mean, resolution, standard_error, stands_out
 from fp8verify.logs.losses import LossSeries
 from fp8verify.model import Finding, Severity
 from fp8verify.model.comparison import LossPair
@@ -19,7 +19,6 @@ EXPECTED_GAP, MOST_GAP = 0.01, 0.05
 EARLY_STEPS = 50
 LEAST_STEPS = 8
 GROWTH = 1.5
-SURE = 3.0  # standard errors beyond which a mean gap is no chance
 MOST_SPIKES = 256
 CURVE_POINTS = 400
 SAME_EPOCH = 0.02  # transformers rounds epochs to two digits
@@ -35,12 +34,14 @@ def pair_losses(baseline: LossSeries, candidate: LossSeries) -> LossPair | None:
     before, after = baseline.points, candidate.points
     finite = {step: (math.isfinite(before[step]), math.isfinite(after[step])) for step in steps}
     gaps = {step: after[step] - before[step] for step in steps if all(finite[step])}
+    gaps = {step: gap for step, gap in gaps.items() if math.isfinite(gap)}
     worst = max(gaps, key=lambda step: abs(gaps[step]), default=None)
     last = steps[-1]
     bad = next((step for step in steps if finite[step][0] != finite[step][1]), None)
-    spikes = jumps(before, steps), jumps(after, steps)
-    own = own_jumps(*spikes, steps)
-    diverged = _diverged(gaps, before)
+    ours, theirs = list(heights(before, steps)), list(heights(after, steps))
+    spikes, own = (jumps(ours), jumps(theirs)), own_jumps(ours, theirs, steps)
+    printed = resolution(losses[step] for step in gaps for losses in (before, after))
+    diverged = _diverged(gaps, before, printed)
     told = {*own[:MOST_SPIKES], *(step for step in (worst, bad, diverged) if step is not None)}
     return LossPair(
         frameworks=(baseline.framework, candidate.framework),
@@ -49,8 +50,8 @@ def pair_losses(baseline: LossSeries, candidate: LossSeries) -> LossPair | None:
         last_step=last,
         last_baseline=_finite(before[last]),
         last_candidate=_finite(after[last]),
-        mean_gap=round(sum(gaps.values()) / len(gaps), 6) if gaps else None,
-        largest_gap=None if worst is None else round(gaps[worst], 6),
+        mean_gap=_short(mean(list(gaps.values()))) if gaps else None,
+        largest_gap=None if worst is None else _short(gaps[worst]),
         largest_gap_step=worst,
         first_bad_step=bad,
         counted=baseline.counted,
@@ -63,7 +64,7 @@ def pair_losses(baseline: LossSeries, candidate: LossSeries) -> LossPair | None:
         gradient_curve=_gradient_curve(baseline, candidate),
         first_bad_run=None if bad is None else "candidate" if finite[bad][0] else "baseline",
         own_spikes=tuple(own[:MOST_SPIKES]),
-        gap_is_noise=_is_noise(_last_half(list(gaps.values()))),
+        gap_is_noise=_is_noise(list(gaps.values()), printed),
     )
 
 
@@ -87,28 +88,26 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
+def _short(value: float) -> float:
+    """Return a number to six decimals, one below a thousandth to as many digits."""
+    return float(f"{value:.6g}") if abs(value) < 1e-3 else round(value, 6)
+
+
 def _relative(gaps: Mapping[int, float], before: Mapping[int, float]) -> float | None:
     half = _last_half(list(gaps))
-    usual = abs(fmean(before[step] for step in half)) if half else 0.0
-    return round(fmean(gaps[step] for step in half) / usual, 6) if usual else None
+    usual = abs(mean([before[step] for step in half])) if half else 0.0
+    found = mean([gaps[step] for step in half]) / usual if usual else math.inf
+    return round(found, 6) if math.isfinite(found) else None
 
 
 def _last_half(items: Sequence[Item]) -> Sequence[Item]:
     return items[len(items) // 2 :]
 
 
-def _is_noise(gaps: Sequence[float]) -> bool:
-    """Whether the mean of gaps may be chance: losses of other data or seeds scatter."""
-    if len(gaps) < LEAST_STEPS // 2:
-        return True
-    return abs(fmean(gaps)) <= SURE * _standard_error(gaps)
-
-
-def _standard_error(gaps: Sequence[float]) -> float:
-    """Return that of the mean; from what follows each other, since a trend is no scatter."""
-    moves = [abs(after - before) for before, after in pairwise(gaps)]
-    # The median of |x - y| of two normal values is 0.954 of their standard deviation.
-    return median(moves) / 0.954 / math.sqrt(len(gaps)) if moves else 0.0
+def _is_noise(gaps: Sequence[float], printed: float) -> bool:
+    """Whether the gap of the last half may be chance, or less than the digits that were printed."""
+    half = _last_half(gaps)
+    return is_noise(half, gaps) or abs(mean(half)) <= printed
 
 
 def _trend(gaps: Sequence[float]) -> str:
@@ -116,22 +115,26 @@ def _trend(gaps: Sequence[float]) -> str:
     if len(gaps) < 2 * LEAST_STEPS:
         return "unknown"
     half = len(gaps) // 2
-    first, last = (abs(fmean(part)) for part in (gaps[:half], gaps[half:]))
-    noise = SURE * _standard_error(gaps[:half]) + SURE * _standard_error(gaps[half:])
+    first, last = (abs(mean(part)) for part in (gaps[:half], gaps[half:]))
+    noise = SURE * standard_error(gaps[:half]) + SURE * standard_error(gaps[half:])
     if last > GROWTH * first + noise:
         return "growing"
     return "shrinking" if first > GROWTH * last + noise else "steady"
 
 
-def _diverged(gaps: Mapping[int, float], before: Mapping[int, float]) -> int | None:
-    """Return the first step from which on every later gap is above 5 %, if enough follow it."""
-    first = None
+def _diverged(gaps: Mapping[int, float], before: Mapping[int, float], printed: float) -> int | None:
+    """Return the first step from which on every later gap is above 5 %, if that is no chance."""
+    steps = list(gaps)
     count = 0
-    for step in reversed(list(gaps)):
-        if gaps[step] <= MOST_GAP * abs(before[step]):
+    for step in reversed(steps):
+        if gaps[step] <= max(MOST_GAP * abs(before[step]), printed):
             break
-        first, count = step, count + 1
-    return first if count >= LEAST_STEPS else None
+        count += 1
+    values = list(gaps.values())
+    last, earlier = values[-count:], values[:-count]
+    if count < LEAST_STEPS or is_noise(last, earlier) or not stands_out(last, earlier):
+        return None
+    return steps[-count]
 
 
 def _gradients(baseline: LossSeries, candidate: LossSeries) -> tuple[float, float] | None:
@@ -182,8 +185,10 @@ def loss_findings(loss: LossPair | None) -> Iterator[Finding]:
         yield _divergence(loss, loss.diverged_step)
     elif (loss.relative_gap or 0.0) > EXPECTED_GAP and not loss.gap_is_noise:
         yield _gap(loss, loss.relative_gap or 0.0)
-    if loss.own_spikes:
-        yield _spikes(loss)
+    # A loss that has left the baseline's jumps as it likes.
+    spikes = [s for s in loss.own_spikes if loss.diverged_step is None or s < loss.diverged_step]
+    if spikes:
+        yield _spikes(loss, spikes)
 
 
 def at(loss: LossPair, step: int | None) -> str:
@@ -203,9 +208,12 @@ def _not_finite(loss: LossPair) -> Finding:
 
 
 def _divergence(loss: LossPair, step: int) -> Finding:
-    where = f"{at(loss, step)} and stays above it by more than {MOST_GAP:.0%}"
+    where = f"{at(loss, step)} and stays more than {MOST_GAP:.0%} above it"
     if step == loss.first_step:
-        how = f"lies above the baseline's from the first one on that both have, {where}"
+        how = (
+            f"is more than {MOST_GAP:.0%} above the baseline's from {at(loss, step)} on, the first "
+            "that both have"
+        )
         hint = (
             "Other data, another seed or other weights do this, too: begin both alike. If they do, "
             "the forward pass is wrong from the start (TE#1047): compare it layer by layer."
@@ -236,21 +244,25 @@ def _gap(loss: LossPair, gap: float) -> Finding:
     return Finding(
         code="loss-gap",
         severity=Severity.WARNING if grave else Severity.INFO,
-        message=f"the candidate's loss is {gap:.1%} above the baseline's in the last half of the "
+        message=f"the candidate's loss is {_above(gap)} the baseline's in the last half of the "
         f"{'logged values' if loss.counted else 'steps'}, {trend}",
         hint="Guides expect 1 to 5 % of FP8; DeepSeek-V3 kept below 0.25 % (arXiv 2412.19437). "
         "run --numerics names the layers that lose most.",
     )
 
 
-def _spikes(loss: LossPair) -> Finding:
-    count = len(loss.own_spikes)
+def _above(gap: float) -> str:
+    return f"{gap:.1%} above" if gap < 10 else f"{gap + 1:.3g} times"
+
+
+def _spikes(loss: LossPair, steps: Sequence[int]) -> Finding:
+    count = len(steps)
     times = "once" if count == 1 else f"{count} times"
     return Finding(
         code="loss-spikes",
         severity=Severity.INFO,
         message=f"the candidate's loss jumps {times} where the baseline's does not, first at "
-        f"{at(loss, loss.own_spikes[0])}",
+        f"{at(loss, steps[0])}",
         hint="Clip gradients, lengthen the amax history or raise the margin; watch the scales with "
         "run --numerics-every.",
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from fp8verify.model import RankReport, Report
 from fp8verify.model.numerics import MemoryReport
-from fp8verify.wording import gib
+from fp8verify.wording import gib, label_of_rank
 
 _SAME = 0.02
 _FULL = 0.95
@@ -49,7 +49,8 @@ def _fullest(report: Report) -> tuple[MemoryReport, RankReport] | None:
 def _where(rank: RankReport, report: Report) -> str:
     """Name the rank where ranks differ."""
     peaks = [other.memory.reserved_peak for other in report.ranks if other.memory is not None]
-    return f" of rank {rank.rank}, the fullest" if max(peaks) > (1 + _SAME) * min(peaks) else ""
+    name = label_of_rank(rank.rank, rank.source)
+    return f" of {name}, the fullest" if max(peaks) > (1 + _SAME) * min(peaks) else ""
 
 
 def _change(before: MemoryReport, after: MemoryReport, name: str) -> float:

@@ -64,9 +64,8 @@ class Kept(NamedTuple):
     @property
     def headroom(self) -> float | None:
         """Octaves by which the newest amax may grow before values are clipped."""
-        if not self.newest or not 0 < self.scale < math.inf:
-            return None
-        return math.log2(self.slot.largest / (self.newest * self.scale))
+        used = (self.newest or 0.0) * self.scale
+        return math.log2(self.slot.largest / used) if 0 < used < math.inf else None
 
     @property
     def first_of_window(self) -> float | None:

@@ -117,8 +117,16 @@ def _values(lines: Iterable[str]) -> tuple[Values, dict[Row, str | None]]:
         if scaling is not None:
             scalings[key] = scaling
         field, unit = known
-        found[int(match["step"])][key][field] = float(match["value"]) * unit
+        values = found[int(match["step"])][key]
+        values[field] = _joined(field, values.get(field), float(match["value"]) * unit)
     return found, scalings
+
+
+def _joined(field: str, old: float | None, value: float) -> float:
+    """Return an amax of all that is known of it, as the largest value, which has a sign."""
+    if field != "amax" or old is None or math.isnan(value):
+        return abs(value) if field == "amax" else value
+    return old if math.isnan(old) else max(old, abs(value))
 
 
 def _statistic(text: str) -> tuple[str | None, tuple[str, float] | None]:

@@ -145,13 +145,19 @@ def loss_line(loss: LossPair) -> str:
     if loss.mean_gap is None or loss.largest_gap is None:
         return f"{head}no step at which both are numbers"
     last = " and ".join(
-        "no number" if value is None else f"{value:.4f}"
+        "no number" if value is None else _number(value)
         for value in (loss.last_baseline, loss.last_candidate)
     )
     return (
-        f"{head}last {last}, gap on average {loss.mean_gap:+.4f}, at most {loss.largest_gap:+.4f} "
+        f"{head}last {last}, gap on average {_number(loss.mean_gap, '+')}, at most "
+        f"{_number(loss.largest_gap, '+')} "
         f"({_at(loss, loss.largest_gap_step)}){_bad(loss)}"
     )
+
+
+def _number(value: float, sign: str = "") -> str:
+    usual = 1e-3 <= abs(value) < 1e6 or not value
+    return format(value, f"{sign}.4f" if usual else f"{sign}.4g")
 
 
 def _bad(loss: LossPair) -> str:
@@ -170,7 +176,9 @@ def loss_trend(loss: LossPair) -> str:
     said = []
     if loss.relative_gap is not None and loss.trend != "unknown":
         noise = ", which may be chance" if loss.gap_is_noise and loss.relative_gap else ""
-        said.append(f"the gap is {loss.trend}, {loss.relative_gap:+.2%} in the last half{noise}")
+        gap = format(loss.relative_gap, "+.2%" if abs(loss.relative_gap) < 10 else "+.3g")
+        times = "" if gap.endswith("%") else " times the baseline's loss"
+        said.append(f"the gap is {loss.trend}, {gap}{times} in the last half{noise}")
     if loss.gradient_norms is not None:
         said.append("gradient norms {:.3g} and {:.3g} (medians)".format(*loss.gradient_norms))
     return "; ".join(said)

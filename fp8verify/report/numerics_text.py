@@ -13,7 +13,7 @@ from fp8verify.model.numerics import MemoryReport, NumericsReport, TensorRow
 from fp8verify.report.escape import printable
 from fp8verify.report.layout import plain_table
 from fp8verify.report.tables import rank_label
-from fp8verify.wording import gib
+from fp8verify.wording import counted, gib
 
 _WORST = 5
 
@@ -33,7 +33,7 @@ def _parts(found: NumericsReport, where: str, verbose: bool) -> Iterator[Rendera
         return
     rows = found.rows if verbose else worst(found.rows)[:_WORST]
     yield Text(f"numerics{where} in step {found.step}: {_all_of(found.rows)}")
-    yield _table(rows, "layer" if verbose else "layer (those that lose most)")
+    yield _table(rows, "layer" if verbose else "layer (worst first)")
     for note in found.notes:
         yield Text(f"numerics{where}: {printable(note)}")
 
@@ -82,10 +82,10 @@ def _all_of(rows: Sequence[TensorRow]) -> str:
         if figures:
             middle = figures[len(figures) // 2]
             parts.append(f"{kind.upper()} {middle:.1f} dB ({figures[0]:.1f} to {figures[-1]:.1f})")
-    layers = len({row.layer for row in rows})
+    layers = counted({row.layer for row in rows}, "layer")
     cast = ", ".join(parts) or "no cast is known"
     sampled = f"; {said}" if (said := sampled_of(rows)) else ""
-    return f"{len(rows)} tensors of {layers} layers: {cast}{sampled}"
+    return f"{counted(rows, 'tensor')} of {layers}: {cast}{sampled}"
 
 
 def sampled_of(rows: Sequence[TensorRow]) -> str:
@@ -93,7 +93,10 @@ def sampled_of(rows: Sequence[TensorRow]) -> str:
     all_of, seen = sum(row.elements for row in rows), sum(row.sampled for row in rows)
     if seen >= all_of:
         return ""
-    return f"all figures but amax are of a sample, {seen / 1e6:.0f} of {all_of / 1e6:.0f} M values"
+    millions = " of ".join(
+        f"{count / 1e6:{'.0f' if seen >= 1e7 else '.1f'}}" for count in (seen, all_of)
+    )
+    return f"all figures but amax are of a sample, {millions} M values"
 
 
 def glance(report: Report, *, verbose: bool) -> Iterator[tuple[str, str]]:

@@ -32,7 +32,9 @@ pytestmark = pytest.mark.train
 ROOT = Path(__file__).parents[2]
 SCRIPTS = Path(__file__).parent / "scripts"
 TRAINING = SCRIPTS / "numerics.py"
+WAYS = SCRIPTS / "numerics_ways.py"
 LAYERS = 10
+ENDED = "the run ended before the step to measure was complete"
 OURS = {
     "nan-or-inf", "gradient-flushed", "scale-stuck", "scales-differ-between-ranks",
     "mxfp8-e5m2-gradients", "scale-unstable", "underflow-high", "sqnr-low", "outlier-layer",
@@ -67,12 +69,14 @@ def _leave_no_folder() -> Iterator[None]:
 
 
 @cache
-def run(*arguments: str, numerics: tuple[str, ...] = ("--numerics",)) -> Done:
+def run(
+    *arguments: str, numerics: tuple[str, ...] = ("--numerics",), script: Path = TRAINING
+) -> Done:
     folder = Path(mkdtemp(prefix="numerics-"))
     _folders.append(folder)
     driver = [sys.executable, SCRIPTS / "attach.py", *numerics, "--python", python_with_torch()]
     capture = folder / "capture"
-    code, output = execute(*driver, "2-3", "0", capture, TRAINING, *arguments, cwd=folder)
+    code, output = execute(*driver, "2-3", "0", capture, script, *arguments, cwd=folder)
     return Done(code, output, capture)
 
 
@@ -238,7 +242,7 @@ def test_a_watch_inside_the_program_tells_them_too(tmp_path: Path) -> None:
 
 def test_a_run_that_ends_before_its_step_says_so() -> None:
     found = numbers(report_of(run("--steps", "3")))
-    assert (found.step, found.reason) == (None, "the run ended before the step")
+    assert (found.step, found.reason) == (None, ENDED)
 
 
 def test_without_the_option_nothing_is_measured_and_gradients_are_noted() -> None:
@@ -282,3 +286,31 @@ def test_the_forms_show_the_tensors() -> None:
     assert frames.numerics.groupby("tensor").size().to_dict() == {
         "grad_output": LAYERS, "input": LAYERS, "weight": LAYERS,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        ("accumulate+scaler+clip+optimizers",),
+        ("lora+evaluate+clip-value+foreach-off",),
+        pytest.param(("plain", "--compile", "aot_eager"), marks=runs_compiled_code_eagerly),
+        ("raise",),
+        ("interrupt",),
+        ("exit",),
+    ],
+    ids=" ".join,
+)
+def test_a_training_is_the_same_bit_for_bit(way: tuple[str, ...], tmp_path: Path) -> None:
+    done = run(*way, script=WAYS)
+
+    assert (done.code, done.output) == execute(python_with_torch(), WAYS, *way, cwd=tmp_path)
+    found = numbers(report_of(done))
+    if way[0] in ("raise", "interrupt", "exit"):
+        assert (found.step, found.reason) == (None, ENDED)
+    else:
+        assert (found.step, found.notes) == (5, ())
+        assert len({(row.layer, row.tensor) for row in found.rows}) == len(found.rows)
+        layers = {row.layer for row in found.rows}
+        without = {"blocks.0.frozen"} & layers  # neither its input nor its weight has a gradient
+        assert len(found.rows) == 3 * len(layers) - len(without)
+        assert told(report_of(done)) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,9 +14,11 @@ from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
 from fp8verify.runner.agent.numerics.clipping import PLACES, Clipping
+from fp8verify.runner.agent.numerics.formats import E4M3
 from fp8verify.runner.agent.numerics.gradients import gradient_norm
 from fp8verify.runner.agent.numerics.hooks import NumericsHooks
 from fp8verify.runner.agent.numerics.measurements import Measurements
+from fp8verify.runner.agent.numerics.own_products import Operand, OwnProducts
 from fp8verify.runner.agent.numerics.rehearsal import rehearse
 from fp8verify.runner.agent.numerics.te_state import State, in_words
 
@@ -208,6 +211,57 @@ def test_a_class_of_the_scripts_own_is_seen_by_its_products() -> None:
     assert all(row["scaling"] == "tensorwise" and row["sqnr_db"] > 24 for row in rows.values())
 
 
+@pytest.mark.usefixtures("_products")
+def test_a_product_may_be_given_all_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual: Any = torch._scaled_mm
+
+    def by_name(*, input: Any, mat2: Any, scale_a: Any, scale_b: Any, **others: Any) -> Any:  # noqa: A002
+        return usual(input, mat2, scale_a, scale_b, **others)
+
+    monkeypatch.setattr(torch, "_scaled_mm", by_name)
+    rows: list[Any] = []
+    products = OwnProducts(lambda a, b: rows.append((a.cast(), b.transposed().cast())))
+    a, b, one = (torch.ones(2, 4).to(E4M3.dtype), torch.ones(4, 2).to(E4M3.dtype), torch.ones(()))
+    found = torch._scaled_mm(input=a, mat2=b, scale_a=one, scale_b=one)
+    products.remove()
+
+    assert torch.equal(found, torch.full((2, 2), 4.0))
+    assert [cast.scaling for cast in rows[0]] == ["tensorwise", "tensorwise"]
+    assert torch._scaled_mm is by_name
+
+
+@pytest.mark.usefixtures("_products")
+def test_a_script_that_replaces_the_product_itself_keeps_its_own() -> None:
+    products = OwnProducts(lambda *_: None)
+    ours = torch._scaled_mm
+
+    def theirs(*args: Any, **kwargs: Any) -> Any:
+        return ours(*args, **kwargs)
+
+    torch._scaled_mm = theirs
+    products.remove()
+    assert torch._scaled_mm is theirs
+
+
+@pytest.mark.parametrize(
+    ("inverse", "scaling"),
+    [
+        (torch.ones(()), "tensorwise"),
+        (torch.ones(1, 1), "tensorwise"),
+        (torch.ones(8, 1), "rowwise"),
+        (torch.ones(8), "rowwise"),
+        (torch.ones(2, 4), None),  # a grid of blocks
+        (torch.ones(4), None),
+        (torch.ones(8, 1, dtype=torch.float64), None),
+        (None, None),
+    ],
+)
+def test_the_scale_of_an_operand_tells_its_cast(inverse: Any, scaling: str | None) -> None:
+    cast = Operand(torch.ones(8, 16).to(E4M3.dtype), inverse).cast()
+    assert (cast and cast.scaling) == scaling
+    assert Operand(torch.ones(8, 16), inverse).cast() is None  # no FP8
+
+
 def test_what_the_step_will_need_is_rehearsed_for_each_cast() -> None:
     kept = Linear(delayed())
     kept.fp8_meta["scaling_fwd"] = state([1.0, 1.0, 1.0], [[0.0, 0.0, 0.0]])
@@ -308,3 +362,39 @@ def test_the_norm_of_fp16_gradients_may_leave_fp16() -> None:
 
     assert found is not None
     assert found["norm"] == pytest.approx(600 * 100_000**0.5, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("gradient", "norm"),
+    [
+        (torch.tensor([3.0, 4.0], dtype=torch.float64), 5.0),
+        (torch.tensor([3.0 + 4.0j]), 5.0),
+        (torch.full((4,), 1e30), 2e30),  # its squares leave float32
+        (torch.full((4,), 1e-30), 2e-30),
+        (torch.zeros(4), 0.0),
+        (torch.zeros(0), 0.0),
+        (torch.zeros(4, device="meta"), None),
+    ],
+    ids=["float64", "complex", "huge", "tiny", "zero", "empty", "meta"],
+)
+def test_the_norm_of_unusual_gradients(gradient: torch.Tensor, norm: float | None) -> None:
+    parameter = nn.Parameter(torch.zeros_like(gradient))
+    parameter.grad = gradient
+    found = gradient_norm([torch.optim.SGD([parameter], lr=1.0)])
+    assert (found and found["norm"]) == (norm if norm is None else pytest.approx(norm))
+    assert found is None or found["finite"]
+
+
+@pytest.mark.parametrize("kind", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_the_norm_of_gradients_of_two_types_is_of_both(kind: torch.dtype, value: float) -> None:
+    usual, other = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1, dtype=kind))
+    usual.grad, other.grad = torch.tensor([3.0]), torch.tensor([4.0], dtype=kind)
+    optimizer = torch.optim.SGD([usual, other], lr=1.0)
+    found = gradient_norm([optimizer])
+    assert found is not None
+    assert found["norm"] == 5.0
+    other.grad[0] = value
+    found = gradient_norm([optimizer])
+    assert found is not None
+    assert (found["norm"], found["finite"]) == (None, False)

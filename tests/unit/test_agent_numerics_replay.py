@@ -15,7 +15,7 @@ import torch
 
 from fp8verify.runner.agent.numerics.casts import casts_of
 from fp8verify.runner.agent.numerics.formats import E4M3, E5M2, FORMATS
-from fp8verify.runner.agent.numerics.measure import measure_bytes
+from fp8verify.runner.agent.numerics.measure import WHAT_IF, measure_bytes
 from fp8verify.runner.agent.numerics.measurements import Measurements
 from fp8verify.runner.agent.numerics.replay import (
     BLOCK_ROW,
@@ -164,6 +164,129 @@ def test_a_large_tensor_is_sampled_and_its_amax_is_not() -> None:
     assert seen["sampled"] == MOST_ELEMENTS
     assert seen["amax"] == 5.0
     assert seen["zero_rows"] == pytest.approx(1 - 1 / len(x))
+
+
+CASTS = {
+    "tensorwise": Cast(E4M3, TENSORWISE),
+    "tensorwise, power of 2": Cast(E4M3, TENSORWISE, power_of_2=True),
+    "tensorwise e5m2": Cast(E5M2, TENSORWISE),
+    "rowwise": Cast(E4M3, ROWWISE, power_of_2=True),
+    "block": Cast(E4M3, BLOCK_ROW),
+    "mxfp8": Cast(E4M3, MXFP8, ceiling=True),
+    "delayed": Cast(E4M3, DELAYED, scale=torch.tensor(4.0)),
+}
+
+
+def in_float64(x: Any, cast: Cast) -> tuple[float, float]:
+    """Return the squares of a tensor and of what its cast loses, group by group of one scale."""
+    width = {ROWWISE: x.shape[1], BLOCK_ROW: 128, MXFP8: 32}.get(cast.scaling, x.numel())
+    groups = x.float().reshape(-1, width)
+    signal = noise = 0.0
+    for group in groups:
+        done = quantize(group.view(1, -1), cast, group.abs().max())
+        back = done.values.double() / done.scale.double().flatten()[0]
+        signal += float(group.double().square().sum())
+        noise += float((back - group.double()).square().sum())
+    return signal, noise
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float16])
+@pytest.mark.parametrize("name", CASTS)
+def test_what_a_cast_loses_is_as_in_float64(name: str, dtype: Any) -> None:
+    x = (wild(64, 256, torch.float32) / 2**10).to(dtype)
+    signal, noise = in_float64(x, CASTS[name])
+
+    seen = row(x, CASTS[name])
+
+    assert seen["rms"] == pytest.approx(math.sqrt(signal / x.numel()), rel=1e-6)
+    assert seen["sqnr_db"] == pytest.approx(10 * math.log10(signal / noise), abs=2e-3)
+    for other, cast in WHAT_IF.items():
+        signal, noise = in_float64(x, cast)
+        assert seen["what_if"][other] == pytest.approx(10 * math.log10(signal / noise), abs=2e-3)
+
+
+def test_the_recipe_at_hand_is_not_cast_again_whatever_type_its_scales_have() -> None:
+    x = wild(64, 256)
+    for name, cast in (("tensorwise_e4m3", "tensorwise"), ("rowwise_e4m3", "rowwise")):
+        seen = row(x, CASTS[cast])
+        assert seen["what_if"][name] == seen["sqnr_db"]
+    seen = row(x, CASTS["tensorwise, power of 2"])
+    assert seen["what_if"]["tensorwise_e4m3"] != seen["sqnr_db"]
+
+
+@pytest.mark.parametrize("name", CASTS)
+def test_a_cast_that_loses_nothing_says_so(name: str) -> None:
+    x = torch.full((64, 256), 7.0)
+    seen = row(x, CASTS[name])
+    assert seen["sqnr_db"] >= 140
+    assert min(seen["what_if"].values()) >= 140
+
+
+@pytest.mark.parametrize("name", CASTS)
+def test_zeros_lose_nothing_that_could_be_told(name: str) -> None:
+    seen = row(torch.zeros(64, 256), CASTS[name])
+    assert (seen["zeros"], seen["zero_rows"], seen["amax"], seen["rms"]) == (1, 1, 0, 0)
+    assert (seen["flushed"], seen["sqnr_db"], seen["what_if"]) == (0, None, {})
+
+
+@pytest.mark.parametrize("largest", [1e-30, 1e-38, 1e-40])
+def test_values_below_every_scale_are_lost_and_no_recipe_is_said_to_keep_them(
+    largest: float,
+) -> None:
+    x = torch.linspace(0.1, 1, 64 * 256).view(64, 256) * largest
+    for name in ("tensorwise", "rowwise", "block", "delayed"):
+        seen = row(x, CASTS[name])
+        assert (seen["flushed"], seen["sqnr_db"]) == (1, 0)
+        assert f"{seen['sqnr_db']:.1f}" == "0.0"
+        kept = {other for other, db in seen["what_if"].items() if db > 1}
+        assert kept == {"mxfp8_e4m3"}  # whose scales reach down to 2^-127
+
+
+@pytest.mark.parametrize("name", CASTS)
+@pytest.mark.parametrize("factor", [1e30, 1e-9])
+def test_figures_do_not_depend_on_the_range(name: str, factor: float) -> None:
+    x = wild(64, 256, torch.float32) / 2**20
+    cast = CASTS[name]
+    if cast.scale is not None:
+        cast = cast._replace(scale=cast.scale / factor)
+    usual, seen = row(x, CASTS[name]), row(x * factor, cast)
+    assert seen["sqnr_db"] == pytest.approx(usual["sqnr_db"], abs=0.3)
+    assert seen["rms"] == pytest.approx(usual["rms"] * factor, rel=1e-4)
+    assert seen["flushed"] == pytest.approx(usual["flushed"], abs=0.02)
+
+
+@pytest.mark.parametrize("odd", [float("nan"), float("inf"), -float("inf")])
+def test_one_tensor_that_is_not_finite_spoils_no_other(odd: float) -> None:
+    measured, cast = Measurements(), CASTS["tensorwise"]
+    x, broken = wild(64, 256), wild(64, 256)
+    broken[7, 9] = odd
+    for name, tensor in (("a", x), ("b", broken), ("c", torch.zeros_like(x)), ("d", x)):
+        measured.add(name, "input", tensor, cast)
+
+    first, bad, zeros, last = measured.records()
+
+    assert {**first, "layer": "d"} == last == {**row(x, cast), "layer": "d"}
+    assert (bad["nan"] > 0, bad["inf"] > 0) == (math.isnan(odd), math.isinf(odd))
+    assert (bad["amax"], bad["flushed"], bad["sqnr_db"], bad["rows_not_finite"]) == (
+        None, None, None, 1,
+    )  # fmt: skip
+    assert (zeros["zeros"], zeros["nan"], zeros["sqnr_db"]) == (1, 0, None)
+
+
+@pytest.mark.parametrize("shape", [(256,), (1, 256), (2, 3, 256), ()])
+def test_tensors_of_any_shape_are_measured(shape: tuple[int, ...]) -> None:
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    seen = row(x, CASTS["tensorwise"])
+    assert (seen["elements"], seen["amax"]) == (x.numel(), x.abs().max())
+    assert seen["sqnr_db"] > 29
+
+
+@pytest.mark.parametrize("name", ["block", "mxfp8"])
+def test_blocks_that_do_not_fit_leave_all_else(name: str) -> None:
+    seen = row(torch.randn(16, 40), CASTS[name])
+    assert (seen["source"], seen["sqnr_db"], seen["flushed"]) == ("values", None, None)
+    assert set(seen["what_if"]) == {"tensorwise_e4m3", "tensorwise_e5m2", "rowwise_e4m3"}
+    assert seen["rms"] == pytest.approx(1, abs=0.2)
 
 
 @pytest.mark.parametrize("ceiling", [False, True])

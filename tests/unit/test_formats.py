@@ -165,8 +165,28 @@ def test_gradients_in_e5m2_beside_mx_scales_are_an_error(
 ) -> None:
     found = report(layer(build, "mxfp8", MXFP8_E5M2_KERNEL), tmp_path)
 
-    assert told(found, "mxfp8-e5m2-gradients") == ["1 MXFP8 GEMMs multiplied gradients in E5M2"]
+    assert told(found, "mxfp8-e5m2-gradients") == ["1 MXFP8 GEMM multiplied gradients in E5M2"]
     assert not told(report(layer(TraceBuilder(), "mxfp8"), tmp_path), "mxfp8-e5m2-gradients")
+
+
+def test_kernels_and_casts_tell_of_one_format_of_gradients(
+    build: TraceBuilder, tmp_path: Path
+) -> None:
+    row = {
+        "layer": "up", "tensor": "grad_output", "source": "replay", "format": "e5m2",
+        "scaling": "mxfp8",
+    }  # fmt: skip
+    measured = {
+        "step": 3, "time": 0.0, "rows": [row], "recomputed_high": [], "gradient": None,
+        "notes": [],
+    }  # fmt: skip
+    numerics = {"schema": 1, "rank": 0, "windows": [], "measured": measured, "reason": None}
+    (tmp_path / "rank0.numerics.json").write_text(json.dumps(numerics))
+    by_kernels = report(layer(build, "mxfp8", MXFP8_E5M2_KERNEL), tmp_path)
+    by_casts = report(layer(TraceBuilder(), "mxfp8"), tmp_path)
+
+    assert told(by_kernels, "mxfp8-e5m2-gradients") == ["1 MXFP8 GEMM multiplied gradients in E5M2"]
+    assert told(by_casts, "mxfp8-e5m2-gradients") == ["gradients are cast to MXFP8 in E5M2"]
 
 
 def test_a_forward_pass_recomputed_in_bf16_is_told(build: TraceBuilder, tmp_path: Path) -> None:
@@ -179,7 +199,7 @@ def test_a_forward_pass_recomputed_in_bf16_is_told(build: TraceBuilder, tmp_path
 
     assert found.verdict.value == "PARTIAL"
     assert told(found, "recompute-not-fp8") == [
-        "1 recomputed forward GEMMs ran in BF16 (0.0 ms), and in FP8 when they ran first"
+        "1 recomputed forward GEMM ran in BF16 (0.0 ms), and in FP8 when they ran first"
     ]
 
 
@@ -199,7 +219,7 @@ def test_kernels_and_hooks_tell_of_one_recomputation(build: TraceBuilder, tmp_pa
 
     (finding,) = [one for one in found.findings if one.code == "recompute-not-fp8"]
     assert (finding.layers, finding.verdict) == (("up",), Verdict.PARTIAL)
-    assert "1 recomputed forward GEMMs ran in BF16" in finding.message
+    assert "1 recomputed forward GEMM ran in BF16" in finding.message
     assert "up ran in FP8 and, when activation checkpointing computed it again" in finding.message
 
 

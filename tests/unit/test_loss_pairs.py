@@ -79,6 +79,93 @@ def test_a_gap_of_chance_is_none() -> None:
     assert codes(found) == []
 
 
+def noisy(steps: int, kind: str, scatter: random.Random) -> list[float]:
+    """Losses of one distribution whose noise is large: normal, or of the long tail of a product."""
+    if kind == "normal":
+        return [abs(scatter.gauss(2, 0.4)) for _ in range(steps)]
+    return [2 * math.exp(scatter.gauss(0, 0.2)) for _ in range(steps)]
+
+
+@pytest.mark.parametrize("kind", ["normal", "long tail"])
+def test_noise_accuses_nobody(kind: str) -> None:
+    scatter = random.Random(1)
+    told = [
+        code
+        for steps in (8, 12, 20, 60, 200)
+        for _ in range(50)
+        for code in codes(
+            pair(series(*noisy(steps, kind, scatter)), series(*noisy(steps, kind, scatter)))
+        )
+    ]
+    assert told == []
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(0.0001, 0.0002), (0.0, 1e-9), (2.0, 2.1)], ids=str)
+def test_the_last_digit_of_a_log_is_no_gap(ours: float, theirs: float) -> None:
+    found = pair(series(*[ours] * 40), series(*[theirs] * 40))
+    assert found.gap_is_noise
+    assert codes(found) == []
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "expected"),
+    [
+        ([1e308] * 20, [1.5e308] * 20, ["loss-diverged"]),
+        ([-1e308] * 20, [1.5e308] * 20, []),  # their difference is no number
+        (curve(60), [*curve(30), *[1e300] * 30], ["loss-diverged"]),
+        (curve(60), [n * 1.5**k for k, n in enumerate(curve(60))], ["loss-diverged"]),
+        ([math.inf] * 20, [math.inf] * 20, []),
+        ([0.0] * 20, [0.0] * 20, []),
+    ],
+    ids=["huge", "opposite", "explodes", "grows", "infinite", "nothing"],
+)
+def test_losses_of_any_size_are_shown(
+    ours: list[float], theirs: list[float], expected: list[str], tmp_path: Path
+) -> None:
+    pytest.importorskip("jinja2")
+    report = run(tmp_path, fp8=False, us=40)
+    found = compare(report, report, (series(*ours), series(*theirs)))
+    assert found.loss is not None
+    assert codes(found.loss) == expected
+    for form in ("text", "markdown", "json"):
+        assert len(max(render(found, form).split(), key=len)) < 120
+    assert "<svg" in to_html(found)
+
+
+def test_a_run_that_left_the_baseline_has_no_jumps_of_its_own_afterwards() -> None:
+    losses = curve(200, noise=0.01)
+    after = [2 * loss if n >= 100 else loss for n, loss in enumerate(losses)]
+    after[150] *= 9
+    assert codes(pair(series(*losses), series(*after))) == ["loss-diverged"]
+    after[50] *= 9
+    assert codes(pair(series(*losses), series(*after))) == ["loss-diverged", "loss-spikes"]
+
+
+def test_a_baseline_whose_noise_is_as_high_has_the_same_jumps() -> None:
+    scatter = random.Random(2)
+    ours = [2 * math.exp(scatter.gauss(0, 0.5)) for _ in range(400)]
+    theirs = [2 * math.exp(scatter.gauss(0, 0.5)) for _ in range(400)]
+    theirs[300] = 12.0
+    found = pair(series(*ours), series(*theirs))
+    assert 301 in found.spikes[1]
+    assert codes(found) == []
+    theirs[300] = 60.0
+    assert codes(pair(series(*ours), series(*theirs))) == ["loss-spikes"]
+
+
+@pytest.mark.parametrize("every", [(1, 10), (10, 1), (5, 2), (1, 7)])
+def test_runs_that_log_at_other_steps_or_end_earlier_have_no_gap(every: tuple[int, int]) -> None:
+    losses = curve(300, noise=0.1)
+    points = dict(enumerate(losses, start=1))
+    ours, theirs = (
+        LossSeries("test", {step: points[step] for step in range(each, end, each)}, False)
+        for each, end in zip(every, (300, 200), strict=True)
+    )
+    found = pair(ours, theirs)
+    assert (found.largest_gap, found.trend) in ((0.0, "steady"), (0.0, "unknown"))
+    assert codes(found) == []
+
+
 def test_a_gap_that_data_in_common_shows_is_told_with_its_trend() -> None:
     losses = curve(400, noise=0.05)
     found = pair(series(*losses), series(*(loss * 1.03 for loss in losses)))
@@ -100,12 +187,12 @@ def test_a_gap_that_grows_is_said_to() -> None:
         (
             1,
             20,
-            "leaves the baseline's at step 21 and stays above it by more than 5%, in the first",
+            "leaves the baseline's at step 21 and stays more than 5% above it, in the first",
         ),
-        (1, 80, "leaves the baseline's at step 81 and stays above it by more than 5%"),
-        (1, 0, "lies above the baseline's from the first one on that both have, step 1"),
+        (1, 80, "leaves the baseline's at step 81 and stays more than 5% above it"),
+        (1, 0, "is more than 5% above the baseline's from step 1 on, the first that both have"),
         # Resumed from a BF16 checkpoint: its first fifty steps are those after it.
-        (10_000, 20, "leaves the baseline's at step 10020 and stays above it by more than 5%, in"),
+        (10_000, 20, "leaves the baseline's at step 10020 and stays more than 5% above it, in"),
     ],
 )
 def test_where_runs_part(first: int, at: int, said: str) -> None:

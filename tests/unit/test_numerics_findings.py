@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
+from fp8verify.assembly.numerics import numerics_report
 from fp8verify.capture.numerics import (
     GradientRecord,
     MeasuredRecord,
@@ -19,7 +22,9 @@ from fp8verify.capture.numerics import (
     SeriesRecord,
     SlotRecord,
     TensorRecord,
+    read_numerics,
 )
+from fp8verify.errors import InputError
 from fp8verify.evidence.facts import RankFacts, work_out
 from fp8verify.evidence.promises import collect_promises
 from fp8verify.evidence.rank import gather
@@ -367,3 +372,154 @@ def test_an_amax_that_grows_while_a_model_begins_to_learn_is_no_fault(
     series: list[SeriesRecord],
 ) -> None:
     assert codes(facts_of(series=series)) == []
+
+
+def test_zeros_and_noise_of_one_tensor_are_one_finding() -> None:
+    (finding,) = found(facts_of(all_layers(flushed=0.3, sqnr_db=7.0)))
+    assert finding.code == "underflow-high"
+    assert "makes 30.0% of the input of layers.2.down zero and keeps 7.0 dB of it" in (
+        finding.message
+    )
+
+
+def test_what_clips_a_tensor_is_told_once() -> None:
+    clipped = slot(448.0 / 9.2, SOUND, [4.0, 4.1, 4.2, 4.05, 9.0, 9.1, 9.2])
+    measured = [tensor(scaling="delayed", saturated=0.01, what_if={})]
+    assert codes(facts_of(measured, [clipped])) == ["saturates"]
+    elsewhere = [tensor(NAMES[1], scaling="delayed", saturated=0.01, what_if={})]
+    assert codes(facts_of(elsewhere, [clipped])) == ["saturates", "saturates"]
+    jumped = slot(SOUND, SOUND, [*STEADY, 20.0], amax_before=STEADY[-1])  # a window of one step
+    assert codes(facts_of(slots=[jumped])) == ["amax-spike"]
+
+
+@pytest.mark.parametrize(
+    ("row", "margin", "said", "unsaid"),
+    [
+        # What would help is what the figures say, and nothing against them.
+        ({"what_if": {"rowwise_e4m3": 31.0}}, 0, "rowwise_e4m3 would keep 31.0 dB", "BF16"),
+        # A few large values keep their dB whatever becomes of the others.
+        ({"what_if": {"rowwise_e4m3": 31.6}, "sqnr_db": 31.5}, 0, "Scale by row", "dB"),
+        ({"what_if": {"rowwise_e4m3": 7.2}}, 0, "Keep the layer in BF16", "Scale by row"),
+        ({"what_if": {}}, 0, "Scale by row or block", "none of the usual recipes"),
+        ({"scaling": "delayed"}, 2, "fp8_margin 2 → 1", "amax_history_len"),
+        ({"scaling": "delayed"}, 0, "Shorten amax_history_len", "margin"),
+        ({"scaling": "delayed", "saturated": 0.1}, 2, "no margin suits", "fp8_margin"),
+        ({"scaling": "rowwise"}, 0, "Keep the layer in BF16", "none of the usual recipes"),
+    ],
+)
+def test_advice_fits_the_figures(row: dict[str, Any], margin: int, said: str, unsaid: str) -> None:
+    facts = facts_of(
+        all_layers(**{"flushed": 0.3, "sqnr_db": 7.0, **row}),
+        [slot(SOUND / 2**margin, None, STEADY, layer=NAMES[2])],
+        recipes=[recipe(margin=margin)],
+    )
+    hints = [finding.hint for finding in found(facts) if finding.code == "underflow-high"]
+    assert len(hints) == 1
+    assert said in hints[0]
+    assert unsaid not in hints[0]
+
+
+def test_clipping_and_zeros_of_one_tensor_get_one_advice() -> None:
+    told = found(facts_of(all_layers(scaling="delayed", saturated=0.1, flushed=0.3)))
+    assert {finding.code for finding in told} == {"saturates", "underflow-high"}
+    assert all("no margin suits" in finding.hint for finding in told)
+
+
+def test_a_clipped_tensor_of_a_scripts_own_scale_is_not_sent_to_a_margin() -> None:
+    (finding,) = found(facts_of(all_layers(saturated=0.1)))
+    assert finding.code == "saturates"
+    assert "margin" not in finding.hint
+
+
+def test_scales_that_are_computed_every_few_steps_are_not_stuck() -> None:
+    kept = slot(2 * SOUND, 2 * SOUND, STEADY)
+    assert codes(facts_of(slots=[kept])) == ["scale-stuck"]
+    assert codes(facts_of(slots=[kept], recipes=[recipe(interval=10)])) == []
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (NAMES[:1], "in 1 row, the first to do so in step 5"),
+        (NAMES[:2], "the first to do so in step 5, before 1 other tensor"),
+        (NAMES[:3], "the first to do so in step 5, before 2 other tensors"),
+    ],
+)
+def test_one_thing_is_not_called_many(names: list[str], said: str) -> None:
+    rows = [tensor(name, nan=0.1, rows_not_finite=1) for name in names]
+    (finding,) = found(facts_of(rows))
+    assert finding.message.endswith(said)
+
+
+def test_ranks_and_scales_are_counted() -> None:
+    def of(rank: int, count: int) -> RankFacts:
+        slots = [
+            slot(SOUND * (1 + (rank > 1)), None, STEADY, group=0, layer=NAMES[n])
+            for n in range(count)
+        ]
+        return facts_of(slots=slots, rank=rank, groups=[(0, 1, 2)])
+
+    one, two = (found(*(of(rank, count) for rank in range(3)))[-1].message for count in (1, 2))
+    assert one == (
+        "1 scale differs between ranks that share it; the input of layers.0.down has "
+        f"{SOUND:.4g} on ranks 0, 1 and {2 * SOUND:.4g} on rank 2"
+    )
+    assert two.startswith("2 scales differ between ranks that share them; ")
+
+
+@pytest.mark.parametrize(
+    ("facts", "hint"),
+    [
+        ({}, "try gradient clipping, a lower learning rate."),
+        ({"slots": [slot(SOUND, SOUND, STEADY)]}, "a lower learning rate, a larger margin."),
+        ({"rows": [tensor(kind="grad_output")]}, "a lower learning rate, E5M2 for gradients."),
+        (
+            {"rows": [tensor(kind="grad_output", format="e5m2")]},
+            "try gradient clipping, a lower learning rate.",
+        ),
+    ],
+)
+def test_a_loss_that_breaks_is_sent_to_what_the_recipe_has(
+    facts: dict[str, Any], hint: str
+) -> None:
+    losses = LossSeries("torchtitan", {1: 2.0, 2: math.nan}, False)
+    (finding,) = found(facts_of(**facts, losses=losses))
+    assert finding.hint.endswith(hint)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"rows": [{"layer": "a", "tensor": "bias", "source": "replay"}]},
+        {"rows": [{"layer": "a", "tensor": "input", "source": "replay", "amax": -1.0}]},
+        {"rows": [{"layer": "a", "tensor": "input", "source": "replay", "sampled": -1}]},
+        {"slots": [{"scale": "one"}]},
+        {"slots": [{"scale": "1e9999"}]},
+        {"slots": [{"amax": [1e300]}]},
+        {"slots": [{"largest_amax": -1.0}]},
+        {"slots": [{"largest": 0.0}]},
+    ],
+    ids=str,
+)
+def test_a_file_of_other_numbers_is_damaged(odd: dict[str, Any], tmp_path: Path) -> None:
+    record = facts_of(slots=[slot(SOUND, SOUND, STEADY)]).rank.numerics
+    assert record is not None
+    written = msgspec.json.decode(msgspec.json.encode(record.record))
+    path = tmp_path / "rank0.numerics.json"
+    path.write_bytes(msgspec.json.encode(written))
+    assert read_numerics(tmp_path)[0] == record
+    written["measured"]["rows"] = odd.get("rows", [])
+    written["windows"][0]["slots"][0] |= odd.get("slots", [{}])[0]
+    path.write_bytes(msgspec.json.encode(written))
+    with pytest.raises(InputError, match="holds no numerics"):
+        read_numerics(tmp_path)
+
+
+@pytest.mark.parametrize("amax", [5e-324, 1e-30, 1e38])
+@pytest.mark.parametrize("scale", ["0.0", "nan", "-1.0", "inf", "1e-45", "3e38"])
+@pytest.mark.parametrize("margin", [-64, 0, 64, None])
+def test_any_scale_is_judged(amax: float, scale: str, margin: int | None) -> None:
+    kept = replace(slot(1.0, None, [amax] * 7), scale=scale, scale_before=scale)
+    facts = facts_of(slots=[kept], recipes=[recipe(margin=margin)])
+    assert {one.code for one in found(facts)} <= {"scale-unstable", "scale-stuck", "saturates"}
+    assert numerics_report(facts.rank) is not None

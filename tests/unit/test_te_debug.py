@@ -59,6 +59,16 @@ def test_the_folder_above_will_do_and_the_trend_is_kept(tmp_path: Path) -> None:
     assert series[-1].scale[place] == pytest.approx(1 / 2048)
 
 
+def test_the_largest_value_has_a_sign_and_the_amax_none(tmp_path: Path) -> None:
+    name = "model.layers.1.mlp.fc1_activation"
+    both = {"cur_amax": 4.0, "max": -0.5}
+    for order in (list(both), list(reversed(both))):
+        lines = "".join(line(f"{name}_{stat}", 1, both[stat]) for stat in order)
+        (tmp_path / "nvdlfw_inspect_globalrank-0.log").write_text(lines)
+        (row,) = read_stats(tmp_path)[0].rows
+        assert row.amax == 4.0
+
+
 def test_the_command_needs_no_trace(tmp_path: Path) -> None:
     done = CliRunner().invoke(cli, ["inspect", "--stats", str(write(tmp_path))])
     assert done.exit_code == 3

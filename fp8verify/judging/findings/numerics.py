@@ -11,11 +11,12 @@ from statistics import median
 
 from fp8verify.capture.numerics import TensorRecord
 from fp8verify.evidence.facts import RankFacts
-from fp8verify.evidence.numerics import by_peers
+from fp8verify.evidence.numerics import Kept, by_peers, kept_scales
 from fp8verify.evidence.promises import Promises
+from fp8verify.judging.findings.formats import gradients_in_e5m2
 from fp8verify.layer_names import shorten
 from fp8verify.model import Finding, Severity
-from fp8verify.wording import listed
+from fp8verify.wording import counted, listed
 
 GRADIENT_FLUSHED = 0.10  # ours; a sick layer of BioNeMo's summary_fl4.csv reached 0.092
 UNDERFLOW = 0.01  # BioNeMo, analyze_activation_underflows.py: marks > 1.0 %
@@ -40,7 +41,7 @@ def not_finite(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     bad = [row for row in _rows(facts) if not row.finite]
     if bad:
         first = bad[0]
-        rest = f"; {len(bad) - 1} tensors met after it do too" if len(bad) > 1 else ""
+        rest = f", before {counted(bad[1:], 'other tensor')}" if len(bad) > 1 else ""
         count = first.rows_not_finite
         rows = f" in {count} row{'' if count == 1 else 's'}" if count else ""
         yield Finding(
@@ -81,7 +82,7 @@ def gradient_flushed(facts: RankFacts, _: Promises) -> Iterator[Finding]:
         first = next(row for row in found if _flushed(row) >= _flushed(worst) / 2)
         after = ", and so in {} after it in the backward pass"
         if worst.source == "te-debug":  # a log of statistics is in no such order
-            first, after = worst, ", the worst, and in {} other layers"
+            first, after = worst, ", the worst, and so in {} more"
         dead = ": it is dead" if _flushed(first) > 0.999 else ""
         layers = _layers([first, *found])
         yield Finding(
@@ -90,7 +91,7 @@ def gradient_flushed(facts: RankFacts, _: Promises) -> Iterator[Finding]:
             message=f"the cast makes {_flushed(first):.1%} of the grad_output of {first.layer} zero"
             f"{dead}{_others([first, *found], facts, after.format(len(layers) - 1))} "
             f"(threshold {GRADIENT_FLUSHED:.0%}, ours)",
-            hint=_remedy(first),
+            hint=_remedy(first, facts),
             layers=layers,
         )
 
@@ -110,17 +111,20 @@ def underflow_high(facts: RankFacts, _: Promises) -> Iterator[Finding]:
             code="underflow-high",
             severity=Severity.WARNING,
             message=f"the cast makes {_flushed(worst):.1%} of the {worst.tensor} of {worst.layer} "
-            f"zero{_and_more(found, facts)} (BioNeMo marks from {UNDERFLOW:.0%} on)",
-            hint=_remedy(worst),
+            f"zero{_keeps(worst)}{_and_more(found, facts)} (BioNeMo marks from {UNDERFLOW:.0%} on)",
+            hint=_remedy(worst, facts),
             layers=_layers(found),
         )
 
 
+def _keeps(row: TensorRecord) -> str:
+    """Say how little the cast keeps of a tensor that is accused of its zeros, if it is little."""
+    return f" and keeps {row.sqnr_db:.1f} dB of it" if _is_noisy(row) else ""
+
+
 def sqnr_low(facts: RankFacts, _: Promises) -> Iterator[Finding]:
-    """Tensors that the cast leaves too little of."""
-    flushed = _flushed_gradients(facts)  # accused already
-    found = [row for row in _sound(facts) if row.sqnr_db is not None and row.sqnr_db < _least(row)]
-    found = [row for row in found if row not in flushed]
+    """Tensors that the cast leaves too little of, but for those accused of their zeros."""
+    found = [row for row in _sound(facts) if _is_noisy(row) and _flushed(row) < UNDERFLOW]
     if found:
         worst = min(found, key=lambda row: row.sqnr_db or 0.0)
         yield Finding(
@@ -129,9 +133,13 @@ def sqnr_low(facts: RankFacts, _: Promises) -> Iterator[Finding]:
             message=f"the {worst.tensor} of {worst.layer} keeps {worst.sqnr_db:.1f} dB over the "
             f"noise of its cast{_and_more(found, facts)} (threshold {_least(worst):.0f} dB, ours; "
             "sound ones have 31 dB in E4M3, 25 dB in E5M2)",
-            hint=_remedy(worst),
+            hint=_remedy(worst, facts),
             layers=_layers(found),
         )
+
+
+def _is_noisy(row: TensorRecord) -> bool:
+    return row.sqnr_db is not None and row.sqnr_db < _least(row)
 
 
 def _least(row: TensorRecord) -> float:
@@ -161,7 +169,7 @@ def outlier_layer(facts: RankFacts, _: Promises) -> Iterator[Finding]:
         message=f"the {cause} of {worst.layer} reaches {worst.amax:.3g}, {why}"
         f"{_and_more(rows, facts)}{beside}",
         hint="Look at how it was initialised or what it learned from; keep this layer in BF16 "
-        f"(filter_fqns, module_filter_fn); {_what_if(worst)}. Outliers that grow at down "
+        f"(filter_fqns, module_filter_fn){_what_if(worst)}. Outliers that grow at down "
         "projections are SwiGLU's (arXiv 2409.12517, Smooth-SwiGLU).",
         layers=_layers(rows),
     )
@@ -187,20 +195,29 @@ def _is_wide(row: TensorRecord) -> bool:
 
 def saturates(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     """Tensors that the cast clips, under scales of earlier steps or rounded-down MX scales."""
-    found = [r for r in _sound(facts) if r.source != "bytes" and (r.saturated or 0.0) >= SATURATED]
+    found = [row for row in _sound(facts) if is_clipped(row)]
     if found:
         worst = max(found, key=lambda row: row.saturated or 0.0)
-        floors = worst.scaling == "mxfp8"
         yield Finding(
             code="saturates",
             severity=Severity.WARNING,
             message=f"the cast clips {worst.saturated:.3%} of the {worst.tensor} of {worst.layer}"
             f"{_and_more(found, facts)} (FP8-LM lowers its scale from 0.001% on)",
             hint="Round MX scales up (RCEIL, arXiv 2506.08027)."
-            if floors
+            if worst.scaling == "mxfp8"
+            else "Make the scale of the largest magnitude of the values that it is for."
+            if worst.scaling != "delayed"
+            else "Use current scaling, or scale by block: no margin suits a tensor whose largest "
+            "values are clipped and whose smallest ones become zero."
+            if _flushed(worst) >= UNDERFLOW
             else "Raise margin by one, lengthen amax_history_len, or use current scaling.",
             layers=_layers(found),
         )
+
+
+def is_clipped(row: TensorRecord) -> bool:
+    """Whether the cast clips enough of a tensor to be told; bytes do not tell it from rounding."""
+    return row.finite and row.source != "bytes" and (row.saturated or 0.0) >= SATURATED
 
 
 def mx_last_bucket(facts: RankFacts, _: Promises) -> Iterator[Finding]:
@@ -219,8 +236,10 @@ def mx_last_bucket(facts: RankFacts, _: Promises) -> Iterator[Finding]:
         )
 
 
-def mxfp8_e5m2_gradients(facts: RankFacts, _: Promises) -> Iterator[Finding]:
-    """Gradients in E5M2 under MX scales, whose blocks need precision and not range."""
+def mxfp8_e5m2_gradients(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
+    """Gradients in E5M2 under MX scales, where no kernel has told of them already."""
+    if any(gradients_in_e5m2(facts, promises)):
+        return
     rows = [r for r in _rows(facts) if r.scaling == "mxfp8" and (r.format or "").startswith("e5m2")]
     numerics = facts.rank.numerics
     windows = numerics.record.windows if numerics is not None else ()
@@ -296,7 +315,7 @@ def _others(rows: Sequence[TensorRecord], facts: RankFacts, said: str) -> str:
     return f"{said}: {listed(others, _SHOWN)}" if others else ""
 
 
-def _remedy(row: TensorRecord) -> str:
+def _remedy(row: TensorRecord, facts: RankFacts) -> str:
     """Say what would help under the recipe at hand."""
     if row.amax and row.amax < LEAST_AMAX and row.scaling in _LEAST_HOLDS:
         return (
@@ -304,26 +323,53 @@ def _remedy(row: TensorRecord) -> str:
             "(torchao's EPS), however they are grouped: scale the loss up, or find what makes "
             "it so small."
         )
-    if row.scaling == "delayed":
-        how = "Lower margin if the scale leaves octaves unused, or use current scaling"
-    elif row.tensor == "grad_output" and row.format == "e4m3" and row.scaling == "tensorwise":
-        how = "Cast gradients to E5M2 (hybrid format), or scale by row"
-    elif row.scaling == "tensorwise":
-        how = "Scale by row or block (rowwise, rowwise_with_gw_hp, Float8BlockScaling)"
-    else:
-        how = "Keep the layer in BF16 (filter_fqns, module_filter_fn)"
     stochastic = (
         "; on sm_12x see that stochastic rounding works (TE#3281)"
         if _flushed(row) > 0.999 and row.tensor == "grad_output"
         else ""
     )
-    return f"{how}; {_what_if(row)}{stochastic}."
+    return f"{_how(row, facts)}{_what_if(row)}{stochastic}."
+
+
+def _how(row: TensorRecord, facts: RankFacts) -> str:
+    if row.scaling == "delayed" and (row.saturated or 0.0) >= SATURATED:
+        return "Use current scaling, or scale by block: no margin suits what is clipped as well"
+    if _is_noisy(row) and row.what_if and _better(row) is None:
+        return "Keep the layer in BF16 (filter_fqns, module_filter_fn)"
+    if row.scaling == "delayed":
+        margin = max((kept.recipe.margin or 0 for kept in _scales_of(row, facts)), default=0)
+        if margin > 0:
+            return f"Lower margin (fp8_margin {margin} → {margin - 1}), or use current scaling"
+        return (
+            "Shorten amax_history_len if an old spike keeps the scale small, or use current scaling"
+        )
+    if row.tensor == "grad_output" and row.format == "e4m3" and row.scaling == "tensorwise":
+        return "Cast gradients to E5M2 (hybrid format), or scale by row"
+    if row.scaling == "tensorwise":
+        return "Scale by row or block (rowwise, rowwise_with_gw_hp, Float8BlockScaling)"
+    return "Keep the layer in BF16 (filter_fqns, module_filter_fn)"
+
+
+def _scales_of(row: TensorRecord, facts: RankFacts) -> list[Kept]:
+    key = (row.layer, row.tensor)
+    kept = kept_scales(facts.rank.numerics)
+    return [one for one in kept if (one.slot.layer, one.slot.tensor) == key]
+
+
+def _better(row: TensorRecord) -> tuple[str, float] | None:
+    """Return the best of the other recipes by SQNR, if it is better."""
+    best = max(row.what_if.items(), key=lambda item: item[1], default=None)
+    return best if best is not None and best[1] >= (row.sqnr_db or 0.0) + WORTH_DB else None
 
 
 def _what_if(row: TensorRecord) -> str:
-    """Tell the best of the other recipes by SQNR, if it is better."""
-    best = max(row.what_if.items(), key=lambda item: item[1], default=("", 0.0))
-    now = row.sqnr_db or 0.0
-    if best[1] < now + WORTH_DB:
-        return "none of the usual recipes keeps more of it"
-    return f"{best[0]} would keep {best[1]:.1f} dB of it, now {now:.1f}"
+    """Tell what the best of the other recipes would keep of a tensor of which little is kept.
+
+    A few large values have nearly all of the signal: what becomes of the others dB do not tell.
+    """
+    if not (row.what_if and _is_noisy(row)):
+        return ""
+    best = _better(row)
+    if best is None:
+        return "; none of the usual recipes keeps more of it"
+    return f"; {best[0]} would keep {best[1]:.1f} dB of it, now {row.sqnr_db:.1f}"

@@ -17,8 +17,9 @@ from fp8verify.evidence.numerics import (
     loss_scales_of,
 )
 from fp8verify.evidence.promises import Promises
+from fp8verify.judging.findings.numerics import is_clipped
 from fp8verify.model import Finding, Severity
-from fp8verify.wording import listed
+from fp8verify.wording import counted, listed
 
 TOLERANCE_OCTAVES = 0.02
 SPIKE = 4.0  # ours: times the largest amax that the history held before
@@ -41,19 +42,24 @@ def scale_stuck(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     if stuck:
         first = stuck[0]
         wants = first.expected()
-        should = f"its amax asks for {wants:.4g}" if wants else "its amax never enters the history"
+        should = (
+            f"while its amax asks for {wants:.4g}"
+            if wants
+            else "and its amax never enters the history"
+        )
         yield _of(
             stuck,
             "scale-stuck",
             Severity.ERROR,
-            f"the scale of {_name(first)} stays at {first.scale:.4g} through the window, {should}",
+            f"the scale of {_name(first)} stays at {first.scale:.4g} through the window {should}",
             "The amax is not reduced into the scale: recomputation outside of the autocast "
             "(use transformer_engine.pytorch.checkpoint; TE#1190), or an autocast left early.",
         )
 
 
 def _is_stuck(kept: Kept) -> bool:
-    if not kept.frozen:
+    # Transformer Engine before 1.8 computed scales anew only every so many steps.
+    if not kept.frozen or (kept.recipe.interval or 1) > 1:
         return False
     if not kept.slot.largest_amax:  # recorded, and never rolled into the history
         return bool(kept.slot.staged and kept.slot.staged_before)
@@ -66,9 +72,9 @@ def _is_off(kept: Kept, *, before: bool) -> bool:
     A history just loses its oldest step: one end alone may be explained by that.
     """
     wants = kept.expected(before=before)
-    if wants is None or not 0 < kept.scale < math.inf:
+    if not wants or not 0 < kept.scale < math.inf:
         return False
-    return abs(math.log2(kept.scale / wants)) > TOLERANCE_OCTAVES
+    return abs(math.log2(kept.scale) - math.log2(wants)) > TOLERANCE_OCTAVES
 
 
 def amax_spikes(facts: RankFacts, _: Promises) -> Iterator[Finding]:
@@ -82,7 +88,7 @@ def amax_spikes(facts: RankFacts, _: Promises) -> Iterator[Finding]:
             Severity.WARNING,
             f"the amax of {_name(worst)} jumped to {_spike(worst):.1f} times the largest of the "
             f"steps before (from {SPIKE:.0f} on, ours)",
-            f"{_BETTER_SCALING}: a scale of earlier steps clips what jumps.",
+            f"{_better(worst)}: a scale of earlier steps clips what jumps.",
         )
 
 
@@ -94,8 +100,16 @@ def _spike(kept: Kept) -> float:
 
 
 def delayed_saturates(facts: RankFacts, _: Promises) -> Iterator[Finding]:
-    """An amax that the scale of the step before the window clipped."""
-    found = [kept for kept in kept_scales(facts.rank.numerics) if _clipped(kept) >= CLIPPED]
+    """An amax that the scale of the step before the window clipped, if nothing else tells of it."""
+    numerics = facts.rank.numerics
+    measured = {(r.layer, r.tensor) for r in (numerics.rows if numerics else ()) if is_clipped(r)}
+    found = [
+        kept
+        for kept in kept_scales(numerics)
+        if _clipped(kept) >= CLIPPED
+        and (kept.slot.layer, kept.slot.tensor) not in measured
+        and not (_spike(kept) >= SPIKE and kept.first_of_window == kept.newest)
+    ]
     if found:
         worst = max(found, key=_clipped)
         yield _of(
@@ -104,7 +118,7 @@ def delayed_saturates(facts: RankFacts, _: Promises) -> Iterator[Finding]:
             Severity.WARNING,
             f"the largest value of {_name(worst)} was {_clipped(worst):.1f} times what its scale "
             f"can hold (from {CLIPPED:.0f} on, ours)",
-            f"{_BETTER_SCALING} (fp8_margin {_margin(worst)} → {_margin(worst) + 1}).",
+            f"{_better(worst)} (fp8_margin {_margin(worst)} → {_margin(worst) + 1}).",
         )
 
 
@@ -113,6 +127,13 @@ def _clipped(kept: Kept) -> float:
     if not amax or scale is None or not 0 < float(scale) < math.inf:
         return 0.0
     return amax * float(scale) / kept.slot.largest
+
+
+def _better(kept: Kept) -> str:
+    interval = kept.recipe.interval or 1
+    if interval > 1:
+        return f"{_BETTER_SCALING}; interval is {interval}: Transformer Engine before 1.8 obeys it"
+    return _BETTER_SCALING
 
 
 def _margin(kept: Kept) -> int:
@@ -167,7 +188,7 @@ def scale_unstable(facts: RankFacts, _: Promises) -> Iterator[Finding]:
             Severity.WARNING,
             f"the amax of {_name(worst)} keeps changing, over {_octaves(worst.slot.amax):.1f} "
             f"octaves in {len(worst.slot.amax)} steps (from {MOST_OCTAVES:.0f} on, ours)",
-            f"{_BETTER_SCALING}; clip gradients or lower the learning rate if the loss jumps too.",
+            f"{_better(worst)}; clip gradients or lower the learning rate if the loss jumps too.",
         )
     yield from _loss_scales(facts)
     yield from _trends(facts)
@@ -251,17 +272,22 @@ def scales_differ(ranks: Sequence[RankFacts], _: Promises) -> Iterator[Finding]:
     if differ:
         first, scales = next(iter(differ.items()))
         told = {rank for found in differ.values() for those in found.values() for rank in those}
-        shown = [f"{float(s):.4g} on rank {listed(list(map(str, r)))}" for s, r in scales.items()]
+        shown = [f"{float(s):.4g} on {_ranks(found)}" for s, found in scales.items()]
         yield Finding(
             code="scales-differ-between-ranks",
             severity=Severity.ERROR,
-            message=f"{len(differ)} scales differ between ranks that share them; of the "
-            f"{first[2]} of {first[1]}: {listed(shown)}",
+            message=f"{counted(differ, 'scale')} differ{'s' if len(differ) == 1 else ''} between "
+            f"ranks that share {'it' if len(differ) == 1 else 'them'}; the {first[2]} of "
+            f"{first[1]} has {listed(shown, between=' and ')}",
             hint="The amax is reduced over the wrong group, or over none: pass fp8_group with the "
             "ranks that share the tensor (Megatron-LM#442).",
             ranks=tuple(sorted(told)),
             layers=tuple(dict.fromkeys(str(found[1]) for found in differ)),
         )
+
+
+def _ranks(found: Sequence[int]) -> str:
+    return f"rank{'' if len(found) == 1 else 's'} {listed(list(map(str, found)))}"
 
 
 def _sharing(kept: Kept, rank: int) -> Iterator[tuple[int, ...]]:
@@ -304,9 +330,16 @@ def _not_finite(message: str, facts: RankFacts) -> Finding:
         code="nan-or-inf",
         severity=Severity.ERROR,
         message=message,
-        hint=f"{first}; try gradient clipping, a lower learning rate, a larger margin, E5M2 for "
-        "gradients.",
+        hint=f"{first}; try gradient clipping, a lower learning rate{_remedies(facts)}.",
     )
+
+
+def _remedies(facts: RankFacts) -> str:
+    """Add what else may help, as far as the recipe has it."""
+    margin = ", a larger margin" if kept_scales(facts.rank.numerics) else ""
+    rows = facts.rank.numerics.rows if facts.rank.numerics is not None else ()
+    formats = {row.format for row in rows if row.tensor == "grad_output" and row.scaling != "mxfp8"}
+    return f"{margin}, E5M2 for gradients" if "e4m3" in formats else margin
 
 
 def _broken_gradients(facts: RankFacts) -> list[int]:
@@ -323,7 +356,7 @@ def _broken_gradients(facts: RankFacts) -> list[int]:
 def _of(found: Iterable[Kept], code: str, severity: Severity, message: str, hint: str) -> Finding:
     kept = list(found)
     names = list(dict.fromkeys(map(_name, kept)))
-    more = f"; so are {listed(names[1:], _SHOWN)}" if len(names) > 1 else ""
+    more = f"; likewise {listed(names[1:], _SHOWN)}" if len(names) > 1 else ""
     return Finding(
         code=code,
         severity=severity,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..numerics.te_state import State
 
 SCHEMA = 1
-ENDED = "the run ended before the step"
+ENDED = "the run ended before the step to measure was complete"
 
 
 class Numerics(Instrument):
@@ -173,7 +173,7 @@ class Numerics(Instrument):
         measured.leave()
         try:
             result = measured.result(self.scene.optimizers)
-        except RuntimeError as error:  # of the GPU, which will tell the training too
+        except Exception as error:  # of the GPU, which will tell the training too, or of ours
             self._give_up(describe(error))
             return
         debug.event(f"step {measured.number} is measured: {len(result['rows'])} tensors")

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 
 from .tensors import local
+
+# Between these a norm is sound: outside of them squares may have left the range of float32.
+LEAST_SURE, MOST_SURE = 1e-15, 1e18
 
 
 def gradient_norm(optimizers: Iterable[Any]) -> dict[str, Any] | None:
@@ -19,36 +22,47 @@ def gradient_norm(optimizers: Iterable[Any]) -> dict[str, Any] | None:
     whether other ranks hold parts of these gradients; `clip_ratio` is for a measured step to tell.
     """
     by_kind: defaultdict[Any, list[Any]] = defaultdict(list)
-    seen: set[int] = set()
     sharded = False
-    for parameter in _parameters(optimizers):
-        gradient = parameter.grad
-        if gradient is None or gradient.is_sparse or id(parameter) in seen:
-            continue
-        seen.add(id(parameter))
+    for gradient in _gradients(optimizers):
         part = local(gradient)
         sharded = sharded or part is not gradient
-        by_kind[part.device, part.dtype].append(part.detach())
+        by_kind[part.device, part.dtype].append(_real(part.detach()))
     if not by_kind:
         return None
-    squares = [_squares(parts) for parts in by_kind.values()]
-    total = math.sqrt(sum(squares)) if all(map(math.isfinite, squares)) else None
+    norms = [_norm(parts) for parts in by_kind.values()]
+    total = math.hypot(*norms) if all(map(math.isfinite, norms)) else None
     return {"norm": total, "finite": total is not None, "sharded": sharded, "clip_ratio": None}
 
 
-def _parameters(optimizers: Iterable[Any]) -> Iterable[Any]:
-    return (p for found in optimizers for group in found.param_groups for p in group["params"])
+def _gradients(optimizers: Iterable[Any]) -> Iterator[Any]:
+    """Yield the gradient of each parameter once; those that are sparse or without data are not."""
+    parameters = {id(p): p for found in optimizers for g in found.param_groups for p in g["params"]}
+    for parameter in parameters.values():
+        found = parameter.grad
+        if found is not None and found.layout == torch.strided and found.device.type != "meta":
+            yield found
 
 
-def _squares(parts: list[Any]) -> float:
-    norms = torch.stack([norm.double() for norm in _norms(parts)])
-    return float(norms.square().sum())
+def _real(part: Any) -> Any:
+    return torch.view_as_real(part) if part.is_complex() else part
 
 
-def _norms(parts: list[Any]) -> Sequence[Any]:
-    """Return the norm of each in float32: that of FP16 gradients leaves the range of FP16."""
+def _norm(parts: list[Any]) -> float:
+    """Return the norm of gradients of one type; NaN or infinity where they hold any."""
+    # That of FP16 gradients leaves the range of FP16.
+    wide = torch.promote_types(parts[0].dtype, torch.float32)
+    total = _total(parts, wide)
+    return total if LEAST_SURE < total < MOST_SURE else _total(parts, torch.float64)
+
+
+def _total(parts: list[Any], kind: torch.dtype) -> float:
+    norms = torch.stack([norm.double() for norm in _norms(parts, kind)])
+    return float(torch.linalg.vector_norm(norms))
+
+
+def _norms(parts: list[Any], kind: torch.dtype) -> Sequence[Any]:
     try:
-        found: Sequence[Any] = torch._foreach_norm(parts, 2, dtype=torch.float32)
+        found: Sequence[Any] = torch._foreach_norm(parts, 2, dtype=kind)
     except TypeError:  # torch before 2.4
-        found = [torch.linalg.vector_norm(part, dtype=torch.float32) for part in parts]
+        found = [torch.linalg.vector_norm(part, dtype=kind) for part in parts]
     return found

@@ -68,9 +68,11 @@ def measure(rows: Tensor, amax: Tensor, cast: Cast | None) -> Figures:
     if cast is not None and can_block(x.shape, cast.scaling):
         found.update(_under(x, cast, maxima if cast.scaling == ROWWISE else of_all, nonzero))
     for name, other in WHAT_IF.items():
+        if not can_block(x.shape, other.scaling):
+            continue
         if _same(other, cast):
             found[name] = found["noise"]
-        elif can_block(x.shape, other.scaling):
+        else:
             found[name] = _noise(quantize(x, other, maxima if other.scaling == ROWWISE else of_all))
     return found
 

@@ -14,6 +14,9 @@ from torch import Tensor
 from .formats import FORMATS
 from .replay import ROWWISE, TENSORWISE, Cast
 
+# Its first arguments, all of which may be given by name: native_functions.yaml, `_scaled_mm`.
+NAMES = ("input", "mat2", "scale_a", "scale_b")
+
 
 class Operand(NamedTuple):
     """One operand of a product, as torch was given it; few of them are asked for more.
@@ -37,6 +40,8 @@ class Operand(NamedTuple):
             return None
         if inverse.dtype != torch.float32 or inverse.numel() not in (1, values.shape[0]):
             return None
+        if max(inverse.shape, default=1) != inverse.numel():
+            return None  # a grid of blocks
         scale = inverse.detach().reciprocal()
         by_row = inverse.numel() > 1
         return Cast(
@@ -59,12 +64,11 @@ class OwnProducts:
         self._original: Any = torch._scaled_mm
         original = self._original
 
-        def fp8verify_scaled_mm(a: Any, b: Any, *args: Any, **kwargs: Any) -> Any:
-            scales = [kwargs.get("scale_a"), kwargs.get("scale_b")]
-            for place, value in enumerate(args[:2]):
-                scales[place] = value
-            listener(Operand(a, scales[0]), Operand(b, scales[1]))
-            return original(a, b, *args, **kwargs)
+        def fp8verify_scaled_mm(*args: Any, **kwargs: Any) -> Any:
+            given: list[Any] = [*args[:4], *map(kwargs.get, NAMES[len(args) :])]
+            a, b, scale_a, scale_b = given
+            listener(Operand(a, scale_a), Operand(b, scale_b))
+            return original(*args, **kwargs)
 
         self._ours = fp8verify_scaled_mm
         torch._scaled_mm = fp8verify_scaled_mm

@@ -14,6 +14,10 @@ from .replay import Cast
 
 MOST_ROWS = 1 << 14
 MOST_CALLS = 1 << 17
+EXACT_DB = 150.0  # of a cast that loses nothing: float32 has no more
+# Below it a cast whose scale is held at that of the smallest amax, 1e-12, may lose all of a tensor
+# and its squares be zero in float32 nevertheless.
+LEAST_TOLD = 1e-30
 
 
 class Sizes(NamedTuple):
@@ -94,7 +98,8 @@ def _record(layer: str, tensor: str, row: Row) -> dict[str, Any]:
     values = row.source != "bytes"
 
     def share(name: str, known: bool = True) -> float | None:
-        return _figure(found[name] / sampled) if known and not (nan or inf) else None
+        # An infinite scale makes NaN of zeros, which are then not zero any more.
+        return _figure(max(0.0, found[name] / sampled)) if known and not (nan or inf) else None
 
     return {
         "layer": layer,
@@ -116,12 +121,10 @@ def _record(layer: str, tensor: str, row: Row) -> dict[str, Any]:
         "inf": inf,
         "rows_not_finite": int(found["rows_not_finite"]),
         "zero_rows": _figure(found["zero_rows"] / sizes.rows) if sizes.rows else None,
-        "sqnr_db": decibels(found["signal"], found["noise"]) if replayed else None,
+        "sqnr_db": _sqnr(row) if replayed else None,
         "top_blocks": found["top_blocks"] / sizes.blocks if sizes.blocks else None,
         "what_if": {
-            name: db
-            for name in WHAT_IF
-            if values and (db := decibels(found["signal"], found[name])) is not None
+            name: db for name in WHAT_IF if values and (db := _what_if(row, name)) is not None
         },
     }
 
@@ -138,6 +141,25 @@ def _not_finite(row: Row) -> tuple[float, float]:
     return nan, max(inf, least)
 
 
+def _sqnr(row: Row) -> float | None:
+    """Return the decibels of the cast: none at all where it made everything zero.
+
+    The squares of what is lost of such values may be below all of float32.
+    """
+    found = row.figures
+    if found["flushed"] and found["flushed"] == row.sizes.sampled - found["zeros"]:
+        return 0.0
+    return decibels(found["signal"], found["noise"])
+
+
+def _what_if(row: Row, name: str) -> float | None:
+    """Return the decibels under another recipe; None where its noise is too small to be seen."""
+    found = row.figures
+    if not found[name] and found["amax"] < LEAST_TOLD:
+        return None
+    return decibels(found["signal"], found[name])
+
+
 def _root(square: float) -> float:
     return math.sqrt(square) if math.isfinite(square) else square
 
@@ -146,7 +168,8 @@ def decibels(signal: float, noise: float) -> float | None:
     """Return the signal-to-quantisation-noise ratio; None where there is no finite one."""
     if not (math.isfinite(signal) and math.isfinite(noise)) or signal <= 0:
         return None
-    return round(10 * math.log10(signal / noise), 3) if noise > 0 else 150.0
+    # Plus nothing, since a table would show -0.0.
+    return round(10 * math.log10(signal / noise), 3) + 0.0 if noise > 0 else EXACT_DB
 
 
 def _figure(value: float) -> float | None:

@@ -184,4 +184,5 @@ def _record(slot: Slot, before: State | None, after: State) -> dict[str, Any]:
 
 
 def _finite(values: Sequence[float]) -> list[float | None]:
-    return [value if abs(value) < float("inf") else None for value in values]
+    """Return magnitudes; None for what is none."""
+    return [value if 0 <= value < float("inf") else None for value in values]
