@@ -15,7 +15,8 @@ from fp8verify.logs.arguments import ArgumentDump
 from fp8verify.logs.lines import Line, read_lines
 from fp8verify.logs.messages import Message, messages_of
 from fp8verify.logs.promised import all_gather_of, counts_of, format_of, legs_of, recipe_of
-from fp8verify.logs.wording import DEEDS, PATTERNS, WORDS, Pattern, sentence_of, takes_back
+from fp8verify.logs.retractions import sentence_of, takes_back
+from fp8verify.logs.wording import DEEDS, PATTERNS, WORDS, Pattern
 from fp8verify.model import Claim
 
 MAX_CLAIMS = 200
