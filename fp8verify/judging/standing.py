@@ -88,6 +88,7 @@ def _ran(rank: RankEvidence) -> str:
     """Say in what the GEMMs of a rank without FP8 ran."""
     linear, main = rank.linear, rank.main_precision()
     total, same, name = linear.kernels.total(), linear.kernels[main], main.value.upper()
+    kernels = f"{total} GEMM kernels{' of linear layers' if rank.survey.attention else ''}"
     if same == total:
-        return f"all {total} GEMM kernels ran in {name}"
-    return f"none of the {total} GEMM kernels ran in FP8 ({same} in {name})"
+        return f"all {kernels} ran in {name}"
+    return f"none of the {kernels} ran in FP8 ({same} in {name})"
