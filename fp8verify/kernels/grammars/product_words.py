@@ -52,6 +52,8 @@ _MOE_PARTS: Final = frozenset(
      "index", "histogram", "count", "counts", "map", "router", "scatter", "gather", "reduce",
      "sigmoid", "route", "loss"}
 )  # fmt: skip
+# Products of a fused MoE's layers, as Liger's `_moe_bwd_dW2_kernel`, `_moe_bwd_down_proj_kernel`.
+_MOE_PRODUCT: Final = re.compile(r"_(?:fwd|bwd)_(?:\w{1,40}_)?(?:proj|d[WX]\d?)(?:_|$)")
 _LINEAR: Final = frozenset({"relu", "gelu", "silu", "swiglu", "bias", "act", "square"})
 # Parts of a linear layer that may have a kernel of their own.
 _PARTLY_LINEAR: Final = frozenset({"grad", "add", "dbias", "reduce"})
@@ -103,6 +105,8 @@ def _product(words: tuple[str, ...], base: str) -> int | None:
         if typed_words.is_pair(word) or (typed_words.is_compound(word) and not _CASTS & whole):
             return None if whole & (_CASTS | _DEQUANTIZES | _MOE_PARTS | {"act"}) else at
     if "moe" in whole and whole & _MOE and not whole & (_MOE_PARTS | _CASTS):
+        return words.index("moe")
+    if "moe" in whole and _MOE_PRODUCT.search(base) and not whole & (_MOE_PARTS | _CASTS):
         return words.index("moe")
     if "linear" in whole and whole & _LINEAR:
         return words.index("linear")
