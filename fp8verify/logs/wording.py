@@ -19,7 +19,7 @@ _QUALITY = (
 _WORK = (
     r"(?:mixed[- ]precision(?: training)?|(?:pre-?)?training(?: mode)?|(?:linear|nn\.Linear)s?"
     r"(?: layers?| modules?)?|layers|GEMMs?|matmuls?|recipe|autocast|compute|precision|scaling"
-    r"|(?:MoE |grouped )?experts|MoE(?: training)?|conversion)"
+    r"|(?:MoE |grouped )?experts|MoE(?: training)?|conversion|backend)"
 )
 _ON = r"(?:active|enabled|activated|applied|turned on|switched on|in use|on\b(?! \w))"
 _IS = r"(?:(?:is|are|was|were|has been|have been|now|successfully)\s+)*"
@@ -196,9 +196,9 @@ PATTERNS: tuple[Pattern, ...] = (
     Pattern(
         "prime-rl",
         "fp8",
-        r"Replacing linear layers with (?:FP8 (?P<block>blockwise)|MXFP8) linear layers"
-        r"(?: \(recipe=(?P<recipe>\w+))?",
-        "prime_rl/trainer/models/layers/fp8_linear.py:137, mxfp8_linear.py:71",
+        r"Repla(?:cing|ced \d+) linear layers with (?:FP8 (?P<block>blockwise)|MXFP8) linear"
+        r"(?: layers)?(?: \(recipe=(?P<recipe>\w+))?",
+        "prime_rl/trainer/models/layers/fp8_linear.py:137,157, mxfp8_linear.py:71,94",
     ),
     Pattern(
         "NeMo",
@@ -213,6 +213,18 @@ PATTERNS: tuple[Pattern, ...] = (
         r"Successfully converted model to FP8 with torchAO, recipe: (?P<recipe>\w+), "
         r"fp8 all-gather enabled: (?P<all_gather>True|False)",
         "nemo_automodel/components/quantization/fp8.py:237 (36044ad)",
+    ),
+    Pattern(
+        "NeMo Automodel",
+        "fp8",
+        r"(?:experts='\w+': )?MXFP8 grouped GEMM active",
+        "nemo_automodel/components/moe/mxfp8.py:132",
+    ),
+    Pattern(
+        "NeMo Automodel",
+        "fp8",
+        r"Transformer Engine FP8: True\b(?: \(recipe=(?P<recipe>\w+))?",
+        "nemo_automodel/recipes/diffusion/train.py:556 (36044ad)",
     ),
     Pattern(
         "NeMo Automodel",
