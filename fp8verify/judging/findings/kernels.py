@@ -149,6 +149,7 @@ def conflicts(facts: RankFacts, _: Promises) -> Iterator[Finding]:
 
 
 def _not_of_their_operators(found: Misnamed) -> Finding:
+    """So many GEMMs with names that their operators contradict that none can be believed."""
     return Finding(
         code="name-op-conflict",
         severity=Severity.WARNING,

@@ -76,6 +76,7 @@ def _steps(rank: RankEvidence) -> int:
 
 
 def _finding(missing: int, wanted: int, promises: Promises, which: str) -> Finding:
+    """Layers that were converted, by the census or the log, of which some ran otherwise."""
     return Finding(
         code="layer-not-fp8",
         severity=Severity.WARNING,
