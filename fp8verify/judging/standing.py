@@ -35,6 +35,7 @@ def standing_of(facts: RankFacts, findings: Sequence[Finding], promises: Promise
         unplaced=unplaced_ns(rank, promises),
         steps=len(rank.steps),
         steps_with_gemms=sum(gemm.kernels.total() > 0 for _, gemm in rank.steps),
+        cut_off=rank.health.truncated,
         shortfall=_message(findings, Verdict.PARTIAL),
         rest=rest_of(facts),
     )

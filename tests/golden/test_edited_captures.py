@@ -336,6 +336,18 @@ def test_one_rank_of_eight_that_differs_is_found(other: int, tmp_path: Path) -> 
     assert list(contradictions(report)) == []
 
 
+@pytest.mark.parametrize(("kept", "verdict"), [(0.8, "INCONCLUSIVE"), (1.0, "ACTIVE")])
+def test_a_share_of_a_trace_that_is_cut_off_is_not_that_of_the_run(
+    kept: float, verdict: str, tmp_path: Path
+) -> None:
+    """A head in BF16 is a larger part of the forward pass, with which what is kept begins."""
+    text = json.dumps(Capture("fsdp_fp8_all_gather").document)
+    (tmp_path / "trace.json").write_text(text[: int(kept * len(text))])
+    report = inspect(tmp_path / "trace.json")
+    assert report.verdict == verdict, report.reason
+    assert list(contradictions(report)) == []
+
+
 def test_every_step_of_joined_recordings_counts(tmp_path: Path) -> None:
     report = inspect(fp8().then(bf16()).write(tmp_path / "trace.json"))
     assert [step.step for step in report.ranks[0].steps] == [10, 11, 12] * 2
