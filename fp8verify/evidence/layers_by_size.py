@@ -20,6 +20,7 @@ from fp8verify.model import Leg, Precision, Role
 TRANSFORMER_ENGINE = "transformer_engine"
 _CLASSES = ("LayerNormLinear", "LayerNormMLP", "GroupedLinear")
 _PLAIN_CLASSES = ("Linear", "NonDynamicallyQuantizableLinear", "Conv1D")
+_BACKWARD = (Leg.DGRAD, Leg.WGRAD)
 _RECIPES = (
     "DelayedScaling",
     "Float8CurrentScaling",
@@ -78,6 +79,21 @@ class LayerClass(NamedTuple):
         needed = [m for m in self.modules if leg is not Leg.WGRAD or not m.frozen]
         return self.passes * len(needed)
 
+    def missing(self, passes: int) -> int:
+        """Forward GEMMs that the converted modules lack in low precision, if backward ones do too.
+
+        Args:
+            passes: how often each module ran forward, at least.
+        """
+        leg = Leg.FPROP
+        lacking = passes * len(self.converted) - self.in_fp8.get(leg, 0)
+        high = self.observed.get(leg, 0) - self.in_fp8.get(leg, 0)
+        return max(0, min(lacking, high)) if any(map(self._backward_is_short, _BACKWARD)) else 0
+
+    def _backward_is_short(self, leg: Leg) -> bool:
+        promised = all(m.format_of(leg.value) not in (None, "high_precision") for m in self.modules)
+        return promised and self.observed.get(leg, 0) > self.in_fp8.get(leg, 0)
+
     @property
     def never_in_fp8(self) -> bool:
         """Whether GEMMs of this size ran, and none in FP8 or FP4."""
@@ -98,6 +114,16 @@ class Layers(NamedTuple):
     flops: int | None
     apart: tuple[ModuleRecord, ...]
     experts: tuple[ModuleRecord, ...]
+
+    def passes(self, steps: int) -> int:
+        """How often each module ran forward, at least; 0 where that is not known.
+
+        Products of no module may have the size of one class: the least of several, or one a step,
+        is that of the modules.
+        """
+        counts = [c.observed.get(Leg.FPROP, 0) // len(c.modules) for c in self.classes if c.modules]
+        least = min(counts, default=0)
+        return least if len(counts) > 1 or least == steps else 0
 
     def share(self, classes: Iterable[LayerClass]) -> float | None:
         """FLOPs of some classes over those of all GEMMs; None where these are not known."""

@@ -108,6 +108,7 @@ def _standing_in(rank: RankReport) -> Standing:
         unplaced=round(rank.unplaced_us * 1000),
         steps=len(rank.steps),
         steps_with_gemms=sum(sum(step.gemm.kernels.values()) > 0 for step in rank.steps),
+        cut_off=rank.health.truncated,
         shortfall=rank.shortfall,
         rest=rank.rest,
     )

@@ -35,6 +35,7 @@ def standing_of(facts: RankFacts, findings: Sequence[Finding], promises: Promise
         unplaced=unplaced_ns(rank, promises),
         steps=len(rank.steps),
         steps_with_gemms=sum(gemm.kernels.total() > 0 for _, gemm in rank.steps),
+        cut_off=rank.health.truncated,
         shortfall=_message(findings, Verdict.PARTIAL),
         rest=rest_of(facts),
     )
@@ -88,6 +89,7 @@ def _ran(rank: RankEvidence) -> str:
     """Say in what the GEMMs of a rank without FP8 ran."""
     linear, main = rank.linear, rank.main_precision()
     total, same, name = linear.kernels.total(), linear.kernels[main], main.value.upper()
+    kernels = f"{total} GEMM kernels{' of linear layers' if rank.survey.attention else ''}"
     if same == total:
-        return f"all {total} GEMM kernels ran in {name}"
-    return f"none of the {total} GEMM kernels ran in FP8 ({same} in {name})"
+        return f"all {kernels} ran in {name}"
+    return f"none of the {kernels} ran in FP8 ({same} in {name})"

@@ -45,6 +45,7 @@ class Standing(NamedTuple):
         unplaced: ns in GEMMs in high precision that may be no layer's: no operators are recorded.
         steps: training steps in its trace.
         steps_with_gemms: those of them that ran GEMMs.
+        cut_off: whether the trace ends early, so that the share of the rest is not known.
         shortfall: what keeps it from being ACTIVE whatever its share is, None if nothing does.
         rest: why the share is not all, None where that is not known.
     """
@@ -58,6 +59,7 @@ class Standing(NamedTuple):
     unplaced: int
     steps: int
     steps_with_gemms: int
+    cut_off: bool
     shortfall: str | None
     rest: str | None
 
@@ -223,6 +225,8 @@ def _undecided(standing: Standing, min_share: float) -> str | None:
             f"{formats} GEMMs took {share:.1%} of GEMM time, and without operators the others may "
             "be the optimizer's or attention's"
         )
+    if share < min_share and standing.cut_off:
+        return f"{formats} GEMMs took {share:.1%} of GEMM time up to where the trace is cut off"
     least, most = share / (1 + opaque), (share + unknown + opaque) / (1 + opaque)
     if (least < min_share <= share) or (share < min_share <= most):
         return (

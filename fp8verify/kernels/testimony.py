@@ -131,7 +131,7 @@ def multiplies_fp8(op: OpContext) -> bool:
     if row.product is not None:
         evidence = testimony(op)
         return evidence is not None and evidence.precision in (Precision.FP8, Precision.MXFP8)
-    if row is not UNKNOWN or op.name.startswith("aten::"):
+    if row is not UNKNOWN or op.name.startswith("aten::") or multiplies_nothing(op):
         return False  # the table has every product of ATen
     found = _two_matrices(op)
     if found is None or _cast_from_recorded(op, *found):

@@ -31,7 +31,9 @@ _SPELLED: Final[dict[str, _Type]] = {
     "float32": ("fp32", None),
 }
 _TYPE: Final = "|".join(sorted(_SPELLED, key=len, reverse=True))
-PRODUCTS: Final = frozenset({"gemm", "gemv", "matmul", "mm", "bmm", "gmm", "tgmm", "gemms"})
+PRODUCTS: Final = frozenset(
+    {"gemm", "gemv", "matmul", "mm", "bmm", "gmm", "tgmm", "gemms", "gemm1", "gemm2"}
+)
 _JOINED: Final = re.compile(rf"(?P<types>(?:{_TYPE})+)(?P<product>gemm|gemv|matmul|mm|bmm)?")
 _ONE: Final = re.compile(_TYPE)
 # a8w8, afp4wfp4, w4a16: the formats of activations and weights; a number is only a width.

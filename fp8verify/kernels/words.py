@@ -6,7 +6,7 @@ import re
 from functools import lru_cache
 from typing import Final
 
-_WORD: Final = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z0-9]+|[A-Z0-9]+")
+_WORD: Final = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z0-9]+|[A-Z0-9]+(?![a-z])")
 
 
 @lru_cache(maxsize=4096)

@@ -15,7 +15,7 @@ from fp8verify.logs.arguments import ArgumentDump
 from fp8verify.logs.lines import Line, read_lines
 from fp8verify.logs.messages import Message, messages_of
 from fp8verify.logs.promised import all_gather_of, counts_of, format_of, legs_of, recipe_of
-from fp8verify.logs.wording import DEEDS, PATTERNS, WORDS, Pattern, sentence_of, takes_back
+from fp8verify.logs.wording import DEEDS, PATTERNS, WORDS, Pattern
 from fp8verify.model import Claim
 
 MAX_CLAIMS = 200
@@ -120,6 +120,9 @@ def claim_of(message: Message, number: int = 1, source: str = "log") -> Claim | 
         found = row.pattern.match(message.text)
         if found is None:
             continue
+        # Most lines match no row: what only reads one that does is imported then.
+        from fp8verify.logs.retractions import sentence_of, takes_back
+
         sentence = sentence_of(message.text, found.end())
         if row.says == "fp8" and (message.denied or takes_back(sentence, found.end())):
             return None

@@ -80,10 +80,11 @@ _SEPARATOR = re.compile(
 )
 _DENIAL = re.compile(
     r"\bdry\b|\bdry.?run|\bwould\b|\bexample|\bsample\b|\bskip|\bnot\b|^\[no\b|\bfail|\bdisab"
-    r"|\bexpected"
+    r"|\bexpected|^[\[(][^\])]*\b(?:vllm|sglang|EngineCore)"
     r"|\bsimulat|\bmock|\bprompt\b|\bdataset|\btodo\b|\bplan(?:ned)?\b|\boff\b|^\[\s*\]$"
     # Brackets that give what follows to something else than this training.
-    r"|^\[(?:eval(?:uat\w+)?|validation|inference|rollout"
+    r"|^\[(?:eval(?:uat\w+)?|validation|inference|rollouts?|teacher|ref(?:erence)?|reward|export"
+    r"|serving|vllm|sglang|trt-?llm|baseline|next|unused"
     r"|(?:previous|prior|last|other|old)[ _-](?:run|job|log))\b[^\]/.:]*\]$",
     re.IGNORECASE,
 )
@@ -94,6 +95,8 @@ _TEXTUAL = re.compile(
     r"|\w*Exception\b|^(?:(?:mx|nv)?fp[48]|float[48])$",
     re.IGNORECASE,
 )
+# Programs that serve a model and train none, as their loggers are called.
+_SERVES = re.compile(r"\b(?:vllm|sglang|lmdeploy|tensorrt_llm)\b", re.IGNORECASE)
 _CROSSES = frozenset("✗✘❌✖⛔🚫☐⬜❎⏭🟥🔴")
 _JOINERS = frozenset("\u200d\ufe0e\ufe0f√")
 
@@ -164,6 +167,7 @@ def _prefix(text: str) -> _Prefix:
             if not strong and not _logged_after(text, found.end()):
                 break
             names += 1
+            denied = denied or bool(_SERVES.search(found[0]))
             at = found.end()
         else:
             break
@@ -192,6 +196,8 @@ _LOGFMT = re.compile(
 _TEXT_KEYS = ("message", "msg", "event", "log", "text", "textpayload")
 _NESTED_KEYS = ("jsonpayload", "record", "fields")
 # What loggers and shippers of logs write beside a message, and what data sets have beside a text.
+# Fields of a structured log that take its message back where they are false.
+_SWITCHES = ("enabled", "active", "applied", "success", "fp8", "fp8_enabled", "use_fp8")
 _LOG_KEYS = re.compile(
     r"@?time|date|ts$|asctime|level|severity|logger|name$|rank|stream|pid|process|thread|line_?no"
     r"|func|file|module|pathname|host|pod|container|kubernetes|record|caller|__realtime|log\."
@@ -213,6 +219,8 @@ def _json_message(text: str) -> str:
 
 def _said(value: dict[str, Any], depth: int) -> str:
     keys = {str(key).lower(): item for key, item in value.items()}
+    if any(keys.get(key) is False for key in _SWITCHES):
+        return ""
     logged = any(map(_LOG_KEYS.match, keys))
     if not logged and ("text" in keys or any(map(_DATA_KEYS.search, keys))):
         return ""

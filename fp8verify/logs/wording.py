@@ -12,14 +12,14 @@ from typing import NamedTuple
 
 FORMAT = r"(?:(?:MX|NV)[- ]?FP[48]|FP[- ]?[48]|float[- ]?[48])(?:[_-](?:e4m3|e5m2|e2m1|hybrid))?"
 _QUALITY = (
-    r"(?:(?:dynamic|delayed|current|tensor-?wise|row-?wise|block-?wise|scaled|native|grouped|MoE"
-    r"|low[- ]precision|torchao|TE|transformer[- ]engine|hybrid|E4M3|linear"
+    r"(?:(?:dynamic|delayed|current|tensor-?wise|row-?wise|block-?wise|scal(?:ed|ing)|native|grouped"
+    r"|MoE|low[- ]precision|torchao|TE|transformer[- ]engine|hybrid|E4M3|linear"
     rf"|{FORMAT})\s+){{0,4}}"
 )
 _WORK = (
     r"(?:mixed[- ]precision(?: training)?|(?:pre-?)?training(?: mode)?|(?:linear|nn\.Linear)s?"
     r"(?: layers?| modules?)?|layers|GEMMs?|matmuls?|recipe|autocast|compute|precision|scaling"
-    r"|(?:MoE |grouped )?experts|MoE(?: training)?|conversion)"
+    r"|(?:MoE |grouped )?experts|MoE(?: training)?|conversion|backend)"
 )
 _ON = r"(?:active|enabled|activated|applied|turned on|switched on|in use|on\b(?! \w))"
 _IS = r"(?:(?:is|are|was|were|has been|have been|now|successfully)\s+)*"
@@ -196,9 +196,9 @@ PATTERNS: tuple[Pattern, ...] = (
     Pattern(
         "prime-rl",
         "fp8",
-        r"Replacing linear layers with (?:FP8 (?P<block>blockwise)|MXFP8) linear layers"
-        r"(?: \(recipe=(?P<recipe>\w+))?",
-        "prime_rl/trainer/models/layers/fp8_linear.py:137, mxfp8_linear.py:71",
+        r"Repla(?:cing|ced \d+) linear layers with (?:FP8 (?P<block>blockwise)|MXFP8) linear"
+        r"(?: layers)?(?: \(recipe=(?P<recipe>\w+))?",
+        "prime_rl/trainer/models/layers/fp8_linear.py:137,157, mxfp8_linear.py:71,94",
     ),
     Pattern(
         "NeMo",
@@ -213,6 +213,18 @@ PATTERNS: tuple[Pattern, ...] = (
         r"Successfully converted model to FP8 with torchAO, recipe: (?P<recipe>\w+), "
         r"fp8 all-gather enabled: (?P<all_gather>True|False)",
         "nemo_automodel/components/quantization/fp8.py:237 (36044ad)",
+    ),
+    Pattern(
+        "NeMo Automodel",
+        "fp8",
+        r"(?:experts='\w+': )?MXFP8 grouped GEMM active",
+        "nemo_automodel/components/moe/mxfp8.py:132",
+    ),
+    Pattern(
+        "NeMo Automodel",
+        "fp8",
+        r"Transformer Engine FP8: True\b(?: \(recipe=(?P<recipe>\w+))?",
+        "nemo_automodel/recipes/diffusion/train.py:556 (36044ad)",
     ),
     Pattern(
         "NeMo Automodel",
@@ -268,7 +280,7 @@ PATTERNS: tuple[Pattern, ...] = (
     Pattern(
         OWN,
         "fp8",
-        rf"(?:{FORMAT}: ?)?(?:Successfully )?(?:Convert|Swapp|Replac|Wrapp)(?:ed|ing) "
+        rf"(?:(?:{FORMAT}|torchao): ?)?(?:Successfully )?(?:Convert|Swapp|Replac|Wrapp)(?:ed|ing) "
         r"(?=.{0,80}\b(?:linears?|layers?|modules?|model|experts)\b)"
         rf"(?:[\w./-]+ ){{0,8}}?(?:to|with|into|by) {_QUALITY}{_LINEAR}(?!\w)",
         "wording of many scripts, as “Converted 48/49 Linear layers to Float8Linear”",
@@ -299,67 +311,3 @@ DEEDS = re.compile(
     r"|fail|revert|continu|running|insufficient|support|gather|requested|\.{4}|turned|: ?on\b",
     re.IGNORECASE,
 )
-
-_SENTENCE = re.compile(r".*?(?:[.!](?=\s|$)|\s{3,}|[\r\n]|$)", re.DOTALL)
-# What may stand after a claim: the end, a stop or a bracket, a mark, a preposition.
-_GOES_ON = re.compile(
-    r"\s*(?:$|[.,;:!()\[\]|/=\u2013\u2014-]|[^\x00-\x7f]|(?:on|for|with|using|in|to|across|at|by|via|from|and"
-    r"|of|after|successfully|recipe|scaling|now|layers?|modules?|training|linear)\b)|\s{2,}",
-    re.IGNORECASE,
-)
-_CONDITION = re.compile(
-    r"\?|\b(?:if|when|whenever|unless|once|should|would|could|can|must|may|might|requires?|means"
-    r"|will be|dry[-_ ]?run)\b",
-    re.IGNORECASE,
-)
-# A refusal right behind the claim, as a clause of its own, or as the value of a setting that
-# switches it. “skipped 1 (too small)” and “lm_head not converted” refuse nothing.
-_REFUSAL = re.compile(
-    r"\b(?:but|is|was|were|are|yet)\s+not\b|\bno[- ]?op\b"
-    r"|\bbut no\b[^.]{0,60}\b(?:found|available|support\w*|capable|gpus?|devices?|hardware)\b"
-    r"|\b(?:running|training|continuing|falling back|using) (?:in |with |to )?"
-    r"(?:bf16|bfloat16|fp16|float16|fp32) instead\b"
-    r"|(?:\bnot|n't) (?:applied|enabled|active|supported|available|installed|in effect|used"
-    r"|possible|compatible|found)\b"
-    r"|(?:^|[:=(,;\u2013\u2014-])\s*(?:but |was |is |are )*(?:skipp(?:ed|ing)|disabled|ignored"
-    r"|reverted|rolled back|cancell?ed|aborted|failed|unavailable|unsupported|never)"
-    r"\s*(?:$|[.,;!()\]}\u2013\u2014-]|\b(?:because|since|due|as|for|by|on|in|here|this)\b)"
-    r"|^\s*[:=(-]*\s*(?:skipp(?:ed|ing)|disabled|failed|ignored|never|not|n/a|no|off|false|none"
-    r"|null)\b(?!\s*\d)"
-    r"|\b(?:enabled?|active|applied|fp8|float8|recipe(?:_name)?|format|status|success)"
-    r"['\"]?\s*[=:]\s*['\"{]?(?:false|none|null|no|off|0)\b",
-    re.IGNORECASE,
-)
-_GATHER = re.compile(r"\S*all[-_ ]?gather\w*(?: enabled)?\s*[=:]\s*\{?\w+\}?", re.IGNORECASE)
-_TEMPLATE = re.compile(r"\{(?!True|False)[^}]*\}|%[-\d.]*[sdrf](?!\w)|%\(\w+\)|<[a-z_]+>|\$\{?\w")
-_CLOSED_QUOTE = re.compile(r"([\"'`])\s*[,)\]}; +\\]*$")
-_ELSEWHERE = re.compile(
-    r"\b(?:for|of|in|to|on)\s+(?:the\s+)?(?:\w+\s+){0,2}?(?:kv[-_ ]?cache|attention|optimi[sz]er"
-    r"|checkpoint|inference|rollouts?|vllm|sglang|eval\w*|all[- ]to[- ]all|comm\w*|dataset"
-    r"|export|storage|frozen|vae|text encoder)\b",
-    re.IGNORECASE,
-)
-
-
-def sentence_of(text: str, end: int) -> str:
-    """Return the sentence in which a match ended at `end` stands, from the message's start."""
-    found = _SENTENCE.match(text, end)
-    return text[: found.end() if found else end].strip()
-
-
-def takes_back(sentence: str, end: int) -> bool:
-    """Whether what follows a claim denies it, makes it a condition, or shows it is quoted."""
-    rest = _GATHER.sub("", sentence[end:])
-    return bool(
-        not _GOES_ON.match(rest)
-        or _CONDITION.search(rest)
-        or _REFUSAL.search(rest)
-        or _TEMPLATE.search(rest)
-        or _ELSEWHERE.search(rest)
-        or _open_quote(sentence)
-    )
-
-
-def _open_quote(sentence: str) -> bool:
-    closed = _CLOSED_QUOTE.search(sentence)
-    return closed is not None and sentence.count(closed[1]) % 2 == 1

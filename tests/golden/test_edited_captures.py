@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +14,8 @@ import pytest
 from fp8verify import Report, inspect
 from fp8verify.model import Precision, Severity, Verdict
 from tests.golden.edits import LAUNCHES, Capture, Event
+from tests.golden.expectations import ROOT
+from tests.hand_built import BF16_KERNEL
 
 CLAIM = "Applied Float8 training: recipe=tensorwise\n"
 FAILING = {Verdict.INACTIVE: 1, Verdict.CONTRADICTED: 1, Verdict.EMULATED: 1}
@@ -112,6 +117,48 @@ def opaque_share(share: float) -> Capture:
     return capture.launched_by(found, "acme::run").rename(found, "acme_kernel_v3")
 
 
+def shuffled(*beginnings: str) -> Capture:
+    """Exchange names among kernels: all of them, or those whose names begin so."""
+    capture = fp8()
+    kernels = [k for k in capture.of("kernel") if k["name"].startswith(beginnings or "")]
+    names = [kernel["name"] for kernel in kernels]
+    random.Random(1).shuffle(names)
+    for kernel, name in zip(kernels, names, strict=True):
+        kernel["name"] = name
+    return capture
+
+
+def named_in_bf16(chosen: Callable[[Capture, Event], bool]) -> Capture:
+    """Let only the names of GEMMs say BF16, and not their operators."""
+    capture = fp8()
+    kernels = [kernel for kernel in capture.low if chosen(capture, kernel)]
+    return capture.rename(kernels, BF16_KERNEL)
+
+
+def in_place(remainder: int) -> Callable[[Capture, Event], bool]:
+    """Choose every third GEMM of one capture."""
+    places = dict[int, int]()
+
+    def chosen(capture: Capture, kernel: Event) -> bool:
+        places.update(() if places else ((id(k), i) for i, k in enumerate(capture.low)))
+        return places[id(kernel)] % 3 == remainder
+
+    return chosen
+
+
+def attention_called(name: str) -> Capture:
+    capture = bf16()
+    kernels = [k for k in capture.of("kernel") if k["name"].startswith("cudnn_generated")]
+    return capture.rename(kernels, name)
+
+
+def in_int8() -> Capture:
+    capture = bf16()
+    types = ("signed char", "signed char")
+    return capture.launched_by(capture.gemms, "aten::_int_mm", *types).rename(capture.gemms, INT8)
+
+
+INT8 = "cutlass_80_tensorop_i16832gemm_s8_128x256_128x3_tn_align16"
 SM90 = "nvjet_sm90_qqtst_256x128_128x4_1x2_h_bz_coopA_TNT"
 SM89 = (
     "sm89_xmma_gemm_e4m3bf16_e4m3f32_f32_tn_n_tilesize128x128x64_stage4_execute_kernel__5x_cublas"
@@ -179,6 +226,25 @@ RULES: dict[str, tuple[Edit, str, str | None]] = {
     "casts called fp8_gemm_quantize": (
         lambda: casts_called("fp8_gemm_quantize_kernel", recorded=False), "INCONCLUSIVE", None,
     ),
+    "all names exchanged": (shuffled, "INCONCLUSIVE", "name-op-conflict"),
+    "names of GEMMs and casts exchanged": (
+        lambda: shuffled("nvjet", "triton"), "INCONCLUSIVE", "name-op-conflict",
+    ),
+    "names of casts exchanged": (lambda: shuffled("triton"), "ACTIVE", None),
+    "a step called BF16": (lambda: named_in_bf16(in_step(1)), "INCONCLUSIVE", "name-op-conflict"),
+    "a third called BF16": (
+        lambda: named_in_bf16(in_place(0)), "INCONCLUSIVE", "name-op-conflict",
+    ),
+    "a third in BF16": (lambda: some_in_bf16(in_place(0)), "ACTIVE", None),
+    "FP8 attention alone": (
+        lambda: attention_called("void flash::FlashAttnFwdSm90<cutlass::float_e4m3_t>"),
+        "INACTIVE", None,
+    ),
+    "INT8": (in_int8, "INACTIVE", None),
+    "one GEMM in FP8": (lambda: (lambda c: c.in_fp8(c.gemms[:1]))(bf16()), "PARTIAL", None),
+    "products of a library that says FP8": (
+        lambda: gemms_called("k1", bf16(), "acme::fp8_linear"), "INCONCLUSIVE", "opaque-kernels",
+    ),
     # hardware
     "Hopper's kernels on an A100": (
         lambda: on_gpu("NVIDIA A100-SXM4-80GB", 8, 0), "INCONCLUSIVE", "no-fp8-units",
@@ -218,6 +284,47 @@ def test_the_verdict_is_that_of_the_edit(rule: str, tmp_path: Path) -> None:
     assert list(contradictions(report)) == []
 
 
+def with_census(chosen: Callable[[Capture, Event], bool], folder: Path) -> Path:
+    """Write an edited capture with its census, by which every linear layer was converted."""
+    (folder / "rank0.json.gz").write_bytes(gzip.compress(json.dumps(
+        some_in_bf16(chosen).document).encode()))  # fmt: skip
+    shutil.copy(ROOT / "fp8_compiled" / "rank0.meta.json", folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("chosen", "verdict"),
+    [
+        (in_place(0), "PARTIAL"),
+        (in_place(1), "PARTIAL"),
+        (lambda *_: False, "ACTIVE"),
+    ],
+)
+def test_converted_layers_of_which_a_third_ran_in_bf16_are_a_shortfall(
+    chosen: Callable[[Capture, Event], bool], verdict: str, tmp_path: Path
+) -> None:
+    report = inspect(with_census(chosen, tmp_path))
+    assert report.verdict == verdict, report.reason
+    assert ("forward GEMMs of converted layers" in report.reason) is (verdict == "PARTIAL")
+
+
+@pytest.mark.parametrize(
+    ("line", "verdict"),
+    [
+        ("FP8 training enabled (tensorwise scaling) - converted 15/15 linear layers", "PARTIAL"),
+        ("FP8 training enabled (tensorwise scaling) - converted 10/15 linear layers", "ACTIVE"),
+        ("FP8 training enabled (tensorwise scaling) - converted 15/49 linear layers", "ACTIVE"),
+        ("FP8 training enabled", "ACTIVE"),
+    ],
+)
+def test_the_layers_that_a_log_counts_are_held_against_the_gemms(
+    line: str, verdict: str, tmp_path: Path
+) -> None:
+    (tmp_path / "train.txt").write_text(line + "\n")
+    trace = some_in_bf16(in_place(0)).write(tmp_path / "trace.json")
+    assert inspect(trace, log=tmp_path / "train.txt").verdict == verdict
+
+
 @pytest.mark.parametrize("other", range(2))
 def test_one_rank_of_eight_that_differs_is_found(other: int, tmp_path: Path) -> None:
     for rank in range(8):
@@ -226,6 +333,18 @@ def test_one_rank_of_eight_that_differs_is_found(other: int, tmp_path: Path) -> 
     report = inspect(tmp_path)
     assert (report.verdict, report.exit_code) == ("PARTIAL", 1)
     assert "rank-without-fp8" in {found.code for found in report.findings}
+    assert list(contradictions(report)) == []
+
+
+@pytest.mark.parametrize(("kept", "verdict"), [(0.8, "INCONCLUSIVE"), (1.0, "ACTIVE")])
+def test_a_share_of_a_trace_that_is_cut_off_is_not_that_of_the_run(
+    kept: float, verdict: str, tmp_path: Path
+) -> None:
+    """A head in BF16 is a larger part of the forward pass, with which what is kept begins."""
+    text = json.dumps(Capture("fsdp_fp8_all_gather").document)
+    (tmp_path / "trace.json").write_text(text[: int(kept * len(text))])
+    report = inspect(tmp_path / "trace.json")
+    assert report.verdict == verdict, report.reason
     assert list(contradictions(report)) == []
 
 
@@ -261,6 +380,9 @@ def test_a_rate_that_bf16_cannot_reach_is_no_proof_beside_bf16(tmp_path: Path) -
         ("FP8 training enabled in config, but no FP8-capable GPU found\n", "INACTIVE"),
         ("FP8 training enabled; running in bf16 instead\n", "INACTIVE"),
         ("FP8 enabled for frozen base weights\n", "INACTIVE"),
+        ("FP8 training enabled after warmup\n", "INACTIVE"),
+        ("Training in FP8 from step 500\n", "INACTIVE"),
+        ("Training in FP8 from step 0\n", "CONTRADICTED"),
         ("Converted 0 of 48 linear layers to Float8Linear\n", "INACTIVE"),
         ("Converted 47 of 48 linear layers to Float8Linear\n", "CONTRADICTED"),
     ],

@@ -191,6 +191,31 @@ LINES = [
     ("MS-AMP", "fp8", "[INFO] [config.py:1007:print]   msamp_enabled ................ True"),
     ("prime-rl", "fp8", "Replacing linear layers with FP8 blockwise linear layers (ignore=[])"),
     (
+        "prime-rl",
+        "fp8",
+        (
+            "Replaced 48 linear layers with FP8 blockwise linear (skipped 1 by name, 0 by "
+            "128-divisibility); first replaced=layers.0.wq, first skipped(name)=lm_head"
+        ),
+    ),
+    (
+        "NeMo Automodel",
+        "fp8",
+        (
+            "experts='torch_mm_mxfp8': MXFP8 grouped GEMM active (routing expert GEMMs through "
+            "torchao.prototype.moe_training)."
+        ),
+    ),
+    (
+        "NeMo Automodel",
+        "fp8",
+        (
+            "[INFO] Transformer Engine FP8: True (recipe=delayed, amax_history_len=16, "
+            "amax_compute_algo=max)"
+        ),
+    ),
+    (OWN, "fp8", "Using Transformer Engine FP8 backend"),
+    (
         "NeMo",
         "not_fp8",
         "Transformer Engine is not available and the FP8 autocast will not be applied.",
@@ -311,6 +336,7 @@ def test_every_row_of_the_table_has_a_line_here() -> None:
         "Using FP8 recipe for attention",
         "Quantized optimizer state to FP8",
         # settings that are off
+        "[INFO] Transformer Engine FP8: False (recipe=delayed, amax_history_len=16)",
         "  fp8 ............................................. None",
         "  fp8_recipe ...................................... mxfp8",
         "Accelerate FP8 status - enabled: False, backend: AO",

@@ -123,6 +123,8 @@ def test_an_operator_on_two_fp8_matrices_multiplies_them(
         # Casts of two matrices, and one cast in two layouts.
         ("my::kernel", (BF16, BF16, E4M3, E4M3), ((8, 16), (16, 4), (8, 16), (16, 4))),
         ("triton_poi_fused_x", (BF16, E5M2, E5M2), ((2, 4, 16), (8, 16), (16, 8))),
+        # An operator that says so casts, though its outputs could be multiplied.
+        ("my::quantize_pair", (E4M3, E4M3), ((8, 16), (16, 4))),
         # FP8 attention, a cache of keys and values, a product that gives FP8, one vector.
         ("flash_attn_3::fwd", (E4M3, E4M3, E4M3), ((2, 8, 4, 16),) * 3),
         (

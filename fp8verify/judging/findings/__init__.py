@@ -47,6 +47,10 @@ from fp8verify.judging.findings.numerics import (
     underflow_high,
     zero_rows,
 )
+from fp8verify.judging.findings.partly import (
+    converted_partly_executed,
+    counted_partly_executed,
+)
 from fp8verify.judging.findings.payoff import fp8_not_paying, gpu_waits, small_gemms
 from fp8verify.judging.findings.promised import (
     emulated_or_contradicted,
@@ -105,6 +109,8 @@ _RANK_RULES: tuple[RankRule, ...] = (
     recompute_not_fp8,
     gradients_in_e5m2,
     converted_not_executed,
+    converted_partly_executed,
+    counted_partly_executed,
     named_layers_not_fp8,
     named_legs_not_fp8,
     all_gather_not_fp8,

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from fp8verify.evidence.facts import RankFacts
 from fp8verify.evidence.gemms import GemmRow, KindTotal
+from fp8verify.evidence.misnamed import Misnamed, misnamed
 from fp8verify.evidence.peaks import peak_of
 from fp8verify.evidence.promises import Promises
 from fp8verify.evidence.rank import RankEvidence
@@ -21,6 +22,8 @@ _PROOF_MARGIN = 1.02
 # Classes that no GPU multiplies faster than BF16.
 _SLOW = {Precision.BF16, Precision.FP16, Precision.TF32, Precision.FP32, Precision.FP64}
 _NAMED = 3
+# A correlation that went astray at a window's edge misnames single kernels, never so many.
+_MANY_MISNAMED = 0.05
 # The architecture that kernels with FP8 or FP4 instructions are compiled for, in their names.
 _ARCHITECTURE = re.compile(r"sm_?(?:89|9\d|1[0-2]\d)(?!\d)", re.IGNORECASE)
 _DISPUTED = (
@@ -126,9 +129,12 @@ def _other_hardware(rank: RankEvidence, rows: Sequence[GemmRow]) -> Finding:
 
 
 def conflicts(facts: RankFacts, _: Promises) -> Iterator[Finding]:
-    """The first kernel whose name and operator disagree."""
-    rank = facts.rank
-    for row in rank.survey.gemms:
+    """The first kernel whose name and operator disagree; of many such, that they prove nothing."""
+    found = misnamed(facts.rank.survey)
+    if found.share > _MANY_MISNAMED:
+        yield _not_of_their_operators(found)
+        return
+    for row in facts.rank.survey.gemms:
         conflict = row.kind.classification.conflict
         if conflict is not None:
             yield Finding(
@@ -140,6 +146,19 @@ def conflicts(facts: RankFacts, _: Promises) -> Iterator[Finding]:
                 else "The kernel's name was believed. Please report this pair.",
             )
             return
+
+
+def _not_of_their_operators(found: Misnamed) -> Finding:
+    """So many GEMMs with names that their operators contradict that none can be believed."""
+    return Finding(
+        code="name-op-conflict",
+        severity=Severity.WARNING,
+        message=f"{found.disputed} of {found.compared} kernels have names that the operators "
+        "which launched them contradict, so that none of them can be believed",
+        hint="The trace was edited, or its launches were joined with the wrong kernels: export it "
+        "again.",
+        verdict=Verdict.INCONCLUSIVE,
+    )
 
 
 def beyond_bf16_peak(facts: RankFacts, _: Promises) -> Iterator[Finding]:

@@ -56,7 +56,7 @@ def by_words(symbol: Symbol) -> KernelName | None:
     """Decode an attention kernel of a library without a grammar, by the words of its name."""
     ordered = split(symbol.base)
     words = frozenset(ordered)
-    names = bool(words & _WORDS) or ordered[:1] == ("pa",)
+    names = bool(words & _WORDS) or ordered[:1] == ("pa",) or words >= {"prefill", "kv"}
     if not names and not ("bwd" in words and words & _BACKWARD):
         return None
     if words & _NEVER or (words & _AROUND and not words & _PASSES):

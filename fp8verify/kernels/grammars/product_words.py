@@ -13,6 +13,7 @@ import re
 from typing import Final
 
 from fp8verify.kernels import describe, typed_words
+from fp8verify.kernels.elements import product_class
 from fp8verify.kernels.symbol import Symbol
 from fp8verify.kernels.typed_words import Operands
 from fp8verify.kernels.words import split
@@ -29,9 +30,12 @@ _SETS_UP: Final = frozenset(
     {"prepare", "setup", "init", "tensormaps", "workspace", "clean", "offsets", "scheduler",
      "metadata", "problem", "sizes", "finalize", "args", "arguments", "ptrs", "pointers",
      "schedule", "indices", "align", "sort", "routing", "interleave", "shuffle", "unshuffle",
-     "rearrange", "fill", "starts"}
+     "rearrange", "fill", "starts", "inputs", "overflow", "stats", "preprocess", "postprocess"}
 )  # fmt: skip
+# What a name begins with that only handles a product's operands or looks at its result.
+_HANDLES: Final = frozenset({"zero", "copy", "pad", "check", "validate", "verify", "print"})
 _CASTS: Final = frozenset({"cast", "quantize", "quant", "convert", "downcast", "upcast", "swizzle"})
+_DEQUANTIZES: Final = frozenset({"dequant", "dequantize", "dequantization"})
 # Behind the product: a cast for it, or a product that also casts its output.
 _CASTS_BEHIND: Final = (_CASTS - {"swizzle"}) | {"quantization", "amax", "absmax"}
 # Copies of a product that another format or plain code imitates.
@@ -48,9 +52,20 @@ _MOE_PARTS: Final = frozenset(
      "index", "histogram", "count", "counts", "map", "router", "scatter", "gather", "reduce",
      "sigmoid", "route", "loss"}
 )  # fmt: skip
+# Products of a fused MoE's layers, as Liger's `_moe_bwd_dW2_kernel`, `_moe_bwd_down_proj_kernel`.
+_MOE_PRODUCT: Final = re.compile(r"_(?:fwd|bwd)_(?:\w{1,40}_)?(?:proj|d[WX]\d?)(?:_|$)")
 _LINEAR: Final = frozenset({"relu", "gelu", "silu", "swiglu", "bias", "act", "square"})
+# Parts of a linear layer that may have a kernel of their own.
+_PARTLY_LINEAR: Final = frozenset({"grad", "add", "dbias", "reduce"})
+# Products of libraries whose own word stands before it, as `tinygemm2`.
+_PREFIXED: Final = re.compile(r"(?!implicit|non)[a-z]{2,}gemm\d?")
 _POINTER: Final = re.compile(r"(?P<type>[\w:]+(?: char)?)(?P<const> const)?\*")
 _MAX_PARAMETERS: Final = 4096
+_SCALAR: Final = re.compile(
+    r"(?:(?:unsigned|signed) )?(?:int|long(?: long)?|short|char|bool|float|double)(?: const)?"
+    r"|u?int\d\d?_t|size_t|__half|__nv_bfloat16"
+)
+_BYTES: Final = re.compile(r"(?:(?:un)?signed )?(?:char|int)|void|u?int\d\d?_t")
 _TEMPLATE_TYPE: Final = re.compile(r"T([1-9]\d?)")
 
 
@@ -69,7 +84,7 @@ def decode(symbol: Symbol) -> KernelName | None:
     if _SETS_UP & set(words) or precomputes or "for" in before:
         reason = "sets up or finishes the work of other kernels"
         return describe.other(symbol.name, symbol.path[0], Role.OTHER, reason)
-    if _CASTS & set(before):
+    if _CASTS & set(before) or words[0] in _HANDLES:
         return None  # `quantize_..._gemm`: the helpers' grammar says what it casts
     if "tail" in after:
         reason = f"function name {symbol.base}: fills what a grouped GEMM left of its output"
@@ -88,17 +103,26 @@ def _product(words: tuple[str, ...], base: str) -> int | None:
     whole = set(words)
     for at, word in enumerate(words):
         if typed_words.is_pair(word) or (typed_words.is_compound(word) and not _CASTS & whole):
-            return None if whole & (_CASTS | _MOE_PARTS | {"act"}) else at
+            return None if whole & (_CASTS | _DEQUANTIZES | _MOE_PARTS | {"act"}) else at
     if "moe" in whole and whole & _MOE and not whole & (_MOE_PARTS | _CASTS):
+        return words.index("moe")
+    if "moe" in whole and _MOE_PRODUCT.search(base) and not whole & (_MOE_PARTS | _CASTS):
         return words.index("moe")
     if "linear" in whole and whole & _LINEAR:
         return words.index("linear")
+    prefixed = next((at for at, word in enumerate(words) if _PREFIXED.fullmatch(word)), None)
+    if prefixed is not None:
+        return prefixed
     return 0 if any(_ALGEBRA.fullmatch(piece) for piece in base.split("_")) else None
 
 
 def _doubts(words: tuple[str, ...], after: tuple[str, ...]) -> bool:
     """Whether the types in a product's name may not be those that are multiplied."""
-    return bool(_IMITATES & set(words)) or not _CASTS_BEHIND.isdisjoint(after)
+    whole = set(words)
+    partly = "linear" in whole and bool(whole & _PARTLY_LINEAR)
+    prefixed = any(_PREFIXED.fullmatch(word) for word in words)
+    behind = _CASTS_BEHIND.isdisjoint(after) and "epilogue" not in after[-2:]
+    return bool(_IMITATES & whole) or partly or prefixed or not behind
 
 
 def _gemm(symbol: Symbol, base: str, words: tuple[str, ...], *, doubts: bool) -> KernelName:
@@ -138,12 +162,46 @@ def _operands(symbol: Symbol, words: tuple[str, ...]) -> Operands:
     if fused and not any(map(typed_words.is_pair, words)):
         return Operands()  # a type in the name of a fused MoE may be that of its weights
     if found.a or found.b:
-        return found
+        return Operands() if _reads_otherwise(symbol, words, found) else found
     letters = [match["letter"] for word in words if (match := _LETTERED.fullmatch(word))]
     element = _LETTERS.get(letters[0] or "") if letters else None
     if element or symbol.is_identifier:
         return Operands(element, element)
     return _parameters(symbol)
+
+
+def _reads_otherwise(symbol: Symbol, words: tuple[str, ...], found: Operands) -> bool:
+    """Whether FP8 or FP4 in a name may be the weights' alone, by what the function reads.
+
+    A product with a vector streams weights, and its one type is theirs. A function that reads one
+    such matrix or none, and others in high precision, multiplies something else. Of bytes and of
+    what a struct or a tensor map holds the parameters say nothing.
+    """
+    if not product_class(found.a, found.b).is_low:
+        return False
+    names = _read_types(symbol)
+    elements = [typed_words.named_element(name) for name in names]
+    low = sum(product_class(element, element).is_low for element in elements)
+    if "gemv" in words and low < 2:
+        return sum(map(typed_words.is_low, words)) < 2
+    high = any(element in ("bf16", "fp16") for element in elements)
+    unsaid = sum(element is None and _BYTES.fullmatch(n) is not None
+                 for n, element in zip(names, elements, strict=True))  # fmt: skip
+    return len(names) > 1 and low < 2 and (high or low + unsaid < 2)
+
+
+def _read_types(symbol: Symbol) -> list[str]:
+    """Return the types of the matrices that a C++ function reads; none where it takes a struct."""
+    text = symbol.text[-_MAX_PARAMETERS:]
+    if symbol.is_mangled or not text.endswith(")"):
+        return []
+    listed = text[text.rfind("(") + 1 : -1]
+    parameters = [_argument(symbol, part.strip()) for part in listed.split(",")]
+    if not all(part.endswith("*") or _SCALAR.fullmatch(part) for part in parameters):
+        return []
+    pointers = list(_POINTER.finditer(listed))
+    read = [match["type"] for match in pointers if match["const"]] or [m["type"] for m in pointers]
+    return [_argument(symbol, name) for name in read]
 
 
 def _parameters(symbol: Symbol) -> Operands:
