@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
@@ -31,8 +29,9 @@ from fp8verify.logs.lines import read_lines
 from fp8verify.logs.losses import LossSeries, scan_losses
 from fp8verify.model import Claim
 from fp8verify.report.public import Report, with_forms
-from fp8verify.trace import NoTraceError, Trace, TraceFile, TraceFiles, find_traces, read_open_trace
-from fp8verify.trace.places import is_pattern, is_remote, place, reading
+from fp8verify.trace import NoTraceError, Trace, TraceFile, TraceFiles, find_traces
+from fp8verify.trace.naming import run_name
+from fp8verify.trace.places import comes_through_pipe, is_remote, place, reading
 from fp8verify.trace.waiting import plan
 
 if TYPE_CHECKING:
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
 
     from fp8verify.evidence.rank import RankEvidence
 
-STDIN = "-"
 # What is not needed before a trace is read is imported after it, or while helpers read.
 _AFTER_READING = (
     "fp8verify.kernels",
@@ -52,13 +50,6 @@ _AFTER_READING = (
     "fp8verify.judging.judge",
     "fp8verify.assembly.report",
 )
-_ENDING = re.compile(
-    r"(?:\.pt)?(?:\.trace)?\.(?:json|nsys-rep|sqlite|csv)(?:\.(?:gz|zst))?$", re.IGNORECASE
-)
-
-
-# What a profiler or a launcher calls every run's file: it tells no run from another.
-_SAYS_NO_RUN = re.compile(r"(?:rank[-_]?\d+(?:\.w\d+)?|trace)", re.IGNORECASE)
 
 
 def inspect(
@@ -100,9 +91,11 @@ def inspect(
     if not paths:
         raise InputError("No path was given.", "Give a trace or a folder of traces.")
     policy, name = policy or Policy(), name or run_name(paths)
-    if [str(given) for given in paths] == [STDIN]:
+    if comes_through_pipe(paths):
+        from fp8verify.fleet.pipe import read_pipe
+
         claims, unread = _claims(None, log)
-        return _report([_read_stdin()], claims, policy, [*run_notes, *unread], name)
+        return _report([read_pipe(paths[0])], claims, policy, [*run_notes, *unread], name)
     folder = _folder(paths)
     with reading(str(paths[0])):
         metas = read_ranks(folder) if folder is not None else {}
@@ -139,26 +132,6 @@ def _stats(stats: str | Path | None) -> dict[int, RankNumerics]:
     from fp8verify.evidence.te_debug import read_stats
 
     return read_stats(Path(stats))
-
-
-def run_name(paths: Sequence[str | Path]) -> str:
-    """Return what a run is called by its paths: its folder, or its file without endings.
-
-    Of a pattern, or of several paths, it is the folder of the first. A file called `rank0` or
-    `trace`, as every run's is, has its folder before it.
-    """
-    text = str(paths[0])
-    if text == STDIN:
-        return "standard input"
-    parts = [part for part in text.split("/") if part not in ("", ".", "..")]
-    if is_pattern(text) or len(paths) > 1:
-        parts = parts[:-1]
-    name = parts[-1] if parts and not text.endswith(("/..", "/.")) else Path(text).resolve().name
-    stem = _ENDING.sub("", name) or name or "run"
-    if stem != name and _SAYS_NO_RUN.fullmatch(stem):
-        folder = parts[-2] if len(parts) > 1 else Path(text).resolve().parent.name
-        return f"{folder}/{stem}" if folder else stem
-    return stem
 
 
 def _attachment(folder: Path | None, metas: dict[int, RankMeta]) -> tuple[str, ...]:
@@ -202,20 +175,6 @@ def _report_of_stats(folder: Path, policy: Policy, name: str | None) -> Report:
     return _report(ranks, [], policy, [], name or run_name([folder]))
 
 
-def _read_stdin() -> RankEvidence:
-    from fp8verify.evidence.rank import gather
-
-    if sys.stdin.isatty():
-        raise InputError(
-            "- reads a trace from standard input, which is a terminal.",
-            "Pipe one in: zcat trace.json.gz | fp8verify inspect -",
-        )
-    with reading("standard input"):
-        trace = read_open_trace(sys.stdin.buffer, "standard input")
-    trace.rank = trace.rank or 0
-    return gather(trace)
-
-
 def _folder(paths: Sequence[str | Path]) -> Path | None:
     """Return the folder if there is one path and it is one, so that a capture can be told."""
     if len(paths) != 1:
@@ -257,13 +216,17 @@ def _notes(files: TraceFiles, metas: dict[int, RankMeta]) -> list[str]:
     names = {file.path.name for file in files}
     return [
         *remarks(metas),
-        *(f"{skipped.name} is no trace and was left out" for skipped in files.skipped),
+        *(f"{skipped.name} {_no_trace(skipped)} and was left out" for skipped in files.skipped),
         *(
             f"{name} of rank {rank} is not there, although the run recorded it"
             for name, rank in declared_traces(metas).items()
             if name not in names
         ),
     ]
+
+
+def _no_trace(path: Path) -> str:
+    return "holds no trace" if path.is_dir() else "is no trace"
 
 
 def _without_traces(folder: Path, metas: dict[int, RankMeta]) -> list[RankEvidence]:

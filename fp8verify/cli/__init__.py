@@ -22,8 +22,10 @@ def main() -> None:
     try:
         cli.main(prog_name="fp8verify")
     except Fp8VerifyError as error:
-        click.echo(f"error: {error.fact}", err=True)
-        click.echo(f"hint: {error.hint}", err=True)
+        from fp8verify.report.escape import printable
+
+        click.echo(f"error: {printable(error.fact)}", err=True)
+        click.echo(f"hint: {printable(error.hint)}", err=True)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit("\nAborted!")  # as click says it

@@ -10,7 +10,7 @@ from fp8verify.errors import InputError
 
 
 @click.command("annotate")
-@click.argument("trace", type=click.Path(path_type=Path))
+@click.argument("trace", type=click.Path())
 @click.option(
     "-o",
     "--output",
@@ -19,7 +19,7 @@ from fp8verify.errors import InputError
     metavar="FILE",
     help="The new trace: .json, .json.gz or .json.zst.",
 )
-def command(trace: Path, output: Path) -> None:
+def command(trace: str, output: Path) -> None:
     """Copy a trace with every GEMM labelled by precision and leg, for trace viewers.
 
     Kernels get a colour (chrome://tracing), arguments, a precision track beside their stream
@@ -37,7 +37,7 @@ def command(trace: Path, output: Path) -> None:
     click.echo(f"{output}: {sum(counts.values())} GEMM kernels labelled{f' ({told})' * bool(told)}")
 
 
-def _only_trace(path: Path) -> Path:
+def _only_trace(path: str) -> Path:
     from fp8verify.trace import find_traces
 
     files = find_traces(path)
@@ -46,4 +46,4 @@ def _only_trace(path: Path) -> Path:
             f"{path} holds {len(files)} traces.",
             f"Name one of them, such as {files[0].path}.",
         )
-    return path if path.is_file() else files[0].path
+    return Path(path) if Path(path).is_file() else files[0].path

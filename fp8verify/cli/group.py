@@ -11,7 +11,7 @@ import click
 
 from fp8verify.cli.configured import read_variables, settings_for, with_source
 from fp8verify.cli.option import help_option, version_option
-from fp8verify.errors import UsageError
+from fp8verify.cli.usage import told_in_two_lines
 from fp8verify.version import __version__
 
 # The visible list of commands; a command's module is imported when it is called.
@@ -44,14 +44,18 @@ class _Commands(click.Group):
         read_variables(command)
         return command
 
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        """Read what stands before the command."""
+        with told_in_two_lines():
+            return super().make_context(*args, **extra)
+
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; say of a wrong value what is wrong, and where it stands."""
-        try:
-            return super().invoke(ctx)
-        except click.BadParameter as error:
-            command = (error.ctx or ctx).command_path
-            fact = " ".join(with_source(error).format_message().split())
-            raise UsageError(fact, f"{command} --help says what it takes.") from None
+        """Run a command; of a wrong value from a file or a variable, say where it stands."""
+        with told_in_two_lines():
+            try:
+                return super().invoke(ctx)
+            except click.BadParameter as error:
+                raise with_source(error) from None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -85,7 +85,9 @@ def command(
     gc.set_threshold(_NEW_OBJECTS)
     from fp8verify.fleet.progress import rank_progress
     from fp8verify.inspection import inspect
+    from fp8verify.trace.places import comes_through_pipe
 
+    again = "" if comes_through_pipe(paths) else _again(paths, log, stats)
     with _executor(scheduler) as executor, rank_progress() as on_progress:
         report = inspect(
             paths,
@@ -98,13 +100,11 @@ def command(
             on_progress=on_progress,
         )
     whole = _with_breakdown(report, paths) if breakdown else report
-    sys.exit(conclude(whole, options, _again(paths, log, stats)))
+    sys.exit(conclude(whole, options, again))
 
 
 def _again(paths: tuple[str, ...], log: str | None, stats: str | None) -> str:
-    """Return the command that prints the whole report, empty where the trace is gone."""
-    if paths == ("-",):
-        return ""
+    """Return the command that prints the whole report."""
     given = {"--log": log, "--stats": stats}
     options = [str(word) for name, value in given.items() if value for word in (name, value)]
     return shlex.join(["fp8verify", "inspect", *paths, *options])

@@ -12,7 +12,11 @@ def no_kernels_because(rank: RankEvidence) -> str:
     no_gpu = ", torch saw no GPU" if rank.saw_no_gpu else ""
     if rank.health.events:
         return f"no GPU kernels in the trace{no_gpu}"
-    return "the trace holds no events" if is_empty(rank) else f"no trace was made{no_gpu}"
+    if is_empty(rank):
+        return "the trace holds no events"
+    if rank.health.skipped_events:
+        return "no event of the trace can be read"
+    return f"no trace was made{no_gpu}"
 
 
 def is_empty(rank: RankEvidence) -> bool:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fp8verify.errors import InputError, UsageError
+from fp8verify.trace.places import empty_path
 
 MAX_BYTES = 4 << 20
 MAX_VALUES = 20_000
@@ -67,6 +68,8 @@ def read_document(path: str) -> Document:
 
 
 def _text(path: str) -> str:
+    if not path:
+        raise empty_path()
     try:
         with Path(path).open("rb") as file:
             data = file.read(MAX_BYTES + 1)

@@ -108,7 +108,8 @@ def _told_in_two_lines() -> Iterator[None]:
     try:
         yield
     except Fp8VerifyError as error:
-        pytest.fail(f"{error.fact}\n{error.hint}", pytrace=False)
+        # `from None`: pytest would show the error itself above it, a second time.
+        raise pytest.fail.Exception(f"{error.fact}\n{error.hint}", pytrace=False) from None
 
 
 def _line(report: Report) -> str:

@@ -6,13 +6,13 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import NamedTuple
 
 from fp8verify.errors import InputError
 from fp8verify.trace.formats import Glance, Part
-from fp8verify.trace.places import expand, is_remote, reading
+from fp8verify.trace.places import expand, is_pipe, is_remote, reading
 from fp8verify.trace.readers import glance_at, parts_of, suffixes
 
 # JSON files of a capture that are no traces; a hidden file is still being written.
@@ -83,7 +83,7 @@ class NoTraceError(InputError):
 
 
 class TraceFiles(list[TraceFile]):
-    """The traces of a path by rank, and the files beside them that are no traces."""
+    """The traces of a path by rank, and what was given beside them and holds none."""
 
     def __init__(self, files: Iterable[TraceFile] = (), skipped: Iterable[Path] = ()) -> None:
         super().__init__(files)
@@ -113,8 +113,10 @@ def find_traces(
     with reading(str(where[0])):
         if len(where) == 1 and where[0].is_file():
             return TraceFiles(_of_one_file(where[0]))
-        candidates = list(dict.fromkeys(found for path in where for found in _candidates(path)))
-    candidates = _one_form_each(candidates)
+        held = {path: _candidates(path) for path in where}
+        named = list(map(str, paths))
+        empty = [path for path in held if str(path) in named and not held[path] and path.is_dir()]
+    candidates = _one_form_each(list(dict.fromkeys(chain.from_iterable(held.values()))))
     label = str(where[0]) if len(where) == 1 else f"What {paths[0]} stands for"
     if not candidates:
         raise NoTraceError(f"{label} holds no trace.", _hint())
@@ -124,7 +126,7 @@ def find_traces(
     if not any(probes[one.path].is_trace or one.path.name in declared for one in found):
         names = ", ".join(file.name for file in candidates[:3])
         raise NoTraceError(f"{label} holds files, but no trace: {names}.", _hint())
-    return TraceFiles(_numbered(found, declared, processes or {}), skipped)
+    return TraceFiles(_numbered(found, declared, processes or {}), [*empty, *skipped])
 
 
 def _of_one_file(path: Path) -> list[TraceFile]:
@@ -182,13 +184,25 @@ def _candidates(path: Path) -> list[Path]:
     if path.is_file():
         return [] if _OURS.search(path.name) else [path]
     if not path.is_dir():
-        raise InputError(f"{path} does not exist.", "Give a trace or a folder of traces.")
+        raise _no_path(path)
     found = _trace_files(path)
     if not found:
         for child in sorted(entry for entry in path.iterdir() if entry.is_dir()):
             if child.name != _NO_RANKS:
                 found += _trace_files(child)
     return found
+
+
+def _no_path(path: Path) -> InputError:
+    """Say what is wrong with a path that is neither a file nor a folder."""
+    if is_pipe(path):
+        return InputError(
+            f"{path} is a pipe, which can be read only once, and only by itself.",
+            "Write what comes through it into a file.",
+        )
+    if path.exists():
+        return InputError(f"{path} is neither a file nor a folder.", "Give a trace.")
+    return InputError(f"{path} does not exist.", "Give a trace or a folder of traces.")
 
 
 def _trace_files(folder: Path) -> list[Path]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import IO, Any, cast
 
 from fp8verify.errors import InputError
 
+STDIN = "-"
 _PATTERN = re.compile(r"[*?[]")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]+://")
 # Object stores read ahead by 50 MB if not told otherwise (s3fs 2026.9).
@@ -21,8 +22,10 @@ def place(text: str | Path) -> Path:
     """Return the path that the user gave; a URL becomes one on fsspec's file system for it.
 
     Raises:
-        InputError: a URL of an unknown kind, or whose packages are not installed.
+        InputError: no text at all, a URL of an unknown kind, or whose packages are not installed.
     """
+    if text == "":  # pathlib would take it for the current folder
+        raise empty_path()
     # A URL that went through pathlib has lost a slash, so only text can be one.
     if not isinstance(text, str) or not _URL.match(text):
         return Path(text)
@@ -37,6 +40,25 @@ def place(text: str | Path) -> Path:
         path = UPath(text)
         _ = path.fs  # imports what the protocol needs
     return cast(Path, path)
+
+
+def empty_path() -> InputError:
+    """Return the error of a path that is the empty text."""
+    return InputError("A path is empty.", "Is a variable in the command not set?")
+
+
+def is_pipe(text: str | Path) -> bool:
+    """Whether it is standard input, or a pipe such as a shell's `<(zcat trace.json.gz)`."""
+    given = str(text)
+    return given in (STDIN, "/dev/stdin") or (not _URL.match(given) and Path(given).is_fifo())
+
+
+def comes_through_pipe(paths: Sequence[str | Path]) -> bool:
+    """Whether the one path that was given is standard input or a pipe."""
+    if len(paths) != 1:
+        return False
+    with reading(str(paths[0])):
+        return is_pipe(paths[0])
 
 
 def is_pattern(text: str) -> bool:
@@ -93,7 +115,8 @@ def reading(what: str | Path) -> Iterator[None]:
     except OSError as error:
         reason = error.strerror or str(error)[:200] or type(error).__name__
         denied = isinstance(error, PermissionError)
-        hint = "Give this user the right to read it." if denied else "Check the path."
+        address = "Check the address." if _URL.match(str(what)) else "Check the path."
+        hint = "Give this user the right to read it." if denied else address
         raise InputError(f"{what} cannot be read: {reason}.", hint) from None
     except Exception as error:
         # Storage clients have exceptions of their own: no credentials, no route, no such bucket.

@@ -74,6 +74,35 @@ def test_junk_that_is_called_gz_is_not_called_a_trace(tmp_path: Path) -> None:
     assert (code, "cannot be unpacked" in said) == (2, True)
 
 
+def test_a_trace_of_which_no_event_can_be_read_is_told_as_that(tmp_path: Path) -> None:
+    event = b'{"ph":"X","cat":"kernel","name":"k","ts":NaN,"dur":1}'
+    code, said = _said(tmp_path / "a.json", b'{"traceEvents":[%s]}' % event)
+    assert code == 3
+    assert "INCONCLUSIVE no event of the trace can be read" in said
+    assert "a.json has 1 of 1 events that cannot be read" in said
+    assert "training step" not in said
+
+
+@pytest.mark.parametrize(
+    ("typed", "fact", "hint"),
+    [
+        ("--versio", "No such option '--versio'.", "Did you mean '--version'? fp8verify --help"),
+        ("foo", "No such command 'foo'.", "fp8verify --help says what it takes."),
+        ("inspect", "Missing argument 'PATH…'.", "fp8verify inspect --help says what it takes."),
+        ("inspect --width 5 x", "Invalid value for '--width': 5", "fp8verify inspect --help says what it takes."),
+        ("completion", "Missing argument", "fp8verify completion --help says what it takes."),
+        ("run --every 2 train.py", "Invalid value for '--every'", "fp8verify run --help says what it takes."),
+        ("inspect no\nsuch", "no\N{REPLACEMENT CHARACTER}such does not exist", "Give a trace"),
+    ],
+)
+def test_a_slip_is_told_in_two_lines(typed: str, fact: str, hint: str) -> None:
+    done = fp8verify(*typed.split(" "))
+    first, second = done.stderr.splitlines()
+    assert (done.returncode, done.stdout) == (2, "")
+    assert first.startswith(f"error: {fact}")
+    assert second.startswith(f"hint: {hint}")
+
+
 @pytest.mark.train
 def test_a_script_that_dies_at_import_is_told_as_that(tmp_path: Path) -> None:
     script = tmp_path / "die.py"

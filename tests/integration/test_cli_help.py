@@ -26,7 +26,7 @@ def test_every_command_has_help_with_an_example(command: str) -> None:
 def test_a_command_that_is_none_is_answered_with_the_nearest(typed: str, meant: str) -> None:
     done = fp8verify(typed, "x")
     assert done.returncode == 2
-    assert f"No such command '{typed}'. Did you mean '{meant}'?" in done.stderr
+    assert f"No such command '{typed}'.\nhint: Did you mean '{meant}'?" in done.stderr
 
 
 def test_a_file_instead_of_a_command_is_answered_with_inspect(tmp_path: Path) -> None:

@@ -164,6 +164,7 @@ def test_a_file_that_cannot_be_read_fails_with_two_lines(
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*missing.json*"])
     result.stdout.no_fnmatch_line("*Traceback*")
+    result.stdout.no_fnmatch_line("*During handling of the above exception*")
 
 
 def test_the_summary_lists_verdicts_and_junit_keeps_them(pytester: pytest.Pytester) -> None:

@@ -477,6 +477,16 @@ def test_the_trainers_bf16_takes_the_place_of_fp8(tmp_path: Path) -> None:
     assert "bf16-overrides-fp8" in complaints(by_variable)
 
 
+def test_the_bf16_of_a_script_takes_the_place_of_fp8(tmp_path: Path) -> None:
+    accelerate = write(tmp_path, "fp8.yaml", files.ACCELERATE)
+    script = write(tmp_path, "train.py", "\nargs = SFTConfig(output_dir='x', bf16=True)\n")
+    found = complaints(facts_of(accelerate, script))["bf16-overrides-fp8"]
+    assert (found.file, found.line) == (script, 2)
+    assert "bf16-overrides-fp8" not in complaints(facts_of(script))
+    sound = write(tmp_path, "sound.py", "args = SFTConfig(output_dir='x', bf16=False)\n")
+    assert "bf16-overrides-fp8" not in complaints(facts_of(accelerate, sound))
+
+
 def test_trl_sets_bf16_where_nothing_is_said(tmp_path: Path) -> None:
     trl = write(tmp_path, "sft.yaml", files.TRL.replace("bf16: true\n", ""))
     environment = {"ACCELERATE_MIXED_PRECISION": "fp8"}
@@ -534,6 +544,20 @@ def test_files_of_the_command_are_read_with_its_overrides(tmp_path: Path) -> Non
     assert set(found) == {"fp8-with-tensor-parallel"}
     plain = facts_of(command=[*command, "--train.mixed_precision", "bf16"])
     assert plain.asks == ()
+
+
+def test_few_arguments_are_megatron_s_where_its_script_is_named(tmp_path: Path) -> None:
+    line = "torchrun pretrain_gpt.py --fp8-format hybrid --transformer-impl local"
+    in_file, in_command = facts_of(write(tmp_path, "go.sh", line)), facts_of(command=line.split())
+    assert set(complaints(in_file)) == set(complaints(in_command)) == {"config-section-inert"}
+    assert facts_of(command=["python", "mine.py", "--fp8-format", "hybrid"]).configs == ()
+
+
+def test_fp8_of_what_names_a_model_is_llama_factory_s(tmp_path: Path) -> None:
+    text = "model_name_or_path: x\nstage: sft\noutput_dir: out\nfp8: true\n"
+    facts = facts_of(write(tmp_path, "sft.yaml", text))
+    assert [ask.format for ask, _ in facts.asks] == ["fp8"]
+    assert facts.configs[0].framework == "LLaMA-Factory"
 
 
 def test_arguments_of_the_command_are_read() -> None:

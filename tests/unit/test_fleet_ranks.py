@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -313,6 +314,50 @@ def test_a_trace_is_read_from_standard_input(monkeypatch: pytest.MonkeyPatch) ->
         report = inspect("-")
         assert report.verdict is Verdict.ACTIVE
         assert report.ranks[0].source == "standard input"
+
+
+def test_a_trace_is_read_from_a_named_pipe(tmp_path: Path) -> None:
+    pipe = _pipe(tmp_path / "run7")
+    with ThreadPoolExecutor(1) as pool:
+        data = json.dumps(TraceBuilder().linear(64, 32, 16, fp8=True).document()).encode()
+        pool.submit(pipe.write_bytes, gzip.compress(data))
+        report = inspect(pipe)
+    assert report.verdict is Verdict.ACTIVE
+    assert (report.name, report.ranks[0].source) == ("run7", str(pipe))
+
+
+def _pipe(path: Path) -> Path:
+    os.mkfifo(path)
+    return path
+
+
+def test_a_pipe_beside_another_trace_is_told_to_become_a_file(tmp_path: Path) -> None:
+    trace = TraceBuilder().linear(64, 32, 16, fp8=True).write(tmp_path / "rank0.json")
+    for pipe in ("-", _pipe(tmp_path / "pipe")):
+        with pytest.raises(InputError, match="is a pipe, which can be read only once"):
+            inspect([trace, pipe])
+
+
+def test_what_is_there_and_is_no_file_is_not_called_missing() -> None:
+    with pytest.raises(InputError, match="/dev/null is neither a file nor a folder"):
+        inspect("/dev/null")
+
+
+def test_an_empty_path_is_not_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace = TraceBuilder().linear(64, 32, 16, fp8=True).write(tmp_path / "rank0.json")
+    monkeypatch.chdir(tmp_path)
+    for paths, log in ((["", trace], None), ([""], None), ([trace], "")):
+        with pytest.raises(InputError, match="A path is empty"):
+            inspect(paths, log=log)
+
+
+def test_a_folder_without_traces_beside_one_with_them_is_told(tmp_path: Path) -> None:
+    trace = TraceBuilder().linear(64, 32, 16, fp8=True).write(tmp_path / "node0" / "rank0.json")
+    (tmp_path / "node1").mkdir()
+    report = inspect([trace.parent, tmp_path / "node1"])
+    assert "node1 holds no trace and was left out" in report.notes
 
 
 def test_a_terminal_is_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:

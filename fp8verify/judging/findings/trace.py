@@ -10,6 +10,7 @@ from fp8verify.evidence.facts import RankFacts
 from fp8verify.evidence.promises import Promises
 from fp8verify.judging.absence import is_empty
 from fp8verify.model import Finding, Severity
+from fp8verify.trace.tables import Health
 
 _HINTS = {
     "skipped": "Ranks are chosen with --ranks; the script's own profiler goes before ours, so "
@@ -35,7 +36,7 @@ def no_trace(facts: RankFacts, _: Promises) -> Iterator[Finding]:
             hint="Export after the recorded steps: with a schedule, from on_trace_ready, and with "
             "prof.step() called in each step until its active ones.",
         )
-    elif rank.meta is None and not rank.health.events and rank.unreadable is None:
+    elif rank.meta is None and rank.unreadable is None and _is_nowhere(rank.health):
         yield Finding(
             code="no-training-step",
             severity=Severity.WARNING,
@@ -43,6 +44,11 @@ def no_trace(facts: RankFacts, _: Promises) -> Iterator[Finding]:
             hint="The notes say how the run ended. Its steps are those of a torch.optim optimizer; "
             "a script without one says where they are: import fp8verify; fp8verify.step()",
         )
+
+
+def _is_nowhere(health: Health) -> bool:
+    """Whether there is no trace at all, rather than one of which nothing can be read."""
+    return not health.events and health.complete
 
 
 def no_gpu_kernels(facts: RankFacts, _: Promises) -> Iterator[Finding]:
@@ -77,16 +83,18 @@ def damaged(facts: RankFacts, _: Promises) -> Iterator[Finding]:
         return
     events = health.events + health.skipped_events
     damage = {
-        "cut off": health.truncated,
-        f"{health.skipped_events} of {events} events unreadable": health.skipped_events,
-        "followed by another document that was not read": health.extra_documents,
-        "incomplete, as the profiler itself says": health.records_lost,
+        "is cut off": health.truncated,
+        f"has {health.skipped_events} of {events} events that cannot be read": (
+            health.skipped_events
+        ),
+        "is followed by another document that was not read": health.extra_documents,
+        "is incomplete, as the profiler itself says": health.records_lost,
     }
     notes = f" ({'; '.join(health.notes[:3])})" if health.notes else ""
     yield Finding(
         code="damaged-trace",
         severity=Severity.WARNING,
-        message=f"{rank.source} is {', '.join(fact for fact, holds in damage.items() if holds)}"
+        message=f"{rank.source} {', '.join(fact for fact, holds in damage.items() if holds)}"
         + notes,
         hint=_damage_hint(health.kernels),
     )

@@ -36,15 +36,16 @@ AXOLOTL = Framework(
 )
 
 
+# `fp8` is a sign as well: of what reads a model_name_or_path, no other has the key.
+_LLAMA_FACTORY_SIGNS = ("stage", "finetuning_type", "template", "cutoff_len", "fp8")
+
+
 def _is_llama_factory(document: Document) -> bool:
     values = document.values
     return (
         document.kind in ("yaml", "json")
         and "model_name_or_path" in values
-        and (
-            sum(key in values for key in ("stage", "finetuning_type", "template", "cutoff_len"))
-            >= 2
-        )
+        and sum(key in values for key in _LLAMA_FACTORY_SIGNS) >= 2
     )
 
 

@@ -5,6 +5,7 @@ ms-swift's `megatron sft` takes the same arguments, written with `_`.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from fp8verify.preflight.documents import Document
@@ -51,10 +52,16 @@ def key_in(values: Values, name: str) -> str:
     return next((known for known in names if known in values), name)
 
 
+# How its own scripts are called; others may have an argument of the name, too.
+_SCRIPT = re.compile(r"\bpretrain_\w+\.py\b")
+
+
 def _recognises(document: Document) -> bool:
     if document.kind not in ("shell", "arguments", "yaml"):
         return False
-    return len(_MARKS & {key.removeprefix(_NESTED) for key in document.values}) >= 3
+    marks = _MARKS & {key.removeprefix(_NESTED) for key in document.values}
+    asks = marks & {"fp8-format", "fp4-format"}
+    return len(marks) >= 3 or bool(asks and _SCRIPT.search(document.text))
 
 
 def _read(values: Values) -> Training:

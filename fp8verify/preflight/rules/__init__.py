@@ -52,6 +52,7 @@ RULES: tuple[Rule, ...] = (
     scripts.accelerate_filter,
     scripts.filter_of_a_file,
     scripts.eager_script,
+    scripts.bf16_of_the_trainer,
     environment.te_variables,
     environment.unread_variables,
 )

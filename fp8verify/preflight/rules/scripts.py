@@ -9,6 +9,7 @@ from typing import Any
 from fp8verify.preflight.checks import Check, Status
 from fp8verify.preflight.facts import Facts
 from fp8verify.preflight.recipes import RECIPES
+from fp8verify.preflight.rules.sections import fp8_from_outside
 from fp8verify.preflight.scripts import Call, Script, Variable, recipe_of
 
 _FIELDS = {  # torchtitan b5bcd76, components/quantization/*.py
@@ -220,6 +221,31 @@ def eager_script(facts: Facts) -> Iterator[Check]:
                 hint="Compile the model: eager FP8 took 2.6 times as long as compiled FP8.",
                 source="measured on H200 with torch 2.11, examples/train_gpt.py; ao#685, #1199",
             )
+
+
+# Of transformers, and what TRL makes of it.
+_TRAINER_ARGUMENTS = (
+    *("TrainingArguments", "Seq2SeqTrainingArguments", "SFTConfig", "DPOConfig", "GRPOConfig"),
+    *("RewardConfig", "KTOConfig", "ORPOConfig", "CPOConfig", "RLOOConfig"),
+)
+
+
+def bf16_of_the_trainer(facts: Facts) -> Iterator[Check]:
+    """A bf16 in a script's arguments of the Trainer that wins over accelerate's FP8."""
+    elsewhere = fp8_from_outside(facts)
+    for script in facts.scripts if elsewhere else ():
+        for call in script.named(*_TRAINER_ARGUMENTS):
+            if call.arguments.get("bf16") is True:
+                yield _check(
+                    script,
+                    call,
+                    code="bf16-overrides-fp8",
+                    status=Status.WARN,
+                    message=f"{call.name}(bf16=True) takes the place of fp8 as the Trainer's mixed "
+                    "precision",
+                    hint="Set bf16=False, and see with `fp8verify run` what ran.",
+                    source=f"trl#3860; FP8 is asked for by {elsewhere}",
+                )
 
 
 def _check(script: Script, call: Call, **fields: Any) -> Check:

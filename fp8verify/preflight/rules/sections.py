@@ -92,7 +92,7 @@ def _window(config: Config, key: str, first: int, last: int, effect: str) -> Che
 
 def bf16_overrides(facts: Facts) -> Iterator[Check]:
     """A bf16 of the Trainer that wins over the FP8 that another file, or itself, asks for."""
-    elsewhere = _fp8_from_outside(facts)
+    elsewhere = fp8_from_outside(facts)
     for config in facts.configs:
         if config.framework == "axolotl" and config.training.ask:
             if truth(config.values.get("bf16")) is True:
@@ -136,7 +136,8 @@ def _overridden(config: Config, source: str) -> Check:
     )
 
 
-def _fp8_from_outside(facts: Facts) -> str | None:
+def fp8_from_outside(facts: Facts) -> str | None:
+    """Return what asks accelerate for FP8 outside of the Trainer's own arguments."""
     for config in facts.configs:
         if config.framework == "accelerate" and config.training.ask:
             return config.path

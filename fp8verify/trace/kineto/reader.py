@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # What may stand before the document: a byte order mark, space, padding.
 _BLANK = b"\xef\xbb\xbf \t\r\n\0,"
 _HINT = "Give a trace that torch.profiler exported (export_chrome_trace), or a folder of them."
-_CUT = "The file is cut or corrupt: copy or export it again (`gzip -t` tests one)."
+_CUT = "The file is cut or corrupt: copy or export it again (`gzip -t` or `zstd -t` tests one)."
 
 
 class KinetoFormat:
