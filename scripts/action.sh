@@ -5,7 +5,14 @@ set -uo pipefail
 
 options=(--min-share "$FP8_MIN_SHARE")
 [ -z "${FP8_LOG:-}" ] || options+=(--log "$FP8_LOG")
-[ "${FP8_STRICT:-false}" != true ] || options+=(--strict)
+case "${FP8_STRICT:-false}" in
+  true) options+=(--strict) ;;
+  false) ;;
+  *) # a gate that is taken for stricter than it is lets PARTIAL pass
+    echo "::error::strict is true or false, not '${FP8_STRICT//[^[:alnum:]]/}'"
+    exit 2
+    ;;
+esac
 [ -z "${FP8_BASELINE:-}" ] || options+=(--baseline "$FP8_BASELINE" --tolerance "${FP8_TOLERANCE:-2%}")
 
 inspect() {

@@ -101,7 +101,6 @@ class Operator:
         linear: whether it is the forward pass of a linear layer, and a recomputation within the
             backward pass.
         layer_inputs: for a function of whole layers, whose node launches dgrad and wgrad of each.
-        upcasts: whether it turns low-precision weights into the activations' type to multiply.
     """
 
     evidence: str
@@ -111,7 +110,6 @@ class Operator:
     layer: bool = False
     linear: bool = False
     layer_inputs: LayerInputs | None = None
-    upcasts: bool = False
 
 
 _ATEN: Final = "aten/src/ATen/native/native_functions.yaml, torch 2.13"
@@ -305,7 +303,8 @@ _PATTERNS: Final[tuple[tuple[str, Operator], ...]] = (
     ),
     (
         r"_C::(?:\w*marlin\w*|machete\w*|awq\w*|gptq\w*)",
-        Operator(upcasts=True, evidence="vllm/csrc/quantization: marlin, machete, awq, gptq"),
+        # It multiplies in the activations' type, so its operands say nothing of the product.
+        Operator(evidence="vllm/csrc/quantization: marlin, machete, awq, gptq"),
     ),
     (
         r"fbgemm::\w*Quantized\w*",

@@ -11,8 +11,6 @@ from fp8verify.trace.places import STDIN, is_pattern
 _ENDING = re.compile(
     r"(?:\.pt)?(?:\.trace)?\.(?:json|nsys-rep|sqlite|csv)(?:\.(?:gz|zst))?$", re.IGNORECASE
 )
-
-
 _OPEN_FILE = re.compile(r"/(?:dev|proc/self)/fd/\d+")  # as shells call `<(zcat trace.json.gz)`
 # What a profiler or a launcher calls every run's file: it tells no run from another.
 _SAYS_NO_RUN = re.compile(r"(?:rank[-_]?\d+(?:\.w\d+)?|trace)", re.IGNORECASE)

@@ -108,6 +108,14 @@ def test_the_inputs_reach_the_judge(
     assert not (tmp_path / "fp8.html").exists()
 
 
+def test_a_strictness_that_is_no_word_for_it_fails_instead_of_being_left_out(
+    tmp_path: Path,
+) -> None:
+    job = uses(tmp_path, path=str(TRACES / "fp8_compiled"), install="false", strict="yes")
+    assert job.code == 2
+    assert "::error::strict is true or false, not 'yes'" in job.log
+
+
 def test_the_log_and_the_baseline_reach_the_judge(tmp_path: Path) -> None:
     capture = TRACES / "fp8_rowwise_gw_hp"
     saved = [sys.executable, "-m", "fp8verify", "inspect", TRACES / "fp8_compiled"]

@@ -18,7 +18,6 @@ from msgspec import Meta, Raw, Struct, field
 TimeT = TypeVar("TimeT")
 
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 # Differences and sums of three such numbers of microseconds still fit int64 nanoseconds; 3e15 is
 # the year 2065 in the absolute stamps of older traces. The bound also refuses infinities.
 MAX_MICROS = 3e15
