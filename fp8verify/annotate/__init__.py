@@ -34,7 +34,7 @@ def annotate(path: Path, out: Path) -> Counter[str]:
         InputError: the trace cannot be read, or is none.
         UsageError: `out` is the trace itself, or cannot be written.
     """
-    if out.exists() and out.samefile(path):
+    if _is_same(out, path):
         raise UsageError(f"{out} is the trace itself.", "Pass -o another file.")
     if glance_at(path)[0] is not KINETO:
         return _convert(path, out)
@@ -44,6 +44,13 @@ def annotate(path: Path, out: Path) -> Counter[str]:
         rewriter = Rewriter(labels, write)
         rewriter.run(open_stream(file, path.name), path.name, offset)
     return rewriter.counts
+
+
+def _is_same(out: Path, path: Path) -> bool:
+    try:
+        return out.samefile(path)
+    except OSError:  # there is no such file yet, or none that may be looked at
+        return False
 
 
 def _convert(path: Path, out: Path) -> Counter[str]:

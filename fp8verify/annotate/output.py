@@ -42,7 +42,8 @@ def open_sink(path: Path) -> Iterator[Callable[[bytes | bytearray], None]]:
         with _writing(path):
             unfinished.replace(path)
     finally:
-        unfinished.unlink(missing_ok=True)
+        with suppress(OSError):
+            unfinished.unlink()
 
 
 @contextmanager

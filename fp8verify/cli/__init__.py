@@ -6,7 +6,9 @@ import gc
 import sys
 
 from fp8verify.cli.deferred import defer_imports
-from fp8verify.errors import Fp8VerifyError
+from fp8verify.errors import Fp8VerifyError, InputError
+
+_NO_RIGHT = "Give this user the right to it, or name another place."
 
 
 def main() -> None:
@@ -15,19 +17,27 @@ def main() -> None:
     # again and again, for a twentieth of the time of an `inspect`.
     gc.set_threshold(100_000)
     defer_imports()
-    import click
-
     from fp8verify.cli.group import cli
 
     try:
         cli.main(prog_name="fp8verify")
     except Fp8VerifyError as error:
-        from fp8verify.report.escape import printable
-
-        click.echo(f"error: {printable(error.fact)}", err=True)
-        click.echo(f"hint: {printable(error.hint)}", err=True)
+        _tell(error)
         sys.exit(error.exit_code)
+    except PermissionError as error:  # as pathlib raises of a folder that may not be looked into
+        denied = InputError(f"{error.filename}: {error.strerror}.", _NO_RIGHT)
+        _tell(denied)
+        sys.exit(denied.exit_code)
     except KeyboardInterrupt:
         sys.exit("\nAborted!")  # as click says it
     finally:
         gc.freeze()  # Python's last collection would walk all of a report before everything ends
+
+
+def _tell(error: Fp8VerifyError) -> None:
+    import click
+
+    from fp8verify.report.escape import printable
+
+    click.echo(f"error: {printable(error.fact)}", err=True)
+    click.echo(f"hint: {printable(error.hint)}", err=True)

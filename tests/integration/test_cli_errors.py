@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import gzip
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from fp8verify.errors import InputError
 from fp8verify.trace.places import reading
 from tests.command_line import fp8verify
 from tests.golden.expectations import ROOT
+from tests.hand_built import TraceBuilder
 
 
 @pytest.fixture
@@ -101,6 +104,50 @@ def test_a_slip_is_told_in_two_lines(typed: str, fact: str, hint: str) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert first.startswith(f"error: {fact}")
     assert second.startswith(f"hint: {hint}")
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "run --steps 2-3 --trace-dir {} -- true",
+        "run --steps 2-3 {}/x.py",
+        "run --steps 2-3 -- {}/program",
+        "env --steps 2-3 --trace-dir {}",
+        "doctor -- {}/program",
+        "annotate {}/rank0.json -o annotated.json",
+        "annotate trace.json -o {}/annotated.json",
+        "inspect {}",
+    ],
+)
+def test_a_place_without_the_right_to_it_is_told_in_two_lines(tmp_path: Path, typed: str) -> None:
+    TraceBuilder().linear(64, 32, 16, fp8=True).write(tmp_path / "trace.json")
+    command = [sys.executable, "-c", _DENIED, *typed.format("/denied").split()]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    first, second = done.stderr.splitlines()
+    assert done.returncode == 2
+    assert first.startswith("error: ")
+    assert "Permission denied" in first
+    assert second.startswith("hint: ")
+
+
+# The tests may run as root, whom no folder is closed to: the system calls are made to say so.
+_DENIED = """
+import errno, os
+
+def closed(call):
+    def asked(path, *args, **options):
+        if isinstance(path, (str, os.PathLike)) and os.fspath(path).startswith("/denied"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), os.fspath(path))
+        return call(path, *args, **options)
+    return asked
+
+import builtins, io
+for name in ("stat", "scandir", "listdir", "mkdir", "unlink", "open", "access"):
+    setattr(os, name, closed(getattr(os, name)))
+io.open = builtins.open = closed(io.open)
+from fp8verify.cli import main
+main()
+"""
 
 
 @pytest.mark.train
