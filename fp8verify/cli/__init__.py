@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import sys
 
 from fp8verify.cli.deferred import defer_imports
 from fp8verify.errors import Fp8VerifyError, InputError
-
-_NO_RIGHT = "Give this user the right to it, or name another place."
 
 
 def main() -> None:
@@ -24,14 +23,25 @@ def main() -> None:
     except Fp8VerifyError as error:
         _tell(error)
         sys.exit(error.exit_code)
-    except PermissionError as error:  # as pathlib raises of a folder that may not be looked into
-        denied = InputError(f"{error.filename}: {error.strerror}.", _NO_RIGHT)
-        _tell(denied)
-        sys.exit(denied.exit_code)
+    except OSError as error:  # as pathlib raises of a folder that may not be looked into
+        found = _of_the_system(error)
+        _tell(found)
+        sys.exit(found.exit_code)
     except KeyboardInterrupt:
         sys.exit("\nAborted!")  # as click says it
     finally:
         gc.freeze()  # Python's last collection would walk all of a report before everything ends
+
+
+def _of_the_system(error: OSError) -> InputError:
+    """Say what a path, or the disk, did to a command that did not foresee it."""
+    if error.filename is None and isinstance(error, FileNotFoundError):
+        return InputError("The current folder was removed.", "Change into one that is there.")
+    what = f"{error.filename}: " if error.filename else ""
+    hint = "Check the path, and this user's right to it."
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        hint = "Make room, or write elsewhere."
+    return InputError(f"{what}{error.strerror or error}.", hint)
 
 
 def _tell(error: Fp8VerifyError) -> None:

@@ -130,6 +130,48 @@ def test_a_place_without_the_right_to_it_is_told_in_two_lines(tmp_path: Path, ty
     assert second.startswith("hint: ")
 
 
+@pytest.mark.parametrize(
+    "typed", ["run --steps 2-3 {}.py", "doctor -- ./{}", "env --steps 2-3 --trace-dir {}", "{}"]
+)
+def test_a_name_that_no_disk_takes_is_told_in_two_lines(tmp_path: Path, typed: str) -> None:
+    done = fp8verify(*typed.format("a" * 300).split(), cwd=tmp_path)
+    first, second = done.stderr.splitlines()
+    assert done.returncode == 2
+    assert first.endswith("File name too long.")
+    assert second.startswith("hint: ")
+
+
+def test_a_full_disk_behind_standard_output_is_told_in_two_lines() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "fp8verify", "inspect", ROOT / "fp8_compiled"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.stderr.splitlines() == [
+        "error: No space left on device.",
+        "hint: Make room, or write elsewhere.",
+    ]
+    assert done.returncode == 2
+
+
+def test_a_current_folder_that_was_removed_is_told_as_that(tmp_path: Path) -> None:
+    command = f"rmdir {tmp_path}/gone; exec {sys.executable} -m fp8verify run --steps 2-3 -- true"
+    (tmp_path / "gone").mkdir()
+    done = subprocess.run(
+        ["sh", "-c", command],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path / "gone",
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT.parent)},
+    )
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[0] == "error: The current folder was removed."
+
+
 # The tests may run as root, whom no folder is closed to: the system calls are made to say so.
 _DENIED = """
 import errno, os
