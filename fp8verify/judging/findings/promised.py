@@ -17,6 +17,11 @@ _EMULATES = (
     "Look for emulate=True in the Float8LinearConfig, FP8 storage that is dequantized before the "
     "product, or a GPU below compute capability 8.9."
 )
+_NOT_REACHED = (
+    "See which modules were converted: a module_filter_fn that rejects every layer, a conversion "
+    "after compile or wrapping, or a missing autocast leaves BF16."
+)
+_REACHED = "FP8 reached the tensors but no multiplication: do what the finding `emulated` says."
 _NO_UNITS = (
     "This GPU has no units that multiply FP8 (`fp8verify doctor` says no-fp8-units): train in BF16 "
     "here, or on one of compute capability 8.9 or above."
@@ -29,7 +34,8 @@ def emulated_or_contradicted(facts: RankFacts, promises: Promises) -> Iterator[F
     if rank.ran_low or not rank.survey.linear:
         return
     casts = facts.made_fp8_tensors or (promises.any and rank.quantizes())
-    if promises.emulated or casts:
+    emulates = bool(promises.emulated or casts)
+    if emulates:
         yield Finding(
             code="emulated",
             severity=Severity.ERROR,
@@ -44,10 +50,7 @@ def emulated_or_contradicted(facts: RankFacts, promises: Promises) -> Iterator[F
             severity=Severity.ERROR,
             message=f"{promises.name} was promised ({_promise(promises)}) and no "
             f"{promises.name} GEMM ran",
-            hint="See which modules were converted: a module_filter_fn that rejects every layer, "
-            "a conversion after compile or wrapping, or a missing autocast leaves BF16."
-            if rank.has_fp8_units
-            else _NO_UNITS,
+            hint=_NO_UNITS if not rank.has_fp8_units else _REACHED if emulates else _NOT_REACHED,
             verdict=Verdict.CONTRADICTED,
         )
 
