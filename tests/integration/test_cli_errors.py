@@ -92,9 +92,17 @@ def test_a_trace_of_which_no_event_can_be_read_is_told_as_that(tmp_path: Path) -
         ("--versio", "No such option '--versio'.", "Did you mean '--version'? fp8verify --help"),
         ("foo", "No such command 'foo'.", "fp8verify --help says what it takes."),
         ("inspect", "Missing argument 'PATH…'.", "fp8verify inspect --help says what it takes."),
-        ("inspect --width 5 x", "Invalid value for '--width': 5", "fp8verify inspect --help says what it takes."),
+        (
+            "inspect --width 5 x",
+            "Invalid value for '--width': 5",
+            "fp8verify inspect --help says what it takes.",
+        ),
         ("completion", "Missing argument", "fp8verify completion --help says what it takes."),
-        ("run --every 2 train.py", "Invalid value for '--every'", "fp8verify run --help says what it takes."),
+        (
+            "run --every 2 train.py",
+            "Invalid value for '--every'",
+            "fp8verify run --help says what it takes.",
+        ),
         ("inspect no\nsuch", "no\N{REPLACEMENT CHARACTER}such does not exist", "Give a trace"),
     ],
 )
