@@ -8,6 +8,7 @@ import json
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -318,10 +319,10 @@ def test_a_trace_is_read_from_standard_input(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_trace_is_read_from_a_named_pipe(tmp_path: Path) -> None:
     pipe = _pipe(tmp_path / "run7")
-    with ThreadPoolExecutor(1) as pool:
-        data = json.dumps(TraceBuilder().linear(64, 32, 16, fp8=True).document()).encode()
-        pool.submit(pipe.write_bytes, gzip.compress(data))
-        report = inspect(pipe)
+    data = json.dumps(TraceBuilder().linear(64, 32, 16, fp8=True).document()).encode()
+    # A daemon: it waits until somebody reads.
+    Thread(target=pipe.write_bytes, args=[gzip.compress(data)], daemon=True).start()
+    report = inspect(pipe)
     assert report.verdict is Verdict.ACTIVE
     assert (report.name, report.ranks[0].source) == ("run7", str(pipe))
 
