@@ -36,17 +36,27 @@ from fp8verify.judging.findings.layers import (
 )
 from fp8verify.judging.findings.legs import legs_not_fp8, legs_undecided
 from fp8verify.judging.findings.named import named_layers_not_fp8, named_legs_not_fp8
-from fp8verify.judging.findings.numerics import (
-    gradient_flushed,
+from fp8verify.judging.findings.numerics.block_scales import (
     mx_last_bucket,
     mxfp8_e5m2_gradients,
-    not_finite,
-    outlier_layer,
+    zero_rows,
+)
+from fp8verify.judging.findings.numerics.cast_losses import (
+    gradient_flushed,
     saturates,
     sqnr_low,
     underflow_high,
-    zero_rows,
 )
+from fp8verify.judging.findings.numerics.delayed_scales import (
+    amax_spikes,
+    delayed_saturates,
+    history_unused,
+    scale_stuck,
+)
+from fp8verify.judging.findings.numerics.not_finite import loss_not_finite, not_finite
+from fp8verify.judging.findings.numerics.outliers import outlier_layer
+from fp8verify.judging.findings.numerics.scales_between_ranks import scales_differ
+from fp8verify.judging.findings.numerics.unstable_scales import scale_unstable
 from fp8verify.judging.findings.partly import (
     converted_partly_executed,
     counted_partly_executed,
@@ -64,15 +74,6 @@ from fp8verify.judging.findings.ranks import (
     shares_differ,
     slower_rank,
     windows_differ,
-)
-from fp8verify.judging.findings.scales import (
-    amax_spikes,
-    delayed_saturates,
-    history_unused,
-    loss_not_finite,
-    scale_stuck,
-    scale_unstable,
-    scales_differ,
 )
 from fp8verify.judging.findings.trace import damaged, no_gpu_kernels, no_trace, window_not_whole
 from fp8verify.judging.findings.windows import (
