@@ -43,7 +43,8 @@ if TYPE_CHECKING:
 _AFTER_READING = (
     "fp8verify.kernels",
     "fp8verify.evidence.gemms",
-    "fp8verify.evidence.rank",
+    "fp8verify.evidence.gather",
+    "fp8verify.evidence.merge_windows",
     "fp8verify.evidence.facts",
     "fp8verify.assembly.diagnosis",
     "fp8verify.judging.findings",
@@ -165,7 +166,7 @@ def _report(
 
 def _report_of_stats(folder: Path, policy: Policy, name: str | None) -> Report:
     """Report statistics alone: they tell nothing of the kernels, so the verdict stays open."""
-    from fp8verify.evidence.rank import gather
+    from fp8verify.evidence.gather import gather
     from fp8verify.evidence.te_debug import read_stats
 
     with reading(str(folder)):
@@ -231,7 +232,7 @@ def _no_trace(path: Path) -> str:
 
 def _without_traces(folder: Path, metas: dict[int, RankMeta]) -> list[RankEvidence]:
     """Make evidence of a capture whose window never opened: there is a census at best."""
-    from fp8verify.evidence.rank import gather
+    from fp8verify.evidence.gather import gather
 
     if not metas:
         return [gather(Trace(source=folder.name))]

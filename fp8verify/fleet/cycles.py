@@ -24,7 +24,7 @@ def join_cycles(ranks: Iterable[RankEvidence]) -> list[RankEvidence]:
 
     Ranks that are only a place among the files are numbered anew where some of them are joined.
     """
-    from fp8verify.evidence.rank import merge_windows
+    from fp8verify.evidence.merge_windows import merge_windows
 
     known: list[RankEvidence] = []
     guessed: list[RankEvidence] = []

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import IO
 
 from fp8verify.errors import InputError
-from fp8verify.evidence.rank import RankEvidence, gather
+from fp8verify.evidence.gather import gather
+from fp8verify.evidence.rank import RankEvidence
 from fp8verify.trace import read_open_trace
 from fp8verify.trace.places import STDIN, reading
 

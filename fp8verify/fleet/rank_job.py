@@ -86,7 +86,7 @@ def _read(file: TraceFile, workers: int = 1) -> RankEvidence | InputError:
             "Use fewer --workers, or a machine with more memory.",
         )
     # What comes after reading is imported after it: a process that waits for others has it by then.
-    from fp8verify.evidence.rank import gather
+    from fp8verify.evidence.gather import gather
 
     guessed = trace.rank is None and file.guessed
     if trace.rank is None:
@@ -101,7 +101,8 @@ def not_examined(job: RankJob, reason: str) -> ExaminedRank:
 
 
 def _examined(job: RankJob, parts: list[RankEvidence], errors: list[InputError]) -> ExaminedRank:
-    from fp8verify.evidence.rank import gather, merge_windows
+    from fp8verify.evidence.gather import gather
+    from fp8verify.evidence.merge_windows import merge_windows
 
     if not parts:
         parts = [gather(Trace(source=job.files[0].name, rank=job.rank))]

@@ -166,7 +166,7 @@ def _timed(rounds: Sequence[float], trace: str | None, steps: int) -> Timed:
 
 
 def _split(rounds: tuple[float, ...], path: Path, steps: int) -> Timed:
-    from fp8verify.evidence.rank import gather
+    from fp8verify.evidence.gather import gather
     from fp8verify.model import Role
     from fp8verify.trace import read_trace
 

@@ -26,8 +26,8 @@ from fp8verify.capture.numerics import (
 )
 from fp8verify.errors import InputError
 from fp8verify.evidence.facts import RankFacts, work_out
+from fp8verify.evidence.gather import gather
 from fp8verify.evidence.promises import collect_promises
-from fp8verify.evidence.rank import gather
 from fp8verify.judging.findings import join_findings, rank_findings
 from fp8verify.logs.losses import LossSeries
 from fp8verify.model import Finding, Severity

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from fp8verify.assembly.timelines import timeline_report
 from fp8verify.evidence.buckets import BUCKETS, bucket_times
+from fp8verify.evidence.gather import gather
 from fp8verify.evidence.gemms import Kinds
-from fp8verify.evidence.rank import gather
 from fp8verify.model import TimelineReport
 from fp8verify.report.charts import BAR_WIDTH, TIMELINE_HEIGHT, segments, timeline
 from fp8verify.trace import Trace, read_trace
