@@ -11,6 +11,7 @@ from fp8verify.evidence.facts import RankFacts
 from fp8verify.evidence.promises import Promises
 from fp8verify.judging.findings import join_findings, rank_findings
 from fp8verify.judging.policy import Policy
+from fp8verify.judging.run_verdict import judge_run
 from fp8verify.judging.standing import standing_of
 from fp8verify.judging.verdict import (
     WITHOUT_FP8,
@@ -18,7 +19,6 @@ from fp8verify.judging.verdict import (
     RankJudgement,
     Standing,
     judge_rank,
-    judge_run,
     outcome,
 )
 from fp8verify.model import Finding, Precision, RankReport, Report, Severity, Verdict

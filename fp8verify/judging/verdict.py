@@ -1,13 +1,15 @@
-"""From findings and shares to the verdict: rules only, the same for facts and finished reports."""
+"""From findings and shares to a rank's verdict and a run's exit code: rules only.
+
+They are the same for facts and for finished reports.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from fp8verify.judging.policy import Policy
 from fp8verify.model import Finding, Precision, Severity, Verdict, low_precision_name
-from fp8verify.wording import listed
 
 EXIT_CODES: dict[Verdict, int] = {
     Verdict.ACTIVE: 0,
@@ -67,6 +69,11 @@ class Standing(NamedTuple):
     def low_kernels(self) -> int:
         """Launches in FP8 or FP4."""
         return sum(count for precision, count in self.kernels.items() if precision.is_low)
+
+    @property
+    def in_every_step(self) -> bool:
+        """Whether no step of its trace is without GEMMs."""
+        return self.steps_with_gemms == self.steps
 
     @property
     def share(self) -> float:
@@ -153,48 +160,6 @@ def judge_rank(standing: Standing, policy: Policy) -> RankJudgement:
     return RankJudgement(*found, settled is not None, standing.shortfall)
 
 
-def judge_run(standings: Sequence[Standing], judged: Sequence[RankJudgement]) -> Opinion:
-    """Join the judgements of all ranks into the verdict on the run."""
-    if len(judged) == 1:
-        return Opinion(judged[0].verdict, judged[0].reason)
-    pairs = list(zip(standings, judged, strict=True))
-    formats = low_precision_name(_add_up(standing.kernels for standing in standings))
-    with_low = sum(standing.low_kernels > 0 for standing in standings)
-    without = [standing.label for standing, found in pairs if found.verdict in WITHOUT_FP8]
-    # Ranks that cannot be judged come after what no judgement of them could change.
-    if with_low and without:
-        return Opinion(
-            Verdict.PARTIAL,
-            f"{formats} GEMMs ran on {with_low} of {len(pairs)} ranks and not on {listed(without)}",
-        )
-    for verdict in (Verdict.PARTIAL, Verdict.INCONCLUSIVE):
-        for standing, found in pairs:
-            if found.verdict is verdict:
-                return Opinion(verdict, f"{standing.label}: {found.reason}")
-    if not with_low:
-        gravest = min(judged, key=lambda found: WITHOUT_FP8.index(found.verdict))
-        return Opinion(gravest.verdict, f"on all {len(pairs)} ranks {gravest.reason}")
-    lowest = min(standing.share for standing in standings)
-    steps = " and in every step" if all(map(_in_every_step, standings)) else ""
-    return Opinion(
-        Verdict.ACTIVE,
-        f"{formats} GEMMs ran on all {len(pairs)} ranks{steps}, at least {lowest:.1%} of "
-        "each rank's GEMM time",
-    )
-
-
-def _in_every_step(standing: Standing) -> bool:
-    return standing.steps_with_gemms == standing.steps
-
-
-def _add_up(parts: Iterable[Mapping[Precision, int]]) -> dict[Precision, int]:
-    total = dict.fromkeys(Precision, 0)
-    for part in parts:
-        for precision, count in part.items():
-            total[precision] += count
-    return total
-
-
 def _judge_share(standing: Standing, min_share: float) -> Opinion:
     """Judge a rank that ran low precision by its share, and by what else it falls short of."""
     share = standing.share
@@ -252,6 +217,6 @@ def _ran(standing: Standing, rest: str | None = None) -> str:
 def _steps(standing: Standing) -> str:
     if standing.steps < 2 or not standing.steps_with_gemms:
         return ""
-    if _in_every_step(standing):
+    if standing.in_every_step:
         return ", in every step"
     return f", in {standing.steps_with_gemms} of {standing.steps} steps (the others ran no GEMM)"

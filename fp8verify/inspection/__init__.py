@@ -4,34 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fp8verify.capture.files import find_logs
-from fp8verify.capture.names import BOOTS
-from fp8verify.capture.numerics import RankNumerics, read_numerics
+from fp8verify.capture.numerics import RankNumerics
 from fp8verify.capture.ranks import (
     called_apis,
     declared_traces,
     named_by_ranges,
     named_traces,
     naming_steps,
-    read_ranks,
-    recorded_processes,
     remarks,
 )
 from fp8verify.capture.schema import RankMeta
 from fp8verify.errors import InputError
 from fp8verify.fleet import OnProgress, gather_ranks
+from fp8verify.inspection.beside import Beside, read_beside
+from fp8verify.inspection.run_logs import claims_of, losses_of
 from fp8verify.judging.policy import Policy
-from fp8verify.logs.lines import read_lines
-from fp8verify.logs.losses import LossSeries, scan_losses
+from fp8verify.logs.losses import LossSeries
 from fp8verify.model import Claim
 from fp8verify.report.public import Report, with_forms
 from fp8verify.trace import NoTraceError, Trace, TraceFile, TraceFiles, find_traces
 from fp8verify.trace.naming import run_name
-from fp8verify.trace.places import comes_through_pipe, is_remote, place, reading
+from fp8verify.trace.places import comes_through_pipe, reading
 from fp8verify.trace.waiting import plan
 
 if TYPE_CHECKING:
@@ -87,61 +83,54 @@ def inspect(
         InputError: nothing there can be read as a trace or a log.
     """
     paths = [path] if isinstance(path, (str, Path)) else list(path)
-    if not paths and stats is not None:
-        return _report_of_stats(Path(stats), policy or Policy(), name)
+    policy = policy or Policy()
     if not paths:
-        raise InputError("No path was given.", "Give a trace or a folder of traces.")
-    policy, name = policy or Policy(), name or run_name(paths)
+        if stats is None:
+            raise InputError("No path was given.", "Give a trace or a folder of traces.")
+        return _report_of_stats(Path(stats), policy, name)
+    name = name or run_name(paths)
     if comes_through_pipe(paths):
-        from fp8verify.fleet.pipe import read_pipe
-
-        claims, unread = _claims(None, log)
-        return _report([read_pipe(paths[0])], claims, policy, [*run_notes, *unread], name)
-    folder = _folder(paths)
-    with reading(str(paths[0])):
-        metas = read_ranks(folder) if folder is not None else {}
-        numerics = read_numerics(folder) if folder is not None else {}
-        numerics |= _stats(stats)
-        run_notes = [*run_notes, *_attachment(folder, metas)]
-        outside = any(meta.recording is not None for meta in metas.values())
-        processes = recorded_processes(folder) if folder is not None and outside else {}
-    claims, unread = _claims(folder, log, called_apis(metas))
+        return _report_of_pipe(paths[0], log, policy, run_notes, name)
+    beside = read_beside(paths, stats)
+    claims, unread = claims_of(beside.folder, log, called_apis(beside.metas))
+    notes = [*run_notes, *beside.notes]
     try:
-        files = find_traces(*paths, declared=declared_traces(metas), processes=processes)
+        files = _find(paths, beside)
     except NoTraceError:
-        if folder is None or not (metas or run_notes):
+        if beside.folder is None or not (beside.metas or notes):
             raise
-        notes = [*run_notes, *unread, *remarks(metas)]
-        ranks = _with_numerics(_without_traces(folder, metas), numerics, _losses(folder, log))
-        return _report(ranks, claims, policy, notes, name)
+        ranks = _without_traces(beside.folder, beside.metas)
+        remarked = remarks(beside.metas)
+    else:
+        ranks = _read_traces(files, beside, workers, executor, on_progress)
+        remarked = _notes(files, beside.metas)
+    ranks = _with_numerics(ranks, beside.numerics, losses_of(beside.folder, log))
+    return _report(ranks, claims, policy, [*notes, *unread, *remarked], name)
+
+
+def _find(paths: Sequence[str | Path], beside: Beside) -> TraceFiles:
+    declared = declared_traces(beside.metas)
+    return find_traces(*paths, declared=declared, processes=beside.processes)
+
+
+def _read_traces(
+    files: TraceFiles,
+    beside: Beside,
+    workers: int | None,
+    executor: Executor | None,
+    on_progress: OnProgress | None,
+) -> list[RankEvidence]:
+    """Read the traces, and lay beside each rank what the runner noted about it."""
     plan(_AFTER_READING)
+    folder = beside.folder
     ranks = gather_ranks(
-        _with_layers(files, metas),
-        naming=naming_steps(folder, metas) if folder is not None else {},
+        _with_layers(files, beside.metas),
+        naming=naming_steps(folder, beside.metas) if folder is not None else {},
         workers=workers,
         executor=executor,
         on_progress=on_progress,
     )
-    notes = [*run_notes, *unread, *_notes(files, metas)]
-    ranks = _with_numerics(_with_metas(ranks, metas), numerics, _losses(folder, log))
-    return _report(ranks, claims, policy, notes, name)
-
-
-def _stats(stats: str | Path | None) -> dict[int, RankNumerics]:
-    if stats is None:
-        return {}
-    from fp8verify.evidence.te_debug import read_stats
-
-    return read_stats(Path(stats))
-
-
-def _attachment(folder: Path | None, metas: dict[int, RankMeta]) -> tuple[str, ...]:
-    """Return what kept a job that `fp8verify env` attached to from being observed."""
-    if folder is None or is_remote(folder) or not any(folder.glob(BOOTS)):
-        return ()
-    from fp8verify.runner.environment import notes_on_attachment
-
-    return notes_on_attachment(folder, observed=bool(metas))
+    return _with_metas(ranks, beside.metas)
 
 
 def _report(
@@ -164,6 +153,20 @@ def _report(
     return with_forms(Report, found)
 
 
+def _report_of_pipe(
+    path: str | Path,
+    log: str | Path | None,
+    policy: Policy,
+    notes: Sequence[str],
+    name: str,
+) -> Report:
+    """Report a trace that comes through a pipe, which has nothing beside it but a log."""
+    from fp8verify.fleet.pipe import read_pipe
+
+    claims, unread = claims_of(None, log)
+    return _report([read_pipe(path)], claims, policy, [*notes, *unread], name)
+
+
 def _report_of_stats(folder: Path, policy: Policy, name: str | None) -> Report:
     """Report statistics alone: they tell nothing of the kernels, so the verdict stays open."""
     from fp8verify.evidence.gather import gather
@@ -174,15 +177,6 @@ def _report_of_stats(folder: Path, policy: Policy, name: str | None) -> Report:
     ranks = [gather(Trace(source=folder.name, rank=rank)) for rank in sorted(found)]
     ranks = _with_numerics(ranks, found, None)
     return _report(ranks, [], policy, [], name or run_name([folder]))
-
-
-def _folder(paths: Sequence[str | Path]) -> Path | None:
-    """Return the folder if there is one path and it is one, so that a capture can be told."""
-    if len(paths) != 1:
-        return None
-    with reading(str(paths[0])):
-        found = place(paths[0])
-        return found if found.is_dir() else None
 
 
 def _with_metas(ranks: Sequence[RankEvidence], metas: dict[int, RankMeta]) -> list[RankEvidence]:
@@ -240,32 +234,3 @@ def _without_traces(folder: Path, metas: dict[int, RankMeta]) -> list[RankEviden
         gather(Trace(source=folder.name, rank=rank, world_size=meta.world_size), meta)
         for rank, meta in sorted(metas.items())
     ]
-
-
-def _losses(folder: Path | None, log: str | Path | None) -> LossSeries | None:
-    found = (read_lines(path, words=(b"loss",)) for path in _logs(folder, log))
-    return scan_losses(line.text for line in chain.from_iterable(found))
-
-
-def _logs(folder: Path | None, log: str | Path | None) -> list[Path]:
-    return [place(log)] if log is not None else find_logs(folder) if folder is not None else []
-
-
-def _claims(
-    folder: Path | None, log: str | Path | None, calls: Sequence[str] = ()
-) -> tuple[list[Claim], list[str]]:
-    """Return what the logs and calls claim, and what of the logs was not read."""
-    paths = _logs(folder, log)
-    if not (paths or calls):
-        return [], []
-    from fp8verify.logs.claims import claim_of_call, read_claims  # its patterns take a while
-
-    found: dict[tuple[str, str], Claim] = {}
-    notes: list[str] = []
-    for path in paths:
-        with reading(str(path)):
-            read = read_claims(path)
-        notes += read.notes
-        for claim in read.claims:
-            found.setdefault((claim.framework, claim.text), claim)
-    return [*found.values(), *map(claim_of_call, calls)], notes
