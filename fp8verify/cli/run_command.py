@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from click.core import ParameterSource
 
 from fp8verify.cli.after_script import RunCommand
 from fp8verify.cli.attach_options import attach_options
@@ -17,17 +14,14 @@ from fp8verify.cli.completing import files
 from fp8verify.cli.interrupts import no_more_interrupts, report_can_be_interrupted
 from fp8verify.cli.option import FiniteFloat, help_option, option
 from fp8verify.cli.options import ReportOptions, report_options
+from fp8verify.cli.run_window import need_every, settle_window
 from fp8verify.cli.training_first import training_comes_first
 from fp8verify.cli.verdict_names import parse_verdicts
 from fp8verify.errors import UsageError
-from fp8verify.live.at_close import judged_at_close, keep_report, log_of
+from fp8verify.live.at_close import judged_at_close
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from fp8verify.live.run_watch import RunWatch
     from fp8verify.live.sinks import Sink
-    from fp8verify.runner.settings import RunResult
 
 
 @click.command(
@@ -169,8 +163,8 @@ def command(
     _refuse_unknown_option(command_line[0])
     words = (["-m"] if module else []) + list(command_line)
     if every is None:
-        _need_every(window=window, metrics=metrics, on_change=on_change, stop_on=stop_on)
-        steps, after_seconds = _agreed(steps, after_seconds, words)
+        need_every(window=window, metrics=metrics, on_change=on_change, stop_on=stop_on)
+        steps, after_seconds = settle_window(steps, after_seconds, words)
     settings = read_settings(
         steps=steps,
         after_seconds=after_seconds,
@@ -207,66 +201,14 @@ def command(
         sys.exit(result.exit_code)
     report_can_be_interrupted(result)
     with training_comes_first(result, debug=debug):
-        code = _report(result, options, words, watch)
+        # Only now: the analysis would make every training start a tenth of a second later.
+        from fp8verify.cli.run_report import is_for_other_ranks, report_run
+
+        code = report_run(result, options, words, watch)
         no_more_interrupts()
-        left_out = _is_left_out(result, settings.ranks.includes)
-    judged = 0 if left_out else code
+        judged = 0 if is_for_other_ranks(result, settings.ranks.includes) else code
     # A training that we asked to stop did not fail.
     sys.exit(judged if watch is not None and watch.stopped else result.exit_code or judged)
-
-
-def _report(
-    result: RunResult, options: ReportOptions, words: list[str], watch: RunWatch | None
-) -> int:
-    """Judge what a run recorded, deliver the report, and return its exit code."""
-    # Imported only now: the analysis would make every training start a tenth of a second later.
-    import shlex
-
-    from msgspec.structs import replace
-
-    from fp8verify.cli.conclusion import conclude
-    from fp8verify.cli.failed_run import with_failure
-    from fp8verify.inspection import inspect
-    from fp8verify.preflight.afterwards import (
-        explain_missing,
-        failure_notes,
-        with_what_was_possible,
-    )
-
-    notes = (*failure_notes(result.capture, result.exit_code), *result.notes)
-    if watch is not None:
-        notes = (*notes, *watch.notes)
-    source = watch.worst if watch is not None and watch.worst is not None else result.capture
-    log = None if source == result.capture else log_of(result.capture)
-    name = options.name or result.capture.name
-    report = inspect(source, log=log, name=name, policy=options.policy, run_notes=notes)
-    report = with_what_was_possible(explain_missing(report, words))
-    report = with_failure(report, result.capture, result.exit_code)
-    report = replace(report, training_exit_code=result.exit_code)
-    keep_report(source, report)
-    again = shlex.join(["fp8verify", "inspect", os.path.relpath(source)])
-    # Never the training's own standard output, even where standard error is closed.
-    stream = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115 - until the exit
-    return conclude(report, options, again, stream)
-
-
-def _is_left_out(result: RunResult, includes: Callable[[int], bool]) -> bool:
-    """Whether the verdict is not for this run: it has no rank that is recorded.
-
-    Either its ranks have a folder each, or it is a task that shares one.
-    """
-    from fp8verify.capture.ranks import is_left_out, read_ranks
-
-    recorded = any(map(includes, result.ranks)) or not result.ranks
-    return is_left_out(read_ranks(result.capture).values(), includes) or not recorded
-
-
-def _need_every(**given: object) -> None:
-    for name, value in given.items():
-        # A settings file may serve runs of both kinds.
-        if value and _rank(name) == 0:
-            wanted = "--" + name.replace("_", "-")
-            raise UsageError(f"{wanted} needs --every.", f"Such as --every 1000 {wanted} ….")
 
 
 def _sinks(metrics: tuple[str, ...]) -> list[Sink]:
@@ -275,41 +217,6 @@ def _sinks(metrics: tuple[str, ...]) -> list[Sink]:
     from fp8verify.integrations.sinks import open_sink
 
     return [open_sink(what) for what in metrics]
-
-
-def _agreed(
-    steps: str | None, after_seconds: float | None, words: list[str]
-) -> tuple[str | None, float | None]:
-    """Settle windows and times from different places: the command line is above a variable."""
-    if steps is None and after_seconds is None:
-        return _steps_of_training(words), None
-    if steps is not None and after_seconds is not None and not steps.isdecimal():
-        if _rank("steps") < _rank("after_seconds"):
-            return steps, None
-        if _rank("after_seconds") < _rank("steps"):
-            return None, after_seconds
-    return steps, after_seconds
-
-
-def _rank(name: str) -> int:
-    order = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT, ParameterSource.DEFAULT_MAP)
-    source = click.get_current_context().get_parameter_source(name)
-    return order.index(source) if source in order else len(order)
-
-
-def _steps_of_training(words: list[str]) -> str | None:
-    """Return the steps that the `[profiling]` of the training's configuration names, and say so."""
-    for word in words:
-        if word.endswith(".toml"):
-            from fp8verify.settings.files import steps_of_profiling
-            from fp8verify.settings.toml import read_toml
-
-            with suppress(OSError, ValueError):
-                steps = steps_of_profiling(read_toml(Path(word)).get("profiling"))
-                if steps is not None:
-                    click.echo(f"fp8verify: steps {steps}, by the [profiling] of {word}", err=True)
-                    return steps
-    return None
 
 
 def _refuse_unknown_option(word: str) -> None:
