@@ -402,6 +402,7 @@ def test_what_clips_a_tensor_is_told_once() -> None:
         ({"what_if": {"rowwise_e4m3": 7.2}}, 0, "Keep the layer in BF16", "Scale by row"),
         ({"what_if": {}}, 0, "Scale by row or block", "none of the usual recipes"),
         ({"scaling": "delayed"}, 2, "fp8_margin 2 → 1", "amax_history_len"),
+        ({"scaling": "delayed"}, 1, "fp8_margin 1 → 0", "amax_history_len"),
         ({"scaling": "delayed"}, 0, "Shorten amax_history_len", "margin"),
         ({"scaling": "delayed", "saturated": 0.1}, 2, "no margin suits", "fp8_margin"),
         ({"scaling": "rowwise"}, 0, "Keep the layer in BF16", "none of the usual recipes"),
