@@ -9,7 +9,8 @@ from msgspec.structs import replace
 from fp8verify.comparison.causes import not_paying
 from fp8verify.comparison.gemms import pair_gemms, pair_legs, sizes
 from fp8verify.comparison.layers import pair_layers
-from fp8verify.comparison.losses import loss_findings, pair_losses, why_apart
+from fp8verify.comparison.loss_findings import loss_findings
+from fp8verify.comparison.losses import pair_losses, why_apart
 from fp8verify.comparison.measure import GEMM, Measured, budget_rows, measure
 from fp8verify.comparison.memory import memory_notes
 from fp8verify.logs.losses import LossSeries

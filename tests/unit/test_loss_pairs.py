@@ -11,7 +11,9 @@ import pytest
 
 from fp8verify import compare as compare_runs
 from fp8verify.comparison import compare
-from fp8verify.comparison.losses import CURVE_POINTS, loss_findings, pair_losses
+from fp8verify.comparison.curves import CURVE_POINTS
+from fp8verify.comparison.loss_findings import loss_findings
+from fp8verify.comparison.losses import pair_losses
 from fp8verify.logs.losses import LossSeries
 from fp8verify.model.comparison import LossPair
 from fp8verify.report.comparison_forms import render
