@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from fp8verify.comparison.measure import CASTS, GEMM, IDLE, NETWORK, REST, Measured
 from fp8verify.evidence.small_side import SMALL_SIDE
@@ -27,57 +28,83 @@ _MORE_STEPS = "Record more steps of both runs: no kind of work takes longer than
 _REST_REMEDY = "Compare these kernels in both reports with --verbose, or in a trace viewer."
 
 
+class _Growth(NamedTuple):
+    """Of two runs, what a step of the candidate takes longer at equal work, in µs."""
+
+    baseline: Measured
+    candidate: Measured
+    work: float
+
+    def of(self, name: str) -> float:
+        """Return by how much a kind of work in the budget grew."""
+        return self.candidate.budget[name] / self.work - self.baseline.budget[name]
+
+    @property
+    def gained(self) -> float:
+        """Return what the GEMMs gain."""
+        return self.baseline.budget[GEMM] - self.candidate.budget[GEMM] / self.work
+
+    @property
+    def cost(self) -> float:
+        """Return what casts cost: fused ones do other kernels' work too, so both count."""
+        return self.of(CASTS) + self.of(REST)
+
+    @property
+    def noticeable(self) -> float:
+        """Return the least that is worth telling."""
+        return _NOTICEABLE * self.candidate.times.median_us
+
+
 def not_paying(baseline: Measured, candidate: Measured, work: float) -> Iterator[Finding]:
     """Name the causes, costs of kernels before waits of the GPU; times are at equal work."""
-    gained = baseline.budget[GEMM] - candidate.budget[GEMM] / work
-    # Fused casts do other kernels' work too: what both grew by together is what they cost.
-    cost = _growth(baseline, candidate, CASTS, work) + _growth(baseline, candidate, REST, work)
-    waits = _growth(baseline, candidate, IDLE, work)
-    told = False
-    if cost >= max(gained, 0.0):
-        told = True
-        casts, rest = (_growth(baseline, candidate, name, work) for name in (CASTS, REST))
+    growth = _Growth(baseline, candidate, work)
+    causes = [*_costly_casts(growth), *_exposed_network(growth), *_longer_waits(growth)]
+    yield from causes or [_no_single_cause(growth)]
+
+
+def _costly_casts(growth: _Growth) -> Iterator[Finding]:
+    if growth.cost >= max(growth.gained, 0.0):
         yield _finding(
-            *_cast_cause(candidate),
-            f"casts and scales take {_more(casts)} a step and other kernels, with which they are "
-            f"fused, {_more(rest)}; GEMMs gain {_ms(gained)}",
+            *_cast_cause(growth.candidate),
+            f"casts and scales take {_more(growth.of(CASTS))} a step and other kernels, with which "
+            f"they are fused, {_more(growth.of(REST))}; GEMMs gain {_ms(growth.gained)}",
         )
-    network = _growth(baseline, candidate, NETWORK, work)
-    if network >= max(gained, _NOTICEABLE * candidate.times.median_us):
-        told = True
+
+
+def _exposed_network(growth: _Growth) -> Iterator[Finding]:
+    network = growth.of(NETWORK)
+    if network >= max(growth.gained, growth.noticeable):
         yield _finding(
             "communication",
             NETWORK_REMEDY,
-            f"{_ms(network)} a step more of it is exposed, GEMMs gain {_ms(gained)}",
+            f"{_ms(network)} a step more of it is exposed, GEMMs gain {_ms(growth.gained)}",
         )
-    if waits >= max(MOSTLY * (gained - cost), _NOTICEABLE * candidate.times.median_us):
-        told = True
+
+
+def _longer_waits(growth: _Growth) -> Iterator[Finding]:
+    waits = growth.of(IDLE)
+    if waits >= max(MOSTLY * (growth.gained - growth.cost), growth.noticeable):
         yield _finding(
             "launch-bound", IDLE_REMEDY, f"the GPU waits {_ms(waits)} a step longer for the CPU"
         )
-    if not told and baseline.budget[GEMM] < _HARDLY * candidate.budget[GEMM] / work:
-        told = True
-        yield _finding("GEMMs no faster", SMALL_REMEDY, f"in FP8 they gain {_ms(gained)} a step")
-    if not told:
-        yield _finding(*_what_grew(baseline, candidate, work), f"GEMMs gain {_ms(gained)} a step")
 
 
-def _what_grew(baseline: Measured, candidate: Measured, work: float) -> tuple[str, str]:
+def _no_single_cause(growth: _Growth) -> Finding:
+    gain = _ms(growth.gained)
+    if growth.baseline.budget[GEMM] < _HARDLY * growth.candidate.budget[GEMM] / growth.work:
+        return _finding("GEMMs no faster", SMALL_REMEDY, f"in FP8 they gain {gain} a step")
+    return _finding(*_what_grew(growth), f"GEMMs gain {gain} a step")
+
+
+def _what_grew(growth: _Growth) -> tuple[str, str]:
     """Name the kinds of work in the budget that take longer, the most first."""
-    grown = {
-        name: growth
-        for name in candidate.budget
-        if name != GEMM and (growth := _growth(baseline, candidate, name, work)) > 0
-    }
+    kinds = (name for name in growth.candidate.budget if name != GEMM)
+    grown = {name: longer for name in kinds if (longer := growth.of(name)) > 0}
     if not grown:
         return "within the spread of the steps", _MORE_STEPS
     longest = sorted(grown, key=grown.__getitem__, reverse=True)
     told = ", ".join(f"{name} {_more(grown[name])}" for name in longest)
     return f"other work takes longer ({told})", _REST_REMEDY
-
-
-def _growth(baseline: Measured, candidate: Measured, name: str, work: float) -> float:
-    return candidate.budget[name] / work - baseline.budget[name]
 
 
 def _cast_cause(candidate: Measured) -> tuple[str, str]:
