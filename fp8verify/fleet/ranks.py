@@ -16,7 +16,7 @@ from fp8verify.fleet.pool import cores, process_pool
 from fp8verify.fleet.rank_job import ExaminedRank, RankJob, examine, not_examined
 from fp8verify.fleet.shared_kinds import SharedKinds
 from fp8verify.trace import TraceFile
-from fp8verify.trace.folder import two_of_one_rank
+from fp8verify.trace.file_ranks import two_of_one_rank
 from fp8verify.trace.forking import may_fork
 from fp8verify.trace.places import is_remote, is_shared, reading
 
