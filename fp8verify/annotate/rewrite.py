@@ -16,7 +16,8 @@ from fp8verify.annotate.labels import Label, Labels
 from fp8verify.model import Precision
 from fp8verify.trace.formats import BLOCK_SIZE
 from fp8verify.trace.kineto.buffer import Buffer
-from fp8verify.trace.kineto.document import BOUNDARY, Document
+from fp8verify.trace.kineto.document import Document
+from fp8verify.trace.kineto.event_list import BOUNDARY
 from fp8verify.trace.kineto.events import KERNEL
 from fp8verify.trace.kineto.metadata import Metadata
 from fp8verify.trace.places import open_binary, reading
