@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import defaultdict
-from decimal import Decimal
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
 from msgspec import Raw
 
-from fp8verify.model import Collective
-from fp8verify.trace.columns import Columns, Interner, append_all
+from fp8verify.trace.columns import Columns, Interner
 from fp8verify.trace.joining import Numberings, interners, join_columns, with_names
 from fp8verify.trace.kineto import events as ev
-from fp8verify.trace.kineto.inputs import SEPARATOR, RawInputs
+from fp8verify.trace.kineto.event_rows import TIMED_ADDERS, Rows, add_events
+from fp8verify.trace.kineto.inputs import RawInputs
+from fp8verify.trace.kineto.loose import as_json, read_loosely
 from fp8verify.trace.kineto.pairs import Pairs
 from fp8verify.trace.kineto.times import EXACT_LIMIT, parse_micros, to_nanoseconds
 from fp8verify.trace.steps import mark_profiler_steps
@@ -26,10 +23,7 @@ if TYPE_CHECKING:
 
     from fp8verify.trace.kineto.packing import Reply
 
-_name_of, _thread_of = attrgetter("name"), attrgetter("pid", "tid")
-_inputs_of = attrgetter("types", "dims", "forward_thread")
 _LARGE_FRACTION = re.compile(rb'"ts"\s*:\s*"?-?\d{13,}\.\d*[1-9]')
-_AS_NUMBER = msgspec.json.Encoder(decimal_format="number")
 
 
 class _NeedsTextError(Exception):
@@ -156,11 +150,11 @@ class Collector:
     def _half(self, data: bytes, *, begins: bool) -> None:
         """Take one of the two halves of an event; each counts as an event."""
         try:
-            half = _needed(_loads(data))
+            half = read_loosely(data)
             if begins and self._pairs.begin(half):
                 return
             whole = None if begins else self._pairs.end(half)
-            joined = _AS_NUMBER.encode(whole)
+            joined = as_json(whole)
         except (ValueError, RecursionError, ArithmeticError):
             whole = None
         if whole is None:
@@ -172,10 +166,10 @@ class Collector:
     def _add_loosely(self, data: bytes) -> bool:
         """Take what msgspec refuses: NaN, raw control characters, invalid UTF-8, text numbers."""
         try:
-            loose = _needed(_loads(data))
+            loose = read_loosely(data)
             if loose.get("cat") != ev.KERNEL:
                 loose.setdefault("dur", 0)
-            repaired = _AS_NUMBER.encode(loose)
+            repaired = as_json(loose)
             self._add_exactly(repaired, lambda: [self._decoders.lax_event.decode(repaired)])
         except (ValueError, RecursionError, ArithmeticError):
             return False
@@ -185,14 +179,10 @@ class Collector:
         groups = defaultdict[type, list[Any]](list)
         for event in decoded:
             groups[type(event)].append(event)
-        stamps = {kind: [e.ts for e in groups[kind]] for kind in _TIMED_ADDERS if kind in groups}
+        stamps = {kind: [e.ts for e in groups[kind]] for kind in TIMED_ADDERS if kind in groups}
         # All time stamps first: a bad one must refuse the block before anything is added.
         starts = {kind: self._nanoseconds(group) for kind, group in stamps.items()}
-        for kind, times in starts.items():
-            _TIMED_ADDERS[kind](self, groups[kind], times)
-        for kind, name in _COPIES.items():
-            if kind in groups:
-                self._add_copies(name, groups[kind])
+        add_events(Rows(self.columns, self.inputs, self._sequences), groups, starts)
         self.events += len(decoded)
 
     # -- times ----------------------------------------------------------------------------------
@@ -216,117 +206,3 @@ class Collector:
         if self._base_ns is None:
             self._base_ns = micros * 1000
         return self._base_ns
-
-    # -- columns --------------------------------------------------------------------------------
-
-    def _add_ops(self, group: list[Any], starts: list[int]) -> None:
-        args = [op.args for op in group]
-        inputs = map(SEPARATOR.join, map(_inputs_of, args))
-        self._add_ranges(group, starts, args, list(map(self.inputs.__getitem__, inputs)))
-
-    def _add_annotations(self, group: list[Any], starts: list[int]) -> None:
-        known = len(self.columns.ops.name)
-        self.columns.annotations.extend(range(known, known + len(group)))
-        self._add_ranges(group, starts, [op.args for op in group], [-1] * len(group))
-
-    def _add_ranges(
-        self, group: list[Any], starts: list[int], args: list[Any], inputs: list[int]
-    ) -> None:
-        columns, ops = self.columns, self.columns.ops
-        ends = [start + round(1000 * op.dur) for start, op in zip(starts, group, strict=True)]
-        append_all(ops.start, starts)
-        append_all(ops.end, ends)
-        append_all(ops.inputs, inputs)
-        append_all(ops.op_id, [a.external_id for a in args])
-        append_all(ops.name, list(map(columns.op_names.__getitem__, map(_name_of, group))))
-        append_all(ops.thread, list(map(columns.threads.__getitem__, map(_thread_of, group))))
-        if self._sequences:
-            append_all(ops.sequence, [getattr(a, "sequence", -1) for a in args])
-        columns.note_times(starts, ends)
-
-    def _add_calls(self, group: list[Any], starts: list[int]) -> None:
-        columns, calls = self.columns, self.columns.calls
-        append_all(calls.start, starts)
-        append_all(calls.correlation, [call.args.correlation for call in group])
-        append_all(calls.thread, list(map(columns.threads.__getitem__, map(_thread_of, group))))
-        ends = [start + 1000 * call.dur for start, call in zip(starts, group, strict=True)]
-        columns.note_times(starts, [round(max(ends))])
-
-    def _add_kernels(self, group: list[Any], starts: list[int]) -> None:
-        columns, kernels = self.columns, self.columns.kernels
-        args = [kernel.args for kernel in group]
-        append_all(kernels.start, starts)
-        append_all(kernels.duration, _lengths_ns([kernel.dur for kernel in group]))
-        append_all(kernels.op_id, list(map(_op_id, args)))
-        append_all(kernels.correlation, [a.correlation for a in args])
-        append_all(kernels.device, [a.device for a in args])
-        append_all(kernels.stream, [a.stream for a in args])
-        append_all(kernels.name, list(map(columns.names.__getitem__, map(_name_of, group))))
-        append_all(kernels.collective, [self._collective(a) if a.collective else -1 for a in args])
-
-    def _collective(self, args: ev.KernelArgs) -> int:
-        return self.columns.collectives[
-            Collective(
-                name=args.collective,
-                dtype=args.dtype,
-                in_elements=args.in_elements,
-                out_elements=args.out_elements,
-                group_size=args.group_size,
-            )
-        ]
-
-    def _add_copies(self, kind: str, group: list[Any]) -> None:
-        count, time, size = self.columns.copies.get(kind, (0, 0, 0))
-        time += sum(round(1000 * copy.dur) for copy in group if 0 <= copy.dur <= MAX_COPY_US)
-        self.columns.copies[kind] = (
-            count + len(group),
-            time,
-            size + sum(copy.args.bytes for copy in group),
-        )
-
-
-def _op_id(args: ev.KernelArgs) -> int:
-    """Return the operator's number; Kineto before 2024 puts that of the call if it has none."""
-    return -1 if args.external_id == args.correlation else args.external_id
-
-
-# An hour: a copy beyond it is a broken counter.
-MAX_COPY_US = 3.6e9
-
-_TIMED_ADDERS: dict[type, Callable[[Collector, list[Any], list[int]], None]] = {
-    **dict.fromkeys(ev.OPS, Collector._add_ops),
-    ev.Annotation: Collector._add_annotations,
-    **dict.fromkeys(ev.CALLS, Collector._add_calls),
-    ev.GpuKernel: Collector._add_kernels,
-}
-_COPIES: dict[type, str] = {ev.GpuMemcpy: "memcpy", ev.GpuMemset: "memset"}
-
-
-def _lengths_ns(micros: list[float]) -> list[int]:
-    """Return durations in nanoseconds, -1 for those that cannot be."""
-    if min(micros) < 0 or max(micros) > ev.MAX_MICROS:
-        micros = [length if 0 <= length <= ev.MAX_MICROS else -1e-3 for length in micros]
-    return [round(1000 * length) for length in micros]
-
-
-def _loads(data: bytes) -> Any:
-    return json.loads(
-        data.decode("utf-8", "replace"),
-        strict=False,
-        parse_float=Decimal,
-        parse_constant=lambda _: None,
-    )
-
-
-def _needed(event: Any) -> dict[str, Any]:
-    """Keep the fields that are decoded, without those that are null or were NaN."""
-    if not isinstance(event, dict):
-        raise ValueError("not an event")
-    kept = {key: event[key] for key in _FIELDS if event.get(key) is not None}
-    if isinstance(kept.get("args"), dict):
-        args = kept["args"]
-        kept["args"] = {key: args[key] for key in ev.ARGS if args.get(key) is not None}
-    return kept
-
-
-_FIELDS = ("cat", "name", "pid", "tid", "ts", "dur", "args")
