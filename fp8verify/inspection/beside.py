@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fp8verify.capture.names import BOOTS
-from fp8verify.capture.numerics import RankNumerics, read_numerics
+from fp8verify.capture.numerics import RankNumerics
+from fp8verify.capture.numerics_files import read_numerics
 from fp8verify.capture.ranks import read_ranks, recorded_processes
 from fp8verify.capture.schema import RankMeta
 from fp8verify.trace.places import is_remote, place, reading

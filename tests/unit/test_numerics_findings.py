@@ -22,8 +22,8 @@ from fp8verify.capture.numerics import (
     SeriesRecord,
     SlotRecord,
     TensorRecord,
-    read_numerics,
 )
+from fp8verify.capture.numerics_files import read_numerics
 from fp8verify.errors import InputError
 from fp8verify.evidence.facts import RankFacts, work_out
 from fp8verify.evidence.gather import gather
