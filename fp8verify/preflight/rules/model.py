@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.evidence.peaks import peak_of
@@ -12,6 +13,9 @@ from fp8verify.preflight.facts import Facts
 from fp8verify.preflight.payoff import too_small
 from fp8verify.preflight.training import Ask
 from fp8verify.wording import listed
+
+if TYPE_CHECKING:
+    from fp8verify.preflight.dry_start import DryModel
 
 _SHOWN = 6
 _LOW = ("fp8", "fp4", "fp8_emulated", "fp8_module_off")
@@ -24,6 +28,19 @@ def model(facts: Facts) -> Iterator[Check]:
     dry = facts.model
     if dry is None:
         return
+    yield from _known_failures(dry)
+    if dry.why_none:
+        yield _not_seen(dry)
+        return
+    ask = _ask(facts)
+    yield from _conversion(dry.modules, ask, facts)
+    yield from _stopped(dry.modules, ask, facts)
+    yield from _odd(dry.modules)
+    yield from _small(dry.modules, ask)
+    yield from _tied(dry.tied, dry.modules, ask)
+
+
+def _known_failures(dry: DryModel) -> Iterator[Check]:
     for cause in dry.causes:
         yield Check(
             code="known-failure",
@@ -32,21 +49,16 @@ def model(facts: Facts) -> Iterator[Check]:
             hint=cause.remedy,
             source=cause.source,
         )
-    if dry.why_none:
-        yield Check(
-            code="model-not-seen",
-            status=Status.WARN,
-            message=f"no model was seen: {dry.why_none}",
-            hint=dry.remedy,
-            source="dry start",
-        )
-        return
-    ask = _ask(facts)
-    yield from _conversion(dry.modules, ask, facts)
-    yield from _stopped(dry.modules, ask, facts)
-    yield from _odd(dry.modules)
-    yield from _small(dry.modules, ask)
-    yield from _tied(dry.tied, dry.modules, ask)
+
+
+def _not_seen(dry: DryModel) -> Check:
+    return Check(
+        code="model-not-seen",
+        status=Status.WARN,
+        message=f"no model was seen: {dry.why_none}",
+        hint=dry.remedy,
+        source="dry start",
+    )
 
 
 def appeared(facts: Facts) -> Iterator[Check]:

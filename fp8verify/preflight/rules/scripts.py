@@ -27,6 +27,7 @@ _RECIPES = {
 }
 _SOURCE = "torchtitan components/quantization (b5bcd76)"
 _HEADS = {"output", "lm_head", "head"}
+_EVERY_LAYER = {"", ".", "layers", "model"}  # found in the names of all layers
 
 
 def autocast_to_float8(facts: Facts) -> Iterator[Check]:
@@ -111,33 +112,44 @@ def filters(facts: Facts) -> Iterator[Check]:
     """`filter_fqns` excludes and `fqns` includes: a head or all layers in the wrong one."""
     for script in facts.scripts:
         for call in script.named(*_FIELDS):
-            names = _strings(call.arguments.get("fqns"))
-            if names and all(_last(name) in _HEADS for name in names):
-                yield _filter(
-                    script,
-                    call,
-                    f"fqns={list(names)} of {call.name} includes: only the head would be converted",
-                    "List the layers to convert, such as fqns=['layers'].",
-                )
-            names = _strings(call.arguments.get("filter_fqns"))
-            if any(name in ("", ".", "layers", "model") for name in names):
-                yield _filter(
-                    script,
-                    call,
-                    f"filter_fqns={list(names)} of {call.name} excludes: every layer would stay in "
-                    "BF16, and “Swapped to Float8Linear layers” is logged all the same",
-                    "List what is to stay in BF16, such as filter_fqns=['lm_head'].",
-                )
-            if (
-                "auto_filter_small_kn" in names
-                and call.arguments.get("recipe_name") == "rowwise_with_gw_hp"
-            ):
-                yield _filter(
-                    script,
-                    call,
-                    "auto_filter_small_kn with rowwise_with_gw_hp raises NotImplementedError",
-                    "Name the layers to leave out instead.",
-                )
+            yield from _only_the_head(script, call)
+            yield from _every_layer(script, call)
+            yield from _automatic_filter(script, call)
+
+
+def _only_the_head(script: Script, call: Call) -> Iterator[Check]:
+    names = _strings(call.arguments.get("fqns"))
+    if names and all(_last(name) in _HEADS for name in names):
+        yield _filter(
+            script,
+            call,
+            f"fqns={list(names)} of {call.name} includes: only the head would be converted",
+            "List the layers to convert, such as fqns=['layers'].",
+        )
+
+
+def _every_layer(script: Script, call: Call) -> Iterator[Check]:
+    names = _strings(call.arguments.get("filter_fqns"))
+    if _EVERY_LAYER.intersection(names):
+        yield _filter(
+            script,
+            call,
+            f"filter_fqns={list(names)} of {call.name} excludes: every layer would stay in BF16, "
+            "and “Swapped to Float8Linear layers” is logged all the same",
+            "List what is to stay in BF16, such as filter_fqns=['lm_head'].",
+        )
+
+
+def _automatic_filter(script: Script, call: Call) -> Iterator[Check]:
+    names = _strings(call.arguments.get("filter_fqns"))
+    recipe = call.arguments.get("recipe_name")
+    if "auto_filter_small_kn" in names and recipe == "rowwise_with_gw_hp":
+        yield _filter(
+            script,
+            call,
+            "auto_filter_small_kn with rowwise_with_gw_hp raises NotImplementedError",
+            "Name the layers to leave out instead.",
+        )
 
 
 _WHOLE_MODEL = "filter_first_and_last_linear_layers"
@@ -171,7 +183,7 @@ def filter_of_a_file(facts: Facts) -> Iterator[Check]:
         for key, names in config.values.items():
             if not key.endswith("filter_fqns") or not config.training.ask:
                 continue
-            if any(name in ("", ".", "layers", "model") for name in _strings(names)):
+            if _EVERY_LAYER.intersection(_strings(names)):
                 yield Check(
                     code="filter-includes-not-excludes",
                     status=Status.WARN,
