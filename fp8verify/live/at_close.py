@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,12 +17,12 @@ from fp8verify.runner.notices import tell
 
 if TYPE_CHECKING:
     from fp8verify.judging.policy import Policy
+    from fp8verify.live.judge_process import Judged
     from fp8verify.report.public import Report
     from fp8verify.runner.folder import CaptureFolder
     from fp8verify.runner.settings import RunSettings
 
 POLL_S = 0.5
-STRAGGLERS_S = 60.0  # how long the other ranks may take to write the traces of a window
 
 
 def judged_at_close(
@@ -68,31 +69,36 @@ def report_at_close(
 def _follow(
     capture: Path, settings: RunSettings, policy: Policy, over: threading.Event, aloud: bool
 ) -> None:
-    any_meta = False
-    while not any_meta and not over.wait(POLL_S):
-        any_meta = any(capture.glob("rank*.meta.json"))
-    if over.is_set():
+    if not _wait_for_a_rank(capture, over):
         return
     # Only now: what is imported delays the start of the run.
-    from fp8verify.live.closed import closed_windows, none_to_come
-    from fp8verify.live.judge_process import Judged, JudgeProcess
+    from fp8verify.live.closed import none_to_come
+    from fp8verify.live.judge_process import JudgeProcess
+    from fp8verify.live.to_judge import ToJudge
 
-    def say(found: Judged) -> None:
-        if aloud and found.line is not None and not over.is_set():
-            verdict, reason = found.line["verdict"], found.line["reason"]
-            tell(f"{verdict} so far: {reason}; {capture / 'report.json'}")
-
-    judge, judged, since = JudgeProcess(policy, say), 0, 0.0
+    judge = JudgeProcess(policy, partial(_say, capture, over) if aloud else None)
+    windows = ToJudge(capture, settings.ranks)
     while not over.wait(POLL_S):
         with suppress(Exception):
-            some, every = closed_windows(capture, settings.ranks)
-            since = since + POLL_S if some > judged else 0.0
-            if every > judged or since > STRAGGLERS_S:
-                judged, since = max(every, some if since > STRAGGLERS_S else 0), 0.0
+            if windows.is_due(POLL_S):
                 judge.submit(capture)
         if judge.idle:
             judge.wait()
             with suppress(Exception):
-                if judged and none_to_come(capture, settings.ranks, settings.window_count):
+                if windows.judged and none_to_come(capture, settings.ranks, settings.window_count):
                     return  # the run may go on for days
     judge.stop()
+
+
+def _wait_for_a_rank(capture: Path, over: threading.Event) -> bool:
+    """Wait until a rank has written something; False if the run was over before."""
+    any_meta = False
+    while not any_meta and not over.wait(POLL_S):
+        any_meta = any(capture.glob("rank*.meta.json"))
+    return not over.is_set()
+
+
+def _say(capture: Path, over: threading.Event, found: Judged) -> None:
+    if found.line is not None and not over.is_set():
+        verdict, reason = found.line["verdict"], found.line["reason"]
+        tell(f"{verdict} so far: {reason}; {capture / 'report.json'}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from fp8verify.live.change_command import ChangeCommand
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fp8verify.judging.policy import Policy
+    from fp8verify.live.history import History
     from fp8verify.live.line import Line
     from fp8verify.live.sinks import Sink
     from fp8verify.runner.folder import CaptureFolder
@@ -82,17 +84,7 @@ class RunWatch:
         from fp8verify.live.history import History
 
         command = ChangeCommand(self._command, capture.path) if self._command else None
-
-        def changed(before: str | None, line: Line) -> None:
-            self._say(before, line)
-            if line["verdict"] in self._stop_on and not self.stopped and not over.is_set():
-                self.stopped = True
-                self._say_stop(line)
-                stop()
-            if command is not None and before is not None:
-                command.run(before, line)
-
-        history = History(capture.path, self._sinks, changed)
+        history = History(capture.path, self._sinks, partial(self._changed, command, stop, over))
         follower = Follower(capture.path, self._settings.ranks, self._policy, history, capture.log)
         while not over.wait(POLL_S):
             with suppress(OSError):  # a folder that is being moved
@@ -104,10 +96,33 @@ class RunWatch:
         self.worst = history.worst
         with suppress(OSError):
             live.rmdir()
+        self.notes = tuple(self._say_of_the_run(capture.path, history, command))
+
+    def _changed(
+        self,
+        command: ChangeCommand | None,
+        stop: Callable[[], None],
+        over: threading.Event,
+        before: str | None,
+        line: Line,
+    ) -> None:
+        """Tell of a verdict unlike the one before it, and do what was asked for then."""
+        self._say(before, line)
+        if line["verdict"] in self._stop_on and not self.stopped and not over.is_set():
+            self.stopped = True
+            self._say_stop(line)
+            stop()
+        if command is not None and before is not None:
+            command.run(before, line)
+
+    def _say_of_the_run(
+        self, capture: Path, history: History, command: ChangeCommand | None
+    ) -> Iterator[str]:
         counts = ", ".join(f"{count} {verdict}" for verdict, count in history.counts.items())
-        windows = f"of the run's windows {counts}" if counts else self._why_none(capture.path)
-        failed = command.errors if command is not None else []
-        self.notes = (windows, *self._stopped_by, *history.errors, *failed)
+        yield f"of the run's windows {counts}" if counts else self._why_none(capture)
+        yield from self._stopped_by
+        yield from history.errors
+        yield from command.errors if command is not None else ()
 
     def _why_none(self, capture: Path) -> str:
         from fp8verify.live.closed import steps_seen
