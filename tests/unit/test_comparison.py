@@ -146,6 +146,7 @@ def test_steps_alike_are_the_same(tmp_path: Path) -> None:
 def test_another_batch_is_compared_at_equal_work(tmp_path: Path) -> None:
     found = compare(run(tmp_path, fp8=False, us=40, m=4096), run(tmp_path, fp8=True, us=40, m=8192))
     assert found.work_ratio == pytest.approx(2.0)
+    assert found.busy_speedup == found.gemm_speedup == pytest.approx(2.0)
     assert found.step_speedup == pytest.approx(1.0)
     assert found.speedup == pytest.approx(2.0)
     assert found.outcome is Outcome.FASTER

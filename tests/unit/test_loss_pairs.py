@@ -249,7 +249,8 @@ def test_the_picture_shows_what_is_told() -> None:
     found = pair(series(*losses), series(*after))
     assert len(found.curve) <= CURVE_POINTS + 4
     shown = {step for step, *_ in found.curve}
-    assert {1, 33_334, 50_000} <= shown
+    # Those beside a spike, too: it must not look as if it lasted.
+    assert {1, 33_333, 33_334, 33_335, 50_000} <= shown
 
 
 @pytest.mark.parametrize("after", [curve, lambda steps: [NAN] * steps])
