@@ -81,18 +81,44 @@ def _entry(code: str, found: list[Rule]) -> str:
 
 def rules() -> Iterator[Rule]:
     """Read every place that makes a finding, without running it."""
-    for path in sorted(_JUDGING.rglob("*.py")):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        known = _constants(tree)
-        functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-        makers = {function.name: function for function in functions if _passes_a_code_on(function)}
-        for function in functions:
-            for call in ast.walk(function):
-                name = getattr(getattr(call, "func", None), "id", "")
-                if isinstance(call, ast.Call) and name in {"Finding", *makers}:
-                    given = _arguments(call, makers.get(name))
-                    if function.name not in makers:
-                        yield _rule(given, function, known)
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in sorted(_JUDGING.rglob("*.py"))]
+    # Those that other files may import.
+    public = {
+        function.name: function
+        for tree in trees
+        for function in _functions(tree)
+        if not function.name.startswith("_")
+    }
+    for tree in trees:
+        own = {function.name: function for function in _functions(tree)}
+        yield from _rules_of(tree, Names(_constants(tree), {**public, **own}))
+
+
+class Names(NamedTuple):
+    """What the names in a file stand for: texts, and functions of it or of other files."""
+
+    texts: Mapping[str, str]
+    functions: Mapping[str, ast.FunctionDef]
+
+    def without(self, name: str) -> Names:
+        """Return the same without a function, whose own calls of itself tell nothing."""
+        others = {key: value for key, value in self.functions.items() if key != name}
+        return self._replace(functions=others)
+
+
+def _rules_of(tree: ast.Module, known: Names) -> Iterator[Rule]:
+    makers = {name: made for name, made in known.functions.items() if _passes_a_code_on(made)}
+    for function in _functions(tree):
+        for call in ast.walk(function):
+            name = getattr(getattr(call, "func", None), "id", "")
+            if isinstance(call, ast.Call) and name in {"Finding", *makers}:
+                given = _arguments(call, makers.get(name))
+                if function.name not in makers:
+                    yield _rule(given, function, known)
+
+
+def _functions(tree: ast.Module) -> list[ast.FunctionDef]:
+    return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
 
 
 def _passes_a_code_on(function: ast.FunctionDef) -> bool:
@@ -115,19 +141,16 @@ def _arguments(call: ast.Call, function: ast.FunctionDef | None) -> dict[str | N
     }
 
 
-def _rule(
-    given: Mapping[str | None, ast.expr], function: ast.FunctionDef, known: Mapping[str, str]
-) -> Rule:
+def _rule(given: Mapping[str | None, ast.expr], function: ast.FunctionDef, known: Names) -> Rule:
     means = " ".join((ast.get_docstring(function) or "").split("\n\n")[0].split())
+    hints = _texts(given["hint"], known) if "hint" in given else ()
     return Rule(
         code=next(iter(_texts(given["code"], known))),
         severities=tuple(name.lower() for name in _members(given["severity"], "Severity"))
         or _GRAVITY[:2],
         verdicts=tuple(_members(given["verdict"], "Verdict")) if "verdict" in given else (),
         means=escaped(means),
-        hints=tuple(filter(None, map(escaped, _texts(given["hint"], known))))
-        if "hint" in given
-        else (),
+        hints=tuple(escaped(hint) for hint in hints if any(map(str.isalpha, hint))),
     )
 
 
@@ -151,15 +174,15 @@ def _members(node: ast.expr, enum: str) -> list[str]:
     ]
 
 
-def _texts(node: ast.expr, known: Mapping[str, str]) -> Iterator[str]:
+def _texts(node: ast.expr, known: Names) -> Iterator[str]:
     """Yield the texts that an expression can be; what only a run knows is an ellipsis."""
     if isinstance(node, ast.IfExp):
         yield from _texts(node.body, known)
         yield from _texts(node.orelse, known)
     elif isinstance(node, ast.Constant):
         yield str(node.value)
-    elif isinstance(node, ast.Name) and node.id in known:
-        yield known[node.id]
+    elif isinstance(node, ast.Name) and node.id in known.texts:
+        yield known.texts[node.id]
     elif isinstance(node, ast.JoinedStr):
         yield "".join(
             str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values
@@ -167,6 +190,16 @@ def _texts(node: ast.expr, known: Mapping[str, str]) -> Iterator[str]:
     elif isinstance(node, ast.BinOp):
         left, right = (next(_texts(side, known), "") for side in (node.left, node.right))
         yield left + right
+    elif isinstance(node, ast.Call) and getattr(node.func, "id", "") in known.functions:
+        yield from _returned(known.functions[getattr(node.func, "id", "")], known)
+
+
+def _returned(function: ast.FunctionDef, known: Names) -> Iterator[str]:
+    """Yield the texts that a function can return."""
+    found = [part for part in ast.walk(function) if isinstance(part, ast.Return)]
+    for part in sorted(found, key=lambda part: part.lineno):
+        if part.value is not None:
+            yield from _texts(part.value, known.without(function.name))
 
 
 def escaped(text: str) -> str:
