@@ -9,6 +9,7 @@ from fp8verify.capture.schema import RankMeta, WindowRecord
 from fp8verify.errors import InputError
 from fp8verify.runner.settings import RankSelection
 
+STRAGGLERS_S = 60.0  # how long the other ranks may take to write the traces of a window
 # As `fp8verify.capture.schema.WindowRecord` has them.
 NEVER, CUT, SCRIPT = "never", "cut", "script"
 

@@ -6,13 +6,12 @@ import time
 from pathlib import Path
 
 from fp8verify.judging.policy import Policy
-from fp8verify.live.closed import is_closed
+from fp8verify.live.closed import STRAGGLERS_S, is_closed
 from fp8verify.live.history import History
 from fp8verify.live.judge_process import JudgeProcess
 from fp8verify.runner.settings import RankSelection
 
 LIVE = "live"
-STRAGGLERS_S = 60.0  # how long the other ranks may take to write the traces of a window
 
 
 class Follower:

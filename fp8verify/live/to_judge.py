@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fp8verify.live.closed import closed_windows
+from fp8verify.live.closed import STRAGGLERS_S, closed_windows
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from fp8verify.runner.settings import RankSelection
-
-STRAGGLERS_S = 60.0  # how long the other ranks may take to write the traces of a window
 
 
 class ToJudge:
