@@ -9,9 +9,10 @@ if TYPE_CHECKING:
     from fp8verify.model import Finding
 
 
-def counted(things: Sized, name: str) -> str:
-    """Return "1 layer" or "2 layers"."""
-    return f"{len(things)} {name}{'' if len(things) == 1 else 's'}"
+def counted(things: Sized | int, name: str) -> str:
+    """Return "1 layer" or "2 layers", of things or of their number."""
+    count = things if isinstance(things, int) else len(things)
+    return f"{count} {name}{'' if count == 1 else 's'}"
 
 
 def listed(names: Sequence[str], shown: int = 4, *, between: str = ", ") -> str:

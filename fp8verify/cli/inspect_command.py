@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import shlex
 import sys
 from collections.abc import Iterator
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from fp8verify.model import Report
-
-_NEW_OBJECTS = 100_000
 
 
 @click.command("inspect")
@@ -81,8 +78,6 @@ def command(
         from fp8verify.integrations.hta import require_hta
 
         require_hta()
-    # Hardly anything of a trace becomes garbage in cycles: looking for it takes 5 % of a big one.
-    gc.set_threshold(_NEW_OBJECTS)
     from fp8verify.fleet.progress import rank_progress
     from fp8verify.inspection import inspect
     from fp8verify.trace.places import comes_through_pipe

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fp8verify.capture.names import LOG
+from fp8verify.capture.names import LOG, METAS
 from fp8verify.runner.notices import tell
 
 if TYPE_CHECKING:
@@ -79,14 +79,18 @@ def _follow(
     judge = JudgeProcess(policy, partial(_say, capture, over) if aloud else None)
     windows = ToJudge(capture, settings.ranks)
     while not over.wait(POLL_S):
+        is_last = False
+        with suppress(Exception):
+            # Asked first: a window that closes meanwhile is judged in the next turn.
+            if windows.judged:
+                is_last = none_to_come(capture, settings.ranks, settings.window_count)
         with suppress(Exception):
             if windows.is_due(POLL_S):
                 judge.submit(capture)
         if judge.idle:
             judge.wait()
-            with suppress(Exception):
-                if windows.judged and none_to_come(capture, settings.ranks, settings.window_count):
-                    return  # the run may go on for days
+            if is_last:
+                return  # the run may go on for days
     judge.stop()
 
 
@@ -94,7 +98,7 @@ def _wait_for_a_rank(capture: Path, over: threading.Event) -> bool:
     """Wait until a rank has written something; False if the run was over before."""
     any_meta = False
     while not any_meta and not over.wait(POLL_S):
-        any_meta = any(capture.glob("rank*.meta.json"))
+        any_meta = any(capture.glob(METAS))
     return not over.is_set()
 
 

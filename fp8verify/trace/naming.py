@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from fp8verify.trace.places import STDIN, is_pattern
+from fp8verify.trace.places import STANDARD_INPUT, is_pattern
 
 _ENDING = re.compile(
     r"(?:\.pt)?(?:\.trace)?\.(?:json|nsys-rep|sqlite|csv)(?:\.(?:gz|zst))?$", re.IGNORECASE
@@ -23,7 +23,7 @@ def run_name(paths: Sequence[str | Path]) -> str:
     `trace`, as every run's is, has its folder before it.
     """
     text = str(paths[0])
-    if text in (STDIN, "/dev/stdin"):
+    if text in STANDARD_INPUT:
         return "standard input"
     if _OPEN_FILE.fullmatch(text):
         return "pipe"

@@ -12,6 +12,7 @@ from typing import IO, Any, cast
 from fp8verify.errors import InputError
 
 STDIN = "-"
+STANDARD_INPUT = (STDIN, "/dev/stdin")
 _PATTERN = re.compile(r"[*?[]")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]+://")
 # Object stores read ahead by 50 MB if not told otherwise (s3fs 2026.9).
@@ -50,7 +51,7 @@ def empty_path() -> InputError:
 def is_pipe(text: str | Path) -> bool:
     """Whether it is standard input, or a pipe such as a shell's `<(zcat trace.json.gz)`."""
     given = str(text)
-    return given in (STDIN, "/dev/stdin") or (not _URL.match(given) and Path(given).is_fifo())
+    return given in STANDARD_INPUT or (not _URL.match(given) and Path(given).is_fifo())
 
 
 def comes_through_pipe(paths: Sequence[str | Path]) -> bool:

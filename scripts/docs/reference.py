@@ -89,9 +89,15 @@ def rules() -> Iterator[Rule]:
         for function in _functions(tree)
         if not function.name.startswith("_")
     }
+    texts = {
+        name: text
+        for tree in trees
+        for name, text in _constants(tree).items()
+        if not name.startswith("_")
+    }
     for tree in trees:
         own = {function.name: function for function in _functions(tree)}
-        yield from _rules_of(tree, Names(_constants(tree), {**public, **own}))
+        yield from _rules_of(tree, Names({**texts, **_constants(tree)}, {**public, **own}))
 
 
 class Names(NamedTuple):

@@ -132,7 +132,7 @@ def gradients_in_e5m2(facts: RankFacts, _: Promises) -> Iterator[Finding]:
 
 def _said_by_kernels(mx: Sequence[GemmRow]) -> str | None:
     count = sum(row.calls for row in mx if "e5m2" in _elements(row))
-    gemms = counted(range(count), "MXFP8 GEMM")
+    gemms = counted(count, "MXFP8 GEMM")
     return f"{gemms} multiplied gradients in E5M2" if count else None
 
 
@@ -193,7 +193,7 @@ def _recomputed_rows(rank: RankEvidence) -> list[GemmRow]:
 def _recomputed_by_kernels(rows: Sequence[GemmRow], rank: RankEvidence) -> str:
     time_ns = sum(row.time_ns for row in rows)
     return (
-        f"{counted(range(sum(row.calls for row in rows)), 'recomputed forward GEMM')} ran in "
+        f"{counted(sum(row.calls for row in rows), 'recomputed forward GEMM')} ran in "
         f"{rows[0].precision.value.upper()} ({time_ns / 1e6:.1f} ms), and in "
         f"{rank.gemm.name} when they ran first"
     )

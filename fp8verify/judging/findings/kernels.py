@@ -77,8 +77,9 @@ def _under(total: KindTotal) -> str:
 def no_fp8_units(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
     """GEMMs, or a promise, in a format that the GPU cannot multiply."""
     rank, rows = facts.rank, facts.rank.upcast
-    if _of_other_hardware(rank):
-        yield _other_hardware(rank, rows)
+    others = _of_other_hardware(rank)
+    if others:
+        yield _other_hardware(rank, rows, others[0])
     elif rows:
         names = _formats_of(rows)
         yield Finding(
@@ -112,7 +113,7 @@ def _of_other_hardware(rank: RankEvidence) -> list[str]:
     return [name for name in names if _ARCHITECTURE.search(name) or runs_elsewhere(name, *gpu)]
 
 
-def _other_hardware(rank: RankEvidence, rows: Sequence[GemmRow]) -> Finding:
+def _other_hardware(rank: RankEvidence, rows: Sequence[GemmRow], name: str) -> Finding:
     formats = [row.kind.classification.upcast_from for row in rows]
     lacks = any(
         multiplies(rank.gpu, rank.compute_capability, found) is False for found in formats if found
@@ -122,7 +123,7 @@ def _other_hardware(rank: RankEvidence, rows: Sequence[GemmRow]) -> Finding:
         code="no-fp8-units",
         severity=Severity.WARNING,
         message=f"the trace is of an {rank.gpu}{cannot} and "
-        f"holds {_short(_of_other_hardware(rank)[0])}, which runs on other GPUs alone",
+        f"holds {_short(name)}, which runs on other GPUs alone",
         hint="The trace was edited or joined from several: export it again.",
         verdict=None if rank.ran_low else Verdict.INCONCLUSIVE,
     )

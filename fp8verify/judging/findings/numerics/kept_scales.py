@@ -11,7 +11,7 @@ from fp8verify.judging.findings.numerics.tensors import SHOWN
 from fp8verify.model import Finding, Severity
 from fp8verify.wording import listed
 
-_BETTER_SCALING = "Raise margin by one, lengthen amax_history_len, or use current scaling"
+BETTER_SCALING = "Raise margin by one, lengthen amax_history_len, or use current scaling"
 
 
 def recipes_of(facts: RankFacts) -> list[RecipeRecord]:
@@ -46,5 +46,5 @@ def better_scaling(kept: Kept) -> str:
     """Say what suits values that jump better than the scale at hand."""
     interval = kept.recipe.interval or 1
     if interval > 1:
-        return f"{_BETTER_SCALING}; interval is {interval}: Transformer Engine before 1.8 obeys it"
-    return _BETTER_SCALING
+        return f"{BETTER_SCALING}; interval is {interval}: Transformer Engine before 1.8 obeys it"
+    return BETTER_SCALING

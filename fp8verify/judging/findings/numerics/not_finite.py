@@ -31,7 +31,7 @@ def not_finite(facts: RankFacts, _: Promises) -> Iterator[Finding]:
         first = bad[0]
         rest = f", before {counted(bad[1:], 'other tensor')}" if len(bad) > 1 else ""
         count = first.rows_not_finite
-        rows = f" in {count} row{'' if count == 1 else 's'}" if count else ""
+        rows = f" in {counted(count, 'row')}" if count else ""
         yield Finding(
             code="nan-or-inf",
             severity=Severity.ERROR,

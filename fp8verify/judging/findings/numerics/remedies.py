@@ -5,6 +5,7 @@ from __future__ import annotations
 from fp8verify.capture.numerics import TensorRecord
 from fp8verify.evidence.facts import RankFacts
 from fp8verify.evidence.numerics import kept_scales
+from fp8verify.judging.findings.numerics.kept_scales import BETTER_SCALING
 from fp8verify.judging.findings.numerics.tensors import (
     DEAD,
     SATURATED,
@@ -41,7 +42,7 @@ def remedy_for_clipping(row: TensorRecord) -> str:
             "Use current scaling, or scale by block: no margin suits a tensor whose largest "
             "values are clipped and whose smallest ones become zero."
         )
-    return "Raise margin by one, lengthen amax_history_len, or use current scaling."
+    return BETTER_SCALING + "."
 
 
 def _how(row: TensorRecord, facts: RankFacts) -> str:
