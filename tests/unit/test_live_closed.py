@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from fp8verify.capture.schema import RankMeta, WindowRecord
+from fp8verify.judging.policy import Policy
+from fp8verify.live import at_close, judge_process
 from fp8verify.live.closed import closed_windows, none_to_come
-from fp8verify.runner import parse_ranks
+from fp8verify.live.to_judge import ToJudge
+from fp8verify.runner import RunSettings, parse_ranks
 
 ALL = parse_ranks("all")
 DONE = WindowRecord(first=3, last=4, state="complete", trace="rank0.json.gz")
@@ -57,3 +61,40 @@ def test_a_rank_without_a_record_may_open_one(tmp_path: Path) -> None:
 
 def test_an_empty_capture_is_not_over(tmp_path: Path) -> None:
     assert not none_to_come(tmp_path, ALL, 1)
+
+
+class Judge:
+    """Judges at once."""
+
+    idle = True
+    submitted: list[int]
+
+    def __init__(self, *_: object) -> None:
+        Judge.submitted = []
+
+    def submit(self, capture: Path) -> None:
+        self.submitted.append(closed_windows(capture, ALL)[1])
+
+    def wait(self) -> None:
+        pass
+
+    stop = wait
+
+
+def test_a_window_that_closes_while_its_end_is_looked_for_is_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = ToJudge.is_due
+
+    def is_due(self: ToJudge, passed_s: float) -> bool:
+        found = looked(self, passed_s)
+        write(tmp_path, (DONE, DONE))  # right after the look
+        return found
+
+    write(tmp_path, (DONE, NEVER))
+    monkeypatch.setattr(at_close, "POLL_S", 0.001)
+    monkeypatch.setattr(judge_process, "JudgeProcess", Judge)
+    monkeypatch.setattr(ToJudge, "is_due", is_due)
+    settings = RunSettings(windows=((3, 4), (9, 9)), ranks=ALL)
+    at_close._follow(tmp_path, settings, Policy(), threading.Event(), aloud=False)
+    assert len(Judge.submitted) == 2
