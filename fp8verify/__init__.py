@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
+from types import ModuleType
 
 from fp8verify.version import __version__
 
@@ -19,20 +20,20 @@ TYPE_CHECKING = False  # as in typing, whose import every start of ours would fe
 if TYPE_CHECKING:
     from typing import Any
 
-    from fp8verify.comparison.public import compare, table
+    from fp8verify.analysis.inspection import inspect
+    from fp8verify.compare.public import compare, table
+    from fp8verify.doctor import DoctorReport, doctor
     from fp8verify.errors import Fp8VerifyError
-    from fp8verify.inspection import inspect
     from fp8verify.integrations.own_loop import watch, window
-    from fp8verify.judging.assertions import (
+    from fp8verify.kernels import decode as explain
+    from fp8verify.report.model import KernelName, Verdict
+    from fp8verify.report.public import Comparison, Report, RunTable
+    from fp8verify.verdict.assertions import (
         assert_fp8_active,
         assert_gemm_precision,
         assert_no_regression,
     )
-    from fp8verify.judging.policy import Policy
-    from fp8verify.kernels import decode as explain
-    from fp8verify.model import KernelName, Verdict
-    from fp8verify.preflight import DoctorReport, doctor
-    from fp8verify.report.public import Comparison, Report, RunTable
+    from fp8verify.verdict.policy import Policy
 
 __all__ = [
     "Comparison",
@@ -57,24 +58,24 @@ __all__ = [
     "window",
 ]
 _HOMES = {
-    "DoctorReport": "preflight",
+    "DoctorReport": "doctor",
     "Comparison": "report.public",
     "Fp8VerifyError": "errors",
-    "KernelName": "model",
-    "Policy": "judging.policy",
+    "KernelName": "report.model",
+    "Policy": "verdict.policy",
     "Report": "report.public",
     "RunTable": "report.public",
-    "Verdict": "model",
-    "assert_fp8_active": "judging.assertions",
-    "assert_gemm_precision": "judging.assertions",
-    "assert_no_regression": "judging.assertions",
-    "doctor": "preflight",
-    "compare": "comparison.public",
+    "Verdict": "report.model",
+    "assert_fp8_active": "verdict.assertions",
+    "assert_gemm_precision": "verdict.assertions",
+    "assert_no_regression": "verdict.assertions",
+    "doctor": "doctor",
+    "compare": "compare.public",
     "explain": "kernels",
-    "inspect": "inspection",
+    "inspect": "analysis.inspection",
     "watch": "integrations.own_loop",
     "window": "integrations.own_loop",
-    "table": "comparison.public",
+    "table": "compare.public",
 }
 # Names that are others where they live.
 _THERE = {"explain": "decode"}
@@ -90,7 +91,7 @@ def step(number: int | None = None) -> None:
         number: what the loop itself calls the step that is complete, which goes on where a run
             resumes, for `--steps global:5000-5002`.
     """
-    for name in ("_fp8verify_agent", "fp8verify.runner.agent"):
+    for name in ("_fp8verify_agent", "fp8verify.agent"):
         agent = sys.modules.get(name)
         if agent is not None:
             # The agent may come from a version without numbers.
@@ -106,3 +107,17 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_HOMES[name]}"), _THERE.get(name, name))
+
+
+class _Package(ModuleType):
+    """Keeps `fp8verify.doctor` and `fp8verify.compare` the functions that they are.
+
+    Importing the sub-package of the same name would put a module in their place.
+    """
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name not in _HOMES or not isinstance(value, ModuleType):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

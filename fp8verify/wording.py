@@ -6,7 +6,7 @@ from collections.abc import Sequence, Sized
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fp8verify.model import Finding
+    from fp8verify.report.model import Finding
 
 
 def counted(things: Sized | int, name: str) -> str:

@@ -6,8 +6,8 @@ from array import array
 from pathlib import Path
 from typing import NamedTuple
 
-from fp8verify.evidence.gemms import Kinds, label_gemms
-from fp8verify.model import Leg, Precision
+from fp8verify.analysis.gemms import Kinds, label_gemms
+from fp8verify.report.model import Leg, Precision
 from fp8verify.trace import Kernels, Trace, read_trace
 
 # Points of the counter track.

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from fp8verify.annotate.labels import Label, Labels
-from fp8verify.model import Precision
+from fp8verify.report.model import Precision
 from fp8verify.trace.formats import BLOCK_SIZE
 from fp8verify.trace.kineto.buffer import Buffer
 from fp8verify.trace.kineto.document import Document

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from fp8verify.errors import UsageError
-from fp8verify.runner.settings import parse_ranks
+from fp8verify.record.settings import parse_ranks
 
 if TYPE_CHECKING:
     from fp8verify.cli.script_text import ScriptText

@@ -17,7 +17,7 @@ from fp8verify.cli.result_options import result_options
 from fp8verify.cli.screen import screen
 
 if TYPE_CHECKING:
-    from fp8verify.model.comparison import Comparison
+    from fp8verify.report.model.comparison import Comparison
 
 _FORMS = ("text", "json", "html", "markdown", "github", "csv")
 
@@ -74,7 +74,7 @@ def command(
     Step times, GEMMs by layer size, leg and layer, what the casts cost, losses at equal steps.
     Exit codes: 0 compared, 1 a demand is not met, 2 usage, 3 the runs cannot be compared.
     """
-    from fp8verify.comparison.public import compare
+    from fp8verify.compare.public import compare
 
     form = form_of(form, output, _FORMS)
     found = compare(

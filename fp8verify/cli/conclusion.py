@@ -17,7 +17,7 @@ from fp8verify.report import forms
 from fp8verify.report.forms import RenderOptions
 
 if TYPE_CHECKING:
-    from fp8verify.model import Report
+    from fp8verify.report.model import Report
 
 
 def conclude(
@@ -32,12 +32,12 @@ def conclude(
         stream: where it goes without `-o`; standard output if None.
     """
     if options.baseline is not None:
-        from fp8verify.judging.baseline import hold
+        from fp8verify.verdict.baseline import hold
 
         gate = not options.exit_zero
         report = hold(report, options.baseline, options.tolerance, gate=gate)
     if options.require_format is not None:
-        from fp8verify.judging.required_format import hold_format
+        from fp8verify.verdict.required_format import hold_format
 
         gate = not options.exit_zero
         share = options.policy.share
@@ -49,7 +49,7 @@ def conclude(
 
 
 def _save_baseline(report: Report, path: Path) -> None:
-    from fp8verify.judging.baseline import can_be_baseline, write_baseline
+    from fp8verify.verdict.baseline import can_be_baseline, write_baseline
 
     if can_be_baseline(report):
         write_baseline(report, path)

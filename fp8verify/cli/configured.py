@@ -14,7 +14,7 @@ import click
 from click.core import ParameterSource
 
 from fp8verify.errors import UsageError
-from fp8verify.settings.files import SettingsFile, find_settings
+from fp8verify.record.settings_files.files import SettingsFile, find_settings
 
 PREFIX = "FP8VERIFY_"
 # How near a variable's name has to be to an option's to be taken for a slip.

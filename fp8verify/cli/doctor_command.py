@@ -11,9 +11,9 @@ import click
 from fp8verify.cli.emit import emit
 from fp8verify.cli.option import FiniteFloat
 from fp8verify.cli.screen import screen
-from fp8verify.preflight import doctor
-from fp8verify.preflight.forms import FORMS, to_text
-from fp8verify.preflight.recipes import RECIPES
+from fp8verify.doctor import doctor
+from fp8verify.doctor.forms import FORMS, to_text
+from fp8verify.doctor.recipes import RECIPES
 
 
 @click.command(

@@ -40,8 +40,8 @@ def command(
     DIR has to be a new folder that every process of the job can write to. Processes that import no
     torch are left alone. In a notebook the exports have to be there before its kernel starts.
     """
-    from fp8verify.runner import read_settings
-    from fp8verify.runner.environment import export_line
+    from fp8verify.record import read_settings
+    from fp8verify.record.environment import export_line
 
     settings = read_settings(
         steps=steps,

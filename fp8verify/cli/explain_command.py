@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from fp8verify.errors import UsageError
-from fp8verify.model import KernelName
+from fp8verify.report.model import KernelName
 
 _MAX_NAME = 1 << 16
 

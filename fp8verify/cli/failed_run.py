@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from fp8verify.capture.files import find_logs
 from fp8verify.errors import InputError
 from fp8verify.logs.lines import read_lines
-from fp8verify.model import Finding, Report
+from fp8verify.report.model import Finding, Report
 
 AnyReport = TypeVar("AnyReport", bound=Report)
 _CODE = "no-training-step"

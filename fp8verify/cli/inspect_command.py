@@ -17,7 +17,7 @@ from fp8verify.cli.options import ReportOptions, report_options
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-    from fp8verify.model import Report
+    from fp8verify.report.model import Report
 
 
 @click.command("inspect")
@@ -78,8 +78,8 @@ def command(
         from fp8verify.integrations.hta import require_hta
 
         require_hta()
-    from fp8verify.fleet.progress import rank_progress
-    from fp8verify.inspection import inspect
+    from fp8verify.analysis.fleet.progress import rank_progress
+    from fp8verify.analysis.inspection import inspect
     from fp8verify.trace.places import comes_through_pipe
 
     again = "" if comes_through_pipe(paths) else _again(paths, log, stats)
@@ -116,7 +116,7 @@ def _executor(scheduler: str | None) -> Iterator[Executor | None]:
     if scheduler is None:
         yield None
         return
-    from fp8verify.fleet.cluster import dask_cluster
+    from fp8verify.analysis.fleet.cluster import dask_cluster
 
     with dask_cluster(scheduler) as executor:
         yield executor

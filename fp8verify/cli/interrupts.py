@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from fp8verify.runner.settings import RunResult
+    from fp8verify.record.settings import RunResult
 
 INTERRUPTED = 128 + signal.SIGINT
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeV
 import click
 
 from fp8verify.cli.option import option, width_option
-from fp8verify.judging.policy import FORMATS, Policy
-from fp8verify.judging.shares import parse_share
 from fp8verify.report import forms
+from fp8verify.verdict.policy import FORMATS, Policy
+from fp8verify.verdict.shares import parse_share
 
 if TYPE_CHECKING:
-    from fp8verify.judging.baseline import Baseline
+    from fp8verify.verdict.baseline import Baseline
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -57,7 +57,7 @@ def _baseline(_ctx: click.Context, _param: click.Parameter, value: Path | None) 
     """Read the baseline before anything else, so that a bad one fails before a long run."""
     if value is None:
         return None
-    from fp8verify.judging.baseline import read_baseline
+    from fp8verify.verdict.baseline import read_baseline
 
     return read_baseline(value)
 

@@ -18,10 +18,10 @@ from fp8verify.cli.run_window import need_every, settle_window
 from fp8verify.cli.training_first import training_comes_first
 from fp8verify.cli.verdict_names import parse_verdicts
 from fp8verify.errors import UsageError
-from fp8verify.live.at_close import judged_at_close
+from fp8verify.record.live.at_close import judged_at_close
 
 if TYPE_CHECKING:
-    from fp8verify.live.sinks import Sink
+    from fp8verify.record.live.sinks import Sink
 
 
 @click.command(
@@ -158,7 +158,7 @@ def command(
     -o. A training that fails keeps its own exit code; what was recorded is kept. Ctrl-C goes to the
     training, the second one also asks it to terminate, the third kills it.
     """
-    from fp8verify.runner import read_settings, run_training
+    from fp8verify.record import read_settings, run_training
 
     _refuse_unknown_option(command_line[0])
     words = (["-m"] if module else []) + list(command_line)
@@ -185,13 +185,13 @@ def command(
         debug=debug,
     )
     if dry_run:
-        from fp8verify.runner import describe_run
+        from fp8verify.record import describe_run
 
         click.echo(describe_run(words, settings), nl=False)
         return
     watch = None
     if every is not None:
-        from fp8verify.live.run_watch import RunWatch
+        from fp8verify.record.live.run_watch import RunWatch
 
         watch = RunWatch(settings, options.policy, _sinks(metrics), on_change, stop_on)
     aloud = options.output is None

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from fp8verify.analysis.inspection import inspect
 from fp8verify.capture.ranks import is_left_out, read_ranks
 from fp8verify.cli.conclusion import conclude
 from fp8verify.cli.failed_run import with_failure
-from fp8verify.inspection import inspect
-from fp8verify.live.at_close import keep_report, log_of
-from fp8verify.preflight.afterwards import explain_missing, failure_notes, with_what_was_possible
+from fp8verify.doctor.afterwards import explain_missing, failure_notes, with_what_was_possible
+from fp8verify.record.live.at_close import keep_report, log_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fp8verify.cli.options import ReportOptions
-    from fp8verify.live.run_watch import RunWatch
-    from fp8verify.runner.settings import RunResult
+    from fp8verify.record.live.run_watch import RunWatch
+    from fp8verify.record.settings import RunResult
 
 
 def report_run(

@@ -37,7 +37,7 @@ def command(
 
     The exit code is the largest of the runs' own: 0 FP8 ran in all of them.
     """
-    from fp8verify.comparison.public import table
+    from fp8verify.compare.public import table
     from fp8verify.report.forms import RenderOptions
     from fp8verify.report.run_table_forms import FORMS
 

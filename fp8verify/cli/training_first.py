@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from fp8verify.errors import Fp8VerifyError
-from fp8verify.runner.notices import tell
+from fp8verify.record.notices import tell
 
 if TYPE_CHECKING:
-    from fp8verify.runner.settings import RunResult
+    from fp8verify.record.settings import RunResult
 
 
 @contextmanager

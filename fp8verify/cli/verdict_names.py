@@ -13,7 +13,7 @@ def parse_verdicts(text: str | None) -> frozenset[str]:
     """
     if not text:
         return frozenset()
-    from fp8verify.model.terms import Verdict  # every start of a run waits for this file
+    from fp8verify.terms import Verdict  # every start of a run waits for this file
 
     names = frozenset(name.strip().upper() for name in text.split(",") if name.strip())
     known = [verdict.value for verdict in Verdict]

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from fp8verify.integrations.own_loop import Destination, watch
-from fp8verify.judging.policy import Policy
-from fp8verify.live.line import Line, scalars_in
-from fp8verify.live.recording import Recording
-from fp8verify.live.watch import Watch
-from fp8verify.runner.settings import read_settings
+from fp8verify.record.live.line import Line, scalars_in
+from fp8verify.record.live.recording import Recording
+from fp8verify.record.live.watch import Watch
+from fp8verify.record.settings import read_settings
+from fp8verify.verdict.policy import Policy
 
 
 class Attachment:

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from fp8verify.integrations.requires import requires
-from fp8verify.live.line import Line, scalars_in
+from fp8verify.record.live.line import Line, scalars_in
 
 
 class MlflowSink:

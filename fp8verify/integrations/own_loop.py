@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import cast
 
 from fp8verify.integrations.sinks import open_sink
-from fp8verify.judging.policy import Policy
-from fp8verify.live.line import Line
-from fp8verify.live.sinks import Sink
-from fp8verify.live.watch import Watch
-from fp8verify.live.window import Window
-from fp8verify.runner.settings import read_settings
+from fp8verify.record.live.line import Line
+from fp8verify.record.live.sinks import Sink
+from fp8verify.record.live.watch import Watch
+from fp8verify.record.live.window import Window
+from fp8verify.record.settings import read_settings
+from fp8verify.verdict.policy import Policy
 
 Destination = str | Path | Sink | Callable[[Line], object]
 

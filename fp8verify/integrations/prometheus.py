@@ -6,9 +6,9 @@ from pathlib import Path
 
 from fp8verify.errors import UsageError
 from fp8verify.integrations.requires import requires
-from fp8verify.live.line import Line, scalars_in
-from fp8verify.live.scalars import SCALARS
-from fp8verify.live.sinks import prepare_folder
+from fp8verify.record.live.line import Line, scalars_in
+from fp8verify.record.live.scalars import SCALARS
+from fp8verify.record.live.sinks import prepare_folder
 
 VERDICT = "fp8_verdict"
 

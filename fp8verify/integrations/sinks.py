@@ -9,8 +9,8 @@ from importlib import import_module
 from pathlib import Path
 
 from fp8verify.errors import Fp8VerifyError, InputError, UsageError
-from fp8verify.live.line import Line
-from fp8verify.live.sinks import Call, JsonLines, Sink
+from fp8verify.record.live.line import Line
+from fp8verify.record.live.sinks import Call, JsonLines, Sink
 
 # What `--metrics KIND:TARGET` makes: a module of `fp8verify.integrations` and its sink, whose one
 # argument is the target.

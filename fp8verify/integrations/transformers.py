@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from fp8verify.agent.live_objects import find_instances
 from fp8verify.integrations.callback import Attachment
 from fp8verify.integrations.requires import requires
-from fp8verify.runner.agent.live_objects import find_instances
 
 with requires("transformers"):
     from transformers import Trainer, TrainerCallback

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fp8verify.integrations.requires import requires
-from fp8verify.live.line import Line, scalars_in
+from fp8verify.record.live.line import Line, scalars_in
 
 STEP = "fp8/step"
 

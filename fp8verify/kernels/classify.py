@@ -8,7 +8,7 @@ import msgspec
 
 from fp8verify.kernels import describe
 from fp8verify.kernels.testimony import Evidence, encloses, multiplies_nothing, testimony
-from fp8verify.model import KernelName, OpContext, Precision, Role, Scaling
+from fp8verify.terms import KernelName, OpContext, Precision, Role, Scaling
 
 Source = Literal["name", "op", "name+op", "none"]
 

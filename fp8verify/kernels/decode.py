@@ -30,7 +30,7 @@ from fp8verify.kernels.grammars import (
     xmma,
 )
 from fp8verify.kernels.symbol import Symbol
-from fp8verify.model import KernelName, Role
+from fp8verify.terms import KernelName, Role
 
 # Each grammar recognizes its own names and returns None for others. Where two could claim a
 # name, the narrower stands first: attention before the CUTLASS kernels it is built from, and the

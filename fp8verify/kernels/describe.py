@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from fp8verify.kernels.elements import product_class, spoken
-from fp8verify.model import KernelName, Precision, Role, Scaling
+from fp8verify.terms import KernelName, Precision, Role, Scaling
 
 Tokens = tuple[tuple[str, str], ...]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from fp8verify.model import Precision
+from fp8verify.terms import Precision
 
 # C++ type names: CUDA headers (cuda_fp8.h, cuda_fp4.h, cuda_bf16.h), HIP (hip_fp8.h), CUTLASS
 # numeric_types.h, c10/util, Composable Kernel's data_type.hpp, Transformer Engine (ROCm).

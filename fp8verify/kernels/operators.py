@@ -12,7 +12,7 @@ from enum import Enum
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from fp8verify.model import Precision, Role
+from fp8verify.terms import Precision, Role
 
 
 class Counts(Enum):

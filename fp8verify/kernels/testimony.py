@@ -9,7 +9,7 @@ import msgspec
 
 from fp8verify.kernels.elements import CPP, product_class
 from fp8verify.kernels.operators import UNKNOWN, Product, find, function_of
-from fp8verify.model import OpContext, Precision, Role, Scaling, Shape
+from fp8verify.terms import OpContext, Precision, Role, Scaling, Shape
 
 _FP8: Final = frozenset({"e4m3", "e5m2"})
 _BLOCK_SCALES: Final = {"Float8_e8m0fnu": "ue8m0", "Float8_e4m3fn": "ue4m3"}

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from fp8verify.kernels.describe import scaling_of
 from fp8verify.kernels.elements import CPP, SHORT, product_class
-from fp8verify.model import Precision, Scaling
+from fp8verify.terms import Precision, Scaling
 
 _Type = tuple[str, str | None]  # an element and its hardware block scale
 

@@ -10,7 +10,7 @@ import re
 import msgspec
 
 from fp8verify.logs.promised import HIGH_PRECISION, format_of
-from fp8verify.model import Claim
+from fp8verify.report.model import Claim
 
 _LINE = re.compile(r"(?P<name>[a-z]\w{1,47}) \.{3,} (?P<value>\S.{0,80})$")
 _FORMAT_VALUES = {"fp8": ("hybrid", "e4m3"), "fp4": ("e2m1",)}

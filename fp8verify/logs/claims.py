@@ -16,7 +16,7 @@ from fp8verify.logs.lines import Line, read_lines
 from fp8verify.logs.messages import Message, messages_of
 from fp8verify.logs.promised import all_gather_of, counts_of, format_of, legs_of, recipe_of
 from fp8verify.logs.wording import DEEDS, PATTERNS, WORDS, Pattern
-from fp8verify.model import Claim
+from fp8verify.report.model import Claim
 
 MAX_CLAIMS = 200
 _WORDS = tuple(word.decode() for word in WORDS)

@@ -10,9 +10,9 @@ import msgspec
 
 from fp8verify.kernels import decode
 from fp8verify.kernels.describe import SPLIT_K
-from fp8verify.model import KernelName, Precision, Role
 from fp8verify.prove.counters import CUDA_CORES, FP8_FP6_FP4, Counter
 from fp8verify.prove.raw_page import Launch
+from fp8verify.report.model import KernelName, Precision, Role
 
 Agreement = Literal["agrees", "differs", "missed", "unclaimed", "not counted"]
 

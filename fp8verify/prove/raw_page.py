@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from fp8verify.evidence.flops import gemm_shape
-from fp8verify.model import OpContext
+from fp8verify.analysis.flops import gemm_shape
+from fp8verify.report.model import OpContext
 
 _NAME: Final = "Kernel Name"
 _LONG: Final = ("Metric Name", "Metric Value")

@@ -26,14 +26,14 @@ import pytest
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from fp8verify.judging.assertions import (
+    from fp8verify.doctor import DoctorReport
+    from fp8verify.pytest_plugin.session_reports import Desk
+    from fp8verify.report.model import Report
+    from fp8verify.verdict.assertions import (
         assert_fp8_active,
         assert_gemm_precision,
         assert_no_regression,
     )
-    from fp8verify.model import Report
-    from fp8verify.preflight import DoctorReport
-    from fp8verify.pytest_plugin.session_reports import Desk
 
 __all__ = [
     "assert_fp8_active",
@@ -92,7 +92,7 @@ class RunTraining(Protocol):
 def __getattr__(name: str) -> Any:
     if not name.startswith("assert_") or name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module("fp8verify.judging.assertions"), name)
+    return getattr(import_module("fp8verify.verdict.assertions"), name)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -126,7 +126,7 @@ def _place(text: str) -> str:
 
 
 def _share(text: str) -> float:
-    from fp8verify.judging.shares import parse_share
+    from fp8verify.verdict.shares import parse_share
 
     try:
         return parse_share(text)
@@ -195,7 +195,7 @@ def fp8_report(pytestconfig: pytest.Config) -> InspectTrace:
 @pytest.fixture(scope="session")
 def fp8_doctor() -> CheckMachine:
     """Fail a test on a machine that cannot do what a recipe asks, before anything trains."""
-    from fp8verify.preflight import doctor
+    from fp8verify.doctor import doctor
 
     def check(
         *configs: str | Path, command: Sequence[str] = (), require_gpu: bool = True
@@ -203,7 +203,7 @@ def fp8_doctor() -> CheckMachine:
         __tracebackhide__ = True
         report = doctor(*configs, command=command, require_gpu=require_gpu)
         if report.exit_code:
-            from fp8verify.preflight.forms import to_text
+            from fp8verify.doctor.forms import to_text
 
             pytest.fail(to_text(report), pytrace=False)
         return report

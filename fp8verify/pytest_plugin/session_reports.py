@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from fp8verify.analysis.inspection import inspect
 from fp8verify.errors import Fp8VerifyError
-from fp8verify.inspection import inspect
-from fp8verify.judging.assertions import lowest_share
-from fp8verify.judging.baseline import Baseline, read_baseline
-from fp8verify.judging.policy import Policy
-from fp8verify.model import Report, Verdict
 from fp8verify.pytest_plugin import CURRENT
 from fp8verify.pytest_plugin.marks import Demands, demands_of, unmet
 from fp8verify.report.escape import printable
+from fp8verify.report.model import Report, Verdict
 from fp8verify.report.naming import run_name
 from fp8verify.report.tables import percent
+from fp8verify.verdict.assertions import lowest_share
+from fp8verify.verdict.baseline import Baseline, read_baseline
+from fp8verify.verdict.policy import Policy
 
 _FIXTURES = {"fp8_report", "fp8_run"}
 _REPORTS = pytest.StashKey[list[Report]]()

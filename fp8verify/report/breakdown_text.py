@@ -6,9 +6,9 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from fp8verify.model import BreakdownReport
 from fp8verify.report.escape import printable
 from fp8verify.report.layout import plain_table
+from fp8verify.report.model import BreakdownReport
 from fp8verify.report.tables import millis, percent
 
 

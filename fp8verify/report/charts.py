@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from fp8verify.model import Precision, TimelineReport
+from fp8verify.report.model import Precision, TimelineReport
 
 # User units; the pictures are stretched to the width there is.
 BAR_WIDTH = 1000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fp8verify.model import ClockReport, RankReport, Report, WindowReport
+from fp8verify.report.model import ClockReport, RankReport, Report, WindowReport
 from fp8verify.steps import show_steps, show_window
 
 _WINDOWS = 3

@@ -7,7 +7,6 @@ import io
 from collections.abc import Iterator
 from typing import Protocol
 
-from fp8verify.model.comparison import Comparison, Outcome
 from fp8verify.report.comparison_tables import (
     OTHER_SIGN,
     SIGNS,
@@ -20,6 +19,7 @@ from fp8verify.report.comparison_tables import (
 from fp8verify.report.escape import cell, markdown
 from fp8verify.report.forms import RenderOptions
 from fp8verify.report.grid import to_markdown as table_markdown
+from fp8verify.report.model.comparison import Comparison, Outcome
 
 _MARKDOWN_ROWS = 30
 COLUMNS = (

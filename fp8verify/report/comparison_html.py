@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from fp8verify.model.comparison import Comparison, LossPair, Outcome
 from fp8verify.report.charts import Bar, Bars, Tick, segments, ticks
 from fp8verify.report.comparison_tables import grids, kernels_alone, loss_lines, times, title, word
+from fp8verify.report.model.comparison import Comparison, LossPair, Outcome
 from fp8verify.report.page_environment import environment
 from fp8verify.report.tables import gravest_first, millis
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fp8verify.model.comparison import Comparison, LossPair, Outcome, Side
 from fp8verify.report.escape import printable
 from fp8verify.report.grid import Grid
+from fp8verify.report.model.comparison import Comparison, LossPair, Outcome, Side
 from fp8verify.report.tables import millis, percent
 
 SIGNS = {Outcome.FASTER: "✅", Outcome.SAME: "❔", Outcome.NOT_COMPARABLE: "❔"}

@@ -8,8 +8,6 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from fp8verify.model import Finding
-from fp8verify.model.comparison import Comparison, Outcome
 from fp8verify.report.comparison_tables import (
     grids,
     kernels_alone,
@@ -22,6 +20,8 @@ from fp8verify.report.escape import printable
 from fp8verify.report.first_lines import SEVERITY_STYLES
 from fp8verify.report.grid import Grid
 from fp8verify.report.layout import PlainTable, render
+from fp8verify.report.model import Finding
+from fp8verify.report.model.comparison import Comparison, Outcome
 
 _TOP = 6
 _STYLES = {Outcome.FASTER: "bold green", Outcome.SLOWER: "bold red"}

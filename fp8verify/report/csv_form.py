@@ -9,14 +9,14 @@ from enum import Enum
 
 import msgspec
 
-from fp8verify.model import KernelRow, Report
 from fp8verify.report.escape import cell
+from fp8verify.report.model import KernelRow, Report
 
 _FIELDS = KernelRow.__struct_fields__
 
 
 def to_csv(report: Report) -> str:
-    """Render `rank`, the fields of `fp8verify.model.KernelRow` and `run`, under a line of names.
+    """Render `rank`, the fields of `report.model.KernelRow` and `run`, under a line of names.
 
     Shapes are written as `64x32 32x16`; what is not known is empty. Text that a spreadsheet would
     run as a formula is quoted with an apostrophe.

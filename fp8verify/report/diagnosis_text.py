@@ -8,16 +8,16 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 from rich.padding import Padding
 
-from fp8verify.model import LEGS, RankReport
-from fp8verify.model.diagnosis import (
+from fp8verify.report.escape import printable
+from fp8verify.report.layout import plain_table
+from fp8verify.report.model import LEGS, RankReport
+from fp8verify.report.model.diagnosis import (
     CommunicationReport,
     LayersReport,
     PayoffReport,
     TaxReport,
     WeightGather,
 )
-from fp8verify.report.escape import printable
-from fp8verify.report.layout import plain_table
 from fp8verify.report.tables import millis, percent, rank_label
 from fp8verify.report.worth import worth_of
 

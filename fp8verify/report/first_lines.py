@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from rich.table import Table
 from rich.text import Text
 
-from fp8verify.model import Finding, Report, Severity, Verdict, low_precision_name
 from fp8verify.report.clock import counted_by, steps_shown
 from fp8verify.report.escape import printable
+from fp8verify.report.model import Finding, Report, Severity, Verdict, low_precision_name
 from fp8verify.report.naming import run_name
 from fp8verify.report.tables import gravest_first, percent, told_findings
 from fp8verify.report.worth import told_worth, worth

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from fp8verify.model import Report
+    from fp8verify.report.model import Report
 
 
 class RenderOptions(NamedTuple):

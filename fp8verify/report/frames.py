@@ -19,7 +19,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fp8verify.errors import UsageError
-from fp8verify.model import KernelRow, Report
+from fp8verify.report.model import KernelRow, Report
 
 if TYPE_CHECKING:
     import pandas as pd

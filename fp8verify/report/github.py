@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from fp8verify.model import Finding, Report, Severity, Verdict
 from fp8verify.report.escape import printable
+from fp8verify.report.model import Finding, Report, Severity, Verdict
 from fp8verify.report.naming import run_name
 from fp8verify.report.tables import told_findings
 from fp8verify.report.worth import told_worth, worth

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from fp8verify.judging.baseline import layer_states
-from fp8verify.model import KernelRow, RankReport, Report, TimelineReport, Verdict, fp8_count
 from fp8verify.report.charts import Timeline, kind_of, timeline
 from fp8verify.report.clock import clock_lines, steps_shown
 from fp8verify.report.layer_grid import layer_grid
 from fp8verify.report.layer_map import layer_map
 from fp8verify.report.layers_by_name import kernels_of, layer_us, legs_shown, precisions
 from fp8verify.report.log_words import said
+from fp8verify.report.model import KernelRow, RankReport, Report, TimelineReport, Verdict, fp8_count
 from fp8verify.report.naming import run_name
 from fp8verify.report.numerics_page import TENSORS, numerics_page
 from fp8verify.report.numerics_text import memory_lines
@@ -26,6 +25,7 @@ from fp8verify.report.tables import (
     told_findings,
 )
 from fp8verify.report.worth import told_worth, worth
+from fp8verify.verdict.baseline import layer_states
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from fp8verify.model import Report
-from fp8verify.model.comparison import Comparison
-from fp8verify.model.run_table import RunTable
+from fp8verify.report.model import Report
+from fp8verify.report.model.comparison import Comparison
+from fp8verify.report.model.run_table import RunTable
 
 
 def to_json(report: msgspec.Struct) -> str:
@@ -41,7 +41,7 @@ def schema(document: str = "report") -> dict[str, Any]:
 
 
 def generate_schema(document: str = "report") -> dict[str, Any]:
-    """Return the JSON Schema that the types of `fp8verify.model` give; the shipped file is it.
+    """Return the JSON Schema that the types of `report.model` give; the shipped file is it.
 
     Properties are described by the "Attributes" of their struct's docstring.
     """

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from xml.etree import ElementTree as Xml
 
-from fp8verify.model import RankReport, Report, Verdict
 from fp8verify.report.escape import printable
+from fp8verify.report.model import RankReport, Report, Verdict
 from fp8verify.report.naming import run_name
 from fp8verify.report.tables import gravest_first, percent, rank_label, told_findings
 

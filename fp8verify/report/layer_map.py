@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fp8verify.model import LEGS, Report, fp8_count
-from fp8verify.model.diagnosis import LayerRow, NamedLayerRow
 from fp8verify.report.escape import printable
 from fp8verify.report.layers_by_name import kernels_of, legs_shown
+from fp8verify.report.model import LEGS, Report, fp8_count
+from fp8verify.report.model.diagnosis import LayerRow, NamedLayerRow
 
 WIDTH = 1000.0
 ROW_HEIGHT = 20

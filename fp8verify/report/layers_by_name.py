@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from fp8verify.layer_names import pattern, patterns
-from fp8verify.model import LEGS, Leg, low_precision_count
-from fp8verify.model.diagnosis import NamedLayerRow, NamedLayersReport
+from fp8verify.report.model import LEGS, Leg, low_precision_count
+from fp8verify.report.model.diagnosis import NamedLayerRow, NamedLayersReport
 
 
 class LayerGroup(NamedTuple):

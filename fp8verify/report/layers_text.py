@@ -8,8 +8,6 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from fp8verify.model import Report, low_precision_count
-from fp8verify.model.diagnosis import NamedLayersReport
 from fp8verify.report.escape import printable
 from fp8verify.report.layers_by_name import (
     LayerGroup,
@@ -20,6 +18,8 @@ from fp8verify.report.layers_by_name import (
     precisions,
 )
 from fp8verify.report.layout import plain_table
+from fp8verify.report.model import Report, low_precision_count
+from fp8verify.report.model.diagnosis import NamedLayersReport
 from fp8verify.report.tables import millis, rank_label
 
 _ROWS = 12

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fp8verify.model import Claim
 from fp8verify.report.escape import printable
+from fp8verify.report.model import Claim
 
 # Lines that are no sentences, by how they begin.
 _MEANINGS = {

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from fp8verify.model import Claim, Finding, KernelRow, RankReport, Report, Verdict, fp8_share
 from fp8verify.report.clock import clock_lines
 from fp8verify.report.escape import code, markdown, shorten
 from fp8verify.report.log_words import said
+from fp8verify.report.model import Claim, Finding, KernelRow, RankReport, Report, Verdict, fp8_share
 from fp8verify.report.naming import run_name
 from fp8verify.report.tables import (
     gemm_kernels,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fp8verify.model import ModulesReport, Report
+from fp8verify.report.model import ModulesReport, Report
 from fp8verify.wording import listed
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fp8verify.model import Report
 from fp8verify.report.escape import printable
+from fp8verify.report.model import Report
 
 
 def run_name(report: Report) -> str:

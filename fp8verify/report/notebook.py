@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from functools import singledispatch
 from html import escape
 
-from fp8verify.model import Finding, Report, Verdict
-from fp8verify.model.comparison import Comparison
-from fp8verify.model.run_table import RunTable
 from fp8verify.report.comparison_tables import grids, word
 from fp8verify.report.escape import printable
 from fp8verify.report.grid import Grid
+from fp8verify.report.model import Finding, Report, Verdict
+from fp8verify.report.model.comparison import Comparison
+from fp8verify.report.model.run_table import RunTable
 from fp8verify.report.naming import run_name
 from fp8verify.report.run_table_forms import grid
 from fp8verify.report.tables import gravest_first, millis, percent, precision_rows, told_findings

@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fp8verify.model import Report
-from fp8verify.model.numerics import NumericsReport, TensorRow
 from fp8verify.report.charts import Segment, segments
+from fp8verify.report.model import Report
+from fp8verify.report.model.numerics import NumericsReport, TensorRow
 from fp8verify.report.numerics_text import amax_of, figure, sampled_of
 
 TENSORS = ("input", "weight", "grad_output")

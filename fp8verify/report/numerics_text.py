@@ -8,10 +8,10 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from fp8verify.model import Report
-from fp8verify.model.numerics import MemoryReport, NumericsReport, TensorRow
 from fp8verify.report.escape import printable
 from fp8verify.report.layout import plain_table
+from fp8verify.report.model import Report
+from fp8verify.report.model.numerics import MemoryReport, NumericsReport, TensorRow
 from fp8verify.report.tables import rank_label
 from fp8verify.wording import counted, gib
 

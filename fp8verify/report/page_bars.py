@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fp8verify.model import LegRow, Report, fp8_share
 from fp8verify.report.charts import Bar, Bars, Segment, Tick, kind_of, segments, ticks
+from fp8verify.report.model import LegRow, Report, fp8_share
 from fp8verify.report.tables import millis, percent, precision_rows
 
 LEGENDS = {

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import msgspec
 
-from fp8verify import model
-from fp8verify.model import comparison, run_table
+from fp8verify.report import model
+from fp8verify.report.model import comparison, run_table
 
 if TYPE_CHECKING:
     import pandas as pd

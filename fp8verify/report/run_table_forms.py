@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 
 from rich.text import Text
 
-from fp8verify.model.run_table import RunRow, RunTable
 from fp8verify.report.escape import cell, printable
 from fp8verify.report.first_lines import OTHER_STYLE, VERDICT_STYLES
 from fp8verify.report.forms import RenderOptions
 from fp8verify.report.grid import Grid
 from fp8verify.report.grid import to_markdown as table_markdown
 from fp8verify.report.layout import PlainTable, render
+from fp8verify.report.model.run_table import RunRow, RunTable
 from fp8verify.report.tables import millis, percent
 
 _LISTS = ("precisions", "scaling")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from fp8verify.model import Verdict
-from fp8verify.model.run_table import RunRow, RunTable
 from fp8verify.report.charts import Bar, Bars, Tick, segments, ticks
 from fp8verify.report.escape import printable
+from fp8verify.report.model import Verdict
+from fp8verify.report.model.run_table import RunRow, RunTable
 from fp8verify.report.page_environment import environment
 from fp8verify.report.tables import millis, percent
 

@@ -11,8 +11,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from fp8verify.model import Finding, RankReport, Report, Severity, Verdict
 from fp8verify.report.escape import printable
+from fp8verify.report.model import Finding, RankReport, Report, Severity, Verdict
 from fp8verify.report.tables import gravest_first
 from fp8verify.wording import told
 

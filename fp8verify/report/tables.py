@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from fp8verify.model import (
+from fp8verify.report.model import (
     Finding,
     GemmSummary,
     KernelRow,

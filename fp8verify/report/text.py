@@ -9,13 +9,6 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from fp8verify.model import (
-    Finding,
-    Precision,
-    RankReport,
-    Report,
-    Severity,
-)
 from fp8verify.report.breakdown_text import breakdown_table
 from fp8verify.report.clock import clock_lines, head_says_all
 from fp8verify.report.diagnosis_text import glance, tables
@@ -24,6 +17,13 @@ from fp8verify.report.first_lines import first_lines, head, verdict_line
 from fp8verify.report.layers_text import named_layers
 from fp8verify.report.layout import PlainTable, plain_table, render
 from fp8verify.report.log_words import said
+from fp8verify.report.model import (
+    Finding,
+    Precision,
+    RankReport,
+    Report,
+    Severity,
+)
 from fp8verify.report.modules_text import modules_told, scaling_told
 from fp8verify.report.numerics_text import glance as numerics_glance
 from fp8verify.report.numerics_text import numerics

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fp8verify.model import RankReport, Report, low_precision_name
-from fp8verify.model.diagnosis import PayoffReport
+from fp8verify.report.model import RankReport, Report, low_precision_name
+from fp8verify.report.model.diagnosis import PayoffReport
 from fp8verify.report.tables import rank_label
 
 # Estimates from peak rates are no better than this.

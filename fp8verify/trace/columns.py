@@ -13,7 +13,7 @@ from struct import pack
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from fp8verify.model import Shape
+    from fp8verify.terms import Shape
     from fp8verify.trace.tables import Step
 
 

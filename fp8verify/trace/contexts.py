@@ -6,7 +6,7 @@ import re
 from array import array
 from typing import TYPE_CHECKING
 
-from fp8verify.model import OpContext
+from fp8verify.terms import OpContext
 
 if TYPE_CHECKING:
     from fp8verify.trace.columns import Columns

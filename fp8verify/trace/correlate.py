@@ -18,7 +18,7 @@ from fp8verify.trace.team import Team
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from fp8verify.model import OpContext
+    from fp8verify.terms import OpContext
 
 
 class Correlation(NamedTuple):

@@ -8,7 +8,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fp8verify.model import Collective, OpContext
+    from fp8verify.terms import Collective, OpContext
 
 
 class Launch(IntEnum):

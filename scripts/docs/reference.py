@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import fp8verify
 from fp8verify.cli.group import COMMANDS
-from fp8verify.judging.verdict import EXIT_CODES
-from fp8verify.model import Verdict
-from fp8verify.model.meanings import MEANINGS
+from fp8verify.report.model import Verdict
+from fp8verify.report.model.meanings import MEANINGS
+from fp8verify.verdict.verdict import EXIT_CODES
 from scripts.docs import support
 from scripts.docs.shell import ROOT, printed
 

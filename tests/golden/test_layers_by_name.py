@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from fp8verify import inspect
-from fp8verify.evidence.gather import gather
+from fp8verify.analysis.gather import gather
 from fp8verify.trace import read_trace
 
 ROOT = Path(__file__).parents[2] / "traces"

@@ -11,7 +11,7 @@ import pytest
 
 from fp8verify import Report, Verdict, inspect
 from fp8verify.kernels import decode
-from fp8verify.model import Precision, RankReport
+from fp8verify.report.model import Precision, RankReport
 from tests.golden.expectations import KINETO, ROOT
 from tests.golden.reports import report_of
 from tests.other_tools import WRITERS, Recording, record, write_nsys

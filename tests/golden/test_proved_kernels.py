@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from fp8verify.kernels import decode
-from fp8verify.model import Precision
 from fp8verify.prove.agreement import SOURCES, judge
+from fp8verify.report.model import Precision
 
 COUNTED = sorted({source for row in SOURCES.values() for source in row})
 

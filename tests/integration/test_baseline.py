@@ -14,8 +14,11 @@ from msgspec.structs import replace
 
 from fp8verify import Report, inspect
 from fp8verify.errors import InputError
-from fp8verify.judging.assertions import assert_gemm_precision, assert_no_regression
-from fp8verify.judging.baseline import (
+from fp8verify.pytest_plugin.marks import Demands, unmet
+from fp8verify.report.layer_grid import layer_grid
+from fp8verify.report.model import ModulesReport, Severity
+from fp8verify.verdict.assertions import assert_gemm_precision, assert_no_regression
+from fp8verify.verdict.baseline import (
     Baseline,
     baseline_of,
     hold,
@@ -23,9 +26,6 @@ from fp8verify.judging.baseline import (
     read_baseline,
     regressions,
 )
-from fp8verify.model import ModulesReport, Severity
-from fp8verify.pytest_plugin.marks import Demands, unmet
-from fp8verify.report.layer_grid import layer_grid
 from tests.command_line import fp8verify
 from tests.golden.expectations import KNOWN, ROOT
 from tests.golden.reports import report_of

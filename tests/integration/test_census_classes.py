@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch, from the train extra")
-from fp8verify.runner.agent.modules import trained  # noqa: E402 - needs torch
-from fp8verify.runner.agent.modules.census import take_census  # noqa: E402
+from fp8verify.agent.modules import trained  # noqa: E402 - needs torch
+from fp8verify.agent.modules.census import take_census  # noqa: E402
 
 pytestmark = pytest.mark.train
 nn = torch.nn

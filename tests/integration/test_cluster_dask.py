@@ -13,11 +13,11 @@ import pytest
 from click.testing import CliRunner
 
 from fp8verify import inspect
+from fp8verify.analysis.fleet import cluster
+from fp8verify.analysis.fleet.cluster import dask_cluster
+from fp8verify.analysis.fleet.retrying import retrying_map
 from fp8verify.cli.inspect_command import command
 from fp8verify.errors import InputError, UsageError
-from fp8verify.fleet import cluster
-from fp8verify.fleet.cluster import dask_cluster
-from fp8verify.fleet.retrying import retrying_map
 from fp8verify.report.json_form import to_json
 from tests.unit.test_errors import fail
 from tests.unit.test_fleet_ranks import write_ranks

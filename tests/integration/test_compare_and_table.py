@@ -15,9 +15,9 @@ from msgspec.structs import replace
 
 import fp8verify
 from fp8verify.cli.group import cli
-from fp8verify.comparison.gates import hold
-from fp8verify.model.comparison import LossPair
+from fp8verify.compare.gates import hold
 from fp8verify.report.json_form import schema
+from fp8verify.report.model.comparison import LossPair
 from tests.golden.expectations import KNOWN, ROOT
 
 BASELINE, CANDIDATE = ROOT / "bf16_width4096", ROOT / "fp8_width4096"

@@ -252,7 +252,7 @@ def test_what_is_said_to_have_been_tried_has_its_evidence(trial: Trial) -> None:
 
 
 def test_every_finding_is_explained() -> None:
-    sources = (ROOT.parent / "fp8verify" / "judging").rglob("*.py")
+    sources = (ROOT.parent / "fp8verify" / "verdict").rglob("*.py")
     text = "".join(path.read_text(encoding="utf-8") for path in sources)
     codes = set(re.findall(r'(?:code=|_CODE = )"([a-z0-9-]+)"', text))
     explained = (DOCS / "findings.md").read_text(encoding="utf-8")

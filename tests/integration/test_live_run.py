@@ -13,16 +13,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from fp8verify.judging.policy import Policy
-from fp8verify.live import change_command
-from fp8verify.live.follower import Follower
-from fp8verify.live.history import History
-from fp8verify.live.line import Line
-from fp8verify.live.run_watch import RunWatch
-from fp8verify.live.sinks import Call, JsonLines
-from fp8verify.model import Report
-from fp8verify.runner import RankSelection, read_settings
-from fp8verify.runner.folder import CaptureFolder
+from fp8verify.record import RankSelection, read_settings
+from fp8verify.record.folder import CaptureFolder
+from fp8verify.record.live import change_command
+from fp8verify.record.live.follower import Follower
+from fp8verify.record.live.history import History
+from fp8verify.record.live.line import Line
+from fp8verify.record.live.run_watch import RunWatch
+from fp8verify.record.live.sinks import Call, JsonLines
+from fp8verify.report.model import Report
+from fp8verify.verdict.policy import Policy
 from tests.command_line import fp8verify
 from tests.integration.test_run_attached import ROOT
 from tests.shared_torch import python_with_torch

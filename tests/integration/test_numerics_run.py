@@ -22,8 +22,8 @@ import fp8verify.report.forms
 import fp8verify.report.public
 from fp8verify.capture.numerics import NumericsRecord, SeriesRecord
 from fp8verify.capture.numerics_files import read_numerics
-from fp8verify.model import Finding, Report
-from fp8verify.model.numerics import NumericsReport
+from fp8verify.report.model import Finding, Report
+from fp8verify.report.model.numerics import NumericsReport
 from tests.command_line import fp8verify as fp8verify_command
 from tests.shared_torch import python_with_torch, runs_compiled_code_eagerly
 

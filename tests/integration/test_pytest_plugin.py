@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from fp8verify import inspect
-from fp8verify.judging.baseline import write_baseline
 from fp8verify.pytest_plugin import running
+from fp8verify.verdict.baseline import write_baseline
 from tests.golden.expectations import ROOT
 from tests.shared_torch import python_with_torch
 
@@ -271,7 +271,7 @@ def test_it(fp8_run):
 def test_the_plugin_imports_nothing_until_it_is_used() -> None:
     code = (
         "import sys, fp8verify.pytest_plugin\n"
-        "print([m for m in ('torch', 'pandas', 'msgspec', 'rich', 'fp8verify.model') "
+        "print([m for m in ('torch', 'pandas', 'msgspec', 'rich', 'fp8verify.report.model') "
         "if m in sys.modules])"
     )
     done = subprocess.run(
@@ -285,7 +285,7 @@ def test_an_unused_plugin_stays_unloaded_through_a_whole_run(pytester: pytest.Py
 import sys
 
 def test_it():
-    heavy = ("torch", "pandas", "msgspec", "rich", "fp8verify.model", "fp8verify.inspection")
+    heavy = ("torch", "pandas", "msgspec", "rich", "fp8verify.report.model", "fp8verify.verdict")
     assert [name for name in heavy if name in sys.modules] == []
 """
     _pytest(pytester, code, alone=True).assert_outcomes(passed=1)

@@ -17,12 +17,12 @@ from markdown_it import MarkdownIt
 from msgspec.structs import replace
 
 from fp8verify import Policy, Report, Verdict
-from fp8verify.model import Finding, Severity
 from fp8verify.report import escape, forms
 from fp8verify.report.csv_form import to_csv
 from fp8verify.report.github import to_github
 from fp8verify.report.junit import to_junit
 from fp8verify.report.markdown import to_markdown
+from fp8verify.report.model import Finding, Severity
 from fp8verify.report.notebook import to_notebook
 from tests.command_line import fp8verify
 from tests.golden.expectations import KNOWN, ROOT

@@ -19,8 +19,8 @@ import pytest
 import fp8verify
 from fp8verify.capture.files import find_logs, read_meta
 from fp8verify.capture.schema import FrameworkSteps, NamingRecord, RankMeta
+from fp8verify.record.folder import attendance, make_capture_folder, node_name
 from fp8verify.report.forms import render
-from fp8verify.runner.folder import attendance, make_capture_folder, node_name
 from tests.shared_torch import python_with_torch, runs_compiled_code_eagerly
 
 pytestmark = pytest.mark.train

@@ -24,7 +24,7 @@ import pytest
 
 from fp8verify.cli.training_first import training_comes_first
 from fp8verify.errors import Fp8VerifyError
-from fp8verify.runner import RunResult, interpreter
+from fp8verify.record import RunResult, interpreter
 from tests.shared_torch import python_with_torch
 
 ROOT = Path(__file__).parents[2]
@@ -261,7 +261,7 @@ def test_an_old_python_below_us_says_nothing_of_us(tmp_path: Path, version: str)
 
 
 def test_the_start_of_every_python_is_valid_in_the_oldest() -> None:
-    source = (ROOT / "fp8verify" / "runner" / "boot" / "sitecustomize.py").read_text()
+    source = (ROOT / "fp8verify" / "agent" / "boot" / "sitecustomize.py").read_text()
     assert not re.search(r"->|f\"|: \w+ = |nonlocal|async|:=", source)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fp8verify.runner.script_traces import adopt_script_traces, trace_folders
+from fp8verify.record.script_traces import adopt_script_traces, trace_folders
 from tests.command_line import fp8verify
 from tests.integration.test_run_attached import ROOT, SCRIPTS, attach
 

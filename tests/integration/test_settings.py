@@ -11,8 +11,8 @@ import pytest
 from fp8verify.cli.configured import PREFIX, options_of
 from fp8verify.cli.group import COMMANDS, cli
 from fp8verify.errors import InputError
-from fp8verify.settings import files
-from fp8verify.settings.files import find_settings, steps_of_profiling
+from fp8verify.record.settings_files import files
+from fp8verify.record.settings_files.files import find_settings, steps_of_profiling
 from tests.command_line import fp8verify
 
 

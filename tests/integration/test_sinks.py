@@ -10,8 +10,8 @@ import pytest
 
 from fp8verify.errors import InputError, UsageError
 from fp8verify.integrations.sinks import KINDS, open_sink
-from fp8verify.live.line import Line
-from fp8verify.live.scalars import SCALARS
+from fp8verify.record.live.line import Line
+from fp8verify.record.live.scalars import SCALARS
 
 ROOT = Path(__file__).parents[2]
 

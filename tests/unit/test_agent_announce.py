@@ -10,13 +10,13 @@ from unittest import mock
 
 import pytest
 
-from fp8verify.runner.agent.steps.announce import (
+from fp8verify.agent.steps.announce import (
     announce,
     announce_function,
     silence,
     silence_function,
 )
-from fp8verify.runner.agent.steps.clock import Clock
+from fp8verify.agent.steps.clock import Clock
 
 LEADER, OTHER = 7, 8
 

@@ -15,9 +15,9 @@ import pytest
 from fp8verify.capture import names
 from fp8verify.capture.files import find_metas, read_meta
 from fp8verify.capture.schema import SCHEMA, RankMeta
-from fp8verify.runner import RankSelection, RunSettings, TimedWindow
-from fp8verify.runner.folder import CaptureFolder
-from fp8verify.runner.injection import configure
+from fp8verify.record import RankSelection, RunSettings, TimedWindow
+from fp8verify.record.folder import CaptureFolder
+from fp8verify.record.injection import configure
 
 torch = pytest.importorskip("torch", reason="needs torch, from the train extra")
 pytestmark = pytest.mark.train
@@ -52,10 +52,10 @@ def config(folder: Path) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Record three windows of a rank: one complete, two never reached, and an eager step."""
-    from fp8verify.runner.agent.profiling.guard import ProfilerGuard
-    from fp8verify.runner.agent.record.debug import debug
-    from fp8verify.runner.agent.recorder import Recorder
-    from fp8verify.runner.agent.steps.clock import Clock
+    from fp8verify.agent.profiling.guard import ProfilerGuard
+    from fp8verify.agent.record.debug import debug
+    from fp8verify.agent.recorder import Recorder
+    from fp8verify.agent.steps.clock import Clock
 
     folder = tmp_path_factory.mktemp("capture")
     with pytest.MonkeyPatch.context() as patch:
@@ -167,7 +167,7 @@ def test_the_debug_log_tells_what_was_done(folder: Path) -> None:
 
 
 def test_a_version_is_known_without_an_import(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fp8verify.runner.agent.record import versions
+    from fp8verify.agent.record import versions
 
     monkeypatch.setattr(versions, "LIBRARIES", ("msgspec", "accelerate", "no_such_library"))
     monkeypatch.setitem(sys.modules, "accelerate", SimpleNamespace(__version__="9.9"))  # type: ignore[arg-type]

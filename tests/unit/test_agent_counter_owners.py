@@ -9,10 +9,10 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from fp8verify.runner.agent import live_objects
-from fp8verify.runner.agent.steps import counter_owners
-from fp8verify.runner.agent.steps.counter_owners import CounterOwners
-from fp8verify.runner.agent.steps.framework_counters import COUNTERS
+from fp8verify.agent import live_objects
+from fp8verify.agent.steps import counter_owners
+from fp8verify.agent.steps.counter_owners import CounterOwners
+from fp8verify.agent.steps.framework_counters import COUNTERS
 
 MODULE = "transformers.trainer"
 

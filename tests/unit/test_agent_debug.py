@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from fp8verify.runner.agent.profiling.plan import Plan
-from fp8verify.runner.agent.record import debug as debug_room
-from fp8verify.runner.agent.record.debug import DebugLog, describe
-from fp8verify.runner.boot_errors import boot_errors
+from fp8verify.agent.profiling.plan import Plan
+from fp8verify.agent.record import debug as debug_room
+from fp8verify.agent.record.debug import DebugLog, describe
+from fp8verify.record.boot_errors import boot_errors
 
 
 def opened(folder: Path, *, wanted: bool = True) -> DebugLog:

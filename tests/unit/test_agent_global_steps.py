@@ -9,11 +9,11 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from fp8verify.runner.agent.profiling.global_windows import GlobalWindows
-from fp8verify.runner.agent.profiling.plan import Plan
-from fp8verify.runner.agent.steps.framework_counters import COUNTERS, LOG, SCRIPT
-from fp8verify.runner.agent.steps.global_steps import Beginnings, GlobalSteps
-from fp8verify.runner.agent.steps.log_lines import LogLines, number_in
+from fp8verify.agent.profiling.global_windows import GlobalWindows
+from fp8verify.agent.profiling.plan import Plan
+from fp8verify.agent.steps.framework_counters import COUNTERS, LOG, SCRIPT
+from fp8verify.agent.steps.global_steps import Beginnings, GlobalSteps
+from fp8verify.agent.steps.log_lines import LogLines, number_in
 
 TRANSFORMERS, _, _, DEEPSPEED = COUNTERS
 

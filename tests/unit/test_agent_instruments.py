@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 pytest.importorskip("torch", reason="needs torch, from the train extra")
-from fp8verify.runner.agent.instruments.instrument import Instrument, Scene
-from fp8verify.runner.agent.instruments.panel import Panel
+from fp8verify.agent.instruments.instrument import Instrument, Scene
+from fp8verify.agent.instruments.panel import Panel
 
 pytestmark = pytest.mark.train
 

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from fp8verify.runner.agent import live_objects
-from fp8verify.runner.agent.live_objects import TooManyObjectsError, find_instances
+from fp8verify.agent import live_objects
+from fp8verify.agent.live_objects import TooManyObjectsError, find_instances
 
 pytest.importorskip("torch")
 
-from fp8verify.runner.agent.instruments import framework_numbers
-from fp8verify.runner.agent.instruments.framework_numbers import FrameworkNumbers
-from fp8verify.runner.agent.instruments.instrument import Scene
-from fp8verify.runner.agent.instruments.module_list import ModuleList
-from fp8verify.runner.agent.steps.counter_owners import CounterOwners
+from fp8verify.agent.instruments import framework_numbers
+from fp8verify.agent.instruments.framework_numbers import FrameworkNumbers
+from fp8verify.agent.instruments.instrument import Scene
+from fp8verify.agent.instruments.module_list import ModuleList
+from fp8verify.agent.steps.counter_owners import CounterOwners
 
 
 class Engine:
@@ -70,7 +70,7 @@ def test_numbers_that_nobody_looked_for_are_said_to_be_so(monkeypatch: pytest.Mo
 def test_modules_that_nobody_looked_for_are_not_said_to_be_none() -> None:
     import torch
 
-    from fp8verify.runner.agent.modules import trained
+    from fp8verify.agent.modules import trained
 
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
     listed = ModuleList(Scene({}, lambda: [optimizer]))

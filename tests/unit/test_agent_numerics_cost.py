@@ -13,11 +13,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from fp8verify.runner.agent.numerics.formats import E4M3, E5M2
-from fp8verify.runner.agent.numerics.measurements import Measurements
-from fp8verify.runner.agent.numerics.replay import BLOCK_ROW, DELAYED, ROWWISE, TENSORWISE, Cast
-from fp8verify.runner.agent.numerics.rows import MOST_ELEMENTS, Sampler, samples
-from fp8verify.runner.agent.numerics.waiting import MOST_AT_ONCE, MOST_WAITING
+from fp8verify.agent.numerics.formats import E4M3, E5M2
+from fp8verify.agent.numerics.measurements import Measurements
+from fp8verify.agent.numerics.replay import BLOCK_ROW, DELAYED, ROWWISE, TENSORWISE, Cast
+from fp8verify.agent.numerics.rows import MOST_ELEMENTS, Sampler, samples
+from fp8verify.agent.numerics.waiting import MOST_AT_ONCE, MOST_WAITING
 
 pytestmark = pytest.mark.train
 TOKENS, DIM, FFN, BLOCKS = 8192, 2048, 8192, 4

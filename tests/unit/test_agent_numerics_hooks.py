@@ -13,14 +13,14 @@ import torch
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
-from fp8verify.runner.agent.numerics.clipping import PLACES, Clipping
-from fp8verify.runner.agent.numerics.formats import E4M3
-from fp8verify.runner.agent.numerics.gradients import gradient_norm
-from fp8verify.runner.agent.numerics.hooks import NumericsHooks
-from fp8verify.runner.agent.numerics.measurements import Measurements
-from fp8verify.runner.agent.numerics.own_products import Operand, OwnProducts
-from fp8verify.runner.agent.numerics.rehearsal import rehearse
-from fp8verify.runner.agent.numerics.te_state import State, in_words
+from fp8verify.agent.numerics.clipping import PLACES, Clipping
+from fp8verify.agent.numerics.formats import E4M3
+from fp8verify.agent.numerics.gradients import gradient_norm
+from fp8verify.agent.numerics.hooks import NumericsHooks
+from fp8verify.agent.numerics.measurements import Measurements
+from fp8verify.agent.numerics.own_products import Operand, OwnProducts
+from fp8verify.agent.numerics.rehearsal import rehearse
+from fp8verify.agent.numerics.te_state import State, in_words
 
 pytestmark = pytest.mark.train
 

@@ -13,11 +13,11 @@ pytest.importorskip("torch", reason="needs torch, from the train extra")
 pytest.importorskip("torchao", reason="needs torchao, from the train extra")
 import torch
 
-from fp8verify.runner.agent.numerics.casts import casts_of
-from fp8verify.runner.agent.numerics.formats import E4M3, E5M2, FORMATS
-from fp8verify.runner.agent.numerics.measure import WHAT_IF, measure_bytes
-from fp8verify.runner.agent.numerics.measurements import Measurements
-from fp8verify.runner.agent.numerics.replay import (
+from fp8verify.agent.numerics.casts import casts_of
+from fp8verify.agent.numerics.formats import E4M3, E5M2, FORMATS
+from fp8verify.agent.numerics.measure import WHAT_IF, measure_bytes
+from fp8verify.agent.numerics.measurements import Measurements
+from fp8verify.agent.numerics.replay import (
     BLOCK_ROW,
     DELAYED,
     MXFP8,
@@ -27,7 +27,7 @@ from fp8verify.runner.agent.numerics.replay import (
     absolute_maxima,
     quantize,
 )
-from fp8verify.runner.agent.numerics.rows import MOST_ELEMENTS
+from fp8verify.agent.numerics.rows import MOST_ELEMENTS
 
 pytestmark = pytest.mark.train
 float8 = import_module("torchao.float8")

@@ -13,7 +13,7 @@ from fp8verify.logs.claims import MAX_CLAIMS, read_claims, scan_log
 from fp8verify.logs.lines import Line
 from fp8verify.logs.messages import messages_of
 from fp8verify.logs.wording import OWN, PATTERNS, WORDS
-from fp8verify.model import Claim
+from fp8verify.report.model import Claim
 
 LINE = "Applied Float8 training: recipe=TENSORWISE, fsdp_float8_all_gather=True"
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fp8verify.runner.agent.steps.clock import TAKEOVER_AFTER, Clock
+from fp8verify.agent.steps.clock import TAKEOVER_AFTER, Clock
 
 
 @dataclass

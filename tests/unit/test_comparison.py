@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fp8verify import Report, inspect
-from fp8verify.comparison import Comparison, Outcome, compare
+from fp8verify.compare import Comparison, Outcome, compare
 from tests.hand_built import (
     BF16,
     BF16_KERNEL,

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from fp8verify.preflight.afterwards import failure_notes
-from fp8verify.preflight.causes import causes
-from fp8verify.preflight.known_failures import KNOWN_FAILURES
+from fp8verify.doctor.afterwards import failure_notes
+from fp8verify.doctor.causes import causes
+from fp8verify.doctor.known_failures import KNOWN_FAILURES
 from tests.golden.expectations import ROOT
 
 # The messages as they are printed, in the order of the table; ⏎ is a line's end in one of them.
@@ -50,7 +50,7 @@ def test_only_a_run_that_failed_has_notes(tmp_path: Path) -> None:
 
 
 def test_a_check_that_a_cause_names_exists() -> None:
-    package = ROOT.parent / "fp8verify" / "preflight"
+    package = ROOT.parent / "fp8verify" / "doctor"
     text = "".join(path.read_text() for path in package.rglob("*.py"))
     codes = set(re.findall(r'(?:code=|\(\*?\(?)"([a-z0-9-]+)"', text))
     codes |= set(re.findall(r'"((?:te|torchao)-not-installed)"', text))
@@ -58,7 +58,7 @@ def test_a_check_that_a_cause_names_exists() -> None:
 
 
 def test_every_code_is_explained() -> None:
-    package = ROOT.parent / "fp8verify" / "preflight"
+    package = ROOT.parent / "fp8verify" / "doctor"
     text = "".join(path.read_text() for path in package.rglob("*.py"))
     codes = set(re.findall(r'code="([a-z0-9-]+)"', text))
     explained = (ROOT.parent / "docs" / "doctor.md").read_text()

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from fp8verify.preflight.checks import Check, Status, report_of
-from fp8verify.preflight.forms import to_text
-from fp8verify.preflight.gpus import Gpu, parse, parse_nvidia
-from fp8verify.preflight.interpreter import find_interpreter, parse_scan
-from fp8verify.preflight.known_bad import KNOWN_BAD
-from fp8verify.preflight.rules import judge
-from fp8verify.preflight.units import NAMES, trains_in
-from fp8verify.preflight.versions import cuda_of, within
+from fp8verify.doctor.checks import Check, Status, report_of
+from fp8verify.doctor.forms import to_text
+from fp8verify.doctor.gpus import Gpu, parse, parse_nvidia
+from fp8verify.doctor.interpreter import find_interpreter, parse_scan
+from fp8verify.doctor.known_bad import KNOWN_BAD
+from fp8verify.doctor.rules import judge
+from fp8verify.doctor.units import NAMES, trains_in
+from fp8verify.doctor.versions import cuda_of, within
 from tests import doctor_files as files
 from tests.doctor_files import (
     A100,

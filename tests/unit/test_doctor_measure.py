@@ -12,14 +12,13 @@ import pytest
 
 from fp8verify import inspect
 from fp8verify.capture.schema import ModuleRecord
-from fp8verify.errors import UsageError
-from fp8verify.preflight.afterwards import with_what_was_possible
-from fp8verify.preflight.blocks import Group, Heads, heads_of
-from fp8verify.preflight.checks import Check, Status, report_of
-from fp8verify.preflight.dry_start import DryModel
-from fp8verify.preflight.forms import to_text
-from fp8verify.preflight.interpreter import Interpreter
-from fp8verify.preflight.measure import (
+from fp8verify.doctor.afterwards import with_what_was_possible
+from fp8verify.doctor.blocks import Group, Heads, heads_of
+from fp8verify.doctor.checks import Check, Status, report_of
+from fp8verify.doctor.dry_start import DryModel
+from fp8verify.doctor.forms import to_text
+from fp8verify.doctor.interpreter import Interpreter
+from fp8verify.doctor.measure import (
     Measurement,
     Variant,
     blocks_to_part,
@@ -30,10 +29,11 @@ from fp8verify.preflight.measure import (
     read_answers,
     whole_variants,
 )
-from fp8verify.preflight.probes import Plan, Probe, Shape, Use, parse_shape, plan
-from fp8verify.preflight.roles import Role, role_of
-from fp8verify.preflight.rules.measured import measured
-from fp8verify.preflight.timings import Answer, Gemm, Kernel, Measured, Timed, answer_of
+from fp8verify.doctor.probes import Plan, Probe, Shape, Use, parse_shape, plan
+from fp8verify.doctor.roles import Role, role_of
+from fp8verify.doctor.rules.measured import measured
+from fp8verify.doctor.timings import Answer, Gemm, Kernel, Measured, Timed, answer_of
+from fp8verify.errors import UsageError
 from tests import doctor_files as files
 from tests.doctor_files import facts_of, write
 from tests.golden.expectations import ROOT
@@ -253,7 +253,7 @@ def test_the_worker_times_blocks_their_parts_and_layers_alone(
 def test_a_variant_has_its_groups_in_fp8_and_every_parameter_a_gradient() -> None:
     import torch
 
-    from fp8verify.preflight.worker import measure_linear as worker
+    from fp8verify.doctor.worker import measure_linear as worker
 
     groups = [group._asdict() for group in block(32, 64, (32, 16, 16))]
     with torch.random.fork_rng():

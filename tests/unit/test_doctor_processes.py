@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fp8verify.preflight import processes
-from fp8verify.preflight.processes import Tail, end_all, marked
+from fp8verify.doctor import processes
+from fp8verify.doctor.processes import Tail, end_all, marked
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
 STAYS = """\

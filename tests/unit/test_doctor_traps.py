@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fp8verify.preflight.checks import Status
-from fp8verify.preflight.rules import judge
+from fp8verify.doctor.checks import Status
+from fp8verify.doctor.rules import judge
 from tests import doctor_files as files
 from tests.doctor_files import B200, complaints, facts_of, write
 

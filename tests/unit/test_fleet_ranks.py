@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 
 from fp8verify import Report, Verdict, inspect
-from fp8verify.errors import InputError
-from fp8verify.fleet import gather_ranks
-from fp8verify.fleet.ranks import (
+from fp8verify.analysis.fleet import gather_ranks
+from fp8verify.analysis.fleet.ranks import (
     _WORTH_A_WORKER,
     _WORTH_HELPERS,
     _helpers,
     _jobs,
     _worth,
 )
+from fp8verify.errors import InputError
 from fp8verify.report.json_form import to_json
 from fp8verify.report.tables import told_findings
 from fp8verify.trace import find_traces
@@ -213,7 +213,7 @@ def test_ranks_share_what_they_have_in_common(tmp_path: Path) -> None:
 
 
 def test_small_files_are_not_worth_a_worker(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("fp8verify.fleet.ranks.cores", lambda: 4)
+    monkeypatch.setattr("fp8verify.analysis.fleet.ranks.cores", lambda: 4)
     files = find_traces(write_ranks(tmp_path, fp8="yy"))
     assert _worth(_jobs(files, {})) == 1
     for file in files:
@@ -223,14 +223,14 @@ def test_small_files_are_not_worth_a_worker(tmp_path: Path, monkeypatch: Any) ->
 
 
 def test_one_small_trace_is_read_alone(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("fp8verify.fleet.ranks.cores", lambda: 4)
-    monkeypatch.setattr("fp8verify.fleet.ranks.may_fork", lambda: True)
+    monkeypatch.setattr("fp8verify.analysis.fleet.ranks.cores", lambda: 4)
+    monkeypatch.setattr("fp8verify.analysis.fleet.ranks.may_fork", lambda: True)
     [job] = _jobs(find_traces(write_ranks(tmp_path, fp8="y")), {})
     assert _helpers(job, None) == _helpers(job, 3) == 1
     with job.files[0].path.open("ab") as out:
         out.truncate(2 * _WORTH_HELPERS)
     assert (_helpers(job, None), _helpers(job, 3), _helpers(job, 1)) == (4, 3, 1)
-    monkeypatch.setattr("fp8verify.fleet.ranks.may_fork", lambda: False)
+    monkeypatch.setattr("fp8verify.analysis.fleet.ranks.may_fork", lambda: False)
     assert _helpers(job, None) == 1
 
 
@@ -419,9 +419,9 @@ def test_what_many_ranks_share_is_told_once(tmp_path: Path) -> None:
 
 
 def test_workers_that_started_elsewhere_find_the_step_that_names_layers() -> None:
+    from fp8verify.analysis.fleet.rank_job import RankJob
+    from fp8verify.analysis.fleet.ranks import _anywhere
     from fp8verify.capture.ranks import NamingStep
-    from fp8verify.fleet.rank_job import RankJob
-    from fp8verify.fleet.ranks import _anywhere
     from fp8verify.trace import TraceFile
 
     window, step = (TraceFile(Path(name), 0, name) for name in ("rank0.json", "layers/rank0.json"))

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from fp8verify.evidence.flops import gemm_shape
-from fp8verify.model import OpContext
+from fp8verify.analysis.flops import gemm_shape
+from fp8verify.report.model import OpContext
 
 
 @pytest.mark.parametrize(

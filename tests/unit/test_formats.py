@@ -10,10 +10,10 @@ import pytest
 
 from fp8verify import Policy, Report, inspect
 from fp8verify.cli.options import FORMATS
-from fp8verify.judging.required_format import hold_format
 from fp8verify.kernels import decode
-from fp8verify.model import Verdict
+from fp8verify.report.model import Verdict
 from fp8verify.report.text import to_text
+from fp8verify.verdict.required_format import hold_format
 from tests.hand_built import BF16, BF16_KERNEL, E5M2, FP8, TraceBuilder
 
 LEGS = ("fprop", "dgrad", "wgrad")

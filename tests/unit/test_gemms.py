@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fp8verify.evidence.gemms import Kinds, Survey, label_gemms, survey
-from fp8verify.model import Precision
+from fp8verify.analysis.gemms import Kinds, Survey, label_gemms, survey
+from fp8verify.report.model import Precision
 from fp8verify.trace import read_trace
 from tests.hand_built import BF16, BF16_KERNEL, FP8, FP8_KERNEL, TraceBuilder
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from fp8verify.kernels import decode
-from fp8verify.model import Precision, Role, Scaling
+from fp8verify.report.model import Precision, Role, Scaling
 
 # name | role | precision | A | B | out; "-" where the name does not say
 NVJET = """

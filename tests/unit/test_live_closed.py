@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from fp8verify.capture.schema import RankMeta, WindowRecord
-from fp8verify.judging.policy import Policy
-from fp8verify.live import at_close, judge_process
-from fp8verify.live.closed import closed_windows, none_to_come
-from fp8verify.live.to_judge import ToJudge
-from fp8verify.runner import RunSettings, parse_ranks
+from fp8verify.record import RunSettings, parse_ranks
+from fp8verify.record.live import at_close, judge_process
+from fp8verify.record.live.closed import closed_windows, none_to_come
+from fp8verify.record.live.to_judge import ToJudge
+from fp8verify.verdict.policy import Policy
 
 ALL = parse_ranks("all")
 DONE = WindowRecord(first=3, last=4, state="complete", trace="rank0.json.gz")

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from fp8verify.judging.policy import Policy
-from fp8verify.live import judge_process
-from fp8verify.live.judge import draft_of, write_report
-from fp8verify.live.judge_process import JudgeProcess
+from fp8verify.record.live import judge_process
+from fp8verify.record.live.judge import draft_of, write_report
+from fp8verify.record.live.judge_process import JudgeProcess
+from fp8verify.verdict.policy import Policy
 
 
 def test_a_judge_that_is_stopped_leaves_no_half_report_and_no_open_file(

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from fp8verify import compare as compare_runs
-from fp8verify.comparison import compare
-from fp8verify.comparison.curves import CURVE_POINTS
-from fp8verify.comparison.loss_findings import loss_findings
-from fp8verify.comparison.losses import pair_losses
+from fp8verify.compare import compare
+from fp8verify.compare.curves import CURVE_POINTS
+from fp8verify.compare.loss_findings import loss_findings
+from fp8verify.compare.losses import pair_losses
 from fp8verify.logs.losses import LossSeries
-from fp8verify.model.comparison import LossPair
 from fp8verify.report.comparison_forms import render
 from fp8verify.report.comparison_html import to_html
+from fp8verify.report.model.comparison import LossPair
 from tests.unit.test_comparison import run
 
 NAN = math.nan

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fp8verify.assembly.memory import memory_report
+from fp8verify.analysis.assembly.memory import memory_report
+from fp8verify.analysis.inspection import inspect
 from fp8verify.capture.schema import MemoryRecord, ModuleRecord, RankMeta, WindowRecord
-from fp8verify.comparison.memory import memory_notes
-from fp8verify.inspection import inspect
-from fp8verify.model import Report
-from fp8verify.model.numerics import MemoryReport
+from fp8verify.compare.memory import memory_notes
 from fp8verify.report.html import to_html
+from fp8verify.report.model import Report
+from fp8verify.report.model.numerics import MemoryReport
 from fp8verify.report.numerics_text import glance
 from tests.hand_built import TraceBuilder
 

@@ -11,7 +11,10 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from fp8verify.assembly.numerics import numerics_report
+from fp8verify.analysis.assembly.numerics import numerics_report
+from fp8verify.analysis.facts import RankFacts, work_out
+from fp8verify.analysis.gather import gather
+from fp8verify.analysis.promises import collect_promises
 from fp8verify.capture.numerics import (
     GradientRecord,
     MeasuredRecord,
@@ -25,13 +28,10 @@ from fp8verify.capture.numerics import (
 )
 from fp8verify.capture.numerics_files import read_numerics
 from fp8verify.errors import InputError
-from fp8verify.evidence.facts import RankFacts, work_out
-from fp8verify.evidence.gather import gather
-from fp8verify.evidence.promises import collect_promises
-from fp8verify.judging.findings import join_findings, rank_findings
 from fp8verify.logs.losses import LossSeries
-from fp8verify.model import Finding, Severity
+from fp8verify.report.model import Finding, Severity
 from fp8verify.trace import Trace
+from fp8verify.verdict.findings import join_findings, rank_findings
 
 # These facts have numbers and no kernels.
 OF_NO_TRACE = ("no-gpu-kernels", "no-training-step", "window-not-complete", "ranks-not-observed")

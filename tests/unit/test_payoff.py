@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fp8verify import Report, inspect
-from fp8verify.evidence.timeline import measure, step_bounds, step_times
-from fp8verify.model import Role
+from fp8verify.analysis.timeline import measure, step_bounds, step_times
+from fp8verify.report.model import Role
 from fp8verify.trace import Step, Trace
 from tests.hand_built import BF16, FP8, FP8_KERNEL, FP32, TraceBuilder
 from tests.unit.test_tax import COPY, INSIDE

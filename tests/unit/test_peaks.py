@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fp8verify.evidence.peaks import PEAKS, peak_of, peak_tflops
-from fp8verify.model import Precision
+from fp8verify.analysis.peaks import PEAKS, peak_of, peak_tflops
+from fp8verify.report.model import Precision
 
 
 @pytest.mark.parametrize(

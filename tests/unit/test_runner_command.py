@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fp8verify.errors import Fp8VerifyError, InputError, UsageError
-from fp8verify.runner import (
+from fp8verify.record import (
     RankSelection,
     RunSettings,
     TimedWindow,
@@ -19,9 +19,9 @@ from fp8verify.runner import (
     injection,
     run_training,
 )
-from fp8verify.runner.command import resolve_command
-from fp8verify.runner.folder import CaptureFolder, remove_shared_agent
-from fp8verify.runner.injection import Agent, boot_folder, child_environment, configure
+from fp8verify.record.command import resolve_command
+from fp8verify.record.folder import CaptureFolder, remove_shared_agent
+from fp8verify.record.injection import Agent, boot_folder, child_environment, configure
 
 
 @pytest.fixture(autouse=True)

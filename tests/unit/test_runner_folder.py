@@ -12,10 +12,10 @@ import pytest
 
 from fp8verify.capture.files import find_logs
 from fp8verify.errors import InputError
-from fp8verify.runner.folder import CaptureFolder, attendance, make_capture_folder, node_name
-from fp8verify.runner.job_name import Job, job_of
-from fp8verify.runner.log import HEAD_BYTES, TAIL_BYTES
-from fp8verify.runner.rank_logs import STREAMS, collect_rank_logs
+from fp8verify.record.folder import CaptureFolder, attendance, make_capture_folder, node_name
+from fp8verify.record.job_name import Job, job_of
+from fp8verify.record.log import HEAD_BYTES, TAIL_BYTES
+from fp8verify.record.rank_logs import STREAMS, collect_rank_logs
 
 
 @pytest.fixture(autouse=True)

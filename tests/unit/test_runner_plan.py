@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fp8verify.runner import parse_windows
-from fp8verify.runner.agent.profiling.plan import Plan
+from fp8verify.agent.profiling.plan import Plan
+from fp8verify.record import parse_windows
 
 
 def timetable(*windows: tuple[int, int], steps: int = 20) -> dict[int, list[tuple[str, int]]]:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fp8verify.errors import UsageError
-from fp8verify.runner import (
+from fp8verify.record import (
     RankSelection,
     parse_count,
     parse_ranks,

@@ -19,11 +19,11 @@ from types import CodeType
 
 import pytest
 
-from fp8verify.runner import RunSettings, aftermath, injection, output, run_training
-from fp8verify.runner.agent_archive import ROOM, reserve, write_agent, write_compiled_agent
-from fp8verify.runner.byte_code import byte_code
-from fp8verify.runner.folder import CaptureFolder
-from fp8verify.runner.injection import boot_folder, write_config
+from fp8verify.record import RunSettings, aftermath, injection, output, run_training
+from fp8verify.record.agent_archive import ROOM, reserve, write_agent, write_compiled_agent
+from fp8verify.record.byte_code import byte_code
+from fp8verify.record.folder import CaptureFolder
+from fp8verify.record.injection import boot_folder, write_config
 
 ROOT = Path(__file__).parents[2]
 OURS = [sys.executable, "-m", "fp8verify", "run", "--steps", "3-4"]
@@ -35,7 +35,7 @@ before = set(sys.modules)
 import _posixsubprocess
 carriers = []
 def start(*words, **_):
-    if not carriers and any("fp8verify.runner.carrier" in word for word in words[1]):
+    if not carriers and any("fp8verify.record.carrier" in word for word in words[1]):
         carriers.append(words)
         return os.getpid()
     command = [os.fsdecode(word) for word in words[0 if isinstance(words[0], (list, tuple)) else 1]]
@@ -59,10 +59,10 @@ LATE = {
 }  # fmt: skip
 # Rooms that judge and report; of those the command line takes names of options.
 LATE_ROOMS = {
-    "annotate", "assembly", "comparison", "evidence", "fleet", "inspection", "integrations",
-    "kernels", "logs", "model", "preflight", "prove", "trace",
+    "analysis", "annotate", "compare", "doctor", "integrations", "kernels", "logs", "prove", "terms",
+    "trace",
 }  # fmt: skip
-OPTIONS_OF = {"fp8verify.judging.policy", "fp8verify.judging.shares", "fp8verify.report.forms"}
+OPTIONS_OF = {"fp8verify.verdict.policy", "fp8verify.verdict.shares", "fp8verify.report.forms"}
 
 
 @pytest.fixture(autouse=True)
@@ -100,12 +100,12 @@ def test_nothing_that_can_wait_is_imported_before_the_training(
     _, modules, _ = at_the_start
     ours = {name for name in modules if name.startswith("fp8verify.")}
     rooms = {name for name in ours if name.split(".")[1] in LATE_ROOMS}
-    others = {name for name in ours if name.split(".")[1] in {"judging", "report"}}
+    others = {name for name in ours if name.split(".")[1] in {"verdict", "report"}}
 
     assert set(modules) & LATE == set()
     assert not {name for name in modules if name.partition(".")[0] in {"rich", "msgspec", "isal"}}
     assert rooms == set()
-    assert others - OPTIONS_OF == {"fp8verify.judging", "fp8verify.report"}
+    assert others - OPTIONS_OF == {"fp8verify.verdict", "fp8verify.report"}
     assert len(ours) < 60
 
 
@@ -178,7 +178,7 @@ def test_the_archive_serves_other_pythons(tmp_path: Path, version: str) -> None:
         "import sys, _fp8verify_boot as b; b._load_agent('agent.zip').arm; p = list(sys.path);"
         "import _fp8verify_agent.profiling.plan as m; print(m.__file__, 'agent.zip' in p)"
     )
-    environment = {"PYTHONPATH": str(ROOT / "fp8verify" / "runner" / "boot")}
+    environment = {"PYTHONPATH": str(ROOT / "fp8verify" / "agent" / "boot")}
     command = [python, "-S", "-B", "-c", code]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == "agent.zip/_fp8verify_agent/profiling/plan.py False\n"
@@ -346,7 +346,7 @@ def test_the_carrier_ends_the_wait_for_a_runner_that_was_killed() -> None:
     Path("train.py").write_text(WAITS)
     killed = (
         "import os, signal, sys\nfrom fp8verify.cli import main\n"
-        "from fp8verify.runner import injection\n"
+        "from fp8verify.record import injection\n"
         "injection.Agent.write = lambda _: os.kill(os.getpid(), signal.SIGKILL)\n"
         "sys.argv[0] = 'fp8verify'\nmain()"
     )
@@ -370,7 +370,7 @@ def test_a_runner_that_is_killed_at_the_start_leaves_a_reader(moment: str) -> No
     Path("train.py").write_text(PRINTS)
     killed = (
         "import os, signal, sys\nfrom fp8verify.cli import main\n"
-        "from fp8verify.runner import parent\nbefore = parent._popen\n"
+        "from fp8verify.record import parent\nbefore = parent._popen\n"
         "def start(*given):\n"
         f"    {'before(*given)' if moment == 'after' else 'pass'}\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"

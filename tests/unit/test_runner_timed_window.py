@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fp8verify.runner.agent.profiling.timed_window import FAR, MARGIN_STEPS, TimedStart
+from fp8verify.agent.profiling.timed_window import FAR, MARGIN_STEPS, TimedStart
 
 
 def timed(folder: Path, seconds: float = 0.0) -> TimedStart:

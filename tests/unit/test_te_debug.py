@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fp8verify
+from fp8verify.analysis.te_debug import read_stats
 from fp8verify.cli import main
 from fp8verify.cli.group import cli
 from fp8verify.errors import InputError, UsageError
-from fp8verify.evidence.te_debug import read_stats
 
 # bionemo-recipes/recipes/fp8_analysis, summary_fl4.csv: healthy layers and layer 28.
 HEALTHY, SICK, SICK_GRADIENT = 0.02, 17.0, 9.2

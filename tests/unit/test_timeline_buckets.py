@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fp8verify.assembly.timelines import timeline_report
-from fp8verify.evidence.buckets import BUCKETS, bucket_times
-from fp8verify.evidence.gather import gather
-from fp8verify.evidence.gemms import Kinds
-from fp8verify.model import TimelineReport
+from fp8verify.analysis.assembly.timelines import timeline_report
+from fp8verify.analysis.buckets import BUCKETS, bucket_times
+from fp8verify.analysis.gather import gather
+from fp8verify.analysis.gemms import Kinds
 from fp8verify.report.charts import BAR_WIDTH, TIMELINE_HEIGHT, segments, timeline
+from fp8verify.report.model import TimelineReport
 from fp8verify.trace import Trace, read_trace
 from tests.hand_built import BF16, BF16_KERNEL, FP8, FP8_KERNEL, TraceBuilder
 

@@ -322,7 +322,7 @@ def test_a_reader_that_waits_imports_what_it_will_need(
 
 def test_what_judges_is_not_imported_before_a_trace_is_read() -> None:
     program = (
-        "import sys; from fp8verify import inspection\n"
+        "import sys; from fp8verify.analysis import inspection\n"
         "print(*sys.modules.keys() & set(inspection._AFTER_READING))\n"
         "from importlib import import_module; [*map(import_module, inspection._AFTER_READING)]"
     )
@@ -367,7 +367,7 @@ def test_copies_stay_for_the_next_job() -> None:
 
 def test_the_command_gives_the_same_bytes() -> None:
     program = (
-        "import sys; from fp8verify.cli import main; from fp8verify.fleet import ranks\n"
+        "import sys; from fp8verify.cli import main; from fp8verify.analysis.fleet import ranks\n"
         "from fp8verify.trace.kineto import crew, helpers; usual = crew.Crew.__init__\n"
         "def begin(*args): print('a crew', file=sys.stderr); usual(*args)\n"
         "crew.Crew.__init__, ranks._WORTH_HELPERS, helpers.WARM_UP = begin, 0, 2; main()"

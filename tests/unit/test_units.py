@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from fp8verify.evidence.units import fp8_encoding, multiplies, runs_elsewhere
-from fp8verify.model import Precision
+from fp8verify.analysis.units import fp8_encoding, multiplies, runs_elsewhere
+from fp8verify.report.model import Precision
 
 MAX_1550 = "Intel(R) Data Center GPU Max 1550"
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fp8verify import Policy, Report, inspect
-from fp8verify.model import Finding, Severity, Verdict
+from fp8verify.report.model import Finding, Severity, Verdict
 from tests.hand_built import (
     BF16,
     BF16_KERNEL,

@@ -13,7 +13,7 @@ from typing import Final
 from fp8verify.kernels import describe
 from fp8verify.kernels.elements import SHORT
 from fp8verify.kernels.symbol import Symbol
-from fp8verify.model import KernelName, Precision, Role, Scaling
+from fp8verify.terms import KernelName, Precision, Role, Scaling
 
 _LIBRARY: Final = "aiter"
 # aiter writes these names by hand, and not all with the length of the name in them right.

@@ -14,7 +14,7 @@ from fp8verify.kernels.cxx import ANONYMOUS
 from fp8verify.kernels.elements import CPP, element_class
 from fp8verify.kernels.symbol import Symbol
 from fp8verify.kernels.words import split
-from fp8verify.model import KernelName, Precision, Role
+from fp8verify.terms import KernelName, Precision, Role
 
 _LIBRARY: Final = "PyTorch"
 _NAMESPACES: Final = frozenset({"at", "c10", "torch"})

@@ -10,7 +10,7 @@ from fp8verify.kernels import describe
 from fp8verify.kernels.elements import SHORT
 from fp8verify.kernels.symbol import Symbol
 from fp8verify.kernels.words import split
-from fp8verify.model import KernelName, Role
+from fp8verify.terms import KernelName, Role
 
 _NCCL: Final = re.compile(r"(?:nccl|rccl|msccl|mscclpp)(?:Dev|Symk?Dev|Symk)?Kernel\w*")
 _NAMESPACES: Final = {

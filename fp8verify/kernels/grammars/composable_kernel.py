@@ -13,7 +13,7 @@ from fp8verify.kernels.cxx import Type, walk
 from fp8verify.kernels.elements import CPP
 from fp8verify.kernels.symbol import Symbol
 from fp8verify.kernels.words import split
-from fp8verify.model import KernelName, Role
+from fp8verify.terms import KernelName, Role
 
 _LIBRARY: Final = "Composable Kernel"
 _ELEMENTS: Final = {**CPP, "unsigned short": "bf16", "ushort": "bf16"}

@@ -9,7 +9,7 @@ from fp8verify.kernels import describe
 from fp8verify.kernels.cxx import Type, walk
 from fp8verify.kernels.elements import CPP, SHORT
 from fp8verify.kernels.symbol import Symbol
-from fp8verify.model import KernelName, Precision, Role
+from fp8verify.terms import KernelName, Precision, Role
 
 _LIBRARY: Final = "cuBLAS"
 _CLASSIC: Final = re.compile(

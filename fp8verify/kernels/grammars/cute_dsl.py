@@ -17,7 +17,7 @@ from fp8verify.kernels import describe
 from fp8verify.kernels.elements import SCALES, SHORT
 from fp8verify.kernels.grammars import attention, by_words, product_words
 from fp8verify.kernels.symbol import Symbol
-from fp8verify.model import KernelName, Precision
+from fp8verify.terms import KernelName, Precision
 
 _LIBRARY: Final = "CuTe DSL"
 _PREFIX: Final = "kernel_cutlass_"

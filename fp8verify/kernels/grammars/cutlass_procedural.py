@@ -14,7 +14,7 @@ from typing import Final
 from fp8verify.kernels import describe
 from fp8verify.kernels.elements import SCALES, SHORT
 from fp8verify.kernels.symbol import Symbol
-from fp8verify.model import KernelName, Precision, Role
+from fp8verify.terms import KernelName, Precision, Role
 
 _V2: Final = re.compile(
     r"cutlass_(?:\d+_)?(?:wmma_)?(?P<unit>tensorop|simt|sptensorop)_(?P<rest>\w+)"

@@ -15,7 +15,7 @@ from fp8verify.kernels import describe
 from fp8verify.kernels.cxx import EMPTY, Type, segments, walk
 from fp8verify.kernels.elements import CPP, SCALES, SHORT
 from fp8verify.kernels.symbol import Symbol
-from fp8verify.model import KernelName, Role, Scaling
+from fp8verify.terms import KernelName, Role, Scaling
 
 _KERNELS: Final = frozenset({"device_kernel", "Kernel", "Kernel2"})
 # Mainloops and the places of A and B among their template arguments.

@@ -14,7 +14,7 @@ from fp8verify.kernels import describe
 from fp8verify.kernels.cxx import Type
 from fp8verify.kernels.elements import CPP, SHORT
 from fp8verify.kernels.symbol import Symbol
-from fp8verify.model import KernelName, Role, Scaling
+from fp8verify.terms import KernelName, Role, Scaling
 
 _LIBRARY: Final = "DeepGEMM"
 _NAME: Final = re.compile(

@@ -12,7 +12,7 @@ from typing import Final
 from fp8verify.kernels import describe
 from fp8verify.kernels.elements import SHORT
 from fp8verify.kernels.symbol import Symbol
-from fp8verify.model import KernelName
+from fp8verify.terms import KernelName
 
 _TYPE: Final = "bf16|fp16|fp8|int4|int8|fp32"
 _QUANTIZED: Final = re.compile(rf"gemv_quantized_(?P<a>{_TYPE})_(?P<b>{_TYPE})")

@@ -13,7 +13,7 @@ from typing import Final
 
 from fp8verify.kernels import describe
 from fp8verify.kernels.symbol import Symbol
-from fp8verify.model import KernelName, Role
+from fp8verify.terms import KernelName, Role
 
 _NAMESPACES: Final = {
     "marlin": Role.GEMM,

@@ -7,7 +7,7 @@ from typing import Final
 
 from fp8verify.kernels import describe
 from fp8verify.kernels.symbol import Symbol
-from fp8verify.model import KernelName, Role
+from fp8verify.terms import KernelName, Role
 
 _NAME: Final = re.compile(
     r"(?:Memcpy|Memset)(?: .*)?|\[CUDA mem(?:cpy|set).*|(?:Copy|Fill)(?:Device|Host|Buffer)\w*|"

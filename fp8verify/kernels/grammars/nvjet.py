@@ -14,7 +14,7 @@ from typing import Final
 from fp8verify.kernels import describe
 from fp8verify.kernels.elements import spoken
 from fp8verify.kernels.symbol import Symbol
-from fp8verify.model import KernelName, Precision, Role, Scaling
+from fp8verify.terms import KernelName, Precision, Role, Scaling
 
 _LIBRARY: Final = "cuBLAS"
 _NAME: Final = re.compile(

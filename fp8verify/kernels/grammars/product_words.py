@@ -17,7 +17,7 @@ from fp8verify.kernels.elements import product_class
 from fp8verify.kernels.symbol import Symbol
 from fp8verify.kernels.typed_words import Operands
 from fp8verify.kernels.words import split
-from fp8verify.model import KernelName, Role
+from fp8verify.terms import KernelName, Role
 
 _LETTERED: Final = re.compile(r"(?P<letter>[sdh])gemm|gemv[nt]?")
 _LETTERS: Final = {"h": "fp16", "d": "fp64"}

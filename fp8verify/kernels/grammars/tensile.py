@@ -12,7 +12,7 @@ from typing import Final
 
 from fp8verify.kernels import describe
 from fp8verify.kernels.symbol import Symbol
-from fp8verify.model import KernelName, Precision, Scaling
+from fp8verify.terms import KernelName, Precision, Scaling
 
 _NAME: Final = re.compile(r"(?:Custom_)?C[i-n]+_A[i-n]+_B[i-n]+_(?P<rest>.+)", re.DOTALL)
 _UNIT: Final = re.compile(r"F8N|B8N|F8|B8|F6|B6|F4|I8|4xi8|[XSDCZHBI]")

@@ -14,7 +14,7 @@ from typing import Final
 from fp8verify.kernels import describe
 from fp8verify.kernels.elements import SHORT
 from fp8verify.kernels.symbol import Symbol
-from fp8verify.model import KernelName, Role, Scaling
+from fp8verify.terms import KernelName, Role, Scaling
 
 _INDUCTOR: Final = re.compile(
     r"triton_(?P<kind>tem|poi|red|per|for|spl|split_scan|unk|mm|bmm|user)_fused(?P<ops>_\w*)?"

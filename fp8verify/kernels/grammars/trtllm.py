@@ -11,7 +11,7 @@ from typing import Final
 from fp8verify.kernels import describe
 from fp8verify.kernels.elements import CPP, SHORT
 from fp8verify.kernels.symbol import Symbol
-from fp8verify.model import KernelName, Precision, Role
+from fp8verify.terms import KernelName, Precision, Role
 
 _TYPE: Final = r"Mx(?:E4m3|E2m1|Int4)|E4m3|E5m2|E2m1|Bfloat16|Fp16|Fp32|Int8|Int4|UE8m0"
 _GEMM: Final = re.compile(

@@ -13,7 +13,7 @@ from typing import Final
 from fp8verify.kernels import describe
 from fp8verify.kernels.elements import SHORT
 from fp8verify.kernels.symbol import Symbol
-from fp8verify.model import KernelName, Precision, Role
+from fp8verify.terms import KernelName, Precision, Role
 
 _NAME: Final = re.compile(r"sm(\d+)_xmma_(\w+)")
 _ELEMENT: Final = re.compile(r"e4m3|e5m2|bf16|tf32|f16|f32|f64|i8|u8|i32|i4")

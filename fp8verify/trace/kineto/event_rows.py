@@ -5,7 +5,7 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fp8verify.model import Collective
+from fp8verify.terms import Collective
 from fp8verify.trace.columns import Columns, Interner, append_all
 from fp8verify.trace.kineto import events as ev
 from fp8verify.trace.kineto.inputs import SEPARATOR

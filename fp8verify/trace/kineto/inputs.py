@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 if TYPE_CHECKING:
-    from fp8verify.model import Shape
+    from fp8verify.terms import Shape
 
 # Valid JSON holds no NUL byte, so this cannot occur inside a part.
 SEPARATOR = b"\0"

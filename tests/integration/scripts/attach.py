@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from fp8verify.runner import RunSettings, TimedWindow, parse_ranks, parse_windows, run_training
+from fp8verify.record import RunSettings, TimedWindow, parse_ranks, parse_windows, run_training
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--job")

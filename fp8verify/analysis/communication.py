@@ -1,0 +1,165 @@
+"""What the collectives of a rank moved, in which elements, and how long they took."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from fp8verify.report.model import Collective, Role
+from fp8verify.trace import Trace
+
+# Bytes of an element by NCCL's name for its type (c10::ScalarType, torch 2.11).
+ELEMENT_BYTES = {
+    **dict.fromkeys(("Byte", "Char", "Bool"), 1),
+    **dict.fromkeys(("Float8_e4m3fn", "Float8_e5m2", "Float8_e4m3fnuz", "Float8_e5m2fnuz"), 1),
+    **dict.fromkeys(("Half", "BFloat16", "Short"), 2),
+    **dict.fromkeys(("Float", "Int"), 4),
+    **dict.fromkeys(("Double", "Long", "ComplexFloat"), 8),
+}
+# NCCL has no 8-bit float that FSDP2 uses: torchao's FP8 weights travel as bytes (measured on an
+# H200, torch 2.11, torchao 0.17).
+_BYTES = ("Byte", "Char")
+_GATHERS = ("allgather", "_allgather_base", "all_gather")
+_SCATTERS = ("reduce_scatter", "_reduce_scatter_base", "reducescatter")
+_SCALARS = 4096
+# A gathered byte stands for a parameter in FP8, two for one in BF16; a group whose norms or
+# embedding stay in BF16 lies between.
+_FP8_BYTES_PER_PARAMETER = (0.9, 1.9)
+
+
+class CollectiveTotal(NamedTuple):
+    """All collectives of one kind on a rank; `in_elements` and `out_elements` are of one of them.
+
+    Attributes:
+        name: NCCL's name, or the kernel's where it has no record; then the sizes are 0.
+        dtype: NCCL's name of the element type, "" where not recorded.
+    """
+
+    name: str
+    dtype: str
+    in_elements: int
+    out_elements: int
+    group_size: int
+    calls: int
+    time_ns: int
+
+    @property
+    def is_scalar(self) -> bool:
+        """Whether it moved one element, as the amax of a tensor or a loss."""
+        return self.in_elements == self.out_elements == 1
+
+    def bytes_of(self, elements: int) -> int:
+        """Bytes of so many of its elements in all calls; 0 where the type is not known."""
+        return elements * self.calls * ELEMENT_BYTES.get(self.dtype, 0)
+
+    def has_name(self, names: tuple[str, ...]) -> bool:
+        """Whether its name begins with one of these."""
+        return self.name.lower().startswith(names)
+
+
+def collective_totals(trace: Trace, roles: Sequence[Role]) -> tuple[CollectiveTotal, ...]:
+    """Add up the communication kernels of a trace by what they moved."""
+    totals: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
+    columns = trace.kernels
+    for place, (role, collective) in enumerate(zip(roles, columns.collective, strict=True)):
+        if collective >= 0 or role is Role.COMMUNICATION:
+            name = -1 if collective >= 0 else columns.name[place]
+            total = totals[collective, name]
+            total[0] += 1
+            total[1] += columns.duration_ns[place]
+    return tuple(
+        _total(trace.collectives[number] if number >= 0 else _nameless(trace.names[name]), *total)
+        for (number, name), total in totals.items()
+    )
+
+
+def _nameless(kernel: str) -> Collective:
+    name = kernel.partition("(")[0][:80]
+    return Collective(name=name, dtype="", in_elements=0, out_elements=0, group_size=0)
+
+
+def _total(moved: Collective, calls: int, time_ns: int) -> CollectiveTotal:
+    sizes = (moved.in_elements, moved.out_elements, moved.group_size)
+    return CollectiveTotal(moved.name, moved.dtype, *sizes, calls, time_ns)
+
+
+def join(parts: Iterable[Sequence[CollectiveTotal]]) -> tuple[CollectiveTotal, ...]:
+    """Add up the collectives of several traces."""
+    totals: dict[tuple[str, str, int, int, int], CollectiveTotal] = {}
+    for total in (total for part in parts for total in part):
+        key = total[:5]
+        known = totals.get(key)
+        totals[key] = (
+            total
+            if known is None
+            else CollectiveTotal(*key, known.calls + total.calls, known.time_ns + total.time_ns)
+        )
+    return tuple(totals.values())
+
+
+class WeightGathers(NamedTuple):
+    """What all-gathers of more than scalars sent from this rank, in bytes.
+
+    Attributes:
+        eight_bit: in elements of a byte.
+        wider: in elements of more bits.
+        bytes_per_parameter: of those in bytes, against the gradients that the same groups reduced;
+            None where no reduce-scatter has their size.
+    """
+
+    eight_bit: int
+    wider: int
+    bytes_per_parameter: float | None
+
+    @property
+    def any(self) -> bool:
+        """Whether there was any."""
+        return bool(self.eight_bit or self.wider)
+
+    @property
+    def in_fp8(self) -> bool | None:
+        """Whether FP8 weights travelled, by the bytes alone; None where bytes may be anything.
+
+        FSDP2 also sends groups of mixed types as bytes, so that the element type proves nothing.
+        """
+        if not self.eight_bit:
+            return False
+        if self.bytes_per_parameter is None:
+            return None
+        low, high = _FP8_BYTES_PER_PARAMETER
+        return low <= self.bytes_per_parameter < high
+
+
+def weight_gathers(totals: Sequence[CollectiveTotal]) -> WeightGathers:
+    """Add up the all-gathers, and hold those in bytes against the gradients reduced."""
+    gathers = [t for t in totals if t.has_name(_GATHERS) and t.in_elements > _SCALARS]
+    eight_bit = [t for t in gathers if ELEMENT_BYTES.get(t.dtype) == 1]
+    wider = [t for t in gathers if ELEMENT_BYTES.get(t.dtype) != 1]
+    return WeightGathers(
+        eight_bit=sum(t.bytes_of(t.in_elements) for t in eight_bit),
+        wider=sum(t.bytes_of(t.in_elements) for t in wider),
+        bytes_per_parameter=_bytes_per_parameter(eight_bit, totals),
+    )
+
+
+def shards_gradients(totals: Sequence[CollectiveTotal]) -> bool:
+    """Whether gradients are reduced to shards, as FSDP does and DDP does not."""
+    return any(total.has_name(_SCATTERS) for total in totals)
+
+
+def _bytes_per_parameter(
+    gathers: Sequence[CollectiveTotal], totals: Sequence[CollectiveTotal]
+) -> float | None:
+    if any(total.dtype not in _BYTES for total in gathers):
+        return 1.0
+    gradients = [t.in_elements for t in totals if t.has_name(_SCATTERS) and t.in_elements]
+    ratios = [_nearest_ratio(total.out_elements, gradients) for total in gathers]
+    known = [ratio for ratio in ratios if ratio is not None]
+    return min(known, default=None)
+
+
+def _nearest_ratio(size: int, gradients: Sequence[int]) -> float | None:
+    """Bytes over the parameters of the group whose size fits: between FP8 and two FP32."""
+    fitting = [size / count for count in gradients if 0.9 <= size / count <= 4.2]
+    return min(fitting, key=lambda ratio: abs(ratio - round(ratio)), default=None)

@@ -1,0 +1,66 @@
+"""The facts of one rank: its evidence, and what is worked out from it once for all readers."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from fp8verify.analysis.layers_by_size import Layers, join_by_size, misjudged
+from fp8verify.analysis.payoff import Payoff, payoff
+from fp8verify.analysis.rank import RankEvidence
+from fp8verify.analysis.tax import Tax, fp8_tax
+from fp8verify.analysis.totals import gpu_time
+
+
+class RankFacts(NamedTuple):
+    """What findings, the verdict and the report read of one rank.
+
+    Attributes:
+        made_fp8_tensors: whether casts to FP8 feed the GEMMs of layers.
+        gpu_time: kernel time in ns by what it was for.
+        layers: linear layers by size.
+        payoff: what FP8 costs and can gain, None where no GEMM ran.
+    """
+
+    rank: RankEvidence
+    made_fp8_tensors: bool
+    gpu_time: dict[str, int]
+    layers: Layers
+    payoff: Payoff | None
+
+    @property
+    def fp8_payoff(self) -> Payoff | None:
+        """The payoff of a rank that ran FP8 GEMMs; None for others."""
+        return self.payoff if self.rank.ran_low else None
+
+
+def work_out(rank: RankEvidence) -> RankFacts:
+    """Work out, once, what several readers need of a rank."""
+    made_fp8_tensors = rank.made_fp8_tensors()
+    taxed = rank.ran_low or made_fp8_tensors
+    tax = fp8_tax(rank.survey.others) if taxed else Tax()
+    times = gpu_time(rank.survey, taxed=taxed)
+    rank = _with_known_states(rank)
+    modules = rank.meta.modules if rank.meta is not None else None
+    return RankFacts(
+        rank=rank,
+        made_fp8_tensors=made_fp8_tensors,
+        gpu_time=times,
+        layers=join_by_size(rank.survey.linear, modules),
+        payoff=payoff(rank, tax, times),
+    )
+
+
+def _with_known_states(rank: RankEvidence) -> RankEvidence:
+    """Take back what an old census said of classes that it did not know."""
+    if rank.meta is None:
+        return rank
+    wrong = misjudged(rank.survey.linear, rank.meta.modules)
+    if not wrong:
+        return rank
+    modules = tuple(
+        replace(module, state="unknown") if module.fqn in wrong else module
+        for module in rank.meta.modules
+    )
+    return rank._replace(meta=replace(rank.meta, modules=modules))

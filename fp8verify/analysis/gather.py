@@ -1,0 +1,128 @@
+"""From a trace of one rank to its evidence."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from fp8verify.analysis import communication, timeline
+from fp8verify.analysis.buckets import Buckets, bucket_times, with_steps
+from fp8verify.analysis.communication import CollectiveTotal
+from fp8verify.analysis.feeding import fed_gemms
+from fp8verify.analysis.gemms import GemmLabel, GemmRow, Kinds, Survey, label_gemms, survey
+from fp8verify.analysis.name_layers import name_layers
+from fp8verify.analysis.rank import RankEvidence
+from fp8verify.analysis.timeline import Timeline
+from fp8verify.analysis.totals import GemmTotals, gemm_totals
+from fp8verify.analysis.training_passes import is_update, proves_training, runs_backward
+from fp8verify.analysis.window import within_window
+from fp8verify.capture.schema import RankMeta
+from fp8verify.trace import Step, Trace
+from fp8verify.trace.team import call_all
+
+
+def gather(
+    trace: Trace, meta: RankMeta | None = None, *, layers: bool = False, workers: int = 1
+) -> RankEvidence:
+    """Classify the kernels of a trace and add them up.
+
+    Args:
+        trace: one window of the rank.
+        meta: what the runner noted of it.
+        layers: add them up by layer as well; the trace was read so.
+        workers: how many processes may be forked to do it.
+    """
+    trace = within_window(trace)
+    kinds = Kinds(trace)
+    sums = _add_up(trace, kinds, workers)
+    labels, found, gemm, by_step = sums.gemms
+    return RankEvidence(
+        source=trace.source,
+        rank=trace.rank,
+        world_size=trace.world_size,
+        gpu=trace.gpu,
+        compute_capability=trace.compute_capability,
+        health=trace.health,
+        copies=trace.copies,
+        process=trace.process,
+        bounds=sums.bounds,
+        collectives=sums.collectives,
+        timeline=sums.timeline,
+        buckets=sums.buckets,
+        survey=found,
+        gemm=gemm,
+        steps=by_step,
+        meta=meta,
+        named=name_layers(trace, kinds, labels) if layers else None,
+        fed=0 if _any_low(found) else fed_gemms(trace, kinds, labels),
+        backward=runs_backward(kinds.kinds, labels),
+        updates=any(map(is_update, kinds.kinds)),
+        trains=any(map(proves_training, kinds.kinds)),
+        remarks=tuple(trace.remarks),
+    )
+
+
+class _Gemms(NamedTuple):
+    """The GEMMs of a rank: each one, all of them summed up, and those of each step."""
+
+    labels: list[GemmLabel]
+    survey: Survey
+    gemm: GemmTotals
+    steps: tuple[tuple[Step, GemmTotals], ...]
+
+
+class _Sums(NamedTuple):
+    """What is added up from the kernels of a rank, each field without regard to the others."""
+
+    timeline: Timeline
+    buckets: tuple[Buckets, ...]
+    collectives: tuple[CollectiveTotal, ...]
+    bounds: tuple[int, int] | None
+    gemms: _Gemms
+
+
+def _add_up(trace: Trace, kinds: Kinds, workers: int) -> _Sums:
+    roles = kinds.roles()
+    sums: tuple[Callable[[], Any], ...] = (
+        partial(timeline.measure, trace, roles),
+        partial(bucket_times, trace, kinds),
+        partial(timeline.step_bounds, trace),
+        partial(communication.collective_totals, trace, roles),
+        partial(_bounds, trace),
+        partial(_gemms, trace, kinds),
+    )
+    measured, buckets, steps, collectives, bounds, gemms = call_all(sums, workers=workers)
+    return _Sums(
+        measured._replace(steps=timeline.step_times(steps)),
+        (with_steps(buckets, trace, steps, bounds[0]),) if buckets else (),
+        collectives,
+        bounds,
+        gemms,
+    )
+
+
+def _gemms(trace: Trace, kinds: Kinds) -> _Gemms:
+    labels = list(label_gemms(trace, kinds))
+    found = survey(trace, kinds, labels)
+    return _Gemms(labels, found, gemm_totals(found.gemms), _by_step(trace, found.gemms))
+
+
+def _by_step(trace: Trace, rows: Sequence[GemmRow]) -> tuple[tuple[Step, GemmTotals], ...]:
+    members: dict[int, list[GemmRow]] = defaultdict(list)
+    for row in rows:
+        members[row.step].append(row)
+    return tuple((step, gemm_totals(members[i])) for i, step in enumerate(trace.steps))
+
+
+def _bounds(trace: Trace) -> tuple[int, int] | None:
+    columns = trace.kernels
+    if not len(columns):
+        return None
+    ends = map(int.__add__, columns.start_ns, columns.duration_ns)
+    return min(columns.start_ns), max(ends)
+
+
+def _any_low(found: Survey) -> bool:
+    return any(row.precision.is_low for row in found.gemms)

@@ -1,0 +1,242 @@
+"""From the kernels of one rank to its GEMMs: role, precision, leg, step and FLOPs of each."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from fp8verify.analysis.flops import GemmShape, gemm_shape
+from fp8verify.analysis.layer_functions import GemmSite
+from fp8verify.analysis.legs import Placed, place_gemms
+from fp8verify.analysis.opaque import settle_opaque
+from fp8verify.analysis.owners import owners
+from fp8verify.analysis.upcasts import settle_upcasts
+from fp8verify.kernels import Classification, classify, decode
+from fp8verify.report.model import KernelName, Leg, OpContext, Precision, Role, Scaling
+from fp8verify.trace import Trace
+from fp8verify.trace.columns import Interner
+
+
+class Kind(NamedTuple):
+    """Kernels of one name under one operator context, and what they are."""
+
+    name: str
+    op: OpContext | None
+    classification: Classification
+
+
+class GemmLabel(NamedTuple):
+    """One GEMM kernel: its place among the kernels, that of its kind in `Kinds.kinds`, its leg.
+
+    `shape` is None where the record does not say it.
+    """
+
+    place: int
+    kind: int
+    leg: Leg
+    shape: GemmShape | None
+
+
+class GemmRow(NamedTuple):
+    """GEMM launches alike in kind, step, leg and shape; `flops` is of all, None if unknown.
+
+    `untimed` counts those of which the record holds no possible duration.
+    """
+
+    kind: Kind
+    step: int
+    leg: Leg
+    calls: int
+    time_ns: int
+    flops: int | None
+    shape: GemmShape | None = None
+    untimed: int = 0
+
+    @property
+    def scaling(self) -> Scaling | None:
+        """How the low-precision operands were scaled, None for high precision or unknown."""
+        return self.kind.classification.scaling
+
+    @property
+    def precision(self) -> Precision:
+        """The precision class of the operands."""
+        return self.kind.classification.precision
+
+
+class KindTotal(NamedTuple):
+    """All launches of a kind that is no GEMM."""
+
+    kind: Kind
+    calls: int
+    time_ns: int
+
+
+class Survey(NamedTuple):
+    """What the kernels of one rank did: the model's GEMMs, all else by kind, the optimizer's GEMMs.
+
+    The model's are those of its linear layers and, where no fused kernel computes attention, the
+    products of attention, whose leg is ATTENTION.
+    """
+
+    gemms: list[GemmRow]
+    others: list[KindTotal]
+    optimizer: Sequence[GemmRow] = ()
+
+    @property
+    def linear(self) -> list[GemmRow]:
+        """The GEMMs of layers, by which a run is judged."""
+        return [row for row in self.gemms if row.leg is not Leg.ATTENTION]
+
+    @property
+    def attention(self) -> list[GemmRow]:
+        """The products of attention."""
+        return [row for row in self.gemms if row.leg is Leg.ATTENTION]
+
+
+class Kinds:
+    """The kinds of kernel of a trace; each distinct name is parsed once.
+
+    `numbers` holds for each kernel, in the order of the file, the place of its kind in `kinds`.
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self._decoded: list[KernelName] = [decode(name) for name in trace.names]
+        self._numbers = Interner()
+        keys = zip(trace.kernels.name, trace.kernels.op, repeat(None))
+        self.numbers = array("q", map(self._numbers.__getitem__, keys))
+        self.kinds = [self._make(*key) for key in self._numbers]
+        settle_opaque(trace, self)
+        settle_upcasts(trace, self)
+
+    def roles(self) -> list[Role]:
+        """Return the role of each kernel, in the order of the file."""
+        roles = [kind.classification.role for kind in self.kinds]
+        return list(map(roles.__getitem__, self.numbers))
+
+    def number(self, name: int, op: int, inherited: Precision | None = None) -> int:
+        """Return the place of a kind; `inherited` is the precision of the GEMM it belongs to."""
+        key = (name, op, inherited)
+        number = self._numbers[key]
+        if number == len(self.kinds):
+            self.kinds.append(self._make(*key))
+        return number
+
+    def _make(self, name: int, op: int, inherited: Precision | None) -> Kind:
+        context = self._trace.ops[op] if op >= 0 else None
+        found = classify(self._decoded[name], context)
+        if inherited is not None:
+            found = replace(
+                found, precision=inherited, reason="part of the GEMM launched just before it"
+            )
+        return Kind(self._trace.names[name], context, found)
+
+
+def survey(trace: Trace, kinds: Kinds, labels: Iterable[GemmLabel]) -> Survey:
+    """Sum the GEMMs of a trace by kind, step and leg, and its other kernels by kind."""
+    rows = _gemm_rows(trace, kinds, labels)
+    return Survey(
+        [row for row in rows if row.leg is not Leg.OPTIMIZER],
+        _other_totals(trace, kinds),
+        [row for row in rows if row.leg is Leg.OPTIMIZER],
+    )
+
+
+def _launch_order(trace: Trace, kinds: Kinds) -> list[int]:
+    """Return the places of the GEMM kernels, in the order in which they started."""
+    gemm = [kind.classification.role.is_gemm for kind in kinds.kinds]
+    start = trace.kernels.start_ns
+    places = [place for place, number in enumerate(kinds.numbers) if gemm[number]]
+    places.sort(key=start.__getitem__)
+    return places
+
+
+def label_gemms(trace: Trace, kinds: Kinds) -> Iterable[GemmLabel]:
+    """Yield the label of each GEMM kernel, in the order in which they started."""
+    order = _launch_order(trace, kinds)
+    launches = _settle_reductions(trace, kinds, order)
+    others = owners(trace, kinds)
+    placed = _placed(kinds, [number for number in launches if number not in others])
+    for place, number in zip(order, launches, strict=True):
+        if number in others:
+            shape = gemm_shape(kinds.kinds[number].op)
+            yield GemmLabel(place, number, others[number], shape)
+        else:
+            yield GemmLabel(place, number, *next(placed[number]))
+
+
+def _placed(kinds: Kinds, launches: Sequence[int]) -> dict[int, Iterator[Placed]]:
+    """Return what the launches of each kind of layers' GEMMs compute, in their order."""
+    counts = Counter(launches)
+    site_of = {number: site for site, number in enumerate(counts)}
+    sites = [
+        GemmSite(kinds.kinds[n].name, kinds.kinds[n].classification, kinds.kinds[n].op, count)
+        for n, count in counts.items()
+    ]
+    placed = place_gemms(sites, [site_of[number] for number in launches])
+    return {number: iter(placed[site]) for number, site in site_of.items()}
+
+
+def _gemm_rows(trace: Trace, kinds: Kinds, labels: Iterable[GemmLabel]) -> list[GemmRow]:
+    totals: dict[tuple[int, int, Leg, GemmShape | None], list[int]] = defaultdict(lambda: [0, 0, 0])
+    columns = trace.kernels
+    for place, number, leg, shape in labels:
+        total = totals[number, columns.step[place], leg, shape]
+        total[0] += 1
+        total[1] += columns.duration_ns[place]
+        total[2] += not columns.duration_ns[place]
+    return [
+        _row(kinds.kinds[number], step, leg, shape, *sums)
+        for (number, step, leg, shape), sums in totals.items()
+    ]
+
+
+def _settle_reductions(trace: Trace, kinds: Kinds, order: list[int]) -> list[int]:
+    """Give split-K reductions whose operator says no type the precision of their GEMM."""
+    columns = trace.kernels
+    last: dict[int, Precision] = {}
+    launches = []
+    for place in order:
+        name, op, stream = columns.name[place], columns.op[place], columns.stream[place]
+        number = kinds.number(name, op)
+        kind = kinds.kinds[number]
+        precision = kind.classification.precision
+        if not kind.classification.split_k:
+            last[stream] = precision
+        elif precision is Precision.UNKNOWN and stream in last:
+            number = kinds.number(name, op, last[stream])
+        launches.append(number)
+    return launches
+
+
+def _row(
+    kind: Kind,
+    step: int,
+    leg: Leg,
+    shape: GemmShape | None,
+    count: int,
+    time_ns: int,
+    untimed: int,
+) -> GemmRow:
+    flops = None if shape is None else shape.flops * count
+    if kind.classification.split_k:
+        flops = 0
+    return GemmRow(kind, step, leg, count, time_ns, flops, shape, untimed)
+
+
+def _other_totals(trace: Trace, kinds: Kinds) -> list[KindTotal]:
+    totals: dict[int, list[int]] = defaultdict(lambda: [0, 0])
+    for number, time_ns in zip(kinds.numbers, trace.kernels.duration_ns, strict=True):
+        total = totals[number]
+        total[0] += 1
+        total[1] += time_ns
+    return [
+        KindTotal(kinds.kinds[number], count, time_ns)
+        for number, (count, time_ns) in totals.items()
+        if not kinds.kinds[number].classification.role.is_gemm
+    ]

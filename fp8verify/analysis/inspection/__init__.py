@@ -1,0 +1,236 @@
+"""The main job: traces, logs and censuses on disk in, a finished report out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fp8verify.analysis.fleet import OnProgress, gather_ranks
+from fp8verify.analysis.inspection.beside import Beside, read_beside
+from fp8verify.analysis.inspection.run_logs import claims_of, losses_of
+from fp8verify.capture.numerics import RankNumerics
+from fp8verify.capture.ranks import (
+    called_apis,
+    declared_traces,
+    named_by_ranges,
+    named_traces,
+    naming_steps,
+    remarks,
+)
+from fp8verify.capture.schema import RankMeta
+from fp8verify.errors import InputError
+from fp8verify.logs.losses import LossSeries
+from fp8verify.report.model import Claim
+from fp8verify.report.public import Report, with_forms
+from fp8verify.trace import NoTraceError, Trace, TraceFile, TraceFiles, find_traces
+from fp8verify.trace.naming import run_name
+from fp8verify.trace.places import comes_through_pipe, reading
+from fp8verify.trace.waiting import plan
+from fp8verify.verdict.policy import Policy
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+    from fp8verify.analysis.rank import RankEvidence
+
+# What is not needed before a trace is read is imported after it, or while helpers read.
+_AFTER_READING = (
+    "fp8verify.kernels",
+    "fp8verify.analysis.gemms",
+    "fp8verify.analysis.gather",
+    "fp8verify.analysis.merge_windows",
+    "fp8verify.analysis.facts",
+    "fp8verify.analysis.assembly.diagnosis",
+    "fp8verify.verdict.findings",
+    "fp8verify.verdict.judge",
+    "fp8verify.analysis.assembly.report",
+)
+
+
+def inspect(
+    path: str | Path | Sequence[str | Path],
+    *,
+    log: str | Path | None = None,
+    name: str | None = None,
+    stats: str | Path | None = None,
+    policy: Policy | None = None,
+    run_notes: Sequence[str] = (),
+    workers: int | None = 1,
+    executor: Executor | None = None,
+    on_progress: OnProgress | None = None,
+) -> Report:
+    """Tell from traces whether the training ran in FP8.
+
+    Args:
+        path: a Kineto Chrome trace (.json, .json.gz, .json.zst), a folder with one for each
+            rank, a pattern such as "traces/rank*.json.gz", a URL of one of these (s3://, gs://,
+            hf://), "-" for a trace on standard input, several of these, or a capture of
+            `fp8verify run`, whose logs and census are read too.
+        log: the training's log, when it is not in the capture.
+        name: what the report calls the run; the name of its folder or file by default.
+        stats: the folder of Transformer Engine's debug logs, whose statistics are held against the
+            same rules as those of `fp8verify run --numerics`; with it, `path` may be empty.
+        policy: the FP8 share asked for, and how the verdict becomes an exit code.
+        run_notes: why `fp8verify run` could not observe the run, if it could not.
+        workers: processes that read the ranks' traces; None for as many as pay. A script that
+            asks for more than one needs the `if __name__ == "__main__"` of multiprocessing.
+        executor: reads the ranks' traces instead: any of `concurrent.futures`, or a cluster's.
+        on_progress: called with the number of ranks read and of all, after each.
+
+    Raises:
+        InputError: nothing there can be read as a trace or a log.
+    """
+    paths = [path] if isinstance(path, (str, Path)) else list(path)
+    policy = policy or Policy()
+    if not paths:
+        if stats is None:
+            raise InputError("No path was given.", "Give a trace or a folder of traces.")
+        return _report_of_stats(Path(stats), policy, name)
+    name = name or run_name(paths)
+    if comes_through_pipe(paths):
+        return _report_of_pipe(paths[0], log, policy, run_notes, name)
+    beside = read_beside(paths, stats)
+    claims, unread = claims_of(beside.folder, log, called_apis(beside.metas))
+    notes = [*run_notes, *beside.notes]
+    try:
+        files = _find(paths, beside)
+    except NoTraceError:
+        if beside.folder is None or not (beside.metas or notes):
+            raise
+        ranks = _without_traces(beside.folder, beside.metas)
+        remarked = remarks(beside.metas)
+    else:
+        ranks = _read_traces(files, beside, workers, executor, on_progress)
+        remarked = _notes(files, beside.metas)
+    ranks = _with_numerics(ranks, beside.numerics, losses_of(beside.folder, log))
+    return _report(ranks, claims, policy, [*notes, *unread, *remarked], name)
+
+
+def _find(paths: Sequence[str | Path], beside: Beside) -> TraceFiles:
+    declared = declared_traces(beside.metas)
+    return find_traces(*paths, declared=declared, processes=beside.processes)
+
+
+def _read_traces(
+    files: TraceFiles,
+    beside: Beside,
+    workers: int | None,
+    executor: Executor | None,
+    on_progress: OnProgress | None,
+) -> list[RankEvidence]:
+    """Read the traces, and lay beside each rank what the runner noted about it."""
+    plan(_AFTER_READING)
+    folder = beside.folder
+    ranks = gather_ranks(
+        _with_layers(files, beside.metas),
+        naming=naming_steps(folder, beside.metas) if folder is not None else {},
+        workers=workers,
+        executor=executor,
+        on_progress=on_progress,
+    )
+    return _with_metas(ranks, beside.metas)
+
+
+def _report(
+    ranks: Sequence[RankEvidence],
+    claims: Sequence[Claim],
+    policy: Policy,
+    notes: Sequence[str],
+    name: str,
+) -> Report:
+    """Work out the facts of all ranks, judge them, and lay both out."""
+    from fp8verify.analysis.assembly.report import assemble
+    from fp8verify.analysis.facts import work_out
+    from fp8verify.analysis.promises import collect_promises
+    from fp8verify.verdict.judge import judge
+
+    facts = [work_out(rank) for rank in ranks]
+    judgement = judge(facts, collect_promises(claims, ranks), policy)
+    limits = dict.fromkeys(remark for rank in ranks for remark in rank.remarks)
+    found = assemble(facts, judgement, claims, [*notes, *limits], name=name)
+    return with_forms(Report, found)
+
+
+def _report_of_pipe(
+    path: str | Path,
+    log: str | Path | None,
+    policy: Policy,
+    notes: Sequence[str],
+    name: str,
+) -> Report:
+    """Report a trace that comes through a pipe, which has nothing beside it but a log."""
+    from fp8verify.analysis.fleet.pipe import read_pipe
+
+    claims, unread = claims_of(None, log)
+    return _report([read_pipe(path)], claims, policy, [*notes, *unread], name)
+
+
+def _report_of_stats(folder: Path, policy: Policy, name: str | None) -> Report:
+    """Report statistics alone: they tell nothing of the kernels, so the verdict stays open."""
+    from fp8verify.analysis.gather import gather
+    from fp8verify.analysis.te_debug import read_stats
+
+    with reading(str(folder)):
+        found = read_stats(folder)
+    ranks = [gather(Trace(source=folder.name, rank=rank)) for rank in sorted(found)]
+    ranks = _with_numerics(ranks, found, None)
+    return _report(ranks, [], policy, [], name or run_name([folder]))
+
+
+def _with_metas(ranks: Sequence[RankEvidence], metas: dict[int, RankMeta]) -> list[RankEvidence]:
+    """Lay beside each rank what the runner noted about it."""
+    numbers = (-1 if rank.rank is None else rank.rank for rank in ranks)
+    return [
+        rank._replace(meta=metas.get(number)) for rank, number in zip(ranks, numbers, strict=True)
+    ]
+
+
+def _with_numerics(
+    ranks: Sequence[RankEvidence], numerics: dict[int, RankNumerics], losses: LossSeries | None
+) -> list[RankEvidence]:
+    """Lay beside each rank its numerics, and beside the first the losses of the run."""
+    return [
+        rank._replace(
+            numerics=numerics.get(-1 if rank.rank is None else rank.rank),
+            losses=None if place else losses,
+        )
+        for place, rank in enumerate(ranks)
+    ]
+
+
+def _with_layers(files: TraceFiles, metas: dict[int, RankMeta]) -> list[TraceFile]:
+    """Mark the traces in which the layers have names."""
+    named, ranks = named_traces(metas), named_by_ranges(metas)
+    return [replace(file, layers=file.path.name in named or file.rank in ranks) for file in files]
+
+
+def _notes(files: TraceFiles, metas: dict[int, RankMeta]) -> list[str]:
+    """Say what the run remarked, what was not read, and what was recorded and is not there."""
+    names = {file.path.name for file in files}
+    return [
+        *remarks(metas),
+        *(f"{skipped.name} {_no_trace(skipped)} and was left out" for skipped in files.skipped),
+        *(
+            f"{name} of rank {rank} is not there, although the run recorded it"
+            for name, rank in declared_traces(metas).items()
+            if name not in names
+        ),
+    ]
+
+
+def _no_trace(path: Path) -> str:
+    return "holds no trace" if path.is_dir() else "is no trace"
+
+
+def _without_traces(folder: Path, metas: dict[int, RankMeta]) -> list[RankEvidence]:
+    """Make evidence of a capture whose window never opened: there is a census at best."""
+    from fp8verify.analysis.gather import gather
+
+    if not metas:
+        return [gather(Trace(source=folder.name))]
+    return [
+        gather(Trace(source=folder.name, rank=rank, world_size=meta.world_size), meta)
+        for rank, meta in sorted(metas.items())
+    ]

@@ -1,0 +1,220 @@
+"""GEMMs of functions that compute whole layers: Transformer Engine's modules.
+
+Such a function records the inputs of the module on its forward pass, and the gradient of its
+output alone on its backward pass. Its GEMMs come in a fixed order, so that each launch is told by
+counting, and a backward pass takes the sizes of the latest forward pass that it fits.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from math import prod
+from typing import NamedTuple
+
+from fp8verify.analysis.flops import GemmShape
+from fp8verify.kernels import Classification, decode
+from fp8verify.kernels.operators import LayerInputs, find, function_of
+from fp8verify.report.model import Leg, OpContext, Role, Shape
+
+
+class GemmSite(NamedTuple):
+    """A kind of GEMM launch: one kernel name under one operator context, `calls` times."""
+
+    kernel: str
+    classification: Classification
+    op: OpContext | None
+    calls: int
+
+    @property
+    def multiplies(self) -> bool:
+        """Whether it is a GEMM itself, and not the reduction of a split one."""
+        return not self.classification.split_k
+
+
+class Work(NamedTuple):
+    """What one launch computes; no leg on the forward pass, which other evidence tells apart."""
+
+    leg: Leg | None
+    shape: GemmShape | None
+
+
+class _Call(NamedTuple):
+    """One call of a function: the GEMMs of its forward pass, None where sizes are not recorded.
+
+    `each` is the number of launches that a GEMM is: one for each expert, or one of all of them.
+    """
+
+    gemms: tuple[GemmShape | None, ...]
+    each: int = 1
+
+    @property
+    def forward(self) -> list[Work]:
+        """Its own GEMMs."""
+        return [Work(None, _part(shape, self.each)) for shape in self.gemms for _ in self._parts]
+
+    @property
+    def backward(self) -> list[Work]:
+        """The gradients, of the last layer first: of its input, then of its weight."""
+        return [
+            Work(leg, _gradient(_part(shape, self.each), leg))
+            for shape in reversed(self.gemms)
+            for leg in (Leg.DGRAD, Leg.WGRAD)
+            for _ in self._parts
+        ]
+
+    @property
+    def _parts(self) -> range:
+        return range(self.each)
+
+    def fits(self, gradient: Shape | None) -> bool:
+        """Whether a gradient has the size of its output."""
+        last = self.gemms[-1]
+        if gradient is None or last is None:
+            return True
+        return (prod(gradient[:-1]), gradient[-1]) == (last.m, last.n)
+
+
+class _Function:
+    """The calls of one function so far: those whose backward pass has not come, and open ones."""
+
+    def __init__(self) -> None:
+        self.calls: list[_Call] = []
+        self.open: dict[bool, list[Work]] = {False: [], True: []}
+        self.last: Work | None = None
+
+    def next(self, call: _Call, op: OpContext, *, backward: bool) -> Work:
+        rest = self.open[backward]
+        if not rest:
+            if backward:
+                call = self._matching(call, op)
+                rest.extend(call.backward)
+            else:
+                self.calls.append(call)
+                rest.extend(call.forward)
+        self.last = rest.pop(0)
+        return self.last
+
+    def _matching(self, unknown: _Call, op: OpContext) -> _Call:
+        gradient = op.dims[0] if op.dims and op.dims[0] else None
+        for place in range(len(self.calls) - 1, -1, -1):
+            if self.calls[place].fits(gradient):
+                return self.calls.pop(place)
+        return unknown
+
+
+def deal(sites: Sequence[GemmSite], launches: Sequence[int]) -> dict[int, Work]:
+    """Return what launches of layer functions compute, by their place in `launches`.
+
+    Args:
+        sites: the kinds of GEMM launch of one rank.
+        launches: one index into `sites` for each GEMM kernel, in order of launch.
+    """
+    kinds = [_kind(site) for site in sites]
+    whole = _whole(sites, kinds, launches)
+    functions: defaultdict[str, _Function] = defaultdict(_Function)
+    dealt: dict[int, Work] = {}
+    for place, index in enumerate(launches):
+        kind, op = kinds[index], sites[index].op
+        if kind is None or op is None or kind.name not in whole:
+            continue
+        function = functions[kind.name]
+        if sites[index].multiplies:
+            dealt[place] = function.next(kind.call, op, backward=kind.backward)
+        elif function.last is not None:
+            dealt[place] = function.last
+    return dealt
+
+
+class _Kind(NamedTuple):
+    name: str
+    backward: bool
+    call: _Call
+
+
+def _kind(site: GemmSite) -> _Kind | None:
+    """Return the layer function of a site, and what a call of it computes."""
+    if site.op is None:
+        return None
+    function = function_of(site.op.name)
+    name = function or site.op.name
+    inputs = find(name).layer_inputs
+    if inputs is None:
+        return None
+    dims = () if function else site.op.dims
+    inputs = _located(inputs, dims)
+    grouped = inputs.grouped and decode(site.kernel).role is not Role.GROUPED_GEMM
+    call = _Call(_gemms(inputs, dims), _groups(inputs, dims) if grouped else 1)
+    return _Kind(name, function is not None, call)
+
+
+def _whole(
+    sites: Sequence[GemmSite], kinds: Sequence[_Kind | None], launches: Iterable[int]
+) -> frozenset[str]:
+    """Return the functions of which every forward pass has its two gradients in the window.
+
+    Others, as those of a layer whose input takes no gradient, or whose weight's gradient is
+    computed later, cannot be told by counting.
+    """
+    forward: Counter[str] = Counter()
+    backward: Counter[str] = Counter()
+    recomputed: Counter[str] = Counter()
+    for index in launches:
+        kind, site = kinds[index], sites[index]
+        if kind is not None and site.op is not None and site.multiplies:
+            counts = backward if kind.backward else recomputed if site.op.backward else forward
+            counts[kind.name] += 1
+    return frozenset(
+        name
+        for name in forward.keys() | backward.keys()
+        if backward[name] in (0, 2 * forward[name])
+    )
+
+
+def _located(inputs: LayerInputs, dims: tuple[Shape, ...]) -> LayerInputs:
+    """Find the weights of experts: the first matrix that the input can be multiplied with."""
+    if not inputs.grouped or len(dims) <= inputs.input or not dims[inputs.input]:
+        return inputs
+    width = dims[inputs.input][-1]
+    rest = range(inputs.input + 1, len(dims))
+    place = next((p for p in rest if len(dims[p]) == 2 and dims[p][1] == width), None)
+    return inputs if place is None else inputs._replace(weights=(place,))
+
+
+def _gemms(inputs: LayerInputs, dims: tuple[Shape, ...]) -> tuple[GemmShape | None, ...]:
+    """Return the GEMMs of a forward pass by the recorded sizes of input and weights."""
+    unknown = (None,) * len(inputs.weights)
+    if len(dims) <= max(inputs.input, *inputs.weights) or len(dims[inputs.input]) < 2:
+        return unknown
+    *leading, width = dims[inputs.input]
+    rows, found = prod(leading), []
+    for place in inputs.weights:
+        weight = dims[place]
+        # A gated activation halves what the first layer puts out.
+        if len(weight) != 2 or weight[1] not in (width, width / 2):
+            return unknown
+        found.append(GemmShape(1, rows, weight[0], weight[1]))
+        width = weight[0]
+    return tuple(found)
+
+
+def _part(shape: GemmShape | None, parts: int) -> GemmShape | None:
+    """Return the mean share of an expert: how many tokens each had is not recorded."""
+    if shape is None or shape.m % parts:
+        return None
+    return shape._replace(m=shape.m // parts)
+
+
+def _gradient(shape: GemmShape | None, leg: Leg) -> GemmShape | None:
+    """Return the product of a gradient: (m, n) by (n, k) for dgrad, (n, m) by (m, k) for wgrad."""
+    if shape is None:
+        return None
+    if leg is Leg.DGRAD:
+        return shape._replace(n=shape.k, k=shape.n)
+    return shape._replace(m=shape.n, n=shape.k, k=shape.m)
+
+
+def _groups(inputs: LayerInputs, dims: tuple[Shape, ...]) -> int:
+    """Count the experts of a grouped layer: weights alike, one after another."""
+    place = inputs.weights[0]
+    return max(1, sum(size == dims[place] for size in dims[place:])) if len(dims) > place else 1

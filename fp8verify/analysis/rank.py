@@ -1,0 +1,148 @@
+"""Everything known about one rank, gathered once and then only read."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from fp8verify.analysis.buckets import Buckets
+from fp8verify.analysis.communication import CollectiveTotal
+from fp8verify.analysis.gemms import GemmRow, KindTotal, Survey
+from fp8verify.analysis.layers_by_name import NamedLayers
+from fp8verify.analysis.opaque import is_opaque
+from fp8verify.analysis.purpose import of_the_model
+from fp8verify.analysis.timeline import Timeline
+from fp8verify.analysis.totals import GemmTotals, gemm_totals
+from fp8verify.analysis.units import multiplies
+from fp8verify.capture.numerics import RankNumerics
+from fp8verify.capture.schema import ModuleRecord, RankMeta
+from fp8verify.logs.losses import LossSeries
+from fp8verify.report.model import Precision, Role
+from fp8verify.trace import Health, Step
+from fp8verify.wording import label_of_rank
+
+# A cast may feed several GEMMs (q, k and v of attention, dgrad and wgrad): four at the most.
+_CASTS_PER_GEMM = 4
+_QUANTIZING = (Role.CAST_QUANTIZE, Role.AMAX_REDUCE)
+
+
+class RankEvidence(NamedTuple):
+    """One rank: its kernels by kind and step, and what the runner noted beside its trace.
+
+    It holds sums, not kernels, so that those of a thousand ranks fit.
+
+    Attributes:
+        copies: (count, nanoseconds, bytes) of memcpy and memset.
+        gemm: the sums of the model's GEMMs.
+        unreadable: why a trace of the rank could not be read.
+        named: the layers, if they have names.
+        process: the number of the process.
+        bounds: when its first kernel began and its last one ended, in ns.
+        guessed: whether the rank's number is its place among the files alone.
+        fed: launches of layers' GEMMs in high precision that casts to FP8 feed.
+        backward: whether a kernel of a backward pass ran, or may have.
+        updates: whether an optimizer's step was seen.
+        trains: whether a kernel proves that a backward pass ran.
+        remarks: what the source does not record.
+        numerics: what the runner noted of scales and tensors, if it did.
+        losses: those of the run's log, beside the first rank.
+    """
+
+    source: str
+    rank: int | None
+    world_size: int | None
+    gpu: str | None
+    compute_capability: str | None
+    health: Health
+    copies: dict[str, tuple[int, int, int]]
+    collectives: tuple[CollectiveTotal, ...]
+    timeline: Timeline
+    survey: Survey
+    gemm: GemmTotals
+    steps: tuple[tuple[Step, GemmTotals], ...]
+    meta: RankMeta | None
+    unreadable: str | None = None
+    buckets: tuple[Buckets, ...] = ()
+    named: NamedLayers | None = None
+    process: int | None = None
+    bounds: tuple[int, int] | None = None
+    guessed: bool = False
+    fed: int = 0
+    backward: bool = True
+    updates: bool = True
+    trains: bool = True
+    remarks: tuple[str, ...] = ()
+    numerics: RankNumerics | None = None
+    losses: LossSeries | None = None
+
+    @property
+    def saw_no_gpu(self) -> bool:
+        """Whether the runner knows that torch found no GPU."""
+        return self.meta is not None and self.meta.environment.sees_gpu is False
+
+    @property
+    def label(self) -> str:
+        """How messages name the rank."""
+        return label_of_rank(self.rank, self.source)
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The rank's number, as findings name their ranks; nothing where it is not known."""
+        return () if self.rank is None else (self.rank,)
+
+    @property
+    def modules(self) -> tuple[ModuleRecord, ...]:
+        """The census of the rank, empty where there is none."""
+        return self.meta.modules if self.meta is not None else ()
+
+    @property
+    def ran_low(self) -> bool:
+        """Whether any GEMM of a layer ran in FP8 or FP4."""
+        return any(row.precision.is_low for row in self.survey.linear)
+
+    @property
+    def linear(self) -> GemmTotals:
+        """The sums of the GEMMs of layers, by which the rank is judged."""
+        return gemm_totals(self.survey.linear)
+
+    @property
+    def opaque(self) -> list[KindTotal]:
+        """Kernels of the model that nobody recognises, the longest first."""
+        found = [total for total in self.survey.others if is_opaque(total.kind)]
+        return sorted(found, key=lambda total: -total.time_ns)
+
+    @property
+    def upcast(self) -> list[GemmRow]:
+        """GEMMs in formats that the GPU cannot multiply, whose operands were converted first."""
+        return [row for row in self.survey.gemms if row.kind.classification.upcast_from]
+
+    def made_fp8_tensors(self) -> bool:
+        """Whether casts to FP8 feed as many GEMMs of layers as a recipe's casts would."""
+        return self.fed * _CASTS_PER_GEMM >= self.linear.kernels.total() > 0
+
+    def quantizes(self) -> bool:
+        """Whether as many kernels compute scales or cast as GEMMs in eight bits would need.
+
+        Inductor's names do not say to which type; a clamp here and there is no recipe.
+        """
+        casts = sum(
+            total.calls
+            for total in self.survey.others
+            if total.kind.classification.role in _QUANTIZING and of_the_model(total.kind.op)
+        )
+        return casts * _CASTS_PER_GEMM >= sum(row.calls for row in self.survey.gemms) > 0
+
+    @property
+    def has_fp8_units(self) -> bool:
+        """Whether the GPU may multiply in FP8: True where that is not known."""
+        return multiplies(self.gpu, self.compute_capability, Precision.FP8) is not False
+
+    def main_precision(self) -> Precision:
+        """The precision class with the most time in GEMMs of layers, or else the most launches."""
+        linear = self.linear
+        return max(Precision, key=lambda one: (linear.time_ns[one], linear.kernels[one]))
+
+    @property
+    def main_high(self) -> Precision:
+        """The class of high precision with the most time in GEMMs of layers."""
+        high = [p for p in Precision if not p.is_low and p is not Precision.UNKNOWN]
+        return max(high, key=self.linear.time_ns.__getitem__)

@@ -1,0 +1,6 @@
+"""Two runs held against each other: is FP8 faster, and where does the gain go?"""
+
+from fp8verify.compare.compare import compare
+from fp8verify.report.model.comparison import Comparison, Outcome
+
+__all__ = ["Comparison", "Outcome", "compare"]

@@ -1,6 +1,0 @@
-"""Two runs held against each other: is FP8 faster, and where does the gain go?"""
-
-from fp8verify.comparison.compare import compare
-from fp8verify.model.comparison import Comparison, Outcome
-
-__all__ = ["Comparison", "Outcome", "compare"]

@@ -1,0 +1,78 @@
+"""Before the training: can FP8 run here, is it what the configuration asks for, will it pay."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fp8verify.doctor.checks import Check, DoctorReport, Status, report_of
+
+if TYPE_CHECKING:
+    from fp8verify.doctor.facts import Facts
+
+__all__ = ["Check", "DoctorReport", "Status", "doctor"]
+
+
+def doctor(
+    *configs: str | Path,
+    command: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+    require_gpu: bool | None = None,
+    start: bool = False,
+    timeout: float | None = None,
+    measure: bool = False,
+    shapes: Sequence[str] = (),
+    tokens: int | None = None,
+    recipes: Sequence[str] = (),
+) -> DoctorReport:
+    """Check this machine, configurations and a command before they train.
+
+    Args:
+        configs: configuration files of any known framework, launch scripts or Python sources.
+        command: the training's command line; files that it names are read too.
+        environment: the variables that reach the training; those of this process by default.
+        require_gpu: whether a machine without a GPU fails; by default, unless only files are asked
+            about.
+        start: whether to start the command, until it builds its first optimizer.
+        timeout: the seconds after which it is ended anyway; two minutes by default.
+        measure: whether to time the model's matrix sizes in BF16 and FP8 on this GPU.
+        shapes: sizes to measure besides, such as "8192x4096x14336".
+        tokens: the tokens of a micro-batch, for sizes that a file or model tells.
+        recipes: torchao's recipes to measure; all three by default.
+
+    Raises:
+        InputError: a configuration cannot be read, or the command cannot be run.
+    """
+    from fp8verify.doctor.facts import gather
+    from fp8verify.doctor.rules import judge
+
+    facts = gather(
+        [str(path) for path in configs],
+        [str(word) for word in command],
+        os.environ if environment is None else environment,
+        require_gpu=require_gpu,
+    )
+    if start and command:
+        from fp8verify.doctor.dry_start import TIMEOUT_S, dry_start
+
+        facts = facts._replace(model=dry_start(facts.command, timeout or TIMEOUT_S))
+    checks = list(judge(facts))
+    if measure:
+        checks += _measure(facts, shapes, tokens, recipes)
+    return report_of(checks)
+
+
+def _measure(
+    facts: Facts, shapes: Sequence[str], tokens: int | None, recipes: Sequence[str]
+) -> list[Check]:
+    from fp8verify.doctor.measure import keep, measure
+    from fp8verify.doctor.probes import parse_shape, plan
+    from fp8verify.doctor.recipes import RECIPES
+    from fp8verify.doctor.rules.measured import measured
+
+    wanted = plan(facts, [parse_shape(text) for text in shapes], tokens)
+    found = measure(facts.installed.interpreter, wanted, recipes or RECIPES)
+    keep(found)
+    return list(measured(found, wanted))

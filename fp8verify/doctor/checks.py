@@ -1,0 +1,71 @@
+"""What the doctor hands out: one check for each rule that had something to say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+
+import msgspec
+
+
+class Status(str, Enum):
+    """How a check ended; `SKIPPED` says that the facts for it are not there."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+    SKIPPED = "skipped"
+
+
+class Check(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that was looked at.
+
+    Attributes:
+        code: its name, such as "config-key-ignored".
+        status: how it ended.
+        message: the fact, in one sentence.
+        hint: the next step; empty where there is none.
+        source: what the rule rests on: a thread, a line of a framework, a measurement.
+        file: the file that it is about, None for the machine.
+        line: the line in it, 1-based.
+    """
+
+    code: str
+    status: Status
+    message: str
+    hint: str = ""
+    source: str = ""
+    file: str | None = None
+    line: int | None = None
+
+
+class DoctorReport(msgspec.Struct, frozen=True, kw_only=True):
+    """All checks, and the gravest status among them."""
+
+    status: Status
+    checks: tuple[Check, ...]
+
+    @property
+    def exit_code(self) -> int:
+        """1 where anything failed."""
+        return int(self.status is Status.FAIL)
+
+    def to_json(self) -> str:
+        """Return the report as JSON, the same text as `doctor --format json`."""
+        from fp8verify.doctor.forms import to_json
+
+        return to_json(self)
+
+
+def report_of(checks: Iterable[Check]) -> DoctorReport:
+    """Join checks to a report, each fact once, the gravest first."""
+    unique = list(dict.fromkeys(checks))
+    ordered = sorted(unique, key=lambda check: _GRAVITY.index(check.status))
+    return DoctorReport(status=_worst(ordered), checks=tuple(ordered))
+
+
+_GRAVITY = (Status.FAIL, Status.WARN, Status.OK, Status.SKIPPED)
+
+
+def _worst(ordered: list[Check]) -> Status:
+    return ordered[0].status if ordered else Status.SKIPPED

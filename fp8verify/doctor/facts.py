@@ -1,0 +1,89 @@
+"""Everything the rules judge, gathered once and then only read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from fp8verify.doctor.gpus import GpuQuery, Gpus
+from fp8verify.doctor.interpreter import Installed, VersionQuery, find_interpreter
+from fp8verify.doctor.launch import Launch, read_launch
+from fp8verify.doctor.scripts import Script
+from fp8verify.doctor.training import Ask, Config
+
+if TYPE_CHECKING:
+    from fp8verify.doctor.dry_start import DryModel
+
+
+class Facts(NamedTuple):
+    """The record that all rules read.
+
+    Attributes:
+        gpus: the GPUs of this machine.
+        installed: what the training's Python has.
+        environment: the variables that reach the training.
+        configs: the configurations, those of the command too.
+        scripts: Python sources, as far as they can be read without running them.
+        unrecognised: configuration files whose framework is not known.
+        command: what would be run.
+        require_gpu: whether a machine without a GPU fails.
+        model: what a dry start saw, None where nothing was started.
+    """
+
+    gpus: Gpus
+    installed: Installed
+    environment: Mapping[str, str]
+    configs: tuple[Config, ...] = ()
+    scripts: tuple[Script, ...] = ()
+    unrecognised: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
+    require_gpu: bool = True
+    model: DryModel | None = None
+
+    @property
+    def wishes(self) -> tuple[tuple[Ask, str], ...]:
+        """What the configurations ask for, and the file that does."""
+        asked = ((config.training.ask, config.path) for config in self.configs)
+        return tuple((ask, path) for ask, path in asked if ask is not None)
+
+    @property
+    def asks(self) -> tuple[tuple[Ask, str], ...]:
+        """The wishes, and what scripts could ask for in one of their branches."""
+        branches = ((ask, script.path) for script in self.scripts for ask in script.asks)
+        return (*self.wishes, *branches)
+
+    @property
+    def versions(self) -> Mapping[str, str]:
+        """Versions by distribution."""
+        return self.installed.versions
+
+    @property
+    def knows_packages(self) -> bool:
+        """Whether this Python is one that trains: torch is there."""
+        return "torch" in self.installed.versions
+
+
+def gather(
+    configs: Sequence[str],
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    require_gpu: bool | None = None,
+) -> Facts:
+    """Gather the facts; what needs a process of its own runs while the files are read.
+
+    Raises:
+        InputError: a configuration cannot be read.
+    """
+    gpus, versions = GpuQuery(), VersionQuery(find_interpreter(command, environment))
+    launch: Launch = read_launch(configs, command, environment)
+    return Facts(
+        gpus=gpus.answer(),
+        installed=versions.answer(),
+        environment=launch.environment,
+        configs=launch.configs,
+        scripts=launch.scripts,
+        unrecognised=launch.unrecognised,
+        command=tuple(command),
+        require_gpu=not configs if require_gpu is None else require_gpu,
+    )

@@ -1,0 +1,109 @@
+"""The forms of a doctor's report: a name each, all with one signature."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from fp8verify.doctor.checks import Check, DoctorReport, Status
+from fp8verify.report.escape import printable
+
+_FIELDS = ("code", "status", "message", "hint", "source")
+_ONLY_JSON = ("measured-kernels",)  # long names, for who looks into a wrong answer
+_WORDS = {Status.FAIL: "FAIL", Status.WARN: "warn", Status.OK: "ok", Status.SKIPPED: "-"}
+_LEAST = 30  # columns that a folded text needs to be read
+_LEVELS = {Status.FAIL: "error", Status.WARN: "warning"}
+
+
+def to_json(report: DoctorReport) -> str:
+    """Render as one JSON document."""
+    checks = [{field: getattr(check, field) for field in _FIELDS} for check in report.checks]
+    document = msgspec.json.encode({"status": report.status, "checks": checks})
+    return msgspec.json.format(document, indent=2).decode() + "\n"
+
+
+def to_text(report: DoctorReport, columns: int | None = None) -> str:
+    """Render each check with where it is, its hint and its source.
+
+    Args:
+        report: the doctor's.
+        columns: of the terminal, whose lines are folded; None for a line for each text.
+    """
+    return "".join(f"{_folded(*line, columns)}\n" for line in _text_lines(report))
+
+
+def _folded(ahead: str, text: str, columns: int | None) -> str:
+    """Fold a text so that what goes on stands below its beginning, where that leaves room."""
+    if columns is None:
+        return ahead + text
+    indent = len(ahead) if columns - len(ahead) >= _LEAST else 6
+    first = ahead if ahead.strip() else " " * indent
+    return textwrap.fill(
+        text,
+        columns,
+        initial_indent=first,
+        subsequent_indent=" " * indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _text_lines(report: DoctorReport) -> Iterator[tuple[str, str]]:
+    """Yield each line as what stands ahead of its text, and the text."""
+    shown = [check for check in report.checks if check.code not in _ONLY_JSON]
+    width = max((len(check.code) for check in shown), default=0)
+    pad = " " * (6 + width + 2)
+    for check in shown:
+        yield (
+            f"{_WORDS[check.status]:4}  {check.code:{width}}  ",
+            printable(f"{_where(check)}{check.message}"),
+        )
+        if check.status in _LEVELS and check.hint:
+            yield pad, printable(check.hint)
+        if check.status in _LEVELS and check.source:
+            yield pad, f"[{printable(check.source)}]"
+    yield "", _summary(report)
+
+
+def _summary(report: DoctorReport) -> str:
+    counts = Counter(check.status for check in report.checks)
+    words = [f"{counts[status]} {status.value}" for status in _WORDS if counts[status]]
+    return f"{report.status.value.upper()}: {', '.join(words)}" if words else "nothing to check"
+
+
+def to_github(report: DoctorReport) -> str:
+    """Render as workflow commands of GitHub Actions, at the line of the file where there is one."""
+    lines = [_command(check) for check in report.checks if check.status in _LEVELS]
+    title = f"::{_LEVELS.get(report.status, 'notice')} title=fp8verify doctor::"
+    return "".join(f"{line}\n" for line in [title + _escape(_summary(report)), *lines])
+
+
+def _command(check: Check) -> str:
+    place = f"file={_property(check.file)}," if check.file else ""
+    place += f"line={check.line}," if check.file and check.line else ""
+    text = printable(check.message) + (f"\n{printable(check.hint)}" if check.hint else "")
+    return f"::{_LEVELS[check.status]} {place}title=FP8 {_property(check.code)}::{_escape(text)}"
+
+
+def _where(check: Check) -> str:
+    if check.file is None:
+        return ""
+    return f"{check.file}:{check.line}: " if check.line else f"{check.file}: "
+
+
+def _property(text: str) -> str:
+    return _escape(printable(text)).replace(":", "%3A").replace(",", "%2C")
+
+
+def _escape(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+FORMS: dict[str, Callable[[DoctorReport], str]] = {
+    "text": to_text,
+    "json": to_json,
+    "github": to_github,
+}

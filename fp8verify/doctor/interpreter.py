@@ -1,0 +1,166 @@
+"""The Python that trains, and the versions of what is installed for it; torch is not imported."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from shutil import which
+from typing import NamedTuple
+
+from fp8verify.record.interpreter import choose_python
+
+TIMEOUT_S = 15.0
+# Distributions that decide whether FP8 runs, by the name of their metadata folder.
+PACKAGES = (
+    "torch",
+    "triton",
+    "torchao",
+    "torchtitan",
+    "transformer_engine",
+    "transformer_engine_torch",
+    "accelerate",
+    "transformers",
+    "trl",
+    "axolotl",
+    "llamafactory",
+    "deepspeed",
+    "lightning",
+    "megatron_core",
+    "msamp",
+    "pytorch_triton",
+    "pytorch_triton_rocm",
+    "nvidia_cublas",
+    "nvidia_cublas_cu12",
+    "nvidia_cublas_cu11",
+)
+# Read in the training's Python, isolated: what an import would find is in folders on its path.
+_SCAN = """
+import os, sys, site
+paths = os.environ.get("PYTHONPATH", "").split(os.pathsep) + sys.path
+if sys.prefix == sys.base_prefix:
+    paths.append(site.getusersitepackages())
+print("python", sys.version.split()[0])
+print("prefix", sys.prefix)
+wanted = set(sys.argv[1:])
+for path in dict.fromkeys(filter(None, paths)):
+    try:
+        names = os.listdir(path)
+    except OSError:
+        continue
+    for name in names:
+        stem, ending = os.path.splitext(name)
+        project, _, version = stem.partition("-")
+        if ending in (".dist-info", ".egg-info") and project.lower().replace("-", "_") in wanted:
+            print(project.lower(), version.split("-")[0])
+    if os.path.exists(os.path.join(path, "torchao", "float8", "_inductor_patch.py")):
+        print("torchao_inductor_patch", "1")
+"""
+_LAUNCHERS_BESIDE_PYTHON = re.compile(
+    r"^(?:torchrun|accelerate|deepspeed|axolotl|llamafactory-cli|trl|lightning|fabric)$"
+)
+
+
+class Interpreter(NamedTuple):
+    """A Python: its program, why it is taken for the training's, and whether the user named it."""
+
+    program: str
+    why: str
+    named: bool
+
+
+class Installed(NamedTuple):
+    """What a Python has: versions by distribution, or why that is not known."""
+
+    interpreter: Interpreter
+    versions: Mapping[str, str]
+    why_unknown: str = ""
+
+
+def find_interpreter(command: Sequence[str], environment: Mapping[str, str]) -> Interpreter:
+    """Return the Python of the command, of the active environment, or of the PATH."""
+    path = environment.get("PATH")
+    for word in command:
+        name = Path(word).name
+        found = which(word, path=path)
+        if found and re.fullmatch(r"python[\d.]*", name):
+            return Interpreter(found, "of the command", named=True)
+        if found and _LAUNCHERS_BESIDE_PYTHON.match(name):
+            program = _shebang(found)
+            if program is not None:
+                return Interpreter(program, f"of {name}", named=True)
+        if word.endswith(".py"):
+            if command[0] == word:
+                program, whose = choose_python(None, environment)  # as `run` does
+                return Interpreter(program, whose or "that runs fp8verify", named=True)
+            break
+    return _active(environment)
+
+
+def _active(environment: Mapping[str, str]) -> Interpreter:
+    for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        program = Path(environment.get(variable) or "/nonexistent", "bin", "python")
+        if program.exists():
+            return Interpreter(str(program), f"of {variable}", named=False)
+    for name in ("python", "python3"):
+        found = which(name, path=environment.get("PATH"))
+        if found:
+            return Interpreter(found, "of the PATH", named=False)
+    return Interpreter(sys.executable, "that runs fp8verify", named=False)
+
+
+def _shebang(program: str) -> str | None:
+    """Return the Python in a script's first line."""
+    try:
+        with Path(program).open("rb") as file:
+            first = file.readline(512)
+    except OSError:
+        return None
+    match = re.match(rb"#!\s*(\S*python[\d.]*)\s*$", first)
+    found = os.fsdecode(match[1]) if match else None
+    return found if found and Path(found).exists() else None
+
+
+class VersionQuery:
+    """A question to a Python, asked at once and answered later."""
+
+    def __init__(self, interpreter: Interpreter) -> None:
+        self._interpreter = interpreter
+        self._process: subprocess.Popen[str] | None = None
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 - the user's own Python
+                [interpreter.program, "-I", "-c", _SCAN, *PACKAGES],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                stdin=subprocess.DEVNULL,
+                text=True,
+                errors="replace",
+            )
+        except OSError as error:
+            self._why = f"{interpreter.program} cannot be run: {error.strerror}"
+
+    def answer(self) -> Installed:
+        """Wait for the Python and read what it has."""
+        if self._process is None:
+            return Installed(self._interpreter, {}, self._why)
+        try:
+            out, _ = self._process.communicate(timeout=TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.communicate()
+            return Installed(self._interpreter, {}, f"it did not answer within {TIMEOUT_S:g} s")
+        if self._process.returncode:
+            return Installed(self._interpreter, {}, f"it ended with {self._process.returncode}")
+        return Installed(self._interpreter, parse_scan(out))
+
+
+def parse_scan(text: str) -> dict[str, str]:
+    """Read the lines of the scan; the first folder on the path is the one that is imported."""
+    versions: dict[str, str] = {}
+    for line in text.splitlines():
+        name, _, version = line.partition(" ")
+        versions.setdefault(name, version)
+    return versions

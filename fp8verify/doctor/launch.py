@@ -1,0 +1,111 @@
+"""Read what is about to be launched: configurations, the command's own ones, and scripts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fp8verify.doctor.documents import Document, kind_of, read_document
+from fp8verify.doctor.frameworks import recognise
+from fp8verify.doctor.launch_script import arguments
+from fp8verify.doctor.scripts import Script, read_script
+from fp8verify.doctor.training import Config
+from fp8verify.errors import Fp8VerifyError
+
+COMMAND = "the command"
+_VARIABLE = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+
+
+class Launch(NamedTuple):
+    """What the files and the command say."""
+
+    configs: tuple[Config, ...]
+    scripts: tuple[Script, ...]
+    unrecognised: tuple[str, ...]
+    environment: Mapping[str, str]
+
+
+def read_launch(
+    configs: Sequence[str], command: Sequence[str], environment: Mapping[str, str]
+) -> Launch:
+    """Read the configurations that were named, and those that the command names.
+
+    Raises:
+        InputError: one that was named cannot be read.
+    """
+    words = list(command)
+    variables = {**environment, **dict(_assigned(words))}
+    overrides = _overrides(words)
+    documents = [read_document(path) for path in configs]
+    documents += list(_of_the_command(words, set(configs)))
+    found: list[Config] = []
+    unrecognised: list[str] = []
+    for document in documents:
+        if document.kind == "python":
+            continue
+        config = recognise(_overridden(document, overrides))
+        if config is not None:
+            found.append(config)
+            variables.update(_environment_of(document))
+        elif document.path in configs:
+            unrecognised.append(document.path)
+    arguments_of = recognise(Document(COMMAND, "arguments", arguments(words), {}, " ".join(words)))
+    if arguments_of is not None:
+        found.append(arguments_of._replace(in_file=False))
+    scripts = [read_script(doc.path, doc.text) for doc in documents if doc.kind == "python"]
+    return Launch(tuple(found), tuple(scripts), tuple(unrecognised), variables)
+
+
+def _assigned(words: list[str]) -> Iterator[tuple[str, str]]:
+    """Yield the variables that the command sets: `env A=1 python …`."""
+    for word in words:
+        match = _VARIABLE.fullmatch(word)
+        if match:
+            yield match[1], match[2]
+        elif Path(word).name != "env":
+            return
+
+
+def _of_the_command(words: list[str], known: set[str]) -> Iterator[Document]:
+    """Yield the files that a command names; what cannot be read is the training's concern."""
+    for word in dict.fromkeys(words):
+        name = word.partition("=")[2] if word.startswith("-") and "=" in word else word
+        if name in known or kind_of(name) is None or not Path(name).is_file():
+            continue
+        try:
+            yield read_document(name)
+        except Fp8VerifyError:
+            continue
+
+
+def _overrides(words: list[str]) -> dict[str, Any]:
+    """Return `--section.key=value` arguments, with which TOML trainings change their file."""
+    return {key: value for key, value in arguments(words).items() if "." in key}
+
+
+def _overridden(document: Document, overrides: dict[str, Any]) -> Document:
+    if document.kind != "toml" or not overrides:
+        return document
+    values = dict(document.values)
+    for key, text in overrides.items():
+        values[key] = _typed(text)
+    return document._replace(values=values)
+
+
+def _typed(text: Any) -> Any:
+    if not isinstance(text, str):
+        return text
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    return int(text) if re.fullmatch(r"-?\d{1,12}", text) else text
+
+
+def _environment_of(document: Document) -> dict[str, str]:
+    """Return the variables that a launch file sets for the training."""
+    return {
+        key.removeprefix("ENV_VARS."): str(value)
+        for key, value in document.values.items()
+        if key.startswith("ENV_VARS.")
+    }

@@ -1,0 +1,200 @@
+"""Rules on the machine: its GPUs, its driver and what is installed for the training."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from fp8verify.doctor.checks import Check, Status
+from fp8verify.doctor.facts import Facts
+from fp8verify.doctor.gpus import Gpu
+from fp8verify.doctor.units import NAMES, needs, trains_in
+from fp8verify.doctor.versions import cuda_of, within
+
+_FALLBACKS = (
+    "torchao raises (“torch._scaled_mm is only supported on CUDA devices with compute capability "
+    ">= 9.0 or 8.9, or ROCm MI300+”), Transformer Engine raises, accelerate warns and trains in "
+    "FP16"
+)
+# Driver from which on a CUDA runtime works: CUDA Toolkit release notes, "Minor version
+# compatibility", read 2026-11-22.
+_DRIVERS = {11: 450, 12: 525, 13: 580}
+_CUDA_NOTES = "CUDA Toolkit release notes, table 2"
+
+
+def gpus(facts: Facts) -> Iterator[Check]:
+    """Whether the GPUs multiply what is asked for; FP8 where nothing is."""
+    found = facts.gpus.found
+    if not found:
+        yield Check(
+            code="no-gpu",
+            status=Status.FAIL if facts.require_gpu else Status.SKIPPED,
+            message=f"no GPU to be seen here: {facts.gpus.why_none}"
+            + ("" if facts.require_gpu else "; whether one can run this is not checked"),
+            hint="Run the doctor where the training runs, in its container and its Slurm step.",
+        )
+        return
+    wished = dict.fromkeys(ask.format for ask, _ in facts.wishes)
+    possible = dict.fromkeys(ask.format for ask, _ in facts.asks if ask.format not in wished)
+    # A script may have a branch for each GPU: one that this machine can run is enough.
+    others = [fmt for fmt in possible if all(trains_in(g, fmt) for g in found)]
+    for fmt in (*wished, *(others or possible)) or ("fp8",):
+        yield _units(found, fmt)
+
+
+def _units(found: tuple[Gpu, ...], fmt: str) -> Check:
+    answers = [trains_in(gpu, fmt) for gpu in found]
+    without = [gpu for gpu, answer in zip(found, answers, strict=True) if answer is False]
+    source = "evidence/units.py; TE pytorch/quantization.py:151-184; torch aten ScaledBlas.cpp"
+    if without:
+        return Check(
+            code="no-fp8-units",
+            status=Status.FAIL,
+            message=f"{_count(without)} of {len(found)} GPUs cannot multiply {NAMES[fmt]}, which "
+            f"needs {needs(fmt)}",
+            hint=f"Train in BF16 there, or on another GPU: {_FALLBACKS}.",
+            source=source,
+        )
+    if None in answers:
+        return Check(
+            code="fp8-units",
+            status=Status.SKIPPED,
+            message=f"the compute capability of {_count(list(found))} is not known",
+            source=source,
+        )
+    return Check(
+        code="fp8-units",
+        status=Status.OK,
+        message=f"{_count(list(found))} can multiply {NAMES[fmt]}",
+        source=source,
+    )
+
+
+def _count(found: list[Gpu]) -> str:
+    counts = Counter((gpu.name, gpu.capability) for gpu in found)
+    return ", ".join(f"{n} x {name} ({cap or '?'})" for (name, cap), n in counts.items())
+
+
+def driver(facts: Facts) -> Iterator[Check]:
+    """Whether the driver can run the CUDA that torch was built for."""
+    nvidia = [gpu for gpu in facts.gpus.found if not (gpu.capability or "").startswith("gfx")]
+    version = nvidia[0].driver if nvidia else None
+    cuda = cuda_of(facts.versions)
+    major = (version or "").partition(".")[0]
+    if cuda is None or not major.isdecimal() or cuda[0] not in _DRIVERS:
+        return
+    least = _DRIVERS[cuda[0]]
+    if int(major) < least:
+        yield Check(
+            code="driver-too-old",
+            status=Status.FAIL,
+            message=f"driver {version} cannot run torch {facts.versions['torch']}, built for CUDA "
+            f"{cuda[0]}.{cuda[1]}, which needs driver {least} or above",
+            hint="Update the driver, or install a torch built for an older CUDA.",
+            source=_CUDA_NOTES,
+        )
+    else:
+        yield Check(
+            code="driver",
+            status=Status.OK,
+            message=f"driver {version} runs CUDA {cuda[0]}.{cuda[1]}",
+            source=_CUDA_NOTES,
+        )
+
+
+def torch_of_the_training(facts: Facts) -> Iterator[Check]:
+    """Which Python was looked at, and whether it has torch, built for this machine."""
+    python = facts.installed.interpreter
+    label = f"{python.program} ({python.why})"
+    version = facts.versions.get("torch")
+    if version is None:
+        why = facts.installed.why_unknown or "it has no torch"
+        yield Check(
+            code="torch-not-installed",
+            status=Status.FAIL if python.named else Status.SKIPPED,
+            message=f"the Python {label}: {why}; versions are not checked",
+            hint="Install torch there, or name the Python that trains."
+            if python.named
+            else "Activate the training's environment, or put its command after --.",
+        )
+    elif facts.gpus.found and version.endswith("+cpu"):
+        yield Check(
+            code="torch-without-cuda",
+            status=Status.FAIL if python.named else Status.WARN,
+            message=f"torch {version} of {label} is built for CPUs",
+            hint="Install torch from the index of your CUDA version: pytorch.org/get-started.",
+        )
+    else:
+        names = ("torch", "triton", "torchao", "transformer_engine", "accelerate", "deepspeed")
+        shown = [f"{name} {facts.versions[name]}" for name in names if name in facts.versions]
+        yield Check(code="versions", status=Status.OK, message=f"{', '.join(shown)} in {label}")
+
+
+_LIBRARIES = {
+    "te": ("te-not-installed", ("transformer_engine",), "Transformer Engine"),
+    "torchao": ("torchao-not-installed", ("torchao",), "torchao"),
+    "msamp": ("msamp-not-installed", ("msamp",), "MS-AMP"),
+}
+
+
+def libraries(facts: Facts) -> Iterator[Check]:
+    """Whether the library is there that multiplies in FP8 for the training."""
+    if not facts.knows_packages:
+        return
+    wished = {ask.backend for ask, _ in facts.wishes}
+    backends = {ask.backend: path for ask, path in facts.asks if ask.backend in _LIBRARIES}
+    for backend, path in backends.items():
+        code, names, label = _LIBRARIES[backend or ""]
+        if not any(name in facts.versions for name in names):
+            yield Check(
+                code=code,
+                status=Status.FAIL if backend in wished else Status.WARN,
+                message=f"{path} asks for FP8 by {label}, and {_python(facts)} does not have it",
+                hint=f"pip install {_INSTALL[backend or '']}, or choose another backend.",
+                source="package metadata of that Python",
+            )
+    if not facts.asks and not {"torchao", "transformer_engine"} & set(facts.versions):
+        yield Check(
+            code="te-not-installed",
+            status=Status.WARN,
+            message=f"{_python(facts)} has neither Transformer Engine nor torchao",
+            hint="Frameworks need one of them for FP8: pip install torchao.",
+            source="package metadata of that Python",
+        )
+
+
+_INSTALL = {
+    "te": "--no-build-isolation 'transformer_engine[pytorch]'",
+    "torchao": "torchao",
+    "msamp": "msamp",
+}
+
+
+def _python(facts: Facts) -> str:
+    return f"the Python {facts.installed.interpreter.program}"
+
+
+# Framework, the torchao that it needs, what happens below: torchtitan components/quantization/
+# float8.py:106; accelerate accelerator.py (_prepare_ao).
+_LEAST_TORCHAO = {
+    "torchtitan": ("0.9.0", "torchtitan warns and goes on in BF16"),
+    "accelerate": ("0.6.1", "accelerate raises ImportError"),
+    "axolotl": ("0.6.1", "accelerate raises ImportError"),
+    "LLaMA-Factory": ("0.6.1", "accelerate raises ImportError"),
+}
+
+
+def torchao_too_old(facts: Facts) -> Iterator[Check]:
+    """Whether torchao is old enough to be left aside without an error."""
+    version = facts.versions.get("torchao")
+    for config in facts.configs:
+        least, effect = _LEAST_TORCHAO.get(config.framework, ("0", ""))
+        ask = config.training.ask
+        if ask and ask.backend == "torchao" and within(version, f"<{least}"):
+            yield Check(
+                code="torchao-too-old",
+                status=Status.FAIL,
+                message=f"torchao {version} is below {least}: {effect}",
+                hint=f"pip install 'torchao>={least}' to match your torch.",
+                source="torchtitan float8.py:106; accelerate accelerator.py, _prepare_ao",
+            )

@@ -1,0 +1,143 @@
+"""What a Python source says about FP8, read without running it.
+
+torchtitan's configurations are Python since March 2026; other scripts show what they convert, how
+they scale, and a `torch.autocast` that cannot train in FP8.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from fp8verify.doctor.training import Ask
+
+_UNKNOWN = object()
+CONVERTERS = {
+    "Float8LinearConverter": "fp8",
+    "Float8GroupedExpertsConverter": "fp8",
+    "MXFP8LinearConverter": "mxfp8",
+    "MXFP8GroupedExpertsConverter": "mxfp8",
+    "NVFP4LinearConverter": "nvfp4",
+}
+# Calls that turn FP8 on, what they ask for: torchao/float8, torchao/prototype, TE, accelerate.
+_CALLS = {
+    "convert_to_float8_training": Ask("fp8", None, "torchao"),
+    "MXFP8BlockScaling": Ask("mxfp8", "mxfp8", "te"),
+    "NVFP4BlockScaling": Ask("nvfp4", "nvfp4", "te"),
+    "Float8BlockScaling": Ask("fp8_block", "blockwise", "te"),
+    "Float8CurrentScaling": Ask("fp8", "tensorwise", "te"),
+    "DelayedScaling": Ask("fp8", "delayed", "te"),
+    "fp8_autocast": Ask("fp8", None, "te"),
+    "MXFP8TrainingOpConfig": Ask("mxfp8", "mxfp8", "torchao"),
+    "NVFP4TrainingConfig": Ask("nvfp4", "nvfp4", "torchao"),
+}
+
+
+class Symbol(str):
+    """The last part of a dotted name that stands where a value is asked for."""
+
+
+class Variable(NamedTuple):
+    """A bare name that stands where a value is asked for: a variable, or a function."""
+
+    name: str
+
+
+class Call(NamedTuple):
+    """A call of interest: its name without the module, its literal arguments, and its line."""
+
+    name: str
+    arguments: Mapping[str, Any]
+    line: int
+
+
+class Script(NamedTuple):
+    """A Python source.
+
+    Attributes:
+        path: as it was named.
+        text: the source.
+        calls: the calls that speak of precision.
+        asks: the low precision that it can ask for; a branch may keep it from doing so.
+        why_unread: why it is no Python that can be read; "" where it is.
+    """
+
+    path: str
+    text: str
+    calls: tuple[Call, ...] = ()
+    asks: tuple[Ask, ...] = ()
+    why_unread: str = ""
+
+    def named(self, *names: str) -> tuple[Call, ...]:
+        """Return the calls of any of these names."""
+        return tuple(call for call in self.calls if call.name in names)
+
+
+def read_script(path: str, text: str) -> Script:
+    """Read a source; one that is no Python of ours says nothing."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+        return Script(path, text, why_unread=f"{type(error).__name__}{line}")
+    calls = tuple(_calls(tree))
+    return Script(path, text, calls, tuple(dict.fromkeys(_asks(calls))))
+
+
+def _calls(tree: ast.AST) -> Iterator[Call]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            name = _name(node.func)
+            if name is not None:
+                literals = {key.arg: _literal(key.value) for key in node.keywords if key.arg}
+                positional = {str(i): _literal(arg) for i, arg in enumerate(node.args)}
+                yield Call(name, {**positional, **literals}, node.lineno)
+
+
+def _name(function: ast.expr) -> str | None:
+    """Return the name that is called; of torchtitan's `Converter.Config(…)`, the converter's."""
+    if isinstance(function, ast.Attribute):
+        if function.attr in ("Config", "from_recipe_name"):
+            owner = _name(function.value)
+            return owner if function.attr == "Config" else f"{owner}.from_recipe_name"
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else None
+
+
+def _literal(node: ast.expr) -> Any:
+    """Return a literal, the symbol of a name such as `torch.float8_e4m3fn`, or a variable."""
+    if isinstance(node, ast.Attribute):
+        return Symbol(node.attr)
+    if isinstance(node, ast.Name):
+        return Variable(node.id)
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return _UNKNOWN
+
+
+def _asks(calls: tuple[Call, ...]) -> Iterator[Ask]:
+    for call in calls:
+        if call.name in CONVERTERS:
+            if call.arguments.get("emulate") is not True:
+                fmt = CONVERTERS[call.name]
+                default = "rowwise" if "recipe_name" not in call.arguments else None
+                recipe = recipe_of(call) or (default if fmt == "fp8" else fmt)
+                yield Ask(fmt, recipe, "torchao", call.name)
+        elif call.name in _CALLS:
+            yield _CALLS[call.name]._replace(key=call.name)
+        elif call.name == "Float8LinearConfig.from_recipe_name":
+            yield Ask("fp8", recipe_of(call), "torchao", call.name)
+        elif call.arguments.get("mixed_precision") == "fp8":
+            yield Ask("fp8", None, None, "mixed_precision")
+        elif str(call.arguments.get("precision", "")).startswith("transformer-engine"):
+            yield Ask("fp8", "delayed", "te", "precision")
+
+
+def recipe_of(call: Call) -> str | None:
+    """Return the recipe of a call: a string, or a member of an enumeration; None for a variable."""
+    recipe = call.arguments.get("recipe_name", call.arguments.get("0"))
+    if isinstance(recipe, Symbol):
+        return recipe.lower() if recipe.isupper() else None
+    return recipe if isinstance(recipe, str) else None

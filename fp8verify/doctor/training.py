@@ -1,0 +1,140 @@
+"""What a configuration asks for, in words that all frameworks share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from fp8verify.doctor.roles import Role
+
+Values = Mapping[str, Any]
+
+
+class Ask(NamedTuple):
+    """A wish for low precision.
+
+    Attributes:
+        format: "fp8", "fp8_block", "mxfp8" or "nvfp4".
+        recipe: how it scales, such as "tensorwise", "rowwise" or "delayed", if that is known.
+        backend: "torchao", "te" or "msamp", None where the framework chooses.
+        key: the key that asks, by which its line is found.
+    """
+
+    format: str
+    recipe: str | None = None
+    backend: str | None = None
+    key: str = ""
+
+
+class LayerSize(NamedTuple):
+    """Linear layers of one size: N outputs, K inputs, and how many of them a model has.
+
+    `siblings` of them read one input, beside those of other sizes with the same role.
+    """
+
+    name: str
+    n: int
+    k: int
+    modules: int = 1
+    role: Role = Role.OTHER
+    siblings: int = 1
+
+
+class Training(NamedTuple):
+    """What a configuration says of the training; None where it does not say.
+
+    Attributes:
+        ask: the low precision it asks for.
+        compile: whether the model is compiled.
+        checkpointing: whether activations are computed again in the backward pass.
+        tensor_parallel: over how many GPUs each matrix is split.
+        deepspeed: whether DeepSpeed runs it.
+        layers: the linear layers that its sizes tell.
+        tokens: the tokens of a micro-batch on one GPU.
+    """
+
+    ask: Ask | None = None
+    compile: bool | None = None
+    checkpointing: bool | None = None
+    tensor_parallel: int = 1
+    deepspeed: bool = False
+    layers: tuple[LayerSize, ...] = ()
+    tokens: int | None = None
+
+
+class Config(NamedTuple):
+    """A configuration that was read.
+
+    Attributes:
+        path: its file as the user named it; "the command" for arguments.
+        framework: whose it is.
+        values: its values by dotted key.
+        lines: the lines of the keys, 1-based.
+        training: what it says.
+        in_file: whether `path` is a file.
+    """
+
+    path: str
+    framework: str
+    values: Values
+    lines: Mapping[str, int]
+    training: Training
+    in_file: bool = True
+
+
+def whole(value: Any) -> int | None:
+    """Return a positive whole number, of a string too; None for anything else."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, str) and value.strip().isdecimal() and len(value) < 12:
+        value = int(value)
+    return value if isinstance(value, int) and value > 0 else None
+
+
+def truth(value: Any) -> bool | None:
+    """Return whether a value means yes, as YAML, TOML and command lines write it."""
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return {"true": True, "yes": True, "1": True, "on": True}.get(
+            value.lower(), False if value.lower() in ("false", "no", "0", "off", "none") else None
+        )
+    return bool(value) if isinstance(value, int) else None
+
+
+def word(value: Any) -> str:
+    """Return a value as a lower-case word; "" for what is none."""
+    return value.strip().lower() if isinstance(value, str) else ""
+
+
+def product(*values: Any) -> int | None:
+    """Return the product of whole numbers, None where one is not known."""
+    result = 1
+    for value in values:
+        number = whole(value)
+        if number is None:
+            return None
+        result *= number
+    return result
+
+
+def llama_layers(
+    dim: int,
+    hidden: int,
+    layers: int,
+    heads: int | None = None,
+    kv_heads: int | None = None,
+    *,
+    gated: bool = True,
+    shards: int = 1,
+) -> tuple[LayerSize, ...]:
+    """Return the linear layers of a decoder of these sizes, as split over `shards` GPUs."""
+    kv = dim if not (heads and kv_heads) else dim // heads * kv_heads
+    inner, gates = hidden // shards, 2 if gated else 1
+    return (
+        LayerSize("attention q", dim // shards, dim, layers, Role.ATTENTION_IN),
+        LayerSize("attention k, v", max(1, kv // shards), dim, 2 * layers, Role.ATTENTION_IN, 2),
+        LayerSize("attention o", dim, dim // shards, layers, Role.ATTENTION_OUT),
+        LayerSize("feed-forward in", inner, dim, gates * layers, Role.FEED_FORWARD_IN, gates),
+        LayerSize("feed-forward out", dim, inner, layers, Role.FEED_FORWARD_OUT),
+    )

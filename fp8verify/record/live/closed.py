@@ -1,0 +1,81 @@
+"""How many windows of a capture that is being made are over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fp8verify.capture.files import find_metas, read_meta
+from fp8verify.capture.schema import RankMeta, WindowRecord
+from fp8verify.errors import InputError
+from fp8verify.record.settings import RankSelection
+
+STRAGGLERS_S = 60.0  # how long the other ranks may take to write the traces of a window
+# As `fp8verify.capture.schema.WindowRecord` has them.
+NEVER, CUT, SCRIPT = "never", "cut", "script"
+
+
+def closed_windows(capture: Path, ranks: RankSelection) -> tuple[int, int]:
+    """Return how many windows left a trace: on the rank that is ahead, and on every rank asked for.
+
+    A rank of which there is no record yet has none.
+    """
+    counts = [0 if meta is None else _closed(meta) for meta in _wanted_metas(capture, ranks)]
+    return max(counts, default=0), min(counts, default=0)
+
+
+def none_to_come(capture: Path, ranks: RankSelection, count: int) -> bool:
+    """Whether every rank asked for is done with all of its `count` windows."""
+    metas = _wanted_metas(capture, ranks)
+    return bool(metas) and all(meta is not None and _is_done(meta, count) for meta in metas)
+
+
+def steps_seen(capture: Path) -> int:
+    """Return how many steps the rank that got farthest has counted."""
+    return max((meta.steps_seen for meta in _metas(capture)), default=0)
+
+
+def is_wanted(rank: int, ranks: RankSelection) -> bool:
+    """Whether a rank is among those to record."""
+    return rank in ranks.only or bool(ranks.every and rank % ranks.every == 0)
+
+
+def _wanted_metas(capture: Path, ranks: RankSelection) -> list[RankMeta | None]:
+    """Return the records of the ranks asked for, None for one that is not there yet."""
+    metas = {meta.rank: meta for meta in _metas(capture)}
+    size = max((meta.world_size for meta in metas.values()), default=1)
+    return [metas.get(rank) for rank in range(size) if is_wanted(rank, ranks)]
+
+
+def _metas(capture: Path) -> list[RankMeta]:
+    found = map(_read, find_metas(capture))
+    return [meta for meta in found if meta is not None]
+
+
+def _read(path: Path) -> RankMeta | None:
+    try:
+        return read_meta(path)
+    except InputError:  # claimed, and not written yet
+        return None
+
+
+def _closed(meta: RankMeta) -> int:
+    return sum(map(_has_trace, meta.windows))
+
+
+def _is_done(meta: RankMeta, count: int) -> bool:
+    """Whether a rank opens none any more: those of the script's own profiler are not counted."""
+    asked = [window for window in meta.windows if window.profiler != SCRIPT]
+    return len(asked) >= count and not any(
+        window.state in (NEVER, CUT) and window.trace is None for window in asked
+    )
+
+
+def _has_trace(window: WindowRecord) -> bool:
+    return window.trace is not None
+
+
+def is_closed(folder: Path, ranks: RankSelection) -> bool:
+    """Whether every rank asked for is done with the one window of a folder in `live`."""
+    closed = sum(1 for _ in folder.glob("*.closed"))
+    size = max((meta.world_size for meta in _metas(folder)), default=1)
+    return closed >= max(1, sum(is_wanted(rank, ranks) for rank in range(size)))

@@ -1,0 +1,280 @@
+"""The nouns of a comparison: two runs, what their steps cost, and where the difference lies."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import msgspec
+
+from fp8verify.report.model.parts import Finding
+from fp8verify.terms import Verdict
+
+
+class Outcome(str, Enum):
+    """Whether the candidate is faster, at equal work."""
+
+    FASTER = "FASTER"
+    SAME = "SAME"
+    SLOWER = "SLOWER"
+    NOT_COMPARABLE = "NOT_COMPARABLE"
+
+
+class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """Step times in µs as profiled, on the GPU where kernels are known by step, else on the CPU.
+
+    `measured` is "gpu", "cpu", or "window" where no step was recorded and all of it counts as one.
+
+    Attributes:
+        measured: gpu, cpu, or window where no step was recorded.
+        steps: how many steps.
+        median_us: median step in microseconds.
+        min_us: shortest step in microseconds.
+        max_us: longest step in microseconds.
+    """
+
+    measured: str
+    steps: int
+    median_us: float
+    min_us: float
+    max_us: float
+
+
+class Side(msgspec.Struct, frozen=True, kw_only=True):
+    """One of the two runs: its name, the rank that is compared, its verdict and its steps.
+
+    Attributes:
+        name: what the run is called: its folder, or --name.
+        source: file of the trace.
+        rank: rank that is compared.
+        verdict: ACTIVE, PARTIAL, INACTIVE, CONTRADICTED, EMULATED or INCONCLUSIVE.
+        gpu: name of the GPU; null where not known.
+        fp8_share_of_time: FP8 share of GEMM time; null without GEMMs.
+        step: times of its steps.
+        flops_per_step: forward GEMM operations of a step; null where not known.
+    """
+
+    name: str
+    source: str
+    rank: int | None
+    verdict: Verdict
+    gpu: str | None
+    fp8_share_of_time: float | None
+    step: StepTimes
+    flops_per_step: float | None
+
+
+class BudgetRow(msgspec.Struct, frozen=True, kw_only=True):
+    """µs of a mean step that one kind of work takes; the rows of a side add up to its mean step.
+
+    Attributes:
+        name: kind of work: GEMM, casts and scales, attention, exposed communication and so on.
+        baseline_us: microseconds in the baseline.
+        candidate_us: microseconds in the candidate.
+        change_us: microseconds of the candidate less those of the baseline.
+    """
+
+    name: str
+    baseline_us: float
+    candidate_us: float
+    change_us: float
+
+
+class GemmPair(msgspec.Struct, frozen=True, kw_only=True):
+    """GEMMs of one leg of the layers of `n` outputs and `k` inputs, in both runs.
+
+    Times are µs of one GEMM with its split-K reduction; `speedup` is of the rate where `tokens`
+    differ, else of the time. `calls` are a step's.
+
+    Attributes:
+        leg: leg of a GEMM: fprop, dgrad, wgrad, backward, recompute or unknown.
+        n: outputs of the layers.
+        k: inputs of the layers.
+        baseline_tokens: tokens of a GEMM in the baseline.
+        candidate_tokens: tokens of a GEMM in the candidate.
+        baseline_precision: precision class in the baseline.
+        candidate_precision: precision class in the candidate.
+        baseline_us: microseconds in the baseline.
+        candidate_us: microseconds in the candidate.
+        baseline_calls: GEMMs of a step in the baseline.
+        candidate_calls: GEMMs of a step in the candidate.
+        speedup: how many times as fast a GEMM is, per token.
+    """
+
+    leg: str
+    n: int
+    k: int
+    baseline_tokens: int
+    candidate_tokens: int
+    baseline_precision: str
+    candidate_precision: str
+    baseline_us: float
+    candidate_us: float
+    baseline_calls: float
+    candidate_calls: float
+    speedup: float
+
+
+class LegPair(msgspec.Struct, frozen=True, kw_only=True):
+    """µs a step of all GEMMs of one leg, and how many times faster they are at equal work.
+
+    Attributes:
+        leg: leg of a GEMM: fprop, dgrad, wgrad, backward, recompute or unknown.
+        baseline_us: microseconds in the baseline.
+        candidate_us: microseconds in the candidate.
+        speedup: how many times as fast.
+    """
+
+    leg: str
+    baseline_us: float
+    candidate_us: float
+    speedup: float | None
+
+
+class RankPair(msgspec.Struct, frozen=True, kw_only=True):
+    """µs of the median step of a rank that both runs have.
+
+    Attributes:
+        rank: number of the rank; null where not known.
+        baseline_us: microseconds in the baseline.
+        candidate_us: microseconds in the candidate.
+        step_speedup: how many times as fast a step is.
+    """
+
+    rank: int
+    baseline_us: float
+    candidate_us: float
+    step_speedup: float
+
+
+class LayerPair(msgspec.Struct, frozen=True, kw_only=True):
+    """The GEMMs of one layer by name in both runs; the slowest of all layers first.
+
+    Times are µs of its GEMMs in a step, None where the layers of a run were named in an eager step.
+
+    Attributes:
+        layer: name of the layer.
+        baseline_precision: precision class in the baseline.
+        candidate_precision: precision class in the candidate.
+        baseline_us: microseconds in the baseline.
+        candidate_us: microseconds in the candidate.
+        speedup: how many times as fast.
+    """
+
+    layer: str
+    baseline_precision: str
+    candidate_precision: str
+    baseline_us: float | None
+    candidate_us: float | None
+    speedup: float | None
+
+
+class LossPair(msgspec.Struct, frozen=True, kw_only=True):
+    """The loss of both logs at the steps that both have.
+
+    Gaps are candidate less baseline; `first_bad_step` is the first whose loss is no number in one
+    log alone. `counted` says that the steps are counted lines. `curve` are (step, baseline,
+    candidate), of many steps some.
+
+    Attributes:
+        frameworks: whose wording the loss lines have, baseline first.
+        steps: how many steps both logs have.
+        first_step: first step that both logs have.
+        last_step: last step that both logs have.
+        last_baseline: the baseline's loss at the last step that both logs have.
+        last_candidate: the candidate's loss there.
+        mean_gap: mean gap of the losses, candidate less baseline.
+        largest_gap: largest gap of the losses, candidate less baseline.
+        largest_gap_step: step of the largest gap.
+        first_bad_step: first step whose loss is no number in one log alone.
+        counted: whether steps are counted lines, since the log has no numbers.
+        curve: step, loss of the baseline, loss of the candidate; of many steps some.
+        relative_gap: mean gap of the last half of the steps, over the baseline's loss there.
+        trend: growing, steady or shrinking: the gap of the first half of the steps against that of
+            the last; unknown where there are few steps.
+        spikes: steps whose loss jumps above those before, of the baseline and the candidate.
+        diverged_step: the first from which on the candidate's loss stays above the baseline's by
+            more than 5 %.
+        gradient_norms: medians of the gradient norms that both logs give.
+        gradient_curve: step, gradient norm of the baseline, gradient norm of the candidate; of many
+            steps some.
+        first_bad_run: "baseline" or "candidate": whose loss is no number at `first_bad_step`.
+        own_spikes: steps at which the candidate's loss jumps and the baseline's does not.
+        gap_is_noise: whether the gap of the last half lies within the scatter of the losses, or
+            there are too few steps to tell.
+    """
+
+    frameworks: tuple[str, str]
+    steps: int
+    first_step: int
+    last_step: int
+    last_baseline: float | None
+    last_candidate: float | None
+    mean_gap: float | None
+    largest_gap: float | None
+    largest_gap_step: int | None
+    first_bad_step: int | None
+    counted: bool
+    curve: tuple[tuple[int, float | None, float | None], ...] = ()
+    relative_gap: float | None = None
+    trend: str = "unknown"
+    spikes: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+    diverged_step: int | None = None
+    gradient_norms: tuple[float, float] | None = None
+    gradient_curve: tuple[tuple[int, float | None, float | None], ...] = ()
+    first_bad_run: str | None = None
+    own_spikes: tuple[int, ...] = ()
+    gap_is_noise: bool = False
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """Two runs held against each other; `speedup` is at equal work, `step_speedup` of the steps.
+
+    `busy_speedup` is at equal work and without the time in which the GPU waits, which profiling
+    lengthens. `work_ratio` is the candidate's forward GEMM FLOPs a step over the baseline's, None
+    if unknown.
+
+    Attributes:
+        schema_version: version of this document's schema.
+        fp8verify_version: version of fp8verify that made the document.
+        outcome: FASTER, SAME, SLOWER or NOT_COMPARABLE.
+        reason: why, in a sentence.
+        exit_code: exit code of the command.
+        speedup: how many times as fast the candidate is, at equal work.
+        step_speedup: how many times as fast a step is.
+        busy_speedup: speed-up at equal work without the time in which the GPU waits.
+        work_ratio: forward GEMM operations of the candidate's step over the baseline's.
+        gemm_speedup: how many times as fast all GEMMs of a step are, at equal work.
+        baseline: the run to compare with; null where nothing can be compared.
+        candidate: the run in question; null where nothing can be compared.
+        names: what the baseline and the candidate are called.
+        budget: what a mean step is made of.
+        legs: GEMM time a step by leg.
+        gemms: GEMMs of both runs, paired by layer size and leg.
+        layers: layers of both runs, paired by name.
+        ranks: ranks of both runs, where there are several.
+        loss: losses of both logs at equal steps; null where there are none.
+        findings: causes, and demands that are not met.
+        notes: further remarks.
+    """
+
+    schema_version: int
+    fp8verify_version: str
+    outcome: Outcome
+    reason: str
+    exit_code: int
+    speedup: float | None
+    step_speedup: float | None
+    busy_speedup: float | None
+    work_ratio: float | None
+    gemm_speedup: float | None
+    baseline: Side | None
+    candidate: Side | None
+    names: tuple[str, str]
+    budget: tuple[BudgetRow, ...]
+    legs: tuple[LegPair, ...]
+    gemms: tuple[GemmPair, ...]
+    layers: tuple[LayerPair, ...]
+    ranks: tuple[RankPair, ...]
+    loss: LossPair | None
+    findings: tuple[Finding, ...]
+    notes: tuple[str, ...]

@@ -1,0 +1,227 @@
+"""The report's nouns for what FP8 costs, what it moves, what it can gain, layer by layer."""
+
+from __future__ import annotations
+
+import msgspec
+
+from fp8verify.terms import Leg
+
+
+class CollectiveRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Collectives alike in kind, on this rank.
+
+    Attributes:
+        name: NCCL's name, or the kernel's.
+        dtype: element type, null where not recorded.
+        group_size: ranks that took part.
+        calls: how many.
+        bytes_in: bytes sent in all calls, null where not recorded.
+        bytes_out: bytes received in all calls.
+        time_us: µs of their kernels.
+    """
+
+    name: str
+    dtype: str | None
+    group_size: int | None
+    calls: int
+    bytes_in: int | None
+    bytes_out: int | None
+    time_us: float
+
+
+class WeightGather(msgspec.Struct, frozen=True, kw_only=True):
+    """What all-gathers of weights sent.
+
+    Attributes:
+        fp8: whether FP8 weights travelled, null where the bytes may be anything.
+        eight_bit_bytes: bytes in 8-bit elements.
+        wider_bytes: bytes in wider elements.
+        bytes_per_parameter: 1 for FP8, 2 for BF16, null where not known.
+    """
+
+    fp8: bool | None
+    eight_bit_bytes: int
+    wider_bytes: int
+    bytes_per_parameter: float | None
+
+
+class CommunicationReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Communication of a rank; overlaps count once.
+
+    Attributes:
+        time_us: µs in which communication ran.
+        exposed_us: µs in which nothing but communication ran.
+        collectives: the collectives by kind.
+        weight_gather: what all-gathers of weights sent, null where there were none.
+    """
+
+    time_us: float
+    exposed_us: float
+    collectives: tuple[CollectiveRow, ...]
+    weight_gather: WeightGather | None
+
+
+class TaxEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """Casts, amax reductions, scale arithmetic or layout copies of one operator and pass.
+
+    Attributes:
+        purpose: cast, amax, scale or transpose.
+        op: the operator, null where not known.
+        leg: the pass in which they ran.
+        fused: whether a compiler or library made them one pass over the data.
+        kernels: launches.
+        time_us: µs of all of them.
+    """
+
+    purpose: str
+    op: str | None
+    leg: Leg
+    fused: bool
+    kernels: int
+    time_us: float
+
+
+class TaxReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What FP8 costs beside its GEMMs; fused kernels also do work that BF16 needs.
+
+    Attributes:
+        time_us: µs, the most that it can be.
+        unfused_us: µs of kernels that each do one step of a cast.
+        share_of_gpu_time: over the time of all kernels.
+        saved_at_most_us: estimate of what FP8 GEMMs save, from the ratio of the GPU's peaks.
+        share_of_saving: `time_us` over `saved_at_most_us`, null where nothing is saved.
+        rows: by purpose, operator and pass.
+    """
+
+    time_us: float
+    unfused_us: float
+    share_of_gpu_time: float
+    saved_at_most_us: float
+    share_of_saving: float | None
+    rows: tuple[TaxEntry, ...]
+
+
+class PayoffReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What FP8 can gain; estimates rest on the ratio of the GPU's FP8 and BF16 peaks.
+
+    Attributes:
+        gpu_busy_us: µs in which a kernel ran.
+        idle_share: share of the window in which the GPU did nothing.
+        fp8_gemm_share: share of busy time in FP8 GEMMs.
+        sixteen_bit_gemm_share: share of busy time in BF16 and FP16 GEMMs.
+        bandwidth_bound_share: share of busy time in kernels that memory bandwidth limits.
+        small_gemm_share: share of FP8 GEMM time in GEMMs too small to gain, null without shapes.
+        ceiling: the most that GPU time can be faster than in BF16, with every 16-bit GEMM in FP8
+            and no casts (Amdahl's law).
+        speedup_estimate: what the run as it is may be over BF16.
+    """
+
+    gpu_busy_us: float
+    idle_share: float
+    fp8_gemm_share: float
+    sixteen_bit_gemm_share: float
+    bandwidth_bound_share: float
+    small_gemm_share: float | None
+    ceiling: float | None
+    speedup_estimate: float | None
+
+
+class LayerRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Linear layers of one size, and the GEMMs of that size by leg.
+
+    Attributes:
+        n: outputs.
+        k: inputs.
+        modules: modules of the census.
+        converted: those of them that are set for FP8.
+        names: their names, shortened.
+        passes: how often each module ran forward in the window, null where not known.
+        passes_per_step: the same in a step, once for each micro-batch.
+        observed: GEMMs that ran, by leg.
+        in_fp8: those of them in FP8 or FP4, by leg.
+        expected: GEMMs that the modules should have run, by leg; empty where unknown.
+        share_of_flops: over the FLOPs of all GEMMs of layers, null unless (nearly) all are known.
+    """
+
+    n: int
+    k: int
+    modules: int
+    converted: int
+    names: tuple[str, ...]
+    passes: int | None
+    passes_per_step: float | None
+    observed: dict[str, int]
+    in_fp8: dict[str, int]
+    expected: dict[str, int]
+    share_of_flops: float | None
+
+
+class LayersReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The layers of a rank by size.
+
+    Attributes:
+        rows: the sizes, the most FLOPs first.
+        not_joined: modules of which no GEMM has the size.
+        experts: 3-D parameters of experts.
+        note: where modules and kernels could not be joined, else null.
+    """
+
+    rows: tuple[LayerRow, ...]
+    not_joined: tuple[str, ...]
+    experts: tuple[str, ...]
+    note: str | None
+
+
+class NamedLeg(msgspec.Struct, frozen=True, kw_only=True):
+    """GEMMs of one layer and leg.
+
+    Attributes:
+        leg: fprop, dgrad, wgrad, backward, recompute or unknown.
+        kernels: launches by precision class.
+        time_us: µs by precision class.
+    """
+
+    leg: Leg
+    kernels: dict[str, int]
+    time_us: dict[str, float]
+
+
+class NamedLayerRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What ran for one linear layer.
+
+    Attributes:
+        layer: its name in the model.
+        n: outputs, null where the census does not know the layer.
+        k: inputs.
+        state: what the census says of it.
+        legs: its GEMMs.
+        casts_us: µs that FP8 cost beside the GEMMs, null where it did not run.
+    """
+
+    layer: str
+    n: int | None
+    k: int | None
+    state: str | None
+    legs: tuple[NamedLeg, ...]
+    casts_us: float | None
+
+
+class NamedLayersReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The GEMMs of each layer by name, as `fp8verify run --layers` records them.
+
+    Attributes:
+        source: window, or step for the eager step after the windows of compiled code: its kernels
+            and times are not the run's, its precisions are.
+        step: the number of that step.
+        rows: the layers in the order in which they ran.
+        gemms: GEMMs seen.
+        unjoined: those that belong to no layer, or to none for certain.
+        note: what is missing, else null.
+    """
+
+    source: str
+    step: int | None
+    rows: tuple[NamedLayerRow, ...]
+    gemms: int
+    unjoined: int
+    note: str | None

@@ -1,0 +1,249 @@
+"""What a report is made of: frozen, typed, without behaviour."""
+
+from __future__ import annotations
+
+import msgspec
+
+from fp8verify.terms import Leg, Precision, Role, Severity, Shape, Verdict
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """Something the reader should know, with what to do about it.
+
+    Attributes:
+        code: what kind of finding it is; docs/report.md lists them.
+        severity: error, warning or info.
+        message: the fact, in one sentence; of the first of `ranks` where it is `per_rank`.
+        hint: what to do about it, empty where nothing is to be done.
+        ranks: the ranks that it is about, none where it is about the run.
+        layers: the layers that it is about, by their exact names.
+        per_rank: whether it holds on each of the ranks by itself.
+        verdict: what it makes of its ranks, such as PARTIAL; null where they may be ACTIVE.
+    """
+
+    code: str
+    severity: Severity
+    message: str
+    hint: str
+    ranks: tuple[int, ...] = ()
+    layers: tuple[str, ...] = ()
+    per_rank: bool = False
+    verdict: Verdict | None = None
+
+
+class GemmSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """GEMM totals by precision class.
+
+    Attributes:
+        time_us: GEMM time in µs by precision class.
+        kernels: launches by precision class.
+        flops: floating-point operations by precision class, as far as recorded shapes give them;
+            null where no GEMM has recorded shapes.
+        fp8_share_of_time: share of GEMM time in `fp8` and `mxfp8`, null without GEMMs.
+        low_precision_share_of_time: the same with the FP4 formats, which the verdict judges by.
+        fp8_share_of_flops: null unless the FLOPs of (nearly) all GEMM time are known.
+        unknown_share_of_time: share of GEMM time in kernels of unknown precision.
+        flops_coverage: share of GEMM time whose FLOPs are known.
+    """
+
+    time_us: dict[str, float]
+    kernels: dict[str, int]
+    flops: dict[str, float] | None
+    fp8_share_of_time: float | None
+    low_precision_share_of_time: float | None
+    fp8_share_of_flops: float | None
+    unknown_share_of_time: float
+    flops_coverage: float
+
+
+class LegRow(msgspec.Struct, frozen=True, kw_only=True):
+    """GEMM time of one leg, by precision class.
+
+    Attributes:
+        leg: fprop, dgrad, wgrad, backward (dgrad or wgrad), recompute, attention (products of
+            attention that no fused kernel computes), optimizer or unknown.
+        time_us: µs by precision class.
+        kernels: launches by precision class.
+    """
+
+    leg: Leg
+    time_us: dict[str, float]
+    kernels: dict[str, int]
+
+
+class KernelRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One kind of kernel launched by one kind of operator.
+
+    Attributes:
+        name: the kernel's.
+        role: what it does.
+        precision: class of the operands of a GEMM; of other kernels, of what they write.
+        library: where the kernel comes from.
+        op: the operator that launched it, null where not known.
+        leg: which GEMM of a layer it is, null for what is no GEMM.
+        dims: the operator's input shapes.
+        shape: (batch, m, n, k) of a GEMM; a kernel that adds up the parts of one has its shape.
+        kernels: launches.
+        time_us: µs of all launches.
+        tflops: 10^12 operations a second of all launches together.
+        percent_of_peak: that over the GPU's dense peak of the precision.
+        decided_by: who says the precision: name, op, name+op, or none.
+        reason: how that was read.
+    """
+
+    name: str
+    role: Role
+    precision: Precision
+    library: str
+    op: str | None
+    leg: Leg | None
+    dims: tuple[Shape, ...] | None
+    shape: Shape | None
+    kernels: int
+    time_us: float
+    tflops: float | None
+    percent_of_peak: float | None
+    decided_by: str
+    reason: str
+
+
+class RecipeSeen(msgspec.Struct, frozen=True, kw_only=True):
+    """How the GEMMs in low precision were scaled, by the kernels.
+
+    Attributes:
+        time_us: GEMM time in µs by scaling.
+        fast_accumulation: by leg, whether fast accumulation was on.
+    """
+
+    time_us: dict[str, float]
+    fast_accumulation: dict[str, bool]
+
+
+class StepReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One training step.
+
+    Attributes:
+        step: the profiler's number of it.
+        duration_us: its µs on the CPU.
+        gpu_us: from the end of the step before it on the GPU (of the first one, from its first
+            kernel) to the end of its last kernel; null where it launched none.
+        gemm: the model's GEMMs that it launched.
+    """
+
+    step: int
+    duration_us: float
+    gpu_us: float | None
+    gemm: GemmSummary
+
+
+class TimelineReport(msgspec.Struct, frozen=True, kw_only=True):
+    """How the GPU spent one trace, in buckets; the first begins with the first kernel.
+
+    Kernels that overlap on several streams add up to more than a bucket is long.
+
+    Attributes:
+        bucket_us: length of a bucket.
+        fp8_us: µs of GEMMs in FP8 by bucket.
+        other_precision_us: µs of GEMMs in other known precisions.
+        unknown_precision_us: µs of GEMMs of unknown precision.
+        rest_us: µs of all other kernels.
+        steps: (step, begin, end) in µs of the kernels that each step launched.
+        names: names of the kernels in `longest`.
+        longest: kernels with the most time in each bucket: place in `names`, µs.
+    """
+
+    bucket_us: float
+    fp8_us: tuple[float, ...]
+    other_precision_us: tuple[float, ...]
+    unknown_precision_us: tuple[float, ...]
+    rest_us: tuple[float, ...]
+    steps: tuple[tuple[int, float, float], ...]
+    names: tuple[str, ...] = ()
+    longest: tuple[tuple[tuple[int, float], ...], ...] = ()
+
+
+class HealthReport(msgspec.Struct, frozen=True, kw_only=True):
+    """How whole the trace is: each kind of damage, counted.
+
+    Attributes:
+        events: records read.
+        skipped_events: records that could not be decoded.
+        truncated: whether the file ends early.
+        kernels: GPU kernels in the file.
+        kernels_without_launch: kernels whose launch is not in the file.
+        kernels_without_op: kernels of which no operator is known.
+        kernels_before_window: kernels launched before the window, which do not count.
+        bad_durations: kernels with times that cannot be.
+        notes: what else was seen.
+    """
+
+    events: int
+    skipped_events: int
+    truncated: bool
+    kernels: int
+    kernels_without_launch: int
+    kernels_without_op: int
+    kernels_before_window: int
+    bad_durations: int
+    notes: tuple[str, ...]
+
+
+class ModulesReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What the model's linear modules were.
+
+    Attributes:
+        counts: modules by state.
+        names: names of the modules of each state.
+        recipes: recipes that the modules say.
+        scalings: how their recipes scale, as configured.
+        unknown_classes: classes of modules whose precision the census cannot tell: their GEMMs
+            decide.
+    """
+
+    counts: dict[str, int]
+    names: dict[str, tuple[str, ...]]
+    recipes: tuple[str, ...]
+    scalings: tuple[str, ...] = ()
+    unknown_classes: tuple[str, ...] = ()
+
+
+class WindowReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A window that `fp8verify run` was to record, and what the framework calls its steps.
+
+    Attributes:
+        first: its first step, from 1.
+        last: its last step, inclusive.
+        state: complete, cut, dropped, skipped or never.
+        framework: the training framework that numbers steps too, null where there is none.
+        counter: what it calls its counter, such as "global_step".
+        framework_first: its number of the first step.
+        framework_last: its number of the last step.
+    """
+
+    first: int
+    last: int
+    state: str
+    framework: str | None
+    counter: str | None
+    framework_first: int | None
+    framework_last: int | None
+
+
+class ClockReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What `fp8verify run` counted as a training step of a rank.
+
+    Attributes:
+        source: optimizer or, where the script announced its steps, explicit.
+        counts: the call that was counted, such as "AdamW.step".
+        steps_seen: steps counted.
+        steps_skipped: those without an update, by a GradScaler.
+        updates: calls of `step` by optimizer class.
+        windows: what became of the windows.
+    """
+
+    source: str
+    counts: str | None
+    steps_seen: int
+    steps_skipped: int
+    updates: dict[str, int]
+    windows: tuple[WindowReport, ...]

@@ -1,0 +1,194 @@
+"""The finished report, and one rank of it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from fp8verify.report.model.diagnosis import (
+    CommunicationReport,
+    LayersReport,
+    NamedLayersReport,
+    PayoffReport,
+    TaxReport,
+)
+from fp8verify.report.model.evidence import Claim
+from fp8verify.report.model.numerics import MemoryReport, NumericsReport
+from fp8verify.report.model.parts import (
+    ClockReport,
+    Finding,
+    GemmSummary,
+    HealthReport,
+    KernelRow,
+    LegRow,
+    ModulesReport,
+    RecipeSeen,
+    StepReport,
+    TimelineReport,
+)
+from fp8verify.terms import Verdict
+
+
+class RankReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The verdict and the figures of one rank.
+
+    Attributes:
+        rank: its number, null where not known.
+        source: its trace files.
+        verdict: of this rank alone.
+        reason: one sentence.
+        settled: whether the verdict is the same whatever share is asked for.
+        shortfall: what keeps a rank whose share suffices from being ACTIVE, null if nothing does.
+        rest: why its share is not all: layers or a leg in high precision; null where not known.
+        gemm: the model's GEMMs, those of linear layers and unfused attention.
+        attention_gemm: those of `gemm` that are products of attention, outside of the verdict.
+        optimizer_gemm: GEMMs of the optimizer's step, which are not in `gemm`.
+        opaque_us: µs in kernels that nobody recognises.
+        gpu_time_us: µs of all kernels by what they are for.
+        copy_time_us: µs of memory copies by kind.
+        legs: GEMM time by leg and precision class.
+        recipe: how the GEMMs were scaled.
+        steps: the training steps.
+        timelines: how the GPU spent each trace.
+        kernels: all kinds of kernel, the longest first.
+        communication: what collectives moved, null where there were none.
+        tax: what FP8 costs beside its GEMMs, null where none ran.
+        payoff: what FP8 can gain, null without GEMMs.
+        layers: linear layers by size, null where unknown.
+        named_layers: linear layers by name, null where the run recorded none.
+        modules: the census of modules, null for a trace alone.
+        health: how whole the trace is.
+        clock: what `fp8verify run` counted as a step, null for a trace alone.
+        numerics: scales, tensors and gradients of `fp8verify run`, null for a trace alone.
+        memory: the peak of GPU memory, null for a trace alone.
+        unplaced_us: µs in GEMMs in high precision that may be no layer's, since the source
+            recorded no operators.
+    """
+
+    rank: int | None
+    source: str
+    verdict: Verdict
+    reason: str
+    settled: bool
+    shortfall: str | None
+    rest: str | None
+    gemm: GemmSummary
+    attention_gemm: GemmSummary
+    optimizer_gemm: GemmSummary
+    opaque_us: float
+    gpu_time_us: dict[str, float]
+    copy_time_us: dict[str, float]
+    legs: tuple[LegRow, ...]
+    recipe: RecipeSeen
+    steps: tuple[StepReport, ...]
+    timelines: tuple[TimelineReport, ...]
+    kernels: tuple[KernelRow, ...]
+    communication: CommunicationReport | None
+    tax: TaxReport | None
+    payoff: PayoffReport | None
+    layers: LayersReport | None
+    named_layers: NamedLayersReport | None
+    modules: ModulesReport | None
+    health: HealthReport
+    clock: ClockReport | None = None
+    numerics: NumericsReport | None = None
+    memory: MemoryReport | None = None
+    unplaced_us: float = 0.0
+
+
+class RankBreakdown(msgspec.Struct, frozen=True, kw_only=True):
+    """One rank's GPU time by HolisticTraceAnalysis, in µs; kernels that overlap count once.
+
+    Attributes:
+        rank: its number.
+        span_us: from its first kernel to the end of its last, the sum of the other three.
+        idle_us: no kernel ran.
+        compute_us: computation ran.
+        non_compute_us: only communication or copies ran.
+        communication_overlap_percent: how much of communication ran beside computation; null
+            where there was none.
+    """
+
+    rank: int
+    span_us: float
+    idle_us: float
+    compute_us: float
+    non_compute_us: float
+    communication_overlap_percent: float | None
+
+
+class BreakdownReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What `--breakdown` adds.
+
+    Attributes:
+        hta_version: of HolisticTraceAnalysis.
+        ranks: its figures of each rank.
+        notes: of which ranks it gives no figures, and why.
+    """
+
+    hta_version: str
+    ranks: tuple[RankBreakdown, ...]
+    notes: tuple[str, ...]
+
+
+class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The GPU of the run, and the software where `fp8verify run` recorded it.
+
+    Attributes:
+        gpu: its name.
+        compute_capability: as PyTorch reports it, such as "9.0".
+        versions: versions by name, such as "torch"; left out where none is known.
+    """
+
+    gpu: str | None
+    compute_capability: str | None
+    versions: dict[str, str] = {}
+
+
+# Data alone: `fp8verify.report.public` is the same report with its forms as methods.
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """The finished report: the one contract of every output.
+
+    Attributes:
+        schema_version: of this document; it changes when a property changes its meaning.
+        name: what the run is called: its folder or file, or what --name says.
+        fp8verify_version: the version that wrote it.
+        verdict: the answer.
+        reason: one sentence.
+        exit_code: of the command.
+        fails: whether the run fails what is asked of it; the exit code says so too, unless
+            --exit-zero was given.
+        gemm: the model's GEMMs on all ranks, those of linear layers and unfused attention.
+        attention_gemm: those of `gemm` that are products of attention, outside of the verdict.
+        optimizer_gemm: GEMMs of the optimizer's step, which are not in `gemm`.
+        gpu_time_us: µs of all kernels by what they are for.
+        legs: GEMM time by leg and precision class.
+        recipe: how the GEMMs were scaled.
+        ranks: each rank.
+        claims: what the log says of FP8.
+        findings: what the reader should know.
+        environment: GPU and software.
+        notes: remarks on what was read and recorded.
+        training_exit_code: the training's own, where `fp8verify run` started one, else null.
+        breakdown: what --breakdown adds, else null.
+    """
+
+    schema_version: int
+    name: str
+    fp8verify_version: str
+    verdict: Verdict
+    reason: str
+    exit_code: int
+    fails: bool
+    gemm: GemmSummary
+    attention_gemm: GemmSummary
+    optimizer_gemm: GemmSummary
+    gpu_time_us: dict[str, float]
+    legs: tuple[LegRow, ...]
+    recipe: RecipeSeen
+    ranks: tuple[RankReport, ...]
+    claims: tuple[Claim, ...]
+    findings: tuple[Finding, ...]
+    environment: Environment
+    notes: tuple[str, ...] = ()
+    training_exit_code: int | None = None
+    breakdown: BreakdownReport | None = None

@@ -1,0 +1,187 @@
+"""What a reader should know beside the verdict: one small rule for each finding.
+
+A rule reads the facts and what was promised, and yields findings. It gives a finding the verdict
+that it makes of its ranks, if it makes one; `fp8verify.verdict.verdict` needs no other word of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from msgspec.structs import replace
+
+from fp8verify.analysis.facts import RankFacts
+from fp8verify.analysis.promises import Promises
+from fp8verify.report.model import Finding, Severity
+from fp8verify.verdict.findings.attention import attention_unfused
+from fp8verify.verdict.findings.communication import all_gather_not_fp8, scalar_all_reduces
+from fp8verify.verdict.findings.fold import fold
+from fp8verify.verdict.findings.formats import (
+    gradients_in_e5m2,
+    higher_than_promised,
+    lower_than_promised,
+    recompute_not_fp8,
+)
+from fp8verify.verdict.findings.kernels import (
+    beyond_bf16_peak,
+    conflicts,
+    no_fp8_units,
+    opaque_kernels,
+    unknown_gemms,
+)
+from fp8verify.verdict.findings.layers import (
+    converted_not_executed,
+    head_in_fp8,
+    layers_left_out,
+    outside_autocast,
+)
+from fp8verify.verdict.findings.legs import legs_not_fp8, legs_undecided
+from fp8verify.verdict.findings.named import named_layers_not_fp8, named_legs_not_fp8
+from fp8verify.verdict.findings.numerics.block_scales import (
+    mx_last_bucket,
+    mxfp8_e5m2_gradients,
+    zero_rows,
+)
+from fp8verify.verdict.findings.numerics.cast_losses import (
+    gradient_flushed,
+    saturates,
+    sqnr_low,
+    underflow_high,
+)
+from fp8verify.verdict.findings.numerics.delayed_scales import (
+    amax_spikes,
+    delayed_saturates,
+    history_unused,
+    scale_stuck,
+)
+from fp8verify.verdict.findings.numerics.not_finite import loss_not_finite, not_finite
+from fp8verify.verdict.findings.numerics.outliers import outlier_layer
+from fp8verify.verdict.findings.numerics.scales_between_ranks import scales_differ
+from fp8verify.verdict.findings.numerics.unstable_scales import scale_unstable
+from fp8verify.verdict.findings.partly import (
+    converted_partly_executed,
+    counted_partly_executed,
+)
+from fp8verify.verdict.findings.payoff import fp8_not_paying, gpu_waits, small_gemms
+from fp8verify.verdict.findings.promised import (
+    emulated_or_contradicted,
+    grouped_high_precision,
+    recipe_mismatch,
+)
+from fp8verify.verdict.findings.ranks import (
+    ranks_not_observed,
+    ranks_unreadable,
+    ranks_without_fp8,
+    shares_differ,
+    slower_rank,
+    windows_differ,
+)
+from fp8verify.verdict.findings.trace import damaged, no_gpu_kernels, no_trace, window_not_whole
+from fp8verify.verdict.findings.windows import (
+    no_backward,
+    no_optimizer_step,
+    steps_without_fp8,
+    steps_without_gemms,
+)
+from fp8verify.verdict.findings.without_operators import operators_missing
+
+__all__ = ["join_findings", "rank_findings"]
+
+RankRule = Callable[[RankFacts, Promises], Iterator[Finding]]
+RunRule = Callable[[Sequence[RankFacts], Promises], Iterator[Finding]]
+
+# In this order: the first finding with a verdict gives the reason of the rank's.
+_RANK_RULES: tuple[RankRule, ...] = (
+    no_trace,
+    no_gpu_kernels,
+    damaged,
+    window_not_whole,
+    no_backward,
+    operators_missing,
+    no_fp8_units,
+    emulated_or_contradicted,
+    steps_without_fp8,
+    steps_without_gemms,
+    no_optimizer_step,
+    legs_not_fp8,
+    legs_undecided,
+    higher_than_promised,
+    lower_than_promised,
+    recompute_not_fp8,
+    gradients_in_e5m2,
+    converted_not_executed,
+    converted_partly_executed,
+    counted_partly_executed,
+    named_layers_not_fp8,
+    named_legs_not_fp8,
+    all_gather_not_fp8,
+    grouped_high_precision,
+    unknown_gemms,
+    opaque_kernels,
+    attention_unfused,
+    conflicts,
+    recipe_mismatch,
+    fp8_not_paying,
+    gpu_waits,
+    small_gemms,
+    scalar_all_reduces,
+    beyond_bf16_peak,
+    not_finite,
+    gradient_flushed,
+    scale_stuck,
+    mxfp8_e5m2_gradients,
+    outlier_layer,
+    underflow_high,
+    sqnr_low,
+    saturates,
+    delayed_saturates,
+    amax_spikes,
+    scale_unstable,
+    mx_last_bucket,
+    zero_rows,
+    history_unused,
+)
+# What shows only when all ranks are looked at together: before the findings of ranks, and after.
+_RUN_RULES: tuple[RunRule, ...] = (
+    ranks_without_fp8,
+    ranks_unreadable,
+    ranks_not_observed,
+    windows_differ,
+    shares_differ,
+    slower_rank,
+    scales_differ,
+    loss_not_finite,
+)
+_LAYER_RULES: tuple[RunRule, ...] = (layers_left_out, head_in_fp8, outside_autocast)
+
+
+def rank_findings(facts: RankFacts, promises: Promises) -> list[Finding]:
+    """Return what the facts of one rank show, in the order of the rules."""
+    ranks = facts.rank.numbers
+    return [
+        replace(finding, ranks=ranks, per_rank=True)
+        for rule in _RANK_RULES
+        for finding in rule(facts, promises)
+    ]
+
+
+def join_findings(
+    ranks: Sequence[RankFacts], found: Sequence[Sequence[Finding]], promises: Promises
+) -> tuple[Finding, ...]:
+    """Return all findings on a run; those of ranks begin with the gravest.
+
+    Args:
+        ranks: the facts of all ranks.
+        found: what `rank_findings` returned for each.
+        promises: what the log and the model promised.
+    """
+    by_gravity = [sorted(findings, key=_gravity) for findings in found]
+    before, after = (
+        [finding for rule in rules for finding in rule(ranks, promises)]
+        for rules in (_RUN_RULES, _LAYER_RULES)
+    )
+    return (*before, *fold(by_gravity), *after)
+
+
+def _gravity(finding: Finding) -> int:
+    return list(Severity).index(finding.severity)

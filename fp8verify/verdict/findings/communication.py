@@ -1,0 +1,62 @@
+"""Findings on collectives: weights that did not travel in FP8, scales reduced one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fp8verify.analysis.communication import shards_gradients, weight_gathers
+from fp8verify.analysis.facts import RankFacts
+from fp8verify.analysis.promises import Promises
+from fp8verify.analysis.rank import RankEvidence
+from fp8verify.report.model import Finding, Severity, Verdict
+
+# A loss, a gradient norm and a few metrics are scalars as well.
+_USUAL_SCALARS_A_STEP = 8
+
+
+def all_gather_not_fp8(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
+    """An FP8 all-gather that was promised, and that the bytes moved refute."""
+    rank = facts.rank
+    who, gathers = _promise(rank, promises), weight_gathers(rank.collectives)
+    # Bytes that may be anything are taken for what was promised.
+    if who is None or not gathers.any or gathers.in_fp8 is not False:
+        return
+    moved = f"{(gathers.eight_bit + gathers.wider) / 1e6:.0f} MB"
+    yield Finding(
+        code="all-gather-not-fp8",
+        severity=Severity.ERROR if promises.all_gather else Severity.WARNING,
+        message=f"an FP8 all-gather is promised ({who}), and every all-gather "
+        f"moved high-precision elements ({moved} in all)",
+        hint="enable_fsdp_float8_all_gather needs FSDP2's fully_shard on the converted modules; "
+        "tensor parallelism and FSDP1 gather in BF16.",
+        verdict=Verdict.PARTIAL,
+    )
+
+
+def _promise(rank: RankEvidence, promises: Promises) -> str | None:
+    """Who promises it: the log, or the weights' class where the model is sharded at all."""
+    if promises.all_gather is not None:
+        return f"log line {promises.all_gather.line}"
+    if promises.weights_travel_in_fp8 and shards_gradients(rank.collectives):
+        return "the class of the weights"
+    return None
+
+
+def scalar_all_reduces(facts: RankFacts, _: Promises) -> Iterator[Finding]:
+    """All-reduces of one element each, as torchao makes for the amax of every sharded weight."""
+    rank = facts.rank
+    if not rank.ran_low:
+        return
+    reduces = [t for t in rank.collectives if t.is_scalar and "reduce" in t.name.lower()]
+    calls = sum(total.calls for total in reduces)
+    if calls < _USUAL_SCALARS_A_STEP * max(1, len(rank.steps)):
+        return
+    time_ns = sum(total.time_ns for total in reduces)
+    yield Finding(
+        code="scalar-all-reduces",
+        severity=Severity.INFO,
+        message=f"{calls} all-reduces of a single number, as of each weight's amax, "
+        f"took {time_ns / 1e6:.1f} ms ({time_ns / rank.timeline.busy:.0%} of GPU time)",
+        hint="Call torchao's precompute_float8_dynamic_scale_for_fsdp(model) after each "
+        "optimizer step: one all-reduce for all weights.",
+    )

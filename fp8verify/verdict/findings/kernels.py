@@ -1,0 +1,205 @@
+"""Findings on single kernels: unknown ones, disputed ones, and those that prove themselves."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from fp8verify.analysis.facts import RankFacts
+from fp8verify.analysis.gemms import GemmRow, KindTotal
+from fp8verify.analysis.misnamed import Misnamed, misnamed
+from fp8verify.analysis.peaks import peak_of
+from fp8verify.analysis.promises import Promises
+from fp8verify.analysis.rank import RankEvidence
+from fp8verify.analysis.units import multiplies, runs_elsewhere
+from fp8verify.report.model import Finding, Precision, Role, Severity, Verdict
+from fp8verify.verdict.undecided import MANY_OPAQUE, opaque_share
+from fp8verify.verdict.verdict import NEGLIGIBLE
+from fp8verify.wording import listed
+
+# A rate this far above the BF16 peak cannot be a clock's or a timer's error.
+_PROOF_MARGIN = 1.02
+# Classes that no GPU multiplies faster than BF16.
+_SLOW = {Precision.BF16, Precision.FP16, Precision.TF32, Precision.FP32, Precision.FP64}
+_NAMED = 3
+# A correlation that went astray at a window's edge misnames single kernels, never so many.
+_MANY_MISNAMED = 0.05
+# The architecture that kernels with FP8 or FP4 instructions are compiled for, in their names.
+_ARCHITECTURE = re.compile(r"sm_?(?:89|9\d|1[0-2]\d)(?!\d)", re.IGNORECASE)
+_DISPUTED = (
+    "Neither was believed: these GEMMs count as of unknown precision. Export the trace again if it "
+    "was edited; otherwise please report this pair."
+)
+
+
+def unknown_gemms(facts: RankFacts, _: Promises) -> Iterator[Finding]:
+    """Kernels that multiply, and of which neither name nor operator says in what."""
+    rank = facts.rank
+    rows = [
+        row
+        for row in rank.survey.gemms
+        if row.precision is Precision.UNKNOWN and not row.kind.classification.upcast_from
+    ]
+    if rows:
+        worst = max(rows, key=lambda row: row.time_ns)
+        yield Finding(
+            code="unknown-gemm",
+            severity=Severity.WARNING,
+            message=f"{sum(row.time_ns for row in rows) / (rank.gemm.total_ns or 1):.1%} of GEMM "
+            "time ran in "
+            f"kernels of unknown precision, most in {_short(worst.kind.name)}",
+            hint="Record with record_shapes=True so that the operators' input types can decide.",
+        )
+
+
+def opaque_kernels(facts: RankFacts, _: Promises) -> Iterator[Finding]:
+    """Kernels that neither a name nor an operator explains, which may be GEMMs of any precision."""
+    share, found = opaque_share(facts.rank), facts.rank.opaque
+    if share < NEGLIGIBLE:
+        return
+    names = listed([f"{_short(total.kind.name)}{_under(total)}" for total in found], _NAMED)
+    time_ns = sum(total.time_ns for total in found)
+    yield Finding(
+        code="opaque-kernels",
+        severity=Severity.WARNING if share >= MANY_OPAQUE else Severity.INFO,
+        message=f"nobody recognises {sum(total.calls for total in found)} kernels of "
+        f"{time_ns / 1e6:.1f} ms, {time_ns / (facts.rank.linear.total_ns or 1):.1%} of GEMM time: "
+        f"{names}",
+        hint="Record with record_shapes=True: an operator that takes two FP8 matrices is an FP8 "
+        "GEMM. `fp8verify prove` counts what such kernels multiply. Please report their names.",
+    )
+
+
+def _under(total: KindTotal) -> str:
+    return f" ({_short(total.kind.op.name)})" if total.kind.op is not None else ""
+
+
+def no_fp8_units(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
+    """GEMMs, or a promise, in a format that the GPU cannot multiply."""
+    rank, rows = facts.rank, facts.rank.upcast
+    others = _of_other_hardware(rank)
+    if others:
+        yield _other_hardware(rank, rows, others[0])
+    elif rows:
+        names = _formats_of(rows)
+        yield Finding(
+            code="no-fp8-units",
+            severity=Severity.WARNING if rank.ran_low else Severity.ERROR,
+            message=f"{sum(row.calls for row in rows)} GEMMs take {names} operands, and the "
+            f"{rank.gpu} cannot multiply {'them' if rank.has_fp8_units else names}: they are "
+            "converted to a wider format before the product",
+            hint="FP8 needs compute capability 8.9 (Ada, Hopper, Blackwell) or an MI300, which "
+            "multiplies float8_e4m3fnuz and float8_e5m2fnuz alone. Here it saves memory at best.",
+            verdict=None if rank.ran_low else Verdict.EMULATED,
+        )
+    elif promises.any and not rank.has_fp8_units and rank.survey.linear:
+        yield Finding(
+            code="no-fp8-units",
+            severity=Severity.WARNING,
+            message=f"FP8 was promised, and the {rank.gpu} cannot multiply it",
+            hint="Train on a GPU of compute capability 8.9 or more, or on an MI300.",
+        )
+
+
+def _formats_of(rows: Sequence[GemmRow]) -> str:
+    formats = {row.kind.classification.upcast_from for row in rows}
+    return " and ".join(sorted(found.value.upper() for found in formats if found is not None))
+
+
+def _of_other_hardware(rank: RankEvidence) -> list[str]:
+    """Return the names of kernels that libraries compile for other GPUs, and convert nothing."""
+    gpu = rank.gpu, rank.compute_capability
+    names = (row.kind.name for row in rank.upcast)
+    return [name for name in names if _ARCHITECTURE.search(name) or runs_elsewhere(name, *gpu)]
+
+
+def _other_hardware(rank: RankEvidence, rows: Sequence[GemmRow], name: str) -> Finding:
+    formats = [row.kind.classification.upcast_from for row in rows]
+    lacks = any(
+        multiplies(rank.gpu, rank.compute_capability, found) is False for found in formats if found
+    )
+    cannot = f", which cannot multiply {_formats_of(rows)}," if lacks else ""
+    return Finding(
+        code="no-fp8-units",
+        severity=Severity.WARNING,
+        message=f"the trace is of an {rank.gpu}{cannot} and "
+        f"holds {_short(name)}, which runs on other GPUs alone",
+        hint="The trace was edited or joined from several: export it again.",
+        verdict=None if rank.ran_low else Verdict.INCONCLUSIVE,
+    )
+
+
+def conflicts(facts: RankFacts, _: Promises) -> Iterator[Finding]:
+    """The first kernel whose name and operator disagree; of many such, that they prove nothing."""
+    found = misnamed(facts.rank.survey)
+    if found.share > _MANY_MISNAMED:
+        yield _not_of_their_operators(found)
+        return
+    for row in facts.rank.survey.gemms:
+        conflict = row.kind.classification.conflict
+        if conflict is not None:
+            yield Finding(
+                code="name-op-conflict",
+                severity=Severity.WARNING,
+                message=f"{conflict} ({_short(row.kind.name)})",
+                hint=_DISPUTED
+                if row.precision is Precision.UNKNOWN
+                else "The kernel's name was believed. Please report this pair.",
+            )
+            return
+
+
+def _not_of_their_operators(found: Misnamed) -> Finding:
+    """So many GEMMs with names that their operators contradict that none can be believed."""
+    return Finding(
+        code="name-op-conflict",
+        severity=Severity.WARNING,
+        message=f"{found.disputed} of {found.compared} kernels have names that the operators "
+        "which launched them contradict, so that none of them can be believed",
+        hint="The trace was edited, or its launches were joined with the wrong kernels: export it "
+        "again.",
+        verdict=Verdict.INCONCLUSIVE,
+    )
+
+
+def beyond_bf16_peak(facts: RankFacts, _: Promises) -> Iterator[Finding]:
+    """GEMMs faster than BF16 can be on this GPU, which no name has to be believed for.
+
+    Not grouped ones: what is known of their FLOPs is an upper bound (rows of padding, experts
+    without tokens). Where any rate is beyond all formats of the GPU, or that of a GEMM in high
+    precision beyond theirs, shapes, times or GPU are not what ran, and no rate proves anything.
+    """
+    rank = facts.rank
+    peak = peak_of(rank.gpu)
+    if peak is None or not peak.proves:
+        return
+    rates = [
+        (row, row.flops / row.time_ns / 1e3)
+        for row in rank.survey.gemms
+        if row.flops and row.time_ns
+    ]
+    highest = max(peak.fp8, peak.bf16, peak.fp4)
+    proven = [
+        (row, rate)
+        for row, rate in rates
+        if row.kind.classification.role is Role.GEMM and rate > peak.bf16 * _PROOF_MARGIN
+    ]
+    if any(rate > highest * _PROOF_MARGIN for _, rate in rates) or any(map(_is_high, proven)):
+        return
+    if proven and not _of_other_hardware(rank):
+        yield Finding(
+            code="faster-than-bf16",
+            severity=Severity.INFO,
+            message=f"{sum(row.calls for row, _ in proven)} GEMMs ran faster than the "
+            f"GPU's dense BF16 peak of {peak.bf16:.0f} TFLOP/s (up to "
+            f"{max(rate for _, rate in proven):.0f}): physical proof of lower precision",
+            hint="",
+        )
+
+
+def _is_high(proven: tuple[GemmRow, float]) -> bool:
+    return proven[0].precision in _SLOW
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 60 else name[:57] + "…"

@@ -1,0 +1,99 @@
+"""Findings on layers by name: converted ones, or legs of theirs, that ran in high precision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from fp8verify.analysis.facts import RankFacts
+from fp8verify.analysis.layers_by_name import LayerGemms, NamedLayers
+from fp8verify.analysis.promises import CONVERTED, HIGH_PRECISION, Promises
+from fp8verify.analysis.rank import RankEvidence
+from fp8verify.capture.schema import ModuleRecord
+from fp8verify.layer_names import shorten
+from fp8verify.report.model import LEGS, VAGUE_LEGS, Finding, Leg, Precision, Severity, Verdict
+from fp8verify.verdict.findings.legs import short_legs
+from fp8verify.wording import counted, listed, of_flops
+
+_SHOWN = 8
+
+
+def named_layers_not_fp8(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
+    """Converted layers that ran, and none of whose GEMMs ran in FP8."""
+    rank = facts.rank
+    missed = [layer for layer, gemms, _ in _missed(rank, promises) if not _any_low(gemms)]
+    if missed and rank.named is not None:
+        count = counted(missed, "converted layer")
+        yield Finding(
+            code="layer-not-fp8",
+            severity=Severity.WARNING,
+            message=f"{count} never ran in {promises.name}{_where(rank.named)}"
+            f"{of_flops(rank.named.share(missed))}: {_names(missed, rank)}",
+            hint="Their GEMMs ran in high precision: look for eval mode, an autocast that does not "
+            "reach them, or another module's forward that uses their weight.",
+            layers=tuple(missed),
+            verdict=Verdict.PARTIAL,
+        )
+
+
+def named_legs_not_fp8(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
+    """Legs that ran in high precision in some converted layers, beside others in FP8."""
+    rank = facts.rank
+    missed = [(layer, legs) for layer, gemms, legs in _missed(rank, promises) if _any_low(gemms)]
+    short = {found.leg for found in short_legs(rank, promises)} if missed else set()
+    for leg in LEGS:
+        layers = [layer for layer, legs in missed if leg in legs]
+        if layers and leg not in short and rank.named is not None:  # else `legs_not_fp8` tells
+            count = counted(layers, "converted layer")
+            yield Finding(
+                code="leg-not-fp8",
+                severity=Severity.WARNING,
+                message=f"every {leg.value} GEMM of {count} ran in high precision"
+                f"{_where(rank.named)}: {_names(layers, rank)}",
+                hint="Compare the cast config of these layers with that of the others.",
+                layers=tuple(layers),
+                verdict=Verdict.PARTIAL,
+            )
+
+
+def _missed(
+    rank: RankEvidence, promises: Promises
+) -> Iterator[tuple[str, list[LayerGemms], tuple[Leg, ...]]]:
+    """Yield the converted layers of which promised legs ran in high precision, and these legs."""
+    if not rank.ran_low or rank.meta is None or rank.named is None:
+        return
+    known = rank.named.by_layer()
+    for module in rank.meta.modules:
+        gemms = known.get(module.fqn, [])
+        legs = tuple(leg for leg in _promised(module, promises) if _all_high(leg, gemms))
+        if legs:
+            yield module.fqn, gemms, legs
+
+
+def _promised(module: ModuleRecord, promises: Promises) -> Iterator[Leg]:
+    if module.state in CONVERTED:
+        for leg in LEGS:
+            high = module.format_of(leg.value) == HIGH_PRECISION
+            if not high and not promises.leaves_high(leg.value):
+                yield leg
+
+
+def _all_high(leg: Leg, gemms: Sequence[LayerGemms]) -> bool:
+    """Whether a leg ran, and surely all of it in high precision."""
+    ran = [found.precision for found in gemms if found.leg is leg]
+    vague = [found.precision for found in gemms if found.leg in VAGUE_LEGS]
+    sure = not any(found.is_low or found is Precision.UNKNOWN for found in ran + vague)
+    return bool(ran) and sure
+
+
+def _any_low(gemms: Sequence[LayerGemms]) -> bool:
+    return any(found.precision.is_low for found in gemms)
+
+
+def _where(named: NamedLayers) -> str:
+    return "" if named.step is None else f" in step {named.step}, run eagerly"
+
+
+def _names(layers: Iterable[str], rank: RankEvidence) -> str:
+    """Name layers exactly; a pattern stands for all layers that it fits."""
+    found = shorten(layers, (module.fqn for module in rank.modules))
+    return listed(found, _SHOWN)

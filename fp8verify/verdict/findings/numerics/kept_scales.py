@@ -1,0 +1,50 @@
+"""The recipes and scales that a run keeps from step to step, and how findings tell of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fp8verify.analysis.facts import RankFacts
+from fp8verify.analysis.numerics import Kept
+from fp8verify.capture.numerics import RecipeRecord
+from fp8verify.report.model import Finding, Severity
+from fp8verify.verdict.findings.numerics.tensors import SHOWN
+from fp8verify.wording import listed
+
+BETTER_SCALING = "Raise margin by one, lengthen amax_history_len, or use current scaling"
+
+
+def recipes_of(facts: RankFacts) -> list[RecipeRecord]:
+    """Return the recipes of a rank's windows, each once."""
+    numerics = facts.rank.numerics
+    windows = numerics.record.windows if numerics is not None else ()
+    return list(dict.fromkeys(recipe for window in windows for recipe in window.recipes))
+
+
+def finding_on(
+    kept: Sequence[Kept], code: str, severity: Severity, message: str, hint: str
+) -> Finding:
+    """Return a finding whose message is of the first or worst scale, with the names of the rest."""
+    names = list(dict.fromkeys(map(name_of, kept)))
+    more = f"; likewise {listed(names[1:], SHOWN)}" if len(names) > 1 else ""
+    return Finding(
+        code=code,
+        severity=severity,
+        message=f"{message}{more}",
+        hint=hint,
+        layers=tuple(dict.fromkeys(one.slot.layer for one in kept)),
+    )
+
+
+def name_of(kept: Kept) -> str:
+    """Return how messages name the tensor of a scale."""
+    gemm = f" (GEMM {kept.slot.gemm + 1})" if kept.slot.gemm else ""
+    return f"the {kept.slot.tensor} of {kept.slot.layer}{gemm}"
+
+
+def better_scaling(kept: Kept) -> str:
+    """Say what suits values that jump better than the scale at hand."""
+    interval = kept.recipe.interval or 1
+    if interval > 1:
+        return f"{BETTER_SCALING}; interval is {interval}: Transformer Engine before 1.8 obeys it"
+    return BETTER_SCALING

@@ -1,0 +1,102 @@
+"""Findings on FP8 that runs and does not pay, each with its figure and its remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fp8verify.analysis.facts import RankFacts
+from fp8verify.analysis.payoff import Payoff
+from fp8verify.analysis.promises import Promises
+from fp8verify.analysis.small_side import SMALL_SIDE
+from fp8verify.report.model import Finding, Severity
+
+MOSTLY = 0.5
+_WAITS = 0.2
+_MANY_SMALL = 0.25
+
+UNFUSED_REMEDY = (
+    "Compile the model (torch.compile): it fuses each cast and amax into one pass over the data."
+)
+SMALL_REMEDY = (
+    "Leave small layers in BF16 (module_filter_fn, filter_fqns or auto_filter_small_kn), raise "
+    "the tokens a step, or use a wider model."
+)
+CASTS_REMEDY = (
+    "Try the tensorwise recipe, whose casts are cheapest; check that activations are not cast "
+    "again under checkpointing; filter layers with few tokens."
+)
+IDLE_REMEDY = (
+    "The GPU waits for the CPU: compile with mode='reduce-overhead' (CUDA graphs), or raise the "
+    "batch; until then no faster GEMM can show."
+)
+
+
+def fp8_not_paying(facts: RankFacts, _: Promises) -> Iterator[Finding]:
+    """FP8 that costs more than it can save, by the ratio of the GPU's peaks."""
+    found = facts.fp8_payoff
+    if found is None:
+        return
+    tax = found.tax
+    if found.saved_at_most and tax.time_ns > found.saved_at_most:
+        cause, remedy = _cause(found)
+        yield Finding(
+            code="fp8-not-paying",
+            severity=Severity.WARNING,
+            message=f"{cause}: casts and scales take "
+            f"{'up to ' if tax.unfused_ns < tax.time_ns else ''}{_ms(tax.time_ns)}, FP8 GEMMs "
+            f"save at most {_ms(found.saved_at_most)} (estimate from the peaks)",
+            hint=remedy,
+        )
+    elif found.idle >= MOSTLY and _times_are_whole(facts):
+        yield Finding(
+            code="fp8-not-paying",
+            severity=Severity.WARNING,
+            message=f"launch-bound: the GPU is idle for {found.idle:.0%} of the "
+            "window, more than FP8 can save",
+            hint=IDLE_REMEDY,
+        )
+
+
+def gpu_waits(facts: RankFacts, _: Promises) -> Iterator[Finding]:
+    """A GPU that is idle for a good part of an FP8 window, not yet most of it."""
+    found = facts.fp8_payoff
+    if found is not None and _WAITS <= found.idle < MOSTLY and _times_are_whole(facts):
+        yield Finding(
+            code="gpu-idle",
+            severity=Severity.INFO,
+            message=f"the GPU is idle for {found.idle:.0%} of the window",
+            hint=IDLE_REMEDY,
+        )
+
+
+def small_gemms(facts: RankFacts, _: Promises) -> Iterator[Finding]:
+    """FP8 GEMMs of which a good part is too small to gain, while the whole still may."""
+    found = facts.fp8_payoff
+    if found is None or found.small is None or found.small < _MANY_SMALL:
+        return
+    if found.tax.time_ns <= found.saved_at_most:
+        yield Finding(
+            code="small-gemms",
+            severity=Severity.INFO,
+            message=f"{found.small:.0%} of FP8 GEMM time is in GEMMs with a side "
+            f"below {SMALL_SIDE}, which seldom gain what their casts cost",
+            hint=SMALL_REMEDY,
+        )
+
+
+def _times_are_whole(facts: RankFacts) -> bool:
+    """Whether pauses in the trace are pauses of the GPU, not lost kernels or broken clocks."""
+    health = facts.rank.health
+    return health.complete and not health.bad_durations
+
+
+def _cause(found: Payoff) -> tuple[str, str]:
+    if found.tax.unfused_ns >= MOSTLY * found.tax.time_ns:
+        return "unfused eager casts", UNFUSED_REMEDY
+    if found.small is not None and found.small >= MOSTLY:
+        return f"small GEMMs (a side below {SMALL_SIDE})", SMALL_REMEDY
+    return "costly casts", CASTS_REMEDY
+
+
+def _ms(time_ns: int) -> str:
+    return f"{time_ns / 1e6:.1f} ms"

@@ -1,0 +1,119 @@
+"""Findings on what was promised in FP8 and ran otherwise."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+from fp8verify.analysis.facts import RankFacts
+from fp8verify.analysis.gemms import GemmRow
+from fp8verify.analysis.promises import CONVERTED, Promises
+from fp8verify.analysis.rank import RankEvidence
+from fp8verify.layer_names import patterns
+from fp8verify.report.model import Finding, Precision, Role, Severity, Verdict
+
+_NAMED = 2
+_EMULATES = (
+    "Look for emulate=True in the Float8LinearConfig, FP8 storage that is dequantized before the "
+    "product, or a GPU below compute capability 8.9."
+)
+_NOT_REACHED = (
+    "See which modules were converted: a module_filter_fn that rejects every layer, a conversion "
+    "after compile or wrapping, or a missing autocast leaves BF16."
+)
+_REACHED = "FP8 reached the tensors but no multiplication: do what the finding `emulated` says."
+_NO_UNITS = (
+    "This GPU has no units that multiply FP8 (`fp8verify doctor` says no-fp8-units): train in BF16 "
+    "here, or on one of compute capability 8.9 or above."
+)
+
+
+def emulated_or_contradicted(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
+    """No FP8 GEMM although FP8 was promised, or although tensors were cast to it."""
+    rank = facts.rank
+    if rank.ran_low or not rank.survey.linear:
+        return
+    casts = facts.made_fp8_tensors or (promises.any and rank.quantizes())
+    emulates = bool(promises.emulated or casts)
+    if emulates:
+        yield Finding(
+            code="emulated",
+            severity=Severity.ERROR,
+            message=f"tensors were cast as for FP8, every GEMM ran in "
+            f"{rank.main_precision().value.upper()}",
+            hint=_EMULATES if rank.has_fp8_units else _NO_UNITS,
+            verdict=Verdict.EMULATED,
+        )
+    if promises.any and not rank.health.skipped_events:
+        yield Finding(
+            code="claimed-not-active",
+            severity=Severity.ERROR,
+            message=f"{promises.name} was promised ({_promise(promises)}) and no "
+            f"{promises.name} GEMM ran",
+            hint=_NO_UNITS if not rank.has_fp8_units else _REACHED if emulates else _NOT_REACHED,
+            verdict=Verdict.CONTRADICTED,
+        )
+
+
+def _promise(promises: Promises) -> str:
+    claim = promises.claim
+    if claim is not None:
+        return f"log {claim.place}" if claim.line else claim.place
+    modules = promises.converted or promises.emulated
+    return f"{len(modules)} modules of type {modules[0].class_name}"
+
+
+def grouped_high_precision(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
+    """Grouped GEMMs, as of MoE experts, outside FP8 in a run that promised or ran FP8."""
+    rank = facts.rank
+    rows = [
+        row
+        for row in rank.survey.gemms
+        if row.kind.classification.role is Role.GROUPED_GEMM
+        and not row.precision.is_low
+        and row.precision is not Precision.UNKNOWN
+    ]
+    if rows and (rank.ran_low or promises.any):
+        count, time_ns = sum(row.calls for row in rows), sum(row.time_ns for row in rows)
+        op, experts = rows[0].kind.op, _experts(rank)
+        yield Finding(
+            code="grouped-gemm-high-precision",
+            severity=Severity.WARNING,
+            message=f"{count} grouped GEMMs ({_named_experts(experts, rows)}"
+            f"{f', {op.name}' if op else ''}) ran in {rows[0].precision.value.upper()}, "
+            f"{time_ns / 1e6:.1f} ms",
+            hint="Converting nn.Linear does not reach expert parameters: convert them with "
+            "torchao's MoE training or Transformer Engine's GroupedLinear.",
+            layers=experts,
+        )
+
+
+def _experts(rank: RankEvidence) -> tuple[str, ...]:
+    return tuple(m.fqn for m in rank.modules if m.kind == "experts" and m.state not in CONVERTED)
+
+
+def _named_experts(experts: Sequence[str], rows: Sequence[GemmRow]) -> str:
+    """Name the experts by the census, else by the shape of their weights."""
+    if experts:
+        return f"MoE experts {', '.join(patterns(experts)[:_NAMED])}"
+    stacked = {dims for row in rows if row.kind.op for dims in row.kind.op.dims if len(dims) == 3}
+    sizes = sorted({f"{count} of {k} x {n}" for count, k, n in stacked})
+    return f"MoE experts{': ' if sizes else ''}{', '.join(sizes[:_NAMED])}"
+
+
+def recipe_mismatch(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
+    """A scaling in the kernels that is not the one the log claims."""
+    rank = facts.rank
+    claimed = {recipe.split("_")[0] for recipe in promises.recipes} & {"tensorwise", "rowwise"}
+    seen: dict[str, int] = defaultdict(int)
+    for row in rank.survey.gemms:
+        if row.scaling is not None:
+            seen[row.scaling.value] += row.time_ns
+    if len(claimed) == 1 and seen and not claimed & set(seen):
+        main = max(seen, key=lambda name: seen[name])
+        yield Finding(
+            code="recipe-mismatch",
+            severity=Severity.WARNING,
+            message=f"the log claims {claimed.pop()} scaling, the kernels scaled {main}",
+            hint="Check which Float8LinearConfig or recipe reached the conversion.",
+        )

@@ -1,0 +1,119 @@
+"""The judge: findings and verdict, once for a run, and again for another share asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from fp8verify.analysis.facts import RankFacts
+from fp8verify.analysis.promises import Promises
+from fp8verify.report.model import Finding, Precision, RankReport, Report, Severity, Verdict
+from fp8verify.verdict.findings import join_findings, rank_findings
+from fp8verify.verdict.policy import Policy
+from fp8verify.verdict.run_verdict import judge_run
+from fp8verify.verdict.standing import standing_of
+from fp8verify.verdict.verdict import (
+    WITHOUT_FP8,
+    Opinion,
+    RankJudgement,
+    Standing,
+    judge_rank,
+    outcome,
+)
+from fp8verify.wording import label_of_rank
+
+
+class Judgement(NamedTuple):
+    """The judgement of a run: its verdict, those of its ranks in their order, and the findings."""
+
+    verdict: Verdict
+    reason: str
+    exit_code: int
+    fails: bool
+    ranks: tuple[RankJudgement, ...]
+    standings: tuple[Standing, ...]
+    findings: tuple[Finding, ...]
+
+
+def judge(ranks: Sequence[RankFacts], promises: Promises, policy: Policy) -> Judgement:
+    """Judge a run by the facts of its ranks and by what was promised for all of them."""
+    found = [rank_findings(facts, promises) for facts in ranks]
+    standings = tuple(
+        standing_of(facts, findings, promises) for facts, findings in zip(ranks, found, strict=True)
+    )
+    judged = tuple(judge_rank(standing, policy) for standing in standings)
+    verdict, reason = judge_run(standings, judged)
+    decided = [_decided(of, standing) for of, standing in zip(found, standings, strict=True)]
+    findings = join_findings(ranks, decided, promises)
+    return Judgement(
+        verdict,
+        reason,
+        *outcome(verdict, standings, findings, policy),
+        ranks=judged,
+        standings=standings,
+        findings=findings,
+    )
+
+
+def _decided(findings: Sequence[Finding], standing: Standing) -> list[Finding]:
+    """Return what may be said of a rank: no finding decides what its verdict leaves open."""
+    settled = standing.settled
+    if settled is None or settled.verdict is not Verdict.INCONCLUSIVE:
+        return list(findings)
+    return [
+        replace(found, severity=Severity.WARNING, verdict=None)
+        if found.verdict is Verdict.PARTIAL and found.severity is Severity.ERROR
+        else found
+        for found in findings
+        if found.verdict not in WITHOUT_FP8
+    ]
+
+
+def rejudge(report: Report, policy: Policy) -> Report:
+    """Return the report that `inspect` would have made of the same run under another policy.
+
+    What a baseline added to the findings stays, and still fails the run.
+    """
+    standings = list(map(_standing_in, report.ranks))
+    judged = [judge_rank(standing, policy) for standing in standings]
+    verdict, reason = judge_run(standings, judged)
+    code, fails = outcome(verdict, standings, report.findings, policy)
+    return replace(
+        report,
+        verdict=verdict,
+        reason=reason,
+        exit_code=code,
+        fails=fails,
+        ranks=tuple(
+            replace(rank, verdict=found.verdict, reason=found.reason)
+            for rank, found in zip(report.ranks, judged, strict=True)
+        ),
+    )
+
+
+def _standing_in(rank: RankReport) -> Standing:
+    """Read from a finished report how a rank stands."""
+    attention = _nanos(rank.attention_gemm.time_us)
+    whole, launched = _nanos(rank.gemm.time_us), rank.gemm.kernels
+    apart = rank.attention_gemm.kernels
+    return Standing(
+        label=label_of_rank(rank.rank, rank.source),
+        settled=Opinion(rank.verdict, rank.reason) if rank.settled else None,
+        time={precision: ns - attention[precision] for precision, ns in whole.items()},
+        kernels={Precision(name): count - apart[name] for name, count in launched.items()},
+        attention=attention,
+        opaque=round(rank.opaque_us * 1000),
+        unplaced=round(rank.unplaced_us * 1000),
+        steps=len(rank.steps),
+        steps_with_gemms=sum(sum(step.gemm.kernels.values()) > 0 for step in rank.steps),
+        cut_off=rank.health.truncated,
+        shortfall=rank.shortfall,
+        rest=rank.rest,
+    )
+
+
+def _nanos(time_us: Mapping[str, float]) -> dict[Precision, int]:
+    """Undo the report's µs, which keep every nanosecond."""
+    return {Precision(name): round(us * 1000) for name, us in time_us.items()}

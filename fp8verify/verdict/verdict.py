@@ -1,0 +1,222 @@
+"""From findings and shares to a rank's verdict and a run's exit code: rules only.
+
+They are the same for facts and for finished reports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from fp8verify.report.model import Finding, Precision, Severity, Verdict, low_precision_name
+from fp8verify.verdict.policy import Policy
+
+EXIT_CODES: dict[Verdict, int] = {
+    Verdict.ACTIVE: 0,
+    Verdict.PARTIAL: 0,
+    Verdict.INACTIVE: 1,
+    Verdict.CONTRADICTED: 1,
+    Verdict.EMULATED: 1,
+    Verdict.INCONCLUSIVE: 3,
+}
+# The gravest first.
+WITHOUT_FP8 = (Verdict.EMULATED, Verdict.CONTRADICTED, Verdict.INACTIVE)
+# Below this share of GEMM time, what is not known cannot stand for a training in FP8.
+NEGLIGIBLE = 0.01
+# Above this share the reason need not say what the rest is.
+_NEARLY_ALL = 0.9
+
+
+class Opinion(NamedTuple):
+    """A verdict and the sentence that gives its reason."""
+
+    verdict: Verdict
+    reason: str
+
+
+class Standing(NamedTuple):
+    """How one rank stands before a share of low precision is asked for.
+
+    Attributes:
+        label: what the rank is called.
+        settled: its verdict where no share that is asked for can change it, else None.
+        time: ns in GEMMs of layers by precision class.
+        kernels: launches of GEMMs of layers by precision class.
+        attention: ns in unfused products of attention by precision class.
+        opaque: ns in kernels that nobody recognises.
+        unplaced: ns in GEMMs in high precision that may be no layer's: no operators are recorded.
+        steps: training steps in its trace.
+        steps_with_gemms: those of them that ran GEMMs.
+        cut_off: whether the trace ends early, so that the share of the rest is not known.
+        shortfall: what keeps it from being ACTIVE whatever its share is, None if nothing does.
+        rest: why the share is not all, None where that is not known.
+    """
+
+    label: str
+    settled: Opinion | None
+    time: Mapping[Precision, int]
+    kernels: Mapping[Precision, int]
+    attention: Mapping[Precision, int]
+    opaque: int
+    unplaced: int
+    steps: int
+    steps_with_gemms: int
+    cut_off: bool
+    shortfall: str | None
+    rest: str | None
+
+    @property
+    def low_kernels(self) -> int:
+        """Launches in FP8 or FP4."""
+        return sum(count for precision, count in self.kernels.items() if precision.is_low)
+
+    @property
+    def in_every_step(self) -> bool:
+        """Whether no step of its trace is without GEMMs."""
+        return self.steps_with_gemms == self.steps
+
+    @property
+    def share(self) -> float:
+        """Share of the time of the layers' GEMMs in FP8 or FP4."""
+        return _low_share(self.time)
+
+    @property
+    def share_with_attention(self) -> float | None:
+        """The same of all GEMMs, where some are products of attention."""
+        if not sum(self.attention.values()):
+            return None
+        whole = {p: self.time.get(p, 0) + self.attention.get(p, 0) for p in Precision}
+        return _low_share(whole)
+
+    @property
+    def unknown(self) -> float:
+        """Share of the time of the layers' GEMMs in kernels of unknown precision."""
+        total = sum(self.time.values())
+        return round(self.time.get(Precision.UNKNOWN, 0) / total, 6) if total else 0.0
+
+    @property
+    def share_without_unplaced(self) -> float:
+        """The share of low precision if no GEMM counts that may be no layer's."""
+        low = sum(ns for precision, ns in self.time.items() if precision.is_low)
+        placed = sum(self.time.values()) - self.unplaced
+        return round(low / placed, 6) if placed else 0.0
+
+    @property
+    def opaque_share(self) -> float:
+        """Time in kernels that nobody recognises over that of the layers' GEMMs; 0 for little."""
+        total = sum(self.time.values())
+        known = not total or self.opaque < NEGLIGIBLE * (total + self.opaque)
+        return 0.0 if known else self.opaque / total
+
+
+def _low_share(time: Mapping[Precision, int]) -> float:
+    total = sum(time.values())
+    low = sum(ns for precision, ns in time.items() if precision.is_low)
+    return round(low / total, 6) if total else 0.0
+
+
+class RankJudgement(NamedTuple):
+    """The verdict on one rank, and what of it holds whatever share is asked for."""
+
+    verdict: Verdict
+    reason: str
+    settled: bool
+    shortfall: str | None
+
+
+class Outcome(NamedTuple):
+    """How a run ends: its exit code, and whether it fails whatever --exit-zero makes of that."""
+
+    exit_code: int
+    fails: bool
+
+
+def outcome(
+    verdict: Verdict, standings: Iterable[Standing], findings: Iterable[Finding], policy: Policy
+) -> Outcome:
+    """Turn verdict, shares and findings into the exit code that a policy asks for."""
+    code = EXIT_CODES[verdict]
+    if code == 0 and _is_short(verdict, standings, findings, policy):
+        code = 1
+    return Outcome(0 if policy.exit_zero else code, code != 0)
+
+
+def _is_short(
+    verdict: Verdict, standings: Iterable[Standing], findings: Iterable[Finding], policy: Policy
+) -> bool:
+    """Whether a run that ran in low precision fails nonetheless."""
+    if policy.strict and verdict is Verdict.PARTIAL:
+        return True
+    if any(finding.severity is Severity.ERROR for finding in findings):
+        return True
+    asked = policy.min_share
+    return asked is not None and any(standing.share < asked for standing in standings)
+
+
+def judge_rank(standing: Standing, policy: Policy) -> RankJudgement:
+    """Judge one rank by its own standing."""
+    settled = standing.settled
+    found = _judge_share(standing, policy.share) if settled is None else settled
+    return RankJudgement(*found, settled is not None, standing.shortfall)
+
+
+def _judge_share(standing: Standing, min_share: float) -> Opinion:
+    """Judge a rank that ran low precision by its share, and by what else it falls short of."""
+    share = standing.share
+    undecided = _undecided(standing, min_share)
+    if undecided is not None:
+        return Opinion(Verdict.INCONCLUSIVE, undecided)
+    if share < min_share:
+        because = "" if standing.rest is None else f": {standing.rest}"
+        below = f"below the {min_share:.0%} asked for{because}"
+        return Opinion(Verdict.PARTIAL, f"{_ran(standing)}, {below}")
+    if standing.shortfall is not None:
+        return Opinion(Verdict.PARTIAL, f"{_ran(standing)}, but {standing.shortfall}")
+    rest = standing.rest if share < _NEARLY_ALL else None
+    return Opinion(Verdict.ACTIVE, _ran(standing, rest) + _steps(standing))
+
+
+def _undecided(standing: Standing, min_share: float) -> str | None:
+    """Say what could change the verdict if it were known, None if nothing could."""
+    share, unknown, opaque = standing.share, standing.unknown, standing.opaque_share
+    formats = low_precision_name(standing.kernels)
+    if share < min_share <= share + unknown:
+        return (
+            f"{formats} GEMMs took {share:.1%} of GEMM time, kernels of unknown precision "
+            f"{unknown:.1%}"
+        )
+    if share < min_share <= standing.share_without_unplaced:
+        return (
+            f"{formats} GEMMs took {share:.1%} of GEMM time, and without operators the others may "
+            "be the optimizer's or attention's"
+        )
+    if share < min_share and standing.cut_off:
+        return f"{formats} GEMMs took {share:.1%} of GEMM time up to where the trace is cut off"
+    least, most = share / (1 + opaque), (share + unknown + opaque) / (1 + opaque)
+    if (least < min_share <= share) or (share < min_share <= most):
+        return (
+            f"{formats} GEMMs took {share:.1%} of GEMM time, and kernels that nobody recognises "
+            f"ran {opaque:.2g} times as long as all GEMMs"
+        )
+    return None
+
+
+def _ran(standing: Standing, rest: str | None = None) -> str:
+    """Say how much ran in low precision, with attention where it is unfused, and the rest."""
+    total = sum(standing.kernels.values())
+    formats, whole = low_precision_name(standing.kernels), standing.share_with_attention
+    of, time = ("", "GEMM time") if whole is None else (" of linear layers", "their time")
+    said = f"{whole:.1%} of all GEMM time: attention is unfused" if whole is not None else None
+    remarks = "; ".join(filter(None, [said, rest]))
+    return (
+        f"{standing.low_kernels} of {total} GEMM kernels{of} ran in {formats}, "
+        f"{standing.share:.1%} of {time}{f' ({remarks})' if remarks else ''}"
+    )
+
+
+def _steps(standing: Standing) -> str:
+    if standing.steps < 2 or not standing.steps_with_gemms:
+        return ""
+    if standing.in_every_step:
+        return ", in every step"
+    return f", in {standing.steps_with_gemms} of {standing.steps} steps (the others ran no GEMM)"
