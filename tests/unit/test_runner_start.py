@@ -59,8 +59,8 @@ LATE = {
 }  # fmt: skip
 # Rooms that judge and report; of those the command line takes names of options.
 LATE_ROOMS = {
-    "analysis", "annotate", "compare", "doctor", "integrations", "kernels", "logs", "prove", "terms",
-    "trace",
+    "analysis", "annotate", "compare", "doctor", "integrations", "kernels", "logs", "prove",
+    "terms", "trace",
 }  # fmt: skip
 OPTIONS_OF = {"fp8verify.verdict.policy", "fp8verify.verdict.shares", "fp8verify.report.forms"}
 
