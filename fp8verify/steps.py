@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fp8verify.wording import listed
+from fp8verify.text import listed
 
 Window = tuple[int, int]  # first and last step, 1-based, inclusive
 

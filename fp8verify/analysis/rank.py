@@ -17,8 +17,8 @@ from fp8verify.capture.numerics import RankNumerics
 from fp8verify.capture.schema import ModuleRecord, RankMeta
 from fp8verify.logs.losses import LossSeries
 from fp8verify.report.model import Precision, Role
+from fp8verify.text import label_of_rank
 from fp8verify.trace import Health, Step
-from fp8verify.wording import label_of_rank
 
 # A cast may feed several GEMMs (q, k and v of attention, dgrad and wgrad): four at the most.
 _CASTS_PER_GEMM = 4

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from fp8verify.report.model import RankReport, Report
 from fp8verify.report.model.numerics import MemoryReport
-from fp8verify.wording import gib, label_of_rank
+from fp8verify.text import gib, label_of_rank
 
 _SAME = 0.02
 _FULL = 0.95

@@ -9,13 +9,13 @@ from typing import NamedTuple
 import pytest
 
 from fp8verify.report.model import Leg, Report
+from fp8verify.text import listed
 from fp8verify.verdict.assertions import (
     assert_fp8_active,
     assert_gemm_precision,
     assert_no_regression,
 )
 from fp8verify.verdict.baseline import Baseline, layer_states
-from fp8verify.wording import listed
 
 _LOW_PRECISION = ("fp8", "mxfp8")
 _SHOWN = 5

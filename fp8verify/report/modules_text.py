@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fp8verify.report.model import ModulesReport, Report
-from fp8verify.wording import listed
+from fp8verify.text import listed
 
 
 def modules_told(modules: ModulesReport) -> str:

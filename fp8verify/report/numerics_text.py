@@ -13,7 +13,7 @@ from fp8verify.report.layout import plain_table
 from fp8verify.report.model import Report
 from fp8verify.report.model.numerics import MemoryReport, NumericsReport, TensorRow
 from fp8verify.report.tables import rank_label
-from fp8verify.wording import counted, gib
+from fp8verify.text import counted, gib
 
 _WORST = 5
 

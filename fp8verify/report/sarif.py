@@ -14,7 +14,7 @@ import msgspec
 from fp8verify.report.escape import printable
 from fp8verify.report.model import Finding, RankReport, Report, Severity, Verdict
 from fp8verify.report.tables import gravest_first
-from fp8verify.wording import told
+from fp8verify.text import told
 
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}

@@ -15,7 +15,7 @@ from fp8verify.report.model import (
     Report,
     Severity,
 )
-from fp8verify.wording import label_of_rank, told
+from fp8verify.text import label_of_rank, told
 
 
 class PrecisionRow(NamedTuple):

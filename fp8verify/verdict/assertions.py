@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fp8verify.report.model import KernelRow, Precision, Report, Verdict
+from fp8verify.text import told
 from fp8verify.verdict.judge import rejudge
 from fp8verify.verdict.policy import Policy
-from fp8verify.wording import told
 
 if TYPE_CHECKING:
     from fp8verify.verdict.baseline import Baseline

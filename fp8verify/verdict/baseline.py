@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from fp8verify.errors import InputError, UsageError
 from fp8verify.report.model import Finding, Leg, Report, Severity, Verdict, fp8_share
-from fp8verify.wording import listed
+from fp8verify.text import listed
 
 SCHEMA = 1
 _CODE = "regression"

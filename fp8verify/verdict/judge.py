@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from fp8verify.analysis.facts import RankFacts
 from fp8verify.analysis.promises import Promises
 from fp8verify.report.model import Finding, Precision, RankReport, Report, Severity, Verdict
+from fp8verify.text import label_of_rank
 from fp8verify.verdict.findings import join_findings, rank_findings
 from fp8verify.verdict.policy import Policy
 from fp8verify.verdict.run_verdict import judge_run
@@ -22,7 +23,6 @@ from fp8verify.verdict.verdict import (
     judge_rank,
     outcome,
 )
-from fp8verify.wording import label_of_rank
 
 
 class Judgement(NamedTuple):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from fp8verify.report.model import Finding, RankReport, Report, Scaling, Severity
-from fp8verify.wording import label_of_rank, listed
+from fp8verify.text import label_of_rank, listed
 
 
 def hold_format(report: Report, name: str, min_share: float, *, gate: bool = True) -> Report:

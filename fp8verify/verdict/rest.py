@@ -10,8 +10,8 @@ from fp8verify.analysis.layers_by_size import LayerClass
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.layer_names import patterns
 from fp8verify.report.model import LEGS, Precision
+from fp8verify.text import abridged, counted
 from fp8verify.verdict.findings.layers import head_of
-from fp8verify.wording import abridged, counted
 
 # What explains this much of the time in high precision is the reason.
 _MOST = 0.5

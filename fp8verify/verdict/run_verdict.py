@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from fp8verify.report.model import Precision, Verdict, low_precision_name
+from fp8verify.text import listed
 from fp8verify.verdict.verdict import WITHOUT_FP8, Opinion, RankJudgement, Standing
-from fp8verify.wording import listed
 
 
 class _Judged(NamedTuple):

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from fp8verify import Policy, Report, assert_fp8_active, inspect
 from fp8verify.report.forms import NAMES, render
 from fp8verify.report.model import Finding, Severity, Verdict
+from fp8verify.text import told
 from fp8verify.verdict.baseline import Baseline, hold
 from fp8verify.verdict.findings.fold import fold
 from fp8verify.verdict.judge import rejudge
-from fp8verify.wording import told
 from tests.hand_built import BF16, BF16_KERNEL, FP8, FP8_KERNEL, TraceBuilder
 
 UNKNOWN_KERNEL = "triton_tem_fused_mm_3"

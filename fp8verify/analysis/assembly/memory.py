@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from fp8verify.capture.schema import ModuleRecord, RankMeta
 from fp8verify.report.model.numerics import MemoryReport
-from fp8verify.wording import gib
+from fp8verify.text import gib
 
 # Transformer Engine's modules before `source` was recorded: transformer_engine/pytorch/module.
 _CLASSES = ("LayerNormLinear", "LayerNormMLP", "GroupedLinear")

@@ -18,7 +18,7 @@ from fp8verify.doctor.timings import (
 )
 from fp8verify.doctor.whole_model import Uses, whole_model
 from fp8verify.layer_names import shorten
-from fp8verify.wording import listed
+from fp8verify.text import listed
 
 _NAME = 120
 _IN_BLOCKS = "in a graph of two decoder blocks"

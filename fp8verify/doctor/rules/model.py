@@ -12,7 +12,7 @@ from fp8verify.doctor.facts import Facts
 from fp8verify.doctor.payoff import too_small
 from fp8verify.doctor.training import Ask
 from fp8verify.layer_names import shorten
-from fp8verify.wording import listed
+from fp8verify.text import listed
 
 if TYPE_CHECKING:
     from fp8verify.doctor.dry_start import DryModel

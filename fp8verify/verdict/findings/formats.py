@@ -12,7 +12,7 @@ from fp8verify.analysis.promises import HIGH_PRECISION, Promises, format_name
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.layer_names import shorten
 from fp8verify.report.model import LEGS, Finding, Leg, Precision, Severity, Verdict
-from fp8verify.wording import counted, listed
+from fp8verify.text import counted, listed
 
 # Of a leg's GEMM time in another format: less is a layer or two that were left out by design.
 _MOST = 0.5

@@ -13,9 +13,9 @@ from fp8verify.analysis.promises import Promises
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.analysis.units import multiplies, runs_elsewhere
 from fp8verify.report.model import Finding, Precision, Role, Severity, Verdict
+from fp8verify.text import listed
 from fp8verify.verdict.undecided import MANY_OPAQUE, opaque_share
 from fp8verify.verdict.verdict import NEGLIGIBLE
-from fp8verify.wording import listed
 
 # A rate this far above the BF16 peak cannot be a clock's or a timer's error.
 _PROOF_MARGIN = 1.02

@@ -14,7 +14,7 @@ from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.layer_names import patterns
 from fp8verify.report.model import Finding, Leg, Role, Severity, Verdict
-from fp8verify.wording import abridged, counted, of_flops
+from fp8verify.text import abridged, counted, of_flops
 
 # Names of output heads in Hugging Face, torchtitan, Megatron-LM and nanoGPT.
 _HEAD = re.compile(r"(?:^|\.)(?:lm_head|head|output|output_layer|embed_out|classifier)$")

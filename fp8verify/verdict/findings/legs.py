@@ -12,9 +12,9 @@ from fp8verify.analysis.promises import Promises
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.layer_names import patterns
 from fp8verify.report.model import LEGS, Finding, Leg, Precision, Role, Severity, Verdict
+from fp8verify.text import abridged
 from fp8verify.verdict.findings.shares import HALF, Part, Weigh, amounts_of
 from fp8verify.verdict.policy import USUAL_SHARE
-from fp8verify.wording import abridged
 
 _LAYERS = 8
 

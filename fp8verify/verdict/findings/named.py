@@ -11,8 +11,8 @@ from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.layer_names import shorten
 from fp8verify.report.model import LEGS, VAGUE_LEGS, Finding, Leg, Precision, Severity, Verdict
+from fp8verify.text import counted, listed, of_flops
 from fp8verify.verdict.findings.legs import short_legs
-from fp8verify.wording import counted, listed, of_flops
 
 _SHOWN = 8
 

@@ -14,8 +14,8 @@ from fp8verify.analysis.promises import Promises
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.layer_names import patterns
 from fp8verify.report.model import Claim, Finding, Leg, Precision, Role, Severity, Verdict
+from fp8verify.text import abridged
 from fp8verify.verdict.verdict import NEGLIGIBLE
-from fp8verify.wording import abridged
 
 _SHOWN = 4
 _BACKWARD = (Leg.DGRAD, Leg.WGRAD, Leg.BACKWARD)

@@ -9,8 +9,8 @@ from fp8verify.analysis.facts import RankFacts
 from fp8verify.analysis.promises import Promises
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.report.model import Finding, Severity, Verdict
+from fp8verify.text import counted, listed
 from fp8verify.verdict.undecided import undecidable
-from fp8verify.wording import counted, listed
 
 _SHARE_GAP = 0.1
 _SLOWER = 1.1

@@ -12,8 +12,8 @@ from fp8verify.analysis.promises import Promises
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.analysis.totals import gemm_totals
 from fp8verify.report.model import Finding, Leg, Precision, Severity, Verdict
+from fp8verify.text import listed
 from fp8verify.verdict.findings.shares import HALF, Part, amounts_of
-from fp8verify.wording import listed
 
 _SHOWN = 8
 

@@ -8,8 +8,8 @@ from fp8verify.analysis.facts import RankFacts
 from fp8verify.analysis.numerics import Kept
 from fp8verify.capture.numerics import RecipeRecord
 from fp8verify.report.model import Finding, Severity
+from fp8verify.text import listed
 from fp8verify.verdict.findings.numerics.tensors import SHOWN
-from fp8verify.wording import listed
 
 BETTER_SCALING = "Raise margin by one, lengthen amax_history_len, or use current scaling"
 

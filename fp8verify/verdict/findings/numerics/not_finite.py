@@ -11,8 +11,8 @@ from fp8verify.analysis.promises import Promises
 from fp8verify.capture.numerics import TensorRecord
 from fp8verify.logs.losses import LossSeries
 from fp8verify.report.model import Finding, Severity
+from fp8verify.text import counted, listed
 from fp8verify.verdict.findings.numerics.tensors import measured_rows
-from fp8verify.wording import counted, listed
 
 _NOT_FINITE_HINTS = {
     "input": "Look at what feeds this layer: the batch, the layer before it, rows of padding that "

@@ -10,6 +10,7 @@ from fp8verify.analysis.numerics import by_peers
 from fp8verify.analysis.promises import Promises
 from fp8verify.capture.numerics import TensorRecord
 from fp8verify.report.model import Finding, Severity
+from fp8verify.text import listed
 from fp8verify.verdict.findings.numerics.remedies import what_if
 from fp8verify.verdict.findings.numerics.tensors import (
     ONE_SCALE,
@@ -18,7 +19,6 @@ from fp8verify.verdict.findings.numerics.tensors import (
     layers_of,
     sound_rows,
 )
-from fp8verify.wording import listed
 
 OUTLIER = 100.0  # ours; times the median of the same projection in other layers
 LEAST_PEERS = 3

@@ -10,7 +10,7 @@ from fp8verify.analysis.facts import RankFacts
 from fp8verify.analysis.numerics import Kept, kept_scales
 from fp8verify.analysis.promises import Promises
 from fp8verify.report.model import Finding, Severity
-from fp8verify.wording import counted, listed
+from fp8verify.text import counted, listed
 
 
 class Shared(NamedTuple):

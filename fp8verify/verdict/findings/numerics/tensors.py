@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from fp8verify.analysis.facts import RankFacts
 from fp8verify.capture.numerics import TensorRecord
 from fp8verify.layer_names import shorten
-from fp8verify.wording import listed
+from fp8verify.text import listed
 
 GRADIENT_FLUSHED = 0.10  # ours; a sick layer of BioNeMo's summary_fl4.csv reached 0.092
 UNDERFLOW = 0.01  # BioNeMo, analyze_activation_underflows.py: marks > 1.0 %

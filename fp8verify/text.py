@@ -1,12 +1,32 @@
-"""How messages count and list things."""
+"""How messages count and list things, and how text from outside is cleaned."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence, Sized
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fp8verify.report.model import Finding
+
+
+# Commands that GitHub and Azure take from the log of a job, and obey.
+_COMMAND = re.compile(
+    r"::(?=(?:error|warning|notice|debug|group|endgroup|echo|add-mask|stop-commands|set-env|add-path"
+    r"|set-output|save-state|add-matcher|remove-matcher|internal-\S{0,40})(?:\s|::))|##(?=vso|\[)",
+    re.IGNORECASE,
+)
+
+
+def clean(text: str) -> str:
+    """Return text from outside that terminals, logs and encoders take as text.
+
+    Control characters, line breaks, marks of direction and lone surrogates become U+FFFD, and the
+    commands of CI systems are taken apart. Each string is cleaned once, where it is read.
+    """
+    if not text.isprintable():
+        text = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+    return _COMMAND.sub(lambda found: " ".join(found[0]), text)
 
 
 def counted(things: Sized | int, name: str) -> str:
