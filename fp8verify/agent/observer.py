@@ -172,7 +172,9 @@ class Observer:
             self.recorder.before_first_step()
 
     def _ticked(self) -> None:
+        self.clock.outside.tick(disturbed=self.recorder.disturbs or self.guard.busy)
         self.recorder.after(self.clock.steps)
+        self.clock.outside.resume()
         if self.recorder.recording is not None and self._loops_inside_steps():
             self._hear_backward()
 

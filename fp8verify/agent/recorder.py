@@ -11,6 +11,7 @@ import torch
 
 from .instruments.instrument import Scene
 from .instruments.panel import Panel
+from .modules.eager_mode import eager_mode
 from .modules.eager_step import STEPS_AFTER_WINDOW, EagerStep
 from .modules.layer_names import compiles
 from .modules.layers import linear_modules
@@ -29,6 +30,9 @@ from .record.debug import debug
 from .record.process import is_selected
 from .record.rank_record import RankRecord
 from .steps.clock import Clock
+
+# After the windows the record is kept up to date until so many steps are timed.
+WRITTEN_STEPS = 64
 
 AnySession = Session | OutsideSession
 
@@ -90,6 +94,11 @@ class Recorder:
         return over and self._session is None and not self._shared.waiting
 
     @property
+    def disturbs(self) -> bool:
+        """Whether the step that is running is profiled, measured, or warms a profiler up."""
+        return self._session is not None or self._panel.measures or eager_mode.entered
+
+    @property
     def recording(self) -> AnySession | None:
         """The profiler of the window that is open, if one is."""
         session = self._session
@@ -119,7 +128,7 @@ class Recorder:
             actions[what](window)
         if self.recording is not None:
             self.recording.begin_step(step + 1)
-        elif step and not self.plan.finished(step):
+        elif step and (not self.plan.finished(step) or self._clock.outside.count < WRITTEN_STEPS):
             self.record.write_if_stale()
 
     def close_now(self) -> None:

@@ -59,6 +59,7 @@ def _join(first: RankMeta, second: RankMeta) -> RankMeta:
         api_calls=tuple(dict.fromkeys((*first.api_calls, *second.api_calls))),
         naming=first.naming or second.naming,
         versions={**second.versions, **first.versions},
+        steps_outside=first.steps_outside or second.steps_outside,
     )
 
 

@@ -158,6 +158,30 @@ class EnvironmentRecord(msgspec.Struct, frozen=True, kw_only=True):
     sees_gpu: bool | None = None
 
 
+class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """Wall time of the steps that ran without a profiler or a measurement, in nanoseconds.
+
+    A step lasts from one count of the optimizer to the next, less the time of the agent's own hook.
+    Steps of a window, its warm-up step, measured steps and the two steps after each of these are
+    left out; step 1 cannot be timed.
+
+    Attributes:
+        count: steps timed.
+        total_ns: sum over all of them.
+        median_ns: of `samples_ns`, as are the quartiles.
+        p25_ns: 25 % of the steps are at most this long.
+        p75_ns: 75 % of the steps are at most this long.
+        samples_ns: at most 512 steps at equal distances over the run, in order.
+    """
+
+    count: int
+    total_ns: int
+    median_ns: int
+    p25_ns: int
+    p75_ns: int
+    samples_ns: tuple[int, ...] = ()
+
+
 class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
     """What the agent of one rank recorded.
 
@@ -177,6 +201,7 @@ class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
         process: its number; None in old captures.
         recording: how the names of the files begin that the profiler around the run wrote, None
             where there was none.
+        steps_outside: the times of the steps outside windows, None if there were none.
     """
 
     schema: int
@@ -197,3 +222,4 @@ class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
     environment: EnvironmentRecord = EnvironmentRecord()
     process: int | None = None
     recording: str | None = None
+    steps_outside: StepTimes | None = None

@@ -83,6 +83,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             clock.leave(id(optimizer), "SGD", step)
             engine.global_steps = step
             recorder.after(step)
+        clock.outside.resume()
+        clock.outside.tick(disturbed=False)
         recorder.record.mark_naming(6, None, recorder.record.files.layers_path().name)
         recorder.record.write()
         debug.open({"debug": False})

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fp8verify.agent.steps.clock import TAKEOVER_AFTER, Clock
+from fp8verify.agent.steps.clock import MAX_SAMPLES, TAKEOVER_AFTER, Clock, StepTimes
 
 
 @dataclass
@@ -339,3 +339,47 @@ def test_a_step_is_told_exactly_when_the_count_grows_by_one(events: list[tuple[s
         else:
             told = training.clock.announce(training.work)
         assert training.steps - before == int(told)
+
+
+def times_of(steps: list[tuple[int, bool]]) -> StepTimes:
+    """Return the times of steps of (duration, disturbed); each hook takes 1000."""
+    now = [0]
+    times = StepTimes(lambda: now[0])
+    for took, disturbed in steps:
+        now[0] += took
+        times.tick(disturbed=disturbed)
+        now[0] += 1000
+        times.resume()
+    return times
+
+
+def test_steps_are_timed_without_the_hooks() -> None:
+    found = times_of([(99, False), (5, False), (6, False), (7, False), (8, False)]).summary()
+
+    assert found == {
+        "count": 4,
+        "total_ns": 26,
+        "median_ns": 6,
+        "p25_ns": 5,
+        "p75_ns": 7,
+        "samples_ns": [5, 6, 7, 8],
+    }
+
+
+def test_a_profiled_step_and_the_two_after_it_are_left_out() -> None:
+    times = times_of([(1, False), (2, False), (50, True), (40, False), (30, False), (3, False)])
+
+    assert (times.count, times.total) == (2, 5)
+
+
+def test_one_step_has_no_time() -> None:
+    assert times_of([(1, False)]).summary() is None
+
+
+def test_samples_of_a_long_run_are_spread_over_all_of_it() -> None:
+    found = times_of([(step, False) for step in range(100_001)]).summary()
+
+    assert found is not None
+    assert found["count"] == 100_000
+    assert MAX_SAMPLES / 2 <= len(found["samples_ns"]) <= MAX_SAMPLES
+    assert abs(found["median_ns"] - 50_000) < 400

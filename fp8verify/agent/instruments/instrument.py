@@ -48,6 +48,11 @@ class Instrument:
     def drop(self) -> None:
         """Undo what `begin` did: the window is lost, or this instrument raised."""
 
+    @property
+    def measures(self) -> bool:
+        """Whether this slows the running step down, outside of windows too."""
+        return False
+
     def record(self) -> dict[str, Any]:
         """Return fields for the rank's record, `RankMeta`."""
         return {}

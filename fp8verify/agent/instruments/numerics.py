@@ -94,6 +94,11 @@ class Numerics(Instrument):
         """
         self._windows, self._first, self._reason = [], None, None
 
+    @property
+    def measures(self) -> bool:
+        """Whether the running step is one that is measured."""
+        return self._measured is not None
+
     def after_step(self, step: int, /) -> None:
         """Begin and end the steps that are measured."""
         self._now = step

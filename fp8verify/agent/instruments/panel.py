@@ -48,6 +48,11 @@ class Panel:
         """Let all undo what they did for a window that is lost."""
         self._call("drop")
 
+    @property
+    def measures(self) -> bool:
+        """Whether an instrument slows the running step down."""
+        return any(instrument.measures for instrument in self._instruments)
+
     def record(self) -> dict[str, Any]:
         """Return what all have to say of the rank."""
         return self._call("record")

@@ -87,6 +87,11 @@ class RepeatingRecorder:
         return self._begun or (self._window is not None and self._window.has_begun)
 
     @property
+    def disturbs(self) -> bool:
+        """Whether the step that is running is profiled, measured, or warms a profiler up."""
+        return self._window is not None and self._window.disturbs
+
+    @property
     def recording(self) -> AnySession | None:
         """The profiler of the window that is open, if one is."""
         return None if self._window is None else self._window.recording

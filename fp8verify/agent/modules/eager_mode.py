@@ -16,6 +16,11 @@ class EagerMode:
         self._stance: Any = None
         self._users = 0
 
+    @property
+    def entered(self) -> bool:
+        """Whether compiled code runs eagerly now."""
+        return self._users > 0
+
     def enter(self) -> None:
         """Let compiled code run eagerly until `leave`.
 

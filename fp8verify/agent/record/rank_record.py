@@ -158,6 +158,7 @@ class RankRecord:
                 *self._clock.notes,
                 *filter(None, [self._clock.note_on_others]),
             ],
+            "steps_outside": self._clock.outside.summary(),
             "process": os.getpid(),
             "recording": self._config["recording"],
             "naming": self._naming,

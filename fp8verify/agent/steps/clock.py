@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Callable
+from typing import Any
 
 # A GAN's critic may step a few times between two steps of the leader; an optimizer that replaced
 # the leader steps without end. Eight in a row tell them apart.
 TAKEOVER_AFTER = 8
 MAX_NOTES = 16
+MAX_SAMPLES = 512
+STEPS_TO_RECOVER = 2
 
 
 class _Nesting(threading.local):
@@ -15,6 +20,61 @@ class _Nesting(threading.local):
 
     depth = 0
     work = 0
+
+
+class StepTimes:
+    """Wall times of the steps that nothing of ours slows down, in constant memory.
+
+    `tick` is called when a step ends, and `resume` when the hook that counted it returns: the time
+    between belongs to us. After a disturbed step the next ones are left out too, since the GPU's
+    queue is empty at first.
+    """
+
+    def __init__(self, now: Callable[[], int] = time.perf_counter_ns) -> None:
+        self.count = self.total = 0
+        self._now = now
+        self._began: int | None = None
+        self._left_out = 0
+        self._samples: list[int] = []
+        self._stride = 1
+
+    def tick(self, *, disturbed: bool) -> None:
+        """Note that a step ends; `disturbed` is whether it was profiled or measured."""
+        began = self._began
+        if disturbed:
+            self._left_out = STEPS_TO_RECOVER
+        elif self._left_out:
+            self._left_out -= 1
+        elif began is not None:
+            self._take(self._now() - began)
+
+    def resume(self) -> None:
+        """Note that the training runs on."""
+        self._began = self._now()
+
+    def _take(self, took: int) -> None:
+        self.total += took
+        if self.count % self._stride == 0:
+            self._samples.append(took)
+        self.count += 1
+        if len(self._samples) > MAX_SAMPLES:
+            self._stride *= 2
+            self._samples = self._samples[::2]
+
+    def summary(self) -> dict[str, Any] | None:
+        """Return the fields of the capture's `StepTimes`, None if no step was timed."""
+        if not self._samples:
+            return None
+        ordered = sorted(self._samples)
+        last = len(ordered) - 1
+        return {
+            "count": self.count,
+            "total_ns": self.total,
+            "median_ns": ordered[last // 2],
+            "p25_ns": ordered[last // 4],
+            "p75_ns": ordered[last * 3 // 4],
+            "samples_ns": self._samples,
+        }
 
 
 class Clock:
@@ -33,6 +93,7 @@ class Clock:
         skipped: steps whose update a GradScaler left out.
         updates: outermost and nested `step()` calls by optimizer class.
         notes: what a reader of the step numbers should know.
+        outside: times of the steps outside windows.
     """
 
     def __init__(self, work: int = 0) -> None:
@@ -42,6 +103,7 @@ class Clock:
         self.skipped = 0
         self.updates: dict[str, int] = {}
         self.notes: list[str] = []
+        self.outside = StepTimes()
         self._nesting = _Nesting()
         self._first_work = work
         self._counted_work = work
