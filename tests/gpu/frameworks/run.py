@@ -238,6 +238,7 @@ def main() -> int:
     args = parser.parse_args()
     rows = read_rows({name for name in args.only.split(",") if name}, args.gpus)
     sources, out = args.sources.resolve(), args.out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
     set_up(rows, sources)
     trainings = [Training(row, sources, out, number) for number, row in enumerate(rows)]
     columns = args.columns.split(",")
