@@ -41,6 +41,7 @@ class Training:
         self.folder = sources / row["source"] if "source" in row else self.out
         self.port = 29600 + 10 * number
         self.results: dict[str, str] = {}
+        self.plain: subprocess.CompletedProcess[str] | None = None
         self.wrong: list[str] = []
         self.environment = {
             **os.environ,
@@ -106,8 +107,9 @@ class Training:
         done = self.start(column, [*command, *self.command(extra)])
         if done is None:
             return
-        if done.returncode != self.plain.returncode:
-            self.wrong.append(f"{column}: exit {done.returncode}, plain {self.plain.returncode}")
+        expected = self.plain.returncode if self.plain else 0
+        if done.returncode != expected:
+            self.wrong.append(f"{column}: exit {done.returncode}, plain {expected}")
         try:
             found = json.loads(report.read_text())
         except (OSError, ValueError):
@@ -122,8 +124,8 @@ class Training:
         low, high = self.row.get("share", (0, 1))
         if share is not None and not low <= share <= high:
             self.wrong.append(f"{column}: share {share:.3f}, expected {low} to {high}")
-        steps_match = self._compare_losses(done)
-        self.results[column] += "" if steps_match else " (losses differ)"
+        if self.plain and not self._compare_losses(self.plain, done):
+            self.results[column] += " (losses differ)"
         ranks = found.get("ranks", [])
         if column == "run" and ranks:
             layers = ranks[0].get("layers_by_name")
@@ -133,8 +135,10 @@ class Training:
             notes = " ".join(f["code"] for f in found["findings"])
             self.results["findings"] = notes
 
-    def _compare_losses(self, done: subprocess.CompletedProcess[str]) -> bool:
-        plain, ours = self.losses(self.plain), self.losses(done)
+    def _compare_losses(
+        self, reference: subprocess.CompletedProcess[str], done: subprocess.CompletedProcess[str]
+    ) -> bool:
+        plain, ours = self.losses(reference), self.losses(done)
         if not plain:
             self.wrong.append("no loss found in the plain run")
             return False
@@ -156,6 +160,9 @@ class Training:
         if not self.folder.is_dir():
             self.results["plain"] = "not tried: no source"
             return
+        if columns == ["time"]:
+            self.attached("time", steps=row["steps"])
+            return
         plain = self.start("plain", self.command())
         if plain is None:
             return
@@ -175,14 +182,42 @@ class Training:
             self.attached("own", extra=row["own_profiler"], steps="8-10")
 
 
-def read_rows(only: set[str], gpus: int) -> list[dict[str, Any]]:
+def payoff_table(trainings: list[Training]) -> str:
+    """Return the estimates of FP8 runs beside the measured ratio of step times."""
+    steps = {}
+    for training in trainings:
+        meta = sorted(training.out.glob("time.capture/rank0.meta.json"))
+        found = json.loads(meta[0].read_text()).get("steps_outside") if meta else None
+        steps[training.name] = found and found["median_ns"] / 1e6
+    lines = ["| training | ms a step | estimate | measured |", "|---|---|---|---|"]
+    for training in trainings:
+        report = training.out / "time.json"
+        ranks = json.loads(report.read_text())["ranks"] if report.exists() else []
+        payoff = (ranks[0].get("payoff") if ranks else None) or {}
+        estimate = payoff.get("speedup_estimate")
+        own, other = steps[training.name], steps.get(training.row.get("against", ""))
+        lines.append(
+            f"| {training.row['framework']} | {own and format(own, '.2f')} | "
+            f"{estimate and format(estimate, '.2f')} | "
+            f"{format(other / own, '.2f') if own and other else '-'} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def read_rows(only: set[str], gpus: int, group: str) -> list[dict[str, Any]]:
     """Return the rows to run, with what `like` refers to filled in."""
     rows = tomllib.loads((HERE / "frameworks.toml").read_text())["training"]
     by_name = {row["name"]: row for row in rows}
     for row in rows:
         if "like" in row:
             row["command"] = by_name[row["like"]]["command"].replace(*row["replace"])
-    return [r for r in rows if r.get("gpus", 1) == gpus and (not only or r["name"] in only)]
+    return [
+        row
+        for row in rows
+        if row.get("gpus", 1) == gpus
+        and row.get("group", "") == group
+        and (not only or row["name"] in only)
+    ]
 
 
 def set_up(rows: list[dict[str, Any]], sources: Path) -> None:
@@ -233,10 +268,11 @@ def main() -> int:
     parser.add_argument("out", type=Path)
     parser.add_argument("--only", default="")
     parser.add_argument("--gpus", type=int, default=1)
+    parser.add_argument("--group", default="", help="payoff: pairs for docs/payoff.md")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--columns", default="run,every,own")
     args = parser.parse_args()
-    rows = read_rows({name for name in args.only.split(",") if name}, args.gpus)
+    rows = read_rows({name for name in args.only.split(",") if name}, args.gpus, args.group)
     sources, out = args.sources.resolve(), args.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
     set_up(rows, sources)
@@ -245,6 +281,8 @@ def main() -> int:
     with ThreadPoolExecutor(args.jobs) as pool:
         list(pool.map(lambda training: training.run(columns), trainings))
     text = f"{time.strftime('%Y-%m-%d')}, {versions()}\n\n{table(trainings)}"
+    if args.group == "payoff":
+        text += "\n" + payoff_table(trainings)
     (out / "frameworks.md").write_text(text)
     print(text)
     for training in trainings:
