@@ -26,7 +26,7 @@ from typing import Any
 import tomllib
 
 HERE = Path(__file__).resolve().parent
-LIMIT = 280  # seconds for one run
+LIMIT = 150  # seconds for one run
 
 
 class Training:
