@@ -7,78 +7,86 @@ from __future__ import annotations
 
 import re
 
-import msgspec
-
+from fp8verify.logs.layer_promises import LayerScan
 from fp8verify.logs.promised import HIGH_PRECISION, format_of
 from fp8verify.report.model import Claim
 
 _LINE = re.compile(r"(?P<name>[a-z]\w{1,47}) \.{3,} (?P<value>\S.{0,80})$")
 _FORMAT_VALUES = {"fp8": ("hybrid", "e4m3"), "fp4": ("e2m1",)}
-# The gathering of parameters has two names: of the argument and of the configuration's field.
-_GATHERS = ("param_gather", "param")
 
 
 class ArgumentDump:
-    """Collects the arguments about low precision, line by line, into claims."""
+    """Collects the arguments about low precision, line by line, into claims and pins."""
 
-    def __init__(self) -> None:
-        self._found: dict[str, tuple[int, str, str]] = {}
+    def __init__(self, source: str, layers: LayerScan) -> None:
+        self._source = source
+        self._layers = layers
+        self._lines: dict[str, tuple[int, str]] = {}
+        self._values: dict[str, str] = {}
         self._claims: list[Claim] = []
 
-    def add(self, text: str, number: int, source: str) -> bool:
-        """Take in a message; return whether it is a line of a dump."""
+    def add(self, text: str, number: int) -> bool:
+        """Read a message; return whether it is a line of a dump."""
         found = _LINE.match(text)
         if found is None:
             return False
         name = found["name"]
-        if name in self._found:  # another dump begins
-            self.finish(source)
-        self._found[name] = (number, found["value"].strip(), found[0].strip())
+        if name in self._values:  # another dump begins
+            self.finish()
+        self._values[name] = found["value"].strip()
+        self._lines[name] = number, found[0].strip()
         return True
 
-    def finish(self, source: str) -> list[Claim]:
+    def finish(self) -> list[Claim]:
         """Return the claims of all dumps."""
-        for kind in ("fp8", "fp4"):
-            number, value, text = self._found.get(kind, (0, "", ""))
-            if value in _FORMAT_VALUES[kind]:
-                self._claims.append(self._megatron(kind, number, text, source))
-        number, value, text = self._found.get("msamp_enabled", (0, "", ""))
-        if value == "True":
-            self._claims.append(
-                Claim(
-                    line=number,
-                    text=text,
-                    framework="MS-AMP",
-                    says="fp8",
-                    recipe=self._value("msamp_optlevel"),
-                    format="fp8",
-                    source=source,
-                )
-            )
-        self._found = {}
+        for kind, values in _FORMAT_VALUES.items():
+            if self._values.get(kind) in values:
+                self._add_megatron(kind)
+        if self._values.get("msamp_enabled") == "True":
+            self._claim("msamp_enabled", "MS-AMP", self._values.get("msamp_optlevel"), "fp8")
+        self._values, self._lines = {}, {}
         return self._claims
 
-    def _megatron(self, kind: str, number: int, text: str, source: str) -> Claim:
+    def _add_megatron(self, kind: str) -> None:
         """Join the lines of one format: megatron/training/arguments.py:1990 prints them."""
-        recipe = self._value(f"{kind}_recipe")
-        format_ = format_of(kind, recipe) or kind
-        high = self._value(f"{kind}_wgrad") == "False"
-        gathers = [self._value(f"{kind}_{name}") for name in _GATHERS]
-        claim = Claim(
-            line=number,
-            text=text,
-            framework="Megatron-LM",
-            says="fp8",
-            recipe=recipe,
+        values = {name: value for name, value in self._values.items() if value != "None"}
+        recipe = values.get(f"{kind}_recipe")
+        low = format_of(kind, recipe) or kind
+        legs = {"fprop": low, "dgrad": low, "wgrad": HIGH_PRECISION}
+        # The argument and the field of the configuration are called differently.
+        gathers = {values.get(f"{kind}_param_gather"), values.get(f"{kind}_param")}
+        self._claim(
+            kind,
+            "Megatron-LM",
+            recipe,
+            low,
             all_gather=True if "True" in gathers else False if "False" in gathers else None,
-            format=format_,
-            source=source,
+            legs=legs if values.get(f"{kind}_wgrad") == "False" else {},
         )
-        if not high:
-            return claim
-        legs = {"fprop": format_, "dgrad": format_, "wgrad": HIGH_PRECISION}
-        return msgspec.structs.replace(claim, legs=legs)
+        number, text = self._lines.get("first_last_layers_bf16", (0, ""))
+        self._layers.add_blocks(values, number, text)
 
-    def _value(self, name: str) -> str | None:
-        value = self._found.get(name, (0, "None", ""))[1]
-        return None if value == "None" else value
+    def _claim(
+        self,
+        argument: str,
+        framework: str,
+        recipe: str | None,
+        format_: str,
+        *,
+        all_gather: bool | None = None,
+        legs: dict[str, str] | None = None,
+    ) -> None:
+        number, text = self._lines[argument]
+        self._claims.append(
+            Claim(
+                line=number,
+                text=text,
+                framework=framework,
+                says="fp8",
+                recipe=recipe,
+                all_gather=all_gather,
+                format=format_,
+                legs=legs or {},
+                source=self._source,
+            )
+        )

@@ -61,7 +61,7 @@ _STRONG = re.compile(
     rf"(?:{_DAY}[T _-]?\s*{_CLOCK}(?:\s+\d{{4}})?|{_CLOCK}|{_DAY}|\d{{10}}\.\d+)"
     r"(?:Z|\s?[+-]\d\d:?\d\d)?"
     r"|(?:DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|CRITICAL|FATAL|SUCCESS|TRACE)\b"
-    r"|(?:[Dd]ebug|[Ii]nfo|[Nn]otice|[Ww]arn(?:ing)?)(?=\s*:)"
+    r"|(?:[Dd]ebug|[Ii]nfo|[Nn]otice|[Ww]arn(?:ing)?|\w{1,30}Warning)(?=\s*:)"
     rf"|[IWEF]\d{{4}} {_CLOCK}\s+\d+ [\w./-]{{1,80}}:\d+\]"
     r"|\[[^\[\]]{0,160}\]|<std(?:out|err)>"
     r"|\((?=[^()]{0,120}\b(?:pid|ip|rank|worker)\b)[^()]{1,120}\)"
@@ -75,6 +75,7 @@ _NAME = re.compile(
     r"[A-Za-z_][\w./-]{0,100}(?:::?[\w.<>/-]{1,60}){0,3}(?:\[\d+\])?(?=\s*[:|]|\s+(?:-|>>)\s)"
     r"|[A-Za-z][\w.-]{0,60} [\w./-]{1,60}\[\d+\](?=:)"
 )
+_FIELD = re.compile(r"[\w.:/@-]{1,160}(?=\t)")  # of a logger that separates with tabs
 _SEPARATOR = re.compile(
     r"[\s\ufeff]+|[:»•·\u2013\u2014]+|(?<=.)\|+|>{1,2}(?=\s)|(?:[-*]|={2,}|-{3,}|\*{2,})(?=\s)"
 )
@@ -156,7 +157,9 @@ def _prefix(text: str) -> _Prefix:
             strong, names = True, 0
             denied = denied or bool(_DENIAL.search(found[0]))
             at = found.end()
-        elif found := _SEPARATOR.match(text, at):
+        elif (strong and (found := _FIELD.match(text, at))) or (
+            found := _SEPARATOR.match(text, at)
+        ):
             at = found.end()
         elif marks := _marks(text, at):
             # A mark is what a program prints to be seen, as good as a logger's prefix.

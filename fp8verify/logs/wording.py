@@ -1,19 +1,19 @@
 """How log lines say that a training runs in a low precision, or that it does not.
 
-Two tables: lines of frameworks, each with where it is written, and a grammar of what scripts
-write in their own words. Both are matched where a message begins, never within it.
+One table: lines of frameworks, with where each is written, and a grammar of what scripts write in
+their own words (`OWN`). Both are matched where a message begins. What follows a claim in its
+sentence may deny it (`denies`): then it is no claim.
 """
 
 from __future__ import annotations
 
 import re
 from functools import cache
-from typing import NamedTuple
 
 FORMAT = r"(?:(?:MX|NV)[- ]?FP[48]|FP[- ]?[48]|float[- ]?[48])(?:[_-](?:e4m3|e5m2|e2m1|hybrid))?"
 _QUALITY = (
     r"(?:(?:dynamic|delayed|current|tensor-?wise|row-?wise|block-?wise|scal(?:ed|ing)|native|grouped"
-    r"|MoE|low[- ]precision|torchao|TE|transformer[- ]engine|hybrid|E4M3|linear"
+    r"|experts?|MoE|low[- ]precision|torchao|TE|transformer[- ]engine|hybrid|E4M3|linear"
     rf"|{FORMAT})\s+){{0,4}}"
 )
 _WORK = (
@@ -22,276 +22,150 @@ _WORK = (
     r"|(?:MoE |grouped )?experts|MoE(?: training)?|conversion|backend)"
 )
 _ON = r"(?:active|enabled|activated|applied|turned on|switched on|in use|on\b(?! \w))"
+_OFF = r"(?:disabled|inactive|off\b|(?:turned|switched) off|not (?:enabled|active|applied|used))"
+_FALSE = r"['\"]?\s*[:=]\s*['\"]?(?:false|no|off|0)\b"
 _IS = r"(?:(?:is|are|was|were|has been|have been|now|successfully)\s+)*"
 _LINEAR = rf"(?:(?:te\.)?(?:Float8|MXFP8|NVFP4|MX|FP8|TE)\w*Linear\w*|te\.Linear|{FORMAT})"
+_HIGH = r"(?:bf16|bfloat16|fp16|float16|fp32|float32|half|high[- ]precision)"
+_TE_RECIPE = r"(?:DelayedScaling|(?:Float8|MXFP8|NVFP4)(?:Current|Block)Scaling)"
+
+OWN = "training script"  # a script's own words, of no framework that we know
 
 
-class Pattern(NamedTuple):
-    """A message. The named groups `recipe` and `all_gather` are read where it has them."""
-
-    framework: str
-    says: str
-    expression: str
-    evidence: str
-
-    @property
-    def pattern(self) -> re.Pattern[str]:
-        """Compiled when it is first asked for: all of them take as long as a log to read."""
-        return _compiled(self.expression)
+# What messages begin with. `[name]` begins a framework; a row is what the line says (fp8, not_fp8,
+# or scope: it limits where) and an expression, which goes on in indented lines. `<WORK>` and the
+# like stand for `_PARTS`; the groups `recipe`, `block` and `all_gather` are read where given.
+_TABLE = r"""
+# kempnerforge/distributed/parallel.py:172
+[KempnerForge]
+fp8 Applied Float8 training: recipe=(?P<recipe>\w+)(?:, fsdp_float8_all_gather=
+    \{?(?P<all_gather>True|False)\}?)?
+# scripts/base_train.py:170,192 (92d63d4); forks leave parts out
+[nanochat]
+fp8 FP8 training enabled(?: \((?P<recipe>\w+)(?: scaling)?\))? - converted \d+(?:/
+    \d+)? (?:linear )?layers(?:, skipped \d+(?: \([^)]{1,80}\))?)?
+not_fp8 FP8 training requires CUDA, ignoring --fp8 flag
+# torchtitan/components/quantization/{float8,mx,nvfp4}.py (b5bcd76) and their history
+[torchtitan]
+fp8 (?:Float8|MX) training active with recipe (?P<recipe>\w+)
+fp8 Float8 (?:(?P<recipe>tensorwise) scaled )?training active(?! with)
+fp8 Swapped to Float8Linear layers(?: with enable_fsdp_float8_all_gather=(?P<all_gather>True
+    |False))?
+fp8 Swapped to \w+ float8 linear layers
+fp8 Converted (?:\w+|Linear layers
+    |(?:MoE )?layers matching FQNS .{1,400}?) to use dynamic (?:float8 )?(?P<recipe>rowwise
+    |mxfp[48]\w*|nvfp4\w*|float8\w*) quantization(?: with scaled grouped GEMMs
+    | for [\w ]{1,40} ops)?
+fp8 (?:Converted Linear layers to|Swapped to) (?:MX|MXFP8|NVFP4)Linear\w*(?: layers)?
+fp8 MXFP8 MoE training enabled
+fp8 Using (?P<recipe><FORMAT>) for _scaled_grouped_mm
+not_fp8 Failed to (?:use Float8 with|swap to Float8Linear) .{0,40}?because .{1,200}
+scope Using _auto_filter_for_recipe to avoid converting linear layers .{0,200}
+# primus/backends/torchtitan/components/quantization/float8.py:51
+[Primus]
+fp8 module \S{1,200} shape .{1,80}?, replaced to (?:FP8|MXFP8|FP4)Linear
+# moe_training/conversion_utils.py:120; float8_linear_utils.py:110 under
+# PYTORCH_API_USAGE_STDERR=1, as 0.1.0 set it (later captures record the call)
+[torchao]
+fp8 Swapped \S{1,300} to (?:Float8|MXFP8)TrainingWeightWrapperTensor
+fp8 PYTORCH_API_USAGE torchao\.float8\.convert_to_float8_training
+# accelerator.py:490-496; state.py:936,943,1042
+[accelerate]
+fp8 Found `(?:torchao|transformer-engine|msamp)` installed, using it for FP8 training\.
+fp8 Mixed precision type: fp8\b
+not_fp8 The current .{1,100}? (?:insufficient for
+    |does not support) FP8 mixed precision training .{0,200}Will use (?:FP16|BF16) instead
+# composer/trainer/trainer.py prints its settings
+[Composer]
+fp8 precision: amp_fp8\b
+# llamafactory/train/fp8_utils.py:104-182; what it prints of accelerate is the flag alone
+[LLaMA-Factory]
+fp8 FP8 training enabled with [\w ]+ backend
+fp8 Accelerate FP8 status - enabled: True
+fp8 FP8 environment configured - all FP8 training handled by HuggingFace Accelerate
+not_fp8 (?:Failed to create FP8 configuration: .{0,200}
+    |FP8 was requested but Accelerate shows fp8_enabled=False)
+# monkeypatch/accelerate/float8_moe_filter.py:74
+[axolotl]
+scope Patched accelerate fp8 conversion to skip MoE router/gate linears
+# megatron/training/arguments.py:1053,1061 (d98e8a6); its arguments are read by ArgumentDump
+[Megatron-LM]
+scope FSDP2 FP[48] param gather is not supported yet .{0,100}will fallback to bf16
+# trainer/models/layers/fp8_linear.py:137,157, mxfp8_linear.py:71,94
+[prime-rl]
+fp8 Repla(?:cing|ced \d+) linear layers with (?:FP8 (?P<block>blockwise)
+    |MXFP8) linear(?: layers)?(?: \(recipe=(?P<recipe>\w+))?
+# lightning/pytorch/accelerate/transformer_engine.py:45,108
+[NeMo]
+not_fp8 Transformer Engine is not available and the (?:FP8 autocast
+    |module replacements) will not be applied
+# components/quantization/fp8.py:186-295, moe/mxfp8.py:132, diffusion/train.py:556 (36044ad)
+[NeMo Automodel]
+fp8 Successfully converted model to FP8 with torchAO, recipe: (?P<recipe>
+    \w+), fp8 all-gather enabled: (?P<all_gather>True|False)
+fp8 (?:experts='\w+': )?MXFP8 grouped GEMM active
+fp8 Transformer Engine FP8: True\b(?: \(recipe=(?P<recipe>\w+))?
+fp8 FP8 quantization applied successfully
+scope FP8 conversion: \d+ Float8Linear modules, \d+ total linear modules
+not_fp8 FP8 quantization (?:is disabled|failed: .{1,200}Returning original model)
+# fabric/plugins/precision/transformer_engine.py:158, once a skipped layer
+[Lightning]
+scope Support for FP8 in the linear layers with this plugin is currently limited .{0,300}
+# “Float8 conversion failed: …. Continuing with bf16.”, “FP8 training enabled: False”,
+# “Float8 training enabled (rowwise recipe)”, “Converted 48/49 Linear layers to Float8Linear”
+[training script]
+not_fp8 (?:<FORMAT>|torchao|transformer.engine)\b(?:(?!gather|attention|cache|optimi
+    |\bif\b).){0,200}?\b(?:falling back|fall(?:s|ing)? ?back|fell back|revert(?:ing|ed)|continuing
+    |training) (?:to|with|in) <HIGH>\b
+not_fp8 (?:Using|Running in|Continuing in) <HIGH> (?:training |precision )?instead
+not_fp8 .{0,80}?\bno (?:Float8|(?:MX)?FP8)\w* (?:modules|layers) (?:were )?(?:found|converted)
+not_fp8 Please install (?:Transformer.?Engine|torchao|MS-AMP) for FP8 training
+not_fp8 (?:[\w ]{1,30}: )?<QUALITY><FORMAT>\s+(?:<QUALITY><WORK>\s*)?(?:<IS><ON><FALSE>
+    |(?:[:=-]\s*)?<IS><OFF>)
+fp8 <QUALITY><FORMAT>\s+(?:<QUALITY><WORK>\s*)?(?:[:=-]\s*)?<IS><ON>
+fp8 <FORMAT> conversion (?:is )?(?:completed?|done|finished|successful)
+fp8 (?:Successfully )?(?:Appl(?:ied|ying)|Enabl(?:ed|ing)|Activat(?:ed|ing)|Using|Running(?: with
+    | in)?|Training (?:in|with)) <QUALITY><FORMAT>\s+<QUALITY><WORK>
+fp8 Appl(?:ied|ying) <FORMAT> (?P<recipe>\w+wise) quanti[sz]ation to (?:the )?model\b
+fp8 (?:Using|Enabled|(?:FP8 )?recipe\s*[:=]) (?P<recipe><TE_RECIPE>)(?: recipe)?
+fp8 Training (?:in|with) <QUALITY><FORMAT>\b
+fp8 (?:(?:<FORMAT>|torchao): ?)?(?:Successfully )?(?:Convert|Swapp|Replac|Wrapp)(?:ed
+    |ing) (?=.{0,80}\b(?:linears?|layers?|modules?|model|experts)\b)(?:[\w./-]+ ){0,8}?(?:to|with
+    |into|by) <QUALITY><LINEAR>(?!\w)
+fp8 Mixed precision(?: type| mode)?\s*[:=]\s*<FORMAT>\b
+"""
+_PARTS = {
+    "FORMAT": FORMAT,
+    "QUALITY": _QUALITY,
+    "WORK": _WORK,
+    "ON": _ON,
+    "OFF": _OFF,
+    "FALSE": _FALSE,
+    "IS": _IS,
+    "LINEAR": _LINEAR,
+    "HIGH": _HIGH,
+    "TE_RECIPE": _TE_RECIPE,
+}
 
 
 @cache
-def _compiled(expression: str) -> re.Pattern[str]:
-    return re.compile(expression, re.IGNORECASE)
+def patterns() -> tuple[tuple[str, str, str], ...]:
+    """Return the rows of the table: framework, what it says, expression."""
+    found: list[tuple[str, str, str]] = []
+    framework = ""
+    for line in _TABLE.splitlines():
+        if line.startswith("    "):
+            found[-1] = (*found[-1][:2], found[-1][2] + line[4:])
+        elif line.startswith("["):
+            framework = line[1:-1]
+        elif line and not line.startswith("#"):
+            says, _, expression = line.partition(" ")
+            found.append((framework, says, expression))
+    return tuple(
+        (framework, says, re.sub(r"<([A-Z_]+)>", lambda part: _PARTS[part[1]], expression))
+        for framework, says, expression in found
+    )
 
-
-# A script's own words, of no framework that we know.
-OWN = "training script"
-
-# The first row that a message begins with reads it.
-PATTERNS: tuple[Pattern, ...] = (
-    Pattern(
-        "KempnerForge",
-        "fp8",
-        r"Applied Float8 training: recipe=(?P<recipe>\w+)"
-        r"(?:, fsdp_float8_all_gather=\{?(?P<all_gather>True|False)\}?)?",
-        "kempnerforge/distributed/parallel.py:172",
-    ),
-    Pattern(
-        "nanochat",
-        "fp8",
-        r"FP8 training enabled \((?P<recipe>\w+) scaling\) - converted \d+/\d+ linear layers"
-        r"(?:, skipped \d+)?",
-        "nanochat/scripts/base_train.py:192 (92d63d4)",
-    ),
-    Pattern(
-        "nanochat",
-        "not_fp8",
-        r"FP8 training requires CUDA, ignoring --fp8 flag",
-        "nanochat/scripts/base_train.py:170 (92d63d4)",
-    ),
-    Pattern(
-        "torchtitan",
-        "fp8",
-        r"(?:Float8|MX) training active with recipe (?P<recipe>\w+)",
-        "torchtitan/components/quantization/float8.py:118; mx.py says MX, at first Float8",
-    ),
-    Pattern(
-        "torchtitan",
-        "fp8",
-        r"Float8 (?:(?P<recipe>tensorwise) scaled )?training active(?! with)",
-        "torchtitan, history of float8.py; without a recipe until 2025-03",
-    ),
-    Pattern(
-        "torchtitan",
-        "fp8",
-        r"Swapped to Float8Linear layers"
-        r"(?: with enable_fsdp_float8_all_gather=(?P<all_gather>True|False))?",
-        "torchtitan/components/quantization/float8.py:172 and its history",
-    ),
-    Pattern(
-        "torchtitan", "fp8", r"Swapped to \w+ float8 linear layers", "history of float8_linear.py"
-    ),
-    Pattern(
-        "torchtitan",
-        "fp8",
-        r"Converted (?:\w+|Linear layers|(?:MoE )?layers matching FQNS .{1,400}?) to use dynamic "
-        r"(?:float8 )?(?P<recipe>rowwise|mxfp[48]\w*|nvfp4\w*|float8\w*) quantization"
-        r"(?: with scaled grouped GEMMs| for [\w ]{1,40} ops)?",
-        "torchtitan/components/quantization/float8.py:262, mx.py:202 and their history",
-    ),
-    Pattern(
-        "torchtitan",
-        "fp8",
-        r"(?:Converted Linear layers to|Swapped to) (?:MX|MXFP8|NVFP4)Linear\w*(?: layers)?",
-        "torchtitan/components/quantization/mx.py:97, nvfp4.py:318 (b5bcd76)",
-    ),
-    Pattern(
-        "torchtitan",
-        "fp8",
-        r"MXFP8 MoE training enabled",
-        "torchtitan, history of mx.py, MXFP8Converter.__init__",
-    ),
-    Pattern(
-        "torchtitan",
-        "not_fp8",
-        r"Failed to (?:use Float8 with|swap to Float8Linear) .{0,40}?because .{1,200}",
-        "torchtitan/components/quantization/float8.py:106 and its history; runs on in BF16",
-    ),
-    Pattern(
-        "torchtitan",
-        "scope",
-        r"Using _auto_filter_for_recipe to avoid converting linear layers .{0,200}",
-        "torchtitan/components/quantization/float8.py:132",
-    ),
-    Pattern(
-        "torchao",
-        "fp8",
-        r"Swapped \S{1,300} to (?:Float8|MXFP8)TrainingWeightWrapperTensor",
-        "torchao/prototype/moe_training/conversion_utils.py:120",
-    ),
-    Pattern(
-        "torchao",
-        "fp8",
-        r"PYTORCH_API_USAGE torchao\.float8\.convert_to_float8_training",
-        "torchao/float8/float8_linear_utils.py:110, printed under PYTORCH_API_USAGE_STDERR=1, "
-        "as 0.1.0 set it; later captures have the call in a rank's record",
-    ),
-    Pattern(
-        "accelerate",
-        "fp8",
-        r"Found `(?:torchao|transformer-engine|msamp)` installed, using it for FP8 training\.",
-        "accelerate/accelerator.py:490-496",
-    ),
-    Pattern(
-        "accelerate",
-        "fp8",
-        r"Mixed precision type: fp8\b",
-        "accelerate/state.py:1042, the state that scripts log at their start",
-    ),
-    Pattern(
-        "accelerate",
-        "not_fp8",
-        r"The current .{1,100}? (?:insufficient for|does not support) FP8 mixed precision "
-        r"training .{0,200}Will use (?:FP16|BF16) instead",
-        "accelerate/state.py:936,943",
-    ),
-    Pattern(
-        "LLaMA-Factory",
-        "fp8",
-        r"FP8 training enabled with [\w ]+ backend",
-        "llamafactory/train/fp8_utils.py:170-177",
-    ),
-    Pattern(
-        "LLaMA-Factory",
-        "fp8",
-        r"Accelerate FP8 status - enabled: True",
-        "llamafactory/train/fp8_utils.py:179; it reads only accelerator.fp8_enabled",
-    ),
-    Pattern(
-        "LLaMA-Factory",
-        "fp8",
-        r"FP8 environment configured - all FP8 training handled by HuggingFace Accelerate",
-        "llamafactory/train/fp8_utils.py:152; printed also where the kwargs came out empty",
-    ),
-    Pattern(
-        "LLaMA-Factory",
-        "not_fp8",
-        r"(?:Failed to create FP8 configuration: .{0,200}"
-        r"|FP8 was requested but Accelerate shows fp8_enabled=False)",
-        "llamafactory/train/fp8_utils.py:104,182",
-    ),
-    Pattern(
-        "axolotl",
-        "scope",
-        r"Patched accelerate fp8 conversion to skip MoE router/gate linears",
-        "axolotl/monkeypatch/accelerate/float8_moe_filter.py:74",
-    ),
-    Pattern(
-        "Megatron-LM",
-        "scope",
-        r"FSDP2 FP[48] param gather is not supported yet .{0,100}will fallback to bf16",
-        "megatron/training/arguments.py:1053,1061 (d98e8a6)",
-    ),
-    Pattern(
-        "prime-rl",
-        "fp8",
-        r"Repla(?:cing|ced \d+) linear layers with (?:FP8 (?P<block>blockwise)|MXFP8) linear"
-        r"(?: layers)?(?: \(recipe=(?P<recipe>\w+))?",
-        "prime_rl/trainer/models/layers/fp8_linear.py:137,157, mxfp8_linear.py:71,94",
-    ),
-    Pattern(
-        "NeMo",
-        "not_fp8",
-        r"Transformer Engine is not available and the (?:FP8 autocast|module replacements) will "
-        r"not be applied",
-        "nemo/lightning/pytorch/accelerate/transformer_engine.py:45,108",
-    ),
-    Pattern(
-        "NeMo Automodel",
-        "fp8",
-        r"Successfully converted model to FP8 with torchAO, recipe: (?P<recipe>\w+), "
-        r"fp8 all-gather enabled: (?P<all_gather>True|False)",
-        "nemo_automodel/components/quantization/fp8.py:237 (36044ad)",
-    ),
-    Pattern(
-        "NeMo Automodel",
-        "fp8",
-        r"(?:experts='\w+': )?MXFP8 grouped GEMM active",
-        "nemo_automodel/components/moe/mxfp8.py:132",
-    ),
-    Pattern(
-        "NeMo Automodel",
-        "fp8",
-        r"Transformer Engine FP8: True\b(?: \(recipe=(?P<recipe>\w+))?",
-        "nemo_automodel/recipes/diffusion/train.py:556 (36044ad)",
-    ),
-    Pattern(
-        "NeMo Automodel",
-        "fp8",
-        r"FP8 quantization applied successfully",
-        "nemo_automodel/components/quantization/fp8.py:243",
-    ),
-    Pattern(
-        "NeMo Automodel",
-        "scope",
-        r"FP8 conversion: \d+ Float8Linear modules, \d+ total linear modules",
-        "nemo_automodel/components/quantization/fp8.py:295",
-    ),
-    Pattern(
-        "NeMo Automodel",
-        "not_fp8",
-        r"FP8 quantization (?:is disabled|failed: .{1,200}Returning original model)",
-        "nemo_automodel/components/quantization/fp8.py:186,248",
-    ),
-    Pattern(
-        "Lightning",
-        "scope",
-        r"Support for FP8 in the linear layers with this plugin is currently limited .{0,300}",
-        "lightning/fabric/plugins/precision/transformer_engine.py:158, once a skipped layer",
-    ),
-    Pattern(
-        OWN,
-        "not_fp8",
-        rf"(?:{FORMAT}|torchao|transformer.engine)\b(?:(?!gather|attention|cache|optimi|\bif\b)."
-        r"){0,200}?\b(?:falling back|fall(?:s|ing)? ?back|fell back|revert(?:ing|ed)|continuing|"
-        r"training) (?:to|with|in) (?:bf16|bfloat16|fp16|float16|fp32|half|high precision)\b",
-        "wording of many scripts, as “Float8 conversion failed: …. Continuing with bf16.”",
-    ),
-    Pattern(
-        OWN,
-        "fp8",
-        rf"{_QUALITY}{FORMAT}\s+(?:{_QUALITY}{_WORK}\s*)?(?:[:=-]\s*)?{_IS}{_ON}",
-        "wording of many scripts, as “Float8 training enabled (rowwise recipe)”",
-    ),
-    Pattern(
-        OWN,
-        "fp8",
-        r"(?:Successfully )?(?:Appl(?:ied|ying)|Enabl(?:ed|ing)|Activat(?:ed|ing)|Using|"
-        rf"Running(?: with| in)?|Training (?:in|with)) {_QUALITY}{FORMAT}\s+{_QUALITY}{_WORK}",
-        "wording of many scripts and forks, as “Applied Float8 training”",
-    ),
-    Pattern(
-        OWN,
-        "fp8",
-        rf"Training (?:in|with) {_QUALITY}{FORMAT}\b",
-        "wording of many scripts",
-    ),
-    Pattern(
-        OWN,
-        "fp8",
-        rf"(?:(?:{FORMAT}|torchao): ?)?(?:Successfully )?(?:Convert|Swapp|Replac|Wrapp)(?:ed|ing) "
-        r"(?=.{0,80}\b(?:linears?|layers?|modules?|model|experts)\b)"
-        rf"(?:[\w./-]+ ){{0,8}}?(?:to|with|into|by) {_QUALITY}{_LINEAR}(?!\w)",
-        "wording of many scripts, as “Converted 48/49 Linear layers to Float8Linear”",
-    ),
-    Pattern(
-        OWN,
-        "fp8",
-        rf"Mixed precision(?: type| mode)?\s*[:=]\s*{FORMAT}\b",
-        "wording of many scripts, as “Mixed precision: fp8”",
-    ),
-)
 
 # A line without any of these words, in lower case, is not looked at; a line with one is looked
 # at more closely only where it also says that something is done.
@@ -303,11 +177,123 @@ WORDS = (
     b"mxlinear",
     b"mx training",
     b"transformer engine",
+    b"delayedscaling",
     b"_for_recipe",
+    b"training instead",
     b"msamp",
 )
-DEEDS = re.compile(
-    r"train|conver|swapp|appl|enabl|activ|precision|recipe|quanti[sz]|using|replac|wrapp|fall"
-    r"|fail|revert|continu|running|insufficient|support|gather|requested|\.{4}|turned|: ?on\b",
-    re.IGNORECASE,
+_DEEDS = (
+    r"train|warm|disab|conver|swapp|appl|enabl|activ|precision|recipe|quanti[sz]|using|replac|wrapp"
+    r"|fall|fail|revert|continu|running|insufficient|support|gather|requested|\.{4}|turned"
+    r"|: ?o(?:n|ff)\b"
 )
+
+
+@cache
+def _compiled(expression: str) -> re.Pattern[str]:
+    return re.compile(expression, re.IGNORECASE | re.DOTALL)
+
+
+def says_something(text: str) -> bool:
+    """Whether a line with one of `WORDS` says that something is done."""
+    return _compiled(_DEEDS).search(text) is not None
+
+
+def match(text: str) -> tuple[str, str, re.Match[str]] | None:
+    """Return whose wording a message has, what it says (fp8, not_fp8 or scope) and the match."""
+    for framework, says, expression in patterns():
+        if found := _compiled(expression).match(text):
+            return framework, says, found
+    return None
+
+
+_GATHER = re.compile(r"\S*all[-_ ]?gather\w*(?: enabled)?\s*[=:]\s*\{?\w+\}?", re.IGNORECASE)
+# An ellipsis ends no sentence: “Enabling FP8 training... failed”.
+_SENTENCE = re.compile(
+    r".*?(?:(?<!\.)[.!](?=\s|$)(?!\s*[(\[]default)|(?<![:=\s])\s{3,}|[\r\n]|$)", re.DOTALL
+)
+# What may follow a claim: an end, a stop, a bracket, a mark, a preposition; no part of a file name.
+_FOLLOWS = (
+    r"\s*(?:$|[,;!()\[\]|=\u2013\u2014]|\.(?!\w)|:|(?:(?<=\s)/|-)(?=[\s>-])|[^\x00-\x7f]"
+    r"|-(?=mixed|hybrid|train)|/(?=bf16|bfloat16|fp16|fp32)"
+    r"|(?:on|for|with|using|in|to|across|at|by|via|from|and|of|after|before|successfully|recipe"
+    r"|scaling|now|layers?|modules?|training|linear)\b)|\s{2,}"
+)
+# What only limits a claim, or says something else: dropped before denials are looked for.
+_ASIDES = (
+    # a setting that does not switch FP8: compile=False, fp8_wgrad=False
+    r"\b(?!(?:enabled?|active|applied|fp8|float8|recipe(?:_name)?|format|status|success)\b)"
+    r"\w+(?:\(\w+\))?\s*=\s*\w+"
+    # other layers: “skipped 1 (too small)”, “disabled for lm_head”, “0 layers skipped”
+    r"|\b(?:skipp|exclu|disabl|ignor)\w*:?(?: for)? (?:\d+\b(?: \([^)]{1,80}\))?|(?!for|on\b|in\b"
+    r"|by\b|as\b|due|because|since|this|after|here)[a-z][\w.]*(?:head|output|norm|_\w+|\.\w+))"
+    r"|\b(?:no|0) (?:(?:layers?|modules?) )?(?:skipp|exclu|filter|left|fail)\w*"
+    r"|\b\w+ not converted|\bexcept [\w.]+"
+    # what comes after: resumption, evaluation, checkpoints, warm-up of the learning rate
+    r"|[,;|] ?(?:resum|evaluat|eval|checkpoint|sav|log|lr|warm-?up steps:|compar|disabling"
+    r"|starting training)[^;|]*|\bwith lr warm-?up.*|\bfrom checkpoint step \d+|\bstep 0\b"
+    r"|^ for \d[\d_,]* (?:steps|epochs|iter\w*)"
+)
+_OTHERS = (
+    r"(?:kv[-_ ]?cache|attention(?!\s*(?:and|&|\+|,|/))|optimi[sz]er|all[-_ ]to[-_ ]all|comm\w*"
+    r"|all[-_ ]?gather|dataset|storage|teacher|reference|ref|reward|draft|checkpoint|inference"
+    r"|rollouts?|vllm|sglang|eval\w*|vae|text[-_ ]encoders?|frozen|serving|export)"
+)
+# The one rule: what follows a claim and has one of these takes it back. A claim is held against
+# every step of the window, so a condition and a later beginning do, too.
+_DENIAL = (
+    r"\?|\b(?:not|n't|never|failed|unavailable|unsupported|incompatible|disabled|deaktiviert"
+    r"|ignored|skipp(?:ed|ing)|reverted|rolled back|cancell?ed|aborted|no[- ]?op|nein|nicht|non"
+    r"|(?:turn|switch)(?:ed|ing) (?:\w+ )?(?:back )?off|overrid(?:ing|den)|instead|without effect"
+    r"|if|when|whenever|unless|once|should|would|could|can|must|may|might|requires?|means|will be"
+    r"|dry[-_ ]?run|later|soon|next|emulat(?:ed?|ion|ing)|compar(?:ed|ing|ison)|vs|versus"
+    r"|layer-?wise cast\w*|weights?[- ]only|compute[sd]? in|until|till|upon|warm-?up|calibration"
+    r"|burn-?in)\b"
+    # a value that is off or open, and none of the layers
+    r"|^\s*[:=>(\[{'\"\u2192\uff1a.\u2026-]*\s*['\"(\[{]?\s*(?:error(?=:)|n/a|no|off|false|none|null"
+    r"|nil|unset|undefined|unknown)\b(?![-\w])(?!\s*\d)"
+    r"|^\s*[:=]\s*(?:['\"]?0\b(?!\.\d)|[(\[{]\s*[)\]}]|['\"]?(?:-|n|auto)['\"]?\s*$)"
+    r"|\b(?:enabled?|active|applied|fp8|float8|recipe(?:_name)?|format|status|success)"
+    r"['\"]?\s*[=:]\s*['\"{]?(?:false|none|null|no|off|0)\b"
+    r"|(?<![\w./-])(?:0|no|none of|zero)(?: the| of \d+)?(?: linear| nn\.Linear| \w*Linear)?"
+    r" (?:layers?|modules?|linears?)\b|\b0 converted\b|\(0/\d+\)|\bbut (?:no|all)\b"
+    r"|^\s*storage"
+    # steps, phases, times
+    r"|\b(?:after|from|at|since|past|for|every|before|in|during)(?: the)?(?: (?:first|last|final"
+    r"|second|third|global|training|optimizer))?(?: \d[\d_,.]*(?:k|st|nd|rd|th)?)?(?: \w+)?"
+    r" (?:steps?|iter(?:ation)?s?|epochs?|phases?|stages?|hours?|start|restart)\b"
+    r"|\b(?:starts?|starting|begins?)(?: at| from| on| with)?\s+\w*\s*(?:step|iter|epoch)"
+    # help texts, templates, quotations, marks and characters that cross out
+    r"|[(\[]default:?|\{(?!True|False)[^}]*\}|%[-\d.]*[sdrf](?!\w)|%\(\w+\)|<[a-z_]+>|\$\{?\w"
+    r"|^[\s:=([-]*[\u2717\u2718\u274c\u2716\u26d4\U0001f6ab\u2610]"
+    r"|^.{0,5}[\u4e0d\u672a\u7981\u5426\u5173\u95dc\u5931\u7121\u65e0\u975e]"
+    # other models and other tensors than the inputs of the linear layers that are trained
+    rf"|\b(?:for|of|in|to|on)\s+(?:the\s+)?(?:(?!and\b)\w+\s+){{0,2}}?{_OTHERS}\b"
+)
+_CONVERTS_OTHERS = rf"^.{{0,40}}(?:convert|swapp|replac|wrapp)(?:ed|ing)\b.{{0,30}}\b{_OTHERS}\b"
+_CLOSED_QUOTE = re.compile(r"([\"'`])\s*[,)\]}; +\\]*$")
+
+
+def sentence_of(text: str, end: int) -> str:
+    """Return the sentence in which a match ended at `end` stands, from the message's start."""
+    found = _SENTENCE.match(text, end)
+    return text[: found.end() if found else end].strip()
+
+
+def denies(sentence: str, end: int) -> bool:
+    """Whether what follows a claim in its sentence takes it back, or shows that it is quoted."""
+    rest = _GATHER.sub("", sentence[end:])
+    if not _compiled(_FOLLOWS).match(rest):
+        return True
+    closed = _CLOSED_QUOTE.search(sentence)
+    if closed is not None and sentence.count(closed[1]) % 2 == 1:
+        return True
+    return bool(
+        _compiled(_DENIAL).search(without_asides(rest))
+        or _compiled(_CONVERTS_OTHERS).search(sentence[:end])
+    )
+
+
+def without_asides(text: str) -> str:
+    """Return what follows a claim without what says nothing against it."""
+    return _compiled(_ASIDES).sub("", text)

@@ -1,0 +1,279 @@
+"""What a log says of single layers and of ranges of steps: pins, overrides, BF16 warm-ups.
+
+`read_claims` returns these beside its claims: `LogReading.layers` and `LogReading.phases`. They are
+kept apart from claims because a claim holds for the whole model and for every step.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from fnmatch import fnmatchcase
+from typing import Any
+
+import msgspec
+
+from fp8verify.logs.promised import HIGH_PRECISION, format_of
+from fp8verify.logs.wording import match, without_asides
+
+MAX_LAYERS = 10_000  # a log names at most so many layers
+_MAX_CONTENTS = 1 << 14
+# What wrappers put into a module's name: torch.compile, FSDP1, DDP, checkpointing.
+_WRAPPERS = re.compile(r"(?:^|(?<=\.))(?:_orig_mod|_fsdp_wrapped_module|module"
+                       r"|_checkpoint_wrapped_module)\.")  # fmt: skip
+_BLOCK = re.compile(r"(?:^|\.)(?:layers|blocks|h|layer)\.(\d+)(?:\.|$)")
+
+
+class LayerPromise(msgspec.Struct, frozen=True, kw_only=True):
+    """The format in which a log line says that certain layers run.
+
+    Attributes:
+        match: how `names` select a module by its qualified name: "name" (the same, apart from
+            wrappers and leading parts that only one side has), "part" (contained in it, as
+            torchtitan's filter_fqns), "glob" (fnmatch), or "blocks" (transformer blocks, names are
+            their numbers from 0).
+        names: the names, parts, patterns or numbers; any of them selects.
+        format: fp8, mxfp8, nvfp4, mxfp4, fp4, or high_precision (a pin).
+        framework: whose line it is.
+        line: its number, from 1.
+        text: the line.
+        source: name of the log.
+    """
+
+    match: str
+    names: tuple[str, ...]
+    format: str
+    framework: str
+    line: int
+    text: str
+    source: str = "log"
+
+    @property
+    def is_pin(self) -> bool:
+        """Whether the layers are to stay in high precision."""
+        return self.format == HIGH_PRECISION
+
+    def covers(self, module: str) -> bool:
+        """Whether the line is about a module, given by its qualified name."""
+        bare = _WRAPPERS.sub("", module)
+        if self.match == "blocks":
+            block = _BLOCK.search(bare)
+            return block is not None and block[1] in self.names
+        if self.match == "part":
+            return any(name in bare for name in self.names)
+        if self.match == "glob":
+            return any(fnmatchcase(bare, name) for name in self.names)
+        return any(_same(bare, _WRAPPERS.sub("", name)) for name in self.names)
+
+
+class PhasePromise(msgspec.Struct, frozen=True, kw_only=True):
+    """The format in which a log line says that a range of steps runs.
+
+    Attributes:
+        format: fp8, mxfp8, nvfp4, mxfp4, fp4, or high_precision (a warm-up).
+        first_step: first step of the range; None where it begins with the training.
+        last_step: last step of the range; None where it lasts to the end.
+        line: its number, from 1.
+        text: the line.
+        source: name of the log.
+    """
+
+    format: str
+    first_step: int | None
+    last_step: int | None
+    line: int
+    text: str
+    source: str = "log"
+
+    def covers(self, step: int) -> bool:
+        """Whether a step, by the training's own number, is in the range."""
+        first, last = self.first_step, self.last_step
+        return (first is None or step >= first) and (last is None or step <= last)
+
+
+def _same(ours: str, theirs: str) -> bool:
+    """Whether two names are the same but for leading parts of the longer one."""
+    short, long = sorted((ours, theirs), key=len)
+    return bool(short) and (long == short or long.endswith(f".{short}"))
+
+
+# Words, in lower case, of which a line about single layers has one.
+WORDS = (
+    b"[override]",
+    b"quant config",
+    b"quantization recipe from",
+    b"filter_fqns",
+    b"ignored modules for float8",
+    b"layers_bf16",
+    b"_in_bf16",
+    b"num_layers ..",
+)
+_OVERRIDE = re.compile(
+    r"\[Override\] [\w.-]+: (?P<path>\S+) (?P<old>[\w.]+) -> (?P<new>[\w.]+)"
+)  # torchtitan/config/override.py:497
+_MATCHED = re.compile(
+    r"Context \(MatchContext\(module_path='(?P<path>[^']+)'.{0,80}?\)\) "
+    r'matched to quant config "(?P<key>[^"]+)"'
+)  # megatron/core/quantization/quant_config.py:210
+_RECIPE = re.compile(
+    r"Loaded quantization recipe from path '.{1,400}?'\. +Contents: '(?P<contents>\{.*\})'"
+)  # the same file, :184
+_FILTER = re.compile(r"['\"]?\bfilter_fqns['\"]?\s*[:=]\s*[\[(](?P<names>[^\])]{1,4000})[\])]")
+_IGNORED = re.compile(r"Ignored modules for Float8 conversion: \[(?P<names>[^\]]{1,4000})\]")
+_QUOTED = re.compile(r"['\"]([^'\"]{1,300})['\"]")
+_HIGH_CLASS = re.compile(r"(?:bf16|bfloat16|fp16|fp32|high)", re.IGNORECASE)
+# torchtitan's word for a filter by size is no name of a layer.
+_NO_NAMES = frozenset({"auto_filter_small_kn"})
+
+
+class LayerScan:
+    """Collects what the lines of a log say of single layers."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._configs: dict[str, str] = {}
+        self._found: dict[tuple[str, tuple[str, ...]], LayerPromise] = {}
+
+    @property
+    def found(self) -> tuple[LayerPromise, ...]:
+        """What was found, the last line about a layer only."""
+        return tuple(self._found.values())
+
+    def add(self, text: str, line: int) -> bool:
+        """Read a line; return whether it says something of single layers."""
+        if found := _OVERRIDE.search(text):
+            new = format_of(found["new"])
+            # An override by another class of high precision, as a fused one, promises nothing.
+            format_ = new or (HIGH_PRECISION if format_of(found["old"]) else None)
+            return self._keep("name", (found["path"],), format_, "torchtitan", line, found[0])
+        if found := _RECIPE.search(text):
+            self._configs |= _formats_of_configs(found["contents"])
+            return True
+        if found := _MATCHED.search(text):
+            format_ = self._configs.get(found["key"]) or _format_of_key(found["key"])
+            return self._keep("name", (found["path"],), format_, "Megatron-LM", line, found[0])
+        if found := _IGNORED.search(text):
+            names = tuple(_QUOTED.findall(found["names"]))
+            return self._keep("name", names, HIGH_PRECISION, "OLMo-core", line, found[0])
+        if found := _FILTER.search(text):
+            names = tuple(n for n in _QUOTED.findall(found["names"]) if n not in _NO_NAMES)
+            return self._keep("part", names, HIGH_PRECISION, "torchtitan", line, found[0])
+        return False
+
+    def add_blocks(self, values: dict[str, str], line: int, text: str) -> None:
+        """Read Megatron's --first-last-layers-bf16 from its dump of arguments."""
+        if values.get("first_last_layers_bf16") != "True":
+            return
+        count = _whole(values.get("num_layers"), 0)
+        first = _whole(values.get("num_layers_at_start_in_bf16"), 1)
+        last = _whole(values.get("num_layers_at_end_in_bf16"), 1)
+        numbers = {*range(min(first, MAX_LAYERS)), *range(max(0, count - last), count)}
+        names = tuple(map(str, sorted(numbers)))
+        self._keep("blocks", names, HIGH_PRECISION, "Megatron-LM", line, text)
+
+    def _keep(
+        self,
+        match: str,
+        names: tuple[str, ...],
+        format_: str | None,
+        framework: str,
+        line: int,
+        text: str,
+    ) -> bool:
+        if not names or format_ is None or len(self._found) >= MAX_LAYERS:
+            return False
+        self._found[match, names] = LayerPromise(
+            match=match,
+            names=names,
+            format=format_,
+            framework=framework,
+            line=line,
+            text=text[:300],
+            source=self._source,
+        )
+        return True
+
+
+def _whole(text: str | None, default: int) -> int:
+    return min(int(text), MAX_LAYERS) if text is not None and text.isdecimal() else default
+
+
+def _format_of_key(key: str) -> str | None:
+    """Return the format that a configuration's name tells: "mxfp8", "bf16_layers"."""
+    return format_of(key) or (HIGH_PRECISION if _HIGH_CLASS.search(key) else None)
+
+
+def _formats_of_configs(text: str) -> dict[str, str]:
+    """Return the format of each configuration of a TE precision file, as Megatron prints it."""
+    try:
+        contents = ast.literal_eval(text) if len(text) < _MAX_CONTENTS else {}
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return {}
+    configs = contents.get("configs") if isinstance(contents, dict) else None
+    if not isinstance(configs, dict):
+        return {}
+    return {str(name): _format_of_config(value) for name, value in configs.items()}
+
+
+def _format_of_config(config: Any) -> str:
+    """Return the format of a configuration: megatron/core/extensions/transformer_engine.py."""
+    recipe = config.get("training_recipe") if isinstance(config, dict) else None
+    if not isinstance(recipe, dict):
+        return HIGH_PRECISION
+    for kind in ("fp4", "fp8"):
+        name = recipe.get(f"{kind}_quantization_recipe")
+        if name:
+            return format_of(str(name)) or kind
+    return HIGH_PRECISION
+
+
+_STEP = (
+    r"(?:global |training |optimizer )?(?:step|iteration|iter)s?[ =#:]*(?P<{}>\d[\d_,]*)(?!\s*%)"
+)
+_COUNT = r"(?P<{}>\d[\d_,]*) (?:\w+[ -]?){{0,2}}?(?:steps|iterations|iters)\b"
+# FP8 that begins later: “FP8 training enabled from step 500 on”, “… after 100 warm-up steps”.
+_BEGINS = re.compile(
+    rf"\b(?:from|at|since|start(?:s|ing)?(?: at| from)?|begin(?:s|ning)?(?: at| from)?)\s+"
+    rf"{_STEP.format('at')}|\bafter (?:the first |a )?(?:{_STEP.format('past')}"
+    rf"|{_COUNT.format('count')})",
+    re.IGNORECASE,
+)
+# A warm-up: “BF16 warm-up for 100 steps”, “training in bf16 for the first 100 steps”.
+_WARM_UP = re.compile(
+    r"(?:bf16|bfloat16|fp16|high[- ]precision)\b.{0,40}?\b(?:warm-?up|first|until|for)\b.{0,20}?"
+    rf"(?:{_STEP.format('until')}|{_COUNT.format('count')})",
+    re.IGNORECASE,
+)
+
+
+def phases_of(text: str, line: int, source: str) -> tuple[PhasePromise, ...]:
+    """Return what a message says of ranges of steps; `line` is its number in the log."""
+
+    def phase(format_: str, first: int | None, last: int | None) -> PhasePromise:
+        return PhasePromise(
+            format=format_,
+            first_step=first,
+            last_step=last,
+            line=line,
+            text=text[:300],
+            source=source,
+        )
+
+    low = format_of(text)
+    if found := _WARM_UP.search(text):
+        last = _number(found["until"] or found["count"])
+        warm_up = phase(HIGH_PRECISION, None, last)
+        return (warm_up, phase(low, last + 1, None)) if low else (warm_up,)
+    said = match(text)
+    rest = without_asides(text[said[2].end() :]) if said and said[1] == "fp8" else ""
+    if low and (found := _BEGINS.search(rest)):
+        if found["at"]:
+            first = _number(found["at"])
+        else:
+            first = _number(found["past"] or found["count"]) + 1
+        return (phase(low, first, None),) if first > 1 else ()
+    return ()
+
+
+def _number(text: str) -> int:
+    return int(text.replace("_", "").replace(",", "")[:12] or 0)

@@ -1,0 +1,140 @@
+"""What a log says of single layers and of ranges of steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fp8verify.logs.claims import LogReading, read_claims, scan_promises
+
+PREFIX = "[rank0]:[titan] 2026-08-21 12:00:00,000 - root - INFO - "
+MATCH = "Context (MatchContext(module_path='{}', layer_number=0)) matched to quant config \"{}\""
+CONTENTS = (
+    "Loaded quantization recipe from path '/x/te.yaml'. Contents: '{'configs': {'a': "
+    "{'transformer_engine_config_type': 'TEQuantizationParams', 'training_recipe': {}}, 'b': "
+    "{'transformer_engine_config_type': 'TEQuantizationParams', 'training_recipe': "
+    "{'fp8_quantization_recipe': 'mxfp8'}}}, 'matchers': {}}'"
+)
+
+
+def read(*lines: str) -> LogReading:
+    return scan_promises(lines)
+
+
+@pytest.mark.parametrize(
+    ("lines", "layer", "other", "format_"),
+    [
+        (
+            [(f"{PREFIX}[Override] mxfp8: model.layers.3.attention.wq Linear.Config -> "
+             "MXFP8Linear.Config with recipe='mxfp8_rceil'")],
+            "_orig_mod.layers.3.attention.wq",
+            "layers.13.attention.wq",
+            "mxfp8",
+        ),
+        (
+            ["[Override] bf16: layers.0.mlp.w2 Float8Linear.Config -> Linear.Config"],
+            "layers.0._checkpoint_wrapped_module.mlp.w2",
+            "layers.0.mlp.w1",
+            "high_precision",
+        ),
+        (
+            [f"INFO:megatron.core.quantization.quant_config:{CONTENTS}",
+             MATCH.format("decoder.layers.0.mlp.linear_fc1", "a")],
+            "module.module.decoder.layers.0.mlp.linear_fc1",
+            "decoder.layers.0.mlp.linear_fc2",
+            "high_precision",
+        ),
+        ([CONTENTS, MATCH.format("decoder.layers.1.mlp.linear_fc1", "b")],
+         "decoder.layers.1.mlp.linear_fc1", "decoder.layers.11.mlp.linear_fc1", "mxfp8"),
+        ([MATCH.format("decoder.layers.1.mlp.linear_fc1", "nvfp4_rows")],
+         "decoder.layers.1.mlp.linear_fc1", "x", "nvfp4"),
+        (["Ignored modules for Float8 conversion: ['lm_head.w_out', 'blocks.0.w1']"],
+         "lm_head.w_out", "blocks.10.w1", "high_precision"),
+        (["  'float8': {'filter_fqns': ['output', 'auto_filter_small_kn'], 'emulate': False}"],
+         "model.output", "layers.0.auto_filter_small_kn", "high_precision"),
+    ],
+)  # fmt: skip
+def test_a_line_about_layers_is_a_promise_for_them(
+    lines: list[str], layer: str, other: str, format_: str
+) -> None:
+    (found,) = read(*lines).layers
+    assert (found.format, found.is_pin) == (format_, format_ == "high_precision")
+    assert found.covers(layer)
+    assert not found.covers(other)
+    assert found.line == len(lines)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[Override] rope: layers.0.rope RoPE.Config -> HelionRoPE.Config",
+        "[Override] fused: layers.0.ffn Linear.Config -> FusedLinear.Config",
+        MATCH.format("decoder.layers.0.mlp.linear_fc1", "experimental"),
+        "Loaded quantization recipe from path 'x'. Contents: '{'configs': [' ",
+        "filter_fqns = []",
+    ],
+)
+def test_lines_that_promise_no_format_are_no_promise(line: str) -> None:
+    assert read(line).layers == ()
+
+
+def dump(**values: str) -> list[str]:
+    return [f"  {name} {'.' * (48 - len(name))} {value}" for name, value in values.items()]
+
+
+def test_megatrons_first_and_last_layers_are_pins() -> None:
+    arguments = {
+        "first_last_layers_bf16": "True",
+        "fp8": "hybrid",
+        "num_layers": "32",
+        "num_layers_at_end_in_bf16": "2",
+        "num_layers_at_start_in_bf16": "1",
+    }
+    (pin,) = read(*dump(**arguments)).layers
+    assert pin.names == ("0", "30", "31")
+    assert pin.covers("module.decoder.layers.31.mlp.linear_fc2")
+    assert not pin.covers("module.decoder.layers.3.mlp.linear_fc2")
+    assert read(*dump(**{**arguments, "first_last_layers_bf16": "False"})).layers == ()
+    assert read(*dump(**{**arguments, "fp8": "None"})).layers == ()
+
+
+@pytest.mark.parametrize(
+    ("line", "phases"),
+    [
+        ("FP8 training enabled from step 500", [("fp8", 500, None)]),
+        ("FP8 training enabled after 1_000 warmup steps", [("fp8", 1001, None)]),
+        ("MXFP8 training enabled, starting at iteration 2000", [("mxfp8", 2000, None)]),
+        (
+            "BF16 warm-up for the first 500 steps, then FP8",
+            [("high_precision", None, 500), ("fp8", 501, None)],
+        ),
+        (
+            "FP8 training: bf16 for the first 100 steps",
+            [("high_precision", None, 100), ("fp8", 101, None)],
+        ),
+        ("FP8 training enabled from step 0", []),
+        ("FP8 training enabled, evaluating after 500 steps", []),
+        ("FP8 training enabled", []),
+    ],
+)
+def test_a_promise_may_hold_for_some_steps_only(
+    line: str, phases: list[tuple[str, int | None, int | None]]
+) -> None:
+    found = read(line)
+    assert [(p.format, p.first_step, p.last_step) for p in found.phases] == phases
+    for phase, (_, first, last) in zip(found.phases, phases, strict=True):
+        assert phase.covers(first or last or 0)
+        assert not phase.covers((first or 1) - 1 if first else (last or 0) + 1)
+
+
+def test_promises_are_read_from_a_file_of_many_lines(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    noise = [f"step {i} loss 2.{i}" for i in range(3000)]
+    lines = [
+        f"[Override] fp8: layers.{i}.w1 Linear.Config -> Float8Linear.Config" for i in range(9)
+    ]
+    log.write_text("\n".join([*noise, *lines, *noise]))
+    assert [layer.names for layer in read_claims(log).layers] == [
+        (f"layers.{i}.w1",) for i in range(9)
+    ]
