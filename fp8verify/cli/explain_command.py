@@ -1,7 +1,8 @@
-"""`fp8verify explain`: what a kernel's name says, token by token."""
+"""`fp8verify explain`: what a finding means, and what a kernel's name says, token by token."""
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -12,10 +13,11 @@ from fp8verify.errors import UsageError
 from fp8verify.report.model import KernelName
 
 _MAX_NAME = 1 << 16
+_CODE = re.compile(r"[a-z0-9]+(-[a-z0-9]+)+")
 
 
 @click.command("explain")
-@click.argument("names", nargs=-1, metavar="NAME… | -")
+@click.argument("names", nargs=-1, metavar="NAME… | CODE… | -")
 @click.option(
     "--format",
     "form",
@@ -25,19 +27,26 @@ _MAX_NAME = 1 << 16
     help="json prints one object a line.",
 )
 def command(names: tuple[str, ...], form: str) -> None:
-    """Say what kernel names mean; - reads one name a line from standard input.
+    """Say what kernel names and finding codes mean.
+
+    - reads one kernel name a line from standard input.
 
     \b
+    fp8verify explain claimed-not-active
     fp8verify explain 'nvjet_sm90_qrtst_128x128_128x6_2x1_v_bz_coopA_algo2_TNT'
     cut -f1 kernels.tsv | fp8verify explain - --format json
     """
     if not names:
-        raise UsageError("no kernel name given", "Pass names, or - to read them from stdin.")
+        raise UsageError(
+            "no kernel name or finding code given", "Pass names, or - to read them from stdin."
+        )
     from fp8verify.kernels import decode
+    from fp8verify.verdict.findings_table import finding_page, findings_table
 
     show = _as_json if form == "json" else _as_text
     for name in _names(names):
-        click.echo(show(decode(name)))
+        is_code = _CODE.fullmatch(name) and form == "text" and name in findings_table()
+        click.echo(f"{name}\n\n{finding_page(name)}" if is_code else show(decode(name)))
 
 
 def _names(names: tuple[str, ...]) -> Iterator[str]:

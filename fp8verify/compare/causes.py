@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from fp8verify.analysis.small_side import SMALL_SIDE
 from fp8verify.compare.measure import CASTS, GEMM, IDLE, NETWORK, REST, Measured
-from fp8verify.report.model import Finding, Severity
+from fp8verify.report.model import Finding
 from fp8verify.verdict.findings.payoff import (
     CASTS_REMEDY,
     IDLE_REMEDY,
@@ -15,6 +15,7 @@ from fp8verify.verdict.findings.payoff import (
     SMALL_REMEDY,
     UNFUSED_REMEDY,
 )
+from fp8verify.verdict.findings_table import finding
 
 # GEMMs of large layers get 1.6 to 2 times faster; below this they hardly do.
 _HARDLY = 1.15
@@ -118,12 +119,7 @@ def _cast_cause(candidate: Measured) -> tuple[str, str]:
 
 
 def _finding(cause: str, remedy: str, figure: str) -> Finding:
-    return Finding(
-        code="fp8-not-paying",
-        severity=Severity.WARNING,
-        message=f"{cause}: {figure}",
-        hint=remedy,
-    )
+    return finding("fp8-not-paying", "compared", cause=cause, figure=figure, remedy=remedy)
 
 
 def _more(time_us: float) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from fp8verify.compare.gaps import MOST_GAP
-from fp8verify.report.model import Finding, Severity
+from fp8verify.report.model import Finding
 from fp8verify.report.model.comparison import LossPair
+from fp8verify.verdict.findings_table import finding
 
 # What guides expect of FP8 beside BF16 is 1 to 5 %; DeepSeek-V3 (arXiv 2412.19437) keeps below
 # 0.25 %, Megatron-LM#1152 below 0.01 after billions of tokens.
@@ -48,24 +49,12 @@ def _at(loss: LossPair, step: int | None) -> str:
 
 
 def _not_finite(loss: LossPair) -> Finding:
-    return Finding(
-        code="nan-or-inf",
-        severity=Severity.ERROR,
-        message=f"the candidate's loss is no number at {_at(loss, loss.first_bad_step)}, where the "
-        "baseline's is one",
-        hint="`run --numerics` with a window just before it names the first layer and tensor; try "
-        "gradient clipping, a lower learning rate, a larger margin, E5M2 for gradients.",
-    )
+    return finding("nan-or-inf", "compared", where=_at(loss, loss.first_bad_step))
 
 
 def _divergence(loss: LossPair, step: int) -> Finding:
-    how, hint = _departure(loss, step)
-    return Finding(
-        code="loss-diverged",
-        severity=Severity.WARNING,
-        message=f"the candidate's loss {how}",
-        hint=hint,
-    )
+    how, remedy = _departure(loss, step)
+    return finding("loss-diverged", how=how, remedy=remedy)
 
 
 def _departure(loss: LossPair, step: int) -> tuple[str, str]:
@@ -83,15 +72,12 @@ def _departure(loss: LossPair, step: int) -> tuple[str, str]:
 
 
 def _gap(loss: LossPair, gap: float) -> Finding:
-    grave = gap > MOST_GAP
-    trend = "trend unknown" if loss.trend == "unknown" else loss.trend
-    return Finding(
-        code="loss-gap",
-        severity=Severity.WARNING if grave else Severity.INFO,
-        message=f"the candidate's loss is {_above(gap)} the baseline's in the last half of the "
-        f"{'logged values' if loss.counted else 'steps'}, {trend}",
-        hint="Guides expect 1 to 5 % of FP8; DeepSeek-V3 kept below 0.25 % (arXiv 2412.19437). "
-        "run --numerics names the layers that lose most.",
+    return finding(
+        "loss-gap",
+        "large" if gap > MOST_GAP else "",
+        above=_above(gap),
+        steps="logged values" if loss.counted else "steps",
+        trend="trend unknown" if loss.trend == "unknown" else loss.trend,
     )
 
 
@@ -102,11 +88,4 @@ def _above(gap: float) -> str:
 def _spikes(loss: LossPair, steps: Sequence[int]) -> Finding:
     count = len(steps)
     times = "once" if count == 1 else f"{count} times"
-    return Finding(
-        code="loss-spikes",
-        severity=Severity.INFO,
-        message=f"the candidate's loss jumps {times} where the baseline's does not, first at "
-        f"{_at(loss, steps[0])}",
-        hint="Clip gradients, lengthen the amax history or raise the margin; watch the scales with "
-        "run --numerics-every.",
-    )
+    return finding("loss-spikes", times=times, where=_at(loss, steps[0]))

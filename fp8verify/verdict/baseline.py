@@ -12,11 +12,10 @@ from msgspec.structs import replace
 from fp8verify.errors import InputError, UsageError
 from fp8verify.report.model import Finding, Leg, Report, Severity, Verdict, fp8_share
 from fp8verify.text import listed
+from fp8verify.verdict.findings_table import finding
 
 SCHEMA = 1
-_CODE = "regression"
 MAX_BYTES = 64 << 20
-_HINT = "Find what dropped out of FP8, or save the new state with --save-baseline if it is wanted."
 
 
 class Baseline(msgspec.Struct, frozen=True, kw_only=True):
@@ -186,19 +185,8 @@ def _fallen_layers(before: Mapping[str, str], now: Mapping[str, str]) -> Iterato
 
 
 def _regression(what: str, layers: Iterable[str] = ()) -> Finding:
-    return Finding(
-        code=_CODE,
-        severity=Severity.ERROR,
-        message=f"below the baseline: {what}",
-        hint=_HINT,
-        layers=tuple(layers),
-    )
+    return finding("regression", what=what, layers=layers)
 
 
 def _not_comparable(why: str) -> Finding:
-    return Finding(
-        code="baseline-not-comparable",
-        severity=Severity.ERROR,
-        message=f"the baseline could not be checked: {why}",
-        hint="Record with fp8verify run a window of steps that train.",
-    )
+    return finding("baseline-not-comparable", why=why)

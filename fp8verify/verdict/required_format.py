@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from fp8verify.report.model import Finding, RankReport, Report, Scaling, Severity
+from fp8verify.report.model import Finding, RankReport, Report, Scaling
 from fp8verify.text import label_of_rank, listed
+from fp8verify.verdict.findings_table import finding
 
 
 def hold_format(report: Report, name: str, min_share: float, *, gate: bool = True) -> Report:
@@ -31,15 +32,13 @@ def hold_format(report: Report, name: str, min_share: float, *, gate: bool = Tru
 def _unmet(report: Report, name: str, min_share: float) -> Iterator[Finding]:
     short = [(rank, share) for rank in report.ranks if (share := _share(rank, name)) < min_share]
     if short:
-        told = [f"{share:.1%} on {label_of_rank(r.rank, r.source)}" for r, share in short]
-        yield Finding(
-            code="required-format",
-            severity=Severity.ERROR,
-            message=f"{name} was required for {min_share:.0%} of GEMM time, and took "
-            f"{listed(told)}",
-            hint="See the GEMM table for the formats that ran, and the recipe that reached the "
-            "model; --min-share says how much has to be in the format.",
-            ranks=tuple(rank.rank for rank, _ in short if rank.rank is not None),
+        took = [f"{share:.1%} on {label_of_rank(of.rank, of.source)}" for of, share in short]
+        yield finding(
+            "required-format",
+            format=name,
+            share=min_share,
+            took=listed(took),
+            ranks=[rank.rank for rank, _ in short if rank.rank is not None],
         )
 
 

@@ -219,7 +219,7 @@ def test_a_loss_that_breaks_in_one_run_alone_is_told() -> None:
     assert (found.first_bad_step, found.last_candidate, found.mean_gap) == (2, None, 0.0)
     (finding,) = loss_findings(found)
     assert (finding.code, finding.severity.value) == ("nan-or-inf", "error")
-    assert "candidate's loss is no number at step 2" in finding.message
+    assert "not a finite number at step 2" in finding.message
 
 
 def test_a_loss_that_breaks_in_the_baseline_accuses_nobody() -> None:

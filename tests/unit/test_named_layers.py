@@ -188,7 +188,10 @@ def test_a_converted_layer_in_high_precision_in_that_step_is_a_warning(tmp_path:
         (
             "layer-not-fp8",
             "warning",
-            "1 converted layer never ran in FP8 in step 4, run eagerly, 50.0% of GEMM FLOPs: b",
+            (
+                "1 converted layer never ran in FP8 (seen in step 4, which ran without "
+                "torch.compile), 50.0% of GEMM FLOPs: b"
+            ),
         )
     ]
     assert found.verdict == "PARTIAL"

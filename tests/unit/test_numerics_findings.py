@@ -164,7 +164,7 @@ def test_what_follows_from_an_outlier_is_mentioned_and_not_accused() -> None:
     ]  # fmt: skip
     (finding,) = found(facts_of(rows))
     assert finding.layers == (NAMES[1],)
-    assert f"beside it the input of {NAMES[3]}" in finding.message
+    assert f"also the input of {NAMES[3]}" in finding.message
 
 
 def test_the_gradient_that_is_flushed_first_is_accused_and_nothing_else() -> None:
@@ -181,7 +181,7 @@ def test_the_gradient_that_is_flushed_first_is_accused_and_nothing_else() -> Non
         "gradient-flushed",
         ("layers.4.down", "layers.3.down"),
     )
-    assert "70.0% of the grad_output of layers.4.down zero, and so in 1 after it in the" in (
+    assert "grad_output of layers.4.down flushes 70.0% to zero, and so in 1 after it in the" in (
         finding.message
     )
 
@@ -377,7 +377,7 @@ def test_an_amax_that_grows_while_a_model_begins_to_learn_is_no_fault(
 def test_zeros_and_noise_of_one_tensor_are_one_finding() -> None:
     (finding,) = found(facts_of(all_layers(flushed=0.3, sqnr_db=7.0)))
     assert finding.code == "underflow-high"
-    assert "makes 30.0% of the input of layers.2.down zero and keeps 7.0 dB of it" in (
+    assert "input of layers.2.down flushes 30.0% to zero and keeps 7.0 dB of it" in (
         finding.message
     )
 

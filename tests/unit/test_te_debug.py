@@ -46,7 +46,7 @@ def test_the_sick_layer_is_found_and_no_other(tmp_path: Path) -> None:
 
     (finding,) = [f for f in report.findings if f.code == "underflow-high"]
     assert finding.layers == ("model.layers.28.mlp.fc2", "model.layers.28.mlp.fc1")
-    assert "17.0% of the input of model.layers.28.mlp.fc2" in finding.message
+    assert "input of model.layers.28.mlp.fc2 flushes 17.0%" in finding.message
     assert report.verdict.value == "INCONCLUSIVE"
 
 

@@ -165,7 +165,7 @@ def test_steps_without_gemms_are_said_and_are_not_every_step(
     assert report.verdict == "ACTIVE"
     assert "every step" not in report.reason
     assert "in 2 of 3 steps" in report.reason
-    assert "step 2," in found(report, "step-without-gemms")[0].message
+    assert "step 2;" in found(report, "step-without-gemms")[0].message
 
 
 def leg(build: TraceBuilder, name: str, count: int, *, fp8: bool, us: float = 10) -> None:

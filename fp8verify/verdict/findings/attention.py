@@ -9,7 +9,8 @@ from fp8verify.analysis.gemms import GemmRow
 from fp8verify.analysis.promises import Promises
 from fp8verify.analysis.totals import gemm_totals
 from fp8verify.kernels.operators import find
-from fp8verify.report.model import Finding, Precision, Role, Severity
+from fp8verify.report.model import Finding, Precision, Role
+from fp8verify.verdict.findings_table import finding
 
 # From this share of GPU time on it is what to mend first.
 _COSTLY = 0.1
@@ -23,15 +24,15 @@ def attention_unfused(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     totals = gemm_totals(rows)
     gpu = totals.total_ns / (sum(facts.gpu_time.values()) or 1)
     ran = " and ".join(p.value.upper() for p in Precision if totals.kernels[p])
-    yield Finding(
-        code="attention-unfused",
-        severity=Severity.WARNING if gpu >= _COSTLY else Severity.INFO,
-        message=f"attention ran unfused ({_backend(rows)}): {totals.kernels.total()} products in "
-        f"{ran}, {totals.total_ns / 1e6:.1f} ms, {totals.total_ns / rank.gemm.total_ns:.1%} of "
-        f"GEMM time and {gpu:.1%} of GPU time",
-        hint="Let scaled_dot_product_attention choose a fused backend: 16-bit inputs, no "
-        "sdpa_kernel(SDPBackend.MATH), plain masks. Under tensor or pipeline parallelism look for "
-        "DTensor inputs that fall back to the math backend.",
+    yield finding(
+        "attention-unfused",
+        "costly" if gpu >= _COSTLY else "",
+        backend=_backend(rows),
+        count=totals.kernels.total(),
+        formats=ran,
+        ms=totals.total_ns / 1e6,
+        of_gemm=totals.total_ns / rank.gemm.total_ns,
+        of_gpu=gpu,
     )
 
 

@@ -8,7 +8,8 @@ from fp8verify.analysis.communication import shards_gradients, weight_gathers
 from fp8verify.analysis.facts import RankFacts
 from fp8verify.analysis.promises import Promises
 from fp8verify.analysis.rank import RankEvidence
-from fp8verify.report.model import Finding, Severity, Verdict
+from fp8verify.report.model import Finding
+from fp8verify.verdict.findings_table import finding
 
 # A loss, a gradient norm and a few metrics are scalars as well.
 _USUAL_SCALARS_A_STEP = 8
@@ -21,15 +22,11 @@ def all_gather_not_fp8(facts: RankFacts, promises: Promises) -> Iterator[Finding
     # Bytes that may be anything are taken for what was promised.
     if who is None or not gathers.any or gathers.in_fp8 is not False:
         return
-    moved = f"{(gathers.eight_bit + gathers.wider) / 1e6:.0f} MB"
-    yield Finding(
-        code="all-gather-not-fp8",
-        severity=Severity.ERROR if promises.all_gather else Severity.WARNING,
-        message=f"an FP8 all-gather is promised ({who}), and every all-gather "
-        f"moved high-precision elements ({moved} in all)",
-        hint="enable_fsdp_float8_all_gather needs FSDP2's fully_shard on the converted modules; "
-        "tensor parallelism and FSDP1 gather in BF16.",
-        verdict=Verdict.PARTIAL,
+    yield finding(
+        "all-gather-not-fp8",
+        "logged" if promises.all_gather else "",
+        promise=who,
+        mb=(gathers.eight_bit + gathers.wider) / 1e6,
     )
 
 
@@ -52,11 +49,9 @@ def scalar_all_reduces(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     if calls < _USUAL_SCALARS_A_STEP * max(1, len(rank.steps)):
         return
     time_ns = sum(total.time_ns for total in reduces)
-    yield Finding(
-        code="scalar-all-reduces",
-        severity=Severity.INFO,
-        message=f"{calls} all-reduces of a single number, as of each weight's amax, "
-        f"took {time_ns / 1e6:.1f} ms ({time_ns / rank.timeline.busy:.0%} of GPU time)",
-        hint="Call torchao's precompute_float8_dynamic_scale_for_fsdp(model) after each "
-        "optimizer step: one all-reduce for all weights.",
+    yield finding(
+        "scalar-all-reduces",
+        calls=calls,
+        ms=time_ns / 1e6,
+        share=time_ns / rank.timeline.busy,
     )

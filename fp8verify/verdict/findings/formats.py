@@ -11,8 +11,9 @@ from fp8verify.analysis.numerics import recomputed_high
 from fp8verify.analysis.promises import HIGH_PRECISION, Promises, format_name
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.layer_names import shorten
-from fp8verify.report.model import LEGS, Finding, Leg, Precision, Severity, Verdict
+from fp8verify.report.model import LEGS, Finding, Leg, Precision
 from fp8verify.text import counted, listed
+from fp8verify.verdict.findings_table import finding
 
 # Of a leg's GEMM time in another format: less is a layer or two that were left out by design.
 _MOST = 0.5
@@ -29,12 +30,7 @@ def lower_than_promised(facts: RankFacts, promises: Promises) -> Iterator[Findin
         if _time_share(facts.rank, leg, _below(formats, facts.rank)) > _MOST
     ]
     if legs:
-        yield Finding(
-            code="lower-than-promised",
-            severity=Severity.WARNING,
-            message=f"{_promise_of(legs)}, and {_ran(facts.rank, legs)}",
-            hint="Fewer bits than asked for cost accuracy: see which recipe reached the model.",
-        )
+        yield finding("lower-than-promised", promised=_promise_of(legs), ran=_ran(facts.rank, legs))
 
 
 def higher_than_promised(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
@@ -49,13 +45,8 @@ def higher_than_promised(facts: RankFacts, promises: Promises) -> Iterator[Findi
         if formats <= _FOUR_BITS and _time_share(facts.rank, leg, _FP8) > _ANY
     ]
     if legs:
-        yield Finding(
-            code="higher-than-promised",
-            severity=Severity.WARNING,
-            message=f"{_promise_of(legs)}, and {_ran(facts.rank, legs)}",
-            hint="Transformer Engine and others fall back to FP8 where a layer's size or the GPU "
-            "does not allow FP4: see the sizes of the layers and the versions.",
-            verdict=Verdict.PARTIAL,
+        yield finding(
+            "higher-than-promised", promised=_promise_of(legs), ran=_ran(facts.rank, legs)
         )
 
 
@@ -120,14 +111,7 @@ def gradients_in_e5m2(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     mx = [row for row in rank.survey.gemms if row.precision is Precision.MXFP8]
     said = _said_by_kernels(mx) or _said_by_recipe(rank, mx)
     if said is not None:
-        yield Finding(
-            code="mxfp8-e5m2-gradients",
-            severity=Severity.ERROR,
-            message=said,
-            hint="With a scale for every 32 elements the range of E5M2 is not needed, and its two "
-            "bits of mantissa let trainings diverge (Megatron-Bridge issue 638; arXiv:2506.08027): "
-            "set the format E4M3 instead of HYBRID.",
-        )
+        yield finding("mxfp8-e5m2-gradients", what=said)
 
 
 def _said_by_kernels(mx: Sequence[GemmRow]) -> str | None:
@@ -163,16 +147,8 @@ def recompute_not_fp8(facts: RankFacts, _: Promises) -> Iterator[Finding]:
             f"{listed(shorten(layers, layers), _SHOWN)} ran in FP8 and, when activation "
             "checkpointing computed it again, in high precision"
         )
-    yield Finding(
-        code="recompute-not-fp8",
-        severity=Severity.WARNING,
-        message="; ".join(said),
-        hint="Gradients are taken of another forward pass than the one that ran: activation "
-        "checkpointing recomputes outside of the autocast. Use the checkpoint function of the "
-        "library (transformer_engine.pytorch.checkpoint), or enter the autocast inside of the "
-        "checkpointed function (TE#1190).",
-        verdict=Verdict.PARTIAL if rows else None,
-        layers=tuple(dict.fromkeys(layers)),
+    yield finding(
+        "recompute-not-fp8", "kernels" if rows else "", ran="; ".join(said), layers=layers
     )
 
 

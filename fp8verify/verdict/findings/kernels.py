@@ -12,8 +12,9 @@ from fp8verify.analysis.peaks import peak_of
 from fp8verify.analysis.promises import Promises
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.analysis.units import multiplies, runs_elsewhere
-from fp8verify.report.model import Finding, Precision, Role, Severity, Verdict
+from fp8verify.report.model import Finding, Precision, Role
 from fp8verify.text import listed
+from fp8verify.verdict.findings_table import finding
 from fp8verify.verdict.undecided import MANY_OPAQUE, opaque_share
 from fp8verify.verdict.verdict import NEGLIGIBLE
 
@@ -26,9 +27,9 @@ _NAMED = 3
 _MANY_MISNAMED = 0.05
 # The architecture that kernels with FP8 or FP4 instructions are compiled for, in their names.
 _ARCHITECTURE = re.compile(r"sm_?(?:89|9\d|1[0-2]\d)(?!\d)", re.IGNORECASE)
-_DISPUTED = (
-    "Neither was believed: these GEMMs count as of unknown precision. Export the trace again if it "
-    "was edited; otherwise please report this pair."
+_NEEDS = (
+    "FP8 needs compute capability 8.9 (Ada, Hopper, Blackwell) or an MI300, which multiplies only "
+    "float8_e4m3fnuz and float8_e5m2fnuz."
 )
 
 
@@ -42,13 +43,10 @@ def unknown_gemms(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     ]
     if rows:
         worst = max(rows, key=lambda row: row.time_ns)
-        yield Finding(
-            code="unknown-gemm",
-            severity=Severity.WARNING,
-            message=f"{sum(row.time_ns for row in rows) / (rank.gemm.total_ns or 1):.1%} of GEMM "
-            "time ran in "
-            f"kernels of unknown precision, most in {_short(worst.kind.name)}",
-            hint="Record with record_shapes=True so that the operators' input types can decide.",
+        yield finding(
+            "unknown-gemm",
+            share=sum(row.time_ns for row in rows) / (rank.gemm.total_ns or 1),
+            kernel=_short(worst.kind.name),
         )
 
 
@@ -59,14 +57,13 @@ def opaque_kernels(facts: RankFacts, _: Promises) -> Iterator[Finding]:
         return
     names = listed([f"{_short(total.kind.name)}{_under(total)}" for total in found], _NAMED)
     time_ns = sum(total.time_ns for total in found)
-    yield Finding(
-        code="opaque-kernels",
-        severity=Severity.WARNING if share >= MANY_OPAQUE else Severity.INFO,
-        message=f"nobody recognises {sum(total.calls for total in found)} kernels of "
-        f"{time_ns / 1e6:.1f} ms, {time_ns / (facts.rank.linear.total_ns or 1):.1%} of GEMM time: "
-        f"{names}",
-        hint="Record with record_shapes=True: an operator that takes two FP8 matrices is an FP8 "
-        "GEMM. `fp8verify prove` counts what such kernels multiply. Please report their names.",
+    yield finding(
+        "opaque-kernels",
+        "many" if share >= MANY_OPAQUE else "",
+        count=sum(total.calls for total in found),
+        ms=time_ns / 1e6,
+        share=time_ns / (facts.rank.linear.total_ns or 1),
+        kernels=names,
     )
 
 
@@ -82,23 +79,17 @@ def no_fp8_units(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
         yield _other_hardware(rank, rows, others[0])
     elif rows:
         names = _formats_of(rows)
-        yield Finding(
-            code="no-fp8-units",
-            severity=Severity.WARNING if rank.ran_low else Severity.ERROR,
-            message=f"{sum(row.calls for row in rows)} GEMMs take {names} operands, and the "
-            f"{rank.gpu} cannot multiply {'them' if rank.has_fp8_units else names}: they are "
-            "converted to a wider format before the product",
-            hint="FP8 needs compute capability 8.9 (Ada, Hopper, Blackwell) or an MI300, which "
-            "multiplies float8_e4m3fnuz and float8_e5m2fnuz alone. Here it saves memory at best.",
-            verdict=None if rank.ran_low else Verdict.EMULATED,
+        yield finding(
+            "no-fp8-units",
+            "mixed" if rank.ran_low else "",
+            count=sum(row.calls for row in rows),
+            formats=names,
+            gpu=rank.gpu,
+            them="them" if rank.has_fp8_units else names,
+            needs=_NEEDS,
         )
     elif promises.any and not rank.has_fp8_units and rank.survey.linear:
-        yield Finding(
-            code="no-fp8-units",
-            severity=Severity.WARNING,
-            message=f"FP8 was promised, and the {rank.gpu} cannot multiply it",
-            hint="Train on a GPU of compute capability 8.9 or more, or on an MI300.",
-        )
+        yield finding("no-fp8-units", "promised", format=promises.name, gpu=rank.gpu, needs=_NEEDS)
 
 
 def _formats_of(rows: Sequence[GemmRow]) -> str:
@@ -119,13 +110,12 @@ def _other_hardware(rank: RankEvidence, rows: Sequence[GemmRow], name: str) -> F
         multiplies(rank.gpu, rank.compute_capability, found) is False for found in formats if found
     )
     cannot = f", which cannot multiply {_formats_of(rows)}," if lacks else ""
-    return Finding(
-        code="no-fp8-units",
-        severity=Severity.WARNING,
-        message=f"the trace is of an {rank.gpu}{cannot} and "
-        f"holds {_short(name)}, which runs on other GPUs alone",
-        hint="The trace was edited or joined from several: export it again.",
-        verdict=None if rank.ran_low else Verdict.INCONCLUSIVE,
+    return finding(
+        "no-fp8-units",
+        "other-gpu" if rank.ran_low else "other-gpu-open",
+        gpu=rank.gpu,
+        cannot=cannot,
+        kernel=_short(name),
     )
 
 
@@ -138,28 +128,18 @@ def conflicts(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     for row in facts.rank.survey.gemms:
         conflict = row.kind.classification.conflict
         if conflict is not None:
-            yield Finding(
-                code="name-op-conflict",
-                severity=Severity.WARNING,
-                message=f"{conflict} ({_short(row.kind.name)})",
-                hint=_DISPUTED
-                if row.precision is Precision.UNKNOWN
-                else "The kernel's name was believed. Please report this pair.",
+            yield finding(
+                "name-op-conflict",
+                "unknown" if row.precision is Precision.UNKNOWN else "",
+                conflict=conflict,
+                kernel=_short(row.kind.name),
             )
             return
 
 
 def _not_of_their_operators(found: Misnamed) -> Finding:
     """So many GEMMs with names that their operators contradict that none can be believed."""
-    return Finding(
-        code="name-op-conflict",
-        severity=Severity.WARNING,
-        message=f"{found.disputed} of {found.compared} kernels have names that the operators "
-        "which launched them contradict, so that none of them can be believed",
-        hint="The trace was edited, or its launches were joined with the wrong kernels: export it "
-        "again.",
-        verdict=Verdict.INCONCLUSIVE,
-    )
+    return finding("name-op-conflict", "many", disputed=found.disputed, compared=found.compared)
 
 
 def beyond_bf16_peak(facts: RankFacts, _: Promises) -> Iterator[Finding]:
@@ -187,13 +167,11 @@ def beyond_bf16_peak(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     if any(rate > highest * _PROOF_MARGIN for _, rate in rates) or any(map(_is_high, proven)):
         return
     if proven and not _of_other_hardware(rank):
-        yield Finding(
-            code="faster-than-bf16",
-            severity=Severity.INFO,
-            message=f"{sum(row.calls for row, _ in proven)} GEMMs ran faster than the "
-            f"GPU's dense BF16 peak of {peak.bf16:.0f} TFLOP/s (up to "
-            f"{max(rate for _, rate in proven):.0f}): physical proof of lower precision",
-            hint="",
+        yield finding(
+            "faster-than-bf16",
+            count=sum(row.calls for row, _ in proven),
+            peak=peak.bf16,
+            rate=max(rate for _, rate in proven),
         )
 
 

@@ -13,14 +13,13 @@ from fp8verify.analysis.promises import Promises
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.layer_names import patterns
-from fp8verify.report.model import Finding, Leg, Role, Severity, Verdict
+from fp8verify.report.model import Finding, Leg, Role
 from fp8verify.text import abridged, counted, of_flops
+from fp8verify.verdict.findings_table import finding
 
 # Names of output heads in Hugging Face, torchtitan, Megatron-LM and nanoGPT.
 _HEAD = re.compile(r"(?:^|\.)(?:lm_head|head|output|output_layer|embed_out|classifier)$")
 _VOCABULARY = 16384
-_LEFT_EVERYWHERE = "Fine for an output head, a router or small layers; else check the filter."
-_LEFT_HERE = "Other ranks converted them: compare the ranks' environment and configuration."
 _SHOWN = 4
 _GROUPED = Role.GROUPED_GEMM
 
@@ -46,15 +45,13 @@ def converted_not_executed(facts: RankFacts, promises: Promises) -> Iterator[Fin
     ]
     if missed and not promises.leaves_high("fprop"):
         modules = [m for layer in missed for m in layer.converted if m.fqn not in known]
-        yield Finding(
-            code="layer-not-fp8",
-            severity=Severity.WARNING,
-            message=f"{counted(modules, 'converted layer')} never ran in {promises.name}"
-            f"{of_flops(found.share(missed))}: {_names(modules)}{_eval(modules)}",
-            hint="Their GEMMs ran in high precision: look for F.linear(x, module.weight), a fused "
-            "kernel that takes the weight, eval mode, or an autocast that does not reach them.",
-            layers=tuple(module.fqn for module in modules),
-            verdict=Verdict.PARTIAL,
+        yield finding(
+            "layer-not-fp8",
+            count=counted(modules, "converted layer"),
+            format=promises.name,
+            share=of_flops(found.share(missed)),
+            names=f"{_names(modules)}{_eval(modules)}",
+            layers=[module.fqn for module in modules],
         )
 
 
@@ -70,11 +67,11 @@ def _left_out(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
     left = [{n: m for n, m in of.items() if m.state == "high_precision"} for of in linears]
     everywhere = {n: m for of in left for n, m in of.items() if n not in converted}
     if everywhere:
-        yield _left_finding(everywhere, _share_of(everywhere, ranks), _LEFT_EVERYWHERE)
+        yield _left_finding(everywhere, _share_of(everywhere, ranks), here=False)
     for facts, of in zip(ranks, left, strict=True):
         only_here = {n: m for n, m in of.items() if n in converted}
         if only_here:
-            found = _left_finding(only_here, _share_of(only_here, [facts]), _LEFT_HERE)
+            found = _left_finding(only_here, _share_of(only_here, [facts]), here=True)
             yield replace(found, ranks=facts.rank.numbers, per_rank=True)
 
 
@@ -82,15 +79,14 @@ def _linears(rank: RankEvidence) -> dict[str, ModuleRecord]:
     return {module.fqn: module for module in rank.modules if module.kind == "linear"}
 
 
-def _left_finding(left: dict[str, ModuleRecord], share: float | None, hint: str) -> Finding:
-    return Finding(
-        code="layer-not-fp8",
-        severity=Severity.INFO,
-        message=f"{counted(left, 'linear module')} left in high precision"
-        f"{of_flops(share)}: {_names(left.values())}"
-        f"{_reasons(left.values())}",
-        hint=hint,
-        layers=tuple(left),
+def _left_finding(left: dict[str, ModuleRecord], share: float | None, *, here: bool) -> Finding:
+    return finding(
+        "layer-not-fp8",
+        "left-out-here" if here else "left-out",
+        count=counted(left, "linear module"),
+        share=of_flops(share),
+        names=f"{_names(left.values())}{_reasons(left.values())}",
+        layers=left,
     )
 
 
@@ -114,16 +110,10 @@ def _sizes_left_out(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
         if rank.ran_low and left:
             experts = _expert_counts(rank)
             sizes = ", ".join(_sized(layer, experts) for layer in left[:_SHOWN])
-            yield Finding(
-                code="layer-not-fp8",
-                severity=Severity.INFO,
-                message=f"linear layers of {sizes} (outputs x inputs) ran in high "
-                f"precision alone{of_flops(known.share(left))}",
-                hint="Fine for an output head, a router or small layers; `fp8verify run` would "
-                "name them.",
-                ranks=rank.numbers,
-                per_rank=True,
+            found = finding(
+                "layer-not-fp8", "sizes", sizes=sizes, share=of_flops(known.share(left))
             )
+            yield replace(found, ranks=rank.numbers, per_rank=True)
             return
 
 
@@ -145,15 +135,12 @@ def head_in_fp8(ranks: Sequence[RankFacts], _: Promises) -> Iterator[Finding]:
         head = head_of(facts.layers)
         if facts.rank.ran_low and head is not None and any(head.in_fp8.values()):
             name = head.modules[0].fqn if len(head.modules) == 1 else "the layer"
-            yield Finding(
-                code="lm-head-fp8",
-                severity=Severity.INFO,
-                message=f"{name} of {head.size.n} outputs ran in FP8: a language model's head, by "
-                "its size",
-                hint="Recipes mostly leave the head in BF16, for accuracy: add it to the filter "
-                "(filter_fqns, module_filter_fn) if that was meant.",
+            yield finding(
+                "lm-head-fp8",
+                name=name,
+                outputs=head.size.n,
                 ranks=facts.rank.numbers,
-                layers=tuple(module.fqn for module in head.modules),
+                layers=[module.fqn for module in head.modules],
             )
             return
 
@@ -176,13 +163,12 @@ def outside_autocast(ranks: Sequence[RankFacts], promises: Promises) -> Iterator
     modules = (module for facts in ranks for module in facts.rank.modules)
     off = {module.fqn: module for module in modules if module.state == "fp8_module_off"}
     if off and not promises.converted:
-        yield Finding(
-            code="layer-not-fp8",
-            severity=Severity.INFO,
-            message=f"{len(off)} Transformer Engine layers ran outside its FP8 autocast: "
-            f"{_names(off.values())}",
-            hint="Run the forward pass inside te.fp8_autocast(enabled=True) if FP8 was meant.",
-            layers=tuple(off),
+        yield finding(
+            "layer-not-fp8",
+            "outside-autocast",
+            count=len(off),
+            names=_names(off.values()),
+            layers=off,
         )
 
 

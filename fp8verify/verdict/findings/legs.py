@@ -11,9 +11,10 @@ from fp8verify.analysis.gemms import GemmRow
 from fp8verify.analysis.promises import Promises
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.layer_names import patterns
-from fp8verify.report.model import LEGS, Finding, Leg, Precision, Role, Severity, Verdict
+from fp8verify.report.model import LEGS, Finding, Leg, Precision, Role
 from fp8verify.text import abridged
 from fp8verify.verdict.findings.shares import HALF, Part, Weigh, amounts_of
+from fp8verify.verdict.findings_table import finding
 from fp8verify.verdict.policy import USUAL_SHARE
 
 _LAYERS = 8
@@ -87,16 +88,12 @@ def legs_not_fp8(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
         return
     for short in short_legs(rank, promises):
         by_recipe, layers = promises.leaves_high(short.leg.value), _layers(rank, short.leg)
-        yield Finding(
-            code="leg-not-fp8",
-            severity=Severity.INFO if by_recipe else Severity.WARNING,
-            message=_said(short) + (", as the recipe says" if by_recipe else _listed(layers)),
-            hint="The recipe keeps this leg in high precision by design."
-            if by_recipe
-            else "rowwise_with_gw_hp leaves wgrad in BF16 by design; otherwise look for a cast "
-            "config that is DISABLED, or for recomputation outside autocast.",
+        yield finding(
+            "leg-not-fp8",
+            "by-recipe" if by_recipe else "",
+            ran=_said(short),
+            layers_named=_listed(layers),
             layers=layers,
-            verdict=None if by_recipe else Verdict.PARTIAL,
         )
 
 
@@ -110,15 +107,11 @@ def legs_undecided(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
     if legs is None or (rank.linear.low_precision_share_of_time or 0) < USUAL_SHARE:
         return
     forward, backward = legs
-    yield Finding(
-        code="leg-unknown",
-        severity=Severity.WARNING,
-        message=f"{forward.share:.1%} of the forward pass's GEMMs ran in low precision and "
-        f"{backward.share:.1%} of the backward pass's, and without shapes it is open whether a "
-        f"leg of it (dgrad or wgrad) ran in {rank.main_high.value.upper()}",
-        hint="Record with record_shapes=True: shapes tell dgrad from wgrad. A log or a census that "
-        "names the recipe tells which leg it leaves in high precision.",
-        verdict=Verdict.INCONCLUSIVE,
+    yield finding(
+        "leg-unknown",
+        forward=forward.share,
+        backward=backward.share,
+        precision=rank.main_high.value.upper(),
     )
 
 

@@ -10,9 +10,10 @@ from fp8verify.analysis.promises import CONVERTED, HIGH_PRECISION, Promises
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.layer_names import shorten
-from fp8verify.report.model import LEGS, VAGUE_LEGS, Finding, Leg, Precision, Severity, Verdict
+from fp8verify.report.model import LEGS, VAGUE_LEGS, Finding, Leg, Precision
 from fp8verify.text import counted, listed, of_flops
 from fp8verify.verdict.findings.legs import short_legs
+from fp8verify.verdict.findings_table import finding
 
 _SHOWN = 8
 
@@ -22,16 +23,14 @@ def named_layers_not_fp8(facts: RankFacts, promises: Promises) -> Iterator[Findi
     rank = facts.rank
     missed = [layer for layer, gemms, _ in _missed(rank, promises) if not _any_low(gemms)]
     if missed and rank.named is not None:
-        count = counted(missed, "converted layer")
-        yield Finding(
-            code="layer-not-fp8",
-            severity=Severity.WARNING,
-            message=f"{count} never ran in {promises.name}{_where(rank.named)}"
-            f"{of_flops(rank.named.share(missed))}: {_names(missed, rank)}",
-            hint="Their GEMMs ran in high precision: look for eval mode, an autocast that does not "
-            "reach them, or another module's forward that uses their weight.",
-            layers=tuple(missed),
-            verdict=Verdict.PARTIAL,
+        yield finding(
+            "layer-not-fp8",
+            "named",
+            count=counted(missed, "converted layer"),
+            format=promises.name,
+            share=f"{_where(rank.named)}{of_flops(rank.named.share(missed))}",
+            names=_names(missed, rank),
+            layers=missed,
         )
 
 
@@ -43,15 +42,14 @@ def named_legs_not_fp8(facts: RankFacts, promises: Promises) -> Iterator[Finding
     for leg in LEGS:
         layers = [layer for layer, legs in missed if leg in legs]
         if layers and leg not in short and rank.named is not None:  # else `legs_not_fp8` tells
-            count = counted(layers, "converted layer")
-            yield Finding(
-                code="leg-not-fp8",
-                severity=Severity.WARNING,
-                message=f"every {leg.value} GEMM of {count} ran in high precision"
-                f"{_where(rank.named)}: {_names(layers, rank)}",
-                hint="Compare the cast config of these layers with that of the others.",
-                layers=tuple(layers),
-                verdict=Verdict.PARTIAL,
+            yield finding(
+                "leg-not-fp8",
+                "layers",
+                leg=leg.value,
+                layers_named=counted(layers, "converted layer"),
+                where=_where(rank.named),
+                names=_names(layers, rank),
+                layers=layers,
             )
 
 
@@ -90,7 +88,11 @@ def _any_low(gemms: Sequence[LayerGemms]) -> bool:
 
 
 def _where(named: NamedLayers) -> str:
-    return "" if named.step is None else f" in step {named.step}, run eagerly"
+    return (
+        ""
+        if named.step is None
+        else f" (seen in step {named.step}, which ran without torch.compile)"
+    )
 
 
 def _names(layers: Iterable[str], rank: RankEvidence) -> str:

@@ -13,8 +13,9 @@ from fp8verify.analysis.gemms import GemmRow
 from fp8verify.analysis.promises import Promises
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.layer_names import patterns
-from fp8verify.report.model import Claim, Finding, Leg, Precision, Role, Severity, Verdict
+from fp8verify.report.model import Claim, Finding, Leg, Precision, Role
 from fp8verify.text import abridged
+from fp8verify.verdict.findings_table import finding
 from fp8verify.verdict.verdict import NEGLIGIBLE
 
 _SHOWN = 4
@@ -77,12 +78,11 @@ def _steps(rank: RankEvidence) -> int:
 
 def _finding(missing: int, wanted: int, promises: Promises, which: str) -> Finding:
     """Layers that were converted, by the census or the log, of which some ran otherwise."""
-    return Finding(
-        code="layer-not-fp8",
-        severity=Severity.WARNING,
-        message=f"{missing} of {wanted} forward GEMMs of converted layers, and GEMMs of their "
-        f"backward pass, did not run in {promises.name}: {which}",
-        hint="Layers of one size cannot be told apart here: `fp8verify run --layers` names those "
-        "that ran in high precision.",
-        verdict=Verdict.PARTIAL,
+    return finding(
+        "layer-not-fp8",
+        "counted",
+        missing=missing,
+        wanted=wanted,
+        format=promises.name,
+        which=which,
     )

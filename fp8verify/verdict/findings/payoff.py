@@ -8,7 +8,8 @@ from fp8verify.analysis.facts import RankFacts
 from fp8verify.analysis.payoff import Payoff
 from fp8verify.analysis.promises import Promises
 from fp8verify.analysis.small_side import SMALL_SIDE
-from fp8verify.report.model import Finding, Severity
+from fp8verify.report.model import Finding
+from fp8verify.verdict.findings_table import finding
 
 MOSTLY = 0.5
 _WAITS = 0.2
@@ -39,34 +40,23 @@ def fp8_not_paying(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     tax = found.tax
     if found.saved_at_most and tax.time_ns > found.saved_at_most:
         cause, remedy = _cause(found)
-        yield Finding(
-            code="fp8-not-paying",
-            severity=Severity.WARNING,
-            message=f"{cause}: casts and scales take "
-            f"{'up to ' if tax.unfused_ns < tax.time_ns else ''}{_ms(tax.time_ns)}, FP8 GEMMs "
-            f"save at most {_ms(found.saved_at_most)} (estimate from the peaks)",
-            hint=remedy,
+        yield finding(
+            "fp8-not-paying",
+            cause=cause,
+            up_to="up to " if tax.unfused_ns < tax.time_ns else "",
+            cast_ms=tax.time_ns / 1e6,
+            saved_ms=found.saved_at_most / 1e6,
+            remedy=remedy,
         )
     elif found.idle >= MOSTLY and _times_are_whole(facts):
-        yield Finding(
-            code="fp8-not-paying",
-            severity=Severity.WARNING,
-            message=f"launch-bound: the GPU is idle for {found.idle:.0%} of the "
-            "window, more than FP8 can save",
-            hint=IDLE_REMEDY,
-        )
+        yield finding("fp8-not-paying", "launch-bound", idle=found.idle, remedy=IDLE_REMEDY)
 
 
 def gpu_waits(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     """A GPU that is idle for a good part of an FP8 window, not yet most of it."""
     found = facts.fp8_payoff
     if found is not None and _WAITS <= found.idle < MOSTLY and _times_are_whole(facts):
-        yield Finding(
-            code="gpu-idle",
-            severity=Severity.INFO,
-            message=f"the GPU is idle for {found.idle:.0%} of the window",
-            hint=IDLE_REMEDY,
-        )
+        yield finding("gpu-idle", idle=found.idle, remedy=IDLE_REMEDY)
 
 
 def small_gemms(facts: RankFacts, _: Promises) -> Iterator[Finding]:
@@ -75,13 +65,7 @@ def small_gemms(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     if found is None or found.small is None or found.small < _MANY_SMALL:
         return
     if found.tax.time_ns <= found.saved_at_most:
-        yield Finding(
-            code="small-gemms",
-            severity=Severity.INFO,
-            message=f"{found.small:.0%} of FP8 GEMM time is in GEMMs with a side "
-            f"below {SMALL_SIDE}, which seldom gain what their casts cost",
-            hint=SMALL_REMEDY,
-        )
+        yield finding("small-gemms", share=found.small, side=SMALL_SIDE, remedy=SMALL_REMEDY)
 
 
 def _times_are_whole(facts: RankFacts) -> bool:
@@ -96,7 +80,3 @@ def _cause(found: Payoff) -> tuple[str, str]:
     if found.small is not None and found.small >= MOSTLY:
         return f"small GEMMs (a side below {SMALL_SIDE})", SMALL_REMEDY
     return "costly casts", CASTS_REMEDY
-
-
-def _ms(time_ns: int) -> str:
-    return f"{time_ns / 1e6:.1f} ms"

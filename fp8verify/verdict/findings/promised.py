@@ -10,22 +10,10 @@ from fp8verify.analysis.gemms import GemmRow
 from fp8verify.analysis.promises import CONVERTED, Promises
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.layer_names import patterns
-from fp8verify.report.model import Finding, Precision, Role, Severity, Verdict
+from fp8verify.report.model import Finding, Precision, Role
+from fp8verify.verdict.findings_table import finding
 
 _NAMED = 2
-_EMULATES = (
-    "Look for emulate=True in the Float8LinearConfig, FP8 storage that is dequantized before the "
-    "product, or a GPU below compute capability 8.9."
-)
-_NOT_REACHED = (
-    "See which modules were converted: a module_filter_fn that rejects every layer, a conversion "
-    "after compile or wrapping, or a missing autocast leaves BF16."
-)
-_REACHED = "FP8 reached the tensors but no multiplication: do what the finding `emulated` says."
-_NO_UNITS = (
-    "This GPU has no units that multiply FP8 (`fp8verify doctor` says no-fp8-units): train in BF16 "
-    "here, or on one of compute capability 8.9 or above."
-)
 
 
 def emulated_or_contradicted(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
@@ -36,22 +24,17 @@ def emulated_or_contradicted(facts: RankFacts, promises: Promises) -> Iterator[F
     casts = facts.made_fp8_tensors or (promises.any and rank.quantizes())
     emulates = bool(promises.emulated or casts)
     if emulates:
-        yield Finding(
-            code="emulated",
-            severity=Severity.ERROR,
-            message=f"tensors were cast as for FP8, every GEMM ran in "
-            f"{rank.main_precision().value.upper()}",
-            hint=_EMULATES if rank.has_fp8_units else _NO_UNITS,
-            verdict=Verdict.EMULATED,
+        yield finding(
+            "emulated",
+            "" if rank.has_fp8_units else "no-units",
+            gemms=f"every GEMM ran in {rank.main_precision().value.upper()}",
         )
     if promises.any and not rank.health.skipped_events:
-        yield Finding(
-            code="claimed-not-active",
-            severity=Severity.ERROR,
-            message=f"{promises.name} was promised ({_promise(promises)}) and no "
-            f"{promises.name} GEMM ran",
-            hint=_NO_UNITS if not rank.has_fp8_units else _REACHED if emulates else _NOT_REACHED,
-            verdict=Verdict.CONTRADICTED,
+        yield finding(
+            "claimed-not-active",
+            "no-units" if not rank.has_fp8_units else "emulated" if emulates else "",
+            format=promises.name,
+            promise=_promise(promises),
         )
 
 
@@ -76,14 +59,13 @@ def grouped_high_precision(facts: RankFacts, promises: Promises) -> Iterator[Fin
     if rows and (rank.ran_low or promises.any):
         count, time_ns = sum(row.calls for row in rows), sum(row.time_ns for row in rows)
         op, experts = rows[0].kind.op, _experts(rank)
-        yield Finding(
-            code="grouped-gemm-high-precision",
-            severity=Severity.WARNING,
-            message=f"{count} grouped GEMMs ({_named_experts(experts, rows)}"
-            f"{f', {op.name}' if op else ''}) ran in {rows[0].precision.value.upper()}, "
-            f"{time_ns / 1e6:.1f} ms",
-            hint="Converting nn.Linear does not reach expert parameters: convert them with "
-            "torchao's MoE training or Transformer Engine's GroupedLinear.",
+        yield finding(
+            "grouped-gemm-high-precision",
+            count=count,
+            experts=_named_experts(experts, rows),
+            op=f", {op.name}" if op else "",
+            precision=rows[0].precision.value.upper(),
+            ms=time_ns / 1e6,
             layers=experts,
         )
 
@@ -111,9 +93,4 @@ def recipe_mismatch(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
             seen[row.scaling.value] += row.time_ns
     if len(claimed) == 1 and seen and not claimed & set(seen):
         main = max(seen, key=lambda name: seen[name])
-        yield Finding(
-            code="recipe-mismatch",
-            severity=Severity.WARNING,
-            message=f"the log claims {claimed.pop()} scaling, the kernels scaled {main}",
-            hint="Check which Float8LinearConfig or recipe reached the conversion.",
-        )
+        yield finding("recipe-mismatch", claimed=claimed.pop(), seen=main)

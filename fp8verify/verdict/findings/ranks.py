@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from fp8verify.analysis.facts import RankFacts
 from fp8verify.analysis.promises import Promises
 from fp8verify.analysis.rank import RankEvidence
-from fp8verify.report.model import Finding, Severity, Verdict
+from fp8verify.report.model import Finding
 from fp8verify.text import counted, listed
+from fp8verify.verdict.findings_table import finding
 from fp8verify.verdict.undecided import undecidable
 
 _SHARE_GAP = 0.1
@@ -21,16 +22,12 @@ def ranks_without_fp8(ranks: Sequence[RankFacts], _: Promises) -> Iterator[Findi
     with_fp8 = [facts for facts in ranks if facts.rank.ran_low]
     without = [f.rank for f in ranks if not f.rank.ran_low and undecidable(f.rank) is None]
     if with_fp8 and without:
-        main = without[0].main_precision().value.upper()
-        yield Finding(
-            code="rank-without-fp8",
-            severity=Severity.ERROR,
-            message=f"{listed([rank.label for rank in without])} ran no FP8 GEMM, "
-            f"{counted(with_fp8, 'other rank')} did ({main} here)",
-            hint="Compare the ranks' environment, GPU and pipeline stage: the conversion did "
-            "not reach this one.",
+        yield finding(
+            "rank-without-fp8",
+            labels=listed([rank.label for rank in without]),
+            others=counted(with_fp8, "other rank"),
+            precision=without[0].main_precision().value.upper(),
             ranks=_numbers(without),
-            verdict=Verdict.PARTIAL,
         )
 
 
@@ -39,15 +36,12 @@ def ranks_unreadable(ranks: Sequence[RankFacts], _: Promises) -> Iterator[Findin
     lost = [facts.rank for facts in ranks if facts.rank.unreadable is not None]
     if lost:
         reasons = [f"{rank.label} ({rank.unreadable})" for rank in lost]
-        yield Finding(
-            code="rank-unreadable",
-            severity=Severity.WARNING,
-            message=f"{len(lost)} of {len(ranks)} ranks cannot be read: "
-            f"{listed(reasons, between='; ')}",
-            hint="The figures leave these out. Export or copy their traces again: what a rank did "
-            "that is not seen stays open.",
+        yield finding(
+            "rank-unreadable",
+            lost=len(lost),
+            ranks_read=len(ranks),
+            reasons=listed(reasons, between="; "),
             ranks=_numbers(lost),
-            verdict=Verdict.INCONCLUSIVE,
         )
 
 
@@ -55,12 +49,7 @@ def ranks_not_observed(ranks: Sequence[RankFacts], _: Promises) -> Iterator[Find
     """Ranks of the training whose traces are not there."""
     world = max((facts.rank.world_size or 1 for facts in ranks), default=1)
     if world > len(ranks):
-        yield Finding(
-            code="ranks-not-observed",
-            severity=Severity.INFO,
-            message=f"{len(ranks)} of {world} ranks observed",
-            hint="The verdict covers these ranks; pass the folder with every rank's trace.",
-        )
+        yield finding("ranks-not-observed", observed=len(ranks), world=world)
 
 
 def windows_differ(ranks: Sequence[RankFacts], _: Promises) -> Iterator[Finding]:
@@ -69,15 +58,12 @@ def windows_differ(ranks: Sequence[RankFacts], _: Promises) -> Iterator[Finding]
     common = Counter(steps for _, steps in recorded if steps).most_common(1)
     other = [(rank, steps) for rank, steps in recorded if steps and steps != common[0][0]]
     if other:
-        label, steps = other[0][0].label, other[0][1]
-        labels = listed([rank.label for rank, _ in other])
-        yield Finding(
-            code="windows-differ",
-            severity=Severity.INFO,
-            message=f"{labels} recorded other steps than the rest: {steps} on {label}, "
-            f"{common[0][0]} elsewhere",
-            hint="Each verdict holds for its own steps; the ranks' times do not compare. --steps "
-            "names the same ones everywhere.",
+        yield finding(
+            "windows-differ",
+            labels=listed([rank.label for rank, _ in other]),
+            label=other[0][0].label,
+            steps=other[0][1],
+            common=common[0][0],
             ranks=_numbers(rank for rank, _ in other),
         )
 
@@ -94,12 +80,12 @@ def shares_differ(ranks: Sequence[RankFacts], _: Promises) -> Iterator[Finding]:
         return
     low, high = min(with_fp8, key=_share), max(with_fp8, key=_share)
     if _share(high) - _share(low) > _SHARE_GAP:
-        yield Finding(
-            code="ranks-differ",
-            severity=Severity.INFO,
-            message=f"FP8 took {_share(low):.1%} of GEMM time on {low.label} and "
-            f"{_share(high):.1%} on {high.label}",
-            hint="Pipeline stages with an output head differ by design; equal ranks do not.",
+        yield finding(
+            "ranks-differ",
+            low=_share(low),
+            low_rank=low.label,
+            high=_share(high),
+            high_rank=high.label,
             ranks=_numbers([low, high]),
         )
 
@@ -115,13 +101,12 @@ def slower_rank(ranks: Sequence[RankFacts], _: Promises) -> Iterator[Finding]:
         return
     (slow_ns, slow), (fast_ns, fast) = max(timed, key=_time), min(timed, key=_time)
     if slow_ns > _SLOWER * fast_ns:
-        yield Finding(
-            code="rank-slower",
-            severity=Severity.INFO,
-            message=f"{slow.label} is the slowest, {slow_ns / 1e6:.1f} ms a step, {fast.label} the "
-            f"fastest, {fast_ns / 1e6:.1f} ms",
-            hint="Compare what these ranks compute, their GPU clocks and their input. Ranks that "
-            "wait for another spend the time in communication.",
+        yield finding(
+            "rank-slower",
+            slow_rank=slow.label,
+            slow_ms=slow_ns / 1e6,
+            fast_rank=fast.label,
+            fast_ms=fast_ns / 1e6,
             ranks=_numbers([slow, fast]),
         )
 

@@ -8,9 +8,10 @@ from fp8verify.analysis.facts import RankFacts
 from fp8verify.analysis.promises import Promises
 from fp8verify.capture.names import OUTSIDE
 from fp8verify.capture.schema import WindowRecord
-from fp8verify.report.model import Finding, Severity
+from fp8verify.report.model import Finding
 from fp8verify.trace.tables import Health
 from fp8verify.verdict.absence import is_empty
+from fp8verify.verdict.findings_table import finding
 
 _HINTS = {
     "skipped": "Ranks are chosen with --ranks; the script's own profiler goes before ours, so "
@@ -29,21 +30,9 @@ def no_trace(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     """A run in which no training step was ever seen."""
     rank = facts.rank
     if is_empty(rank):
-        yield Finding(
-            code="no-gpu-kernels",
-            severity=Severity.WARNING,
-            message=f"{rank.source} holds no events: the profiler recorded nothing",
-            hint="Export after the recorded steps: with a schedule, from on_trace_ready, and with "
-            "prof.step() called in each step until its active ones.",
-        )
+        yield finding("no-gpu-kernels", "empty", source=rank.source)
     elif rank.meta is None and rank.unreadable is None and _is_nowhere(rank.health):
-        yield Finding(
-            code="no-training-step",
-            severity=Severity.WARNING,
-            message="no process of the run completed a training step that could be seen",
-            hint="The notes say how the run ended. Its steps are those of a torch.optim optimizer; "
-            "a script without one says where they are: import fp8verify; fp8verify.step()",
-        )
+        yield finding("no-training-step")
 
 
 def _is_nowhere(health: Health) -> bool:
@@ -57,22 +46,7 @@ def no_gpu_kernels(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     # Of a trace that is cut off, the finding on the damage tells.
     if rank.health.kernels or not rank.health.events or rank.health.truncated:
         return
-    if rank.saw_no_gpu:
-        yield Finding(
-            code="no-gpu-kernels",
-            severity=Severity.WARNING,
-            message=f"no GPU kernels in the trace ({rank.source}), because torch saw no GPU",
-            hint="Run it where there is one: see nvidia-smi, CUDA_VISIBLE_DEVICES, and whether "
-            "torch.version.cuda is None.",
-        )
-    else:
-        yield Finding(
-            code="no-gpu-kernels",
-            severity=Severity.WARNING,
-            message=f"no GPU kernels in the trace ({rank.source})",
-            hint="Record on a GPU with ProfilerActivity.CUDA; nsys or another CUPTI client in the "
-            "same process, or missing driver privileges, leave a trace without kernels.",
-        )
+    yield finding("no-gpu-kernels", "no-gpu" if rank.saw_no_gpu else "", source=rank.source)
 
 
 def damaged(facts: RankFacts, _: Promises) -> Iterator[Finding]:
@@ -91,21 +65,11 @@ def damaged(facts: RankFacts, _: Promises) -> Iterator[Finding]:
         "is incomplete, as the profiler itself says": health.records_lost,
     }
     notes = f" ({'; '.join(health.notes[:3])})" if health.notes else ""
-    yield Finding(
-        code="damaged-trace",
-        severity=Severity.WARNING,
-        message=f"{rank.source} {', '.join(fact for fact, holds in damage.items() if holds)}"
-        + notes,
-        hint=_damage_hint(health.kernels),
-    )
-
-
-def _damage_hint(kernels: int) -> str:
-    if not kernels:
-        return "Copy it again, or let the profiler finish its export: the kernels are in the rest."
-    return (
-        "The figures cover what could be read. Record or export again, one file for each rank; a "
-        "trace that shows no FP8 proves nothing unless it is whole."
+    yield finding(
+        "damaged-trace",
+        "" if health.kernels else "no-kernels",
+        source=rank.source,
+        damage=", ".join(fact for fact, holds in damage.items() if holds) + notes,
     )
 
 
@@ -114,20 +78,15 @@ def window_not_whole(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     rank = facts.rank
     for window in rank.meta.windows if rank.meta else ():
         if _was_lost(window, [step.number for step, _ in rank.steps]):
-            yield Finding(
-                code="window-not-complete",
-                severity=Severity.WARNING,
-                message=f"window {window.name}: left no trace, because {window.profiler} kept none "
-                "of its steps",
-                hint="A recording that begins right after another, or ends with the process, may "
-                "be lost: record it again, some steps apart.",
+            yield finding(
+                "window-not-complete", "lost", window=window.name, profiler=window.profiler
             )
         elif window.state != "complete":
-            yield Finding(
-                code="window-not-complete",
-                severity=Severity.WARNING,
-                message=f"window {window.name}: {_WINDOW_STATES[window.state]}, "
-                f"because {window.reason}",
+            yield finding(
+                "window-not-complete",
+                window=window.name,
+                state=_WINDOW_STATES[window.state],
+                reason=window.reason,
                 hint=_window_hint(rank.meta.steps_seen if rank.meta else 0, window),
             )
 

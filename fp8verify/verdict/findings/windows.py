@@ -11,9 +11,10 @@ from fp8verify.analysis.gemms import GemmRow
 from fp8verify.analysis.promises import Promises
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.analysis.totals import gemm_totals
-from fp8verify.report.model import Finding, Leg, Precision, Severity, Verdict
-from fp8verify.text import listed
+from fp8verify.report.model import Finding, Leg, Precision
+from fp8verify.text import counted, listed
 from fp8verify.verdict.findings.shares import HALF, Part, amounts_of
+from fp8verify.verdict.findings_table import finding
 
 _SHOWN = 8
 
@@ -34,14 +35,7 @@ def steps_without_fp8(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     steps = _step_shares(rank)
     short = [step for step in steps if _is_short(step, steps)]
     if short:
-        yield Finding(
-            code="step-without-fp8",
-            severity=Severity.ERROR,
-            message=_said(short, steps),
-            hint="Look for a warm-up, evaluation or recovery phase that runs in high precision, "
-            "and record a window of steps that all train.",
-            verdict=Verdict.PARTIAL,
-        )
+        yield _short_steps(short, steps)
 
 
 def _step_shares(rank: RankEvidence) -> list[_StepShare]:
@@ -69,13 +63,17 @@ def _is_short(step: _StepShare, steps: Sequence[_StepShare]) -> bool:
     return best < HALF * others.share
 
 
-def _said(short: Sequence[_StepShare], steps: Sequence[_StepShare]) -> str:
-    numbers = listed([str(step.number) for step in short], _SHOWN)
+def _short_steps(short: Sequence[_StepShare], steps: Sequence[_StepShare]) -> Finding:
+    numbers = _named([str(step.number) for step in short])
     if not any(step.known.low for step in short):
-        return f"no FP8 GEMM ran in step {numbers}"
+        return finding("step-without-fp8", steps=numbers)
     most = max(step.known.share for step in short)
     usual = Part.sum(step.known for step in steps if step not in short).share
-    return f"at most {most:.1%} of the GEMMs of step {numbers} ran in FP8, {usual:.1%} elsewhere"
+    return finding("step-without-fp8", "less", steps=numbers, most=most, usual=usual)
+
+
+def _named(numbers: Sequence[str]) -> str:
+    return f"step{'' if len(numbers) == 1 else 's'} {listed(numbers, _SHOWN)}"
 
 
 def steps_without_gemms(facts: RankFacts, _: Promises) -> Iterator[Finding]:
@@ -83,13 +81,10 @@ def steps_without_gemms(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     rank = facts.rank
     without = [str(step.number) for step, gemm in rank.steps if not gemm.kernels.total()]
     if without and len(without) < len(rank.steps):
-        yield Finding(
-            code="step-without-gemms",
-            severity=Severity.WARNING,
-            message=f"no GEMM was launched in step {listed(without, _SHOWN)}, so that the verdict "
-            f"is of the other {len(rank.steps) - len(without)} steps",
-            hint="Look for skipped batches, or steps that are announced more often than the model "
-            "runs; record a window of steps that all train.",
+        yield finding(
+            "step-without-gemms",
+            steps=_named(without),
+            others=counted(len(rank.steps) - len(without), "step"),
         )
 
 
@@ -104,20 +99,16 @@ def no_backward(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
     ):
         return
     hidden = rank.ran_low or (promises.any and rank.has_fp8_units)
-    ran = (
-        f"{rank.linear.low_precision_share_of_time or 0:.1%} of forward GEMM time in low precision"
-    )
     missing = (
         "no GEMM of a backward pass ran in the window, which ends before the first one"
         if rank.backward
         else "no backward pass ran in the window, which evaluates and does not train"
     )
-    yield Finding(
-        code="no-backward",
-        severity=Severity.WARNING,
-        message=f"{missing} ({ran})",
-        hint="Record steps that train: the window must hold loss.backward().",
-        verdict=Verdict.INCONCLUSIVE if hidden else None,
+    yield finding(
+        "no-backward",
+        "open" if hidden else "",
+        missing=missing,
+        share=rank.linear.low_precision_share_of_time or 0,
     )
 
 
@@ -131,9 +122,4 @@ def no_optimizer_step(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     rank = facts.rank
     if rank.updates or not rank.backward or not gemm_totals(rank.survey.gemms).kernels.total():
         return
-    yield Finding(
-        code="no-optimizer-step",
-        severity=Severity.INFO,
-        message="no optimizer step was seen in the window",
-        hint="Between accumulated micro-batches that is so by design; else record whole steps.",
-    )
+    yield finding("no-optimizer-step")

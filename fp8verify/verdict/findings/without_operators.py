@@ -8,7 +8,8 @@ from fp8verify.analysis.facts import RankFacts
 from fp8verify.analysis.promises import Promises
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.analysis.without_operators import lacks_operators, legs_are_proved, unplaced_ns
-from fp8verify.report.model import Finding, Severity, Verdict
+from fp8verify.report.model import Finding
+from fp8verify.verdict.findings_table import finding
 from fp8verify.verdict.policy import USUAL_SHARE
 
 
@@ -20,15 +21,7 @@ def operators_missing(facts: RankFacts, promises: Promises) -> Iterator[Finding]
     undecided = _undecided(rank, promises)
     message = undecided or _unplaced(rank, promises)
     if message is not None:
-        yield Finding(
-            code="no-operators",
-            severity=Severity.WARNING,
-            message=message,
-            hint="Record operators too: nsys profile --pytorch=autograd-shapes-nvtx, a script "
-            "under torch.autograd.profiler.emit_nvtx(record_shapes=True), torch.profiler with "
-            "ProfilerActivity.CPU, or fp8verify run with any --profiler.",
-            verdict=Verdict.INCONCLUSIVE if undecided is not None else None,
-        )
+        yield finding("no-operators", "open" if undecided is not None else "", what=message)
 
 
 def _undecided(rank: RankEvidence, promises: Promises) -> str | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from fp8verify.analysis.facts import RankFacts
 from fp8verify.analysis.promises import Promises
-from fp8verify.report.model import Finding, Severity
+from fp8verify.report.model import Finding
 from fp8verify.verdict.findings.formats import gradients_in_e5m2
 from fp8verify.verdict.findings.numerics.kept_scales import recipes_of
 from fp8verify.verdict.findings.numerics.tensors import (
@@ -16,6 +16,7 @@ from fp8verify.verdict.findings.numerics.tensors import (
     measured_rows,
     sound_rows,
 )
+from fp8verify.verdict.findings_table import finding
 
 TOP_BLOCKS = 0.05  # ours, after arXiv 2506.20752: blocks whose values share the last bucket
 ZERO_ROWS = 0.01  # ours
@@ -26,13 +27,13 @@ def mx_last_bucket(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     found = [row for row in sound_rows(facts) if (row.top_blocks or 0.0) >= TOP_BLOCKS]
     if found:
         worst = max(found, key=lambda row: row.top_blocks or 0.0)
-        yield Finding(
-            code="mx-last-bucket",
-            severity=Severity.WARNING,
-            message=f"in {worst.top_blocks:.1%} of the MX blocks of the {worst.tensor} of "
-            f"{worst.layer} most values are the largest one{and_more(found, facts)} "
-            f"(from {TOP_BLOCKS:.0%} on, ours, after arXiv 2506.20752)",
-            hint="Keep the affine weights of layer norms in high precision, and round scales up.",
+        yield finding(
+            "mx-last-bucket",
+            share=worst.top_blocks,
+            tensor=worst.tensor,
+            layer=worst.layer,
+            others=and_more(found, facts),
+            threshold=TOP_BLOCKS,
             layers=layers_of(found),
         )
 
@@ -51,12 +52,9 @@ def mxfp8_e5m2_gradients(facts: RankFacts, promises: Promises) -> Iterator[Findi
         for recipe in recipes_of(facts)
     )
     if rows or promised:
-        yield Finding(
-            code="mxfp8-e5m2-gradients",
-            severity=Severity.ERROR,
-            message="gradients are cast to MXFP8 in E5M2",
-            hint='Use E4M3 throughout (fp8="e4m3", Format.E4M3): runs with hybrid formats diverged '
-            "(Megatron-Bridge#638, arXiv 2506.08027).",
+        yield finding(
+            "mxfp8-e5m2-gradients",
+            what="gradients are cast to MXFP8 in E5M2",
             layers=layers_of(rows),
         )
 
@@ -70,12 +68,12 @@ def zero_rows(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     ]
     if found:
         worst = max(found, key=lambda row: row.zero_rows or 0.0)
-        yield Finding(
-            code="zero-rows",
-            severity=Severity.INFO,
-            message=f"{worst.zero_rows:.1%} of the rows of the {worst.tensor} of {worst.layer} are "
-            f"all zero{and_more(found, facts)} (told from {ZERO_ROWS:.0%} on, ours)",
-            hint="Padding and masked tokens do this; scales of such rows are at their limit, where "
-            "some kernels made NaN (ao#3356).",
+        yield finding(
+            "zero-rows",
+            share=worst.zero_rows,
+            tensor=worst.tensor,
+            layer=worst.layer,
+            others=and_more(found, facts),
+            threshold=ZERO_ROWS,
             layers=layers_of(found),
         )

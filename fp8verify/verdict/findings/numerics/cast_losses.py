@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from fp8verify.analysis.facts import RankFacts
 from fp8verify.analysis.promises import Promises
 from fp8verify.capture.numerics import TensorRecord
-from fp8verify.report.model import Finding, Severity
+from fp8verify.report.model import Finding
 from fp8verify.verdict.findings.numerics.remedies import remedy, remedy_for_clipping
 from fp8verify.verdict.findings.numerics.tensors import (
     DEAD,
@@ -24,6 +24,7 @@ from fp8verify.verdict.findings.numerics.tensors import (
     least_sqnr,
     sound_rows,
 )
+from fp8verify.verdict.findings_table import finding
 
 
 def gradient_flushed(facts: RankFacts, _: Promises) -> Iterator[Finding]:
@@ -34,14 +35,14 @@ def gradient_flushed(facts: RankFacts, _: Promises) -> Iterator[Finding]:
         rows = [first, *found]
         layers = layers_of(rows)
         share = flushed_share(first)
-        dead = ": it is dead" if share > DEAD else ""
-        yield Finding(
-            code="gradient-flushed",
-            severity=Severity.ERROR,
-            message=f"the cast makes {share:.1%} of the grad_output of {first.layer} zero"
-            f"{dead}{and_others(rows, facts, after.format(len(layers) - 1))} "
-            f"(threshold {GRADIENT_FLUSHED:.0%}, ours)",
-            hint=remedy(first, facts),
+        yield finding(
+            "gradient-flushed",
+            share=share,
+            layer=first.layer,
+            dead=": it is dead" if share > DEAD else "",
+            others=and_others(rows, facts, after.format(len(layers) - 1)),
+            threshold=GRADIENT_FLUSHED,
+            remedy=remedy(first, facts),
             layers=layers,
         )
 
@@ -65,13 +66,15 @@ def underflow_high(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     found = [row for row in found if not is_flushed_gradient(row)]
     if found:
         worst = max(found, key=flushed_share)
-        share = f"{flushed_share(worst):.1%}"
-        yield Finding(
-            code="underflow-high",
-            severity=Severity.WARNING,
-            message=f"the cast makes {share} of the {worst.tensor} of {worst.layer} zero"
-            f"{_keeps(worst)}{and_more(found, facts)} (BioNeMo marks from {UNDERFLOW:.0%} on)",
-            hint=remedy(worst, facts),
+        yield finding(
+            "underflow-high",
+            share=flushed_share(worst),
+            tensor=worst.tensor,
+            layer=worst.layer,
+            keeps=_keeps(worst),
+            others=and_more(found, facts),
+            threshold=UNDERFLOW,
+            remedy=remedy(worst, facts),
             layers=layers_of(found),
         )
 
@@ -86,13 +89,14 @@ def sqnr_low(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     found = [row for row in sound_rows(facts) if is_noisy(row) and flushed_share(row) < UNDERFLOW]
     if found:
         worst = min(found, key=lambda row: row.sqnr_db or 0.0)
-        yield Finding(
-            code="sqnr-low",
-            severity=Severity.WARNING,
-            message=f"the {worst.tensor} of {worst.layer} keeps {worst.sqnr_db:.1f} dB over the "
-            f"noise of its cast{and_more(found, facts)} (threshold {least_sqnr(worst):.0f} dB, "
-            "ours; sound ones have 31 dB in E4M3, 25 dB in E5M2)",
-            hint=remedy(worst, facts),
+        yield finding(
+            "sqnr-low",
+            tensor=worst.tensor,
+            layer=worst.layer,
+            db=worst.sqnr_db,
+            others=and_more(found, facts),
+            threshold=least_sqnr(worst),
+            remedy=remedy(worst, facts),
             layers=layers_of(found),
         )
 
@@ -102,11 +106,12 @@ def saturates(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     found = [row for row in sound_rows(facts) if is_clipped(row)]
     if found:
         worst = max(found, key=lambda row: row.saturated or 0.0)
-        yield Finding(
-            code="saturates",
-            severity=Severity.WARNING,
-            message=f"the cast clips {worst.saturated:.3%} of the {worst.tensor} of {worst.layer}"
-            f"{and_more(found, facts)} (FP8-LM lowers its scale from 0.001% on)",
-            hint=remedy_for_clipping(worst),
+        yield finding(
+            "saturates",
+            share=worst.saturated,
+            tensor=worst.tensor,
+            layer=worst.layer,
+            others=and_more(found, facts),
+            remedy=remedy_for_clipping(worst),
             layers=layers_of(found),
         )

@@ -9,14 +9,16 @@ from fp8verify.analysis.facts import RankFacts
 from fp8verify.analysis.numerics import Kept, kept_scales
 from fp8verify.analysis.promises import Promises
 from fp8verify.capture.numerics import RecipeRecord
-from fp8verify.report.model import Finding, Severity
+from fp8verify.report.model import Finding
 from fp8verify.verdict.findings.numerics.kept_scales import (
+    and_others,
     better_scaling,
-    finding_on,
+    layers_of,
     name_of,
     recipes_of,
 )
 from fp8verify.verdict.findings.numerics.tensors import is_clipped, measured_rows
+from fp8verify.verdict.findings_table import finding
 
 TOLERANCE_OCTAVES = 0.02
 SPIKE = 4.0  # ours: times the largest amax that the history held before
@@ -34,13 +36,13 @@ def scale_stuck(facts: RankFacts, _: Promises) -> Iterator[Finding]:
         should = "and its amax never enters the history"
         if wants:
             should = f"while its amax asks for {wants:.4g}"
-        yield finding_on(
-            stuck,
+        yield finding(
             "scale-stuck",
-            Severity.ERROR,
-            f"the scale of {name_of(first)} stays at {first.scale:.4g} through the window {should}",
-            "The amax is not reduced into the scale: recomputation outside of the autocast "
-            "(use transformer_engine.pytorch.checkpoint; TE#1190), or an autocast left early.",
+            name=name_of(first),
+            scale=first.scale,
+            should=should,
+            others=and_others(stuck),
+            layers=layers_of(stuck),
         )
 
 
@@ -69,13 +71,14 @@ def amax_spikes(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     found = [kept for kept in kept_scales(facts.rank.numerics) if _spike(kept) >= SPIKE]
     if found:
         worst = max(found, key=_spike)
-        yield finding_on(
-            found,
+        yield finding(
             "amax-spike",
-            Severity.WARNING,
-            f"the amax of {name_of(worst)} jumped to {_spike(worst):.1f} times the largest of the "
-            f"steps before (from {SPIKE:.0f} on, ours)",
-            f"{better_scaling(worst)}: a scale of earlier steps clips what jumps.",
+            name=name_of(worst),
+            times=_spike(worst),
+            threshold=SPIKE,
+            others=and_others(found),
+            remedy=better_scaling(worst),
+            layers=layers_of(found),
         )
 
 
@@ -100,13 +103,17 @@ def delayed_saturates(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     if found:
         worst = max(found, key=_clipped)
         margin = worst.recipe.margin or 0
-        yield finding_on(
-            found,
+        yield finding(
             "saturates",
-            Severity.WARNING,
-            f"the largest value of {name_of(worst)} was {_clipped(worst):.1f} times what its scale "
-            f"can hold (from {CLIPPED:.0f} on, ours)",
-            f"{better_scaling(worst)} (fp8_margin {margin} → {margin + 1}).",
+            "delayed",
+            name=name_of(worst),
+            times=_clipped(worst),
+            threshold=CLIPPED,
+            others=and_others(found),
+            remedy=better_scaling(worst),
+            margin=margin,
+            more=margin + 1,
+            layers=layers_of(found),
         )
 
 
@@ -123,13 +130,7 @@ def history_unused(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     for recipe in recipes_of(facts):
         unused = _unused(recipe)
         if unused is not None:
-            yield Finding(
-                code="history-unused",
-                severity=Severity.INFO,
-                message=f"{unused} (amax_compute_algo={recipe.algorithm})",
-                hint='Set amax_compute_algo="max" with a history of 16 to 1024 steps, or a history '
-                "of one with most_recent.",
-            )
+            yield finding("history-unused", what=unused, algorithm=recipe.algorithm)
 
 
 def _unused(recipe: RecipeRecord) -> str | None:

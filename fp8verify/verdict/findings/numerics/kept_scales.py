@@ -1,4 +1,4 @@
-"""The recipes and scales that a run keeps from step to step, and how findings tell of them."""
+"""The recipes and scales that a run keeps from step to step, and how findings name them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from fp8verify.analysis.facts import RankFacts
 from fp8verify.analysis.numerics import Kept
 from fp8verify.capture.numerics import RecipeRecord
-from fp8verify.report.model import Finding, Severity
 from fp8verify.text import listed
 from fp8verify.verdict.findings.numerics.tensors import SHOWN
 
@@ -21,19 +20,15 @@ def recipes_of(facts: RankFacts) -> list[RecipeRecord]:
     return list(dict.fromkeys(recipe for window in windows for recipe in window.recipes))
 
 
-def finding_on(
-    kept: Sequence[Kept], code: str, severity: Severity, message: str, hint: str
-) -> Finding:
-    """Return a finding whose message is of the first or worst scale, with the names of the rest."""
+def and_others(kept: Sequence[Kept]) -> str:
+    """Name the scales after the one that a message is about."""
     names = list(dict.fromkeys(map(name_of, kept)))
-    more = f"; likewise {listed(names[1:], SHOWN)}" if len(names) > 1 else ""
-    return Finding(
-        code=code,
-        severity=severity,
-        message=f"{message}{more}",
-        hint=hint,
-        layers=tuple(dict.fromkeys(one.slot.layer for one in kept)),
-    )
+    return f"; also {listed(names[1:], SHOWN)}" if len(names) > 1 else ""
+
+
+def layers_of(kept: Sequence[Kept]) -> tuple[str, ...]:
+    """Return the layers of some scales, each once."""
+    return tuple(dict.fromkeys(one.slot.layer for one in kept))
 
 
 def name_of(kept: Kept) -> str:

@@ -10,9 +10,10 @@ from fp8verify.analysis.numerics import gradients_of, kept_scales, loss_scales_o
 from fp8verify.analysis.promises import Promises
 from fp8verify.capture.numerics import TensorRecord
 from fp8verify.logs.losses import LossSeries
-from fp8verify.report.model import Finding, Severity
+from fp8verify.report.model import Finding
 from fp8verify.text import counted, listed
 from fp8verify.verdict.findings.numerics.tensors import measured_rows
+from fp8verify.verdict.findings_table import finding
 
 _NOT_FINITE_HINTS = {
     "input": "Look at what feeds this layer: the batch, the layer before it, rows of padding that "
@@ -29,15 +30,16 @@ def not_finite(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     bad = [row for row in measured_rows(facts) if not row.finite]
     if bad:
         first = bad[0]
-        rest = f", before {counted(bad[1:], 'other tensor')}" if len(bad) > 1 else ""
         count = first.rows_not_finite
-        rows = f" in {counted(count, 'row')}" if count else ""
-        yield Finding(
-            code="nan-or-inf",
-            severity=Severity.ERROR,
-            message=f"the {first.tensor} of {first.layer} holds {_kind(first)}{rows}, the first to "
-            f"do so in step {_step(facts)}{rest}",
-            hint=_NOT_FINITE_HINTS[first.tensor],
+        yield finding(
+            "nan-or-inf",
+            tensor=first.tensor,
+            layer=first.layer,
+            kind=_kind(first),
+            rows=f" in {counted(count, 'row')}" if count else "",
+            step=_step(facts),
+            others=f", before {counted(bad[1:], 'other tensor')}" if len(bad) > 1 else "",
+            remedy=_NOT_FINITE_HINTS[first.tensor],
             layers=(first.layer,),
         )
 
@@ -93,11 +95,11 @@ def _not_finite(message: str, facts: RankFacts) -> Finding:
         if named
         else "`run --numerics` with a window just before it names the first layer"
     )
-    return Finding(
-        code="nan-or-inf",
-        severity=Severity.ERROR,
-        message=message,
-        hint=f"{first}; try gradient clipping, a lower learning rate{_remedies(facts)}.",
+    return finding(
+        "nan-or-inf",
+        "loss",
+        what=message,
+        remedy=f"{first}; try gradient clipping, a lower learning rate{_remedies(facts)}.",
     )
 
 

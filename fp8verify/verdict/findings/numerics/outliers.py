@@ -9,7 +9,7 @@ from fp8verify.analysis.facts import RankFacts
 from fp8verify.analysis.numerics import by_peers
 from fp8verify.analysis.promises import Promises
 from fp8verify.capture.numerics import TensorRecord
-from fp8verify.report.model import Finding, Severity
+from fp8verify.report.model import Finding
 from fp8verify.text import listed
 from fp8verify.verdict.findings.numerics.remedies import what_if
 from fp8verify.verdict.findings.numerics.tensors import (
@@ -19,6 +19,7 @@ from fp8verify.verdict.findings.numerics.tensors import (
     layers_of,
     sound_rows,
 )
+from fp8verify.verdict.findings_table import finding
 
 OUTLIER = 100.0  # ours; times the median of the same projection in other layers
 LEAST_PEERS = 3
@@ -42,15 +43,15 @@ def outlier_layer(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     worst, why = max(found, key=lambda pair: pair[0].amax or 0.0)
     rows = [row for row, _ in found]
     others = [f"{r.tensor} of {r.layer}" for t in _TENSORS if t != cause for r, _ in by_tensor[t]]
-    beside = f"; beside it the {listed(others, 3)}" if others else ""
-    yield Finding(
-        code="outlier-layer",
-        severity=Severity.WARNING,
-        message=f"the {cause} of {worst.layer} reaches {worst.amax:.3g}, {why}"
-        f"{and_more(rows, facts)}{beside}",
-        hint="Look at how it was initialised or what it learned from; keep this layer in BF16 "
-        f"(filter_fqns, module_filter_fn){what_if(worst)}. Outliers that grow at down "
-        "projections are SwiGLU's (arXiv 2409.12517, Smooth-SwiGLU).",
+    yield finding(
+        "outlier-layer",
+        tensor=cause,
+        layer=worst.layer,
+        amax=worst.amax,
+        why=why,
+        others=and_more(rows, facts),
+        also=f"; also the {listed(others, 3)}" if others else "",
+        what_if=what_if(worst),
         layers=layers_of(rows),
     )
 

@@ -9,8 +9,9 @@ from typing import NamedTuple
 from fp8verify.analysis.facts import RankFacts
 from fp8verify.analysis.numerics import Kept, kept_scales
 from fp8verify.analysis.promises import Promises
-from fp8verify.report.model import Finding, Severity
+from fp8verify.report.model import Finding
 from fp8verify.text import counted, listed
+from fp8verify.verdict.findings_table import finding
 
 
 class Shared(NamedTuple):
@@ -32,18 +33,17 @@ def scales_differ(ranks: Sequence[RankFacts], _: Promises) -> Iterator[Finding]:
     differ = {key: held for key, held in _held(ranks).items() if len(held) > 1}
     if differ:
         first, held = next(iter(differ.items()))
-        told = {rank for one in differ.values() for those in one.values() for rank in those}
+        apart = {rank for one in differ.values() for those in one.values() for rank in those}
         shown = [f"{float(scale):.4g} on {_ranks(those)}" for scale, those in held.items()]
-        yield Finding(
-            code="scales-differ-between-ranks",
-            severity=Severity.ERROR,
-            message=f"{counted(differ, 'scale')} differ{'s' if len(differ) == 1 else ''} between "
-            f"ranks that share {'it' if len(differ) == 1 else 'them'}; the {first.tensor} of "
-            f"{first.layer} has {listed(shown, between=' and ')}",
-            hint="The amax is reduced over the wrong group, or over none: pass fp8_group with the "
-            "ranks that share the tensor (Megatron-LM#442).",
-            ranks=tuple(sorted(told)),
-            layers=tuple(dict.fromkeys(key.layer for key in differ)),
+        yield finding(
+            "scales-differ-between-ranks",
+            count=f"{counted(differ, 'scale')} differ{'s' if len(differ) == 1 else ''}",
+            them="it" if len(differ) == 1 else "them",
+            tensor=first.tensor,
+            layer=first.layer,
+            values=listed(shown, between=" and "),
+            ranks=sorted(apart),
+            layers=[key.layer for key in differ],
         )
 
 

@@ -10,8 +10,14 @@ from fp8verify.analysis.facts import RankFacts
 from fp8verify.analysis.numerics import Kept, histories_of, kept_scales, loss_scales_of
 from fp8verify.analysis.promises import Promises
 from fp8verify.capture.numerics import SeriesRecord
-from fp8verify.report.model import Finding, Severity
-from fp8verify.verdict.findings.numerics.kept_scales import better_scaling, finding_on, name_of
+from fp8verify.report.model import Finding
+from fp8verify.verdict.findings.numerics.kept_scales import (
+    and_others,
+    better_scaling,
+    layers_of,
+    name_of,
+)
+from fp8verify.verdict.findings_table import finding
 
 MOST_OCTAVES = 4.0  # ours, over a series or a history
 LEAST_POINTS = 5
@@ -36,13 +42,12 @@ def _is_broken(kept: Kept) -> bool:
 def _broken(found: Sequence[Kept]) -> Iterator[Finding]:
     """Scales at zero or infinity."""
     if found:
-        yield finding_on(
-            found,
+        yield finding(
             "scale-unstable",
-            Severity.WARNING,
-            f"the scale of {name_of(found[0])} is {found[0].scale:g}",
-            "An amax was zero or not finite: look for NaN in the steps before, clip gradients, "
-            "lower the learning rate.",
+            name=name_of(found[0]),
+            scale=found[0].scale,
+            others=and_others(found),
+            layers=layers_of(found),
         )
 
 
@@ -51,14 +56,16 @@ def _restless(kept: Sequence[Kept]) -> Iterator[Finding]:
     found = [one for one in kept if _octaves(one.slot.amax) > MOST_OCTAVES]
     if found:
         worst = max(found, key=lambda one: _octaves(one.slot.amax))
-        yield finding_on(
-            found,
+        yield finding(
             "scale-unstable",
-            Severity.WARNING,
-            f"the amax of {name_of(worst)} keeps changing, over {_octaves(worst.slot.amax):.1f} "
-            f"octaves in {len(worst.slot.amax)} steps (from {MOST_OCTAVES:.0f} on, ours)",
-            f"{better_scaling(worst)}; clip gradients or lower the learning rate if the loss jumps "
-            "too.",
+            "swinging",
+            name=name_of(worst),
+            octaves=_octaves(worst.slot.amax),
+            steps=len(worst.slot.amax),
+            threshold=MOST_OCTAVES,
+            others=and_others(found),
+            remedy=better_scaling(worst),
+            layers=layers_of(found),
         )
 
 
@@ -68,13 +75,7 @@ def _loss_scales(facts: RankFacts) -> Iterator[Finding]:
     low = [scale for scale in scales if scale is None or scale < LEAST_LOSS_SCALE]
     if low:
         now = "infinite" if low[0] is None else f"{low[0]:g} (below {LEAST_LOSS_SCALE:g}, ours)"
-        yield Finding(
-            code="scale-unstable",
-            severity=Severity.WARNING,
-            message=f"the loss scale of GradScaler is {now}",
-            hint="It is halved at each step whose gradients are not finite: look for NaN in the "
-            "steps before, clip gradients, lower the learning rate; BF16 needs no GradScaler.",
-        )
+        yield finding("scale-unstable", "loss-scale", now=now)
 
 
 def _trends(facts: RankFacts) -> Iterator[Finding]:
@@ -86,14 +87,16 @@ def _trends(facts: RankFacts) -> Iterator[Finding]:
     grown = list(_grown(late))
     if grown:
         times, layer, tensor = max(grown)
-        yield Finding(
-            code="scale-unstable",
-            severity=Severity.WARNING,
-            message=f"the amax of the {tensor} of {layer} grew {times:.0f} times from step "
-            f"{late[0].step} to {late[-1].step} (from {GROWN:.0f} on, ours)",
-            hint="Outliers that grow at down projections are SwiGLU's (arXiv 2409.12517): keep "
-            "this layer in BF16, use Smooth-SwiGLU, or scale by row or block.",
-            layers=tuple(dict.fromkeys(name for _, name, _ in grown)),
+        yield finding(
+            "scale-unstable",
+            "growing",
+            tensor=tensor,
+            layer=layer,
+            times=times,
+            first=late[0].step,
+            last=late[-1].step,
+            threshold=GROWN,
+            layers=[name for _, name, _ in grown],
         )
 
 

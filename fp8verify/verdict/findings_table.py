@@ -1,0 +1,120 @@
+"""The table of findings: `findings.toml` says what each code means, and this makes findings of it.
+
+Rules hand over facts only. What a finding says, how grave it is, which verdict it makes of its
+ranks and what to do about it are in the table, from which `docs/findings.md` and
+`fp8verify explain CODE` are written too.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+from fp8verify.report.model.parts import Finding
+from fp8verify.terms import Severity, Verdict
+
+
+class Case(NamedTuple):
+    """What a code says in one case.
+
+    Attributes:
+        severity: error, warning or info.
+        message: the sentence; facts stand in braces.
+        hint: what to do, with facts in braces; empty where nothing is to be done.
+        verdict: what it makes of its ranks, None where they may be ACTIVE.
+    """
+
+    severity: Severity
+    message: str
+    hint: str
+    verdict: Verdict | None
+
+
+def finding(
+    code: str,
+    case: str = "",
+    *,
+    ranks: Iterable[int] = (),
+    layers: Iterable[str] = (),
+    **facts: object,
+) -> Finding:
+    """Make a finding of facts.
+
+    Args:
+        code: a code of the table.
+        case: a case of the code, empty for what the code says by itself.
+        ranks: the ranks that it is about, none where it is about the run.
+        layers: the layers that it is about, by their exact names, each once.
+        facts: what the sentences of the case name in braces.
+
+    Raises:
+        KeyError: the table has no such code or case, or a fact is missing.
+    """
+    found = findings_table()[code][case]
+    return Finding(
+        code=code,
+        severity=found.severity,
+        message=found.message.format_map(facts),
+        hint=found.hint.format_map(facts),
+        verdict=found.verdict,
+        ranks=tuple(ranks),
+        layers=tuple(dict.fromkeys(layers)),
+    )
+
+
+@cache
+def findings_table() -> Mapping[str, Mapping[str, Case]]:
+    """Return what each code says, by case; the empty case is what it says by itself."""
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    text = files("fp8verify.verdict").joinpath("findings.toml").read_text(encoding="utf-8")
+    return {code: _cases(row) for code, row in tomllib.loads(text).items()}
+
+
+def _cases(row: Mapping[str, Any]) -> dict[str, Case]:
+    own = {key: value for key, value in row.items() if isinstance(value, str)}
+    cases = {key: value for key, value in row.items() if not isinstance(value, str)}
+    return {name: _case({**own, **case}) for name, case in {"": {}, **cases}.items()}
+
+
+def _case(row: Mapping[str, str]) -> Case:
+    verdict = Verdict(row["verdict"]) if row.get("verdict") else None
+    return Case(Severity(row["severity"]), row["message"], row["hint"], verdict)
+
+
+def finding_page(code: str) -> str:
+    """Return what a code means as Markdown: its severities, its text, its sentences, what to do.
+
+    Facts of a run stand in braces, as in the table.
+
+    Raises:
+        KeyError: no finding has this code.
+    """
+    cases = list(findings_table()[code].values())
+    severities = " or ".join(kind for kind in Severity if any(c.severity is kind for c in cases))
+    verdicts = " or ".join(dict.fromkeys(c.verdict for c in cases if c.verdict is not None))
+    makes = f"; can make the verdict {verdicts}" if verdicts else ""
+    hints: dict[str, list[str]] = defaultdict(list)
+    for case in cases:
+        if case.hint not in hints[case.message]:
+            hints[case.message].append(case.hint)
+    said = [
+        f"- {message}"
+        + "".join(f"  \n  → {hint}" for hint in dict.fromkeys(hints[message]) if hint)
+        for message in hints
+    ]
+    return "\n\n".join([f"*{severities}{makes}*", _meanings()[code], "\n".join(said)])
+
+
+@cache
+def _meanings() -> Mapping[str, str]:
+    """Return what `findings.md` says of each code."""
+    text = files("fp8verify.verdict").joinpath("findings.md").read_text(encoding="utf-8")
+    sections = (part.split("\n", 1) for part in text.removeprefix("## ").split("\n## "))
+    return {code: meaning.strip() for code, meaning in sections}

@@ -1,0 +1,90 @@
+"""Each finding is made of a row of the table, by a rule that hands over the facts it names."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from string import Formatter
+
+import pytest
+
+import fp8verify
+from fp8verify.verdict.findings_table import Case, finding, finding_page, findings_table
+
+PACKAGE = Path(fp8verify.__file__).parent
+NOT_FACTS = {"ranks", "layers"}
+
+
+def calls() -> Iterator[tuple[str, ast.Call]]:
+    """Yield each place of the package that makes a finding, and its call."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "finding":
+                yield f"{path.relative_to(PACKAGE)}:{node.lineno}", node
+
+
+def texts(node: ast.expr, code: str) -> set[str]:
+    """Return what an argument can be; a name stands for any case of the code."""
+    if isinstance(node, ast.IfExp):
+        return texts(node.body, code) | texts(node.orelse, code)
+    if isinstance(node, ast.Constant):
+        return {str(node.value)}
+    return {case for case in findings_table()[code] if case}
+
+
+def cases_of(call: ast.Call) -> dict[str, Case]:
+    """Return the rows of the table that a call can ask for."""
+    code = ast.literal_eval(call.args[0])
+    names = texts(call.args[1], code) if len(call.args) > 1 else {""}
+    return {name: findings_table()[code][name] for name in names}
+
+
+def named_in(case: Case) -> set[str]:
+    fields = Formatter().parse(case.message + case.hint)
+    return {name for _, name, _, _ in fields if name is not None}
+
+
+@pytest.mark.parametrize(("place", "call"), [pytest.param(*c, id=c[0]) for c in calls()])
+def test_a_rule_hands_over_the_facts_that_its_sentences_name(place: str, call: ast.Call) -> None:
+    given = {word.arg for word in call.keywords} - NOT_FACTS
+    if None in given:  # a helper that passes facts on
+        return
+    wanted = [named_in(case) for case in cases_of(call).values()]
+    assert all(one <= given for one in wanted), place
+    assert given <= set().union(*wanted), f"{place} hands over facts that nothing says"
+
+
+def test_every_row_of_the_table_is_used() -> None:
+    used = {
+        (str(ast.literal_eval(call.args[0])), name)
+        for _, call in calls()
+        for name in cases_of(call)
+    }
+    rows = {(code, name) for code, row in findings_table().items() for name in row}
+    by_itself = {(code, "") for code, row in findings_table().items() if len(row) > 1}
+    assert rows - used - by_itself == set()
+
+
+def test_a_case_overrides_what_the_code_says() -> None:
+    logged = finding("all-gather-not-fp8", "logged", promise="log line 3", mb=1.4)
+    plain = finding("all-gather-not-fp8", promise="log line 3", mb=1.4)
+    assert (plain.severity, logged.severity) == ("warning", "error")
+    assert plain.message == logged.message
+    assert "log line 3" in plain.message
+    assert "1 MB" in plain.message
+    assert plain.verdict == "PARTIAL"
+
+
+def test_braces_in_names_of_a_trace_stay_as_they_are() -> None:
+    assert "{x}{0}" in finding("no-gpu-kernels", source="{x}{0}").message
+
+
+def test_every_code_has_a_page_with_its_sentences_and_what_to_do() -> None:
+    for code, cases in findings_table().items():
+        page = finding_page(code)
+        assert len(page.split("\n\n")[1]) > 40
+        for case in cases.values():
+            assert case.severity in page.splitlines()[0]
+            assert case.message in page
+            assert case.hint in page
