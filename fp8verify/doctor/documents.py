@@ -1,14 +1,15 @@
 """Read a configuration file into values by dotted key, and the line of each key.
 
-Files are untrusted: their size, the number of values and the depth are bounded.
+Files are untrusted: bytes, keys, values, depth and digits are bounded. Values are parsed as the
+trainings parse them (tomllib, json, PyYAML); lines come from the syntax trees of PyYAML and
+tree-sitter.
 """
 
 from __future__ import annotations
 
 import json
-import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,10 +17,13 @@ from typing import Any, NamedTuple
 from fp8verify.errors import InputError, UsageError
 from fp8verify.trace.places import empty_path
 
-MAX_BYTES = 4 << 20
+MAX_BYTES = 1 << 20
 MAX_VALUES = 20_000
 MAX_DEPTH = 24
-MAX_BITS = 1024
+MAX_NESTING = 100  # libyaml composes by recursion in C, and ends the process on a deep document
+MAX_KEY = 256
+MAX_DIGITS = 300
+MAX_DOTS = 300  # in a line of TOML, whose reader takes quadratic time for dotted keys
 _KINDS = {
     ".toml": "toml",
     ".yaml": "yaml",
@@ -58,13 +62,19 @@ def read_document(path: str) -> Document:
     kind = kind_of(path) or "yaml"
     text = _text(path)
     try:
-        return _PARSERS[kind](path, text)
+        values, lines = _READERS[kind](text)
+    except ImportError as error:
+        raise UsageError(
+            f"{path} is {kind.upper()}, and {error.name} is not installed.",
+            "pip install 'fp8verify[doctor]'",
+        ) from None
     except (ValueError, RecursionError) as error:
         reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         raise InputError(
             f"{path} cannot be read as {kind.upper()}: {reason}.",
             "Pass the file that the training reads; the name's ending tells its format.",
         ) from None
+    return Document(path, kind, values, lines, text)
 
 
 def _text(path: str) -> str:
@@ -79,7 +89,7 @@ def _text(path: str) -> str:
         ) from None
     if len(data) > MAX_BYTES:
         raise InputError(
-            f"{path} is larger than the {MAX_BYTES >> 20} MB of any configuration.",
+            f"{path} is larger than {MAX_BYTES >> 20} MB, the limit for configurations.",
             "Name the file that the training reads.",
         )
     return data.decode("utf-8", "replace")
@@ -91,10 +101,12 @@ def flatten(data: Any) -> dict[str, Any]:
     stack: list[tuple[str, Any, int]] = [("", data, 0)]
     while stack and len(values) < MAX_VALUES:
         prefix, node, depth = stack.pop()
-        if isinstance(node, Mapping) and depth < MAX_DEPTH:
+        if isinstance(node, Mapping):
             if prefix:
                 values[prefix] = {}
-            inner = [(f"{prefix}.{key}" if prefix else str(key), node[key]) for key in node]
+            if depth == MAX_DEPTH:
+                continue
+            inner = [(_joined(prefix, str(key)), node[key]) for key in node]
             stack += [(key, value, depth + 1) for key, value in reversed(inner)]
         elif prefix:
             _refuse_huge(prefix, node)
@@ -102,66 +114,92 @@ def flatten(data: Any) -> dict[str, Any]:
     return values
 
 
+def _joined(prefix: str, key: str) -> str:
+    if len(key) > MAX_KEY:
+        raise ValueError(f"a key has more than {MAX_KEY} characters")
+    return f"{prefix}.{key}" if prefix else key
+
+
 def _refuse_huge(key: str, value: Any) -> None:
-    """Refuse what Python does not write as text, for the checks tell numbers in their messages."""
+    """Refuse numbers that Python does not print; messages print values."""
     items = value if isinstance(value, list) else [value]
-    if any(isinstance(item, int) and item.bit_length() > MAX_BITS for item in items):
-        raise ValueError(f"the number {key} has more than {MAX_BITS} bits")
+    if any(isinstance(item, int) and item.bit_length() > 1024 for item in items):
+        raise ValueError(f"the number {key} has more than {MAX_DIGITS} digits")
 
 
-def _yaml(path: str, text: str) -> Document:
-    from fp8verify.doctor.yaml_text import read_yaml
+def _yaml(text: str) -> tuple[dict[str, Any], dict[str, int]]:
+    import yaml
 
-    data, lines = read_yaml(path, text)
-    return Document(path, "yaml", flatten(data), lines, text)
+    base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
+    class Bounded(base):  # type: ignore[misc] # its base is known only at run time
+        """A loader in which a small file cannot use unbounded time: merges, base-60 integers."""
 
-def _toml(path: str, text: str) -> Document:
+        merged = 0
+
+        def flatten_mapping(self, node: Any) -> None:
+            merges = [value for key, value in node.value if key.tag == "tag:yaml.org,2002:merge"]
+            for value in merges:
+                parts = value.value if value.id == "sequence" else [value]
+                self.merged += sum(1 + len(part.value) for part in parts)
+            if self.merged > MAX_VALUES:
+                raise ValueError(f"its merge keys make more than {MAX_VALUES} values")
+            super().flatten_mapping(node)
+
+        def construct_scalar(self, node: Any) -> Any:
+            if len(node.value) > MAX_DIGITS and node.tag.endswith((":int", ":float")):
+                raise ValueError(f"a number has more than {MAX_DIGITS} digits")
+            return super().construct_scalar(node)
+
     try:
-        library = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
-    except ImportError:
-        raise UsageError(
-            f"{path} is TOML, and tomli is not installed.", "pip install 'fp8verify[doctor]'"
-        ) from None
-    return Document(
-        path, "toml", flatten(library.loads(_without_mark(text, "TOML"))), _toml_lines(text), text
-    )
+        depth = 0
+        for event in yaml.parse(text, Loader=base):
+            depth += isinstance(event, yaml.CollectionStartEvent)
+            depth -= isinstance(event, yaml.CollectionEndEvent)
+            if depth > MAX_NESTING:
+                raise ValueError(f"it is nested more than {MAX_NESTING} levels deep")
+        loader = Bounded(text)
+        try:
+            node = loader.get_node() if loader.check_node() else None
+            data = loader.construct_document(node) if node is not None else {}
+        finally:
+            loader.dispose()
+    except yaml.YAMLError as error:
+        raise ValueError(" ".join(str(error).split())) from None
+    return flatten(data), dict(_yaml_lines(node))
 
 
-def _toml_lines(text: str) -> dict[str, int]:
-    lines: dict[str, int] = {}
-    section = ""
-    for number, line in enumerate(text.splitlines(), start=1):
-        header = re.match(r"\s*\[\[?\s*([^\]#]+?)\s*\]", line)
-        key = re.match(r"\s*([\w.\"'-]+)\s*=", line)
-        if header:
-            section = header[1].replace('"', "").replace("'", "").replace(" ", "")
-            lines.setdefault(section, number)
-        elif key:
-            name = key[1].replace('"', "").replace("'", "")
-            lines.setdefault(f"{section}.{name}" if section else name, number)
-    return lines
+def _yaml_lines(root: Any) -> Iterator[tuple[str, int]]:
+    stack: list[tuple[str, Any]] = [("", root)]
+    left = MAX_VALUES
+    while stack:
+        prefix, node = stack.pop()
+        for key, value in node.value if getattr(node, "id", "") == "mapping" else ():
+            if not left or len(prefix) > MAX_KEY * MAX_DEPTH:
+                return
+            left -= 1
+            name = f"{prefix}.{key.value}" if prefix else str(key.value)
+            yield name, key.start_mark.line + 1
+            stack.append((name, value))
 
 
-def _json(path: str, text: str) -> Document:
-    values = flatten(json.loads(_without_mark(text, "JSON")))
-    named = _json_lines(text)
-    lines = {key: named[name] for key in values if (name := key.rpartition(".")[2]) in named}
-    return Document(path, "json", values, lines, text)
+def _toml(text: str) -> tuple[dict[str, Any], dict[str, int]]:
+    library = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    if any(line.count(".") > MAX_DOTS for line in text.splitlines()):
+        raise ValueError(f"a line has more than {MAX_DOTS} dots")
+    values = flatten(library.loads(_without_mark(text, "TOML")))
+    return values, dict(_pair_lines("tree_sitter_toml", text))
 
 
-_JSON_NAME = re.compile(r'"((?:[^"\\\n]|\\.)*)"\s*:')
+def _json(text: str) -> tuple[dict[str, Any], dict[str, int]]:
+    values = flatten(json.loads(_without_mark(text, "JSON"), parse_int=_integer))
+    return values, dict(_pair_lines("tree_sitter_json", text))
 
 
-def _json_lines(text: str) -> dict[str, int]:
-    """Return the line of each name where it stands first."""
-    lines: dict[str, int] = {}
-    line, counted = 1, 0
-    for match in _JSON_NAME.finditer(text):
-        line += text.count("\n", counted, match.start())
-        counted = match.start()
-        lines.setdefault(match[1], line)
-    return lines
+def _integer(text: str) -> int:
+    if len(text) > MAX_DIGITS:
+        raise ValueError(f"a number has more than {MAX_DIGITS} digits")
+    return int(text)
 
 
 def _without_mark(text: str, kind: str) -> str:
@@ -171,15 +209,47 @@ def _without_mark(text: str, kind: str) -> str:
     return text
 
 
-def _shell(path: str, text: str) -> Document:
+def parse_tree(grammar: str, text: str) -> Any:
+    """Return the root of tree-sitter's tree of a text.
+
+    Raises:
+        ImportError: tree-sitter or the grammar is not installed.
+    """
+    library, language = import_module("tree_sitter"), import_module(grammar)
+    parser = library.Parser(library.Language(language.language()))
+    return parser.parse(text.encode()).root_node
+
+
+def _pair_lines(grammar: str, text: str) -> Iterator[tuple[str, int]]:
+    """Return each key of TOML or JSON and its line, the first place of a key last."""
+    try:
+        stack: list[tuple[str, Any]] = [("", parse_tree(grammar, text))]
+    except ImportError:  # the values are there without it
+        return iter(())
+    found: list[tuple[str, int]] = []
+    while stack and len(found) < MAX_VALUES:
+        prefix, node = stack.pop()
+        name = prefix
+        if node.type in ("pair", "table", "table_array_element") and node.named_children:
+            key = node.named_children[0].text.decode("utf-8", "replace")
+            key = "".join(char for char in key if char not in "\"' ")
+            if len(key) <= MAX_KEY:
+                name = _joined(prefix, key)
+                found.append((name, node.start_point[0] + 1))
+        stack += [(name, child) for child in reversed(node.named_children)]
+    return reversed(found)
+
+
+def _shell(text: str) -> tuple[dict[str, Any], dict[str, int]]:
     from fp8verify.doctor.launch_script import read_launch_script
 
-    values, lines = read_launch_script(text)
-    return Document(path, "shell", values, lines, text)
+    return read_launch_script(text)
 
 
-def _python(path: str, text: str) -> Document:
-    return Document(path, "python", {}, {}, text)
-
-
-_PARSERS = {"yaml": _yaml, "toml": _toml, "json": _json, "shell": _shell, "python": _python}
+_READERS: Mapping[str, Callable[[str], tuple[dict[str, Any], dict[str, int]]]] = {
+    "yaml": _yaml,
+    "toml": _toml,
+    "json": _json,
+    "shell": _shell,
+    "python": lambda _: ({}, {}),
+}

@@ -1,60 +1,113 @@
-"""Read the `--arguments` of a launch script, without running it."""
+"""Read the `--arguments` of a launch script from its syntax tree, without running it."""
 
 from __future__ import annotations
 
 import re
-import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+from fp8verify.doctor.documents import parse_tree
 
 MAX_TEXT = 1 << 14
 MAX_VALUE = 1 << 12
 MAX_GROWTH = 1 << 21  # of a whole script, by the values of its variables
-_ASSIGNMENT = re.compile(
-    r"""\s*(?:export\s+)?([A-Za-z_]\w*)=("[^"]*"|'[^']*'|(?:\$\{[^}]*\}|[^\s()#])*)"""
-)
+MAX_DEPTH = 200
+MAX_SHELLS = 4  # here-documents within here-documents
 # $NAME, ${NAME}, and with another word: ${NAME:-word}, ${NAME:=word}, ${NAME:+word}.
 _VARIABLE = re.compile(
     r"\$(?:(?P<name>[A-Za-z_]\w*)"
     r"|\{(?P<braced>[A-Za-z_]\w*)(?::?(?P<sign>[-=+])(?P<word>(?:[^{}]|\$\{[^{}]*\})*))?\})"
 )
 _ARRAY = re.compile(r"\$\{\w+\[[@*]\]\}")
+_SHELLS = re.compile(r"^\s*(?:ba|z|k)?sh\b|^\s*(?:srun|sbatch|ssh)\b|>\s*\S+\.(?:sh|sbatch|slurm)")
 
 
 def read_launch_script(text: str) -> tuple[dict[str, Any], dict[str, int]]:
-    """Return arguments by name and their lines; variables are those that it assigns plainly."""
-    variables: dict[str, str] = {}
-    values: dict[str, Any] = {}
-    lines: dict[str, int] = {}
-    room = MAX_GROWTH
-    for number, line in enumerate(text.splitlines(), start=1):
-        assigned = _ASSIGNMENT.match(line)
-        if assigned:
-            value = _resolved(assigned[2].strip("\"'"), variables)
-            variables[assigned[1]] = value.strip("\"'")[:MAX_VALUE]
-        plain = re.sub(r"(^|\s)#.*", "", line).rstrip("\\ ")
-        resolved = _resolved(plain, variables) if room > 0 else plain
-        room -= max(0, len(resolved) - len(plain))
-        for key, value in arguments(_words(resolved)).items():
+    """Return arguments by name and their lines; variables are those that it assigns plainly.
+
+    The words of arrays are read where the array is assigned. A here-document is data, unless a
+    shell reads it.
+
+    Raises:
+        ImportError: tree-sitter or its grammar of bash is not installed.
+    """
+    script = _Script()
+    script.read(text, 0, 0)
+    values = {key: value for key, value in script.values.items() if value is not None}
+    values.update((f"ENV_VARS.{name}", value) for name, value in script.variables.items())
+    return values, script.lines
+
+
+class _Script:
+    """What was read of a script so far."""
+
+    def __init__(self) -> None:
+        self.variables: dict[str, str] = {}
+        self.values: dict[str, Any] = {}
+        self.lines: dict[str, int] = {}
+        self._room = MAX_GROWTH
+
+    def read(self, text: str, first_line: int, shells: int) -> None:
+        """Read a text whose first line is that of the script after `first_line`."""
+        stack = [(parse_tree("tree_sitter_bash", text), 0)]
+        while stack:
+            node, depth = stack.pop()
+            if node.type == "variable_assignment":
+                self._assign(node)
+            if node.type in ("command", "array", "variable_assignment", "ERROR"):
+                self._words(node, first_line)
+            if node.type == "redirected_statement" and shells < MAX_SHELLS:
+                self._here_document(node, first_line, shells + 1)
+            if depth < MAX_DEPTH and node.type not in ("heredoc_body", "string", "raw_string"):
+                stack += [(child, depth + 1) for child in reversed(node.children)]
+
+    def _assign(self, node: Any) -> None:
+        name = node.child_by_field_name("name")
+        value = node.child_by_field_name("value")
+        if name is not None and name.type == "variable_name" and _kind(value) != "array":
+            text = self._resolved(_unquoted(value)) if value is not None else ""
+            self.variables[_text(name)] = text.strip("\"'")[:MAX_VALUE]
+
+    def _words(self, node: Any, first_line: int) -> None:
+        """Read the words of a command or an array, or of a string that holds arguments."""
+        words: list[tuple[str, int]] = []
+        for child in node.named_children:
+            if child.type in ("comment", "variable_assignment", "array", "variable_name"):
+                continue
+            for number, line in enumerate(_unquoted(child).splitlines()):
+                parts = self._resolved(line.replace("\\", " ")).replace('"', " ").split()
+                row = first_line + child.start_point[0] + number + 1
+                words += [(part.strip("'"), row) for part in parts if not _ARRAY.fullmatch(part)]
+        for key, value, place in _arguments([word for word, _ in words]):
             # Branches of a script may differ: which of them runs is not known.
-            values[key] = value if values.get(key, value) == value else None
-            lines.setdefault(key, number)
-    values = {key: value for key, value in values.items() if value is not None}
-    values.update((f"ENV_VARS.{name}", value) for name, value in variables.items())
-    return values, lines
+            self.values[key] = value if self.values.get(key, value) == value else None
+            self.lines.setdefault(key, words[place][1])
+
+    def _here_document(self, node: Any, first_line: int, shells: int) -> None:
+        if not _SHELLS.search(_text(node).partition("\n")[0]):
+            return
+        for redirect in node.named_children:
+            for body in redirect.named_children if redirect.type == "heredoc_redirect" else ():
+                if body.type == "heredoc_body":
+                    self.read(_text(body), first_line + body.start_point[0], shells)
+
+    def _resolved(self, text: str) -> str:
+        resolved = _resolved(text, self.variables) if self._room > 0 else text
+        self._room -= max(0, len(resolved) - len(text))
+        return resolved
 
 
-def _words(line: str) -> list[str]:
-    try:
-        words = shlex.split(line) if len(line) <= MAX_TEXT else None
-    except ValueError:
-        words = None
-    if words is None:  # too long for shlex, whose time grows with the square, or half of a string
-        words = line.replace('"', " ").replace("'", " ").split()
-    # The lines of an array are read where it is assigned.
-    return [
-        part for word in words for part in word.strip("()").split() if not _ARRAY.fullmatch(part)
-    ]
+def _kind(node: Any) -> str:
+    return node.type if node is not None else ""
+
+
+def _text(node: Any) -> str:
+    return str(node.text.decode("utf-8", "replace"))
+
+
+def _unquoted(node: Any) -> str:
+    text = _text(node)
+    return text[1:-1] if node.type in ("string", "raw_string") else text
 
 
 def _resolved(text: str, variables: Mapping[str, str]) -> str:
@@ -78,19 +131,28 @@ def _value(match: re.Match[str], variables: Mapping[str, str]) -> str:
 _OVERRIDE = re.compile(r"\+{0,2}([a-z][\w.]*)=(\S*)")  # Hydra's, OmegaConf's and torchtune's
 
 
-def arguments(words: list[str]) -> dict[str, Any]:
+def arguments(words: Sequence[str]) -> dict[str, Any]:
     """Return `--name value`, `--name=value`, `name=value` and flags as values by name."""
-    values: dict[str, Any] = {}
-    name = None
-    for word in words:
-        if word.startswith("--") and len(word) > 2:
-            name, has_value, value = word[2:].partition("=")
-            values[name] = value.strip("\"'") if has_value else True
-            name = None if has_value else name
-        elif override := _OVERRIDE.fullmatch(word):
-            values[override[1]] = override[2].strip("\"'")
-            name = None
-        elif name is not None:
-            values[name] = word
-            name = None
-    return values
+    return {name: value for name, value, _ in _arguments(words)}
+
+
+def _arguments(words: Sequence[str]) -> Iterator[tuple[str, Any, int]]:
+    """Yield each argument with its value and the place of its name."""
+    flag: tuple[str, int] | None = None
+    for place, word in enumerate(words):
+        override = _OVERRIDE.fullmatch(word)
+        name = word[2:].partition("=") if word.startswith("--") and len(word) > 2 else None
+        if flag is not None and (name or override):
+            yield flag[0], True, flag[1]
+            flag = None
+        if name and name[1]:
+            yield name[0], name[2].strip("\"'"), place
+        elif name:
+            flag = name[0], place
+        elif override:
+            yield override[1], override[2].strip("\"'"), place
+        elif flag is not None:
+            yield flag[0], word, flag[1]
+            flag = None
+    if flag is not None:
+        yield flag[0], True, flag[1]

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fp8verify.doctor import launch_script
-from fp8verify.doctor.documents import MAX_VALUES, read_document
+from fp8verify.doctor.documents import MAX_BYTES, MAX_VALUES, read_document
 from fp8verify.doctor.launch import read_launch
 from fp8verify.errors import Fp8VerifyError, InputError
 from tests.doctor_files import write
@@ -19,6 +19,7 @@ from tests.doctor_files import write
 MERGES = "a0: &a0 {x: 1, y: 2, z: 3}\n" + "".join(
     f"a{i}: &a{i} {{<<: [{', '.join([f'*a{i - 1}'] * 9)}]}}\n" for i in range(1, 12)
 )
+WIDE = "a: &a {" + ", ".join(f"k{i}: 1" for i in range(200)) + "}\nl:\n"
 
 
 @pytest.mark.parametrize(
@@ -27,15 +28,20 @@ MERGES = "a0: &a0 {x: 1, y: 2, z: 3}\n" + "".join(
         ("flow.yaml", "[" * 100_000, "more than 100 levels deep"),
         ("dashes.yaml", "- " * 100_000, "more than 100 levels deep"),
         ("merges.yaml", MERGES, "merge keys make more than"),
-        ("wide.yaml", f"a: &a {{x: 1}}\nb: {{<<: [{', '.join(['*a'] * 65)}]}}\n", "more than 64"),
+        ("sum.yaml", WIDE + "- {<<: *a}\n" * 200, "merge keys make more than"),
+        ("base60.yaml", f"a: {':'.join(['59'] * 4000)}\n", "more than 300 digits"),
+        ("key.toml", f"[{'a' * 300}]\nb = 1\n", "a key has more than 256 characters"),
+        ("key.json", json.dumps({"a" * 300: {"b": 1}}), "a key has more than 256 characters"),
+        ("digits.json", f'{{"a": {"1" * 400}}}', "more than 300 digits"),
+        ("large.json", "1" * (MAX_BYTES + 1), "larger than 1 MB"),
         ("tag.yaml", "mixed_precision: !theirs fp8\n", "tag '!theirs'"),
         ("control.yaml", "a: \x01\n", "control characters"),
         ("deep.json", "[" * 100_000 + "]" * 100_000, "recursion"),
         ("comment.json", '{\n  // a comment\n  "a": 1\n}\n', "line 2 column 3"),
         ("mark.json", '\ufeff{"a": 1}', "byte order mark"),
         ("mark.toml", "\ufeff[model]\n", "byte order mark"),
-        ("huge.toml", f"a = 0x{'f' * 5000}\n", "the number a has more than 1024 bits"),
-        ("huge.yaml", f"a: [1, 0x{'f' * 5000}]\n", "the number a has more than 1024 bits"),
+        ("huge.toml", f"a = 0x{'f' * 5000}\n", "more than 300 digits"),
+        ("huge.yaml", f"a: [1, 0x{'f' * 5000}]\n", "more than 300 digits"),
         ("twice.toml", "a = 1\na = 2\n", "Cannot overwrite a value"),
     ],
 )
@@ -66,10 +72,10 @@ def test_merged_keys_count_as_the_mapping_s_own(tmp_path: Path) -> None:
     assert (document.lines["fp8_config.backend"], document.lines["fp8_config.margin"]) == (2, 5)
 
 
-def test_keys_of_json_have_the_line_of_their_first_name(tmp_path: Path) -> None:
+def test_keys_of_json_have_their_lines(tmp_path: Path) -> None:
     text = '{\n  "said": "\\"a\\": no",\n  "a": {\n    "b": 1},\n  "c": {"b": 2}\n}\n'
     document = read_document(write(tmp_path, "a.json", text))
-    assert document.lines == {"said": 2, "a": 3, "a.b": 4, "c": 5, "c.b": 4}
+    assert document.lines == {"said": 2, "a": 3, "a.b": 4, "c": 5, "c.b": 5}
 
 
 def test_a_long_file_of_json_is_read_in_one_pass(tmp_path: Path) -> None:
