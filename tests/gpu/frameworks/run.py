@@ -128,7 +128,7 @@ class Training:
             self.results[column] += " (losses differ)"
         ranks = found.get("ranks", [])
         if column == "run" and ranks:
-            layers = ranks[0].get("layers_by_name")
+            layers = ranks[0].get("named_layers")
             numerics = ranks[0].get("numerics")
             self.results["layers"] = "yes" if layers else "no"
             self.results["numerics"] = "figures" if numerics else "none"
