@@ -13,8 +13,6 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from tests.nvidia_spelling import as_nvidia
 
 SECRET = "hf_THIS_TOKEN_IS_NOWHERE"
@@ -228,58 +226,6 @@ def _write_csv(path: Path, header: str, rows: Iterable[tuple[object, ...]]) -> N
         csv.writer(file, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n").writerows(rows)
 
 
-def write_rocprof_json(recorded: Recording, folder: Path) -> Path:
-    """Write rocprofv3's results as JSON."""
-    names = list(dict.fromkeys(kernel[0] for kernel in recorded.kernels))
-    process = {
-        "metadata": {"pid": 77, "environment": {"TOKEN": SECRET}, "command": [SECRET]},
-        "agents": [{"id": {"handle": 0}, "product_name": recorded.gpu or "", "name": "gfx942"}],
-        "kernel_symbols": [
-            {"kernel_id": place, "formatted_kernel_name": name} for place, name in enumerate(names)
-        ],
-        "strings": {
-            "marker_api": [
-                {"key": 10**9 + place, "value": text[0]}
-                for place, text in enumerate(recorded.ranges)
-            ]
-        },
-        "buffer_records": {
-            "kernel_dispatch": [
-                {
-                    "kind": 11,
-                    "start_timestamp": start,
-                    "end_timestamp": end,
-                    "correlation_id": {"internal": c or 0, "external": 0},
-                    "dispatch_info": {
-                        "kernel_id": names.index(name),
-                        "agent_id": {"handle": device},
-                        "queue_id": {"handle": stream},
-                    },
-                }
-                for name, start, end, device, stream, c in recorded.kernels
-            ],
-            "hip_api": [_timed(c, s, e, t) for c, s, e, t in recorded.calls],
-            "marker_api": [
-                _timed(10**9 + place, start, end, thread)
-                for place, (_, start, end, thread) in enumerate(recorded.ranges)
-            ],
-        },
-    }
-    path = folder / "77_results.json"
-    document = msgspec.json.encode({"rocprofiler-sdk-tool": [process]})
-    path.write_bytes(msgspec.json.format(document, indent=1))  # json's own takes ten times as long
-    return path
-
-
-def _timed(correlation: int, start: int, end: int, thread: int) -> dict[str, Any]:
-    return {
-        "correlation_id": {"internal": correlation},
-        "start_timestamp": start,
-        "end_timestamp": end,
-        "thread_id": thread,
-    }
-
-
 class Rocpd:
     """A rocpd database of one process, with the views and the environment left in it."""
 
@@ -372,7 +318,6 @@ WRITERS: dict[str, Callable[[Recording, Path], Path]] = {
     "nsys": write_nsys,
     "nsys 2019": write_old_nsys,
     "rocprof csv": write_rocprof_csv,
-    "rocprof json": write_rocprof_json,
     "rocpd": write_rocpd,
     "rocpd, newer": write_newer_rocpd,
 }

@@ -14,7 +14,7 @@ _OURS = re.compile(r"^\.|(\.meta|\.numerics|\.schema)\.json$|^expected\.json$|^r
 # The extra step that `fp8verify run --layers` records is no training step.
 _NO_RANKS = "layers"
 # What rocprofv3 and nsys write of the same process in several forms, the best to read first.
-_FORMS = ("_results.db", "_results.json", "_kernel_trace.csv", ".sqlite", ".nsys-rep")
+_FORMS = ("_results.db", "_kernel_trace.csv", ".sqlite", ".nsys-rep")
 
 
 def candidates_in(path: Path) -> list[Path]:

@@ -7,6 +7,7 @@ from array import array
 from typing import TYPE_CHECKING
 
 from fp8verify.terms import OpContext
+from fp8verify.text import clean
 
 if TYPE_CHECKING:
     from fp8verify.trace.columns import Columns
@@ -109,7 +110,7 @@ class Contexts:
         """Return the name to show, None for a step, which is no parent."""
         if number not in self._stable:
             is_step = number in self._step_names
-            self._stable[number] = None if is_step else stable_name(self._names[number])
+            self._stable[number] = None if is_step else clean(stable_name(self._names[number]))
         return self._stable[number]
 
     def _build(self, link: int, inputs: int) -> OpContext:

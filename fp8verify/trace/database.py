@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sqlite3
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,8 +26,12 @@ _MAX_TEXT = 1 << 20
 _MAX_TABLES = 10_000
 _WAL_HEADER = 32
 
+# Steps of SQLite's machine: a query takes some 20 a row, and a row some bytes.
+_STEPS_AT_ONCE = 100_000
+_STEPS_FREE = 10_000_000
+_STEPS_A_BYTE = 50
+
 IsWanted = Callable[[str], bool]
-Parameters = Sequence[object] | Mapping[str, object]
 
 
 class Database:
@@ -41,12 +45,16 @@ class Database:
         self._connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
         if hasattr(self._connection, "setlimit"):  # Python 3.11
             self._connection.setlimit(_SQLITE_LIMIT_LENGTH, _MAX_TEXT)
+        # A damaged tree of pages may name a page many times: rows then are as many as one likes.
+        self._left = _STEPS_FREE + _STEPS_A_BYTE * path.stat().st_size
+        self._connection.set_progress_handler(self._is_too_much, _STEPS_AT_ONCE)
         with self._reading():
             self._connection.execute("PRAGMA trusted_schema = OFF")
             self.tables = {
                 str(row[0]): self._columns(str(row[0]))
                 for row in self._connection.execute(
-                    "SELECT name FROM sqlite_master WHERE type = 'table' LIMIT ?", (_MAX_TABLES,)
+                    "SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0 LIMIT ?",
+                    (_MAX_TABLES,),
                 ).fetchall()
                 if is_wanted(str(row[0]))
             }
@@ -60,18 +68,31 @@ class Database:
         """Whether there is a table with these columns."""
         return table in self.tables and self.tables[table].issuperset(columns)
 
-    def rows(self, query: str, parameters: Parameters = ()) -> Iterator[Sequence[Any]]:
+    def rows(self, query: str) -> Iterator[Sequence[Any]]:
         """Yield the rows of a query.
 
         Raises:
             InputError: the file is damaged.
         """
         with self._reading():
-            yield from self._connection.execute(query, parameters)
+            yield from self._connection.execute(query)
 
-    def one(self, query: str, parameters: Parameters = ()) -> Sequence[Any]:
-        """Return the first row of a query, () if there is none."""
-        return next(self.rows(query, parameters), ())
+    def table(self, table: str, *columns: str, where: str = "TRUE") -> Iterator[Sequence[Any]]:
+        """Yield the rows of a table in their order, None for columns that it does not have.
+
+        Raises:
+            InputError: the file is damaged.
+        """
+        known = self.tables.get(table)
+        if known is None:
+            return
+        wanted = ", ".join(name if name in known else "NULL" for name in columns)
+        quoted = table.replace('"', '""')
+        yield from self.rows(f'SELECT {wanted} FROM "{quoted}" WHERE {where}')  # noqa: S608 - ours
+
+    def _is_too_much(self) -> bool:
+        self._left -= _STEPS_AT_ONCE
+        return self._left < 0
 
     def _columns(self, table: str) -> frozenset[str]:
         quoted = table.replace('"', '""')

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fp8verify.errors import InputError
+from fp8verify.text import clean
 from fp8verify.trace.formats import Part
 
 _RANK = re.compile(r"rank[-_]?(\d{1,9})(?!\d)", re.IGNORECASE)
@@ -60,12 +61,14 @@ class FoundTrace(NamedTuple):
         self, rank: int, name: str, *, declared: bool = False, guessed: bool = False
     ) -> TraceFile:
         """Return it as the trace of a rank; one of several in a file is told by its process."""
-        told = f"{name} ({self.part.label})" if self.part and self.shares_file else name
+        shown = clean(name)
+        if self.part and self.shares_file:
+            shown = f"{shown} ({self.part.label})"
         number = self.part.number if self.part else None
         return TraceFile(
             self.instead or self.path,
             rank,
-            told,
+            shown,
             declared=declared,
             guessed=guessed,
             part=number,

@@ -14,6 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
+from fp8verify.text import clean
 from fp8verify.trace.contexts import LAYER_PREFIX
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class NamedOps:
         self._sequence = columns.ops.sequence or array("q", [-1]) * len(parent)
         self._forward_id = [inputs.forward_thread for inputs in columns.inputs]
         labels = [name for name in columns.op_names if name.startswith(LAYER_PREFIX)]
-        self.names = [label.removeprefix(LAYER_PREFIX) for label in labels]
+        self.names = [clean(label.removeprefix(LAYER_PREFIX)) for label in labels]
         self._number = {columns.op_names[label]: place for place, label in enumerate(labels)}
         self._annotations = frozenset(self._closed_annotations(columns.step_names))
         self._makers = self._forward_rows()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fp8verify.text import clean
+
 if TYPE_CHECKING:
     from fp8verify.trace.columns import Columns
 
@@ -38,4 +40,6 @@ def limits_of(columns: Columns, tool: str, steps: str | None) -> str:
     if not columns.steps:
         facts.append("no steps: the window is judged as one")
     told = f"the {tool} trace has {', and '.join(facts)}"
-    return told if steps is None else f"{told}; its steps are the ranges called “{steps[:60]}”"
+    return (
+        told if steps is None else f"{told}; its steps are the ranges called “{clean(steps[:60])}”"
+    )

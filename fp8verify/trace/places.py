@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from io import BufferedReader
+from io import BufferedReader, RawIOBase
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -17,6 +18,8 @@ _PATTERN = re.compile(r"[*?[]")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]+://")
 # Object stores read ahead by 50 MB if not told otherwise (s3fs 2026.9).
 _READ_AHEAD = 4 << 20
+# For each reading of a remote file.
+MAX_BYTES, MAX_SECONDS = 64 << 30, 1800.0
 
 
 def place(text: str | Path) -> Path:
@@ -38,9 +41,18 @@ def place(text: str | Path) -> Path:
             "pip install 'fp8verify[remote]', or download the traces.",
         ) from None
     with reading(text):
-        path = UPath(text)
+        path = UPath(text, **_options(text))
         _ = path.fs  # imports what the protocol needs
     return cast(Path, path)
+
+
+def _options(url: str) -> dict[str, Any]:
+    """Return the options of fsspec's file system: a web server may answer without end."""
+    if not url.lower().startswith(("http://", "https://")):
+        return {}
+    from fp8verify.trace.http_limits import client_options
+
+    return {"client_kwargs": client_options(MAX_SECONDS)}
 
 
 def empty_path() -> InputError:
@@ -101,7 +113,35 @@ def open_binary(path: Path) -> IO[bytes]:
     if not is_remote(path):
         return path.open("rb")
     remote: Any = path
-    return BufferedReader(remote.open("rb", block_size=_READ_AHEAD))
+    return BufferedReader(_Bounded(remote.open("rb", block_size=_READ_AHEAD), str(path)))
+
+
+class _Bounded(RawIOBase):
+    """A remote file that may neither be endless nor take for ever."""
+
+    def __init__(self, file: Any, name: str) -> None:
+        self._file, self._name = file, name
+        self._left, self._deadline = MAX_BYTES, time.monotonic() + MAX_SECONDS
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._file.read(len(buffer))
+        self._left -= len(data)
+        if self._left < 0 or time.monotonic() > self._deadline:
+            raise InputError(
+                f"{self._name} has no end within {MAX_BYTES >> 30} GB and {MAX_SECONDS / 60:.0f} "
+                "minutes.",
+                "Download it, and give the file.",
+            )
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._file.close()
+        super().close()
 
 
 @contextmanager

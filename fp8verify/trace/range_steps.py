@@ -39,24 +39,24 @@ class _Range(NamedTuple):
     op_name: int
 
 
-def mark_steps(columns: Columns, loose: Iterable[tuple[str, int, int]] = ()) -> str | None:
+def mark_steps(columns: Columns, process_ranges: Iterable[tuple[str, int, int]] = ()) -> str | None:
     """Fill in the steps: torch.profiler's, ranges called a step, or the most regular ones.
 
     Args:
         columns: of one process.
-        loose: text, start and end of ranges that belong to no thread.
+        process_ranges: text, start and end of ranges that belong to no thread.
 
     Returns:
         What the ranges are called that count as steps; None for torch.profiler's, or none.
     """
-    columns.steps = _own_steps(loose)
+    columns.steps = _own_steps(process_ranges)
     columns.steps_bound = bool(columns.steps)
     if columns.steps:
         return None
     mark_profiler_steps(columns)
     if columns.steps:
         return None
-    series = _series(columns, loose)
+    series = _series(columns, process_ranges)
     named = [key for key in series if _STEP_NAME.fullmatch(series[key][0].name)]
     best = max(named, key=lambda key: _total(series[key]), default=None)
     if best is None:
@@ -69,13 +69,13 @@ def mark_steps(columns: Columns, loose: Iterable[tuple[str, int, int]] = ()) -> 
     return best[1]
 
 
-def _own_steps(loose: Iterable[tuple[str, int, int]]) -> list[Step]:
+def _own_steps(process_ranges: Iterable[tuple[str, int, int]]) -> list[Step]:
     """Return the steps that `fp8verify run --profiler` marks, by ranges that belong to no thread.
 
     One that the end of the recording cut is the shorter of two of its number, if there are two.
     """
     longest: dict[int, Step] = {}
-    for name, start, end in loose:
+    for name, start, end in process_ranges:
         number = step_number(name)
         if number is not None and end - start > _length(longest.get(number)):
             longest[number] = Step(number, start, end)
@@ -89,7 +89,7 @@ def _length(step: Step | None) -> int:
 _Series = dict[tuple[int, str], list[_Range]]
 
 
-def _series(columns: Columns, loose: Iterable[tuple[str, int, int]]) -> _Series:
+def _series(columns: Columns, process_ranges: Iterable[tuple[str, int, int]]) -> _Series:
     """Return the annotations that never overlap others of their name and thread, by both."""
     found: _Series = defaultdict(list)
     ops, names = columns.ops, list(columns.op_names)
@@ -97,7 +97,7 @@ def _series(columns: Columns, loose: Iterable[tuple[str, int, int]]) -> _Series:
         name = names[ops.name[row]]
         one = _Range(name, ops.start[row], ops.end[row], ops.name[row])
         found[ops.thread[row], _DIGITS.sub("#", name)].append(one)
-    for name, start, end in loose:
+    for name, start, end in process_ranges:
         found[-1, _DIGITS.sub("#", name)].append(_Range(name, start, end, -1))
     for members in found.values():
         members.sort(key=lambda one: one.start)

@@ -6,9 +6,9 @@ from typing import IO, TYPE_CHECKING
 
 from fp8verify.trace.formats import BLOCK_SIZE, Format, Glance, Reading, Source
 from fp8verify.trace.kineto.reader import KinetoFormat
-from fp8verify.trace.nsys.report_format import NsysReportFormat
+from fp8verify.trace.nsys_report import NsysReportFormat
 from fp8verify.trace.places import open_binary, reading
-from fp8verify.trace.rocprof.file_formats import RocprofCsvFormat, RocprofJsonFormat
+from fp8verify.trace.rocprof_csv import RocprofCsvFormat
 from fp8verify.trace.source import open_stream
 from fp8verify.trace.sqlite_format import SqliteFormat
 
@@ -18,14 +18,6 @@ if TYPE_CHECKING:
     from fp8verify.trace.tables import Trace
 
 KINETO = KinetoFormat()
-# One row a format; the first whose probe agrees reads the file.
-FORMATS: tuple[Format, ...] = (
-    SqliteFormat(),
-    NsysReportFormat(),
-    RocprofCsvFormat(),
-    RocprofJsonFormat(),
-    KINETO,
-)
 
 
 def format_of(source: Source) -> Format:
@@ -105,3 +97,12 @@ def read_open_trace(file: IO[bytes], name: str, *, block_size: int = BLOCK_SIZE)
     """Read a trace as `read_trace` does, from a file or pipe that is open already."""
     source = open_source(file, name)
     return format_of(source).read(source, Reading(block_size=block_size))
+
+
+# One row a format; the first whose probe agrees reads the file.
+FORMATS: tuple[Format, ...] = (
+    SqliteFormat(),
+    NsysReportFormat(glance_at, read_trace),
+    RocprofCsvFormat(),
+    KINETO,
+)

@@ -38,7 +38,7 @@ class RowCollector:
         self.columns = Columns()
         self.events = self.skipped = 0
         self._inputs = Interner()
-        self._loose: list[tuple[str, int, int]] = []
+        self._process_ranges: list[tuple[str, int, int]] = []
 
     def kernels(self, rows: Iterable[Row]) -> None:
         """Take rows of name, start, end, device, stream and correlation id."""
@@ -52,11 +52,11 @@ class RowCollector:
         """Take rows of text, start, end and thread; ranges of one thread nest."""
         self._take(rows, self._add_ranges)
 
-    def loose_ranges(self, rows: Iterable[Row]) -> None:
+    def process_ranges(self, rows: Iterable[Row]) -> None:
         """Take rows of text, start and end that belong to no thread: they may mark steps."""
         for text, start, end in rows:
             if isinstance(text, str) and isinstance(start, int) and isinstance(end, int):
-                self._loose.append((text, start, end))
+                self._process_ranges.append((text, start, end))
 
     def copies(self, kind: str, count: object, time_ns: object, size: object) -> None:
         """Take the sums of "memcpy" or "memset"."""
@@ -69,7 +69,7 @@ class RowCollector:
         """Fill a trace with all rows, and say what the tool that recorded them cannot say."""
         columns = self.columns
         columns.inputs = [inputs_of(key) for key in self._inputs]
-        steps = mark_steps(columns, self._loose)
+        steps = mark_steps(columns, self._process_ranges)
         trace.steps_bound = columns.steps_bound
         trace.remarks = [limits_of(columns, tool, steps)] if columns.kernels.name else []
         fill(trace, columns, layers=layers)

@@ -23,6 +23,8 @@ PIECE_SIZE = 1 << 16
 # Traces shrink 10 to 40 times; DEFLATE's own limit is 1,032, which only padding comes near.
 MAX_RATIO = 250
 RATIO_FREE = 64 << 20
+# Tools that pack in parallel or in blocks put 64 kB or more into a member.
+MEMBERS_FREE, LEAST_MEMBER = 1000, 256
 
 GZIP_MAGIC = b"\x1f\x8b"
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
@@ -96,6 +98,13 @@ class _Guard:
                 "Unpack it yourself if you trust it, and give the .json.",
             )
 
+    def count_members(self, members: int) -> None:
+        if members > MEMBERS_FREE and members * LEAST_MEMBER > self._written:
+            raise InputError(
+                f"{self._name} consists of {members} gzip members with hardly a byte in each.",
+                "This is not how traces are packed: unpack it yourself if you trust it.",
+            )
+
 
 class GzipStream:
     """Every member of a gzip file; what a cut or corrupt file still gives is given."""
@@ -115,13 +124,15 @@ class GzipStream:
 
     def _members(self) -> Iterator[bytes]:
         inflater = inflate.decompressobj(wbits=31)
-        data = self._head
+        data, members = self._head, 0
         while data or (data := self._file.read(READ_SIZE)):
             if inflater.eof:
                 if not data.lstrip(b"\0"):  # tar and tape padding
                     data = b""
                     continue
                 inflater = inflate.decompressobj(wbits=31)
+                members += 1
+                self._guard.count_members(members)
             piece = inflater.decompress(data, PIECE_SIZE)
             rest = inflater.unused_data if inflater.eof else inflater.unconsumed_tail
             self._guard.count(len(data) - len(rest), len(piece))

@@ -30,8 +30,8 @@ class SqliteFormat:
 
     def glance(self, source: Source) -> Glance:
         """Look for the tables of either profiler, and the processes in it."""
-        from fp8verify.trace.nsys import reader as nsys
-        from fp8verify.trace.rocprof import rocpd
+        from fp8verify.trace import nsys_sqlite as nsys
+        from fp8verify.trace import rocpd
 
         with _open(source) as database:
             if nsys.is_export(database):
@@ -40,9 +40,9 @@ class SqliteFormat:
 
     def read(self, source: Source, how: Reading) -> Trace:
         """Read one process of it."""
+        from fp8verify.trace import nsys_sqlite as nsys
+        from fp8verify.trace import rocpd
         from fp8verify.trace.database import unread_wal
-        from fp8verify.trace.nsys import reader as nsys
-        from fp8verify.trace.rocprof import rocpd
 
         with _open(source) as database:
             if nsys.is_export(database):
@@ -62,8 +62,8 @@ class SqliteFormat:
 
 def _open(source: Source) -> AbstractContextManager[Database]:
     # sqlite3 takes a while to import, and most traces are not in it.
+    from fp8verify.trace import nsys_sqlite as nsys
+    from fp8verify.trace import rocpd
     from fp8verify.trace.database import open_database
-    from fp8verify.trace.nsys import tables as nsys
-    from fp8verify.trace.rocprof import rocpd
 
-    return open_database(source, lambda table: nsys.is_wanted(table) or rocpd.is_wanted(table))
+    return open_database(source, lambda table: table in nsys.WANTED or rocpd.is_wanted(table))

@@ -97,11 +97,10 @@ class Health:
 class Trace:
     """The GPU side of one rank's trace, with what is known of where each kernel came from.
 
-    `user_meta` is the raw JSON of the top-level key "fp8verify"; no other metadata is kept, as
-    traces hold environment variables and host names. `process` is the number of the process whose
-    operators it holds, None where that is not known. `copies` maps "memcpy" and "memset" to
-    (count, nanoseconds, bytes). `remarks` say what the source does not record. `steps_bound` is
-    whether what was launched outside of the steps does not belong to the window.
+    No other metadata is kept, as traces hold environment variables and host names. `process` is
+    the number of the process whose operators it holds, None where that is not known. `copies`
+    maps "memcpy" and "memset" to (count, nanoseconds, bytes). `remarks` say what the source does
+    not record. `steps_bound` is whether what was launched outside of the steps does not belong to the window.
     """
 
     source: str
@@ -111,7 +110,6 @@ class Trace:
     gpu: str | None = None
     compute_capability: str | None = None
     record_shapes: bool = False
-    user_meta: bytes | None = None
     names: list[str] = field(default_factory=list)
     ops: list[OpContext] = field(default_factory=list)
     kernels: Kernels = field(default_factory=Kernels)

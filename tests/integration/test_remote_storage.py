@@ -5,8 +5,12 @@ from __future__ import annotations
 import gzip
 import json
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 from urllib.request import Request, urlopen
 
@@ -15,19 +19,22 @@ import pytest
 from fp8verify import inspect
 from fp8verify.errors import InputError
 from fp8verify.report.json_form import to_json
+from fp8verify.trace import places
 from tests.hand_built import TraceBuilder
 from tests.unit.test_fleet_ranks import meta, write_ranks, write_window
 
 pytest.importorskip("upath", reason="needs the remote extra")
 s3fs = pytest.importorskip("s3fs", reason="needs the remote extra")
-server = pytest.importorskip("moto.server", reason="needs moto[server] from the test extra")
+moto = pytest.importorskip("moto.server", reason="needs moto[server] from the test extra")
+
+http_limits = pytest.importorskip("fp8verify.trace.http_limits", reason="needs aiohttp")
 
 KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-east-1"}
 
 
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[str]:
-    s3 = server.ThreadedMotoServer(port=0, verbose=False)
+    s3 = moto.ThreadedMotoServer(port=0, verbose=False)
     s3.start()
     host, port = s3.get_host_and_port()
     yield f"http://{host}:{port}"
@@ -140,3 +147,38 @@ def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPat
     with pytest.raises(InputError) as caught:
         inspect("s3://bucket/trace.json")
     assert "fp8verify[remote]" in caught.value.hint
+
+
+class _Endless(BaseHTTPRequestHandler):
+    """Answers with a body that never ends, at once or byte by byte."""
+
+    def do_HEAD(self) -> None:
+        self.send_response(200)
+        is_page = "page" in self.path
+        self.send_header("Content-Type", "text/html" if is_page else "application/json")
+        self.end_headers()
+
+    def do_GET(self) -> None:
+        self.do_HEAD()
+        with suppress(OSError):
+            self.wfile.write(b'{"traceEvents": [')
+            while True:
+                self.wfile.write(b" " * (1 if "slow" in self.path else 1 << 16))
+                time.sleep(0.05 if "slow" in self.path else 0)
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.mark.parametrize("path", ["fast.json", "slow.json", "page", "slow/page"])
+def test_an_answer_without_end_is_refused(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places, "MAX_BYTES", 8 << 20)
+    monkeypatch.setattr(places, "MAX_SECONDS", 1.0)
+    monkeypatch.setattr(http_limits, "MAX_BODY", 8 << 20)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Endless)
+    Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        with pytest.raises(InputError) as caught:
+            inspect(f"http://127.0.0.1:{server.server_port}/{path}")
+    finally:
+        server.shutdown()
+    assert path in caught.value.fact

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fp8verify.report.model import Collective, OpContext
+from fp8verify.text import clean
 from fp8verify.trace import Step, Trace
 
 OPS = {"cpu_op"}
@@ -139,7 +140,7 @@ def _arg(event: dict[str, Any], name: str, default: Any = -1) -> Any:
 class _Range:
     def __init__(self, event: dict[str, Any]) -> None:
         self.event = event
-        self.name = event["name"]
+        self.name = clean(event["name"])
         self.start = _ns(event["ts"])
         self.end = self.start + _ns(event.get("dur", 0))
         self.is_step = self.name.startswith("ProfilerStep#")
@@ -240,7 +241,7 @@ class _Reference:
             op = self.innermost_op(call)
         time = _ns(call["ts"]) if call else op.start if op else None
         return KernelRow(
-            name=event["name"],
+            name=clean(event["name"]),
             start_ns=_ns(event["ts"]),
             duration_ns=duration,
             device=_arg(event, "device"),

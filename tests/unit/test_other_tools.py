@@ -25,7 +25,6 @@ from tests.other_tools import (
     Rocpd,
     write_nsys,
     write_rocprof_csv,
-    write_rocprof_json,
 )
 
 THREAD = PROCESS + 1
@@ -302,13 +301,6 @@ def test_a_cut_database_is_damaged(tmp_path: Path, part: float) -> None:
     assert "cannot be read as a SQLite file" in refused(path)
 
 
-@pytest.mark.parametrize("cut", [30, 1000])
-def test_json_that_ends_early(tmp_path: Path, cut: int) -> None:
-    path = write_rocprof_json(recording("step"), tmp_path)
-    path.write_bytes(path.read_bytes()[:cut])
-    assert "rocprofv3's JSON" in refused(path)
-
-
 @pytest.mark.parametrize("form", ["nsys", "rocpd"])
 def test_a_schema_that_is_no_text_is_damage(tmp_path: Path, form: str) -> None:
     path = WRITERS[form](recording("step"), tmp_path)
@@ -390,7 +382,7 @@ def trace_of_folder(folder: Path) -> Trace:
 
 def test_one_process_in_several_forms_is_one_rank(tmp_path: Path) -> None:
     recorded = recording("step 3")
-    for form in ("rocprof csv", "rocprof json", "rocpd"):
+    for form in ("rocprof csv", "rocpd"):
         WRITERS[form](recorded, tmp_path)
     assert [file.path.name for file in find_traces(tmp_path)] == ["77_results.db"]
 

@@ -83,7 +83,7 @@ def _escaped(path: Path) -> str:
 
 
 def _export(report: Path) -> Iterator[str]:
-    from fp8verify.trace.nsys.own_export import export_beside
+    from fp8verify.trace.nsys_own_export import export_beside
 
     try:
         export_beside(report)

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 
     from fp8verify.trace.kineto.ahead import Ahead
 
-MAX_WINDOW = 64 << 20
+# Python objects take up to 25 times as much memory as their JSON.
+MAX_WINDOW = 8 << 20
 
 
 class Buffer:
@@ -109,5 +110,5 @@ class Buffer:
     def grow(self) -> bool:
         """Double the unused bytes; False if there are no more."""
         have = len(self.data) - self.pos
-        self.fill(max(2 * have, 1 << 12))
+        self.fill(min(max(2 * have, 1 << 12), max(have + 1, MAX_WINDOW)))
         return len(self.data) - self.pos > have

@@ -120,9 +120,8 @@ class Document:
             except (ValueError, RecursionError):
                 end = -1
             if 0 < end < len(text) or (end > 0 and buffer.ended):
-                raw = bytes(buffer.data[buffer.pos : buffer.pos + end])
                 buffer.pos += end
-                self._metadata.take(key, value, raw)
+                self._metadata.take(key, value)
                 return True
             if _EVENTS_KEY.search(buffer.data, buffer.pos) or not buffer.grow():
                 return False

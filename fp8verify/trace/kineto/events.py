@@ -190,7 +190,8 @@ class Decoders:
 
     def learn(self, category: str) -> None:
         """Ignore events of `category` from now on, without a detour for each."""
-        if len(self._ignored) < _MAX_CATEGORIES and not self.knows(category):
+        is_text = category.isprintable()  # a lone surrogate cannot be a tag
+        if is_text and len(self._ignored) < _MAX_CATEGORIES and not self.knows(category):
             self._ignored[category] = _ignored(category)
             self._build()
 

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from fp8verify.text import clean
+
 if TYPE_CHECKING:
     from fp8verify.terms import Shape
 
@@ -30,7 +32,7 @@ class RawInputs:
         """The types of the arguments, none if they are damaged."""
         raw = self._raw.split(SEPARATOR)[0]
         try:
-            return _types.decode(raw) if raw else ()
+            return tuple(map(clean, _types.decode(raw))) if raw else ()
         except (ValueError, RecursionError):
             return ()
 

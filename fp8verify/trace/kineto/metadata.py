@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from fp8verify.text import clean
 from fp8verify.trace.kineto.profiler_log import LEVELS, remarks
 
-MAX_USER_META = 1 << 20
 _MAX_NOTES = 20
 
 
@@ -19,11 +19,10 @@ class Metadata:
     world_size: int | None = None
     record_shapes: bool = False
     devices: dict[int, tuple[str, str | None]] = field(default_factory=dict)
-    user_meta: bytes | None = None
     notes: list[str] = field(default_factory=list)
     records_lost: bool = False
 
-    def take(self, key: str, value: Any, raw: bytes) -> None:
+    def take(self, key: str, value: Any) -> None:
         """Keep what matters of one top-level entry; values of an unexpected type are ignored."""
         if key == "distributedInfo" and isinstance(value, dict):
             self.rank = _count(value.get("rank"))
@@ -32,8 +31,6 @@ class Metadata:
             self.devices = dict(filter(None, map(_device, value)))
         elif key == "record_shapes":
             self.record_shapes = bool(value)
-        elif key == "fp8verify" and len(raw) <= MAX_USER_META:
-            self.user_meta = raw
         elif key in LEVELS:
             self._take_log(value)
 
@@ -55,7 +52,7 @@ def _device(value: Any) -> tuple[int, tuple[str, str | None]] | None:
         return None
     major, minor = _count(value.get("computeMajor")), _count(value.get("computeMinor"))
     capability = None if major is None or minor is None else f"{major}.{minor}"
-    return _count(value.get("id")) or 0, (value["name"][:200], capability)
+    return _count(value.get("id")) or 0, (clean(value["name"][:200]), capability)
 
 
 def _count(value: Any) -> int | None:

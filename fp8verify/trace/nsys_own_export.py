@@ -6,7 +6,7 @@ import sqlite3
 from contextlib import closing, suppress
 from pathlib import Path
 
-from fp8verify.trace.nsys.report_file import run_export
+from fp8verify.trace.nsys_report import run_export
 
 # Both hold the environment of the training, tokens included.
 PRIVATE = ("META_DATA_CAPTURE", "TARGET_INFO_SYSTEM_ENV")

@@ -1,13 +1,61 @@
-"""Have `nsys export` make a SQLite file of a report of Nsight Systems."""
+"""Nsight Systems' own files (.nsys-rep), which only `nsys export` can read."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fp8verify.errors import InputError
+from fp8verify.trace.places import is_remote
 
+if TYPE_CHECKING:
+    from fp8verify.trace.formats import Format, Glance, Reading, Source
+    from fp8verify.trace.tables import Trace
+
+SUFFIX = ".nsys-rep"
 _TIMEOUT_S = 1800
+
+
+class NsysReportFormat:
+    """A report of Nsight Systems, exported by the user's own nsys.
+
+    Args:
+        glance_at: returns format and glance of a file in any format.
+        read_trace: reads one.
+    """
+
+    name = "Nsight Systems"
+    suffixes = (SUFFIX,)
+
+    def __init__(
+        self, glance_at: Callable[[Path], tuple[Format, Glance]], read_trace: Callable[..., Trace]
+    ) -> None:
+        self._glance_at, self._read_trace = glance_at, read_trace
+
+    def probe(self, head: bytes, name: str) -> bool:  # noqa: ARG002
+        """Whether the file is called like a report; its bytes are not documented."""
+        return name.endswith(SUFFIX)
+
+    def glance(self, source: Source) -> Glance:
+        """Export it; the processes in it are only known then."""
+        exported = export(_path(source))
+        return self._glance_at(exported)[1]._replace(instead=exported)
+
+    def read(self, source: Source, how: Reading) -> Trace:
+        """Export it and read that."""
+        exported = export(_path(source))
+        return self._read_trace(exported, name=source.name, layers=how.layers, part=how.part)
+
+
+def _path(source: Source) -> Path:
+    if source.path is None or is_remote(source.path):
+        raise InputError(
+            f"{source.name} is a report of Nsight Systems that is not on this machine's disk.",
+            "Download it, or export it where it is: nsys export --type sqlite.",
+        )
+    return source.path
 
 
 @cache
@@ -19,9 +67,9 @@ def export(path: Path) -> Path:
     Raises:
         InputError: nsys is not installed, or cannot read the report.
     """
-    beside = path.with_suffix(".sqlite")
-    if beside.is_file() and beside.stat().st_mtime >= path.stat().st_mtime:
-        return beside
+    exported = path.with_suffix(".sqlite")
+    if exported.is_file() and exported.stat().st_mtime >= path.stat().st_mtime:
+        return exported
     # Most readings have no such file, and each of these takes a millisecond to import.
     import atexit
     import shutil
@@ -29,7 +77,7 @@ def export(path: Path) -> Path:
 
     folder = tempfile.mkdtemp(prefix="fp8verify-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    target = Path(folder) / beside.name
+    target = Path(folder) / exported.name
     run_export(path, target)
     return target
 
@@ -44,10 +92,10 @@ def run_export(path: Path, target: Path) -> None:
 
     nsys = shutil.which("nsys")
     if nsys is None:
-        beside = path.with_suffix(".sqlite")
+        exported = path.with_suffix(".sqlite")
         raise InputError(
             f"{path} is a report of Nsight Systems, and nsys is not on the PATH to read it.",
-            f"Where it is: nsys export --type sqlite --output {beside} {path}",
+            f"Where it is: nsys export --type sqlite --output {exported} {path}",
         )
     _run([nsys, "export", "--type", "sqlite", "--output", str(target), str(path)], path)
     if not target.is_file():

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
-
-from fp8verify.trace.nsys import tables
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from fp8verify.trace.database import Database
+    from fp8verify.trace.columns import Columns
     from fp8verify.trace.tables import Health
-
-_Wanted = dict[str, int | None]
 
 # Texts of nsys 2024.2.3's libraries: "CUPTI dropped 7 records. …", "Number of incomplete CUPTI
 # events dropped: 7. …", "7 CUPTI events were detected incomplete …", "Couldn't allocate CUPTI
@@ -34,52 +31,74 @@ _GRAPHS: Final = (
     "nsys profile --cuda-graph-trace=node records these"
 )
 _FOREVER: Final = 1 << 62
+_MOST_CAPTURES: Final = 100
 
 
-def note_losses(database: Database, health: Health, wanted: _Wanted) -> None:
-    """Note what was recorded without its kernels, and what the profiler says it lost."""
-    texts = _texts(database, wanted)
+class Launches(NamedTuple):
+    """Launches of kernels (correlation id, start), and begins and ends of graph captures.
+
+    A capture is (time, thread, whether it begins).
+    """
+
+    calls: list[tuple[Any, Any]]
+    captures: list[tuple[Any, Any, bool]]
+
+
+def note_losses(
+    health: Health,
+    texts: Sequence[str],
+    launches: Launches,
+    columns: Columns,
+    graphs: tuple[int, int],
+) -> None:
+    """Note what was recorded without its kernels, and what the profiler says it lost.
+
+    Args:
+        health: takes the notes.
+        texts: the profiler's remarks; they hold paths, and nothing of them is kept.
+        launches: of the process.
+        columns: its kernels and calls.
+        graphs: number and time (ns) of the CUDA graphs that were recorded without kernels.
+    """
+    count, time_ns = graphs
     facts = [
-        _graphs(database, wanted),
+        _GRAPHS.format(count, time_ns / 1e6) if count else None,
         "Nsight Systems says that events were lost" if any(map(_is_loss, texts)) else None,
-        _launches(database, wanted, texts),
+        _missing_kernels(launches, columns, texts),
     ]
     found = [fact for fact in facts if fact]
     health.records_lost |= bool(found)
     health.notes += found
 
 
-def _texts(database: Database, wanted: _Wanted) -> list[str]:
-    """Return the profiler's remarks; they hold paths, and nothing of them is kept."""
-    query = tables.diagnostics(database)
-    rows = database.rows(query, wanted) if query else ()
-    return [row[0] for row in rows if isinstance(row[0], str)]
-
-
 def _is_loss(text: str) -> bool:
     return bool(_LOST.search(text)) and not _NOTHING.search(text)
 
 
-def _graphs(database: Database, wanted: _Wanted) -> str | None:
-    query = tables.whole_graphs(database)
-    if query is None:
-        return None
-    count, time_ns = database.one(query, wanted)
-    return _GRAPHS.format(count, (time_ns or 0) / 1e6) if isinstance(count, int) and count else None
-
-
-def _launches(database: Database, wanted: _Wanted, texts: list[str]) -> str | None:
-    """Tell of launches without their kernel.
+def _missing_kernels(launches: Launches, columns: Columns, texts: Sequence[str]) -> str | None:
+    """Describe launches without their kernel.
 
     What was launched last may still have waited for the GPU when the recording ended. It is only
     missed where the profiler says that buffers did not come back.
     """
-    query = tables.lone_launches(database)
-    lone = [row[0] for row in database.rows(query, wanted) if _is_time(row[0])] if query else []
-    if not lone:
+    kernels, calls = columns.kernels, columns.calls
+    started = dict(zip(kernels.correlation, kernels.start, strict=True))
+    lone = [
+        start
+        for correlation, start in launches.calls
+        if isinstance(start, int) and isinstance(correlation, int) and correlation not in started
+    ]
+    if not started or not lone:
         return None
-    until = _FOREVER if any(map(_OUTSTANDING.search, texts)) else _waiting_from(database, wanted)
-    captured = _captured(database, wanted)
+    until = max(kernels.start)
+    if any(map(_OUTSTANDING.search, texts)):
+        until = _FOREVER
+    else:
+        # From here on, a launch may have waited longer than the recording went on.
+        calls_of_kernels = zip(calls.correlation, calls.start, strict=True)
+        waits = (started[c] - start for c, start in calls_of_kernels if c in started)
+        until -= max(waits, default=_FOREVER)
+    captured = _captured(launches.captures)
     missed = [
         start
         for start in lone
@@ -92,28 +111,21 @@ def _launches(database: Database, wanted: _Wanted, texts: list[str]) -> str | No
     return f"{len(missed)} kernels were launched that are not in the trace{remark * hedged}"
 
 
-def _waiting_from(database: Database, wanted: _Wanted) -> int:
-    """Return from when on a launch may have waited longer than the recording went on."""
-    last, latency = database.one(tables.latency(), wanted)
-    return last - latency if _is_time(last) and _is_time(latency) else -_FOREVER
-
-
-def _captured(database: Database, wanted: _Wanted) -> list[tuple[int, int]]:
+def _captured(marks: Sequence[tuple[Any, Any, bool]]) -> list[tuple[int, int]]:
     """Return when a CUDA graph was being captured: what is launched then does not run.
 
     A capture whose begin or end was not recorded lasts from or to the trace's.
     """
     found: list[tuple[int, int]] = []
     open_since: dict[object, int] = {}
-    for start, thread, begins in database.rows(tables.captures(), wanted):
-        if not _is_time(start):
-            continue
+    timed = [mark for mark in marks if isinstance(mark[0], int)]
+    for start, thread, begins in sorted(timed, key=lambda mark: mark[0]):
         if begins:
             open_since[thread] = start
         else:
             found.append((open_since.pop(thread, -_FOREVER), start))
-    return found + [(start, _FOREVER) for start in open_since.values()]
-
-
-def _is_time(value: object) -> bool:
-    return isinstance(value, int)
+    # Of many captures, only the time around all of them: each launch is held against each.
+    found += [(start, _FOREVER) for start in open_since.values()]
+    if len(found) > _MOST_CAPTURES:
+        return [(min(begin for begin, _ in found), max(end for _, end in found))]
+    return found

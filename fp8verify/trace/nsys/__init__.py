@@ -1,1 +1,0 @@
-"""Traces that Nsight Systems recorded, exported to SQLite."""

@@ -1,0 +1,227 @@
+"""Read one process of Nsight Systems' SQLite export into a `Trace`.
+
+Schema 3.25 (nsys 2026.2) and older ones; 3.11 (nsys 2024.2) was recorded and read. Tables exist
+only if they have rows, and columns come and go, so each is looked for. META_DATA_CAPTURE and
+TARGET_INFO_SYSTEM_ENV hold the whole environment of the training, tokens included: they are never
+opened. Tables are read one by one: ids in a foreign file need not be unique, and a join of such
+tables multiplies their rows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from fp8verify.text import clean
+from fp8verify.trace.build import main_device
+from fp8verify.trace.formats import Glance, Part
+from fp8verify.trace.nsys_losses import Launches, note_losses
+from fp8verify.trace.rows import RowCollector
+from fp8verify.trace.tables import Trace
+
+if TYPE_CHECKING:
+    from fp8verify.trace.database import Database
+    from fp8verify.trace.formats import Reading
+
+NAME: Final = "Nsight Systems"
+KERNELS: Final = "CUPTI_ACTIVITY_KIND_KERNEL"
+CALLS: Final = "CUPTI_ACTIVITY_KIND_RUNTIME"
+GRAPHS: Final = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
+STRINGS: Final = "StringIds"
+RANGES: Final = "NVTX_EVENTS"
+DIAGNOSTICS: Final = "DIAGNOSTIC_EVENT"
+GPUS: Final = "TARGET_INFO_GPU"
+DEVICES: Final = "TARGET_INFO_CUDA_DEVICE"
+COPIES: Final = {
+    "memcpy": "CUPTI_ACTIVITY_KIND_MEMCPY",
+    "memset": "CUPTI_ACTIVITY_KIND_MEMSET",
+}
+# Any of them, together with the strings, identifies the export.
+_SIGNS: Final = (
+    *(KERNELS, CALLS, RANGES, GRAPHS),
+    *("ANALYSIS_DETAILS", "TARGET_INFO_SESSION_START_TIME", "META_DATA_EXPORT"),
+)
+WANTED: Final = frozenset({*_SIGNS, STRINGS, DIAGNOSTICS, GPUS, DEVICES, *COPIES.values()})
+
+# Serialized ids hold the process in bits 24 to 47, and the thread below (documentation of nsys,
+# "SQLite Schema Reference"). Everything but the thread identifies a process.
+_THREAD_BITS: Final = 0xFFFFFF
+# NVTX_EVENTS.eventType (ENUM_NSYS_EVENT_TYPE).
+_PUSH_POP, _START_END = 59, 60
+# A helper process that ran a kernel or two is not a rank.
+_LEAST_SHARE: Final = 0.01
+_LAUNCH: Final = re.compile(r"cu.*Launch.*Kernel", re.IGNORECASE)
+_CAPTURE: Final = re.compile(r"cu.*Stream(Begin|End)Capture", re.IGNORECASE)
+
+
+def is_export(database: Database) -> bool:
+    """Whether this is what `nsys export --type sqlite` writes."""
+    return STRINGS in database.tables and any(sign in database.tables for sign in _SIGNS)
+
+
+def parts(database: Database) -> Glance:
+    """Return the processes of an export that are ranks: those that ran more than a few kernels."""
+    counts: dict[int, list[int]] = {}
+    for table in (KERNELS, GRAPHS):
+        if not database.has(table, "globalPid", "deviceId"):
+            continue
+        query = f"SELECT globalPid, count(*), min(deviceId) FROM {table} GROUP BY 1"
+        for process, count, device in database.rows(query):
+            if isinstance(process, int):
+                known = counts.setdefault(process & ~_THREAD_BITS, [0, _number(device)])
+                known[0] += count
+    most = max((count for count, _ in counts.values()), default=0)
+    ordered = sorted(counts, key=lambda process: (counts[process][1], process))
+    kept = [process for process in ordered if counts[process][0] >= _LEAST_SHARE * most]
+    return Glance(is_trace=True, parts=tuple(map(_part, kept)))
+
+
+def _part(process: int) -> Part:
+    number = _system_number(process)
+    return Part(process, f"process {number}", number)
+
+
+def _system_number(process: int) -> int:
+    """Return the number that the operating system gave a process."""
+    return process >> 24 & 0xFFFFFF
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) else -1
+
+
+def read(database: Database, name: str, how: Reading) -> Trace:
+    """Read the kernels, launches and ranges of one process, of all if none is named."""
+    rows, tables = RowCollector(), _Tables(database, how.part)
+    rows.kernels(tables.kernels())
+    rows.calls(tables.calls())
+    rows.ranges(tables.ranges(_PUSH_POP))
+    rows.process_ranges(row[:3] for row in tables.ranges(_START_END))
+    for kind, table in COPIES.items():
+        rows.copies(kind, *tables.sums(table, "bytes"))
+    trace = Trace(source=name)
+    graphs = tables.sums(GRAPHS, "start")[:2]
+    note_losses(trace.health, tables.remarks(), tables.launches, rows.columns, graphs)
+    rows.fill(trace, NAME, layers=how.layers)
+    trace.gpu, trace.compute_capability = tables.gpu(main_device(trace.kernels))
+    return trace
+
+
+class _Tables:
+    """The rows of one process.
+
+    Attributes:
+        launches: what `calls` found of launches and captures.
+    """
+
+    def __init__(self, database: Database, process: int | None) -> None:
+        self._database, self._process = database, process
+        self._strings: dict[object, str] = {}
+        for number, value in database.table(STRINGS, "id", "value"):
+            if isinstance(value, str):
+                self._strings.setdefault(number, value)
+        self.launches = Launches([], [])
+
+    def kernels(self) -> Iterator[Sequence[Any]]:
+        """Yield name, start, end, device, stream and correlation id of kernels."""
+        if not self._database.has(KERNELS, "start", "end"):
+            return
+        text = self._strings.get
+        for demangled, mangled, short, *rest in self._mine(
+            KERNELS,
+            *("demangledName", "mangledName", "shortName"),
+            *("start", "end", "deviceId", "streamId", "correlationId"),
+        ):
+            # The demangled name is whole; the mangled one may be cut, the short one has no types.
+            yield text(demangled) or text(mangled) or text(short), *rest
+
+    def calls(self) -> Iterator[Sequence[Any]]:
+        """Yield correlation id, start, end and thread of calls into CUDA, and note launches."""
+        columns = ("correlationId", "start", "end", "globalTid")
+        if not self._database.has(CALLS, *columns):
+            return
+        launching = {number for number, text in self._strings.items() if _LAUNCH.match(text)}
+        capturing = {
+            number: found[1].lower() == "begin"
+            for number, text in self._strings.items()
+            if (found := _CAPTURE.match(text))
+        }
+        for name, result, *row in self._mine(CALLS, "nameId", "returnValue", *columns):
+            if name in launching and not result:
+                self.launches.calls.append((row[0], row[1]))
+            elif name in capturing:
+                self.launches.captures.append((row[1], row[3], capturing[name]))
+            yield row
+
+    def ranges(self, kind: int) -> Iterator[Sequence[Any]]:
+        """Yield text, start, end and thread of NVTX ranges of the default domain.
+
+        That is the training's and torch's; libraries have their own. A range that was still open
+        has no end, and gets the trace's.
+        """
+        if not self._database.has(RANGES, "start", "end", "eventType", "globalTid"):
+            return
+        last = max(map(self._last_end, (KERNELS, CALLS)))
+        for event, domain, text, number, start, end, thread in self._mine(
+            RANGES, "eventType", "domainId", "text", "textId", "start", "end", "globalTid"
+        ):
+            if event == kind and not domain:
+                name = text or self._strings.get(number)
+                if name is not None:
+                    yield name, start, last if end is None else end, thread
+
+    def sums(self, table: str, size: str) -> tuple[int, int, int]:
+        """Return how many rows there are, their time and the sum of a column."""
+        count = time_ns = total = 0
+        if self._database.has(table, "start", "end", size):
+            for start, end, value in self._mine(table, "start", "end", size):
+                count += 1
+                total += _number(value)
+                if isinstance(start, int) and isinstance(end, int):
+                    time_ns += max(0, end - start)
+        return count, time_ns, total
+
+    def remarks(self) -> list[str]:
+        """Return what the profiler remarked of the process or of none; the texts hold paths."""
+        found = self._database.table(DIAGNOSTICS, "text", "globalPid")
+        anyone = (None, self._process)
+        return [
+            text
+            for text, process in found
+            if isinstance(text, str)
+            and (_number(process) <= 0 or _number(process) & ~_THREAD_BITS in anyone)
+        ]
+
+    def gpu(self, device: int) -> tuple[str | None, str | None]:
+        """Return name and compute capability of the GPU that the process calls `device`."""
+        wanted = device
+        if self._process is not None:
+            # CUDA_VISIBLE_DEVICES may have changed the number.
+            mine = (device, _system_number(self._process))
+            gpus = self._database.table(DEVICES, "cudaId", "pid", "gpuId")
+            wanted = next((gpu for *place, gpu in gpus if tuple(place) == mine), device)
+        columns = ("id", "name", "computeMajor", "computeMinor")
+        known = {number: rest for number, *rest in self._database.table(GPUS, *columns)}
+        if not known:
+            return None, None
+        name, major, minor = known.get(wanted, next(iter(known.values())))
+        has_capability = 0 < _number(major) < 100 and 0 <= _number(minor) < 100
+        return (
+            clean(name[:200]) if isinstance(name, str) and name else None,
+            f"{major}.{minor}" if has_capability else None,
+        )
+
+    def _mine(self, table: str, *columns: str) -> Iterator[Sequence[Any]]:
+        """Yield the rows of the process; old exports do not say whose they are."""
+        said = [name for name in ("globalPid", "globalTid") if self._database.has(table, name)]
+        if self._process is None or not said:
+            return self._database.table(table, *columns)
+        of_process = f"({said[0]} & ~{_THREAD_BITS}) = {self._process}"
+        return self._database.table(table, *columns, where=of_process)
+
+    def _last_end(self, table: str) -> int:
+        if not self._database.has(table, "end"):
+            return 0
+        [row] = self._database.rows(f"SELECT max(end) FROM {table}")
+        return _number(row[0])

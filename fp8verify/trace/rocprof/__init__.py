@@ -1,1 +1,0 @@
-"""Traces that rocprofv3 recorded on AMD GPUs: CSV, JSON and rocpd databases."""
