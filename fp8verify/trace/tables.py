@@ -100,7 +100,8 @@ class Trace:
     No other metadata is kept, as traces hold environment variables and host names. `process` is
     the number of the process whose operators it holds, None where that is not known. `copies`
     maps "memcpy" and "memset" to (count, nanoseconds, bytes). `remarks` say what the source does
-    not record. `steps_bound` is whether what was launched outside of the steps does not belong to the window.
+    not record. `steps_bound` is whether what was launched outside of the steps does not belong to
+    the window.
     """
 
     source: str
