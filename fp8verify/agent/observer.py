@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from .numerics.scalers import remember
+from .numerics.gradients import remember
 from .profiling.guard import ProfilerGuard
 from .record.debug import debug, describe
 from .recorder import Recorder

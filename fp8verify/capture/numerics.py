@@ -40,6 +40,8 @@ class TensorRecord(msgspec.Struct, frozen=True, kw_only=True):
         sqnr_db: signal to quantisation noise.
         top_blocks: share of MX blocks more than half of whose values are the largest.
         what_if: the same in dB under other recipes.
+        error: by how much figures of a sample may be off, by name: four standard errors, and for
+            shares what rows that were all left out could hold. Empty where all was measured.
     """
 
     layer: str
@@ -64,6 +66,7 @@ class TensorRecord(msgspec.Struct, frozen=True, kw_only=True):
     sqnr_db: float | None = None
     top_blocks: Positive | None = None
     what_if: dict[str, float] = {}
+    error: dict[str, Positive] = {}
 
     @property
     def finite(self) -> bool:
@@ -142,8 +145,36 @@ class SlotRecord(msgspec.Struct, frozen=True, kw_only=True):
     largest_amax_before: Single | None
 
 
+class WeightCopyRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A sample of the FP8 copy of a weight beside the master that it is cast from.
+
+    Attributes:
+        kind: class of the tensor that holds the copy.
+        sampled: how many values were compared.
+        unchanged: whether the copy is the same at both ends of the window.
+        moved: share of the master's values that changed in it.
+        off_before: share of the copy's values, at the end, that are more than one unit in the last
+            place from the cast of the master as it was at the beginning.
+        off: the same of the master as it is at the end.
+        likeness: cosine of the angle between copy and master.
+    """
+
+    layer: str
+    kind: str
+    format: str
+    sampled: Count
+    unchanged: bool
+    moved: Positive
+    off_before: Positive
+    off: Positive
+    likeness: float
+
+
 class ScalesRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The scales at a window that ended with `last_step`; loss scales are None if infinite."""
+    """The scales at a window that ended with `last_step`; loss scales are None if infinite.
+
+    `weights_ms` is how long the training waited for the samples of `weights`.
+    """
 
     last_step: int
     recipes: tuple[RecipeRecord, ...]
@@ -151,6 +182,8 @@ class ScalesRecord(msgspec.Struct, frozen=True, kw_only=True):
     slots: tuple[SlotRecord, ...]
     loss_scales: tuple[float | None, ...]
     loss_scales_before: tuple[float | None, ...]
+    weights: tuple[WeightCopyRecord, ...] = ()
+    weights_ms: float = 0.0
 
 
 class NumericsRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,7 +197,10 @@ class NumericsRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SeriesRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A measured step of a long run, as columns: one entry for each row."""
+    """A measured step of a long run, as columns: one entry for each row, as in `TensorRecord`.
+
+    Captures of before 0.3 lack the columns from `source` on.
+    """
 
     step: int
     time: float
@@ -179,6 +215,14 @@ class SeriesRecord(msgspec.Struct, frozen=True, kw_only=True):
     sqnr_db: tuple[float | None, ...]
     nan: tuple[float, ...]
     inf: tuple[float, ...]
+    source: tuple[str, ...] = ()
+    format: tuple[str | None, ...] = ()
+    scaling: tuple[str | None, ...] = ()
+    rows_not_finite: tuple[Count, ...] = ()
+    zero_rows: tuple[float | None, ...] = ()
+    top_blocks: tuple[float | None, ...] = ()
+    what_if: tuple[dict[str, float], ...] = ()
+    recomputed_high: tuple[str, ...] = ()
 
 
 class RankNumerics(msgspec.Struct, frozen=True, kw_only=True):

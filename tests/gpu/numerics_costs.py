@@ -91,16 +91,16 @@ def _turns(ms: dict[int, float]) -> Iterator[float]:
 
 # What the agent calls, by the module and class that it is looked up in.
 PARTS = (
-    ("numerics.rehearsal", None, "rehearse"),
+    ("numerics.step_hooks", None, "warm_up"),
     ("instruments.numerics", "Numerics", "_start"),
     ("instruments.numerics", "Numerics", "_finish"),
     ("instruments.numerics", "Numerics", "_write"),
-    ("numerics.step", None, "gradient_norm"),
-    ("numerics.hooks", "NumericsHooks", "_guarded"),
+    ("numerics.step_hooks", None, "gradient_norm"),
+    ("numerics.step_hooks", "NumericsHooks", "_guarded"),
     ("numerics.measurements", "Measurements", "add"),
     ("numerics.measurements", "Measurements", "add_bytes"),
     ("numerics.measurements", "Measurements", "records"),
-    ("numerics.waiting", "Waiting", "measure"),
+    ("numerics.measurements", "Waiting", "_measure"),
 )
 
 

@@ -1,44 +1,48 @@
 """What the numbers of the training are: scales at each window, and tensors in steps of their own.
 
-Scales and gradients are looked at before the profiler starts and after it has stopped, so that no
-kernel of ours is in a trace. `run --numerics` measures all tensors of FP8 layers in the second step
-after the windows (`numerics/step.py`); `--numerics-every` does so again and again.
+Scales, gradients and FP8 copies of weights are read before the profiler starts and after it has
+stopped, so that no kernel of ours is in a trace. `run --numerics` measures all tensors of FP8
+layers in the second step after the windows (`numerics/step_hooks.py`); `--numerics-every` repeats
+that.
 """
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 from ..modules.eager_step import STEPS_AFTER_WINDOW
 from ..modules.layer_names import compiles
 from ..modules.layers import expert_modules, linear_modules
-from ..numerics.gradients import gradient_norm
-from ..numerics.scalers import scales_of, used_scalers
+from ..numerics.gradients import gradient_norm, scales_of, used_scalers
 from ..record.debug import debug, describe
 from ..record.process import is_selected
 from .instrument import Instrument, Scene
 
 # The rest of `numerics` is imported where it is used: every start of a run waits for this file.
 if TYPE_CHECKING:
-    from ..numerics.step import MeasuredStep
-    from ..numerics.te_state import State
+    from ..numerics.step_hooks import MeasuredStep
+    from ..numerics.te_scales import State
+    from ..numerics.weight_copies import WeightCopies
 
 SCHEMA = 1
 ENDED = "the run ended before the step to measure was complete"
 
 
 class Numerics(Instrument):
-    """Looks at scales, gradients and tensors; writes `rankR.numerics.json`."""
+    """Looks at scales, gradients, weight copies and tensors; writes `rankR.numerics.json`."""
 
     def __init__(self, scene: Scene) -> None:
         super().__init__(scene)
         self._every = int(scene.config["numerics_every"] or 0)
         self._wanted = bool(scene.config["numerics"] or self._every)
         self._now = 0
-        self._next: int | None = None
+        self._next: int | None = None  # to measure
         self._measured: MeasuredStep | None = None
-        self._rehearsed = False
+        self._warmed_up = False
         self._before: State | None = None
+        self._copies: WeightCopies | None = None
+        self._copies_ms = 0.0
         self._gradients: list[dict[str, Any]] = []
         self._scales: list[float | None] = []
         self._windows: list[dict[str, Any]] = []
@@ -49,17 +53,19 @@ class Numerics(Instrument):
         self._reason: str | None = ENDED if self._wanted and not self._live else None
 
     def begin(self) -> None:
-        """Look at the scales that the window begins with."""
+        """Look at the scales and weight copies that the window begins with."""
         self._gradients = self._gradient_now()
         self._before = self._state()
+        self._copies, self._copies_ms = self._sample_copies()
         self._scales = scales_of(used_scalers())
 
     def end(self) -> dict[str, Any]:
-        """Look at the scales that the window leaves, and write them down."""
+        """Look at the scales and weight copies that the window leaves, and write them down."""
         gradients = [*self._gradients, *self._gradient_now()]
         after, scalers = self._state(), used_scalers()
-        if after.slots or after.recipes or scalers:
-            from ..numerics.te_state import in_words
+        weights = self._compare_copies()
+        if after.slots or after.recipes or scalers or weights:
+            from ..numerics.te_scales import in_words
 
             self._windows.append(
                 {
@@ -67,19 +73,21 @@ class Numerics(Instrument):
                     **in_words(self._before, after),
                     "loss_scales": scales_of(scalers),
                     "loss_scales_before": self._scales,
+                    "weights": weights,
+                    "weights_ms": round(self._copies_ms, 3),
                 }
             )
         self._before = None
         self._write()
         if self._live:
             self._forget()
-        elif self._next is not None and not self._rehearsed:
-            self._rehearse()
+        elif self._next is not None and not self._warmed_up:
+            self._warm_up()
         return {"gradients": gradients}
 
     def drop(self) -> None:
         """Take the hooks off; a step that was cut short is made up for."""
-        self._before = None
+        self._before = self._copies = None
         measured, self._measured = self._measured, None
         if measured is not None:
             measured.leave()
@@ -87,8 +95,24 @@ class Numerics(Instrument):
         if self._live:
             self._forget()
 
+    def after_step(self, step: int, /) -> None:
+        """Begin and end the steps that are measured."""
+        self._now = step
+        if self._measured is not None:
+            self._finish(self._measured)
+        if not self._wanted:
+            return
+        if self._next is None:
+            first = step + STEPS_AFTER_WINDOW
+            due = self._latest is None or first - self._latest >= self._every
+            if due and self.scene.windows_over(step):
+                self._next, self._reason = first, ENDED
+                self._write()
+        elif step + 1 >= self._next:
+            self._start()
+
     def _forget(self) -> None:
-        """Let go of what was written beside one window of a watch: the next has a file of its own.
+        """Drop what was written for one window of a watch: the next has a file of its own.
 
         What is planned for the next one stays.
         """
@@ -99,42 +123,52 @@ class Numerics(Instrument):
         """Whether the running step is one that is measured."""
         return self._measured is not None
 
-    def after_step(self, step: int, /) -> None:
-        """Begin and end the steps that are measured."""
-        self._now = step
-        if not self._wanted:
-            return
-        if self._next is None:
-            if self.scene.windows_over(step) and self._is_due(step + STEPS_AFTER_WINDOW):
-                self._next, self._reason = step + STEPS_AFTER_WINDOW, ENDED
-                self._write()
-        elif step == self._next - 1:
-            self._start()
-        elif step == self._next:
-            self._finish()
-
-    def _is_due(self, step: int) -> bool:
-        """Whether the steps of `--numerics-every` have gone by since the last measured one."""
-        return self._latest is None or step - self._latest >= self._every
-
-    def _rehearse(self) -> None:
+    def _warm_up(self) -> None:
         """Load what the measured step needs, now that the trace is written anyway."""
-        from ..numerics.rehearsal import rehearse
+        from ..numerics.step_hooks import warm_up
 
-        self._rehearsed = True
+        self._warmed_up = True
         try:
-            debug.event(f"numerics rehearsed: {rehearse(self._modules())} casts")
+            debug.event(f"numerics warmed up: {warm_up(self._modules())} casts")
         except RuntimeError as error:  # no memory, say: then the step itself will tell
-            debug.event(f"numerics not rehearsed: {describe(error)}")
+            debug.event(f"numerics not warmed up: {describe(error)}")
 
     def _modules(self) -> list[tuple[str, Any]]:
         optimizers = self.scene.optimizers()
         return [*linear_modules(optimizers), *expert_modules(optimizers)]
 
     def _state(self) -> State:
-        from ..numerics.te_state import State
+        from ..numerics.te_scales import State
 
         return State(self._modules())
+
+    def _sample_copies(self) -> tuple[WeightCopies | None, float]:
+        """Return the FP8 copies of weights, None if none is kept, and how long that took in ms."""
+        from ..numerics.weight_copies import Places, WeightCopies
+
+        began = time.perf_counter()
+        try:
+            copies = WeightCopies(self._modules(), self.scene.optimizers(), Places())
+        except Exception as error:  # a tensor class that is not what its names say
+            debug.event(f"FP8 copies of weights are not compared: {describe(error)}")
+            return None, 0.0
+        return (copies if copies.samples else None), (time.perf_counter() - began) * 1e3
+
+    def _compare_copies(self) -> list[dict[str, Any]]:
+        before, self._copies = self._copies, None
+        if before is None:
+            return []
+        from ..numerics.weight_copies import compare
+
+        after, spent = self._sample_copies()
+        began = time.perf_counter()
+        try:
+            found = [] if after is None else compare(before, after)
+        except Exception as error:
+            debug.event(f"FP8 copies of weights are not compared: {describe(error)}")
+            return []
+        self._copies_ms += spent + (time.perf_counter() - began) * 1e3
+        return found
 
     def _gradient_now(self) -> list[dict[str, Any]]:
         found = gradient_norm(self.scene.optimizers())
@@ -145,7 +179,7 @@ class Numerics(Instrument):
         if why_not is not None:
             self._give_up(why_not)
             return
-        from ..numerics.step import MeasuredStep
+        from ..numerics.step_hooks import MeasuredStep
 
         measured = MeasuredStep(self._now + 1, self._modules())
         try:
@@ -171,14 +205,12 @@ class Numerics(Instrument):
         debug.event(f"no step is measured: {reason}")
         self._write()
 
-    def _finish(self) -> None:
-        measured, self._measured = self._measured, None
-        if measured is None:
-            return
+    def _finish(self, measured: MeasuredStep) -> None:
+        self._measured = None
         measured.leave()
         try:
             result = measured.result(self.scene.optimizers)
-        except Exception as error:  # of the GPU, which will tell the training too, or of ours
+        except Exception as error:  # of the GPU, which the training will see too, or of ours
             self._give_up(describe(error))
             return
         debug.event(f"step {measured.number} is measured: {len(result['rows'])} tensors")
@@ -186,9 +218,9 @@ class Numerics(Instrument):
             self._first, self._reason = result, None
             self._write()
         if self._every or self._live:
-            from ..numerics.series import line_of
+            from ..numerics.table import series_line
 
-            self.scene.record().files.append_numerics(line_of(result))
+            self.scene.record().files.append_numerics(series_line(result))
         if self._every:
             self._latest = measured.number
             self._next = None if self._live else measured.number + self._every
@@ -196,7 +228,7 @@ class Numerics(Instrument):
             self._wanted = False
 
     def _write(self) -> None:
-        """Write the file, if there is anything to tell."""
+        """Write the file, if it has any content."""
         if not (self._windows or self._wanted or self._first or self._reason):
             return
         self.scene.record().files.write_numerics(

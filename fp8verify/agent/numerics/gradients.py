@@ -1,15 +1,16 @@
-"""The norm of all gradients that the optimizers are about to use, or have used."""
+"""The norm of the gradients that the optimizers have used, and what scaled and clipped them."""
 
 from __future__ import annotations
 
 import math
+import weakref
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 
-from .tensors import local
+from .module_casts import local
 
 # Between these a norm is sound: outside of them squares may have left the range of float32.
 LEAST_SURE, MOST_SURE = 1e-15, 1e18
@@ -66,3 +67,25 @@ def _norms(parts: list[Any], kind: torch.dtype) -> Sequence[Any]:
     except TypeError:  # torch before 2.4
         found = [torch.linalg.vector_norm(part, dtype=kind) for part in parts]
     return found
+
+
+_updated: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def remember(scaler: Any) -> None:
+    """Remember a GradScaler that the training updates.
+
+    Looking for them among all objects would hold the training up for half a second.
+    """
+    _updated.add(scaler)
+
+
+def used_scalers() -> list[Any]:
+    """Return the GradScalers that are alive and have a scale."""
+    return [scaler for scaler in _updated if getattr(scaler, "_scale", None) is not None]
+
+
+def scales_of(scalers: list[Any]) -> list[float | None]:
+    """Return their scales, None for one that is not finite; waits for the GPU."""
+    scales = [float(scaler.get_scale()) for scaler in scalers]
+    return [scale if math.isfinite(scale) else None for scale in scales]

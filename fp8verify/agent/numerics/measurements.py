@@ -1,17 +1,29 @@
-"""Measure tensors as they come by; rows are read on the host once, after the step."""
+"""Measure tensors as they come by; rows are read on the host once, after the step.
+
+A hook starts few kernels for a tensor: they read all of it for the largest magnitude of each row,
+and copy some rows. All else is done for many tensors of one shape at once, when enough of them
+wait.
+"""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from .measure import as_lines, measure_bytes
-from .replay import BLOCKS, MXFP8, Cast, absolute_maxima, can_block
-from .rows import Sampler, samples
+from .cast_reference import BLOCKS, MXFP8, Cast, absolute_maxima, can_block
+from .figures import as_lines, measure, measure_bytes
+from .sampling import Sample, Sampler, plan_of, rows_of, weights_of
 from .table import Sizes, Table
-from .waiting import Sample, Waiting
+
+MOST_WAITING = 48 << 20  # bytes of samples
+MOST_AT_ONCE = 1 << 23  # elements: 32 MB in float32, of which there are four at a time
+
+Item = TypeVar("Item")
 
 
 class Measurements:
@@ -43,33 +55,42 @@ class Measurements:
             Whether there was room for it.
         """
         x = x.unsqueeze(0) if x.dim() < 2 else x
+        matrix = (rows_of(x.shape), x.shape[-1])
+        reference = cast if cast is not None and can_block(matrix, cast.scaling) else None
+        height = BLOCKS[reference.scaling][0] if reference and reference.scaling in BLOCKS else 1
+        plan = plan_of(x.shape, height)
         waiting = self._of(x.device)
-        taken = _take(waiting.sampler, x, cast)
-        blocks = _block_count(taken.rows, cast)
-        replayed = cast is not None and can_block(taken.rows.shape, cast.scaling)
-        ticket = self._table.ticket(
-            layer,
-            tensor,
-            cast,
-            "replay" if replayed else "values",
-            Sizes(taken.maxima.numel(), x.numel(), taken.rows.numel(), blocks),
+        maxima = absolute_maxima(x).flatten()
+        sample = waiting.sampler.take(x, plan, maxima)
+        sizes = Sizes(
+            rows=matrix[0],
+            elements=x.numel(),
+            sampled=sample.rows.numel(),
+            blocks=x.numel() // BLOCKS[MXFP8][1] if reference and reference.scaling == MXFP8 else 0,
+            units=plan.units if plan.top else 0,
+            spread=plan.spread if plan.top else 0,
         )
+        source = "values" if reference is None else "replay"
+        ticket = self._table.ticket(layer, tensor, cast, source, sizes)
         if ticket is None:
             return False
         if as_type is not None:
-            taken = taken._replace(rows=taken.rows.to(as_type), maxima=taken.maxima.to(as_type))
-        known = cast if cast is None else cast._replace(scale=None)
-        waiting.add(Sample(ticket, taken.rows, taken.maxima, known, taken.scale))
+            sample = sample._replace(rows=sample.rows.to(as_type), maxima=sample.maxima.to(as_type))
+        known = reference if reference is None else reference._replace(scale=None)
+        scale = _scale_of(waiting.sampler, x, sample, reference)
+        waiting.add(Waits(ticket, sample, known, scale))
         return True
 
     def add_bytes(self, layer: str, tensor: str, data: Tensor, cast: Cast) -> bool:
         """Count the bytes of an FP8 tensor whose values were not seen."""
-        figures, seen = measure_bytes(data, cast.format)
-        sizes = Sizes(0, data.numel(), seen, 0)
+        sizes = Sizes(elements=data.numel(), sampled=data.numel())
         ticket = self._table.ticket(layer, tensor, cast, "bytes", sizes)
         if ticket is None:
             return False
-        self._of(data.device).lines.append(([ticket], as_lines(figures)))
+        figures = measure_bytes(data, cast.format)
+        nothing = torch.zeros(1, 3, dtype=torch.float64, device=data.device)
+        weights = weights_of(plan_of((1, 1), 1), None, None, nothing)
+        self._of(data.device).lines.append(([ticket], as_lines(figures, nothing, weights)))
         return True
 
     def records(self) -> list[dict[str, Any]]:
@@ -91,22 +112,110 @@ class Measurements:
         return self._waiting[key]
 
 
-class _Taken(NamedTuple):
-    rows: Tensor
-    maxima: Tensor
+def _scale_of(sampler: Sampler, x: Tensor, sample: Sample, cast: Cast | None) -> Tensor | None:
+    """Return a copy of the scale of the sampled rows: the recipe changes it when the step ends."""
+    if cast is None or cast.scale is None:
+        return None
+    scale = cast.scale.detach()
+    if scale.numel() == 1:
+        return scale.reshape(1).clone()
+    # One for each row; rows of such a tensor are units.
+    by_row = scale.reshape(-1)
+    if sample.plan.spread == sample.plan.units:
+        return by_row.clone()
+    units = sampler.spread(x.device, sample.plan)
+    return by_row[units if sample.top is None else torch.cat((units, sample.top))]
+
+
+class Waits(NamedTuple):
+    """A sample that waits; `ticket` is its tensor's, `scale` what the recipe keeps of its rows."""
+
+    ticket: int
+    sample: Sample
+    cast: Cast | None
     scale: Tensor | None
 
 
-def _take(sampler: Sampler, x: Tensor, cast: Cast | None) -> _Taken:
-    height = BLOCKS[cast.scaling][0] if cast is not None and cast.scaling in BLOCKS else 1
-    count = samples(x.shape, height)
-    scale = cast.scale if cast is not None else None
-    if scale is not None and scale.numel() > 1:  # one for each row
-        scale = sampler.take(scale.detach().reshape(*x.shape[:-1], 1), count, height).flatten()
-    elif scale is not None:
-        scale = scale.detach().reshape(1).clone()  # it changes when the step ends
-    return _Taken(sampler.take(x, count, height), absolute_maxima(x).flatten(), scale)
+class Waiting:
+    """Samples taken on one stream, and the lines that became of them.
+
+    Attributes:
+        lines: for each batch the tickets, and a matrix with a line for each.
+        sampler: takes rows on this stream.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.lines: list[tuple[list[int], Tensor]] = []
+        self.sampler = Sampler()
+        self._stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
+        self._samples: list[Waits] = []
+        self._bytes = 0
+
+    def add(self, one: Waits) -> None:
+        """Take a sample; measure all that wait if they are many."""
+        self._samples.append(one)
+        self._bytes += one.sample.rows.nbytes + one.sample.maxima.nbytes
+        if self._bytes >= MOST_WAITING:
+            self._measure()
+
+    def finish(self) -> None:
+        """Measure what is left, on its stream; the current stream waits for it."""
+        with nullcontext() if self._stream is None else torch.cuda.stream(self._stream):
+            self._measure()
+        if self._stream is not None:
+            torch.cuda.current_stream(self._stream.device).wait_stream(self._stream)
+
+    def _measure(self) -> None:
+        samples, self._samples, self._bytes = self._samples, [], 0
+        whole = dict(_exact(samples))
+        for batch in _batches(samples, _alike, lambda one: one.sample.rows.numel()):
+            plan = batch[0].sample.plan
+            tickets = [one.ticket for one in batch]
+            exact = torch.stack([whole[ticket] for ticket in tickets])
+            rows = torch.stack([one.sample.rows for one in batch])
+            figures = measure(rows, plan.height, exact[:, 0], _cast_of(batch))
+            tops = [one.sample.top for one in batch if one.sample.top is not None]
+            spread = self.sampler.spread(rows.device, plan) if plan.spread < plan.units else None
+            weights = weights_of(plan, spread, torch.stack(tops) if tops else None, exact)
+            self.lines.append((tickets, as_lines(figures, exact, weights)))
 
 
-def _block_count(rows: Tensor, cast: Cast | None) -> int:
-    return rows.numel() // BLOCKS[MXFP8][1] if cast is not None and cast.scaling == MXFP8 else 0
+def _exact(samples: Sequence[Waits]) -> Iterator[tuple[int, Tensor]]:
+    """Yield what is known of whole tensors, from the maxima of all their rows: see `EXACT`."""
+    for batch in _batches(
+        samples,
+        lambda one: (one.sample.maxima.shape, one.sample.maxima.dtype),
+        lambda one: one.sample.maxima.numel(),
+    ):
+        maxima = torch.stack([one.sample.maxima for one in batch])
+        amax = maxima.amax(dim=1)
+        zero = (maxima == 0).sum(dim=1)
+        # Not "less than infinity": a NaN is neither.
+        broken = maxima.shape[1] - (maxima < float("inf")).sum(dim=1)
+        found = torch.stack((amax.double(), zero.double(), broken.double()), dim=1)
+        yield from zip((one.ticket for one in batch), found.unbind(), strict=True)
+
+
+def _alike(one: Waits) -> tuple[Any, ...]:
+    scale = None if one.scale is None else one.scale.shape
+    return (one.sample.rows.shape, one.sample.rows.dtype, one.sample.plan, one.cast, scale)
+
+
+def _cast_of(batch: Sequence[Waits]) -> Cast | None:
+    cast, scales = batch[0].cast, [one.scale for one in batch if one.scale is not None]
+    if cast is None or not scales:
+        return cast
+    return cast._replace(scale=torch.stack(scales).view(len(batch), -1, 1))
+
+
+def _batches(
+    items: Sequence[Item], key: Callable[[Item], Any], size: Callable[[Item], int]
+) -> Iterator[list[Item]]:
+    """Yield items of equal keys together, not too many at once."""
+    groups: defaultdict[Any, list[Item]] = defaultdict(list)
+    for item in items:
+        groups[key(item)].append(item)
+    for group in groups.values():
+        count = max(1, MOST_AT_ONCE // max(1, size(group[0])))
+        for first in range(0, len(group), count):
+            yield group[first : first + count]

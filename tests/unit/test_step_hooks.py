@@ -13,14 +13,12 @@ import torch
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
-from fp8verify.agent.numerics.clipping import PLACES, Clipping
-from fp8verify.agent.numerics.formats import E4M3
+from fp8verify.agent.numerics.cast_reference import E4M3
 from fp8verify.agent.numerics.gradients import gradient_norm
-from fp8verify.agent.numerics.hooks import NumericsHooks
 from fp8verify.agent.numerics.measurements import Measurements
-from fp8verify.agent.numerics.own_products import Operand, OwnProducts
-from fp8verify.agent.numerics.rehearsal import rehearse
-from fp8verify.agent.numerics.te_state import State, in_words
+from fp8verify.agent.numerics.step_hooks import NumericsHooks, warm_up
+from fp8verify.agent.numerics.te_scales import State, in_words
+from fp8verify.agent.numerics.torch_hooks import PLACES, ClippingHook, Operand, ScaledMMHook
 
 pytestmark = pytest.mark.train
 
@@ -220,7 +218,7 @@ def test_a_product_may_be_given_all_by_name(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(torch, "_scaled_mm", by_name)
     rows: list[Any] = []
-    products = OwnProducts(lambda a, b: rows.append((a.cast(), b.transposed().cast())))
+    products = ScaledMMHook(lambda a, b: rows.append((a.cast(), b.transposed().cast())))
     a, b, one = (torch.ones(2, 4).to(E4M3.dtype), torch.ones(4, 2).to(E4M3.dtype), torch.ones(()))
     found = torch._scaled_mm(input=a, mat2=b, scale_a=one, scale_b=one)
     products.remove()
@@ -232,7 +230,7 @@ def test_a_product_may_be_given_all_by_name(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.usefixtures("_products")
 def test_a_script_that_replaces_the_product_itself_keeps_its_own() -> None:
-    products = OwnProducts(lambda *_: None)
+    products = ScaledMMHook(lambda *_: None)
     ours = torch._scaled_mm
 
     def theirs(*args: Any, **kwargs: Any) -> Any:
@@ -269,8 +267,8 @@ def test_what_the_step_will_need_is_rehearsed_for_each_cast() -> None:
     current = Linear(named("Float8CurrentScaling", fp8_format=HYBRID)).to(torch.bfloat16)
     modules = [("a", kept), ("b", kept), ("c", current)]
 
-    assert rehearse(modules, on="cpu") == 2 * 2 + 2  # float32 as BF16 too; E4M3 and E5M2
-    assert rehearse(modules) == 0  # nothing is loaded late on a CPU
+    assert warm_up(modules, on="cpu") == 2 * 2 + 2  # float32 as BF16 too; E4M3 and E5M2
+    assert warm_up(modules) == 0  # nothing is loaded late on a CPU
 
 
 def test_a_linear_in_high_precision_has_no_rows() -> None:
@@ -316,7 +314,7 @@ def test_modules_without_scales_have_none() -> None:
 def test_clipping_is_seen_whence_it_was_imported_and_left_alone() -> None:
     weight = nn.Parameter(torch.zeros(2))
     originals = [getattr(module, name) for module, name in PLACES]
-    watched = Clipping()
+    watched = ClippingHook()
     weight.grad = torch.tensor([3.0, 4.0])
     clip_grad_norm_([weight], 1.0)
     watched.remove()
@@ -331,7 +329,7 @@ def test_clipping_is_seen_whence_it_was_imported_and_left_alone() -> None:
 def test_clipping_that_did_nothing_or_was_done_twice() -> None:
     weight = nn.Parameter(torch.zeros(2))
     weight.grad = torch.tensor([3.0, 4.0])
-    watched = Clipping()
+    watched = ClippingHook()
     clip_grad_norm_([weight], 100.0)
     once = watched.ratio()
     clip_grad_norm_([weight], 100.0)

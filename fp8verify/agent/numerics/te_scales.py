@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .casts import formats_of
+from .module_casts import formats_of, recipe_class
 
 TENSORS = {
     "scaling_fwd": ("input", "weight", "output"),
@@ -136,7 +136,7 @@ def describe_recipe(recipe: Any) -> dict[str, Any]:
     forward, backward = formats_of(recipe)
     algorithm = getattr(recipe, "amax_compute_algo", None)
     return {
-        "name": type(recipe).__name__,
+        "name": recipe_class(recipe),
         "forward": forward.name,
         "backward": backward.name,
         "margin": _number(getattr(recipe, "margin", None)),

@@ -7,26 +7,83 @@ reaches its output. The training's own tensors are only read.
 from __future__ import annotations
 
 import threading
+import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .casts import GRAD_OUTPUT, INPUT, WEIGHT, Casts, casts_of
-from .formats import E4M3
+from ..modules.eager_mode import eager_mode
+from ..modules.layer_names import compiles
+from .cast_reference import E4M3, FORMATS, Cast
+from .gradients import gradient_norm
 from .measurements import Measurements
-from .own_products import Operand, OwnProducts
-from .replay import Cast
-from .saved_bytes import SavedBytes
-from .tensors import capturing, first_tensor, is_fp8, local, measurable, plain
+from .module_casts import (
+    GRAD_OUTPUT,
+    INPUT,
+    WEIGHT,
+    Casts,
+    casts_of,
+    is_transformer_engine,
+    matrices_of,
+    measurable,
+    normalizes_input,
+    plain,
+    recipe_class,
+)
+from .sampling import MOST_ELEMENTS
+from .torch_hooks import ClippingHook, Operand, SavedTensorHook, ScaledMMHook
 
 FORWARD_ONLY = -1  # torch._C._current_graph_task_id() outside of a backward pass
-TRANSFORMER_ENGINE = "transformer_engine"
-# Modules of Transformer Engine that normalise their input before they cast it.
-NORMALISES = ("LayerNormLinear", "LayerNormMLP")
 MOST_LAYERS = 4096
+NAMED = 3  # layers that a note names
+WARM_UP_WIDTH = 256  # of an input that all blocks divide
+
+
+class MeasuredStep:
+    """One step with hooks on; `number` is its own."""
+
+    def __init__(self, number: int, modules: list[tuple[str, Any]]) -> None:
+        self.number = number
+        self._eager = False
+        self._hooks = NumericsHooks(modules)
+        self._clipping = ClippingHook()
+
+    def begin(self) -> None:
+        """Let compiled code run eagerly, in which alone hooks are called.
+
+        Raises:
+            RuntimeError: torch is older than 2.6, or this was called from compiled code.
+        """
+        if compiles():
+            eager_mode.enter()
+            self._eager = True
+
+    def leave(self) -> None:
+        """Take the hooks off; compiled code runs as before."""
+        self._hooks.remove()
+        self._clipping.remove()
+        if self._eager:
+            self._eager = False
+            eager_mode.leave()
+
+    def result(self, optimizers: Callable[[], list[Any]]) -> dict[str, Any]:
+        """Return what was measured; copies it from the GPU."""
+        hooks = self._hooks
+        rows = hooks.measured.records()
+        gradient = gradient_norm(optimizers())
+        if gradient is not None:
+            gradient["clip_ratio"] = self._clipping.ratio()
+        return {
+            "step": self.number,
+            "time": round(time.time(), 3),
+            "rows": rows,
+            "recomputed_high": list(dict.fromkeys(hooks.recomputed_high)),
+            "gradient": None if gradient is None else {"step": self.number, **gradient},
+            "notes": list(hooks.notes(measured=bool(rows))),
+        }
 
 
 class Pass:
@@ -35,12 +92,17 @@ class Pass:
     def __init__(self, name: str, module: Any, x: Any, casts: Casts | None) -> None:
         self.name = name
         self.module = module
-        self.x = x
+        self.x = x if casts is None else None
         self.casts = casts
-        self.saved: SavedBytes | None = None
-        self.of_recompute = False
+        self.saved: SavedTensorHook | None = None
+        self.is_recompute = torch._C._current_graph_task_id() != FORWARD_ONLY
         # Scales of MXFP8 are bytes too, one for 32 values.
         self.least_bytes = x.numel() // 2 if isinstance(x, Tensor) else 0
+
+    def close(self) -> None:
+        """Take off what was put in for this pass."""
+        if self.saved is not None:
+            self.saved.close()
 
 
 class NumericsHooks:
@@ -62,11 +124,14 @@ class NumericsHooks:
         self._own: set[str] = set()
         self._seen: set[str] = set()
         self._expected: set[str] = set()
+        self._empty: set[str] = set()
+        self._unknown: defaultdict[str, set[str]] = defaultdict(set)  # by recipe
         self._active = True
         self._lock = threading.RLock()  # data-parallel threads share the table
+        self._hooked = {name for name, _ in modules[:MOST_LAYERS]}
         for name, module in modules[:MOST_LAYERS]:
             self._hook(name, module)
-        self._products = OwnProducts(self._product)
+        self._products = ScaledMMHook(self._product)
 
     def remove(self) -> None:
         """Take all hooks off; what is still to come is not measured."""
@@ -78,23 +143,32 @@ class NumericsHooks:
         self._handles.clear()
         for thread in list(self._passes):
             for left in self._passes.pop(thread):
-                if left.saved is not None:
-                    left.saved.close()
+                left.close()
 
-    def notes(self) -> Iterator[str]:
+    def notes(self, *, measured: bool = True) -> Iterator[str]:
         """Yield what a reader should know of layers that were not measured."""
-        missed = sorted(self._expected - self._seen)
+        missed = self._expected - self._seen
         if missed:
-            layers = "layer" if len(missed) == 1 else "layers"
             yield (
-                f"{len(missed)} FP8 {layers} ran no hook in the step (unused, or replayed from a "
-                f"CUDA graph): {', '.join(missed[:3])}{' …' if len(missed) > 3 else ''}"
+                f"{_layers(missed, 'FP8 ')} ran no hook in the step (unused, or replayed from a "
+                f"CUDA graph): {_named(missed)}"
             )
+        if self._empty:
+            yield (
+                f"{_layers(self._empty)} got an input without values (experts without tokens) in "
+                f"at least one pass: {_named(self._empty)}"
+            )
+        for recipe, layers in self._unknown.items():
+            yield f"the casts of {recipe} are not measured: {_layers(layers)}, {_named(layers)}"
         yield from dict.fromkeys(self.unseen)
+        if not (measured or missed or self._empty or self._unknown or self.unseen):
+            yield (
+                f"no FP8 cast was seen: none of {_layers(self._hooked)} is of a class whose casts "
+                "are known and in FP8, or called torch._scaled_mm"
+            )
 
     def _hook(self, name: str, module: Any) -> None:
-        parameter = weights_of(module)
-        if casts_of(module, parameter[0][1] if parameter else None):
+        if _casts(module):
             self._expected.add(name)
         self._handles.append(module.register_forward_pre_hook(self._opener(name), with_kwargs=True))
         self._handles.append(module.register_forward_hook(self._closer(name), always_call=True))
@@ -123,81 +197,65 @@ class NumericsHooks:
             self.unseen.append(f"measuring ended early: {type(error).__name__}: {error}"[:300])
 
     def _before(self, name: str, module: Any, args: Any, kwargs: Any) -> None:
-        x = plain(first_tensor(args, kwargs))
-        weights = weights_of(module)
-        casts = casts_of(module, weights[0][1] if weights else None)
+        x, casts = plain(first_tensor(args, kwargs)), _casts(module)
         run = Pass(name, module, x, casts)
-        run.of_recompute = torch._C._current_graph_task_id() != FORWARD_ONLY
         self._passes[threading.get_ident()].append(run)
-        if run.of_recompute:
+        if run.is_recompute:
             run.x = None
             return
-        if casts is None:
-            return  # the class says nothing: its products will
-        run.x = None
-        if not casts and not _is_transformer_engine(module):
-            return
+        engine = is_transformer_engine(module)
+        if casts is None or not (casts or engine):
+            return  # of a class that says nothing its products do
+        if engine and not casts and getattr(module, "fp8", False):
+            self._unknown[recipe_class(module.fp8_meta.get("recipe"))].add(name)
         self._seen.add(name)
-        self._measure_inputs(name, module, x, weights, casts)
-        if _is_transformer_engine(module):
+        if isinstance(x, Tensor) and not x.numel():
+            self._empty.add(name)
+        normalizes = engine and normalizes_input(module)
+        if INPUT in casts and not normalizes:
+            self._add(name, INPUT, x, casts[INPUT], _autocast_type(x, module))
+        for part, weight in matrices_of(module) if WEIGHT in casts else ():
+            self._add(f"{name}{part}", WEIGHT, plain(weight), casts[WEIGHT])
+        if normalizes and casts:
             self._watch_bytes(run)
 
-    def _measure_inputs(
-        self, name: str, module: Any, x: Any, weights: list[tuple[str, Any]], casts: Casts
-    ) -> None:
-        if INPUT in casts and type(module).__name__ not in NORMALISES:
-            self._add(name, INPUT, x, casts[INPUT], _autocast_type(x, module))
-        for part, weight in weights if WEIGHT in casts else ():
-            self._add(f"{name}{part}", WEIGHT, plain(weight), casts[WEIGHT])
-
     def _watch_bytes(self, run: Pass) -> None:
-        if type(run.module).__name__ not in NORMALISES:
-            return  # the cast of its own input is repeated
-        name = run.name
-
         def seen(data: Tensor) -> None:
             if data.numel() >= run.least_bytes:
                 self._guarded(self._bytes, run, data)
 
-        run.saved = SavedBytes(seen)
+        run.saved = SavedTensorHook(seen)
         if not run.saved.open():
             run.saved = None
             self.unseen.append(
-                f"the normalised input of {name} cannot be seen under activation checkpointing"
+                f"the normalized input of {run.name} cannot be seen under activation checkpointing"
             )
 
     def _bytes(self, run: Pass, data: Tensor) -> None:
-        casts = casts_of(run.module, None) or {}
-        cast = casts.get(INPUT, Cast(E4M3, "tensorwise"))
+        cast = (_casts(run.module) or {}).get(INPUT, Cast(E4M3, "tensorwise"))
         self._note(self.measured.add_bytes(run.name, INPUT, data, cast))
 
     def _after(self, name: str, module: Any, out: Any) -> None:
         passes = self._passes[threading.get_ident()]
         # After an error in a layer further in, its pass is still there.
         while passes and passes[-1].name != name:
-            _close(passes.pop())
+            passes.pop().close()
         if not passes:
             return
         run = passes.pop()
-        _close(run)
+        run.close()
         self._watch_recompute(run)
         out = first_tensor(out)
-        known = bool(run.casts) or name in self._own or self._runs_fp8(run)
+        known = bool(run.casts) or name in self._own or _runs_fp8(run.module)
         if known and out is not None and out.requires_grad:
             out.register_hook(self._gradient_hook(name, module))
 
-    def _runs_fp8(self, run: Pass) -> bool:
-        return _is_transformer_engine(run.module) and bool(getattr(run.module, "fp8", False))
-
     def _watch_recompute(self, run: Pass) -> None:
         """Find a layer whose recomputation, outside of autocast, is not in FP8 as its pass was."""
-        if not _is_transformer_engine(run.module):
-            return
-        in_fp8 = bool(getattr(run.module, "fp8", False))
-        if not run.of_recompute and in_fp8:
-            self._first_was_fp8.add(run.name)
-        elif run.of_recompute and not in_fp8 and run.name in self._first_was_fp8:
+        if run.is_recompute and run.name in self._first_was_fp8 and not _runs_fp8(run.module):
             self.recomputed_high.append(run.name)
+        elif not run.is_recompute and _runs_fp8(run.module):
+            self._first_was_fp8.add(run.name)
 
     def _gradient_hook(self, name: str, module: Any) -> Any:
         def fp8verify_measure_gradient(gradient: Tensor) -> None:
@@ -207,9 +265,7 @@ class NumericsHooks:
 
     def _on_gradient(self, name: str, module: Any, gradient: Tensor) -> None:
         self._flush_gradient()
-        weights = weights_of(module)
-        casts = casts_of(module, weights[0][1] if weights else None)
-        found = plain(gradient)
+        casts, found = _casts(module), plain(gradient)
         if casts is None:
             self._gradient = (name, found)  # until its product comes
         elif GRAD_OUTPUT in casts:
@@ -257,7 +313,7 @@ class NumericsHooks:
         as_type: torch.dtype | None = None,
     ) -> None:
         if isinstance(x, Tensor) and x.element_size() == 1 and cast is not None:
-            if is_fp8(x) or x.dtype == torch.uint8:
+            if x.dtype in FORMATS or x.dtype == torch.uint8:
                 self._note(self.measured.add_bytes(layer, tensor, x, cast))
         elif measurable(x):
             self._note(self.measured.add(layer, tensor, x, cast, as_type=as_type))
@@ -267,36 +323,18 @@ class NumericsHooks:
             self.unseen.append("more layers, or passes of layers, than there is room for")
 
 
-def _close(run: Pass) -> None:
-    if run.saved is not None:
-        run.saved.close()
+def _casts(module: Any) -> Casts | None:
+    weights = matrices_of(module)
+    return casts_of(module, weights[0][1] if weights else None)
 
 
-def _is_transformer_engine(module: Any) -> bool:
-    return any(cls.__module__.split(".")[0] == TRANSFORMER_ENGINE for cls in type(module).__mro__)
-
-
-def weights_of(module: Any) -> list[tuple[str, Any]]:
-    """Return the matrices of a layer by what to add to its name: ".fc1" of a LayerNormMLP."""
-    weight = getattr(module, "weight", None)
-    if isinstance(weight, Tensor):
-        return [("", local(weight))]
-    return [
-        (_part(name), local(parameter))
-        for name, parameter in module._parameters.items()
-        if parameter is not None and parameter.dim() >= 2
-    ]
-
-
-def _part(name: str) -> str:
-    if name.startswith("weight"):  # GroupedLinear's weight0, weight1 … are one layer
-        return ""
-    return f".{name.removesuffix('_weight')}"
+def _runs_fp8(module: Any) -> bool:
+    return is_transformer_engine(module) and bool(getattr(module, "fp8", False))
 
 
 def _autocast_type(x: Any, module: Any) -> torch.dtype | None:
     """Return to what Float8Linear converts its input: torchao/float8/float8_linear.py, forward."""
-    if _is_transformer_engine(module) or not measurable(x) or not torch.is_autocast_enabled():
+    if is_transformer_engine(module) or not measurable(x) or not torch.is_autocast_enabled():
         return None
     kind = torch.get_autocast_dtype("cuda")
     return kind if x.dtype != kind else None
@@ -308,3 +346,62 @@ def _same_shape(weight: Any, operand: Tensor) -> bool:
 
 def _same_rows(x: Any, flat: Tensor) -> bool:
     return bool(measurable(x) and x.shape[-1] == flat.shape[-1] and x.numel() == flat.numel())
+
+
+def first_tensor(args: Any, kwargs: dict[str, Any] | None = None) -> Any:
+    """Return the first tensor of a call's arguments, or of what it returned."""
+    candidates = list(args) if isinstance(args, (tuple, list)) else [args]
+    candidates += list((kwargs or {}).values())
+    return next((found for found in candidates if isinstance(found, Tensor)), None)
+
+
+def capturing() -> bool:
+    """Whether a CUDA graph is being captured, in which nothing of ours may appear."""
+    return bool(torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
+
+
+def _layers(names: Iterable[str], kind: str = "") -> str:
+    count = len(set(names))
+    return f"{count} {kind}layer{'' if count == 1 else 's'}"
+
+
+def _named(names: Iterable[str]) -> str:
+    shown = sorted(names)
+    return ", ".join(shown[:NAMED]) + (" …" if len(shown) > NAMED else "")
+
+
+def warm_up(modules: Sequence[tuple[str, Any]], on: str = "cuda") -> int:
+    """Load the GPU code that the measured step will use; return how many casts that took.
+
+    CUDA loads a kernel when it is first called, in a fraction of a millisecond each: for all of
+    them together that would be the longest part of the first measured step.
+    """
+    measured = Measurements()
+    found = set(_kinds(modules, on))
+    with torch.no_grad():
+        for place, (device, dtype, cast, scaled) in enumerate(found):
+            x = torch.zeros(
+                2 * MOST_ELEMENTS // WARM_UP_WIDTH, WARM_UP_WIDTH, dtype=dtype, device=device
+            )
+            scale = torch.ones((), device=device) if scaled else None
+            known = cast if cast is None else cast._replace(scale=scale)
+            measured.add(f"{place}", "input", x, known)
+        measured.records()
+    return len(found)
+
+
+def _kinds(
+    modules: Iterable[tuple[str, Any]], on: str
+) -> Iterator[tuple[torch.device, torch.dtype, Cast | None, bool]]:
+    """Yield device, type, cast without its scale, and whether it keeps one."""
+    for _, module in modules:
+        for _, weight in matrices_of(module)[:1]:
+            casts = casts_of(module, weight)
+            if weight.device.type != on or not (casts is None or casts):
+                continue
+            for cast in (None,) if casts is None else casts.values():
+                known = cast if cast is None else cast._replace(scale=None)
+                scaled = cast is not None and cast.scale is not None
+                for dtype in {weight.dtype, torch.bfloat16}:
+                    if dtype.is_floating_point and dtype.itemsize > 1:
+                        yield weight.device, dtype, known, scaled

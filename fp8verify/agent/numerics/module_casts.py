@@ -1,7 +1,8 @@
 """How each class of FP8 layer casts its input, its weight and the gradient of its output.
 
-One row per class, each with where its attributes were read. The casts are those of the first GEMM
-that reads the tensor: fprop for input and weight, dgrad for the gradient.
+One row per class, each with where its attributes were read; classes are known by name and package
+anywhere in the MRO, since Megatron-LM and FSDP2 train subclasses of them. The casts are those of
+the first GEMM that reads the tensor: fprop for input and weight, dgrad for the gradient.
 """
 
 from __future__ import annotations
@@ -9,8 +10,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .formats import E4M3, E5M2, FORMATS
-from .replay import BLOCK_ROW, BLOCK_SQUARE, DELAYED, MXFP8, ROWWISE, TENSORWISE, Cast
+from torch import Tensor
+
+from .cast_reference import (
+    BLOCK_ROW,
+    BLOCK_SQUARE,
+    DELAYED,
+    E4M3,
+    E5M2,
+    FORMATS,
+    MXFP8,
+    ROWWISE,
+    TENSORWISE,
+    Cast,
+)
 
 INPUT, WEIGHT, GRAD_OUTPUT = "input", "weight", "grad_output"
 Casts = dict[str, Cast]
@@ -71,8 +84,14 @@ def transformer_engine(module: Any) -> Casts:
     """
     meta = getattr(module, "fp8_meta", None) or {}
     recipe = meta.get("recipe") if getattr(module, "fp8", False) else None
-    reader = RECIPES.get(type(recipe).__name__)
+    reader = RECIPES.get(recipe_class(recipe))
     return {} if reader is None else reader(recipe, meta)
+
+
+def recipe_class(recipe: Any) -> str:
+    """Return the name of the recipe's class in Transformer Engine: Megatron-LM's derive from it."""
+    names = [cls.__name__ for cls in type(recipe).__mro__]
+    return next((name for name in names if name in RECIPES), names[0])
 
 
 def formats_of(recipe: Any) -> tuple[Any, Any]:
@@ -189,14 +208,8 @@ def casts_of(module: Any, weight: Any) -> Casts | None:
         module: the layer.
         weight: its weight, or the local part of one that is spread over ranks.
     """
-    reader = next(
-        (
-            found
-            for cls in type(module).__mro__
-            if (found := MODULES.get((cls.__module__.split(".")[0], cls.__name__)))
-        ),
-        None,
-    )
+    rows = ((cls.__module__.split(".")[0], cls.__name__) for cls in type(module).__mro__)
+    reader = next((MODULES[row] for row in rows if row in MODULES), None)
     if reader is None:
         reader = WEIGHTS.get(type(weight).__name__)
         module = weight
@@ -206,3 +219,58 @@ def casts_of(module: Any, weight: Any) -> Casts | None:
         return reader(module)
     except (AttributeError, KeyError):  # another version of the class
         return {}
+
+
+def is_transformer_engine(module: Any) -> bool:
+    """Whether a module is one of Transformer Engine's or derives from one."""
+    return any(cls.__module__.split(".")[0] == "transformer_engine" for cls in type(module).__mro__)
+
+
+def normalizes_input(module: Any) -> bool:
+    """Whether a module of Transformer Engine normalizes its input before it casts it."""
+    names = {cls.__name__ for cls in type(module).__mro__}
+    return not names.isdisjoint(("LayerNormLinear", "LayerNormMLP"))
+
+
+def matrices_of(module: Any) -> list[tuple[str, Any]]:
+    """Return the matrices of a layer by what to add to its name: ".fc1" of a LayerNormMLP."""
+    weight = getattr(module, "weight", None)
+    if isinstance(weight, Tensor):
+        return [("", local(weight))]
+    return [
+        # GroupedLinear's weight0, weight1 … are one layer.
+        ("" if name.startswith("weight") else f".{name.removesuffix('_weight')}", local(parameter))
+        for name, parameter in module._parameters.items()
+        if parameter is not None and parameter.dim() >= 2
+    ]
+
+
+def local(tensor: Any) -> Any:
+    """Return this rank's part of a tensor that is spread over ranks."""
+    return getattr(tensor, "_local_tensor", tensor)
+
+
+def plain(tensor: Any) -> Any:
+    """Return the tensor of values inside wrappers, or of FP8 bytes if that is all there is."""
+    tensor = local(tensor)
+    if not isinstance(tensor, Tensor):
+        return None
+    # torchao: WeightWithDynamicFloat8CastTensor._tensor, Float8TrainingTensor._data,
+    # *WrapperTensor._data; Transformer Engine: Float8Tensor._data and the others' _rowwise_data
+    # are uint8.
+    for name in ("_tensor", "_data", "_rowwise_data"):
+        inner = getattr(tensor, name, None)
+        if isinstance(inner, Tensor):
+            return plain(inner)
+    return tensor.detach()
+
+
+def measurable(tensor: Any) -> bool:
+    """Whether a tensor holds values in high precision."""
+    return bool(
+        isinstance(tensor, Tensor)
+        and tensor.is_floating_point()
+        and tensor.element_size() > 1
+        and tensor.numel()
+        and tensor.device.type != "meta"
+    )
