@@ -294,8 +294,8 @@ def te_bytes(name: str) -> bool | None:
     import torch
     import transformer_engine.pytorch as te
 
-    from fp8verify.agent.numerics.module_casts import transformer_engine
     from fp8verify.agent.numerics.cast_reference import absolute_maxima, can_block, quantize
+    from fp8verify.agent.numerics.module_casts import transformer_engine
 
     layer = te.Linear(DIM, FFN, bias=False, params_dtype=torch.bfloat16, device="cuda")
     seen: list[Any] = []
