@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from itertools import chain, islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,10 +18,20 @@ from fp8verify.report.model import Finding, Report
 
 AnyReport = TypeVar("AnyReport", bound=Report)
 _CODE = "no-training-step"
-# The last line of a Python traceback: "ModuleNotFoundError: No module named 'x'".
-_ERROR = re.compile(
-    r"(?:^|\]: ?)((?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit)(?:: .{0,160})?)\s*$"
+# What begins a traceback, also below a launcher's prefix such as "[rank0]: ". A SyntaxError of the
+# script itself has only the second.
+_BEGINS = re.compile(
+    r"(.{0,80}?)(?:Traceback \(most recent call last\):|  File \"[^\"]+\", line \d)"
 )
+_ERROR = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?::.*|\s*)$")
+# Raised because another process failed, by launchers and by ranks that lost a peer.
+_CONSEQUENCES = re.compile(
+    r"(?:\w+\.)*(?:ChildFailedError|CalledProcessError|ProcessExitedException|DistBackendError"
+    r"|DistNetworkError|DistStoreError|SignalException|ConnectionResetError|BrokenPipeError)\b"
+)
+# Notes of `record.collect_result`, which guess where the error is known.
+_UNOBSERVED = ("the command ended with", "no Python that could be observed")
+_MAX_ERROR = 160
 _MAX_LINES = 200_000
 
 
@@ -28,36 +41,57 @@ def with_failure(report: AnyReport, capture: Path, exit_code: int) -> AnyReport:
     Args:
         report: the report of the run.
         capture: the run's folder, whose logs are read.
-        exit_code: the training's.
+        exit_code: the training's; one of 0 may be a shell's that ignored the training's.
     """
-    if exit_code == 0 or all(finding.code != _CODE for finding in report.findings):
+    if all(finding.code != _CODE for finding in report.findings):
+        return report
+    error = last_error(capture)
+    if exit_code == 0 and error is None:
         return report
     fact = f"the training ended with exit code {exit_code} before it completed a step"
-    error = last_error(capture)
     found = tuple(
-        _told(finding, f"{fact}: {error}" if error else fact) if finding.code == _CODE else finding
+        _with_message(finding, f"{fact}: {error}" if error else fact)
+        if finding.code == _CODE
+        else finding
         for finding in report.findings
     )
-    notes = tuple(note for note in report.notes if not note.startswith("the command ended with"))
+    notes = tuple(note for note in report.notes if not note.startswith(_UNOBSERVED))
     return replace(report, reason=fact, findings=found, notes=notes)
 
 
-def _told(finding: Finding, message: str) -> Finding:
-    hint = "Mend the training's own error first, shown above; the log is in the capture."
+def _with_message(finding: Finding, message: str) -> Finding:
+    hint = "Fix the training's own error first, shown above; the log is in the capture."
     return replace(finding, message=message, hint=hint)
 
 
 def last_error(capture: Path) -> str | None:
-    """Return the last line of the last traceback in the logs of a capture, None without one."""
-    found = None
-    for log in find_logs(capture):
-        try:
-            for number, line in enumerate(read_lines(log)):
-                match = _ERROR.search(line.text)
-                if match is not None:
-                    found = match[1]
-                if number > _MAX_LINES:
-                    break
-        except InputError:  # a log that cannot be read is told of by the report itself
+    """Return the last line of the last traceback in the logs of a capture, None without one.
+
+    What a launcher or another rank raised because a worker failed counts only if there is no other.
+    """
+    found = list(chain.from_iterable(map(_errors_in, find_logs(capture))))
+    own = [error for error in found if not _CONSEQUENCES.match(error)]
+    errors = own or found
+    return errors[-1] if errors else None
+
+
+def _errors_in(log: Path) -> Iterator[str]:
+    with suppress(InputError):  # the report itself has a note on a log that cannot be read
+        lines = (line.text for line in read_lines(log) if line.first)
+        yield from _errors(islice(lines, _MAX_LINES))
+
+
+def _errors(lines: Iterable[str]) -> Iterator[str]:
+    """Yield the line that ends each traceback; those of several ranks may be interleaved."""
+    within: set[str] = set()  # the prefixes of the tracebacks that have not ended
+    for line in lines:
+        begins = _BEGINS.match(line)
+        if begins is not None:
+            within.add(begins[1])
             continue
-    return found
+        for prefix in [prefix for prefix in within if line.startswith(prefix)]:
+            text = line[len(prefix) :]
+            if text.strip() and not text[0].isspace():
+                within.discard(prefix)
+                if _ERROR.match(text):
+                    yield text.rstrip()[:_MAX_ERROR].rstrip(":")

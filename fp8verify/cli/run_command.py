@@ -93,14 +93,6 @@ if TYPE_CHECKING:
     help="End a window after that time, at the end of a step; 0: never.",
 )
 @option(
-    "--profiler",
-    type=click.Choice(("kineto", "nsys", "rocprofv3")),
-    default="kineto",
-    show_default=True,
-    help="What records the window: torch's own profiler, or Nsight Systems or rocprofv3 where they "
-    "are installed; the command then runs under these, and their trace stays in the capture.",
-)
-@option(
     "--python",
     metavar="PATH",
     help="Python for SCRIPT.py and -m.  [default: that of the active environment]",
@@ -127,7 +119,6 @@ def command(
     no_shapes: bool,
     max_trace_mb: int,
     max_window_seconds: float,
-    profiler: str,
     python: str | None,
     debug: bool,
     every: int | None,
@@ -180,7 +171,6 @@ def command(
         no_shapes=no_shapes,
         max_trace_mb=max_trace_mb,
         max_window_seconds=max_window_seconds,
-        profiler=profiler,
         python=python,
         debug=debug,
     )
@@ -196,11 +186,11 @@ def command(
         watch = RunWatch(settings, options.policy, _sinks(metrics), on_change, stop_on)
     aloud = options.output is None
     at_close = judged_at_close(settings, options.policy, aloud=aloud)
-    result = run_training(words, settings, watch or (at_close if profiler == "kineto" else None))
+    result = run_training(words, settings, watch or at_close)
     if not result.last:  # the report is for the one that ends last
         sys.exit(result.exit_code)
     report_can_be_interrupted(result)
-    with training_comes_first(result, debug=debug):
+    with training_comes_first(result, debug=debug, exit_zero=options.exit_zero):
         # Only now: the analysis would make every training start a tenth of a second later.
         from fp8verify.cli.run_report import is_for_other_ranks, report_run
 

@@ -29,8 +29,7 @@ def _steps_of_training(words: list[str]) -> str | None:
     """Return the steps that the `[profiling]` of the training's configuration names, and say so."""
     for word in words:
         if word.endswith(".toml"):
-            from fp8verify.record.settings_files.files import steps_of_profiling
-            from fp8verify.record.settings_files.toml import read_toml
+            from fp8verify.record.settings_file import read_toml, steps_of_profiling
 
             with suppress(OSError, ValueError):
                 steps = steps_of_profiling(read_toml(Path(word)).get("profiling"))

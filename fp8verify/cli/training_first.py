@@ -8,42 +8,38 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from fp8verify.errors import Fp8VerifyError
-from fp8verify.record.notices import tell
+from fp8verify.record.stderr import log as say
 
 if TYPE_CHECKING:
     from fp8verify.record.settings import RunResult
 
+NO_REPORT = 3  # as where the evidence cannot decide
+
 
 @contextmanager
-def training_comes_first(result: RunResult, *, debug: bool) -> Iterator[None]:
-    """Have an error of the report change nothing of the exit code of a training that failed.
+def training_comes_first(
+    result: RunResult, *, debug: bool, exit_zero: bool = False
+) -> Iterator[None]:
+    """Turn an error of the report into a note and an exit code.
 
     Args:
-        result: how the training ended.
-        debug: whether to let an error of ours show where it comes from.
-
-    Raises:
-        Fp8VerifyError: the training succeeded, but there is no report on it.
+        result: how the training ended; if it failed, its exit code stays.
+        debug: whether to print the traceback of an error of ours.
+        exit_zero: whether to exit with 0 where the training did.
     """
     try:
         yield
     except Fp8VerifyError as error:
-        if not result.exit_code:
-            raise
-        tell(error.fact)
+        say(f"there is no report: {error.fact}")
+        if result.capture.exists():
+            say(error.hint)
     except Exception as error:
         if debug:
             sys.excepthook(*sys.exc_info())
-        if not result.exit_code:
-            raise Fp8VerifyError(*_told(error)) from None
-        tell(_told(error)[0])
+        say(
+            f"there is no report: {type(error).__name__}: {error}. This is an error of fp8verify; "
+            "run with --debug for the traceback."
+        )
     else:
         return
-    sys.exit(result.exit_code)
-
-
-def _told(error: Exception) -> tuple[str, str]:
-    return (
-        f"there is no report: {type(error).__name__}: {error}",
-        "This is an error of fp8verify; run with --debug for the traceback.",
-    )
+    sys.exit(result.exit_code or (0 if exit_zero else NO_REPORT))

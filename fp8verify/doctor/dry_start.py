@@ -15,9 +15,14 @@ import msgspec
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.doctor.causes import Cause, causes
 from fp8verify.doctor.processes import Tail, end_all, ended_on_signals
-from fp8verify.record.agent_archive import write_agent
 from fp8verify.record.command import resolve_command
-from fp8verify.record.injection import ARCHIVE, boot_folder, child_environment, write_config
+from fp8verify.record.injection import (
+    ARCHIVE,
+    boot_folder,
+    child_environment,
+    write_agent,
+    write_config,
+)
 from fp8verify.version import __version__
 
 TIMEOUT_S = 120.0
@@ -65,7 +70,7 @@ def dry_start(command: Sequence[str], timeout: float = TIMEOUT_S) -> DryModel:
         folder = Path(name)
         with boot_folder(folder) as boot:
             config = {"version": __version__, "boot": str(boot), "dry": str(folder)}
-            write_agent(f"{boot / ARCHIVE}")
+            write_agent(boot / ARCHIVE)
             write_config(boot, config)
             ending, tail = _run(arguments, boot, name, timeout)
         seen = _read(folder)

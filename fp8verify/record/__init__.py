@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from fp8verify.record.dry_run import describe_run
-    from fp8verify.record.parent import run_training
+    from fp8verify.record.runner import run_training
     from fp8verify.record.settings import (
         LiveWindows,
         RankSelection,
@@ -49,7 +49,7 @@ _HOMES = {
     "parse_ranks": "settings",
     "parse_windows": "settings",
     "read_settings": "settings",
-    "run_training": "parent",
+    "run_training": "runner",
 }
 
 

@@ -1,4 +1,4 @@
-"""What the agent is told: its `config.json`, wherever it runs."""
+"""The configuration of the agent: its `config.json`, wherever it runs."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ def agent_config(
     *,
     boot: str = os.devnull,
     agent: str | None = None,
-    recording: str | None = None,
-    guest: str | None = None,
+    secondary_node: str | None = None,
     started: float | None = None,
 ) -> dict[str, Any]:
     """Return where the agent is to write and what it is to observe.
@@ -28,8 +27,7 @@ def agent_config(
         capture: the capture folder.
         boot: the boot folder; none where the agent is part of the training's own program.
         agent: the folder of the agent's code; None for the one in the boot folder.
-        recording: how the names of the files begin that a profiler around the run writes.
-        guest: what this node calls itself in a capture that another one made.
+        secondary_node: what this node calls itself in a capture that another one made.
         started: when the run began; None for now.
     """
     timed, live = settings.timed_window, settings.live
@@ -38,7 +36,7 @@ def agent_config(
         "boot": boot,
         "agent": agent,
         "capture": str(capture),
-        "guest": guest,
+        "guest": secondary_node,
         "windows": settings.windows,
         "global_windows": settings.global_windows,
         "timed_window": timed._asdict() if timed is not None else None,
@@ -48,8 +46,8 @@ def agent_config(
         "record_shapes": settings.record_shapes,
         "max_trace_mb": settings.max_trace_mb,
         "max_window_seconds": settings.max_window_seconds,
-        "profiler": settings.profiler,
-        "recording": recording,
+        "profiler": "kineto",
+        "recording": None,
         "layers": settings.layers,
         "numerics": settings.numerics,
         "numerics_every": settings.numerics_every,

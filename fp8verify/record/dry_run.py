@@ -5,13 +5,10 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Sequence
-from pathlib import Path
 
 from fp8verify.record.command import resolve_command
-from fp8verify.record.folder import CaptureFolder
-from fp8verify.record.job_name import job_of
-from fp8verify.record.outside.tool import outside_tool
-from fp8verify.record.parent import python_for
+from fp8verify.record.job import job_of
+from fp8verify.record.runner import python_for
 from fp8verify.record.settings import RankSelection, RunSettings
 from fp8verify.steps import show_window
 
@@ -25,11 +22,8 @@ def describe_run(command: Sequence[str], settings: RunSettings) -> str:
     """
     arguments = resolve_command(command, python_for(command, settings).program)
     capture = settings.trace_dir or "fp8verify-capture-<time>-<pid>"
-    tool = outside_tool(settings.profiler, settings.window_count)
-    folder, boot = CaptureFolder(Path(capture)), Path(capture, ".boot-<random>")
-    wrapped = arguments if tool is None else tool.wrap(arguments, folder, boot)
     facts = {
-        "run": shlex.join(wrapped),
+        "run": shlex.join(arguments),
         "record": _windows(settings),
         "ranks": _ranks(settings.ranks),
         "capture": f"{capture}",

@@ -8,11 +8,10 @@ from pathlib import Path
 
 from fp8verify.capture.names import BOOTS
 from fp8verify.errors import UsageError
-from fp8verify.record.agent_archive import write_agent
-from fp8verify.record.boot_errors import boot_errors
-from fp8verify.record.folder import check_name, make_capture_folder, writing_to
-from fp8verify.record.injection import ARCHIVE, configure, make_boot_folder
-from fp8verify.record.job_name import job_of
+from fp8verify.record.collect_result import boot_errors
+from fp8verify.record.folder import check_name, make_capture_folder
+from fp8verify.record.injection import attach, make_boot_folder
+from fp8verify.record.job import job_of
 from fp8verify.record.settings import RunSettings
 
 UNOBSERVED = (
@@ -42,10 +41,7 @@ def export_line(settings: RunSettings, shell: str) -> str:
     check_name(settings.trace_dir)
     capture = make_capture_folder(settings.trace_dir, settings.job or job_of((), os.environ).name)
     boot = make_boot_folder(capture.path)
-    with writing_to(capture.path):
-        write_agent(f"{boot / ARCHIVE}", compiles=True)
-    # Nobody carries the output of these processes, nor takes lines out of it.
-    configure(boot, capture, settings._replace(capture_log=False))
+    attach(boot, capture, settings._replace(capture_log=False), shared=False)
     word = str(boot) if shell == "none" else shlex.quote(str(boot))
     return SHELLS[shell].format(word)
 

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
+import json
+import marshal
 import os
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from importlib.util import cache_from_source
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.machinery import SourceFileLoader
+from importlib.util import MAGIC_NUMBER
 from pathlib import Path
-from threading import Timer
 from typing import Any
 
 from fp8verify.capture.names import AGENT
 from fp8verify.errors import InputError
-from fp8verify.record.agent_archive import reserve, write_agent, write_compiled_agent
 from fp8verify.record.agent_config import agent_config
-from fp8verify.record.byte_code import byte_code
-from fp8verify.record.folder import PRIVATE, CaptureFolder, writing_to
+from fp8verify.record.folder import CaptureFolder, writing_to
 from fp8verify.record.settings import RunSettings
+from fp8verify.record.trust import is_private, make_private
 
-BOOT = f"{Path(__file__).parents[1]}/agent/boot"
-STARTS = ("sitecustomize.py", "_fp8verify_boot.py")
+SOURCES = Path(__file__).parents[1] / "agent"
+STARTS = ("sitecustomize.py", "_fp8verify_boot.py")  # in its folder `boot`
+PACKAGE = "_fp8verify_agent"  # as `_fp8verify_boot` imports it
 ARCHIVE = "agent.zip"
 CONFIG = "config.json"
-COMPILE_AFTER_S = 0.1  # the script itself starts first, torch takes longer
+UNCHECKED = (0b01).to_bytes(4, "little") + bytes(8)  # PEP 552: byte code that needs no source
 PATIENCE_S, POLL_S = 2.0, 0.01  # for the agent that another runner writes
 
 
@@ -32,9 +33,12 @@ PATIENCE_S, POLL_S = 2.0, 0.01  # for the agent that another runner writes
 def boot_folder(capture: Path) -> Iterator[Path]:
     """Make a private folder to put on PYTHONPATH, and remove it afterwards.
 
-    It lies in the capture, which every node of a job can read, and will hold all that the agent
-    needs: launchers that drop unknown environment variables still pass PYTHONPATH on. It is also
-    where the agent leaves what is for this runner only.
+    It lies in the capture, which every node of a job can read, and holds all that the agent needs:
+    launchers that drop unknown environment variables still pass PYTHONPATH on. It is also where
+    the agent leaves what is for this runner only.
+
+    Raises:
+        InputError: the capture cannot be written to, or by others too.
     """
     boot = make_boot_folder(capture)
     try:
@@ -47,157 +51,111 @@ def make_boot_folder(capture: Path) -> Path:
     """Make a private folder to put on PYTHONPATH, with what every Python starts with.
 
     Raises:
-        InputError: the capture cannot be written to.
+        InputError: the capture cannot be written to, or by others too.
     """
     boot = capture / f".boot-{os.urandom(6).hex()}"
     try:
         with writing_to(capture):
-            _copy_starts(f"{boot}")
+            folder = make_private(str(boot))
+            try:
+                for name in STARTS:
+                    _write(name, (SOURCES / "boot" / name).read_bytes(), folder)
+            finally:
+                os.close(folder)
     except InputError:
         _remove(boot)
         raise
     return boot
 
 
-def _copy_starts(boot: str) -> None:
-    """Copy the sources, and the byte code for Pythons of our version: each one would compile them.
-
-    Every run waits for this, and pathlib would double the time.
-    """
-    os.mkdir(boot, PRIVATE)  # noqa: PTH102
-    if sys.pycache_prefix is None:
-        os.mkdir(f"{boot}/__pycache__", PRIVATE)  # noqa: PTH102
-    for name in STARTS:
-        with open(f"{BOOT}/{name}", "rb") as source, open(f"{boot}/{name}", "xb") as copy:  # noqa: PTH123
-            copy.write(source.read())
-        code = byte_code(f"{BOOT}/{name}") if sys.pycache_prefix is None else None
-        if code is not None:
-            with open(cache_from_source(f"{boot}/{name}"), "xb") as compiled:  # noqa: PTH123
-                compiled.write(code)
+def _write(name: str, data: bytes, folder: int) -> None:
+    descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
 
 
 def _remove(boot: Path) -> None:
-    import shutil  # not before the run: it takes as long to import as the folder to make
+    import shutil
 
     shutil.rmtree(boot, ignore_errors=True)
 
 
-class Agent:
-    """The agent of one run: its room is taken before the run starts, it comes while that starts.
+def attach(boot: Path, capture: CaptureFolder, settings: RunSettings, *, shared: bool) -> None:
+    """Write the agent and its configuration: the Pythons that start with the folder are observed.
 
-    The runners of a job share one, in the capture: a job of a thousand tasks would else copy it a
-    thousand times onto a shared disk. The runner that made the capture writes it, the others wait.
-
-    Attributes:
-        archive: the file from which the processes of the run import it.
-    """
-
-    def __init__(self, boot: Path, capture: CaptureFolder, *, shared: bool = False) -> None:
-        self._boot = boot
-        self._is_anothers = shared and capture.guest is not None
-        self._timer: Timer | None = None
-        self.archive = capture.path / AGENT if shared else boot / ARCHIVE
-
-    def reserve(self) -> None:
-        """Take its room on the disk.
-
-        Raises:
-            OSError: there is not that much.
-        """
-        if not self._is_anothers:
-            reserve(f"{self.archive}")
-
-    def write(self) -> None:
-        """Write it, or wait for the runner that does.
-
-        Raises:
-            OSError: the capture cannot be written to.
-        """
-        if self._is_anothers and self._comes():
-            return
-        if self._is_anothers:
-            self.archive = self._boot / ARCHIVE
-        if not write_agent(f"{self.archive}"):
-            timer = Timer(COMPILE_AFTER_S, write_compiled_agent, (f"{self.archive}",))
-            timer.daemon = True
-            with suppress(RuntimeError):  # no thread is left: the sources serve as well
-                timer.start()
-                self._timer = timer
-
-    def finish(self) -> None:
-        """Return when nothing is written any more."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer.join()
-
-    def _comes(self) -> bool:
-        deadline = time.monotonic() + PATIENCE_S
-        while not self.archive.is_file() and time.monotonic() < deadline:
-            time.sleep(POLL_S)
-        return self.archive.is_file()
-
-
-@contextmanager
-def delivered(agent: Agent, boot: Path, configured: Callable[[], None]) -> Iterator[str | None]:
-    """Write agent and configuration, and yield why that cannot be: the run goes on without them.
-
-    Args:
-        agent: what to write.
-        boot: the boot folder.
-        configured: calls `configure`.
-    """
-    failure = None
-    try:
-        agent.write()
-        configured()
-    except Exception as error:  # the run has started, and waits for no error of ours
-        failure = f"the agent could not be written: {getattr(error, 'strerror', None) or error}"
-        for name in STARTS:  # whose Pythons then no longer wait for it
-            (boot / name).unlink(missing_ok=True)
-    try:
-        yield failure
-    finally:
-        agent.finish()
-
-
-def configure(
-    boot: Path,
-    capture: CaptureFolder,
-    settings: RunSettings,
-    recording: str | None = None,
-    archive: Path | None = None,
-) -> None:
-    """Tell the agent, by a file in the boot folder, where to write and what to observe.
-
-    The file appears whole: the processes of the run wait for it.
+    The runners of a job share one agent, in the capture: a job of a thousand tasks would else copy
+    it a thousand times onto a shared disk. The runner that made the capture writes it.
 
     Args:
         boot: the boot folder.
-        capture: where it writes.
+        capture: where the agent writes.
         settings: what it observes.
-        recording: how the names of the files begin that a profiler around the run writes.
-        archive: the agent, which is there; None for that of the boot folder.
+        shared: whether other runners of the job use this capture.
+
+    Raises:
+        InputError: the capture cannot be written to.
     """
-    config = agent_config(
-        settings,
-        capture.path,
-        boot=str(boot),
-        agent=str(archive or boot / ARCHIVE),
-        recording=recording,
-        guest=capture.guest,
-        started=capture.started,
-    )
     with writing_to(capture.path):
+        archive = boot / ARCHIVE
+        if shared and is_private(capture.path):
+            if capture.secondary_node is None:
+                archive = capture.path / AGENT
+                write_agent(archive)
+            elif _appears(capture.path / AGENT):
+                archive = capture.path / AGENT
+        if archive.parent == boot:
+            write_agent(archive)
+        config = agent_config(
+            settings,
+            capture.path,
+            boot=str(boot),
+            agent=str(archive),
+            secondary_node=capture.secondary_node,
+            started=capture.started,
+        )
         write_config(boot, config)
 
 
-def write_config(boot: Path, config: dict[str, Any]) -> None:
-    """Write what the agent reads, whole at once."""
-    import json  # not before the run
+def _appears(archive: Path) -> bool:
+    deadline = time.monotonic() + PATIENCE_S
+    while not archive.is_file() and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+    return archive.is_file()
 
-    draft = boot / f"{CONFIG}.draft"
-    draft.write_text(json.dumps(config), encoding="utf-8")
-    draft.replace(boot / CONFIG)
+
+def write_agent(archive: Path) -> None:
+    """Write the agent as one file, from which the Pythons of a training import it.
+
+    It appears whole: other runners may wait for it.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    from zipfile import ZipFile, ZipInfo
+
+    draft = archive.with_name(f"{archive.name}.draft")
+    descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "w+b") as file, ZipFile(file, "w") as members:
+            boot = SOURCES / "boot"
+            for source in sorted(set(SOURCES.rglob("*.py")) - set(boot.iterdir())):
+                name = f"{PACKAGE}/{source.relative_to(SOURCES).as_posix()}"
+                members.writestr(ZipInfo(name), source.read_bytes())
+                # What Python keeps in __pycache__; else it is compiled, and kept if that can be.
+                code = SourceFileLoader("_", str(source)).get_code("_")
+                byte_code = MAGIC_NUMBER + UNCHECKED + marshal.dumps(code)
+                members.writestr(ZipInfo(f"{name}c"), byte_code)
+        draft.replace(archive)
+    except OSError:
+        draft.unlink(missing_ok=True)
+        raise
+
+
+def write_config(boot: Path, config: dict[str, Any]) -> None:
+    """Write what the agent reads."""
+    descriptor = os.open(boot / CONFIG, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        json.dump(config, file)
 
 
 def child_environment(environment: Mapping[str, str], boot: Path) -> dict[str, str]:

@@ -15,14 +15,14 @@ class BoundedLog:
     """The first and the last 8 MB of what is written to it; takes over an open file's descriptor.
 
     The head is on disk as soon as it is complete lines; the tail follows at the end, after a line
-    that says how much is missing.
+    that says how much is missing. What the file holds already counts as head.
     """
 
     def __init__(self, descriptor: int, head: int = HEAD_BYTES, tail: int = TAIL_BYTES) -> None:
         self._descriptor = descriptor
         self._open = True
         self._lock = Lock()
-        self._head_left = head
+        self._head_left = max(0, head - _size(descriptor))
         self._tail_limit = tail
         self._tail: deque[bytes] = deque()
         self._tail_size = 0
@@ -66,14 +66,25 @@ class BoundedLog:
                 data = data[os.write(self._descriptor, data) :]
 
 
+def _size(descriptor: int) -> int:
+    with suppress(OSError):
+        return os.fstat(descriptor).st_size
+    return 0
+
+
 class LineAssembler:
     """Hand the bytes of one stream to the log in whole lines, so that streams do not mix in one.
 
     A progress bar's carriage return ends a line too; one of more than 64 KB is broken.
+
+    Args:
+        log: gets the lines.
+        leaves_out: lines that begin so are not logged; b"" logs all.
     """
 
-    def __init__(self, log: BoundedLog) -> None:
+    def __init__(self, log: BoundedLog, leaves_out: bytes = b"") -> None:
         self._log = log
+        self._leaves_out = leaves_out
         self._partial = b""
 
     def write(self, data: bytes) -> None:
@@ -83,8 +94,14 @@ class LineAssembler:
         if len(data) - end > MAX_LINE:
             end = len(data)
         if end:
-            self._log.write(data[:end])
+            self._log.write(self._wanted(data[:end]))
         self._partial = data[end:]
+
+    def _wanted(self, lines: bytes) -> bytes:
+        if not self._leaves_out or self._leaves_out not in lines:
+            return lines
+        kept = (x for x in lines.splitlines(keepends=True) if not x.startswith(self._leaves_out))
+        return b"".join(kept)
 
     def flush(self) -> None:
         """Write what is left of an unfinished line."""

@@ -1,122 +1,186 @@
-"""Give the run its stdout and stderr, and have what it writes carried to ours and into the log."""
+"""The training's stdout and stderr: what it writes is forwarded to ours, and into the log."""
 
 from __future__ import annotations
 
 import os
-import select
 import signal
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from fp8verify.record.channels import Channel, open_channels
 from fp8verify.record.folder import writing_to
+from fp8verify.record.streams import OutputStream, open_streams
 
 PACKAGE = Path(__file__).parents[2]
 START = (
     "import sys; sys.path.insert(0, sys.argv.pop(1)); "
-    "from fp8verify.record.carrier import main; main()"
+    "from fp8verify.record.output_relay import main; main()"
 )
-ANSWER_S = 10.0  # longer than the carrier takes, unless somebody has stopped it
-ASKS_TO_DRAIN = b"d"
-# Sent to whole process groups and jobs; the carrier has to see the others' last words.
-NOT_FOR_CARRIER = (
+ANSWER_S = 10.0  # longer than the relay takes, unless somebody has stopped it
+MOST_RELAYS = 8  # one after the other: whatever kills them may kill each
+# As in `output_relay`, which is not imported here: the start of the run would wait for it.
+A_FILE = -1
+DRAIN = b"drain\n"
+DRAINED = b"d"
+# Sent to whole process groups and jobs; the relay has to see the others' last words.
+NOT_FOR_RELAY = (
     signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP, signal.SIGUSR1,
     signal.SIGUSR2, signal.SIGPIPE,
 )  # fmt: skip
 
 
 class Output:
-    """The channels of one run and, once it has started, the process that reads them: `carrier`."""
+    """The streams of one run and, once it has started, the process that reads them.
+
+    The ends that the relay reads stay open here too: a relay that is killed gets a successor, and
+    the training never writes to a pipe that nobody can read.
+    """
 
     def __init__(self, log: Path) -> None:
         self._log = _create(log)
-        self._channels = open_channels()
-        self._asked, self._ask = os.pipe()
-        self._answer, self._answered = os.pipe()
-        self._carries = False
+        self._streams = open_streams()
+        self._each = list(dict.fromkeys(self._streams.values()))
+        self._closed: set[int] = set()
+        self._boot: Path | None = None
+        self._ask = -1
+        self._child = b""
+        self._lock = threading.Lock()  # of what is asked of the relay, and of which one
+        self._finishing = False
+        self._drained = threading.Event()
 
-    def carry(self, boot: Path) -> None:
-        """Begin to carry what the run writes, before the run starts.
+    def start(self, boot: Path) -> None:
+        """Start the relay, before the training starts."""
+        self._boot = boot
+        threading.Thread(target=self._keep_relay, args=(self._start(),), daemon=True).start()
 
-        Where no process can be started, a thread of ours does it, for as long as we are here.
-        """
-        self._carries = True
-        control = (self._asked, self._answered)
-        streams = [(channel.read_end, channel.target) for channel in self._each]
-        try:
-            _start(self._log, control, boot, streams)
-        except OSError:
-            from fp8verify.record.carrier import carry_in_thread
-
-            carry_in_thread(self._log, control, streams)
-        else:
-            self._close_ends()
-
-    def _close_ends(self) -> None:
-        ends = (channel.read_end for channel in self._each)
-        for descriptor in (self._log, self._asked, self._answered, *ends):
-            os.close(descriptor)
+    def started(self, child: int) -> None:
+        """Let the relay know the training's process id."""
+        with self._lock:
+            self._child = b"%d\n" % child
+            _write(self._ask, self._child)
 
     def stream(self, target: int) -> int | None:
         """Return what the run gets as its stdout (1) or stderr (2); None for our own."""
-        channel = self._channels.get(target)
-        return None if channel is None else channel.write_end
+        stream = self._streams.get(target)
+        return None if stream is None else stream.write_end
 
     def resize(self) -> bool:
         """Follow a change of our terminal's size; return whether there was one."""
-        resized = [channel.resize() for channel in self._each]
+        resized = [stream.resize() for stream in self._each]
         return any(resized)
 
     def finish(self) -> None:
-        """Return when all that the run has written is echoed and logged.
+        """Return when all that the run has written is forwarded and logged.
 
-        Children that it left behind still write; the carrier stays for them.
+        Children that it left behind still write; the relay stays for them.
         """
-        for channel in self._each:
-            os.close(channel.write_end)
-        if self._carries:
-            answers = select.poll()
-            answers.register(self._answer, select.POLLIN)
-            with suppress(OSError):  # the carrier was killed
-                os.write(self._ask, ASKS_TO_DRAIN)
-                answers.poll(1000 * ANSWER_S)
-        else:  # nothing was run
-            self._close_ends()
-        os.close(self._ask)
-        os.close(self._answer)
+        for stream in self._each:
+            if stream.write_end is not None:
+                os.close(stream.write_end)
+        if self._boot is not None:
+            with self._lock:
+                self._finishing = True
+                _write(self._ask, DRAIN)
+            self._drained.wait(ANSWER_S)
+        with self._lock:
+            for index, stream in enumerate(self._each):
+                self._close(index, stream)
+            os.close(self._log)
+            self._log = -1
+            if self._ask >= 0:
+                os.close(self._ask)
 
-    @property
-    def _each(self) -> Iterator[Channel]:
-        return iter(dict.fromkeys(self._channels.values()))
+    def _close(self, index: int, stream: OutputStream) -> None:
+        if index not in self._closed:
+            self._closed.add(index)
+            os.close(stream.read_end)
+
+    def _start(self) -> int:
+        """Start a relay and return where it answers.
+
+        Where no process can be started, a thread of ours does its work for as long as we live.
+        """
+        with self._lock:
+            asks, ask = os.pipe()
+            answer, answers = os.pipe()
+            ends = [
+                (stream.read_end, A_FILE if stream.is_file else stream.target)
+                for index, stream in enumerate(self._each)
+                if index not in self._closed
+            ]
+            try:
+                _spawn([self._log, asks, answers], f"{self._boot}", ends)
+            except OSError:
+                _relay_in_thread(self._log, (asks, answers), ends)
+            else:
+                os.close(asks)
+                os.close(answers)
+            if self._ask >= 0:
+                os.close(self._ask)
+            self._ask = ask
+            _write(ask, self._child + DRAIN * self._finishing)
+        return answer
+
+    def _keep_relay(self, answer: int) -> None:
+        """Do what the relay says, and start another one where it was killed."""
+        for count in range(MOST_RELAYS):
+            open_before = [i for i in range(len(self._each)) if i not in self._closed]
+            while said := _read(answer):
+                if said == DRAINED:
+                    self._drained.set()
+                    os.close(answer)
+                    return
+                index = open_before[said[0]]
+                with self._lock:
+                    self._close(index, self._each[index])
+            os.close(answer)
+            with self._lock:
+                if self._log < 0:  # the run is over
+                    return
+            if count + 1 < MOST_RELAYS:
+                answer = self._start()
+        self._drained.set()
 
 
-def _start(log: int, control: tuple[int, int], boot: Path, streams: list[tuple[int, int]]) -> None:
-    ends = [f"{read_end}:{target}" for read_end, target in streams]
-    given = (log, *control)
-    words = [sys.executable, "-I", "-S", "-c", START, str(PACKAGE), str(boot)]
+def _read(descriptor: int) -> bytes:
+    with suppress(OSError):
+        return os.read(descriptor, 1)
+    return b""
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    with suppress(OSError):  # the relay was killed
+        os.write(descriptor, data)
+
+
+def _spawn(given: Sequence[int], boot: str, ends: Sequence[tuple[int, int]]) -> None:
+    # Under numbers of their own: no other process that starts meanwhile inherits them.
+    kept = [*given, *(read_end for read_end, _ in ends)]
+    first = max(kept) + 1
+    new = {descriptor: first + place for place, descriptor in enumerate(kept)}
+    words = [sys.executable, "-I", "-S", "-c", START, str(PACKAGE), boot]
+    words += [str(new[descriptor]) for descriptor in given]
+    words += [f"{new[read_end]}:{target}" for read_end, target in ends]
     # The run waits for this, and `subprocess` would take half a millisecond longer.
-    with _inherited([*given, *(read_end for read_end, _ in streams)]):
-        os.posix_spawn(
-            sys.executable,
-            [*words, *map(str, given), *ends],
-            os.environ,
-            file_actions=[(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)],
-            setsigmask=NOT_FOR_CARRIER,
-        )
+    os.posix_spawn(
+        sys.executable,
+        words,
+        os.environ,
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            *((os.POSIX_SPAWN_DUP2, old, at) for old, at in new.items()),
+        ],
+        setsigmask=NOT_FOR_RELAY,
+    )
 
 
-@contextmanager
-def _inherited(descriptors: list[int]) -> Iterator[None]:
-    """Have processes that are started inside inherit the descriptors."""
-    for descriptor in descriptors:
-        os.set_inheritable(descriptor, True)
-    try:
-        yield
-    finally:
-        for descriptor in descriptors:
-            os.set_inheritable(descriptor, False)
+def _relay_in_thread(log: int, control: tuple[int, int], ends: Sequence[tuple[int, int]]) -> None:
+    from fp8verify.record.output_relay import relay
+
+    own = [(os.dup(read_end), target) for read_end, target in ends]
+    threading.Thread(target=relay, args=(control, own, os.dup(log)), daemon=True).start()
 
 
 def _create(log: Path) -> int:
@@ -125,8 +189,8 @@ def _create(log: Path) -> int:
 
 
 @contextmanager
-def carried_output(log: Path) -> Iterator[Output]:
-    """Yield the streams for a run; what it has written by the end is echoed and in the log."""
+def relayed_output(log: Path) -> Iterator[Output]:
+    """Yield the streams for a run; what it has written by the end is forwarded and in the log."""
     output = Output(log)
     try:
         yield output

@@ -35,7 +35,7 @@ def collect_rank_logs(boot: Path, capture: CaptureFolder) -> None:
         if stream is None:
             continue
         name, source = stream
-        suffix = f".{capture.guest}" if capture.guest else ""
+        suffix = f".{capture.secondary_node}" if capture.secondary_node else ""
         try:
             _copy_ends(source, capture.path / f"log.{name}{suffix}.txt")
         except OSError:

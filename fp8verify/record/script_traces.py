@@ -12,7 +12,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-MAX_CONFIG_BYTES = 1 << 20
 MAX_FILES = 4096
 SUFFIXES = (".json", ".json.gz")
 # Where configurations name the folder: KempnerForge's config/profiling.py; torchtitan's, which
@@ -69,10 +68,10 @@ def _options(command: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    from fp8verify.record.settings_files.toml import read_toml
+    from fp8verify.record.settings_file import read_toml
 
     try:
-        return read_toml(path, MAX_CONFIG_BYTES)
+        return read_toml(path)
     except (OSError, ValueError):
         return {}
 

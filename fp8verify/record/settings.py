@@ -14,7 +14,6 @@ from fp8verify.steps import Window, join_windows, show_window
 MAX_DIGITS = 9
 GLOBAL = "global:"
 EVERY = "every:"
-KINETO = "kineto"  # torch's own profiler
 MAX_WINDOWS = 100
 # Far above what three steps of large models make; a closure that LBFGS calls in a loop made more.
 MAX_TRACE_MB = 2048
@@ -71,7 +70,6 @@ class RunSettings(NamedTuple):
         numerics_every: after how many steps to measure them again; None measures once.
         max_trace_mb: end a window whose trace would become larger, as plain text; 0 never does.
         max_window_seconds: end a window after so long; 0 never does.
-        profiler: what records: "kineto" (torch's own), "nsys" or "rocprofv3".
         python: runs scripts and modules; None finds the active environment's.
         debug: whether every process writes down what the agent did: `DebugLog` in the agent.
     """
@@ -90,7 +88,6 @@ class RunSettings(NamedTuple):
     numerics_every: int | None = None
     max_trace_mb: int = MAX_TRACE_MB
     max_window_seconds: float = MAX_WINDOW_SECONDS
-    profiler: str = KINETO
     python: str | None = None
     debug: bool = False
 
@@ -134,7 +131,6 @@ def read_settings(
     no_shapes: bool = False,
     max_trace_mb: int = MAX_TRACE_MB,
     max_window_seconds: float = MAX_WINDOW_SECONDS,
-    profiler: str = KINETO,
     python: str | None = None,
     debug: bool = False,
 ) -> RunSettings:
@@ -148,11 +144,6 @@ def read_settings(
     windows: tuple[Window, ...] = ()
     global_windows: tuple[Window, ...] = ()
     timed_window: TimedWindow | None = None
-    if every is not None and profiler != KINETO:
-        raise UsageError(
-            f"--every and --profiler {profiler} do not go together.",
-            f"{profiler} writes its traces when the run ends: watch it with torch's own profiler.",
-        )
     if steps is not None and steps.strip().startswith(GLOBAL):
         _refuse_with_global(every, after_seconds)
         global_windows = parse_windows(steps.strip().removeprefix(GLOBAL))
@@ -175,7 +166,6 @@ def read_settings(
         record_shapes=not no_shapes,
         max_trace_mb=max_trace_mb,
         max_window_seconds=max_window_seconds,
-        profiler=profiler,
         python=python,
         debug=debug or _debug_is_wanted(os.environ),
     )

@@ -7,16 +7,21 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from types import FrameType
 
 FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class SignalForwarder:
-    """Forward what arrives to the child; before there is one, as soon as there is."""
+    """Forward what arrives to the child; before there is one, as soon as there is.
+
+    Attributes:
+        mask: the signals that were blocked before SIGINT was, None if it is not.
+    """
 
     def __init__(self) -> None:
+        self.mask: set[int] | None = None
         self._child: subprocess.Popen[bytes] | None = None
         self._early: list[int] = []
         self._interrupts = 0
@@ -27,6 +32,18 @@ class SignalForwarder:
         self._child, self._on_resize = child, on_resize or self._on_resize
         for number in self._early:
             child.send_signal(number)
+
+    @contextmanager
+    def mask_of_caller(self) -> Iterator[None]:
+        """Start processes inside with the signals blocked that were when we were started."""
+        if self.mask is None:
+            yield
+            return
+        ours = signal.pthread_sigmask(signal.SIG_SETMASK, self.mask)
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, ours)
 
     def forward(self, number: int, _: FrameType | None) -> None:
         """Handle a signal that the run is to get as well."""
@@ -39,17 +56,24 @@ class SignalForwarder:
         """Ask the run to stop, as a scheduler does."""
         self.forward(signal.SIGTERM, None)
 
-    def interrupt(self, number: int, frame: FrameType | None) -> None:
+    def interrupt(
+        self, number: int, frame: FrameType | None = None, *, is_alone: bool = False
+    ) -> None:
         """Handle Ctrl-C: a terminal sends it to the run as well.
 
         The second one also asks the run to terminate, the third kills it.
+
+        Args:
+            number: SIGINT.
+            frame: not used.
+            is_alone: whether a process sent it, not the terminal.
         """
         self._interrupts += 1
         if self._child is None:  # nor was there one that the terminal could send it to
             self._early.append(number)
         elif self._interrupts > 1:
             self._child.send_signal(signal.SIGTERM if self._interrupts == 2 else signal.SIGKILL)
-        elif not _in_foreground():
+        elif is_alone or not _in_foreground():
             self.forward(number, frame)
 
     def resize(self, _: int, __: FrameType | None) -> None:
@@ -76,7 +100,7 @@ def _in_foreground() -> bool:
 def forwarded_signals() -> Iterator[SignalForwarder]:
     """Forward signals while inside. Those that are ignored (nohup) stay so, for the run as well."""
     forwarder = SignalForwarder()
-    handlers = {
+    handlers: dict[signal.Signals, Callable[[int, FrameType | None], None]] = {
         **dict.fromkeys(FORWARDED, forwarder.forward),
         signal.SIGINT: forwarder.interrupt,
         signal.SIGWINCH: forwarder.resize,
@@ -90,7 +114,41 @@ def forwarded_signals() -> Iterator[SignalForwarder]:
         if signal.getsignal(number) != signal.SIG_IGN
     }
     try:
-        yield forwarder
+        with _interrupts_with_sender(forwarder) if signal.SIGINT in before else nullcontext():
+            yield forwarder
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def _interrupts_with_sender(forwarder: SignalForwarder) -> Iterator[None]:
+    """Take SIGINT on a thread, since a handler in Python does not learn who sent it.
+
+    The main thread blocks it, and so do threads and processes that start from here on.
+    """
+    if not hasattr(signal, "sigwaitinfo"):  # macOS
+        yield
+        return
+    over = threading.Event()
+
+    def wait() -> None:
+        while True:
+            sent = signal.sigwaitinfo({signal.SIGINT})
+            if over.is_set():
+                return
+            forwarder.interrupt(signal.SIGINT, is_alone=sent.si_code <= 0)  # the kernel's is above
+
+    before: set[int] = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    forwarder.mask = before
+    waiter = threading.Thread(target=wait, daemon=True)
+    try:
+        waiter.start()
+        yield
+    finally:
+        over.set()
+        if waiter.ident is not None:
+            with suppress(ProcessLookupError):
+                signal.pthread_kill(waiter.ident, signal.SIGINT)
+            waiter.join()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -11,6 +11,7 @@ import os
 import pty
 import re
 import shlex
+import signal
 import struct
 import subprocess
 import sys
@@ -23,7 +24,6 @@ from typing import NamedTuple
 import pytest
 
 from fp8verify.cli.training_first import training_comes_first
-from fp8verify.errors import Fp8VerifyError
 from fp8verify.record import RunResult, interpreter
 from tests.shared_torch import python_with_torch
 
@@ -74,7 +74,7 @@ def compare(tmp_path: Path, script: str, line: str = "{} train.py") -> Result:
 
 
 def wait_until(holds: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 60
     while not holds():
         assert time.monotonic() < deadline, "it never came true"
         time.sleep(0.02)
@@ -240,6 +240,57 @@ def test_a_training_whose_runner_is_killed_goes_on_and_still_prints(tmp_path: Pa
     assert sorted(log.splitlines()) == ["step 0", "step 1", "step 2", "warning"]
 
 
+def relays_of(folder: Path) -> list[int]:
+    """Return the processes that relay the output of runs in a folder."""
+    lines = subprocess.getoutput("ps axww -o pid=,args=").splitlines()
+    mine = [line for line in lines if "output_relay import main" in line and str(folder) in line]
+    return [int(line.split()[0]) for line in mine]
+
+
+@pytest.mark.parametrize("target", ["> out 2> err", "2>&1 | cat > out"], ids=["files", "pipe"])
+def test_a_relay_that_is_killed_does_not_end_the_training(tmp_path: Path, target: str) -> None:
+    (tmp_path / "train.py").write_text(ORPHAN)
+    runner = start(tmp_path, f"{OURS} --trace-dir capture -o report train.py {target}")
+    wait_until((tmp_path / "pid").exists)
+    killed = set()
+    for _ in range(2):  # its successor too
+        wait_until(lambda: set(relays_of(tmp_path)) - killed)
+        for relay in set(relays_of(tmp_path)) - killed:
+            os.kill(relay, signal.SIGKILL)
+            killed.add(relay)
+    (tmp_path / "go").touch()
+
+    assert runner.wait(timeout=60) == 0
+    printed = "".join((tmp_path / n).read_text() for n in ("out", "err") if (tmp_path / n).exists())
+    expected = ["step 0", "step 1", "step 2", "warning"]
+    assert sorted(printed.splitlines()) == expected
+    log = (tmp_path / "capture" / "log.txt").read_text()
+    assert sorted(log.splitlines()) == expected
+
+
+def test_a_regular_file_is_the_trainings_own_stdout(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import os, stat, sys\nfound = os.fstat(1)\nprint(stat.S_ISREG(found.st_mode))\n"
+        "sys.stdout.flush()\nos.truncate(1, 0)\nos.lseek(1, 0, 0)\nprint('again')\n"
+    )
+    (tmp_path / "out").write_text("before\n")
+    line = f"{OURS} --trace-dir capture -o report train.py >> out"
+
+    assert start(tmp_path, line).wait(timeout=60) == 0
+    assert (tmp_path / "out").read_text() == "again\n"
+    assert (tmp_path / "capture" / "log.txt").read_text().splitlines()[-1] == "again"
+
+
+def test_lines_of_ours_in_the_same_file_are_not_in_the_log(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import os\nos.write(2, b'step 1\\nfp8verify: ACTIVE so far\\nstep 2\\n')\n"
+    )
+    start(tmp_path, f"{OURS} --trace-dir capture train.py > out 2>&1").wait(timeout=60)
+
+    assert (tmp_path / "capture" / "log.txt").read_text() == "step 1\nstep 2\n"
+    assert "INCONCLUSIVE" in (tmp_path / "out").read_text()
+
+
 def test_nothing_of_ours_stays_when_the_run_has_ended(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print('x')\n")
     assert start(tmp_path, f"{OURS} -o report train.py > out").wait(timeout=30) == 0
@@ -347,21 +398,45 @@ def test_a_start_that_fails_leaves_room_for_the_next(tmp_path: Path) -> None:
     assert second.wait(timeout=60) == 0
 
 
+LAUNCHER = """
+import subprocess, sys
+worker = [sys.executable, "-c", "raise ValueError('no such config')"]
+log = subprocess.run(worker, stderr=subprocess.PIPE, text=True).stderr
+for line in log.splitlines():
+    print("[rank1]: " + line)
+raise subprocess.CalledProcessError(1, worker)
+"""
+LAUNCHER_ALONE = "import subprocess\nraise subprocess.CalledProcessError(1, 'worker')\n"
+
+
 @pytest.mark.parametrize(
     ("script", "said"),
     [
-        (
-            "print(1)\nraise ValueError('no such config')\n",
-            "ended with exit code 1 before it completed a step: ValueError: no such config",
-        ),
-        ("print('hello')\n", "no Python that could be observed imported torch"),
+        ("print(1)\nraise ValueError('no such config')\n", "ValueError: no such config"),
+        ("import nothing_of_that_name\nimport torch\n", "No module named 'nothing_of_that_name'"),
+        ("def f(:\n", "SyntaxError: "),
+        (LAUNCHER, "ValueError: no such config"),
+        (LAUNCHER_ALONE, "subprocess.CalledProcessError"),
     ],
-    ids=["crash", "no torch"],
+    ids=["crash", "import", "syntax", "launcher", "launcher alone"],
 )
-def test_a_run_that_was_not_observed_says_why(tmp_path: Path, script: str, said: str) -> None:
+def test_a_training_that_failed_is_told_its_own_error(
+    tmp_path: Path, script: str, said: str
+) -> None:
     (tmp_path / "train.py").write_text(script)
     start(tmp_path, f"{OURS} --format json -o report.json train.py").wait(timeout=60)
 
+    report = json.loads((tmp_path / "report.json").read_text())
+    (finding,) = [one for one in report["findings"] if one["code"] == "no-training-step"]
+    assert said in finding["message"]
+    assert "PYTHONPATH" not in json.dumps(report)
+
+
+def test_a_run_that_was_not_observed_says_why(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print('hello')\n")
+    start(tmp_path, f"{OURS} --format json -o report.json train.py").wait(timeout=60)
+
+    said = "no Python that could be observed imported torch"
     assert said in (tmp_path / "report.json").read_text()
 
 
@@ -403,17 +478,36 @@ def test_a_training_that_fails_keeps_its_exit_code_where_no_report_can_be_made(
     assert len(done.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize(("code", "ends"), [(7, SystemExit), (0, Fp8VerifyError)])
-def test_an_error_of_the_report_comes_after_the_training(
-    capsys: pytest.CaptureFixture[str], code: int, ends: type[BaseException]
+@pytest.mark.parametrize(("options", "code"), [("", 3), ("--exit-zero", 0)])
+def test_a_capture_that_is_removed_costs_the_report(
+    tmp_path: Path, options: str, code: int
 ) -> None:
+    script = (
+        "import os, shutil\nwhile os.path.exists('capture'):\n"
+        "    shutil.rmtree('capture', ignore_errors=True)\n"
+    )
+    ours = f"{PLAIN} -m fp8verify run --steps 3-4 {options} --trace-dir capture"
+    done = execute(tmp_path / "run", "{} train.py", ours, script)
+
+    assert done.code == code
+    assert done.stderr.startswith("fp8verify: there is no report: ")
+
+
+@pytest.mark.parametrize(
+    ("training", "exit_zero", "code"), [(7, False, 7), (0, False, 3), (0, True, 0)]
+)
+def test_an_error_of_the_report_comes_after_the_training(
+    capsys: pytest.CaptureFixture[str], training: int, exit_zero: bool, code: int
+) -> None:
+    result = RunResult(Path("capture"), training)
     with (
-        pytest.raises(ends, match=r"7|ValueError: ours"),
-        training_comes_first(RunResult(Path("capture"), code), debug=False),
+        pytest.raises(SystemExit) as ended,
+        training_comes_first(result, debug=False, exit_zero=exit_zero),
     ):
         raise ValueError("ours")
 
-    assert ("there is no report: ValueError: ours" in capsys.readouterr().err) == bool(code)
+    assert ended.value.code == code
+    assert "there is no report: ValueError: ours" in capsys.readouterr().err
 
 
 def test_a_tool_without_torch_runs_the_script_with_the_active_environments_python(

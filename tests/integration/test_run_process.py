@@ -116,6 +116,33 @@ def test_signals_reach_the_script(tmp_path: Path, number: signal.Signals) -> Non
     assert child.wait(timeout=60) == 9
 
 
+@pytest.mark.parametrize("sender", ["a process", "the terminal"])
+def test_an_interrupt_on_a_terminal_reaches_the_script_once(tmp_path: Path, sender: str) -> None:
+    (tmp_path / "script.py").write_text(
+        "import pathlib, signal, time\nseen = []\n"
+        "signal.signal(signal.SIGINT, lambda *_: seen.append(1))\n"
+        "pathlib.Path('ready').touch()\n"
+        "while not seen: time.sleep(0.02)\n"
+        "time.sleep(0.3)\npathlib.Path('seen').write_text(str(len(seen)))\n"
+    )
+    child, terminal = pty.fork()
+    if not child:
+        heed_signals()
+        os.chdir(tmp_path)
+        words = [sys.executable, str(ATTACH), "3", "0", "capture", "script.py"]
+        os.execve(sys.executable, words, {**os.environ, "PYTHONPATH": str(ROOT)})
+    wait_for(tmp_path / "ready")
+    if sender == "a process":
+        os.kill(child, signal.SIGINT)
+    else:
+        os.write(terminal, b"\x03")
+
+    wait_for(tmp_path / "seen")
+    os.waitpid(child, 0)
+    os.close(terminal)
+    assert (tmp_path / "seen").read_text() == "1"
+
+
 @pytest.mark.parametrize(
     ("signs", "code"),
     [(("ready", "interrupted"), 9), (("ready", "interrupted", "asked"), 128 + 9)],

@@ -17,7 +17,7 @@ from fp8verify.capture.files import find_metas, read_meta
 from fp8verify.capture.schema import SCHEMA, RankMeta
 from fp8verify.record import RankSelection, RunSettings, TimedWindow
 from fp8verify.record.folder import CaptureFolder
-from fp8verify.record.injection import configure
+from fp8verify.record.injection import attach
 
 torch = pytest.importorskip("torch", reason="needs torch, from the train extra")
 pytestmark = pytest.mark.train
@@ -44,7 +44,7 @@ def config(folder: Path) -> dict[str, Any]:
         layers=True,
         debug=True,
     )
-    configure(boot, CaptureFolder(folder), settings)
+    attach(boot, CaptureFolder(folder), settings, shared=False)
     read: dict[str, Any] = json.loads((boot / "config.json").read_text())
     return read
 

@@ -12,10 +12,12 @@ import pytest
 
 from fp8verify.capture.files import find_logs
 from fp8verify.errors import InputError
-from fp8verify.record.folder import CaptureFolder, attendance, make_capture_folder, node_name
-from fp8verify.record.job_name import Job, job_of
+from fp8verify.record import trust
+from fp8verify.record.folder import CaptureFolder, make_capture_folder
+from fp8verify.record.job import Job, job_of
 from fp8verify.record.log import HEAD_BYTES, TAIL_BYTES
 from fp8verify.record.rank_logs import STREAMS, collect_rank_logs
+from fp8verify.record.runner_locks import node_name, runner_lock
 
 
 @pytest.fixture(autouse=True)
@@ -40,6 +42,39 @@ def test_a_capture_is_never_overwritten(job: str | None) -> None:
         make_capture_folder(Path("old"), job)
 
 
+@pytest.mark.parametrize("job", [None, "slurm-7.0"])
+@pytest.mark.parametrize(
+    ("owner", "mode", "why"),
+    [(54321, 0o755, "another user"), (0, 0o777, "all users"), (0, 0o1777, "all users")],
+)
+def test_a_folder_that_others_made_or_may_write_is_refused(
+    monkeypatch: pytest.MonkeyPatch, job: str | None, owner: int, mode: int, why: str
+) -> None:
+    Path("theirs").mkdir()
+    if owner and os.getuid():
+        pytest.skip("only root can give a folder away")
+    Path("theirs").chmod(mode)
+    os.chown("theirs", owner or os.getuid(), -1)
+
+    with pytest.raises(InputError, match=why):
+        make_capture_folder(Path("theirs"), job)
+    assert not list(Path("theirs").iterdir())
+
+    monkeypatch.setenv("FP8VERIFY_TRUST", f"/elsewhere:{Path.cwd()}")
+    assert make_capture_folder(Path("theirs"), job).path == Path("theirs").absolute()
+
+
+def test_a_folder_whose_parent_a_group_may_write_gets_a_note(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(trust, "_is_own_group", lambda _: False)
+    assert make_capture_folder(Path("private")).notes == ()
+    Path.cwd().chmod(0o775)
+    assert str(Path.cwd()) in make_capture_folder(Path("shared")).notes[0]
+    Path.cwd().chmod(0o1775)  # sticky: only the owner renames what is in it
+    assert make_capture_folder(Path("sticky")).notes == ()
+
+
 def test_a_folder_that_cannot_be_made_is_told() -> None:
     Path("file").touch()
 
@@ -51,7 +86,7 @@ def test_nodes_of_one_job_share_a_folder_and_no_file() -> None:
     owner = make_capture_folder(Path("shared"), "slurm-7.0")
     guest = make_capture_folder(Path("shared"), "slurm-7.0")
 
-    assert (owner.guest, guest.guest) == (None, node_name())
+    assert (owner.secondary_node, guest.secondary_node) == (None, node_name())
     assert owner.log.name == "log.txt"
     assert guest.log.name == f"log.{node_name()}-{os.getpid()}.txt"
 
@@ -72,10 +107,10 @@ def test_a_claim_without_a_moment_can_be_joined(started: bytes) -> None:
 
 
 def test_a_job_is_joined_until_its_last_node_has_ended() -> None:
-    with attendance(make_capture_folder(Path("shared"), "night")):
-        with attendance(make_capture_folder(Path("shared"), "night")):
+    with runner_lock(make_capture_folder(Path("shared"), "night").path):
+        with runner_lock(make_capture_folder(Path("shared"), "night").path):
             make_capture_folder(Path("shared"), "night")
-        assert make_capture_folder(Path("shared"), "night").guest == node_name()
+        assert make_capture_folder(Path("shared"), "night").secondary_node == node_name()
     before = sorted(Path("shared").iterdir())
 
     with pytest.raises(InputError, match="an earlier run of the job night"):
@@ -95,19 +130,19 @@ def test_runners_of_other_nodes_are_believed_to_live() -> None:
     make_capture_folder(Path("shared"), "night")
     Path("shared", f".present.{node_name()}-2.abc").touch()
 
-    assert make_capture_folder(Path("shared"), "night").guest == node_name()
+    assert make_capture_folder(Path("shared"), "night").secondary_node == node_name()
 
 
 def test_a_capture_for_one_run_keeps_no_list_of_runners() -> None:
     capture = make_capture_folder(Path("mine"))
-    with attendance(capture):
+    with runner_lock(capture.path):
         assert not list(capture.path.iterdir())
 
     assert not list(capture.path.iterdir())
 
 
 def test_a_capture_that_vanishes_can_be_left() -> None:
-    with attendance(make_capture_folder(Path("shared"), "night")):
+    with runner_lock(make_capture_folder(Path("shared"), "night").path):
         shutil.rmtree("shared")
 
 
@@ -117,8 +152,8 @@ def test_a_file_system_without_hard_links_can_be_shared(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(os, "link", refuse)
 
-    assert make_capture_folder(Path("shared"), "slurm-7.0").guest is None
-    assert make_capture_folder(Path("shared"), "slurm-7.0").guest == node_name()
+    assert make_capture_folder(Path("shared"), "slurm-7.0").secondary_node is None
+    assert make_capture_folder(Path("shared"), "slurm-7.0").secondary_node == node_name()
 
 
 def test_a_job_that_names_no_folder_gets_one_of_its_own() -> None:
@@ -216,14 +251,14 @@ def test_the_tasks_of_a_step_share_the_folder_that_nobody_named() -> None:
     first, second = (make_capture_folder(None, "slurm-5.0", once=True) for _ in range(2))
 
     assert first.path == second.path == Path("fp8verify-capture-slurm-5.0").absolute()
-    assert (first.guest, second.guest) == (None, node_name())
+    assert (first.secondary_node, second.secondary_node) == (None, node_name())
 
 
 def test_of_the_tasks_of_a_step_the_last_one_reports() -> None:
     tasks = [make_capture_folder(None, "slurm-5.0", once=True) for _ in range(3)]
     last = []
     for task in tasks:  # one after the other: none waits for those that have not begun
-        with attendance(task, runners=3) as attending:
+        with runner_lock(task.path, runners=3) as attending:
             pass
         last.append(attending.last)
 
@@ -232,8 +267,8 @@ def test_of_the_tasks_of_a_step_the_last_one_reports() -> None:
 
 def test_of_nodes_whose_number_is_unknown_the_last_one_there_reports() -> None:
     nodes = [make_capture_folder(Path("shared"), "night-7") for _ in range(2)]
-    with attendance(nodes[0]) as first:
-        with attendance(nodes[1]) as second:
+    with runner_lock(nodes[0].path) as first:
+        with runner_lock(nodes[1].path) as second:
             pass
         assert not second.last
 

@@ -1,12 +1,12 @@
 """Arm fp8verify's agent once torch is imported; leave any other process as it is.
 
-Beside it appear a `config.json` and the agent, in an archive. `sitecustomize` starts it in every
+Its folder has a `config.json` and the agent, in an archive. `sitecustomize` starts it in every
 Python, so launchers, workers and spawned children load it too: everything here must cost nothing
 where torch is not imported, and must never raise.
 """
 
 # pathlib takes longer to import than all of this to run.
-# ruff: noqa: PTH110, PTH118, PTH120, PTH123
+# ruff: noqa: PTH118, PTH120, PTH123
 
 from __future__ import annotations
 
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 HERE = os.path.dirname(__file__)
 AGENT = "_fp8verify_agent"  # the package in the archive
-PATIENCE_S, POLL_S = 10.0, 0.005
-GIVEN_UP = "given-up"  # `fp8verify.record.carrier` writes it as well
 IMPORT_SYSTEM = "<frozen importlib._bootstrap>"
 
 
@@ -100,39 +98,19 @@ def _read_config() -> dict[str, Any]:
     import json
 
     path = os.path.join(HERE, "config.json")
-    _wait_for(path)
     with open(path, encoding="utf-8") as file:
         config: dict[str, Any] = json.load(file)
     return config
 
 
-def _wait_for(path: str) -> None:
-    """Wait for what the runner writes last, as a rule while this Python starts.
-
-    It takes this file away if it cannot write. If it was killed, or one process of the run has
-    waited long enough, a file says so to all others: none waits after that.
-    """
-    import time
-
-    no_longer = os.path.join(HERE, GIVEN_UP)
-    deadline = time.monotonic() + PATIENCE_S
-    while not os.path.exists(path) and os.path.exists(__file__) and not os.path.exists(no_longer):
-        if time.monotonic() > deadline:
-            open(no_longer, "wb").close()
-            raise TimeoutError(f"the runner did not say what to observe within {PATIENCE_S} s")
-        time.sleep(POLL_S)
-
-
 def _load_agent(archive: str) -> Any:
     from importlib import import_module
 
-    compiled = archive + ".compiled"
-    entry = compiled if os.path.exists(compiled) else archive
-    sys.path.insert(0, entry)  # the loader of archives has no other way in common to all Pythons
+    sys.path.insert(0, archive)  # the loader of archives has no other way in common to all Pythons
     try:
         return import_module(AGENT)
     finally:
-        sys.path.remove(entry)
+        sys.path.remove(archive)
 
 
 def _complain() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fp8verify.capture.names import LOG, METAS
-from fp8verify.record.notices import tell
+from fp8verify.record.stderr import log as say
 
 if TYPE_CHECKING:
     from fp8verify.record.folder import CaptureFolder
@@ -51,7 +51,7 @@ def report_at_close(
     capture: CaptureFolder, settings: RunSettings, policy: Policy, *, aloud: bool
 ) -> Iterator[None]:
     """Judge a capture while inside whenever a window closes on all ranks that record it."""
-    if capture.guest is not None:  # the runner that made the folder does
+    if capture.secondary_node is not None:  # the runner that made the folder does
         yield
         return
     over = threading.Event()
@@ -105,4 +105,4 @@ def _wait_for_a_rank(capture: Path, over: threading.Event) -> bool:
 def _say(capture: Path, over: threading.Event, found: Judged) -> None:
     if found.line is not None and not over.is_set():
         verdict, reason = found.line["verdict"], found.line["reason"]
-        tell(f"{verdict} so far: {reason}; {capture / 'report.json'}")
+        say(f"{verdict} so far: {reason}; {capture / 'report.json'}")

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from fp8verify.record.live.change_command import ChangeCommand
-from fp8verify.record.notices import tell
+from fp8verify.record.stderr import log as say
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,7 +61,7 @@ class RunWatch:
     @contextmanager
     def __call__(self, capture: CaptureFolder, stop: Callable[[], None]) -> Iterator[None]:
         """Watch while inside; on leaving, wait until all windows are judged."""
-        if capture.guest is not None:  # the runner that made the folder does
+        if capture.secondary_node is not None:  # the runner that made the folder does
             yield
             return
         over = threading.Event()
@@ -138,9 +138,9 @@ class RunWatch:
 
     def _say(self, before: str | None, line: Line) -> None:
         was = "" if before is None else f", was {before}"
-        tell(f"{line['verdict']} at step {line['step']}{was}: {line['reason']}")
+        say(f"{line['verdict']} at step {line['step']}{was}: {line['reason']}")
 
     def _say_stop(self, line: Line) -> None:
         said = f"the training was asked to stop, since step {line['step']} is {line['verdict']}"
-        tell(f"{said} (--stop-on)")
+        say(f"{said} (--stop-on)")
         self._stopped_by = (said,)

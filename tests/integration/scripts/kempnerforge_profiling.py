@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule, tensorboard_trace_handler
 
-from fp8verify.record.settings_files.toml import read_toml
+from fp8verify.record.settings_file import read_toml
 
 settings = read_toml(Path(sys.argv[1]))["profiling"]
 wait = max(0, settings["start_step"] - 1)

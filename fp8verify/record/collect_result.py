@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 from contextlib import suppress
 from pathlib import Path
 
 from fp8verify.capture.names import METAS
-from fp8verify.record.boot_errors import boot_errors
 from fp8verify.record.folder import CaptureFolder
 from fp8verify.record.rank_logs import collect_rank_logs
 from fp8verify.record.settings import RunResult, RunSettings
@@ -15,21 +15,26 @@ from fp8verify.record.settings import RunResult, RunSettings
 INNER = "inner"  # written by boot/sitecustomize.py
 RANKS = "ranks"  # and one for each that claimed its files
 IMPORTED = "imported"  # by the agent: one line for each process that imported torch
-MAX_BYTES = 64 << 10
-LAST_LINE = 300
+ERRORS = "errors.txt"  # tracebacks of the boot
+DEBUG_LOG = "debug.boot.log"
+OUR_FRAME = re.compile(
+    r'File "(?:[^"\n]*/)?(?:_fp8verify_agent|fp8verify/agent|\.boot-\w+)/([^"\n]+)", line (\d+)'
+)
+MAX_BYTES = 1 << 20
 STEP = "call fp8verify.step() after each step"
 
 
-def look_back(
+def collect_result(
     boot: Path, capture: CaptureFolder, exit_code: int, settings: RunSettings
 ) -> RunResult:
     """Return what a run that has ended left in its capture and in its boot folder."""
     collect_rank_logs(boot, capture)
     unwritten = _remove_empty(capture.path)
     errors = boot_errors(boot, capture.path if settings.debug else None)
+    ranks = tuple(int(line) for line in _lines(boot / RANKS) if line.isdecimal())
+    _remove_drafts(capture.path, ranks)
     inner = _inner_captures(boot)
     if not errors and any(capture.path.glob(METAS)):
-        ranks = tuple(int(line) for line in _lines(boot / RANKS) if line.isdecimal())
         return RunResult(capture.path, exit_code, notes=unwritten, ranks=ranks)
     if inner:
         notes = (f"a run of fp8verify inside this one recorded the training: {inner[0]}",)
@@ -37,7 +42,7 @@ def look_back(
     return RunResult(
         capture=capture.path,
         exit_code=exit_code,
-        notes=errors or unwritten or (_why_unobserved(boot, capture, exit_code),),
+        notes=errors or unwritten or (_why_unobserved(boot, exit_code),),
     )
 
 
@@ -49,14 +54,23 @@ def _remove_empty(folder: Path) -> tuple[str, ...]:
     return tuple(f"{path.name} could not be written: is the disk full?" for path in empty)
 
 
+def _remove_drafts(folder: Path, ranks: tuple[int, ...]) -> None:
+    """Remove what processes of this run were writing when they were killed."""
+    for rank in set(ranks):
+        for name in (f".rank{rank}.*", f".rank{rank}-*"):
+            for draft in (*folder.glob(name), *folder.glob(f"live/*/{name}")):
+                with suppress(OSError):
+                    draft.unlink()
+
+
 def _inner_captures(boot: Path) -> list[str]:
     found = dict.fromkeys(_lines(boot / INNER))
     return [folder for folder in found if any(Path(folder).glob(METAS))]
 
 
-def _why_unobserved(boot: Path, capture: CaptureFolder, exit_code: int) -> str:
+def _why_unobserved(boot: Path, exit_code: int) -> str:
     if exit_code:
-        return f"{_ending(exit_code)} before its first training step{_last_line(capture.log)}"
+        return f"the command ended with {exit_code} before its first training step"
     if not _lines(boot / IMPORTED):
         return (
             "no Python that could be observed imported torch: either the command trains nothing, "
@@ -68,19 +82,30 @@ def _why_unobserved(boot: Path, capture: CaptureFolder, exit_code: int) -> str:
     )
 
 
-def _ending(exit_code: int) -> str:
-    return f"the command ended with {exit_code}"
-
-
-def _last_line(log: Path) -> str:
-    """Return the end of a log's last line that says something, for the end of a sentence."""
-    lines = [line.strip() for line in _lines(log) if line.strip()]
-    return f": {lines[-1][-LAST_LINE:]}" if lines else ""
-
-
 def _lines(path: Path) -> list[str]:
     with suppress(OSError), path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         file.seek(max(0, size - MAX_BYTES))
         return file.read(MAX_BYTES).decode(errors="replace").splitlines()
     return []
+
+
+def boot_errors(boot: Path, debug_folder: Path | None = None) -> tuple[str, ...]:
+    """Return why no agent was started: the last error of the boot and its line; () without one.
+
+    Args:
+        boot: the boot folder.
+        debug_folder: where to keep the tracebacks, None to name only the last error.
+    """
+    lines = _lines(boot / ERRORS)
+    if not lines:
+        return ()
+    text = "\n".join(lines) + "\n"
+    if debug_folder is not None:
+        # Several nodes may share the folder: none overwrites what another one wrote.
+        with suppress(OSError), (debug_folder / DEBUG_LOG).open("a", encoding="utf-8") as file:
+            file.write(text)
+    more = "run with --debug for the traceback" if debug_folder is None else f"see {DEBUG_LOG}"
+    frames = OUR_FRAME.findall(text)
+    place = ":".join(frames[-1]) if frames else "outside of fp8verify"
+    return (f"the agent could not start: {lines[-1][:300]} ({place}); {more}",)

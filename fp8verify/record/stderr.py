@@ -6,7 +6,7 @@ import sys
 from contextlib import suppress
 
 
-def tell(text: str) -> None:
+def log(text: str) -> None:
     """Write a line of ours; where that cannot be, the run goes on without it."""
     if sys.stderr is None:  # it is closed (`2>&-`)
         return

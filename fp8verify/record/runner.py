@@ -1,0 +1,133 @@
+"""Run a training command with the agent attached, and leave a capture behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from pathlib import Path
+
+from fp8verify.errors import InputError
+from fp8verify.record.command import needs_python, resolve_command
+from fp8verify.record.folder import (
+    CaptureFolder,
+    check_name,
+    make_capture_folder,
+    remove_shared_agent,
+    undone_unless_started,
+)
+from fp8verify.record.injection import attach, boot_folder, child_environment
+from fp8verify.record.interpreter import Python, choose_python
+from fp8verify.record.job import Job, job_of
+from fp8verify.record.output import Output, relayed_output
+from fp8verify.record.runner_locks import runner_lock
+from fp8verify.record.settings import RunResult, RunSettings
+from fp8verify.record.signals import SignalForwarder, forwarded_signals
+from fp8verify.record.stderr import log as say
+from fp8verify.record.streams import STDERR, STDOUT, reserve_closed_streams
+
+# Goes on while the training runs, given its capture and how to ask it to stop.
+RunWatcher = Callable[[CaptureFolder, Callable[[], None]], AbstractContextManager[None]]
+
+
+def run_training(
+    command: Sequence[str], settings: RunSettings, watch: RunWatcher | None = None
+) -> RunResult:
+    """Run `command` to its end, observed as `settings` say, and return where the capture is.
+
+    The command's input, output, signals and exit code are what they would be without us.
+
+    Raises:
+        UsageError: if `command` is empty or names no module.
+        InputError: if the script, the program or the capture folder cannot be used.
+    """
+    reserve_closed_streams()
+    python = python_for(command, settings)
+    if python.whose is not None:
+        say(
+            f"runs it with {python.program} ({python.whose}), since the Python of "
+            "fp8verify has no torch; --python chooses another"
+        )
+    arguments = resolve_command(command, python.program)
+    check_name(settings.trace_dir or Path())
+    job = Job(settings.job) if settings.job else job_of(arguments, os.environ)
+    capture = make_capture_folder(settings.trace_dir, job.name, once=job.once and job.runners != 1)
+    started = time.time()
+    # Signals are handled until everything that was recorded is in its place.
+    with forwarded_signals() as signals:
+        with ExitStack() as stack:
+            stack.enter_context(undone_unless_started(capture))
+            lock = stack.enter_context(runner_lock(capture.path, job.runners))
+            boot = stack.enter_context(boot_folder(capture.path))
+            attach(boot, capture, settings, shared=(job.runners or 1) > 1)
+            log = capture.log if settings.capture_log else None
+            with nullcontext() if watch is None else watch(capture, signals.stop):
+                exit_code = _spawn(arguments, boot, log, signals)
+            result = _result(settings, arguments, started, boot, capture, exit_code)
+        if lock.last:
+            remove_shared_agent(capture.path)
+    return result._replace(last=lock.last)
+
+
+def _result(
+    settings: RunSettings,
+    arguments: list[str],
+    started: float,
+    boot: Path,
+    capture: CaptureFolder,
+    exit_code: int,
+) -> RunResult:
+    """Return what the run left, once it has ended; nothing about that changes its exit code."""
+    # Not before the run, which waits for what we import.
+    from fp8verify.record.collect_result import collect_result
+    from fp8verify.record.script_traces import adopt_script_traces
+
+    try:
+        result = collect_result(boot, capture, exit_code, settings)
+        adopted = adopt_script_traces(capture.path, arguments, started)
+        return result._replace(notes=(*result.notes, *adopted, *capture.notes))
+    except Exception as error:  # it may have left anything there
+        why = f"what the run left cannot be read: {type(error).__name__}: {error}"
+        return RunResult(capture.path, exit_code, notes=(why,))
+
+
+def python_for(command: Sequence[str], settings: RunSettings) -> Python:
+    """Return the Python for the command; ours for one that needs none."""
+    needed = needs_python(command)
+    return choose_python(settings.python, os.environ) if needed else Python(sys.executable)
+
+
+def _spawn(arguments: list[str], boot: Path, log: Path | None, signals: SignalForwarder) -> int:
+    """Run the command, once its output has a reader, and return its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:  # as where it is closed
+            stream.flush()
+    with relayed_output(log) if log is not None else nullcontext() as output:
+        if output is not None:
+            output.start(boot)  # if we are killed from here on, what the run writes is still read
+        try:
+            with signals.mask_of_caller():
+                child = _popen(arguments, boot, output)
+        except OSError as error:
+            raise InputError(
+                f"Cannot run {arguments[0]}: {error.strerror}.",
+                "Check that it is a program for this machine and may be executed.",
+            ) from None
+        if output is not None:
+            output.started(child.pid)
+        signals.watch(child, output.resize if output is not None else None)
+        code = child.wait()
+    return code if code >= 0 else 128 - code
+
+
+def _popen(arguments: list[str], boot: Path, output: Output | None) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(  # noqa: S603 - running the user's command is the job
+        arguments,
+        env=child_environment(os.environ, boot),
+        stdout=output.stream(STDOUT) if output is not None else None,
+        stderr=output.stream(STDERR) if output is not None else None,
+        close_fds=False,  # the shell may have opened some for the script: <(zcat data.gz)
+    )

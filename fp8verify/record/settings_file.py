@@ -1,0 +1,193 @@
+"""The settings file: the nearest fp8verify.toml, or pyproject.toml with `[tool.fp8verify]`.
+
+It names programs to run and files to write, so it is read only where nobody but this user or root
+may have written it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fp8verify.errors import InputError
+from fp8verify.record.trust import TRUST, is_trusted, why_distrusted
+
+OWN_FILE = "fp8verify.toml"
+PROJECT_FILE = "pyproject.toml"
+TABLE = "fp8verify"
+MAX_BYTES = 1 << 20
+# Every way to write the table's name: in a header, as a dotted key, or inside of `tool`.
+TABLE_NAMED = (
+    rb"tool[\"']?\s*\.\s*[\"']?fp8verify|^\s*(?:\[\s*[\"']?tool[\"']?\s*\]|[\"']?tool[\"']?\s*=)"
+)
+# What runs a program, writes a file or opens a connection: not from a file that a group may write.
+OWN_ONLY = (
+    "python", "output", "save-baseline", "scheduler", "on-change", "trace-dir", "metrics",
+)  # fmt: skip
+
+
+class SettingsFile(NamedTuple):
+    """A settings file, its values by option ("min-share"), and what to say about trust."""
+
+    path: Path | None
+    values: dict[str, Any]
+    notes: tuple[str, ...] = ()
+
+
+def find_settings(folder: Path) -> SettingsFile:
+    """Return the settings for a folder: its own, or those of the nearest one above.
+
+    The search ends at the root of a repository, at the home folder, and where the owner changes.
+
+    Raises:
+        InputError: the file cannot be read, or is not TOML.
+    """
+    notes: list[str] = []
+    for place in _places(folder.absolute()):
+        for name in (OWN_FILE, PROJECT_FILE):
+            path = place / name
+            found = _read_trusted(path, notes)
+            if found is None:
+                continue
+            data, is_shared = found
+            if name == PROJECT_FILE and not _has_table(data):
+                continue
+            table: Any = _parse(path, data)
+            if name == PROJECT_FILE:
+                tools = table.get("tool")
+                table = tools.get(TABLE) if isinstance(tools, dict) else None
+            if not isinstance(table, dict):
+                continue
+            values = _values(path, table)
+            dropped = [key for key in OWN_ONLY if is_shared and values.pop(key, None) is not None]
+            if dropped:
+                keys = ", ".join(dropped)
+                notes.append(f"{path} may be written by its group, so {keys} of it is ignored")
+            return SettingsFile(path, values, tuple(notes))
+    return SettingsFile(None, {}, tuple(notes))
+
+
+def _places(folder: Path) -> Iterator[Path]:
+    """Yield the folders whose settings hold in a folder, the nearest first."""
+    try:
+        owner, home = folder.stat().st_uid, Path.home()
+    except (OSError, RuntimeError):
+        return
+    for place in (folder, *folder.parents):
+        if place.stat().st_uid != owner and not is_trusted(place):
+            return
+        yield place
+        if place == home or (place / ".git").exists():
+            return
+
+
+def _read_trusted(path: Path, notes: list[str]) -> tuple[bytes, bool] | None:
+    """Return what a file holds and whether its group may write it; None where it is not read."""
+    try:
+        link_owner = path.lstat().st_uid
+        # The descriptor is checked: the name may mean another file a moment later.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if path.name == PROJECT_FILE or isinstance(error, NotADirectoryError):
+            return None
+        raise InputError(
+            f"Cannot read the settings {path}: {error.strerror}.", "Check its permissions."
+        ) from None
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            return None
+        if not is_trusted(path.parent):
+            why = why_distrusted(status)
+            if link_owner not in (os.getuid(), 0):
+                why = "it is a link of another user"
+            if why is not None:
+                if path.name == OWN_FILE or TABLE.encode() in file.read(MAX_BYTES):
+                    notes.append(f"{path} is not read: {why}; {TRUST}={path.parent} trusts it")
+                return None
+        is_shared = bool(status.st_mode & stat.S_IWGRP) and not is_trusted(path.parent)
+        return file.read(MAX_BYTES + 1), is_shared
+
+
+def _has_table(data: bytes) -> bool:
+    # Most projects have none, and are not parsed: what only depends on fp8verify has its name too.
+    return TABLE.encode() in data and bool(re.search(TABLE_NAMED, data, re.MULTILINE))
+
+
+def _parse(path: Path, data: bytes) -> dict[str, Any]:
+    try:
+        return parse_toml(data)
+    except ValueError as error:
+        raise InputError(
+            f"The settings {path} are not TOML: {str(error)[:200]}.", "Fix the file, or remove it."
+        ) from None
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return the TOML document at `path`.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is not TOML, or larger than 1 MB.
+    """
+    with path.open("rb") as file:
+        return parse_toml(file.read(MAX_BYTES + 1))
+
+
+def parse_toml(data: bytes) -> dict[str, Any]:
+    """Return a TOML document.
+
+    Raises:
+        ValueError: it is not TOML, or larger than 1 MB.
+    """
+    if len(data) > MAX_BYTES:
+        raise ValueError(f"it is longer than {MAX_BYTES} bytes")
+    if sys.version_info >= (3, 11):  # imported here: most runs have no settings to parse
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        document: dict[str, Any] = tomllib.loads(data.decode())
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    return document
+
+
+def _values(path: Path, table: dict[str, Any]) -> dict[str, Any]:
+    values = {name.replace("_", "-"): value for name, value in table.items()}
+    profiling = values.pop("profiling", None)
+    if profiling is None:
+        return values
+    steps = steps_of_profiling(profiling)
+    if steps is None and not (isinstance(profiling, dict) and profiling.get("enable") is False):
+        raise InputError(
+            f"The [profiling] of {path} names no steps.",
+            "Give start_step and end_step, such as 5 and 8 for the steps 6-8, or enable = false.",
+        )
+    folder = profiling.get("trace_dir") if steps else None
+    return {
+        **({"steps": steps} if steps else {}),
+        **({"trace-dir": folder} if folder else {}),
+        **values,
+    }
+
+
+def steps_of_profiling(profiling: Any) -> str | None:
+    """Return the window that a `[profiling]` table of a training records, None if it does not.
+
+    As in KempnerForge: `start_step` warms the profiler up, the steps after it are recorded up to
+    `end_step`, inclusive.
+    """
+    if not isinstance(profiling, dict) or profiling.get("enable", True) is not True:
+        return None
+    first, last = profiling.get("start_step"), profiling.get("end_step")
+    if type(first) is not int or type(last) is not int or not 0 <= first < last:
+        return None
+    return f"{first + 1}-{last}"
