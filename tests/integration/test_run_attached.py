@@ -20,7 +20,7 @@ import fp8verify
 from fp8verify.capture.files import find_logs, read_meta
 from fp8verify.capture.schema import FrameworkSteps, NamingRecord, RankMeta
 from fp8verify.record.folder import make_capture_folder
-from fp8verify.record.runner_locks import node_name
+from fp8verify.record.runner_locks import node_name, runner_lock
 from fp8verify.report.forms import render
 from tests.shared_torch import python_with_torch, runs_compiled_code_eagerly
 
