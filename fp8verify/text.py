@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence, Sized
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fp8verify.report.model import Finding
@@ -27,6 +27,30 @@ def clean(text: str) -> str:
     if not text.isprintable():
         text = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
     return _COMMAND.sub(lambda found: " ".join(found[0]), text)
+
+
+def clean_json(data: bytes) -> bytes:
+    """Return JSON whose strings and keys are cleaned.
+
+    Raises:
+        ValueError: not JSON.
+        RecursionError: nested too deep.
+    """
+    if data.isascii() and not any(sign in data for sign in (b"\\", b"::", b"##")):
+        return data
+    import msgspec  # messages need none
+
+    return msgspec.json.encode(_cleaned(msgspec.json.decode(data)))
+
+
+def _cleaned(value: Any) -> Any:
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, list):
+        return list(map(_cleaned, value))
+    if isinstance(value, dict):
+        return {_cleaned(key): _cleaned(one) for key, one in value.items()}
+    return value
 
 
 def counted(things: Sized | int, name: str) -> str:

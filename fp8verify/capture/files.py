@@ -9,6 +9,7 @@ import msgspec
 from fp8verify.capture.names import LOG, LOGS, META_SUFFIX, METAS
 from fp8verify.capture.schema import SCHEMA, RankMeta
 from fp8verify.errors import InputError
+from fp8verify.text import clean_json
 
 MAX_BYTES = 64 << 20
 
@@ -51,7 +52,7 @@ def read_meta(path: Path) -> RankMeta:
 
 def _decode(path: Path, data: bytes) -> RankMeta:
     try:
-        meta = msgspec.json.decode(data, type=RankMeta)
+        meta = msgspec.json.decode(clean_json(data), type=RankMeta)
     except (ValueError, RecursionError) as error:
         raise InputError(
             f"{path} is not a module census: {str(error)[:200]}.",

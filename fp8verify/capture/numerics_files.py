@@ -11,6 +11,7 @@ import msgspec
 from fp8verify.capture.names import NUMERICS, NUMERICS_SUFFIX, SERIES_SUFFIX
 from fp8verify.capture.numerics import NumericsRecord, RankNumerics, SeriesRecord
 from fp8verify.errors import InputError
+from fp8verify.text import clean_json
 
 SCHEMA = 1
 MAX_BYTES = 64 << 20
@@ -38,7 +39,7 @@ def _decode(path: Path, data: bytes) -> NumericsRecord:
     try:
         if len(data) > MAX_BYTES:
             raise ValueError(f"it is larger than {MAX_BYTES >> 20} MB")
-        record = msgspec.json.decode(data, type=NumericsRecord)
+        record = msgspec.json.decode(clean_json(data), type=NumericsRecord)
         if record.schema != SCHEMA:
             raise ValueError(f"it has schema {record.schema}, this version reads {SCHEMA}")
     except (ValueError, RecursionError) as error:
@@ -62,6 +63,6 @@ def _series(path: Path) -> Iterator[SeriesRecord]:
 
 def _line(line: bytes) -> SeriesRecord | None:
     try:
-        return msgspec.json.decode(line, type=SeriesRecord)
+        return msgspec.json.decode(clean_json(line), type=SeriesRecord)
     except (ValueError, RecursionError):
         return None

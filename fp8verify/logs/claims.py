@@ -19,6 +19,7 @@ from fp8verify.logs.messages import Message, messages_of
 from fp8verify.logs.promised import all_gather_of, counts_of, format_of, legs_of, recipe_of
 from fp8verify.logs.wording import OWN, WORDS, denies, match, says_something, sentence_of
 from fp8verify.report.model import Claim
+from fp8verify.text import clean
 
 MAX_CLAIMS = 200
 _WORDS = tuple(word.decode() for word in WORDS)
@@ -160,7 +161,7 @@ def claim_of(message: Message, number: int = 1, source: str = "log") -> Claim | 
     format_ = format_of(sentence, recipe) or "fp8" if on else None
     return Claim(
         line=number,
-        text=sentence[:_MAX_TEXT],
+        text=clean(sentence[:_MAX_TEXT]),
         framework=framework,
         says=says,
         recipe=recipe if on else None,
@@ -175,6 +176,7 @@ def claim_of(message: Message, number: int = 1, source: str = "log") -> Claim | 
 
 def claim_of_call(name: str) -> Claim:
     """Return the claim made by the call of an API, as `fp8verify run` recorded it."""
+    name = clean(name)
     framework = name.partition(".")[0][:40]
     return Claim(
         line=0,

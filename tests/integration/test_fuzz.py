@@ -1,0 +1,259 @@
+"""Inputs of every kind, damaged at random: no traceback, no hang, no false verdict, clean text.
+
+Seeds are fixed, so that a failure repeats; its message has the seed. FP8VERIFY_FUZZ_SEEDS sets how
+many damages each test tries.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import random
+import tracemalloc
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from fp8verify import Report, Verdict, inspect
+from fp8verify.annotate import annotate
+from fp8verify.doctor.checks import report_of
+from fp8verify.doctor.forms import to_text
+from fp8verify.doctor.rules import judge
+from fp8verify.errors import Fp8VerifyError
+from tests.doctor_files import facts_of
+from tests.hand_built import TraceBuilder
+from tests.other_tools import WRITERS, record
+
+SEEDS = int(os.environ.get("FP8VERIFY_FUZZ_SEEDS", "70"))
+MAX_PEAK = 64 << 20
+# What parsers, terminals and CI systems give a meaning to.
+TOKENS = [
+    *(b'"', b"{", b"}", b"[", b"]", b",", b":", b"\\", b"\0", b"\xff", b"9", b"-", b"\n", b"'"),
+    *(b"null", b"NaN", b"-Infinity", b"1e999", b"true", b"{}", b"[[[[", b'"\\ud800"', b"\xed\xa0\x80"),
+    *(b"\x1b[31m", b"\xc2\x9b", b"\xe2\x80\xae", b"\xe2\x81\xa6", b"\xe2\x80\xa8", b"\x07"),
+    *(b"\n::error file=x::y", b"##[error]z", b"&a", b"*a", b"<<: ", b"!!python/object:os.system"),
+    *(b"18446744073709551616", b"-9223372036854775809", b"0x", b"1:30", b"${IFS}", b"$(", b"`", b"="),
+]  # fmt: skip
+
+
+def damaged(data: bytes, chance: random.Random) -> bytes:
+    """Cut, flip, remove, repeat, move and insert pieces, several times over."""
+    for _ in range(chance.randint(1, 5)):
+        at = chance.randrange(len(data) + 1)
+        size = chance.choice([1, 2, 8, 40, 400])
+        kind = chance.choice(["cut", "flip", "remove", "repeat", "move", "token", "token"])
+        if kind == "cut" and chance.random() < 0.5:
+            data = data[: max(at, len(data) // 4)]
+        elif kind == "flip":
+            data = data[:at] + chance.randbytes(chance.randint(1, 4)) + data[at + 1 :]
+        elif kind == "remove":
+            data = data[:at] + data[at + size :]
+        elif kind == "repeat":
+            data = data[:at] + data[at : at + size] * chance.choice([2, 2, 50]) + data[at + size :]
+        elif kind == "move":
+            start = chance.randrange(len(data) + 1)
+            data = data[:at] + data[start : start + size] + data[at:]
+        elif kind == "token":
+            data = data[:at] + chance.choice(TOKENS) * chance.choice([1, 1, 1, 200]) + data[at:]
+    return data
+
+
+def seeds(name: str) -> Iterator[tuple[str, random.Random]]:
+    for seed in range(SEEDS):
+        label = f"{name} {seed}"
+        yield label, random.Random(label)
+
+
+def is_clean(text: str) -> bool:
+    """Whether nothing in it steers a terminal or CI, and it can be encoded."""
+    lines = text.split("\n")
+    return all(line.isprintable() and not line.startswith("::") for line in lines)
+
+
+def examine(path: Path, label: str, **options: object) -> Report | None:
+    """Inspect a path as a user would, and print what comes of it."""
+    try:
+        report = inspect(path, **options)  # type: ignore[arg-type]
+    except Fp8VerifyError as error:
+        assert error.hint, label
+        return None
+    strings = list(_strings(json.loads(report.to_json())))
+    assert all(map(is_clean, strings)), (label, [s for s in strings if not is_clean(s)])
+    assert is_clean(str(report.to_text())), label
+    return report
+
+
+def _strings(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        yield from value
+        yield from (text for one in value.values() for text in _strings(one))
+    elif isinstance(value, list):
+        yield from (text for one in value for text in _strings(one))
+
+
+# -- traces -------------------------------------------------------------------------------------
+
+
+def built(*, fp8: bool) -> TraceBuilder:
+    found = TraceBuilder(rank=0, world=2)
+    for step in (1, 2):
+        found.step(step).linear(64, 32, 16, fp8=fp8)
+    return found.launch("triton_red_fused_1", "aten::sum")
+
+
+@cache
+def source(kind: str, fp8: bool) -> bytes:
+    """Return a small trace in one of the formats."""
+    import tempfile
+
+    import zstandard
+
+    plain = json.dumps(built(fp8=fp8).document(), indent=1).encode()
+    pack: dict[str, Callable[[bytes], bytes]] = {
+        "json": bytes,
+        "gz": gzip.compress,
+        "zst": zstandard.ZstdCompressor().compress,
+    }
+    if kind in pack:
+        return pack[kind](plain)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "trace.json").write_bytes(plain)
+        return WRITERS[kind](record(folder / "trace.json"), folder).read_bytes()
+
+
+ENDINGS = {
+    "json": "rank0.json", "gz": "rank0.json.gz", "zst": "rank0.json.zst", "nsys": "run.sqlite",
+    "rocpd": "7_results.db", "rocpd, newer": "7_results.db", "rocprof csv": "7_kernel_trace.csv",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fp8", [False, True])
+@pytest.mark.parametrize("kind", ENDINGS)
+def test_damaged_traces_are_read_or_refused(kind: str, fp8: bool, tmp_path: Path) -> None:
+    path = tmp_path / ENDINGS[kind]
+    tracemalloc.start()
+    try:
+        for label, chance in seeds(kind):
+            path.write_bytes(damaged(source(kind, fp8), chance))
+            report = examine(path, label)
+            if report is None:
+                continue
+            health = report.ranks[0].health
+            if fp8 and not report.gemm.kernels["fp8"]:
+                assert report.verdict is not Verdict.INACTIVE or health.skipped_events == 0, label
+            elif not fp8:
+                assert report.verdict not in (Verdict.ACTIVE, Verdict.PARTIAL), label
+                if health.truncated or health.skipped_events:
+                    assert report.verdict is not Verdict.INACTIVE, label
+        assert tracemalloc.get_traced_memory()[1] < MAX_PEAK
+    finally:
+        tracemalloc.stop()
+
+
+def test_damaged_traces_are_annotated_or_refused(tmp_path: Path) -> None:
+    path, out = tmp_path / "trace.json", tmp_path / "out.json"
+    for label, chance in seeds("annotate"):
+        path.write_bytes(damaged(source("json", True), chance))
+        try:
+            annotate(path, out)
+        except Fp8VerifyError as error:
+            assert error.hint, label
+
+
+# -- captures -----------------------------------------------------------------------------------
+
+ROOT = Path(__file__).parents[2]
+LOG = """\
+[titan] 2026-11-01 10:00:00 - root - INFO - Float8 training active with recipe rowwise
+Swapped to Float8Linear layers with enable_fsdp_float8_all_gather=True
+step: 1 loss: 10.51 grad_norm: 1.2 memory: 9.10GiB
+step: 2  loss:  9.99  grad_norm:  1.1  memory:  9.10GiB
+using fp8 recipe: DelayedScaling(margin=0, format=HYBRID)
+WARNING: FP8 is not supported on this device, falling back to bf16
+Traceback (most recent call last):
+RuntimeError: CUDA error: device-side assert triggered
+"""
+
+
+@pytest.mark.parametrize("file", ["meta", "numerics", "log"])
+def test_damaged_captures_are_read_or_refused(file: str, tmp_path: Path) -> None:
+    (tmp_path / "rank0.json").write_bytes(source("json", True))
+    (tmp_path / "log.txt").write_text(LOG)
+    names = {"meta": "rank0.meta.json", "numerics": "rank0.numerics.json", "log": "log.txt"}
+    original = LOG.encode()
+    if file != "log":
+        original = min(ROOT.glob(f"*/*/{names[file]}"), key=lambda p: p.stat().st_size).read_bytes()
+    for label, chance in seeds(file):
+        (tmp_path / names[file]).write_bytes(damaged(original, chance))
+        examine(tmp_path, label)
+
+
+def test_a_damaged_rank_among_others_costs_only_itself(tmp_path: Path) -> None:
+    (tmp_path / "rank0.json").write_bytes(source("json", False))
+    for label, chance in seeds("ranks"):
+        (tmp_path / "rank1.json").write_bytes(damaged(source("json", False), chance))
+        report = examine(tmp_path, label)
+        if report is not None:
+            assert report.verdict not in (Verdict.ACTIVE, Verdict.PARTIAL), label
+            assert report.ranks[0].gemm.kernels["bf16"] > 0, label
+
+
+# -- configurations -----------------------------------------------------------------------------
+
+CONFIGS = {
+    "train.toml": """\
+[model]
+name = "llama3"
+flavor = "8B"
+converters = ["float8"]
+[float8]
+enable_fsdp_float8_all_gather = true
+filter_fqns = ["output"]
+[training]
+batch_size = 1
+steps = 1_000
+compile = true
+""",
+    "train.yaml": """\
+defaults: &d {fp8: true, fp8_recipe: mxfp8}
+model: {<<: *d, hidden_size: 4096}
+compute_environment: LOCAL_MACHINE
+mixed_precision: fp8
+fp8_config:
+  backend: TE
+  fp8_format: HYBRID
+  amax_history_length: 1024
+""",
+    "train.sh": """\
+#!/bin/bash
+export CUDA_DEVICE_MAX_CONNECTIONS=1 NVTE_FLASH_ATTN=0
+ARGS="--bf16 --fp8-format hybrid \\
+  --fp8-recipe delayed --fp8-amax-history-len 1024"
+for i in 1 2; do torchrun --nproc-per-node 8 pretrain_gpt.py $ARGS ${EXTRA:-}; done
+""",
+    "train.json": '{"fp8": {"enabled": true}, "bf16": {"enabled": true}, "train_batch_size": 8}\n',
+    "train.py": """\
+from torchao.float8 import convert_to_float8_training, Float8LinearConfig
+config = Float8LinearConfig.from_recipe_name("rowwise")
+convert_to_float8_training(model, config=config, module_filter_fn=lambda m, n: n != "head")
+""",
+}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_damaged_configurations_are_read_or_refused(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    for label, chance in seeds(name):
+        path.write_bytes(damaged(CONFIGS[name].encode(), chance))
+        try:
+            found = report_of(list(judge(facts_of(str(path)))))
+        except Fp8VerifyError as error:
+            assert error.hint, label
+            continue
+        assert is_clean(to_text(found)), label
