@@ -132,6 +132,7 @@ class _Table:
         self._source, self._error = source, csv.Error
         self._rows = csv.reader(self._lines())
         header = self._next() or []
+        self._width = len(header)
         self.columns = {name.strip().lower(): place for place, name in enumerate(header)}
 
     def rows(self, *wanted: str) -> Iterator[Sequence[str]]:
@@ -142,7 +143,7 @@ class _Table:
         """
         places = [self.columns.get(name.lower()) for name in wanted]
         while (row := self._next()) is not None:
-            if len(row) == len(self.columns):
+            if len(row) == self._width:
                 yield ["" if place is None else row[place] for place in places]
             elif row:
                 self.skipped += 1

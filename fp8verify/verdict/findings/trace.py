@@ -85,7 +85,7 @@ def window_not_whole(facts: RankFacts, _: Promises) -> Iterator[Finding]:
             yield finding(
                 "window-not-complete",
                 window=window.name,
-                state=_WINDOW_STATES[window.state],
+                state=_WINDOW_STATES.get(window.state, "is not complete"),
                 reason=window.reason,
                 hint=_window_hint(rank.meta.steps_seen if rank.meta else 0, window),
             )
