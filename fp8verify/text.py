@@ -86,7 +86,7 @@ def label_of_rank(rank: int | None, source: str = "") -> str:
     return source if rank is None else f"rank {rank}"
 
 
-def told(finding: Finding, *, alone: bool) -> str:
+def format_finding(finding: Finding, *, alone: bool) -> str:
     """Return what a finding says, with the ranks that it holds on unless there is only one.
 
     Args:
@@ -95,6 +95,16 @@ def told(finding: Finding, *, alone: bool) -> str:
     """
     if alone or not finding.per_rank or not finding.ranks:
         return finding.message
-    first, *others = map(label_of_rank, finding.ranks)
-    likewise = f"; likewise {listed(others)}" if others else ""
-    return f"{first}: {finding.message}{likewise}"
+    return f"{label_of_ranks(finding.ranks)}: {finding.message}"
+
+
+def label_of_ranks(ranks: Sequence[int]) -> str:
+    """Return "rank 3" or "ranks 0-3, 6"."""
+    runs: list[list[int]] = []
+    for rank in sorted(set(ranks)):
+        if runs and runs[-1][1] == rank - 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    names = [str(first) if first == last else f"{first}-{last}" for first, last in runs]
+    return f"rank{'' if names == [str(rank) for rank in ranks[:1]] else 's'} {listed(names)}"

@@ -94,15 +94,12 @@ def command(
 def _rendered(
     found: Comparison, form: str, output: Path | None, width: int | None, verbose: bool, quiet: bool
 ) -> str:
-    from fp8verify.report.comparison_forms import render, to_markdown
-    from fp8verify.report.forms import RenderOptions
+    from fp8verify.report.forms import RenderOptions, brief, render
 
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     if form == "github" and summary:
-        write_file(Path(summary), to_markdown(found), mode="a")
+        write_file(Path(summary), render(found, "markdown"), mode="a")
     if quiet and form == "text":
-        from fp8verify.report.comparison_text import brief
-
         return brief(found)
     terminal, columns = screen(output, width)
     return render(found, form, RenderOptions(terminal, verbose, columns))

@@ -67,9 +67,7 @@ def _deliver(report: Report, options: ReportOptions, again: str, stream: TextIO 
         text = forms.render(report, form, RenderOptions(terminal, options.verbose, width))
         emit(text, options.output, stream)
     if options.quiet and (options.output is not None or form == "text"):
-        from fp8verify.report.first_lines import brief
-
-        emit(brief(report, str(options.output or again)), None, stream)
+        emit(forms.brief(report, str(options.output or again)), None, stream)
 
 
 def _append_summary(report: Report) -> None:

@@ -15,7 +15,6 @@ _BY_SUFFIX = {
     ".markdown": "markdown",
     ".csv": "csv",
     ".xml": "junit",
-    ".sarif": "sarif",
 }
 
 

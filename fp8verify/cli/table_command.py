@@ -38,11 +38,10 @@ def command(
     The exit code is the largest of the runs' own: 0 FP8 ran in all of them.
     """
     from fp8verify.compare.public import table
-    from fp8verify.report.forms import RenderOptions
-    from fp8verify.report.run_table_forms import FORMS
+    from fp8verify.report.forms import RenderOptions, render
 
-    render = FORMS[form_of(form, output, _FORMS)]
+    form = form_of(form, output, _FORMS)
     found = table(*captures, workers=None)
     terminal, columns = screen(output, width)
-    emit(render(found, RenderOptions(terminal, verbose, columns)), output)
+    emit(render(found, form, RenderOptions(terminal, verbose, columns)), output)
     sys.exit(0 if exit_zero else found.exit_code)

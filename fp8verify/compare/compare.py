@@ -20,7 +20,7 @@ from fp8verify.compare.speed import Speed, measure_speed, reason_of
 from fp8verify.logs.losses import LossSeries
 from fp8verify.report.model import Finding, Report
 from fp8verify.report.model.comparison import Comparison, LossPair, Outcome, Side
-from fp8verify.report.naming import run_name
+from fp8verify.report.tables import layer_share
 from fp8verify.version import __version__
 
 SCHEMA_VERSION = 2
@@ -39,7 +39,7 @@ def compare(
         candidate: the report on the run in question.
         losses: the loss of either run's log, where there is one.
     """
-    names = (run_name(baseline), run_name(candidate))
+    names = (baseline.name, candidate.name)
     before, after = pick_ranks(baseline, candidate)
     loss = _loss(losses)
     reason = obstacle(before, after)
@@ -124,7 +124,7 @@ def _compared(before: Measured, after: Measured, loss: LossPair | None) -> Compa
 def _findings(
     before: Measured, after: Measured, speed: Speed, loss: LossPair | None
 ) -> Iterator[Finding]:
-    ran, had = (side.rank.gemm.fp8_share_of_time or 0.0 for side in (after, before))
+    ran, had = (layer_share(side.rank) or 0.0 for side in (after, before))
     if speed.outcome is not Outcome.FASTER and ran > had:
         yield from not_paying(before, after, speed.work)
     if speed.work == 1.0:
@@ -133,12 +133,12 @@ def _findings(
 
 def _side(report: Report, side: Measured) -> Side:
     return Side(
-        name=run_name(report),
+        name=report.name,
         source=side.rank.source,
         rank=side.rank.rank,
         verdict=report.verdict,
         gpu=report.environment.gpu,
-        fp8_share_of_time=side.rank.gemm.fp8_share_of_time,
+        fp8_share_of_time=layer_share(side.rank),
         step=side.times,
         flops_per_step=side.work,
     )

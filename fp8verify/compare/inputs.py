@@ -11,7 +11,6 @@ from fp8verify.capture.files import find_logs
 from fp8verify.logs.lines import read_lines
 from fp8verify.logs.losses import PATTERNS, LossPattern, LossSeries, scan_losses
 from fp8verify.report.model import Report
-from fp8verify.report.naming import run_name
 from fp8verify.trace.places import place, reading
 
 
@@ -44,7 +43,7 @@ def distinct_names(runs: Sequence[tuple[object, Report]]) -> list[str]:
     Args:
         runs: what was given, a path or a report, and the report.
     """
-    names = [run_name(report) for _, report in runs]
+    names = [report.name for _, report in runs]
     paths = ["" if isinstance(given, Report) else str(given).rstrip("/") for given, _ in runs]
     tails = _distinct_tails([path.split("/") for path in paths])
     return [

@@ -11,6 +11,7 @@ from fp8verify.compare.speed import differs, work_ratio
 from fp8verify.logs.losses import LossSeries
 from fp8verify.report.model import Report
 from fp8verify.report.model.comparison import LossPair
+from fp8verify.report.tables import layer_share
 
 
 def run_notes(baseline: Report, candidate: Report) -> Iterator[str]:
@@ -43,7 +44,7 @@ def _step_notes(before: int, after: int) -> Iterator[str]:
 
 
 def _fp8_share(side: Measured) -> float:
-    return side.rank.gemm.fp8_share_of_time or 0
+    return layer_share(side.rank) or 0
 
 
 def loss_notes(

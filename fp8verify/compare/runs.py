@@ -6,8 +6,8 @@ from fp8verify.compare.measure import measure
 from fp8verify.report.clock import steps_shown
 from fp8verify.report.model import Report, Severity
 from fp8verify.report.model.run_table import RunRow
-from fp8verify.report.tables import precision_rows
-from fp8verify.report.worth import worth
+from fp8verify.report.payoff import payoff
+from fp8verify.report.tables import layer_share, precision_rows
 from fp8verify.verdict.assertions import lowest_share
 
 
@@ -15,7 +15,7 @@ def run_row(report: Report, name: str) -> RunRow:
     """Take from a report what its row shows."""
     measured = next(filter(None, map(measure, report.ranks)), None)
     rank = measured.rank if measured else None
-    found = worth(report)
+    found = payoff(report)
     steps = measured.times.steps if measured else 0
     severities = [finding.severity for finding in report.findings]
     return RunRow(
@@ -26,9 +26,9 @@ def run_row(report: Report, name: str) -> RunRow:
         gpu=report.environment.gpu,
         ranks=len(report.ranks),
         steps=steps_shown(report).removeprefix("steps ").removeprefix("step "),
-        fp8_share_of_time=report.gemm.fp8_share_of_time,
+        fp8_share_of_time=layer_share(report),
         lowest_rank_share=lowest_share(report),
-        precisions=tuple(row.precision for row in precision_rows(report.gemm)),
+        precisions=tuple(row.precision for row in precision_rows(report)),
         scaling=tuple(report.recipe.time_us),
         step_us=measured.times.median_us if measured else None,
         gemm_us_per_step=round(sum(rank.gemm.time_us.values()) / steps, 3) if rank else None,

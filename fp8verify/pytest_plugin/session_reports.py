@@ -14,7 +14,6 @@ from fp8verify.pytest_plugin import CURRENT
 from fp8verify.pytest_plugin.marks import Demands, demands_of, unmet
 from fp8verify.report.escape import printable
 from fp8verify.report.model import Report, Verdict
-from fp8verify.report.naming import run_name
 from fp8verify.report.tables import percent
 from fp8verify.verdict.assertions import lowest_share
 from fp8verify.verdict.baseline import Baseline, read_baseline
@@ -91,7 +90,7 @@ class Desk:
         share = self.min_share if demands.min_share is None else demands.min_share
         complaints = unmet(report, demands, share, self._read_baseline())
         if complaints and report.verdict is Verdict.ACTIVE:
-            return [f"FP8 ran, and not as this test asks ({run_name(report)}):", *complaints]
+            return [f"FP8 ran, and not as this test asks ({printable(report.name)}):", *complaints]
         return complaints
 
     def _read_baseline(self) -> Baseline | None:
@@ -116,5 +115,5 @@ def _line(report: Report) -> str:
     """Say a report in one line for the summary and for --junit-xml."""
     ranks = f" ({len(report.ranks)} ranks)" if len(report.ranks) > 1 else ""
     share = percent(lowest_share(report))
-    told = f"{report.verdict.value:12} {share:>6} of GEMM time in FP8, {run_name(report)}{ranks}"
-    return printable(told)
+    line = f"{report.verdict.value:12} {share:>6} of GEMM time in FP8, {report.name}{ranks}"
+    return printable(line)

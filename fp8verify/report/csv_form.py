@@ -1,43 +1,109 @@
-"""The kernels of a report as comma-separated values, one row for each kind on each rank."""
+"""The writer of comma-separated values, and the rows that each result has in it."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import Enum
+from functools import singledispatch
 
 import msgspec
 
 from fp8verify.report.escape import cell
 from fp8verify.report.model import KernelRow, Report
+from fp8verify.report.model.comparison import Comparison
+from fp8verify.report.model.run_table import RunRow, RunTable
 
-_FIELDS = KernelRow.__struct_fields__
+KERNEL_COLUMNS = ("rank", *KernelRow.__struct_fields__, "run")
+COMPARISON_COLUMNS = (
+    "kind",
+    "name",
+    "leg",
+    "baseline_precision",
+    "candidate_precision",
+    "baseline_us",
+    "candidate_us",
+    "speedup",
+)
+RUN_COLUMNS = tuple(name for name in RunRow.__struct_fields__ if name != "software")
+_LISTS = ("precisions", "scaling")
 
 
-def to_csv(report: Report) -> str:
-    """Render `rank`, the fields of `report.model.KernelRow` and `run`, under a line of names.
+def write_csv(found: Report | Comparison | RunTable) -> str:
+    """Write the rows of a result under a line of names; what is not known is empty.
 
-    Shapes are written as `64x32 32x16`; what is not known is empty. Text that a spreadsheet would
-    run as a formula is quoted with an apostrophe.
+    Text that a spreadsheet would run as a formula is quoted with an apostrophe.
     """
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(("rank", *_FIELDS, "run"))
-    writer.writerows(_rows(report))
+    columns, rows = columns_and_rows(found)
+    writer.writerow(columns)
+    writer.writerows([cell(v) if isinstance(v, str) else v for v in row] for row in rows)
     return buffer.getvalue()
 
 
-def _rows(report: Report) -> Iterator[list[object]]:
-    for rank in report.ranks:
-        for kernel in rank.kernels:
-            yield [rank.rank, *map(_value, msgspec.structs.astuple(kernel)), cell(report.name)]
+@singledispatch
+def columns_and_rows(found: object) -> tuple[tuple[str, ...], Iterable[Iterable[object]]]:
+    """Return the names of the columns of a result and its rows."""
+    raise TypeError(f"{type(found).__name__} has no rows")
 
 
-def _value(value: object) -> object:
+@columns_and_rows.register
+def _(found: Report) -> tuple[tuple[str, ...], Iterable[Iterable[object]]]:
+    """A row for each kind of kernel on each rank; shapes are written as `64x32 32x16`."""
+    rows = (
+        (rank.rank, *map(_plain, msgspec.structs.astuple(kernel)), found.name)
+        for rank in found.ranks
+        for kernel in rank.kernels
+    )
+    return KERNEL_COLUMNS, rows
+
+
+def _plain(value: object) -> object:
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, tuple):
         shapes = value if all(isinstance(item, tuple) for item in value) else (value,)
         return " ".join("x".join(map(str, shape)) for shape in shapes)
-    return cell(value) if isinstance(value, str) else value
+    return value
+
+
+@columns_and_rows.register
+def _(found: Comparison) -> tuple[tuple[str, ...], Iterable[Iterable[object]]]:
+    """A row for each kind of work, pass, rank, layer and GEMM."""
+    return COMPARISON_COLUMNS, _compared(found)
+
+
+def _compared(found: Comparison) -> Iterator[tuple[object, ...]]:
+    for part in found.budget:
+        own = part.baseline_us > 0 and part.candidate_us > 0
+        speedup = part.baseline_us / part.candidate_us if own else None
+        yield "budget", part.name, None, None, None, part.baseline_us, part.candidate_us, speedup
+    for leg in found.legs:
+        yield "leg", None, leg.leg, None, None, leg.baseline_us, leg.candidate_us, leg.speedup
+    for rank in found.ranks:
+        times = (rank.baseline_us, rank.candidate_us, rank.step_speedup)
+        yield "rank", rank.rank, None, None, None, *times
+    for layer in found.layers:
+        classes = (layer.baseline_precision, layer.candidate_precision)
+        figures = (layer.baseline_us, layer.candidate_us, layer.speedup)
+        yield "layer", layer.layer, None, *classes, *figures
+    for pair in found.gemms:
+        classes = (pair.baseline_precision, pair.candidate_precision)
+        own_figures = (pair.baseline_us, pair.candidate_us, pair.speedup)
+        yield "gemm", f"{pair.n}x{pair.k}", pair.leg, *classes, *own_figures
+
+
+@columns_and_rows.register
+def _(found: RunTable) -> tuple[tuple[str, ...], Iterable[Iterable[object]]]:
+    """A row for each run."""
+    rows = (
+        [
+            " ".join(value) if name in _LISTS else value.value if name == "verdict" else value
+            for name in RUN_COLUMNS
+            for value in (getattr(run, name),)
+        ]
+        for run in found.runs
+    )
+    return RUN_COLUMNS, rows

@@ -1,12 +1,19 @@
-"""The forms of a report, each imported when it is asked for: text needs rich, html jinja2."""
+"""The forms of results, each imported when it is asked for: text needs rich, html jinja2."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from functools import singledispatch
+from typing import NamedTuple, TypeAlias
 
-if TYPE_CHECKING:
-    from fp8verify.report.model import Report
+from fp8verify.report.model import Report
+from fp8verify.report.model.comparison import Comparison
+from fp8verify.report.model.run_table import RunTable
+from fp8verify.report.page import Page
+
+Result: TypeAlias = Report | Comparison | RunTable
+NAMES = ("text", "json", "html", "markdown", "github", "junit", "csv")
+COMPARISON_NAMES = ("text", "json", "html", "markdown", "github", "csv")
+TABLE_NAMES = ("text", "json", "csv", "markdown", "html")
 
 
 class RenderOptions(NamedTuple):
@@ -23,76 +30,81 @@ class RenderOptions(NamedTuple):
     width: int | None = None
 
 
-# Renders a report whole. Raises UsageError if the form needs a package that is not installed.
-Form = Callable[["Report", RenderOptions], str]
+def render(found: Result, form: str, options: RenderOptions | None = None) -> str:
+    """Render a result whole.
 
-
-def _text(report: Report, options: RenderOptions) -> str:
-    from fp8verify.report.text import to_text
-
-    terminal, verbose, width = options
-    return to_text(report, terminal=terminal, verbose=verbose, width=width)
-
-
-def _json(report: Report, _: RenderOptions) -> str:
-    from fp8verify.report.json_form import to_json
-
-    return to_json(report)
-
-
-def _html(report: Report, _: RenderOptions) -> str:
-    from fp8verify.report.html import to_html
-
-    return to_html(report)
-
-
-def _markdown(report: Report, _: RenderOptions) -> str:
-    from fp8verify.report.markdown import to_markdown
-
-    return to_markdown(report)
-
-
-def _github(report: Report, _: RenderOptions) -> str:
-    from fp8verify.report.github import to_github
-
-    return to_github(report)
-
-
-def _junit(report: Report, _: RenderOptions) -> str:
-    from fp8verify.report.junit import to_junit
-
-    return to_junit(report)
-
-
-def _sarif(report: Report, _: RenderOptions) -> str:
-    from fp8verify.report.sarif import to_sarif
-
-    return to_sarif(report)
-
-
-def _csv(report: Report, _: RenderOptions) -> str:
-    from fp8verify.report.csv_form import to_csv
-
-    return to_csv(report)
-
-
-FORMS: dict[str, Form] = {
-    "text": _text,
-    "json": _json,
-    "html": _html,
-    "markdown": _markdown,
-    "github": _github,
-    "junit": _junit,
-    "sarif": _sarif,
-    "csv": _csv,
-}
-NAMES = tuple(FORMS)
-
-
-def render(report: Report, form: str, options: RenderOptions | None = None) -> str:
-    """Render a report in one of `NAMES`.
-
-    Raises:
-        UsageError: the form needs a package that is not installed.
+    Args:
+        found: a report, a comparison or a table of runs.
+        form: one of `NAMES`, `COMPARISON_NAMES` or `TABLE_NAMES`.
+        options: how, for text.
     """
-    return FORMS[form](report, options or RenderOptions())
+    terminal, verbose, width = options or RenderOptions()
+    if form == "text":
+        from fp8verify.report.text import write_text
+
+        page = page_of(found, verbose=verbose)
+        return write_text(page, terminal=terminal, verbose=verbose, width=width)
+    if form == "json":
+        from fp8verify.report.json_form import to_json
+
+        return to_json(found)
+    if form == "csv":
+        from fp8verify.report.csv_form import write_csv
+
+        return write_csv(found)
+    if form == "html":
+        from fp8verify.report.html import write_html
+
+        return write_html(found)
+    if form == "junit" and isinstance(found, Report):
+        from fp8verify.report.junit import write_junit
+
+        return write_junit(found)
+    from fp8verify.report import markup
+
+    writers = {
+        "markdown": markup.write_markdown,
+        "github": markup.write_github,
+        "notebook": markup.write_notebook,
+    }
+    return writers[form](page_of(found))
+
+
+def brief(found: Result, whole: str = "") -> str:
+    """Return a result in at most four lines.
+
+    Args:
+        found: a report, a comparison or a table of runs.
+        whole: the file of the whole result, or the command that prints it; empty if none can.
+    """
+    from fp8verify.report.text import brief as brief_text
+
+    return brief_text(page_of(found), whole)
+
+
+@singledispatch
+def page_of(found: object, *, verbose: bool = False) -> Page:
+    """Lay out a report, a comparison or a table of runs as a page."""
+    del verbose
+    raise TypeError(f"{type(found).__name__} has no page")
+
+
+@page_of.register
+def _(found: Report, *, verbose: bool = False) -> Page:
+    from fp8verify.report.report_page import report_page
+
+    return report_page(found, verbose=verbose)
+
+
+@page_of.register
+def _(found: Comparison, *, verbose: bool = False) -> Page:
+    from fp8verify.report.comparison_page import comparison_page
+
+    return comparison_page(found, verbose=verbose)
+
+
+@page_of.register
+def _(found: RunTable, *, verbose: bool = False) -> Page:
+    from fp8verify.report.run_table_page import run_table_page
+
+    return run_table_page(found, verbose=verbose)

@@ -7,11 +7,10 @@ from xml.etree import ElementTree as Xml
 
 from fp8verify.report.escape import printable
 from fp8verify.report.model import RankReport, Report, Verdict
-from fp8verify.report.naming import run_name
-from fp8verify.report.tables import gravest_first, percent, rank_label, told_findings
+from fp8verify.report.tables import by_severity, layer_share, percent, rank_label, shown_findings
 
 
-def to_junit(report: Report) -> str:
+def write_junit(report: Report) -> str:
     """Render the report; something fails in it exactly if the run fails, also with --exit-zero.
 
     A rank that cannot be judged is an error, as a test that could not run; the others that are not
@@ -19,7 +18,7 @@ def to_junit(report: Report) -> str:
     """
     cases = list(_cases(report))
     for case in cases:
-        case.set("classname", run_name(report))
+        case.set("classname", printable(report.name))
     suite = Xml.Element("testsuite", name="fp8verify", tests=str(len(cases)))
     for kind, attribute in (("failure", "failures"), ("error", "errors")):
         suite.set(attribute, str(sum(case.find(kind) is not None for case in cases)))
@@ -35,29 +34,29 @@ def _cases(report: Report) -> Iterator[Xml.Element]:
     yield _case("run", report.verdict, report.reason, _findings(report), failed=failed)
     if len(report.ranks) > 1:
         for rank in report.ranks:
-            told = f"{percent(rank.gemm.fp8_share_of_time)} of GEMM time in FP8: {rank.source}"
+            share = f"{percent(layer_share(rank))} of layers' GEMM time in FP8: {rank.source}"
             failed_too = failed and rank.verdict is not Verdict.ACTIVE
-            yield _case(_name(rank), rank.verdict, rank.reason, told, failed=failed_too)
+            yield _case(_name(rank), rank.verdict, rank.reason, share, failed=failed_too)
 
 
 def _name(rank: RankReport) -> str:
     return printable(rank_label(rank))
 
 
-def _case(name: str, verdict: Verdict, reason: str, told: str, *, failed: bool) -> Xml.Element:
+def _case(name: str, verdict: Verdict, reason: str, text: str, *, failed: bool) -> Xml.Element:
     case = Xml.Element("testcase", name=name, time="0")
     head = printable(f"FP8 {verdict.value}: {reason}")
-    text = "\n".join(map(printable, told.split("\n")))
+    lines = "\n".join(map(printable, text.split("\n")))
     if failed:
         kind = "error" if verdict is Verdict.INCONCLUSIVE else "failure"
-        Xml.SubElement(case, kind, type=verdict.value, message=head).text = text
+        Xml.SubElement(case, kind, type=verdict.value, message=head).text = lines
     else:
-        Xml.SubElement(case, "system-out").text = f"{head}\n{text}"
+        Xml.SubElement(case, "system-out").text = f"{head}\n{lines}"
     return case
 
 
 def _findings(report: Report) -> str:
     return "\n".join(
         f"{finding.severity.value} [{finding.code}] {finding.message}\n    {finding.hint}".rstrip()
-        for finding in gravest_first(told_findings(report))
+        for finding in by_severity(shown_findings(report))
     )

@@ -4,38 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rich.console import Group, RenderableType
-from rich.padding import Padding
-from rich.text import Text
-
-from fp8verify.report.escape import printable
-from fp8verify.report.layout import plain_table
 from fp8verify.report.model import Report
 from fp8verify.report.model.numerics import MemoryReport, NumericsReport, TensorRow
+from fp8verify.report.page import Grid, Note
 from fp8verify.report.tables import rank_label
 from fp8verify.text import counted, gib
 
 _WORST = 5
 
 
-def numerics(report: Report, *, verbose: bool) -> Iterator[RenderableType]:
+def numerics_grids(report: Report, *, verbose: bool) -> Iterator[Grid | str]:
     """Yield the measured tensors of the first rank that has some, or with `verbose` of all."""
     found = [(rank, rank.numerics) for rank in report.ranks if rank.numerics is not None]
     measured = [(rank, numbers) for rank, numbers in found if numbers.rows or numbers.reason]
     for rank, numbers in measured if verbose else measured[:1]:
         where = f" of {rank_label(rank)}" if len(report.ranks) > 1 else ""
-        yield Padding(Group(*_parts(numbers, printable(where), verbose)), (1, 0, 0, 0))
+        if numbers.rows:
+            yield _grid(numbers, where, verbose)
+        else:
+            yield f"numerics{where}: none measured, {numbers.reason or ''}"
 
 
-def _parts(found: NumericsReport, where: str, verbose: bool) -> Iterator[RenderableType]:
-    if not found.rows:
-        yield Text(f"numerics{where}: none measured, {printable(found.reason or '')}")
-        return
-    rows = found.rows if verbose else worst(found.rows)[:_WORST]
-    yield Text(f"numerics{where} in step {found.step}: {_all_of(found.rows)}")
-    yield _table(rows, "layer" if verbose else "layer (worst first)")
-    for note in found.notes:
-        yield Text(f"numerics{where}: {printable(note)}")
+def _grid(found: NumericsReport, where: str, verbose: bool) -> Grid:
+    last = "layer" if verbose else "layer (worst first)"
+    names = ("SQNR dB", "flushed", "clipped", "amax", "format", "tensor", last)
+    rows = tuple(
+        (
+            figure(row.sqnr_db, ".1f"),
+            figure(row.flushed, ".2%"),
+            figure(row.saturated, ".2%"),
+            amax_of(row),
+            row.format or "-",
+            row.tensor,
+            row.layer,
+        )
+        for row in (found.rows if verbose else worst(found.rows)[:_WORST])
+    )
+    above = f"numerics{where} in step {found.step}: {_all_of(found.rows)}"
+    below = tuple(f"numerics{where}: {note}" for note in found.notes)
+    return Grid("Numerics", names, names[4:], rows, stretch=True, above=above, below=below)
 
 
 def worst(rows: Sequence[TensorRow]) -> list[TensorRow]:
@@ -45,22 +52,6 @@ def worst(rows: Sequence[TensorRow]) -> list[TensorRow]:
 
 def _rank_of(row: TensorRow) -> tuple[bool, float, float]:
     return not (row.nan or row.inf), -(row.flushed or 0.0), row.sqnr_db or 999.0
-
-
-def _table(rows: Sequence[TensorRow], title: str) -> RenderableType:
-    names = ("SQNR dB", "flushed", "clipped", "amax", "format", "tensor", title)
-    table = plain_table(*names, words=names[4:], stretch=True)
-    for row in rows:
-        table.add_row(
-            figure(row.sqnr_db, ".1f"),
-            figure(row.flushed, ".2%"),
-            figure(row.saturated, ".2%"),
-            amax_of(row),
-            printable(row.format or "-"),
-            printable(row.tensor),
-            printable(row.layer),
-        )
-    return table
 
 
 def figure(value: float | None, form: str) -> str:
@@ -99,29 +90,22 @@ def sampled_of(rows: Sequence[TensorRow]) -> str:
     return f"all figures but amax are of a sample, {millions} M values"
 
 
-def glance(report: Report, *, verbose: bool) -> Iterator[tuple[str, str]]:
-    """Yield a label and a line for scales, gradients and memory."""
+def numerics_notes(report: Report, *, verbose: bool) -> Iterator[Note]:
+    """Yield a note each on scales, gradients and memory."""
     for rank in report.ranks if verbose else report.ranks[:1]:
         of_rank = "" if len(report.ranks) == 1 else f"{rank_label(rank)}: "
         if rank.numerics is not None and rank.numerics.recipes:
-            yield "scales", of_rank + _scales(rank.numerics)
+            yield Note("scales", of_rank + _scales(rank.numerics))
         if rank.numerics is not None and verbose and rank.numerics.loss_scales:
             shown = ", ".join(figure(scale, ".6g") for scale in rank.numerics.loss_scales)
-            yield "loss scale", of_rank + shown
+            yield Note("loss scale", of_rank + shown)
         if rank.numerics is not None and verbose and rank.numerics.gradients:
-            yield "gradient", of_rank + _gradients(rank.numerics)
+            yield Note("gradient", of_rank + _gradients(rank.numerics))
         if rank.memory is not None and verbose:
-            yield "memory", of_rank + memory_of(rank.memory)
-            yield from (("", of_rank + printable(line)) for line in rank.memory.why)
-    if not verbose:
-        yield from _fullest(report)
-
-
-def _fullest(report: Report) -> Iterator[tuple[str, str]]:
-    """Yield the memory of the rank that used most: it is the one that runs out."""
-    found = memory_lines(report)
-    if found:
-        yield "memory", found[0]
+            yield Note("memory", of_rank + memory_of(rank.memory))
+            yield from (Note("", of_rank + line) for line in rank.memory.why)
+    if not verbose:  # the rank that used most is the one that runs out
+        yield from (Note("memory", line) for line in memory_lines(report)[:1])
 
 
 def memory_lines(report: Report) -> list[str]:
@@ -131,7 +115,7 @@ def memory_lines(report: Report) -> list[str]:
         return []
     rank, memory = max(known, key=lambda pair: pair[1].reserved_peak)
     most = f"{rank_label(rank)}, the fullest of {len(known)}: " if len(known) > 1 else ""
-    return [printable(line) for line in (most + memory_of(memory), *memory.why)]
+    return [most + memory_of(memory), *memory.why]
 
 
 def _scales(found: NumericsReport) -> str:

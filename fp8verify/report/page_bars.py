@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 from fp8verify.report.charts import Bar, Bars, Segment, Tick, kind_of, segments, ticks
@@ -19,8 +20,8 @@ LEGENDS = {
 
 
 def precision_bar(report: Report) -> Bars:
-    """One bar: the time of all GEMMs by precision."""
-    rows = precision_rows(report.gemm)
+    """One bar: the GEMM time of linear layers by precision."""
+    rows = precision_rows(report)
     gemm_us = sum(row.time_us for row in rows)
     parts = [
         (kind_of(row.precision), row.time_us, _tip(row.precision, row.time_us, row.share))
@@ -52,7 +53,7 @@ def leg_bars(legs: tuple[LegRow, ...]) -> Bars:
     return Bars(rows, _ms_ticks(longest))
 
 
-def _by_kind(time_us: dict[str, float], where: str) -> list[tuple[str, float, str]]:
+def _by_kind(time_us: Mapping[str, float], where: str) -> list[tuple[str, float, str]]:
     order = list(LEGENDS)
     whole = total(time_us)
     parts = [
@@ -79,7 +80,8 @@ def gpu_bars(report: Report) -> Bars:
 
 def _gpu_segments(report: Report, name: str, us: float, gpu_us: float) -> list[Segment]:
     if name == "gemm":
-        return segments(_by_kind(report.gemm.time_us, "GEMMs"), gpu_us)
+        gemms = Counter(report.gemm.time_us) + Counter(report.optimizer_gemm.time_us)
+        return segments(_by_kind(gemms, "GEMMs"), gpu_us)
     return segments([("rest", us, _tip(name, us, us / gpu_us if gpu_us else 0.0))], gpu_us)
 
 

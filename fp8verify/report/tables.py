@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
@@ -14,8 +14,9 @@ from fp8verify.report.model import (
     RankReport,
     Report,
     Severity,
+    low_precision_share,
 )
-from fp8verify.text import label_of_rank, told
+from fp8verify.text import format_finding, label_of_rank
 
 
 class PrecisionRow(NamedTuple):
@@ -28,13 +29,53 @@ class PrecisionRow(NamedTuple):
     tflops: float | None
 
 
-def precision_rows(gemm: GemmSummary) -> list[PrecisionRow]:
-    """Return the precision classes that ran, the most time first."""
-    total = sum(gemm.time_us.values())
+def precision_rows(of: Report | RankReport) -> list[PrecisionRow]:
+    """Return the precision classes of the GEMMs of linear layers, the most time first.
+
+    Products of attention and the optimizer's GEMMs are `other_gemms`.
+    """
+    flops, apart = of.gemm.flops, of.attention_gemm.flops
+    known = flops is not None and of.gemm.flops_coverage >= 1
+    layers = replace(
+        of.gemm,
+        time_us=layer_times(of),
+        kernels=_less(of.gemm.kernels, of.attention_gemm.kernels),
+        flops=_less(flops, apart or {}) if known and flops is not None else None,
+    )
+    return _rows(layers, sum(layers.time_us.values()))
+
+
+def other_gemms(of: Report | RankReport) -> list[tuple[str, PrecisionRow]]:
+    """Return the GEMMs that the verdict is not about, by what they are for."""
+    return [
+        (what, row)
+        for what, gemm in (("attention", of.attention_gemm), ("optimizer", of.optimizer_gemm))
+        for row in _rows(gemm, 0.0)
+    ]
+
+
+def layer_times(of: Report | RankReport) -> dict[str, float]:
+    """Return the µs of the GEMMs of linear layers, by precision class."""
+    return _less(of.gemm.time_us, of.attention_gemm.time_us)
+
+
+def layer_share(of: Report | RankReport) -> float | None:
+    """Return the share of layers' GEMM time in FP8 or FP4, as verdicts count; None without any."""
+    return low_precision_share(layer_times(of))
+
+
+_Number = TypeVar("_Number", int, float)
+
+
+def _less(whole: Mapping[str, _Number], part: Mapping[str, _Number]) -> dict[str, _Number]:
+    return {name: value - part.get(name, 0) for name, value in whole.items()}
+
+
+def _rows(gemm: GemmSummary, total: float) -> list[PrecisionRow]:
     rows = [
-        PrecisionRow(name, count, time_us, time_us / total if total else 0.0, _tflops(gemm, name))
-        for name, time_us in gemm.time_us.items()
-        if (count := gemm.kernels[name])
+        PrecisionRow(name, count, us, us / total if total else 0.0, _tflops(gemm, name))
+        for name, us in gemm.time_us.items()
+        if (count := gemm.kernels.get(name, 0))
     ]
     return sorted(rows, key=lambda row: -row.time_us)
 
@@ -42,7 +83,7 @@ def precision_rows(gemm: GemmSummary) -> list[PrecisionRow]:
 def _tflops(gemm: GemmSummary, name: str) -> float | None:
     if gemm.flops is None or gemm.flops_coverage < 1 or not gemm.time_us[name]:
         return None
-    return gemm.flops[name] / gemm.time_us[name] / 1e6
+    return gemm.flops.get(name, 0.0) / gemm.time_us[name] / 1e6
 
 
 def merge_kernels(report: Report) -> list[KernelRow]:
@@ -83,15 +124,15 @@ def gemm_kernels(report: Report) -> list[KernelRow]:
     return [row for row in merge_kernels(report) if row.role.is_gemm]
 
 
-def gravest_first(findings: Iterable[Finding]) -> list[Finding]:
+def by_severity(findings: Iterable[Finding]) -> list[Finding]:
     """Return the findings by severity, in their order otherwise."""
     return sorted(findings, key=lambda finding: list(Severity).index(finding.severity))
 
 
-def told_findings(report: Report) -> list[Finding]:
+def shown_findings(report: Report) -> list[Finding]:
     """Return the findings with messages that say which ranks they are about."""
     alone = len(report.ranks) == 1
-    return [replace(found, message=told(found, alone=alone)) for found in report.findings]
+    return [replace(found, message=format_finding(found, alone=alone)) for found in report.findings]
 
 
 def rank_label(rank: RankReport) -> str:

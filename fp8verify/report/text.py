@@ -1,220 +1,139 @@
-"""The report at a glance: one screen of text, 80 columns wide where there is no terminal."""
+"""The writer of text: one screen, 80 columns wide where there is no terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator
+from io import StringIO
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from fp8verify.report.breakdown_text import breakdown_table
-from fp8verify.report.clock import clock_lines, head_says_all
-from fp8verify.report.diagnosis_text import glance, tables
-from fp8verify.report.escape import printable, shorten
-from fp8verify.report.first_lines import first_lines, head, verdict_line
-from fp8verify.report.layers_text import named_layers
-from fp8verify.report.layout import PlainTable, plain_table, render
-from fp8verify.report.log_words import said
-from fp8verify.report.model import (
-    Finding,
-    Precision,
-    RankReport,
-    Report,
-    Severity,
-)
-from fp8verify.report.modules_text import modules_told, scaling_told
-from fp8verify.report.numerics_text import glance as numerics_glance
-from fp8verify.report.numerics_text import numerics
-from fp8verify.report.tables import (
-    gemm_kernels,
-    millis,
-    percent,
-    precision_rows,
-    rank_label,
-    software,
-    told_findings,
-)
+from fp8verify.report.escape import printable
+from fp8verify.report.model import Precision, Severity, Verdict
+from fp8verify.report.page import BAD, FAIR, GOOD, Grid, Note, Page
 
-_TOP = 5
-_TOP_OF_RANKS = 3
-_CLAIMS = 4
-_RANKS = 8
+PLAIN_WIDTH = 80
+MAX_WIDTH = 120
+# A last column of words that is cut keeps at least this much, else rows are laid out one by one.
+_LEAST_WORDS = 12
+_GAP = 2
+_LABEL_WIDTH = 9
 _INFOS = 4
-_OP_WIDTH = 16
-_INFO_STYLE = "cyan"
+_STYLES = {GOOD: "green", FAIR: "yellow", BAD: "red"}
+# Words that are coloured where they begin a row.
+_CELL_STYLES = {
+    **{precision.value: "green" for precision in Precision if precision.is_low},
+    **{verdict.value: "bold red" for verdict in Verdict},
+    Verdict.ACTIVE.value: "bold green",
+    Verdict.PARTIAL.value: "bold yellow",
+    Verdict.INCONCLUSIVE.value: "bold yellow",
+}
 
 
-def to_text(
-    report: Report, *, terminal: bool = False, verbose: bool = False, width: int | None = None
+def write_text(
+    page: Page, *, terminal: bool = False, verbose: bool = False, width: int | None = None
 ) -> str:
-    """Render the report; colour only on a terminal, and not where NO_COLOR is set."""
-    return render(list(_sections(report, verbose)), terminal=terminal, width=width)
+    """Write a page.
+
+    Args:
+        page: what to write.
+        terminal: whether it is for a terminal; then it has colours, unless NO_COLOR is set.
+        verbose: whether to show all rows, whole names and the advice of information.
+        width: columns; by default the terminal's, at most `MAX_WIDTH`, and 80 elsewhere.
+    """
+    return render(list(_sections(page, verbose)), terminal=terminal, width=width)
 
 
-def _sections(report: Report, verbose: bool) -> Iterator[RenderableType]:
-    findings = told_findings(report)
-    yield head(report)
-    yield Padding(verdict_line(report), (1, 0))
-    yield first_lines(report, findings)
-    if any(report.gemm.kernels.values()):
-        yield _below(_gemm_table(report))
-        if len(report.legs) > 1:
-            yield _below(_leg_table(report))
-        yield Padding(_gpu_time(report), (1, 0))
-        yield _kernel_table(report, verbose)
-    if len(report.ranks) > 1:
-        yield _rank_table(report, verbose)
-    if report.breakdown is not None:
-        yield breakdown_table(report.breakdown)
-    yield from named_layers(report, verbose=verbose)
-    yield from numerics(report, verbose=verbose)
-    if verbose:
-        yield from (_step_table(rank) for rank in report.ranks if len(rank.steps) > 1)
-        yield from (table for rank in report.ranks for table in tables(rank))
-    yield from _sources(report, verbose)
-    yield from _infos(findings, verbose)
+def brief(page: Page, whole: str = "") -> str:
+    """Return at most four lines: the verdict, what fails, whether FP8 pays, where the rest is.
+
+    Args:
+        page: the result.
+        whole: the file of the whole result, or the command that prints it; empty if none can.
+    """
+    lines = [f"{page.verdict}  {page.reason}. {page.name}"]
+    error = next((one for one in page.findings if one.severity is Severity.ERROR), None)
+    if error is not None:
+        lines.append(f"error    [{error.code}] {error.message}")
+    if page.pays is not None:
+        lines.append(f"{page.pays.label:8} {page.pays_briefly}")
+    if whole:
+        lines.append(f"report   {whole}")
+    return "".join(f"{printable(line)}\n" for line in lines)
 
 
-def _below(what: RenderableType) -> Padding:
-    return Padding(what, (1, 0, 0, 0))
+def render(sections: list[RenderableType], *, terminal: bool, width: int | None = None) -> str:
+    """Render to text without trailing blanks."""
+    buffer = StringIO()
+    console = Console(
+        file=buffer,
+        force_terminal=terminal,
+        no_color=None if terminal else True,
+        width=width or (min(Console().width, MAX_WIDTH) if terminal else PLAIN_WIDTH),
+        highlight=False,
+        markup=False,  # names and log lines may hold brackets
+        emoji=False,
+    )
+    console.print(Group(*sections))
+    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
 
 
-def _gemm_table(report: Report) -> PlainTable:
-    table = _table("GEMM time", "kernels", "ms", "share", "TFLOP/s")
-    for row in precision_rows(report.gemm):
-        table.add_row(
-            Text(row.precision, style="green" if Precision(row.precision).is_low else ""),
-            str(row.kernels),
-            millis(row.time_us),
-            percent(row.share),
-            "-" if row.tflops is None else f"{row.tflops:.0f}",
-        )
-    return table
+def _sections(page: Page, verbose: bool) -> Iterator[RenderableType]:
+    if page.head:
+        yield Text(printable(page.head), style="dim")
+    if page.verdict:
+        verdict = (page.verdict, f"bold {_STYLES[page.tone]}")
+        yield Padding(Text.assemble(verdict, "  ", printable(page.reason), "."), (1, 0, 0, 0))
+    grid = Table.grid(padding=(0, 1, 0, 0))
+    grid.add_column(width=_LABEL_WIDTH - 1, no_wrap=True)
+    grid.add_column()
+    for note in (*([page.pays] if page.pays else []), *page.actions()):
+        style = _STYLES.get(note.tone, "bold" if note.label == "to do" else "")
+        grid.add_row(Text(note.label, style=style), Text(printable(note.text)))
+    if grid.row_count:
+        yield Padding(grid, (1, 0, 0, 0))
+    first = not page.verdict
+    for part in page.body:
+        yield Padding(_part(part, verbose), (0 if first else 1, 0, 0, 0))
+        first = False
+    yield from _notes(page, verbose)
+    yield from _infos(page, verbose)
 
 
-def _leg_table(report: Report) -> PlainTable:
-    names = [name for name in report.gemm.kernels if report.gemm.kernels[name]]
-    table = _table("leg (ms)", *names)
-    for leg in report.legs:
-        cells = (leg.time_us.get(name) for name in names)
-        table.add_row(leg.leg.value, *(millis(us) if us is not None else "-" for us in cells))
-    return table
+def _part(part: Grid | str, verbose: bool) -> RenderableType:
+    if isinstance(part, str):
+        return Text(printable(part))
+    shown = part if verbose else part.head(part.shown)
+    table = PlainTable(part.names, part.words, stretch=part.stretch, uncut=verbose)
+    for row in shown.rows:
+        style = _CELL_STYLES.get(row[0], "")
+        table.add_row(Text(printable(row[0]), style), *map(printable, row[1:]))
+    above: list[RenderableType] = [Text(printable(part.above))] if part.above else []
+    middle: list[RenderableType] = [table] if part.rows else []
+    return Group(*above, *middle, *(Text(printable(line)) for line in shown.below))
 
 
-def _gpu_time(report: Report) -> Text:
-    total = sum(report.gpu_time_us.values())
-    shares = sorted(report.gpu_time_us.items(), key=lambda item: -item[1])
-    parts = [f"{name} {percent(us / total)}" for name, us in shares if us / total >= 0.005]
-    return Text(f"GPU time {total / 1000:.2f} ms: {', '.join(parts)}")
-
-
-def _kernel_table(report: Report, verbose: bool) -> PlainTable:
-    rows = gemm_kernels(report)
-    names = ("ms", "precision", "leg", "op", "TFLOP/s", "of peak", "longest GEMM kernels")
-    table = _table(*names, uncut=verbose)
-    for row in rows if verbose else rows[: _TOP if len(report.ranks) == 1 else _TOP_OF_RANKS]:
-        table.add_row(
-            millis(row.time_us),
-            row.precision.value,
-            row.leg.value if row.leg else "-",
-            _operator(row.op, verbose),
-            "-" if row.tflops is None else f"{row.tflops:.0f}",
-            "-" if row.percent_of_peak is None else f"{row.percent_of_peak:.0f}%",
-            printable(row.name),
-        )
-    return table
-
-
-def _operator(name: str | None, verbose: bool) -> str:
-    short = printable((name or "-").removeprefix("aten::"))
-    return short if verbose else shorten(short, _OP_WIDTH)
-
-
-def _rank_table(report: Report, verbose: bool) -> RenderableType:
-    table = _table("rank", "verdict", "FP8 share", "GEMM ms", "source", uncut=verbose)
-    shown = report.ranks if verbose else _telling_ranks(report)
-    for rank in shown:
-        share = rank.gemm.fp8_share_of_time
-        table.add_row(
-            "-" if rank.rank is None else str(rank.rank),
-            rank.verdict.value,
-            "-" if share is None else percent(share),
-            millis(sum(rank.gemm.time_us.values())),
-            printable(rank.source),
-        )
-    hidden = len(report.ranks) - len(shown)
-    rest = [Text(f"… and {hidden} more ranks like the run's verdict")] if hidden else []
-    return Padding(Group(table, *rest), (1, 0, 0, 0))
-
-
-def _telling_ranks(report: Report) -> list[RankReport]:
-    """The ranks whose verdict differs from the run's first, then the others."""
-    return sorted(report.ranks, key=lambda rank: rank.verdict is report.verdict)[:_RANKS]
-
-
-def _step_table(rank: RankReport) -> RenderableType:
-    table = _table("step", "CPU ms", "GPU ms", "FP8 share", "GEMM ms")
-    for step in rank.steps:
-        share = step.gemm.fp8_share_of_time
-        table.add_row(
-            str(step.step),
-            millis(step.duration_us),
-            "-" if step.gpu_us is None else millis(step.gpu_us),
-            "-" if share is None else percent(share),
-            millis(sum(step.gemm.time_us.values())),
-        )
-    return Padding(table, (1, 0, 0, 0))
-
-
-def _sources(report: Report, verbose: bool) -> Iterator[RenderableType]:
+def _notes(page: Page, verbose: bool) -> Iterator[RenderableType]:
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column()
-    for claim in report.claims if verbose else report.claims[:_CLAIMS]:
-        grid.add_row("log", Text(said(claim)))
-    for line in _clocks(report, verbose):
-        grid.add_row("clock", Text(printable(line)))
-    for rank in report.ranks if verbose else report.ranks[:1]:
-        if rank.modules is not None:
-            grid.add_row("modules", printable(modules_told(rank.modules)))
-    if report.recipe.time_us:
-        grid.add_row("scaling", printable(scaling_told(report)))
-    gains = [rank for rank in report.ranks if rank.payoff is not None]
-    for rank in gains if verbose else gains[:1]:
-        for label, line in glance(rank, alone=len(report.ranks) == 1, verbose=verbose):
-            grid.add_row(label, Text(line))
-    for label, line in (*numerics_glance(report, verbose=verbose), *_remarks(report, verbose)):
-        grid.add_row(label, Text(printable(line)))
-    if grid.row_count:
+    notes = [*page.notes, *([Note("software", page.software)] if verbose and page.software else [])]
+    for note in notes:
+        grid.add_row(note.label, Text(printable(note.text)))
+    if notes:
         yield Padding(grid, (1, 0, 0, 0))
 
 
-def _remarks(report: Report, verbose: bool) -> Iterator[tuple[str, str]]:
-    if verbose and report.environment.versions:
-        yield "software", software(report)
-    for note in report.notes:
-        yield "note", note
-
-
-def _clocks(report: Report, verbose: bool) -> Iterator[str]:
-    clocks = clock_lines(report)
-    alone = len(clocks) == 1
-    for rank, line in clocks if verbose else clocks[:1]:
-        if verbose or not (alone and rank.clock is not None and head_says_all(rank.clock)):
-            yield line if alone else f"{rank_label(rank)}: {line}"
-
-
-def _infos(findings: Sequence[Finding], verbose: bool) -> Iterator[RenderableType]:
-    """What explains and needs no action: as much as the screen holds, hints for those who ask."""
-    infos = [finding for finding in findings if finding.severity is Severity.INFO]
-    grave = len(findings) - len(infos)
-    shown = infos if verbose else infos[: max(1, _INFOS - grave)]
+def _infos(page: Page, verbose: bool) -> Iterator[RenderableType]:
+    """Show what needs no action: as much as the screen holds, advice with --verbose."""
+    infos = [finding for finding in page.findings if finding.severity is Severity.INFO]
+    shown = infos if verbose else infos[: max(1, _INFOS - (len(page.findings) - len(infos)))]
     lines: list[RenderableType] = []
     hints: set[str] = set()
     for finding in shown:
-        label = (finding.severity.value, _INFO_STYLE)
+        label = (finding.severity.value, "cyan")
         lines.append(Text.assemble(label, f" [{finding.code}] ", printable(finding.message)))
         if verbose and finding.hint not in {*hints, ""}:
             lines.append(Padding(Text(printable(finding.hint), style="dim"), (0, 0, 0, 4)))
@@ -222,14 +141,95 @@ def _infos(findings: Sequence[Finding], verbose: bool) -> Iterator[RenderableTyp
     if len(shown) < len(infos):
         lines.append(Text(f"… and {len(infos) - len(shown)} more with --verbose"))
     if lines:
-        yield _below(Group(*lines))
+        yield Padding(Group(*lines), (1, 0, 0, 0))
 
 
-_TEXT_COLUMNS = ("precision", "leg", "op", "verdict", "source", "longest GEMM kernels")
+class PlainTable:
+    """Rows under headings; where they do not fit side by side, each row is a block of its own.
+
+    Figures are never cut. Only a last column of words is, with a sign, and not if it is `uncut`.
+    """
+
+    def __init__(
+        self,
+        names: tuple[str, ...],
+        words: Collection[str] = (),
+        *,
+        stretch: bool = False,
+        uncut: bool = False,
+    ) -> None:
+        self._names, self._words = names, words
+        self._stretch, self._uncut = stretch, uncut
+        self._rows: list[tuple[Text, ...]] = []
+
+    def add_row(self, *cells: str | Text) -> None:
+        """Add a row of as many cells as there are headings."""
+        self._rows.append(tuple(Text(cell) if isinstance(cell, str) else cell for cell in cells))
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[RenderableType]:
+        """Yield the table, or its rows one by one."""
+        if self._width() <= options.max_width:
+            yield self._table()
+            return
+        for row in self._rows:
+            yield from self._block(row, options.max_width)
+
+    def _width(self) -> int:
+        """Return the columns that the table needs."""
+        needed = [len(name) for name in self._names]
+        for row in self._rows:
+            needed = [max(pair) for pair in zip(needed, (c.cell_len for c in row), strict=True)]
+        if self._stretch:
+            needed[-1] = min(needed[-1], max(_LEAST_WORDS, len(self._names[-1]) // 2))
+        return sum(needed) + _GAP * (len(needed) - 1)
+
+    def _table(self) -> Table:
+        table = Table(
+            box=None,
+            pad_edge=False,
+            padding=(0, _GAP, 0, 0),
+            header_style="bold",
+            expand=self._stretch,
+        )
+        for place, name in enumerate(self._names):
+            last = self._stretch and place == len(self._names) - 1
+            table.add_column(
+                name,
+                justify="left" if name in self._words else "right",
+                no_wrap=not (last and self._uncut),
+                overflow="fold" if self._uncut else "ellipsis",
+                ratio=1 if last else None,
+            )
+        for row in self._rows:
+            table.add_row(*row)
+        return table
+
+    def _block(self, row: tuple[Text, ...], width: int) -> Iterator[Text]:
+        """Lay one row out as "heading value" after "heading value", then its words."""
+        pairs = [
+            f"{name} {cell.plain}"
+            for name, cell in zip(self._names, row, strict=True)
+            if cell.plain != "-"
+        ]
+        words = pairs.pop() if self._stretch and row[-1].plain != "-" else None
+        yield from map(Text, filled(pairs, width))
+        if words is not None:
+            yield from (Text(f"  {line}") for line in _folded(row[-1].plain, width - _GAP))
 
 
-def _table(*names: str, uncut: bool = False) -> PlainTable:
-    """A table of the report; a last column of words is cut unless it is to be whole."""
-    first = names[:1] if names[0] != "ms" else ()
-    stretch = names[-1] in _TEXT_COLUMNS
-    return plain_table(*names, words=(*_TEXT_COLUMNS, *first), stretch=stretch, uncut=uncut)
+def _folded(text: str, width: int) -> Iterator[str]:
+    """Cut text into lines; nothing of it is lost."""
+    return (text[start : start + width] for start in range(0, len(text), width))
+
+
+def filled(parts: list[str], width: int) -> list[str]:
+    """Fill lines with parts that are not broken themselves; those after the first are set in."""
+    lines: list[str] = []
+    for part in parts:
+        if lines and len(lines[-1]) + len(part) + _GAP <= width:
+            lines[-1] += f", {part}"
+        else:
+            lines.append(f"  {part}" if lines else part)
+    return lines

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fp8verify.report.model import KernelRow, Precision, Report, Verdict
-from fp8verify.text import told
+from fp8verify.report.tables import layer_share
+from fp8verify.text import format_finding
 from fp8verify.verdict.judge import rejudge
 from fp8verify.verdict.policy import Policy
 
@@ -92,7 +93,7 @@ def assert_no_regression(
 
 def lowest_share(report: Report) -> float | None:
     """Return the smallest FP8 share of GEMM time among the ranks, None where no GEMM ran."""
-    shares = [rank.gemm.fp8_share_of_time for rank in report.ranks]
+    shares = [layer_share(rank) for rank in report.ranks]
     known = [share for share in shares if share is not None]
     return min(known) if known and len(known) == len(shares) else None
 
@@ -103,7 +104,7 @@ def _message(report: Report, min_share: float) -> Iterator[str]:
     found = "no GEMM ran" if share is None else f"{share:.1%} of GEMM time ran in FP8"
     yield f"share: {found}, {min_share:.1%} asked for"
     for finding in report.findings:
-        yield f"{finding.severity.value} [{finding.code}] {told(finding, alone=alone)}"
+        yield f"{finding.severity.value} [{finding.code}] {format_finding(finding, alone=alone)}"
         yield f"    {finding.hint}"
 
 

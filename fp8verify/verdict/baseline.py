@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from fp8verify.errors import InputError, UsageError
 from fp8verify.report.model import Finding, Leg, Report, Severity, Verdict, fp8_share
+from fp8verify.report.tables import layer_share
 from fp8verify.text import listed
 from fp8verify.verdict.findings_table import finding
 
@@ -38,10 +39,10 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
 
 def baseline_of(report: Report) -> Baseline:
     """Take from a report what a later run is held to."""
-    shares = [rank.gemm.fp8_share_of_time for rank in report.ranks]
+    shares = [layer_share(rank) for rank in report.ranks]
     known = [share for share in shares if share is not None]
     return Baseline(
-        fp8_share=report.gemm.fp8_share_of_time,
+        fp8_share=layer_share(report),
         lowest_rank_share=min(known) if known else None,
         legs={
             leg.leg.value: round(share, 6)

@@ -14,10 +14,10 @@ import jsonschema
 import pytest
 
 import fp8verify
+from fp8verify.report.forms import RenderOptions, render
 from fp8verify.report.json_form import DOCUMENTS, generate_schema, schema, to_json
-from fp8verify.report.layout import PLAIN_WIDTH
 from fp8verify.report.tables import gemm_kernels, millis, percent, precision_rows
-from fp8verify.report.text import to_text
+from fp8verify.report.text import PLAIN_WIDTH
 from tests.golden.expectations import KNOWN
 from tests.golden.reports import report_of
 
@@ -27,7 +27,7 @@ SHOWN = ["fp8_compiled", "bf16_filter_rejects_all", "fp8_emulated", "ddp_one_ran
 
 @pytest.mark.parametrize("name", SHOWN)
 def test_the_text_is_the_golden_one(name: str) -> None:
-    text = to_text(report_of(name)).replace(fp8verify.__version__, "VERSION")
+    text = report_of(name).to_text().replace(fp8verify.__version__, "VERSION")
     golden = GOLDENS / f"{name}.txt"
     if os.environ.get("FP8VERIFY_UPDATE_GOLDENS"):
         golden.write_text(text, encoding="utf-8")
@@ -36,7 +36,7 @@ def test_the_text_is_the_golden_one(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(KNOWN))
 def test_the_text_is_one_screen_of_80_columns(name: str) -> None:
-    lines = to_text(report_of(name)).splitlines()
+    lines = report_of(name).to_text().splitlines()
     assert max(map(len, lines)) <= PLAIN_WIDTH
     assert len(lines) <= 50
 
@@ -82,7 +82,7 @@ def test_no_figure_is_lost_where_there_is_little_room(name: str, width: int) -> 
     lines = report.to_text(width=width).splitlines()
     words = " ".join(" ".join(lines).split())
     assert max(map(len, lines)) <= width
-    for row in precision_rows(report.gemm):
+    for row in precision_rows(report):
         assert millis(row.time_us) in words
         assert percent(row.share) in words
     for leg in report.legs:
@@ -122,10 +122,10 @@ def test_colour_only_on_a_terminal_and_not_with_no_color(monkeypatch: pytest.Mon
     report = report_of("fp8_compiled")
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")
-    assert "\x1b[" in to_text(report, terminal=True)
-    assert "\x1b[" not in to_text(report)
+    assert "\x1b[" in render(report, "text", RenderOptions(terminal=True))
+    assert "\x1b[" not in report.to_text()
     monkeypatch.setenv("NO_COLOR", "1")
-    assert "\x1b[3" not in to_text(report, terminal=True)
+    assert "\x1b[3" not in render(report, "text", RenderOptions(terminal=True))
 
 
 def test_what_came_from_outside_cannot_steer_a_terminal(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_what_came_from_outside_cannot_steer_a_terminal(tmp_path: Path) -> None:
     trace = TraceBuilder().launch(evil, types=(BF16, BF16)).write(tmp_path / "trace.json")
     log = tmp_path / "train.log"
     log.write_text("Float8 training active with recipe rowwise\x1b[2J\n")
-    text = to_text(fp8verify.inspect(trace, log=log), verbose=True)
+    text = fp8verify.inspect(trace, log=log).to_text(verbose=True)
     assert "\x1b" not in text
     assert "\x07" not in text
     assert "[bold]" in text

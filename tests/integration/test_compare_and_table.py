@@ -171,7 +171,6 @@ def test_a_table_has_a_row_for_each_run() -> None:
 
 def test_every_result_has_every_form(found: fp8verify.Comparison) -> None:
     pytest.importorskip("pandas", reason="pandas is not installed (the pandas extra)")
-    pytest.importorskip("jinja2", reason="jinja2 is not installed (the html extra)")
     report = fp8verify.inspect(ROOT / "fp8_compiled")
     for result in (report, found, fp8verify.table(report)):
         assert result.to_html().startswith("<!DOCTYPE html>")

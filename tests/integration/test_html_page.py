@@ -11,13 +11,11 @@ from msgspec.structs import replace
 
 import fp8verify
 from fp8verify import Report, inspect
+from fp8verify.report.forms import render
 from tests.browser import Page, browser, find_browser
 from tests.golden.expectations import KNOWN, ROOT
 from tests.golden.reports import report_of
 from tests.hand_built import BF16, BF16_KERNEL, TraceBuilder
-
-pytest.importorskip("jinja2", reason="jinja2 is not installed (the html extra)")
-from fp8verify.report.html import to_html
 
 EVIL = "nvjet_sm90_tst_</script><img src=x onerror=document.title='owned'><b>&amp;\"'`${1}{{7*7}}"
 MAX_BYTES = 3_000_000
@@ -60,7 +58,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 
 def _write(report: Report, folder: Path) -> Path:
     path = folder / "report.html"
-    path.write_text(to_html(report), encoding="utf-8")
+    path.write_text(render(report, "html"), encoding="utf-8")
     return path
 
 
@@ -189,7 +187,7 @@ def test_a_report_without_kernels_has_a_page_too(page: Page, tmp_path: Path) -> 
 
 
 def test_the_page_runs_its_own_script_only() -> None:
-    text = to_html(report_of("fp8_compiled"))
+    text = render(report_of("fp8_compiled"), "html")
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)
     assert policy is not None
     assert "default-src 'none'" in policy[1]

@@ -72,7 +72,6 @@ def test_numerics_are_measured_and_read(shown: Shown, tmp_path: Path) -> None:
 
 
 def test_two_and_many_runs(shown: Shown, tmp_path: Path) -> None:
-    pytest.importorskip("jinja2", reason="jinja2 is not installed (the html extra)")
     bf16 = dict.fromkeys(("bf16", "bf16-capture"), "bf16_width4096")
     fp8 = dict.fromkeys(("fp8", "fp8-capture", "sweep/a"), "fp8_width4096")
     capture(tmp_path, **bf16, **fp8)
@@ -95,7 +94,6 @@ def test_a_baseline_is_saved_and_kept_to(shown: Shown, tmp_path: Path) -> None:
 
 
 def test_a_page_and_a_coloured_trace(shown: Shown, tmp_path: Path) -> None:
-    pytest.importorskip("jinja2", reason="jinja2 is not installed (the html extra)")
     capture(tmp_path, capture="fp8_compiled", **{"trace.json.gz": "fp8_compiled/rank0.json.gz"})
     for command in shown.commands:
         assert shown.run(command).returncode == 0

@@ -15,7 +15,6 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 pytest.importorskip("material", reason="mkdocs-material is not installed (the docs extra)")
-pytest.importorskip("jinja2", reason="jinja2 is not installed (the html extra)")
 FRAMEWORKS = (
     "torchao",
     "torchtitan",

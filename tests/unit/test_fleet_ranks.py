@@ -24,7 +24,7 @@ from fp8verify.analysis.fleet.ranks import (
 )
 from fp8verify.errors import InputError
 from fp8verify.report.json_form import to_json
-from fp8verify.report.tables import told_findings
+from fp8verify.report.tables import shown_findings
 from fp8verify.trace import find_traces
 from tests.hand_built import TraceBuilder
 
@@ -411,11 +411,9 @@ def test_what_many_ranks_share_is_told_once(tmp_path: Path) -> None:
         path = tmp_path / f"rank{rank}.json"
         path.write_bytes(path.read_bytes()[:-4])
     report = inspect(tmp_path)
-    (damaged,) = [f for f in told_findings(report) if f.code == "damaged-trace"]
+    (damaged,) = [f for f in shown_findings(report) if f.code == "damaged-trace"]
     assert damaged.ranks == (0, 1, 2, 3, 4)
-    assert damaged.message == (
-        "rank 0: rank0.json is cut off; likewise rank 1, rank 2, rank 3, rank 4"
-    )
+    assert damaged.message == ("ranks 0-4: rank0.json is cut off")
 
 
 def test_workers_that_started_elsewhere_find_the_step_that_names_layers() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fp8verify import Policy, Report, assert_fp8_active, inspect
 from fp8verify.report.forms import NAMES, render
 from fp8verify.report.model import Finding, Severity, Verdict
-from fp8verify.text import told
+from fp8verify.text import format_finding
 from fp8verify.verdict.baseline import Baseline, hold
 from fp8verify.verdict.findings.fold import fold
 from fp8verify.verdict.judge import rejudge
@@ -137,8 +137,8 @@ def finding(rank: int, *layers: str) -> Finding:
 def test_many_alike_are_one_finding_with_the_ranks_and_layers_of_all() -> None:
     (one,) = fold([[finding(0, "a")], [finding(1, "b", "a")], [], [finding(3)]])
     assert (one.ranks, one.layers, one.message) == ((0, 1, 3), ("a", "b"), "1 ms")
-    assert told(one, alone=False) == "rank 0: 1 ms; likewise rank 1, rank 3"
-    assert told(one, alone=True) == "1 ms"
+    assert format_finding(one, alone=False) == "ranks 0-1, 3: 1 ms"
+    assert format_finding(one, alone=True) == "1 ms"
 
 
 def test_two_alike_are_told_singly() -> None:

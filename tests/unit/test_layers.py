@@ -10,7 +10,7 @@ import pytest
 
 from fp8verify import Report, inspect
 from fp8verify.layer_names import patterns
-from fp8verify.report.tables import told_findings
+from fp8verify.report.tables import shown_findings
 from tests.hand_built import BF16, FP8, FP8_KERNEL, TraceBuilder
 
 LEGS = ["fprop", "dgrad", "wgrad"]
@@ -35,7 +35,7 @@ def report(build: TraceBuilder, folder: Path, *modules: dict[str, Any]) -> Repor
 
 def layer_findings(found: Report) -> list[tuple[str, str]]:
     return [
-        (f.severity.value, f.message) for f in told_findings(found) if f.code == "layer-not-fp8"
+        (f.severity.value, f.message) for f in shown_findings(found) if f.code == "layer-not-fp8"
     ]
 
 

@@ -15,8 +15,7 @@ from fp8verify.compare.curves import CURVE_POINTS
 from fp8verify.compare.loss_findings import loss_findings
 from fp8verify.compare.losses import pair_losses
 from fp8verify.logs.losses import LossSeries
-from fp8verify.report.comparison_forms import render
-from fp8verify.report.comparison_html import to_html
+from fp8verify.report.forms import render
 from fp8verify.report.model.comparison import LossPair
 from tests.unit.test_comparison import run
 
@@ -124,14 +123,13 @@ def test_the_last_digit_of_a_log_is_no_gap(ours: float, theirs: float) -> None:
 def test_losses_of_any_size_are_shown(
     ours: list[float], theirs: list[float], expected: list[str], tmp_path: Path
 ) -> None:
-    pytest.importorskip("jinja2")
     report = run(tmp_path, fp8=False, us=40)
     found = compare(report, report, (series(*ours), series(*theirs)))
     assert found.loss is not None
     assert codes(found.loss) == expected
     for form in ("text", "markdown", "json"):
         assert len(max(render(found, form).split(), key=len)) < 120
-    assert "<svg" in to_html(found)
+    assert "<svg" in render(found, "html")
 
 
 def test_a_run_that_left_the_baseline_has_no_jumps_of_its_own_afterwards() -> None:
@@ -311,7 +309,6 @@ def test_another_model_is_no_gap_of_fp8(tmp_path: Path) -> None:
 
 
 def test_every_form_has_gap_trend_and_gradient_norms(tmp_path: Path) -> None:
-    pytest.importorskip("jinja2")
     report = run(tmp_path, fp8=False, us=40)
     norms = dict.fromkeys(range(1, 101), 0.5) | {60: 80.0}
     both = tuple(series(*curve(100))._replace(gradients=norms) for _ in range(2))
@@ -320,17 +317,16 @@ def test_every_form_has_gap_trend_and_gradient_norms(tmp_path: Path) -> None:
         text = " ".join(render(found, form).split())
         assert "the gap is steady, +0.00% in the last half" in text
         assert "gradient norms 0.5 and 0.5 (medians)" in text
-    page = to_html(found)
+    page = render(found, "html")
     assert "gradient norms 0.5 and 0.5" in page
     assert page.count('<svg class="curve"') == 3
     assert "from 0.5 (bottom) to 80 (top), by its logarithm" in page
 
 
 def test_a_run_that_breaks_is_marked_in_the_picture(tmp_path: Path) -> None:
-    pytest.importorskip("jinja2")
     report = run(tmp_path, fp8=False, us=40)
     found = compare(report, report, (series(*curve(10)), series(*curve(4), NAN, 2.9, *[NAN] * 4)))
-    page = to_html(found)
+    page = render(found, "html")
     assert 'class="b break" d="M444.4 0V100"' in page
     assert "h0" in page  # a number between two that are none is a dot
 

@@ -12,10 +12,10 @@ from fp8verify.analysis.assembly.memory import memory_report
 from fp8verify.analysis.inspection import inspect
 from fp8verify.capture.schema import MemoryRecord, ModuleRecord, RankMeta, WindowRecord
 from fp8verify.compare.memory import memory_notes
-from fp8verify.report.html import to_html
+from fp8verify.report.forms import render
 from fp8verify.report.model import Report
 from fp8verify.report.model.numerics import MemoryReport
-from fp8verify.report.numerics_text import glance
+from fp8verify.report.numerics_text import numerics_notes
 from tests.hand_built import TraceBuilder
 
 GIB = 1 << 30
@@ -152,11 +152,12 @@ def test_one_side_without_counters_is_said(plain: Report) -> None:
 
 
 def test_the_fullest_rank_stands_for_a_run(plain: Report) -> None:
-    pytest.importorskip("jinja2")
     after = with_memory(plain, (40, 50), (60, 78))
     first, full = memory_notes(with_memory(plain, (40, 50), (40, 50)), after)
     assert first.startswith("peak memory of rank 1, the fullest: 60.0 GiB of tensors, 50% more")
     assert full == "the candidate fills the GPU of rank 1, the fullest: 78.0 GiB of 80.0 GiB"
-    (shown,) = [text for label, text in glance(after, verbose=False) if label == "memory"]
+    (shown,) = [
+        note.text for note in numerics_notes(after, verbose=False) if note.label == "memory"
+    ]
     assert shown.startswith("rank 1, the fullest of 2: peak 60.0 GiB of tensors, 78.0 GiB held by")
-    assert shown in to_html(after)
+    assert shown in render(after, "html")

@@ -175,7 +175,7 @@ def test_layers_of_compiled_code_come_from_the_step_after_the_window(tmp_path: P
     assert found.gemm.kernels["fp8"] == 3  # those of the step are not added
     assert found.verdict == "ACTIVE"
     text = render(found, "text")
-    assert "FP8 of all GEMMs, step 4 run eagerly" in text
+    assert "FP8 of all GEMMs (step 4, not compiled)" in text
 
 
 def test_a_converted_layer_in_high_precision_in_that_step_is_a_warning(tmp_path: Path) -> None:

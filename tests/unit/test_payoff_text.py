@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fp8verify import Report, inspect
-from fp8verify.report.text import to_text
+from fp8verify.report.forms import RenderOptions, render
 from tests.hand_built import BF16, FP32, TraceBuilder
 from tests.unit.test_communication import GATHER, MB, SCATTER, collective
 from tests.unit.test_tax import COPY, INSIDE
@@ -23,18 +23,18 @@ def report(build: TraceBuilder, tmp_path: Path) -> Report:
 
 
 def test_a_glance_has_a_line_for_the_gain_and_one_for_the_network(report: Report) -> None:
-    text = " ".join(to_text(report).split())
+    text = " ".join(render(report, "text").split())
     assert "pays likely yes: about 1.47x as fast as BF16, by estimate. FP8 GEMMs are 63%" in text
     assert "1 of 1 MB all-gathered in FP8 (1.00 bytes a parameter)" in text
 
 
 def test_tables_are_for_those_who_ask(report: Report) -> None:
-    for heading in ("FP8 tax", "collective ", "layers (N x K)", "limits "):
-        assert heading not in to_text(report)
-        assert heading in to_text(report, verbose=True)
+    for heading in ("FP8 overhead", "collective ", "layers (N x K)", "limits "):
+        assert heading not in render(report, "text")
+        assert heading in render(report, "text", RenderOptions(verbose=True))
 
 
 def test_information_has_its_hint_only_for_those_who_ask(report: Report) -> None:
-    assert "[lm-head-fp8]" in to_text(report)
-    assert "for accuracy" not in to_text(report)
-    assert "for accuracy" in to_text(report, verbose=True)
+    assert "[lm-head-fp8]" in render(report, "text")
+    assert "for accuracy" not in render(report, "text")
+    assert "for accuracy" in render(report, "text", RenderOptions(verbose=True))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fp8verify.report.layout import PlainTable, filled, render
+from fp8verify.report.text import PlainTable, filled, render
 
 _WORD = st.text("abcdefgh0123456789.%", min_size=1, max_size=12)
 

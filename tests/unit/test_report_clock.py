@@ -10,7 +10,6 @@ import pytest
 
 from fp8verify import Report, inspect
 from fp8verify.report import forms
-from fp8verify.report.text import to_text
 from tests.hand_built import TraceBuilder
 
 WINDOW = {"first": 10, "last": 12, "state": "complete", "trace": "rank0.json"}
@@ -74,8 +73,6 @@ def test_a_capture_of_before_has_the_only_optimizer_named(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("form", ["markdown", "html"])
 def test_pages_name_the_frameworks_steps(tmp_path: Path, form: str) -> None:
-    if form == "html":
-        pytest.importorskip("jinja2", reason="needs jinja2, from the html extra")
     report = capture(tmp_path, {"window": [{**WINDOW, "framework": GLOBAL}]})
 
     text = forms.render(report, form).replace("\\_", "_")
@@ -117,7 +114,7 @@ def test_a_trace_alone_has_no_clock(tmp_path: Path) -> None:
 def test_clocks_that_differ_are_told_of_each_rank(tmp_path: Path) -> None:
     report = capture(tmp_path, {}, {}, {"steps_skipped": 1})
 
-    text = to_text(report, verbose=True)
+    text = forms.render(report, "text", forms.RenderOptions(verbose=True))
     assert "rank 0: optimizer steps (AdamW.step), window 10-12" in text
     assert "rank 2: optimizer steps (AdamW.step), window 10-12; 1 step skipped" in text
     assert "rank 1: optimizer" not in text

@@ -8,8 +8,6 @@ from typing import Any
 
 from fp8verify import Report, inspect
 from fp8verify.report import forms
-from fp8verify.report.html import to_html
-from fp8verify.report.text import to_text
 from tests.hand_built import TraceBuilder
 
 
@@ -29,10 +27,12 @@ def test_versions_are_in_the_forms_that_have_room(tmp_path: Path) -> None:
     shown = "torch 2.11.0+cu130, torchao 0.17"
     versions = {"torch": "2.11.0+cu130", "torchao": "0.17<b>"}
     assert json.loads(report.to_json())["environment"]["versions"] == versions
-    assert f"software  {shown}<b>" in to_text(report, verbose=True)
-    assert shown not in to_text(report)
-    assert f"{shown}&lt;b" in to_html(report)
-    assert "0.17<b>" not in to_html(report)
+    assert f"software  {shown}<b>" in forms.render(
+        report, "text", forms.RenderOptions(verbose=True)
+    )
+    assert shown not in forms.render(report, "text")
+    assert f"{shown}&lt;b" in forms.render(report, "html")
+    assert "0.17<b>" not in forms.render(report, "html")
     assert shown.split(",")[0] in forms.render(report, "markdown")
 
 
@@ -52,8 +52,8 @@ def test_without_versions_nothing_is_said(tmp_path: Path) -> None:
     report = capture(tmp_path, {"pid": 7, "environment": old})
 
     assert "versions" not in json.loads(report.to_json())["environment"]
-    assert "software" not in to_text(report, verbose=True)
-    assert 'class="facts"></p>' not in to_html(report)
+    assert "software" not in forms.render(report, "text", forms.RenderOptions(verbose=True))
+    assert 'class="facts"></p>' not in forms.render(report, "html")
 
 
 def test_a_run_without_a_trace_still_names_its_gpu(tmp_path: Path) -> None:

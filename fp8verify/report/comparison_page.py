@@ -1,16 +1,34 @@
-"""The tables and sentences of a comparison, which every form shows."""
+"""A comparison as a page: its outcome, where the time goes, GEMMs and losses side by side."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fp8verify.report.escape import printable
-from fp8verify.report.grid import Grid
 from fp8verify.report.model.comparison import Comparison, LossPair, Outcome, Side
-from fp8verify.report.tables import millis, percent
+from fp8verify.report.page import BAD, FAIR, GOOD, Grid, Note, Page
+from fp8verify.report.tables import by_severity, millis, percent
 
-SIGNS = {Outcome.FASTER: "✅", Outcome.SAME: "❔", Outcome.NOT_COMPARABLE: "❔"}
-OTHER_SIGN = "❌"
+TONES = {Outcome.FASTER: GOOD, Outcome.SLOWER: BAD}
+_TOP = 6
+
+
+def comparison_page(found: Comparison, *, verbose: bool = False) -> Page:
+    """Lay out a comparison; `verbose` is for pages of reports alone."""
+    del verbose
+    loss = found.loss
+    return Page(
+        head=f"fp8verify {found.fp8verify_version} · {title(found)}",
+        verdict=word(found),
+        tone=TONES.get(found.outcome, FAIR),
+        reason=found.reason,
+        fails=bool(found.exit_code),
+        name=title(found),
+        pays=Note("loss", loss_line(loss)) if loss else None,
+        pays_briefly=loss_line(loss) if loss else "",
+        findings=tuple(by_severity(found.findings)),
+        body=(*grids(found), *([loss_trend(loss)] if loss else [])),
+        notes=tuple(Note("note", note) for note in found.notes),
+    )
 
 
 def word(found: Comparison) -> str:
@@ -21,7 +39,7 @@ def word(found: Comparison) -> str:
 def title(found: Comparison) -> str:
     """Return "candidate against baseline" by the runs' names."""
     baseline, candidate = found.names
-    return printable(f"{candidate} against {baseline}")
+    return f"{candidate} against {baseline}"
 
 
 def times(speedup: float | None) -> str:
@@ -53,7 +71,7 @@ def _side(name: str, side: Side) -> tuple[str, ...]:
         str(step.steps),
         millis(step.median_us),
         f"{millis(step.min_us)}-{millis(step.max_us)}",
-        printable(side.name),
+        side.name,
     )
 
 
@@ -65,11 +83,13 @@ def _budget(found: Comparison) -> Grid:
         (name, millis(before), millis(after), f"{(after - before) / 1000:+.2f}")
         for name, before, after in ([*parts, total] if parts else [])
     )
-    return Grid("Where the time of a step goes", names, names[:1], rows)
+    return Grid(
+        "Where the time of a step goes", names, names[:1], rows, below=(kernels_alone(found),)
+    )
 
 
 def _legs(found: Comparison) -> Grid:
-    names = ("GEMM leg (ms)", "baseline", "candidate", "speed-up")
+    names = ("GEMM pass (ms)", "baseline", "candidate", "speed-up")
     rows = [
         (leg.leg, millis(leg.baseline_us), millis(leg.candidate_us), times(leg.speedup))
         for leg in found.legs
@@ -78,7 +98,7 @@ def _legs(found: Comparison) -> Grid:
         before = sum(leg.baseline_us for leg in found.legs)
         after = sum(leg.candidate_us for leg in found.legs)
         rows.append(("all", millis(before), millis(after), times(found.gemm_speedup)))
-    return Grid("GEMMs by leg", names, names[:1], tuple(rows))
+    return Grid("GEMMs by pass", names, names[:1], tuple(rows))
 
 
 def _ranks(found: Comparison) -> Grid:
@@ -92,7 +112,7 @@ def _ranks(found: Comparison) -> Grid:
         )
         for pair in found.ranks
     )
-    return Grid("Ranks", names, names[:1], rows)
+    return Grid("Ranks", names, names[:1], rows, shown=_TOP)
 
 
 def _layers(found: Comparison) -> Grid:
@@ -102,15 +122,15 @@ def _layers(found: Comparison) -> Grid:
             _micros(pair.baseline_us, pair.baseline_precision),
             _micros(pair.candidate_us, pair.candidate_precision),
             times(pair.speedup),
-            printable(pair.layer),
+            pair.layer,
         )
         for pair in found.layers
     )
-    return Grid("Layers", names, names[-1:], rows, stretch=True)
+    return Grid("Layers", names, names[-1:], rows, stretch=True, shown=_TOP)
 
 
 def _gemms(found: Comparison) -> Grid:
-    names = ("layer (N x K)", "leg", "tokens", "baseline us", "candidate us", "speed-up")
+    names = ("layer (N x K)", "pass", "tokens", "baseline us", "candidate us", "speed-up")
     rows = tuple(
         (
             f"{pair.n} x {pair.k}",
@@ -122,7 +142,7 @@ def _gemms(found: Comparison) -> Grid:
         )
         for pair in found.gemms
     )
-    return Grid("One GEMM of each size and leg", names, names[:2], rows)
+    return Grid("One GEMM of each size and pass", names, names[:2], rows, shown=_TOP)
 
 
 def _micros(time_us: float | None, precision: str) -> str:

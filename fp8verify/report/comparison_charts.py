@@ -1,4 +1,4 @@
-"""A comparison as one page that needs no other file and no network."""
+"""The pictures of a comparison: a step of both runs by kind of work, passes, and curves."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from fp8verify.report.charts import Bar, Bars, Tick, segments, ticks
-from fp8verify.report.comparison_tables import grids, kernels_alone, loss_lines, times, title, word
-from fp8verify.report.model.comparison import Comparison, LossPair, Outcome
-from fp8verify.report.page_environment import environment
-from fp8verify.report.tables import gravest_first, millis
+from fp8verify.report.comparison_page import times
+from fp8verify.report.model.comparison import Comparison, LossPair
+from fp8verify.report.tables import millis
 
-_TONES = {Outcome.FASTER: "good", Outcome.SLOWER: "bad"}
 _WIDTH, _HEIGHT = 1000, 100
 # What the parts of a step are coloured by: kinds of work, not precisions.
 LEGENDS = {
@@ -23,8 +21,8 @@ LEGENDS = {
     "work-rest": "other kernels",
     "work-idle": "GPU idle or copying",
 }
-_KINDS = {label: kind for kind, label in LEGENDS.items()}
-_CURVES = {"curve-a": "baseline", "curve-b": "candidate"}
+KINDS = {label: kind for kind, label in LEGENDS.items()}
+CURVES = {"curve-a": "baseline", "curve-b": "candidate"}
 
 
 Points = tuple[tuple[int, float | None, float | None], ...]
@@ -48,32 +46,7 @@ class Curve(NamedTuple):
     candidate_breaks: list[float]
 
 
-def to_html(found: Comparison) -> str:
-    """Render a comparison.
-
-    Raises:
-        UsageError: jinja2 is not installed.
-    """
-    return environment().get_template("compare.html.j2").render(
-        found=found,
-        word=word(found),
-        title=title(found),
-        tone="bad" if found.exit_code else _TONES.get(found.outcome, "fair"),
-        findings=gravest_first(found.findings),
-        legends=LEGENDS | _CURVES,
-        steps=_steps(found),
-        legs=_legs(found),
-        kinds=[_KINDS[row.name] for row in found.budget if row.name in _KINDS],
-        kernels_alone=kernels_alone(found),
-        curve=_loss_curve(found.loss),
-        gap=_gap_curve(found.loss),
-        gradients=_gradient_curve(found.loss),
-        loss_line=loss_lines(found.loss) if found.loss else "",
-        grids=list(grids(found)),
-    )  # fmt: skip
-
-
-def _steps(found: Comparison) -> Bars:
+def step_bars(found: Comparison) -> Bars:
     """A mean step of both runs, by kind of work, on one scale."""
     sides = {"baseline": "baseline_us", "candidate": "candidate_us"}
     totals = {name: sum(getattr(row, us) for row in found.budget) for name, us in sides.items()}
@@ -94,10 +67,10 @@ def _parts(found: Comparison, us: str) -> Iterable[tuple[str, float, str]]:
     for row in found.budget:
         own = max(0.0, getattr(row, us))
         tip = f"{row.name}: {millis(own)} ms; change {row.change_us / 1000:+.2f} ms"
-        yield _KINDS.get(row.name, "work-rest"), own, tip
+        yield KINDS.get(row.name, "work-rest"), own, tip
 
 
-def _legs(found: Comparison) -> Bars:
+def leg_bars(found: Comparison) -> Bars:
     """GEMM time of each leg in both runs, on one scale."""
     longest = max((max(leg.baseline_us, leg.candidate_us) for leg in found.legs), default=0.0)
     rows = [
@@ -115,11 +88,12 @@ def _legs(found: Comparison) -> Bars:
     return Bars(rows, ticks(longest / 1000, " ms"))
 
 
-def _loss_curve(loss: LossPair | None) -> Curve | None:
+def loss_curve(loss: LossPair | None) -> Curve | None:
+    """Draw the losses of both runs."""
     return None if loss is None else _curve(loss.curve, "value" if loss.counted else "step")
 
 
-def _gap_curve(loss: LossPair | None) -> Curve | None:
+def gap_curve(loss: LossPair | None) -> Curve | None:
     """Draw by how much the candidate lies above the baseline, which stands for itself at 0."""
     if loss is None:
         return None
@@ -131,7 +105,7 @@ def _gap_curve(loss: LossPair | None) -> Curve | None:
     return _curve(gaps, "value" if loss.counted else "step")
 
 
-def _gradient_curve(loss: LossPair | None) -> Curve | None:
+def gradient_curve(loss: LossPair | None) -> Curve | None:
     """Draw the gradient norms; by their logarithm where they go over more than a factor of ten."""
     if loss is None:
         return None

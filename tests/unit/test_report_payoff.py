@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from fp8verify import Report, inspect
-from fp8verify.report.first_lines import brief
-from fp8verify.report.worth import told_worth, worth
+from fp8verify.report.forms import brief
+from fp8verify.report.payoff import payoff, payoff_text
 from tests.golden.expectations import ROOT
 
 
@@ -30,7 +30,7 @@ def _gaining(report: Report, *speedups: float) -> Report:
     ("speedup", "word"), [(1.18, "likely yes"), (1.02, "about even"), (0.7, "likely not")]
 )
 def test_the_word_follows_from_the_estimate(report: Report, speedup: float, word: str) -> None:
-    found = worth(_gaining(report, speedup))
+    found = payoff(_gaining(report, speedup))
     assert found is not None
     assert (found.word, found.speedup) == (word, speedup)
     assert found.text.startswith(f"{word}: about {speedup:.2f}x as fast as BF16")
@@ -38,14 +38,16 @@ def test_the_word_follows_from_the_estimate(report: Report, speedup: float, word
 
 def test_of_several_ranks_the_one_that_gains_least_counts(report: Report) -> None:
     several = _gaining(report, 1.3, 0.8, 1.2)
-    found = worth(several)
+    found = payoff(several)
     assert found is not None
-    assert told_worth(several, found).startswith("rank 1: likely not: about 0.80x")
+    assert payoff_text(several, found).startswith(
+        "rank 1, which gains least: likely not: about 0.80x"
+    )
 
 
 def test_without_fp8_it_says_what_fp8_could_do() -> None:
     bf16 = inspect(ROOT / "bf16_compiled")
-    found = worth(bf16)
+    found = payoff(bf16)
     assert found is not None
     assert found.speedup is None
     assert "FP8 could make GPU time at most" in found.text
@@ -54,7 +56,7 @@ def test_without_fp8_it_says_what_fp8_could_do() -> None:
 def test_in_brief_a_report_is_four_lines_at_most(report: Report) -> None:
     lines = brief(report, "report.html").splitlines()
     assert lines[0].startswith("ACTIVE  ")
-    assert [line.split()[0] for line in lines[1:]] == ["share", "pays", "report"]
+    assert [line.split()[0] for line in lines[1:]] == ["pays", "report"]
     assert lines[-1].endswith("report.html")
 
 

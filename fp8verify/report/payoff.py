@@ -1,4 +1,4 @@
-"""Whether FP8 pays, in a sentence: what every form says beside the verdict."""
+"""Whether FP8 pays, in a sentence that every form shows."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from fp8verify.report.tables import rank_label
 
 # Estimates from peak rates are no better than this.
 _EVEN = 0.05
+# Less 16-bit GEMM time than this share of GPU time is nothing more to gain.
+_LITTLE = 0.01
 
 
-class Worth(NamedTuple):
+class Payoff(NamedTuple):
     """What FP8 gains, as estimated for one rank.
 
     Attributes:
@@ -30,33 +32,36 @@ class Worth(NamedTuple):
     rank: RankReport
 
 
-def worth(report: Report) -> Worth | None:
+def payoff(report: Report) -> Payoff | None:
     """Say whether FP8 pays on the rank that gains least; None where that cannot be estimated."""
-    found = list(filter(None, map(worth_of, report.ranks)))
+    found = list(filter(None, map(payoff_of, report.ranks)))
     measured = [one for one in found if one.speedup is not None]
     if measured:
         return min(measured, key=lambda one: one.speedup or 0.0)
     return found[0] if found else None
 
 
-def told_worth(report: Report, found: Worth, *, short: bool = False) -> str:
-    """Return the sentence, with the rank that it is about where there are several."""
+def payoff_text(report: Report, found: Payoff, *, short: bool = False) -> str:
+    """Return the sentence; of several ranks with the one that it is about."""
     text = found.head if short else found.text
-    return text if len(report.ranks) == 1 else f"{rank_label(found.rank)}: {text}"
+    if len(report.ranks) == 1:
+        return text
+    least = ", which gains least" if found.speedup is not None else ""
+    return f"{rank_label(found.rank)}{least}: {text}"
 
 
-def worth_of(rank: RankReport) -> Worth | None:
+def payoff_of(rank: RankReport) -> Payoff | None:
     """Say whether FP8 pays on one rank."""
-    payoff = rank.payoff
-    if payoff is None or payoff.ceiling is None:
+    figures = rank.payoff
+    if figures is None or figures.ceiling is None:
         return None
-    if payoff.speedup_estimate is None:
+    if figures.speedup_estimate is None:
         head = "not yet: no FP8 GEMM ran"
-        return Worth("not yet", None, head, f"{head}. {_possible(payoff, payoff.ceiling)}", rank)
-    speedup = payoff.speedup_estimate
+        return Payoff("not yet", None, head, f"{head}. {_possible(figures, figures.ceiling)}", rank)
+    speedup = figures.speedup_estimate
     head = f"{_word(speedup)}: about {speedup:.2f}x as fast as BF16, by estimate"
-    text = f"{head}. {_limits(rank, payoff, payoff.ceiling)}"
-    return Worth(_word(speedup), speedup, head, text, rank)
+    text = f"{head}. {_limits(rank, figures, figures.ceiling)}"
+    return Payoff(_word(speedup), speedup, head, text, rank)
 
 
 def _word(speedup: float) -> str:
@@ -71,6 +76,8 @@ def _limits(rank: RankReport, payoff: PayoffReport, ceiling: float) -> str:
     shares = f"{name} GEMMs are {payoff.fp8_gemm_share:.0%} of GPU time{cost}"
     if rank.tax and rank.tax.share_of_gpu_time > payoff.fp8_gemm_share:
         return shares  # what the casts cost is what there is to say
+    if payoff.sixteen_bit_gemm_share < _LITTLE:
+        return f"{shares}; without casts it would be {ceiling:.2f}x"
     return f"{shares}; with all 16-bit GEMMs in FP8 and no casts it would be {ceiling:.2f}x"
 
 

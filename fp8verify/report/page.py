@@ -1,0 +1,117 @@
+"""A result as data for its forms: one page of a verdict, findings, tables and notes.
+
+Reports, comparisons and tables of runs are laid out as pages; each format has one writer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from fp8verify.report.model import Finding, Severity
+
+GOOD, FAIR, BAD = "good", "fair", "bad"
+
+
+class Grid(NamedTuple):
+    """A table of text.
+
+    Attributes:
+        title: what it shows.
+        names: the headings.
+        words: those of columns that hold words; the others hold figures.
+        rows: the cells.
+        stretch: whether the last column may be cut where there is little room.
+        shown: how many rows are shown at a glance; None for all.
+        above: a line above the table.
+        below: lines below it.
+        folded: whether Markdown folds it away.
+    """
+
+    title: str
+    names: tuple[str, ...]
+    words: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    stretch: bool = False
+    shown: int | None = None
+    above: str = ""
+    below: tuple[str, ...] = ()
+    folded: bool = False
+
+    def head(self, count: int | None) -> Grid:
+        """Return the first rows, and a line that counts the others."""
+        hidden = 0 if count is None else len(self.rows) - count
+        if hidden <= 0:
+            return self
+        more = f"… and {hidden} more with --verbose"
+        return self._replace(rows=self.rows[:count], below=(more, *self.below))
+
+
+class Note(NamedTuple):
+    """A line under a label; `tone` is good, fair, bad or empty."""
+
+    label: str
+    text: str
+    tone: str = ""
+
+
+class Page(NamedTuple):
+    """What every form of a result shows.
+
+    Attributes:
+        head: the program, the run, the GPU, the steps; empty for none.
+        verdict: a word; empty where the result has none.
+        tone: whether the verdict is good, fair or bad.
+        reason: a sentence without its full stop.
+        fails: whether the result fails what was asked of it.
+        name: what the run is called.
+        pays: whether FP8 pays, None where that is not known.
+        pays_briefly: the same in a few words.
+        findings: what the reader should know, the gravest first, with the ranks that it is about.
+        to_do: what to do where no error or warning says it.
+        body: tables and lines, in the order in which they are shown.
+        notes: remarks under labels.
+        software: the versions of the run's software, empty where not recorded.
+    """
+
+    head: str
+    verdict: str
+    tone: str
+    reason: str
+    fails: bool
+    name: str
+    pays: Note | None = None
+    pays_briefly: str = ""
+    findings: tuple[Finding, ...] = ()
+    to_do: tuple[str, ...] = ()
+    body: tuple[Grid | str, ...] = ()
+    notes: tuple[Note, ...] = ()
+    software: str = ""
+
+    @property
+    def level(self) -> str:
+        """How CI marks it: an error is what fails; any other than a good one is a warning."""
+        return "error" if self.fails else "notice" if self.tone == GOOD else "warning"
+
+    @property
+    def grids(self) -> Iterator[Grid]:
+        """The tables."""
+        return (part for part in self.body if isinstance(part, Grid))
+
+    def actions(self) -> Iterator[Note]:
+        """Yield the errors and warnings, and what to do about each, every advice once."""
+        hints: set[str] = set()
+        for finding in self.findings:
+            if finding.severity is Severity.INFO:
+                continue
+            tone = BAD if finding.severity is Severity.ERROR else FAIR
+            yield Note(finding.severity.value, f"[{finding.code}] {finding.message}", tone)
+            if finding.hint and finding.hint not in hints:
+                yield Note("to do", finding.hint)
+            hints.add(finding.hint)
+        yield from (Note("to do", text) for text in self.to_do)
+
+
+def tone_of(value: str, tones: Mapping[str, str]) -> str:
+    """Return the tone of a verdict or an outcome, bad where none is given."""
+    return tones.get(value, BAD)
