@@ -18,7 +18,7 @@ from fp8verify.cli.run_window import need_every, settle_window
 from fp8verify.cli.training_first import training_comes_first
 from fp8verify.cli.verdict_names import parse_verdicts
 from fp8verify.errors import UsageError
-from fp8verify.record.live.at_close import judged_at_close
+from fp8verify.record.live.window_report import judged_at_close
 
 if TYPE_CHECKING:
     from fp8verify.record.live.sinks import Sink
@@ -60,8 +60,8 @@ if TYPE_CHECKING:
     "--metrics",
     multiple=True,
     metavar="FILE",
-    help="With --every: append a JSON line for each window to FILE, or hand it to prometheus:FILE, "
-    "tensorboard:DIR, mlflow:EXPERIMENT, wandb:PROJECT or otel:ENDPOINT. Several may be given.",
+    help="With --every: append a JSON line for each window to FILE, or give it to tensorboard:DIR "
+    "or wandb:PROJECT. Several may be given.",
 )
 @option(
     "--on-change",

@@ -15,7 +15,7 @@ from fp8verify.capture.ranks import is_left_out, read_ranks
 from fp8verify.cli.conclusion import conclude
 from fp8verify.cli.failed_run import with_failure
 from fp8verify.doctor.afterwards import explain_missing, failure_notes, with_what_was_possible
-from fp8verify.record.live.at_close import keep_report, log_of
+from fp8verify.record.live.window_report import keep_report, log_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

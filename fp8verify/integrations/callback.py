@@ -6,9 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from fp8verify.integrations.own_loop import Destination, watch
-from fp8verify.record.live.line import Line, scalars_in
-from fp8verify.record.live.recording import Recording
-from fp8verify.record.live.watch import Watch
+from fp8verify.record.live.metrics import WindowMetrics, scalars_in
+from fp8verify.record.live.watch import Recording, Watch
 from fp8verify.record.settings import read_settings
 from fp8verify.verdict.policy import Policy
 
@@ -78,7 +77,7 @@ class Attachment:
 
     def scalars(self) -> list[dict[str, float]]:
         """Return the scalars of windows that were judged since the last call."""
-        lines: list[Line] = self._open.lines() if isinstance(self._open, Watch) else []
+        lines: list[WindowMetrics] = self._open.lines() if isinstance(self._open, Watch) else []
         return [{**scalars_in(line), "fp8/step": float(line["step"] or 0)} for line in lines]
 
     def end(self) -> list[dict[str, float]]:

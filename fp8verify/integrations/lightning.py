@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fp8verify.integrations.callback import Attachment
-from fp8verify.integrations.requires import requires
+from fp8verify.integrations.sinks import requires
 
 with requires("lightning"):
     try:

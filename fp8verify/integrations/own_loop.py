@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import cast
 
 from fp8verify.integrations.sinks import open_sink
-from fp8verify.record.live.line import Line
+from fp8verify.record.live.metrics import WindowMetrics
 from fp8verify.record.live.sinks import Sink
 from fp8verify.record.live.watch import Watch
 from fp8verify.record.live.window import Window
 from fp8verify.record.settings import read_settings
 from fp8verify.verdict.policy import Policy
 
-Destination = str | Path | Sink | Callable[[Line], object]
+Destination = str | Path | Sink | Callable[[WindowMetrics], object]
 
 
 def window(
@@ -45,7 +45,7 @@ def watch(
     steps: str | None = None,
     sinks: Destination | Iterable[Destination] = (),
     folder: str | Path | None = None,
-    on_change: Callable[[str | None, Line], None] | None = None,
+    on_change: Callable[[str | None, WindowMetrics], None] | None = None,
     policy: Policy | None = None,
     record_shapes: bool = True,
     numerics_every: int | None = None,

@@ -1,29 +1,99 @@
-"""Sinks by name: files, and what the packages of this folder bring."""
+"""Where the metrics of windows go: a file of JSON lines, a function, TensorBoard, W&B."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
-from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from fp8verify.errors import Fp8VerifyError, InputError, UsageError
-from fp8verify.record.live.line import Line
+from fp8verify.record.live.metrics import WindowMetrics, scalars_in
 from fp8verify.record.live.sinks import Call, JsonLines, Sink
 
-# What `--metrics KIND:TARGET` makes: a module of `fp8verify.integrations` and its sink, whose one
-# argument is the target.
-KINDS = {
-    "prometheus": ("prometheus", "PrometheusSink"),
-    "tensorboard": ("tensorboard", "TensorBoardSink"),
-    "wandb": ("wandb", "WandbSink"),
-    "mlflow": ("mlflow", "MlflowSink"),
-    "otel": ("opentelemetry", "OpenTelemetrySink"),
-}
+STEP = "fp8/step"
 
 
-def open_sink(what: str | Path | Sink | Callable[[Line], object]) -> Sink:
+@contextmanager
+def requires(extra: str) -> Iterator[None]:
+    """Turn a failed import inside into an error that names the extra to install.
+
+    Raises:
+        UsageError: a package is missing.
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise UsageError(
+            f"The {extra} integration cannot import {error.name or error}.",
+            f"pip install 'fp8verify[{extra}]'",
+        ) from None
+
+
+class TensorBoardSink:
+    """Writes the scalars of each line; `writer` is a folder, or a torch `SummaryWriter`."""
+
+    def __init__(self, writer: Any) -> None:
+        self._owned = isinstance(writer, str)
+        if self._owned:
+            with requires("tensorboard"):
+                from tensorboard.summary import Writer
+
+            writer = Writer(writer or "runs/fp8verify")
+        self._writer = writer
+
+    def write(self, metrics: WindowMetrics) -> None:
+        """Add the scalars at the window's last step."""
+        for name, value in scalars_in(metrics).items():
+            self._writer.add_scalar(name, value, metrics["step"])
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Close the writer if it is ours."""
+        if self._owned:
+            self._writer.close()
+
+
+class WandbSink:
+    """Logs the scalars of each line to a run, by an axis of their own, `fp8/step`.
+
+    Args:
+        run: a run, or the project of a new one; "" is the run that is active, if there is one.
+    """
+
+    def __init__(self, run: Any = "") -> None:
+        self._owned = False
+        if isinstance(run, str):
+            with requires("wandb"):
+                import wandb
+
+            self._owned = bool(run) or wandb.run is None
+            run = wandb.init(project=run or "fp8verify") if self._owned else wandb.run
+        self._run = run
+        # The training's own step count may be ahead of a window that was judged meanwhile.
+        run.define_metric(STEP)
+        run.define_metric("fp8/*", step_metric=STEP)
+        if self._owned:  # in a training's own run they are the training's names too
+            run.define_metric("train/*", step_metric=STEP)
+
+    def write(self, metrics: WindowMetrics) -> None:
+        """Log the scalars; in a training's own run they go with what it logs next."""
+        values = {**scalars_in(metrics), "fp8/verdict": metrics["verdict"], STEP: metrics["step"]}
+        self._run.log(values, commit=self._owned)
+
+    def close(self) -> None:
+        """Finish the run if it is ours."""
+        if self._owned:
+            self._run.finish()
+
+
+# What `--metrics KIND:TARGET` makes, from the target.
+KINDS: dict[str, Callable[[str], Sink]] = {"tensorboard": TensorBoardSink, "wandb": WandbSink}
+
+
+def open_sink(what: str | Path | Sink | Callable[[WindowMetrics], object]) -> Sink:
     """Return the sink of a `FILE.jsonl`, of `KIND:TARGET`, or of a function; a sink is itself.
 
     Raises:
@@ -62,10 +132,8 @@ def _refuse_slip(what: str, kind: str) -> None:
 
 def _integration(kind: str, target: str) -> Sink:
     """Return a sink that a package of others makes, whose own errors are told in our way."""
-    module, name = KINDS[kind]
-    make = getattr(import_module(f"fp8verify.integrations.{module}"), name)
     try:
-        sink: Sink = make(target)
+        return KINDS[kind](target)
     except Fp8VerifyError:
         raise
     except Exception as error:
@@ -74,4 +142,3 @@ def _integration(kind: str, target: str) -> Sink:
             f"{kind} cannot be opened: {type(error).__name__}: {said}",
             f"Try what stands after {kind}: with its own tools first: login, address, folder.",
         ) from error
-    return sink

@@ -6,7 +6,7 @@ from typing import Any
 
 from fp8verify.agent.live_objects import find_instances
 from fp8verify.integrations.callback import Attachment
-from fp8verify.integrations.requires import requires
+from fp8verify.integrations.sinks import requires
 
 with requires("transformers"):
     from transformers import Trainer, TrainerCallback

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from importlib.machinery import SourceFileLoader
 from importlib.util import MAGIC_NUMBER
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 from fp8verify.capture.names import AGENT
@@ -143,12 +144,19 @@ def write_agent(archive: Path) -> None:
                 members.writestr(ZipInfo(name), source.read_bytes())
                 # What Python keeps in __pycache__; else it is compiled, and kept if that can be.
                 code = SourceFileLoader("_", str(source)).get_code("_")
-                byte_code = MAGIC_NUMBER + UNCHECKED + marshal.dumps(code)
-                members.writestr(ZipInfo(f"{name}c"), byte_code)
+                assert code is not None  # noqa: S101 - it has a source
+                byte_code = marshal.dumps(_renamed(code, f"{archive}/{name}"))
+                members.writestr(ZipInfo(f"{name}c"), MAGIC_NUMBER + UNCHECKED + byte_code)
         draft.replace(archive)
     except OSError:
         draft.unlink(missing_ok=True)
         raise
+
+
+def _renamed(code: CodeType, name: str) -> CodeType:
+    """Return byte code whose tracebacks show a file of another name."""
+    inner = tuple(_renamed(c, name) if isinstance(c, CodeType) else c for c in code.co_consts)
+    return code.replace(co_filename=name, co_consts=inner)
 
 
 def write_config(boot: Path, config: dict[str, Any]) -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -43,28 +41,3 @@ def test_windows_are_recorded_for_later_and_a_watch_goes_to_the_framework_s_own_
     assert window.framework is not None
     assert (window.framework.name, window.framework.last) == (framework, 4)
     assert fp8verify.inspect(tmp_path / "cap").ranks[0].clock is not None
-
-
-def test_composer_s_events(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Composer cannot be installed beside the torch of today: this is what it calls."""
-    composer = ModuleType("composer")
-    composer.Callback = object  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "composer", composer)
-    from fp8verify.integrations import composer as ours
-    from fp8verify.integrations.callback import Attachment
-
-    said: list[str] = []
-    monkeypatch.setattr(Attachment, "begin", lambda _: said.append("begin"))
-    monkeypatch.setattr(Attachment, "scalars", lambda _: [{"fp8/tax": 0.1}])
-    monkeypatch.setattr(Attachment, "end", lambda _: [{"fp8/tax": 0.2}])
-
-    class Logger:
-        def log_metrics(self, metrics: dict[str, float]) -> None:
-            said.append(f"{metrics}")
-
-    callback = ours.Fp8VerifyCallback(every=10)
-    for event in (callback.fit_start, callback.batch_end, callback.fit_end):
-        event(None, Logger())
-    assert said == ["begin", "{'fp8/tax': 0.1}", "{'fp8/tax': 0.2}"]
-    callback.close(None, Logger())  # comes after an error too; the loggers may be closed
-    assert len(said) == 3

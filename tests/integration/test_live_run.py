@@ -16,9 +16,8 @@ import pytest
 from fp8verify.record import RankSelection, read_settings
 from fp8verify.record.folder import CaptureFolder
 from fp8verify.record.live import change_command
-from fp8verify.record.live.follower import Follower
-from fp8verify.record.live.history import History
-from fp8verify.record.live.line import Line
+from fp8verify.record.live.history import Follower, History
+from fp8verify.record.live.metrics import WindowMetrics
 from fp8verify.record.live.run_watch import RunWatch
 from fp8verify.record.live.sinks import Call, JsonLines
 from fp8verify.report.model import Report
@@ -49,7 +48,7 @@ def run_live(tmp_path: Path, script: str, *options: str, fresh: bool = False) ->
     return fp8verify(*command, cwd=tmp_path, timeout=120, OMP_NUM_THREADS="1")
 
 
-def lines_in(path: Path) -> list[Line]:
+def lines_in(path: Path) -> list[WindowMetrics]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
@@ -155,7 +154,7 @@ def closed_window(capture: Path, step: int, trace: str) -> None:
 
 def test_windows_are_kept_where_the_verdict_changes(tmp_path: Path) -> None:
     changes: list[tuple[str | None, str]] = []
-    seen: list[Line] = []
+    seen: list[WindowMetrics] = []
     history = History(
         tmp_path,
         [JsonLines(tmp_path / "m.jsonl"), Call(seen.append)],
@@ -265,10 +264,10 @@ def test_a_window_that_cannot_be_judged_is_inconclusive(tmp_path: Path) -> None:
 
 
 def test_a_sink_that_fails_ends_nothing(tmp_path: Path) -> None:
-    def fail(_: Line) -> None:
+    def fail(_: WindowMetrics) -> None:
         raise ConnectionError("no route")
 
-    seen: list[Line] = []
+    seen: list[WindowMetrics] = []
     history = History(tmp_path, [Call(fail), Call(seen.append)])
     follower = Follower(tmp_path, RankSelection((0,)), Policy(), history)
     for step in (1, 2):

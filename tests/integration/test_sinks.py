@@ -10,13 +10,12 @@ import pytest
 
 from fp8verify.errors import InputError, UsageError
 from fp8verify.integrations.sinks import KINDS, open_sink
-from fp8verify.record.live.line import Line
-from fp8verify.record.live.scalars import SCALARS
+from fp8verify.record.live.metrics import SCALARS, WindowMetrics
 
 ROOT = Path(__file__).parents[2]
 
 
-def line(step: int, share: float, verdict: str = "ACTIVE") -> Line:
+def line(step: int, share: float, verdict: str = "ACTIVE") -> WindowMetrics:
     return {
         "step": step,
         "time": 1.7e9 + step,
@@ -61,7 +60,7 @@ def test_tensorboard_reads_the_scalars(tmp_path: Path) -> None:
 
 
 def test_a_summary_writer_of_the_training_stays_open() -> None:
-    from fp8verify.integrations.tensorboard import TensorBoardSink
+    from fp8verify.integrations.sinks import TensorBoardSink
 
     calls: list[Any] = []
 
@@ -74,25 +73,6 @@ def test_a_summary_writer_of_the_training_stays_open() -> None:
 
     feed(TensorBoardSink(Writer()))
     assert calls[0] == ("fp8/share_of_gemm_time", 0.75, 101)
-
-
-def test_mlflow_has_the_metrics_and_the_verdict(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    mlflow = pytest.importorskip("mlflow")
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"file:{tmp_path}")
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    mlflow.set_tracking_uri(f"file:{tmp_path}")
-    feed(open_sink("mlflow:fp8 runs"))
-
-    client = mlflow.tracking.MlflowClient()
-    experiment = client.get_experiment_by_name("fp8 runs")
-    (run,) = client.search_runs([experiment.experiment_id])
-    history = client.get_metric_history(run.info.run_id, "fp8/share_of_gemm_time")
-    assert [(metric.step, metric.value) for metric in history] == [(101, 0.75), (201, 0.25)]
-    assert WATCHED.items() <= run.data.metrics.items()
-    assert run.data.tags["fp8.verdict"] == "PARTIAL"
-    assert run.info.status == "FINISHED"
 
 
 def test_wandb_offline_takes_the_scalars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,61 +92,17 @@ def test_wandb_offline_takes_the_scalars(tmp_path: Path, monkeypatch: pytest.Mon
     assert list(tmp_path.rglob("*.wandb"))
 
 
-def test_a_folder_that_cannot_be_written_is_told_before_the_run(tmp_path: Path) -> None:
-    pytest.importorskip("prometheus_client")
-    for where in ("/proc/a.prom", "/proc/none/a.prom"):
-        with pytest.raises(InputError, match="Cannot write metrics to /proc"):
-            open_sink(f"prometheus:{where}")
-    open_sink(f"prometheus:{tmp_path / 'new' / 'a.prom'}")
-    assert list((tmp_path / "new").iterdir()) == []
+def test_a_file_that_cannot_be_written_is_an_error_before_the_run() -> None:
+    with pytest.raises(InputError, match="Cannot write metrics to /proc"):
+        open_sink("/proc/none/a.jsonl")
     with pytest.raises(UsageError, match="empty"):
         open_sink("")
 
 
-def test_prometheus_parses_the_text_file(tmp_path: Path) -> None:
-    pytest.importorskip("prometheus_client")
-    from prometheus_client.parser import text_string_to_metric_families
-
-    path = tmp_path / "fp8.prom"
-    feed(open_sink(f"prometheus:{path}"))
-    samples = {
-        (s.name, *s.labels.values()): s.value
-        for family in text_string_to_metric_families(path.read_text())
-        for s in family.samples
-    }
-    assert samples == {
-        **{(name.replace("/", "_"),): value for name, value in WATCHED.items()},
-        ("fp8_share_of_gemm_time",): 0.25,
-        ("fp8_active",): 0.0,
-        ("fp8_step",): 201.0,
-        ("fp8_verdict", "PARTIAL"): 1.0,
-    }
-
-
-def test_opentelemetry_collects_the_gauges() -> None:
-    pytest.importorskip("opentelemetry.sdk")
-    from opentelemetry.sdk.metrics import MeterProvider
-    from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-
-    from fp8verify.integrations.opentelemetry import OpenTelemetrySink
-
-    reader = InMemoryMetricReader()
-    sink = OpenTelemetrySink(MeterProvider([reader]))
-    sink.write(LINES[0])
-    data: Any = reader.get_metrics_data()
-    (metrics,) = [scope.metrics for one in data.resource_metrics for scope in one.scope_metrics]
-    points = {metric.name: metric.data.data_points[0] for metric in metrics}
-    assert points["fp8.share_of_gemm_time"].value == 0.75
-    for name, value in WATCHED.items():
-        assert points[name.replace("/", ".")].value == value
-    assert dict(points["fp8.active"].attributes) == {"verdict": "ACTIVE"}
-
-
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_a_package_that_is_missing_is_named(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = KINDS[kind][0]
-    packages = {"prometheus": "prometheus_client", "tensorboard": "tensorboard.summary"}
-    monkeypatch.setitem(sys.modules, packages.get(module, module), None)
+    package = {"tensorboard": "tensorboard.summary"}.get(kind, kind)
+    monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(UsageError) as error:
         open_sink(f"{kind}:x")
     assert f"fp8verify[{kind}]" in error.value.hint
@@ -182,14 +118,14 @@ def test_a_sink_that_does_not_exist_is_no_file(what: str, hint: str) -> None:
 
 
 def test_a_sink_that_cannot_be_opened_is_told_in_two_lines(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refuse(_: str) -> None:
         raise RuntimeError("No API key\nconfigured")
 
-    monkeypatch.setattr("fp8verify.integrations.prometheus.PrometheusSink", refuse)
+    monkeypatch.setitem(KINDS, "wandb", refuse)
     with pytest.raises(InputError, match="RuntimeError: No API key configured") as error:
-        open_sink(f"prometheus:{tmp_path / 'a.prom'}")
+        open_sink("wandb:x")
     assert "\n" not in f"{error.value.fact}{error.value.hint}"
 
 

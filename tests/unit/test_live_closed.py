@@ -10,9 +10,8 @@ import pytest
 
 from fp8verify.capture.schema import RankMeta, WindowRecord
 from fp8verify.record import RunSettings, parse_ranks
-from fp8verify.record.live import at_close, judge_process
-from fp8verify.record.live.closed import closed_windows, none_to_come
-from fp8verify.record.live.to_judge import ToJudge
+from fp8verify.record.live import judge_process, window_report
+from fp8verify.record.live.status import PendingWindows, closed_windows, none_to_come
 from fp8verify.verdict.policy import Policy
 
 ALL = parse_ranks("all")
@@ -84,17 +83,17 @@ class Judge:
 def test_a_window_that_closes_while_its_end_is_looked_for_is_judged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looked = ToJudge.is_due
+    looked = PendingWindows.is_due
 
-    def is_due(self: ToJudge, passed_s: float) -> bool:
+    def is_due(self: PendingWindows, passed_s: float) -> bool:
         found = looked(self, passed_s)
         write(tmp_path, (DONE, DONE))  # right after the look
         return found
 
     write(tmp_path, (DONE, NEVER))
-    monkeypatch.setattr(at_close, "POLL_S", 0.001)
+    monkeypatch.setattr(window_report, "POLL_S", 0.001)
     monkeypatch.setattr(judge_process, "JudgeProcess", Judge)
-    monkeypatch.setattr(ToJudge, "is_due", is_due)
+    monkeypatch.setattr(PendingWindows, "is_due", is_due)
     settings = RunSettings(windows=((3, 4), (9, 9)), ranks=ALL)
-    at_close._follow(tmp_path, settings, Policy(), threading.Event(), aloud=False)
+    window_report._follow(tmp_path, settings, Policy(), threading.Event(), aloud=False)
     assert len(Judge.submitted) == 2

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 
-from fp8verify.record.live.line import Line
+from fp8verify.record.live.metrics import WindowMetrics
 
 COMMAND_S = 600.0  # how long one call may take
 AT_THE_END_S = 30.0  # how long the end of the run waits for all of them
@@ -33,16 +33,16 @@ class ChangeCommand:
         self._ends_at = float("inf")
         self._thread: threading.Thread | None = None
 
-    def run(self, before: str, line: Line) -> None:
-        """Let the command run for a change to the verdict of `line`; returns at once."""
+    def run(self, before: str, metrics: WindowMetrics) -> None:
+        """Let the command run for a change to the verdict of `metrics`; returns at once."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run_all, daemon=True)
             self._thread.start()
         self._calls.put(
             {
                 "FP8VERIFY_OLD_VERDICT": before,
-                "FP8VERIFY_NEW_VERDICT": str(line["verdict"]),
-                "FP8VERIFY_AT": str(line["step"]),
+                "FP8VERIFY_NEW_VERDICT": str(metrics["verdict"]),
+                "FP8VERIFY_AT": str(metrics["step"]),
                 "FP8VERIFY_CAPTURE": str(self._capture),
             }
         )

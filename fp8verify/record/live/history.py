@@ -1,19 +1,24 @@
-"""What a whole run was: the worst verdict of its windows, and which windows are kept."""
+"""The windows of a run that is watched: each is judged once, and the run has the worst verdict."""
 
 from __future__ import annotations
 
 import shutil
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from fp8verify.record.live.judge_process import Judged
-from fp8verify.record.live.line import Line
+from fp8verify.record.live.judge_process import Judged, JudgeProcess
+from fp8verify.record.live.metrics import WindowMetrics
 from fp8verify.record.live.sinks import Sink
+from fp8verify.record.live.status import STRAGGLERS_S, is_closed
+from fp8verify.record.settings import RankSelection
 from fp8verify.report.model import Verdict
+from fp8verify.verdict.policy import Policy
 
+LIVE = "live"
 KEPT = "kept"
 MAX_KEPT = 20  # of a run whose verdict goes to and fro
 # From the best to the worst: exit code 1 is worse than 3.
@@ -46,11 +51,11 @@ class History:
         self,
         capture: Path,
         sinks: Sequence[Sink],
-        on_change: Callable[[str | None, Line], None] | None = None,
+        on_change: Callable[[str | None, WindowMetrics], None] | None = None,
     ) -> None:
         self.worst: Path | None = None
         self.counts: Counter[str] = Counter()
-        self.last: Line | None = None
+        self.last: WindowMetrics | None = None
         self.errors: list[str] = []
         self._capture = capture
         self._sinks = sinks
@@ -60,12 +65,12 @@ class History:
 
     def take(self, judged: Judged) -> None:
         """Take the next window."""
-        line = judged.line or _line_of_failure(judged)
+        metrics = judged.metrics or _metrics_of_failure(judged)
         before = None if self.last is None else str(self.last["verdict"])
-        self.last = line
-        self.counts[line["verdict"]] += 1
-        gravity = GRAVITY.index(Verdict(line["verdict"]))
-        is_worse, changed = gravity > self._gravest, before != line["verdict"]
+        self.last = metrics
+        self.counts[metrics["verdict"]] += 1
+        gravity = GRAVITY.index(Verdict(metrics["verdict"]))
+        is_worse, changed = gravity > self._gravest, before != metrics["verdict"]
         if is_worse or (changed and self._kept < MAX_KEPT):
             self._kept += 1
             kept = self._keep(judged.folder)
@@ -74,9 +79,9 @@ class History:
         else:
             shutil.rmtree(judged.folder, ignore_errors=True)
         for sink in self._sinks:
-            self._guarded(type(sink).__name__, partial(sink.write, line))
+            self._guarded(type(sink).__name__, partial(sink.write, metrics))
         if changed:
-            self._guarded("--on-change", lambda: self._on_change(before, line))
+            self._guarded("--on-change", lambda: self._on_change(before, metrics))
 
     def close(self) -> None:
         """Close the sinks."""
@@ -101,7 +106,7 @@ class History:
                 self.errors.append(said)
 
 
-def _line_of_failure(judged: Judged) -> Line:
+def _metrics_of_failure(judged: Judged) -> WindowMetrics:
     number = judged.folder.name.rpartition("-")[2]
     return {
         "step": int(number) if number.isdecimal() else None,
@@ -110,3 +115,56 @@ def _line_of_failure(judged: Judged) -> Line:
         "exit_code": 3,
         "findings": [],
     }
+
+
+class Follower:
+    """Looks into the folder `live` of a capture, and lets a history take what is judged.
+
+    Args:
+        capture: the capture of the run.
+        ranks: those that record.
+        policy: what a verdict asks for.
+        history: takes each window.
+        log: the log of the run, if there is one.
+    """
+
+    def __init__(
+        self,
+        capture: Path,
+        ranks: RankSelection,
+        policy: Policy,
+        history: History,
+        log: Path | None = None,
+    ) -> None:
+        self._live = capture / LIVE
+        self._ranks = ranks
+        self._log = log
+        self._judge = JudgeProcess(policy, history.take)
+        self._seen: dict[str, float] = {}
+        self._submitted: set[str] = set()
+
+    def poll(self, *, over: bool = False) -> None:
+        """Submit the windows that are closed; if the run is over, all that there are."""
+        folders = sorted(self._live.iterdir()) if self._live.is_dir() else []
+        names = {folder.name for folder in folders}
+        self._submitted &= names  # what is judged is moved or removed
+        for folder in folders:
+            if folder.name not in self._submitted and (over or self._is_due(folder)):
+                self._submitted.add(folder.name)
+                self._seen.pop(folder.name, None)
+                log = self._log if self._log is not None and self._log.is_file() else None
+                self._judge.submit(folder, log)
+
+    def finish(self) -> None:
+        """Judge what is left, and wait for all."""
+        self.poll(over=True)
+        self._judge.wait()
+
+    def _is_due(self, folder: Path) -> bool:
+        if is_closed(folder, self._ranks):
+            return True
+        if not any(folder.glob("*.closed")):
+            return False
+        return time.monotonic() - self._seen.setdefault(folder.name, time.monotonic()) > (
+            STRAGGLERS_S
+        )

@@ -1,7 +1,7 @@
 """The process that judges windows: requests on standard input, answers on standard output.
 
-`python -m fp8verify.record.live.judge` reads one JSON object a line, inspects the folder that it
-names, writes the report there, and answers with the line of metrics. It ends with its input.
+`python -m fp8verify.record.live.judge` reads one JSON object a metrics, inspects the folder that it
+names, writes the report there, and answers with the window's metrics. It ends with its input.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def main() -> None:
 def _answer(request: dict[str, Any], answers: IO[str]) -> None:
     answer: dict[str, Any]
     try:
-        answer = {"line": judge_folder(**request)}
+        answer = {"metrics": judge_folder(**request)}
     except Fp8VerifyError as error:
         answer = {"error": error.fact.rstrip(".")}
     except Exception as error:
@@ -43,18 +43,18 @@ def _answer(request: dict[str, Any], answers: IO[str]) -> None:
 
 
 def judge_folder(folder: str, log: str | None, policy: dict[str, Any]) -> dict[str, Any]:
-    """Inspect a capture, write its report beside it, and return the line of metrics.
+    """Inspect a capture, write its report beside it, and return the window's metrics.
 
     Raises:
         InputError: it cannot be read.
     """
     from fp8verify.analysis.inspection import inspect
-    from fp8verify.record.live.line import line_of
+    from fp8verify.record.live.metrics import window_metrics
     from fp8verify.verdict.policy import Policy
 
     report = inspect(folder, log=log, policy=Policy(**policy))
     write_report(Path(folder), report.to_json())
-    return line_of(report)
+    return window_metrics(report)
 
 
 def write_report(folder: Path, text: str) -> None:

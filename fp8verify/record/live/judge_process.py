@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
 from fp8verify.record.live.judge import draft_of
-from fp8verify.record.live.line import Line
+from fp8verify.record.live.metrics import WindowMetrics
 from fp8verify.verdict.policy import Policy
 
 HOME = Path(__file__).parents[2]
@@ -22,10 +22,10 @@ RESTART_AFTER = 500  # what a process has read leaves traces in its memory
 
 
 class Judged(NamedTuple):
-    """A window that was judged: its line, or why there is none."""
+    """A window that was judged: its metrics, or why there is none."""
 
     folder: Path
-    line: Line | None
+    metrics: WindowMetrics | None
     error: str | None = None
 
 
@@ -124,7 +124,7 @@ class JudgeProcess:
 
     def _take(self, answer: dict[str, Any]) -> None:
         folder = self._pending.popleft()
-        self._on_judged(Judged(folder, answer.get("line"), answer.get("error")))
+        self._on_judged(Judged(folder, answer.get("metrics"), answer.get("error")))
 
     def _fail_pending(self) -> None:
         while self._pending:

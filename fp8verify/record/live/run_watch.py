@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from fp8verify.record.folder import CaptureFolder
     from fp8verify.record.live.history import History
-    from fp8verify.record.live.line import Line
+    from fp8verify.record.live.metrics import WindowMetrics
     from fp8verify.record.live.sinks import Sink
     from fp8verify.record.settings import RunSettings
     from fp8verify.verdict.policy import Policy
@@ -80,8 +80,7 @@ class RunWatch:
         while not live.is_dir() and not over.wait(POLL_S):
             pass
         # Only now: what is imported delays the start of the run.
-        from fp8verify.record.live.follower import Follower
-        from fp8verify.record.live.history import History
+        from fp8verify.record.live.history import Follower, History
 
         command = ChangeCommand(self._command, capture.path) if self._command else None
         history = History(capture.path, self._sinks, partial(self._changed, command, stop, over))
@@ -104,16 +103,16 @@ class RunWatch:
         stop: Callable[[], None],
         over: threading.Event,
         before: str | None,
-        line: Line,
+        metrics: WindowMetrics,
     ) -> None:
         """Tell of a verdict unlike the one before it, and do what was asked for then."""
-        self._say(before, line)
-        if line["verdict"] in self._stop_on and not self.stopped and not over.is_set():
+        self._say(before, metrics)
+        if metrics["verdict"] in self._stop_on and not self.stopped and not over.is_set():
             self.stopped = True
-            self._say_stop(line)
+            self._say_stop(metrics)
             stop()
         if command is not None and before is not None:
-            command.run(before, line)
+            command.run(before, metrics)
 
     def _say_of_the_run(
         self, capture: Path, history: History, command: ChangeCommand | None
@@ -125,7 +124,7 @@ class RunWatch:
         yield from command.errors if command is not None else ()
 
     def _why_none(self, capture: Path) -> str:
-        from fp8verify.record.live.closed import steps_seen
+        from fp8verify.record.live.status import steps_seen
 
         live, steps = self._settings.live, steps_seen(capture)
         if live is None or not steps:
@@ -136,11 +135,13 @@ class RunWatch:
             f"to be steps {first}-{first + live.length - 1}"
         )
 
-    def _say(self, before: str | None, line: Line) -> None:
+    def _say(self, before: str | None, metrics: WindowMetrics) -> None:
         was = "" if before is None else f", was {before}"
-        say(f"{line['verdict']} at step {line['step']}{was}: {line['reason']}")
+        say(f"{metrics['verdict']} at step {metrics['step']}{was}: {metrics['reason']}")
 
-    def _say_stop(self, line: Line) -> None:
-        said = f"the training was asked to stop, since step {line['step']} is {line['verdict']}"
+    def _say_stop(self, metrics: WindowMetrics) -> None:
+        said = (
+            f"the training was asked to stop, since step {metrics['step']} is {metrics['verdict']}"
+        )
         say(f"{said} (--stop-on)")
         self._stopped_by = (said,)

@@ -15,11 +15,11 @@ from typing import Any
 from fp8verify.errors import UsageError
 from fp8verify.record.agent_config import agent_config
 from fp8verify.record.folder import make_capture_folder
-from fp8verify.record.live.closed import is_closed
 from fp8verify.record.live.history import History
 from fp8verify.record.live.judge_process import JudgeProcess
-from fp8verify.record.live.line import Line
+from fp8verify.record.live.metrics import WindowMetrics
 from fp8verify.record.live.sinks import Call, Sink
+from fp8verify.record.live.status import is_closed
 from fp8verify.record.settings import LiveWindows, RankSelection, RunSettings
 from fp8verify.verdict.policy import Policy
 
@@ -53,7 +53,7 @@ class Watch:
         folder: Path | None = None,
         policy: Policy | None = None,
         sinks: Sequence[Sink] = (),
-        on_change: Callable[[str | None, Line], None] | None = None,
+        on_change: Callable[[str | None, WindowMetrics], None] | None = None,
         record_shapes: bool = True,
         numerics_every: int | None = None,
     ) -> None:
@@ -71,7 +71,7 @@ class Watch:
             make_capture_folder(folder)
         self.folder = folder.absolute()
         self._ranks = RankSelection(only=(0,))
-        self._lines: deque[Line] = deque(maxlen=MAX_UNREAD)
+        self._lines: deque[WindowMetrics] = deque(maxlen=MAX_UNREAD)
         self._history = History(self.folder, [*sinks, Call(self._lines.append)], on_change)
         self._judge = JudgeProcess(policy or Policy(), self._history.take)
         settings = RunSettings(
@@ -99,12 +99,12 @@ class Watch:
             raise UsageError("The watch is closed.", "Call step() inside its with.")
         self._observer.announced()
 
-    def lines(self) -> list[Line]:
+    def lines(self) -> list[WindowMetrics]:
         """Return the lines that came since the last call."""
         return [self._lines.popleft() for _ in range(len(self._lines))]
 
     @property
-    def last(self) -> Line | None:
+    def last(self) -> WindowMetrics | None:
         """The line of the last window that was judged."""
         return self._history.last
 
@@ -136,3 +136,30 @@ class Watch:
     def _closed(self, folder: Path) -> None:
         if is_closed(folder, self._ranks):
             self._judge.submit(folder)
+
+
+class Recording:
+    """Records the windows of `settings` from now on, until it is closed.
+
+    Attributes:
+        folder: the capture.
+    """
+
+    def __init__(self, settings: RunSettings) -> None:
+        from fp8verify.agent.record.process import rank_and_world_size
+        from fp8verify.agent.steps import hooks
+
+        if hooks.installed() is not None:
+            raise UsageError("This process is watched already.", "Close the other watch first.")
+        if settings.trace_dir is None:
+            raise UsageError("There is no folder for the capture.", "Give trace_dir.")
+        self.folder: Path = settings.trace_dir.absolute()
+        if rank_and_world_size()[0] == 0:  # the others may write only after a step
+            make_capture_folder(self.folder)
+        hooks.install_late(agent_config(settings._replace(capture_log=False), self.folder))
+
+    def close(self) -> None:
+        """Write what is recorded, and take the hooks away."""
+        from fp8verify.agent.steps import hooks
+
+        hooks.uninstall()

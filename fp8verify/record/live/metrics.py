@@ -1,15 +1,20 @@
-"""The scalars that a window gives to every sink: each named once, here, and in docs/live.md."""
+"""The metrics of a window: its verdict and its scalars, as every sink gets them.
+
+Each scalar is named once, here, and in docs/live.md.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fp8verify.report.model import Leg, Precision, Report, Verdict
 from fp8verify.report.model import scalars as watched
 from fp8verify.report.model.numerics import TrendPoint
 
+WindowMetrics = dict[str, Any]  # one line of --metrics
 LOW = tuple(precision.value for precision in Precision if precision.is_low)
 
 
@@ -133,3 +138,44 @@ def scalars_of(report: Report) -> dict[str, float]:
     """Return the scalars that a report gives, by name."""
     found = {scalar.name: scalar.of(report) for scalar in SCALARS}
     return {name: float(value) for name, value in found.items() if value is not None}
+
+
+def window_metrics(report: Report) -> WindowMetrics:
+    """Return the metrics of a report on one window.
+
+    Keys: `step` and `first_step` (counted from the start of the run), `global_step` where a
+    framework counts, `time` (seconds since the epoch), `verdict`, `reason`, `exit_code`,
+    `findings` (their codes), and the scalars by their names.
+    """
+    windows = [w for rank in report.ranks if rank.clock is not None for w in rank.clock.windows]
+    first = min((window.first for window in windows), default=None)
+    last = max((window.last for window in windows), default=None)
+    seen = max(
+        (rank.clock.steps_seen for rank in report.ranks if rank.clock is not None), default=0
+    )
+    if first is not None and last is not None:
+        last = max(first, min(last, seen))  # the run may have ended inside the window
+    counted = [w.framework_last for w in windows if w.framework_last is not None]
+    measured = measured_step(report)
+    return {
+        "step": last,
+        "first_step": first,
+        **({"global_step": max(counted)} if counted else {}),
+        **({"numerics_step": measured} if measured is not None else {}),
+        "time": round(time.time(), 3),
+        "verdict": report.verdict.value,
+        "reason": report.reason,
+        "exit_code": report.exit_code,
+        "findings": list(dict.fromkeys(finding.code for finding in report.findings)),
+        **{name: _short(value) for name, value in scalars_of(report).items()},
+    }
+
+
+def _short(value: float) -> float:
+    """Return a share to six decimals; what is smaller than one, as an amax, to six digits."""
+    return float(f"{value:.6g}") if abs(value) < 1 else round(value, 6)
+
+
+def scalars_in(metrics: WindowMetrics) -> dict[str, float]:
+    """Return the scalars of a window, by their names."""
+    return {name: value for name, value in metrics.items() if name in NAMES}

@@ -1,4 +1,4 @@
-"""How many windows of a capture that is being made are over."""
+"""Which windows of a capture that is being made are complete, and which wait for a verdict."""
 
 from __future__ import annotations
 
@@ -79,3 +79,30 @@ def is_closed(folder: Path, ranks: RankSelection) -> bool:
     closed = sum(1 for _ in folder.glob("*.closed"))
     size = max((meta.world_size for meta in _metas(folder)), default=1)
     return closed >= max(1, sum(is_wanted(rank, ranks) for rank in range(size)))
+
+
+class PendingWindows:
+    """Counts the windows of a capture that were judged.
+
+    Attributes:
+        judged: how many were.
+    """
+
+    def __init__(self, capture: Path, ranks: RankSelection) -> None:
+        self.judged = 0
+        self._capture, self._ranks = capture, ranks
+        self._waited_s = 0.0
+
+    def is_due(self, passed_s: float) -> bool:
+        """Whether there is more to judge, which then counts as judged.
+
+        Args:
+            passed_s: seconds since this was asked before.
+        """
+        some, every = closed_windows(self._capture, self._ranks)
+        self._waited_s = self._waited_s + passed_s if some > self.judged else 0.0
+        is_late = self._waited_s > STRAGGLERS_S
+        if every <= self.judged and not is_late:
+            return False
+        self.judged, self._waited_s = max(every, some if is_late else 0), 0.0
+        return True

@@ -72,12 +72,11 @@ def _follow(
     if not _wait_for_a_rank(capture, over):
         return
     # Only now: what is imported delays the start of the run.
-    from fp8verify.record.live.closed import none_to_come
     from fp8verify.record.live.judge_process import JudgeProcess
-    from fp8verify.record.live.to_judge import ToJudge
+    from fp8verify.record.live.status import PendingWindows, none_to_come
 
     judge = JudgeProcess(policy, partial(_say, capture, over) if aloud else None)
-    windows = ToJudge(capture, settings.ranks)
+    windows = PendingWindows(capture, settings.ranks)
     while not over.wait(POLL_S):
         is_last = False
         with suppress(Exception):
@@ -103,6 +102,6 @@ def _wait_for_a_rank(capture: Path, over: threading.Event) -> bool:
 
 
 def _say(capture: Path, over: threading.Event, found: Judged) -> None:
-    if found.line is not None and not over.is_set():
-        verdict, reason = found.line["verdict"], found.line["reason"]
+    if found.metrics is not None and not over.is_set():
+        verdict, reason = found.metrics["verdict"], found.metrics["reason"]
         say(f"{verdict} so far: {reason}; {capture / 'report.json'}")
