@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from fp8verify.analysis import communication, timeline
 from fp8verify.analysis.buckets import Buckets, bucket_times, with_steps
+from fp8verify.analysis.cast_consumers import fed_gemms
 from fp8verify.analysis.communication import CollectiveTotal
-from fp8verify.analysis.feeding import fed_gemms
 from fp8verify.analysis.gemms import GemmLabel, GemmRow, Kinds, Survey, label_gemms, survey
 from fp8verify.analysis.name_layers import name_layers
 from fp8verify.analysis.rank import RankEvidence
@@ -104,7 +104,7 @@ def _add_up(trace: Trace, kinds: Kinds, workers: int) -> _Sums:
 
 
 def _gemms(trace: Trace, kinds: Kinds) -> _Gemms:
-    labels = list(label_gemms(trace, kinds))
+    labels = label_gemms(trace, kinds)
     found = survey(trace, kinds, labels)
     return _Gemms(labels, found, gemm_totals(found.gemms), _by_step(trace, found.gemms))
 

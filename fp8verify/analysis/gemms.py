@@ -11,11 +11,12 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from fp8verify.analysis.flops import GemmShape, gemm_shape
+from fp8verify.analysis.gemm_owner import owners_of
+from fp8verify.analysis.gemm_passes import place_in_passes
 from fp8verify.analysis.layer_functions import GemmSite
 from fp8verify.analysis.legs import Placed, place_gemms
-from fp8verify.analysis.opaque import settle_opaque
-from fp8verify.analysis.owners import owners
-from fp8verify.analysis.upcasts import settle_upcasts
+from fp8verify.analysis.unrecognized import settle_by_inputs
+from fp8verify.analysis.unsupported_formats import settle_unsupported_formats
 from fp8verify.kernels import Classification, classify, decode
 from fp8verify.report.model import KernelName, Leg, OpContext, Precision, Role, Scaling
 from fp8verify.trace import Trace
@@ -33,19 +34,26 @@ class Kind(NamedTuple):
 class GemmLabel(NamedTuple):
     """One GEMM kernel: its place among the kernels, that of its kind in `Kinds.kinds`, its leg.
 
-    `shape` is None where the record does not say it.
+    `shape` is None where the record does not say it. `number` is that of the forward and backward
+    pass within the step, `trained` whether a backward pass belongs to it.
     """
 
     place: int
     kind: int
     leg: Leg
     shape: GemmShape | None
+    trained: bool = True
+    number: int = 0
 
 
 class GemmRow(NamedTuple):
-    """GEMM launches alike in kind, step, leg and shape; `flops` is of all, None if unknown.
+    """GEMM launches alike in all but time: a row of the table that a run is judged by.
 
-    `untimed` counts those of which the record holds no possible duration.
+    Attributes:
+        flops: of all launches, None if unknown.
+        untimed: launches of which the record holds no possible duration.
+        trained: whether their layer has gradients; what only runs forward is not judged.
+        number: of the forward and backward pass within the step.
     """
 
     kind: Kind
@@ -56,6 +64,8 @@ class GemmRow(NamedTuple):
     flops: int | None
     shape: GemmShape | None = None
     untimed: int = 0
+    trained: bool = True
+    number: int = 0
 
     @property
     def scaling(self) -> Scaling | None:
@@ -89,8 +99,18 @@ class Survey(NamedTuple):
 
     @property
     def linear(self) -> list[GemmRow]:
-        """The GEMMs of layers, by which a run is judged."""
-        return [row for row in self.gemms if row.leg is not Leg.ATTENTION]
+        """The GEMMs of layers that train, by which a run is judged."""
+        return [row for row in self.gemms if row.trained and row.leg is not Leg.ATTENTION]
+
+    @property
+    def linear_ns(self) -> int:
+        """Their time."""
+        return sum(row.time_ns for row in self.linear)
+
+    @property
+    def untrained(self) -> list[GemmRow]:
+        """The GEMMs of layers that only run forward, or that nothing shows to be the training's."""
+        return [row for row in self.gemms if not row.trained and row.leg is not Leg.ATTENTION]
 
     @property
     def attention(self) -> list[GemmRow]:
@@ -111,8 +131,8 @@ class Kinds:
         keys = zip(trace.kernels.name, trace.kernels.op, repeat(None))
         self.numbers = array("q", map(self._numbers.__getitem__, keys))
         self.kinds = [self._make(*key) for key in self._numbers]
-        settle_opaque(trace, self)
-        settle_upcasts(trace, self)
+        settle_by_inputs(trace, self)
+        settle_unsupported_formats(trace, self)
 
     def roles(self) -> list[Role]:
         """Return the role of each kernel, in the order of the file."""
@@ -156,18 +176,22 @@ def _launch_order(trace: Trace, kinds: Kinds) -> list[int]:
     return places
 
 
-def label_gemms(trace: Trace, kinds: Kinds) -> Iterable[GemmLabel]:
-    """Yield the label of each GEMM kernel, in the order in which they started."""
+def label_gemms(trace: Trace, kinds: Kinds) -> list[GemmLabel]:
+    """Return the label of each GEMM kernel, in the order in which they started."""
     order = _launch_order(trace, kinds)
     launches = _settle_reductions(trace, kinds, order)
-    others = owners(trace, kinds)
+    others = owners_of(trace, kinds)
     placed = _placed(kinds, [number for number in launches if number not in others])
+    of_others, of_layers = [], []
     for place, number in zip(order, launches, strict=True):
         if number in others:
             shape = gemm_shape(kinds.kinds[number].op)
-            yield GemmLabel(place, number, others[number], shape)
+            of_others.append(GemmLabel(place, number, others[number], shape))
         else:
-            yield GemmLabel(place, number, *next(placed[number]))
+            of_layers.append(GemmLabel(place, number, *next(placed[number])))
+    labels = [*of_others, *place_in_passes(trace, kinds, of_layers)]
+    labels.sort(key=lambda label: trace.kernels.start_ns[label.place])
+    return labels
 
 
 def _placed(kinds: Kinds, launches: Sequence[int]) -> dict[int, Iterator[Placed]]:
@@ -183,17 +207,24 @@ def _placed(kinds: Kinds, launches: Sequence[int]) -> dict[int, Iterator[Placed]
 
 
 def _gemm_rows(trace: Trace, kinds: Kinds, labels: Iterable[GemmLabel]) -> list[GemmRow]:
-    totals: dict[tuple[int, int, Leg, GemmShape | None], list[int]] = defaultdict(lambda: [0, 0, 0])
+    totals: dict[tuple[int, int, Leg, GemmShape | None, bool, int], list[int]]
+    totals = defaultdict(lambda: [0, 0, 0])
     columns = trace.kernels
-    for place, number, leg, shape in labels:
-        total = totals[number, columns.step[place], leg, shape]
+    for place, number, leg, shape, trained, in_step in labels:
+        total = totals[number, columns.step[place], leg, shape, trained, in_step]
         total[0] += 1
         total[1] += columns.duration_ns[place]
         total[2] += not columns.duration_ns[place]
-    return [
-        _row(kinds.kinds[number], step, leg, shape, *sums)
-        for (number, step, leg, shape), sums in totals.items()
-    ]
+    rows = []
+    for (number, step, leg, shape, trained, in_step), (calls, time_ns, untimed) in totals.items():
+        kind = kinds.kinds[number]
+        flops = None if shape is None else shape.flops * calls
+        if kind.classification.split_k:
+            flops = 0
+        rows.append(
+            GemmRow(kind, step, leg, calls, time_ns, flops, shape, untimed, trained, in_step)
+        )
+    return rows
 
 
 def _settle_reductions(trace: Trace, kinds: Kinds, order: list[int]) -> list[int]:
@@ -212,21 +243,6 @@ def _settle_reductions(trace: Trace, kinds: Kinds, order: list[int]) -> list[int
             number = kinds.number(name, op, last[stream])
         launches.append(number)
     return launches
-
-
-def _row(
-    kind: Kind,
-    step: int,
-    leg: Leg,
-    shape: GemmShape | None,
-    count: int,
-    time_ns: int,
-    untimed: int,
-) -> GemmRow:
-    flops = None if shape is None else shape.flops * count
-    if kind.classification.split_k:
-        flops = 0
-    return GemmRow(kind, step, leg, count, time_ns, flops, shape, untimed)
 
 
 def _other_totals(trace: Trace, kinds: Kinds) -> list[KindTotal]:

@@ -41,7 +41,7 @@ def _layer_gemms(trace: Trace, kinds: Kinds, labels: Iterable[GemmLabel]) -> tup
     """Add up launches, ns and FLOPs of the GEMMs that could be joined to a layer."""
     columns = trace.kernels
     totals: dict[tuple[int, Leg, Precision], list[int]] = defaultdict(lambda: [0, 0, 0])
-    for place, number, leg, shape in labels:
+    for place, number, leg, shape, *_ in labels:
         kind, layer = kinds.kinds[number], columns.layer[place]
         if layer >= 0:
             total = totals[layer, leg, kind.classification.precision]
@@ -57,7 +57,7 @@ def _layer_gemms(trace: Trace, kinds: Kinds, labels: Iterable[GemmLabel]) -> tup
 def _all_flops(trace: Trace, kinds: Kinds, labels: Iterable[GemmLabel]) -> int | None:
     """Return the FLOPs of all GEMMs, None unless those of (nearly) all GEMM time are known."""
     flops = unknown_ns = gemm_ns = 0
-    for place, number, _, shape in labels:
+    for place, number, _, shape, *_ in labels:
         kind, time_ns = kinds.kinds[number], trace.kernels.duration_ns[place]
         flops += _flops(kind, shape)
         gemm_ns += time_ns

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from fp8verify.kernels.operators import Part, find
+from fp8verify.kernels.operators import Part, find, node_of
 from fp8verify.report.model import OpContext
 
 _RANGE: Final = re.compile(r"Optimizer\.|.*\boptimi[sz]er(?:[\W_]*step)?\b", re.IGNORECASE)
@@ -33,12 +33,13 @@ def range_of(op: OpContext) -> int | None:
 
 def in_optimizer(op: OpContext | None) -> bool:
     """Whether an optimizer launched a kernel, and not the model whose step its closure runs."""
-    if op is None or op.backward:
+    inside = None if op is None else range_of(op)
+    if op is None or inside is None:
         return False
-    inside = range_of(op)
-    if inside is None:
-        return False
-    return not any(map(_is_of_layers, (op.name, *op.parents)[:inside]))
+    between = (op.name, *op.parents)[:inside]
+    if op.backward and any(node_of(name) for name in between):
+        return False  # the backward pass of a closure
+    return not any(map(_is_of_layers, between))
 
 
 def _is_of_layers(name: str) -> bool:
@@ -63,11 +64,13 @@ class Optimizers:
 
     def multiply(self, op: OpContext | None) -> bool:
         """Whether the product that an operator computes is the optimizer's."""
-        if op is None or op.backward:
+        if op is None:
+            return False
+        if op.backward and range_of(op) is None:
             return False
         if _is_compiled(op) and range_of(op) is None:
             return _graph(op) in self._compiled
-        return in_optimizer(op) and (not self._closure or _is_square(op))
+        return in_optimizer(op) and (not self._closure or multiplies_square(op))
 
 
 def _is_forward_inside(op: OpContext) -> bool:
@@ -89,7 +92,7 @@ def _graph(op: OpContext) -> tuple[str, ...]:
     return tuple(name for name in op.parents if _COMPILED.match(name))
 
 
-def _is_square(op: OpContext) -> bool:
+def multiplies_square(op: OpContext) -> bool:
     """Whether a product has the shape of X·Xᵀ, or of a square matrix with another."""
     matrices = [dims[-2:] for dims in op.dims if len(dims) >= 2]
     return any(rows == columns for rows, columns in matrices) or (

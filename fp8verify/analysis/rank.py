@@ -8,11 +8,11 @@ from fp8verify.analysis.buckets import Buckets
 from fp8verify.analysis.communication import CollectiveTotal
 from fp8verify.analysis.gemms import GemmRow, KindTotal, Survey
 from fp8verify.analysis.layers_by_name import NamedLayers
-from fp8verify.analysis.opaque import is_opaque
 from fp8verify.analysis.purpose import of_the_model
 from fp8verify.analysis.timeline import Timeline
 from fp8verify.analysis.totals import GemmTotals, gemm_totals
 from fp8verify.analysis.units import multiplies
+from fp8verify.analysis.unrecognized import is_unrecognized
 from fp8verify.capture.numerics import RankNumerics
 from fp8verify.capture.schema import ModuleRecord, RankMeta
 from fp8verify.logs.losses import LossSeries
@@ -105,9 +105,9 @@ class RankEvidence(NamedTuple):
         return gemm_totals(self.survey.linear)
 
     @property
-    def opaque(self) -> list[KindTotal]:
+    def unrecognized(self) -> list[KindTotal]:
         """Kernels of the model that nobody recognises, the longest first."""
-        found = [total for total in self.survey.others if is_opaque(total.kind)]
+        found = [total for total in self.survey.others if is_unrecognized(total.kind)]
         return sorted(found, key=lambda total: -total.time_ns)
 
     @property
@@ -129,7 +129,9 @@ class RankEvidence(NamedTuple):
             for total in self.survey.others
             if total.kind.classification.role in _QUANTIZING and of_the_model(total.kind.op)
         )
-        return casts * _CASTS_PER_GEMM >= sum(row.calls for row in self.survey.gemms) > 0
+        low = any(row.precision.is_low for row in self.survey.gemms)
+        gemms = sum(row.calls for row in self.survey.gemms)
+        return not low and casts * _CASTS_PER_GEMM >= gemms > 0
 
     @property
     def has_fp8_units(self) -> bool:

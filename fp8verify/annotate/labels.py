@@ -44,7 +44,7 @@ class Labels:
     def _label(self, trace: Trace) -> None:
         kinds = Kinds(trace)
         numbers: dict[Label, int] = {}
-        for place, kind, leg, _ in label_gemms(trace, kinds):
+        for place, kind, leg, *_ in label_gemms(trace, kinds):
             label = Label(kinds.kinds[kind].classification.precision, leg)
             self._of_kernel[place] = numbers.setdefault(label, len(numbers))
         self._labels = list(numbers)

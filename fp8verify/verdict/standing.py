@@ -31,7 +31,7 @@ def standing_of(facts: RankFacts, findings: Sequence[Finding], promises: Promise
         time=linear.time_ns,
         kernels=linear.kernels,
         attention=gemm_totals(rank.survey.attention).time_ns,
-        opaque=sum(total.time_ns for total in rank.opaque),
+        opaque=sum(total.time_ns for total in rank.unrecognized),
         unplaced=unplaced_ns(rank, promises),
         steps=len(rank.steps),
         steps_with_gemms=sum(gemm.kernels.total() > 0 for _, gemm in rank.steps),

@@ -64,6 +64,6 @@ def unknown_share(rank: RankEvidence) -> float:
 
 def opaque_share(rank: RankEvidence) -> float:
     """Time of kernels that nobody recognises over theirs and that of the layers' GEMMs."""
-    opaque = sum(total.time_ns for total in rank.opaque)
+    opaque = sum(total.time_ns for total in rank.unrecognized)
     whole = opaque + rank.linear.total_ns
     return opaque / whole if whole else 0.0

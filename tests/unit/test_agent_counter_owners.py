@@ -41,7 +41,7 @@ def searches(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 
 @pytest.fixture
-def owners() -> Iterator[CounterOwners]:
+def owners_of() -> Iterator[CounterOwners]:
     made = CounterOwners()
     yield made
     made.rest()

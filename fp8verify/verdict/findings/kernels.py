@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from fp8verify.analysis.facts import RankFacts
 from fp8verify.analysis.gemms import GemmRow, KindTotal
-from fp8verify.analysis.misnamed import Misnamed, misnamed
+from fp8verify.analysis.name_conflicts import NameConflicts, name_conflicts
 from fp8verify.analysis.peaks import peak_of
 from fp8verify.analysis.promises import Promises
 from fp8verify.analysis.rank import RankEvidence
@@ -52,7 +52,7 @@ def unknown_gemms(facts: RankFacts, _: Promises) -> Iterator[Finding]:
 
 def opaque_kernels(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     """Kernels that neither a name nor an operator explains, which may be GEMMs of any precision."""
-    share, found = opaque_share(facts.rank), facts.rank.opaque
+    share, found = opaque_share(facts.rank), facts.rank.unrecognized
     if share < NEGLIGIBLE:
         return
     names = listed([f"{_short(total.kind.name)}{_under(total)}" for total in found], _NAMED)
@@ -121,7 +121,7 @@ def _other_hardware(rank: RankEvidence, rows: Sequence[GemmRow], name: str) -> F
 
 def conflicts(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     """The first kernel whose name and operator disagree; of many such, that they prove nothing."""
-    found = misnamed(facts.rank.survey)
+    found = name_conflicts(facts.rank.survey)
     if found.share > _MANY_MISNAMED:
         yield _not_of_their_operators(found)
         return
@@ -137,7 +137,7 @@ def conflicts(facts: RankFacts, _: Promises) -> Iterator[Finding]:
             return
 
 
-def _not_of_their_operators(found: Misnamed) -> Finding:
+def _not_of_their_operators(found: NameConflicts) -> Finding:
     """So many GEMMs with names that their operators contradict that none can be believed."""
     return finding("name-op-conflict", "many", disputed=found.disputed, compared=found.compared)
 

@@ -2,74 +2,46 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
 
 from fp8verify.analysis.facts import RankFacts
-from fp8verify.analysis.gemms import GemmRow
+from fp8verify.analysis.populations import Populations, total_amount
 from fp8verify.analysis.promises import Promises
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.analysis.totals import gemm_totals
-from fp8verify.report.model import Finding, Leg, Precision
+from fp8verify.report.model import Finding, Leg
 from fp8verify.text import counted, listed
-from fp8verify.verdict.findings.shares import HALF, Part, amounts_of
 from fp8verify.verdict.findings_table import finding
 
 _SHOWN = 8
 
 
-class _StepShare(NamedTuple):
-    """A step's GEMMs by what is known of them, and what is not."""
-
-    number: int
-    known: Part
-    unknown: float
-
-
 def steps_without_fp8(facts: RankFacts, _: Promises) -> Iterator[Finding]:
-    """Steps whose share of low precision is less than half of what the others show."""
+    """Steps, and passes within one, whose layers ran far less in low precision than elsewhere."""
     rank = facts.rank
     if not rank.ran_low:
         return
-    steps = _step_shares(rank)
-    short = [step for step in steps if _is_short(step, steps)]
-    if short:
-        yield _short_steps(short, steps)
-
-
-def _step_shares(rank: RankEvidence) -> list[_StepShare]:
-    """Return the steps that ran GEMMs of layers, by FLOPs where all are known, else by time."""
-    weigh = amounts_of(rank.linear)
-    by_step: Mapping[int, list[GemmRow]] = defaultdict(list)
-    for row in rank.survey.linear:
-        by_step[row.step].append(row)
-    return [
-        _StepShare(
-            step.number,
-            Part.of((row for row in by_step[i] if row.precision is not Precision.UNKNOWN), weigh),
-            sum(weigh(row) for row in by_step[i] if row.precision is Precision.UNKNOWN),
+    table = Populations(rank.survey)
+    steps = {n: short for n, short in table.short_parts(lambda row: row.step).items() if n >= 0}
+    if steps:
+        numbers = _named([str(rank.steps[place][0].number) for place in steps])
+        most = max(short.part.share for short in steps.values())
+        usual = total_amount(short.others for short in steps.values()).share
+        case = "less" if most else ""
+        yield finding("step-without-fp8", case, steps=numbers, most=most, usual=usual)
+    passes = {
+        place: short
+        for place, short in table.short_parts(lambda row: (row.step, row.number)).items()
+        if place[0] not in steps
+    }
+    if passes:
+        yield finding(
+            "pass-without-fp8",
+            count=len(passes),
+            total=len({(row.step, row.number) for row in table.rows}),
+            most=max(short.part.share for short in passes.values()),
+            usual=total_amount(short.others for short in passes.values()).share,
         )
-        for i, (step, _) in enumerate(rank.steps)
-        if by_step[i]
-    ]
-
-
-def _is_short(step: _StepShare, steps: Sequence[_StepShare]) -> bool:
-    whole = step.known.total + step.unknown
-    others = Part.sum(other.known for other in steps if other is not step)
-    # What is unknown may be low: only a shortfall that it cannot fill is one.
-    best = (step.known.low + step.unknown) / whole if whole else 0.0
-    return best < HALF * others.share
-
-
-def _short_steps(short: Sequence[_StepShare], steps: Sequence[_StepShare]) -> Finding:
-    numbers = _named([str(step.number) for step in short])
-    if not any(step.known.low for step in short):
-        return finding("step-without-fp8", steps=numbers)
-    most = max(step.known.share for step in short)
-    usual = Part.sum(step.known for step in steps if step not in short).share
-    return finding("step-without-fp8", "less", steps=numbers, most=most, usual=usual)
 
 
 def _named(numbers: Sequence[str]) -> str:

@@ -30,7 +30,7 @@ _SOFTMAX: Final = frozenset(
 _Sizes: TypeAlias = tuple[int, tuple[int, ...]]
 
 
-def owners(trace: Trace, kinds: Kinds) -> dict[int, Leg]:
+def owners_of(trace: Trace, kinds: Kinds) -> dict[int, Leg]:
     """Return, by number of kind, ATTENTION and OPTIMIZER for GEMMs that are no layer's."""
     optimizers = Optimizers(
         trace.ops, ((kind.name, kind.op) for kind in kinds.kinds if kind.op is not None)

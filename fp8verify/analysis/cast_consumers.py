@@ -15,6 +15,7 @@ from fp8verify.analysis.flops import gemm_shape
 from fp8verify.analysis.gemms import GemmLabel, Kind, Kinds
 from fp8verify.analysis.purpose import FP8_FUNCTIONS, of_the_model
 from fp8verify.kernels import Classification
+from fp8verify.kernels.operators import Part, find
 from fp8verify.report.model import Leg, OpContext, Role, Shape
 from fp8verify.trace import Trace
 
@@ -42,6 +43,7 @@ class _Cast(NamedTuple):
 def fed_gemms(trace: Trace, kinds: Kinds, labels: list[GemmLabel]) -> int:
     """Count the launches of layers' GEMMs in high precision that casts to FP8 feed."""
     casts = {n: cast for n, kind in enumerate(kinds.kinds) if (cast := _cast(kind)) is not None}
+    moved = _Moved()
     if not casts:
         return 0
     gemms = {label.place: kinds.kinds[label.kind] for label in labels if _is_layers(label)}
@@ -51,13 +53,36 @@ def fed_gemms(trace: Trace, kinds: Kinds, labels: list[GemmLabel]) -> int:
     columns = trace.kernels
     for place in sorted(range(len(columns)), key=columns.start_ns.__getitem__):
         number, stream = kinds.numbers[place], columns.stream[place]
+        if kinds.kinds[number].classification.role is Role.COMMUNICATION:
+            moved.collective()
         if parts[number] is _Part.FEEDS:
-            waiting[stream].append(casts[number])
+            waiting[stream].append(moved.without_moved(casts[number], kinds.kinds[number].op))
         elif parts[number] is not None:
             kind = gemms.get(place)
             fed += kind is not None and any(_feeds(cast, kind) for cast in waiting[stream])
             waiting[stream] = []
     return fed
+
+
+class _Moved:
+    """Tells FP8 tensors that collectives move, and that are widened again behind them."""
+
+    def __init__(self) -> None:
+        self._any = False
+        self._own: set[int] = set()
+
+    def collective(self) -> None:
+        """Hear of a collective: what it may have moved is no operand's cast any more."""
+        self._any = True
+        self._own.clear()
+
+    def without_moved(self, cast: _Cast, op: OpContext | None) -> _Cast:
+        """Return what a cast writes and reads for the products after it."""
+        gathers = op is not None and any(find(name).part is Part.GATHER for name in op.parents)
+        if cast.written and not gathers:
+            self._own |= cast.written
+        read = frozenset(size for size in cast.read if not self._any or size in self._own)
+        return _Cast(frozenset() if gathers else cast.written, read)
 
 
 def _is_layers(label: GemmLabel) -> bool:

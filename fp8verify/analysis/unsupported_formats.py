@@ -26,7 +26,7 @@ _OCP: Final = re.compile(r"Float8_e(?:4m3fn|5m2)$")
 _OWN_ENCODING: Final = frozenset({"hipBLASLt", "Composable Kernel", "aiter"})
 
 
-def settle_upcasts(trace: Trace, kinds: Kinds) -> None:
+def settle_unsupported_formats(trace: Trace, kinds: Kinds) -> None:
     """Make the precision unknown of GEMMs in formats that the GPU of a trace cannot multiply."""
     if trace.gpu is None:
         return

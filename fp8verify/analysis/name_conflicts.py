@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _GENERATED: Final = re.compile(r"triton_(?:poi|red|per|tem|for|spl|split_scan)_fused_")
 
 
-class Misnamed(NamedTuple):
+class NameConflicts(NamedTuple):
     """Launches whose names dispute their operators, of all that were held against each other."""
 
     disputed: int
@@ -30,12 +30,12 @@ class Misnamed(NamedTuple):
         return self.disputed / self.compared if self.compared else 0.0
 
 
-def misnamed(survey: Survey) -> Misnamed:
+def name_conflicts(survey: Survey) -> NameConflicts:
     """Count the GEMMs of a trace, and the operators whose GEMM has the name of another kernel."""
     gemms = [row for row in (*survey.gemms, *survey.optimizer) if row.kind.op is not None]
     lost = sum(total.calls for total in survey.others if _is_lost(total.kind))
     disputed = sum(row.calls for row in gemms if _is_disputed(row.kind))
-    return Misnamed(disputed + lost, sum(row.calls for row in gemms) + lost)
+    return NameConflicts(disputed + lost, sum(row.calls for row in gemms) + lost)
 
 
 def _is_disputed(kind: Kind) -> bool:

@@ -1,0 +1,252 @@
+"""The GEMMs that train as populations, and what of them falls short of the others.
+
+A population is all GEMMs of one layer size (experts are one), of one pass (fprop, dgrad, wgrad), of
+one forward and backward pass within a step. A part of a run, as a step, a micro-batch or a leg,
+falls short where less than half of it is in low precision of what the same layers show elsewhere.
+
+What is unknown is read both ways: to accuse, it counts as low; to acquit, as high.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import NamedTuple, TypeAlias, TypeVar
+
+from fp8verify.analysis.gemm_passes import EXPERTS
+from fp8verify.analysis.gemms import GemmRow, Survey
+from fp8verify.analysis.totals import gemm_totals
+from fp8verify.analysis.unrecognized import is_unrecognized, may_multiply
+from fp8verify.terms import LEGS, VAGUE_LEGS, Leg, Precision, Role
+
+HALF = 0.5
+# Parts of less than this of all GEMM work, as adapters are, accuse nothing.
+_LITTLE = 0.01
+Key: TypeAlias = "tuple[int, ...] | None"
+_Part = TypeVar("_Part", bound=Hashable)
+
+
+class Amount(NamedTuple):
+    """FLOPs, or ns, of GEMMs in low precision, in high precision and in an unknown one."""
+
+    low: float = 0.0
+    high: float = 0.0
+    unknown: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """All of it."""
+        return sum(self)
+
+    @property
+    def known(self) -> float:
+        """All whose precision is known."""
+        return self.low + self.high
+
+    @property
+    def share(self) -> float:
+        """The share of low precision in what is known, 0 of nothing."""
+        return self.low / self.known if self.known else 0.0
+
+    def __add__(self, other: tuple[float, ...]) -> Amount:  # type: ignore[override]
+        """Add up two amounts."""
+        return Amount(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
+
+
+class Shortfall(NamedTuple):
+    """A part against the same layers elsewhere; `expected` of it would be in low precision.
+
+    `accused` is whether it falls short if all that is unknown is low, `acquitted` whether it does
+    not even if all that is unknown is high.
+    """
+
+    part: Amount
+    others: Amount
+    accused: bool
+    acquitted: bool
+
+
+class Populations:
+    """The GEMMs of one rank that train."""
+
+    def __init__(self, survey: Survey) -> None:
+        """Sort the GEMMs by layer.
+
+        They are weighed by FLOPs where those of all are known, else by time.
+        """
+        self.rows = [row for row in survey.linear if not row.kind.classification.split_k]
+        self.by_flops = gemm_totals(self.rows).knows_flops
+        forward = {_forward_size(row) for row in self.rows if row.leg is Leg.FPROP}
+        keys: list[Key] = [_key(row, forward) for row in self.rows]
+        self.total = sum(map(self.weigh, self.rows))
+        nameless = sum(
+            self.weigh(row) for row, key in zip(self.rows, keys, strict=True) if key is None
+        )
+        if nameless > _LITTLE * self.total:  # then sizes tell nothing of the rest either
+            keys = [None if key != EXPERTS else EXPERTS for key in keys]
+        self.keys = keys
+
+    def weigh(self, row: GemmRow) -> float:
+        """Return the FLOPs or ns of a row."""
+        return (row.flops or 0) if self.by_flops else row.time_ns
+
+    def sums(
+        self, part_of: Callable[[GemmRow], _Part], layer_of: Callable[[GemmRow, Key], Hashable]
+    ) -> dict[tuple[_Part, Hashable], Amount]:
+        """Add up the rows by the part of the run that they are of, and by their layer."""
+        found: dict[tuple[_Part, Hashable], list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
+        for row, key in zip(self.rows, self.keys, strict=True):
+            place = 2 if row.precision is Precision.UNKNOWN else int(not row.precision.is_low)
+            found[part_of(row), layer_of(row, key)][place] += self.weigh(row)
+        return {name: Amount(*amounts) for name, amounts in found.items()}
+
+    def short_parts(self, part_of: Callable[[GemmRow], _Part]) -> dict[_Part, Shortfall]:
+        """Return the parts of the run that fall short of the rest, layer by layer."""
+        cells = self.sums(part_of, lambda row, key: (key, row.leg is Leg.FPROP))
+        parts: dict[_Part, dict[Hashable, Amount]] = defaultdict(dict)
+        whole: dict[Hashable, Amount] = defaultdict(Amount)
+        for (part, layer), amount in cells.items():
+            parts[part][layer] = amount
+            whole[layer] += amount
+        found = {}
+        for part, own in parts.items():
+            others = {
+                layer: Amount(*(a - b for a, b in zip(whole[layer], amount, strict=True)))
+                for layer, amount in own.items()
+            }
+            short = self.compare(own, others)
+            if short.accused:
+                found[part] = short
+        return found
+
+    def compare(
+        self,
+        own: Mapping[Hashable, Amount],
+        others: Mapping[Hashable, Amount],
+        filled: tuple[float, float] = (0.0, 0.0),
+        lacking: float = 0.0,
+    ) -> Shortfall:
+        """Hold a part against the same layers elsewhere.
+
+        Args:
+            own: the part, by layer.
+            others: the rest, by layer.
+            filled: low precision that GEMMs of no certain part add to this one, at most and at
+                least.
+            lacking: low precision that the layers lack here by what they show elsewhere.
+        """
+        part, rest, expected = Amount(), Amount(), 0.0
+        for layer, amount in own.items():
+            other = others.get(layer, Amount())
+            if other.known:
+                part, rest = part + amount, rest + other
+                expected += amount.total * other.share
+        most, least = filled
+        enough = HALF * expected
+        counts = expected - part.low - part.unknown > _LITTLE * self.total
+        accused = counts and part.known > 0 and part.low + part.unknown + most < enough
+        acquitted = part.low + least >= HALF * (expected + lacking)
+        little = expected + lacking - part.low - least <= _LITTLE * self.total
+        return Shortfall(part, rest, accused, acquitted or little)
+
+
+def _forward_size(row: GemmRow) -> Key:
+    shape = row.shape
+    return None if shape is None or shape.batch != 1 else (shape.n, shape.k)
+
+
+def _key(row: GemmRow, forward: set[Key]) -> Key:
+    """Return (outputs, inputs) of the layer of a GEMM; None where the record does not say it."""
+    if row.kind.classification.role is Role.GROUPED_GEMM:
+        return EXPERTS
+    shape = row.shape
+    if shape is None or shape.batch != 1:
+        return None
+    by_leg: dict[Leg, list[Key]] = {
+        Leg.FPROP: [(shape.n, shape.k)],
+        Leg.RECOMPUTE: [(shape.n, shape.k)],
+        Leg.DGRAD: [(shape.k, shape.n)],
+        Leg.WGRAD: [(shape.m, shape.n), (shape.n, shape.m)],
+    }
+    sizes = by_leg.get(row.leg, [(shape.k, shape.n), (shape.m, shape.n), (shape.n, shape.m)])
+    return next((size for size in sizes if size in forward), sizes[0])
+
+
+class LegReading(NamedTuple):
+    """A leg (fprop, dgrad or wgrad) against the other legs of the same layers.
+
+    `missing` is whether no GEMM of the leg is known at all, nor of the ones that may be of it.
+    """
+
+    leg: Leg
+    found: Shortfall
+    rows: list[GemmRow]
+    missing: bool
+
+
+def read_legs(survey: Survey, leaves_high: Callable[[str], bool]) -> list[LegReading]:
+    """Read each leg both ways.
+
+    GEMMs of a backward pass that may be dgrad or wgrad, and kernels that nobody recognizes, are of
+    a leg only as far as it lacks GEMMs beside the other legs of its layers.
+
+    Args:
+        survey: the GEMMs of a rank.
+        leaves_high: whether the recipe itself keeps a leg in high precision; such a leg is no
+            measure for the others.
+    """
+    table = Populations(survey)
+    cells = table.sums(lambda row: row.leg, lambda _, key: key)
+    by_leg: dict[Leg, dict[Hashable, Amount]] = defaultdict(dict)
+    for (leg, key), amount in cells.items():
+        by_leg[leg][key] = amount
+    if not by_leg[Leg.FPROP]:
+        return []
+    keys = {key for leg in LEGS for key in by_leg[leg]}
+    whole = {key: max(by_leg[leg].get(key, Amount()).total for leg in LEGS) for key in keys}
+    vague = total_amount(amount for leg in VAGUE_LEGS for amount in by_leg[leg].values())
+    readings = []
+    for leg in LEGS:
+        own = by_leg[leg]
+        others: dict[Hashable, Amount] = defaultdict(Amount)
+        for other, amounts in by_leg.items():
+            if other is not leg and other is not Leg.UNKNOWN and not leaves_high(other.value):
+                for key, amount in amounts.items():
+                    others[key] += amount
+        gaps = {key: whole[key] - own.get(key, Amount()).total for key in keys}
+        lack = sum(gap for gap in gaps.values() if gap > 0)
+        may_be = vague if leg is not Leg.FPROP else total_amount(by_leg[Leg.UNKNOWN].values())
+        shares = {key: others[key].share if others[key].known else None for key in keys}
+        lacking = sum(gap * (shares[key] or 0) for key, gap in gaps.items() if gap > 0)
+        hidden = _unrecognized(survey, leg) * table.total / max(1, survey.linear_ns)
+        fills = may_be.total + hidden
+        # What the forward pass leaves in high precision explains as much in each vague leg.
+        explained = (2 if leg is not Leg.FPROP and not by_leg[Leg.DGRAD] else 1) * (lack - lacking)
+        disguised = max(0.0, may_be.high + may_be.unknown + hidden - explained)
+        is_filled = fills > HALF * lack
+        least = max(0.0, lacking - disguised)
+        found = table.compare(own, others, (min(lack, may_be.low + may_be.unknown), least), lacking)
+        if not is_filled and own:  # frozen layers have no wgrad: what is not there did not run
+            found = table.compare(own, others, (min(lack, may_be.low), 0.0), 0.0)
+        rows = [row for row in table.rows if row.leg is leg]
+        readings.append(LegReading(leg, found, rows, not own and not is_filled and lack > 0))
+    return readings
+
+
+def total_amount(amounts: Iterable[Amount]) -> Amount:
+    """Add up amounts."""
+    total = Amount()
+    for amount in amounts:
+        total += amount
+    return total
+
+
+def _unrecognized(survey: Survey, leg: Leg) -> float:
+    """Return the ns of kernels that may be GEMMs of a leg, and that nobody recognizes."""
+    backward = leg is not Leg.FPROP
+    return sum(
+        total.time_ns
+        for total in survey.others
+        if (is_unrecognized(total.kind) or may_multiply(total.kind))
+        and (total.kind.op is None or total.kind.op.backward is backward)
+    )

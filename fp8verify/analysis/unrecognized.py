@@ -1,0 +1,255 @@
+"""What operators say of kernels whose names say nothing, or less than they seem to.
+
+A product need not say so in its kernel's name: tilelang's `main_kernel`, CuTe DSL's, or anybody's
+own. The recorded inputs of the operator decide:
+
+- two FP8 matrices and nothing else: its longest kernels are FP8 GEMMs;
+- no FP8 tensor, and no cast to FP8 inside: its kernels multiply no FP8, whatever they are;
+- a template of Inductor that does not fuse `_scaled_mm` widens FP8 in its prologue;
+- a hand-written kernel named for FP8 multiplies FP8 only if both matrices are, or are cast.
+
+Kernels that neither name nor operator explains stay unrecognized: GEMMs of any precision.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
+
+from fp8verify.analysis.optimizers import in_optimizer
+from fp8verify.kernels import Classification
+from fp8verify.kernels.operators import UNKNOWN, find, function_of, node_of
+from fp8verify.kernels.testimony import multiplies_fp8
+from fp8verify.report.model import OpContext, Precision, Role
+
+if TYPE_CHECKING:
+    from fp8verify.analysis.gemms import Kind, Kinds
+    from fp8verify.trace import Trace
+
+# Beside the longest kernel of an operator, others as long are products too: tuned variants.
+_AS_LONG: Final = 0.5
+# Words of names that say of unknown kernels what they do, and that it is no product.
+_OTHER_WORK: Final = re.compile(
+    r"embedding|bucketize|bounds_check|index|scatter|gather|sort|scan|unique|histogram|permut|"
+    r"dispatch|combine|all_?(?:to_?all|reduce|gather)|reduce|softmax|norm|rope|rotary|loss|"
+    r"entropy|dropout|adam|adagrad|optimi[sz]er|lamb|sgd|pool|interpolat|upsampl|random|curand|"
+    r"memset|memcpy|copy|fill|cast|quant|convert|transpose|elementwise|pointwise|cache|"
+    r"tensorop|expand|mask|padding|^triton__\d",
+    re.IGNORECASE,
+)
+_PRODUCT: Final = re.compile(
+    r"gemm|matmul|linear|(?:^|_|b)mm(?:_|$)|main_kernel|einsum", re.IGNORECASE
+)
+# Libraries of kernels that anybody writes: their names are no grammar.
+_HAND_WRITTEN: Final = ("Triton", "unknown")
+_HIGH_TYPES: Final = ("BFloat16", "Half", "float")
+_SAYS_LOW: Final = re.compile(r"fp8|float8|f8|fp4|mx|quant|scaled|e4m3|e5m2", re.IGNORECASE)
+_HASHED: Final = re.compile(r"Float8_e(?:4m3|5m2)")
+
+
+def settle_by_inputs(trace: Trace, kinds: Kinds) -> None:
+    """Give kernels the precision that the recorded inputs of their operators decide."""
+    for members in _by_operator(kinds):
+        known = [n for n in members if _is_known_gemm(kinds.kinds[n].classification)]
+        unknown = [n for n in members if _is_undecided(kinds.kinds[n].classification)]
+        if unknown and not known:
+            for number in _longest(trace, kinds, unknown):
+                kinds.kinds[number] = _as_fp8(kinds.kinds[number])
+    casting = frozenset(
+        name
+        for kind in kinds.kinds
+        if _casts(kind) and kind.op is not None
+        for name in (kind.op.name, *kind.op.parents)
+    )
+    without_fp8 = _functions_without_fp8(trace, casting)
+    any_cast = any(map(_casts, kinds.kinds))
+    for number, kind in enumerate(kinds.kinds):
+        if kind.classification.role.is_gemm and kind.classification.precision.is_low:
+            if _widens(kind):
+                kinds.kinds[number] = _as_high(kind, "its template widens FP8 before the product")
+            elif _is_name_alone(kind, casting, any_cast=any_cast):
+                kinds.kinds[number] = _as_unknown(kind)
+        elif _is_undecided(kind.classification) and kind.op and kind.op.name in without_fp8:
+            kinds.kinds[number] = _as_high(kind, f"{kind.op.name} takes and makes no FP8 tensor")
+
+
+def _casts(kind: Kind) -> bool:
+    """Whether a kernel writes FP8, by its name or by the types that its operator recorded."""
+    found = kind.classification
+    if found.role.is_gemm or found.role in (Role.ATTENTION, Role.COMMUNICATION):
+        return False
+    named = found.role in (Role.CAST_QUANTIZE, Role.AMAX_REDUCE) and (
+        found.precision.is_low or found.role is Role.AMAX_REDUCE
+    )
+    return named or (kind.op is not None and bool(_HASHED.search(str(kind.op.types))))
+
+
+def _functions_without_fp8(trace: Trace, casting: frozenset[str]) -> frozenset[str]:
+    """Return the functions, and nodes of theirs, that neither take nor make an FP8 tensor.
+
+    Functions of the table record the inputs of whole layers, not those of their GEMMs, and compiled
+    code fuses casts into kernels of other names.
+    """
+    types: dict[str, set[str]] = defaultdict(set)
+    for op in trace.ops:
+        types[function_of(op.name) or op.name].update(op.types)
+    found = set()
+    for name, seen in types.items():
+        node = f"{name}Backward"
+        floats = {text.rpartition("::")[2] for text in seen} & set(_HIGH_TYPES)
+        hidden = {"TensorList", "GenericList"} & seen or _HASHED.search(str(seen))
+        known = find(name) is not UNKNOWN or name.startswith(("aten::", "triton_"))
+        if floats and not hidden and not known and not _SAYS_LOW.search(name):
+            found |= {name, node} if casting.isdisjoint((name, node)) else set()
+    return frozenset(found)
+
+
+def _widens(kind: Kind) -> bool:
+    op = kind.op.name if kind.op is not None else ""
+    return kind.name.startswith("triton_tem_") and "scaled" not in kind.name + op
+
+
+def _is_name_alone(kind: Kind, casting: frozenset[str], *, any_cast: bool) -> bool:
+    """Whether only the name of a hand-written kernel says that it multiplies FP8."""
+    found, op = kind.classification, kind.op
+    if found.source != "name" or found.library not in _HAND_WRITTEN:
+        return False
+    if op is None or not any(op.types):
+        return not any_cast
+    matrices = [
+        bool(_HASHED.search(text))
+        for text, dims in zip(op.types, op.dims, strict=False)
+        if len(dims) >= 2 and (_HASHED.search(text) or text.rpartition("::")[2] in _HIGH_TYPES[:2])
+    ]
+    cast_inside = not casting.isdisjoint((op.name, f"{op.name}Backward"))
+    return any(matrices) and sum(matrices) == 1 and len(matrices) > 1 and not cast_inside
+
+
+def _as_unknown(kind: Kind) -> Kind:
+    found = kind.classification
+    reason = f"{found.reason}; one operand is FP8 and nothing casts the other: it may be widened"
+    if kind.op is None or not any(kind.op.types):
+        reason = f"{found.reason}; only the name says so, and nothing is cast to FP8"
+    return kind._replace(
+        classification=replace(found, precision=Precision.UNKNOWN, source="none", reason=reason)
+    )
+
+
+def _as_high(kind: Kind, why: str) -> Kind:
+    """Give a kernel the precision of the recorded 16-bit tensors; unknown where there is none."""
+    found = kind.classification
+    types = {text.rpartition("::")[2] for text in (kind.op.types if kind.op else ())}
+    both = {"BFloat16": Precision.BF16, "Half": Precision.FP16}
+    high = [precision for name, precision in both.items() if name in types]
+    precision = high[0] if len(high) == 1 else Precision.BF16
+    return kind._replace(
+        classification=replace(
+            found, precision=precision, source="op", reason=f"{found.reason}; {why}", a=None, b=None
+        )
+    )
+
+
+def _by_operator(kinds: Kinds) -> Iterator[list[int]]:
+    """Yield the kinds of each operator that multiplies FP8 matrices."""
+    groups: dict[OpContext, list[int]] = defaultdict(list)
+    for number, kind in enumerate(kinds.kinds):
+        if kind.op is not None and kind.op.types:
+            groups[kind.op].append(number)
+    return (members for op, members in groups.items() if _HASHED.search(str(op.types))
+            and multiplies_fp8(op))  # fmt: skip
+
+
+def _is_known_gemm(found: Classification) -> bool:
+    return found.role.is_gemm and found.precision is not Precision.UNKNOWN and not found.split_k
+
+
+def _is_undecided(found: Classification) -> bool:
+    """Whether a kernel may be the product: a GEMM of unknown precision, or one nobody knows."""
+    if found.role.is_gemm:
+        unknown = found.precision is Precision.UNKNOWN and not found.split_k
+        return unknown and found.conflict is None
+    return _is_nameless(found)
+
+
+def _is_nameless(found: Classification) -> bool:
+    return found.role is Role.OTHER and found.source == "none"
+
+
+def _longest(trace: Trace, kinds: Kinds, numbers: Sequence[int]) -> list[int]:
+    """Return those of the kinds whose launches take about as long as the longest."""
+    wanted, times = set(numbers), defaultdict[int, list[int]](list)
+    for number, time_ns in zip(kinds.numbers, trace.kernels.duration_ns, strict=True):
+        if number in wanted:
+            times[number].append(time_ns)
+    means = {number: sum(found) / len(found) for number, found in times.items()}
+    longest = max(means.values(), default=0)
+    return [number for number, mean in means.items() if mean >= _AS_LONG * longest]
+
+
+def _as_fp8(kind: Kind) -> Kind:
+    op, found = kind.op, kind.classification
+    name = op.name if op is not None else ""
+    types = " ".join(op.types) if op is not None else ""
+    low = [text.rpartition("::")[2] for text in types.split() if _HASHED.search(text)]
+    elements = ["e5m2" if "e5m2" in text else "e4m3" for text in low]
+    return kind._replace(
+        classification=replace(
+            found,
+            role=Role.GROUPED_GEMM if _is_grouped(op) else Role.GEMM,
+            precision=Precision.MXFP8 if "e8m0" in types else Precision.FP8,
+            source="op",
+            reason=f"{found.reason}; {name} takes two FP8 matrices and gives none",
+            a=elements[0],
+            b=elements[1],
+        )
+    )
+
+
+def _is_grouped(op: OpContext | None) -> bool:
+    return op is not None and any(len(dims) == 3 for dims in op.dims)
+
+
+def is_unrecognized(kind: Kind) -> bool:
+    """Whether nobody recognises a kernel of the model, so that it may be a GEMM of any precision.
+
+    An operator explains its kernels where the table has it or it is ATen's, whose products are all
+    there, and where its recorded inputs hold no two matrices.
+    """
+    if not _is_nameless(kind.classification) or in_optimizer(kind.op):
+        return False
+    if _OTHER_WORK.search(kind.name[:400]) and not _PRODUCT.search(kind.name[:400]):
+        return False
+    return kind.op is None or not _explains(kind.op)
+
+
+def may_multiply(kind: Kind) -> bool:
+    """Whether a kernel without a telling name has an operator of two matrices in high precision."""
+    found = kind.classification
+    if found.role is not Role.OTHER or found.source != "op" or kind.op is None:
+        return False
+    return not _has_no_two_matrices(kind.op)
+
+
+def _explains(op: OpContext) -> bool:
+    if op.name.startswith("aten::") or find(op.name).evidence or _is_aten_node(op):
+        return True
+    own = op.name.rpartition("::")[2]
+    if _OTHER_WORK.search(own) and not _PRODUCT.search(own):
+        return True
+    return _has_no_two_matrices(op)
+
+
+def _is_aten_node(op: OpContext) -> bool:
+    """Whether autograd's own node launched it, as `MulBackward0`: those of ATen are numbered."""
+    return op.name[-1:].isdigit() and node_of(op.name) is not None
+
+
+def _has_no_two_matrices(op: OpContext) -> bool:
+    if not op.dims or "::" not in op.name:
+        return False
+    lists = any(text in ("", "TensorList", "GenericList") for text in op.types)
+    return not lists and sum(len(dims) >= 2 for dims in op.dims) < 2
