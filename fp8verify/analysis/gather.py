@@ -48,6 +48,7 @@ def gather(
         copies=trace.copies,
         process=trace.process,
         bounds=sums.bounds,
+        began_ns=trace.base_ns + sums.bounds[0] if trace.base_ns and sums.bounds else None,
         collectives=sums.collectives,
         timeline=sums.timeline,
         buckets=sums.buckets,

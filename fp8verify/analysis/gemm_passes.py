@@ -140,7 +140,8 @@ def _wgrad_of(shape: GemmShape, open_: Counter[_Size]) -> _Size:
 
 def _is_wgrad_of(label: GemmLabel | None, dgrad: GemmShape, sure: frozenset[int]) -> bool:
     """Whether the next GEMM is wgrad of the layer whose dgrad has this shape."""
-    if label is None or label.shape is None or label.kind in sure:
+    outside = label is not None and label.leg is Leg.FPROP and label.kind not in sure
+    if label is None or label.shape is None or not outside:
         return False
     tokens, outputs, inputs = dgrad.m, dgrad.k, dgrad.n
     sides = {label.shape.m, label.shape.n}

@@ -142,10 +142,13 @@ def _from_layout(site: GemmSite) -> Leg | None:
     """Read the operand layout of a kernel that could have had another; FP8 on Hopper cannot."""
     if site.classification.precision.is_low:
         return None
-    match = _LAYOUT.search(site.kernel)
-    if match is None:
-        return None
-    return _LAYOUT_LEGS.get((match[1] or match[2]).upper())
+    return layout_leg(site.kernel)
+
+
+def layout_leg(kernel: str) -> Leg | None:
+    """Return the leg that the layout of a BLAS kernel's operands means: NN dgrad, NT wgrad."""
+    match = _LAYOUT.search(kernel)
+    return None if match is None else _LAYOUT_LEGS.get((match[1] or match[2]).upper())
 
 
 def _settle_by_count(

@@ -24,6 +24,7 @@ HALF = 0.5
 _LITTLE = 0.01
 Key: TypeAlias = "tuple[int, ...] | None"
 _Part = TypeVar("_Part", bound=Hashable)
+_CERTAIN = (*LEGS, Leg.RECOMPUTE)
 
 
 class Amount(NamedTuple):
@@ -51,6 +52,9 @@ class Amount(NamedTuple):
     def __add__(self, other: tuple[float, ...]) -> Amount:  # type: ignore[override]
         """Add up two amounts."""
         return Amount(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
+
+
+_NONE = Amount()
 
 
 class Shortfall(NamedTuple):
@@ -85,6 +89,12 @@ class Populations:
         if nameless > _LITTLE * self.total:  # then sizes tell nothing of the rest either
             keys = [None if key != EXPERTS else EXPERTS for key in keys]
         self.keys = keys
+
+    @property
+    def low_layers(self) -> set[Key]:
+        """The layers of which a GEMM ran in low precision."""
+        pairs = zip(self.rows, self.keys, strict=True)
+        return {key for row, key in pairs if row.precision.is_low}
 
     def weigh(self, row: GemmRow) -> float:
         """Return the FLOPs or ns of a row."""
@@ -137,7 +147,7 @@ class Populations:
         """
         part, rest, expected = Amount(), Amount(), 0.0
         for layer, amount in own.items():
-            other = others.get(layer, Amount())
+            other = others.get(layer, _NONE)
             if other.known:
                 part, rest = part + amount, rest + other
                 expected += amount.total * other.share
@@ -203,34 +213,49 @@ def read_legs(survey: Survey, leaves_high: Callable[[str], bool]) -> list[LegRea
     if not by_leg[Leg.FPROP]:
         return []
     keys = {key for leg in LEGS for key in by_leg[leg]}
-    whole = {key: max(by_leg[leg].get(key, Amount()).total for leg in LEGS) for key in keys}
-    vague = total_amount(amount for leg in VAGUE_LEGS for amount in by_leg[leg].values())
+    whole = {key: max(by_leg[leg].get(key, _NONE).total for leg in LEGS) for key in keys}
+    gaps: dict[Leg, dict[Hashable, float]] = {}
+    lacks: dict[Leg, tuple[float, float]] = {}
+    for leg in LEGS:
+        certain = _others(by_leg, leg, leaves_high, _CERTAIN)
+        gaps[leg] = {key: max(0.0, whole[key] - by_leg[leg].get(key, _NONE).total) for key in keys}
+        low = sum(gap * certain.get(key, _NONE).share for key, gap in gaps[leg].items())
+        lacks[leg] = sum(gaps[leg].values()), 0.0 if leaves_high(leg.value) else low
     readings = []
     for leg in LEGS:
-        own = by_leg[leg]
-        others: dict[Hashable, Amount] = defaultdict(Amount)
-        for other, amounts in by_leg.items():
-            if other is not leg and other is not Leg.UNKNOWN and not leaves_high(other.value):
-                for key, amount in amounts.items():
-                    others[key] += amount
-        gaps = {key: whole[key] - own.get(key, Amount()).total for key in keys}
-        lack = sum(gap for gap in gaps.values() if gap > 0)
-        may_be = vague if leg is not Leg.FPROP else total_amount(by_leg[Leg.UNKNOWN].values())
-        shares = {key: others[key].share if others[key].known else None for key in keys}
-        lacking = sum(gap * (shares[key] or 0) for key, gap in gaps.items() if gap > 0)
+        own, (lack, low) = by_leg[leg], lacks[leg]
+        others = _others(by_leg, leg, leaves_high, tuple(by_leg))
+        vague = (Leg.UNKNOWN,) if leg is Leg.FPROP else VAGUE_LEGS
+        may_be = total_amount(amount for other in vague for amount in by_leg[other].values())
         hidden = _unrecognized(survey, leg) * table.total / max(1, survey.linear_ns)
-        fills = may_be.total + hidden
-        # What the forward pass leaves in high precision explains as much in each vague leg.
-        explained = (2 if leg is not Leg.FPROP and not by_leg[Leg.DGRAD] else 1) * (lack - lacking)
+        # What the forward pass leaves in high precision explains as much of the gradients.
+        sharing = (leg,) if leg is Leg.FPROP else (Leg.DGRAD, Leg.WGRAD)
+        explained = sum(lacks[other][0] - lacks[other][1] for other in sharing)
         disguised = max(0.0, may_be.high + may_be.unknown + hidden - explained)
-        is_filled = fills > HALF * lack
-        least = max(0.0, lacking - disguised)
-        found = table.compare(own, others, (min(lack, may_be.low + may_be.unknown), least), lacking)
-        if not is_filled and own:  # frozen layers have no wgrad: what is not there did not run
-            found = table.compare(own, others, (min(lack, may_be.low), 0.0), 0.0)
+        is_filled = may_be.total + hidden > HALF * lack
+        most = min(lack, may_be.low + may_be.unknown)
+        if is_filled or not own:
+            found = table.compare(own, others, (most, max(0.0, low - disguised)), low)
+        else:  # frozen layers have no wgrad: what is not there did not run
+            found = table.compare(own, others, (most, 0.0), 0.0)
         rows = [row for row in table.rows if row.leg is leg]
         readings.append(LegReading(leg, found, rows, not own and not is_filled and lack > 0))
     return readings
+
+
+def _others(
+    by_leg: Mapping[Leg, Mapping[Hashable, Amount]],
+    leg: Leg,
+    leaves_high: Callable[[str], bool],
+    legs: Iterable[Leg],
+) -> dict[Hashable, Amount]:
+    """Add up other legs by layer, but for those that the recipe leaves in high precision."""
+    found: dict[Hashable, Amount] = defaultdict(Amount)
+    for other in legs:
+        if other not in (leg, Leg.UNKNOWN) and not leaves_high(other.value):
+            for key, amount in by_leg.get(other, {}).items():
+                found[key] += amount
+    return found
 
 
 def total_amount(amounts: Iterable[Amount]) -> Amount:

@@ -37,6 +37,7 @@ class RankEvidence(NamedTuple):
         named: the layers, if they have names.
         process: the number of the process.
         bounds: when its first kernel began and its last one ended, in ns.
+        began_ns: when its first kernel began, in ns since 1970, if the source says so.
         guessed: whether the rank's number is its place among the files alone.
         fed: launches of layers' GEMMs in high precision that casts to FP8 feed.
         backward: whether a kernel of a backward pass ran, or may have.
@@ -65,6 +66,7 @@ class RankEvidence(NamedTuple):
     named: NamedLayers | None = None
     process: int | None = None
     bounds: tuple[int, int] | None = None
+    began_ns: int | None = None
     guessed: bool = False
     fed: int = 0
     backward: bool = True

@@ -110,6 +110,8 @@ class Trace:
     process: int | None = None
     gpu: str | None = None
     compute_capability: str | None = None
+    # What the file's times count from, in ns since 1970; 0 if unknown.
+    base_ns: int = 0
     record_shapes: bool = False
     names: list[str] = field(default_factory=list)
     ops: list[OpContext] = field(default_factory=list)

@@ -12,6 +12,7 @@ from fp8verify.analysis.promises import Promises
 from fp8verify.report.model import Finding, Precision, RankReport, Report, Severity, Verdict
 from fp8verify.text import label_of_rank
 from fp8verify.verdict.findings import join_findings, rank_findings
+from fp8verify.verdict.findings.ranks import other_runs, ranks_that_can_lack
 from fp8verify.verdict.policy import Policy
 from fp8verify.verdict.run_verdict import judge_run
 from fp8verify.verdict.standing import standing_of
@@ -23,6 +24,8 @@ from fp8verify.verdict.verdict import (
     judge_rank,
     outcome,
 )
+
+_FOREIGN = Opinion(Verdict.INCONCLUSIVE, "its file is of another run than the other ranks'")
 
 
 class Judgement(NamedTuple):
@@ -43,6 +46,13 @@ def judge(ranks: Sequence[RankFacts], promises: Promises, policy: Policy) -> Jud
     standings = tuple(
         standing_of(facts, findings, promises) for facts, findings in zip(ranks, found, strict=True)
     )
+    others = other_runs([facts.rank for facts in ranks])
+    standings = tuple(
+        standing._replace(
+            judged=can, settled=_FOREIGN if facts.rank in others else standing.settled
+        )
+        for facts, standing, can in zip(ranks, standings, ranks_that_can_lack(ranks), strict=True)
+    )
     judged = tuple(judge_rank(standing, policy) for standing in standings)
     verdict, reason = judge_run(standings, judged)
     decided = [_decided(of, standing) for of, standing in zip(found, standings, strict=True)]
@@ -60,6 +70,8 @@ def judge(ranks: Sequence[RankFacts], promises: Promises, policy: Policy) -> Jud
 def _decided(findings: Sequence[Finding], standing: Standing) -> list[Finding]:
     """Return what may be said of a rank: no finding decides what its verdict leaves open."""
     settled = standing.settled
+    if not standing.judged:
+        return [found for found in findings if found.verdict not in WITHOUT_FP8]
     if settled is None or settled.verdict is not Verdict.INCONCLUSIVE:
         return list(findings)
     return [
@@ -95,22 +107,27 @@ def rejudge(report: Report, policy: Policy) -> Report:
 
 def _standing_in(rank: RankReport) -> Standing:
     """Read from a finished report how a rank stands."""
-    attention = _nanos(rank.attention_gemm.time_us)
+    attention, untrained = _nanos(rank.attention_gemm.time_us), _nanos(rank.untrained_gemm.time_us)
     whole, launched = _nanos(rank.gemm.time_us), rank.gemm.kernels
-    apart = rank.attention_gemm.kernels
+    apart = (rank.attention_gemm.kernels, rank.untrained_gemm.kernels)
     return Standing(
         label=label_of_rank(rank.rank, rank.source),
         settled=Opinion(rank.verdict, rank.reason) if rank.settled else None,
-        time={precision: ns - attention[precision] for precision, ns in whole.items()},
-        kernels={Precision(name): count - apart[name] for name, count in launched.items()},
+        time={p: ns - attention[p] - untrained[p] for p, ns in whole.items()},
+        kernels={
+            Precision(name): count - sum(kernels[name] for kernels in apart)
+            for name, count in launched.items()
+        },
         attention=attention,
+        untrained=untrained,
         opaque=round(rank.opaque_us * 1000),
         unplaced=round(rank.unplaced_us * 1000),
         steps=len(rank.steps),
-        steps_with_gemms=sum(sum(step.gemm.kernels.values()) > 0 for step in rank.steps),
+        steps_with_gemms=sum(step.trains for step in rank.steps),
         cut_off=rank.health.truncated,
         shortfall=rank.shortfall,
         rest=rank.rest,
+        judged=rank.judged,
     )
 
 

@@ -44,9 +44,10 @@ def _unmet(report: Report, name: str, min_share: float) -> Iterator[Finding]:
 
 def _share(rank: RankReport, name: str) -> float:
     """Return the share of the time of layers' GEMMs; block scales are told by the kernels."""
-    total = sum(rank.gemm.time_us.values()) - sum(rank.attention_gemm.time_us.values())
+    apart = (rank.attention_gemm.time_us, rank.untrained_gemm.time_us)
+    total = sum(rank.gemm.time_us.values()) - sum(sum(part.values()) for part in apart)
     if name == "fp8_block":
         part = rank.recipe.time_us.get(Scaling.BLOCKWISE.value, 0.0)
     else:
-        part = rank.gemm.time_us[name] - rank.attention_gemm.time_us[name]
+        part = rank.gemm.time_us[name] - sum(times[name] for times in apart)
     return part / total if total else 0.0

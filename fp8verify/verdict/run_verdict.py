@@ -21,7 +21,7 @@ def judge_run(standings: Sequence[Standing], judged: Sequence[RankJudgement]) ->
     """Join the judgements of all ranks into the verdict on the run."""
     if len(judged) == 1:
         return Opinion(judged[0].verdict, judged[0].reason)
-    ranks = [_Judged(*pair) for pair in zip(standings, judged, strict=True)]
+    ranks = [_Judged(*pair) for pair in zip(standings, judged, strict=True) if pair[0].judged]
     # Ranks that cannot be judged come after what no judgement of them could change.
     return _on_some(ranks) or _not_active(ranks) or _on_none(ranks) or _on_all(ranks)
 

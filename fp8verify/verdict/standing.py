@@ -31,10 +31,11 @@ def standing_of(facts: RankFacts, findings: Sequence[Finding], promises: Promise
         time=linear.time_ns,
         kernels=linear.kernels,
         attention=gemm_totals(rank.survey.attention).time_ns,
+        untrained=gemm_totals(rank.survey.untrained).time_ns,
         opaque=sum(total.time_ns for total in rank.unrecognized),
         unplaced=unplaced_ns(rank, promises),
         steps=len(rank.steps),
-        steps_with_gemms=sum(gemm.kernels.total() > 0 for _, gemm in rank.steps),
+        steps_with_gemms=len({row.step for row in rank.survey.linear if row.step >= 0}),
         cut_off=rank.health.truncated,
         shortfall=_message(findings, Verdict.PARTIAL),
         rest=rest_of(facts),
@@ -89,7 +90,8 @@ def _ran(rank: RankEvidence) -> str:
     """Say in what the GEMMs of a rank without FP8 ran."""
     linear, main = rank.linear, rank.main_precision()
     total, same, name = linear.kernels.total(), linear.kernels[main], main.value.upper()
-    kernels = f"{total} GEMM kernels{' of linear layers' if rank.survey.attention else ''}"
+    of = " of linear layers" if rank.survey.attention else ""
+    kernels = f"{total} GEMM kernels{' of layers that train' if rank.survey.untrained else of}"
     if same == total:
         return f"all {kernels} ran in {name}"
     return f"none of the {kernels} ran in FP8 ({same} in {name})"

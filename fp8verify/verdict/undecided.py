@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from fp8verify.analysis.legs import layout_leg
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.ranks import missed_window
 from fp8verify.verdict.absence import no_kernels_because
+from fp8verify.verdict.policy import USUAL_SHARE
 from fp8verify.verdict.verdict import NEGLIGIBLE
 
 # Kernels that nobody recognises may hide a training in FP8 from this share of all that may be
@@ -23,7 +25,22 @@ def undecidable(rank: RankEvidence) -> str | None:
         return no_kernels_because(rank)
     if not rank.survey.linear:
         return "no matrix multiplication ran in the window"
-    return _untimed(rank) if rank.ran_low else _hidden(rank)
+    return _untimed(rank) or _outside(rank) if rank.ran_low else _hidden(rank)
+
+
+def _outside(rank: RankEvidence) -> str | None:
+    """Say that GEMMs outside of any operator may be most of the training."""
+    outside = [row for row in rank.survey.untrained if row.kind.op is None]
+    high = [row for row in outside if not row.precision.is_low]
+    linear, time_ns = rank.linear, sum(row.time_ns for row in high)
+    low = linear.total_ns * (linear.low_precision_share_of_time or 0)
+    short = low < USUAL_SHARE * (linear.total_ns + time_ns)
+    if short and any(layout_leg(row.kind.name) is not None for row in high):
+        return (
+            f"{time_ns / 1e6:.1f} ms of GEMMs in high precision ran outside of any operator, as "
+            "those of CUDA graphs do: a part of the training, or another model"
+        )
+    return None
 
 
 def _untimed(rank: RankEvidence) -> str | None:
@@ -38,6 +55,13 @@ def _untimed(rank: RankEvidence) -> str | None:
 
 def _hidden(rank: RankEvidence) -> str | None:
     """Say where FP8 may have run although no GEMM shows it."""
+    outside = [row for row in rank.survey.untrained if row.kind.op is None]
+    low = sum(row.time_ns for row in outside if row.precision.is_low)
+    if low > NEGLIGIBLE * (low + rank.linear.total_ns):
+        return (
+            "FP8 GEMMs ran outside of any operator, as those of CUDA graphs do: a part of the "
+            "training, or a rollout"
+        )
     if not rank.health.complete:
         return "the trace is not whole and what there is of it shows no FP8"
     if not rank.has_fp8_units:

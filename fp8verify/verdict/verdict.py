@@ -43,13 +43,15 @@ class Standing(NamedTuple):
         time: ns in GEMMs of layers by precision class.
         kernels: launches of GEMMs of layers by precision class.
         attention: ns in unfused products of attention by precision class.
+        untrained: ns in GEMMs of layers that only run forward by precision class.
         opaque: ns in kernels that nobody recognises.
         unplaced: ns in GEMMs in high precision that may be no layer's: no operators are recorded.
         steps: training steps in its trace.
-        steps_with_gemms: those of them that ran GEMMs.
+        steps_with_gemms: those of them that ran GEMMs of layers that train.
         cut_off: whether the trace ends early, so that the share of the rest is not known.
         shortfall: what keeps it from being ACTIVE whatever its share is, None if nothing does.
         rest: why the share is not all, None where that is not known.
+        judged: whether the rank can lack FP8 at all.
     """
 
     label: str
@@ -57,6 +59,7 @@ class Standing(NamedTuple):
     time: Mapping[Precision, int]
     kernels: Mapping[Precision, int]
     attention: Mapping[Precision, int]
+    untrained: Mapping[Precision, int]
     opaque: int
     unplaced: int
     steps: int
@@ -64,6 +67,7 @@ class Standing(NamedTuple):
     cut_off: bool
     shortfall: str | None
     rest: str | None
+    judged: bool = True
 
     @property
     def low_kernels(self) -> int:
@@ -81,12 +85,14 @@ class Standing(NamedTuple):
         return _low_share(self.time)
 
     @property
-    def share_with_attention(self) -> float | None:
-        """The same of all GEMMs, where some are products of attention."""
-        if not sum(self.attention.values()):
+    def share_of_all(self) -> float | None:
+        """The same of all GEMMs, where some are of attention or of layers that only run forward."""
+        apart = (self.attention, self.untrained)
+        if not any(sum(part.values()) for part in apart):
             return None
-        whole = {p: self.time.get(p, 0) + self.attention.get(p, 0) for p in Precision}
-        return _low_share(whole)
+        return _low_share(
+            {p: self.time.get(p, 0) + sum(a.get(p, 0) for a in apart) for p in Precision}
+        )
 
     @property
     def unknown(self) -> float:
@@ -204,9 +210,12 @@ def _undecided(standing: Standing, min_share: float) -> str | None:
 def _ran(standing: Standing, rest: str | None = None) -> str:
     """Say how much ran in low precision, with attention where it is unfused, and the rest."""
     total = sum(standing.kernels.values())
-    formats, whole = low_precision_name(standing.kernels), standing.share_with_attention
+    formats, whole = low_precision_name(standing.kernels), standing.share_of_all
     of, time = ("", "GEMM time") if whole is None else (" of linear layers", "their time")
-    said = f"{whole:.1%} of all GEMM time: attention is unfused" if whole is not None else None
+    said = None if whole is None else f"{whole:.1%} of all GEMM time: attention is unfused"
+    if sum(standing.untrained.values()):
+        of = " of layers that train"
+        said = f"{whole:.1%} of all GEMM time, with what only runs forward"
     remarks = "; ".join(filter(None, [said, rest]))
     return (
         f"{standing.low_kernels} of {total} GEMM kernels{of} ran in {formats}, "

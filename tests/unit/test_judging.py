@@ -111,7 +111,8 @@ def test_judging_again_keeps_what_a_baseline_found(build: TraceBuilder, tmp_path
 def test_the_finding_that_costs_a_rank_its_verdict_says_so(
     build: TraceBuilder, tmp_path: Path
 ) -> None:
-    build.step(1).linear(64, 32, 16, fp8=True).step(2).launch(BF16_KERNEL, types=(BF16, BF16), us=1)
+    build.step(1).linear(64, 32, 16, fp8=True).linear(64, 32, 16, fp8=True)
+    build.step(2).linear(64, 32, 16, fp8=False)
     report = inspect(build.write(tmp_path / "trace.json"))
     blocking = [found for found in report.findings if found.verdict is Verdict.PARTIAL]
     assert [found.code for found in blocking] == ["step-without-fp8"]

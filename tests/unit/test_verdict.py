@@ -94,7 +94,8 @@ def test_a_share_below_the_minimum_is_partial(build: TraceBuilder, tmp_path: Pat
 
 
 def test_a_step_without_fp8_is_partial(build: TraceBuilder, tmp_path: Path) -> None:
-    build.step(1).linear(64, 32, 16, fp8=True).step(2).launch(BF16_KERNEL, types=(BF16, BF16), us=1)
+    build.step(1).linear(64, 32, 16, fp8=True).linear(64, 32, 16, fp8=True)
+    build.step(2).linear(64, 32, 16, fp8=False)
     report = verdict(build, tmp_path)
     assert report.verdict == "PARTIAL"
     assert "step 2" in report.reason

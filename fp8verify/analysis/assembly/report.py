@@ -50,6 +50,7 @@ def assemble(
     gemms = [row for survey in surveys for row in survey.gemms]
     optimizer = [row for survey in surveys for row in survey.optimizer]
     attention = [row for survey in surveys for row in survey.attention]
+    untrained = [row for survey in surveys for row in survey.untrained]
     return Report(
         schema_version=SCHEMA_VERSION,
         name=name,
@@ -60,6 +61,7 @@ def assemble(
         fails=judgement.fails,
         gemm=gemm_summary(add_totals(facts.rank.gemm for facts in ranks)),
         attention_gemm=gemm_summary(gemm_totals(attention)),
+        untrained_gemm=gemm_summary(gemm_totals(untrained)),
         optimizer_gemm=gemm_summary(gemm_totals(optimizer)),
         gpu_time_us=_gpu_time(ranks),
         legs=leg_rows([*gemms, *optimizer]),
@@ -88,9 +90,11 @@ def _rank_report(facts: RankFacts, judged: RankJudgement, standing: Standing) ->
         rest=standing.rest,
         gemm=gemm_summary(rank.gemm),
         attention_gemm=gemm_summary(gemm_totals(rank.survey.attention)),
+        untrained_gemm=gemm_summary(gemm_totals(rank.survey.untrained)),
         optimizer_gemm=gemm_summary(gemm_totals(rank.survey.optimizer)),
         opaque_us=micros(standing.opaque),
         unplaced_us=micros(standing.unplaced),
+        judged=standing.judged,
         gpu_time_us={key: micros(ns) for key, ns in facts.gpu_time.items()},
         copy_time_us={name: micros(copy[1]) for name, copy in rank.copies.items()},
         legs=leg_rows([*rank.survey.gemms, *rank.survey.optimizer]),

@@ -11,14 +11,18 @@ from fp8verify.report.model import StepReport, TimelineReport
 
 def step_reports(rank: RankEvidence) -> tuple[StepReport, ...]:
     """Lay out the steps of a rank."""
+    training = {row.step for row in rank.survey.linear}
     return tuple(
         StepReport(
             step=step.number,
             duration_us=micros(step.end_ns - step.start_ns),
             gpu_us=None if gpu_ns is None else micros(gpu_ns),
             gemm=gemm_summary(gemm),
+            trains=place in training,
         )
-        for (step, gemm), gpu_ns in zip(rank.steps, rank.timeline.steps, strict=True)
+        for place, ((step, gemm), gpu_ns) in enumerate(
+            zip(rank.steps, rank.timeline.steps, strict=True)
+        )
     )
 
 

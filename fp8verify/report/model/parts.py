@@ -128,12 +128,14 @@ class StepReport(msgspec.Struct, frozen=True, kw_only=True):
         gpu_us: from the end of the step before it on the GPU (of the first one, from its first
             kernel) to the end of its last kernel; null where it launched none.
         gemm: the model's GEMMs that it launched.
+        trains: whether any of them is of a layer that trains.
     """
 
     step: int
     duration_us: float
     gpu_us: float | None
     gemm: GemmSummary
+    trains: bool = True
 
 
 class TimelineReport(msgspec.Struct, frozen=True, kw_only=True):

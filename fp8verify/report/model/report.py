@@ -41,6 +41,8 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True):
         rest: why its share is not all: layers or a leg in high precision; null where not known.
         gemm: the model's GEMMs, those of linear layers and unfused attention.
         attention_gemm: those of `gemm` that are products of attention, outside of the verdict.
+        untrained_gemm: those of `gemm` of layers that only run forward (a teacher, a rollout, an
+            evaluation), or that no operator shows to be the training's, outside of the verdict.
         optimizer_gemm: GEMMs of the optimizer's step, which are not in `gemm`.
         opaque_us: µs in kernels that nobody recognises.
         gpu_time_us: µs of all kernels by what they are for.
@@ -60,6 +62,8 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True):
         clock: what `fp8verify run` counted as a step, null for a trace alone.
         numerics: scales, tensors and gradients of `fp8verify run`, null for a trace alone.
         memory: the peak of GPU memory, null for a trace alone.
+        judged: whether the rank can lack FP8: not where it trains no layer that other ranks run in
+            FP8, as a pipeline stage with the output head alone.
         unplaced_us: µs in GEMMs in high precision that may be no layer's, since the source
             recorded no operators.
     """
@@ -73,6 +77,7 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True):
     rest: str | None
     gemm: GemmSummary
     attention_gemm: GemmSummary
+    untrained_gemm: GemmSummary
     optimizer_gemm: GemmSummary
     opaque_us: float
     gpu_time_us: dict[str, float]
@@ -93,6 +98,7 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True):
     numerics: NumericsReport | None = None
     memory: MemoryReport | None = None
     unplaced_us: float = 0.0
+    judged: bool = True
 
 
 class RankBreakdown(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,6 +165,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
             --exit-zero was given.
         gemm: the model's GEMMs on all ranks, those of linear layers and unfused attention.
         attention_gemm: those of `gemm` that are products of attention, outside of the verdict.
+        untrained_gemm: those of `gemm` of layers that only run forward (a teacher, a rollout, an
+            evaluation), or that no operator shows to be the training's, outside of the verdict.
         optimizer_gemm: GEMMs of the optimizer's step, which are not in `gemm`.
         gpu_time_us: µs of all kernels by what they are for.
         legs: GEMM time by leg and precision class.
@@ -181,6 +189,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     fails: bool
     gemm: GemmSummary
     attention_gemm: GemmSummary
+    untrained_gemm: GemmSummary
     optimizer_gemm: GemmSummary
     gpu_time_us: dict[str, float]
     legs: tuple[LegRow, ...]

@@ -17,6 +17,7 @@ class Metadata:
 
     rank: int | None = None
     world_size: int | None = None
+    base_ns: int = 0
     record_shapes: bool = False
     devices: dict[int, tuple[str, str | None]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -29,6 +30,8 @@ class Metadata:
             self.world_size = _count(value.get("world_size"))
         elif key == "deviceProperties" and isinstance(value, list):
             self.devices = dict(filter(None, map(_device, value)))
+        elif key == "baseTimeNanoseconds":
+            self.base_ns = _count(value) or 0
         elif key == "record_shapes":
             self.record_shapes = bool(value)
         elif key in LEVELS:

@@ -70,7 +70,7 @@ def read_stream(source: ByteStream, name: str, how: Reading) -> Trace:
     if not document.is_trace:
         raise _no_events(source, name)
     trace = Trace(source=name, rank=metadata.rank, world_size=metadata.world_size)
-    trace.record_shapes = metadata.record_shapes
+    trace.base_ns, trace.record_shapes = metadata.base_ns, metadata.record_shapes
     health = trace.health
     health.truncated = not document.closed or source.damage is not None
     health.records_lost, health.notes = metadata.records_lost, list(metadata.notes)

@@ -70,6 +70,7 @@ from fp8verify.verdict.findings.promised import (
 )
 from fp8verify.verdict.findings.ranks import (
     ranks_not_observed,
+    ranks_of_other_runs,
     ranks_unreadable,
     ranks_without_fp8,
     shares_differ,
@@ -78,6 +79,7 @@ from fp8verify.verdict.findings.ranks import (
 )
 from fp8verify.verdict.findings.trace import damaged, no_gpu_kernels, no_trace, window_not_whole
 from fp8verify.verdict.findings.windows import (
+    fp8_forward_only,
     no_backward,
     no_optimizer_step,
     steps_without_fp8,
@@ -101,6 +103,7 @@ _RANK_RULES: tuple[RankRule, ...] = (
     no_fp8_units,
     emulated_or_contradicted,
     steps_without_fp8,
+    fp8_forward_only,
     steps_without_gemms,
     no_optimizer_step,
     legs_not_fp8,
@@ -143,6 +146,7 @@ _RANK_RULES: tuple[RankRule, ...] = (
 )
 # What shows only when all ranks are looked at together: before the findings of ranks, and after.
 _RUN_RULES: tuple[RunRule, ...] = (
+    ranks_of_other_runs,
     ranks_without_fp8,
     ranks_unreadable,
     ranks_not_observed,

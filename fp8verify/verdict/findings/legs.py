@@ -59,7 +59,6 @@ def legs_undecided(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
         yield finding(
             "leg-unknown",
             leg=doubted[0].leg.value,
-            share=doubted[0].found.part.share,
             precision=rank.main_high.value.upper(),
         )
 

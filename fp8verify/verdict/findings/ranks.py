@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from bisect import bisect
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from fp8verify.analysis.facts import RankFacts
+from fp8verify.analysis.populations import Key, Populations
 from fp8verify.analysis.promises import Promises
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.report.model import Finding
@@ -14,13 +16,78 @@ from fp8verify.verdict.findings_table import finding
 from fp8verify.verdict.undecided import undecidable
 
 _SHARE_GAP = 0.1
+# Ranks record the same steps within minutes of each other.
+_ANOTHER_RUN_NS = 6 * 3600 * 10**9
 _SLOWER = 1.1
+
+
+def ranks_that_can_lack(ranks: Sequence[RankFacts]) -> list[bool]:
+    """Say of each rank whether it can lack FP8 where others ran it.
+
+    A rank that trains no layer of a size that others run in FP8 cannot: a pipeline stage with the
+    head or the embedding alone. Nor can one that runs no backward pass: a rollout.
+    """
+    tables = {id(f): Populations(f.rank.survey) for f in ranks if f.rank.survey.linear}
+    low = {key for table in tables.values() for key in table.low_layers}
+    train = any(f.rank.backward and f.rank.ran_low for f in ranks)
+    return [
+        f.rank.ran_low
+        or not low
+        or undecidable(f.rank) is not None
+        or ((f.rank.backward or not train) and _has_any(tables[id(f)], low))
+        for f in ranks
+    ]
+
+
+def _has_any(table: Populations, low: set[Key]) -> bool:
+    own = set(table.keys)
+    return None in own or None in low or not low.isdisjoint(own)
+
+
+def other_runs(ranks: Sequence[RankEvidence]) -> list[RankEvidence]:
+    """Return the ranks whose files are of another run than the rest, by world size and date."""
+    days = sorted(rank.began_ns for rank in ranks if rank.began_ns is not None)
+    last: int | None = None
+    begins: list[int] = []  # of the runs, each long after the one before
+    for day in days:
+        if last is None or day - last > _ANOTHER_RUN_NS:
+            begins.append(day)
+        last = day
+    groups: dict[tuple[int, int | None], list[RankEvidence]] = defaultdict(list)
+    for rank in ranks:
+        if rank.began_ns is not None or rank.world_size is not None:
+            run = -1 if rank.began_ns is None else bisect(begins, rank.began_ns)
+            groups[run, rank.world_size].append(rank)
+    if len(groups) < 2:
+        return []
+    current = max(groups, key=lambda group: (group[0], len(groups[group])))
+    return [rank for group, found in groups.items() if group != current for rank in found]
+
+
+def ranks_of_other_runs(ranks: Sequence[RankFacts], _: Promises) -> Iterator[Finding]:
+    """Files of another run among those of this one: a folder that was used again."""
+    others = other_runs([facts.rank for facts in ranks])
+    if others:
+        yield finding(
+            "rank-of-another-run",
+            labels=listed([rank.label for rank in others]),
+            world=" or ".join(sorted({str(rank.world_size or "unknown") for rank in others})),
+            ranks=_numbers(others),
+        )
 
 
 def ranks_without_fp8(ranks: Sequence[RankFacts], _: Promises) -> Iterator[Finding]:
     """Ranks that surely ran GEMMs and none in FP8, while others ran FP8."""
+    others = {id(rank) for rank in other_runs([facts.rank for facts in ranks])}
     with_fp8 = [facts for facts in ranks if facts.rank.ran_low]
-    without = [f.rank for f in ranks if not f.rank.ran_low and undecidable(f.rank) is None]
+    without = [
+        facts.rank
+        for facts, can in zip(ranks, ranks_that_can_lack(ranks), strict=True)
+        if can
+        and not facts.rank.ran_low
+        and undecidable(facts.rank) is None
+        and id(facts.rank) not in others
+    ]
     if with_fp8 and without:
         yield finding(
             "rank-without-fp8",

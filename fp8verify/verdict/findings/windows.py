@@ -48,6 +48,14 @@ def _named(numbers: Sequence[str]) -> str:
     return f"step{'' if len(numbers) == 1 else 's'} {listed(numbers, _SHOWN)}"
 
 
+def fp8_forward_only(facts: RankFacts, _: Promises) -> Iterator[Finding]:
+    """FP8 GEMMs of layers that only run forward, and none of layers that train."""
+    rank = facts.rank
+    count = sum(row.calls for row in rank.survey.untrained if row.precision.is_low)
+    if count and not rank.ran_low:
+        yield finding("fp8-forward-only", count=count)
+
+
 def steps_without_gemms(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     """Steps that launched no GEMM while others did: they train nothing."""
     rank = facts.rank
