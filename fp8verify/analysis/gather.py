@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from fp8verify.analysis import communication, timeline
 from fp8verify.analysis.buckets import Buckets, bucket_times, with_steps
@@ -20,23 +19,19 @@ from fp8verify.analysis.training_passes import is_update, proves_training, runs_
 from fp8verify.analysis.window import within_window
 from fp8verify.capture.schema import RankMeta
 from fp8verify.trace import Step, Trace
-from fp8verify.trace.team import call_all
 
 
-def gather(
-    trace: Trace, meta: RankMeta | None = None, *, layers: bool = False, workers: int = 1
-) -> RankEvidence:
+def gather(trace: Trace, meta: RankMeta | None = None, *, layers: bool = False) -> RankEvidence:
     """Classify the kernels of a trace and add them up.
 
     Args:
         trace: one window of the rank.
         meta: what the runner noted of it.
         layers: add them up by layer as well; the trace was read so.
-        workers: how many processes may be forked to do it.
     """
     trace = within_window(trace)
     kinds = Kinds(trace)
-    sums = _add_up(trace, kinds, workers)
+    sums = _add_up(trace, kinds)
     labels, found, gemm, by_step = sums.gemms
     return RankEvidence(
         source=trace.source,
@@ -84,23 +79,16 @@ class _Sums(NamedTuple):
     gemms: _Gemms
 
 
-def _add_up(trace: Trace, kinds: Kinds, workers: int) -> _Sums:
+def _add_up(trace: Trace, kinds: Kinds) -> _Sums:
     roles = kinds.roles()
-    sums: tuple[Callable[[], Any], ...] = (
-        partial(timeline.measure, trace, roles),
-        partial(bucket_times, trace, kinds),
-        partial(timeline.step_bounds, trace),
-        partial(communication.collective_totals, trace, roles),
-        partial(_bounds, trace),
-        partial(_gemms, trace, kinds),
-    )
-    measured, buckets, steps, collectives, bounds, gemms = call_all(sums, workers=workers)
+    measured, buckets = timeline.measure(trace, roles), bucket_times(trace, kinds)
+    bounds, steps = _bounds(trace), timeline.step_bounds(trace)
     return _Sums(
         measured._replace(steps=timeline.step_times(steps)),
-        (with_steps(buckets, trace, steps, bounds[0]),) if buckets else (),
-        collectives,
+        (with_steps(buckets, trace, steps, bounds[0]),) if buckets and bounds else (),
+        communication.collective_totals(trace, roles),
         bounds,
-        gemms,
+        _gemms(trace, kinds),
     )
 
 

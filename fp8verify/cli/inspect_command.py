@@ -38,8 +38,7 @@ if TYPE_CHECKING:
     "--workers",
     type=click.IntRange(1, 10_000),
     metavar="N",
-    help="Processes that read the ranks' traces, or one big one.  [default: the cores, where it "
-    "pays]",
+    help="Processes that read the ranks' traces.  [default: the cores, where it pays]",
 )
 @click.option(
     "--scheduler",

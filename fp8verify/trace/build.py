@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fp8verify.text import clean
-from fp8verify.trace.correlate import Correlation, correlate
+from fp8verify.trace.correlate import correlate
 from fp8verify.trace.duplicates import drop_duplicates
 from fp8verify.trace.tables import Kernels, Launch, Step, Trace
 
@@ -23,17 +23,16 @@ _MOST_NAMES = 16_384
 _ONE_HOUR_NS = 3600 * 10**9
 
 
-def fill(trace: Trace, columns: Columns, *, layers: bool = False, workers: int = 1) -> None:
+def fill(trace: Trace, columns: Columns, *, layers: bool = False) -> None:
     """Fill in what the columns say: kernels with their operators and steps, copies, counts.
 
     Args:
         trace: with what the reader knows beside the columns, such as its rank and health.
         columns: of one rank; they are used up.
         layers: join kernels to the layers that `fp8verify run --layers` named; takes longer.
-        workers: how many processes may do it.
     """
     dropped = drop_duplicates(columns)
-    found = correlate(columns, layers=layers, workers=workers)
+    found = correlate(columns, layers=layers)
     base_ns, kernels = columns.base_ns, columns.kernels
     trace.names = _bounded_names(columns, trace.health)
     trace.collectives = [
@@ -47,7 +46,7 @@ def fill(trace: Trace, columns: Columns, *, layers: bool = False, workers: int =
     trace.copies = dict(sorted(columns.copies.items()))
     trace.steps = [Step(s.number, s.start_ns + base_ns, s.end_ns + base_ns) for s in columns.steps]
     health = trace.health
-    health.kernels, health.bad_durations = len(kernels.name), _clear_bad_durations(columns, found)
+    health.kernels, health.bad_durations = len(kernels.name), _clear_bad_durations(columns)
     health.kernels_without_launch = found.launch.count(Launch.NONE)
     health.kernels_without_op = len(kernels.name) - found.launch.count(Launch.OP)
     trace.kernels = Kernels(
@@ -97,14 +96,14 @@ def _process(columns: Columns) -> int | None:
     return found if isinstance(found, int) else None
 
 
-def _clear_bad_durations(columns: Columns, found: Correlation) -> int:
+def _clear_bad_durations(columns: Columns) -> int:
     """Set impossible durations to 0; return how many there were.
 
     No kernel runs longer than the CPU side of the trace, whose end waits for the GPU. Broken
     counters of some GPUs say otherwise.
     """
-    durations, limit = columns.kernels.duration, _span_ns(columns, found)
-    if found.durations[0] >= 0 and found.durations[1] <= limit:
+    durations, limit = columns.kernels.duration, _span_ns(columns)
+    if not durations or (min(durations) >= 0 and max(durations) <= limit):
         return 0
     bad = [row for row, duration in enumerate(durations) if not 0 <= duration <= limit]
     for row in bad:
@@ -112,11 +111,11 @@ def _clear_bad_durations(columns: Columns, found: Correlation) -> int:
     return len(bad)
 
 
-def _span_ns(columns: Columns, found: Correlation) -> int:
-    first, starts = columns.first_start, found.starts
+def _span_ns(columns: Columns) -> int:
+    first, starts = columns.first_start, columns.kernels.start
     if first is None:
         return _ONE_HOUR_NS
-    return max(columns.last_end, starts[1]) - min(first, starts[0])
+    return max(columns.last_end, max(starts, default=0)) - min(first, min(starts, default=0))
 
 
 def main_device(kernels: Kernels) -> int:

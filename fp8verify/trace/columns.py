@@ -62,15 +62,6 @@ def _int64() -> array[int]:
     return array("q")
 
 
-class Stretch(NamedTuple):
-    """Consecutive rows of a column, and the least and the greatest number in them."""
-
-    first: int
-    stop: int
-    least: int
-    most: int
-
-
 @dataclass(slots=True)
 class OpColumns:
     """CPU operators and annotations: 36 bytes each, 44 with sequence numbers.
@@ -132,8 +123,6 @@ class Columns:
         step_names: the numbers of `op_names` that mark a step; such ranges enclose no operator.
         copies: (count, nanoseconds, bytes) of "memcpy" and "memset".
         base_ns: what to add to every time.
-        op_ids: stretches of `ops.op_id`, as far as their numbers were looked at.
-        correlations: the same of `calls.correlation`.
         first_start: when the first operator, annotation or call began; None if there is none.
         last_end: when the last operator, annotation or call ended.
     """
@@ -152,8 +141,6 @@ class Columns:
     step_names: set[int] = field(default_factory=set)
     copies: dict[str, tuple[int, int, int]] = field(default_factory=dict)
     base_ns: int = 0
-    op_ids: list[Stretch] = field(default_factory=list)
-    correlations: list[Stretch] = field(default_factory=list)
     first_start: int | None = None
     last_end: int = 0
 

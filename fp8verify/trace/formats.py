@@ -38,11 +38,6 @@ class Source:
         """Why the bytes ended early, if they did."""
         return self._stream.damage
 
-    @property
-    def descriptor(self) -> int | None:
-        """Of a file on this machine that holds the very bytes, if one does."""
-        return self._stream.descriptor
-
     def __iter__(self) -> Iterator[bytes]:
         if self.head:
             yield self.head
@@ -81,13 +76,11 @@ class Reading(NamedTuple):
         layers: join kernels to the layers that `fp8verify run --layers` named; takes longer.
         block_size: bytes to decode at once, where that can be chosen.
         part: the process to read of a file that holds several.
-        workers: how many processes may be forked to work on a big file at once.
     """
 
     layers: bool = False
     block_size: int = BLOCK_SIZE
     part: int | None = None
-    workers: int = 1
 
 
 class Format(Protocol):

@@ -1,21 +1,57 @@
-"""Which operator encloses which, on one CPU thread."""
+"""Which operator encloses which operator and which launch, thread by thread."""
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
+from collections import defaultdict
 from itertools import compress, count, groupby, islice, pairwise, tee
 from operator import eq, gt
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from fp8verify.trace.columns import OpColumns
+    from fp8verify.trace.columns import Columns, OpColumns
 
 
 # Kineto writes annotations after operators, so that a thread's ranges come in a few sorted runs.
 _FEW_RUNS = 1024
+
+
+def nest(
+    columns: Columns, threads: Iterable[int], launches: Iterable[int]
+) -> tuple[array[int], dict[int, int]]:
+    """Nest the ranges of some threads.
+
+    Args:
+        columns: what was read.
+        threads: their numbers; those of the launches are added.
+        launches: rows of calls.
+
+    Returns:
+        The row that encloses each row of `ops`, and each of the launches by its row; or -1.
+    """
+    ops, calls = columns.ops, columns.calls
+    instants: dict[int, list[int]] = defaultdict(list)
+    for launch in sorted(launches, key=lambda row: (calls.start[row], row)):
+        instants[calls.thread[launch]].append(launch)
+    members: dict[int, array[int]] = {one: array("i") for one in {*threads, *instants}}
+    annotations: dict[int, list[int]] = defaultdict(list)
+    thread_of = ops.thread[:]
+    for row in sorted(columns.annotations, key=ops.start.__getitem__):
+        annotations[thread_of[row]].append(row)
+    for row in columns.annotations:
+        thread_of[row] = -1
+    for row, thread in enumerate(thread_of):
+        if thread in members:
+            members[thread].append(row)
+    parent, enclosing = array("i", [-1]) * len(ops.name), dict[int, int]()
+    for thread, rows in members.items():
+        times = [calls.start[launch] for launch in instants[thread]]
+        _, around = link_thread(rows, annotations[thread], ops, parent, times)
+        enclosing.update(zip(instants[thread], around, strict=True))
+    return parent, enclosing
 
 
 def start_order(

@@ -71,7 +71,6 @@ def read_trace(
     layers: bool = False,
     block_size: int = BLOCK_SIZE,
     part: int | None = None,
-    workers: int = 1,
 ) -> Trace:
     """Read a trace in any known format, packed or not.
 
@@ -83,14 +82,13 @@ def read_trace(
         layers: join kernels to the layers that `fp8verify run --layers` named; takes longer.
         block_size: bytes decoded at once.
         part: the process to read of a file that holds several.
-        workers: how many processes may be forked to work on a big file at once.
 
     Raises:
         InputError: the file cannot be read, or is no trace.
     """
     with reading(path), open_binary(path) as file:
         source = open_source(file, name or path.name, path)
-        return format_of(source).read(source, Reading(layers, block_size, part, workers))
+        return format_of(source).read(source, Reading(layers, block_size, part))
 
 
 def read_open_trace(file: IO[bytes], name: str, *, block_size: int = BLOCK_SIZE) -> Trace:

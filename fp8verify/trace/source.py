@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import stat
 import zlib
 from typing import IO, TYPE_CHECKING, Any, Protocol, cast
 
@@ -37,10 +35,6 @@ class ByteStream(Protocol):
     def damage(self) -> str | None:
         """Why the stream ended early, if it did."""
 
-    @property
-    def descriptor(self) -> int | None:
-        """Of a file on this machine that holds the very bytes of the stream, if one does."""
-
     def __iter__(self) -> Iterator[bytes]: ...
 
 
@@ -66,15 +60,6 @@ class PlainStream:
     def __init__(self, head: bytes, file: IO[bytes]) -> None:
         self.damage: str | None = None
         self._head, self._file = head, file
-
-    @property
-    def descriptor(self) -> int | None:
-        """Of the file, None for a pipe or a remote file."""
-        try:
-            number = self._file.fileno()
-            return number if stat.S_ISREG(os.fstat(number).st_mode) else None
-        except (OSError, AttributeError):
-            return None
 
     def __iter__(self) -> Iterator[bytes]:
         yield self._head
@@ -108,8 +93,6 @@ class _Guard:
 
 class GzipStream:
     """Every member of a gzip file; what a cut or corrupt file still gives is given."""
-
-    descriptor = None
 
     def __init__(self, head: bytes, file: IO[bytes], name: str) -> None:
         self.damage: str | None = None
@@ -148,8 +131,6 @@ class GzipStream:
 
 class ZstdStream:
     """Every frame of a zstd file."""
-
-    descriptor = None
 
     def __init__(self, head: bytes, file: IO[bytes], name: str) -> None:
         self.damage: str | None = None

@@ -17,8 +17,6 @@ from fp8verify import Report, Verdict, inspect
 from fp8verify.analysis.fleet import gather_ranks
 from fp8verify.analysis.fleet.ranks import (
     _WORTH_A_WORKER,
-    _WORTH_HELPERS,
-    _helpers,
     _jobs,
     _worth,
 )
@@ -213,25 +211,13 @@ def test_ranks_share_what_they_have_in_common(tmp_path: Path) -> None:
 
 
 def test_small_files_are_not_worth_a_worker(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("fp8verify.analysis.fleet.ranks.cores", lambda: 4)
+    monkeypatch.setattr("fp8verify.analysis.fleet.ranks._cores", lambda: 4)
     files = find_traces(write_ranks(tmp_path, fp8="yy"))
     assert _worth(_jobs(files, {})) == 1
     for file in files:
         with file.path.open("ab") as out:
             out.truncate(3 * _WORTH_A_WORKER)
     assert _worth(_jobs(files, {})) == 4
-
-
-def test_one_small_trace_is_read_alone(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("fp8verify.analysis.fleet.ranks.cores", lambda: 4)
-    monkeypatch.setattr("fp8verify.analysis.fleet.ranks.may_fork", lambda: True)
-    [job] = _jobs(find_traces(write_ranks(tmp_path, fp8="y")), {})
-    assert _helpers(job, None) == _helpers(job, 3) == 1
-    with job.files[0].path.open("ab") as out:
-        out.truncate(2 * _WORTH_HELPERS)
-    assert (_helpers(job, None), _helpers(job, 3), _helpers(job, 1)) == (4, 3, 1)
-    monkeypatch.setattr("fp8verify.analysis.fleet.ranks.may_fork", lambda: False)
-    assert _helpers(job, None) == 1
 
 
 def meta(folder: Path, stem: str, traces: list[str], **more: Any) -> None:

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fp8verify.analysis.fleet.pool import process_pool
-from fp8verify.analysis.fleet.retrying import retrying_map
+from fp8verify.analysis.fleet.pool import process_pool, retrying_map
 
 
 def work(job: str) -> str:

@@ -1,28 +1,99 @@
-"""Worker processes on this machine."""
+"""Run jobs on worker processes; one that dies loses at most the job that killed it."""
 
 from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, TypeVar
 
-if TYPE_CHECKING:
-    from concurrent.futures import Executor
+Job = TypeVar("Job")
+Result = TypeVar("Result")
+
+OpenExecutor = Callable[[], AbstractContextManager[Executor]]
 
 
-def cores() -> int:
-    """Return how many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+def retrying_map(
+    work: Callable[[Job], Result],
+    jobs: Iterable[Job],
+    open_executor: OpenExecutor,
+    in_flight: int,
+    give_up: Callable[[Job, str], Result],
+) -> Iterator[Result]:
+    """Yield the result of `work` for each job as soon as there is one, in no order.
+
+    A worker that dies takes the pool of its process with it, and with it jobs that did no harm.
+    These are tried once more, each alone in a new pool, so that only the guilty one fails again.
+
+    Args:
+        work: a function that executors can send elsewhere, of one job.
+        jobs: taken as they are needed.
+        open_executor: opens a pool; called again after it broke.
+        in_flight: how many jobs the executor holds at once.
+        give_up: makes the result of a job that failed twice, given why.
+    """
+    waiting = deque(jobs)
+    suspects: list[Job] = []
+    while waiting:
+        with open_executor() as executor:
+            suspects += yield from _run(work, waiting, executor, in_flight)
+    for job in suspects:
+        try:
+            with open_executor() as executor:
+                result = executor.submit(work, job).result()
+        except Exception as error:
+            result = give_up(job, _reason(error))
+        yield result
+
+
+def _run(
+    work: Callable[[Job], Result], waiting: deque[Job], executor: Executor, in_flight: int
+) -> Generator[Result, None, list[Job]]:
+    """Run jobs until none waits or the pool breaks; return those that did not come through."""
+    running: dict[Future[Result], Job] = {}
+    suspects: list[Job] = []
+    healthy = True
+    while running or (waiting and healthy):
+        while waiting and healthy and len(running) < in_flight:
+            job = waiting.popleft()
+            try:
+                running[executor.submit(work, job)] = job
+            except Exception:
+                suspects.append(job)
+                healthy = False
+        for future in wait(running, return_when=FIRST_COMPLETED).done:
+            job = running.pop(future)
+            error = _error_of(future)
+            if error is None:
+                yield future.result()
+            else:
+                suspects.append(job)
+                healthy = healthy and not isinstance(error, BrokenExecutor)
+    return suspects
+
+
+def _error_of(future: Future[Any]) -> Exception | None:
+    """Return why a future has no result; one that its executor cancelled has none either."""
+    try:
+        future.result()
+    except Exception as error:
+        return error
+    return None
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, BrokenExecutor):
+        return "its worker process died twice, killed or out of memory"
+    text = str(error).strip().partition("\n")[0][:200].rstrip(".")
+    return f"its worker failed twice with {type(error).__name__}" + (f" ({text})" if text else "")
 
 
 @contextmanager
 def process_pool(workers: int) -> Iterator[Executor]:
     """Open a pool of fresh processes, whatever threads and GPU contexts this one holds."""
-    # multiprocessing takes as long to import as a small trace to read.
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import get_context
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 from fp8verify.capture.ranks import NamingStep
 from fp8verify.errors import InputError
-from fp8verify.trace import Trace, TraceFile, read_trace
+from fp8verify.trace import Trace, TraceFile, read_open_trace, read_trace
+from fp8verify.trace.places import STDIN, reading
 
 if TYPE_CHECKING:
     from fp8verify.analysis.layers_by_name import NamedLayers
@@ -35,14 +39,9 @@ class ExaminedRank(NamedTuple):
     errors: tuple[InputError, ...] = ()
 
 
-def examine(job: RankJob, workers: int = 1) -> ExaminedRank:
-    """Read the traces of a rank; one that cannot be read costs only itself.
-
-    Args:
-        job: of which this process may fork so many `workers` to read one big trace.
-        workers: 1 for none.
-    """
-    read = [_read(file, workers) for file in job.files]
+def examine(job: RankJob) -> ExaminedRank:
+    """Read the traces of a rank; one that cannot be read costs only itself."""
+    read = [_read(file) for file in job.files]
     examined = _examined(
         job,
         [part for part in read if not isinstance(part, InputError)],
@@ -69,15 +68,9 @@ def _name_from(naming: NamingStep) -> NamedLayers:
     return named._replace(source="step", step=naming.step, note=note)
 
 
-def _read(file: TraceFile, workers: int = 1) -> RankEvidence | InputError:
+def _read(file: TraceFile) -> RankEvidence | InputError:
     try:
-        trace = read_trace(
-            file.path,
-            name=file.name,
-            layers=file.layers,
-            part=file.part,
-            workers=workers,
-        )
+        trace = read_trace(file.path, name=file.name, layers=file.layers, part=file.part)
     except InputError as error:
         return error.with_traceback(None)  # its frames hold what was read of the trace
     except MemoryError:
@@ -85,13 +78,12 @@ def _read(file: TraceFile, workers: int = 1) -> RankEvidence | InputError:
             f"{file.name} needs more memory than there is.",
             "Use fewer --workers, or a machine with more memory.",
         )
-    # What comes after reading is imported after it: a process that waits for others has it by then.
     from fp8verify.analysis.gather import gather
 
     guessed = trace.rank is None and file.guessed
     if trace.rank is None:
         trace.rank = file.rank
-    return gather(trace, layers=file.layers, workers=workers)._replace(guessed=guessed)
+    return gather(trace, layers=file.layers)._replace(guessed=guessed)
 
 
 def not_examined(job: RankJob, reason: str) -> ExaminedRank:
@@ -115,3 +107,28 @@ def _examined(job: RankJob, parts: list[RankEvidence], errors: list[InputError])
 def _reason(error: InputError) -> str:
     """Return the fact of an error as a part of a longer sentence."""
     return error.fact.rstrip(".")
+
+
+def read_pipe(path: str | Path) -> RankEvidence:
+    """Read the trace that comes through a pipe, once; it names neither run nor rank.
+
+    Raises:
+        InputError: it is no trace, or standard input is a terminal.
+    """
+    is_stdin = str(path) == STDIN
+    if is_stdin and sys.stdin.isatty():
+        raise InputError(
+            "- reads a trace from standard input, which is a terminal.",
+            "Pipe one in: zcat trace.json.gz | fp8verify inspect -",
+        )
+    name = "standard input" if is_stdin else str(path)
+    with reading(name), _stream(path) as file:
+        trace = read_open_trace(file, name)
+    from fp8verify.analysis.gather import gather
+
+    trace.rank = trace.rank or 0
+    return gather(trace)
+
+
+def _stream(path: str | Path) -> AbstractContextManager[IO[bytes]]:
+    return nullcontext(sys.stdin.buffer) if str(path) == STDIN else Path(path).open("rb")

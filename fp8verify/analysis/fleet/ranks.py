@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -9,20 +10,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fp8verify.analysis.fleet.cycles import join_cycles
-from fp8verify.analysis.fleet.launchers import without_launchers
-from fp8verify.analysis.fleet.pool import cores, process_pool
 from fp8verify.analysis.fleet.rank_job import ExaminedRank, RankJob, examine, not_examined
-from fp8verify.analysis.fleet.shared_kinds import SharedKinds
 from fp8verify.capture.ranks import NamingStep
 from fp8verify.errors import InputError
 from fp8verify.trace import TraceFile
 from fp8verify.trace.file_ranks import two_of_one_rank
-from fp8verify.trace.forking import may_fork
 from fp8verify.trace.places import is_remote, is_shared, reading
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
+    from fp8verify.analysis.gemms import Kind
     from fp8verify.analysis.rank import RankEvidence
 
 OnProgress = Callable[[int, int], None]
@@ -30,10 +28,6 @@ OnProgress = Callable[[int, int], None]
 # Worker processes take about 0.3 CPU seconds each to start; as much JSON is read in that time.
 _WORTH_A_WORKER = 32 << 20
 _USUAL_RATIO = 16
-# One trace of less is read in a second; forking and sharing cost a tenth of one.
-_WORTH_HELPERS = 128 << 20
-# Starting one more costs as much as it decodes of this.
-_WORTH_A_HELPER = 32 << 20
 _REMOTE_IN_FLIGHT = 256
 
 
@@ -62,12 +56,24 @@ def gather_ranks(
     """
     jobs = _jobs(files, naming or {})
     ranks: list[ExaminedRank] = []
-    kinds = SharedKinds()
+    kinds: dict[Kind, Kind] = {}
     for rank in _examine_all(jobs, workers, executor):
-        ranks.append(rank._replace(evidence=kinds.share(rank.evidence)))
+        ranks.append(rank._replace(evidence=_sharing(rank.evidence, kinds)))
         if on_progress is not None:
             on_progress(len(ranks), len(jobs))
     return _in_order(ranks)
+
+
+def _sharing(evidence: RankEvidence, kinds: dict[Kind, Kind]) -> RankEvidence:
+    """Return equal evidence that refers to the kinds that other ranks have, which are kept once."""
+    keep, found = kinds.setdefault, evidence.survey
+    return evidence._replace(
+        survey=found._replace(
+            gemms=[row._replace(kind=keep(row.kind, row.kind)) for row in found.gemms],
+            others=[row._replace(kind=keep(row.kind, row.kind)) for row in found.others],
+            optimizer=[row._replace(kind=keep(row.kind, row.kind)) for row in found.optimizer],
+        )
+    )
 
 
 def _jobs(files: Iterable[TraceFile], naming: Mapping[int, NamingStep]) -> list[RankJob]:
@@ -91,11 +97,9 @@ def _examine_all(
     shared = all(is_shared(file.path) for job in jobs for file in job.files)
     count = min(_worth(jobs) if workers is None else workers, len(jobs))
     if not shared or (executor is None and count <= 1):
-        helpers = _helpers(jobs[0], workers) if shared and len(jobs) == 1 else 1
-        return (examine(job, helpers) for job in jobs)
-    from fp8verify.analysis.fleet.retrying import (
-        retrying_map,  # its executors take a while to import
-    )
+        return map(examine, jobs)
+    # Executors take as long to import as a small trace to read.
+    from fp8verify.analysis.fleet.pool import process_pool, retrying_map
 
     if executor is not None:
         jobs = list(map(_anywhere, jobs))
@@ -119,19 +123,17 @@ def _absolute(file: TraceFile) -> TraceFile:
 
 def _worth(jobs: list[RankJob]) -> int:
     """Return how many worker processes the files are worth."""
-    if len(jobs) == 1 or cores() == 1:
+    if len(jobs) == 1 or _cores() == 1:
         return 1
     size = sum(_unpacked_size(file) for job in jobs for file in job.files)
-    return cores() if size > _WORTH_A_WORKER * cores() else 1
+    return _cores() if size > _WORTH_A_WORKER * _cores() else 1
 
 
-def _helpers(job: RankJob, workers: int | None) -> int:
-    """Return how many processes to read one rank with: several where that costs less time."""
-    count = cores() if workers is None else workers
-    size = max(map(_unpacked_size, job.files))
-    if count == 1 or size < _WORTH_HELPERS or not may_fork():
-        return 1
-    return max(2, min(count, size // _WORTH_A_HELPER))
+def _cores() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _unpacked_size(file: TraceFile) -> int:
@@ -147,7 +149,7 @@ def _in_order(ranks: list[ExaminedRank]) -> list[RankEvidence]:
     errors = [rank.errors[0] for rank in ranks if rank.errors]
     if len(errors) == len(ranks) and not any(rank.evidence.health.events for rank in ranks):
         raise errors[0]
-    kept, notes = without_launchers(rank.evidence for rank in ranks)
+    kept, notes = _without_launchers(rank.evidence for rank in ranks)
     first, *others = join_cycles(kept)
     by_rank: dict[int | None, RankEvidence] = {}
     for evidence in (first._replace(remarks=(*first.remarks, *notes)), *others):
@@ -155,3 +157,30 @@ def _in_order(ranks: list[ExaminedRank]) -> list[RankEvidence]:
         if other is not evidence:
             raise two_of_one_rank(evidence.rank or 0, other.source, evidence.source)
     return list(by_rank.values())
+
+
+def _without_launchers(
+    ranks: Iterable[RankEvidence],
+) -> tuple[list[RankEvidence], tuple[str, ...]]:
+    """Leave out processes that are no ranks, and say so; where there is nothing else they stay.
+
+    Kineto's daemon records every process of a job, among them torchrun's own, which runs nothing.
+    A rank states its number, runs kernels or operators, or its trace is damaged.
+    """
+    found = list(ranks)
+    kept = [evidence for evidence in found if not _runs_nothing(evidence)]
+    if not kept:
+        return found, ()
+    notes = (
+        f"{evidence.source} was left out of the ranks: it holds no kernels, no operators and no "
+        "rank, like the trace of torchrun's own process"
+        for evidence in found
+        if _runs_nothing(evidence)
+    )
+    return kept, tuple(notes)
+
+
+def _runs_nothing(evidence: RankEvidence) -> bool:
+    ran = evidence.health.kernels or evidence.copies or evidence.timeline.steps
+    is_whole = evidence.health.complete and evidence.unreadable is None
+    return evidence.guessed and evidence.process is None and is_whole and not ran

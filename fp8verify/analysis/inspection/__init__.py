@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fp8verify.analysis.fleet import OnProgress, gather_ranks
-from fp8verify.analysis.inspection.beside import Beside, read_beside
-from fp8verify.analysis.inspection.run_logs import claims_of, losses_of
+from fp8verify.analysis.inspection.sidecars import Sidecars, claims_of, losses_of, read_sidecars
 from fp8verify.capture.numerics import RankNumerics
 from fp8verify.capture.ranks import (
     called_apis,
@@ -27,26 +26,12 @@ from fp8verify.report.public import Report, with_forms
 from fp8verify.trace import NoTraceError, Trace, TraceFile, TraceFiles, find_traces
 from fp8verify.trace.naming import run_name
 from fp8verify.trace.places import comes_through_pipe, reading
-from fp8verify.trace.waiting import plan
 from fp8verify.verdict.policy import Policy
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from fp8verify.analysis.rank import RankEvidence
-
-# What is not needed before a trace is read is imported after it, or while helpers read.
-_AFTER_READING = (
-    "fp8verify.kernels",
-    "fp8verify.analysis.gemms",
-    "fp8verify.analysis.gather",
-    "fp8verify.analysis.merge_windows",
-    "fp8verify.analysis.facts",
-    "fp8verify.analysis.assembly.diagnosis",
-    "fp8verify.verdict.findings",
-    "fp8verify.verdict.judge",
-    "fp8verify.analysis.assembly.report",
-)
 
 
 def inspect(
@@ -91,46 +76,45 @@ def inspect(
     name = name or run_name(paths)
     if comes_through_pipe(paths):
         return _report_of_pipe(paths[0], log, policy, run_notes, name)
-    beside = read_beside(paths, stats)
-    claims, unread = claims_of(beside.folder, log, called_apis(beside.metas))
-    notes = [*run_notes, *beside.notes]
+    sidecars = read_sidecars(paths, stats)
+    claims, unread = claims_of(sidecars.folder, log, called_apis(sidecars.metas))
+    notes = [*run_notes, *sidecars.notes]
     try:
-        files = _find(paths, beside)
+        files = _find(paths, sidecars)
     except NoTraceError:
-        if beside.folder is None or not (beside.metas or notes):
+        if sidecars.folder is None or not (sidecars.metas or notes):
             raise
-        ranks = _without_traces(beside.folder, beside.metas)
-        remarked = remarks(beside.metas)
+        ranks = _without_traces(sidecars.folder, sidecars.metas)
+        remarked = remarks(sidecars.metas)
     else:
-        ranks = _read_traces(files, beside, workers, executor, on_progress)
-        remarked = _notes(files, beside.metas)
-    ranks = _with_numerics(ranks, beside.numerics, losses_of(beside.folder, log))
+        ranks = _read_traces(files, sidecars, workers, executor, on_progress)
+        remarked = _notes(files, sidecars.metas)
+    ranks = _with_numerics(ranks, sidecars.numerics, losses_of(sidecars.folder, log))
     return _report(ranks, claims, policy, [*notes, *unread, *remarked], name)
 
 
-def _find(paths: Sequence[str | Path], beside: Beside) -> TraceFiles:
-    declared = declared_traces(beside.metas)
-    return find_traces(*paths, declared=declared, processes=beside.processes)
+def _find(paths: Sequence[str | Path], sidecars: Sidecars) -> TraceFiles:
+    declared = declared_traces(sidecars.metas)
+    return find_traces(*paths, declared=declared, processes=sidecars.processes)
 
 
 def _read_traces(
     files: TraceFiles,
-    beside: Beside,
+    sidecars: Sidecars,
     workers: int | None,
     executor: Executor | None,
     on_progress: OnProgress | None,
 ) -> list[RankEvidence]:
-    """Read the traces, and lay beside each rank what the runner noted about it."""
-    plan(_AFTER_READING)
-    folder = beside.folder
+    """Read the traces, and add to each rank what the runner noted about it."""
+    folder = sidecars.folder
     ranks = gather_ranks(
-        _with_layers(files, beside.metas),
-        naming=naming_steps(folder, beside.metas) if folder is not None else {},
+        _with_layers(files, sidecars.metas),
+        naming=naming_steps(folder, sidecars.metas) if folder is not None else {},
         workers=workers,
         executor=executor,
         on_progress=on_progress,
     )
-    return _with_metas(ranks, beside.metas)
+    return _with_metas(ranks, sidecars.metas)
 
 
 def _report(
@@ -160,8 +144,8 @@ def _report_of_pipe(
     notes: Sequence[str],
     name: str,
 ) -> Report:
-    """Report a trace that comes through a pipe, which has nothing beside it but a log."""
-    from fp8verify.analysis.fleet.pipe import read_pipe
+    """Report a trace that comes through a pipe, with nothing else but a log."""
+    from fp8verify.analysis.fleet.rank_job import read_pipe
 
     claims, unread = claims_of(None, log)
     return _report([read_pipe(path)], claims, policy, [*notes, *unread], name)
@@ -180,7 +164,7 @@ def _report_of_stats(folder: Path, policy: Policy, name: str | None) -> Report:
 
 
 def _with_metas(ranks: Sequence[RankEvidence], metas: dict[int, RankMeta]) -> list[RankEvidence]:
-    """Lay beside each rank what the runner noted about it."""
+    """Add to each rank what the runner noted about it."""
     numbers = (-1 if rank.rank is None else rank.rank for rank in ranks)
     return [
         rank._replace(meta=metas.get(number)) for rank, number in zip(ranks, numbers, strict=True)
@@ -190,7 +174,7 @@ def _with_metas(ranks: Sequence[RankEvidence], metas: dict[int, RankMeta]) -> li
 def _with_numerics(
     ranks: Sequence[RankEvidence], numerics: dict[int, RankNumerics], losses: LossSeries | None
 ) -> list[RankEvidence]:
-    """Lay beside each rank its numerics, and beside the first the losses of the run."""
+    """Add to each rank its numerics, and to the first one the losses of the run."""
     return [
         rank._replace(
             numerics=numerics.get(-1 if rank.rank is None else rank.rank),

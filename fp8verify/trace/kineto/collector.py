@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Raw
 
 from fp8verify.trace.columns import Columns, Interner
-from fp8verify.trace.joining import Numberings, interners, join_columns, with_names
 from fp8verify.trace.kineto import events as ev
 from fp8verify.trace.kineto.event_rows import TIMED_ADDERS, Rows, add_events
 from fp8verify.trace.kineto.inputs import RawInputs
-from fp8verify.trace.kineto.loose import as_json, read_loosely
-from fp8verify.trace.kineto.pairs import Pairs
+from fp8verify.trace.kineto.lenient_json import as_json, read_leniently
 from fp8verify.trace.kineto.times import EXACT_LIMIT, parse_micros, to_nanoseconds
 from fp8verify.trace.steps import mark_profiler_steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from fp8verify.trace.kineto.packing import Reply
 
 _LARGE_FRACTION = re.compile(rb'"ts"\s*:\s*"?-?\d{13,}\.\d*[1-9]')
 
@@ -30,76 +26,24 @@ class _NeedsTextError(Exception):
     """A time stamp that a double may not hold to the nanosecond."""
 
 
-class State(NamedTuple):
-    """What decoding a block depends on beside its bytes."""
-
-    base_ns: int | None
-    exact: bool
-    sequences: bool
-    ignored: tuple[str, ...]
-
-
 class Collector:
     """The sink of a document's events, which fills the columns.
 
     Args:
         sequences: keep autograd's sequence numbers too, which makes decoding slower.
-        decoders: for them, if there are some already.
     """
 
-    def __init__(self, *, sequences: bool = False, decoders: ev.Decoders | None = None) -> None:
+    def __init__(self, *, sequences: bool = False) -> None:
         self.columns = Columns()
         self.events = self.skipped = 0
         self.inputs = Interner()
         self._base_ns: int | None = None
         self._sequences = sequences
-        self._exact = self._whole_micros = self._started_exact = False
-        self._decoders = decoders or ev.Decoders(ev.Micros, sequences=sequences)
-        self._pairs = Pairs()
-
-    @classmethod
-    def resume(cls, other: Collector) -> Collector:
-        """Return a collector that decodes as another, and knows its names but has no rows."""
-        found = cls(sequences=other._sequences, decoders=other._decoders)
-        found._base_ns = other._base_ns
-        found._exact = found._started_exact = other._exact
-        names = interners(other.columns, other.inputs)
-        *known, found.inputs = (Interner(known) for known in names)
-        found.columns = with_names(*known)
-        return found
-
-    @property
-    def state(self) -> State:
-        """What decoding the next block depends on."""
-        return State(self._base_ns, self._exact, self._sequences, self._decoders.learnt)
-
-    @property
-    def has_base(self) -> bool:
-        """Whether any time was read."""
-        return self._base_ns is not None
-
-    @property
-    def changed(self) -> bool:
-        """Whether a block turned out to need the text of its times, unlike those before it."""
-        return self._exact != self._started_exact
-
-    def take(self) -> tuple[Columns, int]:
-        """Return the rows and the number of events so far; only the names stay."""
-        columns, events = self.columns, self.events
-        *known, _ = interners(columns, self.inputs)
-        self.columns, self.events = with_names(*known), 0
-        return columns, events
-
-    def join(self, reply: Reply, numbers: Numberings) -> None:
-        """Add the columns of the next blocks, decoded by a collector that resumed this one."""
-        numbers.extend(interners(self.columns, self.inputs), reply.new)
-        if reply.part is not None:
-            join_columns(self.columns, reply.part, numbers)
-        self.events += reply.events
+        self._exact = self._whole_micros = False
+        self._decoders = ev.Decoders(ev.Micros, sequences=sequences)
 
     def finish(self) -> Columns:
-        """Return the columns of all events; count those that began and never ended."""
-        self.skipped += self._pairs.open
+        """Return the columns of all events."""
         columns = self.columns
         columns.base_ns = self._base_ns or 0
         columns.inputs = list(map(RawInputs, self.inputs))
@@ -133,44 +77,28 @@ class Collector:
         fields = scanned if isinstance(scanned, dict) else {}
         category = fields.get("cat")
         if fields.get("ph") in ("B", "E"):
-            self._half(data, begins=fields["ph"] == "B")
+            self.skip()  # Kineto writes whole events; halves would have to be paired
         elif category is None and fields.get("ph") not in ("X", None):
             # Metadata ("M") and instant events have no category; a complete event needs one.
             self.events += 1
         elif isinstance(category, str) and not self._decoders.knows(category):
             self._decoders.learn(category)
             self.events += 1
-        elif not (self.block(b"[%b]" % data) or self._add_loosely(data)):
+        elif not (self.block(b"[%b]" % data) or self._add_leniently(data)):
             self.skip()
 
     def skip(self) -> None:
         """Count something that is no event."""
         self.skipped += 1
 
-    def _half(self, data: bytes, *, begins: bool) -> None:
-        """Take one of the two halves of an event; each counts as an event."""
-        try:
-            half = read_loosely(data)
-            if begins and self._pairs.begin(half):
-                return
-            whole = None if begins else self._pairs.end(half)
-            joined = as_json(whole)
-        except (ValueError, RecursionError, ArithmeticError):
-            whole = None
-        if whole is None:
-            self.skip()
-        else:
-            self.events += 1
-            self.event(joined, whole)
-
-    def _add_loosely(self, data: bytes) -> bool:
+    def _add_leniently(self, data: bytes) -> bool:
         """Take what msgspec refuses: NaN, raw control characters, invalid UTF-8, text numbers."""
         try:
-            loose = read_loosely(data)
-            if loose.get("cat") != ev.KERNEL:
-                loose.setdefault("dur", 0)
-            repaired = as_json(loose)
-            self._add_exactly(repaired, lambda: [self._decoders.lax_event.decode(repaired)])
+            repaired = read_leniently(data)
+            if repaired.get("cat") != ev.KERNEL:
+                repaired.setdefault("dur", 0)
+            data = as_json(repaired)
+            self._add_exactly(data, lambda: [self._decoders.lax_event.decode(data)])
         except (ValueError, RecursionError, ArithmeticError):
             return False
         return True

@@ -14,7 +14,6 @@ from fp8verify.trace.kineto.scanning import scan, skip_space
 
 if TYPE_CHECKING:
     from fp8verify.trace.kineto.buffer import Buffer
-    from fp8verify.trace.kineto.helpers import Helpers
     from fp8verify.trace.kineto.metadata import Metadata
 
 _KEY = re.compile(rb'"((?:[^"\\]|\\.)*)"\s*:\s*')
@@ -37,13 +36,12 @@ class Document:
         sink: EventSink | None,
         metadata: Metadata,
         block_size: int = BLOCK_SIZE,
-        helpers: Helpers | None = None,
     ) -> None:
         self.is_trace = False
         self.closed = False
         self.resynced = 0
         self._buffer, self._metadata = buffer, metadata
-        self._events = None if sink is None else EventList(buffer, sink, block_size, helpers)
+        self._events = None if sink is None else EventList(buffer, sink, block_size)
 
     def read(self) -> bool:
         """Read up to the end of the document, without a sink up to its first event.

@@ -9,11 +9,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fp8verify.trace.kineto.buffer import Buffer
 from fp8verify.trace.kineto.scanning import end_of_event, skip_space
 
 if TYPE_CHECKING:
-    from fp8verify.trace.kineto.helpers import Helpers
+    from fp8verify.trace.kineto.buffer import Buffer
 
 # Keys of the Trace Event Format with which an event can begin.
 _FIRST_KEYS = rb"ph|cat|name|pid|tid|ts|dur|args|id|bp|s|tts|sf"
@@ -43,28 +42,17 @@ class EventList:
         closed: whether the end of the list was read.
     """
 
-    def __init__(
-        self,
-        buffer: Buffer,
-        sink: EventSink,
-        block_size: int,
-        helpers: Helpers | None = None,
-        separator: bytes = b"",
-    ) -> None:
+    def __init__(self, buffer: Buffer, sink: EventSink, block_size: int) -> None:
         self.closed = False
         self._buffer, self._sink = buffer, sink
         self._block_size = block_size
-        self._helpers = helpers
-        self._separator = separator
-        self._block_separator = b""
+        self._separator = b""
 
     def read(self) -> None:
         """Read the events up to the end of their list, or of the file."""
         self.closed = False
         buffer = self._buffer
         while not self.closed:
-            if self._hand_out():
-                continue
             buffer.fill(self._block_size)
             cut = self._cut()
             if cut > 0:
@@ -74,40 +62,6 @@ class EventList:
             buffer.pos = self._read_singly(before, len(buffer.data))
             if buffer.pos == before and not buffer.grow():
                 return
-
-    # -- with helpers ---------------------------------------------------------------------------
-
-    def _hand_out(self) -> bool:
-        """Let helpers read the next blocks; False if the next one is to be read here."""
-        helpers = self._helpers
-        if helpers is None or not self._separator:
-            return False
-        if self._separator != self._block_separator:
-            if self._settle(helpers, everything=True):
-                return True
-            self._block_separator = self._separator
-        done = helpers.fill(self._separator, self._block_size)
-        return self._settle(helpers, everything=not done) or done
-
-    def _settle(self, helpers: Helpers, *, everything: bool) -> bool:
-        """Read what helpers could not; whether the list of events ended there."""
-        for block in helpers.settled(everything=everything):
-            rest = self._read_block(block)
-            if self.closed:
-                self._buffer.put_back(rest + helpers.take_back())
-                return True
-        return False
-
-    def _read_block(self, block: bytes) -> bytes:
-        """Read one block by itself; return what follows the end of the list, if that is in it."""
-        buffer = Buffer((), "")
-        buffer.data, buffer.ended = bytearray(block), True
-        alone = EventList(buffer, self._sink, self._block_size, separator=self._block_separator)
-        alone._read_region(len(block))
-        self.closed = alone.closed
-        return bytes(buffer.data[buffer.pos :])
-
-    # -- here -----------------------------------------------------------------------------------
 
     def _cut(self) -> int:
         """Return where the last whole event of the window ends, 0 if no boundary is known."""

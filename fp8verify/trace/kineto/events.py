@@ -183,11 +183,6 @@ class Decoders:
         """Whether events of `category` can be decoded, if only to be ignored."""
         return category in _WANTED or category in self._ignored
 
-    @property
-    def learnt(self) -> tuple[str, ...]:
-        """The categories that are ignored only since they were met."""
-        return tuple(self._ignored)[len(IGNORED) :]
-
     def learn(self, category: str) -> None:
         """Ignore events of `category` from now on, without a detour for each."""
         is_text = category.isprintable()  # a lone surrogate cannot be a tag

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from fp8verify.errors import InputError
@@ -15,10 +14,7 @@ from fp8verify.trace.kineto.metadata import Metadata
 from fp8verify.trace.tables import Trace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from fp8verify.trace.formats import Source
-    from fp8verify.trace.kineto.helpers import Helpers
     from fp8verify.trace.source import ByteStream
 
 # What may stand before the document: a byte order mark, space, padding.
@@ -61,10 +57,9 @@ def read_stream(source: ByteStream, name: str, how: Reading) -> Trace:
     """
     collector, metadata = Collector(sequences=how.layers), Metadata()
     buffer = Buffer(source, name)
-    with _helpers(collector, buffer, how, source.descriptor) as helpers:
-        document = Document(buffer, collector, metadata, how.block_size, helpers)
-        is_json = document.read()
-        more = is_json and document.closed and document.more()
+    document = Document(buffer, collector, metadata, how.block_size)
+    is_json = document.read()
+    more = is_json and document.closed and document.more()
     if not is_json:
         raise _not_json(source, name)
     if not document.is_trace:
@@ -81,7 +76,7 @@ def read_stream(source: ByteStream, name: str, how: Reading) -> Trace:
         health.notes.append("its list of events is empty")
     if document.resynced:
         health.notes.append("the metadata is damaged; the events after it were found")
-    fill(trace, collector.finish(), layers=how.layers, workers=how.workers)
+    fill(trace, collector.finish(), layers=how.layers)
     health.events, health.skipped_events = collector.events, collector.skipped
     trace.gpu, trace.compute_capability = metadata.device(main_device(trace.kernels))
     return trace
@@ -104,19 +99,3 @@ def _not_json(stream: ByteStream, name: str) -> InputError:
             "The file is something else, or was damaged on the way: copy or export it again.",
         )
     return InputError(f"{name} is not JSON.", _HINT)
-
-
-@contextmanager
-def _helpers(
-    collector: Collector, buffer: Buffer, how: Reading, descriptor: int | None
-) -> Iterator[Helpers | None]:
-    if how.workers < 2:
-        yield None
-        return
-    from fp8verify.trace.kineto.helpers import helpers_of
-
-    found = helpers_of(collector, buffer, how.workers, descriptor)
-    try:
-        yield found
-    finally:
-        found.close()

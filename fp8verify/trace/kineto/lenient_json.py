@@ -14,7 +14,7 @@ _FIELDS = ("cat", "name", "pid", "tid", "ts", "dur", "args")
 as_json = msgspec.json.Encoder(decimal_format="number").encode
 
 
-def read_loosely(data: bytes) -> dict[str, Any]:
+def read_leniently(data: bytes) -> dict[str, Any]:
     """Return the fields of an event that are decoded, without those that are null or were NaN.
 
     Raises:

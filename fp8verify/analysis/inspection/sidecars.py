@@ -1,21 +1,26 @@
-"""What lies beside the traces of a run: the records of its ranks in the folder of a capture."""
+"""What a capture holds next to its traces: records of its ranks, and logs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
+from fp8verify.capture.files import find_logs
 from fp8verify.capture.names import BOOTS
 from fp8verify.capture.numerics import RankNumerics
 from fp8verify.capture.numerics_files import read_numerics
 from fp8verify.capture.ranks import read_ranks, recorded_processes
 from fp8verify.capture.schema import RankMeta
+from fp8verify.logs.lines import read_lines
+from fp8verify.logs.losses import LossSeries, scan_losses
+from fp8verify.report.model import Claim
 from fp8verify.trace.places import is_remote, place, reading
 
 
-class Beside(NamedTuple):
-    """What lies beside the traces: in the folder of a capture, if they are in one.
+class Sidecars(NamedTuple):
+    """The files next to the traces, if these are in the folder of a capture.
 
     Attributes:
         folder: the one that holds the traces, if there is one.
@@ -32,8 +37,8 @@ class Beside(NamedTuple):
     processes: dict[tuple[str, int], int]
 
 
-def read_beside(paths: Sequence[str | Path], stats: str | Path | None) -> Beside:
-    """Read what lies beside the traces.
+def read_sidecars(paths: Sequence[str | Path], stats: str | Path | None) -> Sidecars:
+    """Read the files next to the traces.
 
     Args:
         paths: what the user gave as traces.
@@ -42,9 +47,9 @@ def read_beside(paths: Sequence[str | Path], stats: str | Path | None) -> Beside
     folder = _folder(paths)
     with reading(str(paths[0])):
         if folder is None:
-            return Beside(None, {}, _stats(stats), (), {})
+            return Sidecars(None, {}, _stats(stats), (), {})
         metas = read_ranks(folder)
-        return Beside(
+        return Sidecars(
             folder=folder,
             metas=metas,
             numerics=read_numerics(folder) | _stats(stats),
@@ -82,3 +87,33 @@ def _attachment(folder: Path, metas: dict[int, RankMeta]) -> tuple[str, ...]:
     from fp8verify.record.environment import notes_on_attachment
 
     return notes_on_attachment(folder, observed=bool(metas))
+
+
+def claims_of(
+    folder: Path | None, log: str | Path | None, calls: Sequence[str] = ()
+) -> tuple[list[Claim], list[str]]:
+    """Return what the logs and calls claim, and what of the logs was not read."""
+    paths = _logs(folder, log)
+    if not (paths or calls):
+        return [], []
+    from fp8verify.logs.claims import claim_of_call, read_claims  # its patterns take a while
+
+    found: dict[tuple[str, str], Claim] = {}
+    notes: list[str] = []
+    for path in paths:
+        with reading(str(path)):
+            read = read_claims(path)
+        notes += read.notes
+        for claim in read.claims:
+            found.setdefault((claim.framework, claim.text), claim)
+    return [*found.values(), *map(claim_of_call, calls)], notes
+
+
+def losses_of(folder: Path | None, log: str | Path | None) -> LossSeries | None:
+    """Return the losses that the logs tell, None where there are none."""
+    found = (read_lines(path, words=(b"loss",)) for path in _logs(folder, log))
+    return scan_losses(line.text for line in chain.from_iterable(found))
+
+
+def _logs(folder: Path | None, log: str | Path | None) -> list[Path]:
+    return [place(log)] if log is not None else find_logs(folder) if folder is not None else []
