@@ -9,7 +9,7 @@ from typing import NamedTuple
 from fp8verify.report.charts import Segment, segments
 from fp8verify.report.model import Report
 from fp8verify.report.model.numerics import NumericsReport, TensorRow
-from fp8verify.report.numerics_text import amax_of, figure, sampled_of
+from fp8verify.report.numerics_text import DEAD, amax_of, figure, sampled_of
 
 TENSORS = ("input", "weight", "grad_output")
 _MAX_ROWS = 512
@@ -79,6 +79,8 @@ def _cell(row: TensorRow | None) -> Cell | None:
     )
     if row.nan or row.inf:
         return Cell("NaN" if row.nan else "inf", "high", note)
+    if (row.flushed or 0.0) > DEAD:
+        return Cell("dead", "high", note)
     if row.sqnr_db is None:
         return Cell("-", "unknown", note)
     fair = _FAIR_DB <= row.sqnr_db < _GOOD_DB

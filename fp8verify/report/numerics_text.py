@@ -11,6 +11,7 @@ from fp8verify.report.tables import rank_label
 from fp8verify.text import counted, gib
 
 _WORST = 5
+DEAD = 0.999  # share of values that the cast makes zero: what is left keeps its dB
 
 
 def numerics_grids(report: Report, *, verbose: bool) -> Iterator[Grid | str]:
@@ -30,7 +31,7 @@ def _grid(found: NumericsReport, where: str, verbose: bool) -> Grid:
     names = ("SQNR dB", "flushed", "clipped", "amax", "format", "tensor", last)
     rows = tuple(
         (
-            figure(row.sqnr_db, ".1f"),
+            "dead" if (row.flushed or 0.0) > DEAD else figure(row.sqnr_db, ".1f"),
             figure(row.flushed, ".2%"),
             figure(row.saturated, ".2%"),
             amax_of(row),

@@ -58,6 +58,28 @@ def test_transformer_engine_keeps_copies_and_saves_inputs() -> None:
     assert "inputs for the backward pass in FP8" in inputs
 
 
+@pytest.mark.parametrize(
+    ("more", "saved"),
+    [
+        ({}, True),
+        ({"formats": {"wgrad": "high_precision"}}, False),
+        ({"formats": {"wgrad": "high_precision"}, "scaling": "from dequantized operands"}, True),
+    ],
+)  # fmt: skip
+def test_megatrons_subclasses_are_known_by_their_recipe(more: dict[str, Any], saved: bool) -> None:
+    below = module(
+        "TELayerNormColumnParallelLinear", "megatron.core.extensions.transformer_engine",
+        recipe="DelayedScaling", **more,
+    )  # fmt: skip
+    said = why(below) or ()
+    assert any("FP8 saves nothing" in line for line in said) is False
+    assert any("inputs for the backward pass in FP8" in line for line in said) is saved
+
+
+def test_nothing_is_said_of_what_an_unknown_class_saves() -> None:
+    assert why(module("MyFP8Linear", "train")) == ()
+
+
 def test_both_matrices_of_an_mlp_are_counted() -> None:
     copies, _ = why(MLP) or ()
     assert "(25.2 million values)" in copies  # 8192 x 2048 + 2048 x 4096

@@ -11,9 +11,9 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from fp8verify.analysis.assembly.numerics import numerics_report
 from fp8verify.analysis.facts import RankFacts, work_out
 from fp8verify.analysis.gather import gather
+from fp8verify.analysis.numerics import numerics_report, scalars_of
 from fp8verify.analysis.promises import collect_promises
 from fp8verify.capture.numerics import (
     GradientRecord,
@@ -25,6 +25,7 @@ from fp8verify.capture.numerics import (
     SeriesRecord,
     SlotRecord,
     TensorRecord,
+    WeightCopyRecord,
 )
 from fp8verify.capture.numerics_files import read_numerics
 from fp8verify.errors import InputError
@@ -88,6 +89,7 @@ def facts_of(
     recomputed: Sequence[str] = (),
     losses: LossSeries | None = None,
     loss_scales: Sequence[float | None] = (),
+    weights: Sequence[WeightCopyRecord] = (),
 ) -> RankFacts:
     measured = MeasuredRecord(
         step=5, time=0.0, rows=tuple(rows), recomputed_high=tuple(recomputed), gradient=None,
@@ -96,6 +98,7 @@ def facts_of(
     window = ScalesRecord(
         last_step=3, recipes=tuple(recipes) or (recipe(),), groups=tuple(groups),
         slots=tuple(slots), loss_scales=tuple(loss_scales), loss_scales_before=(),
+        weights=tuple(weights),
     )  # fmt: skip
     record = NumericsRecord(schema=1, rank=rank, windows=(window,), measured=measured, reason=None)
     numerics = RankNumerics(record=record, series=tuple(series))
@@ -117,27 +120,110 @@ def test_sound_rows_have_no_finding() -> None:
     assert codes(facts_of(all_layers())) == []
 
 
-@pytest.mark.parametrize(
-    ("odd", "code"),
-    [
-        ({"nan": 0.01}, "nan-or-inf"),
-        ({"rows_not_finite": 1, "amax": None}, "nan-or-inf"),
-        ({"kind": "grad_output", "flushed": 0.11}, "gradient-flushed"),
-        ({"kind": "grad_output", "flushed": 0.02}, "underflow-high"),
-        ({"flushed": 0.3}, "underflow-high"),
-        ({"sqnr_db": 19.0}, "sqnr-low"),
-        ({"kind": "weight", "amax": 401.0}, "outlier-layer"),
-        ({"rms": 4.0 / 2**14}, "outlier-layer"),
-        ({"saturated": 2e-5, "scaling": "delayed"}, "saturates"),
-        ({"top_blocks": 0.06, "scaling": "mxfp8"}, "mx-last-bucket"),
-        ({"kind": "grad_output", "scaling": "mxfp8", "format": "e5m2"}, "mxfp8-e5m2-gradients"),
-        ({"zero_rows": 0.5, "scaling": "rowwise"}, "zero-rows"),
-    ],
-)
+FAULTS: list[tuple[dict[str, Any], str]] = [
+    ({"nan": 0.01}, "nan-or-inf"),
+    ({"rows_not_finite": 1, "amax": None}, "nan-or-inf"),
+    ({"kind": "grad_output", "flushed": 0.11}, "gradient-flushed"),
+    ({"kind": "grad_output", "flushed": 0.02}, "underflow-high"),
+    ({"flushed": 0.3}, "underflow-high"),
+    ({"sqnr_db": 19.0}, "sqnr-low"),
+    ({"kind": "weight", "amax": 401.0}, "outlier-layer"),
+    ({"rms": 4.0 / 2**14}, "outlier-layer"),
+    ({"saturated": 2e-5, "scaling": "delayed"}, "saturates"),
+    ({"top_blocks": 0.06, "scaling": "mxfp8"}, "mx-last-bucket"),
+    ({"kind": "grad_output", "scaling": "mxfp8", "format": "e5m2"}, "mxfp8-e5m2-gradients"),
+    ({"zero_rows": 0.5, "scaling": "rowwise"}, "zero-rows"),
+]
+
+
+@pytest.mark.parametrize(("odd", "code"), FAULTS)
 def test_a_fault_is_found_on_its_layer(odd: dict[str, Any], code: str) -> None:
     (finding,) = found(facts_of(all_layers(**odd)))
     assert (finding.code, finding.layers) == (code, (NAMES[2],))
     assert finding.hint
+
+
+def series_of(steps: dict[int, Sequence[TensorRecord]]) -> list[SeriesRecord]:
+    """Return lines as the agent writes them."""
+    names = set(SeriesRecord.__struct_fields__) & set(TensorRecord.__struct_fields__)
+    return [
+        SeriesRecord(
+            step=step, time=0.0, gradient=None,
+            **{name: tuple(getattr(row, name) for row in rows) for name in names},
+        )
+        for step, rows in steps.items()
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("odd", "code"), FAULTS)
+def test_a_fault_of_a_later_step_is_found_with_its_first_step(
+    odd: dict[str, Any], code: str
+) -> None:
+    bad = all_layers(**odd)
+    series = series_of({5: all_layers(), 6: all_layers(), 7: bad, 8: bad, 9: all_layers()})
+    (finding,) = found(facts_of(all_layers(), series=series))
+    assert (finding.code, finding.layers) == (code, (NAMES[2],))
+    if code != "mxfp8-e5m2-gradients":
+        assert finding.message.endswith("; in 2 of 5 measured steps, first in step 7")
+
+
+def test_the_worst_step_is_named_beside_the_first() -> None:
+    steps = {n: all_layers(kind="grad_output", flushed=n / 20) for n in (5, 6, 7, 8)}
+    steps[9] = all_layers(kind="grad_output", flushed=0.9995)
+    steps[10] = all_layers()
+    (finding,) = found(facts_of(steps[5], series=series_of(steps)))
+    assert "100.0% to zero: it is dead" in finding.message
+    assert finding.message.endswith("in 5 of 6 measured steps, first in step 5, worst in step 9")
+
+
+def test_the_loss_is_sent_to_the_tensor_of_a_later_step() -> None:
+    series = series_of({7: all_layers(nan=0.1)})
+    losses = LossSeries("a plain loop", {7: math.nan}, counted=False)
+    hints = [f.hint for f in found(facts_of(all_layers(), series=series, losses=losses))]
+    assert [hint for hint in hints if "the other finding names" in hint]
+
+
+def test_a_line_of_an_old_capture_is_cast_as_its_first_step() -> None:
+    flushed = [tensor(kind="grad_output", flushed=0.5, format="e5m2")]
+    (line,) = series_of({7: flushed})
+    old = replace(line, source=(), format=(), scaling=(), rows_not_finite=(), what_if=())
+    (finding,) = found(facts_of([tensor(kind="grad_output", format="e5m2")], series=[old]))
+    assert (finding.code, finding.layers) == ("gradient-flushed", (NAMES[0],))
+
+
+def test_scalars_keep_a_layer_that_is_all_nan() -> None:
+    (line,) = series_of({7: [tensor(nan=1.0, amax=None, sqnr_db=None), tensor(NAMES[1])]})
+    assert scalars_of(line)["fp8/not_finite_fwd"] == 1.0
+    assert "fp8/not_finite_bwd" not in scalars_of(line)
+
+
+def copy(layer: str = NAMES[0], **fields: Any) -> WeightCopyRecord:
+    usual = {
+        "kind": "Float8Tensor", "format": "e4m3", "sampled": 2048, "unchanged": True, "moved": 1.0,
+        "off_before": 0.3, "off": 0.4, "likeness": 0.99,
+    }  # fmt: skip
+    return WeightCopyRecord(layer=layer, **{**usual, **fields})
+
+
+@pytest.mark.parametrize(
+    ("copies", "layers"),
+    [
+        ([copy(), copy(NAMES[1], unchanged=False, off=0.0)], (NAMES[0],)),
+        ([copy(unchanged=False)], ()),
+        ([copy(moved=0.0)], ()),
+        ([copy(off_before=0.0)], ()),  # cast from the master that the window began with
+        ([copy(likeness=0.1)], ()),  # no copy of this weight
+        ([copy("mlp.experts.0"), copy("mlp.experts.1", unchanged=False)], ()),  # got no token
+        ([copy("mlp.experts.0"), copy("mlp.experts.1")], ("mlp.experts.0", "mlp.experts.1")),
+    ],
+)
+def test_a_copy_that_stays_while_its_master_moves_is_stale(
+    copies: list[WeightCopyRecord], layers: tuple[str, ...]
+) -> None:
+    facts = facts_of(weights=copies)
+    assert [(f.code, f.severity, f.layers) for f in found(facts)] == (
+        [("weight-stale", Severity.ERROR, layers)] if layers else []
+    )
 
 
 @pytest.mark.parametrize(
@@ -190,6 +276,8 @@ def test_a_gradient_below_every_scale_is_not_sent_to_other_scales() -> None:
     rows = [tensor(NAMES[0], "grad_output", format="e5m2", flushed=1.0, amax=1e-30, sqnr_db=0.0)]
     (finding,) = found(facts_of(rows))
     assert "scale the loss up" in finding.hint
+    (weight,) = found(facts_of([tensor(kind="weight", flushed=1.0, amax=1e-30, sqnr_db=0.0)]))
+    assert "loss" not in weight.hint
     assert "rowwise" not in finding.hint
 
 

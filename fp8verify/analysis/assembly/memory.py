@@ -8,7 +8,13 @@ from fp8verify.capture.schema import ModuleRecord, RankMeta
 from fp8verify.report.model.numerics import MemoryReport
 from fp8verify.text import gib
 
-# Transformer Engine's modules before `source` was recorded: transformer_engine/pytorch/module.
+# What tells Transformer Engine's modules, also below classes of Megatron-LM or a script's own:
+# common/recipe/__init__.py, the recipe that the module ran under.
+_RECIPES = (
+    "DelayedScaling", "Float8CurrentScaling", "Float8BlockScaling", "MXFP8BlockScaling",
+    "NVFP4BlockScaling", "CustomRecipe",
+)  # fmt: skip
+# Of captures that recorded neither recipe nor source: transformer_engine/pytorch/module.
 _CLASSES = ("LayerNormLinear", "LayerNormMLP", "GroupedLinear")
 # Its FP8 parameters, of fp8_model_init: transformer_engine/pytorch/tensor.
 _PARAMETERS = ("Float8Tensor", "Float8BlockwiseQTensor", "MXFP8Tensor")
@@ -32,7 +38,7 @@ def _why(modules: Sequence[ModuleRecord]) -> Iterator[str]:
     """Say where FP8 costs and saves memory, by the classes of the converted modules."""
     converted = [module for module in modules if module.state == "fp8"]
     engine = [module for module in converted if _is_transformer_engine(module)]
-    dynamic = [module for module in converted if not _is_transformer_engine(module)]
+    dynamic = [module for module in converted if _casts_dynamically(module)]
     parameters = [module for module in engine if module.weight_class in _PARAMETERS]
     cached = [module for module in engine if module.weight_class not in _PARAMETERS]
     if dynamic:
@@ -49,14 +55,36 @@ def _why(modules: Sequence[ModuleRecord]) -> Iterator[str]:
         )
     if parameters:
         yield f"{_weights(parameters)} are kept in FP8 alone: 1 byte each, 2 with a transpose"
-    if engine:
+    if engine and any(_saves_inputs_in_fp8(module) for module in engine):
         yield "Transformer Engine saves inputs for the backward pass in FP8: 1 byte a value, not 2"
 
 
 def _is_transformer_engine(module: ModuleRecord) -> bool:
+    if module.recipe in _RECIPES or module.weight_class in _PARAMETERS:
+        return True
     if module.source is None:
         return module.class_name in _CLASSES
-    return module.source.split(".")[0] == "transformer_engine"
+    return _package(module) == "transformer_engine"
+
+
+def _casts_dynamically(module: ModuleRecord) -> bool:
+    """Whether a module casts values in high precision anew in each pass, as torchao's do.
+
+    A class that is not known may save anything.
+    """
+    if _is_transformer_engine(module):
+        return False
+    wraps = (module.weight_class or "").startswith(("Float8Training", "MXFP8Training", "Scaled"))
+    return bool(module.recipe) or wraps or _package(module) in ("torchao", "torchtitan")
+
+
+def _saves_inputs_in_fp8(module: ModuleRecord) -> bool:
+    """Whether wgrad, which reads the saved input, reads it in FP8: `backward_override`."""
+    return module.format_of("wgrad") != "high_precision" or "dequantized" in (module.scaling or "")
+
+
+def _package(module: ModuleRecord) -> str:
+    return (module.source or "").split(".")[0]
 
 
 def _weights(modules: Sequence[ModuleRecord]) -> str:

@@ -13,12 +13,12 @@ from fp8verify.analysis.assembly.diagnosis import (
 )
 from fp8verify.analysis.assembly.gemms import gemm_summary, kernel_rows, leg_rows, recipe_seen
 from fp8verify.analysis.assembly.memory import memory_report
-from fp8verify.analysis.assembly.numerics import numerics_report
 from fp8verify.analysis.assembly.recorded import clock_report, modules_report
 from fp8verify.analysis.assembly.software import environment
 from fp8verify.analysis.assembly.timelines import step_reports, timeline_report
 from fp8verify.analysis.assembly.units import micros
 from fp8verify.analysis.facts import RankFacts
+from fp8verify.analysis.numerics import numerics_report
 from fp8verify.analysis.totals import add_totals, gemm_totals
 from fp8verify.report.model import Claim, HealthReport, RankReport, Report
 from fp8verify.trace import Health

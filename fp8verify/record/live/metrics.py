@@ -128,6 +128,8 @@ SCALARS = (
     _watched(watched.UNDERFLOW_BWD, _trend("fp8/underflow_bwd", max)),
     _watched(watched.SQNR_FWD, _trend("fp8/sqnr_fwd_db", min)),
     _watched(watched.SQNR_BWD, _trend("fp8/sqnr_bwd_db", min)),
+    _watched(watched.NOT_FINITE_FWD, _trend("fp8/not_finite_fwd", max)),
+    _watched(watched.NOT_FINITE_BWD, _trend("fp8/not_finite_bwd", max)),
     _watched(watched.GRAD_NORM, _gradient_norm),
     _watched(watched.GRAD_NORM_CLIP_RATIO, _trend("train/grad_norm_clip_ratio", min)),
 )  # fmt: skip

@@ -27,6 +27,7 @@ class TensorRow(msgspec.Struct, frozen=True, kw_only=True):
         zero_rows: share of rows that are all zero.
         sqnr_db: signal over the noise of the cast in dB.
         what_if: the same under other recipes.
+        error: by how much figures of a sample may be off, by name; empty where all was measured.
     """
 
     layer: str
@@ -47,6 +48,7 @@ class TensorRow(msgspec.Struct, frozen=True, kw_only=True):
     zero_rows: float | None
     sqnr_db: float | None
     what_if: dict[str, float]
+    error: dict[str, float] = {}
 
 
 class ScaleRow(msgspec.Struct, frozen=True, kw_only=True):

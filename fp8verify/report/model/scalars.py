@@ -24,6 +24,12 @@ UNDERFLOW_FWD = Scalar("fp8/underflow_fwd", "the largest share of an input or we
 UNDERFLOW_BWD = Scalar("fp8/underflow_bwd", "the largest share of a gradient flushed to zero")
 SQNR_FWD = Scalar("fp8/sqnr_fwd_db", "the lowest SQNR of an input or weight")
 SQNR_BWD = Scalar("fp8/sqnr_bwd_db", "the lowest SQNR of a gradient of an output")
+NOT_FINITE_FWD = Scalar(
+    "fp8/not_finite_fwd", "the largest share of NaN and infinity in an input or weight"
+)
+NOT_FINITE_BWD = Scalar(
+    "fp8/not_finite_bwd", "the largest share of NaN and infinity in a gradient of an output"
+)
 GRAD_NORM = Scalar("train/grad_norm", "the norm of the gradients that the optimizer used")
 GRAD_NORM_CLIP_RATIO = Scalar(
     "train/grad_norm_clip_ratio", "what torch's clipping left of the norm, 1 where it did nothing"
@@ -38,6 +44,8 @@ SCALARS = (
     UNDERFLOW_BWD,
     SQNR_FWD,
     SQNR_BWD,
+    NOT_FINITE_FWD,
+    NOT_FINITE_BWD,
     GRAD_NORM,
     GRAD_NORM_CLIP_RATIO,
     LOSS,

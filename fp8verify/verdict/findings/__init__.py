@@ -37,27 +37,18 @@ from fp8verify.verdict.findings.layers import (
 )
 from fp8verify.verdict.findings.legs import legs_not_fp8, legs_undecided
 from fp8verify.verdict.findings.named import named_layers_not_fp8, named_legs_not_fp8
-from fp8verify.verdict.findings.numerics.block_scales import (
-    mx_last_bucket,
-    mxfp8_e5m2_gradients,
-    zero_rows,
-)
-from fp8verify.verdict.findings.numerics.cast_losses import (
-    gradient_flushed,
-    saturates,
-    sqnr_low,
-    underflow_high,
-)
-from fp8verify.verdict.findings.numerics.delayed_scales import (
+from fp8verify.verdict.findings.numerics.loss import loss_not_finite
+from fp8verify.verdict.findings.numerics.scales import (
     amax_spikes,
     delayed_saturates,
     history_unused,
+    mxfp8_e5m2_gradients,
     scale_stuck,
+    scale_unstable,
+    scales_differ,
 )
-from fp8verify.verdict.findings.numerics.not_finite import loss_not_finite, not_finite
-from fp8verify.verdict.findings.numerics.outliers import outlier_layer
-from fp8verify.verdict.findings.numerics.scales_between_ranks import scales_differ
-from fp8verify.verdict.findings.numerics.unstable_scales import scale_unstable
+from fp8verify.verdict.findings.numerics.tensors import measured_tensors
+from fp8verify.verdict.findings.numerics.weights import weight_stale
 from fp8verify.verdict.findings.partly import (
     converted_partly_executed,
     counted_partly_executed,
@@ -129,19 +120,13 @@ _RANK_RULES: tuple[RankRule, ...] = (
     small_gemms,
     scalar_all_reduces,
     beyond_bf16_peak,
-    not_finite,
-    gradient_flushed,
+    measured_tensors,
+    weight_stale,
     scale_stuck,
     mxfp8_e5m2_gradients,
-    outlier_layer,
-    underflow_high,
-    sqnr_low,
-    saturates,
     delayed_saturates,
     amax_spikes,
     scale_unstable,
-    mx_last_bucket,
-    zero_rows,
     history_unused,
 )
 # What shows only when all ranks are looked at together: before the findings of ranks, and after.

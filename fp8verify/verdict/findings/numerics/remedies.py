@@ -1,32 +1,46 @@
-"""What helps a tensor of which the cast keeps too little, under the recipe at hand."""
+"""How bad a tensor is, and what helps one of which the cast keeps too little."""
 
 from __future__ import annotations
 
 from fp8verify.analysis.facts import RankFacts
 from fp8verify.analysis.numerics import kept_scales
 from fp8verify.capture.numerics import TensorRecord
-from fp8verify.verdict.findings.numerics.kept_scales import BETTER_SCALING
-from fp8verify.verdict.findings.numerics.tensors import (
-    DEAD,
-    SATURATED,
-    UNDERFLOW,
-    flushed_share,
-    is_noisy,
-)
 
+UNDERFLOW = 0.01  # BioNeMo, analyze_activation_underflows.py: marks > 1.0 %
+DEAD = 0.999
+SQNR_DB = 20.0  # ours; torchao/test/float8 accepts casts from 25 dB, whole blocks from 20
+SQNR_MX_DB = 22.0  # ours; torchao's tests of MXFP8 accept from 24
+SATURATED = 1e-5  # FP8-LM, arXiv 2310.18313: lowers its scale from 0.001 % on
+BETTER_SCALING = "Raise margin by one, lengthen amax_history_len, or use current scaling"
 LEAST_AMAX = 1e-12  # torchao/float8/float8_utils.py, EPS
 WORTH_DB = 1.0
 _KEEP_IN_BF16 = "Keep the layer in BF16 (filter_fqns, module_filter_fn)"
 _LEAST_HOLDS = ("tensorwise", "rowwise", "block_1x128")
 
 
+def flushed_share(row: TensorRecord) -> float:
+    """Return the share of a tensor's values that the cast makes zero, 0 if not measured."""
+    return row.flushed or 0.0
+
+
+def is_noisy(row: TensorRecord) -> bool:
+    """Whether the cast leaves too little of a tensor."""
+    return row.sqnr_db is not None and row.sqnr_db < least_sqnr(row)
+
+
+def least_sqnr(row: TensorRecord) -> float:
+    """Return the dB over the noise of its cast that a tensor must keep."""
+    return SQNR_MX_DB if row.scaling == "mxfp8" and row.format == "e4m3" else SQNR_DB
+
+
 def remedy(row: TensorRecord, facts: RankFacts) -> str:
     """Say what would help under the recipe at hand."""
     if row.amax and row.amax < LEAST_AMAX and row.scaling in _LEAST_HOLDS:
+        # Only gradients grow with the loss.
+        loss = "scale the loss up, or " if row.tensor == "grad_output" else ""
         return (
             f"Its largest value is {row.amax:.2g}; scales count no amax below {LEAST_AMAX:g} "
-            "(torchao's EPS), however they are grouped: scale the loss up, or find what makes "
-            "it so small."
+            f"(torchao's EPS), however they are grouped: {loss}find what makes it so small."
         )
     return f"{_how(row, facts)}{what_if(row)}{_see_rounding(row)}."
 
