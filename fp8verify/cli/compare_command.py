@@ -44,9 +44,8 @@ _FORMS = ("text", "json", "html", "markdown", "github", "csv")
 )
 @click.option(
     "--max-loss-gap",
-    type=FiniteFloat(min=0),
-    metavar="F",
-    help="Exit with 1 if its loss lies further above the baseline's, on average.",
+    metavar="F|P%",
+    help="Exit with 1 if its loss is further above the baseline's: 0.05 on average, 5% of it.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Print the verdict and what is wrong, no table.")
 @result_options(_FORMS, "Show every GEMM, layer and rank.")
@@ -57,7 +56,7 @@ def command(
     candidate_log: str | None,
     loss_regex: str | None,
     min_speedup: float | None,
-    max_loss_gap: float | None,
+    max_loss_gap: str | None,
     form: str | None,
     output: Path | None,
     width: int | None,
@@ -71,7 +70,7 @@ def command(
     fp8verify compare bf16-capture/ fp8-capture/ --min-speedup 1.1 -o compare.html
     fp8verify compare bf16.json.gz fp8.json.gz --format json
 
-    Step times, GEMMs by layer size, leg and layer, what the casts cost, losses at equal steps.
+    Step times with a 95 % interval, GEMMs by layer size, pass and layer, losses at equal steps.
     Exit codes: 0 compared, 1 a demand is not met, 2 usage, 3 the runs cannot be compared.
     """
     from fp8verify.compare.public import compare

@@ -1,13 +1,16 @@
-"""Why FP8 is not faster than its baseline: causes that the two traces bear out."""
+"""Why a run is not faster than its baseline: causes that the traces show, GEMMs first."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from fp8verify.analysis.small_side import SMALL_SIDE
-from fp8verify.compare.measure import CASTS, GEMM, IDLE, NETWORK, REST, Measured
+from fp8verify.compare.measure import ATTENTION, CASTS, GEMM, IDLE, NETWORK, REST, Measured
+from fp8verify.compare.pairs import pair_gemms
 from fp8verify.report.model import Finding
+from fp8verify.report.model.comparison import GemmPair
+from fp8verify.report.tables import layer_share
+from fp8verify.terms import Scaling
 from fp8verify.verdict.findings.payoff import (
     CASTS_REMEDY,
     IDLE_REMEDY,
@@ -17,105 +20,129 @@ from fp8verify.verdict.findings.payoff import (
 )
 from fp8verify.verdict.findings_table import finding
 
-# GEMMs of large layers get 1.6 to 2 times faster; below this they hardly do.
+# FP8 GEMMs of large layers are 1.6 to 2 times as fast; a gain below this is hardly one.
 _HARDLY = 1.15
-_NOTICEABLE = 0.1
-NETWORK_REMEDY = (
-    "Precompute the scales (precompute_float8_dynamic_scale_for_fsdp), gather weights in FP8 "
-    "(enable_fsdp_float8_all_gather); ranks that wait for a slower one show here too."
+_SLOWER = 0.95
+_NOTICEABLE = 0.02  # of a step: work that grew by less explains nothing
+_FELL = 0.1
+_CHEAP_CASTS = (
+    "Check that activations are not cast again under checkpointing; leave layers with few tokens "
+    "in BF16."
 )
-
-_MORE_STEPS = "Record more steps of both runs: no kind of work takes longer than in the baseline."
+_GEMM_REMEDY = (
+    "Compare these GEMMs in both reports with --verbose: another layout, scaling or library; "
+    "block scaling gains less than one scale a tensor. Check the GPU's clocks in both runs."
+)
+_RANK_REMEDY = "Find out what differs on this rank: its configuration, its modules, its log."
+_SCALES_REMEDY = "Precompute the scales (precompute_float8_dynamic_scale_for_fsdp)"
+_GATHER_REMEDY = ", gather weights in FP8 (enable_fsdp_float8_all_gather)"
+_WAIT_REMEDY = "; ranks that wait for a slower one show here too."
 _REST_REMEDY = "Compare these kernels in both reports with --verbose, or in a trace viewer."
+_NOTHING_GREW = "Record more steps of both runs: no kind of work takes longer than in the baseline."
 
 
-class _Growth(NamedTuple):
-    """Of two runs, what a step of the candidate takes longer at equal work, in µs."""
-
-    baseline: Measured
-    candidate: Measured
-    work: float
-
-    def of(self, name: str) -> float:
-        """Return by how much a kind of work in the budget grew."""
-        return self.candidate.budget[name] / self.work - self.baseline.budget[name]
-
-    @property
-    def gained(self) -> float:
-        """Return what the GEMMs gain."""
-        return self.baseline.budget[GEMM] - self.candidate.budget[GEMM] / self.work
-
-    @property
-    def cost(self) -> float:
-        """Return what casts cost: fused ones do other kernels' work too, so both count."""
-        return self.of(CASTS) + self.of(REST)
-
-    @property
-    def noticeable(self) -> float:
-        """Return the least that is worth telling."""
-        return _NOTICEABLE * self.candidate.times.median_us
+def why_not_faster(before: Measured, after: Measured, work: float) -> Iterator[Finding]:
+    """Name the causes in the order of what they cost, GEMMs first; times are at equal work."""
+    growth = {name: time / work - before.budget[name] for name, time in after.budget.items()}
+    least = _NOTICEABLE * after.times.mean_us / work
+    causes = [*_ranks(before, after), *_gemms(before, after, growth[GEMM], work, least)]
+    found = sorted(_others(after, growth), key=lambda cause: -cause[0])
+    causes += [_finding(*cause) for cost, *cause in found if cost >= least]
+    if not causes:
+        grown = sorted((name for name in growth if growth[name] > 0), key=lambda n: -growth[n])
+        each = ", ".join(f"{name} {_more(growth[name])}" for name in grown)
+        what = f"no single kind of work takes much longer ({each or 'nothing does'})"
+        figure = f"GEMMs gain {_ms(-growth[GEMM])} a step"
+        causes = [_finding(what, _REST_REMEDY if grown else _NOTHING_GREW, figure)]
+    yield from causes
 
 
-def not_paying(baseline: Measured, candidate: Measured, work: float) -> Iterator[Finding]:
-    """Name the causes, costs of kernels before waits of the GPU; times are at equal work."""
-    growth = _Growth(baseline, candidate, work)
-    causes = [*_costly_casts(growth), *_exposed_network(growth), *_longer_waits(growth)]
-    yield from causes or [_no_single_cause(growth)]
+def ranks_that_lost_fp8(before: Measured, after: Measured) -> Iterator[str]:
+    """Say which ranks run less of their GEMM time in FP8 than in the baseline."""
+    for old, new in zip(before.ranks, after.ranks, strict=False):
+        had, has = (layer_share(rank) or 0.0 for rank in (old, new))
+        if len(before.ranks) > 1 and has < had - _FELL:
+            yield (
+                f"rank {new.rank} runs {has:.0%} of its GEMM time in FP8, {had:.0%} in the baseline"
+            )
 
 
-def _costly_casts(growth: _Growth) -> Iterator[Finding]:
-    if growth.cost >= max(growth.gained, 0.0):
-        yield _finding(
-            *_cast_cause(growth.candidate),
-            f"casts and scales take {_more(growth.of(CASTS))} a step and other kernels, with which "
-            f"they are fused, {_more(growth.of(REST))}; GEMMs gain {_ms(growth.gained)}",
+def _ranks(before: Measured, after: Measured) -> Iterator[Finding]:
+    for said in ranks_that_lost_fp8(before, after):
+        yield _finding("less FP8 than in the baseline", _RANK_REMEDY, said)
+
+
+def _gemms(
+    before: Measured, after: Measured, longer: float, work: float, least: float
+) -> Iterator[Finding]:
+    """Name GEMMs that became slower, or FP8 GEMMs that are hardly faster."""
+    pairs = sorted(pair_gemms(before, after), key=lambda pair: -_lost(pair))
+    slow = [pair for pair in pairs if pair.speedup < _SLOWER]
+    small = _small(after)
+    if longer >= least:
+        which = ", ".join(
+            f"{pair.n} x {pair.k} {pair.leg} {pair.speedup:.2f}x" for pair in slow[:3]
         )
+        figure = f"they take {_ms(longer)} a step longer{f' ({which})' if which else ''}"
+        yield _finding("slower GEMMs", SMALL_REMEDY if small else _GEMM_REMEDY, figure)
+    elif after.fp8_share > before.fp8_share + _FELL and before.budget[GEMM] < (
+        _HARDLY * after.budget[GEMM] / work
+    ):
+        remedy = SMALL_REMEDY if small else _GEMM_REMEDY
+        yield _finding("GEMMs no faster", remedy, f"in FP8 they gain {_ms(-longer)} a step")
 
 
-def _exposed_network(growth: _Growth) -> Iterator[Finding]:
-    network = growth.of(NETWORK)
-    if network >= max(growth.gained, growth.noticeable):
-        yield _finding(
-            "communication",
-            NETWORK_REMEDY,
-            f"{_ms(network)} a step more of it is exposed, GEMMs gain {_ms(growth.gained)}",
-        )
+def _lost(pair: GemmPair) -> float:
+    """Return by how many µs a step the GEMMs of one size and leg became slower."""
+    return pair.candidate_us * pair.candidate_calls * (1 - pair.speedup)
 
 
-def _longer_waits(growth: _Growth) -> Iterator[Finding]:
-    waits = growth.of(IDLE)
-    if waits >= max(MOSTLY * (growth.gained - growth.cost), growth.noticeable):
-        yield _finding(
-            "launch-bound", IDLE_REMEDY, f"the GPU waits {_ms(waits)} a step longer for the CPU"
-        )
+def _others(after: Measured, growth: dict[str, float]) -> Iterator[tuple[float, str, str, str]]:
+    """Yield cost, cause, remedy and figure of each kind of work other than GEMMs."""
+    gain = f"GEMMs gain {_ms(-growth[GEMM])}"
+    # Fused casts do other kernels' work too, so both count.
+    casts = growth[CASTS] + growth[REST] if after.budget[CASTS] else growth[CASTS]
+    cause, remedy = _cast_cause(after)
+    yield (
+        casts,
+        cause,
+        remedy,
+        (
+            f"casts and scales take {_more(growth[CASTS])} a step and other kernels, with which "
+            f"they are fused, {_more(growth[REST])}; {gain}"
+        ),
+    )
+    if not after.budget[CASTS]:
+        yield growth[REST], REST, _REST_REMEDY, f"they take {_more(growth[REST])} a step; {gain}"
+    gathers = [rank.communication.weight_gather for rank in after.ranks if rank.communication]
+    in_fp8 = any(gather is not None and gather.fp8 for gather in gathers)
+    yield (
+        growth[NETWORK],
+        "communication",
+        f"{_SCALES_REMEDY}{'' if in_fp8 else _GATHER_REMEDY}{_WAIT_REMEDY}",
+        f"{_ms(growth[NETWORK])} a step more of it is exposed, {gain}",
+    )
+    waits = f"the GPU waits {_ms(growth[IDLE])} a step longer for the CPU"
+    yield growth[IDLE], "launch-bound", IDLE_REMEDY, waits
+    attention = f"it takes {_more(growth[ATTENTION])} a step; {gain}"
+    yield growth[ATTENTION], ATTENTION, _REST_REMEDY, attention
 
 
-def _no_single_cause(growth: _Growth) -> Finding:
-    gain = _ms(growth.gained)
-    if growth.baseline.budget[GEMM] < _HARDLY * growth.candidate.budget[GEMM] / growth.work:
-        return _finding("GEMMs no faster", SMALL_REMEDY, f"in FP8 they gain {gain} a step")
-    return _finding(*_what_grew(growth), f"GEMMs gain {gain} a step")
-
-
-def _what_grew(growth: _Growth) -> tuple[str, str]:
-    """Name the kinds of work in the budget that take longer, the most first."""
-    kinds = (name for name in growth.candidate.budget if name != GEMM)
-    grown = {name: longer for name in kinds if (longer := growth.of(name)) > 0}
-    if not grown:
-        return "within the spread of the steps", _MORE_STEPS
-    longest = sorted(grown, key=grown.__getitem__, reverse=True)
-    told = ", ".join(f"{name} {_more(grown[name])}" for name in longest)
-    return f"other work takes longer ({told})", _REST_REMEDY
-
-
-def _cast_cause(candidate: Measured) -> tuple[str, str]:
-    tax, payoff = candidate.rank.tax, candidate.rank.payoff
-    if tax is not None and tax.unfused_us >= MOSTLY * tax.time_us:
+def _cast_cause(after: Measured) -> tuple[str, str]:
+    taxes = [rank.tax for rank in after.ranks if rank.tax is not None]
+    if sum(tax.unfused_us for tax in taxes) >= MOSTLY * sum(tax.time_us for tax in taxes) > 0:
         return "unfused eager casts", UNFUSED_REMEDY
-    small = payoff.small_gemm_share if payoff is not None else None
-    if small is not None and small >= MOSTLY:
+    if _small(after):
         return f"small GEMMs (a side below {SMALL_SIDE})", SMALL_REMEDY
-    return "costly casts", CASTS_REMEDY
+    scalings = {name for rank in after.ranks for name in rank.recipe.time_us}
+    tensorwise = scalings <= {Scaling.TENSORWISE.value}
+    return "costly casts", _CHEAP_CASTS if tensorwise else CASTS_REMEDY
+
+
+def _small(after: Measured) -> bool:
+    """Whether most of the FP8 GEMM time is in GEMMs too small to gain."""
+    payoffs = [rank.payoff for rank in after.ranks if rank.payoff is not None]
+    return any((payoff.small_gemm_share or 0.0) >= MOSTLY for payoff in payoffs)
 
 
 def _finding(cause: str, remedy: str, figure: str) -> Finding:

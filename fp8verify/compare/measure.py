@@ -1,29 +1,41 @@
-"""What a step of one run costs: its time, its work and its budget."""
+"""What a step of one run costs: its time, its work and its budget, over all compared ranks."""
 
 from __future__ import annotations
 
-from statistics import median
+from collections.abc import Mapping, Sequence
+from math import prod
+from statistics import fmean
 from typing import NamedTuple
 
-from fp8verify.report.model import KernelRow, Leg, RankReport
-from fp8verify.report.model.comparison import BudgetRow, StepTimes
+from fp8verify.analysis.step_statistics import step_statistics
+from fp8verify.report.model import KernelRow, Leg, RankReport, Report, StepStatistics
+from fp8verify.report.model.comparison import BudgetRow
+from fp8verify.report.tables import layer_share
+from fp8verify.steps import join_windows
 
 GEMM, CASTS, ATTENTION = "GEMM", "casts and scales", "attention"
 NETWORK, REST, IDLE = "exposed communication", "other kernels", "GPU idle or copying"
+# Steps of a log that the profiler or its warm-up may have slowed down stand this near to a window.
+_NEAR = 3
+_LEAST = 3
 
 
 class Measured(NamedTuple):
-    """One rank of a run, in µs a mean step.
+    """The compared ranks of a run; times in µs of a mean step and rank.
 
     Attributes:
-        times: of its steps.
+        ranks: the ranks that are compared.
+        times: of the steps.
+        measured: where the times are from: outside (wall time of steps without the profiler), log
+            (the training's own), gpu, cpu, or window where no step was recorded.
         work: FLOPs of the forward GEMMs, which every linear layer runs once; None if unknown.
         gemms: GEMM kernels a step.
         budget: by kind of work; adds up to the mean step.
     """
 
-    rank: RankReport
-    times: StepTimes
+    ranks: tuple[RankReport, ...]
+    times: StepStatistics
+    measured: str
     work: float | None
     gemms: float
     budget: dict[str, float]
@@ -33,46 +45,141 @@ class Measured(NamedTuple):
         """Time in which kernels ran."""
         return sum(time_us for name, time_us in self.budget.items() if name != IDLE)
 
+    @property
+    def fp8_share(self) -> float:
+        """FP8 share of the GEMM time of all compared ranks."""
+        return fmean(layer_share(rank) or 0.0 for rank in self.ranks)
 
-def measure(rank: RankReport) -> Measured | None:
-    """Measure a rank; None where no GEMM of it was recorded."""
-    if rank.payoff is None or not any(rank.gemm.kernels.values()):
+
+def measure_runs(
+    baseline: Report,
+    candidate: Report,
+    logged: tuple[Mapping[int, float], Mapping[int, float]] = ({}, {}),
+) -> tuple[Measured | None, Measured | None]:
+    """Measure the ranks that both runs have, else the first of each that ran a GEMM.
+
+    Args:
+        baseline: the report on the run to compare with.
+        candidate: the report on the run in question.
+        logged: step times in µs by step number, as either training logged them.
+    """
+    ours, theirs = (
+        {rank.rank: rank for rank in report.ranks if _is_known(rank)}
+        for report in (baseline, candidate)
+    )
+    common = [number for number in ours if number in theirs]
+    before = [ours[number] for number in common] or list(ours.values())[:1]
+    after = [theirs[number] for number in common] or list(theirs.values())[:1]
+    if not (before and after):
+        return measure(before) if before else None, measure(after) if after else None
+    sources = [_sources(ranks, own) for ranks, own in zip((before, after), logged, strict=True)]
+    for name in ("outside", "log", "gpu", "cpu"):
+        old, new = (side[name] for side in sources)
+        if old and new and min(old.count, new.count) >= _LEAST:
+            return measure(before, name, old), measure(after, name, new)
+    # Few steps were recorded: the best that both have.
+    for name in ("gpu", "cpu", "window"):
+        old, new = (side[name] for side in sources)
+        if old and new:
+            return measure(before, name, old), measure(after, name, new)
+    return None, None
+
+
+def measure(
+    ranks: Sequence[RankReport], source: str = "", times: StepStatistics | None = None
+) -> Measured | None:
+    """Measure ranks of one run; None where no time is known.
+
+    Args:
+        ranks: the ranks.
+        source: where the step times are from.
+        times: the step times; without them, those of the window.
+    """
+    if times is None:
+        found = _sources(ranks, {})
+        source = next((name for name in ("gpu", "cpu", "window") if found[name]), "window")
+        times = found[source]
+    if times is None:
         return None
-    times, mean = _step_times(rank)
+    budgets = [_budget(rank, times.mean_us) for rank in ranks]
+    work = [_work(rank) for rank in ranks]
+    known = [flops for flops in work if flops]
     return Measured(
-        rank=rank,
+        ranks=tuple(ranks),
         times=times,
-        work=_work(rank, times.steps),
-        gemms=sum(rank.gemm.kernels.values()) / times.steps,
-        budget=_budget(rank, times.steps, mean),
+        measured=source,
+        work=fmean(known) if len(known) == len(work) else None,
+        gemms=fmean(sum(rank.gemm.kernels.values()) / steps_of(rank) for rank in ranks),
+        budget={name: fmean(one[name] for one in budgets) for name in budgets[0]},
     )
 
 
-def _step_times(rank: RankReport) -> tuple[StepTimes, float]:
-    """Return the step times and their mean."""
-    on_gpu = [step.gpu_us for step in rank.steps if step.gpu_us is not None]
-    on_cpu = [step.duration_us for step in rank.steps]
-    times, measured = (on_gpu, "gpu") if on_gpu else (on_cpu, "cpu")
-    if not any(times):
-        times, measured = [_window(rank)], "window"
-    found = StepTimes(
-        measured=measured,
-        steps=len(times),
-        median_us=round(median(times), 3),
-        min_us=min(times),
-        max_us=max(times),
-    )
-    return found, sum(times) / len(times)
+def steps_of(rank: RankReport) -> int:
+    """Return the number of recorded steps; a window without any counts as one."""
+    return len(rank.steps) or 1
 
 
-def _window(rank: RankReport) -> float:
-    payoff = rank.payoff
-    if payoff is None:
-        return 0.0
-    return payoff.gpu_busy_us / (1 - payoff.idle_share) if payoff.idle_share < 1 else 0.0
+def _is_known(rank: RankReport) -> bool:
+    return rank.payoff is not None and any(rank.gemm.kernels.values())
 
 
-def _budget(rank: RankReport, steps: int, mean: float) -> dict[str, float]:
+def _sources(
+    ranks: Sequence[RankReport], logged: Mapping[int, float]
+) -> dict[str, StepStatistics | None]:
+    """Return the step times of each source, the best first."""
+    return {
+        "outside": _outside(ranks),
+        "log": _logged(ranks, logged),
+        "gpu": _profiled(ranks, "gpu"),
+        "cpu": _profiled(ranks, "cpu"),
+        "window": _window(ranks),
+    }
+
+
+def _outside(ranks: Sequence[RankReport]) -> StepStatistics | None:
+    """Return the steps that no profiler slowed down: of the slowest rank, for which others wait."""
+    known = [rank.steps_outside for rank in ranks]
+    if None in known:
+        return None
+    return max(filter(None, known), key=lambda times: times.mean_us, default=None)
+
+
+def _logged(ranks: Sequence[RankReport], logged: Mapping[int, float]) -> StepStatistics | None:
+    near = {step.step + by for step in ranks[0].steps for by in range(-_NEAR, _NEAR + 1)}
+    times = [time for step, time in sorted(logged.items()) if step not in near]
+    return step_statistics([times[1:]]) if len(times) > _LEAST else None
+
+
+def _profiled(ranks: Sequence[RankReport], clock: str) -> StepStatistics | None:
+    """Return the recorded steps, each the mean of the ranks.
+
+    The first step of a window is left out where enough others remain: it begins with its first
+    kernel, and with a GPU that has nothing to do.
+    """
+    times: dict[int, list[float]] = {}
+    for rank in ranks:
+        for step in rank.steps:
+            own = step.gpu_us if clock == "gpu" else step.duration_us
+            if own:
+                times.setdefault(step.step, []).append(own)
+    means = {step: fmean(own) for step, own in times.items() if len(own) == len(ranks)}
+    windows = join_windows((step, step) for step in sorted(means))
+    whole = [[means[step] for step in range(first, last + 1)] for first, last in windows]
+    later = [window[1:] for window in whole if window[1:]]
+    return step_statistics(later if sum(map(len, later)) >= _LEAST else whole)
+
+
+def _window(ranks: Sequence[RankReport]) -> StepStatistics | None:
+    """Return the window as one step."""
+    payoff = ranks[0].payoff
+    if payoff is None or payoff.idle_share >= 1:
+        return None
+    whole = payoff.gpu_busy_us / (1 - payoff.idle_share) / steps_of(ranks[0])
+    return step_statistics([[whole]] if whole else [])
+
+
+def _budget(rank: RankReport, mean_us: float) -> dict[str, float]:
+    steps = steps_of(rank)
     busy = rank.payoff.gpu_busy_us / steps if rank.payoff else 0.0
     parts = {
         GEMM: sum(rank.gemm.time_us.values()) / steps,
@@ -81,25 +188,18 @@ def _budget(rank: RankReport, steps: int, mean: float) -> dict[str, float]:
         NETWORK: rank.communication.exposed_us / steps if rank.communication else 0.0,
     }
     # Overlapping kernels make the parts add up to more than the whole: the rest is less by that.
-    return {**parts, REST: busy - sum(parts.values()), IDLE: max(0.0, mean - busy)}
+    return {**parts, REST: busy - sum(parts.values()), IDLE: max(0.0, mean_us - busy)}
 
 
-def _work(rank: RankReport, steps: int) -> float | None:
+def _work(rank: RankReport) -> float | None:
     forward = [row for row in products(rank) if row.leg is Leg.FPROP]
-    flops = sum(2 * _product(row.shape or ()) * row.kernels for row in forward)
-    return flops / steps if flops else None
+    flops = sum(2 * prod(row.shape or ()) * row.kernels for row in forward)
+    return flops / steps_of(rank) if flops else None
 
 
 def products(rank: RankReport) -> list[KernelRow]:
-    """The GEMMs with a known shape, without the reductions of split-K ones."""
+    """Return the GEMMs with a known shape, without the reductions of split-K ones."""
     return [row for row in rank.kernels if row.role.is_gemm and row.shape and row.tflops]
-
-
-def _product(sizes: tuple[int, ...]) -> int:
-    total = 1
-    for size in sizes:
-        total *= size
-    return total
 
 
 def budget_rows(baseline: Measured, candidate: Measured) -> tuple[BudgetRow, ...]:

@@ -2,24 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from fp8verify.analysis.inspection import inspect
+from fp8verify.capture.files import find_logs
 from fp8verify.compare.compare import compare as compare_reports
-from fp8verify.compare.gates import hold
-from fp8verify.compare.inputs import distinct_names, load
-from fp8verify.compare.runs import run_row
-from fp8verify.logs.losses import PATTERNS, LossPattern, LossSeries, compile_loss_regex
-from fp8verify.report.model import Report
+from fp8verify.compare.measure import measure, steps_of
+from fp8verify.errors import UsageError
+from fp8verify.logs.lines import read_lines
+from fp8verify.logs.losses import (
+    PATTERNS,
+    LossPattern,
+    LossSeries,
+    compile_loss_regex,
+    scan_losses,
+)
+from fp8verify.report.clock import steps_shown
+from fp8verify.report.model import Finding, Report, Severity
+from fp8verify.report.model.comparison import Comparison as Compared
+from fp8verify.report.model.comparison import LossPair, Outcome
+from fp8verify.report.model.run_table import RunRow
+from fp8verify.report.payoff import payoff
 from fp8verify.report.public import Comparison, RunTable, with_forms
+from fp8verify.report.tables import layer_share, precision_rows
+from fp8verify.trace.places import place, reading
+from fp8verify.verdict.assertions import lowest_share
+from fp8verify.verdict.findings_table import finding
 from fp8verify.version import __version__
 
 Run = str | Path | Report
 TABLE_SCHEMA_VERSION = 1
+_FAILED = 1
 
 
 def compare(
@@ -30,10 +47,10 @@ def compare(
     candidate_log: str | Path | None = None,
     loss_regex: str | None = None,
     min_speedup: float | None = None,
-    max_loss_gap: float | None = None,
+    max_loss_gap: float | str | None = None,
     workers: int | None = 1,
 ) -> Comparison:
-    """Hold two runs against each other: is the candidate faster, and where does the gain go?
+    """Compare two runs: is the candidate faster, and where does the gain go?
 
     Args:
         baseline: the run to compare with, BF16 as a rule: a path as for `inspect`, or its report.
@@ -42,18 +59,20 @@ def compare(
         candidate_log: the candidate's.
         loss_regex: where a log line has the loss: named groups loss and, if it can, step.
         min_speedup: how many times as fast the candidate has to be, at equal work.
-        max_loss_gap: by how much its loss may lie above the baseline's, on average.
+        max_loss_gap: by how much its loss may be above the baseline's: a number (on average over
+            the steps), or a share such as "5%" (in the last half of the steps).
         workers: processes that read the ranks' traces; None for as many as pay.
 
     Raises:
         InputError: nothing there can be read as a trace or a log.
-        UsageError: `loss_regex` is none.
+        UsageError: `loss_regex` or `max_loss_gap` is none.
     """
+    gap = parse_gap(max_loss_gap)
     patterns = PATTERNS if loss_regex is None else (compile_loss_regex(loss_regex),)
     before, before_loss = _load(baseline, baseline_log, patterns, workers)
     after, after_loss = _load(candidate, candidate_log, patterns, workers)
     found = compare_reports(before, after, (before_loss, after_loss))
-    old, new = distinct_names(((baseline, before), (candidate, after)))
+    old, new = _distinct_names(((baseline, before), (candidate, after)))
     found = replace(found, names=(old, new))
     if found.baseline is not None and found.candidate is not None:
         found = replace(
@@ -61,20 +80,96 @@ def compare(
             baseline=replace(found.baseline, name=old),
             candidate=replace(found.candidate, name=new),
         )
-    held = hold(found, min_speedup=min_speedup, max_loss_gap=max_loss_gap)
-    return with_forms(Comparison, held)
+    return with_forms(Comparison, apply_gate(found, min_speedup=min_speedup, max_loss_gap=gap))
+
+
+def parse_gap(text: float | str | None) -> tuple[float, bool] | None:
+    """Return a loss gap and whether it is relative: 0.05 is absolute, "5%" is a share.
+
+    Raises:
+        UsageError: it is neither a number nor a percentage, or below 0.
+    """
+    if text is None:
+        return None
+    written = str(text).strip()
+    try:
+        value = float(written.removesuffix("%"))
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise UsageError(
+            f"--max-loss-gap {text} is neither a number nor a percentage",
+            "Pass a difference of losses such as 0.05, or a share of the loss such as 5%.",
+        )
+    relative = written.endswith("%")
+    return (value / 100 if relative else value), relative
+
+
+def apply_gate(
+    found: Compared,
+    *,
+    min_speedup: float | None = None,
+    max_loss_gap: tuple[float, bool] | None = None,
+) -> Compared:
+    """Add a finding and the exit code 1 for each demand that is not met.
+
+    Args:
+        found: the comparison; of runs that cannot be compared it is returned as it is.
+        min_speedup: how many times as fast the candidate has to be, at equal work.
+        max_loss_gap: by how much its loss may be above the baseline's, and whether that is a share
+            of the baseline's loss.
+    """
+    if found.outcome is Outcome.NOT_COMPARABLE:
+        return found
+    unmet = [*_loss_apart(found.loss, *max_loss_gap)] if max_loss_gap is not None else []
+    if min_speedup is not None and (found.speedup is None or found.speedup < min_speedup):
+        reached = "unknown" if found.speedup is None else f"{found.speedup:.3f}x"
+        unmet.insert(0, finding("speedup-below-minimum", reached=reached, least=min_speedup))
+    return replace(found, exit_code=_FAILED, findings=(*unmet, *found.findings)) if unmet else found
+
+
+def _loss_apart(loss: LossPair | None, most: float, relative: bool) -> Iterator[Finding]:
+    if loss is None:
+        yield finding("loss-gap-unknown")
+        return
+    gap = loss.relative_gap if relative else loss.mean_gap
+    if loss.first_bad_step is not None:
+        yield finding("loss-gap-too-large", "not-finite", step=loss.first_bad_step)
+    elif gap is None or gap > most:
+        said = "unknown" if gap is None else format(gap, "+.2%" if relative else "+.4f")
+        limit = f"{most:.3%}".rstrip("%0").rstrip(".") + " %" if relative else f"{most:g}"
+        yield finding("loss-gap-too-large", gap=said, most=limit)
 
 
 def _load(
     run: Run, log: str | Path | None, patterns: tuple[LossPattern, ...], workers: int | None
 ) -> tuple[Report, LossSeries | None]:
+    """Inspect one run and read the losses of its log, or of those in its capture."""
     if isinstance(run, Report):
         return run, None
-    return load(str(run), None if log is None else str(log), patterns, workers=workers)
+    report = inspect(str(run), log=None if log is None else str(log), workers=workers)
+    with reading(str(log or run)):
+        where = place(str(run))
+        inside = find_logs(where) if where.is_dir() else []
+        logs = [place(str(log))] if log is not None else inside
+        lines = (line.text for line in chain.from_iterable(map(read_lines, logs)))
+        return report, scan_losses(lines, patterns)
 
 
-def _listed(runs: Run | Iterable[Run]) -> Iterable[Run]:
-    return runs if isinstance(runs, Iterable) and not isinstance(runs, str) else [runs]
+def _distinct_names(runs: Sequence[tuple[object, Report]]) -> list[str]:
+    """Return the name of each run; runs of one name get as much of their paths as differs."""
+    names = [report.name for _, report in runs]
+    paths = ["" if isinstance(given, Report) else str(given).rstrip("/") for given, _ in runs]
+    parts = [path.split("/") for path in paths]
+    tails = paths
+    for length in range(1, max(map(len, parts), default=0) + 1):
+        tails = ["/".join(one[-length:]) for one in parts]
+        if len(set(tails)) == len(set(paths)):
+            break
+    return [
+        tail if names.count(name) > 1 and tail else name
+        for name, tail in zip(names, tails, strict=True)
+    ]
 
 
 def table(*runs: Run | Iterable[Run], workers: int | None = 1) -> RunTable:
@@ -87,13 +182,51 @@ def table(*runs: Run | Iterable[Run], workers: int | None = 1) -> RunTable:
     Raises:
         InputError: nothing at one of the paths can be read as a trace.
     """
-    given = list(chain.from_iterable(map(_listed, runs)))
+    given: list[Run] = []
+    for run in runs:
+        given += [run] if isinstance(run, str | Path | Report) else run
     reports = [run if isinstance(run, Report) else inspect(run, workers=workers) for run in given]
-    names = distinct_names(tuple(zip(given, reports, strict=True)))
-    rows = tuple(run_row(report, name) for report, name in zip(reports, names, strict=True))
+    names = _distinct_names(tuple(zip(given, reports, strict=True)))
+    rows = tuple(_row(report, name) for report, name in zip(reports, names, strict=True))
     return RunTable(
         schema_version=TABLE_SCHEMA_VERSION,
         fp8verify_version=__version__,
         exit_code=max((row.exit_code for row in rows), default=0),
         runs=rows,
+    )
+
+
+def _row(report: Report, name: str) -> RunRow:
+    """Return what a table of runs shows of a report; times are of its first rank with GEMMs."""
+    known = [r for r in report.ranks if r.payoff is not None and any(r.gemm.kernels.values())]
+    rank = known[0] if known else None
+    measured = measure([rank]) if rank else None
+    found = payoff(report)
+    gemm, severities = report.gemm, [one.severity for one in report.findings]
+    gemm_us = sum(gemm.time_us.values())
+    rate_known = gemm.flops is not None and gemm.flops_coverage >= 1 and gemm_us
+    return RunRow(
+        name=name,
+        verdict=report.verdict,
+        reason=report.reason,
+        exit_code=report.exit_code,
+        gpu=report.environment.gpu,
+        ranks=len(report.ranks),
+        steps=steps_shown(report).removeprefix("steps ").removeprefix("step "),
+        fp8_share_of_time=layer_share(report),
+        lowest_rank_share=lowest_share(report),
+        precisions=tuple(row.precision for row in precision_rows(report)),
+        scaling=tuple(report.recipe.time_us),
+        step_us=round(measured.times.mean_us, 3) if measured else None,
+        gemm_us_per_step=round(sum(rank.gemm.time_us.values()) / steps_of(rank), 3)
+        if rank
+        else None,
+        tflops=round(sum(gemm.flops.values()) / gemm_us / 1e6, 1)
+        if rate_known and gemm.flops
+        else None,
+        casts_share_of_gpu_time=rank.tax.share_of_gpu_time if rank and rank.tax else None,
+        speedup_estimate=found.speedup if found else None,
+        errors=severities.count(Severity.ERROR),
+        warnings=severities.count(Severity.WARNING),
+        software=dict(report.environment.versions),
     )

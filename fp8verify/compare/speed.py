@@ -1,18 +1,33 @@
-"""How many times as fast one run is as another at equal work, and how that is said."""
+"""How many times as fast one run is as another at equal work: a ratio with a 95 % interval."""
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from fp8verify.compare.measure import GEMM, Measured
-from fp8verify.report.model.comparison import Outcome, StepTimes
+from fp8verify.report.model import StepStatistics
+from fp8verify.report.model.comparison import Outcome
 
 # Work that differs by less is the same.
 SAME_WORK = 0.01
-# Steps that differ by less are the same: clocks and schedulers alone move them as much.
-_NOISE = 0.02
-# Where the steps of a run vary, a difference within their spread is none, up to this much.
-_MOST_NOISE = 0.1
+# Two recordings of one program differ by this standard deviation each, however many steps they
+# have: clocks, temperature, neighbours on the machine. Parts of the runs in traces/ show as much.
+_BETWEEN_RECORDINGS = 0.007
+# A smaller difference is none: an interval within it is the same speed.
+_SAME = 0.05
+LEAST_STEPS = 3
+# The variation of steps where fewer were recorded than tell it.
+_USUAL_VARIATION = 0.03
+_ENOUGH = 5
+_MOST_STEPS = 1000
+# Standard errors beyond which a difference is found in 80 % of the comparisons: 2.1 + 0.84.
+_FOUND = 2.94
+# Quantiles of Student's t for 95 % (two-sided) by degrees of freedom.
+_STUDENT = (
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
+    2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
+)  # fmt: skip
 
 
 class Speed(NamedTuple):
@@ -20,11 +35,13 @@ class Speed(NamedTuple):
 
     Attributes:
         outcome: whether that is faster.
-        steps: of the steps as they are.
+        steps: mean step of the baseline over that of the candidate.
         work: what a step does, over the baseline's; 1 where it is the same or not known.
         work_ratio: the same, as measured; None where not known.
         equal_work: of the steps at equal work.
-        busy: at equal work, without the time in which the GPU waits.
+        interval: 95 % bounds of `equal_work`; None where a run has fewer than three steps.
+        needed: steps of each run that would tell, where these do not.
+        busy: at equal work, without the time in which the GPU waits; None where not known.
         gemms: of the GEMMs, at equal work.
     """
 
@@ -33,7 +50,9 @@ class Speed(NamedTuple):
     work: float
     work_ratio: float | None
     equal_work: float
-    busy: float
+    interval: tuple[float, float] | None
+    needed: int | None
+    busy: float | None
     gemms: float
 
 
@@ -41,14 +60,19 @@ def measure_speed(before: Measured, after: Measured) -> Speed:
     """Measure how many times as fast the candidate is."""
     ratio = work_ratio(before, after)
     work = ratio if ratio is not None and differs(ratio) else 1.0
-    steps = before.times.median_us / after.times.median_us
+    steps = before.times.mean_us / after.times.mean_us
+    interval = _interval(before.times, after.times, work)
+    outcome = _outcome(interval)
+    undecided = outcome is Outcome.UNDECIDED
     return Speed(
-        outcome=_outcome(steps * work, max(_spread(before.times), _spread(after.times))),
+        outcome=outcome,
         steps=steps,
         work=work,
         work_ratio=ratio,
         equal_work=steps * work,
-        busy=before.busy / after.busy * work,
+        interval=interval,
+        needed=_needed(before.times, after.times, steps * work) if undecided else None,
+        busy=before.busy / after.busy * work if after.busy > 0 else None,
         gemms=before.budget[GEMM] / after.budget[GEMM] * work,
     )
 
@@ -63,29 +87,86 @@ def differs(ratio: float) -> bool:
     return abs(ratio - 1) > SAME_WORK
 
 
-def _spread(times: StepTimes) -> float:
-    return (times.max_us - times.min_us) / (2 * times.median_us)
+def _interval(
+    before: StepStatistics, after: StepStatistics, work: float
+) -> tuple[float, float] | None:
+    """Return the bounds of the ratio of two means, by Welch's t of their logarithms."""
+    if min(before.count, after.count) < LEAST_STEPS:
+        return None
+    parts = [
+        (((side.deviation_us or 0.0) / side.mean_us) ** 2 / side.effective, side.effective - 1)
+        for side in (before, after)
+    ]
+    sampled = sum(variance for variance, _ in parts)
+    whole = sampled + 2 * _BETWEEN_RECORDINGS**2
+    squares = sum(variance**2 / max(1.0, freedom) for variance, freedom in parts)
+    reach = _student(whole**2 / squares if squares else math.inf) * math.sqrt(whole)
+    ratio = before.mean_us / after.mean_us * work
+    return ratio * math.exp(-reach), ratio * math.exp(reach)
 
 
-def _outcome(speedup: float, spread: float) -> Outcome:
-    if abs(speedup - 1) <= max(_NOISE, min(spread, _MOST_NOISE)):
-        return Outcome.SAME
-    return Outcome.FASTER if speedup > 1 else Outcome.SLOWER
+def _student(freedom: float) -> float:
+    """Return the two-sided 95 % quantile of Student's t."""
+    if freedom <= len(_STUDENT):
+        return _STUDENT[max(1, int(freedom)) - 1]
+    return 1.96 + 2.52 / freedom
+
+
+def _outcome(interval: tuple[float, float] | None) -> Outcome:
+    if interval is None:
+        return Outcome.UNDECIDED
+    low, high = interval
+    if low <= 1 <= high:
+        same = low >= 1 / (1 + _SAME) and high <= 1 + _SAME
+        return Outcome.SAME if same else Outcome.UNDECIDED
+    return Outcome.FASTER if low > 1 else Outcome.SLOWER
+
+
+def _needed(before: StepStatistics, after: StepStatistics, ratio: float) -> int:
+    """Return how many steps of each run would tell the difference that these steps show."""
+    known = [
+        (side.deviation_us or 0.0) / side.mean_us * math.sqrt(side.count / side.effective)
+        for side in (before, after)
+        if side.count >= _ENOUGH
+    ]
+    variation = max(known, default=0.0) or _USUAL_VARIATION
+    wanted = max(abs(math.log(ratio)), _SAME)
+    sampled = (wanted / _FOUND) ** 2 - 2 * _BETWEEN_RECORDINGS**2
+    least = max(_ENOUGH, min(before.count, after.count) + 1)
+    return min(_MOST_STEPS, max(least, math.ceil(2 * variation**2 / sampled)))
 
 
 def reason_of(speed: Speed, before: Measured, after: Measured) -> str:
-    """Say in a sentence how fast the candidate is."""
+    """Say in a sentence how fast the candidate is, and how sure that is."""
     times = (
-        f"a step takes {after.times.median_us / 1000:.2f} ms, in the baseline "
-        f"{before.times.median_us / 1000:.2f} ms"
+        f"a step takes {after.times.mean_us / 1000:.2f} ms, in the baseline "
+        f"{before.times.mean_us / 1000:.2f} ms{_measured_in(after)}"
     )
+    ratio = f"{speed.equal_work:.2f}x as fast{bounds(speed.interval)}"
     if speed.work != 1.0:
-        return (
-            f"at equal work {speed.equal_work:.2f}x as fast: {times}, with {speed.work:.2f}x the "
-            "GEMM FLOPs"
-        )
-    noise = ", within noise" if speed.outcome is Outcome.SAME else ""
-    return f"{times}: {speed.steps:.2f}x as fast{noise}{_where_gain_goes(before, after)}"
+        ratio = f"at equal work {ratio} ({speed.work:.2f}x the GEMM FLOPs)"
+    if speed.needed is not None:
+        few = min(before.times.count, after.times.count) < LEAST_STEPS
+        why = ", fewer than three were recorded" if few else ""
+        return f"cannot tell: record {speed.needed} steps of each run{why}; {times}: {ratio}"
+    if speed.outcome is Outcome.SAME:
+        return f"{times}: {ratio}, less than {_SAME:.0%} apart"
+    gain = "" if speed.work != 1.0 else _where_gain_goes(before, after)
+    return f"{times}: {ratio}{gain}"
+
+
+def bounds(interval: tuple[float, float] | None) -> str:
+    """Return " (95 %: 1.21x to 1.30x)", nothing where there is no interval."""
+    return f" (95 %: {interval[0]:.2f}x to {interval[1]:.2f}x)" if interval else ""
+
+
+def _measured_in(side: Measured) -> str:
+    return {
+        "outside": " (wall time of steps without the profiler)",
+        "log": " (by the training's own log)",
+        "cpu": " (as profiled, on the CPU)",
+        "gpu": " (as profiled)",
+    }.get(side.measured, "")
 
 
 def _where_gain_goes(before: Measured, after: Measured) -> str:

@@ -15,7 +15,12 @@ MAX_POINTS = 1_000_000
 _MAX_LINE = 4096
 PLAIN = "a plain loop"
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
-_NUMBER = r"(?:[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|(?i:[-+]?(?:nan|inf)\b))"
+# Ranks that write at once join their lines: “loss nanstep 5”.
+_NUMBER = (
+    r"(?:[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?"
+    r"|(?i:[-+]?(?:nan(?!o)|inf(?:inity)?(?!o|e|l|r|i)))(?!_))"
+)
+_NOTHING: Mapping[int, float] = MappingProxyType({})
 
 
 class LossPattern(NamedTuple):
@@ -27,7 +32,6 @@ class LossPattern(NamedTuple):
 
     framework: str
     expression: str
-    evidence: str
 
     @property
     def pattern(self) -> re.Pattern[str]:
@@ -38,80 +42,69 @@ class LossPattern(NamedTuple):
 class LossSeries(NamedTuple):
     """Loss by step. Where no line says its step, the lines are counted and `counted` is True.
 
-    `gradients` are the gradient norms that the same lines give, before clipping as a rule. `epochs`
-    are how far counted lines say the run is.
+    `gradients` are the gradient norms that the same lines give, before clipping as a rule, and
+    `times_us` the step times. `epochs` are how far counted lines say the run is.
     """
 
     framework: str
     points: dict[int, float]
     counted: bool
-    gradients: Mapping[int, float] = MappingProxyType({})
-    epochs: Mapping[int, float] = MappingProxyType({})
-
-
-def _row(framework: str, pattern: str, evidence: str) -> LossPattern:
-    return LossPattern(framework, pattern.replace("NUM", _NUMBER), evidence)
+    gradients: Mapping[int, float] = _NOTHING
+    epochs: Mapping[int, float] = _NOTHING
+    times_us: Mapping[int, float] = _NOTHING
 
 
 @cache
 def _compiled(expression: str) -> re.Pattern[str]:
-    return re.compile(expression)
+    return re.compile(expression.replace("NUM", _NUMBER))
 
 
 # torchtitan "grad_norm:  1.2", Megatron-LM "grad norm: 1.2", Trainer "'grad_norm': 1.2".
-_GRADIENT = re.compile(rf"\bgrad[_ ]?norm'?\s*[:=]\s*'?(?P<norm>{_NUMBER})", re.IGNORECASE)
+_GRADIENT = r"(?i:\bgrad[_ ]?norm)'?\s*[:=]\s*'?(?P<value>NUM)"
+_EPOCH = r"'epoch': '?(?P<value>NUM)"  # Trainer's dicts say no step
+# Megatron-LM "elapsed time per iteration (ms): 123.4", nanoGPT "time 123.45ms", nanochat "dt: 9ms".
+_TIME = (
+    r"(?i:\belapsed time per iteration \((?P<unit>ms|s)\)[:=] ?(?P<value>NUM)"
+    r"|\b(?:step[_ ]?time|time|dt)[ :=]+(?P<value2>NUM) ?(?P<unit2>ms|s)\b)"
+)
+_UNITS = {"s": 1e6, "ms": 1e3}
 
-# Trainer's dicts say no step, but `'epoch': 0.25`.
-_EPOCH = re.compile(rf"'epoch': '?(?P<epoch>{_NUMBER})")
-
-# The first row that matches any line of a log reads the whole log, so that no loss counts twice.
-PATTERNS: tuple[LossPattern, ...] = (
-    _row(
-        "KempnerForge",
-        r"\[step (?P<step>\d+)\] loss=(?P<loss>NUM)",
-        "kempnerforge/metrics/logger.py, format_metrics",
-    ),
-    _row(
-        "torchtitan",
-        r"\bstep: +(?P<step>\d+) +loss: +(?P<loss>NUM)",
-        "torchtitan/components/metrics.py, MetricsProcessor.log",
-    ),
-    _row(
-        "Megatron-LM",
-        r"\biteration +(?P<step>\d+)/ *\d+ \|.{0,600}?\blm loss: (?P<loss>NUM)",
-        "megatron/training/training.py, training_log",
-    ),
-    _row(
-        "Nanotron",
-        r"\biteration: (?P<step>\d+) / \d+ \|.{0,600}?\blm_loss: (?P<loss>NUM)",
-        "nanotron/src/nanotron/trainer.py, train_step_logs",
-    ),
-    _row(
-        "NeMo",
-        r"\bglobal_step: (?P<step>\d+) \|.{0,300}?\breduced_train_loss: (?P<loss>NUM)",
-        "nemo/lightning/pytorch/callbacks/progress_printer.py, log_metrics",
-    ),
-    _row(
-        "Lightning",
-        r"\bEpoch (?P<epoch>\d+):.{0,80}?\b(?P<step>\d+)/(?P<total>\d+) \[.{0,300}?"
-        r"\b(?:train[_/])?loss(?:_step)?=(?P<loss>NUM)",
-        "lightning/pytorch/callbacks/progress/tqdm_progress.py; the name is the module's log()",
-    ),
-    _row(
-        "nanoGPT",
-        r"\biter (?P<step>\d+): loss (?P<loss>NUM)",
-        "nanoGPT/train.py:323",
-    ),
-    _row(
-        "Hugging Face Trainer",
-        r"\{'loss': '?(?P<loss>NUM)'?, '(?:grad_norm|learning_rate)'",
-        "transformers/trainer_callback.py, PrinterCallback; it prints no step",
-    ),
-    _row(
-        PLAIN,
-        r"\bstep[ :=]*(?P<step>\d+)(?:/\d+)?[\s,|:-]+(?:train[_ ]?)?loss[ :=]+(?P<loss>NUM)",
-        "examples/train_gpt.py, llm.c/train_gpt2.py, modded-nanogpt",
-    ),
+# The first row that matches any line of a log reads the whole log, so that no loss counts twice;
+# the comment says where the line is written.
+PATTERNS = tuple(
+    LossPattern(*row)
+    for row in (
+        # kempnerforge/metrics/logger.py, format_metrics
+        ("KempnerForge", r"\[step (?P<step>\d+)\] loss=(?P<loss>NUM)"),
+        # torchtitan/components/metrics.py, MetricsProcessor.log
+        ("torchtitan", r"\bstep: +(?P<step>\d+) +loss: +(?P<loss>NUM)"),
+        # megatron/training/training.py, training_log
+        ("Megatron-LM", r"\biteration +(?P<step>\d+)/ *\d+ \|.{0,600}?\blm loss: (?P<loss>NUM)"),
+        # nanotron/src/nanotron/trainer.py, train_step_logs
+        ("Nanotron", r"\biteration: (?P<step>\d+) / \d+ \|.{0,600}?\blm_loss: (?P<loss>NUM)"),
+        # nemo/lightning/pytorch/callbacks/progress_printer.py, log_metrics
+        ("NeMo", r"\bglobal_step: (?P<step>\d+) \|.{0,300}?\breduced_train_loss: (?P<loss>NUM)"),
+        # lightning/pytorch/callbacks/progress/tqdm_progress.py; the name is the module's log()
+        (
+            "Lightning",
+            (
+                r"\bEpoch (?P<epoch>\d+):.{0,80}?\b(?P<step>\d+)/(?P<total>\d+) \[.{0,300}?"
+                r"\b(?:train[_/])?loss(?:_step)?=(?P<loss>NUM)"
+            ),
+        ),
+        # nanoGPT/train.py:323
+        ("nanoGPT", r"\biter (?P<step>\d+): loss (?P<loss>NUM)"),
+        # transformers/trainer_callback.py, PrinterCallback; it prints no step
+        (
+            "Hugging Face Trainer",
+            r"\{'loss': '?(?P<loss>NUM)'?, '(?:grad_norm|learning_rate)'",
+        ),
+        # examples/train_gpt.py, llm.c/train_gpt2.py, modded-nanogpt
+        (
+            PLAIN,
+            r"\bstep[ :=]*(?P<step>\d+)(?:/\d+)?[\s,|:-]+(?:train[_ ]?)?loss[ :=]+(?P<loss>NUM)",
+        ),
+    )
 )
 
 
@@ -123,49 +116,50 @@ def compile_loss_regex(text: str) -> LossPattern:
     """
     hint = r"Pass for instance --loss-regex 'step (?P<step>\d+).*loss (?P<loss>[\d.]+)'."
     try:
-        pattern = _compiled(text)
+        pattern = re.compile(text)
     except re.error as error:
         raise UsageError(f"--loss-regex is no regular expression: {error}", hint) from None
     if "loss" not in pattern.groupindex:
         raise UsageError("--loss-regex has no group named loss", hint)
-    return LossPattern("--loss-regex", text, "the command line")
+    return LossPattern("--loss-regex", text)
 
 
 class _Reading:
     """What one pattern has read of a log."""
 
     def __init__(self, pattern: LossPattern) -> None:
-        self.pattern = pattern
-        self.points: dict[int, float] = {}
-        self.gradients: dict[int, float] = {}
-        self.epochs: dict[int, float] = {}
-        self.counted = False
+        self.series = LossSeries(pattern.framework, {}, False, {}, {}, {})
+        self._pattern = pattern.pattern
 
     def take(self, line: str) -> bool:
         """Read a line; return whether it gives a loss."""
-        match = self.pattern.pattern.search(line)
+        match = self._pattern.search(line)
         if match is None:
             return False
-        step = _step(match)
-        self.counted = self.counted or step is None
-        if len(self.points) < MAX_POINTS:
-            place = len(self.points) + 1 if step is None else step
-            self.points[place] = _value(match["loss"])
-            self._note(line, place, counted=step is None)
+        step, (_, points, counted, gradients, epochs, times) = _step(match), self.series
+        if step is None and not counted:
+            self.series = self.series._replace(counted=True)
+        if len(points) < MAX_POINTS:
+            place = len(points) + 1 if step is None else step
+            loss = _value(match["loss"])
+            # A step may appear twice, as after a restart or from several ranks: the last value
+            # counts, but a number does not hide another rank's NaN.
+            if math.isfinite(points.get(place, 0.0)):
+                points[place] = loss
+            _note(gradients, place, _compiled(_GRADIENT).search(line))
+            _note(times, place, _compiled(_TIME).search(line))
+            if step is None:
+                _note(epochs, place, _compiled(_EPOCH).search(line))
         return True
 
-    def _note(self, line: str, place: int, *, counted: bool) -> None:
-        norm = _GRADIENT.search(line)
-        if norm is not None:
-            self.gradients[place] = _value(norm["norm"])
-        epoch = _EPOCH.search(line) if counted else None
-        if epoch is not None:
-            self.epochs[place] = _value(epoch["epoch"])
 
-    def series(self) -> LossSeries:
-        """Return what was read."""
-        name = self.pattern.framework
-        return LossSeries(name, self.points, self.counted, self.gradients, self.epochs)
+def _note(values: Mapping[int, float], place: int, match: re.Match[str] | None) -> None:
+    if match is None or not isinstance(values, dict):
+        return
+    groups = match.groupdict()
+    unit = (groups.get("unit") or groups.get("unit2") or "").lower()
+    value = _value(groups.get("value") or groups.get("value2")) * _UNITS.get(unit, 1.0)
+    values[place] = value
 
 
 def scan_losses(
@@ -173,7 +167,6 @@ def scan_losses(
 ) -> LossSeries | None:
     """Return the loss by step of the first pattern that matches any line; None where none does.
 
-    A step that appears twice, as after a restart or from several ranks, keeps its last value.
     Values that are not numbers count as NaN. What looks like a plain loop may be a framework's
     evaluation before its first step, as nanoGPT's: of the two the one with more steps counts.
     """
@@ -187,13 +180,15 @@ def scan_losses(
             line = _ANSI.sub("", line)
         if any(reading.take(line) for reading in readings):
             continue
-        new = next((one for one in map(_Reading, left) if one.take(line)), None)
-        if new is not None:
-            readings.append(new)
-            is_plain = new.pattern.framework == PLAIN
-            left = [one for one in left if one is not new.pattern] if is_plain else []
-    best = max(readings, key=lambda reading: len(reading.points), default=None)
-    return None if best is None else best.series()
+        for pattern in left:
+            reading = _Reading(pattern)
+            if reading.take(line):
+                readings.append(reading)
+                is_plain = pattern.framework == PLAIN
+                left = [one for one in left if one is not pattern] if is_plain else []
+                break
+    found = (reading.series for reading in readings)
+    return max(found, key=lambda series: len(series.points), default=None)
 
 
 def _step(match: re.Match[str]) -> int | None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from fp8verify.report.model.comparison import Comparison, LossPair, Outcome, Side
 from fp8verify.report.page import BAD, FAIR, GOOD, Grid, Note, Page
 from fp8verify.report.tables import by_severity, millis, percent
+from fp8verify.text import gib
 
 TONES = {Outcome.FASTER: GOOD, Outcome.SLOWER: BAD}
 _TOP = 6
@@ -51,13 +52,14 @@ def grids(found: Comparison) -> Iterator[Grid]:
     """Yield each table that has rows, in the order in which they are shown."""
     if found.baseline is not None and found.candidate is not None:
         yield _sides(found.baseline, found.candidate)
-    for grid in (_budget(found), _legs(found), _ranks(found), _layers(found), _gemms(found)):
+    parts = (_budget, _memory, _legs, _ranks, _layers, _gemms)
+    for grid in (part(found) for part in parts):
         if grid.rows:
             yield grid
 
 
 def _sides(baseline: Side, candidate: Side) -> Grid:
-    names = ("run", "verdict", "FP8", "steps", "median ms", "spread", "name")
+    names = ("run", "verdict", "FP8", "steps", "mean ms", "range", "name")
     rows = (_side("baseline", baseline), _side("candidate", candidate))
     return Grid("Runs", names, ("run", "verdict", "name"), rows, stretch=True)
 
@@ -69,7 +71,7 @@ def _side(name: str, side: Side) -> tuple[str, ...]:
         side.verdict.value,
         percent(side.fp8_share_of_time),
         str(step.steps),
-        millis(step.median_us),
+        millis(step.mean_us),
         f"{millis(step.min_us)}-{millis(step.max_us)}",
         side.name,
     )
@@ -88,6 +90,20 @@ def _budget(found: Comparison) -> Grid:
     )
 
 
+def _memory(found: Comparison) -> Grid:
+    names = ("peak GPU memory", "baseline", "candidate", "change")
+    memory = found.memory
+    rows = memory and (
+        ("tensors", memory.baseline_allocated, memory.candidate_allocated),
+        ("held by torch", memory.baseline_reserved, memory.candidate_reserved),
+    )
+    shown = tuple(
+        (name, gib(before), gib(after), f"{after / before - 1:+.0%}" if before else "-")
+        for name, before, after in rows or ()
+    )
+    return Grid("Memory", names, names[:1], shown)
+
+
 def _legs(found: Comparison) -> Grid:
     names = ("GEMM pass (ms)", "baseline", "candidate", "speed-up")
     rows = [
@@ -102,13 +118,15 @@ def _legs(found: Comparison) -> Grid:
 
 
 def _ranks(found: Comparison) -> Grid:
-    names = ("rank", "baseline ms", "candidate ms", "speed-up of a step")
+    names = ("rank", "baseline ms", "candidate ms", "speed-up of a step", "FP8 before", "after")
     rows = tuple(
         (
             str(pair.rank),
             millis(pair.baseline_us),
             millis(pair.candidate_us),
             times(pair.step_speedup),
+            percent(pair.baseline_fp8_share),
+            percent(pair.candidate_fp8_share),
         )
         for pair in found.ranks
     )
@@ -183,8 +201,9 @@ def _number(value: float, sign: str = "") -> str:
 def _bad(loss: LossPair) -> str:
     if loss.first_bad_step is None:
         return ""
-    whose = f"the {loss.first_bad_run} alone" if loss.first_bad_run else "one log alone"
-    return f"; no number in {whose} at {_at(loss, loss.first_bad_step)}"
+    one = loss.first_bad_run or "one log"
+    whose = "both" if one == "both" else f"the {one} alone" if loss.first_bad_run else one
+    return f"; not finite in {whose} from {_at(loss, loss.first_bad_step)} on"
 
 
 def _at(loss: LossPair, step: int | None) -> str:
@@ -196,6 +215,7 @@ def loss_trend(loss: LossPair) -> str:
     said = []
     if loss.relative_gap is not None and loss.trend != "unknown":
         noise = ", which may be chance" if loss.gap_is_noise and loss.relative_gap else ""
+        noise = f", diverged from {_at(loss, loss.diverged_step)}" if loss.diverged_step else noise
         gap = format(loss.relative_gap, "+.2%" if abs(loss.relative_gap) < 10 else "+.3g")
         times = "" if gap.endswith("%") else " times the baseline's loss"
         said.append(f"the gap is {loss.trend}, {gap}{times} in the last half{noise}")

@@ -24,6 +24,8 @@ COMPARISON_COLUMNS = (
     "candidate_precision",
     "baseline_us",
     "candidate_us",
+    "baseline_us_each",
+    "candidate_us_each",
     "speedup",
 )
 RUN_COLUMNS = tuple(name for name in RunRow.__struct_fields__ if name != "software")
@@ -76,23 +78,29 @@ def _(found: Comparison) -> tuple[tuple[str, ...], Iterable[Iterable[object]]]:
 
 
 def _compared(found: Comparison) -> Iterator[tuple[object, ...]]:
+    """Yield rows whose times are µs a step; GEMMs have µs of one GEMM beside it."""
     for part in found.budget:
-        own = part.baseline_us > 0 and part.candidate_us > 0
-        speedup = part.baseline_us / part.candidate_us if own else None
-        yield "budget", part.name, None, None, None, part.baseline_us, part.candidate_us, speedup
+        before, after = part.baseline_us, part.candidate_us
+        speedup = before / after if before > 0 and after > 0 else None
+        yield "budget", part.name, None, None, None, before, after, None, None, speedup
     for leg in found.legs:
-        yield "leg", None, leg.leg, None, None, leg.baseline_us, leg.candidate_us, leg.speedup
+        times = (leg.baseline_us, leg.candidate_us)
+        yield "leg", None, leg.leg, None, None, *times, None, None, leg.speedup
     for rank in found.ranks:
-        times = (rank.baseline_us, rank.candidate_us, rank.step_speedup)
-        yield "rank", rank.rank, None, None, None, *times
+        times = (rank.baseline_us, rank.candidate_us)
+        yield "rank", rank.rank, None, None, None, *times, None, None, rank.step_speedup
     for layer in found.layers:
         classes = (layer.baseline_precision, layer.candidate_precision)
-        figures = (layer.baseline_us, layer.candidate_us, layer.speedup)
-        yield "layer", layer.layer, None, *classes, *figures
+        own = (layer.baseline_us, layer.candidate_us, None, None, layer.speedup)
+        yield "layer", layer.layer, None, *classes, *own
     for pair in found.gemms:
         classes = (pair.baseline_precision, pair.candidate_precision)
-        own_figures = (pair.baseline_us, pair.candidate_us, pair.speedup)
-        yield "gemm", f"{pair.n}x{pair.k}", pair.leg, *classes, *own_figures
+        each = (pair.baseline_us, pair.candidate_us)
+        step = (
+            round(each[0] * pair.baseline_calls, 3),
+            round(each[1] * pair.candidate_calls, 3),
+        )
+        yield "gemm", f"{pair.n}x{pair.k}", pair.leg, *classes, *step, *each, pair.speedup
 
 
 @columns_and_rows.register

@@ -51,7 +51,7 @@ def test_the_text_fits_a_screen_of_80_columns(captures: Path) -> None:
 
 def test_a_gain_within_the_spread_of_the_steps_is_none(captures: Path) -> None:
     found = as_json(captures / "bf16_compiled", captures / "fp8_compiled")
-    assert found["outcome"] == "SAME"
+    assert found["outcome"] == "UNDECIDED"
     assert found["gemm_speedup"] > 1.7
 
 
@@ -106,25 +106,10 @@ def test_a_bad_regex_is_a_usage_error(captures: Path) -> None:
 
 @KNOWN
 @pytest.mark.parametrize(
-    ("baseline", "candidate", "cause"),
-    [
-        ("bf16_tiny", "fp8_tiny", "small GEMMs"),
-        ("bf16_eager", "fp8_tensorwise_eager", "unfused eager casts"),
-    ],
+    ("baseline", "candidate"),
+    [("bf16_tiny", "fp8_tiny"), ("bf16_compile", "fp8_tensorwise_compile")],
 )
-def test_fp8_that_does_not_pay_has_its_cause(baseline: str, candidate: str, cause: str) -> None:
+def test_two_steps_a_side_decide_nothing(baseline: str, candidate: str) -> None:
     found = as_json(TRUTH / f"{baseline}.json.gz", TRUTH / f"{candidate}.json.gz")
-    assert found["outcome"] == "SLOWER"
-    first = found["findings"][0]
-    assert first["code"] == "fp8-not-paying"
-    assert first["message"].startswith(cause)
-
-
-@KNOWN
-def test_compiled_fp8_is_faster_by_its_gemms() -> None:
-    found = as_json(TRUTH / "bf16_compile.json.gz", TRUTH / "fp8_tensorwise_compile.json.gz")
-    assert found["outcome"] == "FASTER"
-    assert found["speedup"] == pytest.approx(1.2, abs=0.05)
-    assert found["busy_speedup"] == pytest.approx(1.22, abs=0.01)
-    assert len(found["gemms"]) == 12
-    assert all(1.5 < pair["speedup"] < 2.1 for pair in found["gemms"])
+    assert (found["outcome"], found["findings"], found["interval"]) == ("UNDECIDED", [], None)
+    assert len(found["gemms"]) >= 6

@@ -15,7 +15,8 @@ from msgspec.structs import replace
 
 import fp8verify
 from fp8verify.cli.group import cli
-from fp8verify.compare.gates import hold
+from fp8verify.compare.public import apply_gate, parse_gap
+from fp8verify.errors import UsageError
 from fp8verify.report.json_form import schema
 from fp8verify.report.model.comparison import LossPair
 from tests.golden.expectations import KNOWN, ROOT
@@ -66,12 +67,12 @@ def test_the_json_keeps_to_its_own_schema(found: fp8verify.Comparison) -> None:
 @pytest.mark.parametrize(
     ("form", "says"),
     [
-        ("text", "FASTER  a step takes 42.72 ms"),
+        ("text", "FASTER  a step takes 43.67 ms"),
         ("json", '"outcome": "FASTER"'),
-        ("markdown", "| candidate | ACTIVE | 100.0% | 5 | 42.72 |"),
-        ("github", "::notice title=FP8 FASTER::a step takes 42.72 ms"),
-        ("html", "FASTER · 1.38x"),
-        ("csv", "\ngemm,4096x14336,fprop,bf16,fp8,1252.03,607.151,2.0621\n"),
+        ("markdown", "| candidate | ACTIVE | 100.0% | 4 | 43.67 |"),
+        ("github", "::notice title=FP8 FASTER::a step takes 43.67 ms"),
+        ("html", "FASTER · 1.34x"),
+        ("csv", "\ngemm,4096x14336,fprop,bf16,fp8,2504.06,1214.302,1252.03,607.151,2.0621\n"),
     ],
 )
 def test_each_form_says_the_outcome(form: str, says: str) -> None:
@@ -98,6 +99,7 @@ def test_a_comparison_prints_as_a_few_lines(found: fp8verify.Comparison) -> None
         (("--min-speedup", "1.3"), 0, None),
         (("--min-speedup", "1.4"), 1, "speedup-below-minimum"),
         (("--max-loss-gap", "0.01"), 0, None),
+        (("--max-loss-gap", "1%"), 0, None),
     ],
 )
 def test_demands_decide_the_exit_code(
@@ -128,22 +130,41 @@ def test_losses_may_lie_so_far_above_the_baselines(
     found: fp8verify.Comparison, changes: dict[str, object], code: int
 ) -> None:
     changed = replace(found, loss=_with_gap(found, **changes))
-    assert hold(changed, max_loss_gap=0.05).exit_code == code
+    assert apply_gate(changed, max_loss_gap=(0.05, False)).exit_code == code
 
 
 def test_a_gap_that_nobody_can_know_is_not_met(found: fp8verify.Comparison) -> None:
-    held = hold(replace(found, loss=None), max_loss_gap=0.5)
+    held = apply_gate(replace(found, loss=None), max_loss_gap=(0.5, False))
     assert (held.exit_code, held.findings[0].code) == (1, "loss-gap-unknown")
 
 
-def test_causes_name_only_work_that_takes_longer() -> None:
-    slower = fp8verify.compare(ROOT / "bf16_compiled", ROOT / "fp8_compiled")
-    (finding,) = slower.findings
-    grown = {row.name for row in slower.budget if row.change_us > 0}
-    told = finding.message.split("(")[1].split(")")[0]
-    named = {row.name for row in slower.budget if row.name in told}
-    assert named
-    assert named <= grown
+@pytest.mark.parametrize(
+    ("text", "gap"), [("5%", (0.05, True)), (" 0.05 ", (0.05, False)), (0.1, (0.1, False))]
+)
+def test_a_gap_is_a_number_or_a_share(text: float | str, gap: tuple[float, bool]) -> None:
+    assert parse_gap(text) == gap
+
+
+@pytest.mark.parametrize("text", ["", "%", "-1", "-5%", "inf", "nan", "5 percent"])
+def test_what_is_no_gap_is_refused(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_gap(text)
+
+
+def test_a_share_is_held_against_the_relative_gap(found: fp8verify.Comparison) -> None:
+    changed = replace(found, loss=_with_gap(found, relative_gap=0.04, mean_gap=9.0))
+    assert apply_gate(changed, max_loss_gap=(0.05, True)).exit_code == 0
+    held = apply_gate(changed, max_loss_gap=(0.03, True))
+    assert held.exit_code == 1
+    assert "+4.00%" in held.findings[0].message
+    assert "3 %" in held.findings[0].message
+
+
+def test_three_steps_of_which_one_is_the_first_decide_nothing() -> None:
+    found = fp8verify.compare(ROOT / "bf16_compiled", ROOT / "fp8_compiled")
+    assert (found.outcome.value, found.findings) == ("UNDECIDED", ())
+    assert (found.interval or (2,))[0] < 1 < (found.interval or (0, 0))[1]
+    assert f"cannot tell: record {found.steps_needed} steps" in found.reason
 
 
 def test_ranks_and_layers_that_both_runs_have_are_paired() -> None:

@@ -48,7 +48,7 @@ def layer(build: TraceBuilder, *, fp8: bool, us: float, n: int = 2048, m: int = 
 
 
 def run(
-    folder: Path, *, fp8: bool, us: float, steps: int = 2, casts: str | None = None,
+    folder: Path, *, fp8: bool, us: float, steps: int = 5, casts: str | None = None,
     cast_us: float = 0.0, n: int = 2048, m: int = 4096, filler: float = 0.0,
     gpu: str = "NVIDIA H200",
 ) -> Report:  # fmt: skip
@@ -89,7 +89,7 @@ def test_the_budget_of_a_side_adds_up_to_its_mean_step(tmp_path: Path) -> None:
     )
     found = compare(*reports)
     for report, side in zip(reports, ("baseline_us", "candidate_us"), strict=True):
-        times = [step.gpu_us or 0.0 for step in report.ranks[0].steps]
+        times = [step.gpu_us or 0.0 for step in report.ranks[0].steps[1:]]
         total = sum(getattr(row, side) for row in found.budget)
         assert total == pytest.approx(sum(times) / len(times), abs=0.01)
     by_name = {row.name: row for row in found.budget}
@@ -141,6 +141,32 @@ def test_two_bf16_runs_get_no_finding_and_a_note(tmp_path: Path) -> None:
 def test_steps_alike_are_the_same(tmp_path: Path) -> None:
     found = compare(run(tmp_path, fp8=False, us=50), run(tmp_path, fp8=False, us=50))
     assert (found.outcome, found.speedup) == (Outcome.SAME, 1.0)
+    assert found.interval == pytest.approx((0.98, 1.02), abs=0.002)
+    assert found.steps_needed is None
+
+
+def test_fewer_than_three_steps_decide_and_accuse_nothing(tmp_path: Path) -> None:
+    before = run(tmp_path, fp8=False, us=50, steps=2)
+    found = compare(before, run(tmp_path, fp8=True, us=90, casts="eager", cast_us=900, steps=9))
+    assert (found.outcome, found.interval, found.findings) == (Outcome.UNDECIDED, None, ())
+    assert found.steps_needed == 5
+    assert "cannot tell: record 5 steps of each run" in found.reason
+
+
+def test_gemms_that_became_slower_are_the_first_cause(tmp_path: Path) -> None:
+    before = run(tmp_path, fp8=True, us=200, casts="fused", cast_us=50)
+    found = compare(before, run(tmp_path, fp8=True, us=400, casts="fused", cast_us=50))
+    assert (found.outcome, causes(found)) == (Outcome.SLOWER, ["slower GEMMs"])
+    assert "2048 x 2048 wgrad 0.50x" in found.findings[0].message
+    found = compare(before, run(tmp_path, fp8=True, us=400, casts="fused", cast_us=2000))
+    assert causes(found) == ["slower GEMMs", "costly casts"]
+
+
+def test_no_cause_advises_what_the_run_already_does(tmp_path: Path) -> None:
+    before = run(tmp_path, fp8=False, us=20)
+    found = compare(before, run(tmp_path, fp8=True, us=10, casts="fused", cast_us=900))
+    assert causes(found)[0] == "costly casts"
+    assert "tensorwise" not in found.findings[0].hint  # its scaling by the kernels' names
 
 
 def test_another_batch_is_compared_at_equal_work(tmp_path: Path) -> None:
@@ -156,10 +182,10 @@ def test_another_batch_is_compared_at_equal_work(tmp_path: Path) -> None:
 
 def test_other_step_counts_and_gpus_are_said(tmp_path: Path) -> None:
     found = compare(
-        run(tmp_path, fp8=False, us=40, steps=3),
-        run(tmp_path, fp8=True, us=20, steps=2, gpu="NVIDIA B200"),
+        run(tmp_path, fp8=False, us=40, steps=7),
+        run(tmp_path, fp8=True, us=20, steps=5, gpu="NVIDIA B200"),
     )
-    assert "3 and 2 steps recorded" in found.notes
+    assert "6 and 4 steps compared" in found.notes  # without the first of each window
     assert "different GPUs: NVIDIA H200 and NVIDIA B200" in found.notes
 
 
@@ -179,7 +205,7 @@ def test_a_run_without_gemms_cannot_be_compared(tmp_path: Path) -> None:
 def test_without_shapes_as_many_gemms_are_taken_for_the_same_work(tmp_path: Path) -> None:
     def bare(gemms: int) -> Report:
         build = TraceBuilder()
-        for step in (1, 2):
+        for step in range(1, 6):
             build.step(step)
             for _ in range(gemms):
                 build.launch(BF16_KERNEL, types=(BF16, BF16))

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from fp8verify.analysis.assembly.memory import memory_report
 from fp8verify.analysis.inspection import inspect
 from fp8verify.capture.schema import MemoryRecord, ModuleRecord, RankMeta, WindowRecord
-from fp8verify.compare.memory import memory_notes
+from fp8verify.compare.notes import memory_notes
+from fp8verify.compare.pairs import pair_memory
 from fp8verify.report.forms import render
 from fp8verify.report.model import Report
 from fp8verify.report.model.numerics import MemoryReport
@@ -137,9 +138,13 @@ def with_memory(report: Report, *gib: tuple[float, float], why: Sequence[str] = 
     return replace(report, ranks=ranks or report.ranks)
 
 
+def notes(before: Report, after: Report) -> list[str]:
+    return [*memory_notes(pair_memory(before, after), before, after)]
+
+
 def test_more_memory_is_told_with_its_reason(plain: Report) -> None:
     before = with_memory(plain, (40, 50))
-    first, reason = memory_notes(before, with_memory(plain, (50, 60), why=["copies come on top"]))
+    first, reason = notes(before, with_memory(plain, (50, 60), why=["copies come on top"]))
     assert first == (
         "peak memory: 50.0 GiB of tensors, 25% more than the baseline's 40.0 GiB; "
         "60.0 GiB held by torch, 20% more than its 50.0 GiB"
@@ -149,33 +154,33 @@ def test_more_memory_is_told_with_its_reason(plain: Report) -> None:
 
 def test_less_memory_is_not_put_down_to_what_costs_some(plain: Report) -> None:
     after = with_memory(plain, (30, 40), why=["copies come on top"])
-    (said,) = memory_notes(with_memory(plain, (40, 50)), after)
+    (said,) = notes(with_memory(plain, (40, 50)), after)
     assert "25% less than" in said
     assert "copies" not in said
 
 
 def test_the_same_memory_is_called_so(plain: Report) -> None:
-    (said,) = memory_notes(with_memory(plain, (40, 50)), with_memory(plain, (40.1, 50.2)))
+    (said,) = notes(with_memory(plain, (40, 50)), with_memory(plain, (40.1, 50.2)))
     assert "as much as the baseline's 40.0 GiB" in said
 
 
 def test_tensors_and_what_torch_holds_may_disagree(plain: Report) -> None:
     both = with_memory(plain, (40, 50)), with_memory(plain, (38, 60))
-    said = list(memory_notes(*both))
+    said = notes(*both)
     assert "5% less than" in said[0]
     assert "20% more than its 50.0 GiB" in said[0]
     assert "expandable_segments" in said[1]
 
 
 def test_one_side_without_counters_is_said(plain: Report) -> None:
-    (said,) = memory_notes(plain, with_memory(plain, (40, 50)))
+    (said,) = notes(plain, with_memory(plain, (40, 50)))
     assert said.startswith("peak memory is known of the candidate alone")
-    assert list(memory_notes(plain, plain)) == []
+    assert (notes(plain, plain)) == []
 
 
 def test_the_fullest_rank_stands_for_a_run(plain: Report) -> None:
     after = with_memory(plain, (40, 50), (60, 78))
-    first, full = memory_notes(with_memory(plain, (40, 50), (40, 50)), after)
+    first, full = notes(with_memory(plain, (40, 50), (40, 50)), after)
     assert first.startswith("peak memory of rank 1, the fullest: 60.0 GiB of tensors, 50% more")
     assert full == "the candidate fills the GPU of rank 1, the fullest: 78.0 GiB of 80.0 GiB"
     (shown,) = [

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from fp8verify.analysis.step_statistics import step_statistics
 from fp8verify.capture.schema import ModuleRecord, RankMeta, WindowRecord
-from fp8verify.report.model import ClockReport, ModulesReport, WindowReport
+from fp8verify.report.model import ClockReport, ModulesReport, StepStatistics, WindowReport
 
 
 def clock_report(meta: RankMeta | None) -> ClockReport | None:
@@ -21,6 +22,14 @@ def clock_report(meta: RankMeta | None) -> ClockReport | None:
         updates=meta.optimizer_updates,
         windows=tuple(map(_window_report, meta.windows)),
     )
+
+
+def steps_outside(meta: RankMeta | None) -> StepStatistics | None:
+    """Return the times of a rank's steps outside of windows, None where none were timed."""
+    times = meta.steps_outside if meta is not None else None
+    if times is None:
+        return None
+    return step_statistics([[ns / 1000 for ns in times.samples_ns]], times.count)
 
 
 def _window_report(window: WindowRecord) -> WindowReport:

@@ -13,7 +13,7 @@ from fp8verify.analysis.assembly.diagnosis import (
 )
 from fp8verify.analysis.assembly.gemms import gemm_summary, kernel_rows, leg_rows, recipe_seen
 from fp8verify.analysis.assembly.memory import memory_report
-from fp8verify.analysis.assembly.recorded import clock_report, modules_report
+from fp8verify.analysis.assembly.recorded import clock_report, modules_report, steps_outside
 from fp8verify.analysis.assembly.software import environment
 from fp8verify.analysis.assembly.timelines import step_reports, timeline_report
 from fp8verify.analysis.assembly.units import micros
@@ -110,6 +110,7 @@ def _rank_report(facts: RankFacts, judged: RankJudgement, standing: Standing) ->
         modules=modules_report(rank.meta),
         numerics=numerics_report(rank),
         memory=memory_report(rank.meta),
+        steps_outside=steps_outside(rank.meta),
         health=_health_report(rank.health),
         clock=clock_report(rank.meta),
     )

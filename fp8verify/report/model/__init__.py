@@ -13,6 +13,7 @@ from fp8verify.report.model.parts import (
     ModulesReport,
     RecipeSeen,
     StepReport,
+    StepStatistics,
     TimelineReport,
     WindowReport,
 )
@@ -70,6 +71,7 @@ __all__ = [
     "Severity",
     "Shape",
     "StepReport",
+    "StepStatistics",
     "TimelineReport",
     "Verdict",
     "WindowReport",

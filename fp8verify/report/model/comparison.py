@@ -11,22 +11,25 @@ from fp8verify.terms import Verdict
 
 
 class Outcome(str, Enum):
-    """Whether the candidate is faster, at equal work."""
+    """Whether the candidate is faster at equal work, by a 95 % interval; SAME within 5 %."""
 
     FASTER = "FASTER"
     SAME = "SAME"
     SLOWER = "SLOWER"
+    UNDECIDED = "UNDECIDED"
     NOT_COMPARABLE = "NOT_COMPARABLE"
 
 
 class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """Step times in µs as profiled, on the GPU where kernels are known by step, else on the CPU.
-
-    `measured` is "gpu", "cpu", or "window" where no step was recorded and all of it counts as one.
+    """Times of the compared steps in µs: without the profiler where both runs know such.
 
     Attributes:
-        measured: gpu, cpu, or window where no step was recorded.
+        measured: outside (wall time of steps without the profiler), log (as the training logged
+            them), gpu or cpu (as profiled), or window where no step was recorded.
         steps: how many steps.
+        left_out: further steps that took more than 1.5 times the median.
+        mean_us: mean step in microseconds.
+        deviation_us: standard deviation of a step; null of a single one.
         median_us: median step in microseconds.
         min_us: shortest step in microseconds.
         max_us: longest step in microseconds.
@@ -34,6 +37,9 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
 
     measured: str
     steps: int
+    left_out: int
+    mean_us: float
+    deviation_us: float | None
     median_us: float
     min_us: float
     max_us: float
@@ -45,7 +51,8 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: what the run is called: its folder, or --name.
         source: file of the trace.
-        rank: rank that is compared.
+        rank: first rank that is compared.
+        ranks: all ranks that are compared.
         verdict: ACTIVE, PARTIAL, INACTIVE, CONTRADICTED, EMULATED or INCONCLUSIVE.
         gpu: name of the GPU; null where not known.
         fp8_share_of_time: FP8 share of GEMM time; null without GEMMs.
@@ -56,6 +63,7 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     source: str
     rank: int | None
+    ranks: tuple[int, ...]
     verdict: Verdict
     gpu: str | None
     fp8_share_of_time: float | None
@@ -131,19 +139,45 @@ class LegPair(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankPair(msgspec.Struct, frozen=True, kw_only=True):
-    """µs of the median step of a rank that both runs have.
+    """µs of the mean step of a rank that both runs have, as profiled.
 
     Attributes:
         rank: number of the rank; null where not known.
         baseline_us: microseconds in the baseline.
         candidate_us: microseconds in the candidate.
         step_speedup: how many times as fast a step is.
+        baseline_fp8_share: FP8 share of GEMM time in the baseline; null without GEMMs.
+        candidate_fp8_share: FP8 share of GEMM time in the candidate; null without GEMMs.
     """
 
     rank: int
     baseline_us: float
     candidate_us: float
     step_speedup: float
+    baseline_fp8_share: float | None
+    candidate_fp8_share: float | None
+
+
+class MemoryPair(msgspec.Struct, frozen=True, kw_only=True):
+    """Peak GPU memory of the fullest rank of each run, in bytes.
+
+    Attributes:
+        rank: the candidate's fullest rank; null where not known.
+        baseline_allocated: bytes of tensors in the baseline.
+        candidate_allocated: bytes of tensors in the candidate.
+        baseline_reserved: bytes that torch held in the baseline.
+        candidate_reserved: bytes that torch held in the candidate.
+        total: bytes of the GPU.
+        why: what FP8 has to do with it.
+    """
+
+    rank: int | None
+    baseline_allocated: int
+    candidate_allocated: int
+    baseline_reserved: int
+    candidate_reserved: int
+    total: int
+    why: tuple[str, ...]
 
 
 class LayerPair(msgspec.Struct, frozen=True, kw_only=True):
@@ -171,13 +205,12 @@ class LayerPair(msgspec.Struct, frozen=True, kw_only=True):
 class LossPair(msgspec.Struct, frozen=True, kw_only=True):
     """The loss of both logs at the steps that both have.
 
-    Gaps are candidate less baseline; `first_bad_step` is the first whose loss is no number in one
-    log alone. `counted` says that the steps are counted lines. `curve` are (step, baseline,
-    candidate), of many steps some.
+    Gaps are candidate less baseline, over the steps at which both are finite. `counted` says that
+    the steps are counted lines. `curve` are (step, baseline, candidate), of many steps some.
 
     Attributes:
         frameworks: whose wording the loss lines have, baseline first.
-        steps: how many steps both logs have.
+        steps: how many steps have a finite loss in both logs.
         first_step: first step that both logs have.
         last_step: last step that both logs have.
         last_baseline: the baseline's loss at the last step that both logs have.
@@ -185,20 +218,18 @@ class LossPair(msgspec.Struct, frozen=True, kw_only=True):
         mean_gap: mean gap of the losses, candidate less baseline.
         largest_gap: largest gap of the losses, candidate less baseline.
         largest_gap_step: step of the largest gap.
-        first_bad_step: first step whose loss is no number in one log alone.
+        first_bad_step: first step whose loss is not finite.
         counted: whether steps are counted lines, since the log has no numbers.
         curve: step, loss of the baseline, loss of the candidate; of many steps some.
-        relative_gap: mean gap of the last half of the steps, over the baseline's loss there.
-        trend: growing, steady or shrinking: the gap of the first half of the steps against that of
-            the last; unknown where there are few steps.
-        spikes: steps whose loss jumps above those before, of the baseline and the candidate.
+        relative_gap: median gap of the last half of the steps, over the baseline's loss there.
+        trend: growing, steady or shrinking: the relative gap of the last third of the steps against
+            that of the first; unknown where there are few steps.
         diverged_step: the first from which on the candidate's loss stays above the baseline's by
             more than 5 %.
         gradient_norms: medians of the gradient norms that both logs give.
         gradient_curve: step, gradient norm of the baseline, gradient norm of the candidate; of many
             steps some.
-        first_bad_run: "baseline" or "candidate": whose loss is no number at `first_bad_step`.
-        own_spikes: steps at which the candidate's loss jumps and the baseline's does not.
+        first_bad_run: baseline, candidate or both: whose loss is not finite at `first_bad_step`.
         gap_is_noise: whether the gap of the last half lies within the scatter of the losses, or
             there are too few steps to tell.
     """
@@ -217,17 +248,15 @@ class LossPair(msgspec.Struct, frozen=True, kw_only=True):
     curve: tuple[tuple[int, float | None, float | None], ...] = ()
     relative_gap: float | None = None
     trend: str = "unknown"
-    spikes: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
     diverged_step: int | None = None
     gradient_norms: tuple[float, float] | None = None
     gradient_curve: tuple[tuple[int, float | None, float | None], ...] = ()
     first_bad_run: str | None = None
-    own_spikes: tuple[int, ...] = ()
     gap_is_noise: bool = False
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Two runs held against each other; `speedup` is at equal work, `step_speedup` of the steps.
+    """Two runs compared; `speedup` is at equal work, `step_speedup` of the steps.
 
     `busy_speedup` is at equal work and without the time in which the GPU waits, which profiling
     lengthens. `work_ratio` is the candidate's forward GEMM FLOPs a step over the baseline's, None
@@ -239,7 +268,9 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         outcome: FASTER, SAME, SLOWER or NOT_COMPARABLE.
         reason: why, in a sentence.
         exit_code: exit code of the command.
-        speedup: how many times as fast the candidate is, at equal work.
+        speedup: how many times as fast the candidate is, at equal work: a ratio of mean steps.
+        interval: 95 % bounds of `speedup`; null where a run has fewer than three steps.
+        steps_needed: steps of each run that would tell; null where these do.
         step_speedup: how many times as fast a step is.
         busy_speedup: speed-up at equal work without the time in which the GPU waits.
         work_ratio: forward GEMM operations of the candidate's step over the baseline's.
@@ -252,6 +283,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         gemms: GEMMs of both runs, paired by layer size and leg.
         layers: layers of both runs, paired by name.
         ranks: ranks of both runs, where there are several.
+        memory: peaks of GPU memory; null where either is not known.
         loss: losses of both logs at equal steps; null where there are none.
         findings: causes, and demands that are not met.
         notes: further remarks.
@@ -262,19 +294,22 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     outcome: Outcome
     reason: str
     exit_code: int
-    speedup: float | None
-    step_speedup: float | None
-    busy_speedup: float | None
-    work_ratio: float | None
-    gemm_speedup: float | None
-    baseline: Side | None
-    candidate: Side | None
     names: tuple[str, str]
-    budget: tuple[BudgetRow, ...]
-    legs: tuple[LegPair, ...]
-    gemms: tuple[GemmPair, ...]
-    layers: tuple[LayerPair, ...]
-    ranks: tuple[RankPair, ...]
-    loss: LossPair | None
-    findings: tuple[Finding, ...]
-    notes: tuple[str, ...]
+    speedup: float | None = None
+    interval: tuple[float, float] | None = None
+    steps_needed: int | None = None
+    step_speedup: float | None = None
+    busy_speedup: float | None = None
+    work_ratio: float | None = None
+    gemm_speedup: float | None = None
+    baseline: Side | None = None
+    candidate: Side | None = None
+    budget: tuple[BudgetRow, ...] = ()
+    legs: tuple[LegPair, ...] = ()
+    gemms: tuple[GemmPair, ...] = ()
+    layers: tuple[LayerPair, ...] = ()
+    ranks: tuple[RankPair, ...] = ()
+    memory: MemoryPair | None = None
+    loss: LossPair | None = None
+    findings: tuple[Finding, ...] = ()
+    notes: tuple[str, ...] = ()

@@ -138,6 +138,30 @@ class StepReport(msgspec.Struct, frozen=True, kw_only=True):
     trains: bool = True
 
 
+class StepStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """Step times as a mean with what its uncertainty follows from.
+
+    Attributes:
+        count: steps.
+        left_out: further steps, which took more than 1.5 times the median.
+        mean_us: mean step in microseconds.
+        deviation_us: standard deviation of a step; null of a single one.
+        effective: number of independent steps that would tell the mean as well.
+        median_us: median step in microseconds.
+        min_us: shortest step in microseconds.
+        max_us: longest step in microseconds.
+    """
+
+    count: int
+    left_out: int
+    mean_us: float
+    deviation_us: float | None
+    effective: float
+    median_us: float
+    min_us: float
+    max_us: float
+
+
 class TimelineReport(msgspec.Struct, frozen=True, kw_only=True):
     """How the GPU spent one trace, in buckets; the first begins with the first kernel.
 

@@ -23,6 +23,7 @@ from fp8verify.report.model.parts import (
     ModulesReport,
     RecipeSeen,
     StepReport,
+    StepStatistics,
     TimelineReport,
 )
 from fp8verify.terms import Verdict
@@ -50,6 +51,8 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True):
         legs: GEMM time by leg and precision class.
         recipe: how the GEMMs were scaled.
         steps: the training steps.
+        steps_outside: wall time of the steps that were neither profiled nor measured; null where
+            none were timed.
         timelines: how the GPU spent each trace.
         kernels: all kinds of kernel, the longest first.
         communication: what collectives moved, null where there were none.
@@ -99,6 +102,7 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True):
     memory: MemoryReport | None = None
     unplaced_us: float = 0.0
     judged: bool = True
+    steps_outside: StepStatistics | None = None
 
 
 class RankBreakdown(msgspec.Struct, frozen=True, kw_only=True):

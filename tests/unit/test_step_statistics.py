@@ -1,0 +1,62 @@
+"""Step times as a mean with its uncertainty, and what two of them decide."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from benchmarks.figures import STEPS, VARIATIONS, independent, outcome, share
+from fp8verify.analysis.step_statistics import step_statistics
+from fp8verify.report.model.comparison import Outcome
+
+
+def test_one_slow_step_is_left_out_and_a_slow_quarter_is_not() -> None:
+    found = step_statistics([[10.0, 10.0, 10.0, 10.0, 100.0]])
+    assert found is not None
+    assert (found.count, found.left_out, found.mean_us, found.max_us) == (4, 1, 10.0, 10.0)
+    found = step_statistics([[10.0, 10.0, 16.0, 16.0]])
+    assert found is not None
+    assert (found.count, found.left_out, found.mean_us) == (4, 0, 13.0)
+
+
+def test_a_sample_stands_for_more_steps() -> None:
+    found = step_statistics([[1.0, 2.0, 3.0]], 300)
+    assert found is not None
+    assert (found.count, found.effective, found.deviation_us) == (300, 3.0, 1.0)
+    assert step_statistics([[]]) is None
+
+
+def test_steps_of_windows_that_differ_tell_less() -> None:
+    draw = random.Random(1)
+    alike = [independent(draw, 5, 0.01) for _ in range(6)]
+    apart = [[time * (1 + 0.1 * (place % 2)) for time in w] for place, w in enumerate(alike)]
+    many, few = step_statistics(alike), step_statistics(apart)
+    assert many is not None
+    assert few is not None
+    assert many.effective > 20
+    assert few.effective < 10
+
+
+def test_steps_that_resemble_their_neighbours_tell_less() -> None:
+    found = step_statistics([[10.0 + place / 10 for place in range(40)]])
+    assert found is not None
+    assert found.effective < 10
+
+
+@pytest.mark.parametrize("variation", VARIATIONS)
+@pytest.mark.parametrize("steps", STEPS)
+def test_equal_runs_are_seldom_called_different(steps: int, variation: float) -> None:
+    different = (Outcome.FASTER, Outcome.SLOWER)
+    assert share(400, 11, steps, variation, different) <= 0.05
+
+
+def test_a_true_change_is_found() -> None:
+    assert share(300, 11, 10, 0.03, (Outcome.SLOWER,), slower=1.1) >= 0.9
+    assert share(300, 11, 50, 0.03, (Outcome.SLOWER,), slower=1.05) >= 0.9
+
+
+def test_the_steps_that_a_comparison_asks_for_would_tell() -> None:
+    steps = [100.0, 130.0, 115.0, 90.0, 120.0]
+    assert outcome(steps, [time * 1.1 for time in steps]) is Outcome.UNDECIDED
+    assert outcome(steps * 12, [time * 1.1 for time in steps * 12]) is Outcome.SLOWER
