@@ -80,7 +80,7 @@ def test_different_models_exit_with_3(captures: Path) -> None:
     assert result.output.splitlines()[0].endswith(" · fp8_accelerate against bf16_compiled")
 
 
-@pytest.mark.parametrize("name", ["out.xml", "out.sarif"])
+@pytest.mark.parametrize("name", ["out.xml"])
 def test_a_file_whose_name_asks_for_a_form_there_is_not_is_a_usage_error(
     captures: Path, tmp_path: Path, name: str
 ) -> None:
