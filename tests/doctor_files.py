@@ -140,7 +140,7 @@ def llama3_8b_float8():
         converters=[
             Float8LinearConverter.Config(
                 recipe_name="rowwise",
-                filter_fqns=["lm_head", "auto_filter_small_kn"],
+                filter_fqns=["lm_head"],
                 model_compile_enabled=True,
             ),
         ],

@@ -1,4 +1,4 @@
-"""`fp8verify doctor`: before the training, can FP8 run here, and is it asked for rightly."""
+"""`fp8verify doctor`: check hardware, versions and configuration before the training."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 from fp8verify.cli.emit import emit
 from fp8verify.cli.option import FiniteFloat
 from fp8verify.cli.screen import screen
-from fp8verify.doctor import doctor
+from fp8verify.doctor import Status, doctor
 from fp8verify.doctor.forms import FORMS, to_text
 from fp8verify.doctor.recipes import RECIPES
 
@@ -64,9 +64,10 @@ from fp8verify.doctor.recipes import RECIPES
 )
 @click.option(
     "--require-gpu/--no-require-gpu",
-    default=None,
-    help="Fail where no GPU is to be seen.  [default: unless only files are checked]",
+    default=False,
+    help="Fail where no GPU is found; otherwise the exit code does not depend on it.",
 )
+@click.option("--strict", is_flag=True, help="Exit with 1 for warnings and unknown keys, too.")
 @click.option(
     "--format",
     "form",
@@ -90,12 +91,13 @@ def command(
     recipes: tuple[str, ...],
     static: bool,
     timeout: float,
-    require_gpu: bool | None,
+    require_gpu: bool,
+    strict: bool,
     form: str,
     output: Path | None,
     command_line: tuple[str, ...],
 ) -> None:
-    """Say before the training whether FP8 can run here, and whether it is asked for rightly.
+    """Check hardware, versions and configuration before the training.
 
     \b
     fp8verify doctor
@@ -106,7 +108,7 @@ def command(
     A command is started until it builds its first optimizer, and ended there: its model's layers
     are known then. What it does before that is done, such as folders that it makes.
 
-    Exit codes: 0 nothing fails, 1 something does, 2 usage.
+    Exit codes: 0 nothing fails, 1 something does (with --strict also warnings), 2 usage.
     """
     report = doctor(
         *configs,
@@ -123,4 +125,5 @@ def command(
         emit(to_text(report, shutil.get_terminal_size().columns), output)
     else:
         emit(FORMS[form](report), output)
-    sys.exit(report.exit_code)
+    warned = report.status is Status.WARN
+    sys.exit(report.exit_code or int(strict and warned))

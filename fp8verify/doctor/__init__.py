@@ -1,4 +1,4 @@
-"""Before the training: can FP8 run here, is it what the configuration asks for, will it pay."""
+"""Check hardware, versions and configuration before the training."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def doctor(
     *configs: str | Path,
     command: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
-    require_gpu: bool | None = None,
+    require_gpu: bool = False,
     start: bool = False,
     timeout: float | None = None,
     measure: bool = False,
@@ -33,8 +33,7 @@ def doctor(
         configs: configuration files of any known framework, launch scripts or Python sources.
         command: the training's command line; files that it names are read too.
         environment: the variables that reach the training; those of this process by default.
-        require_gpu: whether a machine without a GPU fails; by default, unless only files are asked
-            about.
+        require_gpu: whether a machine without a GPU fails.
         start: whether to start the command, until it builds its first optimizer.
         timeout: the seconds after which it is ended anyway; two minutes by default.
         measure: whether to time the model's matrix sizes in BF16 and FP8 on this GPU.

@@ -1,14 +1,14 @@
-"""Name the cause of a training that failed with a message that is known."""
+"""Name the cause of a training that failed with a message of data/failures.toml."""
 
 from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from fp8verify.doctor.known_failures import KNOWN_FAILURES, KnownFailure
+from fp8verify.doctor.conditions import table
 
 MAX_LINE = 4096
 MAX_CAUSES = 5
@@ -28,20 +28,30 @@ class Cause(NamedTuple):
 
 def causes(lines: Iterable[str]) -> list[Cause]:
     """Return what is known about the messages in a log, each cause once, the first line of it."""
-    found: dict[KnownFailure, Cause] = {}
+    rows: list[Mapping[str, Any]] = table("failures")["failure"]
+    found: dict[int, Cause] = {}
     before: deque[str] = deque(maxlen=_BEFORE)
-    gate = re.compile("|".join(f"(?:{row.pattern})" for row in KNOWN_FAILURES))
+    gate = re.compile("|".join(_scoped(row["pattern"]) for row in rows))
     for number, raw in enumerate(lines, start=1):
         line = raw[:MAX_LINE].rstrip("\r\n")
-        for row in KNOWN_FAILURES if gate.search(line) else ():
-            if row not in found and _is(row, line, before):
+        for place, row in enumerate(rows) if gate.search(line) else ():
+            if place not in found and _is(row, line, before):
                 text = line.strip()[:300]
-                found[row] = Cause(number, text, row.cause, row.remedy, row.source, row.check)
+                found[place] = Cause(
+                    number, text, row["cause"], row["remedy"], row["evidence"], row.get("check", "")
+                )
         before.append(line)
     return list(islice(found.values(), MAX_CAUSES))
 
 
-def _is(row: KnownFailure, line: str, before: deque[str]) -> bool:
-    if not re.search(row.pattern, line):  # compiled once, and kept by `re`
+def _scoped(pattern: str) -> str:
+    """Return a pattern whose flags hold for itself alone."""
+    plain = pattern.removeprefix("(?i)")
+    return f"(?{'i' if plain != pattern else ''}:{plain})"
+
+
+def _is(row: Mapping[str, Any], line: str, before: deque[str]) -> bool:
+    if not re.search(row["pattern"], line):  # compiled once, and kept by `re`
         return False
-    return not row.near or any(re.search(row.near, text) for text in (line, *before))
+    near = row.get("near")
+    return not near or any(re.search(near, text) for text in (line, *before))

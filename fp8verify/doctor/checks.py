@@ -50,6 +50,18 @@ class DoctorReport(msgspec.Struct, frozen=True, kw_only=True):
         """1 where anything failed."""
         return int(self.status is Status.FAIL)
 
+    @property
+    def not_checked(self) -> tuple[Check, ...]:
+        """What could not be checked: its facts are missing, or it was not recognised."""
+        unknown = ("config-not-recognised", "config-key-unknown", "model-not-seen")
+        known = ("fp8-not-asked", "measured")
+        return tuple(
+            check
+            for check in self.checks
+            if (check.status is Status.SKIPPED and check.code not in known)
+            or (check.status is Status.WARN and check.code in unknown)
+        )
+
     def to_json(self) -> str:
         """Return the report as JSON, the same text as `doctor --format json`."""
         from fp8verify.doctor.forms import to_json

@@ -37,7 +37,7 @@ class Facts(NamedTuple):
     scripts: tuple[Script, ...] = ()
     unrecognised: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
-    require_gpu: bool = True
+    require_gpu: bool = False
     model: DryModel | None = None
 
     @property
@@ -68,7 +68,7 @@ def gather(
     command: Sequence[str],
     environment: Mapping[str, str],
     *,
-    require_gpu: bool | None = None,
+    require_gpu: bool = False,
 ) -> Facts:
     """Gather the facts; what needs a process of its own runs while the files are read.
 
@@ -85,5 +85,5 @@ def gather(
         scripts=launch.scripts,
         unrecognised=launch.unrecognised,
         command=tuple(command),
-        require_gpu=not configs if require_gpu is None else require_gpu,
+        require_gpu=require_gpu,
     )

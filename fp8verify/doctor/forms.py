@@ -71,6 +71,9 @@ def _text_lines(report: DoctorReport) -> Iterator[tuple[str, str]]:
 def _summary(report: DoctorReport) -> str:
     counts = Counter(check.status for check in report.checks)
     words = [f"{counts[status]} {status.value}" for status in _WORDS if counts[status]]
+    missing = list(dict.fromkeys(check.code for check in report.not_checked))
+    if missing:
+        words.append(f"not checked: {', '.join(missing)}")
     return f"{report.status.value.upper()}: {', '.join(words)}" if words else "nothing to check"
 
 

@@ -162,7 +162,8 @@ def _of_sizes(layers: Sequence[LayerSize], tokens: int) -> Plan:
     """Gather the layers of a configuration; a size says how many of it read one input."""
     groups: dict[tuple[Role, int], list[LayerSize]] = defaultdict(list)
     for layer in layers:
-        groups[layer.role, layer.k].append(layer)
+        if not layer.expert:  # whose tokens nobody knows beforehand
+            groups[layer.role, layer.k].append(layer)
     found = {_group_of_sizes(sizes): _use_of_sizes(sizes) for sizes in groups.values()}
     block = tuple(sorted(filter(_in_a_block, found), key=lambda g: IN_A_BLOCK.index(g.role)))
     plan: Plan = {}

@@ -10,28 +10,10 @@ import ast
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from fp8verify.doctor.conditions import all_hold, table
 from fp8verify.doctor.training import Ask
 
 _UNKNOWN = object()
-CONVERTERS = {
-    "Float8LinearConverter": "fp8",
-    "Float8GroupedExpertsConverter": "fp8",
-    "MXFP8LinearConverter": "mxfp8",
-    "MXFP8GroupedExpertsConverter": "mxfp8",
-    "NVFP4LinearConverter": "nvfp4",
-}
-# Calls that turn FP8 on, what they ask for: torchao/float8, torchao/prototype, TE, accelerate.
-_CALLS = {
-    "convert_to_float8_training": Ask("fp8", None, "torchao"),
-    "MXFP8BlockScaling": Ask("mxfp8", "mxfp8", "te"),
-    "NVFP4BlockScaling": Ask("nvfp4", "nvfp4", "te"),
-    "Float8BlockScaling": Ask("fp8_block", "blockwise", "te"),
-    "Float8CurrentScaling": Ask("fp8", "tensorwise", "te"),
-    "DelayedScaling": Ask("fp8", "delayed", "te"),
-    "fp8_autocast": Ask("fp8", None, "te"),
-    "MXFP8TrainingOpConfig": Ask("mxfp8", "mxfp8", "torchao"),
-    "NVFP4TrainingConfig": Ask("nvfp4", "nvfp4", "torchao"),
-}
 
 
 class Symbol(str):
@@ -42,6 +24,9 @@ class Variable(NamedTuple):
     """A bare name that stands where a value is asked for: a variable, or a function."""
 
     name: str
+
+    def __str__(self) -> str:
+        return self.name
 
 
 class Call(NamedTuple):
@@ -118,17 +103,13 @@ def _literal(node: ast.expr) -> Any:
 
 
 def _asks(calls: tuple[Call, ...]) -> Iterator[Ask]:
+    known = table("scripts")["calls"]
     for call in calls:
-        if call.name in CONVERTERS:
-            if call.arguments.get("emulate") is not True:
-                fmt = CONVERTERS[call.name]
-                default = "rowwise" if "recipe_name" not in call.arguments else None
-                recipe = recipe_of(call) or (default if fmt == "fp8" else fmt)
-                yield Ask(fmt, recipe, "torchao", call.name)
-        elif call.name in _CALLS:
-            yield _CALLS[call.name]._replace(key=call.name)
-        elif call.name == "Float8LinearConfig.from_recipe_name":
-            yield Ask("fp8", recipe_of(call), "torchao", call.name)
+        row = known.get(call.name)
+        if row is not None and not ("unless" in row and all_hold(row["unless"], call.arguments)):
+            given = recipe_of(call) if row["format"] == "fp8" else None
+            fixed = None if "recipe_name" in call.arguments else row.get("recipe")
+            yield Ask(row["format"], given or fixed, row.get("backend"), call.name)
         elif call.arguments.get("mixed_precision") == "fp8":
             yield Ask("fp8", None, None, "mixed_precision")
         elif str(call.arguments.get("precision", "")).startswith("transformer-engine"):

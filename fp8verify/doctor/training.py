@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from fp8verify.doctor.roles import Role
 
 Values = Mapping[str, Any]
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class Ask(NamedTuple):
@@ -29,7 +31,8 @@ class Ask(NamedTuple):
 class LayerSize(NamedTuple):
     """Linear layers of one size: N outputs, K inputs, and how many of them a model has.
 
-    `siblings` of them read one input, beside those of other sizes with the same role.
+    `siblings` of them read one input, as do those of other sizes with the same role. `expert`: of a
+    mixture of experts, counted by the experts that a token meets.
     """
 
     name: str
@@ -38,6 +41,7 @@ class LayerSize(NamedTuple):
     modules: int = 1
     role: Role = Role.OTHER
     siblings: int = 1
+    expert: bool = False
 
 
 class Training(NamedTuple):
@@ -72,6 +76,9 @@ class Config(NamedTuple):
         lines: the lines of the keys, 1-based.
         training: what it says.
         in_file: whether `path` is a file.
+        given: its values, and the framework's defaults, by the names that the rules use.
+        origins: the keys of `values` by these names.
+        kind: the document's.
     """
 
     path: str
@@ -80,6 +87,9 @@ class Config(NamedTuple):
     lines: Mapping[str, int]
     training: Training
     in_file: bool = True
+    given: Values = _NOTHING
+    origins: Mapping[str, str] = _NOTHING
+    kind: str = ""
 
 
 def whole(value: Any) -> int | None:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from fp8verify.doctor.checks import Check, Status, report_of
+from fp8verify.doctor.conditions import table
 from fp8verify.doctor.forms import to_text
 from fp8verify.doctor.gpus import Gpu, parse, parse_nvidia
 from fp8verify.doctor.interpreter import find_interpreter, parse_scan
-from fp8verify.doctor.known_bad import KNOWN_BAD
 from fp8verify.doctor.rules import judge
 from fp8verify.doctor.units import NAMES, trains_in
 from fp8verify.doctor.versions import cuda_of, within
@@ -218,25 +218,42 @@ BAD: list[tuple[dict[str, Any], str | None, dict[str, Any]]] = [
         {"versions": {"torch": "2.9.0+rocm6.4"}},
     ),
     ({"gpus": [H20]}, None, {"gpus": [H100]}),
+    (
+        {"environment": {"NVTE_FP8_BLOCK_SCALING_FP32_SCALES": "1"}, "gpus": [B200]},
+        files.MEGATRON_SH.replace("hybrid", "e4m3 --fp8-recipe blockwise"),
+        {"gpus": [H100]},
+    ),
+    ({"gpus": [RTX6000_PRO]}, MXFP8, {"gpus": [B200]}),
 ]
 
 
-@pytest.mark.parametrize("row", range(len(KNOWN_BAD)))
-def test_each_known_bad_combination_is_told_and_its_repair_is_not(tmp_path: Path, row: int) -> None:
-    bad, text, repair = BAD[row]
+THREADS = [
+    *("ao#4652", "pytorch#192707", "ao#2904", "TE#1190", "torchtitan#1056", "TE#1047", "TE#3281"),
+    *("TE#2255", "TE d0067d0 pytorch/quantization.py:179"),
+    *("TE d0067d0 pytorch/quantization.py:155", "torch aten ScaledBlas.cpp"),
+    *("Megatron-LM d98e8a6 megatron/training/arguments.py:1108", "miles#1340", "Azure/MS-AMP"),
+    *("accelerate#3830", "LLaMA-Factory#9500", "pytorch#143465", "Megatron-LM#860"),
+    *("verl#6172", "TE d0067d0 pytorch/quantization.py:164"),
+]
+
+
+@pytest.mark.parametrize(("thread", "bad"), zip(THREADS, BAD, strict=True), ids=THREADS)
+def test_each_known_bad_combination_is_told_and_its_repair_is_not(
+    tmp_path: Path, thread: str, bad: tuple[dict[str, Any], str | None, dict[str, Any]]
+) -> None:
+    arguments, text, repair = bad
+    rules = [r for r in table("rules")["rule"] if r["evidence"].startswith(thread)]
+    rules = [rule for rule in rules if rule["code"] == "known-bad-versions"]
     config = [write(tmp_path, f"c.{_ending(text)}", text)] if text else []
 
     def told(arguments: dict[str, Any]) -> list[Check]:
-        return [
-            check
-            for check in judge(facts_of(*config, **arguments))
-            if check.code == "known-bad-versions" and check.message.startswith(KNOWN_BAD[row].fact)
-        ]
+        checks = judge(facts_of(*config, **arguments))
+        return [c for c in checks if any(c.message == rule["message"] for rule in rules)]
 
-    (check,) = told(bad)
-    assert check.status is KNOWN_BAD[row].status
-    assert KNOWN_BAD[row].thread in check.source
-    assert told({**bad, **repair}) == []
+    (check,) = told(arguments)
+    assert check.status.value in {rule.get("status", "warn") for rule in rules}
+    assert thread in check.source
+    assert told({**arguments, **repair}) == []
 
 
 def _ending(text: str) -> str:

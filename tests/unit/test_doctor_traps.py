@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fp8verify.doctor.checks import Status
+from fp8verify.doctor.conditions import table
 from fp8verify.doctor.rules import judge
 from tests import doctor_files as files
 from tests.doctor_files import B200, complaints, facts_of, write
@@ -156,200 +158,107 @@ def test_a_launch_script_is_read_as_a_shell_expands_it(
     assert complaints(facts) == {}
 
 
-# (file, what is replaced in it, by what, code, status, a part of its message or hint)
-TRAPS = [
-    # accelerate
-    ("accelerate.yaml", "amax_history_len:", "amax_history_length:",
-     "config-key-ignored", "warn", "Write amax_history_len instead"),
-    ("accelerate.yaml", "  interval: 1", "  amax_compute_algorithm: max",
-     "config-key-ignored", "warn", "amax_compute_algo"),
-    ("accelerate_ao.yaml", "  backend: AO", "  backend: AO\n  optimization_level: O1",
-     "config-key-ignored", "warn", "opt_level"),
+RULES = [rule for rule in table("rules")["rule"] if "example" in rule]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule['code']}-{rule['example'][1]}")
+def test_the_example_of_a_rule_is_told_by_its_code(tmp_path: Path, rule: dict[str, Any]) -> None:
+    name, old, new = rule["example"]
+    assert old in SOUND[name]
+    path = write(tmp_path, name, SOUND[name].replace(old, new, 1))
+    gpus = [] if rule.get("capability") == "?" else [files.H100]
+    found = [c for c in judge(facts_of(path, gpus=gpus)) if c.code == rule["code"]]
+    statuses = {check.status.value for check in found if rule["remedy"] == check.hint}
+    assert statuses == {rule.get("status", "warn")}
+    assert {check.file for check in found} == {path}
+    assert not any("<" in check.message for check in found)
+
+
+# (file, what is replaced in it, by what, code, status, what the hint names)
+SLIPS = [
     ("accelerate.yaml", "amax_history_len:", "amax_histroy_len:",
-     "config-key-unknown", "warn", "Did you mean amax_history_len?"),
+     "config-key-unknown", "fail", "amax_history_len"),
+    ("accelerate.yaml", "fp8_config:", "fp8_confg:", "config-key-unknown", "fail", "fp8_config"),
+    ("accelerate.yaml", "mixed_precision", "mixed_precison",
+     "config-key-unknown", "fail", "mixed_precision"),
     ("accelerate.yaml", 'mixed_precision: "fp8"', "mixed_precision: float8",
-     "config-value-unknown", "fail", "Did you mean 'fp8'?"),
-    ("accelerate.yaml", "backend: TE", "backend: torchao",
-     "config-value-unknown", "fail", "Did you mean 'AO'?"),
+     "config-value-unknown", "fail", "fp8"),
+    ("accelerate.yaml", "backend: TE", "backend: torchao", "config-value-unknown", "fail", "AO"),
     ("accelerate.yaml", "fp8_format: E4M3", "fp8_format: E4M3FN",
-     "config-value-unknown", "fail", "Did you mean 'E4M3'?"),
-    ("accelerate.yaml", "[false, false, false]", "(false, false, false)",
-     "config-value-unknown", "fail", "is a string"),
-    ("accelerate.yaml", "[false, false, false]", "true",
-     "config-value-unknown", "fail", "is a bool"),
-    ("accelerate.yaml", "fp8_format: E4M3", "fp8_format: E5M2",
-     "config-value-unknown", "fail", "Pure E5M2"),
-    ("accelerate.yaml", "[false, false, false]", "[false, false, true]",
-     "config-value-unknown", "warn", "DelayedScaling"),
-    ("accelerate.yaml", "interval: 1", "interval: 2",
-     "config-value-unknown", "warn", "DelayedScaling"),
-    ("accelerate.yaml", 'mixed_precision: "fp8"', "mixed_precision: bf16",
-     "config-section-inert", "warn", "it is bf16"),
-    ("accelerate.yaml", "margin: 0", "margin: 0\ndynamo_config:\n  dynamo_backend: INDUCTOR",
-     "delayed-scaling-compiled", "warn", "RuntimeError"),
-    ("accelerate_ao.yaml", "loading: false", "loading: true",
-     "fp8-with-ram-efficient-loading", "fail", "ValueError"),
-    ("accelerate_ao.yaml", "dynamo_backend: INDUCTOR", 'dynamo_backend: "NO"',
-     "compile-off", "warn", "2.6 times"),
-    # KempnerForge
-    ("kempnerforge.toml", "dp_shard = -1", "dp_shard = 4\ntp = 4",
-     "fp8-with-tensor-parallel", "fail", "tp = 4"),
-    ("kempnerforge.toml", '"fp8"', '"FP8"',
-     "config-value-unknown", "fail", "Did you mean 'fp8'?"),
-    ("kempnerforge.toml", "compile_model = true", "compile_model = false",
-     "compile-off", "warn", "2.6 times"),
-    ("kempnerforge.toml", "end_step = 8", "end_step = 4",
-     "profiling-window", "fail", "from step 5 to 4"),
-    ("kempnerforge.toml", "start_step = 5\nend_step = 8", "start_step = 60\nend_step = 63",
-     "profiling-window", "warn", "50 steps"),
+     "config-value-unknown", "fail", "E4M3"),
+    ("kempnerforge.toml", '"fp8"', '"FP8"', "config-value-unknown", "fail", "fp8"),
     ("kempnerforge.toml", "mixed_precision", "mixed_precison",
-     "config-key-unknown", "warn", "Did you mean mixed_precision?"),
-    ("kempnerforge.toml", "dim = 4096\n", "dim = 4104\n",
-     "dims-not-multiple-of-16", "warn", "4104"),
-    ("kempnerforge.toml", "dim = 4096\n", "dim = 256\n",
-     "dims-too-small-to-pay", "warn", "256"),
-    # torchtitan, as TOML
-    ("torchtitan.toml", 'converters = ["float8"]', "",
-     "config-section-inert", "warn", 'converters = ["quantize.linear.float8"]'),
+     "config-key-unknown", "fail", "mixed_precision"),
+    ("kempnerforge.toml", "[distributed]", "[distribtued]",
+     "config-key-unknown", "fail", "distributed"),
     ("torchtitan.toml", "quantize.linear.float8]", 'float8]\nrecipe_name = "rowise"',
-     "config-value-unknown", "fail", "Did you mean 'rowwise'?"),
+     "config-value-unknown", "fail", "rowwise"),
+    ("torchtitan.toml", "quantize.linear.float8]", "flaot8]",
+     "config-key-unknown", "fail", "float8"),
     ("torchtitan.toml", "enable_fsdp_float8_all_gather", "enable_fsdp_float8_allgather",
-     "config-key-unknown", "warn", "enable_fsdp_float8_all_gather"),
-    ("torchtitan.toml", "enable = true", "enable = false",
-     "compile-off", "warn", "2.6 times"),
-    ("torchtitan.toml", '["output"]', '["layers"]',
-     "filter-includes-not-excludes", "warn", "excludes"),
-    # torchtitan, as Python
+     "config-key-unknown", "fail", "enable_fsdp_float8_all_gather"),
     ("config_registry.py", '"rowwise"', '"tensorwise"',
-     "config-value-unknown", "warn", "tensorwise is gone"),
-    ("config_registry.py", 'filter_fqns=["lm_head", "auto_filter_small_kn"]',
-     'filter_fqns=["layers"]', "filter-includes-not-excludes", "warn", "every layer would stay"),
-    ("config_registry.py", 'fqns=["layers"]', 'fqns=["lm_head"]',
-     "filter-includes-not-excludes", "warn", "only the head"),
-    ("config_registry.py", '"rowwise"', '"rowwise_with_gw_hp"',
-     "filter-includes-not-excludes", "warn", "NotImplementedError"),
+     "config-value-unknown", "fail", "rowwise"),
     ("config_registry.py", "NVFP4LinearConverter.Config(fqns",
      'MXFP8LinearConverter.Config(recipe_name="mxfp8_rceil", fqns',
-     "config-key-unknown", "warn", "no field recipe_name"),
-    # Megatron-LM
-    ("megatron.sh", "--bf16", "", "fp8-without-bf16", "warn", "--bf16"),
-    ("megatron.sh", "--fp8-format hybrid", "--fp8-format e5m2",
-     "config-value-unknown", "warn", "invalid choice"),
-    ("megatron.sh", "--fp8-format hybrid", "--fp8-format hybrid --fp8-recipe mxfp8",
-     "mxfp8-e5m2-gradients", "warn", "e4m3"),
-    ("megatron.sh", "--fp8-amax-history-len 1024", "--fp8-interval 4",
-     "config-key-ignored", "warn", "1.8"),
-    ("megatron.sh", "--bf16", "--bf16 --first-last-layers-bf16",
-     "fp8-with-bf16-layers", "fail", "tensorwise"),
-    ("megatron.sh", "--bf16", "--bf16 --fp4-format e2m1",
-     "fp8-with-fp4", "fail", "exclude each other"),
-    ("megatron.sh", "--overlap-param-gather", "--reuse-grad-buf-for-mxfp8-param-ag",
-     "known-bad-versions", "fail", "Add both"),
-    ("megatron.sh", "--use-distributed-optimizer", "",
-     "param-gather-refused", "fail", "--use-distributed-optimizer"),
-    ("megatron.sh", "--use-distributed-optimizer", "--use-torch-fsdp2",
-     "all-gather-not-fp8", "warn", "BF16"),
-    ("megatron.sh", "--profile-step-end 6", "--profile-step-end 3",
-     "profiling-window", "warn", "records nothing"),
-    ("megatron.sh", "--hidden-size 4096", "--hidden-size 4100",
-     "dims-not-multiple-of-16", "warn", "FP8 execution requires"),
-    ("model_config.yaml", "transformer_engine", "local",
-     "config-section-inert", "fail", "transformer_engine"),
-    ("model_config.yaml", "--tensor-model-parallel-size: 2", "--tensor-model-parallel-size: 512",
-     "dims-not-multiple-of-16", "warn", "over 512 GPUs"),
-    ("megatron.sh", "--fp8-format hybrid", "--save out",
-     "param-gather-refused", "fail", "fp8_param must be used together"),
-    ("megatron.sh", "--bf16", "--bf16 --optimizer-cpu-offload --fp8-recipe tensorwise",
-     "param-gather-refused", "fail", "--fp8-recipe delayed"),
-    ("megatron.sh", "--bf16", "--bf16 --fp8-output-proj",
-     "config-value-unknown", "fail", "requires fp8_recipe"),
-    ("model_config.yaml",
-     "--fp8-format: hybrid\n  --fp8-recipe: tensorwise\n  --fp8-param-gather: true",
-     "--moe-router-padding-for-quantization: true",
-     "config-section-inert", "fail", "fp8/fp4 must be specified"),
-    # ms-swift, Megatron-Bridge
+     "config-key-unknown", "warn", "fqns"),
+    ("megatron.sh", "--fp8-format hybrid", "--fp8-format e5m2", "config-value-unknown", "warn", ""),
+    ("megatron.sh", "--fp8-param-gather", "--fp8-param-gahter",
+     "config-key-unknown", "fail", "fp8-param-gather"),
     ("ms_swift.sh", "--fp8_recipe blockwise", "--fp8_recipe block",
-     "config-value-unknown", "fail", "Did you mean 'blockwise'?"),
+     "config-value-unknown", "fail", "blockwise"),
     ("ms_swift.sh", "--fp8_recipe blockwise", "--fp8_recipe zigzag",
-     "config-value-unknown", "warn", "is none of"),
+     "config-value-unknown", "warn", ""),
     ("ms_swift.sh", "--fp8_recipe blockwise", "--fp8_recip blockwise",
-     "config-key-unknown", "warn", "Did you mean fp8_recipe?"),
-    ("ms_swift.sh", "--train_iters 100", "--train_iters 100 --use_distributed_optimizer false",
-     "param-gather-refused", "fail", "distributed optimizer"),
-    ("ms_swift.sh", "--train_iters 100", "--train_iters 100 --bf16 false",
-     "fp8-without-bf16", "warn", "FP32"),
-    ("bridge.sh", "mixed_precision=bf16_with_fp8_current_scaling_mixed",
-     "model.fp8=e4m3 model.fp8_recipe=tensorwise",
-     "config-key-ignored", "warn", "stays in BF16"),
-    # axolotl
-    ("axolotl.yaml", "torch_compile: true", "torch_compile: false",
-     "compile-off", "warn", "2.6 times"),
-    ("axolotl.yaml", "torch_compile: true", "bf16: auto", "compile-off", "warn", "2.6 times"),
-    ("axolotl.yaml", "torch_compile: true", "torch_compile: true\nbf16: true",
-     "bf16-overrides-fp8", "warn", "Leave bf16 out"),
-    ("axolotl.yaml", "activation_checkpointing: false", "activation_checkpointing: true",
-     "fp8-with-checkpointing", "warn", "slower than BF16"),
-    ("axolotl.yaml", "fsdp_version: 2", "fsdp_version: 1",
-     "all-gather-needs-fsdp2", "fail", "fsdp_version: 2"),
-    ("axolotl.yaml", "fp8: true", "fp8: false", "config-section-inert", "warn", "fp8: true"),
+     "config-key-unknown", "fail", "fp8_recipe"),
     ("axolotl.yaml", "fp8_enable_fsdp_float8_all_gather", "fp8_enable_fsdp_float8_allgather",
      "config-key-unknown", "warn", "fp8_enable_fsdp_float8_all_gather"),
-    # LLaMA-Factory
     ("llama_factory.yaml", "fp8_backend: torchao", "fp8_backend: transformer_engine",
-     "config-value-unknown", "warn", "Did you mean 'te'?"),
-    ("llama_factory.yaml", "fp8: true", "fp8_enable_fsdp_float8_all_gather: true",
-     "config-section-inert", "warn", "where the Trainer does not look"),
-    ("llama_factory.yaml", "bf16: true", "bf16: true\nquantization_bit: 4",
-     "fp8-with-quantization", "fail", "Drop one of the two"),
+     "config-value-unknown", "warn", "te"),
     ("llama_factory.yaml", "fp8_backend", "fp8_bakend",
-     "config-key-unknown", "warn", "fp8_backend"),
-    # DeepSpeed, NeMo, Automodel, Lightning, prime-rl
-    ("zero3.json", '"bf16": {"enabled": "auto"}', '"fp8": {"enabled": true}',
-     "config-section-inert", "warn", "no section fp8"),
-    ("nemo.yaml", "transformer_engine: True", "transformer_engine: False",
-     "config-section-inert", "warn", "transformer_engine: true"),
+     "config-key-unknown", "fail", "fp8_backend"),
+    ("zero3.json", '"bf16"', '"bf61"', "config-key-unknown", "warn", "bf16"),
     ("nemo.yaml", "compute_algo: max", "compute_algo: maximum",
-     "config-value-unknown", "fail", "Did you mean 'max'?"),
+     "config-value-unknown", "fail", "max"),
     ("automodel.yaml", "recipe_name: tensorwise", "recipe_name: tensor_wise",
-     "config-value-unknown", "fail", "Did you mean 'tensorwise'?"),
-    ("automodel.yaml", "compile:\n  enabled: true", "compile:\n  enabled: false",
-     "compile-off", "warn", "2.6 times"),
+     "config-value-unknown", "fail", "tensorwise"),
     ("lightning.yaml", "transformer-engine", "fp8",
-     "config-value-unknown", "fail", "Did you mean 'transformer-engine'?"),
-    ("prime_rl.toml", '"fp8"', '"float8"', "config-value-unknown", "fail", "Did you mean 'fp8'?"),
-    ("prime_rl.toml", 'impl = "custom"', 'impl = "hf"',
-     "config-value-unknown", "fail", "other than custom or auto"),
-    ("prime_rl_sft.toml", 'impl = "custom"', 'impl = "hf"',
-     "config-value-unknown", "fail", "other than custom or auto"),
-    # torchtune, LitGPT
+     "config-value-unknown", "fail", "transformer-engine"),
+    ("prime_rl.toml", '"fp8"', '"float8"', "config-value-unknown", "fail", "fp8"),
     ("torchtune.yaml", "fp8_recipe_name: tensorwise", "fp8_recipe_name: tensor_wise",
-     "config-value-unknown", "fail", "Did you mean 'tensorwise'?"),
-    ("torchtune.yaml", "enable_fp8_training: True", "enable_fp8_training: False",
-     "config-section-inert", "warn", "does nothing"),
-    ("torchtune.yaml", "llama3_1.llama3_1_8b", "llama3_1.lora_llama3_1_8b",
-     "config-section-inert", "warn", "adapters"),
-    ("torchtune.yaml", "context_parallel_dim: 1", "context_parallel_dim: 2",
-     "fp8-with-context-parallel", "fail", "Context Parallel"),
-    ("torchtune.yaml", "compile: True", "compile: False", "compile-off", "warn", "2.6 times"),
+     "config-value-unknown", "fail", "tensorwise"),
     ("torchtune.yaml", "enable_fp8_training", "enable_fp8_trainning",
-     "config-key-unknown", "warn", "Did you mean enable_fp8_training?"),
-    ("litgpt.yaml", "bf16-true", "fp8",
-     "config-value-unknown", "fail", "Did you mean 'transformer-engine'?"),
+     "config-key-unknown", "warn", "enable_fp8_training"),
+    ("litgpt.yaml", "bf16-true", "fp8", "config-value-unknown", "fail", "transformer-engine"),
+    ("accelerate.yaml", "margin: 0", "margin: 0\n  scaling_flavour: vanilla",
+     "config-key-unknown", "warn", ""),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "old", "new", "code", "status", "says"), TRAPS)
-def test_a_trap_is_told_by_its_code(
-    tmp_path: Path, name: str, old: str, new: str, code: str, status: str, says: str
+@pytest.mark.parametrize(("name", "old", "new", "code", "status", "meant"), SLIPS)
+def test_a_slip_is_told_with_what_was_meant(
+    tmp_path: Path, name: str, old: str, new: str, code: str, status: str, meant: str
 ) -> None:
     assert old in SOUND[name]
-    text = SOUND[name].replace(old, new, 1)
-    facts = facts_of(write(tmp_path, name, text))
-    found = [c for c in judge(facts) if c.code == code and c.status in ("warn", "fail")]
+    path = write(tmp_path, name, SOUND[name].replace(old, new, 1))
+    found = [c for c in judge(facts_of(path)) if c.code == code and c.file == path]
     assert [check.status.value for check in found] == [status]
-    assert says in f"{found[0].message} {found[0].hint}"
-    assert found[0].source
-    assert found[0].file == str(tmp_path / name)
+    assert meant in found[0].hint
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "code"),
+    [
+        ("kempnerforge.toml", "dim = 4096\n", "dim = 4104\n", "dims-not-multiple-of-16"),
+        ("kempnerforge.toml", "dim = 4096\n", "dim = 256\n", "dims-too-small-to-pay"),
+        ("megatron.sh", "--hidden-size 4096", "--hidden-size 4100", "dims-not-multiple-of-16"),
+        ("model_config.yaml", "-parallel-size: 2", "-parallel-size: 512",
+         "dims-not-multiple-of-16"),
+    ],
+)  # fmt: skip
+def test_sizes(tmp_path: Path, name: str, old: str, new: str, code: str) -> None:
+    facts = facts_of(write(tmp_path, name, SOUND[name].replace(old, new, 1)))
+    assert complaints(facts)[code].status == "warn"
 
 
 def test_a_trap_names_its_line(tmp_path: Path) -> None:
@@ -359,14 +268,6 @@ def test_a_trap_names_its_line(tmp_path: Path) -> None:
     text = files.KEMPNERFORGE.replace('"fp8"', '"FP8"')
     check = complaints(facts_of(write(tmp_path, "k.toml", text)))["config-value-unknown"]
     assert text.splitlines()[(check.line or 0) - 1] == 'mixed_precision = "FP8"'
-
-
-def test_unknown_keys_of_unknown_versions_are_a_note(tmp_path: Path) -> None:
-    text = files.ACCELERATE + "  scaling_flavour: vanilla\n"
-    facts = facts_of(write(tmp_path, "a.yaml", text))
-    assert complaints(facts) == {}
-    (note,) = [check for check in judge(facts) if check.code == "config-key-unknown"]
-    assert (note.status, "scaling_flavour" in note.message) == (Status.SKIPPED, True)
 
 
 def test_accelerate_ignores_the_case_of_its_words(tmp_path: Path) -> None:
@@ -382,7 +283,7 @@ def test_mxfp8_of_accelerate_takes_no_amax_keys(tmp_path: Path) -> None:
     assert complaints(facts_of(sound, gpus=[B200])) == {}
     text = files.ACCELERATE.replace("len: 1024", "len: 16") + mx
     found = complaints(facts_of(write(tmp_path, "a.yaml", text), gpus=[B200]))
-    assert "has no history" in found["config-value-unknown"].message
+    assert found["config-value-unknown"].status == "fail"
 
 
 @pytest.mark.parametrize("argument", ["--mixed_precision bf16", "--mixed-precision=no"])
@@ -431,19 +332,18 @@ def test_arguments_of_accelerate_in_a_launch_script(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "code", "says"),
+    ("text", "code", "status"),
     [
-        ("import torch\n", "fp8-not-asked", "nothing here asks for FP8"),
-        ("def train(:\n", "config-not-recognised", "SyntaxError, line 1"),
+        ("import torch\n", "fp8-not-asked", "skipped"),
+        ("def train(:\n", "config-not-recognised", "warn"),
     ],
 )
 def test_a_source_that_says_nothing_is_named(
-    tmp_path: Path, text: str, code: str, says: str
+    tmp_path: Path, text: str, code: str, status: str
 ) -> None:
     path = write(tmp_path, "train.py", text)
     (check,) = [check for check in judge(facts_of(path)) if check.file == path]
-    assert (check.code, check.status) == (code, Status.SKIPPED)
-    assert says in check.message
+    assert (check.code, check.status) == (code, status)
 
 
 def test_a_source_that_a_configuration_speaks_for_is_not_named(tmp_path: Path) -> None:
@@ -492,7 +392,7 @@ def test_trl_sets_bf16_where_nothing_is_said(tmp_path: Path) -> None:
     environment = {"ACCELERATE_MIXED_PRECISION": "fp8"}
     command = ["trl", "sft", "--config", trl]
     facts = facts_of(command=command, environment=environment)
-    assert "on by default" in complaints(facts)["bf16-overrides-fp8"].message
+    assert "trl#3860" in complaints(facts)["bf16-overrides-fp8"].source
 
 
 def test_autocast_to_a_float8_type_is_not_fp8_training(tmp_path: Path) -> None:
@@ -583,7 +483,7 @@ def test_variables_of_transformer_engine(tmp_path: Path) -> None:
 
 def test_variables_that_nobody_reads() -> None:
     facts = facts_of(environment={"FP8_BACKEND": "te"})
-    assert "ACCELERATE_FP8_BACKEND" in complaints(facts)["config-key-ignored"].hint
+    assert "ACCELERATE_FP8_BACKEND" in complaints(facts)["config-key-ignored"].message
 
 
 def test_the_sizes_of_a_model_beside_the_configuration(tmp_path: Path) -> None:

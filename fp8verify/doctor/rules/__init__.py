@@ -6,18 +6,7 @@ from collections.abc import Callable, Iterator
 
 from fp8verify.doctor.checks import Check
 from fp8verify.doctor.facts import Facts
-from fp8verify.doctor.rules import (
-    combinations,
-    environment,
-    keys,
-    known_bad,
-    machine,
-    megatron,
-    scripts,
-    sections,
-    sizes,
-    traps,
-)
+from fp8verify.doctor.rules import keys, machine, rows, scripts, sizes
 from fp8verify.doctor.rules.asked import asked
 
 Rule = Callable[[Facts], Iterator[Check]]
@@ -26,35 +15,15 @@ RULES: tuple[Rule, ...] = (
     machine.driver,
     machine.torch_of_the_training,
     machine.libraries,
-    machine.torchao_too_old,
-    known_bad.known_bad,
     asked,
-    keys.unread_keys,
     keys.unknown_keys,
     keys.unknown_values,
-    sections.inert_sections,
-    sections.profiling_window,
-    sections.bf16_overrides,
-    sections.command_overrides,
-    combinations.tensor_parallel,
-    combinations.deepspeed,
-    combinations.accelerate_overrides,
-    traps.traps,
-    megatron.megatron_traps,
-    combinations.compile_off,
-    combinations.delayed_under_compile,
+    keys.inert_sections,
+    rows.rows,
     sizes.odd_sizes,
     sizes.small_sizes,
-    scripts.autocast_to_float8,
-    scripts.converter_arguments,
-    scripts.torchao_recipe,
-    scripts.filters,
-    scripts.accelerate_filter,
-    scripts.filter_of_a_file,
-    scripts.eager_script,
-    scripts.bf16_of_the_trainer,
-    environment.te_variables,
-    environment.unread_variables,
+    sizes.expected_share,
+    scripts.scripts,
 )
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from fp8verify.doctor.checks import Check, Status
 from fp8verify.doctor.facts import Facts
-from fp8verify.doctor.rules.keys import place
 from fp8verify.doctor.scripts import Script
 from fp8verify.doctor.training import Ask
 from fp8verify.doctor.units import NAMES
@@ -21,15 +20,17 @@ def asked(facts: Facts) -> Iterator[Check]:
             code="fp8-asked" if ask else "fp8-not-asked",
             status=Status.OK if ask else Status.SKIPPED,
             message=f"{config.framework}: {says}",
-            **place(config, ask.key if ask else ""),
+            file=config.path,
+            line=config.lines.get(config.origins.get(ask.key, ask.key)) if ask else None,
         )
     for script in facts.scripts:
         yield from _of_a_script(script, alone=not facts.asks)
     for path in facts.unrecognised:
         yield Check(
             code="config-not-recognised",
-            status=Status.SKIPPED,
-            message="no framework is known by the keys of this file; it is not checked",
+            status=Status.WARN,
+            message="this file belongs to no framework that is known; it is not checked",
+            hint="Pass the file that the training reads, or its command after --.",
             file=path,
         )
 
@@ -45,8 +46,8 @@ def _of_a_script(script: Script, *, alone: bool) -> Iterator[Check]:
     if script.why_unread:
         yield Check(
             code="config-not-recognised",
-            status=Status.SKIPPED,
-            message=f"this is no Python that can be read ({script.why_unread}); it is not checked",
+            status=Status.WARN,
+            message=f"this Python source cannot be read ({script.why_unread}); it is not checked",
             file=script.path,
         )
     elif alone:  # else a file of the command asks, and a script that does not is no news

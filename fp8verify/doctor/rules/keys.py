@@ -1,116 +1,186 @@
-"""Rules on keys and values: what is not read, not known, or not what was meant."""
+"""Rules on keys and values: not known, misspelled, or not what the framework takes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from functools import cache
+from importlib import resources
 from typing import Any
 
 from fp8verify.doctor.checks import Check, Status
 from fp8verify.doctor.facts import Facts
 from fp8verify.doctor.frameworks import framework_of
-from fp8verify.doctor.frameworks.framework import FLAG, Framework, Key
 from fp8verify.doctor.training import Config, truth
 
-_ALIKE = 0.8
+_ALIKE, _NEAR = 0.8, 0.7
 _SHOWN = 6
+_WORDS = ("fp8", "float8")
+_FLAG = "flag"
 
 
-def unread_keys(facts: Facts) -> Iterator[Check]:
-    """Keys that look right and that the framework never reads."""
-    for config in facts.configs:
-        for key, unread in framework_of(config).unread.items():
-            if key in config.values:
-                yield Check(
-                    code="config-key-ignored",
-                    status=Status.WARN,
-                    message=f"{config.framework} never reads {_last(key)}; {unread.effect}",
-                    hint=f"Write {unread.instead} instead.",
-                    source=unread.source,
-                    **place(config, key),
-                )
+@cache
+def schemas() -> dict[str, dict[str, Any]]:
+    """Return the keys of each framework by section, as scripts/doctor_schemas.py wrote them."""
+    file = resources.files("fp8verify.doctor") / "data" / "schemas.json"
+    return dict(json.loads(file.read_text(encoding="utf-8")))
 
 
 def unknown_keys(facts: Facts) -> Iterator[Check]:
-    """Keys on FP8 that are no key of the framework: near to one, or simply not known."""
+    """Keys that the framework does not have: near to one that it has, or not known at all."""
     for config in facts.configs:
-        framework = framework_of(config)
-        strange = [key for key in config.values if _is_strange(key, config, framework)]
-        meant = {key: _meant(key, framework.keys) for key in strange}
-        yield from (_misspelt(config, framework, k, near) for k, near in meant.items() if near)
-        unknown = [key for key, near in meant.items() if near is None]
+        row = framework_of(config)
+        known = _known(row)
+        unknown: list[str] = []
+        for key in config.values:
+            section, _, name = key.rpartition(".")
+            names = known.get(section, frozenset())
+            if names and not section and config.kind in ("shell", "arguments"):
+                names |= frozenset(row.get("alias", ()))
+            if not _is_strange(key, name, names, config):
+                continue
+            near = _meant(name, names)
+            if near is not None:
+                yield _misspelled(config, row, key, near)
+            elif section in row.get("closed", ()) or _speaks(name, row):
+                unknown.append(key)
         if unknown:
             more = f" and {len(unknown) - _SHOWN} more" if len(unknown) > _SHOWN else ""
             yield Check(
                 code="config-key-unknown",
-                status=Status.SKIPPED,
-                message=f"keys not known to this version of the doctor, not checked: "
+                status=Status.WARN,
+                message=f"{len(unknown)} keys are not known and not checked: "
                 f"{', '.join(unknown[:_SHOWN])}{more}",
-                source=framework.source,
-                **place(config, unknown[0]),
+                hint="Check their spelling; they may belong to another version.",
+                source=_source(row),
+                file=config.path,
+                line=config.lines.get(unknown[0]),
             )
 
 
-def _is_strange(key: str, config: Config, framework: Framework) -> bool:
-    section, _, name = key.rpartition(".")
-    known = key in framework.keys or key in framework.unread
-    if known or section == "ENV_VARS" or config.values[key] == {}:
+@cache
+def _schema(name: str) -> dict[str, frozenset[str]]:
+    sections = schemas().get(name, {}).get("sections", {})
+    return {section: frozenset(names) for section, names in sections.items()}
+
+
+def _known(row: Mapping[str, Any]) -> dict[str, frozenset[str]]:
+    known = dict(_schema(row.get("schema", "")))
+    under = row.get("under", "")
+    if under:
+        known = {f"{under}.{name}" if name else under: keys for name, keys in known.items()}
+    for section, names in row.get("fields", {}).items():
+        known[section] = known.get(section, frozenset()) | frozenset(names)
+    return known
+
+
+def _is_strange(key: str, name: str, names: frozenset[str], config: Config) -> bool:
+    if key.startswith("ENV_VARS.") or name.startswith(("_", "x-")) or not names:
         return False
-    speaks = any(word in name.lower() for word in framework.words) and not name.startswith("_")
-    return speaks or section in framework.sections
+    plain = name.removeprefix("--").replace("-", "_")
+    if {name, plain, plain.removeprefix("no_")} & names:
+        return False
+    if config.kind in ("shell", "arguments"):  # whose other programs have arguments, too
+        return plain not in _launcher_names()
+    return True
 
 
-def _meant(key: str, known: Mapping[str, Key]) -> str | None:
-    section, _, name = key.rpartition(".")
-    beside = [k.rpartition(".")[2] for k in known if k.rpartition(".")[0] == section]
-    close = get_close_matches(name, beside, n=1, cutoff=_ALIKE)
-    return close[0] if close else None
+@cache
+def _launcher_names() -> frozenset[str]:
+    return _schema("accelerate launch").get("", frozenset())
 
 
-def _misspelt(config: Config, framework: Framework, key: str, near: str) -> Check:
+def _speaks(name: str, row: Mapping[str, Any]) -> bool:
+    return any(word in name.lower() for word in row.get("words", _WORDS))
+
+
+def _meant(name: str, names: frozenset[str]) -> str | None:
+    plain = name.removeprefix("--").replace("-", "_")
+    if len(plain) < 4:
+        return None
+    close = get_close_matches(plain, sorted(names), n=1, cutoff=_NEAR)
+    return close[0] if close and _is_slip(plain, close[0]) else None
+
+
+def _is_slip(given: str, meant: str) -> bool:
+    """Whether two names differ by a slip of the keyboard, or by an abbreviated or merged word."""
+    if abs(len(given) - len(meant)) > 3 or given.rstrip("s") == meant.rstrip("s"):
+        return given.replace("_", "") == meant.replace("_", "")
+    ours, theirs = given.split("_"), meant.split("_")
+    differing = [pair for pair in zip(ours, theirs) if pair[0] != pair[1]]  # noqa: B905
+    if len(ours) != len(theirs):
+        return given.replace("_", "") == meant.replace("_", "")
+    return len(differing) == 1 and _one_slip(*differing[0])
+
+
+def _one_slip(given: str, meant: str) -> bool:
+    """Whether a word is the other with one or two letters swapped, missing or added."""
+    if sorted(given) == sorted(meant):
+        return True
+    if min(len(given), len(meant)) < 4 or any(char.isdigit() for char in given + meant):
+        return False
+    return bool(get_close_matches(given, [meant], n=1, cutoff=_ALIKE)) and given[:1] == meant[:1]
+
+
+def _misspelled(config: Config, row: Mapping[str, Any], key: str, near: str) -> Check:
+    raises = row.get("raises", "ignores it")
+    dashed = key.startswith("--") or "-" in key.rpartition(".")[2]
     return Check(
         code="config-key-unknown",
-        status=Status.WARN,
-        message=f"{config.framework} has no key {_last(key)}",
-        hint=f"Did you mean {near}?",
-        source=framework.source,
-        **place(config, key),
+        status=Status.FAIL if raises != "ignores it" else Status.WARN,
+        message=f"{config.framework} has no key {key.rpartition('.')[2]}, and {raises}",
+        hint=f"Did you mean {near.replace('_', '-') if dashed else near}?",
+        source=_source(row),
+        file=config.path,
+        line=config.lines.get(key),
     )
+
+
+def _source(row: Mapping[str, Any]) -> str:
+    return schemas().get(row.get("schema", ""), {}).get("source", "") or str(row["evidence"])
 
 
 def unknown_values(facts: Facts) -> Iterator[Check]:
     """Values on FP8 that the framework does not take, such as "FP8" where it wants "fp8"."""
     for config in facts.configs:
-        framework = framework_of(config)
-        for key, known in framework.keys.items():
+        row = framework_of(config)
+        exact = row.get("exact", False) or config.kind in ("shell", "arguments")
+        values = row.get("values", {})
+        if config.kind in ("shell", "arguments"):
+            values = {**values, **row.get("values_of_arguments", {})}
+        for name, known in values.items():
+            key = config.origins.get(name, name)
             value = config.values.get(key)
-            if value is None or not known.values or _takes(known, value):
+            if value is None or _takes(known, value, exact=exact):
                 continue
-            near = _nearest(str(value), known.values)
+            words = ("true", "false") if known == _FLAG else known
+            near = _nearest(str(value), words)
+            tolerated = name in row.get("tolerates", ())
+            effect = row.get("otherwise", "raises an error")
             yield Check(
                 code="config-value-unknown",
                 # What resembles no value that is known may be one of a later version.
-                status=Status.FAIL if known.refuses and near else Status.WARN,
-                message=f"{_last(key)} = {value!r} is none of "
-                f"{', '.join(filter(None, known.values))}: {config.framework} {known.otherwise}",
+                status=Status.FAIL if near and not tolerated else Status.WARN,
+                message=f"{key.rpartition('.')[2]} = {str(value)[:60]!r} is none of "
+                f"{', '.join(filter(None, words))}: {config.framework} {effect}",
                 hint=f"Did you mean {near!r}?" if near else "",
-                source=framework.source,
-                **place(config, key),
+                source=str(row["evidence"]),
+                file=config.path,
+                line=config.lines.get(key),
             )
 
 
-def _takes(known: Key, value: Any) -> bool:
-    if known == FLAG:
+def _takes(known: Sequence[str] | str, value: Any, *, exact: bool) -> bool:
+    if known == _FLAG:
         return truth(value) is not None or not isinstance(value, str)
     text = str(value)
-    if text.startswith("$") or isinstance(value, (dict, list)):
+    if text.startswith(("$", "<")) or isinstance(value, (dict, list)):
         return True  # a variable, which the launch resolves
-    if known.any_case:
-        return text.lower() in {word.lower() for word in known.values}
-    return text in known.values
+    return text in known if exact else text.lower() in {word.lower() for word in known}
 
 
-def _nearest(value: str, known: tuple[str, ...]) -> str | None:
+def _nearest(value: str, known: Sequence[str]) -> str | None:
     """Return the word that was meant: by another case, by FP8's other names, or by its letters."""
     lower = {word.lower(): word for word in known if word}
     plain = value.lower().replace("float8", "fp8").replace("_", "").replace("-", "")
@@ -131,11 +201,42 @@ _ALIASES = {
     "tensorwisescaling": "tensorwise",
 }
 
+# Sections of torchtitan's TOML, and the converters that read them, by their names over time.
+_SECTIONS = (
+    ("float8", "quantize.linear.float8", "quantize.dense.float8"),
+    ("mx", "quantize.linear.mx", "quantize.dense.mx"),
+    ("quantize.grouped_mm.float8", "quantize.moe.float8"),
+    ("quantize.grouped_mm.mx", "quantize.moe.mx"),
+)
 
-def _last(key: str) -> str:
-    return key.rpartition(".")[2]
+
+def inert_sections(facts: Facts) -> Iterator[Check]:
+    """Sections of torchtitan on FP8 that ask for something and that nothing reads."""
+    for config in facts.configs:
+        if config.framework != "torchtitan":
+            continue
+        named = config.values.get("model.converters") or ()
+        named = named.split(",") if isinstance(named, str) else [str(name) for name in named]
+        switched = truth(config.values.get("float8.enable_float8_linear"))
+        for names in _SECTIONS:
+            for section in names:
+                wish = next((k for k, v in config.values.items() if _wish(k, v, section)), None)
+                if wish and not set(names) & set(named) and not (switched and section == "float8"):
+                    yield Check(
+                        code="config-section-inert",
+                        status=Status.WARN,
+                        message=f"[{section}] sets {wish.rpartition('.')[2]} and does nothing: "
+                        f"model.converters names {', '.join(named) or 'none'}",
+                        hint=f'Set converters = ["{section}"] in [model], or remove the section.',
+                        source="torchtitan docs/float8.md; components/quantization/float8.py",
+                        file=config.path,
+                        line=config.lines.get(section),
+                    )
 
 
-def place(config: Config, key: str) -> dict[str, Any]:
-    """Return the file and line of a key as a check has them."""
-    return {"file": config.path, "line": config.lines.get(key)}
+def _wish(key: str, value: Any, section: str) -> bool:
+    """Whether a key asks for something; a preset writes its defaults, and asks for nothing."""
+    inside, _, name = key.rpartition(".")
+    if inside != section or name in ("filter_fqns", "fqns", "emulate"):
+        return False
+    return value is True or (name == "recipe_name" and bool(str(value).strip()))

@@ -9,7 +9,7 @@ from fp8verify.doctor.checks import Check, Status
 from fp8verify.doctor.facts import Facts
 from fp8verify.doctor.gpus import Gpu
 from fp8verify.doctor.units import NAMES, needs, trains_in
-from fp8verify.doctor.versions import cuda_of, within
+from fp8verify.doctor.versions import cuda_of
 
 _FALLBACKS = (
     "torchao raises (“torch._scaled_mm is only supported on CUDA devices with compute capability "
@@ -29,7 +29,7 @@ def gpus(facts: Facts) -> Iterator[Check]:
         yield Check(
             code="no-gpu",
             status=Status.FAIL if facts.require_gpu else Status.SKIPPED,
-            message=f"no GPU to be seen here: {facts.gpus.why_none}"
+            message=f"no GPU found here: {facts.gpus.why_none}"
             + ("" if facts.require_gpu else "; whether one can run this is not checked"),
             hint="Run the doctor where the training runs, in its container and its Slurm step.",
         )
@@ -172,29 +172,3 @@ _INSTALL = {
 
 def _python(facts: Facts) -> str:
     return f"the Python {facts.installed.interpreter.program}"
-
-
-# Framework, the torchao that it needs, what happens below: torchtitan components/quantization/
-# float8.py:106; accelerate accelerator.py (_prepare_ao).
-_LEAST_TORCHAO = {
-    "torchtitan": ("0.9.0", "torchtitan warns and goes on in BF16"),
-    "accelerate": ("0.6.1", "accelerate raises ImportError"),
-    "axolotl": ("0.6.1", "accelerate raises ImportError"),
-    "LLaMA-Factory": ("0.6.1", "accelerate raises ImportError"),
-}
-
-
-def torchao_too_old(facts: Facts) -> Iterator[Check]:
-    """Whether torchao is old enough to be left aside without an error."""
-    version = facts.versions.get("torchao")
-    for config in facts.configs:
-        least, effect = _LEAST_TORCHAO.get(config.framework, ("0", ""))
-        ask = config.training.ask
-        if ask and ask.backend == "torchao" and within(version, f"<{least}"):
-            yield Check(
-                code="torchao-too-old",
-                status=Status.FAIL,
-                message=f"torchao {version} is below {least}: {effect}",
-                hint=f"pip install 'torchao>={least}' to match your torch.",
-                source="torchtitan float8.py:106; accelerate accelerator.py, _prepare_ao",
-            )

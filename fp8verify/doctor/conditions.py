@@ -1,0 +1,102 @@
+"""The conditions of the tables in data/: a test for each key, all of which must hold.
+
+Tests: `true` (given and on), `false` (absent or off), a word or glob in any case ("*" is any given
+value), "!" before a test (also holds where the key is absent), "> 1", "<= @other-key", "% 16" (not
+a multiple), "~regex", and a list of tests of which one must hold. A list as value holds where one
+of its items does. A key may be a glob, or "a|b": the first that is given.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Mapping
+from fnmatch import fnmatchcase
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from fp8verify.doctor.training import truth, whole
+
+Values = Mapping[str, Any]
+Test = bool | str | list[str]
+MISSING = object()
+_COMPARED = re.compile(r"(<=|>=|<|>|%)\s*(@?[\w.-]+)")
+_OPERATORS: dict[str, Callable[[int, int], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "%": lambda value, side: bool(value % side),
+}
+
+
+@cache
+def table(name: str) -> dict[str, Any]:
+    """Return a table of data/ as TOML reads it."""
+    import sys
+    from importlib import import_module
+
+    library = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    file = resources.files("fp8verify.doctor") / "data" / f"{name}.toml"
+    return dict(library.loads(file.read_text(encoding="utf-8")))
+
+
+def value_of(key: str, values: Values) -> Any:
+    """Return the value of a key, else `MISSING`."""
+    name = name_of(key, values)
+    return MISSING if name is None else values[name]
+
+
+def name_of(key: str, values: Values) -> str | None:
+    """Return the name among values that a key stands for: itself, one of "a|b", or a glob's."""
+    for part in key.split("|"):
+        if part in values:
+            return part
+        if "*" in part or "[" in part:
+            found = next((name for name in values if fnmatchcase(name, part)), None)
+            if found is not None:
+                return found
+    return None
+
+
+def all_hold(tests: Mapping[str, Test], values: Values) -> bool:
+    """Return whether the tests of all keys hold."""
+    return all(holds(test, value_of(key, values), values) for key, test in tests.items())
+
+
+def holds(test: Test, value: Any, values: Values) -> bool:
+    """Return whether a test holds for a value."""
+    if isinstance(test, bool):
+        return is_on(value) is test
+    if isinstance(test, list):
+        return any(holds(one, value, values) for one in test)
+    if test.startswith("!"):
+        return not holds(test[1:], value, values)
+    if value is MISSING:
+        return False
+    items = value if isinstance(value, (list, tuple)) else [value]
+    return any(_item_holds(test, item, values) for item in items)
+
+
+def is_on(value: Any) -> bool:
+    """Return whether a key is given and not switched off."""
+    given = value is not MISSING and value is not None and value not in ("", "auto", "null")
+    return given and value != {} and truth(value) is not False
+
+
+def _number(value: Any) -> int | None:
+    return 0 if value in (0, "0") and not isinstance(value, bool) else whole(value)
+
+
+def _item_holds(test: str, value: Any, values: Values) -> bool:
+    compared = _COMPARED.fullmatch(test)
+    if compared:
+        sign, other = compared.groups()
+        left = _number(value)
+        right = _number(value_of(other[1:], values) if other.startswith("@") else other)
+        return left is not None and right is not None and _OPERATORS[sign](left, right)
+    text = "" if value is None else str(value).strip()
+    if test.startswith("~"):
+        return re.search(test[1:], text) is not None
+    return fnmatchcase(text.lower(), test.lower())

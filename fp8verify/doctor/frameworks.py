@@ -1,0 +1,195 @@
+"""Which framework a document belongs to, by data/frameworks.toml, and what it asks for."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from functools import cache
+from typing import Any
+
+from fp8verify.doctor.conditions import MISSING, all_hold, is_on, table, value_of
+from fp8verify.doctor.documents import Document
+from fp8verify.doctor.roles import Role
+from fp8verify.doctor.training import (
+    Ask,
+    Config,
+    LayerSize,
+    Training,
+    Values,
+    llama_layers,
+    truth,
+    whole,
+    word,
+)
+
+Row = Mapping[str, Any]
+_FORMATS = {"mxfp8": "mxfp8", "blockwise": "fp8_block", "block": "fp8_block", "nvfp4": "nvfp4"}
+_BACKENDS = {"ao": "torchao", "torchao": "torchao", "te": "te", "msamp": "msamp"}
+
+
+@cache
+def frameworks() -> dict[str, Row]:
+    """Return the frameworks by name, in the order in which they are asked."""
+    return {row["name"]: row for row in table("frameworks")["framework"]}
+
+
+def recognise(document: Document) -> Config | None:
+    """Return the configuration that a document is, None where no framework knows its keys."""
+    for row in frameworks().values():
+        if document.kind in row["kinds"]:
+            names = {key: _canonical(key, row) for key in document.values}
+            if _fits(
+                row,
+                document,
+                {
+                    **document.values,
+                    **dict(zip(names.values(), document.values.values(), strict=True)),
+                },
+            ):
+                return _config(row, document, names)
+    return None
+
+
+def framework_of(config: Config) -> Row:
+    """Return the framework of a configuration."""
+    return frameworks()[config.framework]
+
+
+def _fits(row: Row, document: Document, given: Values) -> bool:
+    if any(all_hold(tests, given) for tests in row.get("signs", ())):
+        return True
+    marks = sum(mark in given for mark in row.get("marks", ()))
+    if row.get("marks") and marks >= row.get("least", 3):
+        return all_hold(row.get("besides", {}), given)
+    named = any(mark in given for mark in row.get("script_marks", ()))
+    return named and re.search(row["script"], document.text) is not None
+
+
+def _canonical(key: str, row: Row) -> str:
+    """Return a key's name in the rows: Megatron's family shares the names of Megatron-LM."""
+    if key in row.get("alias", ()):
+        return str(row["alias"][key])
+    for prefix in row.get("strip", ()):
+        if key.startswith(prefix):
+            key = key[len(prefix) :]
+            break
+    if row.get("family") == "megatron":
+        key = key.replace("_", "-")
+    return str(row.get("alias", {}).get(key, key))
+
+
+def _config(row: Row, document: Document, names: Mapping[str, str]) -> Config:
+    given: dict[str, Any] = dict(row.get("defaults", {}))
+    origins: dict[str, str] = {}
+    for key, value in document.values.items():
+        if names[key] not in origins or key == names[key]:
+            given[names[key]] = value
+            origins[names[key]] = key
+    return Config(
+        document.path,
+        row["name"],
+        document.values,
+        document.lines,
+        _training(row, given),
+        given=given,
+        origins=origins,
+        kind=document.kind,
+    )
+
+
+def _training(row: Row, given: Values) -> Training:
+    shards = next((n for k in row.get("tensor_parallel", ()) if (n := whole(given.get(k)))), 1)
+    sizes = row.get("sizes")
+    return Training(
+        ask=_ask(row, given),
+        compile=_switch(row.get("compile", ()), given, row.get("compile_default")),
+        checkpointing=_switch(row.get("checkpointing", ()), given, None),
+        tensor_parallel=shards,
+        deepspeed=any(all_hold(tests, given) for tests in row.get("deepspeed", ())),
+        layers=tuple(_layers(sizes, given, shards)) if sizes else (),
+        tokens=_tokens(row, given),
+    )
+
+
+def _switch(keys: Sequence[str], given: Values, default: bool | None) -> bool | None:
+    for key in keys:
+        value = value_of(key, given)
+        if value is not MISSING and value != {}:
+            said = truth(value)
+            return said if said is not None or not isinstance(value, str) else value != ""
+    return default
+
+
+def _ask(row: Row, given: Values) -> Ask | None:
+    """Return what the first row of `asks` that holds asks for; one without a format: nothing."""
+    for asks in row.get("asks", ()):
+        if all_hold(asks["when"], given):
+            recipe = _text(asks.get("recipe", ""), given)
+            fmt = asks.get("format", "")
+            fmt = _FORMATS.get(recipe, fmt) if fmt == "fp8" else fmt
+            backend = _BACKENDS.get(_text(asks.get("backend", ""), given))
+            glob = asks.get("key") or next(iter(asks["when"]))
+            key = next((name for name in given if fnmatchcase(name, glob)), glob)
+            return Ask(fmt, recipe or None, backend, key) if fmt else None
+    return None
+
+
+def _text(wanted: str, given: Values) -> str:
+    """Return a word, or for "@key|default" the value of a key."""
+    if not wanted.startswith("@"):
+        return wanted
+    key, _, default = wanted[1:].partition("|")
+    value = value_of(key, given)
+    return word(value) or default if value is not MISSING else default
+
+
+def _tokens(row: Row, given: Values) -> int | None:
+    found = 1
+    for key, default in row.get("tokens", ()):
+        number = whole(given.get(key, default or None))
+        if number is None:
+            return None
+        found *= number
+    return found if row.get("tokens") else None
+
+
+def _layers(sizes: Row, given: Values, shards: int) -> Iterator[LayerSize]:
+    """Yield the linear layers that the sizes of a decoder tell; experts by those a token meets."""
+
+    def number(name: str) -> int | None:
+        return whole(given.get(sizes.get(name, ""), sizes.get(f"{name}_default")))
+
+    dim, count = number("dim"), number("layers")
+    if dim is None or count is None:
+        return
+    heads = number("heads")
+    hidden = number("hidden") or _hidden(sizes, given, dim)
+    gated = is_on(given.get(sizes["gated"], MISSING)) if "gated" in sizes else True
+    layers = llama_layers(
+        dim, hidden, count, heads, number("kv_heads") or heads, gated=gated, shards=shards
+    )
+    experts, frequency = number("experts"), number("frequency") or 1
+    if experts:
+        width = number("expert_hidden") or hidden
+        active, sparse = number("top_k") or 1, count // frequency
+        yield from layers[:3]
+        yield from (part._replace(modules=part.modules * (count - sparse) // count)
+                    for part in layers[3:] if sparse < count)  # fmt: skip
+        inner = llama_layers(dim, width, sparse * active, gated=gated, shards=1)[3:]
+        yield from (part._replace(expert=True, name=f"expert {part.name}") for part in inner)
+    else:
+        yield from layers
+    vocabulary = number("vocabulary")
+    if vocabulary:
+        yield LayerSize("output head", vocabulary, dim, role=Role.HEAD)
+
+
+def _hidden(sizes: Row, given: Values, dim: int) -> int:
+    """Return the width of a feed-forward part that is not given: Llama's rule, or four times."""
+    if "multiplier" not in sizes:
+        return 4 * dim
+    factor = given.get(sizes["multiplier"], 1.0)
+    factor = factor if isinstance(factor, (int, float)) and 0 < factor < 1000 else 1.0
+    return 256 * math.ceil(int(4 * dim * (2 / 3) * factor) / 256)
