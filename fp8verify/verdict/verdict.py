@@ -162,19 +162,20 @@ def _is_short(
 def judge_rank(standing: Standing, policy: Policy) -> RankJudgement:
     """Judge one rank by its own standing."""
     settled = standing.settled
-    found = _judge_share(standing, policy.share) if settled is None else settled
+    found = _judge_share(standing, policy) if settled is None else settled
     return RankJudgement(*found, settled is not None, standing.shortfall)
 
 
-def _judge_share(standing: Standing, min_share: float) -> Opinion:
+def _judge_share(standing: Standing, policy: Policy) -> Opinion:
     """Judge a rank that ran low precision by its share, and by what else it falls short of."""
-    share = standing.share
+    share, min_share = standing.share, policy.share
     undecided = _undecided(standing, min_share)
     if undecided is not None:
         return Opinion(Verdict.INCONCLUSIVE, undecided)
     if share < min_share:
         because = "" if standing.rest is None else f": {standing.rest}"
-        below = f"below the {min_share:.0%} asked for{because}"
+        minimum = "default minimum" if policy.min_share is None else "required minimum"
+        below = f"below the {minimum} of {min_share:.0%}{because}"
         return Opinion(Verdict.PARTIAL, f"{_ran(standing)}, {below}")
     if standing.shortfall is not None:
         return Opinion(Verdict.PARTIAL, f"{_ran(standing)}, but {standing.shortfall}")
@@ -201,8 +202,8 @@ def _undecided(standing: Standing, min_share: float) -> str | None:
     least, most = share / (1 + opaque), (share + unknown + opaque) / (1 + opaque)
     if (least < min_share <= share) or (share < min_share <= most):
         return (
-            f"{formats} GEMMs took {share:.1%} of GEMM time, and kernels that nobody recognises "
-            f"ran {opaque:.2g} times as long as all GEMMs"
+            f"{formats} GEMMs took {share:.1%} of GEMM time, and unrecognized kernels ran "
+            f"{opaque:.2g} times as long as all GEMMs"
         )
     return None
 

@@ -518,7 +518,7 @@ def test_a_filter_that_left_the_layers_out_stands_in_the_sentence(
         build.linear(M, N, K, fp8=n == 42)
     reason = with_census(tmp_path, build, states).reason
     assert reason.endswith(
-        "below the 50% asked for: 42 of 43 linear layers were left out of the conversion: "
+        "below the default minimum of 50%: 42 of 43 linear layers were left out of the conversion: "
         "layers.*.up (42)"
     )
 

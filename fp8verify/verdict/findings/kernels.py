@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from fp8verify.analysis.facts import RankFacts
 from fp8verify.analysis.gemms import GemmRow, KindTotal
@@ -27,10 +27,12 @@ _NAMED = 3
 _MANY_MISNAMED = 0.05
 # The architecture that kernels with FP8 or FP4 instructions are compiled for, in their names.
 _ARCHITECTURE = re.compile(r"sm_?(?:89|9\d|1[0-2]\d)(?!\d)", re.IGNORECASE)
-_NEEDS = (
+_NEEDS_FP8 = (
     "FP8 needs compute capability 8.9 (Ada, Hopper, Blackwell) or an MI300, which multiplies only "
     "float8_e4m3fnuz and float8_e5m2fnuz."
 )
+_NEEDS_BLOCKS = "MXFP8, NVFP4 and MXFP4 need compute capability 10.0 (Blackwell) or an MI350."
+_BLOCK_FORMATS = frozenset({"mxfp8", "nvfp4", "mxfp4"})
 
 
 def unknown_gemms(facts: RankFacts, _: Promises) -> Iterator[Finding]:
@@ -86,10 +88,24 @@ def no_fp8_units(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
             formats=names,
             gpu=rank.gpu,
             them="them" if rank.has_fp8_units else names,
-            needs=_NEEDS,
+            needs=_needs(names.lower().split(" and ")),
         )
     elif promises.any and not rank.has_fp8_units and rank.survey.linear:
-        yield finding("no-fp8-units", "promised", format=promises.name, gpu=rank.gpu, needs=_NEEDS)
+        yield finding(
+            "no-fp8-units",
+            "promised",
+            format=promises.name,
+            gpu=rank.gpu,
+            needs=_needs(_promised(promises)),
+        )
+
+
+def _promised(promises: Promises) -> set[str]:
+    return {name for names in promises.formats.values() for name in names}
+
+
+def _needs(formats: Collection[str]) -> str:
+    return _NEEDS_BLOCKS if _BLOCK_FORMATS.intersection(formats) else _NEEDS_FP8
 
 
 def _formats_of(rows: Sequence[GemmRow]) -> str:
