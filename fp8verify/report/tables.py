@@ -34,13 +34,13 @@ def precision_rows(of: Report | RankReport) -> list[PrecisionRow]:
 
     Products of attention and the optimizer's GEMMs are `other_gemms`.
     """
-    flops, apart = of.gemm.flops, of.attention_gemm.flops
-    known = flops is not None and of.gemm.flops_coverage >= 1
+    apart = (of.attention_gemm, of.untrained_gemm)
+    flops = of.gemm.flops if of.gemm.flops_coverage >= 1 else None
     layers = replace(
         of.gemm,
         time_us=layer_times(of),
-        kernels=_less(of.gemm.kernels, of.attention_gemm.kernels),
-        flops=_less(flops, apart or {}) if known and flops is not None else None,
+        kernels=_less(of.gemm.kernels, *(gemm.kernels for gemm in apart)),
+        flops=flops and _less(flops, *(gemm.flops or {} for gemm in apart)),
     )
     return _rows(layers, sum(layers.time_us.values()))
 
@@ -49,14 +49,18 @@ def other_gemms(of: Report | RankReport) -> list[tuple[str, PrecisionRow]]:
     """Return the GEMMs that the verdict is not about, by what they are for."""
     return [
         (what, row)
-        for what, gemm in (("attention", of.attention_gemm), ("optimizer", of.optimizer_gemm))
+        for what, gemm in (
+            ("attention", of.attention_gemm),
+            ("forward only", of.untrained_gemm),
+            ("optimizer", of.optimizer_gemm),
+        )
         for row in _rows(gemm, 0.0)
     ]
 
 
 def layer_times(of: Report | RankReport) -> dict[str, float]:
     """Return the µs of the GEMMs of linear layers, by precision class."""
-    return _less(of.gemm.time_us, of.attention_gemm.time_us)
+    return _less(of.gemm.time_us, of.attention_gemm.time_us, of.untrained_gemm.time_us)
 
 
 def layer_share(of: Report | RankReport) -> float | None:
@@ -67,8 +71,8 @@ def layer_share(of: Report | RankReport) -> float | None:
 _Number = TypeVar("_Number", int, float)
 
 
-def _less(whole: Mapping[str, _Number], part: Mapping[str, _Number]) -> dict[str, _Number]:
-    return {name: value - part.get(name, 0) for name, value in whole.items()}
+def _less(whole: Mapping[str, _Number], *parts: Mapping[str, _Number]) -> dict[str, _Number]:
+    return {name: value - sum(part.get(name, 0) for part in parts) for name, value in whole.items()}
 
 
 def _rows(gemm: GemmSummary, total: float) -> list[PrecisionRow]:

@@ -58,11 +58,12 @@ def _on_none(ranks: Sequence[_Judged]) -> Opinion | None:
 
 def _on_all(ranks: Sequence[_Judged]) -> Opinion:
     lowest = min(rank.standing.share for rank in ranks)
+    apart = any(rank.standing.share_of_all is not None for rank in ranks)
     steps = " and in every step" if all(rank.standing.in_every_step for rank in ranks) else ""
     return Opinion(
         Verdict.ACTIVE,
         f"{_formats(ranks)} GEMMs ran on all {len(ranks)} ranks{steps}, at least {lowest:.1%} of "
-        "each rank's GEMM time",
+        f"each rank's GEMM time{' in linear layers' if apart else ''}",
     )
 
 

@@ -10,7 +10,7 @@ from fp8verify.analysis.rank import RankEvidence
 from fp8verify.analysis.totals import gemm_totals
 from fp8verify.analysis.without_operators import unplaced_ns
 from fp8verify.report.model import Finding, Verdict
-from fp8verify.verdict.rest import rest_of
+from fp8verify.verdict.causes import cause_without_fp8, high_precision_cause
 from fp8verify.verdict.undecided import undecidable
 from fp8verify.verdict.verdict import Opinion, Standing
 
@@ -38,7 +38,7 @@ def standing_of(facts: RankFacts, findings: Sequence[Finding], promises: Promise
         steps_with_gemms=len({row.step for row in rank.survey.linear if row.step >= 0}),
         cut_off=rank.health.truncated,
         shortfall=_message(findings, Verdict.PARTIAL),
-        rest=rest_of(facts),
+        rest=high_precision_cause(facts, promises),
     )
 
 
@@ -56,17 +56,19 @@ def _message(findings: Sequence[Finding], verdict: Verdict) -> str | None:
 
 def _without_fp8(rank: RankEvidence, findings: Sequence[Finding], promises: Promises) -> Opinion:
     """Judge a rank that ran GEMMs and none in low precision, by what its findings make of it."""
-    ran, made = _ran(rank), {finding.verdict for finding in findings}
+    made = {finding.verdict for finding in findings}
+    ran, (_, cause) = _ran(rank), cause_without_fp8(rank, promises)
+    because = f": {cause}" if cause and rank.has_fp8_units else ""
     if Verdict.EMULATED in made:
         units = next((found.message for found in findings if found.code == "no-fp8-units"), None)
         if units is not None and rank.upcast:
             return Opinion(Verdict.EMULATED, units)
         return Opinion(Verdict.EMULATED, f"{_emulation(promises)} {ran}")
     if Verdict.CONTRADICTED in made:
-        return Opinion(Verdict.CONTRADICTED, f"{_promise(promises)}, but {ran}")
+        return Opinion(Verdict.CONTRADICTED, f"{_promise(promises)}, but {ran}{because}")
     if promises.fallback is not None:
         return Opinion(Verdict.INACTIVE, f"{ran}, as the log says: “{promises.fallback.text}”")
-    return Opinion(Verdict.INACTIVE, f"{ran}, and nothing claimed FP8")
+    return Opinion(Verdict.INACTIVE, f"{ran}, and nothing claimed FP8{because}")
 
 
 def _emulation(promises: Promises) -> str:

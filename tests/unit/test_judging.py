@@ -8,13 +8,14 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from fp8verify import Policy, Report, assert_fp8_active, inspect
 from fp8verify.report.forms import NAMES, render
 from fp8verify.report.model import Finding, Severity, Verdict
 from fp8verify.text import format_finding
 from fp8verify.verdict.baseline import Baseline, hold
-from fp8verify.verdict.findings.fold import fold
+from fp8verify.verdict.findings import merge_findings
 from fp8verify.verdict.judge import rejudge
 from tests.hand_built import BF16, BF16_KERNEL, FP8, FP8_KERNEL, TraceBuilder
 
@@ -135,15 +136,13 @@ def finding(rank: int, *layers: str) -> Finding:
     )
 
 
-def test_many_alike_are_one_finding_with_the_ranks_and_layers_of_all() -> None:
-    (one,) = fold([[finding(0, "a")], [finding(1, "b", "a")], [], [finding(3)]])
-    assert (one.ranks, one.layers, one.message) == ((0, 1, 3), ("a", "b"), "1 ms")
-    assert format_finding(one, alone=False) == "ranks 0-1, 3: 1 ms"
-    assert format_finding(one, alone=True) == "1 ms"
-
-
-def test_two_alike_are_told_singly() -> None:
-    assert fold([[finding(0)], [finding(1)]]) == [finding(0), finding(1)]
+def test_findings_alike_are_one_with_the_ranks_and_layers_of_all() -> None:
+    (one,) = merge_findings([[finding(0, "a")], [finding(1, "b", "a")], [], [finding(3)]])
+    assert (one.ranks, one.layers) == ((0, 1, 3), ("a", "b"))
+    assert format_finding(one, alone=False) == "ranks 0-1, 3: 1 ms (figures of rank 0)"
+    assert merge_findings([[finding(0)]]) == [finding(0)]
+    same = merge_findings([[finding(0)], [replace(finding(0), ranks=(1,))]])
+    assert [format_finding(found, alone=False) for found in same] == ["ranks 0-1: 1 ms"]
 
 
 @pytest.mark.parametrize("form", [name for name in NAMES if name not in ("csv", "json")])

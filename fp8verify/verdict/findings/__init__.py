@@ -6,6 +6,7 @@ that it makes of its ranks, if it makes one; `fp8verify.verdict.verdict` needs n
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 
 from msgspec.structs import replace
@@ -13,9 +14,9 @@ from msgspec.structs import replace
 from fp8verify.analysis.facts import RankFacts
 from fp8verify.analysis.promises import Promises
 from fp8verify.report.model import Finding, Severity
+from fp8verify.text import label_of_ranks
 from fp8verify.verdict.findings.attention import attention_unfused
 from fp8verify.verdict.findings.communication import all_gather_not_fp8, scalar_all_reduces
-from fp8verify.verdict.findings.fold import fold
 from fp8verify.verdict.findings.formats import (
     gradients_in_e5m2,
     higher_than_promised,
@@ -164,13 +165,43 @@ def join_findings(
         found: what `rank_findings` returned for each.
         promises: what the log and the model promised.
     """
-    by_gravity = [sorted(findings, key=_gravity) for findings in found]
+    by_severity = [sorted(findings, key=_severity) for findings in found]
     before, after = (
         [finding for rule in rules for finding in rule(ranks, promises)]
         for rules in (_RUN_RULES, _LAYER_RULES)
     )
-    return (*before, *fold(by_gravity), *after)
+    return (*before, *merge_findings(by_severity), *after)
 
 
-def _gravity(finding: Finding) -> int:
+_Kind = tuple[str, Severity, str]
+
+
+def merge_findings(found: Sequence[Sequence[Finding]]) -> list[Finding]:
+    """Join the findings of each rank to one list.
+
+    Of findings that differ only in figures the first stays and takes the ranks and layers of all;
+    its message says whose figures it has.
+    """
+    alike: dict[tuple[_Kind, int], list[Finding]] = defaultdict(list)
+    for findings in found:
+        seen: Counter[_Kind] = Counter()
+        for finding in findings:
+            kind = (finding.code, finding.severity, finding.hint)
+            alike[kind, seen[kind]].append(finding)
+            seen[kind] += 1
+    return list(map(_merged, alike.values()))
+
+
+def _merged(group: Sequence[Finding]) -> Finding:
+    first = group[0]
+    whose = f" (figures of {label_of_ranks(first.ranks)})" if first.ranks else ""
+    return replace(
+        first,
+        message=first.message + whose * (len({one.message for one in group}) > 1),
+        ranks=tuple(rank for finding in group for rank in finding.ranks),
+        layers=tuple(dict.fromkeys(layer for finding in group for layer in finding.layers)),
+    )
+
+
+def _severity(finding: Finding) -> int:
     return list(Severity).index(finding.severity)

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Container, Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
 from fp8verify.analysis.facts import RankFacts
-from fp8verify.analysis.layers_by_size import LayerClass, Layers
+from fp8verify.analysis.layers_by_size import LayerClass
 from fp8verify.analysis.promises import Promises
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.layer_names import patterns
 from fp8verify.report.model import Finding, Leg, Role
 from fp8verify.text import abridged, counted, of_flops
+from fp8verify.verdict.causes import cause_without_fp8, head_of
 from fp8verify.verdict.findings_table import finding
 
-# Names of output heads in Hugging Face, torchtitan, Megatron-LM and nanoGPT.
-_HEAD = re.compile(r"(?:^|\.)(?:lm_head|head|output|output_layer|embed_out|classifier)$")
-_VOCABULARY = 16384
 _SHOWN = 4
 _GROUPED = Role.GROUPED_GEMM
 
@@ -145,19 +142,6 @@ def head_in_fp8(ranks: Sequence[RankFacts], _: Promises) -> Iterator[Finding]:
             return
 
 
-def head_of(known: Layers) -> LayerClass | None:
-    """The output head: named so, or as wide as a vocabulary, the widest and run least often."""
-    for layer in known.classes:
-        if len(layer.modules) == 1 and _HEAD.search(layer.modules[0].fqn):
-            return layer if layer.size.n >= _VOCABULARY else None
-    wide = [layer for layer in known.classes if layer.size.n >= _VOCABULARY]
-    head = max(wide, key=lambda layer: layer.size.n, default=None)
-    if head is None or len(known.classes) < 2 or head.modules:
-        return None
-    calls = [layer.observed.get(Leg.FPROP, 0) for layer in known.classes]
-    return head if head.observed.get(Leg.FPROP, 0) == min(calls) else None
-
-
 def outside_autocast(ranks: Sequence[RankFacts], promises: Promises) -> Iterator[Finding]:
     """Transformer Engine's layers where none of them ran inside its FP8 autocast."""
     modules = (module for facts in ranks for module in facts.rank.modules)
@@ -170,6 +154,11 @@ def outside_autocast(ranks: Sequence[RankFacts], promises: Promises) -> Iterator
             names=_names(off.values()),
             layers=off,
         )
+    elif not promises.any and not any(facts.rank.ran_low for facts in ranks):
+        causes = (cause_without_fp8(facts.rank, promises) for facts in ranks)
+        what = next((text for case, text in causes if case == "outside-autocast"), None)
+        if what is not None:
+            yield finding("layer-not-fp8", "functions-outside-autocast", what=what)
 
 
 def _names(modules: Iterable[ModuleRecord]) -> str:

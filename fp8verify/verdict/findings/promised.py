@@ -11,7 +11,7 @@ from fp8verify.analysis.promises import CONVERTED, Promises
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.layer_names import patterns
 from fp8verify.report.model import Finding, Precision, Role
-from fp8verify.text import counted
+from fp8verify.verdict.causes import cause_without_fp8
 from fp8verify.verdict.findings_table import finding
 
 _NAMED = 2
@@ -31,13 +31,13 @@ def emulated_or_contradicted(facts: RankFacts, promises: Promises) -> Iterator[F
             gemms=_all_gemms(rank.main_precision()),
         )
     if promises.any and not rank.health.skipped_events:
-        case, cause = _cause(rank, promises)
+        case, cause = cause_without_fp8(rank, promises)
         yield finding(
             "claimed-not-active",
             "no-units" if not rank.has_fp8_units else "emulated" if emulates else case,
             format=promises.name,
             promise=_promise(promises),
-            cause=cause,
+            cause=f": {cause}" if cause else "",
         )
 
 
@@ -45,28 +45,6 @@ def _all_gemms(main: Precision) -> str:
     if main is Precision.UNKNOWN:
         return "no GEMM of known precision multiplied FP8"
     return f"every GEMM ran in {main.value.upper()}"
-
-
-def _cause(rank: RankEvidence, promises: Promises) -> tuple[str, str]:
-    """Say why FP8 that was promised did not run, as far as census and log tell."""
-    linears = [module for module in rank.modules if module.kind == "linear"]
-    total = counted(linears, "linear layer")
-    converted = sum(module.state in CONVERTED for module in linears)
-    if converted:
-        ran = f": {converted} of {total} were converted, and ran in high precision"
-        return "converted", ran
-    off = sum(module.state == "fp8_module_off" for module in linears)
-    if off:
-        ran = f": {off} of {total} are Transformer Engine's and ran outside its FP8 autocast"
-        return "outside-autocast", ran
-    if linears and all(module.state == "high_precision" for module in linears):
-        reasons = {module.reason for module in linears}
-        because = f", because {reasons.pop()}" if len(reasons) == 1 and None not in reasons else ""
-        return "not-converted", f": 0 of {total} were converted{because}"
-    none = next((claim for claim in promises.claims if claim.converted == 0 and claim.total), None)
-    if none is not None:
-        return "not-converted", f": 0 of {none.total} layers were converted (log {none.place})"
-    return "", ""
 
 
 def _promise(promises: Promises) -> str:

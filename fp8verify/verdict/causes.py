@@ -1,0 +1,162 @@
+"""Why no GEMM ran in FP8, or not all: layers left out, an autocast that does not reach, a pass."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from fp8verify.analysis.facts import RankFacts
+from fp8verify.analysis.gemms import GemmRow
+from fp8verify.analysis.layers_by_size import LayerClass, Layers
+from fp8verify.analysis.promises import CONVERTED, Promises
+from fp8verify.analysis.rank import RankEvidence
+from fp8verify.capture.schema import ModuleRecord
+from fp8verify.layer_names import patterns
+from fp8verify.report.model import LEGS, Leg, Precision
+from fp8verify.text import abridged, counted
+
+# Names of output heads in Hugging Face, torchtitan, Megatron-LM and nanoGPT.
+_HEAD = re.compile(r"(?:^|\.)(?:lm_head|head|output|output_layer|embed_out|classifier)$")
+_VOCABULARY = 16384
+# What explains this much of the time in high precision is the reason.
+_MOST = 0.5
+_FEW = 3
+_SIZES = 3
+# The autograd functions of Transformer Engine's layers, in the forward pass.
+_TE_FUNCTIONS = frozenset({"_Linear", "_LayerNormLinear", "_LayerNormMLP", "_GroupedLinear"})
+
+
+def cause_without_fp8(rank: RankEvidence, promises: Promises) -> tuple[str, str]:
+    """Say why no FP8 ran, as far as census, log and operators tell.
+
+    Returns:
+        The kind of cause, which is a case of `claimed-not-active`, and a sentence; both are empty
+        where nothing tells.
+    """
+    linears = [module for module in rank.modules if module.kind == "linear"]
+    total = counted(linears, "linear layer")
+    converted = sum(module.state in CONVERTED for module in linears)
+    if converted:
+        ran = f"{converted} of {total} were converted, and ran in high precision"
+        return "converted", ran
+    off = sum(module.state == "fp8_module_off" for module in linears)
+    if off:
+        ran = f"{off} of {total} are Transformer Engine's and ran outside its FP8 autocast"
+        return "outside-autocast", ran
+    if linears and all(module.state == "high_precision" for module in linears):
+        reasons = {module.reason for module in linears}
+        because = f", because {reasons.pop()}" if len(reasons) == 1 and None not in reasons else ""
+        return "not-converted", f"0 of {total} were converted{because}"
+    none = next((claim for claim in promises.claims if claim.converted == 0 and claim.total), None)
+    if none is not None:
+        return "not-converted", f"0 of {none.total} layers were converted (log {none.place})"
+    layers = sum(row.calls for row in rank.survey.linear if _is_transformer_engine(row))
+    if layers and layers == sum(row.calls for row in rank.survey.linear):
+        return "outside-autocast", "Transformer Engine's layers ran outside its FP8 autocast"
+    return "", ""
+
+
+def _is_transformer_engine(row: GemmRow) -> bool:
+    op = row.kind.op
+    around = () if op is None else (op.name, *op.parents)
+    return any(name.removesuffix("Backward") in _TE_FUNCTIONS for name in around)
+
+
+def high_precision_cause(facts: RankFacts, promises: Promises) -> str | None:
+    """Say what most of the GEMMs in high precision are for; None where nothing tells."""
+    high = [row for row in facts.rank.survey.linear if _is_high(row)]
+    if not facts.rank.ran_low or not high:
+        return None
+    return _left_out(facts, promises) or _counted(promises) or _sizes(facts, high) or _leg(high)
+
+
+def _is_high(row: GemmRow) -> bool:
+    return not row.precision.is_low and row.precision is not Precision.UNKNOWN
+
+
+def _left_out(facts: RankFacts, promises: Promises) -> str | None:
+    """By the census: layers that were not converted."""
+    linears = [module for module in facts.rank.modules if module.kind == "linear"]
+    left = [module for module in linears if module.state == "high_precision"]
+    if not left or len(left) == len(linears):
+        return None
+    if not _explains(facts, left):
+        return None
+    precision = facts.rank.main_high.value.upper()
+    if len(left) <= _FEW:
+        return f"{_called([module.fqn for module in left])} ran in {precision}"
+    of = f"{len(left)} of {counted(linears, 'linear layer')}"
+    names = abridged(patterns(module.fqn for module in left), _SIZES)
+    line = next((claim for claim in promises.claims if claim.total == len(linears)), None)
+    where = f" (log {line.place})" if line is not None and line.line else ""
+    return f"{of} were left out of the conversion{where}: {names}"
+
+
+def _counted(promises: Promises) -> str | None:
+    """By the log: a line that counts the converted layers."""
+    for claim in promises.claims:
+        if claim.converted is not None and claim.total and 2 * claim.converted < claim.total:
+            left = claim.total - claim.converted
+            of = f"{left} of {claim.total} layers"
+            return f"{of} were left out of the conversion (log {claim.place})"
+    return None
+
+
+def _called(names: Sequence[str]) -> str:
+    """Return the names of layers, introduced where they read as figures, as `0.0` does."""
+    text = ", ".join(names)
+    if not text[:1].isdigit():
+        return text
+    return f"{'layer' if len(names) == 1 else 'layers'} {text}"
+
+
+def _explains(facts: RankFacts, left: Sequence[ModuleRecord]) -> bool:
+    """Whether these layers are most of the FLOPs in high precision, where FLOPs tell."""
+    names = {module.fqn for module in left}
+    flops = high = 0.0
+    for layer in facts.layers.classes:
+        part = sum(module.fqn in names for module in layer.modules)
+        low = sum(layer.in_fp8.values())
+        high += layer.flops * (1 - low / max(1, sum(layer.observed.values())))
+        if layer.modules:
+            flops += layer.flops * part / len(layer.modules)
+    return not high or flops >= _MOST * high
+
+
+def _sizes(facts: RankFacts, high: Iterable[GemmRow]) -> str | None:
+    """Without a census: the sizes of layers that never ran in low precision."""
+    never = [layer for layer in facts.layers.classes if layer.never_in_fp8]
+    total = sum(row.flops or 0 for row in high)
+    if not total or sum(layer.flops for layer in never) < _MOST * total:
+        return None
+    precision = facts.rank.main_high.value.upper()
+    head = head_of(facts.layers)
+    if head is not None and head in never and head.flops >= _MOST * total:
+        return f"the head, {_size(head)}, ran in {precision}"
+    return f"layers of {abridged(list(map(_size, never)), _SIZES)} ran in {precision}"
+
+
+def _size(layer: LayerClass) -> str:
+    return f"{layer.size.n}x{layer.size.k}"
+
+
+def _leg(high: Sequence[GemmRow]) -> str | None:
+    total = sum(row.time_ns for row in high)
+    for leg in LEGS:
+        rows = [row for row in high if row.leg is leg]
+        if sum(row.time_ns for row in rows) > _MOST * total:
+            return f"most of the rest is {leg.value} in {rows[0].precision.value.upper()}"
+    return None
+
+
+def head_of(known: Layers) -> LayerClass | None:
+    """The output head: named so, or as wide as a vocabulary, the widest and run least often."""
+    for layer in known.classes:
+        if len(layer.modules) == 1 and _HEAD.search(layer.modules[0].fqn):
+            return layer if layer.size.n >= _VOCABULARY else None
+    wide = [layer for layer in known.classes if layer.size.n >= _VOCABULARY]
+    head = max(wide, key=lambda layer: layer.size.n, default=None)
+    if head is None or len(known.classes) < 2 or head.modules:
+        return None
+    calls = [layer.observed.get(Leg.FPROP, 0) for layer in known.classes]
+    return head if head.observed.get(Leg.FPROP, 0) == min(calls) else None
