@@ -111,7 +111,7 @@ def _by_shape(labels: Sequence[GemmLabel], surely_forward: frozenset[int]) -> li
             following = labels[place + 1] if place + 1 < len(labels) else None
             is_dgrad = dgrad[of_dgrad] > 0
             # As many outputs as tokens make wgrad and a forward GEMM alike.
-            is_alike = shape.k in (shape.m, shape.n) and (not tokens or shape.m in tokens)
+            is_alike = shape.k in (shape.m, shape.n) and shape.m in tokens
             if wgrad[_wgrad_of(shape, wgrad)] > 0 and (
                 not is_alike or (in_backward and not is_dgrad)
             ):
@@ -123,6 +123,7 @@ def _by_shape(labels: Sequence[GemmLabel], surely_forward: frozenset[int]) -> li
         if leg is Leg.FPROP:
             dgrad[size] += 1
             wgrad[size] += 1
+            tokens.add(shape.m)
         elif leg is Leg.DGRAD:
             dgrad[of_dgrad] -= 1
         elif leg is Leg.WGRAD:
@@ -208,7 +209,8 @@ def _take_latest(waiting: list[int], trained: list[bool]) -> None:
 
 def _of_optimizer(kinds: Kinds, label: GemmLabel) -> Leg:
     """Return OPTIMIZER for a product of X by its transpose after the backward pass."""
-    op = kinds.kinds[label.kind].op
-    if label.leg is Leg.FPROP and op is not None and multiplies_square(op):
+    kind = kinds.kinds[label.kind]
+    op, low = kind.op, kind.classification.precision.is_low
+    if label.leg is Leg.FPROP and op is not None and not low and multiplies_square(op):
         return Leg.OPTIMIZER
     return label.leg

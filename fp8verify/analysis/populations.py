@@ -24,6 +24,7 @@ HALF = 0.5
 _LITTLE = 0.01
 Key: TypeAlias = "tuple[int, ...] | None"
 _Part = TypeVar("_Part", bound=Hashable)
+_GRADIENTS = (Leg.DGRAD, Leg.WGRAD)
 _CERTAIN = (*LEGS, Leg.RECOMPUTE)
 
 
@@ -214,33 +215,65 @@ def read_legs(survey: Survey, leaves_high: Callable[[str], bool]) -> list[LegRea
         return []
     keys = {key for leg in LEGS for key in by_leg[leg]}
     whole = {key: max(by_leg[leg].get(key, _NONE).total for leg in LEGS) for key in keys}
-    gaps: dict[Leg, dict[Hashable, float]] = {}
-    lacks: dict[Leg, tuple[float, float]] = {}
-    for leg in LEGS:
-        certain = _others(by_leg, leg, leaves_high, _CERTAIN)
-        gaps[leg] = {key: max(0.0, whole[key] - by_leg[leg].get(key, _NONE).total) for key in keys}
-        low = sum(gap * certain.get(key, _NONE).share for key, gap in gaps[leg].items())
-        lacks[leg] = sum(gaps[leg].values()), 0.0 if leaves_high(leg.value) else low
+    settled = _settle_the_only_one(by_leg, whole)
+    lacks = {leg: _lack(by_leg, leg, leaves_high, whole) for leg in LEGS}
     readings = []
     for leg in LEGS:
-        own, (lack, low) = by_leg[leg], lacks[leg]
-        others = _others(by_leg, leg, leaves_high, tuple(by_leg))
+        own, lack = by_leg[leg], lacks[leg]
         vague = (Leg.UNKNOWN,) if leg is Leg.FPROP else VAGUE_LEGS
         may_be = total_amount(amount for other in vague for amount in by_leg[other].values())
         hidden = _unrecognized(survey, leg) * table.total / max(1, survey.linear_ns)
         # What the forward pass leaves in high precision explains as much of the gradients.
-        sharing = (leg,) if leg is Leg.FPROP else (Leg.DGRAD, Leg.WGRAD)
-        explained = sum(lacks[other][0] - lacks[other][1] for other in sharing)
+        sharing = (leg,) if leg is Leg.FPROP else _GRADIENTS
+        explained = sum(lacks[other].high for other in sharing)
         disguised = max(0.0, may_be.high + may_be.unknown + hidden - explained)
-        is_filled = may_be.total + hidden > HALF * lack
-        most = min(lack, may_be.low + may_be.unknown)
-        if is_filled or not own:
-            found = table.compare(own, others, (most, max(0.0, low - disguised)), low)
-        else:  # frozen layers have no wgrad: what is not there did not run
-            found = table.compare(own, others, (most, 0.0), 0.0)
-        rows = [row for row in table.rows if row.leg is leg]
-        readings.append(LegReading(leg, found, rows, not own and not is_filled and lack > 0))
+        is_filled = may_be.total + hidden > HALF * lack.total
+        least = lack.low - min(lack.low, disguised) if is_filled or not own else 0.0
+        others = _others(by_leg, leg, leaves_high, tuple(by_leg))
+        most = min(lack.total, may_be.low + may_be.unknown)
+        # Frozen layers have no wgrad: what is neither there nor hidden did not run.
+        expected = lack.low if is_filled or not own else 0.0
+        found = table.compare(own, others, (most, least), expected)
+        rows = [
+            row
+            for row, key in zip(table.rows, table.keys, strict=True)
+            if (settled.get(key, row.leg) if row.leg is Leg.BACKWARD else row.leg) is leg
+        ]
+        readings.append(LegReading(leg, found, rows, not own and not is_filled and lack.total > 0))
     return readings
+
+
+def _settle_the_only_one(
+    by_leg: dict[Leg, dict[Hashable, Amount]], whole: Mapping[Hashable, float]
+) -> dict[Hashable, Leg]:
+    """Give GEMMs of the backward pass to wgrad, or to dgrad, where the layer lacks it alone."""
+    settled: dict[Hashable, Leg] = {}
+    for key in list(by_leg[Leg.BACKWARD]):
+        there = [by_leg[leg].get(key, _NONE).total > HALF * whole.get(key, 0) for leg in _GRADIENTS]
+        if key is not None and any(there) and not all(there):
+            leg = _GRADIENTS[there.index(False)]
+            by_leg[leg][key] = by_leg[leg].get(key, _NONE) + by_leg[Leg.BACKWARD].pop(key)
+            settled[key] = leg
+    return settled
+
+
+def _lack(
+    by_leg: Mapping[Leg, Mapping[Hashable, Amount]],
+    leg: Leg,
+    leaves_high: Callable[[str], bool],
+    whole: Mapping[Hashable, float],
+) -> Amount:
+    """Return what a leg lacks beside the other legs of its layers, as fprop shows its precision."""
+    low = total = 0.0
+    others = _others(by_leg, leg, leaves_high, _CERTAIN)
+    for key, work in whole.items():
+        own = by_leg[leg].get(key, _NONE)
+        like = own if leg is Leg.FPROP else by_leg[Leg.FPROP].get(key, _NONE)
+        share = like.share if like.known else others.get(key, _NONE).share
+        gap = max(0.0, work - own.total)
+        total += gap
+        low += 0.0 if leaves_high(leg.value) else min(gap, max(0.0, work * share - own.low))
+    return Amount(low, total - low)
 
 
 def _others(

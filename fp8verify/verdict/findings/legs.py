@@ -42,7 +42,8 @@ def legs_not_fp8(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
 def legs_undecided(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
     """A leg that falls short if what is unknown of it is in high precision, or that is not seen."""
     rank = facts.rank
-    if not rank.ran_low or (rank.linear.low_precision_share_of_time or 0) < USUAL_SHARE:
+    ran = rank.ran_low and rank.backward  # `no-backward` tells of windows without
+    if not ran or (rank.linear.low_precision_share_of_time or 0) < USUAL_SHARE:
         return
     readings = [
         reading
