@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import threading
 import time
 import weakref
 from collections.abc import Callable
+from itertools import islice
 from typing import Any, TypeVar
 
 from .numerics.gradients import remember
@@ -16,6 +18,18 @@ from .steps.clock import Clock
 from .steps.framework_counters import LOG, SCRIPT, StepCounter, sets_up_an_optimizer
 
 Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+STEPS_IN_BACKWARD = (
+    "the optimizers step inside the backward pass: a step is counted from one backward pass to the "
+    "next"
+)
+COMPILED_STEPS = (
+    "the optimizer's step is compiled: a step is counted from one backward pass to the next, by "
+    "the versions of the parameters"
+)
+PATIENCE_S = 1.0  # for another thread that opens or closes a window
+MAX_VERSIONS = 4096  # parameters of an optimizer whose versions are read
 
 
 def harmless(method: Method) -> Method:
@@ -60,9 +74,13 @@ class Observer:
         recorder = _recorder_of(config)
         self.recorder = recorder(config, self.clock, self.guard, self._live_optimizers)
         self._work = work
+        self._lock = threading.RLock()
         self._optimizers: dict[int, weakref.ref[Any]] = {}
         self._postponed = False
         self._hears_backward = False
+        self._reads_versions = False
+        self._versions: dict[int, int] = {}
+        self._built: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
     @harmless
     def optimizer_enters(self) -> None:
@@ -74,6 +92,8 @@ class Observer:
         """Hear that an optimizer has stepped, maybe on autograd's thread in a backward pass."""
         key = id(optimizer)
         self._remember(key, optimizer)
+        if self._reads_versions:
+            self._versions[key] = _version(optimizer)
         # Frames are looked at only until training has begun.
         setup = not self.clock.steps and sets_up_an_optimizer()
         name, idle = type(optimizer).__name__, _is_idle(optimizer)
@@ -85,9 +105,24 @@ class Observer:
             self._ticked()
 
     @harmless
+    def step_is_traced(self) -> None:
+        """Hear that torch.compile traces an optimizer's step, whose hooks are not called then."""
+        debug.event("an optimizer's step is compiled")
+        self._reads_versions = True
+        for key, optimizer in list(self._built.items()):  # what is traced has not run yet
+            self._versions.setdefault(key, _version(optimizer))
+        self._hear_backward()
+
+    @harmless
     def backward_begins(self) -> None:
         """Hear that a backward pass is about to begin; asked for by `on_steps_in_backward`."""
-        self.recorder.keep_limits(self.clock.steps)
+        if self._lock.acquire(blocking=False):
+            try:
+                self.recorder.keep_limits(self.clock.steps)
+            finally:
+                self._lock.release()
+        if self._reads_versions:
+            self._count_compiled_steps()
         if self._postponed:
             self._postponed = False
             self._ticked()
@@ -133,6 +168,7 @@ class Observer:
     def optimizer_is_built(self, optimizer: Any) -> None:
         """Open a window that begins with step 1: no later moment is known to come before it."""
         self.clock.built(id(optimizer))
+        self._built[id(optimizer)] = optimizer
         starts_at_once = not self.clock.steps and self.recorder.plan.starts_at_once
         if starts_at_once and not self.recorder.has_begun:
             self.recorder.after(0)
@@ -145,6 +181,12 @@ class Observer:
     @harmless
     def finish(self, goes_on: bool = False) -> None:
         """Close what is open when the process ends, or the watch in one that `goes_on`."""
+        with self._lock:
+            self._finish(goes_on)
+
+    def _finish(self, goes_on: bool) -> None:
+        if self._reads_versions:
+            self._count_compiled_steps()
         if self._postponed and self.recorder.recording:
             self._ticked()
         self.recorder.finish(goes_on=goes_on)
@@ -165,6 +207,7 @@ class Observer:
         if self.clock.steps or self.recorder.has_begun:
             debug.event("this process is a fork of a training: it is not observed")
             self.armed = False
+            self._lock = threading.RLock()
             self.recorder.forget()
 
     def _before_first_step(self) -> None:
@@ -172,21 +215,36 @@ class Observer:
             self.recorder.before_first_step()
 
     def _ticked(self) -> None:
-        self.clock.outside.tick(disturbed=self.recorder.disturbs or self.guard.busy)
-        self.recorder.after(self.clock.steps)
-        self.clock.outside.resume()
-        if self.recorder.recording is not None and self._loops_inside_steps():
+        if not self._lock.acquire(timeout=PATIENCE_S):
+            return  # another thread may need this one to finish what it waits for on the GPU
+        try:
+            self.clock.outside.tick(disturbed=self.recorder.disturbs or self.guard.busy)
+            self.recorder.after(self.clock.steps)
+            self.clock.outside.resume()
+        finally:
+            self._lock.release()
+        recording = self.recorder.recording is not None
+        if self.recorder.waits_for_its_thread or (recording and self._loops_inside_steps()):
             self._hear_backward()
+
+    def _count_compiled_steps(self) -> None:
+        """Count the optimizers whose parameters have changed since the last backward pass."""
+        for key, optimizer in list(self._built.items()):
+            version = _version(optimizer)
+            before = self._versions.get(key)
+            self._versions[key] = version
+            if before is None or version == before:
+                continue
+            self._remember(key, optimizer)
+            self.clock.note(COMPILED_STEPS)
+            self.clock.enter(self._work())
+            if self.clock.leave(key, type(optimizer).__name__, self._work()):
+                self._ticked()
 
     def _postpone(self) -> None:
         # Optimizers that step in the backward pass (one a parameter) do so on autograd's thread,
         # on which a profiler would miss the operators of the training's own.
-        note = (
-            "the optimizers step inside the backward pass: a step is counted from one backward "
-            "pass to the next"
-        )
-        if note not in self.clock.notes:
-            self.clock.notes.append(note)
+        self.clock.note(STEPS_IN_BACKWARD)
         self._hear_backward()
         self._postponed = True
 
@@ -226,3 +284,9 @@ def _is_idle(optimizer: Any) -> bool:
     # A learning rate kept in a tensor is not read: that would wait for the GPU.
     rates = [group.get("lr") for group in optimizer.param_groups]
     return all(isinstance(rate, (int, float)) and rate == 0 for rate in rates)
+
+
+def _version(optimizer: Any) -> int:
+    """Return a number that grows whenever the optimizer changes its parameters."""
+    parameters = (p for group in optimizer.param_groups for p in group["params"])
+    return sum(parameter._version for parameter in islice(parameters, MAX_VERSIONS))

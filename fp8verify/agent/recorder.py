@@ -66,6 +66,7 @@ class Recorder:
         self._optimizers = optimizers
         self._session: AnySession | None = None
         self._capture = capture_range(config, self._records_several_ranks)
+        self._lost: AnySession | None = None
         self._window = 0
         self._naming: EagerStep | None = None
         self._limits = WindowLimits(config)
@@ -96,7 +97,7 @@ class Recorder:
     @property
     def disturbs(self) -> bool:
         """Whether the step that is running is profiled, measured, or warms a profiler up."""
-        return self._session is not None or self._panel.measures or eager_mode.entered
+        return bool(self._session or self._lost) or self._panel.measures or eager_mode.entered
 
     @property
     def recording(self) -> AnySession | None:
@@ -143,12 +144,37 @@ class Recorder:
 
     def keep_limits(self, step: int) -> None:
         """End the open window if it has grown too large, when `step` steps are complete."""
+        if self._lost is not None and self._lost.stop_on_its_thread():
+            self._lost = None
         session = self.recording
-        if session is None or not session.on_its_thread:
+        if session is None:
             return
+        if not session.on_its_thread:
+            self._lose("the steps moved to another thread")
+            return
+        last = self.plan.windows[self._window][1]
         reason = self._limits.exceeded(_autograd_nodes())
-        if reason is not None and step < self.plan.windows[self._window][1]:
+        if step > last:  # two threads stepped at once
+            self._close(session, "cut", f"its last step was over before it could end, at {step}")
+        elif reason is not None and step < last:
             self._close(session, "cut", f"{reason} after step {step}")
+
+    @property
+    def waits_for_its_thread(self) -> bool:
+        """Whether a session records that only another thread can stop."""
+        return self._lost is not None
+
+    def _lose(self, reason: str) -> None:
+        """Give the open window up, whose session this thread may not stop."""
+        session = self._session
+        if session is None:
+            return
+        self._session, self._lost = None, session
+        debug.event(f"a session is left to its thread: {reason}")
+        self._panel.drop()
+        self._termination.disarm()
+        self.record.mark(self._window, "dropped", reason)
+        session.stop_when_possible()
 
     def give_way(self) -> None:
         """Leave the profiler to the script's own, which is about to start."""
@@ -180,7 +206,7 @@ class Recorder:
         session = self.recording
         if session is not None:
             if not session.on_its_thread:
-                self._drop("the run ended on another thread than the window began on")
+                self._lose("the run ended on another thread than the window began on")
             else:
                 self._close_at_the_end(session, f"the run ended inside step {self._current}")
         elif goes_on:
@@ -215,8 +241,8 @@ class Recorder:
         self._panel.drop()
         self._termination.disarm()
         session, self._session = self.recording, None
-        if session is not None and session.on_its_thread:
-            session.stop()
+        if session is not None and not session.stop_on_its_thread():
+            session.stop_when_possible()
         self._end_naming(reason)
         self._ranges.rest()
         self._rest()
@@ -227,7 +253,7 @@ class Recorder:
 
     def forget(self) -> None:
         """Let go of the profiler, in a forked child that does not own it."""
-        self._session = self._naming = self._capture = None
+        self._session = self._lost = self._naming = self._capture = None
         self._termination.disarm()
         self._ranges.rest()
 
@@ -257,7 +283,9 @@ class Recorder:
         return waits and self.plan.placed_are_over(step) and timed.is_due()
 
     def _prepare(self, window: int) -> None:
-        if self._selected and not self._guard.busy:
+        if self._selected and not self._guard.busy and self._lost is None:
+            if self._session is not None:  # two threads stepped at once: it was never started
+                self._session.drop()
             self._session, self._window = self._new_session(), window
             self._session.prepare()
 
@@ -267,10 +295,16 @@ class Recorder:
         if not self._selected:
             self.record.write()
             return
+        if self._lost is not None:
+            self.record.mark(window, "skipped", "the session of an earlier window still recorded")
+            return
         if self._guard.busy:
             self.record.mark(window, "skipped", RUNNING)
             self._shared.wait(window, may_move=True)
             return
+        if self._session is not None and not self._session.on_its_thread:
+            self._session.drop()
+            self._session = None
         if self._session is None:
             self._session = self._new_session()
         self._window = window
@@ -296,9 +330,6 @@ class Recorder:
     def _stop(self, window: int) -> None:
         session = self.recording
         if session is None or self._window != window:
-            return
-        if not session.on_its_thread:
-            self._drop("the steps moved to another thread")
             return
         self._close(session, "complete", None)
         if self._config["layers"] and compiles() and self.plan.finished(self._clock.steps):

@@ -153,7 +153,8 @@ def test_a_window_holds_exactly_its_steps(tmp_path: Path, switches: tuple[object
 
     assert attached.run.code == 0
     assert attached.states == ["complete"]
-    assert attached.meta().steps_seen == 6
+    # A compiled optimizer's step is counted when the next backward pass begins.
+    assert attached.meta().steps_seen == (5 if switches[1:] == ("step",) else 6)
     assert steps_in(attached.capture / "rank0.json.gz") == ["ProfilerStep#3", "ProfilerStep#4"]
     assert sorted(p.name for p in attached.capture.iterdir() if p.name != "notes.test") == [
         "log.txt",

@@ -92,6 +92,11 @@ class RepeatingRecorder:
         return self._window is not None and self._window.disturbs
 
     @property
+    def waits_for_its_thread(self) -> bool:
+        """Whether a session records that only another thread can stop."""
+        return self._window is not None and self._window.waits_for_its_thread
+
+    @property
     def recording(self) -> AnySession | None:
         """The profiler of the window that is open, if one is."""
         return None if self._window is None else self._window.recording

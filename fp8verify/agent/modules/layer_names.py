@@ -15,6 +15,7 @@ from typing import Any
 
 from torch.profiler import record_function
 
+from ..patches import hidden
 from .eager_mode import eager_mode
 
 PREFIX = "fp8verify:"
@@ -26,10 +27,13 @@ class LayerNames:
     def __init__(self, modules: Sequence[tuple[str, Any]]) -> None:
         self._open: defaultdict[int, list[Any]] = defaultdict(list)  # by thread
         self._handles: list[Any] = []
-        self._eager = False
+        self._eager = self._removed = False
+        self._compiled_before = compiles()
         for name, module in modules:
-            self._handles.append(module.register_forward_pre_hook(self._opener(name)))
-            self._handles.append(module.register_forward_hook(self._close, always_call=True))
+            self._handles.append(module.register_forward_pre_hook(hidden(self._opener(name))))
+            self._handles.append(
+                module.register_forward_hook(hidden(self._close), always_call=True)
+            )
 
     def force_eager(self) -> None:
         """Let compiled code run eagerly until `remove`, keeping what was compiled.
@@ -42,14 +46,19 @@ class LayerNames:
 
     def remove(self) -> None:
         """Take the hooks off and let compiled code run as before."""
-        for handle in self._handles:
-            handle.remove()
+        self._removed = True
+        # What was compiled with the hooks on has guards on them: they stay, and do nothing.
+        if self._compiled_before or not compiles():
+            for handle in self._handles:
+                handle.remove()
         if self._eager:
             self._eager = False
             eager_mode.leave()
 
     def _opener(self, name: str) -> Any:
         def fp8verify_name_layer(*_: Any) -> None:
+            if self._removed:
+                return
             annotation = record_function(f"{PREFIX}{name}")
             annotation.__enter__()
             self._open[threading.get_ident()].append(annotation)
@@ -63,6 +72,10 @@ class LayerNames:
 
 
 def compiles() -> bool:
-    """Return whether torch.compile has compiled anything in this process."""
+    """Return whether torch.compile was asked to compile anything in this process."""
+    eval_frame = sys.modules.get("torch._dynamo.eval_frame")
     utils = sys.modules.get("torch._dynamo.utils")
-    return utils is not None and utils.counters["frames"]["ok"] > 0
+    backends = getattr(eval_frame, "cached_backends", {})
+    if any(backend is not None for backend in backends.values()):  # None is `disable`
+        return True
+    return utils is not None and bool(utils.counters.get("frames", {}).get("ok"))

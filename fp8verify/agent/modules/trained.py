@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_module_registration_hook
 
 from ..live_objects import TooManyObjectsError, find_instances
+from ..patches import hidden
 from ..record.debug import debug
 
 _modules: weakref.WeakSet[nn.Module] = weakref.WeakSet()
@@ -31,7 +32,7 @@ class Listening:
 
     def begin(self) -> Listening:
         """Listen until `remove`."""
-        self._handle = register_module_module_registration_hook(self._hear)
+        self._handle = register_module_module_registration_hook(hidden(self._hear))
         self.changes = self._heard
         return self
 

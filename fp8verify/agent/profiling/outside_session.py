@@ -35,7 +35,7 @@ class OutsideSession(WindowSteps):
         """Let the recording begin early where that is needed."""
         self.sees_gpu = torch.cuda.is_available()
         self._capture.expect()
-        self._is_prepared()
+        self._is_now("prepared")
 
     def start(self, metadata: dict[str, Any]) -> None:  # noqa: ARG002 - a trace of others' has none
         """Record from here on."""
@@ -44,7 +44,8 @@ class OutsideSession(WindowSteps):
         synchronize()  # else kernels launched before appear without the operator that did
         self._ranges.end()
         self._capture.open()
-        self.state = "recording"
+        self._is_now("recording")
+        self._stop_with_thread()
         if self.sees_gpu:
             self._operators = torch.autograd.profiler.emit_nvtx(record_shapes=self._record_shapes)
             self._operators.__enter__()

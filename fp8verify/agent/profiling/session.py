@@ -58,7 +58,7 @@ class Session(WindowSteps):
         with self._guard.ours(), quiet_first_session():
             self._profile.prepare_trace()
         self._profile.profiler.acc_events = False
-        self._is_prepared()
+        self._is_now("prepared")
 
     def start(self, metadata: dict[str, Any]) -> None:
         """Record from here on; `metadata` becomes the trace's "fp8verify" entry."""
@@ -69,7 +69,8 @@ class Session(WindowSteps):
         with self._guard.ours(), quiet_kineto():
             self._profile.start_trace()
         self._ranges.watch()
-        self.state = "recording"
+        self._is_now("recording")
+        self._stop_with_thread()
         self._profile.add_metadata_json("fp8verify", json.dumps(metadata))
 
     def _open_step(self, name: str) -> Any:
@@ -92,10 +93,10 @@ class Session(WindowSteps):
     def drop(self) -> None:
         """Forget the profiler: after another one took over, touching it can crash the process.
 
-        One that was only prepared is first run to its end, as long as this thread may: torch 2.13
-        would complain on stderr about the cancelled warm-up.
+        One that was only prepared is first run to its end on this thread: torch 2.13 would complain
+        on stderr about the cancelled warm-up.
         """
-        if self.state == "prepared" and self.on_its_thread:
+        if self.state == "prepared":
             self.start({})
             self.stop()
         self._ranges.rest()

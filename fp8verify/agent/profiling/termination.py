@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from ..patches import call_on_main_thread
 from ..record.debug import debug
 
 PATIENCE_S = 5.0
@@ -53,6 +54,12 @@ class TerminationGuard:
         faulthandler.unregister(signal.SIGTERM)
         os.close(alarm)  # the thread reads its end
         if _on_main_thread():
+            self._put_back()
+        else:
+            call_on_main_thread(self._put_back)
+
+    def _put_back(self) -> None:
+        if self._alarm is None:  # else armed again meanwhile
             found = signal.getsignal(signal.SIGTERM)
             ours = found == self._terminate
             signal.signal(signal.SIGTERM, signal.SIG_DFL if ours else found)

@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from typing import Any
 
+from ..patches import call_on_main_thread
 from .ranges import OpenRanges
+
+
+class _ThreadEnd:
+    """Deleted by a thread that ends, as all that is local to it."""
+
+    def __init__(self, session: WindowSteps) -> None:
+        self._session = session
+
+    def __del__(self) -> None:
+        with suppress(Exception):
+            self._session.stop_on_its_thread()
 
 
 class WindowSteps:
@@ -24,6 +37,7 @@ class WindowSteps:
         self._thread = 0
         self._step: Any = None
         self._number = 0
+        self._local: Any = None
 
     def begin_step(self, step: int) -> None:
         """Put what follows into the step of that number, as torch.profiler itself names it."""
@@ -44,8 +58,33 @@ class WindowSteps:
         """Whether this thread began the window: no other one may end it."""
         return self._thread == threading.get_ident()
 
-    def _is_prepared(self) -> None:
-        self.state, self._thread = "prepared", threading.get_ident()
+    def _is_now(self, state: str) -> None:
+        """Note that this thread has prepared the recorder or begun to record."""
+        self.state, self._thread = state, threading.get_ident()
+
+    def stop(self) -> None:
+        """Stop recording; only the thread that began may do so."""
+        raise NotImplementedError
+
+    def stop_when_possible(self) -> None:
+        """Have its own thread stop a recording that is lost, if that is the main thread: soon.
+
+        Another thread stops it at its next hook, or when it ends.
+        """
+        if self._thread == threading.main_thread().ident:
+            call_on_main_thread(self.stop_on_its_thread)
+
+    def stop_on_its_thread(self) -> bool:
+        """Stop a recording that is lost if this thread may; return whether it records no more."""
+        if self.state == "recording" and self.on_its_thread:
+            self.stop()
+        return self.state != "recording"
+
+    def _stop_with_thread(self) -> None:
+        """Have the recording stopped when this thread ends, before torch's state of it is freed."""
+        if threading.current_thread() is not threading.main_thread():
+            self._local = threading.local()
+            self._local.end = _ThreadEnd(self)
 
     def _open_step(self, name: str) -> Any:
         """Mark the begin of a step; return what `_close_step` needs, None if nothing."""

@@ -24,7 +24,7 @@ class ApiCalls:
         original = torch._C._log_api_usage_once
 
         def log_api_usage_once(name: str) -> None:
-            if name in WATCHED:
+            if not torch.compiler.is_compiling() and name in WATCHED:
                 self.names.append(name)
                 torch._C._log_api_usage_once = original
             original(name)

@@ -7,6 +7,10 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+import torch
+
+from ..patches import hidden, invisible
+
 
 class Announced:
     """A method that tells `listener(instance)` whenever it is looked up on an instance.
@@ -22,13 +26,17 @@ class Announced:
     def __init__(self, method: Any, listener: Callable[[Any], None]) -> None:
         functools.update_wrapper(self, method)
         self.method = method
-        self.listener = listener
+        self.listener = hidden(listener)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
+        if torch.compiler.is_compiling():
+            return self.method.__get__(instance)
         # Python 3.13's inspect.signature binds a class's own `__init__` to the class.
         if instance is not None and not isinstance(instance, type):
             self.listener(instance)
         return self.method.__get__(instance, owner)
+
+    invisible(__get__)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the method, as whoever found it in the class's dictionary may."""
@@ -46,7 +54,7 @@ def announce(owner: type, name: str, listener: Callable[[Any], None]) -> None:
     """Make `owner.name` announced; a second call only replaces the listener."""
     method = owner.__dict__[name]
     if isinstance(method, Announced):
-        method.listener = listener
+        method.listener = hidden(listener)
     else:
         setattr(owner, name, Announced(method, listener))
 
@@ -60,6 +68,8 @@ def announce_function(module: ModuleType, name: str, listener: Callable[[], None
     if isinstance(kind.__dict__.get(name), property):
         return
 
+    listener = hidden(listener)
+
     def look_up(found: Any) -> Any:
         listener()
         return vars(found)[name]
@@ -67,6 +77,7 @@ def announce_function(module: ModuleType, name: str, listener: Callable[[], None
     def replace(found: Any, value: Any) -> None:
         vars(found)[name] = value
 
+    invisible(look_up)
     module.__class__ = type(kind.__name__, (kind,), {name: property(look_up, replace)})
 
 

@@ -125,6 +125,11 @@ class Clock:
             f"stepped first; besides it stepped {others}"
         )
 
+    def note(self, text: str) -> None:
+        """Keep a remark, once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
     def built(self, optimizer: int) -> None:
         """Note that an optimizer is made."""
         if self.steps:
@@ -171,9 +176,7 @@ class Clock:
             self._leader, self.leader = next(iter(optimizers.items()))
         if self.source == "explicit" or self._leader not in optimizers:
             return False
-        note = "steps are replayed as a CUDA graph: one is counted from a replay to the next"
-        if note not in self.notes:
-            self.notes.append(note)
+        self.note("steps are replayed as a CUDA graph: one is counted from a replay to the next")
         return self._tick(work)
 
     def scaler_updated(self, work: int) -> bool:

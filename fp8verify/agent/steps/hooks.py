@@ -17,8 +17,10 @@ from torch.optim.optimizer import (
 )
 
 from ..live_objects import TooManyObjectsError, find_instances
+from ..modules.layer_names import compiles
 from ..modules.trained import listening
 from ..observer import Observer
+from ..patches import hidden, invisible
 from ..record.debug import debug
 from .announce import announce, announce_function, silence, silence_function
 from .counter_owners import owners
@@ -48,8 +50,8 @@ def install(config: dict[str, Any]) -> Observer:
     observer = _installed = Observer(config, _work)
     graphs = ReplayedSteps(observer)
     handles = [
-        register_optimizer_step_pre_hook(_outside_dynamo(_before_step(observer))),
-        register_optimizer_step_post_hook(_outside_dynamo(_after_step(observer, graphs))),
+        register_optimizer_step_pre_hook(_before_step(observer)),
+        register_optimizer_step_post_hook(_after_step(observer, graphs)),
         listening.begin(),
     ]
     announce(torch.amp.GradScaler, "update", observer.scaler_updates)
@@ -102,8 +104,9 @@ def uninstall() -> None:
 
 
 def _uninstall(observer: Observer, handles: list[Any], sources: Sources | None) -> None:
-    for handle in handles:
-        handle.remove()
+    if not compiles():  # compiled code has guards on torch's hooks, and would be compiled again
+        for handle in handles:
+            handle.remove()
     if sources is not None:
         sources.frameworks.uninstall()
         sources.lines.uninstall()
@@ -161,29 +164,49 @@ def _work() -> int:
     return int(torch._C._autograd._get_sequence_nr())
 
 
-def _outside_dynamo(hook: Callable[..., None]) -> Callable[..., None]:
-    # A compiled opt.step() would trace the hook, and compile again for every new step number.
-    # torch imports dynamo when an optimizer is built, so this costs nothing new.
-    disabled: Callable[..., None] = torch._disable_dynamo(hook)
-    return disabled
+def _is_traced(observer: Observer) -> Callable[[], None]:
+    """Return what torch.compile calls once, while it traces a hook, and whose result it keeps."""
+
+    def is_traced() -> None:
+        observer.step_is_traced()
+
+    is_traced._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return is_traced
 
 
 # A pre hook that returns a tuple would replace the arguments of step(): both return None.
 def _before_step(observer: Observer) -> Callable[..., None]:
-    def fp8verify_before_step(*_: Any) -> None:
-        observer.optimizer_enters()
+    is_traced, enters = _is_traced(observer), hidden(observer.optimizer_enters)
 
+    def fp8verify_before_step(*_: Any) -> None:
+        if torch.compiler.is_compiling():
+            is_traced()
+        else:
+            enters()
+
+    invisible(fp8verify_before_step)
     return fp8verify_before_step
 
 
 def _after_step(observer: Observer, graphs: ReplayedSteps) -> Callable[..., None]:
-    def fp8verify_after_step(optimizer: Any, *_: Any) -> None:
+    is_traced = _is_traced(observer)
+
+    def has_stepped(optimizer: Any) -> None:
         if _capturing_graph():  # the step is being recorded into a CUDA graph, not executed
             graphs.captured(optimizer)
         else:
             in_backward = torch._C._current_graph_task_id() != NO_BACKWARD
             observer.optimizer_leaves(optimizer, in_backward)
 
+    has_stepped = hidden(has_stepped)
+
+    def fp8verify_after_step(optimizer: Any, *_: Any) -> None:
+        if torch.compiler.is_compiling():
+            is_traced()
+        else:
+            has_stepped(optimizer)
+
+    invisible(fp8verify_after_step)
     return fp8verify_after_step
 
 

@@ -1,0 +1,73 @@
+"""Loops that an attached profiler could harm: attached they are as plain, in and outside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fp8verify.capture.ranks import read_ranks
+from fp8verify.capture.schema import RankMeta
+from tests.harness import LOOPS, pair
+from tests.shared_torch import python_with_torch
+
+pytestmark = pytest.mark.train
+
+
+def same(
+    folder: Path, *arguments: object, options: tuple[object, ...] = ("--steps", "3-4")
+) -> RankMeta:
+    """Run a loop both ways, ask for no difference, and return what was recorded."""
+    plain, attached = pair(
+        folder, LOOPS / arguments[0], *arguments[1:], options=options, python=python_with_torch()
+    )
+    assert plain.code == 0, plain.stderr
+    assert plain.inside, "the witness wrote nothing"
+    assert plain.differences(attached) == []
+    return read_ranks(folder / "attached" / "capture")[0]
+
+
+@pytest.mark.parametrize(
+    ("case", "steps"),
+    [
+        (("builds_modules", "full"), 8),
+        (("names_ranges", "full"), 8),
+        (("module", "full"), 8),
+        (("train_step",), 7),
+        (("optimizer",), 7),
+        (("traced_optimizer", "full"), 7),
+        (("scaler",), 7),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_torch_compile_sees_nothing(tmp_path: Path, case: tuple[str, ...], steps: int) -> None:
+    meta = same(tmp_path, "compiled.py", *case)
+
+    assert meta.steps_seen >= steps
+    assert [window.state for window in meta.windows] == ["complete"]
+
+
+@pytest.mark.parametrize("case", ["module", "names_ranges"])
+def test_what_is_compiled_inside_a_window_stays_compiled(tmp_path: Path, case: str) -> None:
+    same(tmp_path, "compiled.py", case, "full", options=("--steps", "1-2", "--layers"))
+
+
+@pytest.mark.parametrize(
+    "threads", ["ABBABBBB", "MMMABABM", "MMAAMMMM", "ABCABCAB", "MMM" + "A" * 400]
+)
+def test_steps_may_change_threads(tmp_path: Path, threads: str) -> None:
+    meta = same(tmp_path, "threads.py", threads, options=("--steps", "3-5"))
+
+    assert meta.steps_seen == len(threads)
+    assert [(window.state, window.trace) for window in meta.windows] == [("dropped", None)]
+
+
+def test_a_window_on_one_helper_thread_is_complete(tmp_path: Path) -> None:
+    meta = same(tmp_path, "threads.py", "MAAAAAAA", options=("--steps", "4-5"))
+
+    assert [window.state for window in meta.windows] == ["complete"]
+
+
+@pytest.mark.parametrize("loop", ["two_threads.py", "tasks.py"])
+def test_trainings_on_threads(tmp_path: Path, loop: str) -> None:
+    same(tmp_path, loop, options=("--steps", "3-5,20-22"))
