@@ -25,7 +25,7 @@ from .profiling.ranges import OpenRanges
 from .profiling.session import Session, gpu_finishes_within
 from .profiling.shared_windows import RUNNING, SharedWindows
 from .profiling.termination import TerminationGuard
-from .profiling.timed_window import TimedStart
+from .profiling.timed_window import TimedStart, start_of_window
 from .record.debug import debug
 from .record.process import is_selected
 from .record.rank_record import RankRecord
@@ -53,7 +53,7 @@ class Recorder:
     ) -> None:
         timed = config["timed_window"]
         self.plan = Plan(config["windows"], timed["steps"] if timed else 0)
-        self._timed = TimedStart(config) if timed else None
+        self._timed = start_of_window(config) if timed else None
         scene = Scene(config, optimizers, lambda: self.record, self.plan.finished)
         self._panel = panel or Panel(scene, lambda text: self.record.note(text))
         self.record = RankRecord(config, clock, self._panel.record)

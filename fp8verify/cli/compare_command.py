@@ -9,12 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fp8verify.cli.completing import files
-from fp8verify.cli.emit import emit, write_file
-from fp8verify.cli.file_forms import form_of
-from fp8verify.cli.option import FiniteFloat
-from fp8verify.cli.result_options import result_options
-from fp8verify.cli.screen import screen
+from fp8verify.cli.option import FiniteFloat, files, result_options
+from fp8verify.cli.output import emit, form_of, screen, write_file
 
 if TYPE_CHECKING:
     from fp8verify.report.model.comparison import Comparison

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from fp8verify.cli.emit import emit
+from fp8verify.cli.output import emit
 
 _VARIABLE = "_FP8VERIFY_COMPLETE"
 

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import click
 
-from fp8verify.cli.emit import emit
 from fp8verify.cli.option import FiniteFloat
-from fp8verify.cli.screen import screen
+from fp8verify.cli.output import emit, screen
 from fp8verify.doctor import Status, doctor
 from fp8verify.doctor.forms import FORMS, to_text
 from fp8verify.doctor.recipes import RECIPES

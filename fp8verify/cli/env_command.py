@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from fp8verify.cli.attach_options import attach_options
+from fp8verify.cli.options import attach_options
 
 
 @click.command("env")

@@ -23,6 +23,8 @@ _CODE = "no-training-step"
 _BEGINS = re.compile(
     r"(.{0,80}?)(?:Traceback \(most recent call last\):|  File \"[^\"]+\", line \d)"
 )
+# What argparse and click print about options of ours that stand after the script.
+_MISPLACED = re.compile(r"(?:unrecognized arguments|No such option):.*?(--[a-z-]+)", re.IGNORECASE)
 _ERROR = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?::.*|\s*)$")
 # Raised because another process failed, by launchers and by ranks that lost a peer.
 _CONSEQUENCES = re.compile(
@@ -61,7 +63,16 @@ def with_failure(report: AnyReport, capture: Path, exit_code: int) -> AnyReport:
 
 def _with_message(finding: Finding, message: str) -> Finding:
     hint = "Fix the training's own error first, shown above; the log is in the capture."
+    misplaced = _MISPLACED.search(message)
+    if misplaced is not None and misplaced[1][2:].replace("-", "_") in _options_of_run():
+        hint = f"{misplaced[1]} is an option of fp8verify: put it before the script."
     return replace(finding, message=message, hint=hint)
+
+
+def _options_of_run() -> set[str | None]:
+    from fp8verify.cli.run_command import command
+
+    return {param.name for param in command.params}
 
 
 def last_error(capture: Path) -> str | None:
@@ -85,6 +96,8 @@ def _errors(lines: Iterable[str]) -> Iterator[str]:
     """Yield the line that ends each traceback; those of several ranks may be interleaved."""
     within: set[str] = set()  # the prefixes of the tracebacks that have not ended
     for line in lines:
+        if _MISPLACED.search(line):
+            yield line.strip()[:_MAX_ERROR]
         begins = _BEGINS.match(line)
         if begins is not None:
             within.add(begins[1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,22 +12,40 @@ import click
 
 from fp8verify.cli.configured import read_variables, settings_for, with_source
 from fp8verify.cli.option import help_option, version_option
-from fp8verify.cli.usage import told_in_two_lines
+from fp8verify.errors import UsageError
 from fp8verify.version import __version__
 
 # The visible list of commands; a command's module is imported when it is called.
 COMMANDS = {
-    "doctor": "Before the training: can FP8 run here, and is it asked for rightly.",
+    "doctor": "Check hardware, versions and configuration before the training.",
     "run": "Run a training script, record a window of steps and verify it.",
-    "env": "Print exports that attach to jobs whose command cannot be wrapped.",
     "inspect": "Verify traces that exist: a file, a folder of ranks, a capture.",
-    "compare": "Hold two runs against each other: is FP8 faster, and where the gain goes.",
-    "table": "Lay many runs side by side, one row each.",
-    "explain": "Say what kernel names mean.",
-    "prove": "Hold the classes of GEMM kernels against the GPU's own counters.",
-    "annotate": "Copy a trace with every GEMM coloured and labelled by precision and leg.",
+    "compare": "Compare two runs: is FP8 faster, and where the gain goes.",
+    "table": "Show many runs in one table, a row each.",
+    "explain": "Explain kernel names and finding codes.",
+    "annotate": "Copy a trace with every GEMM coloured and labelled by precision and pass.",
+    "env": "Print exports that attach to jobs whose command cannot be wrapped.",
+    "prove": "Check the classes of GEMM kernels against the GPU's own counters.",
     "completion": "Print what lets a shell complete commands, options and files.",
 }
+MORE = ("env", "prove", "completion")
+
+
+@contextmanager
+def _usage_errors_of_ours() -> Iterator[None]:
+    """Turn click's usage errors into ours; the help that it shows for no argument at all stays."""
+    try:
+        yield
+    except click.UsageError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # click has it since 8.2
+            raise
+        raise _in_two_lines(error) from None
+
+
+def _in_two_lines(error: click.UsageError) -> UsageError:
+    fact, _, meant = " ".join(error.format_message().split()).partition(" Did you mean ")
+    options = f"{error.ctx.command_path if error.ctx else 'fp8verify'} --help says what it takes."
+    return UsageError(fact, f"Did you mean {meant} {options}" if meant else options)
 
 
 class _Commands(click.Group):
@@ -46,12 +65,12 @@ class _Commands(click.Group):
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
         """Read what stands before the command."""
-        with told_in_two_lines():
+        with _usage_errors_of_ours():
             return super().make_context(*args, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command; of a wrong value from a file or a variable, say where it stands."""
-        with told_in_two_lines():
+        with _usage_errors_of_ours():
             try:
                 return super().invoke(ctx)
             except click.BadParameter as error:
@@ -68,7 +87,9 @@ class _Commands(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+            formatter.write_dl([row for row in COMMANDS.items() if row[0] not in MORE])
+        with formatter.section("More"):
+            formatter.write_dl([row for row in COMMANDS.items() if row[0] in MORE])
 
 
 def _suggest(name: str) -> str:
@@ -90,10 +111,10 @@ def cli(ctx: click.Context) -> None:
 
     \b
     fp8verify doctor --config fp8.yaml        check a machine and a configuration
-    fp8verify run train.py --steps 10-12      record and verify a training
+    fp8verify run train.py                    record and verify a training
     fp8verify inspect trace.json.gz           verify a trace that exists
     fp8verify compare bf16/ fp8/              is FP8 faster, and where the gain goes
-    fp8verify table sweep/*/                  many runs, one row each
+    fp8verify table sweep/*/                  many runs, a row each
     fp8verify explain 'nvjet_sm90_qqtst_…'    decode a kernel name
     fp8verify annotate trace.json.gz -o new.json.gz
 

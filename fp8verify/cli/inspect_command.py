@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fp8verify.cli.completing import files
-from fp8verify.cli.conclusion import conclude
+from fp8verify.cli.option import files
 from fp8verify.cli.options import ReportOptions, report_options
+from fp8verify.cli.write_report import write_report
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -94,7 +94,7 @@ def command(
             on_progress=on_progress,
         )
     whole = _with_breakdown(report, paths) if breakdown else report
-    sys.exit(conclude(whole, options, again))
+    sys.exit(write_report(whole, options, again))
 
 
 def _again(paths: tuple[str, ...], log: str | None, stats: str | None) -> str:

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Collection
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+C = TypeVar("C", bound=Callable[..., Any])
 
 # Narrower than this no figure has room.
 LEAST_WIDTH = 20
@@ -41,3 +48,37 @@ width_option = option(
     metavar="N",
     help="Columns of the text.  [default: COLUMNS, or the terminal's, or 80]",
 )
+
+
+def result_options(forms: Collection[str], verbose: str) -> Callable[[C], C]:
+    """Add --format, -o, --width and -v; `verbose` says what the last one shows."""
+    options = (
+        click.option(
+            "--format",
+            "form",
+            type=click.Choice(list(forms)),
+            help="Form of the result.  [default: as -o ends; else text]",
+        ),
+        click.option(
+            "-o",
+            "--output",
+            type=click.Path(dir_okay=False, path_type=Path),
+            help="Write the result to a file instead of standard output.",
+        ),
+        width_option,
+        click.option("-v", "--verbose", is_flag=True, help=verbose),
+    )
+
+    def add(command: C) -> C:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
+def files(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Let the shell complete files and folders; a URL or "-" stays as it is typed."""
+    from click.shell_completion import CompletionItem  # only a shell that completes needs it
+
+    return [CompletionItem(incomplete, type="file")]

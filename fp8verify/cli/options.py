@@ -1,4 +1,4 @@
-"""Options that `inspect` and `run` share."""
+"""Options that several commands share: what to record, and what to report."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeV
 
 import click
 
-from fp8verify.cli.option import option, width_option
-from fp8verify.report import forms
+from fp8verify.cli.option import FiniteFloat, option, width_option
+from fp8verify.cli.output import REPORT_FORMS
 from fp8verify.verdict.policy import FORMATS, Policy
 from fp8verify.verdict.shares import parse_share
 
@@ -21,8 +21,72 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+_ATTACH_OPTIONS = (
+    option(
+        "--steps",
+        metavar="A-B",
+        help="Optimizer steps to record: 1-based, inclusive, counted from the start of this run. "
+        "Several windows: 10-12,500-502; those that touch are one. Step A-1 warms the profiler up. "
+        "global:5000-5002 goes by the framework's own numbers, which go on where a run resumes.  "
+        "[default: three, once step times are stable]",
+    ),
+    option(
+        "--after-seconds",
+        type=FiniteFloat(min=0, max=1e9),
+        metavar="S",
+        help="Record the first steps that begin S seconds into the run; --steps is then their "
+        "number.  [default: 3]",
+    ),
+    option(
+        "--ranks",
+        default="auto",
+        show_default=True,
+        metavar="LIST",
+        help="Ranks to record: 0, all, 0,7 or every:64; auto is all of up to 8 ranks, and of more "
+        "the first one of each node. The others note their modules only.",
+    ),
+    option(
+        "--trace-dir",
+        type=click.Path(file_okay=False, path_type=Path),
+        metavar="DIR",
+        help="Folder for the capture; the nodes of one job may share it.  "
+        "[default of run: fp8verify-capture-<time>-<pid> here]",
+    ),
+    option(
+        "--job",
+        metavar="NAME",
+        help="The job whose nodes share --trace-dir.  "
+        "[default: torchrun's --rdzv-id, Slurm's step]",
+    ),
+    option(
+        "--layers",
+        is_flag=True,
+        help="Name the layer of every GEMM. A compiled model runs one step after the windows "
+        "eagerly, with eager's rounding and memory.",
+    ),
+    option(
+        "--no-shapes",
+        is_flag=True,
+        help="Do not record operator shapes: less memory, and windows end sooner.",
+    ),
+    option(
+        "--debug",
+        is_flag=True,
+        help="Write what the agent did, with tracebacks, into the capture: debug.*.log. "
+        "FP8VERIFY_DEBUG=1 does the same.",
+    ),
+)
+
+
+def attach_options(command: Callable[P, R]) -> Callable[P, R]:
+    """Add the options to a command."""
+    for add in reversed(_ATTACH_OPTIONS):
+        command = add(command)
+    return command
+
+
 class ReportOptions(NamedTuple):
-    """What the user asks of a report: the values of `_OPTIONS`, by the names of its parameters."""
+    """What the user asks of a report, by the names of the parameters of `_REPORT_OPTIONS`."""
 
     form: str | None
     output: Path | None
@@ -50,7 +114,15 @@ def _share(_ctx: click.Context, _param: click.Parameter, value: str | None) -> f
     try:
         return parse_share(value)
     except ValueError as error:
-        raise click.BadParameter(str(error)) from None
+        meant = f" Did you mean {value}%?" if _is_percent(value) else ""
+        raise click.BadParameter(f"{error}{meant}") from None
+
+
+def _is_percent(value: str) -> bool:
+    try:
+        return 1 < float(value) <= 100
+    except ValueError:
+        return False
 
 
 def _baseline(_ctx: click.Context, _param: click.Parameter, value: Path | None) -> Baseline | None:
@@ -62,11 +134,11 @@ def _baseline(_ctx: click.Context, _param: click.Parameter, value: Path | None) 
     return read_baseline(value)
 
 
-_OPTIONS = (
+_REPORT_OPTIONS = (
     option(
         "--format",
         "form",
-        type=click.Choice(forms.NAMES),
+        type=click.Choice(REPORT_FORMS),
         help="Form of the report; github also appends to the job's summary.  "
         "[default: as -o ends: .html .json .md .csv .xml; else text]",
     ),
@@ -133,6 +205,23 @@ def report_options(command: Callable[Concatenate[ReportOptions, P], R]) -> Calla
         own: dict[str, Any] = {name: given.pop(name) for name in ReportOptions._fields}
         return command(ReportOptions(**own), *args, **given)
 
-    for add in reversed(_OPTIONS):
+    for add in reversed(_REPORT_OPTIONS):
         with_options = add(with_options)
     return with_options
+
+
+def parse_verdicts(text: str | None) -> frozenset[str]:
+    """Return the verdicts of a list such as "CONTRADICTED,EMULATED".
+
+    Raises:
+        BadParameter: one is no verdict.
+    """
+    if not text:
+        return frozenset()
+    from fp8verify.terms import Verdict  # every start of a run waits for this file
+
+    names = frozenset(name.strip().upper() for name in text.split(",") if name.strip())
+    known = [verdict.value for verdict in Verdict]
+    for name in names.difference(known):
+        raise click.BadParameter(f"{name[:40]!r} is none of {', '.join(known)}.")
+    return names

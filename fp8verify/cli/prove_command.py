@@ -67,7 +67,7 @@ def command(
     """
     if not arguments:
         raise UsageError("no command given", "Write it after --: fp8verify prove -- python x.py")
-    from fp8verify.cli.emit import emit
+    from fp8verify.cli.output import emit
     from fp8verify.prove import ncu, prove_launches, table
 
     program, gpu = ncu.find_ncu(), ncu.find_gpu()

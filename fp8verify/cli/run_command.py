@@ -2,26 +2,87 @@
 
 from __future__ import annotations
 
+import os
+import re
 import sys
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
-from fp8verify.cli.after_script import RunCommand
-from fp8verify.cli.attach_options import attach_options
-from fp8verify.cli.completing import files
-from fp8verify.cli.interrupts import no_more_interrupts, report_can_be_interrupted
-from fp8verify.cli.option import FiniteFloat, help_option, option
-from fp8verify.cli.options import ReportOptions, report_options
-from fp8verify.cli.run_window import need_every, settle_window
-from fp8verify.cli.training_first import training_comes_first
-from fp8verify.cli.verdict_names import parse_verdicts
+from fp8verify.cli.after_training import (
+    no_more_interrupts,
+    report_can_be_interrupted,
+    training_comes_first,
+)
+from fp8verify.cli.option import FiniteFloat, files, help_option, option
+from fp8verify.cli.options import ReportOptions, attach_options, parse_verdicts, report_options
 from fp8verify.errors import UsageError
 from fp8verify.record.live.window_report import judged_at_close
 
 if TYPE_CHECKING:
     from fp8verify.record.live.sinks import Sink
+
+
+_WINDOW = r"[0-9]{1,9}-[0-9]{1,9}"
+_WINDOWS = rf"(?:[0-9]{{1,9}},)*{_WINDOW}(?:,(?:{_WINDOW}|[0-9]{{1,9}}))*|global:[0-9,-]+"
+_GROUPS = {
+    "Record": "steps after_seconds ranks trace_dir layers numerics numerics_every",
+    "Watch": "every window metrics on_change stop_on",
+    "Report": "form output name width verbose quiet",
+    "Gate": "min_share require_format strict exit_zero save_baseline baseline tolerance",
+}
+
+
+class RunCommand(click.Command):
+    """A command whose --steps may also stand after the script, with its options in groups."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take a `--steps 10-12` that stands after the script, and say so."""
+        if not ctx.resilient_parsing:
+            given, _, _ = self.make_parser(ctx).parse_args(args=list(args))
+            command = given.get("command_line")
+            if isinstance(command, (tuple, list)) and not {"steps", "after_seconds"} & set(given):
+                ours = args[: len(args) - len(command)]
+                steps, left = take_steps(command)
+                if steps is not None and ours[-1:] != ["--"]:
+                    click.echo(f"fp8verify: takes --steps {steps} from behind the script", err=True)
+                    args = [*ours, "--steps", steps, *left]
+        return super().parse_args(ctx, args)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options by what they are for."""
+        rows = {
+            param.name or "": row
+            for param in self.get_params(ctx)
+            if (row := param.get_help_record(ctx)) is not None
+        }
+        for title, names in _GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([rows.pop(name) for name in names.split()])
+        with formatter.section("Advanced"):
+            formatter.write_dl(list(rows.values()))
+
+
+def take_steps(command: Sequence[str]) -> tuple[str | None, list[str]]:
+    """Take the first `--steps` that has the form of a window out of the words after a script.
+
+    Behind a launcher the script is the first .py file or module; what stands after a `--` is its.
+    """
+    words = list(command)
+    module = words.index("-m") + 1 if "-m" in words else 0
+    script = next((at for at, word in enumerate(words) if word.endswith(".py")), module)
+    end = words.index("--", script) if "--" in words[script:] else len(words)
+    for at in range(script + 1, end):
+        name, equals, value = words[at].partition("=")
+        length = 1 if equals else 2
+        value = value if equals else "".join(words[at + 1 : min(at + 2, end)])
+        if name == "--steps" and re.fullmatch(_WINDOWS, value):
+            return value, words[:at] + words[at + length :]
+    return None, words
 
 
 @click.command(
@@ -133,17 +194,17 @@ def command(
     """Run a training unmodified, record a window of its steps, and verify it.
 
     \b
-    fp8verify run train.py --steps 10-12
+    fp8verify run train.py
     fp8verify run train.py --precision fp8 --steps 10-12
-    fp8verify run -m package.train --steps 10-12
+    fp8verify run -m package.train
     fp8verify run --every 1000 --window 2 --metrics fp8.jsonl -- train.py
-    fp8verify run --steps 10-12 --ranks all -- torchrun --nproc-per-node 8 train.py
+    fp8verify run --min-share 90% -- torchrun --nproc-per-node 8 train.py
 
-    Before the script every option is fp8verify's. After it, --steps is if its value is a window
-    such as 10-12 and no --steps or --after-seconds stands before the script. With such a window,
-    other options after the script are fp8verify's too if they have a value that fits and the source
-    of the script, which is only read, does not name them; else they are the script's. A line on
-    standard error says which were taken. What stands after -- is always the script's.
+    Without --steps, three steps are recorded once step times are stable for five steps and nothing
+    compiles, at the latest at step 20 or after 120 s.
+
+    Options stand before the script; after it only --steps with a window, such as 10-12, is
+    fp8verify's. What stands after -- is always the script's.
 
     What the training prints stays as it is; the report goes to standard error, or to a file with
     -o. A training that fails keeps its own exit code; what was recorded is kept. Ctrl-C goes to the
@@ -154,8 +215,8 @@ def command(
     _refuse_unknown_option(command_line[0])
     words = (["-m"] if module else []) + list(command_line)
     if every is None:
-        need_every(window=window, metrics=metrics, on_change=on_change, stop_on=stop_on)
-        steps, after_seconds = settle_window(steps, after_seconds, words)
+        _need_every(window=window, metrics=metrics, on_change=on_change, stop_on=stop_on)
+        steps, after_seconds = _settle_window(steps, after_seconds, words)
     settings = read_settings(
         steps=steps,
         after_seconds=after_seconds,
@@ -174,6 +235,7 @@ def command(
         python=python,
         debug=debug,
     )
+    _check_output(options.output)
     if dry_run:
         from fp8verify.record import describe_run
 
@@ -196,7 +258,7 @@ def command(
 
         code = report_run(result, options, words, watch)
         no_more_interrupts()
-        judged = 0 if is_for_other_ranks(result, settings.ranks.includes) else code
+        judged = 0 if is_for_other_ranks(result, settings.ranks) else code
     # A training that we asked to stop did not fail.
     sys.exit(judged if watch is not None and watch.stopped else result.exit_code or judged)
 
@@ -226,3 +288,63 @@ def _refuse_unknown_option(word: str) -> None:
         f"fp8verify run has no option {word.partition('=')[0]}.",
         f"{hint} The options of a script come after it.",
     )
+
+
+def _settle_window(
+    steps: str | None, after_seconds: float | None, words: list[str]
+) -> tuple[str | None, float | None]:
+    """Settle windows and times from different places: the command line is above a variable."""
+    if steps is None and after_seconds is None:
+        return _steps_of_training(words), None
+    if steps is not None and after_seconds is not None and not steps.isdecimal():
+        if _rank("steps") < _rank("after_seconds"):
+            return steps, None
+        if _rank("after_seconds") < _rank("steps"):
+            return None, after_seconds
+    return steps, after_seconds
+
+
+def _steps_of_training(words: list[str]) -> str | None:
+    """Return the steps that the `[profiling]` of the training's configuration names, and say so."""
+    for word in words:
+        if word.endswith(".toml"):
+            from fp8verify.record.settings_file import read_toml, steps_of_profiling
+
+            with suppress(OSError, ValueError):
+                steps = steps_of_profiling(read_toml(Path(word)).get("profiling"))
+                if steps is not None:
+                    click.echo(f"fp8verify: steps {steps}, by the [profiling] of {word}", err=True)
+                    return steps
+    return None
+
+
+def _need_every(**given: object) -> None:
+    """Refuse options that are only for a run with `--every`, where the command line has them.
+
+    Raises:
+        UsageError: it has one.
+    """
+    for name, value in given.items():
+        # A settings file may serve runs of both kinds.
+        if value and _rank(name) == 0:
+            wanted = "--" + name.replace("_", "-")
+            raise UsageError(f"{wanted} needs --every.", f"Such as --every 1000 {wanted} ….")
+
+
+def _rank(name: str) -> int:
+    order = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT, ParameterSource.DEFAULT_MAP)
+    source = click.get_current_context().get_parameter_source(name)
+    return order.index(source) if source in order else len(order)
+
+
+def _check_output(path: Path | None) -> None:
+    """Refuse a report's file that cannot be written, while nothing is lost yet.
+
+    Raises:
+        UsageError: its folder does not exist, or may not be written.
+    """
+    if path is not None and not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise UsageError(
+            f"cannot write the report to {path}.",
+            "Pass -o a file in a folder that exists and may be written.",
+        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,17 +13,19 @@ from msgspec.structs import replace
 
 from fp8verify.analysis.inspection import inspect
 from fp8verify.capture.ranks import is_left_out, read_ranks
-from fp8verify.cli.conclusion import conclude
 from fp8verify.cli.failed_run import with_failure
+from fp8verify.cli.write_report import write_report
 from fp8verify.doctor.afterwards import explain_missing, failure_notes, with_what_was_possible
 from fp8verify.record.live.window_report import keep_report, log_of
+from fp8verify.record.stderr import log as say
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from fp8verify.cli.options import ReportOptions
     from fp8verify.record.live.run_watch import RunWatch
-    from fp8verify.record.settings import RunResult
+    from fp8verify.record.settings import RankSelection, RunResult
+    from fp8verify.report.model import Report
+
+PAGE = "report.html"
 
 
 def report_run(
@@ -40,16 +43,35 @@ def report_run(
     report = with_failure(report, result.capture, result.exit_code)
     report = replace(report, training_exit_code=result.exit_code)
     keep_report(source, report)
+    page = None
+    if options.output is None and options.form is None:
+        page = _write_page(result.capture, report)
     again = shlex.join(["fp8verify", "inspect", os.path.relpath(source)])
     # Never the training's own standard output, even where standard error is closed.
     stream = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115 - until the exit
-    return conclude(report, options, again, stream)
+    code = write_report(report, options, again, stream)
+    if page is not None and not options.quiet:
+        say(f"the whole report: {os.path.relpath(page)}")
+    return code
 
 
-def is_for_other_ranks(result: RunResult, includes: Callable[[int], bool]) -> bool:
+def _write_page(capture: Path, report: Report) -> Path | None:
+    """Write the report into the capture as a page; None where that cannot be."""
+    from fp8verify.report import forms
+
+    page = capture / PAGE
+    with suppress(OSError):
+        page.write_text(forms.render(report, "html"), encoding="utf-8")
+        return page
+    return None
+
+
+def is_for_other_ranks(result: RunResult, ranks: RankSelection) -> bool:
     """Whether the verdict is not for this run: it has no rank that is recorded.
 
     Either its ranks have a folder each, or it is a task that shares one.
     """
-    recorded = any(map(includes, result.ranks)) or not result.ranks
-    return is_left_out(read_ranks(result.capture).values(), includes) or not recorded
+    metas = list(read_ranks(result.capture).values())
+    size = max((meta.world_size for meta in metas), default=1)
+    recorded = any(ranks.includes(rank, size) for rank in result.ranks) or not result.ranks
+    return is_left_out(metas, lambda rank: ranks.includes(rank, size)) or not recorded

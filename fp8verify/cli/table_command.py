@@ -7,11 +7,8 @@ from pathlib import Path
 
 import click
 
-from fp8verify.cli.completing import files
-from fp8verify.cli.emit import emit
-from fp8verify.cli.file_forms import form_of
-from fp8verify.cli.result_options import result_options
-from fp8verify.cli.screen import screen
+from fp8verify.cli.option import files, result_options
+from fp8verify.cli.output import emit, form_of, screen
 
 _FORMS = ("text", "json", "csv", "markdown", "html")
 

@@ -40,6 +40,7 @@ def agent_config(
         "windows": settings.windows,
         "global_windows": settings.global_windows,
         "timed_window": timed._asdict() if timed is not None else None,
+        "window": "auto" if timed is not None and timed.auto else None,
         "live": live._asdict() if live is not None else None,
         "started": started or time.time(),
         "ranks": settings.ranks._asdict(),

@@ -50,7 +50,10 @@ def _windows(settings: RunSettings) -> str:
     shown += [f"the framework's steps {show_window(w)}" for w in settings.global_windows]
     if settings.timed_window is not None:
         timed = settings.timed_window
-        shown.append(f"{timed.steps} steps, {timed.seconds:g} seconds into the run")
+        when = f"{timed.seconds:g} seconds into the run"
+        if timed.auto:
+            when = "once step times are stable, at the latest from step 20 or after 120 seconds"
+        shown.append(f"{timed.steps} steps, {when}")
     if settings.live is not None:
         live = settings.live
         first = live.first or live.every
@@ -59,6 +62,8 @@ def _windows(settings: RunSettings) -> str:
 
 
 def _ranks(ranks: RankSelection) -> str:
+    if ranks.auto:
+        return "all of up to 8, else the first of each node"
     if ranks.every == 1:
         return "all"
     return f"every {ranks.every}th" if ranks.every else ", ".join(map(str, ranks.only))

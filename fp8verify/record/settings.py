@@ -14,6 +14,8 @@ from fp8verify.steps import Window, join_windows, show_window
 MAX_DIGITS = 9
 GLOBAL = "global:"
 EVERY = "every:"
+AUTO = "auto"
+PER_NODE = 8
 MAX_WINDOWS = 100
 # Far above what three steps of large models make; a closure that LBFGS calls in a loop made more.
 MAX_TRACE_MB = 2048
@@ -24,21 +26,35 @@ MIN_BETWEEN = 3  # steps in which one profiler session is over and the next is p
 
 
 class RankSelection(NamedTuple):
-    """Which ranks to profile: those listed in `only`, and all that `every` divides."""
+    """Which ranks to profile: those listed in `only`, and all that `every` divides.
+
+    With `auto` all of up to eight ranks are profiled, and of more the first one of each node.
+    """
 
     only: tuple[int, ...] = ()
     every: int | None = None
+    auto: bool = False
 
-    def includes(self, rank: int) -> bool:
-        """Whether a rank is profiled."""
+    def includes(self, rank: int, world_size: int = 1) -> bool:
+        """Whether a rank is profiled; `auto` takes eight ranks for a node, as the agent knows."""
+        if self.auto:
+            return world_size <= PER_NODE or rank % PER_NODE == 0
         return rank in self.only or bool(self.every and rank % self.every == 0)
 
 
 class TimedWindow(NamedTuple):
-    """A window known by time: the first `steps` steps to begin `seconds` into the run."""
+    """A window known by time: the first `steps` steps to begin `seconds` into the run.
+
+    With `auto` it begins once step times are stable and nothing compiles, at the latest at step 20
+    or after `seconds`.
+    """
 
     seconds: float
     steps: int = 3
+    auto: bool = False
+
+
+AUTO_WINDOW = TimedWindow(seconds=120.0, auto=True)
 
 
 class LiveWindows(NamedTuple):
@@ -121,7 +137,7 @@ def read_settings(
     after_seconds: float | None = None,
     every: int | None = None,
     window: int | None = None,
-    ranks: str = "0",
+    ranks: str = AUTO,
     trace_dir: str | Path | None = None,
     job: str | None = None,
     layers: bool = False,
@@ -137,7 +153,7 @@ def read_settings(
     """Return what the options of `fp8verify run` ask for.
 
     Raises:
-        UsageError: if one means nothing, or no steps are named.
+        UsageError: if one means nothing.
     """
     _refuse_no_count(every=every, window=window, numerics_every=numerics_every)
     live: LiveWindows | None = None
@@ -238,11 +254,7 @@ def _windows(
     if after_seconds is not None:
         return (), TimedWindow(seconds=after_seconds, steps=parse_count(steps or "3"))
     if steps is None:
-        raise UsageError(
-            "There are no steps to record.",
-            "Name a window, as in fp8verify run train.py --steps 10-12: after the script, a single "
-            "number is the script's own. Or name a time before it: --after-seconds 600.",
-        )
+        return (), AUTO_WINDOW
     return parse_windows(steps), None
 
 
@@ -302,12 +314,14 @@ def parse_count(text: str) -> int:
 
 
 def parse_ranks(text: str) -> RankSelection:
-    """Return the ranks of `text`: "all", "every:64", or a list such as "0" or "0,7".
+    """Return the ranks of `text`: "auto", "all", "every:64", or a list such as "0" or "0,7".
 
     Raises:
         UsageError: if it is none of these.
     """
     text = text.strip()
+    if text == AUTO:
+        return RankSelection(auto=True)
     if text == "all":
         return RankSelection(every=1)
     if text.startswith(EVERY):
@@ -319,7 +333,7 @@ def parse_ranks(text: str) -> RankSelection:
         return RankSelection(only=tuple(sorted({rank for rank in ranks if rank is not None})))
     raise UsageError(
         f"{text[:80]!r} does not name ranks.",
-        "Give all, every:64, or a list such as 0 or 0,7.",
+        "Give auto, all, every:64, or a list such as 0 or 0,7.",
     )
 
 

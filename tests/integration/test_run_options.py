@@ -39,7 +39,7 @@ def test_a_dry_run_runs_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "fact"),
     [
-        ((), "There are no steps to record"),
+        (("-o", "nowhere/report.txt"), "cannot write the report to nowhere/report.txt"),
         (("--after-seconds", "600", "--steps", "10-12"), "'10-12' is no number of steps"),
         (("--steps", "10-12", "--ranks", "some"), "'some' does not name ranks"),
     ],

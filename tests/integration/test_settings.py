@@ -108,7 +108,7 @@ def test_the_habit_of_trainings_is_understood(tmp_path: Path) -> None:
     found = plan(tmp_path)
     assert (found["record"], found["capture"]) == ("steps 6-8", "theirs")
     (tmp_path / "pyproject.toml").write_text(text.replace("true", "false"))
-    assert fp8verify("run", "--dry-run", "true", cwd=tmp_path).returncode == 2
+    assert plan(tmp_path)["record"].startswith("3 steps, once step times are stable")
 
 
 @pytest.mark.parametrize(

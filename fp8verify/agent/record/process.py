@@ -9,6 +9,8 @@ import torch
 
 RANK_VARIABLES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
 WORLD_SIZE_VARIABLES = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE")
+LOCAL_SIZE_VARIABLES = ("LOCAL_WORLD_SIZE", "SLURM_NTASKS_PER_NODE", "OMPI_COMM_WORLD_LOCAL_SIZE")
+ALL_OF = 8
 
 
 def rank_and_world_size() -> tuple[int, int]:
@@ -32,7 +34,13 @@ def _number_from(variables: tuple[str, ...], default: int) -> int:
 
 
 def is_selected(rank: int, ranks: dict[str, Any]) -> bool:
-    """Return whether the configuration's `ranks` entry wants this rank profiled."""
+    """Return whether the configuration's `ranks` entry wants this rank profiled.
+
+    With `auto` all of up to eight ranks are, and of more the first one of each node.
+    """
+    if ranks.get("auto"):
+        per_node = max(1, _number_from(LOCAL_SIZE_VARIABLES, ALL_OF))
+        return rank_and_world_size()[1] <= ALL_OF or rank % per_node == 0
     every = ranks.get("every")
     return rank in ranks.get("only", ()) or bool(every and rank % every == 0)
 

@@ -184,7 +184,10 @@ class RankRecord:
         self._seen = f"{seen} after step {step}"
         self.mark_unreached("never", self._seen)
         if self._timed and self._windows[-1]["state"] == "never":
-            late = f"{seen} after step {step}, before {self._timed['seconds']:g} seconds had passed"
+            waited = f"before {self._timed['seconds']:g} seconds had passed"
+            if self._timed.get("auto"):
+                waited = "before its step time was stable"
+            late = f"{seen} after step {step}, {waited}"
             first = step + 2
             self._windows[-1].update(
                 first=first, last=first + self._timed["steps"] - 1, reason=late

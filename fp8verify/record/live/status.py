@@ -34,16 +34,11 @@ def steps_seen(capture: Path) -> int:
     return max((meta.steps_seen for meta in _metas(capture)), default=0)
 
 
-def is_wanted(rank: int, ranks: RankSelection) -> bool:
-    """Whether a rank is among those to record."""
-    return rank in ranks.only or bool(ranks.every and rank % ranks.every == 0)
-
-
 def _wanted_metas(capture: Path, ranks: RankSelection) -> list[RankMeta | None]:
     """Return the records of the ranks asked for, None for one that is not there yet."""
     metas = {meta.rank: meta for meta in _metas(capture)}
     size = max((meta.world_size for meta in metas.values()), default=1)
-    return [metas.get(rank) for rank in range(size) if is_wanted(rank, ranks)]
+    return [metas.get(rank) for rank in range(size) if ranks.includes(rank, size)]
 
 
 def _metas(capture: Path) -> list[RankMeta]:
@@ -78,7 +73,7 @@ def is_closed(folder: Path, ranks: RankSelection) -> bool:
     """Whether every rank asked for is done with the one window of a folder in `live`."""
     closed = sum(1 for _ in folder.glob("*.closed"))
     size = max((meta.world_size for meta in _metas(folder)), default=1)
-    return closed >= max(1, sum(is_wanted(rank, ranks) for rank in range(size)))
+    return closed >= max(1, sum(ranks.includes(rank, size) for rank in range(size)))
 
 
 class PendingWindows:

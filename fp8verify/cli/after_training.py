@@ -1,11 +1,16 @@
-"""A report that cannot be made, once the training is over: how that ended is what counts."""
+"""After the training its exit code counts: for Ctrl-C, and where no report can be made."""
 
 from __future__ import annotations
 
+import atexit
+import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
+
+import click
 
 from fp8verify.errors import Fp8VerifyError
 from fp8verify.record.stderr import log as say
@@ -14,6 +19,7 @@ if TYPE_CHECKING:
     from fp8verify.record.settings import RunResult
 
 NO_REPORT = 3  # as where the evidence cannot decide
+INTERRUPTED = 128 + signal.SIGINT
 
 
 @contextmanager
@@ -43,3 +49,26 @@ def training_comes_first(
     else:
         return
     sys.exit(result.exit_code or (0 if exit_zero else NO_REPORT))
+
+
+def report_can_be_interrupted(result: RunResult) -> None:
+    """From here on Ctrl-C leaves the report, with the exit code of the training if it failed.
+
+    The second one does so at once: Python drops what the first one raises if it comes amid a
+    callback of the import system.
+    """
+    code = result.exit_code or INTERRUPTED
+
+    def leave(*_: object) -> None:
+        signal.signal(signal.SIGINT, lambda *_: os._exit(code))
+        atexit.register(no_more_interrupts)  # at its end Python would give the signal back
+        click.echo(f"\nNo report. To have it: fp8verify inspect {result.capture}", err=True)
+        sys.exit(code)
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, leave)
+
+
+def no_more_interrupts() -> None:
+    """Keep Ctrl-C from changing the exit code of a process that is about to exit."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

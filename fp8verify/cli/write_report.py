@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, TextIO
 
 import click
 
-from fp8verify.cli.emit import emit, write_file
-from fp8verify.cli.file_forms import form_of
 from fp8verify.cli.options import ReportOptions
-from fp8verify.cli.screen import screen
+from fp8verify.cli.output import emit, form_of, screen, write_file
 from fp8verify.report import forms
 from fp8verify.report.forms import RenderOptions
 
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
     from fp8verify.report.model import Report
 
 
-def conclude(
+def write_report(
     report: Report, options: ReportOptions, again: str, stream: TextIO | None = None
 ) -> int:
     """Hold a report against baseline and format, deliver it, and return the exit code.
