@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import pytest
 
-from fp8verify.cli.training_first import training_comes_first
+from fp8verify.cli.after_training import training_comes_first
 from fp8verify.record import RunResult, interpreter
 from tests.shared_torch import python_with_torch
 
