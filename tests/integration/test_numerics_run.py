@@ -34,12 +34,14 @@ ROOT = Path(__file__).parents[2]
 SCRIPTS = Path(__file__).parent / "scripts"
 TRAINING = SCRIPTS / "numerics.py"
 WAYS = SCRIPTS / "numerics_ways.py"
+COPIES = SCRIPTS / "weight_copies.py"
 LAYERS = 10
 ENDED = "the run ended before the step to measure was complete"
 OURS = {
     "nan-or-inf", "gradient-flushed", "scale-stuck", "scales-differ-between-ranks",
     "mxfp8-e5m2-gradients", "scale-unstable", "underflow-high", "sqnr-low", "outlier-layer",
-    "saturates", "amax-spike", "mx-last-bucket", "recompute-not-fp8", "zero-rows", "history-unused",
+    "saturates", "amax-spike", "mx-last-bucket", "recompute-not-fp8", "zero-rows",
+    "history-unused", "weight-stale",
 }  # fmt: skip
 
 
@@ -313,3 +315,30 @@ def test_a_training_is_the_same_bit_for_bit(way: tuple[str, ...], tmp_path: Path
         without = {"blocks.0.frozen"} & layers  # neither its input nor its weight has a gradient
         assert len(found.rows) == 3 * len(layers) - len(without)
         assert told(report_of(done)) == []
+
+
+@pytest.mark.parametrize(
+    ("how", "layers"),
+    [("sound", ()), ("idle", ()), ("stale", ("0", "1", "2")), ("one-stale", ("1",))],
+)
+def test_copies_of_weights_that_stay_are_found_in_every_run(
+    how: str, layers: tuple[str, ...], tmp_path: Path
+) -> None:
+    done = run(how, numerics=(), script=COPIES)
+
+    assert (done.code, done.output) == execute(python_with_torch(), COPIES, how, cwd=tmp_path)
+    found = [finding for finding in report_of(done).findings if finding.code == "weight-stale"]
+    assert [finding.layers for finding in found] == ([layers] if layers else [])
+    (window,) = read_numerics(done.capture)[0].record.windows
+    assert len(window.weights) == 3
+
+
+def test_every_step_is_measured_and_a_fault_of_a_later_one_found() -> None:
+    done = run("--steps", "11", "--fault", "gradient", "--fault-step", "8",
+               numerics=("--numerics-every", "1"))  # fmt: skip
+
+    report = report_of(done)
+    assert [point.step for point in numbers(report).trend] == [5, 6, 7, 8, 9, 10, 11]
+    (finding,) = told(report)
+    assert (finding.code, finding.layers) == ("gradient-flushed", ("layers.2.down",))
+    assert finding.message.endswith("in 1 of 7 measured steps, first in step 8")

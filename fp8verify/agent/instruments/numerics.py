@@ -41,8 +41,9 @@ class Numerics(Instrument):
         self._measured: MeasuredStep | None = None
         self._warmed_up = False
         self._before: State | None = None
-        self._copies: WeightCopies | None = None
+        self._copies: WeightCopies | None = None  # of the moment before
         self._copies_ms = 0.0
+        self._follows = False  # whether the step after a window is still to be looked at
         self._gradients: list[dict[str, Any]] = []
         self._scales: list[float | None] = []
         self._windows: list[dict[str, Any]] = []
@@ -57,6 +58,7 @@ class Numerics(Instrument):
         self._gradients = self._gradient_now()
         self._before = self._state()
         self._copies, self._copies_ms = self._sample_copies()
+        self._follows = False
         self._scales = scales_of(used_scalers())
 
     def end(self) -> dict[str, Any]:
@@ -77,7 +79,7 @@ class Numerics(Instrument):
                     "weights_ms": round(self._copies_ms, 3),
                 }
             )
-        self._before = None
+        self._before, self._follows = None, bool(weights) and not self._live
         self._write()
         if self._live:
             self._forget()
@@ -87,7 +89,7 @@ class Numerics(Instrument):
 
     def drop(self) -> None:
         """Take the hooks off; a step that was cut short is made up for."""
-        self._before = self._copies = None
+        self._before, self._copies, self._follows = None, None, False
         measured, self._measured = self._measured, None
         if measured is not None:
             measured.leave()
@@ -98,6 +100,8 @@ class Numerics(Instrument):
     def after_step(self, step: int, /) -> None:
         """Begin and end the steps that are measured."""
         self._now = step
+        if self._follows:
+            self._follow_copies()
         if self._measured is not None:
             self._finish(self._measured)
         if not self._wanted:
@@ -116,7 +120,7 @@ class Numerics(Instrument):
 
         What is planned for the next one stays.
         """
-        self._windows, self._first, self._reason = [], None, None
+        self._windows, self._first, self._reason, self._copies = [], None, None, None
 
     @property
     def measures(self) -> bool:
@@ -155,20 +159,33 @@ class Numerics(Instrument):
         return (copies if copies.samples else None), (time.perf_counter() - began) * 1e3
 
     def _compare_copies(self) -> list[dict[str, Any]]:
+        """Return how copies and masters have changed since the moment before, which is now."""
         before, self._copies = self._copies, None
         if before is None:
             return []
         from ..numerics.weight_copies import compare
 
-        after, spent = self._sample_copies()
+        self._copies, spent = self._sample_copies()
         began = time.perf_counter()
         try:
-            found = [] if after is None else compare(before, after)
+            found = [] if self._copies is None else compare(before, self._copies)
         except Exception as error:
             debug.event(f"FP8 copies of weights are not compared: {describe(error)}")
             return []
         self._copies_ms += spent + (time.perf_counter() - began) * 1e3
         return found
+
+    def _follow_copies(self) -> None:
+        """Compare once more, one step after a window.
+
+        In that step a sound copy was cast either from the master as the window left it or, by an
+        optimizer that refreshes FP8 parameters, from the master as it is now.
+        """
+        self._follows = False
+        found, self._copies = self._compare_copies(), None
+        if found:
+            self._windows[-1] |= {"weights": found, "weights_ms": round(self._copies_ms, 3)}
+            self._write()
 
     def _gradient_now(self) -> list[dict[str, Any]]:
         found = gradient_norm(self.scene.optimizers())

@@ -20,7 +20,7 @@ LIKE = 0.5  # ours; a tensor that resembles a weight less is no copy of it
 def weight_stale(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     """Copies that stayed the same over a window in which their masters moved away from them."""
     windows = facts.rank.numerics.record.windows if facts.rank.numerics is not None else ()
-    stale = {window.last_step: _stale(window.weights) for window in windows}
+    stale = {window.last_step: stale_copies(window.weights) for window in windows}
     step, found = max(stale.items(), key=lambda pair: len(pair[1]), default=(0, []))
     if found:
         worst = max(found, key=_off)
@@ -40,7 +40,8 @@ def weight_stale(facts: RankFacts, _: Promises) -> Iterator[Finding]:
         )
 
 
-def _stale(copies: Sequence[WeightCopyRecord]) -> list[WeightCopyRecord]:
+def stale_copies(copies: Sequence[WeightCopyRecord]) -> list[WeightCopyRecord]:
+    """Return the copies of one window that are stale."""
     found = [one for one in copies if _is_stale(one)]
     # Experts that got no token need no new copy: all of them must be stale.
     sound = {pattern(one.layer) for one in copies if not _is_stale(one)}
