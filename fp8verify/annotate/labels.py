@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from array import array
-from pathlib import Path
 from typing import NamedTuple
 
 from fp8verify.analysis.gemms import Kinds, label_gemms
 from fp8verify.report.model import Leg, Precision
-from fp8verify.trace import Kernels, Trace, read_trace
+from fp8verify.trace import Kernels, Trace
 
 # Points of the counter track.
 BUCKETS = 500
-# Kernels that the reader left out, or put together of two halves, are fewer than this in a row.
+# Kernels that the reader left out are fewer than this in a row.
 _LOOK_AHEAD = 64
 
 
@@ -94,12 +93,3 @@ class _Share:
     def percent(self, bucket: int) -> float:
         """Return the FP8 share of a bucket's GEMM time in percent."""
         return round(100 * self._fp8[bucket] / self._all[bucket], 1) if self._all[bucket] else 0.0
-
-
-def read_labels(path: Path) -> Labels:
-    """Read a trace and label its GEMMs.
-
-    Raises:
-        InputError: the file cannot be read, or is no trace.
-    """
-    return Labels(read_trace(path))

@@ -6,7 +6,7 @@ The document is never held whole.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fp8verify.trace.formats import BLOCK_SIZE
 from fp8verify.trace.kineto.event_list import EventList, EventSink
@@ -14,11 +14,17 @@ from fp8verify.trace.kineto.scanning import scan, skip_space
 
 if TYPE_CHECKING:
     from fp8verify.trace.kineto.buffer import Buffer
-    from fp8verify.trace.kineto.metadata import Metadata
 
 _KEY = re.compile(rb'"((?:[^"\\]|\\.)*)"\s*:\s*')
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BOM = b"\xef\xbb\xbf"
+
+
+class MetadataSink(Protocol):
+    """Takes the metadata of a document."""
+
+    def take(self, key: str, value: Any, raw: bytes, /) -> None:
+        """Take one top-level entry: its key, its value (text as Latin-1), and its JSON."""
 
 
 class Document:
@@ -34,7 +40,7 @@ class Document:
         self,
         buffer: Buffer,
         sink: EventSink | None,
-        metadata: Metadata,
+        metadata: MetadataSink,
         block_size: int = BLOCK_SIZE,
     ) -> None:
         self.is_trace = False
@@ -118,8 +124,9 @@ class Document:
             except (ValueError, RecursionError):
                 end = -1
             if 0 < end < len(text) or (end > 0 and buffer.ended):
+                raw = bytes(buffer.data[buffer.pos : buffer.pos + end])
                 buffer.pos += end
-                self._metadata.take(key, value)
+                self._metadata.take(key, value, raw)
                 return True
             if _EVENTS_KEY.search(buffer.data, buffer.pos) or not buffer.grow():
                 return False

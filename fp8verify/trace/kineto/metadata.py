@@ -23,7 +23,7 @@ class Metadata:
     notes: list[str] = field(default_factory=list)
     records_lost: bool = False
 
-    def take(self, key: str, value: Any) -> None:
+    def take(self, key: str, value: Any, _: bytes) -> None:
         """Keep what matters of one top-level entry; values of an unexpected type are ignored."""
         if key == "distributedInfo" and isinstance(value, dict):
             self.rank = _count(value.get("rank"))
