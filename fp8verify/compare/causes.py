@@ -13,6 +13,7 @@ from fp8verify.report.tables import layer_share
 from fp8verify.terms import Scaling
 from fp8verify.verdict.findings.payoff import (
     CASTS_REMEDY,
+    CHEAP_CASTS_REMEDY,
     IDLE_REMEDY,
     MOSTLY,
     SMALL_REMEDY,
@@ -25,10 +26,6 @@ _HARDLY = 1.15
 _SLOWER = 0.95
 _NOTICEABLE = 0.02  # of a step: work that grew by less explains nothing
 _FELL = 0.1
-_CHEAP_CASTS = (
-    "Check that activations are not cast again under checkpointing; leave layers with few tokens "
-    "in BF16."
-)
 _GEMM_REMEDY = (
     "Compare these GEMMs in both reports with --verbose: another layout, scaling or library; "
     "block scaling gains less than one scale a tensor. Check the GPU's clocks in both runs."
@@ -136,7 +133,7 @@ def _cast_cause(after: Measured) -> tuple[str, str]:
         return f"small GEMMs (a side below {SMALL_SIDE})", SMALL_REMEDY
     scalings = {name for rank in after.ranks for name in rank.recipe.time_us}
     tensorwise = scalings <= {Scaling.TENSORWISE.value}
-    return "costly casts", _CHEAP_CASTS if tensorwise else CASTS_REMEDY
+    return "costly casts", CHEAP_CASTS_REMEDY if tensorwise else CASTS_REMEDY
 
 
 def _small(after: Measured) -> bool:

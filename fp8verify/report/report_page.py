@@ -33,6 +33,7 @@ from fp8verify.report.tables import (
     software,
 )
 from fp8verify.text import listed
+from fp8verify.verdict.policy import USUAL_SHARE
 
 TONES = {Verdict.ACTIVE: GOOD, Verdict.PARTIAL: FAIR, Verdict.INCONCLUSIVE: FAIR}
 PAYS_TONES = {"likely yes": GOOD, "likely not": FAIR}
@@ -106,7 +107,9 @@ def _to_do(report: Report) -> Iterator[str]:
             else (_TO_DO[report.verdict])
         )
     if report.verdict is Verdict.PARTIAL and not report.fails:
-        yield "Exit code 0: add --min-share 50% or --strict to make such a run fail."
+        short = any((layer_share(rank) or 0.0) < USUAL_SHARE for rank in report.ranks)
+        gate = f"--min-share {USUAL_SHARE:.0%}" if short else "--strict"
+        yield f"Exit code 0: add {gate} to make such a run fail."
 
 
 def _body(report: Report, verbose: bool) -> Iterator[Grid | str]:

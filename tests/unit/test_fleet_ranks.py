@@ -399,7 +399,7 @@ def test_what_many_ranks_share_is_told_once(tmp_path: Path) -> None:
     report = inspect(tmp_path)
     (damaged,) = [f for f in shown_findings(report) if f.code == "damaged-trace"]
     assert damaged.ranks == (0, 1, 2, 3, 4)
-    assert damaged.message == ("ranks 0-4: rank0.json is cut off")
+    assert damaged.message == ("ranks 0-4: rank0.json is cut off (rank 0)")
 
 
 def test_workers_that_started_elsewhere_find_the_step_that_names_layers() -> None:

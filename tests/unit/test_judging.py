@@ -139,7 +139,7 @@ def finding(rank: int, *layers: str) -> Finding:
 def test_findings_alike_are_one_with_the_ranks_and_layers_of_all() -> None:
     (one,) = merge_findings([[finding(0, "a")], [finding(1, "b", "a")], [], [finding(3)]])
     assert (one.ranks, one.layers) == ((0, 1, 3), ("a", "b"))
-    assert format_finding(one, alone=False) == "ranks 0-1, 3: 1 ms (figures of rank 0)"
+    assert format_finding(one, alone=False) == "ranks 0-1, 3: 1 ms (rank 0)"
     assert merge_findings([[finding(0)]]) == [finding(0)]
     same = merge_findings([[finding(0)], [replace(finding(0), ranks=(1,))]])
     assert [format_finding(found, alone=False) for found in same] == ["ranks 0-1: 1 ms"]

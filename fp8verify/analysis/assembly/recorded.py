@@ -49,15 +49,16 @@ def modules_report(meta: RankMeta | None) -> ModulesReport | None:
     """Count the linear modules of a rank by state, and list their names, if anybody looked."""
     if meta is None or not meta.modules_listed:
         return None
+    linears = [module for module in meta.modules if _is_linear(module)]
     names: dict[str, list[str]] = {}
-    for module in meta.modules:
+    for module in linears:
         names.setdefault(module.state, []).append(module.fqn)
     return ModulesReport(
         counts={state: len(fqns) for state, fqns in sorted(names.items())},
         names={state: tuple(fqns) for state, fqns in sorted(names.items())},
-        recipes=tuple(sorted({module.recipe for module in meta.modules if module.recipe})),
-        scalings=tuple(sorted(filter(None, set(map(_scaling, meta.modules))))),
-        unknown_classes=tuple(sorted({_class(m) for m in meta.modules if m.state == "unknown"})),
+        recipes=tuple(sorted({module.recipe for module in linears if module.recipe})),
+        scalings=tuple(sorted(filter(None, set(map(_scaling, linears))))),
+        unknown_classes=tuple(sorted({_class(m) for m in linears if m.state == "unknown"})),
     )
 
 
@@ -69,6 +70,11 @@ _SCALINGS = {
     "MXFP8BlockScaling": "MX",
     "NVFP4BlockScaling": "NVFP4",
 }
+
+
+def _is_linear(module: ModuleRecord) -> bool:
+    """Whether a module multiplies by a weight of its own: experts and attention cores do not."""
+    return module.kind == "linear" and not module.class_name.endswith("DotProductAttention")
 
 
 def _scaling(module: ModuleRecord) -> str | None:

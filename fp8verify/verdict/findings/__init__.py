@@ -174,6 +174,8 @@ def join_findings(
 
 
 _Kind = tuple[str, Severity, str]
+# Ranks of one program have one cause, though their figures may be near a threshold.
+_ONE_CAUSE = frozenset({"fp8-not-paying"})
 
 
 def merge_findings(found: Sequence[Sequence[Finding]]) -> list[Finding]:
@@ -186,7 +188,8 @@ def merge_findings(found: Sequence[Sequence[Finding]]) -> list[Finding]:
     for findings in found:
         seen: Counter[_Kind] = Counter()
         for finding in findings:
-            kind = (finding.code, finding.severity, finding.hint)
+            cause = "" if finding.code in _ONE_CAUSE else finding.hint
+            kind = (finding.code, finding.severity, cause)
             alike[kind, seen[kind]].append(finding)
             seen[kind] += 1
     return list(map(_merged, alike.values()))
@@ -194,7 +197,7 @@ def merge_findings(found: Sequence[Sequence[Finding]]) -> list[Finding]:
 
 def _merged(group: Sequence[Finding]) -> Finding:
     first = group[0]
-    whose = f" (figures of {label_of_ranks(first.ranks)})" if first.ranks else ""
+    whose = f" ({label_of_ranks(first.ranks)})" if first.ranks else ""
     return replace(
         first,
         message=first.message + whose * (len({one.message for one in group}) > 1),

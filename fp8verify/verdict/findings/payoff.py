@@ -8,7 +8,7 @@ from fp8verify.analysis.facts import RankFacts
 from fp8verify.analysis.payoff import Payoff
 from fp8verify.analysis.promises import Promises
 from fp8verify.analysis.small_side import SMALL_SIDE
-from fp8verify.report.model import Finding
+from fp8verify.report.model import Finding, Scaling
 from fp8verify.verdict.findings_table import finding
 
 MOSTLY = 0.5
@@ -26,6 +26,14 @@ CASTS_REMEDY = (
     "Try the tensorwise recipe, whose casts are cheapest; check that activations are not cast "
     "again under checkpointing; filter layers with few tokens."
 )
+CHEAP_CASTS_REMEDY = (
+    "Check that activations are not cast again under checkpointing; filter layers with few tokens, "
+    "or raise the tokens a step."
+)
+GRAPH_BREAK_REMEDY = (
+    "Part of the model is compiled and most casts are not: compile whole layers, and look for "
+    "graph breaks (TORCH_LOGS=graph_breaks)."
+)
 IDLE_REMEDY = (
     "The GPU waits for the CPU: compile with mode='reduce-overhead' (CUDA graphs), or raise the "
     "batch; until then no faster GEMM can show."
@@ -39,7 +47,7 @@ def fp8_not_paying(facts: RankFacts, _: Promises) -> Iterator[Finding]:
         return
     tax = found.tax
     if found.saved_at_most and tax.time_ns > found.saved_at_most:
-        cause, remedy = _cause(found)
+        cause, remedy = _cause(found, facts)
         yield finding(
             "fp8-not-paying",
             cause=cause,
@@ -74,9 +82,13 @@ def _times_are_whole(facts: RankFacts) -> bool:
     return health.complete and not health.bad_durations
 
 
-def _cause(found: Payoff) -> tuple[str, str]:
+def _cause(found: Payoff, facts: RankFacts) -> tuple[str, str]:
+    """Return what costs most, and a remedy that is not in force already."""
     if found.tax.unfused_ns >= MOSTLY * found.tax.time_ns:
-        return "unfused eager casts", UNFUSED_REMEDY
+        compiled = any(row.fused for row in found.tax.rows)
+        return "unfused eager casts", GRAPH_BREAK_REMEDY if compiled else UNFUSED_REMEDY
     if found.small is not None and found.small >= MOSTLY:
         return f"small GEMMs (a side below {SMALL_SIDE})", SMALL_REMEDY
-    return "costly casts", CASTS_REMEDY
+    scalings = {row.scaling for row in facts.rank.survey.gemms if row.scaling is not None}
+    tensorwise = scalings <= {Scaling.TENSORWISE}
+    return "costly casts", CHEAP_CASTS_REMEDY if tensorwise else CASTS_REMEDY
