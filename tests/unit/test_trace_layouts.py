@@ -138,6 +138,11 @@ def test_other_metadata_is_not_kept(tmp_path: Path) -> None:
     assert "secret" not in repr(trace)
 
 
+def test_the_date_of_a_recording_is_read(tmp_path: Path) -> None:
+    trace = read_bytes(tmp_path, as_document([], baseTimeNanoseconds=1_790_857_026_000_000_000))
+    assert trace.base_ns == 1_790_857_026_000_000_000
+
+
 def test_gpu_is_the_one_that_ran_the_kernels(tmp_path: Path) -> None:
     devices = [{"id": i, "name": f"GPU {i}", "computeMajor": i, "computeMinor": 0} for i in (8, 9)]
     events = [kernel("k", 1, 1, 1, device=9)]

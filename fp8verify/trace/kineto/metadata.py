@@ -31,7 +31,7 @@ class Metadata:
         elif key == "deviceProperties" and isinstance(value, list):
             self.devices = dict(filter(None, map(_device, value)))
         elif key == "baseTimeNanoseconds":
-            self.base_ns = _count(value) or 0
+            self.base_ns = _count(value, 1 << 62) or 0
         elif key == "record_shapes":
             self.record_shapes = bool(value)
         elif key in LEVELS:
@@ -58,6 +58,6 @@ def _device(value: Any) -> tuple[int, tuple[str, str | None]] | None:
     return _count(value.get("id")) or 0, (clean(value["name"][:200]), capability)
 
 
-def _count(value: Any) -> int | None:
-    ok = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 31
+def _count(value: Any, limit: int = 1 << 31) -> int | None:
+    ok = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < limit
     return value if ok else None
