@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from fp8verify.cli.options import attach_options
+from fp8verify.cli.options import attach_options, need_linux
 
 
 @click.command("env")
@@ -40,6 +40,7 @@ def command(
     DIR has to be a new folder that every process of the job can write to. Processes that import no
     torch are left alone. In a notebook the exports have to be there before its kernel starts.
     """
+    need_linux("env")
     from fp8verify.record import read_settings
     from fp8verify.record.environment import export_line
 

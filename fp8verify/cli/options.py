@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
@@ -11,6 +13,7 @@ import click
 
 from fp8verify.cli.option import FiniteFloat, option, width_option
 from fp8verify.cli.output import REPORT_FORMS
+from fp8verify.errors import UsageError
 from fp8verify.verdict.policy import FORMATS, Policy
 from fp8verify.verdict.shares import parse_share
 
@@ -76,6 +79,27 @@ _ATTACH_OPTIONS = (
         "FP8VERIFY_DEBUG=1 does the same.",
     ),
 )
+
+
+def need_linux(command: str) -> None:
+    """Check that trainings can be observed on this system.
+
+    Raises:
+        UsageError: they cannot.
+    """
+    try:
+        import fcntl  # noqa: F401
+        import termios  # noqa: F401
+    except ImportError:
+        is_linux = False
+    else:
+        is_linux = sys.platform == "linux" and hasattr(os, "fork")
+    if not is_linux:
+        raise UsageError(
+            f"`fp8verify {command}` needs Linux.",
+            "Record a trace there and read it here: inspect, compare, table, explain, annotate and "
+            "doctor --config work on this system.",
+        )
 
 
 def attach_options(command: Callable[P, R]) -> Callable[P, R]:

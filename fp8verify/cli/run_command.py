@@ -19,7 +19,13 @@ from fp8verify.cli.after_training import (
     training_comes_first,
 )
 from fp8verify.cli.option import FiniteFloat, files, help_option, option
-from fp8verify.cli.options import ReportOptions, attach_options, parse_verdicts, report_options
+from fp8verify.cli.options import (
+    ReportOptions,
+    attach_options,
+    need_linux,
+    parse_verdicts,
+    report_options,
+)
 from fp8verify.errors import UsageError
 from fp8verify.record.live.window_report import judged_at_close
 
@@ -210,6 +216,7 @@ def command(
     -o. A training that fails keeps its own exit code; what was recorded is kept. Ctrl-C goes to the
     training, the second one also asks it to terminate, the third kills it.
     """
+    need_linux("run")
     from fp8verify.record import read_settings, run_training
 
     _refuse_unknown_option(command_line[0])
