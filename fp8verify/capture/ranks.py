@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from functools import reduce
 from pathlib import Path
 from typing import NamedTuple
@@ -152,6 +152,33 @@ def _naming_trace(folder: Path, rank: int, naming: NamingRecord) -> TraceFile | 
     if name is None or name[0] in (".", ".."):
         return None
     return TraceFile(folder / LAYERS / name[0], rank, f"{LAYERS}/{name[0]}", layers=True)
+
+
+def census_remarks(metas: dict[int, RankMeta], profiled: Container[int | None]) -> list[str]:
+    """Return how the census of ranks that were not profiled differs from that of the same modules.
+
+    Args:
+        metas: the records of all ranks.
+        profiled: the ranks that have a trace.
+    """
+    alike: dict[tuple[str, ...], dict[tuple[str, ...], list[int]]] = {}
+    for rank, meta in sorted(metas.items()):
+        by_name = sorted((module.fqn, module.state) for module in meta.modules)
+        names, states = tuple(name for name, _ in by_name), tuple(state for _, state in by_name)
+        alike.setdefault(names, {}).setdefault(states, []).append(rank)
+    remarks = []
+    for found in alike.values():
+        (usual, _), *others = sorted(found.items(), key=lambda row: -len(row[1]))
+        for states, ranks in others:
+            unprofiled = [rank for rank in ranks if rank not in profiled]
+            differ = sum(state != common for state, common in zip(states, usual, strict=True))
+            if unprofiled:
+                more = f" and {len(unprofiled) - 1} more" if len(unprofiled) > 1 else ""
+                remarks.append(
+                    f"rank {unprofiled[0]}{more}: not profiled, and by its census {differ} of "
+                    f"{len(states)} modules have another precision than on the other ranks"
+                )
+    return remarks
 
 
 def missed_window(meta: RankMeta | None) -> WindowRecord | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,8 @@ def collect_rank_logs(boot: Path, capture: CaptureFolder) -> None:
         if stream is None:
             continue
         name, source = stream
+        if _is_ours(source):  # it is read already, from where the run began to write
+            continue
         suffix = f".{capture.secondary_node}" if capture.secondary_node else ""
         try:
             _copy_ends(source, capture.path / f"log.{name}{suffix}.txt")
@@ -49,6 +52,15 @@ def _parse(line: str) -> tuple[str, Path] | None:
     except (ValueError, KeyError, TypeError):
         return None
     return (name, path) if NAME.fullmatch(name) else None
+
+
+def _is_ours(log: Path) -> bool:
+    """Whether our own stdout or stderr goes to this file."""
+    for descriptor in (1, 2):
+        with suppress(OSError):
+            if os.path.samestat(log.stat(), os.fstat(descriptor)):
+                return True
+    return False
 
 
 def _copy_ends(source: Path, target: Path) -> None:

@@ -90,8 +90,9 @@ def _head(report: Report) -> str:
     parts = [f"fp8verify {report.fp8verify_version}", report.name]
     if report.environment.gpu:
         parts.append(report.environment.gpu)
-    if len(report.ranks) > 1:
-        parts.append(f"{len(report.ranks)} ranks")
+    left_out = [one.message for one in report.findings if one.code == "ranks-not-observed"]
+    if left_out or len(report.ranks) > 1:
+        parts.append((left_out or [f"{len(report.ranks)} ranks"])[0])
     if shown := steps_shown(report):
         parts.append(shown + counted_by(report))
     return " · ".join(dict.fromkeys(parts))

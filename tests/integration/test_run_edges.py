@@ -360,7 +360,7 @@ def test_a_task_whose_rank_is_left_out_ends_with_its_trainings_code(
     loop = str(ROOT / "tests" / "integration" / "scripts" / "loop.py")
     (tmp_path / "train.py").write_text(TASK.format(loop=loop))
     step = f"SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=2 ENDS_WITH={ends_with}"
-    run = f"{PLAIN} -m fp8verify run --steps 3-4 -- {python_with_torch()} train.py"
+    run = f"{PLAIN} -m fp8verify run --steps 3-4 --ranks 0 -- {python_with_torch()} train.py"
     tasks = {
         task: start(tmp_path, f"{step} SLURM_NTASKS=2 SLURM_PROCID={task} {run} 2> err.{task}")
         for task in "01"

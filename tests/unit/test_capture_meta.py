@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fp8verify.capture.files import read_meta
+from fp8verify.capture.ranks import census_remarks
+from fp8verify.capture.schema import ModuleRecord, RankMeta
 from fp8verify.errors import InputError
 
 WINDOW = {"first": 10, "last": 12, "state": "complete"}
@@ -65,3 +67,21 @@ def test_no_bytes_make_a_traceback(tmp_path_factory: object, content: bytes) -> 
     folder = tmp_path_factory.mktemp("meta")  # type: ignore[attr-defined]
     with pytest.raises(InputError):
         read_meta(write(folder, content))
+
+
+def census(rank: int, *states: str, prefix: str = "layers") -> RankMeta:
+    modules = tuple(
+        ModuleRecord(fqn=f"{prefix}.{at}", class_name="Linear", kind="linear", state=state)
+        for at, state in enumerate(states)
+    )
+    return RankMeta(schema=1, rank=rank, steps_seen=9, windows=(), modules=modules)
+
+
+def test_a_rank_that_was_not_profiled_is_named_by_its_census() -> None:
+    metas = {rank: census(rank, "fp8", "fp8", "high_precision") for rank in range(8)}
+    assert census_remarks(metas, {0}) == []
+    metas[5] = census(5, "high_precision", "fp8", "high_precision")
+    metas[7] = census(7, "high_precision", prefix="head")  # another stage of a pipeline
+    (remark,) = census_remarks(metas, {0})
+    assert remark.startswith("rank 5: not profiled, and by its census 1 of 3 modules")
+    assert census_remarks(metas, {0, 5}) == []  # its own trace says more

@@ -307,3 +307,19 @@ def test_a_long_log_keeps_its_ends(tmp_path: Path) -> None:
     assert kept.endswith(b"zzz")
     assert b"4 bytes left out" in kept
     assert b"lost" not in kept
+
+
+def test_the_run_s_own_output_is_no_log_of_a_rank(tmp_path: Path) -> None:
+    capture, boot = tmp_path / "capture", tmp_path / "boot"
+    capture.mkdir()
+    boot.mkdir()
+    own = os.dup(1)
+    with (tmp_path / "out").open("w") as out:
+        os.dup2(out.fileno(), 1)
+        try:
+            leave_streams(boot, {"name": "rank0.out", "path": str(tmp_path / "out")})
+            collect_rank_logs(boot, CaptureFolder(capture))
+        finally:
+            os.dup2(own, 1)
+            os.close(own)
+    assert not list(capture.iterdir())

@@ -171,7 +171,7 @@ def test_ranks_that_were_not_recorded_are_said(tmp_path: Path) -> None:
     TraceBuilder(rank=0, world=64).linear(64, 32, 16, fp8=True).write(tmp_path / "rank0.json")
     report = inspect(tmp_path)
     assert report.verdict == "ACTIVE"
-    assert "1 of 64 ranks observed" in [finding.message for finding in report.findings]
+    assert "1 of 64 ranks profiled" in [finding.message for finding in report.findings]
 
 
 def test_bf16_experts_beside_fp8_linears_are_named(build: TraceBuilder, tmp_path: Path) -> None:

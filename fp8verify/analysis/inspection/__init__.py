@@ -7,11 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from fp8verify.analysis.fleet import OnProgress, gather_ranks
 from fp8verify.analysis.inspection.sidecars import Sidecars, claims_of, losses_of, read_sidecars
 from fp8verify.capture.numerics import RankNumerics
 from fp8verify.capture.ranks import (
     called_apis,
+    census_remarks,
     declared_traces,
     named_by_ranges,
     named_traces,
@@ -88,9 +91,22 @@ def inspect(
         remarked = remarks(sidecars.metas)
     else:
         ranks = _read_traces(files, sidecars, workers, executor, on_progress)
-        remarked = _notes(files, sidecars.metas)
+        profiled = {rank.rank for rank in ranks}
+        remarked = [*_notes(files, sidecars.metas), *census_remarks(sidecars.metas, profiled)]
     ranks = _with_numerics(ranks, sidecars.numerics, losses_of(sidecars.folder, log))
-    return _report(ranks, claims, policy, [*notes, *unread, *remarked], name)
+    report = _report(ranks, claims, policy, [*notes, *unread, *remarked], name)
+    return _with_census(report, len(sidecars.metas))
+
+
+def _with_census(report: Report, count: int) -> Report:
+    """Say of how many ranks there is a census where not all were profiled."""
+    findings = tuple(
+        structs.replace(finding, message=f"{finding.message}, {count} by census")
+        if finding.code == "ranks-not-observed" and count > len(report.ranks)
+        else finding
+        for finding in report.findings
+    )
+    return structs.replace(report, findings=findings)
 
 
 def _find(paths: Sequence[str | Path], sidecars: Sidecars) -> TraceFiles:
