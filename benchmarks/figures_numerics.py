@@ -1,0 +1,218 @@
+"""Are the figures of `run --numerics` right, and are sown faults found: trainings on a CPU.
+
+usage: python benchmarks/figures_numerics.py [--only WORD] [--markdown FILE]
+
+Each training (`figures_training.py`) computes the true figures of every step over whole tensors
+with plain torch casts. It runs under `fp8verify run --numerics-every 1`; each figure of the capture
+is held against the truth. A sampled figure is wrong if it is off by more than the error that it
+states. Faults are sown from step 7 on; they must be found in that step, on their layer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import fp8verify
+from fp8verify.capture.numerics_files import read_numerics
+
+HERE = Path(__file__).parent
+SOWN, LAYER = 7, "layers.2"
+# Of a figure that is of the whole tensor: five digits are kept, sums are rounded in float32.
+EXACT, EXACT_DB = 2e-4, 0.01
+RELATIVE = ("amax", "rms")
+
+
+class Training(NamedTuple):
+    """A training and the finding that it must have; None for a sound one, "any" for an odd one."""
+
+    arguments: str
+    expected: str | None = None
+
+
+TRAININGS = (
+    Training("--recipe tensorwise"),
+    Training("--recipe rowwise"),
+    Training("--recipe rowwise_with_gw_hp --checkpoint"),
+    Training("--recipe tensorwise --accumulate 2 --clip 0.001"),
+    Training("--recipe rowwise --accumulate 3 --checkpoint --seed 1"),
+    Training("--recipe tensorwise --kind heavy", "any"),
+    Training("--recipe rowwise --kind heavy --seed 2", "any"),
+    Training("--recipe tensorwise --kind sparse --seed 3", "any"),
+    Training("--recipe rowwise --kind sparse --clip 1e9", "any"),
+    Training("--recipe tensorwise --kind clumped", "any"),
+    Training("--recipe rowwise --kind clumped --seed 4", "any"),
+    Training("--fault gradient", "gradient-flushed"),
+    Training("--fault dead", "gradient-flushed"),
+    Training("--fault inf", "nan-or-inf"),
+    Training("--fault inf --recipe rowwise --checkpoint", "nan-or-inf"),
+    Training("--fault weight", "outlier-layer"),
+    Training("--fault input --recipe rowwise", "outlier-layer"),
+    Training("--fault input", "outlier-layer"),
+    Training("--fault underflow", "underflow-high"),
+    Training("--fault zero-rows --recipe rowwise", "zero-rows"),
+    Training("--fault padding"),  # no fault under one scale
+)
+
+
+class Result(NamedTuple):
+    """What was checked, by figure: exact, sampled, and what was wrong."""
+
+    checked: Counter[str]
+    sampled: Counter[str]
+    wrong: list[str]
+    findings: str
+
+
+def measure(training: Training, folder: Path) -> Result:
+    """Run a training and hold its capture against its truth."""
+    truth, capture = folder / "truth.jsonl", folder / "capture"
+    command = [
+        sys.executable, "-m", "fp8verify", "run", "--steps", "2-3", "--numerics-every", "1",
+        "--trace-dir", str(capture), "--exit-zero", "--",
+        sys.executable, str(HERE / "figures_training.py"), str(truth),
+        *training.arguments.split(),
+    ]  # fmt: skip
+    environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)}\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
+    numerics = read_numerics(capture)[0]
+    steps = {line["step"]: line for line in map(json.loads, truth.read_text().splitlines())}
+    found = Result(Counter(), Counter(), [], "")
+    measured = numerics.record.measured
+    if measured is None or [line.step for line in numerics.series] != sorted(steps):
+        found.wrong.append(f"steps {[line.step for line in numerics.series]} of {sorted(steps)}")
+        return found
+    first = {f"{row.layer} {row.tensor}": row for row in measured.rows}
+    for line in numerics.series:
+        here = steps[line.step]
+        names = [" ".join(key) for key in zip(line.layer, line.tensor, strict=True)]
+        if sorted(names) != sorted(here["rows"]):
+            found.wrong.append(f"step {line.step}: rows {sorted(names)}")
+        for place, name in enumerate(names):
+            row = {key: getattr(line, key)[place] for key in ("amax", "nan", "inf", "rms",
+                   "flushed", "sqnr_db", "zero_rows", "what_if")}  # fmt: skip
+            whole = first[name].sampled == first[name].elements
+            errors = {} if whole else None
+            if line.step == measured.step:
+                row["zeros"], errors = first[name].zeros, first[name].error
+            _compare(found, f"step {line.step} {name}", row, here["rows"].get(name, {}), errors)
+        if line.gradient is not None:
+            for key in ("norm", "clip_ratio"):
+                _check(found, f"step {line.step} gradient {key}", key,
+                       getattr(line.gradient, key), here[key], None, 1e-3)  # fmt: skip
+    return found._replace(findings=_judge(training, capture, found.wrong))
+
+
+def _compare(
+    found: Result,
+    where: str,
+    row: dict[str, Any],
+    truth: dict[str, Any],
+    errors: dict[str, float] | None,
+) -> None:
+    """Compare the figures of a tensor; without `errors` those of a sample are left out."""
+    for key, value in _flat(row):
+        name = key.split(".")[0]
+        exact = name in ("amax", "zero_rows")
+        if errors is None and not exact:
+            continue
+        if name in ("nan", "inf"):  # whether it is there is exact, how much is of a sample
+            _check(found, f"{where} {key}", key, float(value > 0),
+                   float(truth.get(key, 0.0) > 0), None, 0.0)  # fmt: skip
+            continue
+        margin = None if exact else (errors or {}).get(name)
+        decibels = name in ("sqnr_db", "what_if")
+        wanted = dict(_flat(truth)).get(key)
+        rounding = EXACT_DB if decibels else EXACT * (abs(wanted or 0.0) if name in RELATIVE else 1)
+        _check(found, f"{where} {key}", name, value, wanted, margin, rounding)
+
+
+def _flat(figures: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    for key, value in figures.items():
+        if isinstance(value, dict):
+            yield from ((f"{key}.{name}", one) for name, one in value.items())
+        else:
+            yield key, value
+
+
+def _check(
+    found: Result,
+    where: str,
+    name: str,
+    value: float | None,
+    truth: float | None,
+    margin: float | None,
+    rounding: float,
+) -> None:
+    found.checked[name] += 1
+    found.sampled[name] += margin is not None
+    if value is None or truth is None:
+        if value is not truth:
+            found.wrong.append(f"{where}: {value}, truth {truth}")
+        return
+    relative = rounding * abs(truth) if name in ("norm", "clip_ratio") else rounding
+    if abs(value - truth) > (margin or 0.0) + relative:
+        found.wrong.append(f"{where}: {value} ± {margin}, truth {truth}")
+
+
+def _judge(training: Training, capture: Path, wrong: list[str]) -> str:
+    """Return what was found of the sown fault; note what is missing, late or too much."""
+    report = fp8verify.inspect(capture)
+    found = [one for one in report.findings if one.layers and one.code != "layer-not-fp8"]
+    numbers = [one for one in found if "measured steps" in one.message]
+    if training.expected == "any":
+        return ", ".join(sorted({one.code for one in numbers})) or "-"
+    codes = {one.code: one for one in numbers}
+    if training.expected is None:
+        wrong.extend(f"accused: {one.message}" for one in numbers)
+        return "none, none sown" if not numbers else "accused"
+    one = codes.get(training.expected)
+    if one is None or one.layers[0] != LAYER or f"first in step {SOWN}" not in one.message:
+        wrong.append(f"missed {training.expected}: {one and one.message}")
+        return "missed"
+    return f"{training.expected} from step {SOWN}"
+
+
+def main() -> None:
+    """Print the table; exit with 1 if anything is wrong."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--markdown", type=Path)
+    given = parser.parse_args()
+    lines = ["| training | figures checked | of samples | wrong | findings |", "|---" * 5 + "|"]
+    total = Result(Counter(), Counter(), [], "")
+    for training in TRAININGS:
+        if given.only not in training.arguments:
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            found = measure(training, Path(folder))
+        counts = (sum(found.checked.values()), sum(found.sampled.values()), len(found.wrong))
+        cells = (f"`{training.arguments}`", *(f"{n:,}" for n in counts), found.findings)
+        lines.append("| " + " | ".join(cells) + " |")
+        print(lines[-1], flush=True)
+        for wrong in found.wrong[:10]:
+            print(f"  wrong: {wrong}", file=sys.stderr, flush=True)
+        total.checked.update(found.checked)
+        total.sampled.update(found.sampled)
+        total.wrong.extend(found.wrong)
+    counts = (sum(total.checked.values()), sum(total.sampled.values()), len(total.wrong))
+    lines.append("| all | " + " | ".join(f"{n:,}" for n in counts) + " | |")
+    print(lines[-1])
+    if given.markdown is not None:
+        given.markdown.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    if total.wrong:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()
