@@ -49,7 +49,7 @@ from fp8verify.verdict.findings.numerics.scales import (
     scales_differ,
 )
 from fp8verify.verdict.findings.numerics.tensors import measured_tensors
-from fp8verify.verdict.findings.numerics.weights import weight_stale
+from fp8verify.verdict.findings.numerics.weights import weight_recast, weight_stale
 from fp8verify.verdict.findings.partly import (
     converted_partly_executed,
     counted_partly_executed,
@@ -123,6 +123,7 @@ _RANK_RULES: tuple[RankRule, ...] = (
     beyond_bf16_peak,
     measured_tensors,
     weight_stale,
+    weight_recast,
     scale_stuck,
     mxfp8_e5m2_gradients,
     delayed_saturates,

@@ -1,4 +1,4 @@
-"""The finding on FP8 copies of weights that are not cast again when their masters move."""
+"""Findings on FP8 copies of weights: cast too seldom, or more often than once a step."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from fp8verify.analysis.facts import RankFacts
 from fp8verify.analysis.promises import Promises
+from fp8verify.analysis.weight_casts import weight_casts
 from fp8verify.capture.numerics import WeightCopyRecord
 from fp8verify.layer_names import pattern, shorten
 from fp8verify.report.model import Finding
@@ -14,6 +15,7 @@ from fp8verify.verdict.findings.numerics.tensors import SHOWN
 from fp8verify.verdict.findings_table import finding
 
 OFF = 0.01  # ours; of the sampled values: a sound copy has none
+RECAST = 0.02  # ours; of GPU time
 LIKE = 0.5  # ours; a tensor that resembles a weight less is no copy of it
 
 
@@ -55,3 +57,20 @@ def _is_stale(one: WeightCopyRecord) -> bool:
 def _off(one: WeightCopyRecord) -> float:
     """Return the share of values that neither end of the window explains."""
     return min(one.off, one.off_before)
+
+
+def weight_recast(facts: RankFacts, _: Promises) -> Iterator[Finding]:
+    """Weights that are cast in each micro-batch, though they change once a step."""
+    found, gpu_ns = weight_casts(facts.rank), sum(facts.gpu_time.values())
+    if found is None or not gpu_ns or found.casts < found.passes:
+        return
+    share = found.time_ns * (1 - 1 / found.passes) / gpu_ns
+    if share >= RECAST:
+        yield finding(
+            "weight-recast",
+            casts=found.casts,
+            passes=found.passes,
+            size=" x ".join(map(str, found.size)),
+            share=share,
+            threshold=RECAST,
+        )
