@@ -1,24 +1,24 @@
 """Run training loops with and without `fp8verify run` and compare all that can be seen of them.
 
-    python benchmarks/attach_cases.py            # prints the table
+    python benchmarks/attach_cases.py            # prints the table; exit code 1 if a case differs
     python benchmarks/attach_cases.py --write    # and puts it into docs/attaching.md
 
 The loops in `attach/` follow the public sources that their first lines name, by repository, file
-and commit, on models that a CPU trains in a moment; the others are those of the tests. Compared are
-the exit code, standard output and standard error to the last byte (but for times, process ids and
-addresses), the files left behind and the processes still running.
+and commit, on models that a CPU trains in a moment; those of `tests/harness` train real libraries;
+the others are those of the tests. Compared is all that `tests.harness.Outcome` has: exit code,
+output, files, processes, and of a process that is not behind a launcher its descriptors, threads,
+signal handlers, memory, graphs, graph breaks and recompilations.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
-import hashlib
-import os
 import re
-import subprocess
 import sys
 import tempfile
+import time
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -26,7 +26,24 @@ from typing import NamedTuple
 from fp8verify.capture.ranks import read_ranks
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from tests.harness import LOOPS as HARNESS  # noqa: E402
+from tests.harness import pair  # noqa: E402
+
+LIBRARIES = (
+    "transformers",
+    "peft",
+    "trl",
+    "accelerate",
+    "lightning",
+    "timm",
+    "diffusers",
+    "schedulefree",
+    "torchao",
+)
 LOOPS, SCRIPTS = ROOT / "benchmarks" / "attach", ROOT / "tests" / "integration" / "scripts"
+REAL = HARNESS / "libraries.py"
 PAGE = ROOT / "docs" / "attaching.md"
 SELF_PROFILING = SCRIPTS / "self_profiling.py"
 BEGIN, END = "<!-- cases: begin -->\n", "<!-- cases: end -->\n"
@@ -49,6 +66,8 @@ class Case(NamedTuple):
     def source(self) -> str:
         """Repository, file and commit that the loop is written from; "-" for one of the tests."""
         script = next(word for word in self.command if isinstance(word, Path))
+        if script == REAL:
+            return self.needs
         if script.parent != LOOPS:
             return "-"
         first = (ast.get_docstring(ast.parse(script.read_text(encoding="utf-8"))) or "").split("\n")
@@ -85,79 +104,18 @@ CASES = (
     Case("crash inside the window", (SCRIPTS / "loop.py", "--crash-at", "4")),
     Case("sys.exit before the window", (SCRIPTS / "loop.py", "--exit-at", "2")),
     Case("killed", (SCRIPTS / "loop.py", "--kill-at", "6")),
+    Case("21 language models", (REAL, "transformers"), "3-4", "transformers"),
+    Case("the same, compiled", (REAL, "transformers_compiled"), "3-4", "transformers"),
+    Case("Llama by Inductor, full graph", (REAL, "transformers_inductor"), "3-4", "transformers"),
+    Case("step and optimizer compiled", (REAL, "step_with_optimizer"), "3-4", "transformers"),
+    Case("LoRA, eager and compiled", (REAL, "peft"), "3-4", "peft"),
+    Case("SFTTrainer", (REAL, "trl"), "3-4", "trl"),
+    Case("Accelerator, accumulation", (REAL, "accelerate"), "3-4", "accelerate"),
+    Case("Trainer.fit, eager and compiled", (REAL, "lightning"), "3-4", "lightning"),
+    Case("vision models, eager and compiled", (REAL, "timm"), "3-4", "timm"),
+    Case("UNet, eager and compiled", (REAL, "diffusers"), "3-4", "diffusers"),
+    Case("AdamWScheduleFree", (REAL, "schedulefree"), "3-4", "schedulefree"),
 )
-
-
-class Outcome(NamedTuple):
-    """All that can be seen of a training."""
-
-    code: int
-    stdout: str
-    stderr: str
-    files: tuple[tuple[str, str], ...]
-    children: int
-
-
-def scrub(text: str) -> str:
-    """Take out what differs between any two runs: times, process ids, addresses, folders."""
-    patterns = (
-        r"[WIE]?\d{4}[-:]?\d\d[-:]?\d\d[T ][\d:.,]+( \d+(:\d+)?)?",
-        r"[WIE]\d{4} [\d:.]+ \d+",
-        r"0x[0-9a-f]+|\d+:\d+|pid:? \d+|\bin \d+\.\d+|port: \d+",
-        r"_(runtime|per_second)'?\s*[:=]\s*'?[\d.:]+",
-        r"\d+(\.\d+)?\s?(it/s|s/it|ms\b|seconds)|\d\d:\d\d|'train_\w+': '?[\d.e-]+'?",
-        r"/tmp/\S+?/(plain|ours)",
-    )
-    return re.sub("|".join(patterns), "…", text)
-
-
-def execute(case: Case, folder: Path, before: tuple[object, ...]) -> Outcome:
-    """Run a case in a folder of its own, behind other words or behind none."""
-    folder.mkdir()
-    command = [sys.executable, *map(str, (*before, *case.command))]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    environment["ATTACH_CASE"] = mark = f"{folder}"
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300
-    )
-    code = done.returncode if done.returncode >= 0 else 128 - done.returncode
-    return Outcome(
-        code, scrub(done.stdout), scrub(done.stderr), left_in(folder), still_running(mark)
-    )
-
-
-def left_in(folder: Path) -> tuple[tuple[str, str], ...]:
-    """Return the files that a training left, without ours; those that name times by name only."""
-    found = sorted(
-        path
-        for path in folder.rglob("*")
-        if path.is_file() and path.relative_to(folder).parts[0] not in ("capture", "report")
-    )
-    return tuple((str(path.relative_to(folder)), _content(path)) for path in found)
-
-
-def _content(path: Path) -> str:
-    if path.suffix in (".pt", ".safetensors"):
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    return ""
-
-
-def still_running(mark: str) -> int:
-    """Return how many processes have the case's mark in their environment."""
-    return sum(mark.encode() in _environment(entry) for entry in Path("/proc").glob("[0-9]*"))
-
-
-def _environment(process: Path) -> bytes:
-    try:
-        return (process / "environ").read_bytes()
-    except OSError:  # it has ended, or is not ours to look at
-        return b""
-
-
-def differences(plain: Outcome, ours: Outcome) -> str:
-    """Return what differs between two outcomes, "none" if nothing does."""
-    fields = [name for name in Outcome._fields if getattr(plain, name) != getattr(ours, name)]
-    return ", ".join(fields) or "none"
 
 
 def recorded(capture: Path) -> str:
@@ -171,43 +129,55 @@ def recorded(capture: Path) -> str:
     return "; ".join(found) or "nothing"
 
 
-def compare(case: Case, folder: Path, *, verbose: bool) -> str:
-    """Run a case both ways and return its row of the table."""
-    plain = execute(case, folder / "plain", ())
-    run = ("-m", "fp8verify", "run", "--steps", case.window, "--trace-dir", "capture")
-    ours = execute(
-        case, folder / "ours", (*run, "-o", "report", "--exit-zero", "--", sys.executable)
-    )
-    if verbose and plain != ours:
-        print(plain, ours, sep="\n", file=sys.stderr)
-    seen = recorded(folder / "ours" / "capture")
-    same = differences(plain, ours)
-    return f"| {case.name} | {case.source} | {plain.code} | {ours.code} | {same} | {seen} |"
+def compare(case: Case, folder: Path) -> tuple[str, list[str]]:
+    """Run a case both ways; return its row of the table and what differs."""
+    witness = isinstance(case.command[0], Path)
+    options = ("--steps", case.window)
+    plain, ours = pair(folder, *case.command, options=options, witness=witness)
+    found = plain.differences(ours)
+    if case.needs in LIBRARIES and plain.code:
+        found.append(f"the training itself failed: {plain.stderr[-2000:]}")
+    seen = recorded(folder / "attached" / "capture")
+    fields = ", ".join(line.partition(":")[0] for line in found) or "none"
+    row = f"| {case.name} | {case.source} | {plain.code} | {ours.code} | {fields} | {seen} |"
+    return row, found
 
 
-def main() -> None:
-    """Run all cases whose packages are installed."""
+def main() -> int:
+    """Run all cases whose packages are installed; return 1 if one differs."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--write", action="store_true", help="put the table into the docs")
-    parser.add_argument("--verbose", action="store_true", help="show what differs")
     parser.add_argument("--only", default="", help="cases whose name holds this")
     args = parser.parse_args()
     rows = [
         "| training | written from | exit code | with us | differs | recorded |",
         "|---|---|---|---|---|---|",
     ]
+    differs = False
     for case in CASES:
         if find_spec(case.needs) is None or args.only not in case.name:
             continue
         with tempfile.TemporaryDirectory() as name:
-            rows.append(compare(case, Path(name), verbose=args.verbose))
-        print(rows[-1], flush=True)
+            row, found = compare(case, Path(name))
+        rows.append(row)
+        differs |= bool(found)
+        print(row, *found, sep="\n", flush=True)
     if args.write:
         text = PAGE.read_text(encoding="utf-8")
         before, _, rest = text.partition(BEGIN)
         _, _, after = rest.partition(END)
-        PAGE.write_text(before + BEGIN + "\n".join(rows) + "\n" + END + after, encoding="utf-8")
+        date = f"Tried on {time.strftime('%Y-%m-%d')} with {versions()}.\n\n"
+        PAGE.write_text(
+            before + BEGIN + date + "\n".join(rows) + "\n" + END + after, encoding="utf-8"
+        )
+    return int(differs)
+
+
+def versions() -> str:
+    """Return the versions of the libraries that are installed."""
+    found = [name for name in ("torch", *LIBRARIES) if find_spec(name) is not None]
+    return ", ".join(f"{name} {version(name)}" for name in found)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
