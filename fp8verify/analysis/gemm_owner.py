@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from fp8verify.analysis.flops import GemmShape, gemm_shape
 from fp8verify.analysis.optimizers import Optimizers
 from fp8verify.kernels.operators import find
-from fp8verify.kernels.words import split
+from fp8verify.kernels.symbol import split
 from fp8verify.report.model import Leg, OpContext, Role
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from msgspec.structs import replace
 
 from fp8verify.analysis.optimizers import in_optimizer
 from fp8verify.kernels import Classification
+from fp8verify.kernels.operator_types import multiplies_fp8
 from fp8verify.kernels.operators import UNKNOWN, find, function_of, node_of
-from fp8verify.kernels.testimony import multiplies_fp8
 from fp8verify.report.model import OpContext, Precision, Role
 
 if TYPE_CHECKING:

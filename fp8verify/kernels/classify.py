@@ -7,12 +7,15 @@ from typing import Final, Literal
 import msgspec
 
 from fp8verify.kernels import describe
-from fp8verify.kernels.testimony import Evidence, encloses, multiplies_nothing, testimony
+from fp8verify.kernels.elements import element_class
+from fp8verify.kernels.operator_types import Evidence, encloses, evidence_of, multiplies_nothing
 from fp8verify.terms import KernelName, OpContext, Precision, Role, Scaling
 
 Source = Literal["name", "op", "name+op", "none"]
 
 _UNKNOWN_LIBRARY: Final = "unknown"
+# Libraries whose kernels are named by hand: their names may be of one operand alone.
+_HAND_WRITTEN: Final = frozenset({_UNKNOWN_LIBRARY, "Triton"})
 # Inputs whose block scales were not recorded look like plain FP8 or FP4 to an operator.
 _SAME: Final = (
     frozenset({Precision.FP8, Precision.MXFP8}),
@@ -69,7 +72,7 @@ def _classify(decoded: KernelName, op: OpContext | None) -> Classification:
     enclosing = encloses(op)
     if enclosing and decoded.role.is_gemm:
         return _by_name(decoded, enclosing, f"{decoded.reason}; launched by {op.name}")
-    evidence = testimony(op)
+    evidence = evidence_of(op)
     if evidence is None:
         return _by_name(decoded)
     if decoded.role.is_gemm or _is_split_k(decoded):
@@ -108,6 +111,10 @@ def _both(decoded: KernelName, op: OpContext, evidence: Evidence) -> Classificat
     """Join a GEMM's name with its operator's types."""
     if decoded.precision is Precision.UNKNOWN:
         return _by_operator(decoded, op, evidence)
+    mixed = element_class(evidence.a) is not element_class(evidence.b)
+    if mixed and decoded.precision.is_low and decoded.library in _HAND_WRITTEN:
+        unsaid = msgspec.structs.replace(decoded, precision=Precision.UNKNOWN, a=None, b=None)
+        return _by_operator(unsaid, op, evidence)
     grouped = Role.GROUPED_GEMM in (decoded.role, evidence.role)
     agrees = _allows(evidence, decoded.precision)
     disputed = not agrees and _is_low(evidence) is not decoded.precision.is_low

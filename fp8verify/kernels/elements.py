@@ -166,10 +166,13 @@ def product_class(a: str | None, b: str | None, scale: str | None = None) -> Pre
     """Return the class in which A times B is multiplied.
 
     Operands of two classes (W4A8, weight-only) are UNKNOWN: such a kernel converts one operand
-    first, and its name does not say into what. `scale` is the hardware block scale: "ue8m0"
-    makes FP8 and FP4 the MX formats (OCP Microscaling Formats v1.0), "ue4m3" makes FP4 NVFP4.
+    first, and its name does not say into what. `scale` is the hardware block scale: "ue8m0" makes
+    FP8 and FP4 the MX formats (OCP Microscaling Formats v1.0), "ue4m3" makes FP4 NVFP4. MXFP8
+    times MXFP4 is multiplied as it is, and counts as MXFP4.
     """
     left, right = element_class(a), element_class(b)
+    if scale == "ue8m0" and {left, right} == {Precision.FP8, Precision.FP4}:
+        return Precision.MXFP4
     if left is not right:
         return Precision.UNKNOWN
     return SCALED.get((left, scale), left)

@@ -2,8 +2,8 @@
 
 Kineto demangles names up to 1,024 characters, so the ones that reach a trace mangled are long;
 the demangler in libstdc++ refuses exactly those (its limit is 1,024 characters too, 2,048
-components), and no other demangler has wheels for every platform that trains. Only names and
-template arguments are read: parameters and expressions are not needed to know a kernel.
+components), and no other demangler has wheels for every platform that trains. Expressions are not
+read: they are not needed to know a kernel.
 Grammar: Itanium C++ ABI, section 5.1.
 """
 
@@ -26,6 +26,7 @@ _D_NAMES: Final = {"DF16b": "bfloat16_t", "DF16_": "_Float16", "Dh": "half"}
 _STANDARD: Final = {"St": (), "Sa": ("allocator",), "Ss": ("string",), "Sb": ("basic_string",)}
 _SEQUENCE: Final = re.compile(r"S([0-9A-Z]*)_")
 _PARAMETER: Final = re.compile(r"T\d*_")
+_TEMPLATE_PARAMETER: Final = re.compile(r"T([0-9A-Z]*)_")
 _NUMBER: Final = re.compile(r"\d+")
 _LITERAL: Final = re.compile(r"[^E]*")
 _REST: Final = re.compile(r"([^\W\d]\w*)(?=E$)")
@@ -46,12 +47,39 @@ def parse(text: str) -> Type:
         return EMPTY
 
 
+def parameters(text: str) -> tuple[str, ...]:
+    """Return the types of a function's parameters: "float const*"; () where they are not read."""
+    reader = _Reader(text, 2)
+    found: list[str] = []
+    try:
+        arguments = reader.name().args
+        if arguments and text[reader.at :]:  # a template's signature begins with what it returns
+            reader.type()
+        while reader.at < len(text):
+            name = reader.type().name
+            index = _TEMPLATE_PARAMETER.fullmatch(name)
+            at = (int(index[1], 36) + 1 if index[1] else 0) if index else len(arguments)
+            name = arguments[at].name if at < len(arguments) else name
+            const = " const" if "PK" in reader.marks else ""
+            found.append(f"{name}{const}{'*' if 'P' in reader.marks else ''}")
+    except (_UnreadableError, IndexError):
+        return ()
+    return tuple(name for name in found if name != "void")
+
+
 class _Reader:
+    """Reads a mangled name from left to right.
+
+    `marks` are the qualifiers of the type that was read last, such as "PK" of `float const*`.
+    """
+
     def __init__(self, text: str, position: int) -> None:
         self.text = text
         self.at = position
         self.depth = 0
         self.seen: list[Type] = []
+        self.marks = ""
+        self._seen_marks: dict[int, str] = {}
 
     def peek(self, text: str) -> bool:
         return self.text.startswith(text, self.at)
@@ -177,6 +205,7 @@ class _Reader:
         index = int(digits, 36) + 1 if digits else 0
         if index >= len(self.seen):
             raise _UnreadableError
+        self.marks = self._seen_marks.get(index, "")
         return self.seen[index]
 
     def parameter(self) -> Type:
@@ -242,6 +271,7 @@ class _Reader:
 
     def bare_type(self) -> Type:
         letter = self.text[self.at]
+        self.marks = ""
         if letter in _BUILTIN:
             self.at += 1
             return Type((_BUILTIN[letter],), ((),))
@@ -249,7 +279,10 @@ class _Reader:
             self.at += 1
             while letter in "KVr" and self.text[self.at] in "KVr":
                 self.at += 1
-            return self.remember(self.type())
+            found = self.type()
+            self.marks = letter + self.marks
+            self._seen_marks[len(self.seen)] = self.marks
+            return self.remember(found)
         if letter == "D":
             return self.d_type()
         if letter in "FAM":
@@ -261,7 +294,9 @@ class _Reader:
             if self.peek("I"):
                 found = self.remember(_with_arguments(found, self.arguments()))
             return found
-        return self.remember(self.name())
+        found = self.name()
+        self.marks = ""
+        return self.remember(found)
 
     def d_type(self) -> Type:
         if self.take("Dp"):

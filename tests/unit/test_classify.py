@@ -52,7 +52,14 @@ def test_a_gemm_under_an_operator_that_multiplies_nothing_is_of_no_certain_preci
 
 @pytest.mark.parametrize("op", ["mylib::quantize_and_matmul", "mylib::fp8_linear", "mylib::run"])
 def test_an_operator_that_may_cast_and_multiply_leaves_the_name_alone(op: str) -> None:
-    assert _classify("fp8_gemm", op, BF16).precision is Precision.FP8
+    assert _classify("fp8_gemm_rowwise", op, BF16).precision is Precision.FP8
+
+
+def test_a_hand_written_name_does_not_overrule_an_operator_of_two_formats() -> None:
+    found = _classify("_blockwise_fp8_gemm_kernel", "aten::mm", BF16, E4M3)
+    assert (found.role, found.precision) == (Role.GEMM, Precision.UNKNOWN)
+    assert _classify("nvjet_sm90_qqtst_128x64_64x8_1x2_h_bz_TNT", "aten::mm", BF16, E4M3).precision
+    assert _classify("_fp8_gemm_kernel", "aten::_scaled_mm", E4M3, E4M3).precision is Precision.FP8
 
 
 def test_of_two_high_classes_the_name_is_believed() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 
 from fp8verify.kernels import decode
+from fp8verify.kernels.symbol import Symbol
 from fp8verify.report.model import Precision, Role, Scaling
 
 # name | role | precision | A | B | out; "-" where the name does not say
@@ -125,7 +126,7 @@ void cutlass::device_kernel<dpsk::grouped_gemm::cuda::m_grouped_fp8_ptp128c::Gem
 void cutlass::device_kernel<dpsk::grouped_gemm::cuda::fp8_dptp128c_acc::GemmKernel>(P)|gemm|fp8|fp8|fp8|-
 void dpsk::grouped_gemm::cuda::utils::transpose<512, 128, 4, 4>(unsigned char const*)|transpose|unknown|-|-|-
 bmm_Bfloat16_Bfloat16Bfloat16_Fp32_t128x8x128u2_s5_et128x8_m128x8x16|grouped_gemm|bf16|bf16|bf16|bf16
-bmm_Bfloat16_MxE2m1MxE4m3_Fp32_t128x16x256u2_s3|grouped_gemm|unknown|e2m1|e4m3|bf16
+bmm_Bfloat16_MxE2m1MxE4m3_Fp32_t128x16x256u2_s3|grouped_gemm|mxfp4|e2m1|e4m3|bf16
 bmm_MxE4m3_MxE4m3MxE4m3_Fp32_t128x16x256u2_s3|grouped_gemm|mxfp8|e4m3|e4m3|e4m3
 bmm_E2m1_E2m1E2m1_Fp32_t128x16x256u2_s3|grouped_gemm|nvfp4|e2m1|e2m1|e2m1
 fmhaSm100aKernel_QkvE4m3OBfloat16H64PagedKvCausalP16VarSeqQ128Kv128PersistentContext|attention|fp8|e4m3|e4m3|bf16
@@ -159,12 +160,12 @@ scaled_mm_kernel|gemm|unknown|-|-|-
 """
 
 WORDS = """
-_fp8_persistent_gemm_kernel|gemm|fp8|fp8|fp8|-
+_fp8_persistent_gemm_kernel|gemm|unknown|-|-|-
 _grouped_bf16_persistent_gemm_kernel_ws|grouped_gemm|bf16|bf16|bf16|-
 _grouped_mxfp8_variable_k_gemm_kernel|grouped_gemm|mxfp8|fp8|fp8|-
 _f8f8bf16_groupwise_grouped_kernel|grouped_gemm|fp8|fp8|fp8|bf16
 _mx8mx8bf16_grouped_2d3d_kernel|grouped_gemm|mxfp8|fp8|fp8|bf16
-_mx8mx4bf16_kernel|gemm|unknown|fp8|fp4|bf16
+_mx8mx4bf16_kernel|gemm|mxfp4|fp8|fp4|bf16
 _mxfp4_gemm_kernel|gemm|mxfp4|fp4|fp4|-
 some_nvfp4_mm_kernel|gemm|nvfp4|fp4|fp4|-
 _kernel_int8_gemm|gemm|int8|int8|int8|-
@@ -176,7 +177,7 @@ fp8_gemm_quantize_input|gemm|unknown|-|-|-
 fp8_matmul_amax_kernel|gemm|unknown|-|-|-
 simulated_fp8_gemm_kernel|gemm|unknown|-|-|-
 fp8_gemm_ref|gemm|unknown|-|-|-
-fp8_gemm_swizzle_kernel|gemm|fp8|fp8|fp8|-
+fp8_gemm_swizzle_kernel|gemm|unknown|-|-|-
 _gemm_afp8wfp8_preshuffle_kernel|gemm|mxfp8|fp8|fp8|-
 _batched_gemm_afp4_wfp4_kernel|gemm|mxfp4|fp4|fp4|-
 _gemm_a8w8_blockscale_kernel_GROUP_K_128_GROUP_N_128|gemm|unknown|-|-|-
@@ -209,7 +210,7 @@ void deep_gemm::sm100_bf16_mega_moe_impl<1u>(void*)|grouped_gemm|bf16|bf16|bf16|
 void deep_gemm::sm100_fp8_fp4_mega_moe_impl<1u>(void*)|grouped_gemm|unknown|-|-|-
 void deep_gemm::sm90_bmn_bnk_mn_gemm_impl<1u>(P)|gemm|unknown|-|-|-
 _ZN5aiter47f8gemm_bf16_mxfp8fp8_ABpreShuffle_64x512_4x1_psE|gemm|mxfp8|fp8|fp8|-
-_ZN5aiter48f8gemm_bf16_mxfp8fp4_ABpreShuffle_256x256_4x4_psE|gemm|unknown|fp8|fp4|-
+_ZN5aiter48f8gemm_bf16_mxfp8fp4_ABpreShuffle_256x256_4x4_psE|gemm|mxfp4|fp8|fp4|-
 _ZN5aiter41f4gemm_bf16_per1x32Fp4_BpreShuffle_64x256E|gemm|mxfp4|fp4|fp4|-
 _ZN5aiter42I8gemm_bf16_perTokenI8_BpreShuffle_112x256E|gemm|int8|int8|int8|bf16
 _ZN5aiter47fmoe_fp16_pertokenMXfp4_g1u1_vs_gelu_2tg_32x256E|grouped_gemm|unknown|-|-|-
@@ -511,3 +512,63 @@ def test_tokens_of_an_nvjet_name_are_explained_in_order() -> None:
     meanings = dict(found.tokens[2:4])
     assert meanings == {"q": "operand A is FP8 E4M3", "r": "operand B is FP8 E5M2"}
     assert found.reason == "nvjet type code qrtst: A e4m3 × B e5m2 -> bf16"  # noqa: RUF001
+
+
+@pytest.mark.parametrize(
+    ("name", "role", "precision"),
+    [
+        ("_fp8_gemm_kernel", "gemm", "unknown"),
+        ("_blockwise_fp8_gemm_kernel", "gemm", "fp8"),
+        ("_a8w8_fp8_gemm_kernel", "gemm", "fp8"),
+        ("void fp8fp8_gemm<8>(Params)", "gemm", "fp8"),
+        ("nccl_ep_jit_ht_dispatch_kernel", "communication", "unknown"),
+        ("_sdd_kernel", "grouped_gemm", "unknown"),
+        ("_dsd_kernel_1", "grouped_gemm", "unknown"),
+        ("groupXtY_kernel", "grouped_gemm", "unknown"),
+        ("_bmm_chunk_bwd_kernel", "other", "unknown"),
+        ("_chunk_scan_bwd_dz_kernel", "other", "unknown"),
+    ],
+)
+def test_hand_written_names_say_no_more_than_is_certain(
+    name: str, role: str, precision: str
+) -> None:
+    found = decode(name)
+    assert (found.role.value, found.precision.value) == (role, precision)
+
+
+@pytest.mark.parametrize(
+    ("mangled", "demangled", "precision"),
+    [
+        (
+            "_Z15fp8_gemm_kernelPKfS0_S0_S0_Pfiii",
+            (
+                "fp8_gemm_kernel(float const*, float const*, float const*, float const*, float*, int, "
+                "int, int)"
+            ),
+            "fp32",
+        ),
+        (
+            "_Z15fp8_gemm_kernelILi4096ELi4096EEvPK6__halfS2_Pfi",
+            "void fp8_gemm_kernel<4096, 4096>(__half const*, __half const*, float*, int)",
+            "fp16",
+        ),
+        (
+            "_Z11gemm_kernelI13__nv_bfloat16EvPKT_S3_PS1_i",
+            (
+                "void gemm_kernel<__nv_bfloat16>(__nv_bfloat16 const*, __nv_bfloat16 const*, "
+                "__nv_bfloat16*, int)"
+            ),
+            "bf16",
+        ),
+        (
+            "_Z18blockwise_fp8_gemmPKfPK13__nv_fp8_e4m3Pf",
+            "blockwise_fp8_gemm(float const*, __nv_fp8_e4m3 const*, float*)",
+            "unknown",
+        ),
+    ],
+)
+def test_parameters_are_read_alike_in_both_spellings(
+    mangled: str, demangled: str, precision: str
+) -> None:
+    assert Symbol(mangled).parameters == Symbol(demangled).parameters
+    assert {decode(mangled).precision.value, decode(demangled).precision.value} == {precision}

@@ -36,7 +36,7 @@ fp8_mma_kernel(float*) | gemm,other | fp8,unknown
 fp8_byte_pack_kernel(__nv_bfloat16 const*, unsigned char*, int) | cast_quantize,other | fp8,unknown
 fp8_dequant_blocks_kernel(unsigned char const*, float*, int) | cast_quantize | fp8,unknown
 fp8_wo_a_group_major_quant_ue8m0_kernel | cast_quantize | fp8,mxfp8,unknown
-fp8_mm_kernel(__hip_fp8_e4m3_fnuz const*, __hip_fp8_e4m3_fnuz const*, float const*, float const*, __hip_bfloat16*) | gemm | fp8
+fp8_mm_kernel(__hip_fp8_e4m3_fnuz const*, __hip_fp8_e4m3_fnuz const*, float const*, float const*, __hip_bfloat16*) | gemm | fp8,unknown
 fp8_gemm1_swiglu_kernel(__nv_fp8_e4m3 const*, float const*, __nv_fp8_e4m3 const*, float const*, float*) | gemm,grouped_gemm | fp8,unknown
 fp8_gemm_blockwise_quant_A_1x128__B_128x128__output_fp32(__nv_fp8_e4m3 const*, float const*, __nv_fp8_e4m3 const*, float const*, float*, int, int, int) | gemm | fp8,unknown
 _w8a8_triton_block_scaled_mm | gemm | unknown,fp8
@@ -80,7 +80,7 @@ Cijk_Alik_Bljk_S_B_Bias_HA_S_SAV_UserArgs_MT16x16x128_MI16x16x1_SN | gemm | fp32
 Custom_Cijk_Alik_Bljk_BBS_BH_Bias_AS_SAV_UserArgs_MT256x256x64_MI16x16x1_SN_K1_MIWT4_16_WSGRB2_DTVA | gemm | bf16
 Cijk_Alik_Bljk_F8BS_MT128x128x128_MI16x16x1_SN_TEST | gemm | fp8
 Cijk_Alik_Bljk_F8BS_exact.kd | gemm | fp8
-_grouped_fp8_persistent_gemm_kernel | grouped_gemm | fp8
+_grouped_fp8_persistent_gemm_kernel | grouped_gemm | fp8,unknown
 _grouped_variable_k_gemm_kernel | grouped_gemm | unknown
 kernel_cutlass_kernel___main__PersistentDenseGemmKernel_object_at__TiledMMA_ThrLayoutVMNK11110000_PermutationMNK____MMAAtom_ThrID10_ShapeMNK1281288_TVLayoutA112881281128_TVLayoutB11288128_0 | gemm,other | unknown,tf32
 kernel_cutlass_kernel___main__RMSNormKernel_object_at__tensorptrbf16gmemalign16o409640961_tensorptrbf16_gmem_align16_o_40961_0 | reduction,other | unknown
@@ -178,7 +178,7 @@ void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cute::tuple<int
 void cutlass::Kernel<cutlass_tensorop_e4m3_s16832gemm_e4m3_128x64_64x3_tn_align16>(P) | gemm | fp8
 void cublasLt::splitKreduce_kernel<32, 16, int, __nv_fp8_e4m3, __nv_fp8_e4m3, float>(int) | reduction,gemm | unknown,fp8
 gemm_kernel(kittens::gl<kittens::fp8e4m3>, kittens::gl<kittens::fp8e4m3>) | gemm | fp8,unknown
-matmul_fp8_kernel_kernel | gemm | fp8
+matmul_fp8_kernel_kernel | gemm | fp8,unknown
 tilelang_fp8_gemm_2xAcc_kernel | gemm | fp8,unknown
 _moe_bwd_down_proj_kernel | grouped_gemm | unknown
 _moe_bwd_dW2_kernel | grouped_gemm | unknown
@@ -188,7 +188,7 @@ _grouped_blockwise_fp8_variable_k_gemm_kernel | grouped_gemm | fp8
 compute_grouped_gemm_fp8_variable_k_args | other | unknown
 cooperative_1x128_by_128x128_fp8_gemm_kernel | gemm | fp8
 a_fused_m_grouped_bf16_gemm_contiguous_tl_impl | grouped_gemm | bf16
-fp8_gemm_kernel_sm90_push_fc1_fused | gemm | fp8
+fp8_gemm_kernel_sm90_push_fc1_fused | gemm | fp8,unknown
 combine_publish_fp8_grouped_kernel | other | unknown
 group_gemm_blockwise_fp8_kernel | grouped_gemm | fp8,unknown
 _gemm_a16wfp4_preshuffle_kernel | gemm | unknown

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from fp8verify.analysis.flops import gemm_shape
+from fp8verify.kernels.operator_types import multiplies_fp8
 from fp8verify.kernels.operators import OPERATORS, UNKNOWN, Counts, find, function_of
-from fp8verify.kernels.testimony import multiplies_fp8
 from fp8verify.report.model import OpContext, Precision, Role
 
 E4M3, E5M2, BF16, FP32 = "c10::Float8_e4m3fn", "c10::Float8_e5m2", "c10::BFloat16", "float"

@@ -12,8 +12,7 @@ from typing import Final
 from fp8verify.kernels import describe
 from fp8verify.kernels.cxx import ANONYMOUS
 from fp8verify.kernels.elements import CPP, element_class
-from fp8verify.kernels.symbol import Symbol
-from fp8verify.kernels.words import split
+from fp8verify.kernels.symbol import Symbol, split
 from fp8verify.terms import KernelName, Precision, Role
 
 _LIBRARY: Final = "PyTorch"

@@ -8,11 +8,12 @@ from typing import Final
 
 from fp8verify.kernels import describe
 from fp8verify.kernels.elements import SHORT
-from fp8verify.kernels.symbol import Symbol
-from fp8verify.kernels.words import split
+from fp8verify.kernels.symbol import Symbol, split
 from fp8verify.terms import KernelName, Role
 
-_NCCL: Final = re.compile(r"(?:nccl|rccl|msccl|mscclpp)(?:Dev|Symk?Dev|Symk)?Kernel\w*")
+_NCCL: Final = re.compile(
+    r"(?:nccl|rccl|msccl|mscclpp)(?:Dev|Symk?Dev|Symk)?Kernel\w*|(?:nccl|rccl)_(?:ep|gin)_\w+"
+)
 _NAMESPACES: Final = {
     "deep_ep": "DeepEP",
     "mscclpp": "MSCCL++",

@@ -11,8 +11,7 @@ from typing import Final
 from fp8verify.kernels import describe
 from fp8verify.kernels.cxx import Type, walk
 from fp8verify.kernels.elements import CPP
-from fp8verify.kernels.symbol import Symbol
-from fp8verify.kernels.words import split
+from fp8verify.kernels.symbol import Symbol, split
 from fp8verify.terms import KernelName, Role
 
 _LIBRARY: Final = "Composable Kernel"

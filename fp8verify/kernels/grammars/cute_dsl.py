@@ -15,7 +15,7 @@ import msgspec
 
 from fp8verify.kernels import describe
 from fp8verify.kernels.elements import SCALES, SHORT
-from fp8verify.kernels.grammars import attention, by_words, product_words
+from fp8verify.kernels.grammars import attention, gemm_names, helper_names
 from fp8verify.kernels.symbol import Symbol
 from fp8verify.terms import KernelName, Precision
 
@@ -40,7 +40,7 @@ def decode(symbol: Symbol) -> KernelName | None:
         return None
     function, arguments = _split(symbol.text.removeprefix(_PREFIX))
     inner = Symbol(function)
-    for grammar in (attention.by_words, product_words.decode, by_words.decode):
+    for grammar in (attention.by_words, gemm_names.decode, helper_names.decode):
         found = grammar(inner)
         if found is not None:
             return _typed(msgspec.structs.replace(found, name=symbol.name), arguments)

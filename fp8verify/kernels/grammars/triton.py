@@ -36,8 +36,6 @@ _MATMULS: Final = frozenset({"mm", "bmm", "addmm", "baddbmm", "linear", "matmul"
 _NAMED: Final[tuple[tuple[re.Pattern[str], str | None, Role, Scaling | None], ...]] = (
     # fbgemm_gpu/experimental/gemm/triton_gemm/fp8_gemm.py
     (re.compile(r"_fbgemm_grouped_gemm_fp8\w*"), "fp8", Role.GROUPED_GEMM, Scaling.ROWWISE),
-    # deepseek-ai/DeepSeek-V3 inference/kernel.py
-    (re.compile(r"fp8_gemm_kernel"), "fp8", Role.GEMM, Scaling.BLOCKWISE),
     # Primus-Turbo primus_turbo/triton/gemm/gemm_fp8_kernel.py: every layout of a blockwise GEMM
     (re.compile(r"_blockwise_fp8_unified_kernel"), "fp8", Role.GEMM, Scaling.BLOCKWISE),
     # vllm, sglang: fused_moe.py; any type

@@ -34,7 +34,7 @@ _NO_PRODUCT: Final = re.compile(
 
 
 class Evidence(msgspec.Struct, frozen=True):
-    """A GEMM operator's testimony; `maybe` are the classes that its input types allow."""
+    """What a GEMM operator says; `maybe` are the classes that its input types allow."""
 
     role: Role
     maybe: frozenset[Precision]
@@ -70,7 +70,7 @@ def multiplies_nothing(op: OpContext) -> bool:
     )
 
 
-def testimony(op: OpContext) -> Evidence | None:
+def evidence_of(op: OpContext) -> Evidence | None:
     """Return what a GEMM operator says, None for any other operator.
 
     Operators of Transformer Engine (`_Linear`) and compiled functions record the types of the
@@ -129,7 +129,7 @@ def multiplies_fp8(op: OpContext) -> bool:
     """
     row = find(op.name)
     if row.product is not None:
-        evidence = testimony(op)
+        evidence = evidence_of(op)
         return evidence is not None and evidence.precision in (Precision.FP8, Precision.MXFP8)
     if row is not UNKNOWN or op.name.startswith("aten::") or multiplies_nothing(op):
         return False  # the table has every product of ATen

@@ -11,9 +11,8 @@ from typing import Final
 
 from fp8verify.kernels import describe
 from fp8verify.kernels.elements import CPP, element_class
-from fp8verify.kernels.symbol import Symbol
-from fp8verify.kernels.typed_words import is_low
-from fp8verify.kernels.words import split
+from fp8verify.kernels.symbol import Symbol, split
+from fp8verify.kernels.type_words import is_low
 from fp8verify.terms import KernelName, Precision, Role
 
 _TE: Final = "transformer_engine"
@@ -32,7 +31,7 @@ _WRITERS: Final = frozenset(
 # The first row with a word of the name decides; rows stand in order of how much a word says.
 _WORDS: Final[tuple[tuple[Role, frozenset[str]], ...]] = (
     (Role.CAST_QUANTIZE, frozenset({"quant"})),
-    (Role.OTHER, frozenset({"sort", "radix", "routing"})),
+    (Role.OTHER, frozenset({"sort", "radix", "routing", "chunk", "recurrent"})),
     (Role.CAST_QUANTIZE, frozenset({"cast", "quantize", "dequantize", "quant", "dequant",
                                     "quantization", "convert", "quantized", "hfp8", "downcast",
                                     "upcast"})),

@@ -12,17 +12,18 @@ import itertools
 import re
 from typing import Final
 
-from fp8verify.kernels import describe, typed_words
+from fp8verify.kernels import describe, type_words
 from fp8verify.kernels.elements import product_class
-from fp8verify.kernels.symbol import Symbol
-from fp8verify.kernels.typed_words import Operands
-from fp8verify.kernels.words import split
+from fp8verify.kernels.symbol import Symbol, split
+from fp8verify.kernels.type_words import Operands
 from fp8verify.terms import KernelName, Role
 
 _LETTERED: Final = re.compile(r"(?P<letter>[sdh])gemm|gemv[nt]?")
 _LETTERS: Final = {"h": "fp16", "d": "fp64"}
 # Products of a matrix with its own transpose, as Muon's kernels are called: XXT, XTX, cAA.
 _ALGEBRA: Final = re.compile(r"(?P<m>[A-Z])(?:(?P=m)T|T(?P=m))|[a-z](?P<n>[A-MO-SU-Z])(?P=n)T?")
+# Products of experts: scattermoe's, and MegaBlocks' of sparse and dense matrices (stk).
+_EXPERTS: Final = re.compile(r"_?(?:s[ds]d|d[ds]s|dsd|group[A-Z]t[A-Z]|scatter2scatter)(?:_\w+)?")
 # Uppercase words after a Triton kernel's name are its constants: ..._kernel_BLOCK_SIZE_M_128.
 _CONSTANT: Final = re.compile(r"(?<=[a-z0-9])_(?=[A-Z][A-Z0-9]+_[A-Z0-9])")
 
@@ -60,7 +61,6 @@ _PARTLY_LINEAR: Final = frozenset({"grad", "add", "dbias", "reduce"})
 # Products of libraries whose own word stands before it, as `tinygemm2`.
 _PREFIXED: Final = re.compile(r"(?!implicit|non)[a-z]{2,}gemm\d?")
 _POINTER: Final = re.compile(r"(?P<type>[\w:]+(?: char)?)(?P<const> const)?\*")
-_MAX_PARAMETERS: Final = 4096
 _SCALAR: Final = re.compile(
     r"(?:(?:unsigned|signed) )?(?:int|long(?: long)?|short|char|bool|float|double)(?: const)?"
     r"|u?int\d\d?_t|size_t|__half|__nv_bfloat16"
@@ -72,10 +72,15 @@ _TEMPLATE_TYPE: Final = re.compile(r"T([1-9]\d?)")
 def decode(symbol: Symbol) -> KernelName | None:
     """Decode a GEMM whose name is words, or one of its split-K reductions and casts."""
     base = _CONSTANT.split(symbol.base, maxsplit=1)[0]
-    words = typed_words.joined(split(base))
+    words = type_words.joined(split(base))
     place = _product(words, base)
+    if _EXPERTS.fullmatch(base):
+        return _gemm(symbol, base, words, role=Role.GROUPED_GEMM, doubts=True)
     if place is None or _ATTENTION & set(words):
         return None
+    if "chunk" in words:
+        reason = "a product inside a chunked scan (state-space models, linear attention)"
+        return describe.other(symbol.name, _library(symbol), Role.OTHER, reason)
     before, after = words[:place], words[place:]
     if _HADAMARD & set(words):
         reason = f"function name {symbol.base}: a Hadamard transform with a cast, and no GEMM"
@@ -98,11 +103,11 @@ def decode(symbol: Symbol) -> KernelName | None:
 def _product(words: tuple[str, ...], base: str) -> int | None:
     """Return the place of the word that says that matrices are multiplied."""
     for at, word in enumerate(words):
-        if typed_words.product_of(word) or _LETTERED.fullmatch(word):
+        if type_words.product_of(word) or _LETTERED.fullmatch(word):
             return at
     whole = set(words)
     for at, word in enumerate(words):
-        if typed_words.is_pair(word) or (typed_words.is_compound(word) and not _CASTS & whole):
+        if type_words.is_pair(word) or (type_words.is_compound(word) and not _CASTS & whole):
             return None if whole & (_CASTS | _DEQUANTIZES | _MOE_PARTS | {"act"}) else at
     if "moe" in whole and whole & _MOE and not whole & (_MOE_PARTS | _CASTS):
         return words.index("moe")
@@ -125,9 +130,11 @@ def _doubts(words: tuple[str, ...], after: tuple[str, ...]) -> bool:
     return bool(_IMITATES & whole) or partly or prefixed or not behind
 
 
-def _gemm(symbol: Symbol, base: str, words: tuple[str, ...], *, doubts: bool) -> KernelName:
+def _gemm(
+    symbol: Symbol, base: str, words: tuple[str, ...], *, doubts: bool, role: Role | None = None
+) -> KernelName:
     types = Operands() if doubts else _operands(symbol, words)
-    role = Role.GROUPED_GEMM if _is_grouped(words) else Role.GEMM
+    role = role or (Role.GROUPED_GEMM if _is_grouped(words) else Role.GEMM)
     if types.a is None and types.b is None:
         reason = f"the name {symbol.base} says that it is a GEMM, and nothing certain of its types"
         return describe.other(symbol.name, _library(symbol), role, reason)
@@ -138,8 +145,8 @@ def _gemm(symbol: Symbol, base: str, words: tuple[str, ...], *, doubts: bool) ->
         *types[:3],
         role=role,
         scale=types.scale,
-        scaling=typed_words.scaling(words, types),
-        fast_accum=typed_words.fast_accumulation(words),
+        scaling=type_words.scaling(words, types),
+        fast_accum=type_words.fast_accumulation(words),
     )
 
 
@@ -152,22 +159,38 @@ def _is_grouped(words: tuple[str, ...]) -> bool:
     if _GROUPED & set(words):
         return True
     pairs = itertools.pairwise(words)
-    return any(first == "group" and typed_words.product_of(second) for first, second in pairs)
+    return any(first == "group" and type_words.product_of(second) for first, second in pairs)
 
 
 def _operands(symbol: Symbol, words: tuple[str, ...]) -> Operands:
     """Return the types that the words give, else the parameters of a C++ function."""
-    found = typed_words.operands(words)
-    fused = "moe" in words and not any(map(typed_words.product_of, words))
-    if fused and not any(map(typed_words.is_pair, words)):
+    found = type_words.operands(words)
+    fused = "moe" in words and not any(map(type_words.product_of, words))
+    if fused and not any(map(type_words.is_pair, words)):
         return Operands()  # a type in the name of a fused MoE may be that of its weights
     if found.a or found.b:
-        return Operands() if _reads_otherwise(symbol, words, found) else found
+        if _reads_otherwise(symbol, words, found) or _is_alone(words, found):
+            return _parameters(symbol) if not symbol.is_identifier else Operands()
+        return found
     letters = [match["letter"] for word in words if (match := _LETTERED.fullmatch(word))]
     element = _LETTERS.get(letters[0] or "") if letters else None
     if element or symbol.is_identifier:
         return Operands(element, element)
     return _parameters(symbol)
+
+
+def _is_alone(words: tuple[str, ...], found: Operands) -> bool:
+    """Whether a hand-written name says FP8 or FP4 once and nothing else of its operands.
+
+    `fp8_gemm` is also what products are called that read FP8 weights and multiply BF16, or read
+    FP8 and multiply FP16 (of public sources, one in three). Two types, or how the operands are
+    scaled, say more.
+    """
+    if not product_class(found.a, found.b, found.scale).is_low:
+        return False
+    pair = any(map(type_words.is_pair, words))
+    scaled = type_words.scaling(words, found) is not None
+    return type_words.count_low(words) < 2 and not pair and not scaled
 
 
 def _reads_otherwise(symbol: Symbol, words: tuple[str, ...], found: Operands) -> bool:
@@ -180,10 +203,10 @@ def _reads_otherwise(symbol: Symbol, words: tuple[str, ...], found: Operands) ->
     if not product_class(found.a, found.b).is_low:
         return False
     names = _read_types(symbol)
-    elements = [typed_words.named_element(name) for name in names]
+    elements = [type_words.named_element(name) for name in names]
     low = sum(product_class(element, element).is_low for element in elements)
     if "gemv" in words and low < 2:
-        return sum(map(typed_words.is_low, words)) < 2
+        return sum(map(type_words.is_low, words)) < 2
     high = any(element in ("bf16", "fp16") for element in elements)
     unsaid = sum(element is None and _BYTES.fullmatch(n) is not None
                  for n, element in zip(names, elements, strict=True))  # fmt: skip
@@ -192,31 +215,29 @@ def _reads_otherwise(symbol: Symbol, words: tuple[str, ...], found: Operands) ->
 
 def _read_types(symbol: Symbol) -> list[str]:
     """Return the types of the matrices that a C++ function reads; none where it takes a struct."""
-    text = symbol.text[-_MAX_PARAMETERS:]
-    if symbol.is_mangled or not text.endswith(")"):
+    listed = [_argument(symbol, part) for part in symbol.parameters]
+    if not all(part.endswith("*") or _SCALAR.fullmatch(part) for part in listed):
         return []
-    listed = text[text.rfind("(") + 1 : -1]
-    parameters = [_argument(symbol, part.strip()) for part in listed.split(",")]
-    if not all(part.endswith("*") or _SCALAR.fullmatch(part) for part in parameters):
-        return []
-    pointers = list(_POINTER.finditer(listed))
-    read = [match["type"] for match in pointers if match["const"]] or [m["type"] for m in pointers]
+    return _pointed(symbol)
+
+
+def _pointed(symbol: Symbol) -> list[str]:
+    """Return the types behind pointers to constants, or behind all where none is constant."""
+    found = [match for part in symbol.parameters if (match := _POINTER.search(part))]
+    read = [match["type"] for match in found if match["const"]] or [m["type"] for m in found]
     return [_argument(symbol, name) for name in read]
 
 
 def _parameters(symbol: Symbol) -> Operands:
     """Return the type of A and B where every matrix that a C++ function only reads has one."""
-    text = symbol.text[-_MAX_PARAMETERS:]
-    if symbol.is_mangled or not text.endswith(")"):
-        return Operands()
-    pointers = list(_POINTER.finditer(text[text.rfind("(") :]))
-    read = [match["type"] for match in pointers if match["const"]] or [m["type"] for m in pointers]
-    elements = {typed_words.named_element(_argument(symbol, name)) for name in read}
+    read = _pointed(symbol)
+    elements = {type_words.named_element(name) for name in read}
     if len(read) < 2 or len(elements) != 1:
         return Operands()
     element = elements.pop()
     single = Operands(element, element)
-    return single if single.known and single.a != "int32" else Operands()
+    certain = single.known and single.a != "int32" and not product_class(element, element).is_low
+    return single if certain else Operands()  # FP8 may be widened before it is multiplied
 
 
 def _argument(symbol: Symbol, name: str) -> str:

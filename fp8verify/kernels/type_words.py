@@ -93,6 +93,12 @@ def is_low(word: str) -> bool:
     return product_class(element, element, scale).is_low
 
 
+def count_low(words: tuple[str, ...]) -> int:
+    """Return how often words name a format of FP8 or FP4, also joined to each other."""
+    joined = (match["types"] for word in words if (match := _JOINED.fullmatch(word)))
+    return sum(is_low(one) for types in joined for one in _ONE.findall(types))
+
+
 def product_of(word: str) -> str | None:
     """Return the word of a product, also of one that its types are joined to (`fp8gemm`)."""
     if word in PRODUCTS:
@@ -130,7 +136,8 @@ def operands(words: tuple[str, ...]) -> Operands:
         return _NONE
     (a, scale), (b, other) = singles[0], singles[-1]
     found = Operands(a, b, None, scale)
-    return found if scale == other and (a == b or found.known) else _NONE
+    alike = product_class(a, a) is product_class(b, b)
+    return found if scale == other and alike and (a == b or found.known) else _NONE
 
 
 def scaling(words: tuple[str, ...], types: Operands) -> Scaling | None:
@@ -224,5 +231,6 @@ def _of_compound(types: list[str]) -> Operands:
     (a, scale_a), (b, scale_b) = _SPELLED[types[0]], _SPELLED[types[1]]
     out = _SPELLED[types[2]][0] if len(types) == 3 else None
     alike = product_class(a, a) is product_class(b, b)
-    scale = scale_a or scale_b if alike else None  # `mxfp8fp8` is MX on both sides
+    # `mxfp8fp8` is MX on both sides, `mx8mx4` too.
+    scale = scale_a or scale_b if alike or scale_a == scale_b else None
     return Operands(a, b, out, scale)
