@@ -99,9 +99,9 @@ def segments(parts: Iterable[tuple[str, float, str]], total: float) -> list[Segm
 
 
 def ticks(total: float, unit: str) -> list[Tick]:
-    """Return round numbers from 0 to `total`, four to six of them; one has the unit.
+    """Return round numbers from 0 to `total`, three to six of them; the last has the unit.
 
-    It is the last, or 0 where the last is at the axis' end and would run into the one before it.
+    Where it is at the axis' end, its label would run into the one before it, which is left out.
     """
     if total <= 0:
         return []
@@ -110,13 +110,13 @@ def ticks(total: float, unit: str) -> list[Tick]:
     digits = max(0, 1 - math.floor(math.log10(step) + 1e-9)) if step < _WHOLE else 0
     last = int(total / step + 1e-9)
     crowded = last * step / total > _NEAR_THE_END and step / total < _ROOM_FOR_A_UNIT
-    with_unit = 0 if crowded else last
     return [
         Tick(
             round(100 * n * step / total, 3),
-            f"{n * step:.{digits}f}{unit if n == with_unit else ''}",
+            f"{n * step:.{digits}f}{unit if n == last else ''}",
         )
         for n in range(last + 1)
+        if not (crowded and n == last - 1)
     ]
 
 

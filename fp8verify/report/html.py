@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from fp8verify.report import comparison_charts as compared
 from fp8verify.report.charts import Bar, Bars, Tick, Timeline, kind_of, segments, ticks, timeline
@@ -230,6 +231,7 @@ def _environment() -> Environment:
         "millis": millis,
         "plain": printable,
         "name": _short,
+        "prose": _prose,
         "rank": rank_label,
         "share": layer_share,
         "tone": lambda verdict: TONES.get(verdict, "bad"),
@@ -259,6 +261,17 @@ def _heat(done: int, all_of_them: int) -> str:
 
 def _short(text: str) -> str:
     return shorten(printable(text), _NAME_WIDTH)
+
+
+def _prose(text: str) -> Markup:
+    """Return a sentence with what stands in backticks as code."""
+    parts = [escape(part) for part in printable(text).split("`")]
+    if len(parts) % 2 == 0:  # a backtick without its pair
+        return escape(printable(text))
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if place % 2 else part
+        for place, part in enumerate(parts)
+    )
 
 
 def _embedded(data: Any) -> str:

@@ -12,8 +12,8 @@ from fp8verify.report.charts import ticks
     [
         (19.79, ["0", "5", "10", "15 ms"]),
         (61.0, ["0", "20", "40", "60 ms"]),
-        # "25 ms" ends at the axis' end, and would lie upon the 20.
-        (25.05, ["0 ms", "5", "10", "15", "20", "25"]),
+        # "25 ms" ends at the axis' end and would run into the 20.
+        (25.05, ["0", "5", "10", "15", "25 ms"]),
         (0.0, []),
     ],
 )
