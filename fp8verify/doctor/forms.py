@@ -10,6 +10,7 @@ import msgspec
 
 from fp8verify.doctor.checks import Check, DoctorReport, Status
 from fp8verify.report.escape import printable
+from fp8verify.report.markup import annotation
 
 _FIELDS = ("code", "status", "message", "hint", "source")
 _ONLY_JSON = ("measured-kernels",)  # long names, for who looks into a wrong answer
@@ -79,30 +80,20 @@ def _summary(report: DoctorReport) -> str:
 
 def to_github(report: DoctorReport) -> str:
     """Render as workflow commands of GitHub Actions, at the line of the file where there is one."""
-    lines = [_command(check) for check in report.checks if check.status in _LEVELS]
-    title = f"::{_LEVELS.get(report.status, 'notice')} title=fp8verify doctor::"
-    return "".join(f"{line}\n" for line in [title + _escape(_summary(report)), *lines])
-
-
-def _command(check: Check) -> str:
-    place = f"file={_property(check.file)}," if check.file else ""
-    place += f"line={check.line}," if check.file and check.line else ""
-    text = printable(check.message) + (f"\n{printable(check.hint)}" if check.hint else "")
-    return f"::{_LEVELS[check.status]} {place}title=FP8 {_property(check.code)}::{_escape(text)}"
+    level = _LEVELS.get(report.status, "notice")
+    lines = [annotation(level, "fp8verify doctor", _summary(report))]
+    for check in report.checks:
+        if check.status in _LEVELS:
+            text = check.message + (f"\n{check.hint}" if check.hint else "")
+            level, title = _LEVELS[check.status], f"FP8 {check.code}"
+            lines.append(annotation(level, title, text, file=check.file, line=check.line))
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _where(check: Check) -> str:
     if check.file is None:
         return ""
     return f"{check.file}:{check.line}: " if check.line else f"{check.file}: "
-
-
-def _property(text: str) -> str:
-    return _escape(printable(text)).replace(":", "%3A").replace(",", "%2C")
-
-
-def _escape(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
 FORMS: dict[str, Callable[[DoctorReport], str]] = {

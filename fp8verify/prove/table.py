@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from typing import Final
 
@@ -13,7 +12,6 @@ from fp8verify.prove.ncu import Gpu
 from fp8verify.report.escape import printable
 
 _NAME: Final = 58
-_STYLES: Final = {"agrees": "green", "differs": "red", "missed": "red", "unclaimed": "yellow"}
 
 
 def as_json(gpu: Gpu, proofs: Sequence[Proof]) -> str:
@@ -24,32 +22,28 @@ def as_json(gpu: Gpu, proofs: Sequence[Proof]) -> str:
 
 
 def as_text(gpu: Gpu, proofs: Sequence[Proof], *, width: int = 150, colour: bool = False) -> str:
-    """Return the table: kernel, class, operations by type, 2·M·N·K, agreement."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    """Return the table: agreement, class, 2·M·N·K, operations by type, kernel."""
+    from fp8verify.report.page import GOOD, Grid, Page
+    from fp8verify.report.text import write_text
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("kernel", "calls", "class", "counted operations", "2·M·N·K", "agreement"):
-        table.add_column(title, overflow="fold", justify="right" if title == "calls" else "left")
-    for proof in proofs:
-        table.add_row(
-            Text(_short(proof.kernel)),
+    names = ("agreement", "calls", "class", "2·M·N·K", "counted operations", "kernel")
+    rows = tuple(
+        (
+            proof.agreement,
             str(proof.launches),
             proof.precision,
+            f"{proof.flops:,}" if proof.flops else "-",
             _operations(proof),
-            f"{proof.flops:,}" if proof.flops else "",
-            Text(proof.agreement, style=_STYLES.get(proof.agreement, "")),
+            _short(proof.kernel),
         )
-    out = io.StringIO()
-    console = Console(file=out, width=width, force_terminal=colour, no_color=not colour)
-    console.print(Text(f"{gpu.name}, operations of one launch by source type"))
-    console.print(table)
-    console.print(Text(summary(proofs)))
-    for proof in proofs:
-        if proof.agreement in ("differs", "missed"):
-            console.print(Text(f"{_short(proof.kernel)}: {proof.reason}"))
-    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+        for proof in proofs
+    )
+    wrong = (proof for proof in proofs if proof.agreement in ("differs", "missed"))
+    below = (summary(proofs), *(f"{_short(proof.kernel)}: {proof.reason}" for proof in wrong))
+    grid = Grid("Proofs", names, ("agreement", "class", *names[4:]), rows, True, below=below)
+    head = f"{gpu.name}, operations of one launch by source type"
+    page = Page(head, "", GOOD, "", fails=False, name=gpu.name, body=(grid,))
+    return write_text(page, terminal=colour, verbose=True, width=width).rstrip()
 
 
 def summary(proofs: Sequence[Proof]) -> str:

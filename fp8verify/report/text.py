@@ -22,8 +22,12 @@ _GAP = 2
 _LABEL_WIDTH = 9
 _INFOS = 4
 _STYLES = {GOOD: "green", FAIR: "yellow", BAD: "red"}
-# Words that are coloured where they begin a row.
+# Words that are coloured where they begin a row: precisions, verdicts, what counters prove.
 _CELL_STYLES = {
+    "agrees": "green",
+    "differs": "red",
+    "missed": "red",
+    "unclaimed": "yellow",
     **{precision.value: "green" for precision in Precision if precision.is_low},
     **{verdict.value: "bold red" for verdict in Verdict},
     Verdict.ACTIVE.value: "bold green",
