@@ -24,6 +24,14 @@ def patterns(names: Iterable[str]) -> list[str]:
     ]
 
 
+def in_sentences(names: Iterable[str]) -> list[str]:
+    """Return names as a sentence has them: a bare number is "layer 0", the root "the model"."""
+    return [
+        "the model itself" if name == "(root)" else f"layer {name}" if name[:1].isdigit() else name
+        for name in names
+    ]
+
+
 def shorten(names: Iterable[str], among: Iterable[str]) -> list[str]:
     """Shorten names as `patterns` does, where all names of `among` of that pattern are meant."""
     wanted, all_alike = list(names), Counter(map(pattern, among))

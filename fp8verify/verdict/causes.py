@@ -11,7 +11,7 @@ from fp8verify.analysis.layers_by_size import LayerClass, Layers
 from fp8verify.analysis.promises import CONVERTED, Promises
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.schema import ModuleRecord
-from fp8verify.layer_names import patterns
+from fp8verify.layer_names import in_sentences, patterns
 from fp8verify.report.model import LEGS, Leg, Precision
 from fp8verify.text import abridged, counted
 
@@ -84,9 +84,9 @@ def _left_out(facts: RankFacts, promises: Promises) -> str | None:
         return None
     precision = facts.rank.main_high.value.upper()
     if len(left) <= _FEW:
-        return f"{_called([module.fqn for module in left])} ran in {precision}"
+        return f"{', '.join(in_sentences(module.fqn for module in left))} ran in {precision}"
     of = f"{len(left)} of {counted(linears, 'linear layer')}"
-    names = abridged(patterns(module.fqn for module in left), _SIZES)
+    names = abridged(in_sentences(patterns(module.fqn for module in left)), _SIZES)
     line = next((claim for claim in promises.claims if claim.total == len(linears)), None)
     where = f" (log {line.place})" if line is not None and line.line else ""
     return f"{of} were left out of the conversion{where}: {names}"
@@ -100,14 +100,6 @@ def _counted(promises: Promises) -> str | None:
             of = f"{left} of {claim.total} layers"
             return f"{of} were left out of the conversion (log {claim.place})"
     return None
-
-
-def _called(names: Sequence[str]) -> str:
-    """Return the names of layers, introduced where they read as figures, as `0.0` does."""
-    text = ", ".join(names)
-    if not text[:1].isdigit():
-        return text
-    return f"{'layer' if len(names) == 1 else 'layers'} {text}"
 
 
 def _explains(facts: RankFacts, left: Sequence[ModuleRecord]) -> bool:

@@ -323,7 +323,7 @@ def test_the_page_of_a_comparison_shows_both_steps_and_the_losses(
     page: Page, tmp_path: Path
 ) -> None:
     page.open(_other_pages(tmp_path)["compare"])
-    assert page.evaluate("document.querySelector('.badge').textContent") == "FASTER · 1.38x"
+    assert page.evaluate("document.querySelector('.badge').textContent") == "FASTER · 1.34x"
     sums = (
         "[...document.querySelectorAll('[aria-labelledby=budget] dl svg')].map(s => "
         "[...s.querySelectorAll('rect:not(.track)')]"

@@ -11,7 +11,7 @@ from fp8verify.analysis.layers_by_size import LayerClass
 from fp8verify.analysis.promises import Promises
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.schema import ModuleRecord
-from fp8verify.layer_names import patterns
+from fp8verify.layer_names import in_sentences, patterns
 from fp8verify.report.model import Finding, Leg, Role
 from fp8verify.text import abridged, counted, of_flops
 from fp8verify.verdict.causes import cause_without_fp8, head_of
@@ -162,7 +162,7 @@ def outside_autocast(ranks: Sequence[RankFacts], promises: Promises) -> Iterator
 
 
 def _names(modules: Iterable[ModuleRecord]) -> str:
-    return abridged(patterns(module.fqn for module in modules), _SHOWN)
+    return abridged(in_sentences(patterns(module.fqn for module in modules)), _SHOWN)
 
 
 def _reasons(modules: Iterable[ModuleRecord]) -> str:

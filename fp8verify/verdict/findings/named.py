@@ -9,7 +9,7 @@ from fp8verify.analysis.layers_by_name import LayerGemms, NamedLayers
 from fp8verify.analysis.promises import CONVERTED, HIGH_PRECISION, Promises
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.schema import ModuleRecord
-from fp8verify.layer_names import shorten
+from fp8verify.layer_names import in_sentences, shorten
 from fp8verify.report.model import LEGS, VAGUE_LEGS, Finding, Leg, Precision
 from fp8verify.text import counted, listed, of_flops
 from fp8verify.verdict.findings.legs import short_legs
@@ -98,4 +98,4 @@ def _where(named: NamedLayers) -> str:
 def _names(layers: Iterable[str], rank: RankEvidence) -> str:
     """Name layers exactly; a pattern stands for all layers that it fits."""
     found = shorten(layers, (module.fqn for module in rank.modules))
-    return listed(found, _SHOWN)
+    return listed(in_sentences(found), _SHOWN)
