@@ -1,14 +1,26 @@
-"""What the agent writes about scales and tensors: `rankR.numerics.json` and a series of lines.
+"""What the agent writes about scales and tensors: `rankR.numerics.json`, and lines of a series.
 
 A field that only one side knows fails `tests/integration/test_numerics_run.py`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
+
+from fp8verify.capture.names import NUMERICS, NUMERICS_SUFFIX, SERIES_SUFFIX
+from fp8verify.errors import InputError
+from fp8verify.text import clean_json
+
+SCHEMA = 1
+MAX_BYTES = 64 << 20
+MAX_SERIES, MAX_LINES = 128 << 20, 1 << 16  # bytes and lines of a series that are read
+_MAX_LINE = 8 << 20
 
 # What a file may hold: the rules reckon with it.
 Positive = Annotated[float, Meta(ge=0)]
@@ -235,3 +247,49 @@ class RankNumerics(msgspec.Struct, frozen=True, kw_only=True):
     def rows(self) -> tuple[TensorRecord, ...]:
         """The rows of the measured step."""
         return self.record.measured.rows if self.record.measured is not None else ()
+
+
+def read_numerics(folder: Path) -> dict[int, RankNumerics]:
+    """Return the numerics of a capture by rank; of two processes of a rank the first's.
+
+    Raises:
+        InputError: a file cannot be read.
+    """
+    found: dict[int, RankNumerics] = {}
+    paths = folder.glob(NUMERICS) if folder.is_dir() else ()
+    for path in sorted(paths, key=lambda path: path.name.removesuffix(NUMERICS_SUFFIX)):
+        record = _decode(path, path.read_bytes()[: MAX_BYTES + 1])
+        series = path.with_name(path.name.removesuffix(NUMERICS_SUFFIX) + SERIES_SUFFIX)
+        lines = tuple(_series(series)) if series.is_file() else ()
+        found.setdefault(record.rank, RankNumerics(record=record, series=lines))
+    return found
+
+
+def _decode(path: Path, data: bytes) -> NumericsRecord:
+    try:
+        if len(data) > MAX_BYTES:
+            raise ValueError(f"it is larger than {MAX_BYTES >> 20} MB")
+        record = msgspec.json.decode(clean_json(data), type=NumericsRecord)
+        if record.schema != SCHEMA:
+            raise ValueError(f"it has schema {record.schema}, this version reads {SCHEMA}")
+    except (ValueError, RecursionError) as error:
+        raise InputError(
+            f"{path} holds no numerics: {str(error)[:200]}.",
+            "It is damaged or was not written by fp8verify run; move it out of the capture folder.",
+        ) from None
+    return record
+
+
+def _series(path: Path) -> Iterator[SeriesRecord]:
+    """Yield the lines of a series; one that was cut by a killed process is left out.
+
+    Of a file that is too large every n-th line is read.
+    """
+    with path.open("rb") as file:
+        size, first = path.stat().st_size, len(file.readline(_MAX_LINE)) or 1
+        every = 1 + max(size // MAX_SERIES, size // first // MAX_LINES)
+        file.seek(0)
+        for number, line in enumerate(iter(lambda: file.readline(_MAX_LINE), b"")):
+            if number % every == 0:
+                with suppress(ValueError, RecursionError):
+                    yield msgspec.json.decode(clean_json(line), type=SeriesRecord)

@@ -20,8 +20,7 @@ import pytest
 import fp8verify
 import fp8verify.report.forms
 import fp8verify.report.public
-from fp8verify.capture.numerics import NumericsRecord, SeriesRecord
-from fp8verify.capture.numerics_files import read_numerics
+from fp8verify.capture.numerics import NumericsRecord, SeriesRecord, read_numerics
 from fp8verify.report.model import Finding, Report
 from fp8verify.report.model.numerics import NumericsReport
 from tests.command_line import fp8verify as fp8verify_command

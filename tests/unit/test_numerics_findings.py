@@ -26,8 +26,8 @@ from fp8verify.capture.numerics import (
     SlotRecord,
     TensorRecord,
     WeightCopyRecord,
+    read_numerics,
 )
-from fp8verify.capture.numerics_files import read_numerics
 from fp8verify.errors import InputError
 from fp8verify.logs.losses import LossSeries
 from fp8verify.report.model import Finding, Severity
@@ -612,3 +612,21 @@ def test_any_scale_is_judged(amax: float, scale: str, margin: int | None) -> Non
     facts = facts_of(slots=[kept], recipes=[recipe(margin=margin)])
     assert {one.code for one in found(facts)} <= {"scale-unstable", "scale-stuck", "saturates"}
     assert numerics_report(facts.rank) is not None
+
+
+def test_of_a_series_that_is_too_long_every_nth_line_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = facts_of(all_layers()).rank.numerics
+    assert record is not None
+    (tmp_path / "rank0.numerics.json").write_bytes(msgspec.json.encode(record.record))
+    lines = [msgspec.json.encode(line(step, 1.0)) for step in range(1000, 1100)]
+    path = tmp_path / "rank0.numerics.jsonl"
+    path.write_bytes(b"\n".join([*lines, lines[0][:50]]))
+    assert len(read_numerics(tmp_path)[0].series) == 100
+    for limit, value in (("MAX_LINES", 30), ("MAX_SERIES", path.stat().st_size // 3)):
+        with monkeypatch.context() as patched:
+            patched.setattr(f"fp8verify.capture.numerics.{limit}", value)
+            steps = [found.step for found in read_numerics(tmp_path)[0].series]
+        assert 25 <= len(steps) <= 34
+        assert steps[0] == 1000

@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 from fp8verify.capture.files import find_logs
 from fp8verify.capture.names import BOOTS
-from fp8verify.capture.numerics import RankNumerics
-from fp8verify.capture.numerics_files import read_numerics
+from fp8verify.capture.numerics import RankNumerics, read_numerics
 from fp8verify.capture.ranks import read_ranks, recorded_processes
 from fp8verify.capture.schema import RankMeta
 from fp8verify.logs.lines import read_lines
