@@ -6,8 +6,10 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from fp8verify.analysis.expected import Expected, expected_share
 from fp8verify.analysis.layers_by_size import Layers, join_by_size, misjudged
 from fp8verify.analysis.payoff import Payoff, payoff
+from fp8verify.analysis.promises import Promises
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.analysis.tax import Tax, fp8_tax
 from fp8verify.analysis.totals import gpu_time
@@ -21,6 +23,7 @@ class RankFacts(NamedTuple):
         gpu_time: kernel time in ns by what it was for.
         layers: linear layers by size.
         payoff: what FP8 costs and can gain, None where no GEMM ran.
+        expected: which share of GEMM FLOPs was to run in low precision, None where not known.
     """
 
     rank: RankEvidence
@@ -28,6 +31,7 @@ class RankFacts(NamedTuple):
     gpu_time: dict[str, int]
     layers: Layers
     payoff: Payoff | None
+    expected: Expected | None = None
 
     @property
     def fp8_payoff(self) -> Payoff | None:
@@ -35,7 +39,7 @@ class RankFacts(NamedTuple):
         return self.payoff if self.rank.ran_low else None
 
 
-def work_out(rank: RankEvidence) -> RankFacts:
+def work_out(rank: RankEvidence, promises: Promises) -> RankFacts:
     """Work out, once, what several readers need of a rank."""
     made_fp8_tensors = rank.made_fp8_tensors()
     taxed = rank.ran_low or made_fp8_tensors
@@ -43,12 +47,14 @@ def work_out(rank: RankEvidence) -> RankFacts:
     times = gpu_time(rank.survey, taxed=taxed)
     rank = _with_known_states(rank)
     modules = rank.meta.modules if rank.meta is not None else None
+    layers = join_by_size(rank.survey.linear, modules)
     return RankFacts(
         rank=rank,
         made_fp8_tensors=made_fp8_tensors,
         gpu_time=times,
-        layers=join_by_size(rank.survey.linear, modules),
+        layers=layers,
         payoff=payoff(rank, tax, times),
+        expected=expected_share(rank, layers, promises),
     )
 
 

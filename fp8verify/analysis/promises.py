@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.report.model import LEGS, Claim
+
+if TYPE_CHECKING:
+    from fp8verify.logs.layer_promises import LayerPromise, PhasePromise
 
 # torch prints it when an API is called, whatever comes of the call.
 API_USAGE = "PYTORCH_API_USAGE"
@@ -36,12 +39,27 @@ class Promises(NamedTuple):
         emulated: modules that only imitate it.
         formats: of each leg what the modules promise, or the log where no module does; formats
             and "high_precision", nothing where it is left open.
+        layers: what the log says of single layers, pins to high precision included.
+        phases: what the log says of ranges of steps.
     """
 
     claims: tuple[Claim, ...]
     converted: tuple[ModuleRecord, ...]
     emulated: tuple[ModuleRecord, ...]
     formats: dict[str, frozenset[str]]
+    layers: tuple[LayerPromise, ...] = ()
+    phases: tuple[PhasePromise, ...] = ()
+
+    def pin(self, module: str) -> LayerPromise | None:
+        """Return the log's line that pins a module to high precision, None if there is none."""
+        about = [promise for promise in self.layers if promise.covers(module)]
+        return about[-1] if about and about[-1].is_pin else None
+
+    def phase_of(self, step: int) -> str | None:
+        """Return the format that the log promises for a step, None if it says nothing of it."""
+        found = next((phase.format for phase in self.phases if phase.covers(step)), None)
+        later = any((phase.first_step or 0) > step for phase in self.phases)
+        return HIGH_PRECISION if found is None and later else found
 
     @property
     def claim(self) -> Claim | None:
@@ -92,13 +110,23 @@ def format_name(found: str) -> str:
     return {"fp8_block": "block-scaled FP8"}.get(found, found.upper())
 
 
-def collect_promises(claims: Sequence[Claim], ranks: Sequence[RankEvidence]) -> Promises:
-    """Join the log's claims with the modules that any rank's census found converted."""
+def collect_promises(
+    claims: Sequence[Claim],
+    ranks: Sequence[RankEvidence],
+    layers: Sequence[LayerPromise] = (),
+    phases: Sequence[PhasePromise] = (),
+) -> Promises:
+    """Join what the logs promise with the modules that any rank's census found converted."""
     modules = [module for rank in ranks for module in rank.modules]
     converted = tuple(module for module in modules if module.state in CONVERTED)
     emulated = tuple(module for module in modules if module.state in EMULATED)
     return Promises(
-        tuple(claims), converted, emulated, _of_modules(converted or emulated) or _of_claims(claims)
+        tuple(claims),
+        converted,
+        emulated,
+        _of_modules(converted or emulated) or _of_claims(claims),
+        tuple(layers),
+        tuple(phases),
     )
 
 

@@ -14,7 +14,7 @@ import click
 from fp8verify.cli.option import FiniteFloat, option, width_option
 from fp8verify.cli.output import REPORT_FORMS
 from fp8verify.errors import UsageError
-from fp8verify.verdict.policy import FORMATS, Policy
+from fp8verify.verdict.policy import EXPECTED, FORMATS, Policy
 from fp8verify.verdict.shares import parse_share
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class ReportOptions(NamedTuple):
     form: str | None
     output: Path | None
     name: str | None
-    min_share: float | None
+    min_share: float | str | None
     require_format: str | None
     strict: bool
     exit_zero: bool
@@ -129,12 +129,14 @@ class ReportOptions(NamedTuple):
     @property
     def policy(self) -> Policy:
         """How the verdict is judged and becomes an exit code."""
+        if isinstance(self.min_share, str):
+            return Policy(None, self.strict, self.exit_zero, expected=True)
         return Policy(self.min_share, self.strict, self.exit_zero)
 
 
-def _share(_ctx: click.Context, _param: click.Parameter, value: str | None) -> float | None:
-    if value is None:
-        return None
+def _share(_ctx: click.Context, _param: click.Parameter, value: str | None) -> float | str | None:
+    if value is None or value == EXPECTED:
+        return value
     try:
         return parse_share(value)
     except ValueError as error:
@@ -179,8 +181,9 @@ _REPORT_OPTIONS = (
         "--min-share",
         metavar="F",
         callback=_share,
-        help="Share of GEMM time in FP8 or FP4 that ACTIVE asks for, 0.9 or 90%; given, less than "
-        "that exits with 1.  [default: 0.5]",
+        help="Share of GEMM time in FP8 or FP4 that ACTIVE asks for, 0.9 or 90%, or `expected` for "
+        "what census and log promise; given, less than that exits with 1.  [default: what is "
+        "promised, else 0.5]",
     ),
     option(
         "--require-format",

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from fp8verify.analysis.expected import Expected
 from fp8verify.analysis.facts import RankFacts
 from fp8verify.analysis.promises import Promises
 from fp8verify.report.model import Finding, Precision, RankReport, Report, Severity, Verdict
@@ -128,6 +129,14 @@ def _standing_in(rank: RankReport) -> Standing:
         shortfall=rank.shortfall,
         rest=rank.rest,
         judged=rank.judged,
+        expected=None
+        if rank.expected is None
+        else Expected(
+            rank.expected.share_of_flops,
+            rank.expected.measured_share_of_flops,
+            rank.expected.left_out,
+            rank.expected.stated,
+        ),
     )
 
 

@@ -7,6 +7,10 @@ from typing import NamedTuple
 # What --require-format may ask for.
 FORMATS = ("fp8", "fp8_block", "mxfp8", "nvfp4", "mxfp4")
 USUAL_SHARE = 0.5
+# What --min-share asks for by this word: the share that was to run in low precision.
+EXPECTED = "expected"
+# A share that falls short of the expected one by this much is PARTIAL: less is rounding of shapes.
+TOLERANCE = 0.02
 
 
 class Policy(NamedTuple):
@@ -14,16 +18,19 @@ class Policy(NamedTuple):
 
     Attributes:
         min_share: share of GEMM time in low precision, from 0 to 1, that every rank must reach;
-            where it is given and not met, the run fails. None asks for half, and PARTIAL passes.
+            where it is given and not met, the run fails. None asks for what was to run in low
+            precision, and where that is not known for half; then PARTIAL passes.
         strict: whether PARTIAL fails.
         exit_zero: whether the exit code is 0 whatever failed.
+        expected: whether a run fails that falls short of what was to run in low precision.
     """
 
     min_share: float | None = None
     strict: bool = False
     exit_zero: bool = False
+    expected: bool = False
 
     @property
     def share(self) -> float:
-        """The share that ACTIVE takes."""
+        """The share that ACTIVE takes where what was to run in low precision is not known."""
         return USUAL_SHARE if self.min_share is None else self.min_share

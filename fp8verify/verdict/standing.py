@@ -39,6 +39,7 @@ def standing_of(facts: RankFacts, findings: Sequence[Finding], promises: Promise
         cut_off=rank.health.truncated,
         shortfall=_message(findings, Verdict.PARTIAL),
         rest=high_precision_cause(facts, promises),
+        expected=facts.expected,
     )
 
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from fp8verify.analysis.expected import Expected
 from fp8verify.report.model import Finding, Precision, Severity, Verdict, low_precision_name
-from fp8verify.verdict.policy import Policy
+from fp8verify.text import abridged
+from fp8verify.verdict.policy import TOLERANCE, Policy
 
 EXIT_CODES: dict[Verdict, int] = {
     Verdict.ACTIVE: 0,
@@ -25,6 +27,7 @@ WITHOUT_FP8 = (Verdict.EMULATED, Verdict.CONTRADICTED, Verdict.INACTIVE)
 NEGLIGIBLE = 0.01
 # Above this share the reason need not say what the rest is.
 _NEARLY_ALL = 0.9
+_SHOWN = 3
 
 
 class Opinion(NamedTuple):
@@ -52,6 +55,7 @@ class Standing(NamedTuple):
         shortfall: what keeps it from being ACTIVE whatever its share is, None if nothing does.
         rest: why the share is not all, None where that is not known.
         judged: whether the rank can lack FP8 at all.
+        expected: what was to run in low precision, None where not known.
     """
 
     label: str
@@ -68,6 +72,7 @@ class Standing(NamedTuple):
     shortfall: str | None
     rest: str | None
     judged: bool = True
+    expected: Expected | None = None
 
     @property
     def low_kernels(self) -> int:
@@ -156,7 +161,16 @@ def _is_short(
     if any(finding.severity is Severity.ERROR for finding in findings):
         return True
     asked = policy.min_share
+    if policy.expected:
+        return any(_falls_short(standing, policy) for standing in standings)
     return asked is not None and any(standing.share < asked for standing in standings)
+
+
+def _falls_short(standing: Standing, policy: Policy) -> bool:
+    """Whether less ran in low precision than was expected, or asked for, or else than half."""
+    if policy.min_share is None and standing.expected is not None and standing.expected.decides:
+        return standing.expected.measured < standing.expected.share - TOLERANCE
+    return standing.share < policy.share
 
 
 def judge_rank(standing: Standing, policy: Policy) -> RankJudgement:
@@ -168,7 +182,14 @@ def judge_rank(standing: Standing, policy: Policy) -> RankJudgement:
 
 def _judge_share(standing: Standing, policy: Policy) -> Opinion:
     """Judge a rank that ran low precision by its share, and by what else it falls short of."""
-    share, min_share = standing.share, policy.share
+    share, expected = standing.share, standing.expected
+    min_share = policy.share
+    if policy.min_share is not None or expected is None or not expected.decides:
+        expected = None
+    if expected is not None:
+        if _falls_short(standing, policy):
+            return _short_of(expected, standing)
+        min_share = 0.0  # what was to run in low precision did
     undecided = _undecided(standing, min_share)
     if undecided is not None:
         return Opinion(Verdict.INCONCLUSIVE, undecided)
@@ -179,8 +200,32 @@ def _judge_share(standing: Standing, policy: Policy) -> Opinion:
         return Opinion(Verdict.PARTIAL, f"{_ran(standing)}, {below}")
     if standing.shortfall is not None:
         return Opinion(Verdict.PARTIAL, f"{_ran(standing)}, but {standing.shortfall}")
+    if expected is not None and share < _NEARLY_ALL:
+        said = f"{_ran(standing)}{_steps(standing)}; {expectation(expected)}"
+        return Opinion(Verdict.ACTIVE, said)
     rest = standing.rest if share < _NEARLY_ALL else None
     return Opinion(Verdict.ACTIVE, _ran(standing, rest) + _steps(standing))
+
+
+def _short_of(expected: Expected, standing: Standing) -> Opinion:
+    """Judge a rank of which less ran in low precision than was to."""
+    but = "" if standing.shortfall is None else f", but {standing.shortfall}"
+    said = f"{_ran(standing)}{but}; {expectation(expected)}"
+    missing = expected.share - TOLERANCE - expected.measured
+    if standing.shortfall is None and standing.unknown + standing.opaque_share >= missing:
+        return Opinion(Verdict.INCONCLUSIVE, f"{said}, and kernels of unknown precision may be it")
+    if standing.shortfall is None and standing.cut_off:
+        return Opinion(Verdict.INCONCLUSIVE, f"{said} up to where the trace is cut off")
+    return Opinion(Verdict.PARTIAL, said)
+
+
+def expectation(expected: Expected) -> str:
+    """Say what was to run in low precision, and what did."""
+    left = abridged(expected.left_out, _SHOWN)
+    out = f" ({left} left out)" if left else ""
+    return (
+        f"{expected.share:.0%} of GEMM FLOPs were to run in FP8{out}, {expected.measured:.0%} did"
+    )
 
 
 def _undecided(standing: Standing, min_share: float) -> str | None:

@@ -527,6 +527,8 @@ def test_a_head_in_bf16_stands_in_the_sentence(build: TraceBuilder, tmp_path: Pa
     build.linear(M, N, K, fp8=True).linear(M, N, 4096, fp8=False)
     report = with_census(tmp_path, build, {"up": "fp8", "head": "high_precision"})
     assert report.reason.endswith("50.0% of GEMM time (head ran in BF16)")
+    assert report.ranks[0].expected is not None
+    assert not report.ranks[0].expected.stated
 
 
 def test_layers_that_are_called_by_numbers_do_not_read_as_figures(

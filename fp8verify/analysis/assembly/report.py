@@ -21,6 +21,7 @@ from fp8verify.analysis.facts import RankFacts
 from fp8verify.analysis.numerics import numerics_report
 from fp8verify.analysis.totals import add_totals, gemm_totals
 from fp8verify.report.model import Claim, HealthReport, RankReport, Report
+from fp8verify.report.model.diagnosis import ExpectedReport
 from fp8verify.trace import Health
 from fp8verify.verdict.judge import Judgement
 from fp8verify.verdict.verdict import RankJudgement, Standing
@@ -95,6 +96,14 @@ def _rank_report(facts: RankFacts, judged: RankJudgement, standing: Standing) ->
         opaque_us=micros(standing.opaque),
         unplaced_us=micros(standing.unplaced),
         judged=standing.judged,
+        expected=None
+        if facts.expected is None
+        else ExpectedReport(
+            share_of_flops=facts.expected.share,
+            measured_share_of_flops=facts.expected.measured,
+            left_out=facts.expected.left_out,
+            stated=facts.expected.stated,
+        ),
         gpu_time_us={key: micros(ns) for key, ns in facts.gpu_time.items()},
         copy_time_us={name: micros(copy[1]) for name, copy in rank.copies.items()},
         legs=leg_rows([*rank.survey.gemms, *rank.survey.optimizer]),

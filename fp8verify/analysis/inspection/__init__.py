@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from fp8verify.analysis.fleet import OnProgress, gather_ranks
-from fp8verify.analysis.inspection.sidecars import Sidecars, claims_of, losses_of, read_sidecars
+from fp8verify.analysis.inspection.sidecars import Said, Sidecars, losses_of, read_sidecars, said_by
 from fp8verify.capture.numerics import RankNumerics
 from fp8verify.capture.ranks import (
     called_apis,
@@ -24,7 +24,6 @@ from fp8verify.capture.ranks import (
 from fp8verify.capture.schema import RankMeta
 from fp8verify.errors import InputError
 from fp8verify.logs.losses import LossSeries
-from fp8verify.report.model import Claim
 from fp8verify.report.public import Report, with_forms
 from fp8verify.trace import NoTraceError, Trace, TraceFile, TraceFiles, find_traces
 from fp8verify.trace.naming import run_name
@@ -80,7 +79,7 @@ def inspect(
     if comes_through_pipe(paths):
         return _report_of_pipe(paths[0], log, policy, run_notes, name)
     sidecars = read_sidecars(paths, stats)
-    claims, unread = claims_of(sidecars.folder, log, called_apis(sidecars.metas))
+    said = said_by(sidecars.folder, log, called_apis(sidecars.metas))
     notes = [*run_notes, *sidecars.notes]
     try:
         files = _find(paths, sidecars)
@@ -94,7 +93,7 @@ def inspect(
         profiled = {rank.rank for rank in ranks}
         remarked = [*_notes(files, sidecars.metas), *census_remarks(sidecars.metas, profiled)]
     ranks = _with_numerics(ranks, sidecars.numerics, losses_of(sidecars.folder, log))
-    report = _report(ranks, claims, policy, [*notes, *unread, *remarked], name)
+    report = _report(ranks, said, policy, [*notes, *said.notes, *remarked], name)
     return _with_census(report, len(sidecars.metas))
 
 
@@ -135,7 +134,7 @@ def _read_traces(
 
 def _report(
     ranks: Sequence[RankEvidence],
-    claims: Sequence[Claim],
+    said: Said,
     policy: Policy,
     notes: Sequence[str],
     name: str,
@@ -146,10 +145,11 @@ def _report(
     from fp8verify.analysis.promises import collect_promises
     from fp8verify.verdict.judge import judge
 
-    facts = [work_out(rank) for rank in ranks]
-    judgement = judge(facts, collect_promises(claims, ranks), policy)
+    promises = collect_promises(said.claims, ranks, said.layers, said.phases)
+    facts = [work_out(rank, promises) for rank in ranks]
+    judgement = judge(facts, promises, policy)
     limits = dict.fromkeys(remark for rank in ranks for remark in rank.remarks)
-    found = assemble(facts, judgement, claims, [*notes, *limits], name=name)
+    found = assemble(facts, judgement, said.claims, [*notes, *limits], name=name)
     return with_forms(Report, found)
 
 
@@ -163,8 +163,8 @@ def _report_of_pipe(
     """Report a trace that comes through a pipe, with nothing else but a log."""
     from fp8verify.analysis.fleet.rank_job import read_pipe
 
-    claims, unread = claims_of(None, log)
-    return _report([read_pipe(path)], claims, policy, [*notes, *unread], name)
+    said = said_by(None, log)
+    return _report([read_pipe(path)], said, policy, [*notes, *said.notes], name)
 
 
 def _report_of_stats(folder: Path, policy: Policy, name: str | None) -> Report:
@@ -176,7 +176,7 @@ def _report_of_stats(folder: Path, policy: Policy, name: str | None) -> Report:
         found = read_stats(folder)
     ranks = [gather(Trace(source=folder.name, rank=rank)) for rank in sorted(found)]
     ranks = _with_numerics(ranks, found, None)
-    return _report(ranks, [], policy, [], name or run_name([folder]))
+    return _report(ranks, Said(), policy, [], name or run_name([folder]))
 
 
 def _with_metas(ranks: Sequence[RankEvidence], metas: dict[int, RankMeta]) -> list[RankEvidence]:

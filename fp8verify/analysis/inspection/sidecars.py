@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from fp8verify.capture.files import find_logs
 from fp8verify.capture.names import BOOTS
@@ -88,24 +88,39 @@ def _attachment(folder: Path, metas: dict[int, RankMeta]) -> tuple[str, ...]:
     return notes_on_attachment(folder, observed=bool(metas))
 
 
-def claims_of(
-    folder: Path | None, log: str | Path | None, calls: Sequence[str] = ()
-) -> tuple[list[Claim], list[str]]:
-    """Return what the logs and calls claim, and what of the logs was not read."""
+if TYPE_CHECKING:
+    from fp8verify.logs.layer_promises import LayerPromise, PhasePromise
+
+
+class Said(NamedTuple):
+    """What logs and calls say: claims, what was not read, and promises for layers and steps."""
+
+    claims: Sequence[Claim] = ()
+    notes: Sequence[str] = ()
+    layers: Sequence[LayerPromise] = ()
+    phases: Sequence[PhasePromise] = ()
+
+
+def said_by(folder: Path | None, log: str | Path | None, calls: Sequence[str] = ()) -> Said:
+    """Return what the logs and calls claim and promise, and what of the logs was not read."""
     paths = _logs(folder, log)
     if not (paths or calls):
-        return [], []
+        return Said()
     from fp8verify.logs.claims import claim_of_call, read_claims  # its patterns take a while
 
     found: dict[tuple[str, str], Claim] = {}
     notes: list[str] = []
+    layers: list[LayerPromise] = []
+    phases: list[PhasePromise] = []
     for path in paths:
         with reading(str(path)):
             read = read_claims(path)
         notes += read.notes
+        layers += read.layers
+        phases += read.phases
         for claim in read.claims:
             found.setdefault((claim.framework, claim.text), claim)
-    return [*found.values(), *map(claim_of_call, calls)], notes
+    return Said([*found.values(), *map(claim_of_call, calls)], notes, layers, phases)
 
 
 def losses_of(folder: Path | None, log: str | Path | None) -> LossSeries | None:

@@ -126,6 +126,23 @@ class PayoffReport(msgspec.Struct, frozen=True, kw_only=True):
     speedup_estimate: float | None
 
 
+class ExpectedReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What was to run in low precision, by census, recipe and log, against what did.
+
+    Attributes:
+        share_of_flops: of the FLOPs of the GEMMs that train, what was to run in FP8 or FP4.
+        measured_share_of_flops: what did.
+        left_out: the layers that were to stay in high precision.
+        stated: whether the log names these layers, or the steps; less than half is expected only
+            where it does.
+    """
+
+    share_of_flops: float
+    measured_share_of_flops: float
+    left_out: tuple[str, ...]
+    stated: bool
+
+
 class LayerRow(msgspec.Struct, frozen=True, kw_only=True):
     """Linear layers of one size, and the GEMMs of that size by leg.
 

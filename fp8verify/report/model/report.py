@@ -6,6 +6,7 @@ import msgspec
 
 from fp8verify.report.model.diagnosis import (
     CommunicationReport,
+    ExpectedReport,
     LayersReport,
     NamedLayersReport,
     PayoffReport,
@@ -65,6 +66,7 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True):
         clock: what `fp8verify run` counted as a step, null for a trace alone.
         numerics: scales, tensors and gradients of `fp8verify run`, null for a trace alone.
         memory: the peak of GPU memory, null for a trace alone.
+        expected: what was to run in low precision against what did, null where not known.
         judged: whether the rank can lack FP8: not where it trains no layer that other ranks run in
             FP8, as a pipeline stage with the output head alone.
         unplaced_us: µs in GEMMs in high precision that may be no layer's, since the source
@@ -102,6 +104,7 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True):
     memory: MemoryReport | None = None
     unplaced_us: float = 0.0
     judged: bool = True
+    expected: ExpectedReport | None = None
     steps_outside: StepStatistics | None = None
 
 

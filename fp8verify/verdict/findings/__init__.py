@@ -50,9 +50,10 @@ from fp8verify.verdict.findings.numerics.scales import (
 )
 from fp8verify.verdict.findings.numerics.tensors import measured_tensors
 from fp8verify.verdict.findings.numerics.weights import weight_recast, weight_stale
-from fp8verify.verdict.findings.partly import (
+from fp8verify.verdict.findings.partial_conversion import (
     converted_partly_executed,
     counted_partly_executed,
+    pinned_layers_low,
 )
 from fp8verify.verdict.findings.payoff import fp8_not_paying, gpu_waits, small_gemms
 from fp8verify.verdict.findings.promised import (
@@ -107,6 +108,7 @@ _RANK_RULES: tuple[RankRule, ...] = (
     converted_not_executed,
     converted_partly_executed,
     counted_partly_executed,
+    pinned_layers_low,
     named_layers_not_fp8,
     named_legs_not_fp8,
     all_gather_not_fp8,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from fp8verify.analysis.facts import RankFacts
 from fp8verify.analysis.populations import Populations, total_amount
-from fp8verify.analysis.promises import Promises
+from fp8verify.analysis.promises import HIGH_PRECISION, Promises
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.analysis.totals import gemm_totals
 from fp8verify.report.model import Finding, Leg
@@ -16,13 +16,17 @@ from fp8verify.verdict.findings_table import finding
 _SHOWN = 8
 
 
-def steps_without_fp8(facts: RankFacts, _: Promises) -> Iterator[Finding]:
+def steps_without_fp8(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
     """Steps, and passes within one, whose layers ran far less in low precision than elsewhere."""
     rank = facts.rank
     if not rank.ran_low:
         return
     table = Populations(rank.survey)
-    steps = {n: short for n, short in table.short_parts(lambda row: row.step).items() if n >= 0}
+    steps = {
+        place: short
+        for place, short in table.short_parts(lambda row: row.step).items()
+        if place >= 0 and promises.phase_of(rank.steps[place][0].number) != HIGH_PRECISION
+    }
     if steps:
         numbers = _named([str(rank.steps[place][0].number) for place in steps])
         most = max(short.part.share for short in steps.values())

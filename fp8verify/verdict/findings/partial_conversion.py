@@ -14,7 +14,7 @@ from fp8verify.analysis.promises import Promises
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.layer_names import patterns
 from fp8verify.report.model import Claim, Finding, Leg, Precision, Role
-from fp8verify.text import abridged
+from fp8verify.text import abridged, counted
 from fp8verify.verdict.findings_table import finding
 from fp8verify.verdict.verdict import NEGLIGIBLE
 
@@ -35,6 +35,32 @@ def converted_partly_executed(facts: RankFacts, promises: Promises) -> Iterator[
     if missing > NEGLIGIBLE * wanted:
         names = patterns(module.fqn for layer in short for module in layer.converted)
         yield _finding(missing, wanted, promises, f"some of {abridged(names, _SHOWN)}")
+
+
+def pinned_layers_low(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
+    """Layers that the log pins to high precision, and that ran in low precision."""
+    rank = facts.rank
+    pins = {module.fqn: promises.pin(module.fqn) for module in rank.modules}
+    named = rank.named.by_layer() if rank.named is not None else {}
+    pins |= {layer: promises.pin(layer) for layer in named}
+    pinned = {name: pin for name, pin in pins.items() if pin is not None}
+    low = [n for n in pinned if any(gemms.precision.is_low for gemms in named.get(n, ()))]
+    for layer in facts.layers.classes if not named else ():
+        here = [module.fqn for module in layer.modules if module.fqn in pinned]
+        free = (layer.passes or 0) * (len(layer.modules) - len(here))
+        alone = len(here) == len(layer.modules) and any(layer.in_fp8.values())
+        if here and (alone or (layer.passes and layer.in_fp8.get(Leg.FPROP, 0) > free)):
+            low += here
+    if low:
+        yield finding(
+            "pinned-layer-low",
+            count=counted(low, "layer"),
+            names=abridged(patterns(low), _SHOWN),
+            line=pinned[low[0]].line,
+            text=pinned[low[0]].text[:120],
+            format=promises.name,
+            layers=low,
+        )
 
 
 def counted_partly_executed(facts: RankFacts, promises: Promises) -> Iterator[Finding]:

@@ -1,0 +1,109 @@
+"""What was to run in FP8, by census, recipe and log, against what did."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fp8verify import inspect
+from fp8verify.report.model import Report
+from fp8verify.verdict.judge import rejudge
+from fp8verify.verdict.policy import Policy
+from tests.hand_built import TraceBuilder
+
+M, N, K = 64, 32, 16
+WIDE = 4096
+OVERRIDE = "[Override] mxfp8_linear: {} MXFP8Linear.Config -> Linear.Config"
+PINS = f"{OVERRIDE.format('head')}\n{OVERRIDE.format('next')}"
+
+
+def capture(
+    folder: Path, states: dict[str, tuple[str, int]], low: set[str], log: str = ""
+) -> Report:
+    """Record layers of a state and a number of outputs each, those of `low` in FP8."""
+    build = TraceBuilder(rank=0)
+    modules = []
+    for name, (state, outputs) in states.items():
+        build.linear(M, outputs, K, fp8=name in low)
+        modules.append(
+            {"fqn": name, "class": "Linear", "kind": "linear", "state": state,
+             "out_features": outputs, "in_features": K}
+        )  # fmt: skip
+    meta = {"schema": 1, "rank": 0, "steps_seen": 3, "window": [], "modules": modules}
+    build.write(folder / "rank0.json")
+    (folder / "rank0.meta.json").write_text(json.dumps(meta))
+    (folder / "train.log").write_text(log)
+    return inspect(folder, log=folder / "train.log")
+
+
+def codes(report: Report) -> set[str]:
+    return {finding.code for finding in report.findings}
+
+
+@pytest.mark.parametrize(
+    ("low", "verdict", "measured"),
+    [({"a", "b", "c"}, "ACTIVE", 0.75), ({"a", "b"}, "PARTIAL", 0.25)],
+)
+def test_a_run_is_held_to_the_share_that_was_to_be_fp8(
+    low: set[str], verdict: str, measured: float, tmp_path: Path
+) -> None:
+    sizes = {"a": N, "b": 2 * N, "c": 6 * N, "head": 3 * N}
+    states = {n: ("high_precision" if n == "head" else "fp8", size) for n, size in sizes.items()}
+    report = capture(tmp_path, states, low)
+    expected = report.ranks[0].expected
+    assert expected is not None
+    assert (expected.share_of_flops, expected.measured_share_of_flops) == (0.75, measured)
+    assert (report.verdict, expected.left_out) == (verdict, ("head",))
+    assert rejudge(report, Policy(expected=True)).exit_code == (verdict == "PARTIAL")
+
+
+@pytest.mark.parametrize(
+    ("log", "verdict"),
+    [("", "PARTIAL"), (PINS, "ACTIVE")],
+)
+def test_less_than_half_is_expected_only_where_the_log_says_so(
+    log: str, verdict: str, tmp_path: Path
+) -> None:
+    states = {"up": ("fp8", N), "head": ("high_precision", WIDE), "next": ("high_precision", WIDE)}
+    report = capture(tmp_path, states, {"up"}, log)
+    expected = report.ranks[0].expected
+    assert expected is not None
+    assert expected.stated is bool(log)
+    assert expected.share_of_flops == expected.measured_share_of_flops < 0.01
+    assert rejudge(report, Policy()).verdict == report.verdict == verdict
+
+
+def test_nothing_is_expected_where_a_class_is_not_known(tmp_path: Path) -> None:
+    states = {"up": ("fp8", N), "own": ("unknown", 2 * N)}
+    assert capture(tmp_path, states, {"up", "own"}).ranks[0].expected is None
+
+
+@pytest.mark.parametrize("low", [{"up", "down"}, {"up"}])
+def test_a_pinned_layer_that_ran_lower_is_an_error(low: set[str], tmp_path: Path) -> None:
+    states = {"up": ("fp8", N), "down": ("fp8", 2 * N)}
+    report = capture(tmp_path, states, low, OVERRIDE.format("down"))
+    assert ("pinned-layer-low" in codes(report)) is ("down" in low)
+    assert report.exit_code == ("down" in low)
+    if "down" in low:
+        (found,) = (one for one in report.findings if one.code == "pinned-layer-low")
+        assert found.layers == ("down",)
+
+
+def test_steps_of_a_warm_up_were_not_to_be_fp8(tmp_path: Path) -> None:
+    log = "FP8 training enabled after 100 warmup steps"
+    build = TraceBuilder(rank=0)
+    for step in (100, 101):
+        build.step(step).linear(M, N, K, fp8=step > 100)
+    build.write(tmp_path / "rank0.json")
+    module = {"fqn": "up", "class": "Linear", "kind": "linear", "state": "fp8",
+              "out_features": N, "in_features": K}  # fmt: skip
+    meta = {"schema": 1, "rank": 0, "steps_seen": 3, "window": [], "modules": [module]}
+    (tmp_path / "rank0.meta.json").write_text(json.dumps(meta))
+    (tmp_path / "train.log").write_text(log)
+    report = inspect(tmp_path, log=tmp_path / "train.log")
+    expected = report.ranks[0].expected
+    assert expected is not None
+    assert (expected.share_of_flops, expected.measured_share_of_flops) == (0.5, 0.5)
+    assert "step-without-fp8" not in codes(report)
