@@ -8,6 +8,7 @@ from fp8verify.trace.formats import BLOCK_SIZE, Format, Glance, Reading, Source
 from fp8verify.trace.kineto.reader import KinetoFormat
 from fp8verify.trace.nsys_report import NsysReportFormat
 from fp8verify.trace.places import open_binary, reading
+from fp8verify.trace.profiler_table import ProfilerTableFormat
 from fp8verify.trace.rocprof_csv import RocprofCsvFormat
 from fp8verify.trace.source import open_stream
 from fp8verify.trace.sqlite_format import SqliteFormat
@@ -102,5 +103,6 @@ FORMATS: tuple[Format, ...] = (
     SqliteFormat(),
     NsysReportFormat(glance_at, read_trace),
     RocprofCsvFormat(),
+    ProfilerTableFormat(),
     KINETO,
 )

@@ -25,8 +25,9 @@ from fp8verify.doctor.forms import to_text
 from fp8verify.doctor.rules import judge
 from fp8verify.errors import Fp8VerifyError
 from tests.doctor_files import facts_of
-from tests.hand_built import TraceBuilder
+from tests.hand_built import BF16_KERNEL, TraceBuilder
 from tests.other_tools import WRITERS, record
+from tests.unit.test_profiler_table import ROWS, printed
 
 zstandard = pytest.importorskip("zstandard", reason="needs the zstd extra")
 SEEDS = int(os.environ.get("FP8VERIFY_FUZZ_SEEDS", "70"))
@@ -124,6 +125,9 @@ PACK: dict[str, Callable[[bytes], bytes]] = {
 def source(kind: str, fp8: bool) -> bytes:
     """Return a small trace in one of the formats."""
     plain = json.dumps(built(fp8=fp8).document(), indent=1).encode()
+    if kind == "table":
+        rows = ROWS if fp8 else ((BF16_KERNEL, "0.000us", "285.000us", 9),)
+        return printed(rows).encode()
     if kind in PACK:
         return plain
     with tempfile.TemporaryDirectory() as name:
@@ -135,6 +139,7 @@ def source(kind: str, fp8: bool) -> bytes:
 ENDINGS = {
     "json": "rank0.json", "gz": "rank0.json.gz", "zst": "rank0.json.zst", "nsys": "run.sqlite",
     "rocpd": "7_results.db", "rocpd, newer": "7_results.db", "rocprof csv": "7_kernel_trace.csv",
+    "table": "train.log",
 }  # fmt: skip
 
 

@@ -93,9 +93,8 @@ def test_bf16_that_was_promised_as_nvfp4_is_contradicted(
     found = report(layer(build, "bf16"), tmp_path, module("up", "nvfp4"))
 
     assert (found.verdict.value, found.exit_code) == ("CONTRADICTED", 1)
-    assert told(found, "claimed-not-active") == [
-        "NVFP4 was promised (1 modules of type Linear) and no NVFP4 GEMM ran"
-    ]
+    [said] = told(found, "claimed-not-active")
+    assert said.startswith("NVFP4 was promised (1 modules of type Linear) and no NVFP4 GEMM ran")
 
 
 def test_the_log_promises_formats_too(build: TraceBuilder, tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def read_stream(source: ByteStream, name: str, how: Reading) -> Trace:
     is_json = document.read()
     more = is_json and document.closed and document.more()
     if not is_json:
-        raise _not_json(source, name)
+        raise not_json(source, name)
     if not document.is_trace:
         raise _no_events(source, name)
     trace = Trace(source=name, rank=metadata.rank, world_size=metadata.world_size)
@@ -89,7 +89,7 @@ def _no_events(stream: ByteStream, name: str) -> InputError:
     return InputError(f"{name} is not a trace: no list of events in it.", _HINT)
 
 
-def _not_json(stream: ByteStream, name: str) -> InputError:
+def not_json(stream: ByteStream, name: str) -> InputError:
     """Say why no JSON begins: data that cannot be unpacked, or a file that is something else."""
     if stream.damage is not None:
         return InputError(f"{name} cannot be unpacked: {stream.damage}.", _CUT)

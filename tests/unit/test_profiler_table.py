@@ -1,0 +1,105 @@
+"""The printed table of key_averages() is evidence of kernels, as far as it goes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fp8verify import Verdict, inspect
+from fp8verify.errors import InputError
+from fp8verify.trace import Trace, read_trace
+from tests.hand_built import BF16_KERNEL
+
+# As torch 2.13 prints it, with fewer of the CPU's columns.
+RULE = "-" * 55 + "  ------------" * 5
+HEADER = f"{'Name':>55}    Self CPU %     CPU total     Self CUDA  CUDA time avg    # of Calls"
+FP8 = "nvjet_sm90_qqtst_256x128_128x4_1x2_h_bz_coopA_TNT"
+FP8_BACKWARD = "nvjet_sm90_qrtst_128x128_128x6_2x1_v_bz_coopA_algo2_..."
+ROWS = (
+    ("ProfilerStep*", "0.000us", "240.000us", 3),
+    (FP8, "0.000us", "183.000us", 6),
+    ("aten::_scaled_mm", "60.000us", "90.000us", 3),
+    (FP8_BACKWARD, "0.000us", "0.084ms", 3),
+    ("void at::native::vectorized_elementwise_kernel<4, at...", "0.000us", "12.000us", 3),
+    ("Memcpy DtoD (Device -> Device)", "0.000us", "6.000us", 3),
+    ("ProfilerStep*", "270.000us", "0.000us", 3),
+)
+
+
+def printed(
+    rows: tuple[tuple[str, str, str, int], ...] = ROWS, total: str | None = "285.000us"
+) -> str:
+    lines = [
+        f"{name:>55}  {'0.00%':>12}  {cpu:>12}  {gpu:>12}  {gpu:>12}  {calls:>12}"
+        for name, cpu, gpu, calls in rows
+    ]
+    ends = ["Self CPU time total: 354.000us"]
+    ends += [f"Self CUDA time total: {total}"] if total else []
+    return "\n".join([RULE, HEADER, RULE, *lines, RULE, *ends, ""])
+
+
+def read(folder: Path, text: str) -> Trace:
+    path = folder / "train.log"
+    path.write_text(text)
+    return read_trace(path)
+
+
+def times(trace: Trace) -> dict[str, tuple[int, int]]:
+    found: dict[str, tuple[int, int]] = {}
+    for name, duration in zip(trace.kernels.name, trace.kernels.duration_ns, strict=True):
+        calls, time_ns = found.get(trace.names[name], (0, 0))
+        found[trace.names[name]] = (calls + 1, time_ns + duration)
+    return found
+
+
+@pytest.mark.parametrize("prefix", ["", "[rank0]: ", "12: "])
+@pytest.mark.parametrize("ahead", ["", "step 1 loss 3.2\n", "x" * 300_000 + "\n"])
+def test_kernels_have_their_names_times_and_calls(prefix: str, ahead: str, tmp_path: Path) -> None:
+    text = "".join(f"{prefix}{line}\n" for line in printed().splitlines())
+    trace = read(tmp_path, f"{ahead}{text}the end\n")
+    elementwise = ROWS[4][0]
+    assert times(trace) == {
+        FP8: (6, 183_000),
+        FP8_BACKWARD: (3, 84_000),
+        elementwise: (3, 12_000),
+    }
+    assert trace.copies == {"memcpy": (3, 6_000, 0)}
+    assert trace.health.complete
+
+
+def test_the_verdict_goes_by_names(tmp_path: Path) -> None:
+    path = tmp_path / "table.txt"
+    path.write_text(printed())
+    assert inspect(path).verdict is Verdict.ACTIVE
+    path.write_text(printed(((BF16_KERNEL, "0.000us", "285.000us", 9),)))
+    assert inspect(path).verdict is Verdict.INACTIVE
+
+
+@pytest.mark.parametrize("total", [None, "985.000us"])
+def test_a_table_that_leaves_kernels_out_proves_no_absence(
+    total: str | None, tmp_path: Path
+) -> None:
+    path = tmp_path / "table.txt"
+    path.write_text(printed(((BF16_KERNEL, "0.000us", "285.000us", 9),), total))
+    found = inspect(path)
+    assert found.verdict is Verdict.INCONCLUSIVE
+    assert "row_limit=-1" in str(found.ranks[0].health.notes)
+
+
+def test_of_several_tables_the_last_counts(tmp_path: Path) -> None:
+    first = printed(((BF16_KERNEL, "0.000us", "285.000us", 9),))
+    assert FP8 in times(read(tmp_path, f"{first}step 2\n{printed()}"))
+    assert list(times(read(tmp_path, f"{printed()}{first}"))) == [BF16_KERNEL]
+
+
+def test_endless_numbers_of_calls_stay_few_rows(tmp_path: Path) -> None:
+    trace = read(tmp_path, printed(((FP8, "0.000us", "285.000us", 10**14),)))
+    assert times(trace) == {FP8: (200_000, 285_000)}
+
+
+@pytest.mark.parametrize("text", ["loss 3.2\n", RULE, f"{RULE}\n{HEADER}\n{RULE}\n", ""])
+def test_text_without_a_table_is_refused(text: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        read(tmp_path, text)
+    assert "train.log" in caught.value.fact
