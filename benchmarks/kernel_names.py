@@ -24,7 +24,7 @@ from fp8verify.kernels import decode
 from fp8verify.report.model import KernelName, Precision, Role
 
 _LISTS = Path(__file__).resolve().parents[2] / "shared" / "kernels"
-DEFAULT = [_LISTS / "kernel_names.csv", _LISTS / "kernel_names_2.csv"]
+DEFAULT = sorted(_LISTS.glob("kernel_names*.csv"))
 ROLES = {"scale": "cast_quantize", "memcpy": "memory"}  # labels that are no role of ours
 CLASSES = frozenset(precision.value for precision in Precision)
 REFINED = {"fp4": ("nvfp4", "mxfp4")}  # labels that our classes tell apart

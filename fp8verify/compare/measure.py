@@ -160,7 +160,7 @@ def _profiled(ranks: Sequence[RankReport], clock: str) -> StepStatistics | None:
     for rank in ranks:
         for step in rank.steps:
             own = step.gpu_us if clock == "gpu" else step.duration_us
-            if own:
+            if own and step.trains:
                 times.setdefault(step.step, []).append(own)
     means = {step: fmean(own) for step, own in times.items() if len(own) == len(ranks)}
     windows = join_windows((step, step) for step in sorted(means))

@@ -162,7 +162,7 @@ def _share(rank: RankEvidence) -> float:
 
 
 def slower_rank(ranks: Sequence[RankFacts], _: Promises) -> Iterator[Finding]:
-    """The slowest and the fastest rank, by the median CPU time of their steps."""
+    """The slowest and the fastest rank, by the median GPU time of their steps."""
     timed = [(_median_step(facts.rank), facts.rank) for facts in ranks if facts.rank.steps]
     if len(timed) < 2:
         return
@@ -183,7 +183,13 @@ def _time(timed: tuple[int, RankEvidence]) -> int:
 
 
 def _median_step(rank: RankEvidence) -> int:
-    times = sorted(step.end_ns - step.start_ns for step, _ in rank.steps)
+    """Return the median GPU time of a step in ns, its CPU time where no kernel is known by step.
+
+    The first step of a window begins with its first kernel, and is left out.
+    """
+    on_gpu = [ns for ns in rank.timeline.steps if ns]
+    on_cpu = [step.end_ns - step.start_ns for step, _ in rank.steps]
+    times = sorted(on_gpu[1:] or on_gpu or on_cpu)
     return times[len(times) // 2]
 
 
