@@ -11,7 +11,7 @@ from pathlib import Path
 from shutil import which
 from typing import NamedTuple
 
-from fp8verify.record.interpreter import choose_python
+from fp8verify.record.command import Python, active_pythons, choose_python
 
 TIMEOUT_S = 15.0
 # Distributions that decide whether FP8 runs, by the name of their metadata folder.
@@ -101,15 +101,9 @@ def find_interpreter(command: Sequence[str], environment: Mapping[str, str]) -> 
 
 
 def _active(environment: Mapping[str, str]) -> Interpreter:
-    for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
-        program = Path(environment.get(variable) or "/nonexistent", "bin", "python")
-        if program.exists():
-            return Interpreter(str(program), f"of {variable}", named=False)
-    for name in ("python", "python3"):
-        found = which(name, path=environment.get("PATH"))
-        if found:
-            return Interpreter(found, "of the PATH", named=False)
-    return Interpreter(sys.executable, "that runs fp8verify", named=False)
+    ours = Python(sys.executable, "that runs fp8verify")
+    found = next(active_pythons(environment), ours)
+    return Interpreter(found.program, found.whose or "", named=False)
 
 
 def _shebang(program: str) -> str | None:

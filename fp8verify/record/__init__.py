@@ -11,49 +11,22 @@ TYPE_CHECKING = False  # as in typing, whose import every start of ours would fe
 if TYPE_CHECKING:
     from typing import Any
 
-    from fp8verify.record.dry_run import describe_run
-    from fp8verify.record.runner import run_training
-    from fp8verify.record.settings import (
-        LiveWindows,
-        RankSelection,
-        RunResult,
-        RunSettings,
-        TimedWindow,
-        parse_count,
-        parse_ranks,
-        parse_windows,
-        read_settings,
-    )
+    from fp8verify.record.dry_run import describe_run as describe_run
+    from fp8verify.record.runner import run_training as run_training
+    from fp8verify.record.settings import LiveWindows as LiveWindows
+    from fp8verify.record.settings import RankSelection as RankSelection
+    from fp8verify.record.settings import RunResult as RunResult
+    from fp8verify.record.settings import RunSettings as RunSettings
+    from fp8verify.record.settings import TimedWindow as TimedWindow
+    from fp8verify.record.settings import parse_count as parse_count
+    from fp8verify.record.settings import parse_ranks as parse_ranks
+    from fp8verify.record.settings import parse_windows as parse_windows
+    from fp8verify.record.settings import read_settings as read_settings
 
-__all__ = [
-    "LiveWindows",
-    "RankSelection",
-    "RunResult",
-    "RunSettings",
-    "TimedWindow",
-    "describe_run",
-    "parse_count",
-    "parse_ranks",
-    "parse_windows",
-    "read_settings",
-    "run_training",
-]
-_HOMES = {
-    "LiveWindows": "settings",
-    "RankSelection": "settings",
-    "RunResult": "settings",
-    "RunSettings": "settings",
-    "TimedWindow": "settings",
-    "describe_run": "dry_run",
-    "parse_count": "settings",
-    "parse_ranks": "settings",
-    "parse_windows": "settings",
-    "read_settings": "settings",
-    "run_training": "runner",
-}
+_ELSEWHERE = {"describe_run": "dry_run", "run_training": "runner"}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return getattr(import_module(f"{__name__}.{_ELSEWHERE.get(name, 'settings')}"), name)

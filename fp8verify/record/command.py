@@ -1,12 +1,22 @@
-"""Turn what the user typed after `run` into the command to spawn."""
+"""The command to spawn for what the user typed after `run`, and the Python that runs a script.
+
+Ours has no torch where fp8verify is installed as a tool of its own.
+"""
 
 from __future__ import annotations
 
+import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 from fp8verify.errors import InputError, UsageError
+
+ENVIRONMENTS = ("VIRTUAL_ENV", "CONDA_PREFIX")
+LOOKS_FOR_TORCH = "import importlib.util as i, sys; sys.exit(i.find_spec('torch') is None)"
+PATIENCE_S = 20
 
 
 def resolve_command(command: Sequence[str], python: str = sys.executable) -> list[str]:
@@ -66,3 +76,53 @@ def _check_program(name: str) -> None:
         f"There is no program {name}.",
         "Give a script that ends in .py, -m MODULE, or a program on the PATH.",
     )
+
+
+class Python(NamedTuple):
+    """A Python, and whose it is if it is not the one that runs fp8verify."""
+
+    program: str
+    whose: str | None = None
+
+
+def choose_python(wanted: str | None, environment: Mapping[str, str]) -> Python:
+    """Return the Python that is wanted; else ours, or the active one if ours has no torch.
+
+    Raises:
+        InputError: the wanted one does not exist.
+    """
+    if wanted is not None:
+        from shutil import which
+
+        found = which(wanted, path=environment.get("PATH"))
+        if found is None:
+            raise InputError(f"There is no program {wanted}.", "Give --python the path of one.")
+        return Python(found)
+    if find_spec("torch") is not None:
+        return Python(sys.executable)
+    active = (python for python in active_pythons(environment) if _has_torch(python.program))
+    return next(active, Python(sys.executable))
+
+
+def active_pythons(environment: Mapping[str, str]) -> Iterator[Python]:
+    """Yield the Pythons of the active environments and of the PATH."""
+    from shutil import which
+
+    for variable in ENVIRONMENTS:
+        program = Path(environment.get(variable) or "/nonexistent", "bin", "python")
+        if program.exists():
+            yield Python(str(program), f"of {variable}")
+    for name in ("python", "python3"):
+        found = which(name, path=environment.get("PATH"))
+        if found is not None:
+            yield Python(found, "on the PATH")
+
+
+def _has_torch(program: str) -> bool:
+    try:
+        asked = subprocess.run(  # noqa: S603 - a Python that the user's own environment names
+            [program, "-c", LOOKS_FOR_TORCH], capture_output=True, timeout=PATIENCE_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return asked.returncode == 0

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 
 from fp8verify.errors import InputError
-from fp8verify.record.command import needs_python, resolve_command
+from fp8verify.record.command import Python, choose_python, needs_python, resolve_command
 from fp8verify.record.folder import (
     CaptureFolder,
     check_name,
@@ -20,7 +19,6 @@ from fp8verify.record.folder import (
     undone_unless_started,
 )
 from fp8verify.record.injection import attach, boot_folder, child_environment
-from fp8verify.record.interpreter import Python, choose_python
 from fp8verify.record.job import Job, job_of
 from fp8verify.record.output import Output, relayed_output
 from fp8verify.record.runner_locks import runner_lock
@@ -55,7 +53,6 @@ def run_training(
     check_name(settings.trace_dir or Path())
     job = Job(settings.job) if settings.job else job_of(arguments, os.environ)
     capture = make_capture_folder(settings.trace_dir, job.name, once=job.once and job.runners != 1)
-    started = time.time()
     # Signals are handled until everything that was recorded is in its place.
     with forwarded_signals() as signals:
         with ExitStack() as stack:
@@ -66,7 +63,7 @@ def run_training(
             log = capture.log if settings.capture_log else None
             with nullcontext() if watch is None else watch(capture, signals.stop):
                 exit_code = _spawn(arguments, boot, log, signals)
-            result = _result(settings, arguments, started, boot, capture, exit_code)
+            result = _result(settings, boot, capture, exit_code)
         if lock.last:
             remove_shared_agent(capture.path)
     return result._replace(last=lock.last)
@@ -74,8 +71,6 @@ def run_training(
 
 def _result(
     settings: RunSettings,
-    arguments: list[str],
-    started: float,
     boot: Path,
     capture: CaptureFolder,
     exit_code: int,
@@ -83,12 +78,10 @@ def _result(
     """Return what the run left, once it has ended; nothing about that changes its exit code."""
     # Not before the run, which waits for what we import.
     from fp8verify.record.collect_result import collect_result
-    from fp8verify.record.script_traces import adopt_script_traces
 
     try:
         result = collect_result(boot, capture, exit_code, settings)
-        adopted = adopt_script_traces(capture.path, arguments, started)
-        return result._replace(notes=(*result.notes, *adopted, *capture.notes))
+        return result._replace(notes=(*result.notes, *capture.notes))
     except Exception as error:  # it may have left anything there
         why = f"what the run left cannot be read: {type(error).__name__}: {error}"
         return RunResult(capture.path, exit_code, notes=(why,))

@@ -24,7 +24,7 @@ from typing import NamedTuple
 import pytest
 
 from fp8verify.cli.after_training import training_comes_first
-from fp8verify.record import RunResult, interpreter
+from fp8verify.record import RunResult, command
 from tests.shared_torch import python_with_torch
 
 ROOT = Path(__file__).parents[2]
@@ -518,17 +518,17 @@ def test_a_tool_without_torch_runs_the_script_with_the_active_environments_pytho
     active.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path}:$PYTHONPATH exec {PLAIN} "$@"\n')
     active.chmod(0o755)
     torch_in(tmp_path)
-    monkeypatch.setattr(interpreter, "find_spec", lambda _: None)
+    monkeypatch.setattr(command, "find_spec", lambda _: None)
 
-    chosen = interpreter.choose_python(None, {"VIRTUAL_ENV": f"{tmp_path / 'active'}"})
+    chosen = command.choose_python(None, {"VIRTUAL_ENV": f"{tmp_path / 'active'}"})
 
     assert chosen == (str(active), "of VIRTUAL_ENV")
 
 
 def test_a_tool_with_torch_runs_the_script_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interpreter, "find_spec", lambda _: object())
+    monkeypatch.setattr(command, "find_spec", lambda _: object())
 
-    assert interpreter.choose_python(None, {"VIRTUAL_ENV": "/elsewhere"}).program == sys.executable
+    assert command.choose_python(None, {"VIRTUAL_ENV": "/elsewhere"}).program == sys.executable
 
 
 # --- terminals
