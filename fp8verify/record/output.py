@@ -3,32 +3,17 @@
 from __future__ import annotations
 
 import os
-import signal
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fp8verify.record.folder import writing_to
+from fp8verify.record.output_relay import A_FILE, DRAIN, DRAINED, relay, spawn_relay
 from fp8verify.record.streams import OutputStream, open_streams
 
-PACKAGE = Path(__file__).parents[2]
-START = (
-    "import sys; sys.path.insert(0, sys.argv.pop(1)); "
-    "from fp8verify.record.output_relay import main; main()"
-)
 ANSWER_S = 10.0  # longer than the relay takes, unless somebody has stopped it
 MOST_RELAYS = 8  # one after the other: whatever kills them may kill each
-# As in `output_relay`, which is not imported here: the start of the run would wait for it.
-A_FILE = -1
-DRAIN = b"drain\n"
-DRAINED = b"d"
-# Sent to whole process groups and jobs; the relay has to see the others' last words.
-NOT_FOR_RELAY = (
-    signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP, signal.SIGUSR1,
-    signal.SIGUSR2, signal.SIGPIPE,
-)  # fmt: skip
 
 
 class Output:
@@ -111,7 +96,7 @@ class Output:
                 if index not in self._closed
             ]
             try:
-                _spawn([self._log, asks, answers], f"{self._boot}", ends)
+                spawn_relay([self._log, asks, answers], f"{self._boot}", ends)
             except OSError:
                 _relay_in_thread(self._log, (asks, answers), ends)
             else:
@@ -155,30 +140,7 @@ def _write(descriptor: int, data: bytes) -> None:
         os.write(descriptor, data)
 
 
-def _spawn(given: Sequence[int], boot: str, ends: Sequence[tuple[int, int]]) -> None:
-    # Under numbers of their own: no other process that starts meanwhile inherits them.
-    kept = [*given, *(read_end for read_end, _ in ends)]
-    first = max(kept) + 1
-    new = {descriptor: first + place for place, descriptor in enumerate(kept)}
-    words = [sys.executable, "-I", "-S", "-c", START, str(PACKAGE), boot]
-    words += [str(new[descriptor]) for descriptor in given]
-    words += [f"{new[read_end]}:{target}" for read_end, target in ends]
-    # The run waits for this, and `subprocess` would take half a millisecond longer.
-    os.posix_spawn(
-        sys.executable,
-        words,
-        os.environ,
-        file_actions=[
-            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-            *((os.POSIX_SPAWN_DUP2, old, at) for old, at in new.items()),
-        ],
-        setsigmask=NOT_FOR_RELAY,
-    )
-
-
 def _relay_in_thread(log: int, control: tuple[int, int], ends: Sequence[tuple[int, int]]) -> None:
-    from fp8verify.record.output_relay import relay
-
     own = [(os.dup(read_end), target) for read_end, target in ends]
     threading.Thread(target=relay, args=(control, own, os.dup(log)), daemon=True).start()
 

@@ -3,7 +3,8 @@
 It is a process of its own because those who hold the other ends may outlive us: a background child
 of the training that still prints, and the training itself if we are killed. It ends when nobody
 holds them any more. If it is killed, the runner, which holds the ends that it reads, starts another
-one. Regular files are not forwarded, only read into the log.
+one. Once the runner is killed, the relay starts a standby that does the same. Regular files are not
+forwarded, only read into the log.
 
 In this process only the standard library is imported.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import sys
 import threading
 import time
@@ -32,6 +34,17 @@ FILE_POLL_S = 0.25
 CHILD_POLL_S = 1.0
 STDERR = 2
 A_FILE = -1  # in place of the target of a stream that is only read
+STANDBY = "standby"
+PACKAGE = os.path.abspath(f"{__file__}/../../..")  # noqa: PTH100
+START = (
+    "import sys; sys.path.insert(0, sys.argv.pop(1)); "
+    "from fp8verify.record.output_relay import main; main()"
+)
+# Sent to whole process groups and jobs; the relay has to see the others' last words.
+NOT_FOR_RELAY = (
+    signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP, signal.SIGUSR1,
+    signal.SIGUSR2, signal.SIGPIPE,
+)  # fmt: skip
 DRAIN = b"drain\n"
 DRAINED = b"d"  # all other answers are the index of a stream that is closed
 
@@ -165,7 +178,14 @@ def _wait_for(descriptor: int, what: int, seconds: float | None) -> bool:
     return bool(poll.poll(None if seconds is None else 1000 * seconds))
 
 
-def relay(control: tuple[int, int], ends: Sequence[tuple[int, int]], descriptor: int) -> bool:
+def relay(
+    control: tuple[int, int],
+    ends: Sequence[tuple[int, int]],
+    descriptor: int,
+    boot: str | None = None,
+    *,
+    is_standby: bool = False,
+) -> bool:
     """Forward until nobody writes any more; return whether our runner is still there.
 
     Args:
@@ -173,39 +193,114 @@ def relay(control: tuple[int, int], ends: Sequence[tuple[int, int]], descriptor:
             and where it is answered.
         ends: where to read, and what to forward it to: `A_FILE` for a file that is only read.
         descriptor: of the log, which is closed once the runner has asked to drain.
+        boot: the boot folder, where this is a process of its own.
+        is_standby: whether to begin when nobody holds the other end of `control` any more.
     """
     asks, answers = control
+    child, is_asked = _requests(asks) if is_standby else (0, False)
     log = BoundedLog(descriptor)
+    standby: list[int] = []
 
-    def answer(what: bytes) -> None:
+    def on_closed(index: int) -> None:
         with suppress(OSError):  # the runner is gone
-            os.write(answers, what)
+            os.write(answers, bytes([index]))
+        for process in standby:  # which holds the end that the training is to see closed
+            os.kill(process, signal.SIGKILL)
 
+    pipes, files = _streams(ends, log, on_closed)
+    if not is_standby:
+        child, is_asked = _requests(asks)
+    if is_asked:
+        deadline = time.monotonic() + DRAIN_S
+        for pipe in pipes:
+            pipe.drain(deadline)
+        for file in files:
+            file.drain(deadline)
+        log.close()
+        with suppress(OSError):
+            os.write(answers, DRAINED)
+    elif boot is not None:
+        with suppress(OSError):  # no process is left
+            standby.append(_start_standby(child, descriptor, boot, ends))
+    for pipe in pipes:
+        pipe.join()
+    if not is_asked:
+        _finish_files(files, 0 if pipes else child)
+    log.close()
+    for process in standby:
+        os.kill(process, signal.SIGKILL)
+    return is_asked
+
+
+def _streams(
+    ends: Sequence[tuple[int, int]], log: BoundedLog, on_closed: Callable[[int], None]
+) -> tuple[list[Stream], list[LoggedFile]]:
+    """Begin to forward, and to read files."""
     pipes = [
-        Stream(read_end, target, log, partial(answer, bytes([index])))
+        Stream(read_end, target, log, partial(on_closed, index))
         for index, (read_end, target) in enumerate(ends)
         if target != A_FILE
     ]
     files = [LoggedFile(read_end, log) for read_end, target in ends if target == A_FILE]
-    streams: list[Stream | LoggedFile] = [*pipes, *files]
-    for stream in streams:
-        stream.start()
-    child, is_asked = _requests(asks)
-    if is_asked:
-        deadline = time.monotonic() + DRAIN_S
-        for stream in streams:
-            stream.drain(deadline)
-        log.close()
-        answer(DRAINED)
     for pipe in pipes:
-        pipe.join()
-    if not is_asked:
-        while not pipes and _is_alive(child):  # of files nobody sees who has them open
-            time.sleep(CHILD_POLL_S)
-        for file in files:
-            file.drain(time.monotonic() + DRAIN_S)
-    log.close()
-    return is_asked
+        pipe.start()
+    for file in files:
+        file.start()
+    return pipes, files
+
+
+def _finish_files(files: Sequence[LoggedFile], child: int) -> None:
+    """Read files to the end of the training: nobody sees who has a file open."""
+    while files and _is_alive(child):
+        time.sleep(CHILD_POLL_S)
+    for file in files:
+        file.drain(time.monotonic() + DRAIN_S)
+
+
+def _start_standby(child: int, log: int, boot: str, ends: Sequence[tuple[int, int]]) -> int:
+    """Start a relay that begins when this one is killed; return its process id."""
+    life, alive = os.pipe()  # whose other end this process holds
+    os.write(alive, b"%d\n" % child)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        return spawn_relay([log, life, nowhere], boot, ends, STANDBY)
+    finally:
+        os.close(life)
+        os.close(nowhere)
+
+
+def spawn_relay(
+    given: Sequence[int], boot: str, ends: Sequence[tuple[int, int]], *more: str
+) -> int:
+    """Start a relay as a process and return its id.
+
+    Args:
+        given: descriptors of the log, of what asks and of what is answered.
+        boot: the boot folder.
+        ends: where to read, and what to forward it to.
+        more: `STANDBY` for one that waits.
+
+    Raises:
+        OSError: no process can be started.
+    """
+    # Under numbers of their own: no other process that starts meanwhile inherits them.
+    kept = [*given, *(read_end for read_end, _ in ends)]
+    first = max(kept) + 1
+    new = {descriptor: first + place for place, descriptor in enumerate(kept)}
+    words = [sys.executable, "-I", "-S", "-c", START, PACKAGE, boot]
+    words += [str(new[descriptor]) for descriptor in given]
+    words += [*(f"{new[read_end]}:{target}" for read_end, target in ends), *more]
+    # The run waits for this, and `subprocess` would take half a millisecond longer.
+    return os.posix_spawn(
+        sys.executable,
+        words,
+        os.environ,
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            *((os.POSIX_SPAWN_DUP2, old, at) for old, at in new.items()),
+        ],
+        setsigmask=NOT_FOR_RELAY,
+    )
 
 
 def _requests(asks: int) -> tuple[int, bool]:
@@ -249,12 +344,14 @@ def _open_descriptors() -> list[str]:
 
 
 def main() -> None:
-    """Do what the command line says, as `fp8verify.record.output` wrote it."""
+    """Do what the command line says, as `spawn_relay` wrote it."""
     boot, *given = sys.argv[1:]
+    is_standby = given[-1] == STANDBY
     log, asks, answers = map(int, given[:3])
-    ends = [(int(read_end), int(target)) for read_end, target in (e.split(":") for e in given[3:])]
+    words = given[3 : len(given) - is_standby]
+    ends = [(int(read_end), int(target)) for read_end, target in (e.split(":") for e in words)]
     _detach({log, asks, answers, *(read_end for read_end, _ in ends)})
-    if not relay((asks, answers), ends, log):
+    if not relay((asks, answers), ends, log, boot, is_standby=is_standby):
         import shutil  # seldom needed: the runner was killed and could not
 
         shutil.rmtree(boot, ignore_errors=True)

@@ -291,7 +291,7 @@ def test_where_no_process_can_be_started_a_thread_relays_the_output(
     def none_left(*_: object) -> None:
         raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
 
-    monkeypatch.setattr(output, "_spawn", none_left)
+    monkeypatch.setattr(output, "spawn_relay", none_left)
     Path("train.py").write_text("import sys\nprint('out')\nprint('err', file=sys.stderr)\n")
 
     result = run_training(["train.py"], RunSettings(trace_dir=Path("capture")))
