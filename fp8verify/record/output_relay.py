@@ -211,11 +211,7 @@ def relay(
     if not is_standby:
         child, is_asked = _requests(asks)
     if is_asked:
-        deadline = time.monotonic() + DRAIN_S
-        for pipe in pipes:
-            pipe.drain(deadline)
-        for file in files:
-            file.drain(deadline)
+        _drain(pipes, files)
         log.close()
         with suppress(OSError):
             os.write(answers, DRAINED)
@@ -249,12 +245,19 @@ def _streams(
     return pipes, files
 
 
+def _drain(pipes: Sequence[Stream], files: Sequence[LoggedFile]) -> None:
+    deadline = time.monotonic() + DRAIN_S
+    for pipe in pipes:
+        pipe.drain(deadline)
+    for file in files:
+        file.drain(deadline)
+
+
 def _finish_files(files: Sequence[LoggedFile], child: int) -> None:
     """Read files to the end of the training: nobody sees who has a file open."""
     while files and _is_alive(child):
         time.sleep(CHILD_POLL_S)
-    for file in files:
-        file.drain(time.monotonic() + DRAIN_S)
+    _drain([], files)
 
 
 def _start_standby(child: int, log: int, boot: str, ends: Sequence[tuple[int, int]]) -> int:
