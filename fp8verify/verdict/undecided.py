@@ -73,7 +73,7 @@ def _hidden(rank: RankEvidence) -> str | None:
     if opaque >= MANY_OPAQUE:
         return (
             f"no GEMM that is known ran in FP8, and {opaque:.1%} of the time that GEMMs may have "
-            "taken ran in kernels that nobody recognises"
+            "taken ran in unrecognized kernels"
         )
     return None
 
@@ -87,7 +87,7 @@ def unknown_share(rank: RankEvidence) -> float:
 
 
 def opaque_share(rank: RankEvidence) -> float:
-    """Time of kernels that nobody recognises over theirs and that of the layers' GEMMs."""
+    """Time of unrecognized kernels over theirs and that of the layers' GEMMs."""
     opaque = sum(total.time_ns for total in rank.unrecognized)
     whole = opaque + rank.linear.total_ns
     return opaque / whole if whole else 0.0

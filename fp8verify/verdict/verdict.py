@@ -47,7 +47,7 @@ class Standing(NamedTuple):
         kernels: launches of GEMMs of layers by precision class.
         attention: ns in unfused products of attention by precision class.
         untrained: ns in GEMMs of layers that only run forward by precision class.
-        opaque: ns in kernels that nobody recognises.
+        opaque: ns in unrecognized kernels.
         unplaced: ns in GEMMs in high precision that may be no layer's: no operators are recorded.
         steps: training steps in its trace.
         steps_with_gemms: those of them that ran GEMMs of layers that train.
@@ -114,7 +114,7 @@ class Standing(NamedTuple):
 
     @property
     def opaque_share(self) -> float:
-        """Time in kernels that nobody recognises over that of the layers' GEMMs; 0 for little."""
+        """Time in unrecognized kernels over that of the layers' GEMMs; 0 for little."""
         total = sum(self.time.values())
         known = not total or self.opaque < NEGLIGIBLE * (total + self.opaque)
         return 0.0 if known else self.opaque / total

@@ -1,4 +1,4 @@
-"""The nouns that every room of fp8verify shares: frozen, typed, with hardly any behaviour."""
+"""The structs of reports, and the terms that they use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The nouns of a comparison: two runs, what their steps cost, and where the difference lies."""
+"""The structs of a comparison: two runs, what their steps cost, and what makes the difference."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ class LossPair(msgspec.Struct, frozen=True, kw_only=True):
         gradient_curve: step, gradient norm of the baseline, gradient norm of the candidate; of many
             steps some.
         first_bad_run: baseline, candidate or both: whose loss is not finite at `first_bad_step`.
-        gap_is_noise: whether the gap of the last half lies within the scatter of the losses, or
+        gap_is_noise: whether the gap of the last half is within the scatter of the losses, or
             there are too few steps to tell.
     """
 

@@ -1,4 +1,4 @@
-"""The report's nouns for what FP8 costs, what it moves, what it can gain, layer by layer."""
+"""The structs for what FP8 costs, moves and can gain, and for layers."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class TaxEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaxReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What FP8 costs beside its GEMMs; fused kernels also do work that BF16 needs.
+    """What FP8 costs in addition to its GEMMs; fused kernels also do work that BF16 needs.
 
     Attributes:
         time_us: µs, the most that it can be.
@@ -178,7 +178,7 @@ class LayersReport(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         rows: the sizes, the most FLOPs first.
-        not_joined: modules of which no GEMM has the size.
+        not_joined: modules whose size no GEMM has.
         experts: 3-D parameters of experts.
         note: where modules and kernels could not be joined, else null.
     """
@@ -212,7 +212,7 @@ class NamedLayerRow(msgspec.Struct, frozen=True, kw_only=True):
         k: inputs.
         state: what the census says of it.
         legs: its GEMMs.
-        casts_us: µs that FP8 cost beside the GEMMs, null where it did not run.
+        casts_us: µs that FP8 cost in addition to the GEMMs, null where it did not run.
     """
 
     layer: str

@@ -11,7 +11,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """Something the reader should know, with what to do about it.
 
     Attributes:
-        code: what kind of finding it is; docs/report.md lists them.
+        code: what kind of finding it is; docs/findings.md explains them.
         severity: error, warning or info.
         message: the fact, in one sentence; of the first of `ranks` where it is `per_rank`.
         hint: what to do about it, empty where nothing is to be done.
@@ -197,7 +197,7 @@ class HealthReport(msgspec.Struct, frozen=True, kw_only=True):
         truncated: whether the file ends early.
         kernels: GPU kernels in the file.
         kernels_without_launch: kernels whose launch is not in the file.
-        kernels_without_op: kernels of which no operator is known.
+        kernels_without_op: kernels without a known operator.
         kernels_before_window: kernels launched before the window, which do not count.
         bad_durations: kernels with times that cannot be.
         notes: what else was seen.

@@ -36,7 +36,7 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         rank: its number, null where not known.
         source: its trace files.
-        verdict: of this rank alone.
+        verdict: of this rank by itself.
         reason: one sentence.
         settled: whether the verdict is the same whatever share is asked for.
         shortfall: what keeps a rank whose share suffices from being ACTIVE, null if nothing does.
@@ -46,7 +46,7 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True):
         untrained_gemm: those of `gemm` of layers that only run forward (a teacher, a rollout, an
             evaluation), or that no operator shows to be the training's, outside of the verdict.
         optimizer_gemm: GEMMs of the optimizer's step, which are not in `gemm`.
-        opaque_us: µs in kernels that nobody recognises.
+        opaque_us: µs in unrecognized kernels.
         gpu_time_us: µs of all kernels by what they are for.
         copy_time_us: µs of memory copies by kind.
         legs: GEMM time by leg and precision class.
@@ -57,15 +57,15 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True):
         timelines: how the GPU spent each trace.
         kernels: all kinds of kernel, the longest first.
         communication: what collectives moved, null where there were none.
-        tax: what FP8 costs beside its GEMMs, null where none ran.
+        tax: what FP8 costs in addition to its GEMMs, null where none ran.
         payoff: what FP8 can gain, null without GEMMs.
         layers: linear layers by size, null where unknown.
         named_layers: linear layers by name, null where the run recorded none.
-        modules: the census of modules, null for a trace alone.
+        modules: the census of modules, null without a capture.
         health: how whole the trace is.
-        clock: what `fp8verify run` counted as a step, null for a trace alone.
-        numerics: scales, tensors and gradients of `fp8verify run`, null for a trace alone.
-        memory: the peak of GPU memory, null for a trace alone.
+        clock: what `fp8verify run` counted as a step, null without a capture.
+        numerics: scales, tensors and gradients of `fp8verify run`, null without a capture.
+        memory: the peak of GPU memory, null without a capture.
         expected: what was to run in low precision against what did, null where not known.
         judged: whether the rank can lack FP8: not where it trains no layer that other ranks run in
             FP8, as a pipeline stage with the output head alone.
@@ -117,7 +117,7 @@ class RankBreakdown(msgspec.Struct, frozen=True, kw_only=True):
         idle_us: no kernel ran.
         compute_us: computation ran.
         non_compute_us: only communication or copies ran.
-        communication_overlap_percent: how much of communication ran beside computation; null
+        communication_overlap_percent: how much of communication overlapped computation; null
             where there was none.
     """
 
@@ -135,7 +135,7 @@ class BreakdownReport(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         hta_version: of HolisticTraceAnalysis.
         ranks: its figures of each rank.
-        notes: of which ranks it gives no figures, and why.
+        notes: the ranks without figures, and why.
     """
 
     hta_version: str
@@ -157,7 +157,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     versions: dict[str, str] = {}
 
 
-# Data alone: `fp8verify.report.public` is the same report with its forms as methods.
+# Only data: `fp8verify.report.public` is the same report with its forms as methods.
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """The finished report: the one contract of every output.
 

@@ -1,4 +1,4 @@
-"""What a reader should know beside the verdict: one small rule for each finding.
+"""The rules: each looks for one kind of fact and yields findings.
 
 A rule reads the facts and what was promised, and yields findings. It gives a finding the verdict
 that it makes of its ranks, if it makes one; `fp8verify.verdict.verdict` needs no other word of it.

@@ -36,7 +36,7 @@ _BLOCK_FORMATS = frozenset({"mxfp8", "nvfp4", "mxfp4"})
 
 
 def unknown_gemms(facts: RankFacts, _: Promises) -> Iterator[Finding]:
-    """Kernels that multiply, and of which neither name nor operator says in what."""
+    """GEMM kernels whose precision neither their name nor their operator tells."""
     rank = facts.rank
     rows = [
         row

@@ -58,7 +58,7 @@ def _missed(layer: LayerClass) -> bool:
 
 
 def _left_out(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
-    """Linears left alone beside converted ones: by design more often than not, so information."""
+    """Linear layers left in high precision where others were converted: usually by design."""
     linears = [_linears(facts.rank) for facts in ranks]
     converted = {name for of in linears for name, m in of.items() if m.state != "high_precision"}
     left = [{n: m for n, m in of.items() if m.state == "high_precision"} for of in linears]
@@ -100,7 +100,7 @@ def _share_of(left: Container[str], ranks: Sequence[RankFacts]) -> float | None:
 
 
 def _sizes_left_out(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
-    """Without a census: sizes whose GEMMs all ran in high precision beside others in FP8."""
+    """Without a census: layer sizes that ran only in high precision, where others ran in FP8."""
     for facts in ranks:
         rank, known = facts.rank, facts.layers
         left = [layer for layer in known.classes if layer.never_in_fp8 and not layer.modules]

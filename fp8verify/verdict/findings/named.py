@@ -35,7 +35,7 @@ def named_layers_not_fp8(facts: RankFacts, promises: Promises) -> Iterator[Findi
 
 
 def named_legs_not_fp8(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
-    """Legs that ran in high precision in some converted layers, beside others in FP8."""
+    """GEMM passes that ran in high precision in some converted layers and in FP8 in others."""
     rank = facts.rank
     missed = [(layer, legs) for layer, gemms, legs in _missed(rank, promises) if _any_low(gemms)]
     short = {found.leg for found in short_legs(rank, promises)} if missed else set()
@@ -56,7 +56,7 @@ def named_legs_not_fp8(facts: RankFacts, promises: Promises) -> Iterator[Finding
 def _missed(
     rank: RankEvidence, promises: Promises
 ) -> Iterator[tuple[str, list[LayerGemms], tuple[Leg, ...]]]:
-    """Yield the converted layers of which promised legs ran in high precision, and these legs."""
+    """Yield the converted layers with promised passes that ran in high precision, and these."""
     if not rank.ran_low or rank.meta is None or rank.named is None:
         return
     known = rank.named.by_layer()

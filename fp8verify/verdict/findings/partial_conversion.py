@@ -1,7 +1,7 @@
-"""Findings on layers that were promised in FP8 and of which some ran otherwise, by their number.
+"""Findings on layers that were promised in FP8, where only some ran in it: by their number.
 
 Layers of one size cannot be told apart without names; how many of their GEMMs ran in FP8 can.
-What ran in high precision forward alone may be an evaluation, which recipes leave there.
+What ran in high precision only forward may be an evaluation, which recipes leave there.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _steps(rank: RankEvidence) -> int:
 
 
 def _finding(missing: int, wanted: int, promises: Promises, which: str) -> Finding:
-    """Layers that were converted, by the census or the log, of which some ran otherwise."""
+    """Layers that were converted, by the census or the log, where only some ran in FP8."""
     return finding(
         "layer-not-fp8",
         "counted",

@@ -68,7 +68,7 @@ def gpu_waits(facts: RankFacts, _: Promises) -> Iterator[Finding]:
 
 
 def small_gemms(facts: RankFacts, _: Promises) -> Iterator[Finding]:
-    """FP8 GEMMs of which a good part is too small to gain, while the whole still may."""
+    """FP8 GEMMs many of which are too small to gain, while the whole may still pay."""
     found = facts.fp8_payoff
     if found is None or found.small is None or found.small < _MANY_SMALL:
         return

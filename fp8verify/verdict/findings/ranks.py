@@ -99,7 +99,7 @@ def ranks_without_fp8(ranks: Sequence[RankFacts], _: Promises) -> Iterator[Findi
 
 
 def ranks_unreadable(ranks: Sequence[RankFacts], _: Promises) -> Iterator[Finding]:
-    """Ranks of which a trace could not be read."""
+    """Ranks with a trace that could not be read."""
     lost = [facts.rank for facts in ranks if facts.rank.unreadable is not None]
     if lost:
         reasons = [f"{rank.label} ({rank.unreadable})" for rank in lost]

@@ -36,7 +36,7 @@ def no_trace(facts: RankFacts, _: Promises) -> Iterator[Finding]:
 
 
 def _is_nowhere(health: Health) -> bool:
-    """Whether there is no trace at all, rather than one of which nothing can be read."""
+    """Whether there is no trace at all, rather than an unreadable one."""
     return not health.events and health.complete
 
 

@@ -73,7 +73,7 @@ def steps_without_gemms(facts: RankFacts, _: Promises) -> Iterator[Finding]:
 
 
 def no_backward(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
-    """A window of forward passes alone, as evaluation makes: two of three GEMMs are not seen.
+    """A window with only forward passes, as of an evaluation: dgrad and wgrad are not seen.
 
     It decides nothing of a training that ran, or was to run, in FP8; evaluation may leave it.
     """
