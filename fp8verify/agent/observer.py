@@ -15,7 +15,8 @@ from .profiling.guard import ProfilerGuard
 from .record.debug import debug, describe
 from .recorder import Recorder
 from .steps.clock import Clock
-from .steps.framework_counters import LOG, SCRIPT, StepCounter, sets_up_an_optimizer
+from .steps.framework_counters import SCRIPT, StepCounter, sets_up_an_optimizer
+from .steps.log_lines import StepNumbers
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -75,6 +76,7 @@ class Observer:
         self.recorder = recorder(config, self.clock, self.guard, self._live_optimizers)
         self._work = work
         self._lock = threading.RLock()
+        self._lines = StepNumbers()
         self._optimizers: dict[int, weakref.ref[Any]] = {}
         self._postponed = False
         self._hears_backward = False
@@ -159,10 +161,14 @@ class Observer:
         self._before_first_step()
 
     @harmless
-    def step_is_logged(self, number: int) -> None:
-        """Hear that the log says that `number` steps are complete."""
-        self.recorder.numbers.learn(number, self.clock.steps, LOG)
-        self._before_first_step()
+    def line_is_logged(self, line: str) -> None:
+        """Take a line of the log, which may name a step.
+
+        A line that comes after the next step's forward pass is about that step.
+        """
+        step = self.clock.steps + self.clock.has_work(self._work())
+        self._lines.hear(line, step)
+        self.recorder.numbers.learn_from_log(self._lines.offset)
 
     @harmless
     def optimizer_is_built(self, optimizer: Any) -> None:

@@ -354,7 +354,8 @@ class Recorder:
         self, session: AnySession, state: str, reason: str | None, seen: dict[str, Any]
     ) -> None:
         try:
-            trace = session.export(self.record.files.trace_path(self._window))
+            files = self.record.files
+            trace = session.export(files.trace_path(self._window), files.drafts)
         except ExportError as error:
             debug.error("writing the trace")
             self.record.mark(self._window, "dropped", f"{error}", **seen)

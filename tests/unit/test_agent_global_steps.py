@@ -11,9 +11,9 @@ import pytest
 
 from fp8verify.agent.profiling.global_windows import GlobalWindows
 from fp8verify.agent.profiling.plan import Plan
-from fp8verify.agent.steps.framework_counters import COUNTERS, LOG, SCRIPT
+from fp8verify.agent.steps.framework_counters import COUNTERS, SCRIPT
 from fp8verify.agent.steps.global_steps import Beginnings, GlobalSteps
-from fp8verify.agent.steps.log_lines import LogLines, number_in
+from fp8verify.agent.steps.log_lines import LogLines, StepNumbers
 
 TRANSFORMERS, _, _, DEEPSPEED = COUNTERS
 
@@ -40,28 +40,69 @@ def trainer(number: int) -> SimpleNamespace:
     return Trainer(state=SimpleNamespace(global_step=number))
 
 
+def offset_of(*lines: str, first: int = 1) -> int | None:
+    """Return what the log tells where a line comes after each step, the first after `first`."""
+    numbers = StepNumbers()
+    for step, line in enumerate(lines, start=first):
+        numbers.hear(line, step)
+    return numbers.offset
+
+
 @pytest.mark.parametrize(
-    ("line", "number"),
+    "line",
     [
-        ("[rank 0] INFO     \x1b[2m[step 14]\x1b[0m \x1b[36mloss\x1b[0m=2.3", 14),
-        ("[step 14] loss=2.3 | lr=3.00e-04", 14),
-        ("Resumed from step 4999, 1,024 tokens seen", 4999),
-        ("[titan] 2026-11-22 - root - INFO - \x1b[31mstep: 14  \x1b[32mloss:  2.3", 14),
-        ("step:  5  loss: 2.3", 5),
-        ("Training starts at step 5000", 4999),
-        ("[step 14] allocated 3 GB", None),
-        ("Saving a checkpoint at step: 14", None),
-        ("loss=2.3", None),
+        "[rank 0] INFO     \x1b[2m[step {}]\x1b[0m \x1b[36mloss\x1b[0m=2.3",
+        "[titan] 2026-11-22 - root - INFO - \x1b[31mstep: {:5}  \x1b[32mloss:  2.3",
+        " [2026-11-22 10:00:00] iteration {:8}/     500 | consumed samples: 80 | lr: 1.0E-04 |",
+        "2026-11-22 host:0 trainer INFO [step={}/1800,epoch=1,eta=1:02]",
+        '{{"global_step": {}, "loss": 2.3}}',
+        "step {:05d}/19560 | loss: 2.3 | dt: 312 ms",
+        "Epoch 7 global_step={} loss 2.3",
     ],
 )
-def test_lines_that_tell_a_number(line: str, number: int | None) -> None:
-    assert number_in(line) == number
+@pytest.mark.parametrize("every", [1, 10])
+def test_a_number_that_grows_with_the_steps_is_theirs(line: str, every: int) -> None:
+    numbers = StepNumbers()
+    for seen, step in enumerate(range(every, 4 * every, every)):
+        assert numbers.offset is None, f"known after {seen} lines"
+        numbers.hear(line.format(step + 100), step)
+
+    assert numbers.offset == 100
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [f"step {number}" for number in (101, 102)],  # too few
+        [f"step {number}" for number in (101, 101, 101, 101)],  # stands still
+        [f"step {number}" for number in (4, 8, 12, 16)],  # counts batches
+        [f"step {number}" for number in (1, 2, 3, 4, 1, 2, 3)],  # begins again
+        [f"step {n}/99 iteration {n + 800}" for n in range(1, 5)],  # two that disagree
+        [f"epoch 3 step {number}" for number in range(1, 5)],  # of an epoch, maybe
+        [f"step {number}.5 ms" for number in range(1, 5)],
+        [f"step {number} ms" for number in range(1, 5)],
+        [f"timestep {number}" for number in range(1, 5)],
+        [f"loss {number}" for number in range(1, 5)],
+    ],
+    ids=lambda lines: lines[0],
+)
+def test_other_numbers_are_not(lines: list[str]) -> None:
+    assert offset_of(*lines) is None
+
+
+def test_the_same_number_twice_in_a_step_is_one_line() -> None:
+    numbers = StepNumbers()
+    for step in (1, 1, 1, 2):
+        numbers.hear(f"step {step}", step)
+    assert numbers.offset is None
+    numbers.hear("step 3", 3)
+    assert numbers.offset == 0
 
 
 def test_logged_and_printed_lines_are_heard_and_left_as_they_are(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    heard: list[int] = []
+    heard: list[str] = []
     lines = LogLines(heard.append)
     lines.install()
     logger = logging.getLogger("of-a-rank-that-prints-nothing")
@@ -77,7 +118,7 @@ def test_logged_and_printed_lines_are_heard_and_left_as_they_are(
     lines.uninstall()
     print("step: 5  loss: 2.3")
 
-    assert heard == [3, 4]
+    assert heard == ["[step 3] loss=0.5", "step: 4 loss: 2.3"]
     assert capsys.readouterr().out == "step: 4 loss: 2.3\nstep: 9 loss: 1\nstep: 5  loss: 2.3\n"
     assert logging.getLogRecordFactory() is logging.LogRecord
 
@@ -130,7 +171,7 @@ def test_the_trainer_comes_before_the_engine_that_it_drives() -> None:
 
 def test_the_script_knows_best_and_a_counter_better_than_a_log() -> None:
     numbers, one = GlobalSteps(), trainer(10)
-    numbers.learn(20, 1, LOG)
+    numbers.learn_from_log(19)
     assert numbers.completed(1) == 20
     numbers.begins(TRANSFORMERS, one)
     assert numbers.completed(2) == 11
@@ -199,6 +240,6 @@ def test_a_second_training_that_counts_from_one_again_is_not_recorded_twice() ->
 def test_the_numbers_of_several_trainings_are_told() -> None:
     numbers = GlobalSteps()
     for step, number in enumerate([1, 2, 3, 1, 2], start=1):
-        numbers.learn(number, step, LOG)
+        numbers.learn_from_log(number - step)
         numbers.completed(step)
     assert numbers.shown == "1-3, 1-2"

@@ -78,8 +78,9 @@ class EagerStep:
 
     def _keep(self) -> None:
         self._session.stop()
-        path = self._record.files.layers_path()
-        self._session.export(path)
+        files = self._record.files
+        path = files.layers_path()
+        self._session.export(path, files.drafts)
         self._record.mark_naming(self.step, None, path.name)
 
     def _give_up(self, reason: str) -> None:

@@ -24,13 +24,16 @@ class ExportError(Exception):
     """The trace could not be written, for a reason that the report names."""
 
 
-def export(write: Callable[[str], object], path: Path) -> None:
+def export(write: Callable[[str], object], path: Path, drafts: Path) -> None:
     """Have `write` fill a file of JSON; `path` appears when it is whole, gzipped if it ends so.
+
+    Args:
+        drafts: a folder of the same file system; a process that is killed leaves its drafts there.
 
     Raises:
         ExportError: the disk is full or cannot be written to, or nothing was written.
     """
-    plain, packed = path.with_name(f".{path.name}.json"), path.with_name(f".{path.name}.gz")
+    plain, packed = drafts / f".{path.name}.plain", drafts / f".{path.name}.part"
     try:
         with _in_memory(plain) as text:
             write(str(plain))

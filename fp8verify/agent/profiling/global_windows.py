@@ -67,8 +67,8 @@ class GlobalWindows:
     def _why(self, window: tuple[int, int], seen: str) -> str:
         if self.numbers.framework is None or not self.numbers.shown:
             return (
-                f"{seen}, and nothing told their global numbers: no Trainer, no DeepSpeed engine, "
-                "no step line of torchtitan or KempnerForge, no fp8verify.step(number)"
+                f"{seen}, and their global numbers are unknown: no counter of a framework, no line "
+                "of the log whose step number grows with the steps, no fp8verify.step(number)"
             )
         if self.numbers.went_through(window[1]):
             return f"{seen}, and its steps were over when their numbers were known"

@@ -79,6 +79,6 @@ class OutsideSession(WindowSteps):
         self._capture.rest()
         self.state = "dropped"
 
-    def export(self, path: Path) -> str | None:  # noqa: ARG002 - as `Session`
+    def export(self, path: Path, drafts: Path) -> str | None:  # noqa: ARG002 - as `Session`
         """Return no file: the profiler writes its own once the run has ended."""
         return None

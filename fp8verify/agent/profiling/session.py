@@ -103,8 +103,10 @@ class Session(WindowSteps):
         self.state = "dropped"
         self._profile = self._step = None
 
-    def export(self, path: Path) -> str | None:
+    def export(self, path: Path, drafts: Path) -> str | None:
         """Write the trace as JSON, gzipped if `path` ends so; it appears when it is whole.
+
+        Until then it is in the folder `drafts`.
 
         Returns:
             The name of the file.
@@ -114,7 +116,7 @@ class Session(WindowSteps):
         """
         profile, self._profile = self._profile, None
         with quiet_kineto():  # it says on stderr what the error says
-            export(profile.export_chrome_trace, path)
+            export(profile.export_chrome_trace, path, drafts)
         return path.name
 
 

@@ -43,6 +43,11 @@ class RankFiles:
     def _meta(self, stem: str) -> Path:
         return self.folder / f"{stem}.meta.json"
 
+    @property
+    def drafts(self) -> Path:
+        """A folder for files that are not whole: the runner removes its boot folder."""
+        return self._boot if self._boot.is_dir() else self.folder
+
     def trace_path(self, window: int) -> Path:
         """Return where the trace of the window of that index (from 0) belongs."""
         suffix = f".w{window + 1}" if window else ""

@@ -35,8 +35,9 @@ LOG = "log"  # lines of its log
 SCRIPT = "script"  # `fp8verify.step(number)`
 
 # Functions that step an optimizer whose gradients are zeros, to make its state before training:
-# deepspeed/runtime/fp16/fused_optimizer.py and its siblings (0.19).
-SETUP = frozenset({"initialize_optimizer_states"})
+# deepspeed/runtime/fp16/fused_optimizer.py and its siblings (0.19); torch's own
+# distributed/checkpoint/state_dict.py (2.13), which OLMo-core calls after a dry run of the model.
+SETUP = frozenset({"initialize_optimizer_states", "_init_optim_state"})
 SETUP_DEPTH = 16
 
 

@@ -1,7 +1,6 @@
 """The numbers that a framework or a loop gives its steps: they go on where a run resumes.
 
-They are read from the framework's own counter, else taken from the lines of its log, or told by
-`fp8verify.step(number)`. Nothing is guessed: without any of these there are no numbers.
+They come from `fp8verify.step(number)`, else from the framework's own counter, else from the log.
 """
 
 from __future__ import annotations
@@ -129,6 +128,13 @@ class GlobalSteps:
     def learn(self, number: int, step: int, source: str) -> None:
         """Hear that `number` steps are complete where `step` steps of this run are."""
         self._offsets[source] = number - step
+
+    def learn_from_log(self, offset: int | None) -> None:
+        """Take how far the log's numbers are ahead of our count; None if they tell nothing."""
+        if offset is None:
+            self._offsets.pop(LOG, None)
+        else:
+            self._offsets[LOG] = offset
 
     def completed(self, step: int) -> int | None:
         """Return the number of the step that is complete, from the hook of an optimizer.

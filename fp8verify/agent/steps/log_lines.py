@@ -1,4 +1,4 @@
-"""Hear the lines that a training logs, for the step numbers in them.
+"""Listen to the lines that a training logs, for the step numbers in them.
 
 Lines are heard where they are made, between the hooks of two steps; in a pipe outside they would
 arrive at any time. Logged ones are heard on ranks too whose handlers drop them.
@@ -12,57 +12,76 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, NamedTuple
-
-from ..record.debug import debug
+from typing import Any
 
 MAX_LINE = 4096
+DIGITS = re.compile(r"\d+")
+WORDS = ("step", "iter", "update")
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
-class StepLine(NamedTuple):
-    """A line that tells a step number.
+LEAST_LINES = 3  # for different steps, before a number is believed
+MAX_KINDS = 64  # of numbers that are followed; a script may print any text
 
-    Attributes:
-        framework: whose form it has.
-        pattern: finds the number.
-        ahead: how far it is ahead of the steps that are complete.
+# A number after a word for step: `iteration 6/`, `[step=12/18`, `step: 14`, `{"global_step": 7}`.
+NUMBER = re.compile(
+    r"(?P<word>(?<![a-z])(?:[a-z]+[_ -])?(?:steps?|iter(?:ation)?s?|updates?))"
+    r"[\"']?\s{0,4}[:=#\[(]?\s{0,8}(?P<number>\d{1,12})(?![\d,.]*\d|\s*(?:%|[a-z]?s\b))",
+    re.IGNORECASE,
+)
+# In a later epoch a step may be counted from the epoch's begin.
+LATER_EPOCH = re.compile(r"\bepoch\W{0,4}(?:[2-9]|[1-9]\d)", re.IGNORECASE)
+GLOBAL = re.compile(r"global|total", re.IGNORECASE)
+BEFORE = 24  # characters that tell one number of a line from another
+
+
+class StepNumbers:
+    """Finds, in the lines of a log, the number that grows with the steps that are counted.
+
+    A number is followed by the text before it. It is the step's if it equals our own count plus a
+    constant in all its lines, for at least three steps. Numbers that disagree with one another give
+    none: nothing tells which one is meant.
     """
 
-    framework: str
-    pattern: re.Pattern[str]
-    ahead: int = 0
+    def __init__(self) -> None:
+        self._kinds: dict[str, tuple[int, set[int]] | None] = {}  # None of one that was wrong
 
+    def hear(self, line: str, step: int) -> None:
+        """Take the numbers of a line that is about the `step`-th step of this run."""
+        text = COLOURS.sub("", line[:MAX_LINE])
+        later = LATER_EPOCH.search(text) is not None
+        for found in NUMBER.finditer(text):
+            if later and not GLOBAL.search(found["word"]):
+                continue
+            kind = DIGITS.sub("#", text[max(0, found.start() - BEFORE) : found.start("number")])
+            self._follow(" ".join(kind.split()), int(found["number"]) - step, step)
 
-# Both log a step after its optimizer's: scripts/train.py and metrics/logger.py of KempnerForge
-# (5666d0d), train_step in trainer.py and components/metrics.py of torchtitan (b5bcd76). The other
-# lines come before the first step: checkpoint/manager.py and torchtitan/trainer.py.
-STEP_LINES = (
-    StepLine("KempnerForge", re.compile(r"\[step (\d{1,12})\] loss=")),
-    StepLine("KempnerForge", re.compile(r"Resumed from step (\d{1,12}),")),
-    StepLine("torchtitan", re.compile(r"\bstep: *(\d{1,12}) +loss:")),
-    StepLine("torchtitan", re.compile(r"Training starts at step (\d{1,12})\b"), ahead=1),
-)
+    def _follow(self, kind: str, offset: int, step: int) -> None:
+        if kind not in self._kinds:
+            if len(self._kinds) < MAX_KINDS:
+                self._kinds[kind] = (offset, {step})
+            return
+        known = self._kinds[kind]
+        if known is None:
+            return
+        if known[0] != offset:
+            self._kinds[kind] = None
+        elif len(known[1]) < LEAST_LINES:
+            known[1].add(step)
 
-Hear = Callable[[int], None]
-
-
-def number_in(line: str) -> int | None:
-    """Return how many steps are complete by a line; None for a line that tells no number."""
-    if "step" not in line:
-        return None
-    text = COLOURS.sub("", line[:MAX_LINE])
-    for kind in STEP_LINES:
-        match = kind.pattern.search(text)
-        if match is not None:
-            return int(match[1]) - kind.ahead
-    return None
+    @property
+    def offset(self) -> int | None:
+        """What the log's numbers are ahead of our count; None if that is not known."""
+        believed = {
+            known[0] for known in self._kinds.values() if known and len(known[1]) >= LEAST_LINES
+        }
+        return believed.pop() if len(believed) == 1 else None
 
 
 class LogLines:
-    """Calls `hear` with the number when the main thread makes such a line."""
+    """Calls `hear` with each line of the main thread that may tell a step's number."""
 
-    def __init__(self, hear: Hear) -> None:
+    def __init__(self, hear: Callable[[str], None]) -> None:
         self._hear = hear
         self._streams: list[tuple[Any, Any]] = []
         self._factory: Any = None
@@ -92,7 +111,7 @@ class LogLines:
     def _make_record(self, *args: Any, **kwargs: Any) -> logging.LogRecord:
         record = self._before(*args, **kwargs)
         with suppress(Exception):  # a message that does not fit its arguments is not our error
-            if isinstance(record.msg, str) and "step" in record.msg:
+            if isinstance(record.msg, str):
                 self._look(record.getMessage())
         return record
 
@@ -113,7 +132,10 @@ class LogLines:
             self._look(line)
 
     def _look(self, line: str) -> None:
-        number = number_in(line)
-        if number is not None and threading.current_thread() is threading.main_thread():
-            debug.event(f"the log says that {number} steps are complete")
-            self._hear(number)
+        lower = line[:MAX_LINE].lower()
+        if any(word in lower for word in WORDS) and _on_main_thread():
+            self._hear(line)
+
+
+def _on_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()

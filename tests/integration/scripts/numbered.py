@@ -2,7 +2,8 @@
 
 kempnerforge and torchtitan log as those do (metrics/logger.py and scripts/train.py of KempnerForge,
 trainer.py and components/metrics.py of torchtitan), printed prints such lines, told calls
-`fp8verify.step(number)`, nothing has no numbers; folds trains twice, gan has a critic, ema a copy.
+`fp8verify.step(number)`, nothing has no numbers; dry_run makes the
+optimizer's state before training, folds trains twice, gan has a critic, ema a copy.
 """
 
 import copy
@@ -73,6 +74,17 @@ def told():
 
 def nothing():
     model, optimizer = new()
+    for _ in range(count):
+        train(model, optimizer)
+
+
+def dry_run():
+    from torch.distributed.checkpoint.state_dict import _init_optim_state
+
+    model, optimizer = new()
+    model(torch.ones(4, 16)).square().mean().backward()  # as OLMo-core's trainer.py
+    optimizer.zero_grad()
+    _init_optim_state(optimizer)
     for _ in range(count):
         train(model, optimizer)
 
