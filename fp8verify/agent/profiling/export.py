@@ -27,8 +27,8 @@ class ExportError(Exception):
 def export(write: Callable[[str], object], path: Path, drafts: Path) -> None:
     """Have `write` fill a file of JSON; `path` appears when it is whole, gzipped if it ends so.
 
-    Args:
-        drafts: a folder of the same file system; a process that is killed leaves its drafts there.
+    Drafts are in the folder `drafts`, of the same file system: a process that is killed leaves
+    them there.
 
     Raises:
         ExportError: the disk is full or cannot be written to, or nothing was written.
