@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence, Sized
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from fp8verify.report.model import Finding
@@ -16,6 +16,25 @@ _COMMAND = re.compile(
     r"|set-output|save-state|add-matcher|remove-matcher|internal-\S{0,40})(?:\s|::))|##(?=vso|\[)",
     re.IGNORECASE,
 )
+
+
+class _LazyPattern:
+    """A regular expression that is compiled when its first method is asked for."""
+
+    def __init__(self, expression: str, flags: int) -> None:
+        self.pattern = expression
+        self._flags = flags
+
+    def __getattr__(self, name: str) -> Any:
+        compiled = re.compile(self.pattern, self._flags)
+        for method in ("match", "fullmatch", "search", "sub", "findall", "finditer", "split"):
+            setattr(self, method, getattr(compiled, method))
+        return getattr(compiled, name)
+
+
+def lazy_pattern(expression: str, flags: int = 0) -> re.Pattern[str]:
+    """Return a regular expression that costs nothing until it is used."""
+    return cast("re.Pattern[str]", _LazyPattern(expression, flags))
 
 
 def clean(text: str) -> str:

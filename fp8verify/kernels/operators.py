@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from fp8verify.terms import Precision, Role
+from fp8verify.text import lazy_pattern
 
 
 class Counts(Enum):
@@ -320,9 +321,9 @@ _PATTERNS: Final[tuple[tuple[str, Operator], ...]] = (
 )
 
 OPERATORS: Final = {name: row for names, row in _ROWS for name in names}
-_COMPILED: Final = tuple((re.compile(pattern, re.DOTALL), row) for pattern, row in _PATTERNS)
+_COMPILED: Final = tuple((lazy_pattern(pattern, re.DOTALL), row) for pattern, row in _PATTERNS)
 UNKNOWN: Final = Operator(evidence="")
-_NODE: Final = re.compile(r"(?:autograd::engine::evaluate_function: )?(.*Backward)\d*$", re.ASCII)
+_NODE: Final = lazy_pattern(r"(?:autograd::engine::evaluate_function: )?(.*Backward)\d*$", re.ASCII)
 
 
 @lru_cache(1 << 12)

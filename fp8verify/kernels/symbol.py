@@ -8,16 +8,17 @@ from typing import Final
 
 from fp8verify.kernels import cxx, mangled
 from fp8verify.kernels.cxx import ANONYMOUS
+from fp8verify.text import lazy_pattern
 
 _MAX_PARAMETERS: Final = 4096
 MAX_TEXT: Final = 1 << 16  # a longer name is read up to here
 
-_PATH = re.compile(
+_PATH = lazy_pattern(
     r"(?:(?:void|bool|int|float|auto|static|long) )?"
     r"((?:\(anonymous namespace\)|[\w$~]+)(?:::(?:\(anonymous namespace\)|[\w$~]+))*)"
 )
-_IDENTIFIER = re.compile(r"[^\W\d]\w*")
-_SUFFIX = re.compile(r"(?:\.kd|\.cubin)$")
+_IDENTIFIER = lazy_pattern(r"[^\W\d]\w*")
+_SUFFIX = lazy_pattern(r"(?:\.kd|\.cubin)$")
 _CONDITION: Final = "std::enable_if"  # a return type with brackets of its own
 
 
@@ -78,7 +79,7 @@ class Symbol:
         return tuple(_IDENTIFIER.findall(self.text))
 
 
-_WORD: Final = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z0-9]+|[A-Z0-9]+(?![a-z])")
+_WORD: Final = lazy_pattern(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z0-9]+|[A-Z0-9]+(?![a-z])")
 
 
 @lru_cache(maxsize=4096)
@@ -107,11 +108,11 @@ _WHOLE_SUFFIX: Final = {
 _BOOL: Final = {"0": "false", "1": "true"}
 _WHOLE: Final = "|".join(sorted(_WHOLE_SUFFIX, key=len, reverse=True))
 # What c++filt never writes; only a name with one of these is changed.
-_SIGN: Final = re.compile(
+_SIGN: Final = lazy_pattern(
     rf"<unnamed>|\((?:{_WHOLE})\)-?\d|\(bool\)[01]\b|\(instance \d+\)\]|(?<=[\w>\])*&]) +[*&]|"
     r"operator \(\)"
 )
-_REWRITTEN: Final = re.compile(
+_REWRITTEN: Final = lazy_pattern(
     rf"(?P<unnamed><unnamed>)|\((?P<kind>{_WHOLE})\)(?P<whole>-?\d+)|\(bool\)(?P<truth>[01])\b|"
     r"(?P<open>\[)(?=lambda\(|unnamed type \(instance )| \(instance (?P<instance>\d+)\)\]|"
     r"\bconst (?P<constant>(?:(?:un)?signed )?(?:long long|[\w:]+)) +(?=[*&])|"

@@ -5,13 +5,12 @@ Its lines say little each on their own: `fp8_recipe` has a value also where FP8 
 
 from __future__ import annotations
 
-import re
-
 from fp8verify.logs.layer_promises import LayerScan
 from fp8verify.logs.promised import HIGH_PRECISION, format_of
 from fp8verify.report.model import Claim
+from fp8verify.text import lazy_pattern
 
-_LINE = re.compile(r"(?P<name>[a-z]\w{1,47}) \.{3,} (?P<value>\S.{0,80})$")
+_LINE = lazy_pattern(r"(?P<name>[a-z]\w{1,47}) \.{3,} (?P<value>\S.{0,80})$")
 _FORMAT_VALUES = {"fp8": ("hybrid", "e4m3"), "fp4": ("e2m1",)}
 
 

@@ -15,13 +15,14 @@ import msgspec
 
 from fp8verify.logs.promised import HIGH_PRECISION, format_of
 from fp8verify.logs.wording import match, without_asides
+from fp8verify.text import lazy_pattern
 
 MAX_LAYERS = 10_000  # a log names at most so many layers
 _MAX_CONTENTS = 1 << 14
 # What wrappers put into a module's name: torch.compile, FSDP1, DDP, checkpointing.
-_WRAPPERS = re.compile(r"(?:^|(?<=\.))(?:_orig_mod|_fsdp_wrapped_module|module"
+_WRAPPERS = lazy_pattern(r"(?:^|(?<=\.))(?:_orig_mod|_fsdp_wrapped_module|module"
                        r"|_checkpoint_wrapped_module)\.")  # fmt: skip
-_BLOCK = re.compile(r"(?:^|\.)(?:layers|blocks|h|layer)\.(\d+)(?:\.|$)")
+_BLOCK = lazy_pattern(r"(?:^|\.)(?:layers|blocks|h|layer)\.(\d+)(?:\.|$)")
 
 
 class LayerPromise(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,20 +109,20 @@ WORDS = (
     b"_in_bf16",
     b"num_layers ..",
 )
-_OVERRIDE = re.compile(
+_OVERRIDE = lazy_pattern(
     r"\[Override\] [\w.-]+: (?P<path>\S+) (?P<old>[\w.]+) -> (?P<new>[\w.]+)"
 )  # torchtitan/config/override.py:497
-_MATCHED = re.compile(
+_MATCHED = lazy_pattern(
     r"Context \(MatchContext\(module_path='(?P<path>[^']+)'.{0,80}?\)\) "
     r'matched to quant config "(?P<key>[^"]+)"'
 )  # megatron/core/quantization/quant_config.py:210
-_RECIPE = re.compile(
+_RECIPE = lazy_pattern(
     r"Loaded quantization recipe from path '.{1,400}?'\. +Contents: '(?P<contents>\{.*\})'"
 )  # the same file, :184
-_FILTER = re.compile(r"['\"]?\bfilter_fqns['\"]?\s*[:=]\s*[\[(](?P<names>[^\])]{1,4000})[\])]")
-_IGNORED = re.compile(r"Ignored modules for Float8 conversion: \[(?P<names>[^\]]{1,4000})\]")
-_QUOTED = re.compile(r"['\"]([^'\"]{1,300})['\"]")
-_HIGH_CLASS = re.compile(r"(?:bf16|bfloat16|fp16|fp32|high)", re.IGNORECASE)
+_FILTER = lazy_pattern(r"['\"]?\bfilter_fqns['\"]?\s*[:=]\s*[\[(](?P<names>[^\])]{1,4000})[\])]")
+_IGNORED = lazy_pattern(r"Ignored modules for Float8 conversion: \[(?P<names>[^\]]{1,4000})\]")
+_QUOTED = lazy_pattern(r"['\"]([^'\"]{1,300})['\"]")
+_HIGH_CLASS = lazy_pattern(r"(?:bf16|bfloat16|fp16|fp32|high)", re.IGNORECASE)
 # torchtitan's word for a filter by size is no name of a layer.
 _NO_NAMES = frozenset({"auto_filter_small_kn"})
 
@@ -232,14 +233,14 @@ _STEP = (
 )
 _COUNT = r"(?P<{}>\d[\d_,]*) (?:\w+[ -]?){{0,2}}?(?:steps|iterations|iters)\b"
 # FP8 that begins later: “FP8 training enabled from step 500 on”, “… after 100 warm-up steps”.
-_BEGINS = re.compile(
+_BEGINS = lazy_pattern(
     rf"\b(?:from|at|since|start(?:s|ing)?(?: at| from)?|begin(?:s|ning)?(?: at| from)?)\s+"
     rf"{_STEP.format('at')}|\bafter (?:the first |a )?(?:{_STEP.format('past')}"
     rf"|{_COUNT.format('count')})",
     re.IGNORECASE,
 )
 # A warm-up: “BF16 warm-up for 100 steps”, “training in bf16 for the first 100 steps”.
-_WARM_UP = re.compile(
+_WARM_UP = lazy_pattern(
     r"(?:bf16|bfloat16|fp16|high[- ]precision)\b.{0,40}?\b(?:warm-?up|first|until|for)\b.{0,20}?"
     rf"(?:{_STEP.format('until')}|{_COUNT.format('count')})",
     re.IGNORECASE,

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from fp8verify.logs.lines import OVERLAP_BYTES, Line
+from fp8verify.text import lazy_pattern
 
 MAX_MESSAGE = 4096
 _MAX_PREFIXES = 16
@@ -41,14 +42,14 @@ class _Prefix(NamedTuple):
 
 # Where a message may begin within a line: after a cursor move, a progress bar of tqdm, and rows
 # of one character, which progress bars and rulers are made of.
-_BREAK = re.compile(
+_BREAK = lazy_pattern(
     r"\x1b\[[0-9;?]*[A-HJKf]|[\b\v\f]+"
     r"|\[\d+:\d\d(?::\d\d)?(?:<[^\]]{1,300}|, [^\]]{0,80}(?:/s|s/\w)[^\]]{0,300})\]"
     r"|([^\w\s])\1{7,}|(\w)\2{39,}|[ \t]{200,}"
 )
-_COLOR = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)")
+_COLOR = lazy_pattern(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)")
 # Comments of programming languages and markup, docstrings and quotations.
-_FOREIGN = re.compile(r"\s*(?:#|//|/\*|<!--|--\s|;|%%|[\"'`“\u2018«])")
+_FOREIGN = lazy_pattern(r"\s*(?:#|//|/\*|<!--|--\s|;|%%|[\"'`“\u2018«])")
 
 _CLOCK = r"\d{1,2}:\d\d:\d\d(?:[.,]\d+)?(?:\s?[AP]M\b)?"
 _DAY = (
@@ -57,7 +58,7 @@ _DAY = (
     r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)\s+\d{1,2})"
 )
 # What only a logger or a launcher writes.
-_STRONG = re.compile(
+_STRONG = lazy_pattern(
     rf"(?:{_DAY}[T _-]?\s*{_CLOCK}(?:\s+\d{{4}})?|{_CLOCK}|{_DAY}|\d{{10}}\.\d+)"
     r"(?:Z|\s?[+-]\d\d:?\d\d)?"
     r"|(?:DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|CRITICAL|FATAL|SUCCESS|TRACE)\b"
@@ -71,15 +72,15 @@ _STRONG = re.compile(
     r"|[^\s:()]{1,300}\.py:\d+:(?: \w{0,40}Warning:)?"
 )
 # What may also be a word of the text: a logger's name counts only beside a strong prefix.
-_NAME = re.compile(
+_NAME = lazy_pattern(
     r"[A-Za-z_][\w./-]{0,100}(?:::?[\w.<>/-]{1,60}){0,3}(?:\[\d+\])?(?=\s*[:|]|\s+(?:-|>>)\s)"
     r"|[A-Za-z][\w.-]{0,60} [\w./-]{1,60}\[\d+\](?=:)"
 )
-_FIELD = re.compile(r"[\w.:/@-]{1,160}(?=\t)")  # of a logger that separates with tabs
-_SEPARATOR = re.compile(
+_FIELD = lazy_pattern(r"[\w.:/@-]{1,160}(?=\t)")  # of a logger that separates with tabs
+_SEPARATOR = lazy_pattern(
     r"[\s\ufeff]+|[:»•·\u2013\u2014]+|(?<=.)\|+|>{1,2}(?=\s)|(?:[-*]|={2,}|-{3,}|\*{2,})(?=\s)"
 )
-_DENIAL = re.compile(
+_DENIAL = lazy_pattern(
     r"\bdry\b|\bdry.?run|\bwould\b|\bexample|\bsample\b|\bskip|\bnot\b|^\[no\b|\bfail|\bdisab"
     r"|\bexpected|^[\[(][^\])]*\b(?:vllm|sglang|EngineCore)"
     r"|\bsimulat|\bmock|\bprompt\b|\bdataset|\btodo\b|\bplan(?:ned)?\b|\boff\b|^\[\s*\]$"
@@ -90,14 +91,14 @@ _DENIAL = re.compile(
     re.IGNORECASE,
 )
 # Words before a colon that name a text, not a logger.
-_TEXTUAL = re.compile(
+_TEXTUAL = lazy_pattern(
     r"prompt|text|sample|input|output|label|answer|question|expect|example|\bnotes?\b|hint|usage"
     r"|help|\bdoc|comment|todo|say|quote|\buser\b|assistant|dry|would|skip|\bnot?\b|\w*Error\b"
     r"|\w*Exception\b|^(?:(?:mx|nv)?fp[48]|float[48])$",
     re.IGNORECASE,
 )
 # Programs that serve a model and train none, as their loggers are called.
-_SERVES = re.compile(r"\b(?:vllm|sglang|lmdeploy|tensorrt_llm)\b", re.IGNORECASE)
+_SERVES = lazy_pattern(r"\b(?:vllm|sglang|lmdeploy|tensorrt_llm)\b", re.IGNORECASE)
 _CROSSES = frozenset("✗✘❌✖⛔🚫☐⬜❎⏭🟥🔴")
 _JOINERS = frozenset("\u200d\ufe0e\ufe0f√")
 
@@ -192,7 +193,7 @@ def _marks(text: str, at: int) -> int:
     return end if end > at and text[at] not in "^`\u00b4\u00a8" else 0
 
 
-_LOGFMT = re.compile(
+_LOGFMT = lazy_pattern(
     r'(?:[\w.@-]{1,60}=(?:"(?:[^"\\]|\\.){0,400}"|[^\s"]{0,200})\s+){0,12}'
     r'(?:msg|message|event)="(?P<text>(?:[^"\\]|\\.){1,4000})"'
 )
@@ -201,11 +202,11 @@ _NESTED_KEYS = ("jsonpayload", "record", "fields")
 # What loggers and shippers of logs write beside a message, and what data sets have beside a text.
 # Fields of a structured log that take its message back where they are false.
 _SWITCHES = ("enabled", "active", "applied", "success", "fp8", "fp8_enabled", "use_fp8")
-_LOG_KEYS = re.compile(
+_LOG_KEYS = lazy_pattern(
     r"@?time|date|ts$|asctime|level|severity|logger|name$|rank|stream|pid|process|thread|line_?no"
     r"|func|file|module|pathname|host|pod|container|kubernetes|record|caller|__realtime|log\."
 )
-_DATA_KEYS = re.compile(
+_DATA_KEYS = lazy_pattern(
     r"prompt|complet|response|instruction|input|output|label|answer|question|role|content|title"
     r"|url|source|text_?id|id$|tokens?$|split|dataset|score|chosen|rejected|summary|meta$"
 )

@@ -4,30 +4,34 @@ from __future__ import annotations
 
 import re
 
+from fp8verify.text import lazy_pattern
+
 HIGH_PRECISION = "high_precision"
 _FORMATS = (
-    ("nvfp4", re.compile(r"nv[- ]?fp4|nvfloat4", re.IGNORECASE)),
-    ("mxfp4", re.compile(r"mx[- ]?fp4", re.IGNORECASE)),
-    ("mxfp8", re.compile(r"mx[- ]?fp8|\bMX", re.IGNORECASE)),
-    ("fp4", re.compile(r"(?:fp|float)[- ]?4", re.IGNORECASE)),
-    ("fp8", re.compile(r"(?:fp|float)[- ]?8", re.IGNORECASE)),
+    ("nvfp4", lazy_pattern(r"nv[- ]?fp4|nvfloat4", re.IGNORECASE)),
+    ("mxfp4", lazy_pattern(r"mx[- ]?fp4", re.IGNORECASE)),
+    ("mxfp8", lazy_pattern(r"mx[- ]?fp8|\bMX", re.IGNORECASE)),
+    ("fp4", lazy_pattern(r"(?:fp|float)[- ]?4", re.IGNORECASE)),
+    ("fp8", lazy_pattern(r"(?:fp|float)[- ]?8", re.IGNORECASE)),
 )
-_RECIPE = re.compile(
+_RECIPE = lazy_pattern(
     r"\brecipe(?:_name)?['\"]?\s*[=: ]\s*['\"]?(?P<named>\w+)"
     r"|\b(?P<known>row-?wise(?:_with_gw_hp)?|tensor-?wise|block-?wise|delayed|"
     r"mxfp[48]_\w+|nvfp4_\w+)\b",
     re.IGNORECASE,
 )
-_ALL_GATHER = re.compile(r"all[-_ ]?gather\w*(?: enabled)?\s*[=:]\s*\{?(True|False)", re.IGNORECASE)
+_ALL_GATHER = lazy_pattern(
+    r"all[-_ ]?gather\w*(?: enabled)?\s*[=:]\s*\{?(True|False)", re.IGNORECASE
+)
 _COUNTS = (
-    re.compile(r"\b(?P<converted>\d{1,7}) Float8Linear modules, (?P<total>\d{1,7}) total"),
-    re.compile(
+    lazy_pattern(r"\b(?P<converted>\d{1,7}) Float8Linear modules, (?P<total>\d{1,7}) total"),
+    lazy_pattern(
         r"\b(?:convert|swapp|replac|wrapp)(?:ed|ing) (?P<converted>\d{1,7})"
         r"(?:\s*(?:/|of|out of)\s*(?P<total>\d{1,7}))?(?= (?:[\w.]+ ){0,2}(?:layers?|modules?|"
         r"linears?)\b)",
         re.IGNORECASE,
     ),
-    re.compile(
+    lazy_pattern(
         r"\b(?P<converted>\d{1,7})\s*(?:/|of|out of)\s*(?P<total>\d{1,7}) "
         r"(?:[\w.]+ ){0,2}(?:layers|modules|linears)\b",
         re.IGNORECASE,

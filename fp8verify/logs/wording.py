@@ -120,19 +120,22 @@ not_fp8 (?:<FORMAT>|torchao|transformer.engine)\b(?:(?!gather|attention|cache|op
 not_fp8 (?:Using|Running in|Continuing in) <HIGH> (?:training |precision )?instead
 not_fp8 .{0,80}?\bno (?:Float8|(?:MX)?FP8)\w* (?:modules|layers) (?:were )?(?:found|converted)
 not_fp8 Please install (?:Transformer.?Engine|torchao|MS-AMP) for FP8 training
-not_fp8 (?:[\w ]{1,30}: )?<QUALITY><FORMAT>\s+(?:<QUALITY><WORK>\s*)?(?:<IS><ON><FALSE>
-    |(?:[:=-]\s*)?<IS><OFF>)
+not_fp8 (?:[\w ]{1,30}: )?<QUALITY><FORMAT>(?:\s+<QUALITY><WORK>)?(?:\s+<IS><ON><FALSE>
+    |\s*[:=-]?\s*<IS><OFF>)
 fp8 <QUALITY><FORMAT>\s+(?:<QUALITY><WORK>\s*)?(?:[:=-]\s*)?<IS><ON>
 fp8 <FORMAT> conversion (?:is )?(?:completed?|done|finished|successful)
 fp8 (?:Successfully )?(?:Appl(?:ied|ying)|Enabl(?:ed|ing)|Activat(?:ed|ing)|Using|Running(?: with
     | in)?|Training (?:in|with)) <QUALITY><FORMAT>\s+<QUALITY><WORK>
 fp8 Appl(?:ied|ying) <FORMAT> (?P<recipe>\w+wise) quanti[sz]ation to (?:the )?model\b
-fp8 (?:Using|Enabled|(?:FP8 )?recipe\s*[:=]) (?P<recipe><TE_RECIPE>)(?: recipe)?
+fp8 (?:Using|Enabled|(?:FP8[ _])?recipe\s*[:=]) (?P<recipe><TE_RECIPE>)(?: recipe)?
 fp8 Training (?:in|with) <QUALITY><FORMAT>\b
 fp8 (?:(?:<FORMAT>|torchao): ?)?(?:Successfully )?(?:Convert|Swapp|Replac|Wrapp)(?:ed
-    |ing) (?=.{0,80}\b(?:linears?|layers?|modules?|model|experts)\b)(?:[\w./-]+ ){0,8}?(?:to|with
-    |into|by) <QUALITY><LINEAR>(?!\w)
-fp8 Mixed precision(?: type| mode)?\s*[:=]\s*<FORMAT>\b
+    |ing) (?=.{0,80}\b(?:linears?|layers?|modules?|model|experts)\b)(?:[\w./-]+ ){0,8}?
+    (?:to(?: use)?|with|into|by) <QUALITY><LINEAR>(?!\w)
+fp8 (?:Mixed[ _]precision|Training precision)(?: type| mode)?\s*[:=]\s*<FORMAT>\b
+fp8 <QUALITY><FORMAT>\s+<QUALITY><WORK>\s*[:=]\s*True\b
+fp8 (?:te\.)?fp8_autocast (?:is )?<ON>
+fp8 Model (?:was )?converted to <QUALITY><LINEAR>(?!\w)
 """
 _PARTS = {
     "FORMAT": FORMAT,

@@ -14,21 +14,22 @@ from fp8verify.kernels import describe
 from fp8verify.kernels.elements import SHORT
 from fp8verify.kernels.symbol import Symbol
 from fp8verify.terms import KernelName, Precision, Role, Scaling
+from fp8verify.text import lazy_pattern
 
 _LIBRARY: Final = "aiter"
 # aiter writes these names by hand, and not all with the length of the name in them right.
-_MANGLED: Final = re.compile(r"_ZN5aiter\d+(?P<base>[a-zA-Z]\w*)E")
+_MANGLED: Final = lazy_pattern(r"_ZN5aiter\d+(?P<base>[a-zA-Z]\w*)E")
 _TYPE: Final = r"fp8|bf8|f8|fp4|f4|bf16|fp16|f16|[iI]8|int8|fp32"
-_GEMM: Final = re.compile(rf"(?P<in>{_TYPE})gemm_(?:(?P<out>fp32bf16|{_TYPE})_)?\w*")
+_GEMM: Final = lazy_pattern(rf"(?P<in>{_TYPE})gemm_(?:(?P<out>fp32bf16|{_TYPE})_)?\w*")
 # Blocks of 32 with E8M0 scales: of both operands alike, or of A and B apart (mxfp8fp4).
-_MX: Final = re.compile(r"(?:mx(?P<a>fp8|fp4)(?P<b>fp8|fp4)?|per1x32(?P<c>Fp[84]))")
-_HGEMM: Final = re.compile(r"hgemm_(?P<in>bf16|fp16|f16)_\w*")
-_FMOE: Final = re.compile(
+_MX: Final = lazy_pattern(r"(?:mx(?P<a>fp8|fp4)(?P<b>fp8|fp4)?|per1x32(?P<c>Fp[84]))")
+_HGEMM: Final = lazy_pattern(r"hgemm_(?P<in>bf16|fp16|f16)_\w*")
+_FMOE: Final = lazy_pattern(
     rf"fmoe_(?:stage[12]_)?(?P<out>{_TYPE})_"
     r"(?:(?P<unit>blockscale|pertoken|perToken|per1x128|per1x32|noquant)"
     r"(?P<in>Fp8|Int8|Fp4|(?<=noquant)(?:Bf16|Fp16))?)?(?P<rest>\w*)"
 )
-_ATTENTION: Final = re.compile(
+_ATTENTION: Final = lazy_pattern(
     r"(?:fmha|mla|pa|mha)_(?:(?:\w+_)?(?P<in>bf16|fp16|fp8|f16)(?:_\w+)?|\w+)"
 )
 _SCALINGS: Final = {
@@ -37,7 +38,7 @@ _SCALINGS: Final = {
     "pertoken": Scaling.ROWWISE,
     "perToken": Scaling.ROWWISE,
 }
-_JOINED: Final = re.compile(r"(?<![a-zA-Z])(blockscale|perToken|pertoken|per1x128)(?![a-z])")
+_JOINED: Final = lazy_pattern(r"(?<![a-zA-Z])(blockscale|perToken|pertoken|per1x128)(?![a-z])")
 
 
 def decode(symbol: Symbol) -> KernelName | None:

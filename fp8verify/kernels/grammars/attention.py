@@ -13,6 +13,7 @@ from fp8verify.kernels.cxx import Type, walk
 from fp8verify.kernels.elements import CPP
 from fp8verify.kernels.symbol import Symbol, split
 from fp8verify.terms import KernelName, Role
+from fp8verify.text import lazy_pattern
 
 _NAMESPACES: Final = {
     "flash": "FlashAttention",
@@ -26,16 +27,16 @@ _NAMESPACES: Final = {
 }
 # Function names that start like this, with the library; each seen in a trace or a wheel's symbols.
 _FUNCTIONS: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
-    (re.compile(r"fmha_cutlass[FB]\w*"), "PyTorch"),
-    (re.compile(r"cudnn_generated_\w*(?:sdpa|flash_[fb]prop|attention)\w*"), "cuDNN"),
-    (re.compile(r"fmha_(?:v\d|mhca)\w*"), "TensorRT-LLM"),
-    (re.compile(r"paged_attention_\w+"), "vLLM"),
-    (re.compile(r"kernel_unified_attention\w*"), "vLLM"),
-    (re.compile(r"_?attn_(?:fwd|bwd)\w*"), "Triton"),
-    (re.compile(r"_?flash_attention_\w+|_?flash_(?:fwd|bwd|attn|mla)_\w+"), "FlashAttention"),
-    (re.compile(r"_?(?:\w+_)?(?:fp8_)?paged_mqa_logits\w*"), "DeepGEMM"),
-    (re.compile(r"_fwd_(?:grouped_)?kernel(?:_stage\d)?"), "SGLang"),
-    (re.compile(r"masked_multihead_attention_kernel\w*|mmha_\w+"), "TensorRT-LLM"),
+    (lazy_pattern(r"fmha_cutlass[FB]\w*"), "PyTorch"),
+    (lazy_pattern(r"cudnn_generated_\w*(?:sdpa|flash_[fb]prop|attention)\w*"), "cuDNN"),
+    (lazy_pattern(r"fmha_(?:v\d|mhca)\w*"), "TensorRT-LLM"),
+    (lazy_pattern(r"paged_attention_\w+"), "vLLM"),
+    (lazy_pattern(r"kernel_unified_attention\w*"), "vLLM"),
+    (lazy_pattern(r"_?attn_(?:fwd|bwd)\w*"), "Triton"),
+    (lazy_pattern(r"_?flash_attention_\w+|_?flash_(?:fwd|bwd|attn|mla)_\w+"), "FlashAttention"),
+    (lazy_pattern(r"_?(?:\w+_)?(?:fp8_)?paged_mqa_logits\w*"), "DeepGEMM"),
+    (lazy_pattern(r"_fwd_(?:grouped_)?kernel(?:_stage\d)?"), "SGLang"),
+    (lazy_pattern(r"masked_multihead_attention_kernel\w*|mmha_\w+"), "TensorRT-LLM"),
 )
 _CUDNN_PARTS: Final = frozenset({"compute_dot_do_o_specialized", "compute_dot_do_o",
                                  "convert_dq_to_16bits"})  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from itertools import pairwise
 from typing import Final
 
@@ -10,8 +9,9 @@ from fp8verify.kernels import describe
 from fp8verify.kernels.elements import SHORT
 from fp8verify.kernels.symbol import Symbol, split
 from fp8verify.terms import KernelName, Role
+from fp8verify.text import lazy_pattern
 
-_NCCL: Final = re.compile(
+_NCCL: Final = lazy_pattern(
     r"(?:nccl|rccl|msccl|mscclpp)(?:Dev|Symk?Dev|Symk)?Kernel\w*|(?:nccl|rccl)_(?:ep|gin)_\w+"
 )
 _NAMESPACES: Final = {
@@ -20,7 +20,7 @@ _NAMESPACES: Final = {
     "nvshmem": "NVSHMEM",
     "mori": "MoRI",
 }
-_FUNCTIONS: Final = re.compile(
+_FUNCTIONS: Final = lazy_pattern(
     r"multimem_\w+|(?:one|two)_shot_all_?reduce\w*|cross_device_reduce\w*|"
     r"nvshmemi?_\w+|userbuffers_\w+"
 )

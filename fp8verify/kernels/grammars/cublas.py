@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 from fp8verify.kernels import describe
@@ -10,9 +9,10 @@ from fp8verify.kernels.cxx import Type, walk
 from fp8verify.kernels.elements import CPP, SHORT
 from fp8verify.kernels.symbol import Symbol
 from fp8verify.terms import KernelName, Precision, Role
+from fp8verify.text import lazy_pattern
 
 _LIBRARY: Final = "cuBLAS"
-_CLASSIC: Final = re.compile(
+_CLASSIC: Final = lazy_pattern(
     r"(?:cudnn_(?:infer_|train_)?)?(?:kepler|maxwell|pascal|volta|turing|ampere|ada|hopper)_"
     r"(?:(?P<out>fp16|bf16|fp32|int8|int32)_)?"
     r"(?P<letter>gc|gz|[shdiczb])(?P<mma>\d+)?(?P<op>gemm|cudnn)"
@@ -32,12 +32,12 @@ _SIMT: Final[dict[str, Precision]] = {
 _SIMT_ELEMENTS: Final = {"s": "fp32", "h": "fp16", "d": "fp64", "i": "int8"}
 
 # Function names of the matrix-vector and small-matrix kernels, launched by aten::mm and addmm.
-_GEMV: Final = re.compile(r"gemv[\dNx]\w*|gemmSN_[NT]{2}_kernel|gemmk1_kernel|dot_kernel")
-_LARGE_K: Final = re.compile(r"(?P<letter>[shd])gemm_largek_lds\d+|[sd]gemm_\w+")
-_TENSOR: Final = re.compile(r"cublasGemvTensor\w*")
-_MAGMA: Final = re.compile(r"magma_(?P<letter>[sd])gemmEx_kernel\w*")
+_GEMV: Final = lazy_pattern(r"gemv[\dNx]\w*|gemmSN_[NT]{2}_kernel|gemmk1_kernel|dot_kernel")
+_LARGE_K: Final = lazy_pattern(r"(?P<letter>[shd])gemm_largek_lds\d+|[sd]gemm_\w+")
+_TENSOR: Final = lazy_pattern(r"cublasGemvTensor\w*")
+_MAGMA: Final = lazy_pattern(r"magma_(?P<letter>[sd])gemmEx_kernel\w*")
 # What cuBLAS launches around a GEMM: its scaling of C by beta, cuBLASLt's unfused epilogue.
-_AROUND: Final = re.compile(r"scal_(?:\w+_)?kernel(?:_val)?")
+_AROUND: Final = lazy_pattern(r"scal_(?:\w+_)?kernel(?:_val)?")
 _FLOATS: Final = frozenset({"fp32", "fp64", "fp16", "bf16", "e4m3", "e5m2"})
 
 
@@ -130,9 +130,9 @@ def _vector_element(tree: Type, base: str) -> str | None:
 # F1 is A, B where it differs, and C/D; F2 is what the MMA reads (A, B) and its accumulator: NVIDIA
 # on TransformerEngine issue 1391, "`e4m3bf16` means tensor A/B in fp8, C/D in bf16". So FP8 names
 # contain bf16, and `f16f16_f32f32_f32` multiplies in FP32.
-_XMMA: Final = re.compile(r"sm(\d+)_xmma_(\w+)")
-_XMMA_ELEMENT: Final = re.compile(r"e4m3|e5m2|bf16|tf32|f16|f32|f64|i8|u8|i32|i4")
-_XMMA_FIELD: Final = re.compile(rf"(?:{_XMMA_ELEMENT.pattern})+")
+_XMMA: Final = lazy_pattern(r"sm(\d+)_xmma_(\w+)")
+_XMMA_ELEMENT: Final = lazy_pattern(r"e4m3|e5m2|bf16|tf32|f16|f32|f64|i8|u8|i32|i4")
+_XMMA_FIELD: Final = lazy_pattern(rf"(?:{_XMMA_ELEMENT.pattern})+")
 _XMMA_CONVOLUTION: Final = frozenset({"fprop", "dgrad", "wgrad", "conv", "deconv"})
 _XMMA_COMPLEX: Final = {"cc": Precision.FP32, "zz": Precision.FP64}
 # Counted on an H200 (scripts/prove_names.py): 2·M·N additions beside the GEMM's 2·M·N·K.

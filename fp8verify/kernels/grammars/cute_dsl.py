@@ -8,7 +8,6 @@ Source: nvidia-cutlass-dsl, names in public IR dumps.
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 import msgspec
@@ -18,13 +17,14 @@ from fp8verify.kernels.elements import SCALES, SHORT
 from fp8verify.kernels.grammars import attention, gemm_names, helper_names
 from fp8verify.kernels.symbol import Symbol
 from fp8verify.terms import KernelName, Precision
+from fp8verify.text import lazy_pattern
 
 _LIBRARY: Final = "CuTe DSL"
 _PREFIX: Final = "kernel_cutlass_"
-_ARGUMENTS: Final = re.compile(r"_object_at_|_(?=tensorptr|tensor\d|TiledMMA|CopyAtom)")
+_ARGUMENTS: Final = lazy_pattern(r"_object_at_|_(?=tensorptr|tensor\d|TiledMMA|CopyAtom)")
 _ELEMENT: Final = r"f8E4M3FN|f8E5M2|f8E8M0FNU|f4E2M1FN|bf16|f16|tf32|f32|i8"
-_TENSOR: Final = re.compile(rf"_*tensorptr({_ELEMENT})_?[gs]mem\w*?(?=_tensor|$)")
-_LOADED: Final = re.compile(rf"Valuetype({_ELEMENT})_")
+_TENSOR: Final = lazy_pattern(rf"_*tensorptr({_ELEMENT})_?[gs]mem\w*?(?=_tensor|$)")
+_LOADED: Final = lazy_pattern(rf"Valuetype({_ELEMENT})_")
 _ELEMENTS: Final = {
     **SHORT,
     "f8E4M3FN": "e4m3",

@@ -15,18 +15,19 @@ from fp8verify.kernels import describe
 from fp8verify.kernels.elements import SCALES, SHORT
 from fp8verify.kernels.symbol import Symbol
 from fp8verify.terms import KernelName, Precision, Role
+from fp8verify.text import lazy_pattern
 
-_V2: Final = re.compile(
+_V2: Final = lazy_pattern(
     r"cutlass_(?:\d+_)?(?:wmma_)?(?P<unit>tensorop|simt|sptensorop)_(?P<rest>\w+)"
 )
-_V3: Final = re.compile(r"cutlass3x_sm\d+[af]?_(?:bs|sp)*(?P<unit>tensorop|simt)_(?P<rest>\w+)")
-_TILE: Final = re.compile(r"\d+x\d+(?:x\d+)?")
-_OPERATION: Final = re.compile(
+_V3: Final = lazy_pattern(r"cutlass3x_sm\d+[af]?_(?:bs|sp)*(?P<unit>tensorop|simt)_(?P<rest>\w+)")
+_TILE: Final = lazy_pattern(r"\d+x\d+(?:x\d+)?")
+_OPERATION: Final = lazy_pattern(
     r"(?P<letter>gz|[shdicz])(?P<mma>\d+(?:x\d+x\d+)?)?(?P<via>bf16|f16|tf32)?"
     r"(?P<op>gemm|symm|hemm|syrk|herk|syr2k|her2k|trmm|fprop|dgrad|wgrad)"
 )
-_SPLIT_OPERATION: Final = re.compile(r"(?P<letter>)(?P<mma>)(?P<via>9xbf16|3xtf32)(?P<op>gemm)")
-_SCALED: Final = re.compile(r"(?P<scale>ue8m0|ue4m3)x(?P<element>\w+)")
+_SPLIT_OPERATION: Final = lazy_pattern(r"(?P<letter>)(?P<mma>)(?P<via>9xbf16|3xtf32)(?P<op>gemm)")
+_SCALED: Final = lazy_pattern(r"(?P<scale>ue8m0|ue4m3)x(?P<element>\w+)")
 _CONVOLUTION: Final = frozenset({"fprop", "dgrad", "wgrad"})
 
 # The accumulator's letter, where the name has no operand tag. Tensor-core m16n8k8 on 32-bit

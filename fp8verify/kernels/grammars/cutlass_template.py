@@ -8,7 +8,6 @@ Source: cutlass/include/cutlass/gemm/collective/*.hpp, cute/atom/mma_traits_sm{9
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 from fp8verify.kernels import describe
@@ -16,6 +15,7 @@ from fp8verify.kernels.cxx import EMPTY, Type, segments, walk
 from fp8verify.kernels.elements import CPP, SCALES, SHORT
 from fp8verify.kernels.symbol import Symbol
 from fp8verify.terms import KernelName, Role, Scaling
+from fp8verify.text import lazy_pattern
 
 _KERNELS: Final = frozenset({"device_kernel", "Kernel", "Kernel2"})
 # Mainloops and the places of A and B among their template arguments.
@@ -32,14 +32,14 @@ _GROUPED: Final = frozenset({"GroupProblemShape", "MoEProblemShape"})
 _WEIGHT_ONLY: Final = frozenset({"MacheteCollectiveMma", "GemmFpAIntB", "MoeFCGemm"})
 
 # SM90_64x128x32_F32E4M3E4M3_SS_TN and, in the namespace SM90::GMMA, MMA_64x128x32_F32E4M3E4M3_...
-_ATOM: Final = re.compile(
+_ATOM: Final = lazy_pattern(
     r"(?:MMA|SM\d+)_\d+x\d+x\d+_(?P<acc>F32|F16|S32|F64)(?P<a>E4M3|E5M2|BF16|TF32|F16|F64|S8|U8)"
     r"(?P<b>E4M3|E5M2|BF16|TF32|F16|F64|S8|U8)(?:F32|F16|F64|S32)?_\w+"
 )
 # SM100_MMA_F8F6F4_SS<A, B, acc, ...>, SM120_16x8x32_TN<A, B, acc>
-_TYPED_ATOM: Final = re.compile(r"SM1\d\d_(?:MMA_\w+|\d+x\d+x\d+_TN\w*)")
-_WRAPPER: Final = re.compile(r"cutlass_[23]x_(?P<words>\w+)")
-_INTERNAL: Final = re.compile(r"(?P<grouped>[mk]_grouped_)?(?P<type>fp8|bf16|fp16)_\w*")
+_TYPED_ATOM: Final = lazy_pattern(r"SM1\d\d_(?:MMA_\w+|\d+x\d+x\d+_TN\w*)")
+_WRAPPER: Final = lazy_pattern(r"cutlass_[23]x_(?P<words>\w+)")
+_INTERNAL: Final = lazy_pattern(r"(?P<grouped>[mk]_grouped_)?(?P<type>fp8|bf16|fp16)_\w*")
 
 
 def decode(symbol: Symbol) -> KernelName | None:

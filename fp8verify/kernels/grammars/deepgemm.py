@@ -7,7 +7,6 @@ Source: github.com/deepseek-ai/DeepGEMM, deep_gemm/include/deep_gemm/impls.
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 from fp8verify.kernels import describe
@@ -15,14 +14,15 @@ from fp8verify.kernels.cxx import Type
 from fp8verify.kernels.elements import CPP, SHORT
 from fp8verify.kernels.symbol import Symbol
 from fp8verify.terms import KernelName, Role, Scaling
+from fp8verify.text import lazy_pattern
 
 _LIBRARY: Final = "DeepGEMM"
-_NAME: Final = re.compile(
+_NAME: Final = lazy_pattern(
     r"(?:sm\d+_)?(?:[mk]_grouped_)?(?:(?P<types>fp8_fp4|fp4_fp8|fp8|fp4|bf16|tf32)_)?"
     r"(?P<kind>(?:\w+_)?gemm(?:_\w+)?|(?:paged_)?mqa_logits(?:_\w+)?|mega_moe(?:_\w+)?)"
 )
-_HELPER: Final = re.compile(r"transpose_\w*|smxx_\w+|pack_\w+")
-_GROUPED: Final = re.compile(r"(?:\([\w:]*GemmType\)[123]|[MK]Grouped\w*)")
+_HELPER: Final = lazy_pattern(r"transpose_\w*|smxx_\w+|pack_\w+")
+_GROUPED: Final = lazy_pattern(r"(?:\([\w:]*GemmType\)[123]|[MK]Grouped\w*)")
 
 
 def decode(symbol: Symbol) -> KernelName | None:

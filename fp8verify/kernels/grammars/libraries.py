@@ -9,9 +9,10 @@ from fp8verify.kernels import describe
 from fp8verify.kernels.elements import SHORT
 from fp8verify.kernels.symbol import Symbol
 from fp8verify.terms import KernelName, Role
+from fp8verify.text import lazy_pattern
 
 # Copies and fills that the driver runs, as Kineto and roctracer name them.
-_COPY: Final = re.compile(
+_COPY: Final = lazy_pattern(
     r"(?:Memcpy|Memset)(?: .*)?|\[CUDA mem(?:cpy|set).*|(?:Copy|Fill)(?:Device|Host|Buffer)\w*|"
     r"__amd_rocclr_\w+",
     re.DOTALL,
@@ -30,9 +31,9 @@ def memory(symbol: Symbol) -> KernelName | None:
 # `bf16fp8bf16` reads BF16 activations, FP8 weights, and writes BF16: weight-only, no FP8 product.
 # Source: fbgemm_gpu/experimental/gen_ai/src/quantize/fast_gemv.
 _GEMV_TYPE: Final = "bf16|fp16|fp8|int4|int8|fp32"
-_GEMV_QUANTIZED: Final = re.compile(rf"gemv_quantized_(?P<a>{_GEMV_TYPE})_(?P<b>{_GEMV_TYPE})")
-_GEMV_PLAIN: Final = re.compile(rf"gemv_(?P<a>{_GEMV_TYPE})(?P<b>)")
-_GEMV_FAST: Final = re.compile(
+_GEMV_QUANTIZED: Final = lazy_pattern(rf"gemv_quantized_(?P<a>{_GEMV_TYPE})_(?P<b>{_GEMV_TYPE})")
+_GEMV_PLAIN: Final = lazy_pattern(rf"gemv_(?P<a>{_GEMV_TYPE})(?P<b>)")
+_GEMV_FAST: Final = lazy_pattern(
     rf"(?P<a>{_GEMV_TYPE})(?:(?P<b>{_GEMV_TYPE})(?P<out>{_GEMV_TYPE}))?_fast_gemv(?:_meta)?"
 )
 
@@ -51,10 +52,12 @@ def fbgemm(symbol: Symbol) -> KernelName | None:
 
 # cuDNN and MIOpen kernels other than xmma, CUTLASS and attention ones.
 # MIOpen's assembly implicit GEMMs: igemm_<direction>_gtcx<n>_<layout>_<type>_...
-_IGEMM: Final = re.compile(r"igemm_(?:fwd|bwd|wrw)_gtcx\d*_\w+?_(?P<type>fp32|fp16|bf16|int8)_\w+")
+_IGEMM: Final = lazy_pattern(
+    r"igemm_(?:fwd|bwd|wrw)_gtcx\d*_\w+?_(?P<type>fp32|fp16|bf16|int8)_\w+"
+)
 _CUDNN_SPACES: Final = ("cudnn", "cask_cudnn", "cask_cudnn_infer", "cask_cudnn_train")
-_BATCH_NORM: Final = re.compile(r"bn_\w+|MIOpenBatchNorm\w*")
-_CONVOLUTIONS: Final = re.compile(
+_BATCH_NORM: Final = lazy_pattern(r"bn_\w+|MIOpenBatchNorm\w*")
+_CONVOLUTIONS: Final = lazy_pattern(
     r"(?:im|ex)plicit_convolve_\w+|fft[12]d_[cr]2[cr]_\w+|wgrad_alg\d_engine|dgrad_\w*engine|"
     r"nchwToNhwcKernel|nhwcToNchwKernel|miopenSp3Asm\w+|naive_conv_\w+|gridwise_convolution_\w+|"
     r"conv2d_c1_k1_\w+|conv_depthwise\w+|winograd\w+|[sd]gemm_convolve_\w+|Im2d2Col\w*"
@@ -93,7 +96,7 @@ _MARLIN_SPACES: Final = {
     "marlin_moe_wna16": Role.GROUPED_GEMM,
     "marlin_moe": Role.GROUPED_GEMM,
 }
-_MARLIN_ID: Final = re.compile(r"\d{1,19}(?=l?$|ll$)")
+_MARLIN_ID: Final = lazy_pattern(r"\d{1,19}(?=l?$|ll$)")
 # (exponent bits, mantissa bits, signed) of the floating and the integer ids.
 _MARLIN_FORMATS: Final = {
     (8, 7, 1): "bf16",

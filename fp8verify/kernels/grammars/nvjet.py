@@ -15,14 +15,15 @@ from fp8verify.kernels import describe
 from fp8verify.kernels.elements import spoken
 from fp8verify.kernels.symbol import Symbol
 from fp8verify.terms import KernelName, Precision, Role, Scaling
+from fp8verify.text import lazy_pattern
 
 _LIBRARY: Final = "cuBLAS"
-_NAME: Final = re.compile(
+_NAME: Final = lazy_pattern(
     r"nvjet_(?:sm(?P<arch>\d+)[af]?_)?(?P<types>[a-z]{3,6}(?:_[sz]\dz?\dm\d+)?)(?P<tf32>_tf32)?"
     r"_(?P<rest>(?:(?:mma_)?\d+x\d+|…|\.\.\.).*)",
     re.DOTALL,
 )
-_CUT: Final = re.compile(r"nvjet(?:_(?:sm\d+[af]?_?)?[a-z]*)?(?:_(?:mma)?)?\.*")
+_CUT: Final = lazy_pattern(r"nvjet(?:_(?:sm\d+[af]?_?)?[a-z]*)?(?:_(?:mma)?)?\.*")
 
 # Letters of the type code. t, h, s: launched by aten::mm with those inputs; q, r: HW counters
 # and torch._scaled_mm on an H200; o: NVFP4 torch._scaled_mm; b: libcublasLt RTTI (signed char).
@@ -38,9 +39,9 @@ LETTERS: Final[dict[str, str]] = {
 }
 
 # Exact modifier tokens that name a scaling, with the format of a hardware block scale.
-_SCALING: Final = re.compile(r"[AB](?P<unit>vec|blk)(?P<size>\d+)(?P<format>UE8M0|UE4M3)?")
-_LAYOUT: Final = re.compile(r"[TN]{3,4}")
-_PAIR: Final = re.compile(r"\d+x\d+")
+_SCALING: Final = lazy_pattern(r"[AB](?P<unit>vec|blk)(?P<size>\d+)(?P<format>UE8M0|UE4M3)?")
+_LAYOUT: Final = lazy_pattern(r"[TN]{3,4}")
+_PAIR: Final = lazy_pattern(r"\d+x\d+")
 _PAIRS: Final = (
     "a tile of {0} by {1} outputs",
     "{0} of K at a time, {1} stages in flight",

@@ -13,11 +13,12 @@ from typing import Final
 from fp8verify.kernels import describe
 from fp8verify.kernels.symbol import Symbol
 from fp8verify.terms import KernelName, Precision, Scaling
+from fp8verify.text import lazy_pattern
 
-_NAME: Final = re.compile(r"(?:Custom_)?C[i-n]+_A[i-n]+_B[i-n]+_(?P<rest>.+)", re.DOTALL)
-_UNIT: Final = re.compile(r"F8N|B8N|F8|B8|F6|B6|F4|I8|4xi8|[XSDCZHBI]")
-_CODE: Final = re.compile(rf"(?:{_UNIT.pattern})+")
-_MX: Final = re.compile(r"MX[AB](?:E8)?B32|MX[AB]E8B32_MX[AB]E8B32")
+_NAME: Final = lazy_pattern(r"(?:Custom_)?C[i-n]+_A[i-n]+_B[i-n]+_(?P<rest>.+)", re.DOTALL)
+_UNIT: Final = lazy_pattern(r"F8N|B8N|F8|B8|F6|B6|F4|I8|4xi8|[XSDCZHBI]")
+_CODE: Final = lazy_pattern(rf"(?:{_UNIT.pattern})+")
+_MX: Final = lazy_pattern(r"MX[AB](?:E8)?B32|MX[AB]E8B32_MX[AB]E8B32")
 
 CHARACTERS: Final[dict[str, str]] = {
     "F8": "e4m3",

@@ -15,8 +15,9 @@ from fp8verify.kernels import describe
 from fp8verify.kernels.elements import SHORT
 from fp8verify.kernels.symbol import Symbol
 from fp8verify.terms import KernelName, Role, Scaling
+from fp8verify.text import lazy_pattern
 
-_INDUCTOR: Final = re.compile(
+_INDUCTOR: Final = lazy_pattern(
     r"triton_(?P<kind>tem|poi|red|per|for|spl|split_scan|unk|mm|bmm|user)_fused(?P<ops>_\w*)?"
 )
 _KINDS: Final = {
@@ -35,13 +36,13 @@ _MATMULS: Final = frozenset({"mm", "bmm", "addmm", "baddbmm", "linear", "matmul"
 # Triton GEMMs whose names do not tell by their words all that their source does.
 _NAMED: Final[tuple[tuple[re.Pattern[str], str | None, Role, Scaling | None], ...]] = (
     # fbgemm_gpu/experimental/gemm/triton_gemm/fp8_gemm.py
-    (re.compile(r"_fbgemm_grouped_gemm_fp8\w*"), "fp8", Role.GROUPED_GEMM, Scaling.ROWWISE),
+    (lazy_pattern(r"_fbgemm_grouped_gemm_fp8\w*"), "fp8", Role.GROUPED_GEMM, Scaling.ROWWISE),
     # Primus-Turbo primus_turbo/triton/gemm/gemm_fp8_kernel.py: every layout of a blockwise GEMM
-    (re.compile(r"_blockwise_fp8_unified_kernel"), "fp8", Role.GEMM, Scaling.BLOCKWISE),
+    (lazy_pattern(r"_blockwise_fp8_unified_kernel"), "fp8", Role.GEMM, Scaling.BLOCKWISE),
     # vllm, sglang: fused_moe.py; any type
-    (re.compile(r"_?fused_moe_kernel\w*"), None, Role.GROUPED_GEMM, None),
+    (lazy_pattern(r"_?fused_moe_kernel\w*"), None, Role.GROUPED_GEMM, None),
 )
-_MATMUL_OGS: Final = re.compile(
+_MATMUL_OGS: Final = lazy_pattern(
     r"_(?:p_)?matmul_ogs_[NTV]+_(?P<out>\w+?)x(?P<a>\w+?)x(?P<b>[a-z]+\d\w*?)_\d+x\w+"
 )
 _OGS_TYPES: Final = {"fp8e4nv": "e4m3", "fp8e4m3": "e4m3", "fp8e5": "e5m2", "fp8e5m2": "e5m2"}

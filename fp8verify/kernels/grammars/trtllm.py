@@ -12,17 +12,18 @@ from fp8verify.kernels import describe
 from fp8verify.kernels.elements import CPP, SHORT
 from fp8verify.kernels.symbol import Symbol
 from fp8verify.terms import KernelName, Precision, Role
+from fp8verify.text import lazy_pattern
 
 _TYPE: Final = r"Mx(?:E4m3|E2m1|Int4)|E4m3|E5m2|E2m1|Bfloat16|Fp16|Fp32|Int8|Int4|UE8m0"
-_GEMM: Final = re.compile(
+_GEMM: Final = lazy_pattern(
     rf"(?P<kind>bmm|gemm|gemmGatedAct|batchedGemm)_(?P<out>{_TYPE})_(?P<a>{_TYPE})(?P<b>{_TYPE})?_"
     r"(?:Fp32|Fp16|Int32)_\w*"
 )
-_ATTENTION: Final = re.compile(
+_ATTENTION: Final = lazy_pattern(
     rf"fmhaSm\d+[af]?(?:Kernel)?_Qkv?(?P<qkv>{_TYPE})(?:O(?P<out>{_TYPE}))?\w*"
 )
-_QUANTIZE: Final = re.compile(r"quantize_with_block_size")
-_SCALE_TYPE: Final = re.compile(r"(?:\([\w:]*BlockScaleQuantizationType\)|Type::)(\d)")
+_QUANTIZE: Final = lazy_pattern(r"quantize_with_block_size")
+_SCALE_TYPE: Final = lazy_pattern(r"(?:\([\w:]*BlockScaleQuantizationType\)|Type::)(\d)")
 # BlockScaleQuantizationType (tensorrt_llm/kernels/quantization.h): 0 and 1 write FP4, 2 MXFP8.
 # Which FP4 the block's size tells, the third argument: 16 elements for NVFP4, 32 for MXFP4.
 _WRITES: Final = {"0": Precision.FP4, "1": Precision.FP4, "2": Precision.MXFP8}
