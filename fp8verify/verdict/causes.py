@@ -13,7 +13,7 @@ from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.layer_names import in_sentences, patterns
 from fp8verify.report.model import LEGS, Leg, Precision
-from fp8verify.text import abridged, counted
+from fp8verify.text import abridged, counted, listed
 
 # Names of output heads in Hugging Face, torchtitan, Megatron-LM and nanoGPT.
 _HEAD = re.compile(r"(?:^|\.)(?:lm_head|head|output|output_layer|embed_out|classifier)$")
@@ -67,7 +67,13 @@ def high_precision_cause(facts: RankFacts, promises: Promises) -> str | None:
     high = [row for row in facts.rank.survey.linear if _is_high(row)]
     if not facts.rank.ran_low or not high:
         return None
-    return _left_out(facts, promises) or _counted(promises) or _sizes(facts, high) or _leg(high)
+    return (
+        _left_out(facts, promises)
+        or _counted(promises)
+        or _pinned(promises)
+        or _sizes(facts, high)
+        or _leg(high)
+    )
 
 
 def _is_high(row: GemmRow) -> bool:
@@ -87,8 +93,11 @@ def _left_out(facts: RankFacts, promises: Promises) -> str | None:
         return f"{', '.join(in_sentences(module.fqn for module in left))} ran in {precision}"
     of = f"{len(left)} of {counted(linears, 'linear layer')}"
     names = abridged(in_sentences(patterns(module.fqn for module in left)), _SIZES)
-    line = next((claim for claim in promises.claims if claim.total == len(linears)), None)
-    where = f" (log {line.place})" if line is not None and line.line else ""
+    said = [claim.line for claim in promises.claims if claim.total == len(linears)]
+    pins = [promises.pin(module.fqn) for module in left]
+    if pins[0] is not None and None not in pins:
+        said = [pins[0].line]
+    where = f" (log line {said[0]})" if said and said[0] else ""
     return f"{of} were left out of the conversion{where}: {names}"
 
 
@@ -100,6 +109,16 @@ def _counted(promises: Promises) -> str | None:
             of = f"{left} of {claim.total} layers"
             return f"{of} were left out of the conversion (log {claim.place})"
     return None
+
+
+def _pinned(promises: Promises) -> str | None:
+    """By the log: a line that keeps layers in high precision, as an argument that it prints."""
+    pin = next((promise for promise in promises.layers if promise.is_pin), None)
+    if pin is None:
+        return None
+    blocks = f"block{'' if len(pin.names) == 1 else 's'} {listed(pin.names)}"
+    names = blocks if pin.match == "blocks" else listed(pin.names)
+    return f"{pin.framework} keeps {names} in high precision (log line {pin.line})"
 
 
 def _explains(facts: RankFacts, left: Sequence[ModuleRecord]) -> bool:

@@ -1,0 +1,56 @@
+"""The verdict names its cause where census, log or operators tell it, and what to do about that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fp8verify import Report, inspect
+from fp8verify.report.forms import page_of
+from tests.golden.expectations import ROOT
+
+MEGATRON = """\
+------------------------ arguments ------------------------
+  first_last_layers_bf16 .......................... True
+  fp8 ............................................. hybrid
+  fp8_recipe ...................................... tensorwise
+  num_layers ...................................... 4
+  num_layers_at_end_in_bf16 ....................... 1
+  num_layers_at_start_in_bf16 ..................... 1
+-------------------- end of arguments ---------------------
+"""
+
+
+def to_do(report: Report) -> str:
+    return " ".join(note.text for note in page_of(report).actions() if note.label == "to do")
+
+
+@pytest.mark.parametrize(
+    ("capture", "cause", "advice"),
+    [
+        ("bf16_filter_rejects_all", "0 of 15 linear layers were converted", "module_filter_fn"),
+        ("bf16_te_no_autocast", "Transformer Engine's layers ran outside", "te.fp8_autocast"),
+    ],
+)
+def test_a_run_without_fp8_says_why(capture: str, cause: str, advice: str) -> None:
+    report = inspect(ROOT / capture)
+    assert cause in report.reason
+    assert advice in to_do(report)
+
+
+def test_arguments_in_the_log_that_keep_layers_in_bf16_are_the_cause(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_text(MEGATRON)
+    report = inspect(ROOT / "fp8_muon" / "rank0.json.gz", log=log)
+    assert "Megatron-LM keeps blocks 0, 3 in high precision (log line 2)" in report.reason
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("*/expected.json")), ids=lambda p: p.parent.name)
+def test_every_verdict_but_a_clean_active_says_what_to_do(path: Path) -> None:
+    report = inspect(path.parent)
+    nothing = to_do(report).startswith("nothing")
+    assert to_do(report)
+    assert nothing == (
+        report.verdict == "ACTIVE" and {f.severity for f in report.findings} <= {"info"}
+    )
