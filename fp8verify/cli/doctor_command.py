@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from fp8verify.cli.option import FiniteFloat
+from fp8verify.cli.option import FiniteFloat, refuse_unknown_option
 from fp8verify.cli.output import emit, screen
 from fp8verify.doctor import Status, doctor
 from fp8verify.doctor.forms import FORMS, to_text
@@ -109,6 +109,7 @@ def command(
 
     Exit codes: 0 nothing fails, 1 something does (with --strict also warnings), 2 usage.
     """
+    refuse_unknown_option(command, command_line[0] if command_line else "")
     report = doctor(
         *configs,
         command=command_line,

@@ -9,6 +9,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TypeVar
 
+import click
 from msgspec.structs import replace
 
 from fp8verify.capture.files import find_logs
@@ -64,15 +65,10 @@ def with_failure(report: AnyReport, capture: Path, exit_code: int) -> AnyReport:
 def _with_message(finding: Finding, message: str) -> Finding:
     hint = "Fix the training's own error first, shown above; the log is in the capture."
     misplaced = _MISPLACED.search(message)
-    if misplaced is not None and misplaced[1][2:].replace("-", "_") in _options_of_run():
+    ours = {param.name for param in click.get_current_context().command.params}
+    if misplaced is not None and misplaced[1][2:].replace("-", "_") in ours:
         hint = f"{misplaced[1]} is an option of fp8verify: put it before the script."
     return replace(finding, message=message, hint=hint)
-
-
-def _options_of_run() -> set[str | None]:
-    from fp8verify.cli.run_command import command
-
-    return {param.name for param in command.params}
 
 
 def last_error(capture: Path) -> str | None:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from fp8verify.errors import UsageError
+
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
@@ -82,3 +84,22 @@ def files(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list
     from click.shell_completion import CompletionItem  # only a shell that completes needs it
 
     return [CompletionItem(incomplete, type="file")]
+
+
+def refuse_unknown_option(command: click.Command, word: str) -> None:
+    """Refuse a mistyped option, which would be taken for the program to run.
+
+    Raises:
+        UsageError: the first word of the command to run is an option.
+    """
+    if not word.startswith("-"):
+        return
+    from difflib import get_close_matches
+
+    names = [name for param in command.params for name in param.opts if name.startswith("--")]
+    close = get_close_matches(word.partition("=")[0], names, n=1)
+    hint = f"Did you mean {close[0]}?" if close else f"fp8verify {command.name} --help lists them."
+    raise UsageError(
+        f"fp8verify {command.name} has no option {word.partition('=')[0]}.",
+        f"{hint} The options of a script come after it.",
+    )

@@ -18,7 +18,7 @@ from fp8verify.cli.after_training import (
     report_can_be_interrupted,
     training_comes_first,
 )
-from fp8verify.cli.option import FiniteFloat, files, help_option, option
+from fp8verify.cli.option import FiniteFloat, files, help_option, option, refuse_unknown_option
 from fp8verify.cli.options import (
     ReportOptions,
     attach_options,
@@ -219,7 +219,7 @@ def command(
     need_linux("run")
     from fp8verify.record import read_settings, run_training
 
-    _refuse_unknown_option(command_line[0])
+    refuse_unknown_option(command, command_line[0])
     words = (["-m"] if module else []) + list(command_line)
     if every is None:
         _need_every(window=window, metrics=metrics, on_change=on_change, stop_on=stop_on)
@@ -276,25 +276,6 @@ def _sinks(metrics: tuple[str, ...]) -> list[Sink]:
     from fp8verify.integrations.sinks import open_sink
 
     return [open_sink(what) for what in metrics]
-
-
-def _refuse_unknown_option(word: str) -> None:
-    """Tell of a mistyped option, which would be taken for the program to run.
-
-    Raises:
-        UsageError: the first word of the command is an option.
-    """
-    if not word.startswith("-"):
-        return
-    from difflib import get_close_matches
-
-    names = [name for param in command.params for name in param.opts if name.startswith("--")]
-    close = get_close_matches(word.partition("=")[0], names, n=1)
-    hint = f"Did you mean {close[0]}?" if close else "fp8verify run --help lists them."
-    raise UsageError(
-        f"fp8verify run has no option {word.partition('=')[0]}.",
-        f"{hint} The options of a script come after it.",
-    )
 
 
 def _settle_window(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from fp8verify.agent.live_objects import find_instances
 from fp8verify.integrations.callback import Attachment
 from fp8verify.integrations.sinks import requires
+from fp8verify.record.live.in_process import agent
 
 with requires("transformers"):
     from transformers import Trainer, TrainerCallback
@@ -44,6 +44,7 @@ class Fp8VerifyCallback(TrainerCallback):  # type: ignore[misc]
 
 def _trainer_of(callback: TrainerCallback) -> Any:
     """Return the Trainer that a callback belongs to: transformers does not tell it."""
+    find_instances = agent("live_objects").find_instances
     for trainer in find_instances(lambda kind: issubclass(kind, Trainer), patient=True):
         handler = getattr(trainer, "callback_handler", None)
         if any(one is callback for one in getattr(handler, "callbacks", ())):

@@ -16,6 +16,7 @@ from fp8verify.errors import UsageError
 from fp8verify.record.agent_config import agent_config
 from fp8verify.record.folder import make_capture_folder
 from fp8verify.record.live.history import History
+from fp8verify.record.live.in_process import agent, is_first_rank, is_watched
 from fp8verify.record.live.judge_process import JudgeProcess
 from fp8verify.record.live.metrics import WindowMetrics
 from fp8verify.record.live.sinks import Call, Sink
@@ -57,12 +58,9 @@ class Watch:
         record_shapes: bool = True,
         numerics_every: int | None = None,
     ) -> None:
-        from fp8verify.agent.record.process import rank_and_world_size
-        from fp8verify.agent.steps import hooks
-
-        if hooks.installed() is not None:
+        if is_watched():
             raise UsageError("This process is watched already.", "Close the other watch first.")
-        self._records = rank_and_world_size()[0] == 0
+        self._records = is_first_rank()
         self._is_temporary = folder is None
         if folder is None:
             # A TemporaryDirectory would be removed by a fork of this process that ends.
@@ -83,7 +81,7 @@ class Watch:
             numerics_every=numerics_every,
             capture_log=False,
         )
-        observer: Any = hooks.install_late(agent_config(settings, self.folder))
+        observer: Any = agent("steps.hooks").install_late(agent_config(settings, self.folder))
         self._observer = observer
         self._process = os.getpid()  # a fork of it has nothing to close
         observer.recorder.on_closed = self._closed
@@ -110,12 +108,10 @@ class Watch:
 
     def close(self) -> None:
         """Stop watching, wait until every window is judged, and close the sinks."""
-        from fp8verify.agent.steps import hooks
-
         if self._observer is None or self._process != os.getpid():
             return
         atexit.unregister(self.close)
-        hooks.uninstall()
+        agent("steps.hooks").uninstall()
         self._observer = None
         self._judge.wait()
         self._history.close()
@@ -146,20 +142,17 @@ class Recording:
     """
 
     def __init__(self, settings: RunSettings) -> None:
-        from fp8verify.agent.record.process import rank_and_world_size
-        from fp8verify.agent.steps import hooks
-
-        if hooks.installed() is not None:
+        if is_watched():
             raise UsageError("This process is watched already.", "Close the other watch first.")
         if settings.trace_dir is None:
             raise UsageError("There is no folder for the capture.", "Give trace_dir.")
         self.folder: Path = settings.trace_dir.absolute()
-        if rank_and_world_size()[0] == 0:  # the others may write only after a step
+        if is_first_rank():  # the others may write only after a step
             make_capture_folder(self.folder)
-        hooks.install_late(agent_config(settings._replace(capture_log=False), self.folder))
+        agent("steps.hooks").install_late(
+            agent_config(settings._replace(capture_log=False), self.folder)
+        )
 
     def close(self) -> None:
         """Write what is recorded, and take the hooks away."""
-        from fp8verify.agent.steps import hooks
-
-        hooks.uninstall()
+        agent("steps.hooks").uninstall()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fp8verify.errors import InputError, UsageError
 from fp8verify.record.agent_config import agent_config
 from fp8verify.record.folder import make_capture_folder
+from fp8verify.record.live.in_process import agent, is_first_rank
 from fp8verify.record.live.judge import REPORT
 from fp8verify.record.live.judge_process import JudgeProcess
 from fp8verify.record.settings import RunSettings
@@ -43,27 +44,25 @@ class Window:
         self._error: str | None = "the window is still open"
 
     def __enter__(self) -> Window:
-        from fp8verify.agent.profiling.guard import ProfilerGuard
-        from fp8verify.agent.record.process import rank_and_world_size
-        from fp8verify.agent.recorder import Recorder
-        from fp8verify.agent.steps.clock import Clock
-
         if self._recorder is not None:
             raise UsageError("A window is entered once.", "Make another one for other steps.")
-        self._records = rank_and_world_size()[0] == 0
+        self._records = is_first_rank()
         if self._records:
             make_capture_folder(self.folder)
         settings = RunSettings(
             windows=((1, OPEN_END),), record_shapes=self._record_shapes, capture_log=False
         )
         config = agent_config(settings, self.folder)
-        self._clock = Clock()
-        self._guard = ProfilerGuard(lambda: self._recorder.give_way())
-        self._recorder = Recorder(config, self._clock, self._guard, list)
+        self._clock = agent("steps.clock").Clock()
+        self._guard = agent("profiling.guard").ProfilerGuard(self._give_way)
+        self._recorder = agent("recorder").Recorder(config, self._clock, self._guard, list)
         if self._records:
             self._guard.install()
             self._recorder.after(0)
         return self
+
+    def _give_way(self) -> None:
+        self._recorder.give_way()
 
     def step(self) -> None:
         """Say that a training step is complete."""
