@@ -99,11 +99,16 @@ _FORMS: Final[dict[str, frozenset[str]]] = {
 
 def peak_of(gpu: str | None) -> Peak | None:
     """Return the peaks of the GPU that a trace names, or None for one that is not listed."""
+    key = peak_key(gpu)
+    return PEAKS[key] if key is not None else None
+
+
+def peak_key(gpu: str | None) -> str | None:
+    """Return the key in `PEAKS` of the GPU that a trace names."""
     words = _part(gpu or "")
-    for key, peak in PEAKS.items():
-        wanted = key.split()
-        if [word for word in words if word not in _FORMS.get(key, ())] == wanted:
-            return peak
+    for key in PEAKS:
+        if [word for word in words if word not in _FORMS.get(key, ())] == key.split():
+            return key
     return None
 
 

@@ -12,13 +12,16 @@ from fp8verify.report.tables import rank_label
 _EVEN = 0.05
 # Less 16-bit GEMM time than this share of GPU time is nothing more to gain.
 _LITTLE = 0.01
+# From this share on, what the GPU waits for the CPU is more than FP8 can save.
+_MOSTLY_IDLE = 0.5
 
 
 class Payoff(NamedTuple):
     """What FP8 gains, as estimated for one rank.
 
     Attributes:
-        word: "likely yes", "about even", "likely not", or "not yet" where no FP8 GEMM ran.
+        word: "likely yes", "about even", "likely not", "no" where the CPU decides, or
+            "not yet" where no FP8 GEMM ran.
         speedup: of the GPU time over BF16; None where no FP8 GEMM ran.
         head: the answer, without the rank.
         text: the answer and what it rests on.
@@ -58,10 +61,29 @@ def payoff_of(rank: RankReport) -> Payoff | None:
     if figures.speedup_estimate is None:
         head = "not yet: no FP8 GEMM ran"
         return Payoff("not yet", None, head, f"{head}. {_possible(figures, figures.ceiling)}", rank)
-    speedup = figures.speedup_estimate
-    head = f"{_word(speedup)}: about {speedup:.2f}x as fast as BF16, by estimate"
+    kernels, step = figures.speedup_estimate, figures.step_speedup_estimate
+    alone = f"kernels alone would be about {kernels:.2f}x as fast as BF16"
+    if figures.waits and figures.step_us and figures.gpu_busy_in_step_us:
+        word = "no"
+        head = (
+            f"no: the CPU is the bottleneck (of {figures.step_us / 1000:.1f} ms a step the GPU "
+            f"works {figures.gpu_busy_in_step_us / 1000:.1f}); its {alone}, by estimate"
+        )
+    elif step is not None:
+        word = _word(step)
+        head = f"{word}: a step is about {step:.2f}x as fast as BF16, by estimate"
+    elif figures.idle_share >= _MOSTLY_IDLE:
+        word = "likely not"
+        head = (
+            f"likely not: the GPU is idle for {figures.idle_share:.0%} of the window; its {alone}, "
+            "by estimate"
+        )
+    else:
+        word = _word(kernels)
+        head = f"{word}: kernels alone about {kernels:.2f}x as fast as BF16, by estimate"
+    speedup = kernels if step is None else step
     text = f"{head}. {_limits(rank, figures, figures.ceiling)}"
-    return Payoff(_word(speedup), speedup, head, text, rank)
+    return Payoff(word, speedup, head, text, rank)
 
 
 def _word(speedup: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from fp8verify import Report, inspect
 from fp8verify.analysis.timeline import measure, step_bounds, step_times
 from fp8verify.report.model import Role
+from fp8verify.report.payoff import payoff
 from fp8verify.trace import Step, Trace
 from tests.hand_built import BF16, FP8, FP8_KERNEL, FP32, TraceBuilder
 from tests.unit.test_tax import COPY, INSIDE
@@ -28,22 +30,22 @@ def fp8_gemm(build: TraceBuilder, size: int, us: float) -> TraceBuilder:
 
 
 def test_the_ceiling_of_a_bf16_run_is_amdahls(build: TraceBuilder, tmp_path: Path) -> None:
-    build.linear(64, 32, 16, fp8=False).launch(OTHER, OTHER, us=30)  # half of it GEMMs
+    build.linear(8192, 4096, 4096, fp8=False).launch(OTHER, OTHER, us=30)  # half of it GEMMs
     found = report(build, tmp_path).ranks[0].payoff
     assert found is not None
     assert found.sixteen_bit_gemm_share == 0.5
-    assert found.ceiling == pytest.approx(1 / (0.5 + 0.5 / 2), rel=1e-3)
+    assert found.ceiling == pytest.approx(1 / (0.5 + 0.5 / 1.93), rel=1e-3)
     assert found.speedup_estimate is None
 
 
 def test_the_estimate_of_an_fp8_run_counts_its_casts(build: TraceBuilder, tmp_path: Path) -> None:
-    fp8_gemm(build, 2048, 40)
+    fp8_gemm(build, 8192, 40)
     build.launch(COPY, "aten::copy_", types=(FP32, BF16), parents=INSIDE, us=20)
     build.launch(OTHER, OTHER, us=40)
     found = report(build, tmp_path).ranks[0].payoff
     assert found is not None
-    assert found.speedup_estimate == pytest.approx((40 + 80) / 100, rel=1e-3)
-    assert found.ceiling == pytest.approx((40 + 80) / 80, rel=1e-3)
+    assert found.speedup_estimate == pytest.approx((40 + 40 * 1.97) / 100, rel=1e-3)
+    assert found.ceiling == pytest.approx((40 + 40 * 1.97) / 80, rel=1e-3)
 
 
 def test_a_gpu_without_fp8_units_has_nothing_to_gain(tmp_path: Path) -> None:
@@ -64,7 +66,7 @@ def test_small_gemms_are_told_by_their_shortest_side(
 
 @pytest.mark.parametrize(
     ("size", "eager", "cause"),
-    [(512, False, "small GEMMs"), (2048, False, "costly casts"), (512, True, "unfused eager")],
+    [(768, False, "small GEMMs"), (2048, False, "costly casts"), (1024, True, "unfused eager")],
 )
 def test_casts_that_cost_more_than_fp8_saves_do_not_pay(
     build: TraceBuilder, tmp_path: Path, size: int, eager: bool, cause: str
@@ -87,6 +89,42 @@ def test_fp8_that_pays_is_no_finding(build: TraceBuilder, tmp_path: Path) -> Non
     build.launch(COPY, "aten::copy_", types=(FP32, BF16), parents=INSIDE, us=20)
     codes = {finding.code for finding in report(build, tmp_path).findings}
     assert not codes & {"fp8-not-paying", "gpu-idle"}
+
+
+@pytest.mark.parametrize("gpu", ["NVIDIA B200", "NVIDIA L40S", "AMD Instinct MI300X"])
+def test_no_rates_of_the_gpu_no_number(gpu: str, tmp_path: Path) -> None:
+    build = TraceBuilder(gpu=gpu, capability=(10, 0))
+    found = report(fp8_gemm(build, 8192, 40), tmp_path).ranks[0].payoff
+    assert found is not None
+    assert (found.speedup_estimate, found.ceiling) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("step_us", "waits", "word"),
+    [(None, None, "likely yes"), (205, False, "likely yes"), (1000, True, "no")],
+)
+def test_steps_outside_the_window_tell_whether_the_gpu_waits(
+    step_us: int | None, waits: bool | None, word: str, tmp_path: Path
+) -> None:
+    build = TraceBuilder(rank=0)
+    fp8_gemm(build.step(1), 8192, 100)
+    fp8_gemm(build, 8192, 100)
+    build.write(tmp_path / "rank0.json")
+    ns = (step_us or 0) * 1000
+    times = {"count": 9, "total_ns": 9 * ns, "samples_ns": [ns] * 9}
+    times |= dict.fromkeys(("median_ns", "p25_ns", "p75_ns"), ns)
+    meta = {"schema": 1, "rank": 0, "steps_seen": 9, "window": []}
+    meta |= {"steps_outside": times} if step_us else {}
+    (tmp_path / "rank0.meta.json").write_text(json.dumps(meta))
+    report = inspect(tmp_path)
+    found, said = report.ranks[0].payoff, payoff(report)
+    assert found is not None
+    assert said is not None
+    assert (found.waits, said.word) == (waits, word)
+    bound = [f for f in report.findings if "bottleneck" in f.message]
+    assert bool(bound) is bool(waits)
+    if waits is False:
+        assert found.step_speedup_estimate == pytest.approx((200 + 200 * 0.97) / 205, rel=1e-3)
 
 
 @pytest.mark.parametrize(("us", "code"), [(90, None), (70, "gpu-idle"), (20, "fp8-not-paying")])

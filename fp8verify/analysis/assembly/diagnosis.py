@@ -72,7 +72,7 @@ def tax_report(found: Payoff | None) -> TaxReport | None:
     """Lay out what FP8 costs; None where it costs nothing."""
     if found is None or not found.tax.rows:
         return None
-    tax, saved = found.tax, found.saved_at_most
+    tax, saved = found.tax, found.saved
     return TaxReport(
         time_us=micros(tax.time_ns),
         unfused_us=micros(tax.unfused_ns),
@@ -105,7 +105,11 @@ def payoff_report(found: Payoff | None) -> PayoffReport | None:
         bandwidth_bound_share=rounded(found.bandwidth_bound),
         small_gemm_share=rounded(found.small),
         ceiling=rounded(found.ceiling),
-        speedup_estimate=rounded(found.speedup_estimate),
+        speedup_estimate=rounded(found.kernels),
+        step_us=None if found.step is None else micros(found.step),
+        gpu_busy_in_step_us=None if found.busy_in_step is None else micros(found.busy_in_step),
+        waits=found.waits,
+        step_speedup_estimate=rounded(found.of_step),
     )
 
 

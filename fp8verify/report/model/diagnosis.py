@@ -88,7 +88,8 @@ class TaxReport(msgspec.Struct, frozen=True, kw_only=True):
         time_us: µs, the most that it can be.
         unfused_us: µs of kernels that each do one step of a cast.
         share_of_gpu_time: over the time of all kernels.
-        saved_at_most_us: estimate of what FP8 GEMMs save, from the ratio of the GPU's peaks.
+        saved_at_most_us: estimate of what FP8 GEMMs save, by measured rates of their sizes; 0
+            where none are known for the GPU.
         share_of_saving: `time_us` over `saved_at_most_us`, null where nothing is saved.
         rows: by purpose, operator and pass.
     """
@@ -102,7 +103,7 @@ class TaxReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PayoffReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What FP8 can gain; estimates rest on the ratio of the GPU's FP8 and BF16 peaks.
+    """What FP8 can gain; estimates rest on rates that were measured for the GPU and the recipe.
 
     Attributes:
         gpu_busy_us: µs in which a kernel ran.
@@ -113,7 +114,11 @@ class PayoffReport(msgspec.Struct, frozen=True, kw_only=True):
         small_gemm_share: share of FP8 GEMM time in GEMMs too small to gain, null without shapes.
         ceiling: the most that GPU time can be faster than in BF16, with every 16-bit GEMM in FP8
             and no casts (Amdahl's law).
-        speedup_estimate: what the run as it is may be over BF16.
+        speedup_estimate: what the GPU time of the run as it is may be over BF16 (kernels alone).
+        step_us: median wall time of a step outside the window, null where not recorded.
+        gpu_busy_in_step_us: µs that the GPU works in a step, null without steps.
+        waits: whether the GPU waits in a step for more than FP8 saves, null where not known.
+        step_speedup_estimate: what a step may be over BF16; null where the CPU decides it.
     """
 
     gpu_busy_us: float
@@ -124,6 +129,10 @@ class PayoffReport(msgspec.Struct, frozen=True, kw_only=True):
     small_gemm_share: float | None
     ceiling: float | None
     speedup_estimate: float | None
+    step_us: float | None = None
+    gpu_busy_in_step_us: float | None = None
+    waits: bool | None = None
+    step_speedup_estimate: float | None = None
 
 
 class ExpectedReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -46,24 +46,34 @@ def fp8_not_paying(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     if found is None:
         return
     tax = found.tax
-    if found.saved_at_most and tax.time_ns > found.saved_at_most:
+    if found.kernels is not None and found.cost > found.saved:
         cause, remedy = _cause(found, facts)
         yield finding(
             "fp8-not-paying",
             cause=cause,
             up_to="up to " if tax.unfused_ns < tax.time_ns else "",
             cast_ms=tax.time_ns / 1e6,
-            saved_ms=found.saved_at_most / 1e6,
+            saved_ms=found.saved / 1e6,
             remedy=remedy,
         )
-    elif found.idle >= MOSTLY and _times_are_whole(facts):
+    elif found.waits and found.step and found.busy_in_step:
+        yield finding(
+            "fp8-not-paying",
+            "cpu-bound",
+            step_ms=found.step / 1e6,
+            busy_ms=found.busy_in_step / 1e6,
+            remedy=IDLE_REMEDY,
+        )
+    elif found.waits is None and found.idle >= MOSTLY and _times_are_whole(facts):
         yield finding("fp8-not-paying", "launch-bound", idle=found.idle, remedy=IDLE_REMEDY)
 
 
 def gpu_waits(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     """A GPU that is idle for a good part of an FP8 window, not yet most of it."""
     found = facts.fp8_payoff
-    if found is not None and _WAITS <= found.idle < MOSTLY and _times_are_whole(facts):
+    if found is None or found.waits is not None:
+        return  # steps outside the window tell, without the profiler's waiting
+    if _WAITS <= found.idle < MOSTLY and _times_are_whole(facts):
         yield finding("gpu-idle", idle=found.idle, remedy=IDLE_REMEDY)
 
 
@@ -72,7 +82,7 @@ def small_gemms(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     found = facts.fp8_payoff
     if found is None or found.small is None or found.small < _MANY_SMALL:
         return
-    if found.tax.time_ns <= found.saved_at_most:
+    if found.cost <= found.saved:
         yield finding("small-gemms", share=found.small, side=SMALL_SIDE, remedy=SMALL_REMEDY)
 
 
