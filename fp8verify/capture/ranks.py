@@ -82,33 +82,6 @@ def declared_traces(metas: dict[int, RankMeta]) -> dict[str, int]:
     }
 
 
-def recorded_processes(folder: Path) -> dict[tuple[str, int], int]:
-    """Return the ranks of processes that a profiler around the run recorded.
-
-    Raises:
-        InputError: a record cannot be read.
-    """
-    metas = map(read_meta, find_metas(folder))
-    return {
-        (meta.recording, meta.process): meta.rank
-        for meta in metas
-        if meta.recording is not None and meta.process is not None and _is_recorded(meta)
-    }
-
-
-def _is_recorded(meta: RankMeta) -> bool:
-    return any(window.profiler in OUTSIDE for window in meta.windows)
-
-
-def named_by_ranges(metas: dict[int, RankMeta]) -> frozenset[int]:
-    """Return the ranks whose layers have names in what a profiler around the run recorded."""
-    return frozenset(
-        rank
-        for rank, meta in metas.items()
-        if any(window.layers and window.profiler in OUTSIDE for window in meta.windows)
-    )
-
-
 def remarks(metas: dict[int, RankMeta]) -> list[str]:
     """Return what the agents noted; a remark that only some ranks make says which."""
     ranks: dict[str, list[int]] = {}

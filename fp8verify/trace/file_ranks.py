@@ -15,11 +15,6 @@ from fp8verify.text import clean
 from fp8verify.trace.formats import Part
 
 _RANK = re.compile(r"rank[-_]?(\d{1,9})(?!\d)", re.IGNORECASE)
-# What `fp8verify run --profiler rocprofv3` has rocprofv3 call its files.
-_PROCESS = re.compile(r"\.(\d{1,9})_(?:results|kernel_trace)\.")
-
-# The rank of a process, by how the names of its profiler's files begin and by its number.
-Processes = Mapping[tuple[str, int], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +44,6 @@ class FoundTrace(NamedTuple):
     shares_file: bool = False
     instead: Path | None = None
 
-    @property
-    def process(self) -> int | None:
-        """The number of the process that it is of, by its contents or its name."""
-        if self.part is not None and self.part.process is not None:
-            return self.part.process
-        named = _PROCESS.search(self.path.name)
-        return int(named[1]) if named else None
-
     def as_file(
         self, rank: int, name: str, *, declared: bool = False, guessed: bool = False
     ) -> TraceFile:
@@ -76,11 +63,11 @@ class FoundTrace(NamedTuple):
 
 
 def with_ranks(
-    ranks: Mapping[FoundTrace, int | None], declared: Mapping[str, int], processes: Processes
+    ranks: Mapping[FoundTrace, int | None], declared: Mapping[str, int]
 ) -> list[TraceFile]:
     """Return the files by rank; those of unknown rank get the free numbers in order."""
     name_of = _names(dict.fromkeys(one.path for one in ranks))
-    known = _windows(ranks, declared) | _by_process(ranks, processes)
+    known = _windows(ranks, declared)
     files = [
         one.as_file(rank, name_of(one.path), declared=True)
         for one, rank in known.items()
@@ -103,29 +90,6 @@ def _windows(
     place = {name: index for index, name in enumerate(declared)}
     windows.sort(key=lambda one: place[one.path.name])
     return {one: declared[one.path.name] for one in windows}
-
-
-def _by_process(ranks: Iterable[FoundTrace], processes: Processes) -> dict[FoundTrace, int | None]:
-    """Return the ranks of what a profiler around the run recorded; None for other processes.
-
-    Where not one process is known, such as in a container whose numbers differ, all are ranks.
-    """
-    stems = tuple(dict.fromkeys(f"{stem}." for stem, _ in processes))
-    recorded = [one for one in ranks if stems and one.path.name.startswith(stems)]
-    found = {one: _rank_of_process(one, processes) for one in sorted(recorded, key=_in_windows)}
-    return found if any(rank is not None for rank in found.values()) else {}
-
-
-def _rank_of_process(one: FoundTrace, processes: Processes) -> int | None:
-    of = (rank for (stem, number), rank in processes.items()
-          if number == one.process and one.path.name.startswith(f"{stem}."))  # fmt: skip
-    return next(of, None)
-
-
-def _in_windows(one: FoundTrace) -> tuple[int, str]:
-    """Return the order of a report among those of several windows: nsys.2 comes before nsys.10."""
-    number = re.search(r"\.(\d{1,9})\.(?:nsys-rep|sqlite)$", one.path.name)
-    return int(number[1]) if number else 0, one.path.name
 
 
 def _names(paths: Iterable[Path]) -> Callable[[Path], str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fp8verify.errors import InputError
 from fp8verify.trace.candidates import candidates_in, one_form_each
-from fp8verify.trace.file_ranks import FoundTrace, Processes, TraceFile, rank_of_name, with_ranks
+from fp8verify.trace.file_ranks import FoundTrace, TraceFile, rank_of_name, with_ranks
 from fp8verify.trace.formats import Glance
 from fp8verify.trace.places import expand, is_remote, reading
 from fp8verify.trace.readers import glance_at, parts_of, suffixes
@@ -31,7 +31,6 @@ class TraceFiles(list[TraceFile]):
 def find_traces(
     *paths: str | Path,
     declared: Mapping[str, int] | None = None,
-    processes: Processes | None = None,
 ) -> TraceFiles:
     """Return the traces that `paths` stand for: files, folders, patterns or URLs, by rank.
 
@@ -41,8 +40,6 @@ def find_traces(
     Args:
         paths: what the user gave.
         declared: ranks of files by name, as the runner noted them; these may share a rank.
-        processes: ranks of the processes in files that a profiler around the run wrote; what is in
-            these of other processes is left out.
 
     Raises:
         InputError: nothing there, or no trace among it.
@@ -59,7 +56,7 @@ def find_traces(
     declared = declared or {}
     if not any(probes[one.path].is_trace or one.path.name in declared for one in found):
         raise _no_trace(label, probes)
-    return TraceFiles(with_ranks(found, declared, processes or {}), [*empty, *skipped])
+    return TraceFiles(with_ranks(found, declared), [*empty, *skipped])
 
 
 def _empty_folders(held: Mapping[Path, list[Path]], named: list[str]) -> list[Path]:

@@ -45,14 +45,10 @@ class Source:
 
 
 class Part(NamedTuple):
-    """One of several processes in a file: its number there, and what reports call it.
-
-    `process` is the operating system's number of it, None where the file does not say.
-    """
+    """One of several processes in a file: its number there, and what reports call it."""
 
     number: int
     label: str
-    process: int | None = None
 
 
 class Glance(NamedTuple):

@@ -78,8 +78,7 @@ def parts(database: Database) -> Glance:
 
 
 def _part(process: int) -> Part:
-    number = _system_number(process)
-    return Part(process, f"process {number}", number)
+    return Part(process, f"process {_system_number(process)}")
 
 
 def _system_number(process: int) -> int:

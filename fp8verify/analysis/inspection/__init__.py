@@ -16,7 +16,6 @@ from fp8verify.capture.ranks import (
     called_apis,
     census_remarks,
     declared_traces,
-    named_by_ranges,
     named_traces,
     naming_steps,
     remarks,
@@ -110,7 +109,7 @@ def _with_census(report: Report, count: int) -> Report:
 
 def _find(paths: Sequence[str | Path], sidecars: Sidecars) -> TraceFiles:
     declared = declared_traces(sidecars.metas)
-    return find_traces(*paths, declared=declared, processes=sidecars.processes)
+    return find_traces(*paths, declared=declared)
 
 
 def _read_traces(
@@ -202,8 +201,8 @@ def _with_numerics(
 
 def _with_layers(files: TraceFiles, metas: dict[int, RankMeta]) -> list[TraceFile]:
     """Mark the traces in which the layers have names."""
-    named, ranks = named_traces(metas), named_by_ranges(metas)
-    return [replace(file, layers=file.path.name in named or file.rank in ranks) for file in files]
+    named = named_traces(metas)
+    return [replace(file, layers=file.path.name in named) for file in files]
 
 
 def _notes(files: TraceFiles, metas: dict[int, RankMeta]) -> list[str]:

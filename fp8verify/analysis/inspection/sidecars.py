@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from fp8verify.capture.files import find_logs
 from fp8verify.capture.names import BOOTS
 from fp8verify.capture.numerics import RankNumerics, read_numerics
-from fp8verify.capture.ranks import read_ranks, recorded_processes
+from fp8verify.capture.ranks import read_ranks
 from fp8verify.capture.schema import RankMeta
 from fp8verify.logs.lines import read_lines
 from fp8verify.logs.losses import LossSeries, scan_losses
@@ -26,14 +26,12 @@ class Sidecars(NamedTuple):
         metas: what the runner noted of each rank.
         numerics: what it noted of scales and tensors of each rank.
         notes: what kept an attached job from being observed.
-        processes: of ranks whose traces another profiler recorded.
     """
 
     folder: Path | None
     metas: dict[int, RankMeta]
     numerics: dict[int, RankNumerics]
     notes: tuple[str, ...]
-    processes: dict[tuple[str, int], int]
 
 
 def read_sidecars(paths: Sequence[str | Path], stats: str | Path | None) -> Sidecars:
@@ -46,14 +44,13 @@ def read_sidecars(paths: Sequence[str | Path], stats: str | Path | None) -> Side
     folder = _folder(paths)
     with reading(str(paths[0])):
         if folder is None:
-            return Sidecars(None, {}, _stats(stats), (), {})
+            return Sidecars(None, {}, _stats(stats), ())
         metas = read_ranks(folder)
         return Sidecars(
             folder=folder,
             metas=metas,
             numerics=read_numerics(folder) | _stats(stats),
             notes=_attachment(folder, metas),
-            processes=_processes(folder, metas),
         )
 
 
@@ -64,11 +61,6 @@ def _folder(paths: Sequence[str | Path]) -> Path | None:
     with reading(str(paths[0])):
         found = place(paths[0])
         return found if found.is_dir() else None
-
-
-def _processes(folder: Path, metas: dict[int, RankMeta]) -> dict[tuple[str, int], int]:
-    outside = any(meta.recording is not None for meta in metas.values())
-    return recorded_processes(folder) if outside else {}
 
 
 def _stats(stats: str | Path | None) -> dict[int, RankNumerics]:
