@@ -7,11 +7,12 @@ are.
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
-_INDEX = re.compile(r"(?<![^.])\d+(?![^.])")
+from fp8verify.text import lazy_pattern
+
+_INDEX = lazy_pattern(r"(?<![^.])\d+(?![^.])")
 
 
 def patterns(names: Iterable[str]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence, Sized
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, AnyStr, cast
 
 if TYPE_CHECKING:
     from fp8verify.report.model import Finding
@@ -21,7 +21,7 @@ _COMMAND = re.compile(
 class _LazyPattern:
     """A regular expression that is compiled when its first method is asked for."""
 
-    def __init__(self, expression: str, flags: int) -> None:
+    def __init__(self, expression: Any, flags: int) -> None:
         self.pattern = expression
         self._flags = flags
 
@@ -32,9 +32,9 @@ class _LazyPattern:
         return getattr(compiled, name)
 
 
-def lazy_pattern(expression: str, flags: int = 0) -> re.Pattern[str]:
+def lazy_pattern(expression: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
     """Return a regular expression that costs nothing until it is used."""
-    return cast("re.Pattern[str]", _LazyPattern(expression, flags))
+    return cast("re.Pattern[AnyStr]", _LazyPattern(expression, flags))
 
 
 def clean(text: str) -> str:

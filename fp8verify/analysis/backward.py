@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 
 from fp8verify.analysis.gemms import Kind
+from fp8verify.text import lazy_pattern
 
 # flash_bwd_dq_dk_dv_loop_kernel, layer_norm_grad_input_kernel, cunn_SoftMaxBackward, and what
 # Inductor names after its operators: triton_per_fused_native_layer_norm_backward_3.
-_BACKWARD_NAME = re.compile(
+_BACKWARD_NAME = lazy_pattern(
     r".*(?:backward|(?<![a-z])bwd(?![a-z])|(?<![a-z])[dw]?grad(?:ient)?s?(?![a-z])|GradInput)",
     re.IGNORECASE | re.DOTALL,
 )

@@ -17,11 +17,12 @@ from fp8verify.analysis.purpose import FP8_FUNCTIONS, of_the_model
 from fp8verify.kernels import Classification
 from fp8verify.kernels.operators import Part, find
 from fp8verify.report.model import Leg, OpContext, Role, Shape
+from fp8verify.text import lazy_pattern
 from fp8verify.trace import Trace
 
 _QUANTIZING: Final = (Role.CAST_QUANTIZE, Role.AMAX_REDUCE)
-_FP8: Final = re.compile(r"Float8_e\dm\d")
-_READS: Final = re.compile(r"dequant|upcast", re.IGNORECASE)
+_FP8: Final = lazy_pattern(r"Float8_e\dm\d")
+_READS: Final = lazy_pattern(r"dequant|upcast", re.IGNORECASE)
 
 
 class _Part(Enum):

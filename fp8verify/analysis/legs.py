@@ -21,12 +21,13 @@ from fp8verify.analysis.layer_functions import GemmSite, Work, deal
 from fp8verify.kernels import Classification
 from fp8verify.kernels.operators import OPERATORS, function_of
 from fp8verify.report.model import Leg
+from fp8verify.text import lazy_pattern
 
 _BACKWARD_LEGS = (Leg.DGRAD, Leg.WGRAD, Leg.RECOMPUTE)
 # TN is that of a forward pass, and of dgrad where the weight lies transposed.
 _LAYOUT_LEGS = {"NN": Leg.DGRAD, "NT": Leg.WGRAD}
 _COMPILED = "CompiledFunction"
-_LAYOUT = re.compile(r"_([NT][NT])[NT]?(?:$|_)|_(nn|nt|tn)_(?:n_tile|align)", re.ASCII)
+_LAYOUT = lazy_pattern(r"_([NT][NT])[NT]?(?:$|_)|_(nn|nt|tn)_(?:n_tile|align)", re.ASCII)
 _LINEAR = frozenset(name for name, row in OPERATORS.items() if row.linear)
 
 

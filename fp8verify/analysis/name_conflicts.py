@@ -5,17 +5,17 @@ A record that joins names with the wrong launches proves nothing, whatever the n
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from fp8verify.report.model import Precision
+from fp8verify.text import lazy_pattern
 
 if TYPE_CHECKING:
     from fp8verify.analysis.gemms import Kind, Survey
 
 # TorchInductor records the launch of each Triton kernel that it generates under the kernel's own
 # name (torch/_inductor/runtime/triton_heuristics.py); ATen's operators launch none of these.
-_GENERATED: Final = re.compile(r"triton_(?:poi|red|per|tem|for|spl|split_scan)_fused_")
+_GENERATED: Final = lazy_pattern(r"triton_(?:poi|red|per|tem|for|spl|split_scan)_fused_")
 
 
 class NameConflicts(NamedTuple):

@@ -13,13 +13,14 @@ from typing import Final
 
 from fp8verify.kernels.operators import Part, find, node_of
 from fp8verify.report.model import OpContext
+from fp8verify.text import lazy_pattern
 
-_RANGE: Final = re.compile(r"Optimizer\.|.*\boptimi[sz]er(?:[\W_]*step)?\b", re.IGNORECASE)
-_COMPILED: Final = re.compile(r"## Call CompiledFxGraph|Torch-Compiled Region")
+_RANGE: Final = lazy_pattern(r"Optimizer\.|.*\boptimi[sz]er(?:[\W_]*step)?\b", re.IGNORECASE)
+_COMPILED: Final = lazy_pattern(r"## Call CompiledFxGraph|Torch-Compiled Region")
 # What Inductor calls the fused loops over tensor lists of which compiled optimizers are made.
 _FOREACH: Final = "triton_for_fused_"
 # What only a forward pass runs; found inside a range, the optimizer was given a closure.
-_FORWARD: Final = re.compile(
+_FORWARD: Final = lazy_pattern(
     r"aten::(?:linear|embedding|dropout|(?:\w*layer|rms|batch|group)_norm|\w*cross_entropy_loss|"
     r"nll_loss\w*|_?log_softmax|_?softmax|\w*scaled_dot_product\w*|conv\dd)|.*Function"
 )

@@ -6,6 +6,7 @@ import re
 from typing import Final, NamedTuple
 
 from fp8verify.report.model import Precision
+from fp8verify.text import lazy_pattern
 
 
 class Peak(NamedTuple):
@@ -79,7 +80,7 @@ PEAKS: Final[dict[str, Peak]] = {
 # Words of a device name that do not make it another part: maker, memory, form factor. Any other
 # word that a row does not have does: a Laptop GPU, a D, a Ti, a MIG slice is not the part itself.
 _MAKERS: Final = frozenset({"NVIDIA", "AMD", "GEFORCE", "INSTINCT", "TESLA", "GPU"})
-_MEMORY: Final = re.compile(r"\d+GB?|HBM\d[E]?")
+_MEMORY: Final = lazy_pattern(r"\d+GB?|HBM\d[E]?")
 _FORMS: Final[dict[str, frozenset[str]]] = {
     "A100": frozenset({"SXM4", "SXM", "PCIE", "PG509", "200"}),
     "A800": frozenset({"SXM4", "SXM", "PCIE", "ACTIVE"}),

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
-
 from fp8verify.analysis.gemms import Kind
 from fp8verify.analysis.optimizers import in_optimizer
 from fp8verify.kernels.operators import OPERATORS, Part, find
 from fp8verify.report.model import OpContext, Role
+from fp8verify.text import lazy_pattern
 
 
 def _names(part: Part) -> frozenset[str]:
@@ -24,7 +23,7 @@ _GATHER_OPS = _AMAX_OPS | _SCALE_OPS
 # Casts, and what a compiler makes of them.
 _CASTING = frozenset({Role.ELEMENTWISE, Role.REDUCTION, Role.OTHER})
 # Values, not the scales of blocks: torch.float8_e8m0fnu.
-_LOW_TYPE = re.compile(r"Float8_e[45]m|Float4_e2m1")
+_LOW_TYPE = lazy_pattern(r"Float8_e[45]m|Float4_e2m1")
 _ROLES = {
     Role.CAST_QUANTIZE: "cast",
     Role.AMAX_REDUCE: "amax",

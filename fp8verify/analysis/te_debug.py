@@ -9,7 +9,6 @@ transformer_engine/debug/features/log_fp8_tensor_stats.py and log_tensor_stats.p
 from __future__ import annotations
 
 import math
-import re
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
@@ -23,17 +22,18 @@ from fp8verify.capture.numerics import (
 )
 from fp8verify.errors import InputError
 from fp8verify.logs.lines import read_lines
+from fp8verify.text import lazy_pattern
 
 LOGS = "nvdlfw_inspect_globalrank-*.log"
 FOLDER = "nvdlfw_inspect_statistics_logs"
 MAX_VALUES = 2_000_000
 MAX_STEPS = 4096
-_RANK = re.compile(r"globalrank-(\d{1,9})")
-_LINE = re.compile(
+_RANK = lazy_pattern(r"globalrank-(\d{1,9})")
+_LINE = lazy_pattern(
     r" - INFO - (?P<name>\S.{0,1000}?)\s+iteration=(?P<step>\d{1,12})\s+"
     r"value=(?P<value>[-+]?\d{1,40}(?:\.\d{0,40})?(?:[eE][-+]?\d{1,4})?|nan|-?inf)\s*$"
 )
-_NAME = re.compile(r"(?P<layer>.+)_(?P<tensor>activation|weight|gradient)_(?P<stat>.+)")
+_NAME = lazy_pattern(r"(?P<layer>.+)_(?P<tensor>activation|weight|gradient)_(?P<stat>.+)")
 TENSORS = {"activation": "input", "weight": "weight", "gradient": "grad_output"}
 # The recipe in a statistic's name, and how its values share a scale.
 SCALINGS = {

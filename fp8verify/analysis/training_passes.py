@@ -9,11 +9,12 @@ from fp8verify.analysis.backward import is_of_backward
 from fp8verify.analysis.gemms import GemmLabel, Kind
 from fp8verify.analysis.optimizers import range_of
 from fp8verify.report.model import VAGUE_LEGS, Leg
+from fp8verify.text import lazy_pattern
 
 # What only an optimizer's step runs, by its operator or its kernel: torch's fused and foreach
 # loops, and those of Apex, DeepSpeed and Transformer Engine. Of the foreach loops (addcmul,
 # addcdiv, lerp), the kernels' names say only the functor (ATen/native/cuda/ForeachPointwiseOp.cu).
-_UPDATES = re.compile(
+_UPDATES = lazy_pattern(
     r"aten::_fused_(?:adamw?|sgd|adagrad)_|aten::_foreach_(?:addcdiv|addcmul|lerp)|"
     r"aten::addc(?:div|mul)_|triton_for_fused_|"
     r".*multi_tensor_apply_kernel<.*(?:PointwiseOpScalar|LerpFunctor)|"

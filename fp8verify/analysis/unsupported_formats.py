@@ -9,19 +9,19 @@ BF16; an MI300 multiplies FP8 of the FNUZ encodings alone, and Triton converts t
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
 from fp8verify.analysis.units import fp8_encoding, multiplies, runs_elsewhere
 from fp8verify.report.model import OpContext, Precision
+from fp8verify.text import lazy_pattern
 
 if TYPE_CHECKING:
     from fp8verify.analysis.gemms import Kind, Kinds
     from fp8verify.trace import Trace
 
-_OCP: Final = re.compile(r"Float8_e(?:4m3fn|5m2)$")
+_OCP: Final = lazy_pattern(r"Float8_e(?:4m3fn|5m2)$")
 # Libraries of AMD's that name the encoding that their instructions read.
 _OWN_ENCODING: Final = frozenset({"hipBLASLt", "Composable Kernel", "aiter"})
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from array import array
-from dataclasses import fields, replace
 from itertools import compress
 from typing import Any
+
+from msgspec.structs import replace
 
 from fp8verify.trace import Trace
 from fp8verify.trace.tables import Kernels, Launch
@@ -45,7 +46,7 @@ def _begin(trace: Trace) -> int | None:
 
 def _kept(columns: Kernels, inside: list[bool]) -> Kernels:
     kept: dict[str, array[Any]] = {}
-    for column in fields(columns):
-        values: array[Any] = getattr(columns, column.name)
-        kept[column.name] = array(values.typecode, compress(values, inside))
+    for name in columns.__struct_fields__:
+        values: array[Any] = getattr(columns, name)
+        kept[name] = array(values.typecode, compress(values, inside))
     return Kernels(**kept)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from functools import singledispatch
-from importlib import resources
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -281,7 +281,7 @@ def _embedded(data: Any) -> str:
 
 
 def _asset(name: str) -> str:
-    return (resources.files("fp8verify.report") / "page" / name).read_text("utf-8")
+    return (Path(__file__).parent / "page" / name).read_text("utf-8")
 
 
 def _hash(text: str) -> str:

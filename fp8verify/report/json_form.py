@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -35,7 +35,7 @@ def schema(document: str = "report") -> dict[str, Any]:
         document: one of `DOCUMENTS`.
     """
     name = f"{document}.schema.json"
-    text = resources.files("fp8verify.report").joinpath(name).read_bytes()
+    text = Path(__file__).with_name(name).read_bytes()
     loaded: dict[str, Any] = msgspec.json.decode(text)
     return loaded
 

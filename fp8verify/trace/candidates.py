@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from fp8verify.errors import InputError
+from fp8verify.text import lazy_pattern
 from fp8verify.trace.places import is_pipe
 from fp8verify.trace.readers import suffixes
 
 # JSON files of a capture that are no traces; a hidden file is still being written.
-_OURS = re.compile(r"^\.|(\.meta|\.numerics|\.schema)\.json$|^expected\.json$|^report.*\.json$")
+_OURS = lazy_pattern(r"^\.|(\.meta|\.numerics|\.schema)\.json$|^expected\.json$|^report.*\.json$")
 # The extra step that `fp8verify run --layers` records is no training step.
 _NO_RANKS = "layers"
 # What rocprofv3 and nsys write of the same process in several forms, the best to read first.

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
 from struct import pack
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from msgspec import Struct, field
 
 if TYPE_CHECKING:
     from fp8verify.terms import Shape
@@ -62,8 +63,7 @@ def _int64() -> array[int]:
     return array("q")
 
 
-@dataclass(slots=True)
-class OpColumns:
+class OpColumns(Struct):
     """CPU operators and annotations: 36 bytes each, 44 with sequence numbers.
 
     `op_id` is the number by which kernels name their operator. `inputs` indexes `Columns.inputs`;
@@ -80,8 +80,7 @@ class OpColumns:
     sequence: array[int] = field(default_factory=_int64)
 
 
-@dataclass(slots=True)
-class CallColumns:
+class CallColumns(Struct):
     """Calls of the runtime and the driver: 20 bytes each."""
 
     correlation: array[int] = field(default_factory=_int64)
@@ -89,8 +88,7 @@ class CallColumns:
     thread: array[int] = field(default_factory=_int32)
 
 
-@dataclass(slots=True)
-class KernelColumns:
+class KernelColumns(Struct):
     """Kernels as they were recorded: neither correlated nor judged.
 
     `op_id` names the operator that launched the kernel, `correlation` the call; -1 for unknown.
@@ -107,8 +105,7 @@ class KernelColumns:
     collective: array[int] = field(default_factory=_int32)
 
 
-@dataclass(slots=True)
-class Columns:
+class Columns(Struct):
     """The columns of one rank's trace; times are nanoseconds since `base_ns`.
 
     Attributes:

@@ -7,7 +7,7 @@ from array import array
 from typing import TYPE_CHECKING
 
 from fp8verify.terms import OpContext
-from fp8verify.text import clean
+from fp8verify.text import clean, lazy_pattern
 
 if TYPE_CHECKING:
     from fp8verify.trace.columns import Columns
@@ -17,10 +17,10 @@ LAYER_PREFIX = "fp8verify:"
 
 # Names that hold a hash or a running number, which would make every call a context of its own.
 _VOLATILE = (
-    (re.compile(r"^(## Call \w+) \w+ ##$"), r"\1 ##"),
-    (re.compile(r"^(Torch-Compiled Region): .*$", re.DOTALL), r"\1"),
+    (lazy_pattern(r"^(## Call \w+) \w+ ##$"), r"\1 ##"),
+    (lazy_pattern(r"^(Torch-Compiled Region): .*$", re.DOTALL), r"\1"),
 )
-_BACKWARD = re.compile(r"^autograd::engine::evaluate_function:|Backward\d*$")
+_BACKWARD = lazy_pattern(r"^autograd::engine::evaluate_function:|Backward\d*$")
 
 _UNKNOWN = -2
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
-from dataclasses import fields
 from itertools import compress, islice
 from operator import eq
 from typing import TYPE_CHECKING, Any
@@ -27,9 +26,9 @@ def drop_duplicates(columns: Columns) -> int:
         kept = array("b", [1]) * len(kernels.start)
         for row in again:
             kept[row] = 0
-        for column in fields(kernels):
-            values: array[Any] = getattr(kernels, column.name)
-            setattr(kernels, column.name, array(values.typecode, compress(values, kept)))
+        for name in kernels.__struct_fields__:
+            values: array[Any] = getattr(kernels, name)
+            setattr(kernels, name, array(values.typecode, compress(values, kept)))
     return len(again)
 
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from fp8verify.errors import InputError
-from fp8verify.text import clean
+from fp8verify.text import clean, lazy_pattern
 from fp8verify.trace.formats import Part
 
-_RANK = re.compile(r"rank[-_]?(\d{1,9})(?!\d)", re.IGNORECASE)
+_RANK = lazy_pattern(r"rank[-_]?(\d{1,9})(?!\d)", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class TraceFile:
+class TraceFile(Struct, frozen=True):
     """A trace and the rank it belongs to, by its metadata, its name, or else its place.
 
     `name` is the file's own, with its folder's where several traces are called alike. `layers` is

@@ -6,14 +6,15 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from fp8verify.text import lazy_pattern
 from fp8verify.trace.places import STANDARD_INPUT, is_pattern
 
-_ENDING = re.compile(
+_ENDING = lazy_pattern(
     r"(?:\.pt)?(?:\.trace)?\.(?:json|nsys-rep|sqlite|csv)(?:\.(?:gz|zst))?$", re.IGNORECASE
 )
-_OPEN_FILE = re.compile(r"/(?:dev|proc/self)/fd/\d+")  # as shells call `<(zcat trace.json.gz)`
+_OPEN_FILE = lazy_pattern(r"/(?:dev|proc/self)/fd/\d+")  # as shells call `<(zcat trace.json.gz)`
 # What a profiler or a launcher calls every run's file: it tells no run from another.
-_SAYS_NO_RUN = re.compile(r"(?:rank[-_]?\d+(?:\.w\d+)?|trace)", re.IGNORECASE)
+_SAYS_NO_RUN = lazy_pattern(r"(?:rank[-_]?\d+(?:\.w\d+)?|trace)", re.IGNORECASE)
 
 
 def run_name(paths: Sequence[str | Path]) -> str:

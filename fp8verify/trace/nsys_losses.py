@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from fp8verify.text import lazy_pattern
+
 if TYPE_CHECKING:
     from fp8verify.trace.columns import Columns
     from fp8verify.trace.tables import Health
@@ -15,17 +17,19 @@ if TYPE_CHECKING:
 # buffers 3 times. …", "CUPTI buffer allocation limit of … bytes is exceeded.", "7 GPU events were
 # discarded …", "Connection to session is lost, …". Others are of samples of the CPU: "Some events
 # (7) were lost. Certain charts (including CPU utilization) …", or of NVTX alone.
-_LOST: Final = re.compile(
+_LOST: Final = lazy_pattern(
     r"\b(?:CUPTI|CUDA|GPU)\b[^.]{0,60}\b(?:dropped|lost|discarded|incomplete|exceeded)\b|"
     r"\ballocate CUPTI buffer|\bConnection to session is lost\b",
     re.IGNORECASE,
 )
-_NOTHING: Final = re.compile(r"\bdropped(?::\s*0\b| 0 records)|(?:^|: )0 (?:CUPTI|CUDA|GPU) events")
+_NOTHING: Final = lazy_pattern(
+    r"\bdropped(?::\s*0\b| 0 records)|(?:^|: )0 (?:CUPTI|CUDA|GPU) events"
+)
 # Buffers that were still with CUPTI: the work at the end may be missing.
-_OUTSTANDING: Final = re.compile(r"CUPTI buffers: \d+ of \d+")
+_OUTSTANDING: Final = lazy_pattern(r"CUPTI buffers: \d+ of \d+")
 # Of every recording with a capture range, and of processes without CUDA, nsys says "Not all CUDA
 # events might have been collected." Whether that is so, the launches tell.
-_HEDGED: Final = re.compile(r"^Not all CUDA events might have been collected")
+_HEDGED: Final = lazy_pattern(r"^Not all CUDA events might have been collected")
 _GRAPHS: Final = (
     "{} CUDA graphs, {:.1f} ms, were recorded without their kernels; "
     "nsys profile --cuda-graph-trace=node records these"

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from fp8verify.text import clean
+from fp8verify.text import clean, lazy_pattern
 from fp8verify.trace.build import main_device
 from fp8verify.trace.formats import Glance, Part
 from fp8verify.trace.nsys_losses import Launches, note_losses
@@ -51,8 +51,8 @@ _THREAD_BITS: Final = 0xFFFFFF
 _PUSH_POP, _START_END = 59, 60
 # A helper process that ran a kernel or two is not a rank.
 _LEAST_SHARE: Final = 0.01
-_LAUNCH: Final = re.compile(r"cu.*Launch.*Kernel", re.IGNORECASE)
-_CAPTURE: Final = re.compile(r"cu.*Stream(Begin|End)Capture", re.IGNORECASE)
+_LAUNCH: Final = lazy_pattern(r"cu.*Launch.*Kernel", re.IGNORECASE)
+_CAPTURE: Final = lazy_pattern(r"cu.*Stream(Begin|End)Capture", re.IGNORECASE)
 
 
 def is_export(database: Database) -> bool:

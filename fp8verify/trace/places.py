@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,11 +10,12 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from fp8verify.errors import InputError
+from fp8verify.text import lazy_pattern
 
 STDIN = "-"
 STANDARD_INPUT = (STDIN, "/dev/stdin")
-_PATTERN = re.compile(r"[*?[]")
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]+://")
+_PATTERN = lazy_pattern(r"[*?[]")
+_URL = lazy_pattern(r"[A-Za-z][A-Za-z0-9+.\-]+://")
 # Object stores read ahead by 50 MB if not told otherwise (s3fs 2026.9).
 _READ_AHEAD = 4 << 20
 # For each reading of a remote file.

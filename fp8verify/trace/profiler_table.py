@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from fp8verify.text import lazy_pattern
 from fp8verify.trace.formats import Glance
 from fp8verify.trace.kineto.reader import not_json
 from fp8verify.trace.tables import Trace
@@ -18,18 +19,18 @@ from fp8verify.trace.tables import Trace
 if TYPE_CHECKING:
     from fp8verify.trace.formats import Reading, Source
 
-_RULE: Final = re.compile(r"-{5,}(?:  -{5,}){4,}")
-_DASHES: Final = re.compile(r"-+")
+_RULE: Final = lazy_pattern(r"-{5,}(?:  -{5,}){4,}")
+_DASHES: Final = lazy_pattern(r"-+")
 # The GPU's own column: "Self CUDA", "Self XPU", "Self HIP"; not "Self CUDA %" nor "Self CUDA Mem".
-_DEVICE: Final = re.compile(r"Self (?!CPU$)([A-Z][A-Z0-9]*)")
-_TOTAL: Final = re.compile(r"Self (?!CPU )[A-Z][A-Z0-9]* time total: ([0-9.]+)(us|ms|s)\b")
-_TIME: Final = re.compile(r"([0-9.]{1,20})(us|ms|s)")
+_DEVICE: Final = lazy_pattern(r"Self (?!CPU$)([A-Z][A-Z0-9]*)")
+_TOTAL: Final = lazy_pattern(r"Self (?!CPU )[A-Z][A-Z0-9]* time total: ([0-9.]+)(us|ms|s)\b")
+_TIME: Final = lazy_pattern(r"([0-9.]{1,20})(us|ms|s)")
 _NS: Final = {"us": 10**3, "ms": 10**6, "s": 10**9}
 # Ranges of user annotations have rows of the GPU, too.
-_RANGE: Final = re.compile(r"ProfilerStep|## Call |nccl:|Optimizer\.|FSDP::|DistributedData")
-_COPY: Final = re.compile(r"Mem(cpy|set) ")
+_RANGE: Final = lazy_pattern(r"ProfilerStep|## Call |nccl:|Optimizer\.|FSDP::|DistributedData")
+_COPY: Final = lazy_pattern(r"Mem(cpy|set) ")
 # A line of a log may begin with a bracket, too.
-_JSON: Final = re.compile(rb'\{|\[\s*(?:[{\]\["]|-?\d+\s*[,\]])')
+_JSON: Final = lazy_pattern(rb'\{|\[\s*(?:[{\]\["]|-?\d+\s*[,\]])')
 _MAX_LINE: Final = 1 << 16
 # Rows of the trace that all calls become; more are counted as so many, with their time.
 _MAX_CALLS: Final = 200_000
@@ -62,8 +63,9 @@ class ProfilerTableFormat:
         return b"Self CPU %" in head or not is_other
 
     def glance(self, source: Source) -> Glance:
-        """Look for a table."""
-        return Glance(is_trace=next(_tables(source), None) is not None)
+        """Look for a table; text without one may be a damaged trace."""
+        found = next(_tables(source), None) is not None
+        return Glance(is_trace=found, is_damaged=not found)
 
     def read(self, source: Source, how: Reading) -> Trace:
         """Read the last table.

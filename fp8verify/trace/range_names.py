@@ -12,16 +12,17 @@ from typing import NamedTuple
 
 import msgspec
 
+from fp8verify.text import lazy_pattern
 from fp8verify.trace.columns import PlainInputs
 
-_TAIL = re.compile(r", (?:seq|op_id|sizes|input_op_ids) = ")
-_SEQUENCE = re.compile(r", seq = (\d{1,18})")
-_SIZES = re.compile(r", sizes = (\[.*?\])(?:, input_op_ids = |$)", re.DOTALL)
+_TAIL = lazy_pattern(r", (?:seq|op_id|sizes|input_op_ids) = ")
+_SEQUENCE = lazy_pattern(r", seq = (\d{1,18})")
+_SIZES = lazy_pattern(r", sizes = (\[.*?\])(?:, input_op_ids = |$)", re.DOTALL)
 # A node of autograd's backward pass; its number is that of the operator which made it.
-_NODE = re.compile(r"^autograd::engine::evaluate_function:|Backward\d*$")
-_NAMESPACED = re.compile(r"\w+::\w")
+_NODE = lazy_pattern(r"^autograd::engine::evaluate_function:|Backward\d*$")
+_NAMESPACED = lazy_pattern(r"\w+::\w")
 # What `record_function` marks: Kineto keeps these apart as annotations, NVTX does not.
-_ANNOTATION = re.compile(
+_ANNOTATION = lazy_pattern(
     r"ProfilerStep#|Optimizer\.|## Call |nccl:|gloo:|FSDP::|DistributedDataParallel\.|fp8verify:"
     r"|\[pl\]"
 )

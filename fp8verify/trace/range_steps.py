@@ -11,6 +11,7 @@ from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
+from fp8verify.text import lazy_pattern
 from fp8verify.trace.steps import mark_profiler_steps, step_number
 from fp8verify.trace.tables import Step
 
@@ -19,13 +20,13 @@ if TYPE_CHECKING:
 
 # How training loops call a step: Megatron-LM "iteration", Lightning "run_training_batch", Hugging
 # Face "train_step", nanoGPT and the like "step 12".
-_STEP_NAME = re.compile(
+_STEP_NAME = lazy_pattern(
     r"(?:(?:global|train(?:ing)?|profiler|run_training)[ _-]?)?"
     r"(?:step|iter(?:ation)?|batch)s?[ _:#=-]*(?:\d{1,9})?",
     re.IGNORECASE,
 )
-_NUMBER = re.compile(r"\d{1,9}(?!.*\d)")
-_DIGITS = re.compile(r"\d+")
+_NUMBER = lazy_pattern(r"\d{1,9}(?!.*\d)")
+_DIGITS = lazy_pattern(r"\d+")
 # Ranges that are not called a step must repeat, hold what runs, and hold it evenly.
 _LEAST_REPEATS = 3
 _LEAST_COVERED = 0.9

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from array import array
 from bisect import bisect_right
 from collections import defaultdict
@@ -10,6 +9,7 @@ from collections.abc import Iterator
 from itertools import chain, compress, count
 from typing import TYPE_CHECKING
 
+from fp8verify.text import lazy_pattern
 from fp8verify.trace.tables import Step
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 # torch.profiler's `step` opens a range of this name on the CPU, whichever tool records it.
 _PREFIX = "ProfilerStep#"
 _STRETCH = 256
-_STEP = re.compile(_PREFIX + r"([0-9]{1,17})")
+_STEP = lazy_pattern(_PREFIX + r"([0-9]{1,17})")
 
 
 def mark_profiler_steps(columns: Columns) -> None:

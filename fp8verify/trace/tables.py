@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 if TYPE_CHECKING:
     from fp8verify.terms import Collective, OpContext
@@ -22,8 +23,7 @@ class Launch(IntEnum):
     """The operator that launched it is known."""
 
 
-@dataclass(slots=True)
-class Kernels:
+class Kernels(Struct):
     """One row for each GPU kernel, in the order of the file.
 
     `name` indexes `Trace.names`, `op` `Trace.ops`, `step` `Trace.steps` and `collective`
@@ -47,8 +47,7 @@ class Kernels:
         return len(self.name)
 
 
-@dataclass(slots=True, frozen=True)
-class Step:
+class Step(Struct, frozen=True):
     """One iteration of the profiler's own count: `ProfilerStep#N` on the CPU."""
 
     number: int
@@ -56,8 +55,7 @@ class Step:
     end_ns: int
 
 
-@dataclass(slots=True)
-class Health:
+class Health(Struct):
     """What the file held and what could not be used of it.
 
     `skipped_events` could not be decoded. `bad_durations` are kernels whose duration is negative
@@ -87,14 +85,12 @@ class Health:
 
     def add(self, other: Health) -> None:
         """Add the health of another trace of the same rank."""
-        for column in fields(self):
-            mine, theirs = getattr(self, column.name), getattr(other, column.name)
-            joined = mine | theirs if isinstance(mine, bool) else mine + theirs
-            setattr(self, column.name, joined)
+        for name in self.__struct_fields__:
+            mine, theirs = getattr(self, name), getattr(other, name)
+            setattr(self, name, mine | theirs if isinstance(mine, bool) else mine + theirs)
 
 
-@dataclass(slots=True)
-class Trace:
+class Trace(Struct):
     """The GPU side of one rank's trace, with what is known of where each kernel came from.
 
     No other metadata is kept, as traces hold environment variables and host names. `process` is

@@ -11,7 +11,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from fp8verify.report.model.parts import Finding
@@ -73,7 +73,7 @@ def findings_table() -> Mapping[str, Mapping[str, Case]]:
         import tomllib
     else:
         import tomli as tomllib
-    text = files("fp8verify.verdict").joinpath("findings.toml").read_text(encoding="utf-8")
+    text = Path(__file__).with_name("findings.toml").read_text(encoding="utf-8")
     return {code: _cases(row) for code, row in tomllib.loads(text).items()}
 
 
@@ -115,6 +115,6 @@ def finding_page(code: str) -> str:
 @cache
 def _meanings() -> Mapping[str, str]:
     """Return what `findings.md` says of each code."""
-    text = files("fp8verify.verdict").joinpath("findings.md").read_text(encoding="utf-8")
+    text = Path(__file__).with_name("findings.md").read_text(encoding="utf-8")
     sections = (part.split("\n", 1) for part in text.removeprefix("## ").split("\n## "))
     return {code: meaning.strip() for code, meaning in sections}

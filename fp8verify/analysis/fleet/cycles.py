@@ -6,17 +6,18 @@ of one job work at the same time, the windows of one process one after another.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from fp8verify.text import lazy_pattern
+
 if TYPE_CHECKING:
     from fp8verify.analysis.rank import RankEvidence
 
 # tensorboard_trace_handler's names: host_pid.time.pt.trace.json (torch/profiler/profiler.py, 2.11).
-_WORKER = re.compile(r"(?:^|/)(?P<worker>[^/]+)\.\d{10,}(?:\.\w+)*?\.pt\.trace\.json(?:\.\w+)?$")
+_WORKER = lazy_pattern(r"(?:^|/)(?P<worker>[^/]+)\.\d{10,}(?:\.\w+)*?\.pt\.trace\.json(?:\.\w+)?$")
 
 
 def join_cycles(ranks: Iterable[RankEvidence]) -> list[RankEvidence]:

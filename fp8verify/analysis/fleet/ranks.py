@@ -6,8 +6,9 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from fp8verify.analysis.fleet.cycles import join_cycles
 from fp8verify.analysis.fleet.rank_job import ExaminedRank, RankJob, examine, not_examined

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import structs
+from msgspec.structs import replace
 
 from fp8verify.analysis.fleet import OnProgress, gather_ranks
 from fp8verify.analysis.inspection.sidecars import Said, Sidecars, losses_of, read_sidecars, said_by

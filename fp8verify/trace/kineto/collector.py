@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Raw
 
+from fp8verify.text import lazy_pattern
 from fp8verify.trace.columns import Columns, Interner
 from fp8verify.trace.kineto import events as ev
 from fp8verify.trace.kineto.event_rows import TIMED_ADDERS, Rows, add_events
@@ -19,7 +19,7 @@ from fp8verify.trace.steps import mark_profiler_steps
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_LARGE_FRACTION = re.compile(rb'"ts"\s*:\s*"?-?\d{13,}\.\d*[1-9]')
+_LARGE_FRACTION = lazy_pattern(rb'"ts"\s*:\s*"?-?\d{13,}\.\d*[1-9]')
 
 
 class _NeedsTextError(Exception):

@@ -5,9 +5,9 @@ The document is never held whole.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any, Protocol
 
+from fp8verify.text import lazy_pattern
 from fp8verify.trace.formats import BLOCK_SIZE
 from fp8verify.trace.kineto.event_list import EventList, EventSink
 from fp8verify.trace.kineto.scanning import scan, skip_space
@@ -15,8 +15,8 @@ from fp8verify.trace.kineto.scanning import scan, skip_space
 if TYPE_CHECKING:
     from fp8verify.trace.kineto.buffer import Buffer
 
-_KEY = re.compile(rb'"((?:[^"\\]|\\.)*)"\s*:\s*')
-_EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
+_KEY = lazy_pattern(rb'"((?:[^"\\]|\\.)*)"\s*:\s*')
+_EVENTS_KEY = lazy_pattern(rb'"traceEvents"\s*:\s*\[')
 _BOM = b"\xef\xbb\xbf"
 
 

@@ -6,9 +6,9 @@ itself: `}` `,` `{` `"first key":` with the file's own spaces.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any, Protocol
 
+from fp8verify.text import lazy_pattern
 from fp8verify.trace.kineto.scanning import end_of_event, skip_space
 
 if TYPE_CHECKING:
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 # Keys of the Trace Event Format with which an event can begin.
 _FIRST_KEYS = rb"ph|cat|name|pid|tid|ts|dur|args|id|bp|s|tts|sf"
-BOUNDARY = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:' + _FIRST_KEYS + rb')"\s*:)')
-_SEPARATOR = re.compile(rb'\}\s*,\s*\{\s*"[^"\\]*"\s*:')
-_LIKELY_SEPARATOR = re.compile(rb'\}\s*,\s*\{\s*"(?:' + _FIRST_KEYS + rb')"\s*:')
+BOUNDARY = lazy_pattern(rb'\}\s*,\s*(?=\{\s*"(?:' + _FIRST_KEYS + rb')"\s*:)')
+_SEPARATOR = lazy_pattern(rb'\}\s*,\s*\{\s*"[^"\\]*"\s*:')
+_LIKELY_SEPARATOR = lazy_pattern(rb'\}\s*,\s*\{\s*"(?:' + _FIRST_KEYS + rb')"\s*:')
 _OPEN, _OPEN_LIST, _CLOSE = b"{[]"
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from fp8verify.text import clean
 from fp8verify.trace.kineto.profiler_log import LEVELS, remarks
@@ -11,8 +12,7 @@ from fp8verify.trace.kineto.profiler_log import LEVELS, remarks
 _MAX_NOTES = 20
 
 
-@dataclass(slots=True)
-class Metadata:
+class Metadata(Struct):
     """What the top level of the document says beside its events."""
 
     rank: int | None = None

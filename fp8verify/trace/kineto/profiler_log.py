@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
+from fp8verify.text import lazy_pattern
+
 LEVELS = frozenset({"INFO", "WARNING", "ERROR"})
 
 
@@ -23,19 +25,19 @@ class Remark(NamedTuple):
 
 REMARKS = (
     Remark(
-        re.compile(r"Dropped (\d{1,18}) activity records"),
+        lazy_pattern(r"Dropped (\d{1,18}) activity records"),
         "CUPTI dropped {} activity records",
         True,
         "CuptiActivityApi::bufferCompleted (CuptiActivityApi.cpp)",
     ),
     Remark(
-        re.compile(r"Exceeded max GPU buffer count \((\d{1,18}) >= \d+\)"),
+        lazy_pattern(r"Exceeded max GPU buffer count \((\d{1,18}) >= \d+\)"),
         "the profiler's GPU buffers ({}) were full and tracing ended early",
         True,
         "CuptiActivityApi::bufferRequested (CuptiActivityApi.cpp)",
     ),
     Remark(
-        re.compile(r"(?:CUPTI|GPU) stopped early\? = (1)"),
+        lazy_pattern(r"(?:CUPTI|GPU) stopped early\? = (1)"),
         "the profiler stopped recording the GPU early",
         True,
         "the 'Record counts' line of CuptiActivityProfiler::finalizeTrace",
@@ -43,13 +45,13 @@ REMARKS = (
     Remark(
         # Records of the warm-up are out of range too, so that a count alone is no loss
         # (pytorch/pytorch#192021 is about the cases in which it is one).
-        re.compile(r"Record counts: Out-of-range = ([1-9]\d{0,17})"),
+        lazy_pattern(r"Record counts: Out-of-range = ([1-9]\d{0,17})"),
         "the profiler left out {} records as outside of its window",
         False,
         "the 'Record counts' line of CuptiActivityProfiler::finalizeTrace",
     ),
     Remark(
-        re.compile(r"(CUPTI_ERROR_[A-Z_]{1,60})"),
+        lazy_pattern(r"(CUPTI_ERROR_[A-Z_]{1,60})"),
         "the profiler met {}",
         False,
         "CUPTI_CALL (CuptiActivityApi.h), pytorch/pytorch#99615",

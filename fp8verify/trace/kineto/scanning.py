@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from typing import Any
 
-_SPACE = re.compile(rb"[\s,\0]*")
+from fp8verify.text import lazy_pattern
+
+_SPACE = lazy_pattern(rb"[\s,\0]*")
 
 scan = json.JSONDecoder(strict=False).raw_decode
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from math import floor
 from typing import TYPE_CHECKING
 
+from fp8verify.text import lazy_pattern
 from fp8verify.trace.kineto.events import MAX_MICROS
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 # nanosecond is the one that was written; beyond, only the text knows.
 EXACT_LIMIT = 2.0**43
 
-_PLAIN = re.compile(rb'"?(-?)(\d{1,16})(?:\.(\d*))?"?')
+_PLAIN = lazy_pattern(rb'"?(-?)(\d{1,16})(?:\.(\d*))?"?')
 
 
 def to_nanoseconds(micros: list[float], base: int) -> list[int]:

@@ -13,7 +13,7 @@ from fp8verify.analysis.promises import Promises
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.analysis.units import multiplies, runs_elsewhere
 from fp8verify.report.model import Finding, Precision, Role
-from fp8verify.text import listed
+from fp8verify.text import lazy_pattern, listed
 from fp8verify.verdict.findings_table import finding
 from fp8verify.verdict.undecided import MANY_OPAQUE, opaque_share
 from fp8verify.verdict.verdict import NEGLIGIBLE
@@ -26,7 +26,7 @@ _NAMED = 3
 # A correlation that went astray at a window's edge misnames single kernels, never so many.
 _MANY_MISNAMED = 0.05
 # The architecture that kernels with FP8 or FP4 instructions are compiled for, in their names.
-_ARCHITECTURE = re.compile(r"sm_?(?:89|9\d|1[0-2]\d)(?!\d)", re.IGNORECASE)
+_ARCHITECTURE = lazy_pattern(r"sm_?(?:89|9\d|1[0-2]\d)(?!\d)", re.IGNORECASE)
 _NEEDS_FP8 = (
     "FP8 needs compute capability 8.9 (Ada, Hopper, Blackwell) or an MI300, which multiplies only "
     "float8_e4m3fnuz and float8_e5m2fnuz."
