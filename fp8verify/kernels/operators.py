@@ -123,139 +123,88 @@ _VLLM: Final = "vllm/csrc/torch_bindings.cpp: out, a, b, …"
 _GROUPED: Final = Product(Role.GROUPED_GEMM, counts=Counts.GROUPED)
 _INDUCTOR: Final = "torch/_inductor/select_algorithm.py, 2.11: templates record A and B first"
 
-_ROWS: Final[tuple[tuple[tuple[str, ...], Operator], ...]] = (
-    (
-        ("aten::mm", "aten::bmm", "aten::matmul", "aten::_int_mm", "aten::_scaled_mm_v2"),
-        Operator(product=Product(), evidence=_ATEN),
+# The names of operators that share a row, and the row.
+_ROWS: Final[dict[str, Operator]] = {
+    "aten::mm aten::bmm aten::matmul aten::_int_mm aten::_scaled_mm_v2": Operator(
+        product=Product(), evidence=_ATEN
     ),
-    (("aten::_scaled_mm",), Operator(product=Product(scale_a=2), evidence=_ATEN)),
-    (
-        ("aten::addmm", "aten::addmm_", "aten::_addmm_activation"),
-        Operator(product=Product(a=1, b=2), evidence=_ATEN),
+    "aten::_scaled_mm": Operator(product=Product(scale_a=2), evidence=_ATEN),
+    "aten::addmm aten::addmm_ aten::_addmm_activation": Operator(
+        product=Product(a=1, b=2), evidence=_ATEN
     ),
-    (
-        ("aten::addbmm", "aten::baddbmm", "aten::baddbmm_"),
-        Operator(product=Product(a=1, b=2), evidence=_ATEN),
+    "aten::addbmm aten::baddbmm aten::baddbmm_": Operator(
+        product=Product(a=1, b=2), evidence=_ATEN
     ),
-    (
-        ("aten::mv", "aten::dot"),
-        Operator(product=Product(counts=Counts.VECTOR), evidence=_ATEN),
+    "aten::mv aten::dot": Operator(product=Product(counts=Counts.VECTOR), evidence=_ATEN),
+    "aten::addmv aten::addmv_": Operator(
+        product=Product(a=1, b=2, counts=Counts.VECTOR), evidence=_ATEN
     ),
-    (
-        ("aten::addmv", "aten::addmv_"),
-        Operator(product=Product(a=1, b=2, counts=Counts.VECTOR), evidence=_ATEN),
+    "aten::linear": Operator(product=Product(b_is_nk=True), linear=True, evidence=_ATEN),
+    "aten::_grouped_mm aten::_scaled_grouped_mm_v2": Operator(product=_GROUPED, evidence=_ATEN),
+    "aten::_scaled_grouped_mm": Operator(product=_GROUPED._replace(scale_a=2), evidence=_ATEN),
+    "torchao::triton_fp8_gemm_1x128_128x128 torchao::triton_fp8_gemm_1x128_128x1": Operator(
+        product=Product(), evidence=_TORCHAO_BLOCKWISE
     ),
-    (
-        ("aten::linear",),
-        Operator(product=Product(b_is_nk=True), linear=True, evidence=_ATEN),
+    "ao::blockwise_fp8_gemm torchao::blockwise_fp8_gemm": Operator(
+        product=Product(b=2, b_is_nk=True),
+        evidence="torchao/kernel/blockwise_quantization.py, 0.18: a, a_s, b (N, K), b_s",
     ),
-    (
-        ("aten::_grouped_mm", "aten::_scaled_grouped_mm_v2"),
-        Operator(product=_GROUPED, evidence=_ATEN),
+    "_C::cutlass_scaled_mm vllm::cutlass_scaled_mm": Operator(
+        product=Product(a=1, b=2), evidence=f"{_VLLM}; N = b.size(1)"
     ),
-    (
-        ("aten::_scaled_grouped_mm",),
-        Operator(product=_GROUPED._replace(scale_a=2), evidence=_ATEN),
+    "_C::cutlass_scaled_fp4_mm": Operator(
+        product=Product(a=1, b=2, b_is_nk=True, packed=2),
+        evidence=f"{_VLLM}; bytes of two elements, n = b.shape[0] (vllm/_custom_ops.py)",
     ),
-    (
-        ("torchao::triton_fp8_gemm_1x128_128x128", "torchao::triton_fp8_gemm_1x128_128x1"),
-        Operator(product=Product(), evidence=_TORCHAO_BLOCKWISE),
+    "trtllm::cublas_scaled_mm": Operator(
+        product=Product(),
+        evidence="tensorrt_llm/_torch/custom_ops/cpp_custom_ops.py: N = mat_b.shape[-1]",
     ),
-    (
-        ("ao::blockwise_fp8_gemm", "torchao::blockwise_fp8_gemm"),
-        Operator(
-            product=Product(b=2, b_is_nk=True),
-            evidence="torchao/kernel/blockwise_quantization.py, 0.18: a, a_s, b (N, K), b_s",
-        ),
+    "sgl_kernel::fp8_scaled_mm": Operator(
+        product=Product(),
+        evidence="sgl-kernel/csrc/gemm/fp8_gemm_kernel.cu: mat_a.size(1) == mat_b.size(0)",
     ),
-    (
-        ("_C::cutlass_scaled_mm", "vllm::cutlass_scaled_mm"),
-        Operator(product=Product(a=1, b=2), evidence=f"{_VLLM}; N = b.size(1)"),
+    "_Linear": Operator(
+        product=Product(a=1, b=0, b_is_nk=True, own_types=False),
+        layer=True,
+        layer_inputs=LayerInputs(1, (0,)),
+        evidence=_TE,
     ),
-    (
-        ("_C::cutlass_scaled_fp4_mm",),
-        Operator(
-            product=Product(a=1, b=2, b_is_nk=True, packed=2),
-            evidence=f"{_VLLM}; bytes of two elements, n = b.shape[0] (vllm/_custom_ops.py)",
-        ),
+    "_LayerNormLinear": Operator(
+        layer=True,
+        layer_inputs=LayerInputs(0, (3,)),
+        evidence=f"{_TE}; layernorm_linear.py: input, scale, shift, weight",
     ),
-    (
-        ("trtllm::cublas_scaled_mm",),
-        Operator(
-            product=Product(),
-            evidence="tensorrt_llm/_torch/custom_ops/cpp_custom_ops.py: N = mat_b.shape[-1]",
-        ),
+    "_LayerNormMLP": Operator(
+        layer=True,
+        layer_inputs=LayerInputs(0, (3, 6)),
+        evidence="layernorm_mlp.py, 2.20: fc1_weight at 3, fc2_weight at 6; backward: dgrad "
+        "and wgrad of fc2, then of fc1",
     ),
-    (
-        ("sgl_kernel::fp8_scaled_mm",),
-        Operator(
-            product=Product(),
-            evidence="sgl-kernel/csrc/gemm/fp8_gemm_kernel.cu: mat_a.size(1) == mat_b.size(0)",
-        ),
+    "_GroupedLinear": Operator(
+        layer=True,
+        encloses=Role.GROUPED_GEMM,
+        layer_inputs=LayerInputs(0, (1,), grouped=True),
+        evidence="grouped_linear.py, 2.20: input, splits, other arguments, two outputs, "
+        "weights; a GEMM for each expert on streams of its own, or one kernel",
     ),
-    (
-        ("_Linear",),
-        Operator(
-            product=Product(a=1, b=0, b_is_nk=True, own_types=False),
-            layer=True,
-            layer_inputs=LayerInputs(1, (0,)),
-            evidence=_TE,
-        ),
+    "CompiledFunction": Operator(
+        layer=True, evidence="torch/_functorch/_aot_autograd/runtime_wrappers.py, 2.13"
     ),
-    (
-        ("_LayerNormLinear",),
-        Operator(
-            layer=True,
-            layer_inputs=LayerInputs(0, (3,)),
-            evidence=f"{_TE}; layernorm_linear.py: input, scale, shift, weight",
-        ),
+    "matmul_with_hp_or_float8_args": Operator(part=Part.LAYER, evidence=_TORCHAO_FLOAT8),
+    "_Float8GroupedMM": Operator(part=Part.LAYER, evidence=_TORCHAO_MOE),
+    "fp8_blockwise_mm": Operator(part=Part.LAYER, evidence=_TORCHAO_BLOCKWISE),
+    "manual_float8_matmul_with_args_in_float8": Operator(part=Part.LAYER, evidence=_TORCHAO_OLD),
+    "_ToFloat8ConstrFunc NoopFwToFloat8BwDynamic NoopFwToFloat8E5M2BwDynamic": Operator(
+        part=Part.CAST, evidence=_TORCHAO_FLOAT8
     ),
-    (
-        ("_LayerNormMLP",),
-        Operator(
-            layer=True,
-            layer_inputs=LayerInputs(0, (3, 6)),
-            evidence="layernorm_mlp.py, 2.20: fc1_weight at 3, fc2_weight at 6; backward: dgrad "
-            "and wgrad of fc2, then of fc1",
-        ),
+    "aten::abs aten::max aten::amax aten::aminmax": Operator(
+        part=Part.AMAX, evidence="torchao/float8/float8_utils.py, 0.17: tensor_to_amax"
     ),
-    (
-        ("_GroupedLinear",),
-        Operator(
-            layer=True,
-            encloses=Role.GROUPED_GEMM,
-            layer_inputs=LayerInputs(0, (1,), grouped=True),
-            evidence="grouped_linear.py, 2.20: input, splits, other arguments, two outputs, "
-            "weights; a GEMM for each expert on streams of its own, or one kernel",
-        ),
+    "aten::reciprocal aten::div aten::exp2 aten::log2 aten::floor aten::stack": Operator(
+        part=Part.SCALE, evidence="torchao/float8/float8_utils.py, 0.17: amax_to_scale"
     ),
-    (
-        ("CompiledFunction",),
-        Operator(layer=True, evidence="torch/_functorch/_aot_autograd/runtime_wrappers.py, 2.13"),
-    ),
-    (
-        ("matmul_with_hp_or_float8_args",),
-        Operator(part=Part.LAYER, evidence=_TORCHAO_FLOAT8),
-    ),
-    (("_Float8GroupedMM",), Operator(part=Part.LAYER, evidence=_TORCHAO_MOE)),
-    (("fp8_blockwise_mm",), Operator(part=Part.LAYER, evidence=_TORCHAO_BLOCKWISE)),
-    (
-        ("manual_float8_matmul_with_args_in_float8",),
-        Operator(part=Part.LAYER, evidence=_TORCHAO_OLD),
-    ),
-    (
-        ("_ToFloat8ConstrFunc", "NoopFwToFloat8BwDynamic", "NoopFwToFloat8E5M2BwDynamic"),
-        Operator(part=Part.CAST, evidence=_TORCHAO_FLOAT8),
-    ),
-    (
-        ("aten::abs", "aten::max", "aten::amax", "aten::aminmax"),
-        Operator(part=Part.AMAX, evidence="torchao/float8/float8_utils.py, 0.17: tensor_to_amax"),
-    ),
-    (
-        ("aten::reciprocal", "aten::div", "aten::exp2", "aten::log2", "aten::floor", "aten::stack"),
-        Operator(part=Part.SCALE, evidence="torchao/float8/float8_utils.py, 0.17: amax_to_scale"),
-    ),
-)
+}
 
 # Operators whose names are the types of their operands: FBGEMM's f8f8bf16_rowwise, ….
 _NAMED: Final = (
@@ -320,7 +269,7 @@ _PATTERNS: Final[tuple[tuple[str, Operator], ...]] = (
     ),
 )
 
-OPERATORS: Final = {name: row for names, row in _ROWS for name in names}
+OPERATORS: Final = {name: row for names, row in _ROWS.items() for name in names.split()}
 _COMPILED: Final = tuple((lazy_pattern(pattern, re.DOTALL), row) for pattern, row in _PATTERNS)
 UNKNOWN: Final = Operator(evidence="")
 _NODE: Final = lazy_pattern(r"(?:autograd::engine::evaluate_function: )?(.*Backward)\d*$", re.ASCII)
