@@ -14,13 +14,7 @@ from fp8verify.compare.compare import compare as compare_reports
 from fp8verify.compare.measure import measure, steps_of
 from fp8verify.errors import UsageError
 from fp8verify.logs.lines import read_lines
-from fp8verify.logs.losses import (
-    PATTERNS,
-    LossPattern,
-    LossSeries,
-    compile_loss_regex,
-    scan_losses,
-)
+from fp8verify.logs.losses import PATTERNS, LossPattern, LossSeries, compile_loss_regex, scan_losses
 from fp8verify.report.clock import steps_shown
 from fp8verify.report.model import Finding, Report, Severity
 from fp8verify.report.model.comparison import Comparison as Compared

@@ -239,10 +239,7 @@ _PATTERNS: Final[tuple[tuple[str, Operator], ...]] = (
         r"triton_tem_fused_.*grouped_mm.*",
         Operator(product=Product(Role.GROUPED_GEMM, counts=Counts.TEMPLATE), evidence=_INDUCTOR),
     ),
-    (
-        r"triton_tem_fused_.*",
-        Operator(product=Product(counts=Counts.TEMPLATE), evidence=_INDUCTOR),
-    ),
+    (r"triton_tem_fused_.*", Operator(product=Product(counts=Counts.TEMPLATE), evidence=_INDUCTOR)),
     (
         r"aten::_?(?:\w+_)?conv(?:olution|_transpose|\dd)\w*",
         Operator(encloses=Role.CONV, evidence=_ATEN),

@@ -95,10 +95,7 @@ PATTERNS = tuple(
         # nanoGPT/train.py:323
         ("nanoGPT", r"\biter (?P<step>\d+): loss (?P<loss>NUM)"),
         # transformers/trainer_callback.py, PrinterCallback; it prints no step
-        (
-            "Hugging Face Trainer",
-            r"\{'loss': '?(?P<loss>NUM)'?, '(?:grad_norm|learning_rate)'",
-        ),
+        ("Hugging Face Trainer", r"\{'loss': '?(?P<loss>NUM)'?, '(?:grad_norm|learning_rate)'"),
         # examples/train_gpt.py, llm.c/train_gpt2.py, modded-nanogpt
         (
             PLAIN,

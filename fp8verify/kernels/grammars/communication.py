@@ -48,11 +48,7 @@ def decode(symbol: Symbol) -> KernelName | None:
         found = (_NCCL_TYPES.get(word) for word in symbol.base.split("_"))
         element = next((name for name in found if name), None)
     return describe.other(
-        symbol.name,
-        library,
-        Role.COMMUNICATION,
-        f"{library} communication kernel",
-        element=element,
+        symbol.name, library, Role.COMMUNICATION, f"{library} communication kernel", element=element
     )
 
 
