@@ -85,8 +85,9 @@ def test_a_line_without_end_comes_in_pieces(tmp_path: Path) -> None:
     log = written(tmp_path, b"ab" * (8 << 20) + b"\nnext")
     pieces = list(read_lines(log))
     assert {piece.number for piece in pieces} == {1, 2}
-    assert [piece.first for piece in pieces] == [True, False, False, False, True]
-    assert [piece.last for piece in pieces] == [False, False, False, True, True]
+    firsts, lasts = ([piece[place] for piece in pieces] for place in (2, 3))
+    assert firsts == [True, *[False] * (len(pieces) - 2), True]
+    assert lasts == [*[False] * (len(pieces) - 2), True, True]
     assert pieces[-1] == Line(2, "next")
     assert max(len(piece.text) for piece in pieces) < 6 << 20
 
