@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fp8verify.doctor import DoctorReport
-    from fp8verify.pytest_plugin.session_reports import Desk
+    from fp8verify.pytest_plugin.session_reports import SessionReports
     from fp8verify.report.model import Report
     from fp8verify.verdict.assertions import (
         assert_fp8_active,
@@ -50,8 +50,8 @@ _MARK_HELP = (
     "every linear layer that matches layers converted. A test that asks for none judges "
     "--fp8-trace."
 )
-CURRENT = pytest.StashKey[pytest.Item]()
-_desk = pytest.StashKey["Desk"]()
+_current = pytest.StashKey[pytest.Item]()
+_session = pytest.StashKey["SessionReports"]()
 
 
 class InspectTrace(Protocol):
@@ -142,9 +142,9 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Remember which test runs, and skip a marked one where there is nothing to judge."""
-    item.config.stash[CURRENT] = item
+    item.config.stash[_current] = item
     if item.get_closest_marker(MARK) is not None:
-        desk_of(item.config).prepare(item)
+        reports_of(item.config).prepare(item)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -153,7 +153,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     __tracebackhide__ = True
     outcome = yield
     if item.get_closest_marker(MARK) is not None:
-        desk_of(item.config).judge(item)
+        reports_of(item.config).judge(item)
     return outcome
 
 
@@ -177,19 +177,19 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             terminalreporter.line(f"{outcome}{value}  {nodeid}")
 
 
-def desk_of(config: pytest.Config) -> Desk:
+def reports_of(config: pytest.Config) -> SessionReports:
     """Return what keeps the reports of this session, made when it is first needed."""
-    if _desk not in config.stash:
-        from fp8verify.pytest_plugin.session_reports import Desk
+    if _session not in config.stash:
+        from fp8verify.pytest_plugin.session_reports import SessionReports
 
-        config.stash[_desk] = Desk(config)
-    return config.stash[_desk]
+        config.stash[_session] = SessionReports(config, lambda: config.stash.get(_current, None))
+    return config.stash[_session]
 
 
 @pytest.fixture(scope="session")
 def fp8_report(pytestconfig: pytest.Config) -> InspectTrace:
     """Inspect a trace, a folder of ranks or a capture of `fp8verify run`, and return its report."""
-    return desk_of(pytestconfig).inspect
+    return reports_of(pytestconfig).inspect
 
 
 @pytest.fixture(scope="session")
@@ -230,8 +230,8 @@ def fp8_run(pytestconfig: pytest.Config, tmp_path: Path) -> RunTraining:
         min_share: float | None = None,
     ) -> Report:
         __tracebackhide__ = True
-        desk = desk_of(pytestconfig)
-        share = desk.min_share if min_share is None else min_share
-        return desk.note(running.run(command, tmp_path, steps, timeout, share))
+        reports = reports_of(pytestconfig)
+        share = reports.min_share if min_share is None else min_share
+        return reports.note(running.run(command, tmp_path, steps, timeout, share))
 
     return run

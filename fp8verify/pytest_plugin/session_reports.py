@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -10,7 +10,6 @@ import pytest
 
 from fp8verify.analysis.inspection import inspect
 from fp8verify.errors import Fp8VerifyError
-from fp8verify.pytest_plugin import CURRENT
 from fp8verify.pytest_plugin.marks import Demands, demands_of, unmet
 from fp8verify.report.escape import printable
 from fp8verify.report.model import Report, Verdict
@@ -23,15 +22,19 @@ _FIXTURES = {"fp8_report", "fp8_run"}
 _REPORTS = pytest.StashKey[list[Report]]()
 
 
-class Desk:
-    """Notes every report with the test that obtained it.
+class SessionReports:
+    """Keeps every report with the test that obtained it.
+
+    Args:
+        config: of the pytest run, with the plugin's options.
+        current: returns the test that runs.
 
     Attributes:
-        min_share: the FP8 share to ask for where a test does not say.
+        min_share: the FP8 share that a test must reach if it does not say one.
     """
 
-    def __init__(self, config: pytest.Config) -> None:
-        self._config = config
+    def __init__(self, config: pytest.Config, current: Callable[[], pytest.Item | None]) -> None:
+        self._current = current
         self.min_share: float = config.getoption("--fp8-min-share")
         self._trace: str | None = config.getoption("--fp8-trace")
         self._baseline_path: str | None = config.getoption("--fp8-baseline")
@@ -55,19 +58,19 @@ class Desk:
         __tracebackhide__ = True
         policy = Policy(min_share=self.min_share if min_share is None else min_share)
         if path is not None:
-            with _told_in_two_lines():
+            with _two_lines():
                 return self.note(inspect(path, log=log, policy=policy))
         if self._trace is None:
             pytest.skip("no path, and no --fp8-trace was given")
         key = (None if log is None else str(log), policy.share)
         if key not in self._default:
-            with _told_in_two_lines():
+            with _two_lines():
                 self._default[key] = inspect(self._trace, log=log, policy=policy)
         return self.note(self._default[key])
 
     def note(self, report: Report) -> Report:
         """Note a report with the test that is running."""
-        item = self._config.stash.get(CURRENT, None)
+        item = self._current()
         if item is not None:
             item.stash.setdefault(_REPORTS, []).append(report)
             item.user_properties.append(("fp8verify", _line(report)))
@@ -95,13 +98,13 @@ class Desk:
 
     def _read_baseline(self) -> Baseline | None:
         if self._baseline is None and self._baseline_path is not None:
-            with _told_in_two_lines():
+            with _two_lines():
                 self._baseline = read_baseline(Path(self._baseline_path))
         return self._baseline
 
 
 @contextmanager
-def _told_in_two_lines() -> Iterator[None]:
+def _two_lines() -> Iterator[None]:
     """Fail the test with the fact and the next step of an error, without a traceback."""
     __tracebackhide__ = True
     try:

@@ -5,7 +5,7 @@ Reports, comparisons and tables of runs are laid out as pages; each format has o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from fp8verify.report.model import Finding, Severity
@@ -110,8 +110,3 @@ class Page(NamedTuple):
                 yield Note("to do", finding.hint)
             hints.add(finding.hint)
         yield from (Note("to do", text) for text in self.to_do)
-
-
-def tone_of(value: str, tones: Mapping[str, str]) -> str:
-    """Return the tone of a verdict or an outcome, bad where none is given."""
-    return tones.get(value, BAD)
