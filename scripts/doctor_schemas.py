@@ -98,6 +98,9 @@ SOURCES: dict[str, tuple[Source, ...]] = {
             ("src/axolotl/utils/schemas/*.py", "src/axolotl/integrations/**/args.py"),
             "classes",
         ),
+        Source(
+            "axolotl-ai-cloud+axolotl", ("src/axolotl/utils/schemas/*.py",), r'match:alias="(\w+)"'
+        ),
     ),
     "LLaMA-Factory": (
         Source("hiyouga+LLaMA-Factory", ("src/llamafactory/hparams/*.py",), "classes"),
@@ -144,7 +147,6 @@ SOURCES: dict[str, tuple[Source, ...]] = {
         Source("pytorch+torchtune", ("recipes/*.py",), r'match:\bcfg\.get\(\s*"(\w+)"'),
     ),
     "NeMo-RL": (Source("NVIDIA-NeMo+RL", ("examples/**/*.yaml", "tests/**/*.yaml"), "keys"),),
-    "verl": (Source("volcengine+verl", ("verl/trainer/config/_generated*.yaml",), "keys"),),
     "NeMo Automodel": (
         Source(
             "NVIDIA-NeMo+Automodel",
@@ -161,6 +163,9 @@ SOURCES: dict[str, tuple[Source, ...]] = {
             "keys",
         ),
         Source(MEGATRON, ("megatron/training/**/*.py",), "arguments"),
+        Source(MEGATRON, ("megatron/core/transformer/transformer_config.py",), "classes"),
+        Source("AMD-AGI+Primus", ("primus/**/*.py",), r"match:\bargs\.(\w+)"),
+        Source("AMD-AGI+Primus", ("primus/configs/**/*.yaml",), r"match:^(\w+):"),
     ),
 }
 

@@ -73,7 +73,11 @@ def report_of(checks: Iterable[Check]) -> DoctorReport:
     """Join checks to a report, each fact once, the gravest first."""
     unique = list(dict.fromkeys(checks))
     ordered = sorted(unique, key=lambda check: _GRAVITY.index(check.status))
-    return DoctorReport(status=_worst(ordered), checks=tuple(ordered))
+    report = DoctorReport(status=_worst(ordered), checks=tuple(ordered))
+    unknown = any(check.code == "config-key-unknown" for check in report.not_checked)
+    if report.status is Status.OK and unknown:  # ok is what was recognised and checked
+        return msgspec.structs.replace(report, status=Status.WARN)
+    return report
 
 
 _GRAVITY = (Status.FAIL, Status.WARN, Status.OK, Status.SKIPPED)

@@ -30,11 +30,15 @@ class Variable(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A call of interest: its name without the module, its literal arguments, and its line."""
+    """A call of interest: its name without the module, its literal arguments, and its line.
+
+    `function` has the first and the last line of the function that it is in, if it is in one.
+    """
 
     name: str
     arguments: Mapping[str, Any]
     line: int
+    function: tuple[int, int] | None = None
 
 
 class Script(NamedTuple):
@@ -71,13 +75,17 @@ def read_script(path: str, text: str) -> Script:
 
 
 def _calls(tree: ast.AST) -> Iterator[Call]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
-            name = _name(node.func)
-            if name is not None:
-                literals = {key.arg: _literal(key.value) for key in node.keywords if key.arg}
-                positional = {str(i): _literal(arg) for i, arg in enumerate(node.args)}
-                yield Call(name, {**positional, **literals}, node.lineno)
+    stack: list[tuple[ast.AST, tuple[int, int] | None]] = [(tree, None)]
+    while stack:
+        node, function = stack.pop()
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            function = (node.lineno, node.end_lineno or node.lineno)
+        stack += [(child, function) for child in reversed(list(ast.iter_child_nodes(node)))]
+        name = _name(node.func) if isinstance(node, ast.Call) else None
+        if isinstance(node, ast.Call) and name is not None:
+            literals = {key.arg: _literal(key.value) for key in node.keywords if key.arg}
+            positional = {str(i): _literal(arg) for i, arg in enumerate(node.args)}
+            yield Call(name, {**positional, **literals}, node.lineno, function)
 
 
 def _name(function: ast.expr) -> str | None:

@@ -91,6 +91,11 @@ class Config(NamedTuple):
     origins: Mapping[str, str] = _NOTHING
     kind: str = ""
 
+    @property
+    def in_file_of_values(self) -> bool:
+        """Whether its values are those of a file, not of a command line with other programs."""
+        return self.kind not in ("shell", "arguments")
+
 
 def whole(value: Any) -> int | None:
     """Return a positive whole number, of a string too; None for anything else."""

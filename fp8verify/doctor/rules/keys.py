@@ -41,15 +41,19 @@ def unknown_keys(facts: Facts) -> Iterator[Check]:
             if not _is_strange(key, name, names, config):
                 continue
             near = _meant(name, names)
-            if near is not None:
+            if near is not None and (config.in_file_of_values or _speaks(near, row)):
                 yield _misspelled(config, row, key, near)
-            elif section in row.get("closed", ()) or _speaks(name, row):
+            elif config.in_file_of_values or _speaks(name, row):
                 unknown.append(key)
         if unknown:
+            grave = row.get("raises", "ignores it") != "ignores it" and any(
+                key.rpartition(".")[0] in row.get("closed", ()) for key in unknown
+            )
+            grave = grave or any(_speaks(key.rpartition(".")[2], row) for key in unknown)
             more = f" and {len(unknown) - _SHOWN} more" if len(unknown) > _SHOWN else ""
             yield Check(
                 code="config-key-unknown",
-                status=Status.WARN,
+                status=Status.WARN if grave else Status.SKIPPED,
                 message=f"{len(unknown)} keys are not known and not checked: "
                 f"{', '.join(unknown[:_SHOWN])}{more}",
                 hint="Check their spelling; they may belong to another version.",
@@ -92,7 +96,8 @@ def _launcher_names() -> frozenset[str]:
 
 
 def _speaks(name: str, row: Mapping[str, Any]) -> bool:
-    return any(word in name.lower() for word in row.get("words", _WORDS))
+    plain = name.lower().replace("-", "_")
+    return any(word.replace("-", "_") in plain for word in row.get("words", _WORDS))
 
 
 def _meant(name: str, names: frozenset[str]) -> str | None:

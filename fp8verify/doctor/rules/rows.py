@@ -187,7 +187,7 @@ def _key(ask: Ask | None) -> str:
     return ask.key if ask is not None else ""
 
 
-_PART = re.compile(r"<(=?|\$|@)([^<>]+)>")
+_PART = re.compile(r"<(=|\$|@|)([^<>]+)>")
 
 
 def _message(row: Row, config: Config | None, facts: Facts) -> str:

@@ -33,10 +33,16 @@ def _holds(row: Mapping[str, Any], script: Script, call: Call, facts: Facts) -> 
         (call.name in row["calls"] or row["calls"] == ["*"])
         and all_hold(row.get("when", {}), call.arguments)
         and all(_every(tests, call.arguments.get(k)) for k, tests in row.get("every", {}).items())
+        and ("function" not in row or re.search(row["function"], _around(script, call)) is not None)
         and ("text" not in row or re.search(row["text"], script.text) is not None)
         and ("lacks" not in row or re.search(row["lacks"], script.text) is None)
         and ("asks_outside" not in row or fp8_from_outside(facts) is not None)
     )
+
+
+def _around(script: Script, call: Call) -> str:
+    first, last = call.function or (1, len(script.text))
+    return "\n".join(script.text.splitlines()[first - 1 : last])
 
 
 def _every(tests: list[str], value: Any) -> bool:
