@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     "--log",
     metavar="FILE",
     shell_complete=files,
-    help="The training's log, whose claims are held against the kernels.",
+    help="The training's log, whose claims are checked against the kernels. Needs no PATH: then it "
+    "is all that is reported.",
 )
 @click.option(
     "--stats",
@@ -71,7 +72,7 @@ def command(
     fp8verify inspect traces/ --format json -o report.json
     fp8verify inspect 's3://bucket/run7/rank*.json.gz' --workers 8
     """
-    if not paths and stats is None:
+    if not paths and stats is None and log is None:
         raise click.UsageError("Missing argument 'PATH…'.")
     if breakdown:
         from fp8verify.integrations.hta import require_hta

@@ -7,6 +7,8 @@ from fp8verify.analysis.rank import RankEvidence
 
 def no_kernels_because(rank: RankEvidence) -> str:
     """Return what keeps a rank without kernels from being judged."""
+    if LOG_ALONE in rank.health.notes:
+        return "only a log was given, and it shows no kernels"
     if rank.health.truncated:
         return "the trace is cut off before its first GPU kernel"
     no_gpu = ", torch saw no GPU" if rank.saw_no_gpu else ""
@@ -24,4 +26,5 @@ def is_empty(rank: RankEvidence) -> bool:
     return not rank.health.events and EMPTY in rank.health.notes
 
 
+LOG_ALONE = "a log, and no trace"
 EMPTY = "its list of events is empty"

@@ -10,7 +10,14 @@ from msgspec import structs
 from msgspec.structs import replace
 
 from fp8verify.analysis.fleet import OnProgress, gather_ranks
-from fp8verify.analysis.inspection.sidecars import Said, Sidecars, losses_of, read_sidecars, said_by
+from fp8verify.analysis.inspection.sidecars import (
+    Said,
+    Sidecars,
+    losses_of,
+    read_sidecars,
+    remarks_on,
+    said_by,
+)
 from fp8verify.capture.numerics import RankNumerics
 from fp8verify.capture.ranks import (
     called_apis,
@@ -57,7 +64,8 @@ def inspect(
         log: the training's log, when it is not in the capture.
         name: what the report calls the run; the name of its folder or file by default.
         stats: the folder of Transformer Engine's debug logs, whose statistics are held against the
-            same rules as those of `fp8verify run --numerics`; with it, `path` may be empty.
+            same rules as those of `fp8verify run --numerics`; with it or `log`, `path` may be
+            empty.
         policy: the FP8 share asked for, and how the verdict becomes an exit code.
         run_notes: why `fp8verify run` could not observe the run, if it could not.
         workers: processes that read the ranks' traces; None for as many as pay. A script that
@@ -71,9 +79,11 @@ def inspect(
     paths = [path] if isinstance(path, (str, Path)) else list(path)
     policy = policy or Policy()
     if not paths:
-        if stats is None:
+        if stats is not None:
+            return _report_of_stats(Path(stats), policy, name)
+        if log is None:
             raise InputError("No path was given.", "Give a trace or a folder of traces.")
-        return _report_of_stats(Path(stats), policy, name)
+        return _report_of_log(Path(log), policy, name)
     name = name or run_name(paths)
     if comes_through_pipe(paths):
         return _report_of_pipe(paths[0], log, policy, run_notes, name)
@@ -91,7 +101,9 @@ def inspect(
         ranks = _read_traces(files, sidecars, workers, executor, on_progress)
         profiled = {rank.rank for rank in ranks}
         remarked = [*_notes(files, sidecars.metas), *census_remarks(sidecars.metas, profiled)]
-    ranks = _with_numerics(ranks, sidecars.numerics, losses_of(sidecars.folder, log))
+    losses = losses_of(sidecars.folder, log)
+    ranks = _with_numerics(ranks, sidecars.numerics, losses)
+    notes += remarks_on(log, None)
     report = _report(ranks, said, policy, [*notes, *said.notes, *remarked], name)
     return _with_census(report, len(sidecars.metas))
 
@@ -164,6 +176,19 @@ def _report_of_pipe(
 
     said = said_by(None, log)
     return _report([read_pipe(path)], said, policy, [*notes, *said.notes], name)
+
+
+def _report_of_log(log: Path, policy: Policy, name: str | None) -> Report:
+    """Report a log alone: what it claims, how far it came and how it ended; no kernel is seen."""
+    from fp8verify.analysis.gather import gather
+    from fp8verify.verdict.absence import LOG_ALONE
+
+    said, losses = said_by(None, log), losses_of(None, log)
+    rank = gather(Trace(source=log.name))
+    rank.health.notes.append(LOG_ALONE)
+    notes = [*said.notes, *remarks_on(log, losses)]
+    ranks = _with_numerics([rank], {}, losses)
+    return _report(ranks, said, policy, notes, name or run_name([log]))
 
 
 def _report_of_stats(folder: Path, policy: Policy, name: str | None) -> Report:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
@@ -123,3 +124,32 @@ def losses_of(folder: Path | None, log: str | Path | None) -> LossSeries | None:
 
 def _logs(folder: Path | None, log: str | Path | None) -> list[Path]:
     return [place(log)] if log is not None else find_logs(folder) if folder is not None else []
+
+
+# An error further from the end of a log than this was survived.
+_AT_THE_END = 200
+
+
+def remarks_on(log: str | Path | None, losses: LossSeries | None) -> list[str]:
+    """Say how far the training came by its log, and with which error it ended."""
+    if log is None:
+        return []
+    from fp8verify.doctor.causes import causes
+    from fp8verify.logs.last_error import last_error
+
+    path = place(log)
+    notes = []
+    if losses is not None and losses.points:
+        first, last = min(losses.points), max(losses.points)
+        said = f"{path.name} has losses of steps {first} to {last}"
+        notes.append(f"{said}, the last is {losses.points[last]:.4g}")
+    end = deque((line.text for line in read_lines(path) if line.first), maxlen=_AT_THE_END)
+    known = causes(end)
+    notes += [
+        f"{path.name} ends with an error (“{cause.text[:120]}”): {cause.cause}. {cause.remedy}"
+        for cause in known
+    ]
+    error = last_error([path])
+    if error is not None and not known:
+        notes.append(f"{path.name} ends with an error: {error}")
+    return notes

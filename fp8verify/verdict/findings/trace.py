@@ -10,7 +10,7 @@ from fp8verify.capture.names import OUTSIDE
 from fp8verify.capture.schema import WindowRecord
 from fp8verify.report.model import Finding
 from fp8verify.trace.tables import Health
-from fp8verify.verdict.absence import is_empty
+from fp8verify.verdict.absence import LOG_ALONE, is_empty
 from fp8verify.verdict.findings_table import finding
 
 _HINTS = {
@@ -29,7 +29,9 @@ _WINDOW_STATES = {
 def no_trace(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     """A run in which no training step was ever seen."""
     rank = facts.rank
-    if is_empty(rank):
+    if LOG_ALONE in rank.health.notes:
+        yield finding("no-gpu-kernels", "log-alone", source=rank.source)
+    elif is_empty(rank):
         yield finding("no-gpu-kernels", "empty", source=rank.source)
     elif rank.meta is None and rank.unreadable is None and _is_nowhere(rank.health):
         yield finding("no-training-step")
