@@ -90,13 +90,24 @@ class Training:
         (self.out / f"{column}.err").write_text(done.stderr[-200_000:])
         seconds = time.monotonic() - began
         print(f"{self.name:24} {column:6} {seconds:5.0f} s, exit {done.returncode}", flush=True)
+        if done.returncode:
+            errors = [line for line in done.stderr.splitlines() if "Error" in line]
+            print(
+                "    " + "\n    ".join(line[:300] for line in errors[:2] + errors[-1:]), flush=True
+            )
         return done
 
     def losses(self, done: subprocess.CompletedProcess[str]) -> list[str]:
         return re.findall(self.row["loss"], done.stdout + done.stderr)
 
     def attached(self, column: str, *options: str, extra: str = "", steps: str = "") -> None:
-        """Run attached; compare with the plain run and with what is right."""
+        """Run attached; compare with the plain run and with what is right, and say so at once."""
+        known = len(self.wrong)
+        self._attached(column, options, extra, steps)
+        found = {name: value for name, value in self.results.items() if name != "plain"}
+        print(f"    {self.name} {column}: {found} {self.wrong[known:]}", flush=True)
+
+    def _attached(self, column: str, options: tuple[str, ...], extra: str, steps: str) -> None:
         report = self.out / f"{column}.json"
         capture = self.out / f"{column}.capture"
         window = ["--steps", steps] if steps else []
