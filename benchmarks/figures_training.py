@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 from torchao.float8 import Float8LinearConfig, convert_to_float8_training
 
-LAYERS, DIM, TOKENS, FAULTY, FIRST, STEPS = 5, 512, 1536, 2, 5, 11
+LAYERS, DIM, TOKENS, FAULTY, FIRST, STEPS = 5, 512, 1024, 2, 5, 9
 FAULTS = ("gradient", "dead", "inf", "weight", "input", "underflow", "zero-rows", "padding")
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 WHAT_IF = {
@@ -61,13 +61,13 @@ class Truth:
         sums["elements"] += x.numel()
         sums["nan"] += int(x.isnan().sum())
         sums["inf"] += int(x.isinf().sum())
+        sums["rows"] += x.numel() // x.shape[-1]
+        sums["zero_rows"] += int((x.reshape(-1, x.shape[-1]) == 0).all(dim=1).sum())
         if not bool(finite.all()):
             return
         kind = self.gradient if tensor == "grad_output" else E4M3
         values, back, groups = cast(x, self.how, kind, self.how == "row")
         sums["amax"] = max(sums["amax"], float(x.abs().max()))
-        sums["rows"] += x.numel() // x.shape[-1]
-        sums["zero_rows"] += int((x.reshape(-1, x.shape[-1]) == 0).all(dim=1).sum())
         sums["zeros"] += int((groups == 0).sum())
         sums["flushed"] += int(((values == 0) & (groups != 0)).sum())
         sums["signal"] += float(groups.square().sum())
@@ -85,7 +85,11 @@ class Truth:
 def figures(sums):
     """Return what the report should say."""
     elements = sums["elements"]
-    broken = {"nan": sums["nan"] / elements, "inf": sums["inf"] / elements}
+    broken = {
+        "nan": sums["nan"] / elements,
+        "inf": sums["inf"] / elements,
+        "zero_rows": sums["zero_rows"] / sums["rows"],
+    }
     if sums["nan"] or sums["inf"]:
         return broken
     return {
@@ -94,7 +98,6 @@ def figures(sums):
         "rms": math.sqrt(sums["signal"] / elements),
         "zeros": sums["zeros"] / elements,
         "flushed": sums["flushed"] / elements,
-        "zero_rows": sums["zero_rows"] / sums["rows"],
         "sqnr_db": decibels(sums["signal"], sums["noise"]),
         "what_if": {name: decibels(sums["signal"], sums[name]) for name in WHAT_IF},
     }
