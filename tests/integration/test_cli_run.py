@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fp8verify.capture.ranks import read_ranks
 from tests.command_line import fp8verify
 from tests.golden.expectations import ROOT
 from tests.shared_torch import python_with_torch
@@ -95,3 +96,25 @@ def test_wrong_calls_get_two_lines_and_exit_code_2(
     assert names in first
     assert second.startswith("hint: ")
     assert not list(tmp_path.glob("fp8verify-capture-*"))
+
+
+LOOP = ROOT.parent / "tests" / "integration" / "scripts" / "loop.py"
+
+
+@pytest.mark.train
+@pytest.mark.parametrize(("steps", "state"), [(30, "complete"), (5, "never")])
+def test_without_options_three_steps_are_recorded_and_a_page_is_written(
+    tmp_path: Path, steps: int, state: str
+) -> None:
+    done = run(tmp_path, "--ranks", "0", python_with_torch(), LOOP, "--steps", f"{steps}")
+
+    assert done.returncode == 3, done.stderr
+    (capture,) = tmp_path.glob("fp8verify-capture-*")
+    page = capture / "report.html"
+    assert page.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    assert done.stderr.splitlines()[-1].endswith(f"{capture.name}/report.html")
+    (window,) = read_ranks(capture)[0].windows
+    assert (window.state, window.last - window.first) == (state, 2)
+    assert 7 <= window.first <= 20
+    if state == "never":
+        assert window.reason == "the run ended after step 5, before its step time was stable"

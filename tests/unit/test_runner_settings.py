@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -11,11 +12,13 @@ from hypothesis import strategies as st
 from fp8verify.errors import UsageError
 from fp8verify.record import (
     RankSelection,
+    TimedWindow,
     parse_count,
     parse_ranks,
     parse_windows,
     read_settings,
 )
+from fp8verify.record.agent_config import agent_config
 
 
 @pytest.mark.parametrize(
@@ -86,11 +89,44 @@ def test_any_text_is_windows_in_order_or_a_usage_error(text: str) -> None:
         ("0", RankSelection(only=(0,))),
         ("7, 0,7", RankSelection(only=(0, 7))),
         ("all", RankSelection(every=1)),
+        ("auto", RankSelection(auto=True)),
         ("every:64", RankSelection(every=64)),
     ],
 )
 def test_ranks(text: str, selection: RankSelection) -> None:
     assert parse_ranks(text) == selection
+
+
+def test_by_default_all_of_up_to_eight_ranks_and_of_more_one_a_node() -> None:
+    ranks = read_settings(steps=None).ranks
+    assert [rank for rank in range(8) if ranks.includes(rank, 8)] == list(range(8))
+    assert [rank for rank in range(64) if ranks.includes(rank, 64)] == list(range(0, 64, 8))
+
+
+@pytest.mark.parametrize(
+    ("environment", "chosen"),
+    [
+        ({"WORLD_SIZE": "8"}, list(range(8))),
+        ({"WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "4"}, [0, 4, 8, 12]),
+        ({"SLURM_NTASKS": "16"}, [0, 8]),
+    ],
+)
+def test_the_agent_takes_one_rank_of_each_node_of_a_large_run(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], chosen: list[int]
+) -> None:
+    process = pytest.importorskip("fp8verify.agent.record.process")
+    for name in (*process.WORLD_SIZE_VARIABLES, *process.LOCAL_SIZE_VARIABLES):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    ranks = RankSelection(auto=True)._asdict()
+    assert [rank for rank in range(16) if process.is_selected(rank, ranks)][: len(chosen)] == chosen
+
+
+def test_without_steps_the_window_begins_when_step_times_are_stable() -> None:
+    settings = read_settings(steps=None)
+    assert settings.timed_window == TimedWindow(seconds=120.0, steps=3, auto=True)
+    assert agent_config(settings, Path("capture"))["window"] == "auto"
 
 
 @pytest.mark.parametrize("text", ["", "none", "-1", "0-7", "every:0", "every:", "0,,1"])

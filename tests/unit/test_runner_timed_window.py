@@ -1,4 +1,4 @@
-"""When the window of --after-seconds begins: at once for one rank, together for several."""
+"""When a window without given steps begins: by time or when stable, on all ranks together."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from fp8verify.agent.profiling.timed_window import FAR, MARGIN_STEPS, TimedStart
+from fp8verify.agent.profiling import timed_window
+from fp8verify.agent.profiling.timed_window import (
+    FAR,
+    LATEST_STEP,
+    MARGIN_STEPS,
+    TimedStart,
+    start_of_window,
+)
 
 
 def timed(folder: Path, seconds: float = 0.0) -> TimedStart:
@@ -92,3 +99,70 @@ def test_what_is_agreed_is_plain_json(tmp_path: Path) -> None:
     first = timed(tmp_path).first_step(10, 2)
 
     assert json.loads((tmp_path / ".window-1").read_bytes())["first"] == first
+
+
+class Steps:
+    """A rank whose steps take given times; `after` says after which step a window is due."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr(time, "time", lambda: self.now)
+        window = {"seconds": 120.0, "steps": 3, "auto": True}
+        self.start = start_of_window(
+            {"started": self.now, "timed_window": window, "capture": str(folder)}
+        )
+
+    def after(self, *seconds: float) -> int | None:
+        for step, took in enumerate(seconds, start=1):
+            self.now += took
+            if self.start.is_due():
+                return step
+        return None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "step"),
+    [
+        ([9, 1, 1, 1, 1, 1, 1], 6),
+        ([9, 3, 1.1, 1, 0.9, 1, 1], 7),
+        ([1, 3] * 20, LATEST_STEP - 2),
+        ([50, 20, 60], 3),
+        ([1, 1, 1, 1], None),
+    ],
+    ids=["stable", "stable later", "never stable", "120 s", "too short"],
+)
+def test_a_window_that_nobody_named_begins_when_steps_are_stable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: list[float], step: int | None
+) -> None:
+    assert Steps(tmp_path, monkeypatch).after(*seconds) == step
+
+
+def test_a_window_that_nobody_named_waits_for_compilation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frames = iter([3, 3, 3, 5, *[5] * 20])
+    monkeypatch.setattr(timed_window, "_compiled_frames", lambda: next(frames))
+    assert Steps(tmp_path, monkeypatch).after(*[1] * 20) == 9
+
+
+def test_ranks_whose_steps_are_not_stable_follow_one_whose_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stable, unstable = (Steps(tmp_path, monkeypatch) for _ in range(2))
+    monkeypatch.setattr(time, "time", lambda: stable.now)
+    step = stable.after(9, *[1] * 6)
+    assert step is not None
+    first = stable.start.first_step(step + 2, 2)
+    assert step + 2 < first <= LATEST_STEP
+    unstable.now = stable.now
+    assert unstable.after(1) == 1  # the proposal is there
+    assert unstable.start.first_step(3, 2) == first
+
+
+def test_ranks_of_which_none_is_stable_begin_with_the_same_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for rank in [Steps(tmp_path, monkeypatch) for _ in range(2)]:
+        monkeypatch.setattr(time, "time", lambda rank=rank: rank.now)
+        assert rank.after(*[1, 3] * 20) == LATEST_STEP - 2
+        assert rank.start.first_step(LATEST_STEP, 2) == LATEST_STEP
