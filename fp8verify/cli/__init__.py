@@ -8,10 +8,14 @@ import sys
 
 from fp8verify.cli.deferred import defer_imports
 from fp8verify.errors import Fp8VerifyError, InputError
+from fp8verify.version import __version__
 
 
 def main() -> None:
     """Run the command line; the only place that catches errors."""
+    if sys.argv[1:] == ["--version"]:  # scripts ask often, and click takes most of the time
+        print(f"fp8verify, version {__version__}")
+        return
     # Hardly anything here has cycles. At Python's own rate the collector walks the imported modules
     # again and again, for a twentieth of the time of an `inspect`.
     gc.set_threshold(100_000)
