@@ -146,7 +146,6 @@ SOURCES: dict[str, tuple[Source, ...]] = {
         Source("pytorch+torchtune", ("recipes/*.py",), r"match:\bcfg\.(\w+)"),
         Source("pytorch+torchtune", ("recipes/*.py",), r'match:\bcfg\.get\(\s*"(\w+)"'),
     ),
-    "NeMo-RL": (Source("NVIDIA-NeMo+RL", ("examples/**/*.yaml", "tests/**/*.yaml"), "keys"),),
     "NeMo Automodel": (
         Source(
             "NVIDIA-NeMo+Automodel",

@@ -14,6 +14,7 @@ from fp8verify.report.model.meanings import MEANINGS
 from fp8verify.verdict.findings_table import finding_page, findings_table
 from fp8verify.verdict.verdict import EXIT_CODES
 from scripts.docs import support
+from scripts.docs.doctor_codes import doctor_codes
 from scripts.docs.shell import ROOT, printed
 
 # Held by tests/unit/test_verdict.py.
@@ -99,6 +100,7 @@ def _doctor_measured(heads_of: Callable[[Mapping[str, str]], list[str]]) -> str:
 
 
 TABLES: Mapping[str, Callable[[], str]] = {
+    "doctor codes": doctor_codes,
     "doctor measured": doctor_measured,
     "doctor measured short": doctor_measured_short,
     "verdicts": verdicts,

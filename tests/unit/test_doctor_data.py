@@ -1,0 +1,42 @@
+"""The tables of the doctor: every code is explained, and the page says what they say."""
+
+from __future__ import annotations
+
+import re
+
+from fp8verify.doctor.conditions import table
+from fp8verify.doctor.frameworks import frameworks
+from fp8verify.doctor.rules.keys import schemas
+from scripts.docs.doctor_codes import doctor_codes
+from tests.golden.expectations import ROOT
+
+PACKAGE = ROOT.parent / "fp8verify" / "doctor"
+RULES = [*table("rules")["rule"], *table("rules")["variable"], *table("scripts")["rule"]]
+
+
+def test_every_code_is_explained_and_every_explained_code_is_used() -> None:
+    text = "".join(path.read_text() for path in PACKAGE.rglob("*.py"))
+    used = set(
+        re.findall(r'(?:code=|"code": |te": \(|torchao": \(|msamp": \()"([a-z0-9-]+)"', text)
+    )
+    used |= {rule["code"] for rule in RULES}
+    assert used == set(table("codes"))
+    assert {row.get("check", "no-gpu") for row in table("failures")["failure"]} <= used
+
+
+def test_every_row_has_evidence_and_a_remedy() -> None:
+    for row in [*RULES, *table("failures")["failure"]]:
+        assert re.search(
+            r"\w+#\d+| [0-9a-f]{7,} |torch[ /]|kempnerforge|measured|README|\.py", row["evidence"]
+        )
+        assert row["remedy"].endswith(".")
+
+
+def test_the_schemas_of_frameworks_are_there() -> None:
+    named = {row["schema"] for row in frameworks().values() if "schema" in row}
+    assert named | {"accelerate launch"} == set(schemas())
+    assert all(re.search(r" [0-9a-f.]{5,7}", schema["source"]) for schema in schemas().values())
+
+
+def test_the_page_of_the_codes_is_current() -> None:
+    assert doctor_codes() in (ROOT.parent / "docs" / "doctor.md").read_text()
