@@ -57,7 +57,7 @@ def brief(page: Page, whole: str = "") -> str:
         page: the result.
         whole: the file of the whole result, or the command that prints it; empty if none can.
     """
-    lines = [f"{page.verdict}  {page.reason}. {page.name}"]
+    lines = [f"{page.verdict}  {page.reason} ({page.name})."]
     error = next((one for one in page.findings if one.severity is Severity.ERROR), None)
     if error is not None:
         lines.append(f"error    [{error.code}] {error.message}")

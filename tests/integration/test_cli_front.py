@@ -15,10 +15,10 @@ from tests.golden.expectations import ROOT
 CAPTURE = ROOT / "fp8_compiled"
 
 
-def test_quiet_is_four_lines_with_the_command_for_the_rest() -> None:
+def test_quiet_is_a_few_lines_with_the_command_for_the_rest() -> None:
     done = fp8verify("inspect", CAPTURE, "-q")
     lines = done.stdout.splitlines()
-    assert len(lines) == 4
+    assert [line.split()[0] for line in lines] == ["ACTIVE", "pays", "report"]
     assert lines[0].startswith("ACTIVE  135 of 135 GEMM kernels")
     assert lines[-1] == f"report   fp8verify inspect {CAPTURE}"
 
@@ -33,11 +33,8 @@ def test_quiet_names_the_log_too_and_no_command_for_what_came_through_a_pipe() -
         stdout=subprocess.PIPE,
         check=True,
     )
-    assert [line.split()[0] for line in piped.stdout.decode().splitlines()] == [
-        "ACTIVE",
-        "share",
-        "pays",
-    ]
+    lines = piped.stdout.decode().splitlines()
+    assert [line.split()[0] for line in lines] == ["ACTIVE", "pays"]
 
 
 def test_quiet_says_why_a_run_that_is_active_fails(tmp_path: Path) -> None:
@@ -46,9 +43,9 @@ def test_quiet_says_why_a_run_that_is_active_fails(tmp_path: Path) -> None:
     done = fp8verify("inspect", ROOT / "fp8_te_delayed", "-q", "--baseline", baseline)
     assert done.returncode == 1
     lines = done.stdout.splitlines()
-    assert len(lines) == 4
+    assert [line.split()[0] for line in lines] == ["ACTIVE", "error", "pays", "report"]
     assert lines[0].startswith("ACTIVE  90 of 90 ")
-    assert "in every step. It fails: [baseline-not-comparable] the baseline" in lines[0]
+    assert "[baseline-not-comparable] the baseline" in lines[1]
 
 
 def test_quiet_with_a_file_names_the_file_that_has_the_whole_report(tmp_path: Path) -> None:
