@@ -15,6 +15,7 @@ from fp8verify.doctor.training import Config
 from fp8verify.errors import Fp8VerifyError
 
 COMMAND = "the command"
+_FP8 = re.compile(r"^--.*(?:fp8|float8|fp4)", re.IGNORECASE)
 _VARIABLE = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 
 
@@ -39,7 +40,7 @@ def read_launch(
     variables = {**environment, **dict(_assigned(words))}
     overrides = _overrides(words)
     documents = [read_document(path) for path in configs]
-    documents += list(_of_the_command(words, set(configs)))
+    documents += list(_of_the_command([*words, *_default_file(words, variables)], set(configs)))
     found: list[Config] = []
     unrecognised: list[str] = []
     for document in documents:
@@ -54,6 +55,8 @@ def read_launch(
     arguments_of = recognise(Document(COMMAND, "arguments", arguments(words), {}, " ".join(words)))
     if arguments_of is not None:
         found.append(arguments_of._replace(in_file=False))
+    elif not documents and any(_FP8.search(word) for word in words):
+        unrecognised.append(COMMAND)
     scripts = [read_script(doc.path, doc.text) for doc in documents if doc.kind == "python"]
     return Launch(tuple(found), tuple(scripts), tuple(unrecognised), variables)
 
@@ -78,6 +81,16 @@ def _of_the_command(words: list[str], known: set[str]) -> Iterator[Document]:
             yield read_document(name)
         except Fp8VerifyError:
             continue
+
+
+def _default_file(words: list[str], variables: Mapping[str, str]) -> list[str]:
+    """Return the file that `accelerate launch` reads where the command names none."""
+    launches = any(Path(word).name == "accelerate" for word in words[:8])
+    if not launches or any(word.startswith("--config") for word in words):
+        return []
+    cache = variables.get("XDG_CACHE_HOME") or f"{variables.get('HOME', '')}/.cache"
+    home = variables.get("HF_HOME") or f"{cache}/huggingface"
+    return [f"{home}/accelerate/default_config.yaml"]
 
 
 def _overrides(words: list[str]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ _REPOSITORIES = {
     "unsloth": "unslothai/unsloth", "finetrainers": "huggingface/finetrainers",
     "ROCm/Megatron-LM": "ROCm/Megatron-LM", "StyleTTS2": "yl4579/StyleTTS2",
     "LTX-Video-Trainer": "Lightricks/LTX-Video-Trainer",
-    "bionemo-recipes": "NVIDIA/bionemo-framework",
+    "NeMo-Speech": "NVIDIA-NeMo/Speech", "bionemo-recipes": "NVIDIA/bionemo-framework",
 }  # fmt: skip
 
 

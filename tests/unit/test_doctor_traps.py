@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fp8verify.doctor.checks import Status
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+from fp8verify.doctor.checks import Status, report_of
 from fp8verify.doctor.conditions import table
 from fp8verify.doctor.rules import judge
 from tests import doctor_files as files
@@ -496,3 +502,29 @@ def test_the_sizes_of_a_model_beside_the_configuration(tmp_path: Path) -> None:
     axolotl = write(tmp_path, "a.yaml", files.AXOLOTL)
     assert complaints(facts_of(model)) == {}
     assert set(complaints(facts_of(axolotl, model))) == {"dims-too-small-to-pay"}
+
+
+ISSUES = tomllib.loads(Path(__file__).parents[1].joinpath("doctor_issues.toml").read_text())
+
+
+@pytest.mark.parametrize("issue", ISSUES["issue"], ids=lambda issue: issue["thread"])
+def test_configurations_of_public_issues(tmp_path: Path, issue: dict[str, Any]) -> None:
+    paths = [write(tmp_path, issue["file"], issue["text"].lstrip())] if "file" in issue else []
+    environment = {**issue.get("environment", {})}
+    if "default" in issue:
+        environment["HF_HOME"] = str(tmp_path)
+        (tmp_path / "accelerate").mkdir()
+        write(tmp_path / "accelerate", "default_config.yaml", issue["default"])
+    gpu = issue.get(
+        "gpu", "NVIDIA B200" if "mxfp8" in str(paths and issue["text"]) else "NVIDIA H100"
+    )
+    facts = facts_of(
+        *paths,
+        command=issue.get("command", "").split(),
+        gpus=[files.B200 if "B200" in gpu else files.H100._replace(name=gpu)],
+        versions=issue.get("versions", files.GOOD),
+        environment=environment,
+    )
+    report = report_of(judge(facts))
+    assert issue["code"] in {check.code for check in report.checks}
+    assert report.status in ("warn", "fail") or not issue.get("dies", True)

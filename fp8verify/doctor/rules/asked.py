@@ -29,7 +29,7 @@ def asked(facts: Facts) -> Iterator[Check]:
         yield Check(
             code="config-not-recognised",
             status=Status.WARN,
-            message="this file belongs to no framework that is known; it is not checked",
+            message="this belongs to no framework that is known; it is not checked",
             hint="Pass the file that the training reads, or its command after --.",
             file=path,
         )
