@@ -218,7 +218,7 @@ _REPORT_OPTIONS = (
         "-q",
         "--quiet",
         is_flag=True,
-        help="Print at most four lines: verdict, share, whether FP8 pays, where the report is.",
+        help="Print at most four lines: verdict, error, whether FP8 pays, where the report is.",
     ),
     width_option,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fp8verify.report.model import RankReport, Report, low_precision_name
+from fp8verify.report.model import RankReport, Report, low_precision_count, low_precision_name
 from fp8verify.report.model.diagnosis import PayoffReport
 from fp8verify.report.tables import rank_label
 
@@ -59,6 +59,8 @@ def payoff_of(rank: RankReport) -> Payoff | None:
     if figures is None or figures.ceiling is None:
         return None
     if figures.speedup_estimate is None:
+        if low_precision_count(rank.gemm.kernels):
+            return None  # FP8 ran, and what it gained is not known
         head = "not yet: no FP8 GEMM ran"
         return Payoff("not yet", None, head, f"{head}. {_possible(figures, figures.ceiling)}", rank)
     kernels, step = figures.speedup_estimate, figures.step_speedup_estimate

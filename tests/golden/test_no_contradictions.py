@@ -17,7 +17,13 @@ import pytest
 
 from fp8verify import Report, inspect, table
 from fp8verify.report.forms import page_of, render
-from fp8verify.report.model import Precision, RankReport, Severity, Verdict
+from fp8verify.report.model import (
+    Precision,
+    RankReport,
+    Severity,
+    Verdict,
+    low_precision_count,
+)
 from fp8verify.report.page import Grid
 from fp8verify.report.tables import layer_share, layer_times, percent
 from tests.golden.expectations import KNOWN, ROOT
@@ -130,6 +136,14 @@ def test_every_form_has_the_verdict_the_findings_and_their_figures(report: Repor
         for finding in report.findings:
             if finding.severity is not Severity.INFO:
                 assert finding.code in text, form
+
+
+def test_whether_fp8_pays_is_said_of_what_ran(report: Report) -> None:
+    pays = page_of(report).pays
+    if pays is not None and "no FP8 GEMM ran" in pays.text:
+        assert not low_precision_count(report.gemm.kernels)
+    if pays is not None and "FP8 GEMMs are" in pays.text:
+        assert low_precision_count(report.gemm.kernels)
 
 
 def test_the_table_of_runs_says_what_the_report_says(report: Report) -> None:
