@@ -4,23 +4,27 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from itertools import islice
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from itertools import compress, islice
+from operator import eq
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from fp8verify.text import clean
 from fp8verify.trace.correlate import correlate
-from fp8verify.trace.duplicates import drop_duplicates
 from fp8verify.trace.tables import Kernels, Launch, Step, Trace
 
 if TYPE_CHECKING:
-    from fp8verify.trace.columns import Columns
+    from fp8verify.trace.columns import Columns, KernelColumns
     from fp8verify.trace.tables import Health
 
 # Real traces have some thousands at most.
 _MOST_NAMES = 16_384
 _ONE_HOUR_NS = 3600 * 10**9
+
+
+_SAME = ("start", "correlation", "duration", "name", "device", "stream", "op_id")
 
 
 def fill(trace: Trace, columns: Columns, *, layers: bool = False) -> None:
@@ -31,7 +35,7 @@ def fill(trace: Trace, columns: Columns, *, layers: bool = False) -> None:
         columns: of one rank; they are used up.
         layers: join kernels to the layers that `fp8verify run --layers` named; takes longer.
     """
-    dropped = drop_duplicates(columns)
+    dropped = _drop_duplicates(columns)
     found = correlate(columns, layers=layers)
     base_ns, kernels = columns.base_ns, columns.kernels
     trace.names = _bounded_names(columns, trace.health)
@@ -125,3 +129,41 @@ def main_device(kernels: Kernels) -> int:
         return devices[0]
     counted = Counter(devices).most_common(1)
     return counted[0][0] if counted else -1
+
+
+def _drop_duplicates(columns: Columns) -> int:
+    """Drop all but the first record of each launch; return how many were dropped.
+
+    A launch is known by its correlation id: one of a graph makes many kernels, which start one
+    after another.
+    """
+    kernels = columns.kernels
+    again = _again(kernels, _together(kernels.start))
+    if again:
+        kept = array("b", [1]) * len(kernels.start)
+        for row in again:
+            kept[row] = 0
+        for name in kernels.__struct_fields__:
+            values: array[Any] = getattr(kernels, name)
+            setattr(kernels, name, array(values.typecode, compress(values, kept)))
+    return len(again)
+
+
+def _together(starts: array[int]) -> Iterable[int]:
+    """Return the rows of kernels that start when another one does, as hardly any do."""
+    ordered = sorted(starts)
+    shared = set(compress(ordered, map(eq, ordered, islice(ordered, 1, None))))
+    return compress(range(len(starts)), map(shared.__contains__, starts)) if shared else ()
+
+
+def _again(kernels: KernelColumns, rows: Iterable[int]) -> list[int]:
+    """Return those of some rows that repeat another one."""
+    found, seen = list[int](), set[tuple[int, ...]]()
+    for row in rows:
+        if kernels.correlation[row] < 0:
+            continue
+        key = tuple(getattr(kernels, column)[row] for column in _SAME)
+        if key in seen:
+            found.append(row)
+        seen.add(key)
+    return found

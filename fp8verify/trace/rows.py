@@ -9,13 +9,14 @@ from operator import sub
 from struct import error as struct_error
 from typing import TYPE_CHECKING, Any
 
+from fp8verify.text import clean
 from fp8verify.trace.build import fill
 from fp8verify.trace.columns import Columns, Interner, append_all
-from fp8verify.trace.limits import limits_of
 from fp8verify.trace.range_names import RangeName, inputs_of, parse_range
 from fp8verify.trace.range_steps import mark_steps
 
 if TYPE_CHECKING:
+    from fp8verify.trace.columns import Columns
     from fp8verify.trace.tables import Trace
 
 Row = Sequence[Any]
@@ -24,6 +25,16 @@ _Add = Callable[[Sequence[Row]], None]
 _BLOCK = 4096
 # Three such times still add up in int64.
 _MAX_NS = 1 << 61
+
+
+_NO_OPERATORS = (
+    "no operators: precision is told by kernel names, GEMMs of an optimizer or of attention count "
+    "as the layers', legs and FLOPs are unknown"
+)
+_NO_TYPES = (
+    "operators with the shapes of their inputs, but not with their types: precision is told by "
+    "kernel names alone"
+)
 
 
 class RowCollector:
@@ -71,7 +82,7 @@ class RowCollector:
         columns.inputs = [inputs_of(key) for key in self._inputs]
         steps = mark_steps(columns, self._process_ranges)
         trace.steps_bound = columns.steps_bound
-        trace.remarks = [limits_of(columns, tool, steps)] if columns.kernels.name else []
+        trace.remarks = [_limits_of(columns, tool, steps)] if columns.kernels.name else []
         fill(trace, columns, layers=layers)
         trace.health.events, trace.health.skipped_events = self.events, self.skipped
 
@@ -165,3 +176,28 @@ def _times(values: Sequence[int]) -> array[int]:
 def _numbers(values: Sequence[Any]) -> array[int]:
     """Return ids as a column, -1 for what is not recorded."""
     return array("q", [-1 if value is None else value for value in values])
+
+
+def _limits_of(columns: Columns, tool: str, steps: str | None) -> str:
+    """Say what the columns lack, and what was taken for the steps.
+
+    Args:
+        columns: of one process, with their steps.
+        tool: what recorded them.
+        steps: what the ranges are called that count as steps, None for torch.profiler's own.
+    """
+    ops = columns.ops
+    has_operators = len(columns.annotations) < len(ops.name)
+    facts = []
+    if not has_operators:
+        facts.append(_NO_OPERATORS)
+    elif not any(inputs.dims for inputs in columns.inputs):
+        facts.append("operators without shapes: FLOPs are unknown")
+    else:
+        facts.append(_NO_TYPES)
+    if not columns.steps:
+        facts.append("no steps: the window is judged as one")
+    told = f"the {tool} trace has {', and '.join(facts)}"
+    return (
+        told if steps is None else f"{told}; its steps are the ranges called “{clean(steps[:60])}”"
+    )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from msgspec import Raw
 
 from fp8verify.text import lazy_pattern
@@ -12,7 +15,6 @@ from fp8verify.trace.columns import Columns, Interner
 from fp8verify.trace.kineto import events as ev
 from fp8verify.trace.kineto.event_rows import TIMED_ADDERS, Rows, add_events
 from fp8verify.trace.kineto.inputs import RawInputs
-from fp8verify.trace.kineto.lenient_json import as_json, read_leniently
 from fp8verify.trace.kineto.times import EXACT_LIMIT, parse_micros, to_nanoseconds
 from fp8verify.trace.steps import mark_profiler_steps
 
@@ -20,6 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _LARGE_FRACTION = lazy_pattern(rb'"ts"\s*:\s*"?-?\d{13,}\.\d*[1-9]')
+
+
+_FIELDS = ("cat", "name", "pid", "tid", "ts", "dur", "args")
+_as_json = msgspec.json.Encoder(decimal_format="number").encode
 
 
 class _NeedsTextError(Exception):
@@ -94,10 +100,10 @@ class Collector:
     def _add_leniently(self, data: bytes) -> bool:
         """Take what msgspec refuses: NaN, raw control characters, invalid UTF-8, text numbers."""
         try:
-            repaired = read_leniently(data)
+            repaired = _read_leniently(data)
             if repaired.get("cat") != ev.KERNEL:
                 repaired.setdefault("dur", 0)
-            data = as_json(repaired)
+            data = _as_json(repaired)
             self._add_exactly(data, lambda: [self._decoders.lax_event.decode(data)])
         except (ValueError, RecursionError, ArithmeticError):
             return False
@@ -134,3 +140,29 @@ class Collector:
         if self._base_ns is None:
             self._base_ns = micros * 1000
         return self._base_ns
+
+
+def _read_leniently(data: bytes) -> dict[str, Any]:
+    """Return the fields of an event that are decoded, without those that are null or were NaN.
+
+    Raises:
+        ValueError: no event.
+        RecursionError: it is nested too deep.
+    """
+    event = _loads(data)
+    if not isinstance(event, dict):
+        raise ValueError("not an event")
+    kept = {key: event[key] for key in _FIELDS if event.get(key) is not None}
+    if isinstance(kept.get("args"), dict):
+        args = kept["args"]
+        kept["args"] = {key: args[key] for key in ev.ARGS if args.get(key) is not None}
+    return kept
+
+
+def _loads(data: bytes) -> Any:
+    return json.loads(
+        data.decode("utf-8", "replace"),
+        strict=False,
+        parse_float=Decimal,
+        parse_constant=lambda _: None,
+    )

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from fp8verify.text import lazy_pattern
 from fp8verify.trace.formats import BLOCK_SIZE
-from fp8verify.trace.kineto.event_list import EventList, EventSink
-from fp8verify.trace.kineto.scanning import scan, skip_space
+from fp8verify.trace.kineto.event_list import EventList, EventSink, scan, skip_space
 
 if TYPE_CHECKING:
     from fp8verify.trace.kineto.buffer import Buffer

@@ -6,10 +6,11 @@ itself: `}` `,` `{` `"first key":` with the file's own spaces.
 
 from __future__ import annotations
 
+import json
+import sys
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fp8verify.text import lazy_pattern
-from fp8verify.trace.kineto.scanning import end_of_event, skip_space
 
 if TYPE_CHECKING:
     from fp8verify.trace.kineto.buffer import Buffer
@@ -20,6 +21,9 @@ BOUNDARY = lazy_pattern(rb'\}\s*,\s*(?=\{\s*"(?:' + _FIRST_KEYS + rb')"\s*:)')
 _SEPARATOR = lazy_pattern(rb'\}\s*,\s*\{\s*"[^"\\]*"\s*:')
 _LIKELY_SEPARATOR = lazy_pattern(rb'\}\s*,\s*\{\s*"(?:' + _FIRST_KEYS + rb')"\s*:')
 _OPEN, _OPEN_LIST, _CLOSE = b"{[]"
+
+
+_SPACE = lazy_pattern(rb"[\s,\0]*")
 
 
 class EventSink(Protocol):
@@ -141,3 +145,20 @@ class EventList:
             else:
                 return pos
         return pos
+
+
+scan = json.JSONDecoder(strict=False).raw_decode
+
+
+def skip_space(data: bytes | bytearray, pos: int, end: int = sys.maxsize) -> int:
+    """Return where the space and commas from `pos` on end."""
+    match = _SPACE.match(data, pos, end)
+    return match.end() if match else pos
+
+
+def end_of_event(text: str, start: int) -> tuple[Any, int] | None:
+    """Return the value that starts there and where it ends; None if it is damaged or cut."""
+    try:
+        return scan(text, start)
+    except (ValueError, RecursionError):
+        return None

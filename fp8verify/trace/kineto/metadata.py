@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import Any, NamedTuple
 
 from msgspec import Struct, field
 
-from fp8verify.text import clean
-from fp8verify.trace.kineto.profiler_log import LEVELS, remarks
+from fp8verify.text import clean, lazy_pattern
 
 _MAX_NOTES = 20
+
+
+_LEVELS = frozenset({"INFO", "WARNING", "ERROR"})
 
 
 class Metadata(Struct):
@@ -34,11 +37,11 @@ class Metadata(Struct):
             self.base_ns = _count(value, 1 << 62) or 0
         elif key == "record_shapes":
             self.record_shapes = bool(value)
-        elif key in LEVELS:
+        elif key in _LEVELS:
             self._take_log(value)
 
     def _take_log(self, lines: Any) -> None:
-        for remark, number in remarks(lines):
+        for remark, number in _remarks(lines):
             self.records_lost |= remark.loss
             if len(self.notes) < _MAX_NOTES:
                 self.notes.append(remark.text.format(number))
@@ -61,3 +64,60 @@ def _device(value: Any) -> tuple[int, tuple[str, str | None]] | None:
 def _count(value: Any, limit: int = 1 << 31) -> int | None:
     ok = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < limit
     return value if ok else None
+
+
+class _Remark(NamedTuple):
+    """A known line: `loss` says that kernels which ran may be missing from the trace."""
+
+    pattern: re.Pattern[str]
+    text: str
+    loss: bool
+    evidence: str
+
+
+_REMARKS = (
+    _Remark(
+        lazy_pattern(r"Dropped (\d{1,18}) activity records"),
+        "CUPTI dropped {} activity records",
+        True,
+        "CuptiActivityApi::bufferCompleted (CuptiActivityApi.cpp)",
+    ),
+    _Remark(
+        lazy_pattern(r"Exceeded max GPU buffer count \((\d{1,18}) >= \d+\)"),
+        "the profiler's GPU buffers ({}) were full and tracing ended early",
+        True,
+        "CuptiActivityApi::bufferRequested (CuptiActivityApi.cpp)",
+    ),
+    _Remark(
+        lazy_pattern(r"(?:CUPTI|GPU) stopped early\? = (1)"),
+        "the profiler stopped recording the GPU early",
+        True,
+        "the 'Record counts' line of CuptiActivityProfiler::finalizeTrace",
+    ),
+    _Remark(
+        # Records of the warm-up are out of range too, so that a count alone is no loss
+        # (pytorch/pytorch#192021 is about the cases in which it is one).
+        lazy_pattern(r"Record counts: Out-of-range = ([1-9]\d{0,17})"),
+        "the profiler left out {} records as outside of its window",
+        False,
+        "the 'Record counts' line of CuptiActivityProfiler::finalizeTrace",
+    ),
+    _Remark(
+        lazy_pattern(r"(CUPTI_ERROR_[A-Z_]{1,60})"),
+        "the profiler met {}",
+        False,
+        "CUPTI_CALL (CuptiActivityApi.h), pytorch/pytorch#99615",
+    ),
+)
+
+
+def _remarks(lines: Any) -> list[tuple[_Remark, str]]:
+    """Return the known lines among those of one level, each with its number or word."""
+    if not isinstance(lines, list):
+        return []
+    found: dict[tuple[_Remark, str], None] = {}
+    for line in lines:
+        for remark in _REMARKS if isinstance(line, str) else ():
+            if match := remark.pattern.search(line):
+                found[remark, match[1]] = None
+    return list(found)
