@@ -22,7 +22,7 @@ from fp8verify.errors import InputError
 def command(trace: str, output: Path) -> None:
     """Copy a trace with every GEMM labelled by precision and leg, for trace viewers.
 
-    Kernels get a colour (chrome://tracing), arguments, a precision track beside their stream
+    Kernels get a colour (chrome://tracing), arguments, a precision track next to their stream
     (Perfetto colours it by name) and a counter of the FP8 share. Nothing else of it changes.
     Of a trace that Nsight Systems or rocprofv3 recorded, kernels and steps are written so.
 
@@ -33,8 +33,8 @@ def command(trace: str, output: Path) -> None:
     from fp8verify.annotate import annotate
 
     counts = annotate(_only_trace(trace), output)
-    told = ", ".join(f"{count} {name}" for name, count in counts.most_common())
-    click.echo(f"{output}: {sum(counts.values())} GEMM kernels labelled{f' ({told})' * bool(told)}")
+    shown = ", ".join(f"{count} {name}" for name, count in counts.most_common())
+    click.echo(f"{output}: {sum(counts.values())} GEMM kernels labelled{shown and f' ({shown})'}")
 
 
 def _only_trace(path: str) -> Path:

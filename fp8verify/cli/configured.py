@@ -61,7 +61,7 @@ def settings_for(
         known = {name for each in others() for name in options_of(each)}
         for name in sorted(found.values.keys() - known):
             raise UsageError(
-                f"{found.path} sets {name[:80]!r}, which is no option.", _hint(name, known)
+                f"{found.path} sets {name[:80]!r}, which is not an option.", _hint(name, known)
             )
     return {
         str(options[name].name): _value(found, name, value, options[name])

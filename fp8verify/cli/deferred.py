@@ -1,7 +1,7 @@
 """Modules of the standard library that click and pathlib import and hardly ever use.
 
 Every start of ours would wait for them, and with it the training of `fp8verify run`.
-`importlib.util.LazyLoader` is no help: in Python up to 3.13 the next `import` of a module loads it.
+`importlib.util.LazyLoader` does not help: up to Python 3.13 the next `import` of a module loads it.
 """
 
 from __future__ import annotations

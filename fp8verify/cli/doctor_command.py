@@ -43,7 +43,7 @@ from fp8verify.doctor.recipes import RECIPES
     "--tokens",
     type=click.IntRange(1, 1 << 26),
     metavar="M",
-    help="Tokens of a micro-batch, where no configuration tells them.  [default: 8192]",
+    help="Tokens of a micro-batch, if no configuration says.  [default: 8192]",
 )
 @click.option(
     "--recipe",

@@ -31,7 +31,7 @@ class FiniteFloat(click.FloatRange):
         """Return the number that the text stands for."""
         number: float = super().convert(value, param, ctx)
         if not math.isfinite(number):
-            self.fail(f"{number} is no finite number.", param, ctx)
+            self.fail(f"{number} is not a finite number.", param, ctx)
         return number
 
 

@@ -241,7 +241,7 @@ def parse_verdicts(text: str | None) -> frozenset[str]:
     """Return the verdicts of a list such as "CONTRADICTED,EMULATED".
 
     Raises:
-        BadParameter: one is no verdict.
+        BadParameter: one is not a verdict.
     """
     if not text:
         return frozenset()

@@ -44,7 +44,7 @@ def form_of(given: str | None, output: Path | None, known: Collection[str]) -> s
 
 
 def emit(text: str, file: Path | None, stream: TextIO | None = None) -> None:
-    """Write text whole to `file`, or else to `stream`; a reader that goes away is no error.
+    """Write text whole to `file`, or else to `stream`; a reader that goes away is not an error.
 
     Args:
         text: what to write.

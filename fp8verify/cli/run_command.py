@@ -27,7 +27,7 @@ from fp8verify.cli.options import (
     report_options,
 )
 from fp8verify.errors import UsageError
-from fp8verify.record.live.window_report import judged_at_close
+from fp8verify.record.live.window_report import window_reports
 
 if TYPE_CHECKING:
     from fp8verify.record.live.sinks import Sink
@@ -253,8 +253,8 @@ def command(
         from fp8verify.record.live.run_watch import RunWatch
 
         watch = RunWatch(settings, options.policy, _sinks(metrics), on_change, stop_on)
-    aloud = options.output is None
-    at_close = judged_at_close(settings, options.policy, aloud=aloud)
+    prints = options.output is None
+    at_close = window_reports(settings, options.policy, prints=prints)
     result = run_training(words, settings, watch or at_close)
     if not result.last:  # the report is for the one that ends last
         sys.exit(result.exit_code)

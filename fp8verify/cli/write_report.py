@@ -56,7 +56,7 @@ def _save_baseline(report: Report, path: Path) -> None:
 
 
 def _deliver(report: Report, options: ReportOptions, again: str, stream: TextIO | None) -> None:
-    """Render a report and write it whole: a reader that goes away is no error."""
+    """Render a report and write it whole: a reader that goes away is not an error."""
     form = form_of(options.form, options.output, forms.NAMES)
     if form == "github":
         _append_summary(report)

@@ -71,7 +71,7 @@ def _analyse(file: TraceFile) -> RankBreakdown | str:
     if is_remote(file.path) or not file.path.name.endswith((".json", ".json.gz")):
         return "HTA reads local .json and .json.gz files only"
     with redirect_stdout(StringIO()), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # HTA divides by the communication time that there is not
+        warnings.simplefilter("ignore")  # HTA divides by a communication time of zero
         from hta.trace_analysis import TraceAnalysis
 
         logging.getLogger("hta").setLevel(logging.CRITICAL)
@@ -96,7 +96,7 @@ def _analyse(file: TraceFile) -> RankBreakdown | str:
 
 
 def _overlap(analysis: Any) -> float | None:
-    """Return how much of communication ran beside computation, None without communication."""
+    """Return how much of communication overlapped with computation, None without communication."""
     overlap = float(
         analysis.get_comm_comp_overlap(visualize=False)["comp_comm_overlap_pctg"].iloc[0]
     )

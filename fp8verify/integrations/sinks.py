@@ -115,7 +115,7 @@ def open_sink(what: str | Path | Sink | Callable[[WindowMetrics], object]) -> Si
     if callable(what):
         return Call(what)
     raise UsageError(
-        f"{type(what).__name__} is no sink.",
+        f"{type(what).__name__} is not a sink.",
         f"Give a file, a function, or one of {', '.join(f'{kind}:…' for kind in KINDS)}.",
     )
 
@@ -131,7 +131,7 @@ def _refuse_slip(what: str, kind: str) -> None:
 
 
 def _integration(kind: str, target: str) -> Sink:
-    """Return a sink that a package of others makes, whose own errors are told in our way."""
+    """Return the sink of another package, whose errors become ours."""
     try:
         return KINDS[kind](target)
     except Fp8VerifyError:

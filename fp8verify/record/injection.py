@@ -34,7 +34,7 @@ PATIENCE_S, POLL_S = 2.0, 0.01  # for the agent that another runner writes
 def boot_folder(capture: Path) -> Iterator[Path]:
     """Make a private folder to put on PYTHONPATH, and remove it afterwards.
 
-    It lies in the capture, which every node of a job can read, and holds all that the agent needs:
+    It is in the capture, which every node of a job can read, and holds all that the agent needs:
     launchers that drop unknown environment variables still pass PYTHONPATH on. It is also where
     the agent leaves what is for this runner only.
 

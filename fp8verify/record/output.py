@@ -20,7 +20,7 @@ class Output:
     """The streams of one run and, once it has started, the process that reads them.
 
     The ends that the relay reads stay open here too: a relay that is killed gets a successor, and
-    the training never writes to a pipe that nobody can read.
+    the training always has a reader.
     """
 
     def __init__(self, log: Path) -> None:
@@ -31,7 +31,7 @@ class Output:
         self._boot: Path | None = None
         self._ask = -1
         self._child = b""
-        self._lock = threading.Lock()  # of what is asked of the relay, and of which one
+        self._lock = threading.Lock()  # which relay there is, and what it was asked
         self._finishing = False
         self._drained = threading.Event()
 

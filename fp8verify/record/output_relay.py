@@ -1,7 +1,7 @@
 """A small process that forwards what the training writes to our stdout and stderr, and logs it.
 
 It is a process of its own because those who hold the other ends may outlive us: a background child
-of the training that still prints, and the training itself if we are killed. It ends when nobody
+of the training that still prints, and the training itself if we are killed. It ends when no process
 holds them any more. If it is killed, the runner, which holds the ends that it reads, starts another
 one. Once the runner is killed, the relay starts a standby that does the same. Regular files are not
 forwarded, only read into the log.
@@ -50,7 +50,7 @@ DRAINED = b"d"  # all other answers are the index of a stream that is closed
 
 
 class Stream(threading.Thread):
-    """Reads one end and writes to one target until nobody holds the other end.
+    """Reads one end and writes to one target until no process holds the other end.
 
     Args:
         read_end: a pipe or pseudo-terminal.
@@ -79,7 +79,7 @@ class Stream(threading.Thread):
                 self._ended = not self._forward_some()
 
     def _forward_some(self) -> bool:
-        """Forward what is there; False at the end, or if nobody will ever read it."""
+        """Forward what is there; False at the end, or if it has no reader any more."""
         data = self._read()
         self._log.write(data)
         if data and self._write(data):
@@ -115,7 +115,7 @@ class Stream(threading.Thread):
             return b""
 
     def _write(self, data: bytes) -> bool:
-        """Write what can be written; False if nobody will ever read it."""
+        """Write what can be written; False if it has no reader any more."""
         try:
             while data:
                 data = data[_write_some(self._target, data) :]
@@ -186,7 +186,7 @@ def relay(
     *,
     is_standby: bool = False,
 ) -> bool:
-    """Forward until nobody writes any more; return whether our runner is still there.
+    """Forward until no process can write any more; return whether our runner is still there.
 
     Args:
         control: where the runner writes the training's process id and then `DRAIN`, each a line,
@@ -194,7 +194,7 @@ def relay(
         ends: where to read, and what to forward it to: `A_FILE` for a file that is only read.
         descriptor: of the log, which is closed once the runner has asked to drain.
         boot: the boot folder, where this is a process of its own.
-        is_standby: whether to begin when nobody holds the other end of `control` any more.
+        is_standby: whether to begin only when the relay that started this one is killed.
     """
     asks, answers = control
     child, is_asked = _requests(asks) if is_standby else (0, False)
@@ -254,7 +254,7 @@ def _drain(pipes: Sequence[Stream], files: Sequence[LoggedFile]) -> None:
 
 
 def _finish_files(files: Sequence[LoggedFile], child: int) -> None:
-    """Read files to the end of the training: nobody sees who has a file open."""
+    """Read files until the training ends: it cannot be seen who has a file open."""
     while files and _is_alive(child):
         time.sleep(CHILD_POLL_S)
     _drain([], files)

@@ -192,7 +192,7 @@ def _refuse_no_count(**given: float | None) -> None:
     for name, value in given.items():
         if value is not None and not _is_count(value):
             raise UsageError(
-                f"{name} is {value!r}, which is no number of steps.",
+                f"{name} is {value!r}, which is not a number of steps.",
                 f"Give a whole number from 1 to {MOST_STEPS}, such as 1000.",
             )
 
@@ -302,13 +302,13 @@ def parse_count(text: str) -> int:
     """Return the number of steps that `text` asks for.
 
     Raises:
-        UsageError: if it is no whole number above zero.
+        UsageError: if it is not a whole number above zero.
     """
     count = _number(text.strip())
     if count:
         return count
     raise UsageError(
-        f"{text[:80]!r} is no number of steps.",
+        f"{text[:80]!r} is not a number of steps.",
         "With --after-seconds, --steps says how many to record, such as 3.",
     )
 

@@ -1,6 +1,6 @@
 """The settings file: the nearest fp8verify.toml, or pyproject.toml with `[tool.fp8verify]`.
 
-It names programs to run and files to write, so it is read only where nobody but this user or root
+It names programs to run and files to write, so it is read only if no user but this one and root
 may have written it.
 """
 

@@ -79,7 +79,7 @@ class SignalForwarder:
     def resize(self, _: int, __: FrameType | None) -> None:
         """Handle a change of the terminal's size."""
         if self._on_resize():
-            # The run was told as we were, before its own terminal had the new size.
+            # The run got the signal before its own terminal had the new size.
             os.killpg(os.getpgrp(), signal.SIGWINCH)
 
 

@@ -81,9 +81,9 @@ def test_steps_that_do_not_fit_are_an_error() -> None:
     with pytest.raises(UsageError, match="do not fit"):
         fp8verify.watch(every=4, window=3)
     for wrong in (0, -1, 1.5, float("nan"), float("inf"), 1e300, "10"):
-        with pytest.raises(UsageError, match="which is no number of steps"):
+        with pytest.raises(UsageError, match="which is not a number of steps"):
             fp8verify.watch(every=100, numerics_every=wrong)  # type: ignore[arg-type]
-        with pytest.raises(UsageError, match="which is no number of steps"):
+        with pytest.raises(UsageError, match="which is not a number of steps"):
             fp8verify.watch(every=wrong)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="is no sink"):
+    with pytest.raises(UsageError, match="is not a sink"):
         fp8verify.watch(every=100, sinks=[3])  # type: ignore[list-item]

@@ -40,7 +40,7 @@ def test_a_dry_run_runs_nothing(tmp_path: Path) -> None:
     ("arguments", "fact"),
     [
         (("-o", "nowhere/report.txt"), "cannot write the report to nowhere/report.txt"),
-        (("--after-seconds", "600", "--steps", "10-12"), "'10-12' is no number of steps"),
+        (("--after-seconds", "600", "--steps", "10-12"), "'10-12' is not a number of steps"),
         (("--steps", "10-12", "--ranks", "some"), "'some' does not name ranks"),
     ],
 )

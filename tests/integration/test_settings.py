@@ -54,13 +54,13 @@ def test_a_time_and_a_window_from_different_places_do_not_mix(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("text", "fact", "hint"),
     [
-        ('setps = "3"\n', "'setps', which is no option", "Did you mean steps?"),
+        ('setps = "3"\n', "'setps', which is not an option", "Did you mean steps?"),
         ('layers = "yes"\n', "layers is true or false", "layers = true"),
         ("[steps]\nfirst = 3\n", "value of steps is neither", "steps = "),
         ("steps = \n", "not TOML", "Fix the file"),
         (
             "[tool.fp8verify]\nevery = 9\n",
-            "'tool', which is no option",
+            "'tool', which is not an option",
             "stand at the top",
         ),
         ("[profiling]\nenable = true\n", "names no steps", "start_step and end_step"),

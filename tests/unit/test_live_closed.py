@@ -11,7 +11,7 @@ import pytest
 from fp8verify.capture.schema import RankMeta, WindowRecord
 from fp8verify.record import RunSettings, parse_ranks
 from fp8verify.record.live import judge_process, window_report
-from fp8verify.record.live.status import PendingWindows, closed_windows, none_to_come
+from fp8verify.record.live.status import PendingWindows, closed_windows, all_windows_done
 from fp8verify.verdict.policy import Policy
 
 ALL = parse_ranks("all")
@@ -48,18 +48,18 @@ def test_when_no_window_is_to_come(
     tmp_path: Path, ranks: list[tuple[WindowRecord, ...]], over: bool
 ) -> None:
     write(tmp_path, *ranks)
-    assert none_to_come(tmp_path, ALL, 1) is over
+    assert all_windows_done(tmp_path, ALL, 1) is over
 
 
 def test_a_rank_without_a_record_may_open_one(tmp_path: Path) -> None:
     write(tmp_path, (DONE,), world_size=2)
-    assert not none_to_come(tmp_path, ALL, 1)
-    assert none_to_come(tmp_path, parse_ranks("0"), 1)
+    assert not all_windows_done(tmp_path, ALL, 1)
+    assert all_windows_done(tmp_path, parse_ranks("0"), 1)
     assert closed_windows(tmp_path, ALL) == (1, 0)
 
 
 def test_an_empty_capture_is_not_over(tmp_path: Path) -> None:
-    assert not none_to_come(tmp_path, ALL, 1)
+    assert not all_windows_done(tmp_path, ALL, 1)
 
 
 class Judge:
@@ -95,5 +95,5 @@ def test_a_window_that_closes_while_its_end_is_looked_for_is_judged(
     monkeypatch.setattr(judge_process, "JudgeProcess", Judge)
     monkeypatch.setattr(PendingWindows, "is_due", is_due)
     settings = RunSettings(windows=((3, 4), (9, 9)), ranks=ALL)
-    window_report._follow(tmp_path, settings, Policy(), threading.Event(), aloud=False)
+    window_report._follow(tmp_path, settings, Policy(), threading.Event(), prints=False)
     assert len(Judge.submitted) == 2

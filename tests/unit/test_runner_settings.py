@@ -141,7 +141,7 @@ def test_a_count_of_steps() -> None:
 
 @pytest.mark.parametrize("text", ["", "0", "-3", "10-12", "three", "3.0"])
 def test_what_is_no_count_is_told(text: str) -> None:
-    with pytest.raises(UsageError, match="no number of steps") as caught:
+    with pytest.raises(UsageError, match="not a number of steps") as caught:
         parse_count(text)
     assert "--after-seconds" in caught.value.hint
 

@@ -1,4 +1,4 @@
-"""The user's command for when the verdict changes: one call after the other, beside the watch."""
+"""The user's command for when the verdict changes, run in parallel with the watch, in order."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def main() -> None:
     with suppress(OSError):
         os.nice(NICE)  # the training comes first
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # whatever a library prints is no answer
+    os.dup2(2, 1)  # what a library prints is not an answer
     for request in sys.stdin:
         _answer(json.loads(request), answers)
 
@@ -43,7 +43,7 @@ def _answer(request: dict[str, Any], answers: IO[str]) -> None:
 
 
 def judge_folder(folder: str, log: str | None, policy: dict[str, Any]) -> dict[str, Any]:
-    """Inspect a capture, write its report beside it, and return the window's metrics.
+    """Inspect a capture, write the report into it, and return the window's metrics.
 
     Raises:
         InputError: it cannot be read.

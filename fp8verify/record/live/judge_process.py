@@ -71,7 +71,7 @@ class JudgeProcess:
             self.wait()
 
     def wait(self, timeout: float | None = None) -> list[Judged]:
-        """Wait until all are judged and end the process; return them if nobody else hears them."""
+        """Wait until all are judged and end the process; return them if there is no `on_judged`."""
         process, reader = self._process, self._reader
         if process is not None and reader is not None:
             with suppress(OSError):

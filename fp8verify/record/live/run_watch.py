@@ -25,7 +25,7 @@ POLL_S = 0.25
 
 
 class RunWatch:
-    """What goes on beside a run of `--every`.
+    """What runs in parallel with a run of `--every`.
 
     Args:
         settings: of the run.
@@ -105,7 +105,7 @@ class RunWatch:
         before: str | None,
         metrics: WindowMetrics,
     ) -> None:
-        """Tell of a verdict unlike the one before it, and do what was asked for then."""
+        """Report a verdict that differs from the last one, and do what the user asked for."""
         self._say(before, metrics)
         if metrics["verdict"] in self._stop_on and not self.stopped and not over.is_set():
             self.stopped = True

@@ -15,16 +15,16 @@ NEVER, CUT, SCRIPT = "never", "cut", "script"
 
 
 def closed_windows(capture: Path, ranks: RankSelection) -> tuple[int, int]:
-    """Return how many windows left a trace: on the rank that is ahead, and on every rank asked for.
+    """Return how many windows left a trace: on the rank that is ahead, and on every requested rank.
 
-    A rank of which there is no record yet has none.
+    A rank without a record has none yet.
     """
     counts = [0 if meta is None else _closed(meta) for meta in _wanted_metas(capture, ranks)]
     return max(counts, default=0), min(counts, default=0)
 
 
-def none_to_come(capture: Path, ranks: RankSelection, count: int) -> bool:
-    """Whether every rank asked for is done with all of its `count` windows."""
+def all_windows_done(capture: Path, ranks: RankSelection, count: int) -> bool:
+    """Whether every requested rank is done with all of its `count` windows."""
     metas = _wanted_metas(capture, ranks)
     return bool(metas) and all(meta is not None and _is_done(meta, count) for meta in metas)
 
@@ -35,7 +35,7 @@ def steps_seen(capture: Path) -> int:
 
 
 def _wanted_metas(capture: Path, ranks: RankSelection) -> list[RankMeta | None]:
-    """Return the records of the ranks asked for, None for one that is not there yet."""
+    """Return the records of the requested ranks, None for one that is not there yet."""
     metas = {meta.rank: meta for meta in _metas(capture)}
     size = max((meta.world_size for meta in metas.values()), default=1)
     return [metas.get(rank) for rank in range(size) if ranks.includes(rank, size)]
@@ -70,7 +70,7 @@ def _has_trace(window: WindowRecord) -> bool:
 
 
 def is_closed(folder: Path, ranks: RankSelection) -> bool:
-    """Whether every rank asked for is done with the one window of a folder in `live`."""
+    """Whether every requested rank is done with the one window of a folder in `live`."""
     closed = sum(1 for _ in folder.glob("*.closed"))
     size = max((meta.world_size for meta in _metas(folder)), default=1)
     return closed >= max(1, sum(ranks.includes(rank, size) for rank in range(size)))

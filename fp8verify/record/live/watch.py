@@ -85,7 +85,7 @@ class Watch:
         self._observer = observer
         self._process = os.getpid()  # a fork of it has nothing to close
         observer.recorder.on_closed = self._closed
-        atexit.register(self.close)  # of a watch that nobody closes, too, all windows are judged
+        atexit.register(self.close)  # a watch that is never closed is judged to its end too
 
     def step(self) -> None:
         """Say that a training step is complete; from then on only these count.

@@ -108,7 +108,7 @@ class Window:
 
 
 def read_report(folder: Path) -> Report:
-    """Return the report that was written beside a capture."""
+    """Return the report that was written into a capture."""
     import msgspec
 
     from fp8verify.report.public import Report

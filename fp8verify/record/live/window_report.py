@@ -1,4 +1,4 @@
-"""Judge a capture as soon as a window closes: `report.json` beside it, one line on stderr.
+"""Judge a capture as soon as a window closes: `report.json` in it, one line on stderr.
 
 The line is left out where the report goes to a file: there the training's stderr stays its own.
 """
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 POLL_S = 0.5
 
 
-def judged_at_close(
-    settings: RunSettings, policy: Policy, *, aloud: bool
+def window_reports(
+    settings: RunSettings, policy: Policy, *, prints: bool
 ) -> Callable[[CaptureFolder, Callable[[], None]], AbstractContextManager[None]]:
-    """Return what is to go on beside a run: `run_training`'s `beside`; `aloud` is with the line."""
-    return lambda capture, _: report_at_close(capture, settings, policy, aloud=aloud)
+    """Return the `watch` of `run_training`; with `prints`, each verdict is a line on stderr."""
+    return lambda capture, _: report_each_window(capture, settings, policy, prints=prints)
 
 
 def keep_report(folder: Path, report: Report) -> None:
-    """Write the report beside the capture, where that can be written."""
+    """Write the report into the capture, if that can be written."""
     from fp8verify.record.live.judge import write_report
 
     with suppress(OSError):
@@ -47,8 +47,8 @@ def log_of(capture: Path) -> Path | None:
 
 
 @contextmanager
-def report_at_close(
-    capture: CaptureFolder, settings: RunSettings, policy: Policy, *, aloud: bool
+def report_each_window(
+    capture: CaptureFolder, settings: RunSettings, policy: Policy, *, prints: bool
 ) -> Iterator[None]:
     """Judge a capture while inside whenever a window closes on all ranks that record it."""
     if capture.secondary_node is not None:  # the runner that made the folder does
@@ -56,7 +56,7 @@ def report_at_close(
         return
     over = threading.Event()
     thread = threading.Thread(
-        target=_follow, args=(capture.path, settings, policy, over, aloud), daemon=True
+        target=_follow, args=(capture.path, settings, policy, over, prints), daemon=True
     )
     thread.start()
     try:
@@ -67,22 +67,22 @@ def report_at_close(
 
 
 def _follow(
-    capture: Path, settings: RunSettings, policy: Policy, over: threading.Event, aloud: bool
+    capture: Path, settings: RunSettings, policy: Policy, over: threading.Event, prints: bool
 ) -> None:
     if not _wait_for_a_rank(capture, over):
         return
     # Only now: what is imported delays the start of the run.
     from fp8verify.record.live.judge_process import JudgeProcess
-    from fp8verify.record.live.status import PendingWindows, none_to_come
+    from fp8verify.record.live.status import PendingWindows, all_windows_done
 
-    judge = JudgeProcess(policy, partial(_say, capture, over) if aloud else None)
+    judge = JudgeProcess(policy, partial(_say, capture, over) if prints else None)
     windows = PendingWindows(capture, settings.ranks)
     while not over.wait(POLL_S):
         is_last = False
         with suppress(Exception):
             # Asked first: a window that closes meanwhile is judged in the next turn.
             if windows.judged:
-                is_last = none_to_come(capture, settings.ranks, settings.window_count)
+                is_last = all_windows_done(capture, settings.ranks, settings.window_count)
         with suppress(Exception):
             if windows.is_due(POLL_S):
                 judge.submit(capture)
