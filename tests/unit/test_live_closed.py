@@ -11,7 +11,7 @@ import pytest
 from fp8verify.capture.schema import RankMeta, WindowRecord
 from fp8verify.record import RunSettings, parse_ranks
 from fp8verify.record.live import judge_process, window_report
-from fp8verify.record.live.status import PendingWindows, closed_windows, all_windows_done
+from fp8verify.record.live.status import PendingWindows, all_windows_done, closed_windows
 from fp8verify.verdict.policy import Policy
 
 ALL = parse_ranks("all")
