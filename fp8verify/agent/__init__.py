@@ -18,12 +18,12 @@ def arm(config: dict[str, Any], after_import: AfterImport) -> Any:
     `after_import` has a function called when a module has been imported.
     """
     if "dry" in config:
-        from .dry_census import install_dry
+        from .modules.dry_census import install_dry
 
         return install_dry(config["dry"])
-    from .record.api_calls import CONVERSIONS, calls
-    from .steps.counter_owners import owners
-    from .steps.hooks import install
+    from .hooks import install
+    from .record.process import CONVERSIONS, calls
+    from .steps.framework_counters import owners
 
     observer = install(config)
     owners.listen(after_import)
@@ -36,7 +36,7 @@ def step(number: int | None = None) -> None:
 
     `number` is what the script calls it.
     """
-    from .steps.hooks import installed
+    from .hooks import installed
 
     observer = installed()
     if observer is not None:

@@ -11,12 +11,12 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from .numerics.gradients import remember
-from .profiling.guard import ProfilerGuard
 from .record.debug import debug, describe
-from .recorder import Recorder
 from .steps.clock import Clock
 from .steps.framework_counters import SCRIPT, StepCounter, sets_up_an_optimizer
 from .steps.log_lines import StepNumbers
+from .windows.manager import WindowManager
+from .windows.user_profiler import ProfilerArbiter
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -33,7 +33,7 @@ PATIENCE_S = 1.0  # for another thread that opens or closes a window
 MAX_VERSIONS = 4096  # parameters of an optimizer whose versions are read
 
 
-def harmless(method: Method) -> Method:
+def fail_safe(method: Method) -> Method:
     """Let no error out of `method` into the user's program: note it and stop observing."""
 
     @functools.wraps(method)
@@ -70,10 +70,10 @@ class Observer:
         self.armed = True
         self.on_disarm: Callable[[], None] = lambda: None
         self.on_steps_in_backward: Callable[[], None] = lambda: None
-        self.guard = ProfilerGuard(self.foreign_profiler)
+        self.arbiter = ProfilerArbiter(self.foreign_profiler)
         self.clock = Clock(work())
         recorder = _recorder_of(config)
-        self.recorder = recorder(config, self.clock, self.guard, self._live_optimizers)
+        self.recorder = recorder(config, self.clock, self.arbiter, self._live_optimizers)
         self._work = work
         self._lock = threading.RLock()
         self._lines = StepNumbers()
@@ -84,12 +84,12 @@ class Observer:
         self._versions: dict[int, int] = {}
         self._built: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
-    @harmless
+    @fail_safe
     def optimizer_enters(self) -> None:
         """Hear that an optimizer's step begins."""
         self.clock.enter(self._work())
 
-    @harmless
+    @fail_safe
     def optimizer_leaves(self, optimizer: Any, in_backward: bool) -> None:
         """Hear that an optimizer has stepped, maybe on autograd's thread in a backward pass."""
         key = id(optimizer)
@@ -106,7 +106,7 @@ class Observer:
         else:
             self._ticked()
 
-    @harmless
+    @fail_safe
     def step_is_traced(self) -> None:
         """Hear that torch.compile traces an optimizer's step, whose hooks are not called then."""
         debug.event("an optimizer's step is compiled")
@@ -115,7 +115,7 @@ class Observer:
             self._versions.setdefault(key, _version(optimizer))
         self._hear_backward()
 
-    @harmless
+    @fail_safe
     def backward_begins(self) -> None:
         """Hear that a backward pass is about to begin; asked for by `on_steps_in_backward`."""
         if self._lock.acquire(blocking=False):
@@ -129,7 +129,7 @@ class Observer:
             self._postponed = False
             self._ticked()
 
-    @harmless
+    @fail_safe
     def graph_is_replayed(self, optimizers: dict[int, str]) -> None:
         """Hear that a CUDA graph is about to run that holds a step of these optimizers."""
         if self._postponed:
@@ -138,14 +138,14 @@ class Observer:
         if self.clock.replayed(optimizers, self._work()):
             self._postponed = True
 
-    @harmless
+    @fail_safe
     def scaler_updates(self, scaler: Any) -> None:
         """Hear that a GradScaler's update begins."""
         remember(scaler)
         if self.clock.scaler_updated(self._work()):
             self._ticked()
 
-    @harmless
+    @fail_safe
     def announced(self, number: int | None = None) -> None:
         """Hear `fp8verify.step()`; `number` is what the script calls the step."""
         is_new = self.clock.announce(self._work())
@@ -154,13 +154,13 @@ class Observer:
         if is_new:
             self._ticked()
 
-    @harmless
+    @fail_safe
     def framework_begins(self, counter: StepCounter, owner: Any) -> None:
         """Hear that a framework begins a step, and which object counts it."""
         self.recorder.numbers.begins(counter, owner)
         self._before_first_step()
 
-    @harmless
+    @fail_safe
     def line_is_logged(self, line: str) -> None:
         """Take a line of the log, which may name a step.
 
@@ -170,7 +170,7 @@ class Observer:
         self._lines.hear(line, step)
         self.recorder.numbers.learn_from_log(self._lines.offset)
 
-    @harmless
+    @fail_safe
     def optimizer_is_built(self, optimizer: Any) -> None:
         """Open a window that begins with step 1: no later moment is known to come before it."""
         self.clock.built(id(optimizer))
@@ -179,12 +179,12 @@ class Observer:
         if starts_at_once and not self.recorder.has_begun:
             self.recorder.after(0)
 
-    @harmless
+    @fail_safe
     def foreign_profiler(self) -> None:
         """Give way to the script's own profiler, which is about to start."""
-        self.recorder.give_way()
+        self.recorder.yield_to_user()
 
-    @harmless
+    @fail_safe
     def finish(self, goes_on: bool = False) -> None:
         """Close what is open when the process ends, or the watch in one that `goes_on`."""
         with self._lock:
@@ -224,7 +224,7 @@ class Observer:
         if not self._lock.acquire(timeout=PATIENCE_S):
             return  # another thread may need this one to finish what it waits for on the GPU
         try:
-            self.clock.outside.tick(disturbed=self.recorder.disturbs or self.guard.busy)
+            self.clock.outside.tick(disturbed=self.recorder.disturbs or self.arbiter.busy)
             self.recorder.after(self.clock.steps)
             self.clock.outside.resume()
         finally:
@@ -280,10 +280,12 @@ class Observer:
 
 def _recorder_of(config: dict[str, Any]) -> Callable[..., Any]:
     if not config["live"]:
-        return Recorder
-    from .live.repeating import RepeatingRecorder  # every start of a run waits for what it imports
+        return WindowManager
+    from .windows.repeating import (
+        RepeatingWindows,  # every start of a run waits for what it imports
+    )
 
-    return RepeatingRecorder
+    return RepeatingWindows
 
 
 def _is_idle(optimizer: Any) -> bool:

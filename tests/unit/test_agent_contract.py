@@ -52,10 +52,10 @@ def config(folder: Path) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Record three windows of a rank: one complete, two never reached, and an eager step."""
-    from fp8verify.agent.profiling.guard import ProfilerGuard
     from fp8verify.agent.record.debug import debug
-    from fp8verify.agent.recorder import Recorder
     from fp8verify.agent.steps.clock import Clock
+    from fp8verify.agent.windows.manager import WindowManager
+    from fp8verify.agent.windows.user_profiler import ProfilerArbiter
 
     folder = tmp_path_factory.mktemp("capture")
     with pytest.MonkeyPatch.context() as patch:
@@ -74,7 +74,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         optimizer, engine = torch.optim.SGD(model.parameters(), lr=0.1), Engine()
         settings, clock = config(folder), Clock()
         debug.open(settings)
-        recorder = Recorder(settings, clock, ProfilerGuard(lambda: None), lambda: [optimizer])
+        recorder = WindowManager(
+            settings, clock, ProfilerArbiter(lambda: None), lambda: [optimizer]
+        )
         recorder.after(0)
         for parameter in model.parameters():
             parameter.grad = torch.ones_like(parameter)
@@ -169,7 +171,7 @@ def test_the_debug_log_tells_what_was_done(folder: Path) -> None:
 
 
 def test_a_version_is_known_without_an_import(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fp8verify.agent.record import versions
+    from fp8verify.agent.record import process as versions
 
     monkeypatch.setattr(versions, "LIBRARIES", ("msgspec", "accelerate", "no_such_library"))
     monkeypatch.setitem(sys.modules, "accelerate", SimpleNamespace(__version__="9.9"))  # type: ignore[arg-type]

@@ -9,10 +9,9 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from fp8verify.agent import live_objects
-from fp8verify.agent.steps import counter_owners
-from fp8verify.agent.steps.counter_owners import CounterOwners
-from fp8verify.agent.steps.framework_counters import COUNTERS
+from fp8verify.agent import gc_scan
+from fp8verify.agent.steps import framework_counters as counter_owners
+from fp8verify.agent.steps.framework_counters import COUNTERS, CounterOwners
 
 MODULE = "transformers.trainer"
 
@@ -30,7 +29,7 @@ class Imports:
 @pytest.fixture
 def searches(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     made: list[object] = []
-    search = live_objects.find_instances
+    search = gc_scan.find_instances
 
     def counted(wanted: Callable[[type], bool]) -> list[object]:
         made.append(wanted)
@@ -41,10 +40,10 @@ def searches(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 
 @pytest.fixture
-def owners_of() -> Iterator[CounterOwners]:
+def owners() -> Iterator[CounterOwners]:
     made = CounterOwners()
     yield made
-    made.rest()
+    made.stop()
 
 
 @pytest.fixture
@@ -102,7 +101,7 @@ def test_objects_made_before_are_searched_for_once_and_later_ones_heard_of(
 def test_too_many_objects_are_left_alone_once_and_for_all(
     owners: CounterOwners, trainer: type, monkeypatch: pytest.MonkeyPatch, searches: list[object]
 ) -> None:
-    monkeypatch.setattr(live_objects, "MAX_BLOCKS", 0)
+    monkeypatch.setattr(gc_scan, "MAX_BLOCKS", 0)
     kept = trainer()
     owners.look()
 
@@ -133,6 +132,6 @@ def test_at_rest_the_class_is_as_it_was(owners: CounterOwners, trainer: type) ->
     owners.look()
     assert vars(trainer)["__init__"] is not made_by
 
-    owners.rest()
+    owners.stop()
 
     assert vars(trainer)["__init__"] is made_by

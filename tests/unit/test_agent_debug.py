@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from fp8verify.agent.profiling.plan import Plan
 from fp8verify.agent.record import debug as debug_room
 from fp8verify.agent.record.debug import DebugLog, describe
+from fp8verify.agent.windows.plan import Plan
 from fp8verify.record.collect_result import boot_errors
 
 
@@ -71,7 +71,7 @@ def test_an_error_is_told_with_the_line_of_the_agent() -> None:
 
     told = describe(caught.value)
     assert told.startswith("ValueError: too many values to unpack")
-    assert "(profiling/plan.py:" in told
+    assert "(windows/plan.py:" in told
 
 
 def test_an_error_outside_of_the_agent_is_told_as_such() -> None:

@@ -9,11 +9,10 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from fp8verify.agent.profiling.global_windows import GlobalWindows
-from fp8verify.agent.profiling.plan import Plan
 from fp8verify.agent.steps.framework_counters import COUNTERS, SCRIPT
 from fp8verify.agent.steps.global_steps import Beginnings, GlobalSteps
 from fp8verify.agent.steps.log_lines import LogLines, StepNumbers
+from fp8verify.agent.windows.plan import GlobalWindows, Plan
 
 TRANSFORMERS, _, _, DEEPSPEED = COUNTERS
 

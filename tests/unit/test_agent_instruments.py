@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 pytest.importorskip("torch", reason="needs torch, from the train extra")
-from fp8verify.agent.instruments.instrument import Instrument, Scene
-from fp8verify.agent.instruments.panel import Panel
+from fp8verify.agent.instruments.instrument import Instrument, InstrumentContext
+from fp8verify.agent.instruments.set import InstrumentSet
 
 pytestmark = pytest.mark.train
 
@@ -39,16 +39,16 @@ class Broken(Instrument):
 
 def test_an_instrument_that_fails_is_put_away_and_the_others_go_on() -> None:
     notes: list[str] = []
-    panel = Panel(Scene({}, list), notes.append, (Broken, Memory))
+    instruments = InstrumentSet(InstrumentContext({}, list), notes.append, (Broken, Memory))
 
-    panel.survey()
-    panel.begin()
-    panel.begin()
-    panel.after_step(3)
+    instruments.before_window()
+    instruments.begin()
+    instruments.begin()
+    instruments.after_step(3)
 
-    assert panel.end() == {"peak_bytes": 300}
-    assert panel.record() == {"memory": 3}
+    assert instruments.end() == {"peak_bytes": 300}
+    assert instruments.record() == {"memory": 3}
     assert Broken.dropped == 1
     (note,) = notes
-    assert note.startswith("Broken.begin failed: RuntimeError: no such counter (instruments/panel")
+    assert note.startswith("Broken.begin failed: RuntimeError: no such counter (instruments/set")
     assert note.endswith("run with --debug for the traceback")

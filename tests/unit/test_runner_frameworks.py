@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
-from fp8verify.agent.steps.counter_owners import CounterOwners
-from fp8verify.agent.steps.framework_counters import FrameworkCounters, sets_up_an_optimizer
+from fp8verify.agent.steps.framework_counters import (
+    CounterOwners,
+    FrameworkCounters,
+    sets_up_an_optimizer,
+)
 
 
 class Engine:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fp8verify.agent.profiling.plan import Plan
+from fp8verify.agent.windows.plan import Plan
 from fp8verify.record import parse_windows
 
 

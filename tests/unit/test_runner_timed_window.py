@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fp8verify.agent.profiling import timed_window
-from fp8verify.agent.profiling.timed_window import (
+from fp8verify.agent.windows import plan as timed_window
+from fp8verify.agent.windows.plan import (
     FAR,
     LATEST_STEP,
     MARGIN_STEPS,

@@ -6,12 +6,9 @@ the fields that it returns get a struct in `fp8verify/capture/schema.py`.
 
 from __future__ import annotations
 
-from .framework_numbers import FrameworkNumbers
 from .instrument import Instrument
-from .memory_peak import MemoryPeak
-from .module_list import ModuleList
 from .numerics import Numerics
-from .window_layers import WindowLayers
+from .recorded import FrameworkNumbers, MemoryPeak, ModuleList, WindowLayers
 
 INSTRUMENTS: tuple[type[Instrument], ...] = (
     ModuleList,

@@ -1,4 +1,4 @@
-"""What every instrument offers to the recorder."""
+"""What every instrument offers, and all instruments of a process called together."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 
-class Scene(NamedTuple):
+class InstrumentContext(NamedTuple):
     """What an instrument can see of the training.
 
     Attributes:
@@ -29,10 +29,10 @@ class Instrument:
     One that raises is put away with a note in the record, and the window goes on without it.
     """
 
-    def __init__(self, scene: Scene) -> None:
-        self.scene = scene
+    def __init__(self, context: InstrumentContext) -> None:
+        self.context = context
 
-    def survey(self) -> None:
+    def before_window(self) -> None:
         """Look at the training before a window begins, on ranks that are not profiled too."""
 
     def begin(self) -> None:

@@ -11,13 +11,13 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from ..modules.eager_step import STEPS_AFTER_WINDOW
 from ..modules.layer_names import compiles
 from ..modules.layers import expert_modules, linear_modules
 from ..numerics.gradients import gradient_norm, scales_of, used_scalers
 from ..record.debug import debug, describe
 from ..record.process import is_selected
-from .instrument import Instrument, Scene
+from ..windows.eager_step import STEPS_AFTER_WINDOW
+from .instrument import Instrument, InstrumentContext
 
 # The rest of `numerics` is imported where it is used: every start of a run waits for this file.
 if TYPE_CHECKING:
@@ -32,10 +32,10 @@ ENDED = "the run ended before the step to measure was complete"
 class Numerics(Instrument):
     """Looks at scales, gradients, weight copies and tensors; writes `rankR.numerics.json`."""
 
-    def __init__(self, scene: Scene) -> None:
-        super().__init__(scene)
-        self._every = int(scene.config["numerics_every"] or 0)
-        self._wanted = bool(scene.config["numerics"] or self._every)
+    def __init__(self, context: InstrumentContext) -> None:
+        super().__init__(context)
+        self._every = int(context.config["numerics_every"] or 0)
+        self._wanted = bool(context.config["numerics"] or self._every)
         self._now = 0
         self._next: int | None = None  # to measure
         self._measured: MeasuredStep | None = None
@@ -49,7 +49,7 @@ class Numerics(Instrument):
         self._windows: list[dict[str, Any]] = []
         self._first: dict[str, Any] | None = None
         # A watch measures before its windows, so that each has the figures of its own time.
-        self._live = bool(scene.config["live"])
+        self._live = bool(context.config["live"])
         self._latest: int | None = None
         self._reason: str | None = ENDED if self._wanted and not self._live else None
 
@@ -109,7 +109,7 @@ class Numerics(Instrument):
         if self._next is None:
             first = step + STEPS_AFTER_WINDOW
             due = self._latest is None or first - self._latest >= self._every
-            if due and self.scene.windows_over(step):
+            if due and self.context.windows_over(step):
                 self._next, self._reason = first, ENDED
                 self._write()
         elif step + 1 >= self._next:
@@ -138,7 +138,7 @@ class Numerics(Instrument):
             debug.event(f"numerics not warmed up: {describe(error)}")
 
     def _modules(self) -> list[tuple[str, Any]]:
-        optimizers = self.scene.optimizers()
+        optimizers = self.context.optimizers()
         return [*linear_modules(optimizers), *expert_modules(optimizers)]
 
     def _state(self) -> State:
@@ -152,7 +152,7 @@ class Numerics(Instrument):
 
         began = time.perf_counter()
         try:
-            copies = WeightCopies(self._modules(), self.scene.optimizers(), Places())
+            copies = WeightCopies(self._modules(), self.context.optimizers(), Places())
         except Exception as error:  # a tensor class that is not what its names say
             debug.event(f"FP8 copies of weights are not compared: {describe(error)}")
             return None, 0.0
@@ -188,7 +188,7 @@ class Numerics(Instrument):
             self._write()
 
     def _gradient_now(self) -> list[dict[str, Any]]:
-        found = gradient_norm(self.scene.optimizers())
+        found = gradient_norm(self.context.optimizers())
         return [] if found is None else [{"step": self._now, **found}]
 
     def _start(self) -> None:
@@ -208,7 +208,7 @@ class Numerics(Instrument):
         self._measured = measured
 
     def _obstacle(self) -> str | None:
-        record, ranks = self.scene.record(), self.scene.config["ranks"]
+        record, ranks = self.context.record(), self.context.config["ranks"]
         if not is_selected(record.rank, ranks):
             return f"rank {record.rank} is not among the ranks to profile"
         alone = not all(is_selected(rank, ranks) for rank in range(record.world_size))
@@ -226,7 +226,7 @@ class Numerics(Instrument):
         self._measured = None
         measured.leave()
         try:
-            result = measured.result(self.scene.optimizers)
+            result = measured.result(self.context.optimizers)
         except Exception as error:  # of the GPU, which the training will see too, or of ours
             self._give_up(describe(error))
             return
@@ -237,7 +237,7 @@ class Numerics(Instrument):
         if self._every or self._live:
             from ..numerics.table import series_line
 
-            self.scene.record().files.append_numerics(series_line(result))
+            self.context.record().files.append_numerics(series_line(result))
         if self._every:
             self._latest = measured.number
             self._next = None if self._live else measured.number + self._every
@@ -248,10 +248,10 @@ class Numerics(Instrument):
         """Write the file, if it has any content."""
         if not (self._windows or self._wanted or self._first or self._reason):
             return
-        self.scene.record().files.write_numerics(
+        self.context.record().files.write_numerics(
             {
                 "schema": SCHEMA,
-                "rank": self.scene.record().rank,
+                "rank": self.context.record().rank,
                 "windows": self._windows,
                 "measured": self._first,
                 "reason": self._reason,

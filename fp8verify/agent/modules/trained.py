@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 from torch.nn.modules.module import register_module_module_registration_hook
 
-from ..live_objects import TooManyObjectsError, find_instances
+from ..gc_scan import TooManyObjectsError, find_instances
 from ..patches import hidden
 from ..record.debug import debug
 

@@ -15,8 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..modules.eager_mode import eager_mode
-from ..modules.layer_names import compiles
+from ..modules.layer_names import compiles, eager_mode
 from .cast_reference import E4M3, FORMATS, Cast
 from .gradients import gradient_norm
 from .measurements import Measurements

@@ -1,8 +1,12 @@
-"""Which process of the run this is, and which GPU it uses."""
+"""Which process of the run this is: its rank, GPU and versions, and whether it asks for FP8."""
 
 from __future__ import annotations
 
 import os
+import platform
+import sys
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
@@ -51,3 +55,66 @@ def gpu() -> dict[str, str]:
         return {}
     major, minor = torch.cuda.get_device_capability()
     return {"gpu": torch.cuda.get_device_name(), "compute_capability": f"{major}.{minor}"}
+
+
+# Import name, which is also the name of the distribution but for "-" and "_".
+LIBRARIES = (
+    "torchao",
+    "transformer_engine",
+    "triton",
+    "transformers",
+    "accelerate",
+    "lightning",
+    "deepspeed",
+)
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Return versions by name; a library that is not installed is left out, none is imported."""
+    found = {"python": platform.python_version(), "torch": str(torch.__version__)}
+    if torch.version.cuda is not None:
+        found["cuda"] = torch.version.cuda
+    for library in LIBRARIES:
+        known = _imported(library) or _installed(library)
+        if known is not None:
+            found[library] = known
+    return found
+
+
+def _imported(library: str) -> str | None:
+    known = getattr(sys.modules.get(library), "__version__", None)
+    return known if isinstance(known, str) else None
+
+
+def _installed(library: str) -> str | None:
+    try:
+        return version(library)
+    except (PackageNotFoundError, OSError, ValueError):
+        return None
+
+
+CONVERSIONS = "torchao.float8.float8_linear_utils"
+WATCHED = frozenset({"torchao.float8.convert_to_float8_training"})
+
+
+class ApiCalls:
+    """The watched APIs that this process has called."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def listen(self) -> None:
+        """Watch until the first call of one."""
+        original = torch._C._log_api_usage_once
+
+        def log_api_usage_once(name: str) -> None:
+            if not torch.compiler.is_compiling() and name in WATCHED:
+                self.names.append(name)
+                torch._C._log_api_usage_once = original
+            original(name)
+
+        torch._C._log_api_usage_once = log_api_usage_once
+
+
+calls = ApiCalls()

@@ -8,11 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ..steps.clock import Clock
-from .api_calls import calls
 from .debug import debug
-from .process import gpu, rank_and_world_size
+from .process import calls, gpu, rank_and_world_size, versions
 from .rank_files import RankFiles
-from .versions import versions
 
 SCHEMA = 1
 MAX_NOTES = 32

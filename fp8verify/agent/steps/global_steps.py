@@ -10,9 +10,16 @@ import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from .announce import announce, silence
-from .counter_owners import owners
-from .framework_counters import COUNTERS, LOG, SCRIPT, FrameworkCounters, StepCounter, read_counter
+from ..patches import observe, unobserve
+from .framework_counters import (
+    COUNTERS,
+    LOG,
+    SCRIPT,
+    FrameworkCounters,
+    StepCounter,
+    owners,
+    read_counter,
+)
 
 MAX_STRIDE = 64
 MAX_RANGES = 4
@@ -73,13 +80,13 @@ class Beginnings:
             if not isinstance(cls, type) or beginning.method not in vars(cls):
                 continue
             if (cls, beginning.method) not in self._announced:
-                announce(cls, beginning.method, self._listener(beginning))
+                observe(cls, beginning.method, self._listener(beginning))
                 self._announced.append((cls, beginning.method))
 
     def uninstall(self) -> None:
         """Listen no more."""
         for cls, method in self._announced:
-            silence(cls, method)
+            unobserve(cls, method)
         self._announced.clear()
 
     def _listener(self, beginning: Beginning) -> Callable[[Any], None]:

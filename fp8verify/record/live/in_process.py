@@ -13,7 +13,7 @@ def agent(module: str) -> Any:
 
 def is_watched() -> bool:
     """Whether an agent of this program counts its steps already."""
-    return agent("steps.hooks").installed() is not None
+    return agent("hooks").installed() is not None
 
 
 def is_first_rank() -> bool:

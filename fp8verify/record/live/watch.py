@@ -81,7 +81,7 @@ class Watch:
             numerics_every=numerics_every,
             capture_log=False,
         )
-        observer: Any = agent("steps.hooks").install_late(agent_config(settings, self.folder))
+        observer: Any = agent("hooks").install_late(agent_config(settings, self.folder))
         self._observer = observer
         self._process = os.getpid()  # a fork of it has nothing to close
         observer.recorder.on_closed = self._closed
@@ -111,7 +111,7 @@ class Watch:
         if self._observer is None or self._process != os.getpid():
             return
         atexit.unregister(self.close)
-        agent("steps.hooks").uninstall()
+        agent("hooks").uninstall()
         self._observer = None
         self._judge.wait()
         self._history.close()
@@ -149,10 +149,10 @@ class Recording:
         self.folder: Path = settings.trace_dir.absolute()
         if is_first_rank():  # the others may write only after a step
             make_capture_folder(self.folder)
-        agent("steps.hooks").install_late(
+        agent("hooks").install_late(
             agent_config(settings._replace(capture_log=False), self.folder)
         )
 
     def close(self) -> None:
         """Write what is recorded, and take the hooks away."""
-        agent("steps.hooks").uninstall()
+        agent("hooks").uninstall()

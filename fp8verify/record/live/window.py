@@ -39,7 +39,7 @@ class Window:
         self._records = False
         self._recorder: Any = None
         self._clock: Any = None
-        self._guard: Any = None
+        self._arbiter: Any = None
         self._report: Report | None = None
         self._error: str | None = "the window is still open"
 
@@ -54,15 +54,15 @@ class Window:
         )
         config = agent_config(settings, self.folder)
         self._clock = agent("steps.clock").Clock()
-        self._guard = agent("profiling.guard").ProfilerGuard(self._give_way)
-        self._recorder = agent("recorder").Recorder(config, self._clock, self._guard, list)
+        self._arbiter = agent("windows.user_profiler").ProfilerArbiter(self._yield_to_user)
+        self._recorder = agent("windows.manager").WindowManager(config, self._clock, self._arbiter, list)
         if self._records:
-            self._guard.install()
+            self._arbiter.install()
             self._recorder.after(0)
         return self
 
-    def _give_way(self) -> None:
-        self._recorder.give_way()
+    def _yield_to_user(self) -> None:
+        self._recorder.yield_to_user()
 
     def step(self) -> None:
         """Say that a training step is complete."""
@@ -83,7 +83,7 @@ class Window:
         self._error = None
         self._recorder.close_now()
         self._recorder.finish(goes_on=True)
-        self._guard.uninstall()
+        self._arbiter.uninstall()
         self._judge.submit(self.folder)
 
     @property

@@ -9,35 +9,27 @@ from typing import Any
 
 import torch
 
-from .instruments.instrument import Scene
-from .instruments.panel import Panel
-from .modules.eager_mode import eager_mode
-from .modules.eager_step import STEPS_AFTER_WINDOW, EagerStep
-from .modules.layer_names import compiles
-from .modules.layers import linear_modules
-from .profiling.capture_ranges import capture_range
-from .profiling.export import ExportError
-from .profiling.guard import ProfilerGuard
-from .profiling.limits import WindowLimits
-from .profiling.outside_session import OutsideSession
-from .profiling.plan import Plan
-from .profiling.ranges import OpenRanges
-from .profiling.session import Session, gpu_finishes_within
-from .profiling.shared_windows import RUNNING, SharedWindows
-from .profiling.termination import TerminationGuard
-from .profiling.timed_window import TimedStart, start_of_window
-from .record.debug import debug
-from .record.process import is_selected
-from .record.rank_record import RankRecord
-from .steps.clock import Clock
+from ..instruments.instrument import InstrumentContext
+from ..instruments.set import InstrumentSet
+from ..modules.layer_names import compiles, eager_mode
+from ..modules.layers import linear_modules
+from ..record.debug import debug
+from ..record.process import is_selected
+from ..record.rank_record import RankRecord
+from ..steps.clock import Clock
+from ..windows.session import OpenRanges, Session, gpu_finishes_within
+from .eager_step import STEPS_AFTER_WINDOW, EagerStep
+from .export import ExportError
+from .limits import TerminationGuard, WindowLimits
+from .plan import Plan, TimedStart, start_of_window
+from .shared_windows import RUNNING, SharedWindows
+from .user_profiler import ProfilerArbiter
 
 # After the windows the record is kept up to date until so many steps are timed.
 WRITTEN_STEPS = 64
 
-AnySession = Session | OutsideSession
 
-
-class Recorder:
+class WindowManager:
     """The profiler's side of the observer: what to do after which step.
 
     `optimizers` returns the live ones; their parameters tell which modules are trained.
@@ -47,26 +39,27 @@ class Recorder:
         self,
         config: dict[str, Any],
         clock: Clock,
-        guard: ProfilerGuard,
+        arbiter: ProfilerArbiter,
         optimizers: Callable[[], list[Any]],
-        panel: Panel | None = None,
+        instruments: InstrumentSet | None = None,
     ) -> None:
         timed = config["timed_window"]
         self.plan = Plan(config["windows"], timed["steps"] if timed else 0)
         self._timed = start_of_window(config) if timed else None
-        scene = Scene(config, optimizers, lambda: self.record, self.plan.finished)
-        self._panel = panel or Panel(scene, lambda text: self.record.note(text))
-        self.record = RankRecord(config, clock, self._panel.record)
+        context = InstrumentContext(config, optimizers, lambda: self.record, self.plan.finished)
+        self._instruments = instruments or InstrumentSet(
+            context, lambda text: self.record.note(text)
+        )
+        self.record = RankRecord(config, clock, self._instruments.record)
         self._global = _global_windows(config, self.plan, self.record)
         self._config = config
         self._clock = clock
-        self._guard = guard
-        self._shared = SharedWindows(self.plan, self.record, guard.script)
+        self._arbiter = arbiter
+        self._shared = SharedWindows(self.plan, self.record, arbiter.script)
         self._ranges = OpenRanges()
         self._optimizers = optimizers
-        self._session: AnySession | None = None
-        self._capture = capture_range(config, self._records_several_ranks)
-        self._lost: AnySession | None = None
+        self._session: Session | None = None
+        self._lost: Session | None = None
         self._window = 0
         self._naming: EagerStep | None = None
         self._limits = WindowLimits(config)
@@ -97,10 +90,10 @@ class Recorder:
     @property
     def disturbs(self) -> bool:
         """Whether the step that is running is profiled, measured, or warms a profiler up."""
-        return bool(self._session or self._lost) or self._panel.measures or eager_mode.entered
+        return bool(self._session or self._lost) or self._instruments.measures or eager_mode.entered
 
     @property
-    def recording(self) -> AnySession | None:
+    def recording(self) -> Session | None:
         """The profiler of the window that is open, if one is."""
         session = self._session
         return session if session is not None and session.state == "recording" else None
@@ -108,15 +101,13 @@ class Recorder:
     def after(self, step: int) -> None:
         """Do what is due when `step` steps are complete; 0 is the earliest moment."""
         self.keep_limits(step)
-        if self._capture is not None:
-            self._capture.tick()
         if step == 1:
             self._begin()
         if self._naming is not None and not self._naming.after(step):
             self._naming = None
-        self._panel.after_step(step)
-        self._guard.script.look(step)
-        if self._shared.waiting and not self._guard.busy:
+        self._instruments.after_step(step)
+        self._arbiter.script.look(step)
+        if self._shared.waiting and not self._arbiter.busy:
             self._shared.settle(step)
         if self._timed is not None and self._is_due(self._timed, step):
             first = self._timed.first_step(step + 2, self.record.world_size)
@@ -171,12 +162,12 @@ class Recorder:
             return
         self._session, self._lost = None, session
         debug.event(f"a session is left to its thread: {reason}")
-        self._panel.drop()
+        self._instruments.drop()
         self._termination.disarm()
         self.record.mark(self._window, "dropped", reason)
         session.stop_when_possible()
 
-    def give_way(self) -> None:
+    def yield_to_user(self) -> None:
         """Leave the profiler to the script's own, which is about to start."""
         self._end_naming("the script's own profiler took over")
         session = self.recording
@@ -187,7 +178,7 @@ class Recorder:
         if not self.plan.finished(self._clock.steps):
             self._ranges.watch()  # what begins in its session may end in one of ours
 
-    def _yield_window(self, session: AnySession) -> None:
+    def _yield_window(self, session: Session) -> None:
         if self._current > self.plan.windows[self._window][0]:
             took_over = f"the script's own profiler took over in step {self._current}"
             self._close(session, "cut", took_over)
@@ -196,7 +187,7 @@ class Recorder:
         # Not one step of ours is whole: the window is the script's, or moves.
         self._session = None
         session.stop()
-        self._panel.drop()
+        self._instruments.drop()
         self.record.mark(self._window, "skipped", RUNNING)
         self._shared.wait(self._window, may_move=True)
 
@@ -212,11 +203,10 @@ class Recorder:
         elif goes_on:
             self._drop("the watch ended")  # a profiler that is prepared would stay so
         self._shared.finish()
-        self._rest()
         if self._clock.steps:
             self.record.write(ended=True)
 
-    def _close_at_the_end(self, session: AnySession, reason: str) -> None:
+    def _close_at_the_end(self, session: Session, reason: str) -> None:
         if gpu_finishes_within():
             self._close(session, "cut", reason)
         else:
@@ -228,7 +218,6 @@ class Recorder:
         self._ends_after = self._closing
         if not self._closing and session is not None and session.on_its_thread:
             self._close_at_the_end(session, f"SIGTERM ended the run inside step {self._current}")
-            self._rest()
             self.record.write(ended=True)
         return not self._closing
 
@@ -238,34 +227,23 @@ class Recorder:
             f"stopped observing after step {self._clock.steps}: {reason}; {debug.how_to_see_more}"
         )
         self.record.fail(reason)
-        self._panel.drop()
+        self._instruments.drop()
         self._termination.disarm()
         session, self._session = self.recording, None
         if session is not None and not session.stop_on_its_thread():
             session.stop_when_possible()
         self._end_naming(reason)
-        self._ranges.rest()
-        self._rest()
-
-    def _rest(self) -> None:
-        if self._capture is not None:
-            self._capture.rest()
+        self._ranges.unwatch()
 
     def forget(self) -> None:
         """Let go of the profiler, in a forked child that does not own it."""
-        self._session = self._lost = self._naming = self._capture = None
+        self._session = self._lost = self._naming = None
         self._termination.disarm()
-        self._ranges.rest()
+        self._ranges.unwatch()
 
     @property
     def _current(self) -> int:
         return self._clock.steps + 1
-
-    def _records_several_ranks(self) -> bool:
-        chosen = (
-            is_selected(rank, self._config["ranks"]) for rank in range(self.record.world_size)
-        )
-        return sum(chosen) > 1
 
     @property
     def _selected(self) -> bool:
@@ -283,7 +261,7 @@ class Recorder:
         return waits and self.plan.placed_are_over(step) and timed.is_due()
 
     def _prepare(self, window: int) -> None:
-        if self._selected and not self._guard.busy and self._lost is None:
+        if self._selected and not self._arbiter.busy and self._lost is None:
             if self._session is not None:  # two threads stepped at once: it was never started
                 self._session.drop()
             self._session, self._window = self._new_session(), window
@@ -291,14 +269,14 @@ class Recorder:
 
     def _start(self, window: int) -> None:
         self.record.claim()  # a window that begins with step 1 is here before `_begin`
-        self._panel.survey()
+        self._instruments.before_window()
         if not self._selected:
             self.record.write()
             return
         if self._lost is not None:
             self.record.mark(window, "skipped", "the session of an earlier window still recorded")
             return
-        if self._guard.busy:
+        if self._arbiter.busy:
             self.record.mark(window, "skipped", RUNNING)
             self._shared.wait(window, may_move=True)
             return
@@ -310,7 +288,7 @@ class Recorder:
         self._window = window
         # Written now, for a process that is killed inside the window.
         self.record.mark(window, "cut", "the process was killed inside the window")
-        self._panel.begin()
+        self._instruments.begin()
         first, last = self.plan.windows[window]
         if first == 1:
             self.record.note("step 1 includes set-up, compilation and autotuning")
@@ -335,12 +313,12 @@ class Recorder:
         if self._config["layers"] and compiles() and self.plan.finished(self._clock.steps):
             self._plan_naming()
 
-    def _close(self, session: AnySession, state: str, reason: str | None) -> None:
+    def _close(self, session: Session, state: str, reason: str | None) -> None:
         self._closing = True
         try:
             self._session = None
             session.stop()
-            seen = self._panel.end()
+            seen = self._instruments.end()
             if self._global is not None:
                 seen = self._global.named(seen, *self.plan.windows[self._window])
             self._keep(session, state, reason, seen)
@@ -350,9 +328,7 @@ class Recorder:
         if self._ends_after:  # SIGTERM arrived meanwhile
             os.kill(os.getpid(), signal.SIGTERM)
 
-    def _keep(
-        self, session: AnySession, state: str, reason: str | None, seen: dict[str, Any]
-    ) -> None:
+    def _keep(self, session: Session, state: str, reason: str | None, seen: dict[str, Any]) -> None:
         try:
             files = self.record.files
             trace = session.export(files.trace_path(self._window), files.drafts)
@@ -360,12 +336,12 @@ class Recorder:
             debug.error("writing the trace")
             self.record.mark(self._window, "dropped", f"{error}", **seen)
         else:
-            seen["profiler"] = session.profiler
+            seen["profiler"] = "fp8verify"
             self.record.mark(self._window, state, reason, trace=trace, **seen)
 
     def _drop(self, reason: str) -> None:
         session, self._session = self._session, None
-        self._panel.drop()
+        self._instruments.drop()
         self._termination.disarm()
         if session is not None:
             recording = session.state == "recording"
@@ -374,10 +350,6 @@ class Recorder:
                 self.record.mark(self._window, "dropped", reason)
 
     def _plan_naming(self) -> None:
-        if self._capture is not None:
-            reason = f"layers of compiled code are not named under {self._capture.name}"
-            self.record.mark_naming(None, reason)
-            return
         every_rank = range(self.record.world_size)
         if not all(is_selected(rank, self._config["ranks"]) for rank in every_rank):
             # A rank that alone runs eagerly may order its collectives differently: all, or none.
@@ -387,7 +359,7 @@ class Recorder:
         self._naming = EagerStep(
             step,
             self.record,
-            Session(self._guard, self._ranges, record_shapes=self._config["record_shapes"]),
+            Session(self._arbiter, self._ranges, record_shapes=self._config["record_shapes"]),
             lambda: linear_modules(self._optimizers()),
             self._metadata(step, step),
         )
@@ -397,18 +369,15 @@ class Recorder:
         if naming is not None:
             naming.end(why_not)
 
-    def _new_session(self) -> AnySession:
-        shapes = bool(self._config["record_shapes"])
-        if self._capture is not None:
-            return OutsideSession(self._capture, self._ranges, record_shapes=shapes)
-        return Session(self._guard, self._ranges, record_shapes=shapes)
+    def _new_session(self) -> Session:
+        return Session(self._arbiter, self._ranges, record_shapes=self._config["record_shapes"])
 
 
 def _global_windows(config: dict[str, Any], plan: Plan, record: RankRecord) -> Any:
     if not config["global_windows"]:
         return None
-    from .profiling.global_windows import GlobalWindows  # every start waits for what it imports
-    from .steps.global_steps import GlobalSteps
+    from ..steps.global_steps import GlobalSteps
+    from .plan import GlobalWindows  # every start waits for what it imports
 
     return GlobalWindows(config["global_windows"], plan, record, GlobalSteps())
 

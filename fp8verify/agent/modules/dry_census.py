@@ -14,10 +14,10 @@ from contextlib import suppress
 from torch import nn
 from torch.optim.optimizer import Optimizer
 
-from .modules.census import take_census
-from .modules.layers import canonical_name
-from .modules.trained import all_modules, listening
-from .steps.announce import announce
+from ..patches import observe
+from .census import take_census
+from .layers import canonical_name
+from .trained import all_modules, listening
 
 # An optimizer of nothing, of a metric or of a test tensor is not the training's.
 LEAST_LINEARS = 1
@@ -30,7 +30,7 @@ def install_dry(out: str) -> None:
         out: the folder for one JSON file of each process.
     """
     listening.begin()
-    announce(Optimizer, "__init__", lambda _: _look_and_end(out))
+    observe(Optimizer, "__init__", lambda _: _look_and_end(out))
 
 
 def _look_and_end(out: str) -> None:

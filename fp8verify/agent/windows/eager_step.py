@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..profiling.session import Session, gpu_finishes_within
+from ..modules.layer_names import LayerNames
 from ..record.debug import debug
 from ..record.rank_record import RankRecord
-from .layer_names import LayerNames
+from ..windows.session import Session, gpu_finishes_within
 
 # No session begins in the hook in which another one ends: a range that C++ has open there could not
 # be ended early, see `profiling/ranges.py`. So one step lies between the last window and this one.

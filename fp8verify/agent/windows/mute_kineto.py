@@ -31,7 +31,7 @@ _kept: list[Any] = []
 
 
 @contextmanager
-def quiet_kineto() -> Iterator[None]:
+def mute_kineto() -> Iterator[None]:
     """Let Kineto log nothing inside."""
     level = _level()
     if level is None:
@@ -45,7 +45,7 @@ def quiet_kineto() -> Iterator[None]:
 
 
 @contextmanager
-def quiet_first_session() -> Iterator[None]:
+def mute_first_session() -> Iterator[None]:
     """Take Kineto's remark about the thread out of what the first session prints."""
     global _first
     remarks = _first and threading.get_ident() != _importer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..record.debug import debug
 from ..record.rank_record import RankRecord
 from .plan import Plan
-from .script_profiler import ScriptProfiler, ScriptSession
+from .user_profiler import ScriptProfiler, ScriptSession
 
 RUNNING = "the script's own profiler was running"
 

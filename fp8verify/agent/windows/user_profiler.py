@@ -1,7 +1,8 @@
-"""What the script's own profiler records and where it writes it, without touching either.
+"""Share the one profiler of the process with a script that profiles itself.
 
-Its trace is evidence like ours: where it runs over a window of ours, the file that it exports is
-copied into the capture.
+Kineto lets a second profiler cancel the first without an error; stopping the cancelled one then
+raises (torch 2.11) or crashes the process (torch 2.13). The script's own profiler always wins, and
+where it runs over a window of ours, the trace that it exports is copied into the capture.
 """
 
 from __future__ import annotations
@@ -9,13 +10,19 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import threading
 import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import torch
+import torch.autograd.profiler as autograd_profiler
 from torch.profiler import _KinetoProfile
+
+from ..patches import observe, unobserve
 
 MAX_FRAMES = 8
 MAX_SESSIONS = 8  # kept; a script may profile a few steps again and again
@@ -118,3 +125,63 @@ def _path_in(frame: FrameType | None) -> Path | None:
             return Path(path).absolute() if isinstance(path, (str, os.PathLike)) else None
         frame = frame.f_back
     return None
+
+
+class ProfilerArbiter:
+    """Know whether a profiler other than ours is prepared or running.
+
+    `on_foreign` is called right before a profiler of the script is prepared.
+
+    Attributes:
+        script: what the script's profiler recorded and exported.
+    """
+
+    def __init__(self, on_foreign: Callable[[], None]) -> None:
+        self.script = ScriptProfiler()
+        self._on_foreign = on_foreign
+        self._calls = threading.local()
+        self._foreign: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def install(self) -> None:
+        """Watch the methods through which every front end of torch's profiler passes."""
+        observe(autograd_profiler.profile, "_prepare_trace", self._preparing)
+        observe(autograd_profiler.profile, "_start_trace", self._starting)
+        observe(autograd_profiler.profile, "export_chrome_trace", self._exporting)
+
+    def uninstall(self) -> None:
+        """Stop watching."""
+        for method in ("_prepare_trace", "_start_trace", "export_chrome_trace"):
+            unobserve(autograd_profiler.profile, method)
+
+    @contextmanager
+    def ours(self) -> Iterator[None]:
+        """Mark what this thread does inside as our own doing."""
+        self._calls.ours = True
+        try:
+            yield
+        finally:
+            self._calls.ours = False
+
+    @property
+    def busy(self) -> bool:
+        """Whether a profiler of the script is prepared or running, on whatever thread.
+
+        torch's own flag is not set while one warms up; a profiler has results once it stopped.
+        """
+        return bool(autograd_profiler._is_profiler_enabled) or any(
+            getattr(profile, "kineto_results", None) is None for profile in self._foreign
+        )
+
+    def _preparing(self, profile: Any) -> None:
+        if not getattr(self._calls, "ours", False):
+            self._on_foreign()
+            self._foreign.add(profile)
+
+    def _starting(self, profile: Any) -> None:
+        with suppress(Exception):  # this runs inside a call of the script, which must not fail
+            if not getattr(self._calls, "ours", False):
+                self.script.starts(profile)
+
+    def _exporting(self, profile: Any) -> None:
+        with suppress(Exception):
+            self.script.exports(profile)

@@ -6,14 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..instruments.instrument import Scene
-from ..instruments.panel import Panel
-from ..profiling.guard import ProfilerGuard
-from ..profiling.plan import Plan
+from ..instruments.instrument import InstrumentContext
+from ..instruments.set import InstrumentSet
 from ..record.process import is_selected
 from ..record.rank_record import RankRecord
-from ..recorder import AnySession, Recorder
 from ..steps.clock import Clock
+from ..windows.session import Session
+from .manager import WindowManager
+from .plan import Plan
+from .user_profiler import ProfilerArbiter
 
 LIVE = "live"
 CLOSED = ".closed"  # and the rank's files' stem before it: this rank adds nothing any more
@@ -22,20 +23,20 @@ MEASURING = 2  # and those before them in which a step is measured
 MAX_WAITING = 64  # windows that were not judged yet; more would fill the disk
 
 
-class SurveyedOnce(Panel):
-    """A panel whose census is that of the first window: taking one goes through all objects."""
+class CensusOnce(InstrumentSet):
+    """Instruments whose census is that of the first window: taking one goes through all objects."""
 
-    surveyed = False
+    taken = False
 
-    def survey(self) -> None:
+    def before_window(self) -> None:
         """Look at the training before the first window."""
-        if not self.surveyed:
-            self.surveyed = True
-            super().survey()
+        if not self.taken:
+            self.taken = True
+            super().before_window()
 
 
-class RepeatingRecorder:
-    """As `Recorder` for the observer; it has a recorder of its own for every window.
+class RepeatingWindows:
+    """As `WindowManager` for the observer; it has a recorder of its own for every window.
 
     The run as a whole has a record without windows. Between windows a step costs one comparison.
 
@@ -47,20 +48,24 @@ class RepeatingRecorder:
         self,
         config: dict[str, Any],
         clock: Clock,
-        guard: ProfilerGuard,
+        arbiter: ProfilerArbiter,
         optimizers: Callable[[], list[Any]],
     ) -> None:
         self.on_closed: Callable[[Path], None] = lambda _: None
         self._config = config
         self._clock = clock
-        self._guard = guard
+        self._arbiter = arbiter
         self._optimizers = optimizers
-        scene = Scene(config, optimizers, lambda: self._current.record, self._may_measure)
-        self._panel = SurveyedOnce(scene, self._note)
+        context = InstrumentContext(
+            config, optimizers, lambda: self._current.record, self._may_measure
+        )
+        self._instruments = CensusOnce(context, self._note)
         measures = bool(config["numerics"] or config["numerics_every"])
         self._warm_up = WARM_UP + MEASURING if measures else WARM_UP
-        self._whole = Recorder({**config, "windows": []}, clock, guard, optimizers, self._panel)
-        self._window: Recorder | None = None
+        self._whole = WindowManager(
+            {**config, "windows": []}, clock, arbiter, optimizers, self._instruments
+        )
+        self._window: WindowManager | None = None
         self._begun = False
         live = config["live"]
         self._every, self._length = int(live["every"]), int(live["length"])
@@ -97,7 +102,7 @@ class RepeatingRecorder:
         return self._window is not None and self._window.waits_for_its_thread
 
     @property
-    def recording(self) -> AnySession | None:
+    def recording(self) -> Session | None:
         """The profiler of the window that is open, if one is."""
         return None if self._window is None else self._window.recording
 
@@ -118,9 +123,9 @@ class RepeatingRecorder:
         if self._window is not None:
             self._window.keep_limits(step)
 
-    def give_way(self) -> None:
+    def yield_to_user(self) -> None:
         """Leave the profiler to the script's own, which is about to start."""
-        (self._window or self._whole).give_way()
+        (self._window or self._whole).yield_to_user()
 
     def finish(self, *, goes_on: bool = False) -> None:
         """Close what is open and write the last word: the process ends, unless it `goes_on`."""
@@ -141,7 +146,7 @@ class RepeatingRecorder:
         if self._window is not None:
             self._window.forget()
 
-    def _open(self, step: int) -> Recorder:
+    def _open(self, step: int) -> WindowManager:
         # A run that profiles itself, or a first window near the first step, may be late.
         while self._next <= step:
             self._next += self._every
@@ -158,7 +163,9 @@ class RepeatingRecorder:
         else:
             self._begun = True
             Path(config["capture"]).mkdir(mode=0o700, parents=True, exist_ok=True)
-        return Recorder(config, self._clock, self._guard, self._optimizers, self._panel)
+        return WindowManager(
+            config, self._clock, self._arbiter, self._optimizers, self._instruments
+        )
 
     def _folder(self, first: int) -> Path:
         return Path(self._config["capture"], LIVE, f"step-{first:09d}")
@@ -184,7 +191,7 @@ class RepeatingRecorder:
         self.on_closed(files.folder)
 
     @property
-    def _current(self) -> Recorder:
+    def _current(self) -> WindowManager:
         return self._window or self._whole
 
     def _may_measure(self, step: int) -> bool:

@@ -9,16 +9,15 @@ from typing import Any
 
 import pytest
 
-from fp8verify.agent import live_objects
-from fp8verify.agent.live_objects import TooManyObjectsError, find_instances
+from fp8verify.agent import gc_scan
+from fp8verify.agent.gc_scan import TooManyObjectsError, find_instances
 
 pytest.importorskip("torch")
 
-from fp8verify.agent.instruments import framework_numbers
-from fp8verify.agent.instruments.framework_numbers import FrameworkNumbers
-from fp8verify.agent.instruments.instrument import Scene
-from fp8verify.agent.instruments.module_list import ModuleList
-from fp8verify.agent.steps.counter_owners import CounterOwners
+from fp8verify.agent.instruments import recorded as framework_numbers
+from fp8verify.agent.instruments.instrument import InstrumentContext
+from fp8verify.agent.instruments.recorded import FrameworkNumbers, ModuleList
+from fp8verify.agent.steps.framework_counters import CounterOwners
 
 
 class Engine:
@@ -30,7 +29,7 @@ def _millions(monkeypatch: pytest.MonkeyPatch) -> None:
     def scan(*_: object) -> None:
         raise AssertionError("somebody looks at every object")
 
-    monkeypatch.setattr(live_objects, "MAX_BLOCKS", 0)
+    monkeypatch.setattr(gc_scan, "MAX_BLOCKS", 0)
     monkeypatch.setattr(gc, "get_objects", scan)
 
 
@@ -57,7 +56,7 @@ def test_numbers_that_nobody_looked_for_are_said_to_be_so(monkeypatch: pytest.Mo
     monkeypatch.setattr(framework_numbers, "owners", CounterOwners())
     notes: list[str] = []
     record = SimpleNamespace(note=notes.append)
-    numbers = FrameworkNumbers(Scene({}, list, record=lambda: record))
+    numbers = FrameworkNumbers(InstrumentContext({}, list, record=lambda: record))
 
     numbers.begin()
     numbers.after_step(3)
@@ -73,9 +72,9 @@ def test_modules_that_nobody_looked_for_are_not_said_to_be_none() -> None:
     from fp8verify.agent.modules import trained
 
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
-    listed = ModuleList(Scene({}, lambda: [optimizer]))
+    listed = ModuleList(InstrumentContext({}, lambda: [optimizer]))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trained, "_modules", [])
-        listed.survey()
+        listed.before_window()
 
     assert listed.record() == {"modules": [], "modules_listed": False}

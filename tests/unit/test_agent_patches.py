@@ -10,11 +10,11 @@ from unittest import mock
 
 import pytest
 
-from fp8verify.agent.steps.announce import (
-    announce,
-    announce_function,
-    silence,
-    silence_function,
+from fp8verify.agent.patches import (
+    observe,
+    observe_function,
+    unobserve,
+    unobserve_function,
 )
 from fp8verify.agent.steps.clock import Clock
 
@@ -31,12 +31,12 @@ def module() -> ModuleType:
 def test_a_lookup_of_a_function_is_heard_and_gives_the_function_itself(module: ModuleType) -> None:
     original, heard = module.f, []
 
-    announce_function(module, "f", lambda: heard.append("f"))
-    announce_function(module, "f", lambda: heard.append("twice"))
+    observe_function(module, "f", lambda: heard.append("f"))
+    observe_function(module, "f", lambda: heard.append("twice"))
 
     assert module.f is original
     assert heard == ["f"]
-    silence_function(module, "f")
+    unobserve_function(module, "f")
     assert (module.f, type(module), heard) == (original, ModuleType, ["f"])
 
 
@@ -48,7 +48,7 @@ class Trainer:
 
 def test_an_announced_method_is_the_function_to_whoever_inspects_the_class() -> None:
     original, heard = Trainer.__init__, list[object]()
-    announce(Trainer, "__init__", heard.append)
+    observe(Trainer, "__init__", heard.append)
     found = inspect.getattr_static(Trainer, "__init__")  # as jsonargparse asks
 
     assert Trainer.__init__ is original
@@ -62,7 +62,7 @@ def test_an_announced_method_is_the_function_to_whoever_inspects_the_class() -> 
     assert heard == []
 
     made = pickle.loads(pickle.dumps(Trainer(5)))
-    silence(Trainer, "__init__")
+    unobserve(Trainer, "__init__")
     Trainer()
 
     assert made.steps == 5
@@ -73,16 +73,16 @@ def test_an_announced_method_is_the_function_to_whoever_inspects_the_class() -> 
 def test_an_announced_method_bound_to_its_class_is_no_call() -> None:
     """As inspect.signature of Python 3.13 does."""
     heard = list[object]()
-    announce(Trainer, "__init__", heard.append)
+    observe(Trainer, "__init__", heard.append)
 
     vars(Trainer)["__init__"].__get__(Trainer, type)
 
-    silence(Trainer, "__init__")
+    unobserve(Trainer, "__init__")
     assert heard == []
 
 
 def test_an_error_in_an_announced_function_has_no_frame_of_ours(module: ModuleType) -> None:
-    announce_function(module, "f", lambda: None)
+    observe_function(module, "f", lambda: None)
 
     with pytest.raises(ZeroDivisionError) as caught:
         module.f(0)
@@ -92,7 +92,7 @@ def test_an_error_in_an_announced_function_has_no_frame_of_ours(module: ModuleTy
 
 
 def test_a_function_that_the_script_replaces_is_its_own(module: ModuleType) -> None:
-    announce_function(module, "f", lambda: None)
+    observe_function(module, "f", lambda: None)
 
     module.f = len  # type: ignore[assignment]
 

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
+from ..instruments import INSTRUMENTS
 from ..record.debug import debug, describe
-from . import INSTRUMENTS
-from .instrument import Instrument, Scene
+from .instrument import Instrument, InstrumentContext
 
 
-class Panel:
+class InstrumentSet:
     """The instruments that still work.
 
     Args:
@@ -21,16 +21,16 @@ class Panel:
 
     def __init__(
         self,
-        scene: Scene,
+        context: InstrumentContext,
         note: Callable[[str], None],
         kinds: Iterable[type[Instrument]] = INSTRUMENTS,
     ) -> None:
         self._note = note
-        self._instruments = [kind(scene) for kind in kinds]
+        self._instruments = [kind(context) for kind in kinds]
 
-    def survey(self) -> None:
+    def before_window(self) -> None:
         """Let all look at the training before a window begins."""
-        self._call("survey")
+        self._call("before_window")
 
     def begin(self) -> None:
         """Let all get ready for a window."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import atexit
 import os
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch.nn import Module
@@ -16,15 +17,20 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from ..live_objects import TooManyObjectsError, find_instances
-from ..modules.layer_names import compiles
-from ..modules.trained import listening
-from ..observer import Observer
-from ..patches import hidden, invisible
-from ..record.debug import debug
-from .announce import announce, announce_function, silence, silence_function
-from .counter_owners import owners
-from .cuda_graphs import ReplayedSteps
+from .gc_scan import TooManyObjectsError, find_instances
+from .modules.layer_names import compiles
+from .modules.trained import listening
+from .observer import Observer
+from .patches import (
+    hidden,
+    invisible,
+    observe,
+    observe_function,
+    unobserve,
+    unobserve_function,
+)
+from .record.debug import debug
+from .steps.framework_counters import owners
 
 NO_BACKWARD = -1
 BACKWARD_PASSES = 1 << 62  # above any sequence number
@@ -54,14 +60,14 @@ def install(config: dict[str, Any]) -> Observer:
         register_optimizer_step_post_hook(_after_step(observer, graphs)),
         listening.begin(),
     ]
-    announce(torch.amp.GradScaler, "update", observer.scaler_updates)
-    announce(torch.amp.GradScaler, "__init__", lambda scaler: _hear_update_of(scaler, observer))
+    observe(torch.amp.GradScaler, "update", observer.scaler_updates)
+    observe(torch.amp.GradScaler, "__init__", lambda scaler: _hear_update_of(scaler, observer))
     sources = _sources_of_numbers(observer) if config["global_windows"] else None
-    announce(Optimizer, "__init__", _optimizer_is_built(observer, sources))
+    observe(Optimizer, "__init__", _optimizer_is_built(observer, sources))
     owners.look()
-    observer.guard.install()
+    observer.arbiter.install()
     # Tensor.backward looks this up too.
-    observer.on_steps_in_backward = lambda: announce_function(
+    observer.on_steps_in_backward = lambda: observe_function(
         torch.autograd, "backward", observer.backward_begins
     )
     graphs.install()
@@ -111,18 +117,18 @@ def _uninstall(observer: Observer, handles: list[Any], sources: Sources | None) 
         sources.frameworks.uninstall()
         sources.lines.uninstall()
     for scaler in (torch.amp.GradScaler, *_scalers):
-        silence(scaler, "update")
-    silence(torch.amp.GradScaler, "__init__")
-    silence(Optimizer, "__init__")
-    owners.rest()
-    silence_function(torch.autograd, "backward")
+        unobserve(scaler, "update")
+    unobserve(torch.amp.GradScaler, "__init__")
+    unobserve(Optimizer, "__init__")
+    owners.stop()
+    unobserve_function(torch.autograd, "backward")
     ReplayedSteps.uninstall()
-    observer.guard.uninstall()
+    observer.arbiter.uninstall()
 
 
 def _sources_of_numbers(observer: Observer) -> Sources:
-    from .global_steps import Beginnings  # every start of a run waits for what it imports
-    from .log_lines import LogLines
+    from .steps.global_steps import Beginnings  # every start of a run waits for what it imports
+    from .steps.log_lines import LogLines
 
     sources = Sources(Beginnings(observer.framework_begins), LogLines(observer.line_is_logged))
     sources.frameworks.look()
@@ -147,7 +153,7 @@ def _hear_update_of(scaler: Any, observer: Observer) -> None:
     # FSDP's ShardedGradScaler has an update of its own.
     try:
         owner = next(cls for cls in type(scaler).__mro__ if "update" in cls.__dict__)
-        announce(owner, "update", observer.scaler_updates)
+        observe(owner, "update", observer.scaler_updates)
         _scalers.add(owner)
     except Exception:  # its skipped steps will not be counted
         debug.error("finding the update of a GradScaler")
@@ -212,3 +218,53 @@ def _after_step(observer: Observer, graphs: ReplayedSteps) -> Callable[..., None
 
 def _capturing_graph() -> bool:
     return bool(torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
+
+
+class Listener(Protocol):
+    """What hears of replays: the observer."""
+
+    def graph_is_replayed(self, optimizers: dict[int, str]) -> None:
+        """Hear that a graph with a step of each of these optimizers is about to run."""
+
+
+class ReplayedSteps:
+    """Which graphs hold a step of which optimizers, by id and class."""
+
+    def __init__(self, observer: Listener) -> None:
+        self._observer = observer
+        self._captured: dict[int, str] = {}
+        self._graphs: weakref.WeakKeyDictionary[Any, dict[int, str]] = weakref.WeakKeyDictionary()
+
+    def install(self) -> None:
+        """Watch the graphs of the script."""
+        for name, listener in self._listeners().items():
+            with suppress(AttributeError, KeyError):  # a torch whose graphs have no such method
+                observe(torch.cuda.CUDAGraph, name, listener)
+
+    @staticmethod
+    def uninstall() -> None:
+        """Stop watching."""
+        for name in ("capture_begin", "capture_end", "replay"):
+            unobserve(torch.cuda.CUDAGraph, name)
+
+    def captured(self, optimizer: Any) -> None:
+        """Note that an optimizer's step is in the graph that is being captured."""
+        self._captured[id(optimizer)] = type(optimizer).__name__
+
+    def _listeners(self) -> dict[str, Callable[[Any], None]]:
+        return {
+            "capture_begin": lambda _: self._captured.clear(),
+            "capture_end": self._ends,
+            "replay": self._replayed,
+        }
+
+    def _ends(self, graph: Any) -> None:
+        if self._captured:
+            with suppress(TypeError):  # one that cannot be referred to weakly
+                self._graphs[graph] = dict(self._captured)
+            self._captured.clear()
+
+    def _replayed(self, graph: Any) -> None:
+        optimizers = self._graphs.get(graph) if self._graphs else None
+        if optimizers:
+            self._observer.graph_is_replayed(optimizers)

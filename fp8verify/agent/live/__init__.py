@@ -1,1 +1,0 @@
-"""Windows for the whole life of a run, each a capture of its own."""
