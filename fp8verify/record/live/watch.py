@@ -149,9 +149,7 @@ class Recording:
         self.folder: Path = settings.trace_dir.absolute()
         if is_first_rank():  # the others may write only after a step
             make_capture_folder(self.folder)
-        agent("hooks").install_late(
-            agent_config(settings._replace(capture_log=False), self.folder)
-        )
+        agent("hooks").install_late(agent_config(settings._replace(capture_log=False), self.folder))
 
     def close(self) -> None:
         """Write what is recorded, and take the hooks away."""

@@ -55,7 +55,9 @@ class Window:
         config = agent_config(settings, self.folder)
         self._clock = agent("steps.clock").Clock()
         self._arbiter = agent("windows.user_profiler").ProfilerArbiter(self._yield_to_user)
-        self._recorder = agent("windows.manager").WindowManager(config, self._clock, self._arbiter, list)
+        self._recorder = agent("windows.manager").WindowManager(
+            config, self._clock, self._arbiter, list
+        )
         if self._records:
             self._arbiter.install()
             self._recorder.after(0)
