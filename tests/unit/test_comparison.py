@@ -6,9 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from fp8verify import Report, inspect
+from fp8verify.analysis.step_statistics import step_statistics
 from fp8verify.compare import Comparison, Outcome, compare
+from fp8verify.logs.losses import LossSeries
+from fp8verify.report.model import StepStatistics
 from tests.hand_built import (
     BF16,
     BF16_KERNEL,
@@ -215,3 +219,78 @@ def test_without_shapes_as_many_gemms_are_taken_for_the_same_work(tmp_path: Path
     found = compare(bare(3), bare(4))
     assert found.exit_code == 3
     assert "3 GEMMs in the baseline and 4" in found.reason
+
+
+def outside(mean_us: float, count: int = 40) -> StepStatistics:
+    found = step_statistics([[mean_us * (1 + 0.001 * (n % 3)) for n in range(count)]])
+    assert found is not None
+    return found
+
+
+def with_ranks(report: Report, *changes: dict[str, Any]) -> Report:
+    """A report with its one rank under several numbers, each changed."""
+    (rank,) = report.ranks
+    ranks = tuple(replace(rank, rank=n, **change) for n, change in enumerate(changes))
+    return replace(report, ranks=ranks)
+
+
+def test_steps_without_the_profiler_are_preferred_where_both_runs_know_them(tmp_path: Path) -> None:
+    slow, fast = run(tmp_path, fp8=False, us=40), run(tmp_path, fp8=True, us=20)
+    assert compare(slow, fast).baseline is not None
+    before = with_ranks(slow, {"steps_outside": outside(100.0)})
+    after = with_ranks(fast, {"steps_outside": outside(110.0)})
+    found = compare(before, after)
+    assert (found.outcome, found.speedup) == (Outcome.SLOWER, pytest.approx(0.909, abs=0.002))
+    assert found.candidate is not None
+    assert (found.candidate.step.measured, found.candidate.step.steps) == ("outside", 40)
+    assert "without the profiler" in found.reason
+    one_knows = compare(before, with_ranks(fast, {}))
+    assert one_knows.candidate is not None
+    assert one_knows.candidate.step.measured == "gpu"
+
+
+def test_step_times_of_the_trainings_own_logs_leave_the_window_out(tmp_path: Path) -> None:
+    slow, fast = run(tmp_path, fp8=False, us=40), run(tmp_path, fp8=True, us=20)
+
+    def log(us: float) -> LossSeries:
+        near = dict.fromkeys(range(8, 18), 9 * us)  # the window is steps 10 to 14
+        times = {step: us * (1 + 0.001 * (step % 3)) for step in range(1, 60)} | near
+        return LossSeries("test", {1: 2.0}, False, {}, {}, times)
+
+    found = compare(slow, fast, (log(100.0), log(80.0)))
+    assert found.candidate is not None
+    assert (found.candidate.step.measured, found.outcome) == ("log", Outcome.FASTER)
+    assert found.speedup == pytest.approx(1.25, abs=0.01)
+    assert found.candidate.step.steps == 47  # of 59, without 7 to 17 and the first
+
+
+def test_a_rank_that_lost_fp8_is_the_first_cause(tmp_path: Path) -> None:
+    low, high = run(tmp_path, fp8=True, us=40), run(tmp_path, fp8=False, us=90)
+    before = with_ranks(low, {}, {})
+    (bad,) = high.ranks
+    after = replace(before, ranks=(before.ranks[0], replace(bad, rank=1)))
+    slow = {"steps_outside": outside(130.0)}
+    after = replace(after, ranks=tuple(replace(rank, **slow) for rank in after.ranks))
+    before = with_ranks(low, *[{"steps_outside": outside(100.0)}] * 2)
+    found = compare(before, after)
+    assert found.outcome is Outcome.SLOWER
+    assert "rank 1 runs 0% of its GEMM time in FP8, 100% in the baseline" in found.notes
+    assert causes(found)[0] == "less FP8 than in the baseline"
+    assert [(p.rank, p.baseline_fp8_share, p.candidate_fp8_share) for p in found.ranks] == [
+        (0, 1.0, 1.0),
+        (1, 1.0, 0.0),
+    ]
+    assert found.baseline is not None
+    assert found.baseline.ranks == (0, 1)
+
+
+def test_figures_are_of_a_step_and_rank_however_many_there_are(tmp_path: Path) -> None:
+    one = run(tmp_path, fp8=False, us=80, casts="fused", cast_us=30)
+    two = with_ranks(one, {}, {})
+    alone, both = compare(one, one), compare(two, two)
+    assert alone.budget == both.budget
+    assert alone.gemms == both.gemms
+    assert alone.legs == both.legs
+    assert [pair.baseline_calls for pair in alone.gemms] == [1.0] * 3
+    assert alone.baseline is not None
+    assert alone.baseline.flops_per_step == 2 * 4096 * 2048 * 2048
