@@ -162,6 +162,7 @@ def test_gemms_that_became_slower_are_the_first_cause(tmp_path: Path) -> None:
     found = compare(before, run(tmp_path, fp8=True, us=400, casts="fused", cast_us=50))
     assert (found.outcome, causes(found)) == (Outcome.SLOWER, ["slower GEMMs"])
     assert "2048 x 2048 wgrad 0.50x" in found.findings[0].message
+    assert "they take 0.60 ms a step longer" in found.findings[0].message
     found = compare(before, run(tmp_path, fp8=True, us=400, casts="fused", cast_us=2000))
     assert causes(found) == ["slower GEMMs", "costly casts"]
 
@@ -294,3 +295,41 @@ def test_figures_are_of_a_step_and_rank_however_many_there_are(tmp_path: Path) -
     assert [pair.baseline_calls for pair in alone.gemms] == [1.0] * 3
     assert alone.baseline is not None
     assert alone.baseline.flops_per_step == 2 * 4096 * 2048 * 2048
+
+
+def test_the_gemms_that_lost_most_are_named_first(tmp_path: Path) -> None:
+    def two_layers(large_us: float, small_us: float, name: str) -> Report:
+        build = BusyBuilder()
+        for step in range(5):
+            build.step(10 + step)
+            for _ in range(4):
+                layer(build, fp8=True, us=small_us, n=1024)
+            layer(build, fp8=True, us=large_us)
+        return inspect(build.write(tmp_path / name))
+
+    found = compare(two_layers(200, 30, "a.json"), two_layers(260, 90, "b.json"))
+    named = found.findings[0].message.split("(")[1]
+    assert named.startswith("1024 x 2048")  # four calls of 60 us each, one of the large layer
+    assert found.findings[0].message.count("1024 x 2048") == 3
+
+
+def test_a_slower_run_without_a_cause_says_what_grew(tmp_path: Path) -> None:
+    before = with_ranks(run(tmp_path, fp8=True, us=400), {})
+    slower = {"steps_outside": outside(1300.0)}
+    before = replace(before, ranks=(replace(before.ranks[0], steps_outside=outside(1250.0)),))
+    after = replace(before, ranks=(replace(before.ranks[0], **slower),))
+    found = compare(before, after)
+    assert found.outcome is Outcome.SLOWER
+    assert causes(found) == ["launch-bound"]
+    assert "waits 0.05 ms a step longer" in found.findings[0].message
+
+
+def test_work_that_grew_little_each_is_listed(tmp_path: Path) -> None:
+    def timed(us: float, step_us: float) -> Report:
+        return with_ranks(run(tmp_path, fp8=True, us=us), {"steps_outside": outside(step_us)})
+
+    found = compare(timed(400, 1250), timed(405, 1282))
+    (cause,) = causes(found)
+    assert cause.startswith("no single kind of work takes much longer")
+    assert cause.endswith("(GPU idle or copying +0.02 ms, GEMM +0.01 ms)")
+    assert "GEMMs gain -0.01 ms" in found.findings[0].message
