@@ -35,7 +35,7 @@ _MAX_LINE: Final = 1 << 16
 # Rows of the trace that all calls become; more are counted as so many, with their time.
 _MAX_CALLS: Final = 200_000
 _WHOLE: Final = 0.98
-_NAME: Final = "key_averages()"
+PRINTED_TABLE: Final = "key_averages()"
 
 
 class _Row(NamedTuple):
@@ -53,7 +53,7 @@ class _Table(NamedTuple):
 class ProfilerTableFormat:
     """The printed table of torch.profiler, told by its header."""
 
-    name = _NAME
+    name = PRINTED_TABLE
     suffixes = ()
 
     def probe(self, head: bytes, name: str) -> bool:  # noqa: ARG002
@@ -87,7 +87,7 @@ class ProfilerTableFormat:
             copies = [row for row in kernels if row.name.lower().startswith(f"{kind} ")]
             sums = sum(row.calls for row in copies), sum(row.gpu_ns for row in copies)
             rows.copies(kind, *sums, 0)
-        rows.fill(trace, _NAME, layers=how.layers)
+        rows.fill(trace, PRINTED_TABLE, layers=how.layers)
         trace.remarks.append(
             "the printed table does not say when kernels ran: idle time is unknown"
         )

@@ -76,6 +76,16 @@ def test_the_verdict_goes_by_names(tmp_path: Path) -> None:
     assert inspect(path).verdict is Verdict.INACTIVE
 
 
+def test_a_log_that_holds_a_table_is_evidence_by_itself(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_text(f"Float8 training active with recipe tensorwise\n{printed()}")
+    found = inspect([], log=log)
+    assert found.verdict is Verdict.ACTIVE
+    assert len(found.claims) == 1
+    log.write_text("Float8 training active with recipe tensorwise\n")
+    assert inspect([], log=log).verdict is Verdict.INCONCLUSIVE
+
+
 @pytest.mark.parametrize("total", [None, "985.000us"])
 def test_a_table_that_leaves_kernels_out_proves_no_absence(
     total: str | None, tmp_path: Path

@@ -31,9 +31,18 @@ from fp8verify.capture.schema import RankMeta
 from fp8verify.errors import InputError
 from fp8verify.logs.losses import LossSeries
 from fp8verify.report.public import Report, with_forms
-from fp8verify.trace import NoTraceError, Trace, TraceFile, TraceFiles, find_traces
+from fp8verify.trace import (
+    NoTraceError,
+    Trace,
+    TraceFile,
+    TraceFiles,
+    find_traces,
+    read_trace,
+)
 from fp8verify.trace.naming import run_name
 from fp8verify.trace.places import comes_through_pipe, reading
+from fp8verify.trace.profiler_table import PRINTED_TABLE
+from fp8verify.trace.readers import glance_at
 from fp8verify.verdict.policy import Policy
 
 if TYPE_CHECKING:
@@ -179,16 +188,31 @@ def _report_of_pipe(
 
 
 def _report_of_log(log: Path, policy: Policy, name: str | None) -> Report:
-    """Report a log alone: what it claims, how far it came and how it ended; no kernel is seen."""
+    """Report a log alone: what it claims, how far it came and how it ended.
+
+    No kernel is seen, unless the log holds a printed table of them.
+    """
     from fp8verify.analysis.gather import gather
     from fp8verify.verdict.absence import LOG_ALONE
 
     said, losses = said_by(None, log), losses_of(None, log)
-    rank = gather(Trace(source=log.name))
-    rank.health.notes.append(LOG_ALONE)
+    rank = gather(_printed_table(log))
+    if not rank.health.kernels:
+        rank.health.notes.append(LOG_ALONE)
     notes = [*said.notes, *remarks_on(log, losses)]
     ranks = _with_numerics([rank], {}, losses)
     return _report(ranks, said, policy, notes, name or run_name([log]))
+
+
+def _printed_table(log: Path) -> Trace:
+    """Return the kernels of a key_averages() table that the log holds; none if it holds none."""
+    try:
+        found, glance = glance_at(log)
+        if found.name == PRINTED_TABLE and glance.is_trace:
+            return read_trace(log)
+    except InputError:
+        pass  # what is wrong with the file was said when its claims were read
+    return Trace(source=log.name)
 
 
 def _report_of_stats(folder: Path, policy: Policy, name: str | None) -> Report:
