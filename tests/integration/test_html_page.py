@@ -331,6 +331,6 @@ def test_the_page_of_a_comparison_shows_both_steps_and_the_losses(
     )
     before, after = page.evaluate(sums)
     assert before == pytest.approx(1000, abs=1)
-    assert after == pytest.approx(1000 * 42.95 / 58.39, abs=2)
+    assert after == pytest.approx(1000 * 43.67 / 58.71, abs=2)
     # The losses, and the gap between them.
     assert page.evaluate("document.querySelectorAll('svg.curve path').length") == 4
