@@ -20,8 +20,7 @@ from torch.optim.optimizer import (
 from .gc_scan import TooManyObjectsError, find_instances
 from .modules.layer_names import compiles
 from .modules.trained import listening
-from .observer import Observer
-from .patches import (
+from .observe import (
     hidden,
     invisible,
     observe,
@@ -29,6 +28,7 @@ from .patches import (
     unobserve,
     unobserve_function,
 )
+from .observer import Observer
 from .record.debug import debug
 from .steps.framework_counters import owners
 

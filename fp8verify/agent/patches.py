@@ -1,152 +1,232 @@
-"""What torch.compile must not see of us."""
+"""Every intrusion into the training's process: where it is, when, why, and how it is taken off.
+
+The table in docs/how-it-works.md is written from this one, and a test compares it with the calls
+that put something in. Nothing else is patched: not the model's forward or backward, collectives,
+data loaders or `subprocess`.
+"""
 
 from __future__ import annotations
 
-import ctypes
-import functools
-from collections.abc import Callable
-from contextlib import suppress
-from types import ModuleType
-from typing import Any
-
-import torch
-
-_eval_frame: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
-_set_eval_frame: Any = getattr(_eval_frame, "set_eval_frame", None)
+from typing import NamedTuple
 
 
-def hidden(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Hide a hook of ours from torch.compile.
+class Patch(NamedTuple):
+    """One intrusion.
 
-    Where the caller is traced, `is_compiling()` folds to True, and nothing of the hook is left in
-    the graph. Where the caller runs between two graphs, torch.compile would compile the hook and
-    all that it calls: for the length of the call there is no such callback.
+    Attributes:
+        target: what is changed. "observed" means that a descriptor reports the look-up of a method
+            and returns the original: no frame of ours is in a traceback.
+        file: of the agent, that puts it in and takes it off.
+        when: from when to when it is there.
+        why: what it is for, and why nothing gentler does.
+        compiled: what torch.compile sees of it.
     """
 
-    def fp8verify_hook(*args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling():
-            return None
-        before = _set_eval_frame(None)
-        try:
-            return function(*args, **kwargs)
-        finally:
-            _set_eval_frame(before)
-
-    if _set_eval_frame is None:
-        return function
-    assigned = ("__module__", "__name__", "__qualname__", "__doc__")
-    for name in assigned:  # and no `__wrapped__`, which torch.compile would look into
-        with suppress(AttributeError):
-            setattr(fp8verify_hook, name, getattr(function, name))
-    invisible(fp8verify_hook)
-    return fp8verify_hook
+    target: str
+    file: str
+    when: str
+    why: str
+    compiled: str
 
 
-def invisible(function: Any) -> None:
-    """Keep torch.compile from compiling the frame of a function of ours on its own."""
-    with suppress(Exception):  # a torch that has neither
-        if hasattr(_eval_frame, "skip_code"):  # before torch 2.7
-            _eval_frame.skip_code(function.__code__)
-        else:
-            skip, default = _eval_frame._FrameAction.SKIP, _eval_frame._FrameAction.DEFAULT
-            strategy = _eval_frame._FrameExecStrategy(skip, default)
-            _eval_frame.set_code_exec_strategy(function.__code__, strategy)
+FOLDED = "folded to nothing while traced, never compiled itself"
+UNSEEN = "nothing: it is not called by a model's code"
+EAGER = "nothing: compiled code runs eagerly in that step"
 
-
-_on_main_thread: list[Any] = []
-
-
-def call_on_main_thread(function: Callable[[], object]) -> None:
-    """Have the main thread call `function` between two instructions of its Python code."""
-
-    def pending(_: Any) -> int:
-        with suppress(Exception):
-            function()
-        return 0
-
-    kind = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
-    _on_main_thread.append(kind(hidden(pending)))  # C keeps no reference to it
-    ctypes.pythonapi.Py_AddPendingCall(_on_main_thread[-1], None)
-
-
-class Observed:
-    """A method that tells `listener(instance)` whenever it is looked up on an instance.
-
-    The lookup returns the original bound method: unlike a wrapper, an error inside it shows the
-    very traceback that it would have shown without us, and `inspect` sees the original. What reads
-    the class's dictionary instead takes this for the function too: jsonargparse (LightningCLI)
-    refuses a class whose `__init__` is none.
-    """
-
-    method: Any = None
-
-    def __init__(self, method: Any, listener: Callable[[Any], None]) -> None:
-        functools.update_wrapper(self, method)
-        self.method = method
-        self.listener = hidden(listener)
-
-    def __get__(self, instance: Any, owner: Any = None) -> Any:
-        if torch.compiler.is_compiling():
-            return self.method.__get__(instance)
-        # Python 3.13's inspect.signature binds a class's own `__init__` to the class.
-        if instance is not None and not isinstance(instance, type):
-            self.listener(instance)
-        return self.method.__get__(instance, owner)
-
-    invisible(__get__)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the method, as whoever found it in the class's dictionary may."""
-        return self.method(*args, **kwargs)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.method, name)
-
-    @property  # type: ignore[misc]
-    def __class__(self) -> type:
-        return type(self.method)
-
-
-def observe(owner: type, name: str, listener: Callable[[Any], None]) -> None:
-    """Make `owner.name` announced; a second call only replaces the listener."""
-    method = owner.__dict__[name]
-    if isinstance(method, Observed):
-        method.listener = hidden(listener)
-    else:
-        setattr(owner, name, Observed(method, listener))
-
-
-def observe_function(module: ModuleType, name: str, listener: Callable[[], None]) -> None:
-    """Call `listener` whenever a function is looked up on its module; only the first call counts.
-
-    As with a method, no frame of ours is there when the function runs.
-    """
-    kind: Any = type(module)
-    if isinstance(kind.__dict__.get(name), property):
-        return
-
-    listener = hidden(listener)
-
-    def look_up(found: Any) -> Any:
-        listener()
-        return vars(found)[name]
-
-    def replace(found: Any, value: Any) -> None:
-        vars(found)[name] = value
-
-    invisible(look_up)
-    module.__class__ = type(kind.__name__, (kind,), {name: property(look_up, replace)})
-
-
-def unobserve_function(module: ModuleType, name: str) -> None:
-    """Undo `observe_function`."""
-    kind: Any = type(module)
-    if isinstance(kind.__dict__.get(name), property):
-        module.__class__ = kind.__base__
-
-
-def unobserve(owner: type, name: str) -> None:
-    """Undo `observe`."""
-    method = owner.__dict__.get(name)
-    if isinstance(method, Observed):
-        setattr(owner, name, method.method)
+PATCHES = (
+    Patch(
+        "`sitecustomize` on `PYTHONPATH`",
+        "boot/sitecustomize.py",
+        "the whole run, in every Python of it",
+        "It works under any launcher and changes neither `argv` nor `__main__`. Running the script "
+        "inside our process would: exit handlers would see our `__main__`, and launchers could not "
+        "be followed. A `.pth` file would need write access to the environment.",
+        UNSEEN,
+    ),
+    Patch(
+        "a finder first on `sys.meta_path`",
+        "boot/_fp8verify_boot.py",
+        "until torch, torchao's conversions and the frameworks with step counters are imported",
+        "Importing torch early would change the script's start and its errors. The wrapped import "
+        "has the import system's own file name, so that Python leaves its frame out of tracebacks.",
+        UNSEEN,
+    ),
+    Patch(
+        "optimizer step hooks, before and after, for all optimizers (public API)",
+        "hooks.py",
+        "the whole run",
+        "They are called for every optimizer under every framework. Steps of a compiled optimizer "
+        "are counted by the versions of its parameters, at each backward pass.",
+        FOLDED,
+    ),
+    Patch(
+        "module registration hook (public API)",
+        "modules/trained.py",
+        "the whole run",
+        "The model is known without a search among all objects; `gc.freeze()` hides modules from "
+        "such a search.",
+        FOLDED,
+    ),
+    Patch(
+        "`GradScaler.update` and `GradScaler.__init__` observed",
+        "hooks.py",
+        "the whole run",
+        "A step whose gradients overflowed calls no optimizer. FSDP's scaler has an `update` of "
+        "its own, found when it is built.",
+        FOLDED,
+    ),
+    Patch(
+        "`Optimizer.__init__` observed",
+        "hooks.py",
+        "the whole run",
+        "No hook of a step can fire before the first step; an optimizer built later may lead the "
+        "next training of the process.",
+        FOLDED,
+    ),
+    Patch(
+        "the look-up of `torch.autograd.backward` observed",
+        "hooks.py",
+        "with LBFGS in a window, once optimizers step inside a backward pass or are compiled, or "
+        "while a session waits for its thread",
+        "A step of LBFGS calls the script back without end, and a window must be able to end "
+        "inside it. Optimizers in a backward pass step on autograd's thread; compiled ones call "
+        "no hook.",
+        FOLDED,
+    ),
+    Patch(
+        "`capture_begin`, `capture_end` and `replay` of `torch.cuda.CUDAGraph` observed",
+        "hooks.py",
+        "the whole run",
+        "No hook is called when a step is replayed.",
+        FOLDED,
+    ),
+    Patch(
+        "`atexit` and `os.register_at_fork`",
+        "hooks.py",
+        "the whole run",
+        "A window that is open when the process ends is closed and written; a forked data loader "
+        "must not touch its parent's profiler.",
+        UNSEEN,
+    ),
+    Patch(
+        "`__init__` of the classes that count a framework's steps observed: `Trainer` of "
+        "transformers and Lightning, `DeepSpeedEngine`",
+        "steps/framework_counters.py",
+        "from their import to the end of the run",
+        "Their counters name the steps of a window; a search among all objects would hold the "
+        "training up.",
+        FOLDED,
+    ),
+    Patch(
+        "`Trainer.training_step`, `_TrainingEpochLoop.advance` and `DeepSpeedEngine.forward` "
+        "observed",
+        "steps/global_steps.py",
+        "with `--steps global:`",
+        "A window may begin with the first step of a resumed run, before any optimizer's hook.",
+        FOLDED,
+    ),
+    Patch(
+        "`logging.setLogRecordFactory`, and `write` of `sys.stdout` and `sys.stderr` replaced",
+        "steps/log_lines.py",
+        "with `--steps global:`",
+        "Numbers of steps are read from log lines when they are made, between the hooks of two "
+        "steps. Records of ranks whose handlers drop them are read too.",
+        UNSEEN,
+    ),
+    Patch(
+        "`torch._C._log_api_usage_once` replaced",
+        "record/process.py",
+        "from the import of torchao's conversions to the first conversion",
+        "torchao reports each conversion to torch: a request for FP8 that needs no log line. "
+        "Wrapping the conversion would put a frame of ours into the traceback of an error in it; "
+        "`PYTORCH_API_USAGE_STDERR` makes torch write to stderr in pieces.",
+        "a function that it calls without tracing it, as the original",
+    ),
+    Patch(
+        "`_prepare_trace`, `_start_trace` and `export_chrome_trace` of "
+        "`torch.autograd.profiler.profile` observed",
+        "windows/user_profiler.py",
+        "the whole run",
+        "Of two profilers in one process torch 2.11 raises in the first and torch 2.13 crashes: "
+        "ours stops before the script's own one starts. The trace that the script exports is "
+        "evidence.",
+        UNSEEN,
+    ),
+    Patch(
+        "`record_function.__enter__` observed",
+        "windows/session.py",
+        "while a profiler is or was on",
+        "A range that begins in one profiler session and ends in another crashes torch 2.13. "
+        "Ranges still open where a window ends are therefore ended there.",
+        "nothing: it leaves ranges out of its graphs",
+    ),
+    Patch(
+        "`_KinetoProfile` in place of `torch.profiler.profile`",
+        "windows/session.py",
+        "a window and its warm-up step",
+        "The public class counts steps by itself and would disturb a script's own schedule.",
+        UNSEEN,
+    ),
+    Patch(
+        "an object local to the recording thread",
+        "windows/session.py",
+        "a window on another thread than the main one",
+        "torch frees the state of a session when its thread ends: it is stopped before.",
+        UNSEEN,
+    ),
+    Patch(
+        "a call on the main thread between two Python instructions (`Py_AddPendingCall`)",
+        "observe.py",
+        "after a window whose steps left the main thread",
+        "Only the thread that began a session may stop it; a session that is never stopped records "
+        "until the process ends and crashes it.",
+        UNSEEN,
+    ),
+    Patch(
+        "Kineto's log level raised; C's `stderr` a buffer for one call",
+        "windows/mute_kineto.py",
+        "while a session starts and stops; the buffer only if the process's first session begins "
+        "on another thread than torch was imported on",
+        "Kineto prints `profiler_start`, `profiler_stop` and a remark about the thread, and has no "
+        "setting for one session. Redirecting descriptor 2 would catch other threads' writes.",
+        UNSEEN,
+    ),
+    Patch(
+        "a handler for SIGTERM, a descriptor registered with `faulthandler`, and a thread",
+        "windows/limits.py",
+        "a window, where the script has no handler",
+        "The signal would end the process with the trace unwritten. The window is closed and the "
+        "signal sent again; where no Python code runs any more, the thread does so.",
+        UNSEEN,
+    ),
+    Patch(
+        "forward hooks on linear modules",
+        "modules/layer_names.py",
+        "with `--layers`, in the window",
+        "A trace names no modules.",
+        FOLDED,
+    ),
+    Patch(
+        '`torch.compiler.set_stance("force_eager")`',
+        "modules/layer_names.py",
+        "one step with `--layers` or `--numerics` on compiled code",
+        "Compiled code ignores hooks that come after it. The stance keeps what was compiled.",
+        EAGER,
+    ),
+    Patch(
+        "forward hooks and gradient hooks on the layers whose casts are measured",
+        "numerics/step_hooks.py",
+        "the step that `--numerics` measures",
+        "The tensors that are cast to FP8 are in no trace.",
+        EAGER,
+    ),
+    Patch(
+        "`torch._scaled_mm` and the functions that clip gradients replaced; saved-tensor hooks",
+        "numerics/torch_hooks.py",
+        "the step that `--numerics` measures",
+        "Classes of a script's own that call `_scaled_mm` do not say how they cast, but its "
+        "operands do; Transformer Engine's FP8 bytes pass only there; the norm before clipping is "
+        "not kept.",
+        EAGER,
+    ),
+)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import fp8verify
+from fp8verify.agent.patches import PATCHES
 from fp8verify.cli.group import COMMANDS
 from fp8verify.report.model import Severity, Verdict
 from fp8verify.report.model.meanings import MEANINGS
@@ -99,6 +100,16 @@ def _doctor_measured(heads_of: Callable[[Mapping[str, str]], list[str]]) -> str:
     return f"{found['where']}, {found['date']}:\n\n{table}"
 
 
+def patches() -> str:
+    """Every intrusion of the agent into the training's process."""
+    rows = [
+        f"| {one.target} | {one.when} | {one.why} | {one.compiled} | `agent/{one.file}` |"
+        for one in PATCHES
+    ]
+    head = ["| what | when | why nothing gentler does | torch.compile sees | file |"]
+    return "\n".join([*head, "|---|---|---|---|---|", *rows])
+
+
 TABLES: Mapping[str, Callable[[], str]] = {
     "doctor codes": doctor_codes,
     "doctor measured": doctor_measured,
@@ -107,5 +118,6 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "findings": findings,
     "commands": commands,
     "python": python,
+    "patches": patches,
     **{name: lambda text=text: text for name, text in support.tables()},
 }

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import inspect
 import pickle
+import re
 import traceback
+from pathlib import Path
 from types import ModuleType
 from unittest import mock
 
 import pytest
 
-from fp8verify.agent.patches import (
+from fp8verify.agent.observe import (
     observe,
     observe_function,
     unobserve,
     unobserve_function,
 )
+from fp8verify.agent.patches import FOLDED, PATCHES
 from fp8verify.agent.steps.clock import Clock
 
+AGENT = Path(__file__).parents[2] / "fp8verify" / "agent"
 LEADER, OTHER = 7, 8
 
 
@@ -126,3 +130,32 @@ def test_replays_do_not_count_where_the_script_announces_its_steps() -> None:
 
     assert not clock.replayed({LEADER: "Adam"}, 0)
     assert clock.steps == 1
+
+
+PUTS_IN = re.compile(
+    r"(?<!def )\b(?:observe|observe_function|register_\w*hook|setLogRecordFactory|set_stance)\("
+    r"|atexit\.register|signal\.signal|register_at_fork|stream\.write = |torch\.[\w.]+ = "
+    r"|meta_path\.insert|sys\.path\[:\] =|saved_tensors_hooks\(|AddPendingCall|in_dll\("
+    r"|_KinetoProfile\(|threading\.local\(\)"
+)
+QUIET = {"modules/dry_census.py", "patches.py"}  # no training runs on there; the table itself
+
+
+def test_every_intrusion_is_in_the_table() -> None:
+    found = {
+        path.relative_to(AGENT).as_posix()
+        for path in AGENT.rglob("*.py")
+        if PUTS_IN.search(re.sub(r"#.*", "", path.read_text()))
+    }
+
+    assert found - QUIET == {patch.file for patch in PATCHES}
+
+
+def test_what_torch_compile_may_see_is_hidden_from_it() -> None:
+    """Whatever a row calls folded is registered through `hidden` or observed."""
+    for file in {patch.file for patch in PATCHES if patch.compiled == FOLDED}:
+        text = (AGENT / file).read_text()
+        for found in re.finditer(r"register_\w*hook\((?!$)(?P<what>\w*)", text):
+            assert found["what"] in ("hidden", "close", "_before_step", "_after_step"), (
+                found.group()
+            )

@@ -14,7 +14,7 @@ from contextlib import suppress
 from torch import nn
 from torch.optim.optimizer import Optimizer
 
-from ..patches import observe
+from ..observe import observe
 from .census import take_census
 from .layers import canonical_name
 from .trained import all_modules, listening

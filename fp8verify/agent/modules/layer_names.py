@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.profiler import record_function
 
-from ..patches import hidden
+from ..observe import hidden
 
 _HERE = f"this is {torch.__version__}"
 

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_module_registration_hook
 
 from ..gc_scan import TooManyObjectsError, find_instances
-from ..patches import hidden
+from ..observe import hidden
 from ..record.debug import debug
 
 _modules: weakref.WeakSet[nn.Module] = weakref.WeakSet()

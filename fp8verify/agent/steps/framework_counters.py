@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from ..gc_scan import TooManyObjectsError, find_instances
-from ..patches import Observed, observe, unobserve
+from ..observe import Observed, observe, unobserve
 from ..record.debug import debug
 
 

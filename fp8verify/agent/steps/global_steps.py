@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ..patches import observe, unobserve
+from ..observe import observe, unobserve
 from .framework_counters import (
     COUNTERS,
     LOG,

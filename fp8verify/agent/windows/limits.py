@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ..patches import call_on_main_thread
+from ..observe import call_on_main_thread
 from ..record.debug import debug
 
 # Bytes of JSON for one autograd node: the operators and kernels of its forward and backward pass.

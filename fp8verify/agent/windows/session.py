@@ -19,7 +19,7 @@ import torch
 from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import ProfilerActivity, _KinetoProfile, record_function
 
-from ..patches import call_on_main_thread, observe, unobserve
+from ..observe import call_on_main_thread, observe, unobserve
 from .export import export
 from .mute_kineto import mute_first_session, mute_kineto
 from .user_profiler import ProfilerArbiter

@@ -22,7 +22,7 @@ import torch
 import torch.autograd.profiler as autograd_profiler
 from torch.profiler import _KinetoProfile
 
-from ..patches import observe, unobserve
+from ..observe import observe, unobserve
 
 MAX_FRAMES = 8
 MAX_SESSIONS = 8  # kept; a script may profile a few steps again and again
