@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class Fp8VerifyError(Exception):
-    """An error told to the user in two lines: the fact, then the next step.
+    """An error shown to the user in two lines: the fact, then the next step.
 
     `args` are the arguments of the constructor, as pickle asks: worker processes send errors.
 

@@ -23,7 +23,7 @@ class Label(NamedTuple):
 
 
 class Known(NamedTuple):
-    """A kernel's label, None if it is no GEMM, and its start."""
+    """A kernel's label, None if it is not a GEMM, and its start."""
 
     label: Label | None
     start_ns: int

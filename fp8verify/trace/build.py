@@ -31,7 +31,7 @@ def fill(trace: Trace, columns: Columns, *, layers: bool = False) -> None:
     """Fill in what the columns say: kernels with their operators and steps, copies, counts.
 
     Args:
-        trace: with what the reader knows beside the columns, such as its rank and health.
+        trace: with what the reader knows apart from the columns, such as its rank and health.
         columns: of one rank; they are used up.
         layers: join kernels to the layers that `fp8verify run --layers` named; takes longer.
     """
@@ -68,7 +68,7 @@ def fill(trace: Trace, columns: Columns, *, layers: bool = False) -> None:
 
 
 def _bounded_names(columns: Columns, health: Health) -> list[str]:
-    """Return the names of kernels, cleaned; of too many, the last stands for all others.
+    """Return the names of kernels, cleaned; of too many, the last replaces all others.
 
     Each distinct name is classified, which takes a third of a millisecond.
     """
@@ -83,7 +83,7 @@ def _bounded_names(columns: Columns, health: Health) -> list[str]:
 
 
 def _process(columns: Columns) -> int | None:
-    """Return the process of most operators, as far as threads are told apart by process."""
+    """Return the process of most operators, as far as threads name their process."""
     threads = list(columns.threads)
     processes = {thread[0] for thread in threads if isinstance(thread, tuple)}
     if len(processes) == 1 and all(isinstance(thread, tuple) for thread in threads):

@@ -40,7 +40,7 @@ class Inputs(Protocol):
 
     @property
     def dims(self) -> tuple[Shape, ...]:
-        """The shapes; () where an argument is no tensor."""
+        """The shapes; () where an argument is not a tensor."""
 
     @property
     def forward_thread(self) -> Hashable | None:
@@ -68,7 +68,7 @@ class OpColumns(Struct):
 
     `op_id` is the number by which kernels name their operator. `inputs` indexes `Columns.inputs`;
     -1 marks an annotation. `sequence` is autograd's number of the node that the operator made, or
-    runs, -1 for none; the column stays empty where nobody asked for layers.
+    runs, -1 for none; the column stays empty unless layers are asked for.
     """
 
     start: array[int] = field(default_factory=_int64)
@@ -114,7 +114,7 @@ class Columns(Struct):
         threads: whatever tells CPU threads apart, numbered by `ops.thread` and `calls.thread`.
         collectives: `Collective`s, numbered by `kernels.collective`.
         inputs: by number of `ops.inputs`.
-        annotations: the rows of `ops` that are no operators.
+        annotations: the rows of `ops` that are not operators.
         steps: the training steps by start, each number once.
         steps_bound: whether what was launched outside of the steps is not of the window.
         step_names: the numbers of `op_names` that mark a step; such ranges enclose no operator.

@@ -92,7 +92,7 @@ class Contexts:
             return outer  # `fp8verify.trace.layers` knows the layer; all layers share a context
         name = self._stable_name(name_number)
         if name is None:
-            # A step that is begun by an optimizer's hook lies in Optimizer.step and outlasts it.
+            # A step that is begun by an optimizer's hook is inside Optimizer.step and outlasts it.
             return -1
         backward = (
             (inputs >= 0 and self._inputs[inputs].forward_thread is not None)
@@ -107,7 +107,7 @@ class Contexts:
         return link
 
     def _stable_name(self, number: int) -> str | None:
-        """Return the name to show, None for a step, which is no parent."""
+        """Return the name to show, None for a step, which is not a parent."""
         if number not in self._stable:
             is_step = number in self._step_names
             self._stable[number] = None if is_step else clean(stable_name(self._names[number]))

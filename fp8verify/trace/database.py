@@ -39,7 +39,7 @@ class Database:
 
     def __init__(self, path: Path, name: str, is_wanted: IsWanted) -> None:
         self._name = name
-        # immutable: neither locks nor a WAL file beside it are looked at, and none is made.
+        # immutable: neither locks nor a WAL file are looked at, and none is made.
         uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
         self._connection = sqlite3.connect(uri, uri=True, check_same_thread=False)
         self._connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
@@ -126,7 +126,7 @@ def open_database(source: Source, is_wanted: IsWanted) -> Iterator[Database]:
     """Open the database that a source holds, as a copy if it is packed, remote or piped.
 
     Raises:
-        InputError: it is no database, is damaged, or too large to be copied.
+        InputError: it is not a database, is damaged, or too large to be copied.
     """
     if not source.head.startswith(MAGIC):
         raise InputError(f"{source.name} is not a SQLite file.", "Export the trace again.")
@@ -139,7 +139,7 @@ def open_database(source: Source, is_wanted: IsWanted) -> Iterator[Database]:
 
 
 def unread_wal(source: Source) -> bool:
-    """Whether a write-ahead log lies beside the file: what is only there is not read."""
+    """Whether there is a write-ahead log next to the file, which is not read."""
     path = source.path
     if path is None or is_remote(path):
         return False

@@ -47,7 +47,7 @@ class FoundTrace(NamedTuple):
     def as_file(
         self, rank: int, name: str, *, declared: bool = False, guessed: bool = False
     ) -> TraceFile:
-        """Return it as the trace of a rank; one of several in a file is told by its process."""
+        """Return it as the trace of a rank; one of several in a file is named by its process."""
         shown = clean(name)
         if self.part and self.shares_file:
             shown = f"{shown} ({self.part.label})"
@@ -93,7 +93,7 @@ def _windows(
 
 
 def _names(paths: Iterable[Path]) -> Callable[[Path], str]:
-    """Return the function that names a file so that it is told from the others."""
+    """Return the function that names a file so that the name differs from all others."""
     counts = Counter(path.name for path in paths)
     return lambda path: path.name if counts[path.name] == 1 else f"{path.parent.name}/{path.name}"
 

@@ -16,20 +16,20 @@ from fp8verify.trace.readers import glance_at, parts_of, suffixes
 _PROBES_AT_ONCE = 16
 
 
-# JSON files of a capture that are no traces; a hidden file is still being written.
+# JSON files of a capture that are not traces; a hidden file is still being written.
 _OURS = lazy_pattern(r"^\.|(\.meta|\.numerics|\.schema)\.json$|^expected\.json$|^report.*\.json$")
-# The extra step that `fp8verify run --layers` records is no training step.
+# The extra step that `fp8verify run --layers` records is not a training step.
 _NO_RANKS = "layers"
 # What rocprofv3 and nsys write of the same process in several forms, the best to read first.
 _FORMS = ("_results.db", "_kernel_trace.csv", ".sqlite", ".nsys-rep")
 
 
 class NoTraceError(InputError):
-    """A folder in which there is no trace."""
+    """A folder without a trace."""
 
 
 class TraceFiles(list[TraceFile]):
-    """The traces of a path by rank, and what was given beside them and holds none."""
+    """The traces of a path by rank, and the given files that hold none."""
 
     def __init__(self, files: Iterable[TraceFile] = (), skipped: Iterable[Path] = ()) -> None:
         super().__init__(files)
@@ -83,7 +83,7 @@ def _no_trace(label: str, files: Iterable[Path]) -> NoTraceError:
 
 
 def _of_one_file(path: Path) -> list[TraceFile]:
-    """Return the ranks of a file; what is wrong with it is told when it is read."""
+    """Return the ranks of a file; what is wrong with it is reported when it is read."""
     try:
         glance = parts_of(path)
     except InputError:

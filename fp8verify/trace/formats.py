@@ -1,4 +1,4 @@
-"""What a trace's format is: how it is told from others, and who reads it."""
+"""What a trace's format is: how it is recognised, and who reads it."""
 
 from __future__ import annotations
 
@@ -104,5 +104,5 @@ class Format(Protocol):
         """Read the columns of a trace and `build.fill` them into a `Trace`.
 
         Raises:
-            InputError: it cannot be read, or is no trace.
+            InputError: it cannot be read, or is not a trace.
         """

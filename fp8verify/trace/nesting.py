@@ -88,7 +88,7 @@ def _places(
 
 
 def _merge_runs(rows: array[int], breaks: list[int], start: array[int]) -> array[int]:
-    """Merge sorted runs, of which a new one begins at each of `breaks`."""
+    """Merge sorted runs; a new one begins at each of `breaks`."""
     bounds = [0, *breaks, len(rows)]
     merged = rows[: bounds[1]]
     for begin, stop in pairwise(bounds[1:]):
@@ -173,7 +173,7 @@ def link_parents(
         For each instant the innermost enclosing row, or -1; None if it gave up.
     """
     # The innermost open range, and when it ends; `parent` leads from it to those around it, whose
-    # ends are kept. Where none is open, -1 stands for a range without end.
+    # ends are kept. Where none is open, -1 is a range without end.
     inner, until = -1, _FOREVER
     ends: list[float] = []
     found: list[int] = []

@@ -60,7 +60,7 @@ def _path(source: Source) -> Path:
 
 @cache
 def export(path: Path) -> Path:
-    """Return the SQLite file of a report: one beside it that is as new, or one that nsys makes.
+    """Return the SQLite file of a report: one next to it that is as new, or one that nsys makes.
 
     It is made in a temporary folder, which goes when this process ends.
 

@@ -1,4 +1,4 @@
-"""Where traces lie: paths, patterns and URLs, all with the methods of `pathlib.Path`."""
+"""Locations of traces: paths, patterns and URLs, all with the methods of `pathlib.Path`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STDIN = "-"
 STANDARD_INPUT = (STDIN, "/dev/stdin")
 _PATTERN = lazy_pattern(r"[*?[]")
 _URL = lazy_pattern(r"[A-Za-z][A-Za-z0-9+.\-]+://")
-# Object stores read ahead by 50 MB if not told otherwise (s3fs 2026.9).
+# Object stores read ahead by 50 MB by default (s3fs 2026.9).
 _READ_AHEAD = 4 << 20
 # For each reading of a remote file.
 MAX_BYTES, MAX_SECONDS = 64 << 30, 1800.0

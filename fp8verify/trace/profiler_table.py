@@ -2,7 +2,7 @@
 
 It holds the names, total times and numbers of calls of kernels, and nothing of when they ran or of
 which operator launched them. torch (2.13, `profiler_util._build_table`) cuts names at 55 characters
-and prints the first 100 rows unless told otherwise.
+and prints the first 100 rows by default.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ class _Table(NamedTuple):
 
 
 class ProfilerTableFormat:
-    """The printed table of torch.profiler, told by its header."""
+    """The printed table of torch.profiler, recognised by its header."""
 
     name = PRINTED_TABLE
     suffixes = ()
 
     def probe(self, head: bytes, name: str) -> bool:  # noqa: ARG002
-        """Whether text begins that is no JSON: the table may stand anywhere in a log."""
+        """Whether the text is not JSON: the table may be anywhere in a log."""
         text = head.lstrip(b"\xef\xbb\xbf \t\r\n\0,")
         is_other = not text or b"\0" in text or _JSON.match(text) is not None
         return b"Self CPU %" in head or not is_other

@@ -71,7 +71,7 @@ def mark_steps(columns: Columns, process_ranges: Iterable[tuple[str, int, int]] 
 
 
 def _own_steps(process_ranges: Iterable[tuple[str, int, int]]) -> list[Step]:
-    """Return the steps that `fp8verify run --profiler` marks, by ranges that belong to no thread.
+    """Return the steps marked by ranges that belong to no thread, as fp8verify 0.2 recorded them.
 
     One that the end of the recording cut is the shorter of two of its number, if there are two.
     """

@@ -85,7 +85,7 @@ def read_trace(
         part: the process to read of a file that holds several.
 
     Raises:
-        InputError: the file cannot be read, or is no trace.
+        InputError: the file cannot be read, or is not a trace.
     """
     with reading(path), open_binary(path) as file:
         source = open_source(file, name or path.name, path)

@@ -49,7 +49,7 @@ def is_rocpd(database: Database) -> bool:
 
 
 def parts(database: Database) -> Glance:
-    """Return the processes of a database, each of which wrote tables of its own."""
+    """Return the processes of a database, each with tables of its own."""
     found = _suffixes(database)
     labels = tuple(Part(place, f"process {place + 1}") for place in range(len(found)))
     return Glance(is_trace=True, parts=labels if len(found) > 1 else ())

@@ -163,7 +163,7 @@ class _Table:
             if len(rest) > _MAX_LINE:
                 raise InputError(
                     f"{self._source.name} has a line of more than {_MAX_LINE >> 20} MB.",
-                    "This is no table of rocprofv3.",
+                    "This is not a table of rocprofv3.",
                 )
             yield from (line + "\n" for line in lines)
         self.is_cut = bool(rest) or self._source.damage is not None

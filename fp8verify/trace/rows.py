@@ -28,11 +28,11 @@ _MAX_NS = 1 << 61
 
 
 _NO_OPERATORS = (
-    "no operators: precision is told by kernel names, GEMMs of an optimizer or of attention count "
-    "as the layers', legs and FLOPs are unknown"
+    "no operators: precision is read from kernel names, GEMMs of an optimizer or of attention "
+    "count as the layers', legs and FLOPs are unknown"
 )
 _NO_TYPES = (
-    "operators with the shapes of their inputs, but not with their types: precision is told by "
+    "operators with the shapes of their inputs, but not with their types: precision is read from "
     "kernel names alone"
 )
 
@@ -156,7 +156,7 @@ def _blocks(rows: Iterable[Row]) -> Iterator[list[Row]]:
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise TypeError("a name that is no text")
+        raise TypeError("a name that is not text")
     return value
 
 
@@ -197,7 +197,7 @@ def _limits_of(columns: Columns, tool: str, steps: str | None) -> str:
         facts.append(_NO_TYPES)
     if not columns.steps:
         facts.append("no steps: the window is judged as one")
-    told = f"the {tool} trace has {', and '.join(facts)}"
+    text = f"the {tool} trace has {', and '.join(facts)}"
     return (
-        told if steps is None else f"{told}; its steps are the ranges called “{clean(steps[:60])}”"
+        text if steps is None else f"{text}; its steps are the ranges called “{clean(steps[:60])}”"
     )

@@ -1,4 +1,4 @@
-"""Open a trace as a stream of decompressed bytes: plain, gzip or zstd, told by magic bytes."""
+"""Open a trace as a stream of decompressed bytes: plain, gzip or zstd, by their magic bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SQLite files: Nsight Systems' exports and rocprofv3's databases, told apart by their tables."""
+"""SQLite files: Nsight Systems' exports and rocprofv3's databases, by their tables."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class SqliteFormat:
                 )
         if unread_wal(source):
             found.health.truncated = True
-            found.health.notes.append("what is in the write-ahead log beside it was not read")
+            found.health.notes.append("what is in the write-ahead log next to it was not read")
         return found
 
 

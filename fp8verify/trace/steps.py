@@ -24,7 +24,7 @@ _STEP = lazy_pattern(_PREFIX + r"([0-9]{1,17})")
 def mark_profiler_steps(columns: Columns) -> None:
     """Fill in the steps from torch.profiler's ranges: of those that overlap, the longest.
 
-    Threads and processes write a range of their own for a step. Ranges of one number that lie
+    Threads and processes write a range of their own for a step. Ranges of one number that are
     apart are of recordings that were joined, and each is a step.
     """
     columns.step_names = {i for name, i in columns.op_names.items() if name.startswith(_PREFIX)}

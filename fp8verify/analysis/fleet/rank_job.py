@@ -113,7 +113,7 @@ def read_pipe(path: str | Path) -> RankEvidence:
     """Read the trace that comes through a pipe, once; it names neither run nor rank.
 
     Raises:
-        InputError: it is no trace, or standard input is a terminal.
+        InputError: it is not a trace, or standard input is a terminal.
     """
     is_stdin = str(path) == STDIN
     if is_stdin and sys.stdin.isatty():

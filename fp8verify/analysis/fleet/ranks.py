@@ -163,7 +163,7 @@ def _in_order(ranks: list[ExaminedRank]) -> list[RankEvidence]:
 def _without_launchers(
     ranks: Iterable[RankEvidence],
 ) -> tuple[list[RankEvidence], tuple[str, ...]]:
-    """Leave out processes that are no ranks, and say so; where there is nothing else they stay.
+    """Leave out processes that are not ranks, and say so; where there is nothing else they stay.
 
     Kineto's daemon records every process of a job, among them torchrun's own, which runs nothing.
     A rank states its number, runs kernels or operators, or its trace is damaged.

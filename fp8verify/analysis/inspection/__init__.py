@@ -269,7 +269,7 @@ def _notes(files: TraceFiles, metas: dict[int, RankMeta]) -> list[str]:
 
 
 def _no_trace(path: Path) -> str:
-    return "holds no trace" if path.is_dir() else "is no trace"
+    return "holds no trace" if path.is_dir() else "is not a trace"
 
 
 def _without_traces(folder: Path, metas: dict[int, RankMeta]) -> list[RankEvidence]:

@@ -56,7 +56,7 @@ def read_sidecars(paths: Sequence[str | Path], stats: str | Path | None) -> Side
 
 
 def _folder(paths: Sequence[str | Path]) -> Path | None:
-    """Return the folder if there is one path and it is one, so that a capture can be told."""
+    """Return the folder if the only path is one; a capture is recognised in no other case."""
     if len(paths) != 1:
         return None
     with reading(str(paths[0])):

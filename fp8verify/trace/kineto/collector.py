@@ -94,7 +94,7 @@ class Collector:
             self.skip()
 
     def skip(self) -> None:
-        """Count something that is no event."""
+        """Count something that is not an event."""
         self.skipped += 1
 
     def _add_leniently(self, data: bytes) -> bool:

@@ -36,7 +36,7 @@ class EventSink(Protocol):
         """Take one event, given also as the standard library decoded it (text as Latin-1)."""
 
     def skip(self) -> None:
-        """Count something that is no event."""
+        """Count something that is not an event."""
 
 
 class EventList:
@@ -105,7 +105,7 @@ class EventList:
                 ends.pop()
 
     def _take(self, start: int, end: int) -> bool:
-        """Let the sink take events where they lie: for that long, brackets stand around them.
+        """Let the sink take events in place: meanwhile there are brackets around them.
 
         What comes before them is used, and what comes after is put back.
         """

@@ -16,7 +16,7 @@ _LEVELS = frozenset({"INFO", "WARNING", "ERROR"})
 
 
 class Metadata(Struct):
-    """What the top level of the document says beside its events."""
+    """What the top level of the document says apart from its events."""
 
     rank: int | None = None
     world_size: int | None = None
@@ -95,7 +95,7 @@ _REMARKS = (
         "the 'Record counts' line of CuptiActivityProfiler::finalizeTrace",
     ),
     _Remark(
-        # Records of the warm-up are out of range too, so that a count alone is no loss
+        # Records of the warm-up are out of range too, so that a count alone is not a loss
         # (pytorch/pytorch#192021 is about the cases in which it is one).
         lazy_pattern(r"Record counts: Out-of-range = ([1-9]\d{0,17})"),
         "the profiler left out {} records as outside of its window",

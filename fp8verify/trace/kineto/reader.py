@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fp8verify.trace.formats import Source
     from fp8verify.trace.source import ByteStream
 
-# What may stand before the document: a byte order mark, space, padding.
+# What may come before the document: a byte order mark, space, padding.
 _BLANK = b"\xef\xbb\xbf \t\r\n\0,"
 _HINT = "Give a trace that torch.profiler exported (export_chrome_trace), or a folder of them."
 _CUT = "The file is cut or corrupt: copy or export it again (`gzip -t` or `zstd -t` tests one)."
@@ -34,7 +34,7 @@ class KinetoFormat:
         return head.lstrip(_BLANK)[:1] in (b"{", b"[", b"")
 
     def glance(self, source: Source) -> Glance:
-        """Read the metadata before the events, of which the rank is one."""
+        """Read the metadata before the events, the rank among them."""
         metadata = Metadata()
         document = Document(Buffer(source, source.name), None, metadata)
         is_json = document.read()
@@ -53,7 +53,7 @@ def read_stream(source: ByteStream, name: str, how: Reading) -> Trace:
     """Read a trace from its unpacked bytes.
 
     Raises:
-        InputError: the bytes are no JSON, or hold no list of events.
+        InputError: the bytes are not JSON, or hold no list of events.
     """
     collector, metadata = Collector(sequences=how.layers), Metadata()
     buffer = Buffer(source, name)
