@@ -176,12 +176,15 @@ def _resolution(values: Iterable[float]) -> float:
 def _first_bad(
     before: Points, after: Points, steps: Sequence[int]
 ) -> tuple[int | None, str | None]:
-    """Return the first step whose loss is not finite, and in which run: "both" is possible."""
+    """Return the first step whose loss is not finite in one run alone, else in both, and where."""
+    both = None
     for step in steps:
         ours, theirs = _usable(before[step]), _usable(after[step])
-        if not (ours and theirs):
-            return step, "both" if ours == theirs else "candidate" if ours else "baseline"
-    return None, None
+        if ours != theirs:
+            return step, "candidate" if ours else "baseline"
+        if both is None and not ours:
+            both = step
+    return both, None if both is None else "both"
 
 
 def _medians(before: Points, after: Points) -> tuple[float, float] | None:

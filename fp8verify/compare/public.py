@@ -127,7 +127,7 @@ def _loss_apart(loss: LossPair | None, most: float, relative: bool) -> Iterator[
         yield finding("loss-gap-unknown")
         return
     gap = loss.relative_gap if relative else loss.mean_gap
-    if loss.first_bad_step is not None:
+    if loss.first_bad_step is not None and loss.first_bad_run != "both":
         yield finding("loss-gap-too-large", "not-finite", step=loss.first_bad_step)
     elif gap is None or gap > most:
         said = "unknown" if gap is None else format(gap, "+.2%" if relative else "+.4f")

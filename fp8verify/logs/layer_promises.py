@@ -19,6 +19,7 @@ from fp8verify.text import lazy_pattern
 
 MAX_LAYERS = 10_000  # a log names at most so many layers
 _MAX_CONTENTS = 1 << 14
+_MAX_LINE = 1 << 16
 # What wrappers put into a module's name: torch.compile, FSDP1, DDP, checkpointing.
 _WRAPPERS = lazy_pattern(r"(?:^|(?<=\.))(?:_orig_mod|_fsdp_wrapped_module|module"
                        r"|_checkpoint_wrapped_module)\.")  # fmt: skip
@@ -142,6 +143,7 @@ class LayerScan:
 
     def add(self, text: str, line: int) -> bool:
         """Read a line; return whether it says something of single layers."""
+        text = text[:_MAX_LINE]
         if found := _OVERRIDE.search(text):
             new = format_of(found["new"])
             # An override by another class of high precision, as a fused one, promises nothing.

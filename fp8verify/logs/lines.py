@@ -16,6 +16,7 @@ MAX_LINE_BYTES = 1 << 20
 OVERLAP_BYTES = 1 << 14
 _DIGITS = bytes.maketrans(b"123456789", b"0" * 9)
 _MAX_SHAPE = 2000
+_MAX_LIST = 4096
 
 
 class Line(NamedTuple):
@@ -121,6 +122,9 @@ def _lines_with(block: _Block, gate: re.Pattern[bytes], but: Container[bytes]) -
         start = max(at, lower.rfind(b"\n", at, hit.start()) + 1)
         end = lower.find(b"\n", hit.end())
         end, last = (len(data), block.last) if end < 0 else (end, True)
+        if b"filter_fqns" in lower[start:end] and lower[start:end].rstrip().endswith(b"["):
+            # A list that a configuration's dump spreads over lines is read as one line.
+            end = max(end, data.find(b"]", end, end + _MAX_LIST) + 1)
         at = end + 1
         shape = shapes[start:end] if end - start < _MAX_SHAPE else b""
         if shape and shape in but:

@@ -122,7 +122,8 @@ def _with_gap(found: fp8verify.Comparison, **changes: object) -> LossPair:
         ({"mean_gap": 0.04}, 0),
         ({"mean_gap": 0.06}, 1),
         ({"mean_gap": -1.0}, 0),
-        ({"first_bad_step": 9}, 1),
+        ({"first_bad_step": 9, "first_bad_run": "candidate"}, 1),
+        ({"first_bad_step": 9, "first_bad_run": "both"}, 0),
         ({"mean_gap": None}, 1),
     ],
 )

@@ -138,3 +138,21 @@ def test_promises_are_read_from_a_file_of_many_lines(tmp_path: Path) -> None:
     assert [layer.names for layer in read_claims(log).layers] == [
         (f"layers.{i}.w1",) for i in range(9)
     ]
+
+
+def test_a_list_of_filters_may_be_spread_over_lines(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    dump = (
+        '{\n  "model": {\n    "filter_fqns": [\n      "output",\n      "router.gate"\n    ]\n  }\n}'
+    )
+    log.write_text(f"step 1\n{dump}\nFloat8 training active with recipe rowwise\n")
+    read = read_claims(log)
+    (pin,) = read.layers
+    assert (pin.match, pin.names, pin.line) == ("part", ("output", "router.gate"), 4)
+    assert [claim.line for claim in read.claims] == [10]
+
+
+def test_a_hostile_line_takes_no_longer_than_another() -> None:
+    line = "Loaded quantization recipe from path 'x'. Contents: '{" * 20_000
+    assert read(line).layers == ()
+    assert read(MATCH.format("a" * 100_000, "bf16") * 3, "filter_fqns=[" * 50_000).layers == ()

@@ -221,6 +221,11 @@ def test_a_loss_that_breaks_in_one_run_alone_is_told() -> None:
     assert "not a finite number at step 2" in finding.message
 
 
+def test_a_step_at_which_both_break_does_not_hide_where_one_does() -> None:
+    found = pair(series(3.0, NAN, 2.0, 2.0), series(3.0, NAN, 2.0, NAN))
+    assert (found.steps, found.first_bad_step, found.first_bad_run) == (2, 4, "candidate")
+
+
 def test_a_loss_that_breaks_in_the_baseline_accuses_nobody() -> None:
     found = pair(series(3.0, NAN), series(3.0, 2.0))
     assert (found.first_bad_step, found.first_bad_run) == (2, "baseline")
