@@ -228,7 +228,7 @@ def main():
             optimizer.zero_grad()
             if truth.active:
                 file.write(json.dumps({"step": step, **seen, "rows": truth.take()}) + "\n")
-            print(f"step {step} loss {float(loss):.5g}", flush=True)
+            print(f"step {step} loss {loss.item():.5g}", flush=True)
 
 
 if __name__ == "__main__":

@@ -91,7 +91,6 @@ def _turns(ms: dict[int, float]) -> Iterator[float]:
 
 # What the agent calls, by the module and class that it is looked up in.
 PARTS = (
-    ("numerics.step_hooks", None, "warm_up"),
     ("instruments.numerics", "Numerics", "_start"),
     ("instruments.numerics", "Numerics", "_finish"),
     ("instruments.numerics", "Numerics", "_write"),

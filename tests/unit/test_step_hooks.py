@@ -16,7 +16,7 @@ from torch.nn.utils import clip_grad_norm_
 from fp8verify.agent.numerics.cast_reference import E4M3
 from fp8verify.agent.numerics.gradients import gradient_norm
 from fp8verify.agent.numerics.measurements import Measurements
-from fp8verify.agent.numerics.step_hooks import NumericsHooks, warm_up
+from fp8verify.agent.numerics.step_hooks import NumericsHooks
 from fp8verify.agent.numerics.te_scales import State, in_words
 from fp8verify.agent.numerics.torch_hooks import PLACES, ClippingHook, Operand, ScaledMMHook
 
@@ -258,17 +258,6 @@ def test_the_scale_of_an_operand_tells_its_cast(inverse: Any, scaling: str | Non
     cast = Operand(torch.ones(8, 16).to(E4M3.dtype), inverse).cast()
     assert (cast and cast.scaling) == scaling
     assert Operand(torch.ones(8, 16), inverse).cast() is None  # no FP8
-
-
-def test_what_the_step_will_need_is_rehearsed_for_each_cast() -> None:
-    kept = Linear(delayed())
-    kept.fp8_meta["scaling_fwd"] = state([1.0, 1.0, 1.0], [[0.0, 0.0, 0.0]])
-    kept.fp8_meta["scaling_bwd"] = state([1.0, 1.0], [[0.0, 0.0]])
-    current = Linear(named("Float8CurrentScaling", fp8_format=HYBRID)).to(torch.bfloat16)
-    modules = [("a", kept), ("b", kept), ("c", current)]
-
-    assert warm_up(modules, on="cpu") == 2 * 2 + 2  # float32 as BF16 too; E4M3 and E5M2
-    assert warm_up(modules) == 0  # nothing is loaded late on a CPU
 
 
 def test_a_linear_in_high_precision_has_no_rows() -> None:

@@ -39,7 +39,6 @@ class Numerics(Instrument):
         self._now = 0
         self._next: int | None = None  # to measure
         self._measured: MeasuredStep | None = None
-        self._warmed_up = False
         self._before: State | None = None
         self._copies: WeightCopies | None = None  # of the moment before
         self._copies_ms = 0.0
@@ -83,8 +82,6 @@ class Numerics(Instrument):
         self._write()
         if self._live:
             self._forget()
-        elif self._next is not None and not self._warmed_up:
-            self._warm_up()
         return {"gradients": gradients}
 
     def drop(self) -> None:
@@ -126,16 +123,6 @@ class Numerics(Instrument):
     def measures(self) -> bool:
         """Whether the running step is one that is measured."""
         return self._measured is not None
-
-    def _warm_up(self) -> None:
-        """Load what the measured step needs, now that the trace is written anyway."""
-        from ..numerics.step_hooks import warm_up
-
-        self._warmed_up = True
-        try:
-            debug.event(f"numerics warmed up: {warm_up(self._modules())} casts")
-        except RuntimeError as error:  # no memory, say: then the step itself will tell
-            debug.event(f"numerics not warmed up: {describe(error)}")
 
     def _modules(self) -> list[tuple[str, Any]]:
         optimizers = self.context.optimizers()

@@ -38,7 +38,7 @@ WHAT_IF: dict[str, Cast] = {
     "mxfp8_e4m3": Cast(E4M3, MXFP8, ceiling=True, double=False),
 }
 # The columns of a line: what is exact, then totals over the tensor with their variances, its scale.
-EXACT = ("amax", "zero_rows", "rows_not_finite")
+EXACT = ("amax", "zero_rows", "rows_not_finite", "peaks_left")
 COUNTS = ("zeros", "flushed", "saturated", "subnormal", "nan", "inf", "top_blocks")
 SQUARES = ("signal", "noise", *WHAT_IF)
 TOTALS = (*COUNTS, *SQUARES)
@@ -78,7 +78,8 @@ def measure(rows: Tensor, height: int, amax: Tensor, cast: Cast | None) -> Figur
     }  # fmt: skip
     if cast is not None and can_block(x.shape, cast.scaling):
         found.update(_under(x, cast, maxima if cast.scaling == ROWWISE else of_all, nonzero))
-    for name, other in WHAT_IF.items():
+    # A few blocks of rows do not show what single values lose under other recipes.
+    for name, other in WHAT_IF.items() if height == 1 else ():
         if not can_block(x.shape, other.scaling):
             continue
         if cast is not None and cast.scale is None and other == cast._replace(double=other.double):
@@ -89,19 +90,29 @@ def measure(rows: Tensor, height: int, amax: Tensor, cast: Cast | None) -> Figur
     return found
 
 
-def as_lines(figures: Figures, exact: Tensor, weights: Weights) -> Tensor:
+def as_lines(
+    figures: Figures, exact: Tensor, weights: Weights, peaks: tuple[Tensor, Tensor] | None = None
+) -> Tensor:
     """Return a line for each tensor, in the order of `COLUMNS`.
 
     Args:
         figures: of n tensors by unit, as `measure` returns them.
-        exact: what is known of whole tensors, (n, 3) in the order of `EXACT`.
+        exact: what is known of whole tensors, (n, 4) in the order of `EXACT`.
         weights: what each unit counts for.
+        peaks: the squares of the largest values of all rows, added up over tensors, (n), and over
+            sampled units, (n, units). Only what is left of the signal is then estimated, so that
+            an outlier that is in no sampled row counts all the same.
     """
     nothing = torch.zeros_like(figures["zeros"], dtype=torch.float64)
     unknown = nothing + float("nan")  # a recipe whose blocks do not fit loses not nothing
     counts = [figures[name].double() if name in figures else nothing for name in COUNTS]
     roots = [figures.get(n, unknown if n in WHAT_IF else nothing).double() for n in SQUARES]
-    totals, variances = weights.add_up(torch.stack([*counts, *(root.square() for root in roots)]))
+    squares = [root.square() for root in roots]
+    if peaks is not None:
+        squares[0] = (squares[0] - peaks[1]).clamp_(min=0)
+    totals, variances = weights.add_up(torch.stack([*counts, *squares]))
+    if peaks is not None:
+        totals[len(COUNTS)] += peaks[0]
     scale = figures["scale"].double() if "scale" in figures else exact.new_zeros(len(exact))
     return torch.cat((exact, totals.t(), variances.t(), scale.unsqueeze(1)), dim=1)
 

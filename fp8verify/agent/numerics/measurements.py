@@ -88,7 +88,7 @@ class Measurements:
         if ticket is None:
             return False
         figures = measure_bytes(data, cast.format)
-        nothing = torch.zeros(1, 3, dtype=torch.float64, device=data.device)
+        nothing = torch.zeros(1, 4, dtype=torch.float64, device=data.device)
         weights = weights_of(plan_of((1, 1), 1), None, None, nothing)
         self._of(data.device).lines.append(([ticket], as_lines(figures, nothing, weights)))
         return True
@@ -174,14 +174,19 @@ class Waiting:
             exact = torch.stack([whole[ticket] for ticket in tickets])
             rows = torch.stack([one.sample.rows for one in batch])
             figures = measure(rows, plan.height, exact[:, 0], _cast_of(batch))
+            sampled = absolute_maxima(rows).double().square().view(len(batch), -1, plan.height)
             tops = [one.sample.top for one in batch if one.sample.top is not None]
             spread = self.sampler.spread(rows.device, plan) if plan.spread < plan.units else None
             weights = weights_of(plan, spread, torch.stack(tops) if tops else None, exact)
-            self.lines.append((tickets, as_lines(figures, exact, weights)))
+            peaks = (exact[:, 3].clone(), sampled.sum(dim=2))
+            # Of many rows the largest are sampled, so that none is left that matters.
+            left = peaks[0] - peaks[1].sum(dim=1) if plan.height > 1 else exact.new_zeros(1)
+            exact[:, 3] = left.clamp(min=0)
+            self.lines.append((tickets, as_lines(figures, exact, weights, peaks)))
 
 
 def _exact(samples: Sequence[Waits]) -> Iterator[tuple[int, Tensor]]:
-    """Yield what is known of whole tensors, from the maxima of all their rows: see `EXACT`."""
+    """Yield what is known of whole tensors from the maxima of their rows: `EXACT`, squares."""
     for batch in _batches(
         samples,
         lambda one: (one.sample.maxima.shape, one.sample.maxima.dtype),
@@ -192,7 +197,8 @@ def _exact(samples: Sequence[Waits]) -> Iterator[tuple[int, Tensor]]:
         zero = (maxima == 0).sum(dim=1)
         # Not "less than infinity": a NaN is neither.
         broken = maxima.shape[1] - (maxima < float("inf")).sum(dim=1)
-        found = torch.stack((amax.double(), zero.double(), broken.double()), dim=1)
+        squares = maxima.double().square().sum(dim=1)
+        found = torch.stack((amax.double(), zero.double(), broken.double(), squares), dim=1)
         yield from zip((one.ticket for one in batch), found.unbind(), strict=True)
 
 

@@ -32,13 +32,11 @@ from .module_casts import (
     plain,
     recipe_class,
 )
-from .sampling import MOST_ELEMENTS
 from .torch_hooks import ClippingHook, Operand, SavedTensorHook, ScaledMMHook
 
 FORWARD_ONLY = -1  # torch._C._current_graph_task_id() outside of a backward pass
 MOST_LAYERS = 4096
 NAMED = 3  # layers that a note names
-WARM_UP_WIDTH = 256  # of an input that all blocks divide
 
 
 class MeasuredStep:
@@ -367,40 +365,3 @@ def _layers(names: Iterable[str], kind: str = "") -> str:
 def _named(names: Iterable[str]) -> str:
     shown = sorted(names)
     return ", ".join(shown[:NAMED]) + (" …" if len(shown) > NAMED else "")
-
-
-def warm_up(modules: Sequence[tuple[str, Any]], on: str = "cuda") -> int:
-    """Load the GPU code that the measured step will use; return how many casts that took.
-
-    CUDA loads a kernel when it is first called, in a fraction of a millisecond each: for all of
-    them together that would be the longest part of the first measured step.
-    """
-    measured = Measurements()
-    found = set(_kinds(modules, on))
-    with torch.no_grad():
-        for place, (device, dtype, cast, scaled) in enumerate(found):
-            x = torch.zeros(
-                2 * MOST_ELEMENTS // WARM_UP_WIDTH, WARM_UP_WIDTH, dtype=dtype, device=device
-            )
-            scale = torch.ones((), device=device) if scaled else None
-            known = cast if cast is None else cast._replace(scale=scale)
-            measured.add(f"{place}", "input", x, known)
-        measured.records()
-    return len(found)
-
-
-def _kinds(
-    modules: Iterable[tuple[str, Any]], on: str
-) -> Iterator[tuple[torch.device, torch.dtype, Cast | None, bool]]:
-    """Yield device, type, cast without its scale, and whether it keeps one."""
-    for _, module in modules:
-        for _, weight in matrices_of(module)[:1]:
-            casts = casts_of(module, weight)
-            if weight.device.type != on or not (casts is None or casts):
-                continue
-            for cast in (None,) if casts is None else casts.values():
-                known = cast if cast is None else cast._replace(scale=None)
-                scaled = cast is not None and cast.scale is not None
-                for dtype in {weight.dtype, torch.bfloat16}:
-                    if dtype.is_floating_point and dtype.itemsize > 1:
-                        yield weight.device, dtype, known, scaled

@@ -20,7 +20,7 @@ MOST_DB = 150.0  # of a cast that loses nothing or next to nothing: float32 has 
 LEAST_SHOWN = 1e-30
 # A sampled figure is off by at most so many standard errors; rows that share a fault of their own
 # and are all left out may be one in so many of the sampled ones.
-ERRORS, UNSEEN = 4.0, 4.0
+ERRORS, UNSEEN, UNSEEN_DB = 4.0, 4.0, 1.0
 # The figures of a tensor that are worth watching over time, then what findings need beside them.
 SERIES = (
     "source", "format", "scaling", "amax", "rms", "scale", "flushed", "saturated", "sqnr_db",
@@ -158,13 +158,20 @@ class Row:
             name: decibel * math.hypot(relative["signal"], relative[name])
             for name in ("noise", *WHAT_IF)
         }
-        errors["sqnr_db"] = of_ratio.pop("noise")
-        errors["what_if"] = max(of_ratio.values(), default=0.0)
+        # What the largest values of rows that were left out may lose to rounding.
+        rounding = found["peaks_left"] * (2.0**-8 if self.format == "e4m3" else 2.0**-6) / 3
+        left = decibel * math.log1p(rounding / found["noise"]) if found["noise"] > 0 else 0.0
+        errors["sqnr_db"] = of_ratio.pop("noise") + UNSEEN_DB / sizes.spread + left
+        errors["what_if"] = max(of_ratio.values(), default=0.0) + UNSEEN_DB / sizes.spread
         return {name: float(f"{value:.3g}") for name, value in errors.items() if value < math.inf}
 
     def _error(self, name: str) -> float:
         variance = self.figures[f"{name} variance"]
-        return ERRORS * math.sqrt(variance) if 0 <= variance < math.inf else 0.0
+        if not 0 <= variance < math.inf:
+            return 0.0
+        # The variance of a few units, as of blocks of rows, is not well known itself.
+        few = 1 + 4 * self.calls / max(1, self.sizes.spread)
+        return ERRORS * few * math.sqrt(variance)
 
 
 class Table:

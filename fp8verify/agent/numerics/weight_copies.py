@@ -21,7 +21,6 @@ from .module_casts import local, measurable, plain
 # All scales in use hold for 32 neighbours of a row, of whatever block.
 SEGMENT, SEGMENTS = 32, 64
 MOST_COPIES = 4096
-_BLOCK = 128
 _GOLDEN = 0.6180339887498949
 
 
@@ -31,9 +30,8 @@ class Copy(NamedTuple):
     Attributes:
         kind: the class of the tensor that holds it.
         data: its bytes, in the shape of its weight or, if `transposed`, the other way around.
-        inverse: what its values are multiplied by: one number, one a row, or a grid of blocks;
-            None where that is not known.
-        blocks: "square", "row" or "mx" for a grid of Transformer Engine's.
+        inverse: what all values are multiplied by; None for scales by row or block, or unknown
+            ones, for which those that fit best are taken.
     """
 
     kind: str
@@ -41,7 +39,6 @@ class Copy(NamedTuple):
     data: Tensor
     transposed: bool
     inverse: Tensor | None
-    blocks: str | None = None
 
 
 class Sampled(NamedTuple):
@@ -133,18 +130,12 @@ def copy_of(tensor: Any) -> Copy | None:
     known = E5M2 if "E5M2" in kept else E4M3 if "E4M3" in kept else FORMATS.get(data.dtype)
     if known is None or data.element_size() != 1:
         return None
-    inverse, blocks = getattr(tensor, "_scale_inv", None), None
-    if name == "_rowwise_data":
-        inverse = getattr(tensor, "_rowwise_scale_inv", None)
-        square = getattr(tensor, "_is_2D_scaled", None)
-        blocks = "mx" if square is None else "square" if square else "row"
-        if getattr(tensor, "_with_gemm_swizzled_scales", False):
-            inverse = None
-    elif name == "qdata":  # torchao/quantization: Float8Tensor
-        inverse = getattr(tensor, "scale", None)
-    elif _tensor(tensor, "_scale"):  # torchao/float8: Float8TrainingTensor
+    inverse = getattr(tensor, "_scale_inv", None)
+    if inverse is None and _tensor(tensor, "_scale"):  # torchao/float8: Float8TrainingTensor
         inverse = tensor._scale.float().reciprocal()
-    return Copy(kind, known, data.view(torch.uint8), transposed, inverse, blocks)
+    if inverse is not None and inverse.numel() != 1:
+        inverse = None
+    return Copy(kind, known, data.view(torch.uint8), transposed, inverse)
 
 
 def _tensor(holder: Any, name: str) -> bool:
@@ -174,31 +165,15 @@ def _sample(copy: Copy, master: Tensor, places: Places) -> Sampled:
     row, column = places.of(shape, data.device)
     place = row * shape[1] + column
     of_copy = column * shape[0] + row if copy.transposed else place
-    inverse = _inverse_at(copy, shape, row, column)
+    inverse = copy.inverse
     # `take` reads any strides, and copies.
     return Sampled(
         copy.kind,
         copy.format,
         data.take(of_copy),
-        inverse,
+        None if inverse is None else inverse.float().reshape(1).expand(len(row)).clone(),
         master.take(place.to(master.device)).to(data.device, torch.float32),
     )
-
-
-def _inverse_at(copy: Copy, shape: tuple[int, int], row: Tensor, column: Tensor) -> Tensor | None:
-    """Return what each sampled value of a copy is multiplied by."""
-    inverse = copy.inverse
-    if inverse is None:
-        return None
-    if copy.blocks == "mx" and inverse.dim() == 2 and inverse.shape[0] >= shape[0]:
-        return torch.exp2(inverse[row, column // SEGMENT].float() - 127)  # E8M0
-    if copy.blocks == "square" and inverse.dim() == 2:
-        return inverse[row // _BLOCK, column // _BLOCK].float()
-    if copy.blocks == "row" and inverse.dim() == 2:
-        return inverse[column // _BLOCK, row].float()
-    if inverse.numel() == 1:
-        return inverse.float().reshape(1).expand(len(row)).clone()
-    return inverse.flatten()[row].float() if inverse.numel() == shape[0] else None
 
 
 def compare(before: WeightCopies, after: WeightCopies) -> list[dict[str, Any]]:
