@@ -12,12 +12,8 @@ from fp8verify.report.model.comparison import GemmPair
 from fp8verify.report.tables import layer_share
 from fp8verify.terms import Scaling
 from fp8verify.verdict.findings.payoff import (
-    CASTS_REMEDY,
-    CHEAP_CASTS_REMEDY,
-    IDLE_REMEDY,
     MOSTLY,
-    SMALL_REMEDY,
-    UNFUSED_REMEDY,
+    payoff_remedy,
 )
 from fp8verify.verdict.findings_table import finding
 
@@ -81,11 +77,11 @@ def _gemms(
             f"{pair.n} x {pair.k} {pair.leg} {pair.speedup:.2f}x" for pair in slow[:3]
         )
         figure = f"they take {_ms(longer)} a step longer{f' ({which})' if which else ''}"
-        yield _finding("slower GEMMs", SMALL_REMEDY if small else _GEMM_REMEDY, figure)
+        yield _finding("slower GEMMs", payoff_remedy("small") if small else _GEMM_REMEDY, figure)
     elif after.fp8_share > before.fp8_share + _FELL and before.budget[GEMM] < (
         _HARDLY * after.budget[GEMM] / work
     ):
-        remedy = SMALL_REMEDY if small else _GEMM_REMEDY
+        remedy = payoff_remedy("small") if small else _GEMM_REMEDY
         yield _finding("GEMMs no faster", remedy, f"in FP8 they gain {_ms(-longer)} a step")
 
 
@@ -120,7 +116,7 @@ def _others(after: Measured, growth: dict[str, float]) -> Iterator[tuple[float, 
         f"{_ms(growth[NETWORK])} a step more of it is exposed, {gain}",
     )
     waits = f"the GPU waits {_ms(growth[IDLE])} a step longer for the CPU"
-    yield growth[IDLE], "launch-bound", IDLE_REMEDY, waits
+    yield growth[IDLE], "launch-bound", payoff_remedy("launch-bound"), waits
     attention = f"it takes {_more(growth[ATTENTION])} a step; {gain}"
     yield growth[ATTENTION], ATTENTION, _REST_REMEDY, attention
 
@@ -128,12 +124,12 @@ def _others(after: Measured, growth: dict[str, float]) -> Iterator[tuple[float, 
 def _cast_cause(after: Measured) -> tuple[str, str]:
     taxes = [rank.tax for rank in after.ranks if rank.tax is not None]
     if sum(tax.unfused_us for tax in taxes) >= MOSTLY * sum(tax.time_us for tax in taxes) > 0:
-        return "unfused eager casts", UNFUSED_REMEDY
+        return "unfused eager casts", payoff_remedy("")
     if _small(after):
-        return f"small GEMMs (a side below {SMALL_SIDE})", SMALL_REMEDY
+        return f"small GEMMs (a side below {SMALL_SIDE})", payoff_remedy("small")
     scalings = {name for rank in after.ranks for name in rank.recipe.time_us}
     tensorwise = scalings <= {Scaling.TENSORWISE.value}
-    return "costly casts", CHEAP_CASTS_REMEDY if tensorwise else CASTS_REMEDY
+    return "costly casts", payoff_remedy("cheap-casts" if tensorwise else "casts")
 
 
 def _small(after: Measured) -> bool:

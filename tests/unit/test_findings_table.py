@@ -25,12 +25,13 @@ def calls() -> Iterator[tuple[str, ast.Call]]:
 
 
 def texts(node: ast.expr, code: str) -> set[str]:
-    """Return what an argument can be; a name stands for any case of the code."""
+    """Return what an argument can be; a variable stands for the cases with the code's message."""
     if isinstance(node, ast.IfExp):
         return texts(node.body, code) | texts(node.orelse, code)
     if isinstance(node, ast.Constant):
         return {str(node.value)}
-    return {case for case in findings_table()[code] if case}
+    row = findings_table()[code]
+    return {case for case, said in row.items() if case and said.message == row[""].message}
 
 
 def cases_of(call: ast.Call) -> dict[str, Case]:

@@ -84,7 +84,7 @@ def _said(short: LegReading) -> str:
     return (
         f"{count} of {of} {name} GEMMs ran in {main} ({time_ns / 1e6:.1f} ms): "
         f"{short.found.part.share:.1%} of {name} is in FP8, {short.found.others.share:.1%} of the "
-        "other legs"
+        "other passes"
     )
 
 
