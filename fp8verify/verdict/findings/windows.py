@@ -31,8 +31,9 @@ def steps_without_fp8(facts: RankFacts, promises: Promises) -> Iterator[Finding]
         numbers = _named([str(rank.steps[place][0].number) for place in steps])
         most = max(short.part.share for short in steps.values())
         usual = total_amount(short.others for short in steps.values()).share
-        case = "less" if most else ""
-        yield finding("step-without-fp8", case, steps=numbers, most=most, usual=usual)
+        yield finding(
+            "step-without-fp8", "less" if most else "", steps=numbers, most=most, usual=usual
+        )
     passes = {
         place: short
         for place, short in table.short_parts(lambda row: (row.step, row.number)).items()
