@@ -14,14 +14,16 @@ from typing import Final, NamedTuple
 
 from fp8verify.analysis.flops import gemm_shape
 from fp8verify.report.model import OpContext
+from fp8verify.text import clean
 
 _NAME: Final = "Kernel Name"
 _LONG: Final = ("Metric Name", "Metric Value")
 # Ranges of torch.autograd.profiler.emit_nvtx(record_shapes=True), and of our own script.
-_NVTX: Final = re.compile(r"(?P<op>[\w.:]+), [^\"]*?sizes = \[(?P<sizes>[\[\]\d, ]*)\]")
-_OWN: Final = re.compile(r"fp8verify m=(?P<m>\d+) n=(?P<n>\d+) k=(?P<k>\d+)")
+_NVTX: Final = re.compile(r"(?P<op>[\w.:]{1,200}), [^\"]{0,300}?sizes = \[(?P<sizes>[\[\]\d, ]*)\]")
+_OWN: Final = re.compile(r"fp8verify m=(?P<m>\d{1,15}) n=(?P<n>\d{1,15}) k=(?P<k>\d{1,15})")
 _SIZE: Final = re.compile(r"\[([\d, ]*)\]")
 MAX_ROWS: Final = 100_000
+_MAX_LINE: Final = 1 << 16
 
 
 class Launch(NamedTuple):
@@ -38,7 +40,7 @@ def read(lines: Iterable[str]) -> list[Launch]:
     for at, (table, row) in enumerate(_rows(lines)):
         if at >= MAX_ROWS:
             break
-        kernel = row.get(_NAME, "")
+        kernel = clean(row.get(_NAME, ""))
         if not kernel or not row.get("ID", "").strip():
             continue  # the row of units
         key = (table, f"{row['ID']} {row.get('Process ID', '')}")
@@ -52,9 +54,12 @@ def _rows(lines: Iterable[str]) -> Iterator[tuple[int, dict[str, str]]]:
     header: list[str] = []
     table = 0
     for line in lines:
-        if not line.startswith('"'):
+        if not line.startswith('"') or len(line) > _MAX_LINE:
             continue
-        cells = next(csv.reader([line.rstrip("\r\n")]), [])
+        try:
+            cells = next(csv.reader([line.rstrip("\r\n")]), [])
+        except csv.Error:
+            continue
         if _NAME in cells and "ID" in cells:
             header, table = cells, table + 1
         elif header and len(cells) > len(header) // 2:
@@ -96,7 +101,7 @@ def _flops(row: Mapping[str, str]) -> int | None:
 
 def _recorded(match: re.Match[str]) -> int | None:
     sizes = [
-        tuple(int(size) for size in found[1].split(",") if size.strip())
+        tuple(int(size[:15]) for size in found[1].replace(" ", "").split(",") if size)
         for found in _SIZE.finditer(match["sizes"])
     ]
     shape = gemm_shape(OpContext(name=match["op"], dims=tuple(sizes)))
