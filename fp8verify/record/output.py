@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections.abc import Iterator, Sequence
@@ -82,12 +83,17 @@ class Output:
             self._closed.add(index)
             os.close(stream.read_end)
 
-    def _start(self) -> int:
+    def _start(self, *, in_thread: bool = False) -> int:
         """Start a relay and return where it answers.
 
         Where no process can be started, a thread of ours does its work for as long as we live.
+
+        Raises:
+            OSError: the run is over, or no descriptor is left.
         """
         with self._lock:
+            if self._log < 0:
+                raise OSError(errno.EBADF, "the run is over")
             asks, ask = os.pipe()
             answer, answers = os.pipe()
             ends = [
@@ -96,6 +102,8 @@ class Output:
                 if index not in self._closed
             ]
             try:
+                if in_thread:
+                    raise BlockingIOError
                 spawn_relay([self._log, asks, answers], f"{self._boot}", ends)
             except OSError:
                 _relay_in_thread(self._log, (asks, answers), ends)
@@ -110,7 +118,8 @@ class Output:
 
     def _keep_relay(self, answer: int) -> None:
         """Do what the relay says, and start another one where it was killed."""
-        for count in range(MOST_RELAYS):
+        starts = 1
+        while True:
             open_before = [i for i in range(len(self._each)) if i not in self._closed]
             while said := _read(answer):
                 if said == DRAINED:
@@ -121,11 +130,11 @@ class Output:
                 with self._lock:
                     self._close(index, self._each[index])
             os.close(answer)
-            with self._lock:
-                if self._log < 0:  # the run is over
-                    return
-            if count + 1 < MOST_RELAYS:
-                answer = self._start()
+            try:
+                answer = self._start(in_thread=starts == MOST_RELAYS)
+            except OSError:
+                break
+            starts += 1
         self._drained.set()
 
 
