@@ -58,7 +58,7 @@ def _side(times: Sequence[float]) -> Measured:
     found = step_statistics([[_STEP_US * time for time in times]])
     if found is None:
         raise ValueError("no step")
-    return Measured((), found, "gpu", None, 1.0, {GEMM: found.mean_us, IDLE: 0.0})
+    return Measured((), found, "gpu", None, None, 1.0, {GEMM: found.mean_us, IDLE: 0.0})
 
 
 def share(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import prod
-from statistics import fmean
+from statistics import fmean, median
 from typing import NamedTuple
 
 from fp8verify.analysis.step_statistics import step_statistics
@@ -29,6 +29,7 @@ class Measured(NamedTuple):
         measured: where the times are from: outside (wall time of steps without the profiler), log
             (the training's own), gpu, cpu, or window where no step was recorded.
         work: FLOPs of the forward GEMMs, which every linear layer runs once; None if unknown.
+        step_flops: FLOPs of all GEMMs of the median step; None if unknown.
         gemms: GEMM kernels a step.
         budget: by kind of work; adds up to the mean step.
     """
@@ -37,6 +38,7 @@ class Measured(NamedTuple):
     times: StepStatistics
     measured: str
     work: float | None
+    step_flops: float | None
     gemms: float
     budget: dict[str, float]
 
@@ -109,6 +111,7 @@ def measure(
         times=times,
         measured=source,
         work=fmean(known) if len(known) == len(work) else None,
+        step_flops=_step_flops(ranks),
         gemms=fmean(sum(rank.gemm.kernels.values()) / steps_of(rank) for rank in ranks),
         budget={name: fmean(one[name] for one in budgets) for name in budgets[0]},
     )
@@ -195,6 +198,12 @@ def _work(rank: RankReport) -> float | None:
     forward = [row for row in products(rank) if row.leg is Leg.FPROP]
     flops = sum(2 * prod(row.shape or ()) * row.kernels for row in forward)
     return flops / steps_of(rank) if flops else None
+
+
+def _step_flops(ranks: Sequence[RankReport]) -> float | None:
+    steps = [step for rank in ranks for step in rank.steps if step.trains]
+    flops = [sum(step.gemm.flops.values()) for step in steps if step.gemm.flops]
+    return median(flops) if flops and len(flops) == len(steps) else None
 
 
 def products(rank: RankReport) -> list[KernelRow]:

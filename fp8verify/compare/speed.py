@@ -78,7 +78,15 @@ def measure_speed(before: Measured, after: Measured) -> Speed:
 
 
 def work_ratio(before: Measured, after: Measured) -> float | None:
-    """Return what a step of the candidate does over the baseline's; None where not known."""
+    """Return what a step of the candidate does over the baseline's; None where not known.
+
+    Steps of as many FLOPs do the same work, whatever else a window recorded: it may begin or end
+    within a step. Otherwise the forward pass counts, which recomputation does not change.
+    """
+    if before.step_flops and after.step_flops and before.work and after.work:
+        ratio = after.step_flops / before.step_flops
+        if not differs(ratio):
+            return ratio
     return after.work / before.work if before.work and after.work else None
 
 

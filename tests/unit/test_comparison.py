@@ -333,3 +333,16 @@ def test_work_that_grew_little_each_is_listed(tmp_path: Path) -> None:
     assert cause.startswith("no single kind of work takes much longer")
     assert cause.endswith("(GPU idle or copying +0.02 ms, GEMM +0.01 ms)")
     assert "GEMMs gain -0.01 ms" in found.findings[0].message
+
+
+def test_a_window_that_ends_within_a_step_does_the_same_work(tmp_path: Path) -> None:
+    whole = run(tmp_path, fp8=False, us=80)
+    build = BusyBuilder()
+    for step in range(5):
+        build.step(10 + step)
+        layer(build, fp8=False, us=80)
+    build.launch(BF16_KERNEL, types=(BF16, BF16), dims=((4096, 2048), (2048, 2048)), us=80)
+    cut = inspect(build.write(tmp_path / "cut.json"))
+    found = compare(whole, cut)
+    assert found.work_ratio == 1.0
+    assert found.outcome not in (Outcome.FASTER, Outcome.SLOWER)
