@@ -1,11 +1,12 @@
 """How often `compare` is wrong: simulated step times of equal runs, and of a run 10 % slower.
 
-usage: python benchmarks/figures.py [--runs N] [--seed N] [--markdown FILE]
+usage: python benchmarks/figures.py [--runs N] [--seed N] [--numerics] [--markdown FILE]
 
 A row is a number of steps and a variation of their times. "called different" counts equal runs that
 are called FASTER or SLOWER, "10 % found" runs whose steps take 10 % longer and that are called
 SLOWER, "5 % found" likewise. "drifting" are equal runs whose neighbouring steps resemble each other
 (correlation 0.5), "heavy" ones of which one step in twenty takes up to three times as long.
+`--numerics` appends the table of `figures_numerics.py`: sown trainings, and their figures' truth.
 """
 
 from __future__ import annotations
@@ -106,6 +107,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--numerics", action="store_true")
     parser.add_argument("--markdown", type=Path)
     given = parser.parse_args()
     names = (
@@ -113,6 +115,10 @@ def main() -> None:
     )  # fmt: skip
     lines = ["| " + " | ".join(names) + " |", "|---" * len(names) + "|"]
     lines += ["| " + " | ".join(row) + " |" for row in table(given.runs, given.seed)]
+    if given.numerics:
+        from figures_numerics import table as numerics_table
+
+        lines += ["", *numerics_table()[0]]
     text = "\n".join(lines) + "\n"
     print(text, end="")
     if given.markdown is not None:

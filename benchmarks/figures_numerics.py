@@ -183,16 +183,12 @@ def _judge(training: Training, capture: Path, wrong: list[str]) -> str:
     return f"{training.expected} from step {SOWN}"
 
 
-def main() -> None:
-    """Print the table; exit with 1 if anything is wrong."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default="")
-    parser.add_argument("--markdown", type=Path)
-    given = parser.parse_args()
+def table(only: str = "") -> tuple[list[str], int]:
+    """Return the table in Markdown, and how much is wrong; says on standard error what."""
     lines = ["| training | figures checked | of samples | wrong | findings |", "|---" * 5 + "|"]
     total = Result(Counter(), Counter(), [], "")
     for training in TRAININGS:
-        if given.only not in training.arguments:
+        if only not in training.arguments:
             continue
         with tempfile.TemporaryDirectory() as folder:
             found = measure(training, Path(folder))
@@ -207,11 +203,20 @@ def main() -> None:
         total.wrong.extend(found.wrong)
     counts = (sum(total.checked.values()), sum(total.sampled.values()), len(total.wrong))
     lines.append("| all | " + " | ".join(f"{n:,}" for n in counts) + " | |")
+    return lines, len(total.wrong)
+
+
+def main() -> None:
+    """Print the table; exit with 1 if anything is wrong."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="trainings with this word alone")
+    parser.add_argument("--markdown", type=Path)
+    given = parser.parse_args()
+    lines, wrong = table(given.only)
     print(lines[-1])
     if given.markdown is not None:
         given.markdown.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    if total.wrong:
-        raise SystemExit(1)
+    raise SystemExit(bool(wrong))
 
 
 if __name__ == "__main__":

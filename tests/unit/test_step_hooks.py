@@ -136,6 +136,60 @@ def test_a_normalised_input_is_seen_by_its_bytes() -> None:
     assert rows["weight"]["source"] == "replay"
 
 
+class TELayerNormColumnParallelLinear(LayerNormLinear):
+    """As megatron/core/extensions/transformer_engine.py derives it."""
+
+
+class TERowParallelLinear(Linear):
+    pass
+
+
+TELayerNormColumnParallelLinear.__module__ = TERowParallelLinear.__module__ = "megatron.core"
+
+
+def derived(module: nn.Module) -> nn.Module:
+    """Train a subclass that is made on the spot, as FSDP2 does."""
+    kind = type(module)
+    module.__class__ = type(f"FSDP{kind.__name__}", (type("FSDPModule", (), {}), kind), {})
+    return module
+
+
+@pytest.mark.parametrize("wrap", [lambda module: module, derived], ids=["Megatron-LM", "FSDP2"])
+def test_subclasses_of_modules_and_recipes_are_measured(wrap: Any) -> None:
+    recipe = type("TEDelayedScaling", (type(delayed()),), {})(**vars(delayed()))
+    rows: dict[str, Any] = {}
+    for kind in (TERowParallelLinear, TELayerNormColumnParallelLinear):
+        module = kind(recipe)
+        module.fp8_meta["scaling_fwd"] = state([50.0, 50.0, 1.0], [[0.0, 0.0, 0.0]])
+        module.fp8_meta["scaling_bwd"] = state([1e4, 1.0], [[0.0, 0.0]])
+        rows[kind.__name__] = {row["tensor"]: row for row in train(wrap(module))}
+        assert State([("layer", module)]).recipes[0]["name"] == "DelayedScaling"
+    plain, normalizes = rows["TERowParallelLinear"], rows["TELayerNormColumnParallelLinear"]
+    assert {row["scaling"] for row in (*plain.values(), *normalizes.values())} == {"delayed"}
+    # The module's own input is not what it casts.
+    assert (plain["input"]["source"], normalizes["input"]["source"]) == ("replay", "bytes")
+    assert set(plain) == set(normalizes) == {"input", "weight", "grad_output"}
+
+
+@pytest.mark.parametrize(
+    ("module", "x", "words"),
+    [
+        (lambda: Linear(named("NVFP4BlockScaling")), 32, "casts of NVFP4BlockScaling are not"),
+        (lambda: Linear(named("Float8CurrentScaling")), 0, "input without values (experts without"),
+        (lambda: nn.Linear(64, 64), 32, "no FP8 cast was seen"),
+        (lambda: Linear(named("Float8CurrentScaling")), None, "ran no hook in the step"),
+    ],
+)
+def test_layers_without_figures_get_a_reason(module: Any, x: int | None, words: str) -> None:
+    layer = module()
+    hooks = NumericsHooks([("layer", layer)])
+    if x is not None:
+        layer(torch.randn(x, 64)).sum().backward()
+    hooks.remove()
+    (note,) = hooks.notes(measured=bool(hooks.measured.records()))
+    assert words in note
+
+
 def test_bytes_are_left_alone_inside_of_checkpointing() -> None:
     module = LayerNormLinear(named("Float8CurrentScaling"))
     hooks = NumericsHooks([("layer", module)])

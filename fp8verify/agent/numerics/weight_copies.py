@@ -117,8 +117,8 @@ def copy_of(tensor: Any) -> Copy | None:
     """Return the FP8 copy that a tensor holds; None if it holds none that can be read."""
     tensor = local(tensor)
     kind = type(tensor).__name__
-    if isinstance(tensor, Tensor) and tensor.dtype in FORMATS and type(tensor) is Tensor:
-        return Copy(kind, FORMATS[tensor.dtype], tensor.view(torch.uint8), False, None)
+    if type(tensor) in (Tensor, torch.nn.Parameter) and tensor.dtype in FORMATS:
+        return Copy(kind, FORMATS[tensor.dtype], tensor.detach().view(torch.uint8), False, None)
     # transformer_engine/pytorch/tensor: data are bytes, `_scale_inv` is multiplied by.
     name = next((n for n in ("_rowwise_data", "_data", "qdata") if _tensor(tensor, n)), None)
     transposed = name is None and not getattr(tensor, "_transpose_invalid", True)
