@@ -44,7 +44,9 @@ def _rule(rule: Mapping[str, Any]) -> Iterator[str]:
     where = rule.get("framework", "")
     where = ", ".join(where) if isinstance(where, list) else where
     yield f"**{status}**{f' ({where})' if where else ''}: {message}. {rule['remedy']}"
-    if "example" in rule:
+    if isinstance(rule.get("example"), str):
+        yield f"```python\n{rule['example'].strip()}\n```"
+    elif "example" in rule:
         _, old, new = rule["example"]
         lines = [f"- {line}" for line in old.splitlines()]
         lines += [f"+ {line}" for line in new.splitlines()]
