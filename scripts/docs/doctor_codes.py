@@ -45,7 +45,7 @@ def _rule(rule: Mapping[str, Any]) -> Iterator[str]:
     where = ", ".join(where) if isinstance(where, list) else where
     yield f"**{status}**{f' ({where})' if where else ''}: {message}. {rule['remedy']}"
     if isinstance(rule.get("example"), str):
-        yield f"```python\n{rule['example'].strip()}\n```"
+        yield f"```text\n{rule['example'].strip()}\n```"
     elif "example" in rule:
         _, old, new = rule["example"]
         lines = [f"- {line}" for line in old.splitlines()]
