@@ -42,7 +42,7 @@ def _blocks(page: Page) -> Iterator[str]:
 
 def _finding(finding: Finding) -> str:
     head = f"- **{finding.severity.value}** {code(finding.code)}: {markdown(finding.message)}"
-    return f"{head}  \n  {markdown(finding.hint)}" if finding.hint else head
+    return f"{head}  \n  To do: {markdown(finding.hint)}" if finding.hint else head
 
 
 def _section(grid: Grid) -> str:
