@@ -38,6 +38,12 @@ def test_steps_of_windows_that_differ_tell_less() -> None:
     assert few.effective < 10
 
 
+def test_windows_of_equal_steps_count_once_each() -> None:
+    found = step_statistics([[1.0, 1.0, 1.0], [1.2, 1.2, 1.2]])
+    assert found is not None
+    assert (found.count, found.effective) == (6, pytest.approx(2.0))
+
+
 def test_steps_that_resemble_their_neighbours_tell_less() -> None:
     found = step_statistics([[10.0 + place / 10 for place in range(40)]])
     assert found is not None
