@@ -104,6 +104,8 @@ def _owns_what_it_makes(descriptor: int) -> bool:
 
 def _is_shared(status: os.stat_result) -> bool:
     """Whether other users may rename what is in a folder; a group of this user alone is none."""
+    if status.st_uid not in (os.getuid(), 0):
+        return True
     if status.st_mode & stat.S_ISVTX or not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         return False
     return bool(status.st_mode & stat.S_IWOTH) or not _is_own_group(status.st_gid)

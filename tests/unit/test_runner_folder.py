@@ -73,6 +73,10 @@ def test_a_folder_whose_parent_a_group_may_write_gets_a_note(
     assert str(Path.cwd()) in make_capture_folder(Path("shared")).notes[0]
     Path.cwd().chmod(0o1775)  # sticky: only the owner renames what is in it
     assert make_capture_folder(Path("sticky")).notes == ()
+    if not os.getuid():
+        Path("theirs").mkdir()
+        os.chown("theirs", 54321, -1)  # whoever owns a folder may rename what is in it
+        assert make_capture_folder(Path("theirs", "capture")).notes != ()
 
 
 def test_a_folder_that_cannot_be_made_is_told() -> None:
