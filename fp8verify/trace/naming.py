@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from fp8verify.text import lazy_pattern
+from fp8verify.text import clean, lazy_pattern
 from fp8verify.trace.places import STANDARD_INPUT, is_pattern
 
 _ENDING = lazy_pattern(
@@ -35,5 +35,5 @@ def run_name(paths: Sequence[str | Path]) -> str:
     stem = _ENDING.sub("", name) or name or "run"
     if stem != name and _SAYS_NO_RUN.fullmatch(stem):
         folder = parts[-2] if len(parts) > 1 else Path(text).resolve().parent.name
-        return f"{folder}/{stem}" if folder else stem
-    return stem
+        return clean(f"{folder}/{stem}" if folder else stem)
+    return clean(stem)

@@ -138,6 +138,15 @@ def strings(value: Any) -> Iterator[str]:
         yield from (text for one in value for text in strings(one))
 
 
+def test_the_name_of_a_file_is_cleaned(tmp_path: Path) -> None:
+    folder = tmp_path / "run\x1b\u202e::error ::x"
+    folder.mkdir()
+    TraceBuilder().linear(64, 32, 16, fp8=True).write(folder / "rank0\x9b.json")
+    report = inspect(folder)
+    found = list(strings(json.loads(report.to_json())))
+    assert all(text.isprintable() and "::error" not in text for text in found)
+
+
 def test_no_name_of_a_trace_reaches_a_report_as_it_was(tmp_path: Path) -> None:
     trace = TraceBuilder(gpu=f"NVIDIA H200 {HOSTILE}").step(1)
     trace.launch(f"{FP8_KERNEL}{HOSTILE}", f"own::mm{HOSTILE}", parents=(f"p{HOSTILE}",))
