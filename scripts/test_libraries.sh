@@ -6,6 +6,9 @@ cd "$(dirname "$0")/.."
 source scripts/steps.sh
 step "installing the libraries"
 .venv/bin/python -m pip install -qq --disable-pip-version-check --no-warn-conflicts -c constraints.txt \
-  peft trl timm diffusers schedulefree
+  peft trl diffusers schedulefree
+# timm needs torchvision, whose wheel fails to load beside a torch without CUDA, and with it whatever imports it.
+.venv/bin/python -m pip install -qq --disable-pip-version-check --no-deps -c constraints.txt \
+  --target build/libraries --upgrade timm torchvision
 .venv/bin/python benchmarks/attach_cases.py "$@"
 step "done"

@@ -45,15 +45,18 @@ class Outcome:
         outside = {one.name: getattr(self, one.name) for one in fields(self) if one.compare}
         return {**outside, **outside.pop("inside")}
 
-    def differences(self, other: Outcome) -> list[str]:
-        """Return what differs in `other`, a line for each field."""
+    def differences(self, other: Outcome, *, spare_mb: float = SPARE_MB) -> list[str]:
+        """Return what differs in `other`, a line for each field.
+
+        Of memory it may have `spare_mb` more.
+        """
         before, after = self._seen(), other._seen()
         found = [
             f"{name}: {before.get(name)!r} became {after.get(name)!r}"
             for name in before.keys() | after.keys()
             if before.get(name) != after.get(name)
         ]
-        if other.peak_mb > self.peak_mb + SPARE_MB:
+        if other.peak_mb > self.peak_mb + spare_mb:
             found.append(f"peak_mb: {self.peak_mb:.0f} became {other.peak_mb:.0f}")
         return found
 

@@ -71,3 +71,14 @@ def test_a_window_on_one_helper_thread_is_complete(tmp_path: Path) -> None:
 @pytest.mark.parametrize("loop", ["two_threads.py", "tasks.py"])
 def test_trainings_on_threads(tmp_path: Path, loop: str) -> None:
     same(tmp_path, loop, options=("--steps", "3-5,20-22"))
+
+
+@pytest.mark.parametrize("case", ["functional", "restarts", "daemon", "signals"])
+def test_trainings_that_do_more_than_train(tmp_path: Path, case: str) -> None:
+    command = (LOOPS / "odd.py", case)
+    plain, attached = pair(
+        tmp_path, *command, python=python_with_torch(), witness=case == "signals"
+    )
+
+    assert (plain.code, plain.stderr) == (0, "")
+    assert plain.differences(attached) == []

@@ -5,6 +5,7 @@ Each prints its last loss and what torch.compile has made of it; the weights are
 
 import os
 import sys
+from pathlib import Path
 
 os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "WANDB_MODE": "disabled"}
 os.environ |= {"HF_DATASETS_CACHE": os.path.abspath("datasets"), "TOKENIZERS_PARALLELISM": "false"}
@@ -12,12 +13,6 @@ os.environ |= {"HF_DATASETS_CACHE": os.path.abspath("datasets"), "TOKENIZERS_PAR
 import torch
 import torch._dynamo.utils
 from torch import nn
-
-# torchvision's wheel from the package index loads its operators with CUDA alone, and then fails.
-operators = torch.library.Library("torchvision", "FRAGMENT")
-for name in ("nms", "qnms"):
-    if not hasattr(torch.ops.torchvision, name):
-        operators.define(f"{name}(Tensor dets, Tensor scores, float threshold) -> Tensor")
 
 STEPS = 5
 ARCHITECTURES = [
@@ -215,6 +210,13 @@ def lightning():
 
 
 def timm():
+    # torchvision's wheel from the package index fails without CUDA: it is installed where no other
+    # library sees it, by scripts/test_libraries.sh.
+    sys.path.append(str(Path(__file__).parents[3] / "build" / "libraries"))
+    operators = torch.library.Library("torchvision", "FRAGMENT")
+    for name in ("nms", "qnms"):
+        if not hasattr(torch.ops.torchvision, name):
+            operators.define(f"{name}(Tensor dets, Tensor scores, float threshold) -> Tensor")
     from timm import create_model
 
     for name in ("resnet10t", "convnext_atto", "vit_tiny_patch16_224", "mobilenetv3_small_050"):
