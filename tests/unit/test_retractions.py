@@ -11,33 +11,16 @@ from fp8verify.logs.claims import scan_log
 
 TAKEN_BACK = r"""
 Enabling fp8 layerwise casting for transformer
-Enabling FP8 quantization from /x/fp8.safetensors
 FP8 support available for maximum throughput
-FP8 requested, using 8-bit quantization (bitsandbytes)
-FP8 quantization failed: x. Proceeding without FP8.
-FP8 Gemma uses short key format
 (EngineCore_0 pid=12) INFO 11-22 10:00:00 [x.py:3] FP8 enabled
 [vLLM worker 0] FP8 enabled
 FP8 training enabled, now disabled
 FP8 training enabled (disabled on this GPU)
-FP8 training enabled, disabled for now
 FP8 training enabled, but skipped because no layer matched
 Disabling FP8 training
-FP8 training skipped
 Skipping FP8 training
-FP8 is not available
 Not using FP8 training
-Not training in FP8
-FP8 training available
-FP8 training supported
-FP8 capable GPU detected: Training in FP8 possible
-FP8 training ready
-FP8 training possible
 Cannot use FP8 training
-FP8 training requested
-FP8 training selected
-FP8 training configured
-FP8 training planned
 model: gpt-fp8
 run: fp8-training-enabled
 checkpoint: fp8 enabled
@@ -61,7 +44,6 @@ FP8 training enabled, starting from step 2000
 FP8 training enabled (starts at step 2000)
 FP8 training enabled (after 100 warmup steps)
 FP8 training enabled with 500 bf16 warmup steps
-FP8 training enabled with bf16 warmup for the first 500 steps
 FP8 training active until step 1000
 FP8 training enabled for the first 10 steps
 FP8 training enabled for steps 1000-2000
@@ -71,55 +53,35 @@ Enabling FP8 training in 3 hours
 Switching to FP8 training at step 1000
 Will enable FP8 training
 Planning: FP8 training enabled
-Training in FP8 after warmup
 Training in FP8 from step 1000
 Training in FP8 starts at step 1000
 Training with FP8 begins after warm-up
-Mixed precision: fp8 after warmup
-Mixed precision: fp8 (from step 100)
 Float8 training active soon
-Converting model to Float8Linear after warmup
-Converting linear layers to Float8Linear at step 100
 FP8 is enabled after calibration
 FP8 enabled during evaluation only
 FP8 training enabled once warmup ends
 FP8 training enabled upon reaching loss 2.0
 FP8 training enabled as soon as loss < 3
 FP8 training enabled before phase 2
-FP8 training enabled only for the benchmark
 FP8 training enabled in phase 2
 FP8 training enabled in stage 2
 FP8 training enabled for the last 100 steps
 FP8 training enabled every 10th step
-FP8 training is not enabled
-FP8 training isn't enabled
-FP8 training was enabled, now disabled
-FP8 training enabled -> disabled
 FP8 training enabled -> False
-FP8 training enabled : no
 FP8 training enabled on 0 layers
 FP8 training enabled for 0 of 48 layers
 FP8 training enabled for 0 layers
-FP8 training enabled (0/48 layers)
 FP8 training enabled for no layers
 FP8 training enabled for none of the layers
 No FP8 training enabled
-no fp8 recipe applied
 FP8 training turned on? no
 FP8 training enabled by mistake; turning it off
-FP8 training enabled, then disabled because loss diverged
 FP8 training enabled earlier has been turned off
-FP8 training active was expected but bf16 is used
 FP8 training enabled [SKIPPED]
-FP8 training enabled [DISABLED]
 FP8 training enabled ✗
 FP8 training enabled: ✗
 FP8 training enabled: ❌
 FP8 training enabled ❌
-FP8 enabled = 0
-fp8 enabled: 0
-fp8 enabled: 'False'
-fp8 enabled: "no"
 fp8 enabled: N
 fp8 enabled: [ ]
 fp8 enabled: {}
@@ -128,12 +90,10 @@ fp8 enabled: -
 fp8 enabled: unset
 fp8 enabled: unknown
 fp8 enabled: auto
-FP8 recipe: none
 FP8 training enabled = never
 FP8 training enabled, however no layer was converted
 FP8 training enabled but all layers were filtered out
 FP8 training enabled but no layers matched the filter
-FP8 training enabled but has no effect on this GPU
 FP8 training enabled but ignored on A100
 FP8 training enabled without effect
 FP8 training enabled; emulated in bf16
@@ -149,38 +109,19 @@ Mixed precision: fp8=False
 Mixed precision = fp8: off
 Training with FP8: False
 Training in FP8: no
-Training with fp8=False
 Training with fp8=0
-Training with fp8 disabled
 Training with FP8 turned off
-Training in fp8 failed, using bf16
 Training in fp8 mode is unsupported
 FP8 training enabled when torchao is installed
 FP8 training enabled only if SM89
-FP8 training enabled provided that torchao is installed
-FP8 training enabled depending on hardware
-FP8 training enabled assuming TE is available
 Is FP8 training enabled?
 Enabling FP8 training requires SM89
-Enabling FP8 training is recommended
-Enabling FP8 training is experimental
 Enabling FP8 training can speed up training
-Enabling FP8 training speeds up training by 2x
-Using FP8 training is faster
-Using FP8 training speeds things up by 1.5x
-Using FP8 recipe needs Hopper
-Training in FP8 is supported on Hopper
-Training in FP8 needs H100
-Training with FP8 is 2x faster than BF16
-Training with FP8 gives 1.5x throughput
 Training with fp8 would give 1.5x throughput
 Training in FP8 vs BF16
-Training in FP8 or BF16
 Training with FP8 / BF16 comparison
 Tip: FP8 training enabled gives more speed
-TIP: Training in FP8
 hint: Using FP8 training
-Hint: Training in FP8 is faster
 Note: FP8 training enabled by default in the next release
 Recommendation: Training in FP8
 Suggestion: Using FP8 training
@@ -191,12 +132,8 @@ usage: train.py [--fp8] FP8 training enabled
 options: FP8 training enabled (default: False)
 FP8 training enabled (default: False)
 FP8 training enabled (default: off)
-FP8 training enabled. (default: False)
-enable_fp8: FP8 training enabled (type: bool, default: False)
 2x faster than fp8
 BF16 is 2x slower than FP8 training enabled runs
-fp8 training enabled baseline: 1.2s/it (previous run)
-FP8 training enabled run from last week: 12k tok/s
 Comparing against: FP8 training enabled
 baseline: FP8 training enabled
 reference: Training in FP8
@@ -204,63 +141,29 @@ reference: Training in FP8
 FP8 enabled for KV cache
 FP8 training enabled for optimizer states
 Using FP8 quantization for the rollout engine
-Using fp8 quantization for vLLM weights
-[vLLM] Using FP8 training
 (EngineCore pid=1) Using FP8 compute for rollout
-Using FP8 recipe for KV cache
 Using fp8 linear layers in the inference engine
 FP8 enabled for rollouts
 FP8 enabled for the teacher model
 FP8 enabled for the reference model
 FP8 enabled for the reward model
 FP8 enabled for the frozen text encoder
-Converted teacher linear layers to Float8Linear
-Converted reference model layers to FP8
-Converted checkpoint layers to FP8
 Converting model to FP8 for export
 Converting model weights to FP8 for inference
-Converting checkpoint to FP8 layers
-Converted vae modules to FP8
-Converted text encoder layers to FP8
 FP8 enabled for all-gather
 FP8 active for communication
-FP8 compute for checkpoint loading
 Converted layers to FP8 storage
 Converted model to FP8 weights (layerwise casting, compute in bf16)
 FP8 enabled (weights only)
 FP8 enabled (weight-only)
 FP8 enabled for storage, compute in bf16
-[eval] Training in FP8
-[inference] FP8 enabled
-[teacher] FP8 training enabled
-[ref] FP8 training enabled
-[rollout] FP8 training enabled
-[export] Converting model to FP8
-[vllm] FP8 enabled
-[sglang] FP8 enabled
-INFO vllm.engine: FP8 enabled
-INFO 11-22 10:00:00 [fp8.py:123] Using FP8 linear layers
-[baseline] FP8 training enabled
-[unused] FP8 training enabled
-[planned] FP8 training enabled
-[next] FP8 training enabled
 Mixed precision: /runs/fp8/config.yaml
 Training with fp8_baseline.yaml
-Training with fp8-experiment-3 config
-Training in fp8_runs/exp1
-Training in fp8/
 Training with fp8-vs-bf16 run name
-Training with fp8_e4m3_dataset
-Training in fp8.log
-Using fp8_recipe.yaml
-Using FP8 recipe file configs/bf16.yaml
-Using fp8 recipe.json
 Saving run to fp8_training_enabled/ckpt
 wandb: Syncing run fp8 training enabled
-wandb: run name: fp8 training enabled
 run_name: FP8 training enabled
 Experiment: FP8 training enabled
-experiment name = FP8 training enabled
 output_dir=/runs/fp8-training-enabled
 Loading config fp8 training enabled.yaml
 fp8: False
@@ -269,20 +172,8 @@ fp8=False
   fp8_enabled: false
 fp8.enabled=False
 "fp8": {"enabled": false}
-mixed_precision: bf16  # fp8
-mixed_precision=bf16 (choices: no, fp16, bf16, fp8)
-Mixed precision: no (options: fp8)
-TrainingArgs(fp8=False, bf16=True)
 Namespace(fp8=None)
 float8.enable_fsdp_float8_all_gather = False
-float8 enabled = false
-Float8 enabled: FALSE
-float8 enabled:   False
-Float8 training : disabled
-FP8 (E4M3) training: disabled
-FP8 training mode: off
-FP8 mode is OFF
-FP8 training status: inactive
 FP8 training enabled 失败
 FP8 training enabled: 否
 FP8 training enabled: nein
@@ -295,34 +186,20 @@ FP8 training enabled（已禁用）
 FP8 training enabled：否
 RuntimeError: FP8 training enabled on a GPU without FP8
 AssertionError: FP8 training enabled
-assert FP8 training enabled
 raise ValueError: Training in FP8
 E   AssertionError: Training in FP8
 Error: Using FP8 training on unsupported device
 ERROR: Using FP8 training on unsupported device
-ERROR Applying FP8 training failed
-CRITICAL: Using FP8 recipe caused NaN; aborting
-FP8 training enabled caused NaN, restarting in bf16
 FP8 training enabled by user, overriding with bf16
 FP8 training enabled in config but overridden by bf16=True
-FP8 training enabled requested; DeepSpeed forces bf16
-FP8 training enabled and then reverted to BF16
 Attempting: Using FP8 training
 Trying: Training in FP8
-Enabling FP8 training... failed
 Enabling FP8 training... not available
-Enabling FP8 training ... skipped
-Enabling FP8 training ... FAILED
 Enabling FP8 training: error: no module torchao
-Converting linear layers to Float8Linear... failed
 Converting layers to Float8Linear: 0 converted
 Converting model to Float8Linear (0 modules)
 Converted model to Float8Linear: 0 layers
 Converted linear layers to Float8Linear (0/48)
-Swapped 0 linear layers with Float8Linear
-Applied Float8 training: recipe=TENSORWISE, converted 0 layers
-Applied Float8 training to 0 layers
-Applied Float8 training: 0 modules converted
 Applied FP8 recipe to the KV cache
 Simulating: FP8 training enabled
 """
@@ -330,97 +207,66 @@ Simulating: FP8 training enabled
 CLAIMS = r"""
 FP8 training enabled (recipe=tensorwise, emulate=False)
 FP8 training enabled: 48 layers, 0 skipped
-FP8 training enabled, 0 layers skipped
 Converted 48 linear layers to Float8Linear, 0 layers skipped
 FP8 training enabled, lm_head not converted
-FP8 training enabled with no layers skipped
 Converting model to Float8Linear from checkpoint step 1000
 FP8 training enabled; resuming at step 1000
-FP8 training enabled, evaluating after 500 steps
 FP8 training enabled, evaluating every 100 steps
 FP8 training enabled, checkpoint every 1000 steps, eval after epoch 1
-FP8 training enabled, storage path /x
 FP8 training enabled, lm_head forced to bf16
 FP8 training enabled (auto filter)
-FP8 training enabled (n=48 layers)
 FP8 training enabled - disabling flash attention
 FP8 training enabled (skipped lm_head)
-FP8 training enabled (skipping lm_head)
 FP8 training enabled (skipped: lm_head)
 FP8 training enabled, skipped for lm_head
-FP8 training enabled (disabled for lm_head)
 FP8 training enabled, lm_head kept in bf16
 FP8 training enabled with bf16 master weights
-FP8 training enabled, params bf16
 FP8 training enabled, optimizer states in fp32
 FP8 training enabled — nn.Linear layers replaced with FP8Linear
-🚀 FP8 Training Enabled!
 FP8 training enabled for attention and MLP layers
 FP8 enabled for MLP and attention projections
-TorchAO: converted 48 linear layers to Float8Linear
 FP8: converted 48 Linear layers to Float8Linear
 Training in FP8 for 1000 steps
-Training in FP8 for 3 epochs
 Training in FP8/BF16 mixed precision
 Training with FP8-hybrid
-FP8 training enabled (E4M3 forward, E5M2 backward)
 Training with fp8 precision, eval in bf16
 FP8 training enabled. Evaluation runs in bf16.
-FP8 training enabled, compile=False
 FP8 training enabled, fp8 all-gather enabled: False
 FP8 training enabled, fp8_wgrad=False
-FP8 training enabled [tensorwise]
 FP8 training enabled [48 layers]
 FP8 mixed precision: enabled
-FP8 training enabled: yes
 FP8 training enabled: 1
 FP8 training enabled=1
-fp8 enabled: on
 FP8 training enabled（张量级缩放）
 Enabled FP8 training for 224 Linear modules (skipped 1: lm_head)
-Using FP8 training recipe: delayed
 Using float8 training with tensorwise scaling; comparing losses every 100 steps
 Using fp8 autocast (enabled=True)
-FP8 training enabled (after torch.compile)
 FP8 training enabled for 48 of 49 layers
 FP8 training enabled from config
-FP8 training enabled at 10:00:00
 FP8 training enabled on rank 0
 FP8 training enabled on 8 GPUs
-FP8 training enabled by --fp8
 FP8 training enabled via torchao
 FP8 training enabled in 3.2s
-FP8 training enabled in config fp8.yaml
 FP8 training enabled with delayed scaling, amax history 1024
 FP8 training enabled (recipe=tensorwise)
-FP8 training enabled; starting training
 FP8 training enabled and starting at step 0
 FP8 training enabled from step 0
-FP8 training enabled before compile
 Applied Float8 training: recipe=TENSORWISE, fsdp_float8_all_gather=False
 Applied Float8 training to 48 layers before torch.compile
-Converted model to Float8Linear before FSDP wrapping
 Converted 48 linear layers to Float8Linear after meta init
 [rank0]: FP8 training enabled
-[rank3][INFO] FP8 training enabled
  10%|#         | 1/10 [00:01<00:10, 1.1s/it]FP8 training enabled
 2026-11-22 10:00:00,123 - INFO - Training in FP8
-Using FP8 training with Transformer Engine
 Using delayed scaling FP8 recipe
 Using FP8 mixed precision (TransformerEngine)
-Enabling FP8 training ... done
 Enabling FP8 training... ok
 FP8 enabled: True
-FP8 training: enabled
 FP8 training enabled: true
 FP8 training enabled ✓
-FP8 training enabled: ✅
 FP8 training is now enabled.
 FP8 mixed precision training is active
-Float8 training enabled for all linear layers except lm_head
 Training in FP8 on 8x H200
 Training with FP8 (hybrid)
-FP8 training enabled, warmup steps: 100
 FP8 training enabled | lr warmup 100 steps
 FP8 training enabled with lr warmup 100
 """
