@@ -96,7 +96,7 @@ def _numbers(lines: Iterable[str], rank: int) -> RankNumerics | None:
     )
     record = NumericsRecord(schema=1, rank=rank, windows=(), measured=measured, reason=None)
     every = -(-len(steps) // MAX_STEPS)
-    series = tuple(_line(step, values[step]) for step in steps[::every])
+    series = tuple(_line(step, values[step], scalings) for step in steps[::every])
     return RankNumerics(record=record, series=series)
 
 
@@ -140,7 +140,6 @@ def _statistic(text: str) -> tuple[str | None, tuple[str, float] | None]:
 
 
 def _row(key: Row, values: dict[str, float], scaling: str | None) -> TensorRecord:
-    broken = [value for value in values.values() if not math.isfinite(value)]
     return TensorRecord(
         layer=key[0],
         tensor=key[1],
@@ -149,15 +148,21 @@ def _row(key: Row, values: dict[str, float], scaling: str | None) -> TensorRecor
         amax=_finite(values.get("amax")),
         flushed=_finite(values.get("flushed")),
         saturated=_finite(values.get("saturated")),
-        rows_not_finite=int(bool(broken)),
+        rows_not_finite=int(_is_broken(values)),
     )
+
+
+def _is_broken(values: dict[str, float]) -> bool:
+    return not all(map(math.isfinite, values.values()))
 
 
 def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _line(step: int, rows: dict[Row, dict[str, float]]) -> SeriesRecord:
+def _line(
+    step: int, rows: dict[Row, dict[str, float]], scalings: dict[Row, str | None]
+) -> SeriesRecord:
     def column(field: str) -> tuple[float | None, ...]:
         return tuple(_finite(values.get(field)) for values in rows.values())
 
@@ -177,4 +182,8 @@ def _line(step: int, rows: dict[Row, dict[str, float]]) -> SeriesRecord:
         sqnr_db=nothing,
         nan=tuple(0.0 for _ in rows),
         inf=tuple(0.0 for _ in rows),
+        source=tuple("te-debug" for _ in rows),
+        format=nothing,
+        scaling=tuple(map(scalings.get, rows)),
+        rows_not_finite=tuple(int(_is_broken(values)) for values in rows.values()),
     )

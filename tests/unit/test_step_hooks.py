@@ -351,7 +351,7 @@ def test_what_transformer_engine_keeps_is_read_at_both_ends() -> None:
 
 
 def test_modules_without_scales_have_none() -> None:
-    assert State([("a", nn.Linear(2, 2)), ("b", Linear(None))]).slots == []
+    assert State([("a", nn.Linear(2, 2)), ("b", Linear(None))]).slots == {}
 
 
 def test_clipping_is_seen_whence_it_was_imported_and_left_alone() -> None:

@@ -9,7 +9,7 @@ no scale.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,82 +24,66 @@ KEPT_STEPS = 32
 MOST_SLOTS = 1 << 14
 
 
-class Slot(NamedTuple):
-    """One tensor that has a scale of its own: a layer's first, second … GEMM's input and so on."""
-
-    layer: str
-    tensor: str
-    gemm: int
-    format: str
-    largest: float
-    recipe: int
-    group: int
-    tensor_parallel: int
-
-    @property
-    def key(self) -> tuple[str, str, int]:
-        """What it is known by."""
-        return self.layer, self.tensor, self.gemm
-
-
-class Scales(NamedTuple):
-    """Scales and histories of slots, newest amax last, as numbers."""
-
-    scale: float
-    amax: list[float]
-    largest_amax: float
-    staged: float
+Slots = dict[tuple[str, str, int], dict[str, Any]]
 
 
 class State:
-    """All that modules of Transformer Engine keep, at one moment."""
+    """All that modules of Transformer Engine keep, at one moment.
+
+    Attributes:
+        slots: by layer, tensor and GEMM what is known of each scale: `fixed` is what does not
+            change, the others are numbers; the newest amax is the last.
+    """
 
     def __init__(self, modules: Iterable[tuple[str, Any]]) -> None:
         self.recipes: list[dict[str, Any]] = []
         self.groups: list[list[int]] = []
-        self.slots: list[Slot] = []
-        self._parts: list[tuple[Tensor, Tensor]] = []
-        for name, module in modules:
-            self._read(name, module)
-        self.scales = dict(zip((slot.key for slot in self.slots), self._copy(), strict=True))
+        self.slots: Slots = {}
+        parts = [part for name, module in modules for part in self._read(name, module)]
+        self._copy(parts)
 
-    def _read(self, name: str, module: Any) -> None:
+    def _read(self, name: str, module: Any) -> Iterator[tuple[list[Any], Tensor, Tensor]]:
+        """Yield for each direction the keys of its slots, their scales and their history."""
         meta = getattr(module, "fp8_meta", None)
         if not isinstance(meta, dict) or meta.get("recipe") is None:
             return
-        recipe = meta["recipe"]
-        number = self._place(self.recipes, describe_recipe(recipe))
-        group = self._group(meta.get("fp8_group"))
-        parallel = self._group(getattr(module, "tp_group", None))
-        formats = dict(zip(TENSORS, formats_of(recipe), strict=True))
-        for direction, tensors in TENSORS.items():
+        fixed = {
+            "recipe": self._place(self.recipes, describe_recipe(meta["recipe"])),
+            "group": self._group(meta.get("fp8_group")),
+            "tensor_parallel": self._group(getattr(module, "tp_group", None)),
+        }
+        for (direction, tensors), found in zip(
+            TENSORS.items(), formats_of(meta["recipe"]), strict=True
+        ):
             kept = _kept(meta.get(direction))
             if kept is None or len(self.slots) + kept[0].numel() > MOST_SLOTS:
                 continue
-            self._parts.append(kept)
+            keys = []
             for place in range(kept[0].numel()):
                 gemm, which = divmod(place, len(tensors))
-                found = formats[direction]
-                self.slots.append(
-                    Slot(
-                        name, tensors[which], gemm, found.name, found.largest, number, group,
-                        parallel,
-                    )
-                )  # fmt: skip
+                key = (name, tensors[which], gemm)
+                of_format = {"format": found.name, "largest": found.largest}
+                self.slots[key] = {
+                    "fixed": {"layer": name, "tensor": tensors[which], "gemm": gemm,
+                              **of_format, **fixed}
+                }  # fmt: skip
+                keys.append(key)
+            yield keys, *kept
 
-    def _copy(self) -> Iterator[Scales]:
+    def _copy(self, parts: Sequence[tuple[list[Any], Tensor, Tensor]]) -> None:
         """Copy all scales and histories to the host together."""
-        if not self._parts:
+        if not parts:
             return
-        flat = [_flattened(scale, history) for scale, history in self._parts]
-        device = flat[0].device
-        numbers = torch.cat([part.to(device) for part in flat]).tolist()
-        for scale, history in self._parts:
-            count, steps = scale.numel(), min(KEPT_STEPS, max(0, history.shape[0] - 1))
+        flat = [_flattened(scale, history) for _, scale, history in parts]
+        numbers = torch.cat([part.to(flat[0].device) for part in flat]).tolist()
+        for keys, _, history in parts:
+            count, steps = len(keys), min(KEPT_STEPS, max(0, history.shape[0] - 1))
             block, numbers = numbers[: count * (steps + 3)], numbers[count * (steps + 3) :]
-            for place in range(count):
-                column = block[place::count]
-                yield Scales(column[0], column[3:], column[1], column[2])
+            for place, key in enumerate(keys):
+                scale, largest, staged, *amax = block[place::count]
+                self.slots[key] |= {
+                    "scale": scale, "amax": amax, "largest_amax": largest, "staged": staged
+                }  # fmt: skip
 
     def _group(self, group: Any) -> int:
         try:
@@ -153,33 +137,27 @@ def _number(value: Any) -> int | None:
 
 def in_words(before: State | None, after: State) -> dict[str, Any]:
     """Lay out the scales at the end of a window beside those at its beginning."""
+    earlier = before.slots if before is not None else {}
     return {
         "recipes": after.recipes,
         "groups": after.groups,
-        "slots": [_record(slot, before, after) for slot in after.slots],
+        "slots": [_record(slot, earlier.get(key)) for key, slot in after.slots.items()],
     }
 
 
-def _record(slot: Slot, before: State | None, after: State) -> dict[str, Any]:
-    now = after.scales[slot.key]
-    then = before.scales.get(slot.key) if before is not None else None
+def _record(now: dict[str, Any], then: dict[str, Any] | None) -> dict[str, Any]:
+    known = then or {"scale": None, "amax": [], "staged": -1.0, "largest_amax": -1.0}
+    newest = known["amax"][-1:] or [-1.0]
     return {
-        "layer": slot.layer,
-        "tensor": slot.tensor,
-        "gemm": slot.gemm,
-        "format": slot.format,
-        "largest": slot.largest,
-        "recipe": slot.recipe,
-        "group": slot.group,
-        "tensor_parallel": slot.tensor_parallel,
-        "scale": repr(now.scale),
-        "scale_before": None if then is None else repr(then.scale),
-        "amax": _finite(now.amax),
-        "amax_before": None if then is None or not then.amax else _finite(then.amax[-1:])[0],
-        "staged": _finite([now.staged])[0],
-        "staged_before": None if then is None else _finite([then.staged])[0],
-        "largest_amax": _finite([now.largest_amax])[0],
-        "largest_amax_before": None if then is None else _finite([then.largest_amax])[0],
+        **now["fixed"],
+        "scale": repr(now["scale"]),
+        "scale_before": None if then is None else repr(known["scale"]),
+        "amax": _finite(now["amax"]),
+        "amax_before": _finite(newest)[0],
+        "staged": _finite([now["staged"]])[0],
+        "staged_before": _finite([known["staged"]])[0],
+        "largest_amax": _finite([now["largest_amax"]])[0],
+        "largest_amax_before": _finite([known["largest_amax"]])[0],
     }
 
 
