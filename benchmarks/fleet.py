@@ -1,14 +1,13 @@
-"""Measure big jobs on 1, 2, 8 and 16 cores: one trace of a gigabyte, and 64 ranks of 100 MB.
+"""Measure big jobs on 2, 8 and 16 cores: 64 ranks of 100 MB.
 
     python benchmarks/fleet.py --folder /tmp/fleet
 
 Builds its traces from a shipped capture, runs `fp8verify inspect` on as many cores as are there
 (`taskset`), with worker processes and with a Dask cluster if `distributed` is installed, checks
 that every run gives the same report, and writes Markdown and JSON: each row when it is done, so
-that a run that is cut short leaves what it measured. The runs on one trace take turns, so that a
-slow spell hits all rows; the least of several counts. Memory is measured in a run of its own. What
-10,000 ranks would cost follows from the CPU seconds of a rank. Run it with the Python that has
-fp8verify; it takes about four minutes on 16 cores and needs 8 GB of disk.
+that a run that is cut short leaves what it measured. What 10,000 ranks would cost follows from the
+CPU seconds of a rank. Run it with the Python that has fp8verify; it takes about two minutes on
+16 cores and needs 7 GB of disk.
 """
 
 from __future__ import annotations
@@ -20,19 +19,17 @@ import importlib.util
 import json
 import os
 import platform
-import shutil
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from build_traces import build
-from isal import igzip
 from trace_speed import CAPTURE, FP8VERIFY, HERE, version
 
 COMMAND = [FP8VERIFY] if Path(FP8VERIFY).exists() else [sys.executable, "-m", "fp8verify"]
@@ -135,34 +132,15 @@ def _megabytes(pid: int) -> float:
     return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
 
 
-def measure(cases: list[Case], repeats: int) -> Iterator[Cost]:
-    """Yield the least costs of each case; the cases take turns."""
-    costs: list[list[Cost]] = [[] for _ in cases]
-    for _ in range(repeats):
-        for case, known in zip(cases, costs, strict=True):
-            known.append(run(case))
-    for case, known in zip(cases, costs, strict=True):
-        last = run(case, memory=True)
-        if len({cost.report for cost in (*known, last)}) != 1:
-            raise SystemExit(f"{case.label}: two runs gave different reports")
-        cpu, wall = min(cost.cpu_s for cost in known), min(cost.wall_s for cost in known)
-        yield Cost(cpu, wall, last.peak_mb, last.report)
-
-
-def big_trace(folder: Path, megabytes: int) -> Path:
-    """Build one trace of that size."""
-    path = folder / f"{megabytes}mb.json"
-    if not path.exists():
-        build(CAPTURE, path, megabytes * 1_000_000)
-    return path
-
-
 def ranks(folder: Path, count: int, megabytes: int) -> Path:
     """Build a folder with that many ranks of one trace; only the number of the rank differs."""
     target = folder / f"{count}ranks_{megabytes}mb"
     if target.exists():
         return target
-    data = big_trace(folder, megabytes).read_bytes()
+    path = folder / f"{megabytes}mb.json"
+    if not path.exists():
+        build(CAPTURE, path, megabytes * 1_000_000)
+    data = path.read_bytes()
     start = data.index(_DISTRIBUTED)
     end = data.index(b"}", start) + 1
     target.mkdir()
@@ -267,30 +245,6 @@ def _row(case: Case, cost: Cost, first: Cost, each_mb: float) -> str:
     )
 
 
-def one_trace(options: argparse.Namespace, result: Result) -> None:
-    """Measure one big trace."""
-    _measure_trace(big_trace(options.folder, options.megabytes), options, result)
-
-
-def packed_trace(options: argparse.Namespace, result: Result) -> None:
-    """Measure one big trace that is packed."""
-    plain = big_trace(options.folder, options.megabytes)
-    packed = plain.with_suffix(".json.gz")
-    if not packed.exists():
-        with plain.open("rb") as source, igzip.open(packed, "wb") as out:
-            shutil.copyfileobj(source, out, 1 << 20)
-    _measure_trace(packed, options, result)
-
-
-def _measure_trace(path: Path, options: argparse.Namespace, result: Result) -> None:
-    command = [*COMMAND, "inspect", str(path), "--workers"]
-    cases = [Case("1 process", [*command, "1"], 1, 1)]
-    cases += [Case(f"{n} cores", [*command, str(n)], n, n) for n in options.cores]
-    heading = f"one trace, {options.megabytes} MB of JSON, {path.suffix}"
-    rows = zip(cases, measure(cases, options.repeats), strict=True)
-    result.table(heading, rows, memory="MB more, a process")
-
-
 def many_ranks(options: argparse.Namespace, result: Result) -> None:
     """Measure many ranks once by worker processes, and by a Dask cluster of as many."""
     size, count = options.rank_megabytes, options.ranks
@@ -319,24 +273,13 @@ def _runs_of_ranks(folder: Path, cores: list[int]) -> Iterator[tuple[Case, Cost]
         yield case, run(case, memory=True, servers=servers)
 
 
-# The most important first.
-PARTS: dict[str, Callable[[argparse.Namespace, Result], None]] = {
-    "trace": one_trace,
-    "ranks": many_ranks,
-    "packed": packed_trace,
-}
-
-
 def main() -> None:
     """Measure and write the result file."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, required=True, help="where the traces go")
-    parser.add_argument("--megabytes", type=int, default=1000, help="of the one big trace")
     parser.add_argument("--ranks", type=int, default=64)
     parser.add_argument("--rank-megabytes", type=int, default=100, help="of each rank's trace")
-    parser.add_argument("--repeats", type=int, default=3, help="of one trace")
     parser.add_argument("--cores", type=int, nargs="+", help="2, 8 and 16 as far as there are")
-    parser.add_argument("--only", choices=tuple(PARTS), action="append", help="may be repeated")
     parser.add_argument("--output", type=Path, default=RESULT)
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
@@ -349,12 +292,9 @@ def main() -> None:
     result.add(
         f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d}, {available} cores, "
         f"{platform.machine()}, Python {platform.python_version()}, fp8verify "
-        f"{version('fp8verify')}. The least of {options.repeats} runs by turns for one trace, "
-        "one run for many ranks; every row of a table gave the same report.\n"
+        f"{version('fp8verify')}. One run each; every row gave the same report.\n"
     )
-    for name, part in PARTS.items():
-        if not options.only or name in options.only:
-            part(options, result)
+    many_ranks(options, result)
 
 
 if __name__ == "__main__":
