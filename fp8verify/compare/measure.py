@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from math import prod
+from itertools import pairwise
 from statistics import fmean, median
 from typing import NamedTuple
 
@@ -149,8 +150,12 @@ def _outside(ranks: Sequence[RankReport]) -> StepStatistics | None:
 
 def _logged(ranks: Sequence[RankReport], logged: Mapping[int, float]) -> StepStatistics | None:
     near = {step.step + by for step in ranks[0].steps for by in range(-_NEAR, _NEAR + 1)}
-    times = [time for step, time in sorted(logged.items()) if step not in near]
-    return step_statistics([times[1:]]) if len(times) > _LEAST else None
+    known = [(step, time) for step, time in sorted(logged.items()) if 0 < time < math.inf]
+    times = [time for step, time in known if step not in near]
+    # What only grows is the time since the start.
+    if len(times) <= _LEAST or all(later > time for time, later in pairwise(times)):
+        return None
+    return step_statistics([times[1:]])
 
 
 def _profiled(ranks: Sequence[RankReport], clock: str) -> StepStatistics | None:
@@ -196,7 +201,7 @@ def _budget(rank: RankReport, mean_us: float) -> dict[str, float]:
 
 def _work(rank: RankReport) -> float | None:
     forward = [row for row in products(rank) if row.leg is Leg.FPROP]
-    flops = sum(2 * prod(row.shape or ()) * row.kernels for row in forward)
+    flops = sum(2 * math.prod(row.shape or ()) * row.kernels for row in forward)
     return flops / steps_of(rank) if flops else None
 
 

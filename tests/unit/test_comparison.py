@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -265,6 +267,17 @@ def test_step_times_of_the_trainings_own_logs_leave_the_window_out(tmp_path: Pat
     assert (found.candidate.step.measured, found.outcome) == ("log", Outcome.FASTER)
     assert found.speedup == pytest.approx(1.25, abs=0.01)
     assert found.candidate.step.steps == 47  # of 59, without 7 to 17 and the first
+
+
+@pytest.mark.parametrize("us", [lambda n: 1000.0 * n, lambda _: math.nan, lambda _: 0.0])
+def test_a_clock_that_only_grows_and_times_that_are_none_are_no_step_times(
+    us: Callable[[int], float], tmp_path: Path
+) -> None:
+    report = run(tmp_path, fp8=False, us=40)
+    log = LossSeries("test", {1: 2.0}, False, {}, {}, {n: us(n) for n in range(1, 60)})
+    found = compare(report, report, (log, log))
+    assert found.baseline is not None
+    assert found.baseline.step.measured == "gpu"
 
 
 def test_a_rank_that_lost_fp8_is_the_first_cause(tmp_path: Path) -> None:
