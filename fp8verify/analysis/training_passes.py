@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from fp8verify.analysis.backward import is_of_backward
 from fp8verify.analysis.gemms import GemmLabel, Kind
 from fp8verify.analysis.optimizers import range_of
 from fp8verify.report.model import VAGUE_LEGS, Leg
@@ -22,6 +21,14 @@ _UPDATES = lazy_pattern(
     r"(?![a-z])",
     re.IGNORECASE,
 )
+
+# flash_bwd_dq_dk_dv_loop_kernel, layer_norm_grad_input_kernel, cunn_SoftMaxBackward, and what
+# Inductor names after its operators: triton_per_fused_native_layer_norm_backward_3.
+_BACKWARD_NAME = lazy_pattern(
+    r".*(?:backward|(?<![a-z])bwd(?![a-z])|(?<![a-z])[dw]?grad(?:ient)?s?(?![a-z])|GradInput)",
+    re.IGNORECASE | re.DOTALL,
+)
+_MAX_NAME = 400
 
 
 def runs_backward(kinds: Sequence[Kind], labels: Iterable[GemmLabel]) -> bool:
@@ -46,3 +53,13 @@ def proves_training(kind: Kind) -> bool:
     """Whether a kernel is of a backward pass, or of the optimizer's step that follows one."""
     ran_backward = kind.op is not None and kind.op.backward
     return ran_backward or is_of_backward(kind) or is_update(kind)
+
+
+def has_gradient(kind: Kind) -> bool:
+    """Whether a GEMM multiplies gradients: only they are E5M2."""
+    return "e5m2" in (kind.classification.a, kind.classification.b)
+
+
+def is_of_backward(kind: Kind) -> bool:
+    """Whether the name or the operands of a kernel show that it is of a backward pass."""
+    return has_gradient(kind) or _BACKWARD_NAME.match(kind.name[:_MAX_NAME]) is not None

@@ -18,11 +18,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from fp8verify.analysis.backward import has_gradient
 from fp8verify.analysis.gemms import GemmRow
 from fp8verify.analysis.promises import CONVERTED, HIGH_PRECISION, Promises
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.analysis.totals import gemm_totals
+from fp8verify.analysis.training_passes import has_gradient
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.report.model import LEGS, Precision
 

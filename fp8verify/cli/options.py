@@ -14,8 +14,7 @@ import click
 from fp8verify.cli.option import FiniteFloat, option, width_option
 from fp8verify.cli.output import REPORT_FORMS
 from fp8verify.errors import UsageError
-from fp8verify.verdict.policy import EXPECTED, FORMATS, Policy
-from fp8verify.verdict.shares import parse_share
+from fp8verify.verdict.policy import EXPECTED, FORMATS, Policy, parse_share
 
 if TYPE_CHECKING:
     from fp8verify.verdict.baseline import Baseline

@@ -126,7 +126,7 @@ def _place(text: str) -> str:
 
 
 def _share(text: str) -> float:
-    from fp8verify.verdict.shares import parse_share
+    from fp8verify.verdict.policy import parse_share
 
     try:
         return parse_share(text)

@@ -15,13 +15,13 @@ from fp8verify.text import label_of_rank
 from fp8verify.verdict.findings import join_findings, rank_findings
 from fp8verify.verdict.findings.ranks import other_runs, ranks_that_can_lack
 from fp8verify.verdict.policy import Policy
+from fp8verify.verdict.rank_facts import summarize_rank
 from fp8verify.verdict.run_verdict import judge_run
-from fp8verify.verdict.standing import standing_of
 from fp8verify.verdict.verdict import (
     WITHOUT_FP8,
     Opinion,
     RankJudgement,
-    Standing,
+    RankSummary,
     judge_rank,
     outcome,
 )
@@ -37,41 +37,40 @@ class Judgement(NamedTuple):
     exit_code: int
     fails: bool
     ranks: tuple[RankJudgement, ...]
-    standings: tuple[Standing, ...]
+    summaries: tuple[RankSummary, ...]
     findings: tuple[Finding, ...]
 
 
 def judge(ranks: Sequence[RankFacts], promises: Promises, policy: Policy) -> Judgement:
     """Judge a run by the facts of its ranks and by what was promised for all of them."""
     found = [rank_findings(facts, promises) for facts in ranks]
-    standings = tuple(
-        standing_of(facts, findings, promises) for facts, findings in zip(ranks, found, strict=True)
+    summaries = tuple(
+        summarize_rank(facts, findings, promises)
+        for facts, findings in zip(ranks, found, strict=True)
     )
     others = other_runs([facts.rank for facts in ranks])
-    standings = tuple(
-        standing._replace(
-            judged=can, settled=_FOREIGN if facts.rank in others else standing.settled
-        )
-        for facts, standing, can in zip(ranks, standings, ranks_that_can_lack(ranks), strict=True)
+    summaries = tuple(
+        summary._replace(judged=can, settled=_FOREIGN if facts.rank in others else summary.settled)
+        for facts, summary, can in zip(ranks, summaries, ranks_that_can_lack(ranks), strict=True)
     )
-    judged = tuple(judge_rank(standing, policy) for standing in standings)
-    verdict, reason = judge_run(standings, judged)
-    decided = [_decided(of, standing) for of, standing in zip(found, standings, strict=True)]
+    judged = tuple(judge_rank(summary, policy) for summary in summaries)
+    verdict, reason = judge_run(summaries, judged)
+    decided = [_decided(of, summary) for of, summary in zip(found, summaries, strict=True)]
     findings = join_findings(ranks, decided, promises)
     return Judgement(
         verdict,
         reason,
-        *outcome(verdict, standings, findings, policy),
+        *outcome(verdict, summaries, findings, policy),
         ranks=judged,
-        standings=standings,
+        summaries=summaries,
         findings=findings,
     )
 
 
-def _decided(findings: Sequence[Finding], standing: Standing) -> list[Finding]:
+def _decided(findings: Sequence[Finding], summary: RankSummary) -> list[Finding]:
     """Return what may be said of a rank: no finding decides what its verdict leaves open."""
-    settled = standing.settled
-    if not standing.judged:
+    settled = summary.settled
+    if not summary.judged:
         return [found for found in findings if found.verdict not in WITHOUT_FP8]
     if settled is None or settled.verdict is not Verdict.INCONCLUSIVE:
         return list(findings)
@@ -89,10 +88,10 @@ def rejudge(report: Report, policy: Policy) -> Report:
 
     What a baseline added to the findings stays, and still fails the run.
     """
-    standings = list(map(_standing_in, report.ranks))
-    judged = [judge_rank(standing, policy) for standing in standings]
-    verdict, reason = judge_run(standings, judged)
-    code, fails = outcome(verdict, standings, report.findings, policy)
+    summaries = list(map(_standing_in, report.ranks))
+    judged = [judge_rank(summary, policy) for summary in summaries]
+    verdict, reason = judge_run(summaries, judged)
+    code, fails = outcome(verdict, summaries, report.findings, policy)
     return replace(
         report,
         verdict=verdict,
@@ -106,12 +105,12 @@ def rejudge(report: Report, policy: Policy) -> Report:
     )
 
 
-def _standing_in(rank: RankReport) -> Standing:
+def _standing_in(rank: RankReport) -> RankSummary:
     """Read from a finished report how a rank stands."""
     attention, untrained = _nanos(rank.attention_gemm.time_us), _nanos(rank.untrained_gemm.time_us)
     whole, launched = _nanos(rank.gemm.time_us), rank.gemm.kernels
     apart = (rank.attention_gemm.kernels, rank.untrained_gemm.kernels)
-    return Standing(
+    return RankSummary(
         label=label_of_rank(rank.rank, rank.source),
         settled=Opinion(rank.verdict, rank.reason) if rank.settled else None,
         time={p: ns - attention[p] - untrained[p] for p, ns in whole.items()},

@@ -7,21 +7,21 @@ from typing import NamedTuple
 
 from fp8verify.report.model import Precision, Verdict, low_precision_name
 from fp8verify.text import listed
-from fp8verify.verdict.verdict import WITHOUT_FP8, Opinion, RankJudgement, Standing
+from fp8verify.verdict.verdict import WITHOUT_FP8, Opinion, RankJudgement, RankSummary
 
 
 class _Judged(NamedTuple):
     """A rank and the judgement on it."""
 
-    standing: Standing
+    summary: RankSummary
     found: RankJudgement
 
 
-def judge_run(standings: Sequence[Standing], judged: Sequence[RankJudgement]) -> Opinion:
+def judge_run(summaries: Sequence[RankSummary], judged: Sequence[RankJudgement]) -> Opinion:
     """Join the judgements of all ranks into the verdict on the run."""
     if len(judged) == 1:
         return Opinion(judged[0].verdict, judged[0].reason)
-    ranks = [_Judged(*pair) for pair in zip(standings, judged, strict=True) if pair[0].judged]
+    ranks = [_Judged(*pair) for pair in zip(summaries, judged, strict=True) if pair[0].judged]
     # Ranks that cannot be judged come after what no judgement of them could change.
     return _on_some(ranks) or _not_active(ranks) or _on_none(ranks) or _on_all(ranks)
 
@@ -29,7 +29,7 @@ def judge_run(standings: Sequence[Standing], judged: Sequence[RankJudgement]) ->
 def _on_some(ranks: Sequence[_Judged]) -> Opinion | None:
     """PARTIAL, if some ranks ran low precision and others are known not to."""
     with_low = _with_low(ranks)
-    without = [rank.standing.label for rank in ranks if rank.found.verdict in WITHOUT_FP8]
+    without = [rank.summary.label for rank in ranks if rank.found.verdict in WITHOUT_FP8]
     if not (with_low and without):
         return None
     return Opinion(
@@ -42,9 +42,9 @@ def _on_some(ranks: Sequence[_Judged]) -> Opinion | None:
 def _not_active(ranks: Sequence[_Judged]) -> Opinion | None:
     """Return the verdict of the first rank that is PARTIAL, or else of one that is open."""
     for verdict in (Verdict.PARTIAL, Verdict.INCONCLUSIVE):
-        for standing, found in ranks:
+        for summary, found in ranks:
             if found.verdict is verdict:
-                return Opinion(verdict, f"{standing.label}: {found.reason}")
+                return Opinion(verdict, f"{summary.label}: {found.reason}")
     return None
 
 
@@ -57,9 +57,9 @@ def _on_none(ranks: Sequence[_Judged]) -> Opinion | None:
 
 
 def _on_all(ranks: Sequence[_Judged]) -> Opinion:
-    lowest = min(rank.standing.share for rank in ranks)
-    apart = any(rank.standing.share_of_all is not None for rank in ranks)
-    steps = " and in every step" if all(rank.standing.in_every_step for rank in ranks) else ""
+    lowest = min(rank.summary.share for rank in ranks)
+    apart = any(rank.summary.share_of_all is not None for rank in ranks)
+    steps = " and in every step" if all(rank.summary.in_every_step for rank in ranks) else ""
     return Opinion(
         Verdict.ACTIVE,
         f"{_formats(ranks)} GEMMs ran on all {len(ranks)} ranks{steps}, at least {lowest:.1%} of "
@@ -69,11 +69,11 @@ def _on_all(ranks: Sequence[_Judged]) -> Opinion:
 
 def _with_low(ranks: Sequence[_Judged]) -> int:
     """Return how many ranks ran low precision."""
-    return sum(rank.standing.low_kernels > 0 for rank in ranks)
+    return sum(rank.summary.low_kernels > 0 for rank in ranks)
 
 
 def _formats(ranks: Sequence[_Judged]) -> str:
-    return low_precision_name(_add_up(rank.standing.kernels for rank in ranks))
+    return low_precision_name(_add_up(rank.summary.kernels for rank in ranks))
 
 
 def _add_up(parts: Iterable[Mapping[Precision, int]]) -> dict[Precision, int]:

@@ -37,7 +37,7 @@ class Opinion(NamedTuple):
     reason: str
 
 
-class Standing(NamedTuple):
+class RankSummary(NamedTuple):
     """How one rank stands before a share of low precision is asked for.
 
     Attributes:
@@ -143,17 +143,17 @@ class Outcome(NamedTuple):
 
 
 def outcome(
-    verdict: Verdict, standings: Iterable[Standing], findings: Iterable[Finding], policy: Policy
+    verdict: Verdict, summaries: Iterable[RankSummary], findings: Iterable[Finding], policy: Policy
 ) -> Outcome:
     """Turn verdict, shares and findings into the exit code that a policy asks for."""
     code = EXIT_CODES[verdict]
-    if code == 0 and _is_short(verdict, standings, findings, policy):
+    if code == 0 and _is_short(verdict, summaries, findings, policy):
         code = 1
     return Outcome(0 if policy.exit_zero else code, code != 0)
 
 
 def _is_short(
-    verdict: Verdict, standings: Iterable[Standing], findings: Iterable[Finding], policy: Policy
+    verdict: Verdict, summaries: Iterable[RankSummary], findings: Iterable[Finding], policy: Policy
 ) -> bool:
     """Whether a run that ran in low precision fails nonetheless."""
     if policy.strict and verdict is Verdict.PARTIAL:
@@ -162,59 +162,59 @@ def _is_short(
         return True
     asked = policy.min_share
     if policy.expected:
-        return any(_falls_short(standing, policy) for standing in standings)
-    return asked is not None and any(standing.share < asked for standing in standings)
+        return any(_falls_short(summary, policy) for summary in summaries)
+    return asked is not None and any(summary.share < asked for summary in summaries)
 
 
-def _falls_short(standing: Standing, policy: Policy) -> bool:
+def _falls_short(summary: RankSummary, policy: Policy) -> bool:
     """Whether less ran in low precision than was expected, or asked for, or else than half."""
-    if policy.min_share is None and standing.expected is not None and standing.expected.decides:
-        return standing.expected.measured < standing.expected.share - TOLERANCE
-    return standing.share < policy.share
+    if policy.min_share is None and summary.expected is not None and summary.expected.decides:
+        return summary.expected.measured < summary.expected.share - TOLERANCE
+    return summary.share < policy.share
 
 
-def judge_rank(standing: Standing, policy: Policy) -> RankJudgement:
-    """Judge one rank by its own standing."""
-    settled = standing.settled
-    found = _judge_share(standing, policy) if settled is None else settled
-    return RankJudgement(*found, settled is not None, standing.shortfall)
+def judge_rank(summary: RankSummary, policy: Policy) -> RankJudgement:
+    """Judge one rank by its own summary."""
+    settled = summary.settled
+    found = _judge_share(summary, policy) if settled is None else settled
+    return RankJudgement(*found, settled is not None, summary.shortfall)
 
 
-def _judge_share(standing: Standing, policy: Policy) -> Opinion:
+def _judge_share(summary: RankSummary, policy: Policy) -> Opinion:
     """Judge a rank that ran low precision by its share, and by what else it falls short of."""
-    share, expected = standing.share, standing.expected
+    share, expected = summary.share, summary.expected
     min_share = policy.share
     if policy.min_share is not None or expected is None or not expected.decides:
         expected = None
     if expected is not None:
-        if _falls_short(standing, policy):
-            return _short_of(expected, standing)
+        if _falls_short(summary, policy):
+            return _short_of(expected, summary)
         min_share = 0.0  # what was to run in low precision did
-    undecided = _undecided(standing, min_share)
+    undecided = _undecided(summary, min_share)
     if undecided is not None:
         return Opinion(Verdict.INCONCLUSIVE, undecided)
     if share < min_share:
-        because = "" if standing.rest is None else f": {standing.rest}"
+        because = "" if summary.rest is None else f": {summary.rest}"
         minimum = "default minimum" if policy.min_share is None else "required minimum"
         below = f"below the {minimum} of {min_share:.0%}{because}"
-        return Opinion(Verdict.PARTIAL, f"{_ran(standing)}, {below}")
-    if standing.shortfall is not None:
-        return Opinion(Verdict.PARTIAL, f"{_ran(standing)}, but {standing.shortfall}")
+        return Opinion(Verdict.PARTIAL, f"{_ran(summary)}, {below}")
+    if summary.shortfall is not None:
+        return Opinion(Verdict.PARTIAL, f"{_ran(summary)}, but {summary.shortfall}")
     if expected is not None and share < _NEARLY_ALL:
-        said = f"{_ran(standing)}{_steps(standing)}; {expectation(expected)}"
+        said = f"{_ran(summary)}{_steps(summary)}; {expectation(expected)}"
         return Opinion(Verdict.ACTIVE, said)
-    rest = standing.rest if share < _NEARLY_ALL else None
-    return Opinion(Verdict.ACTIVE, _ran(standing, rest) + _steps(standing))
+    rest = summary.rest if share < _NEARLY_ALL else None
+    return Opinion(Verdict.ACTIVE, _ran(summary, rest) + _steps(summary))
 
 
-def _short_of(expected: Expected, standing: Standing) -> Opinion:
+def _short_of(expected: Expected, summary: RankSummary) -> Opinion:
     """Judge a rank of which less ran in low precision than was to."""
-    but = "" if standing.shortfall is None else f", but {standing.shortfall}"
-    said = f"{_ran(standing)}{but}; {expectation(expected)}"
+    but = "" if summary.shortfall is None else f", but {summary.shortfall}"
+    said = f"{_ran(summary)}{but}; {expectation(expected)}"
     missing = expected.share - TOLERANCE - expected.measured
-    if standing.shortfall is None and standing.unknown + standing.opaque_share >= missing:
+    if summary.shortfall is None and summary.unknown + summary.opaque_share >= missing:
         return Opinion(Verdict.INCONCLUSIVE, f"{said}, and kernels of unknown precision may be it")
-    if standing.shortfall is None and standing.cut_off:
+    if summary.shortfall is None and summary.cut_off:
         return Opinion(Verdict.INCONCLUSIVE, f"{said} up to where the trace is cut off")
     return Opinion(Verdict.PARTIAL, said)
 
@@ -228,21 +228,21 @@ def expectation(expected: Expected) -> str:
     )
 
 
-def _undecided(standing: Standing, min_share: float) -> str | None:
+def _undecided(summary: RankSummary, min_share: float) -> str | None:
     """Say what could change the verdict if it were known, None if nothing could."""
-    share, unknown, opaque = standing.share, standing.unknown, standing.opaque_share
-    formats = low_precision_name(standing.kernels)
+    share, unknown, opaque = summary.share, summary.unknown, summary.opaque_share
+    formats = low_precision_name(summary.kernels)
     if share < min_share <= share + unknown:
         return (
             f"{formats} GEMMs took {share:.1%} of GEMM time, kernels of unknown precision "
             f"{unknown:.1%}"
         )
-    if share < min_share <= standing.share_without_unplaced:
+    if share < min_share <= summary.share_without_unplaced:
         return (
             f"{formats} GEMMs took {share:.1%} of GEMM time, and without operators the others may "
             "be the optimizer's or attention's"
         )
-    if share < min_share and standing.cut_off:
+    if share < min_share and summary.cut_off:
         return f"{formats} GEMMs took {share:.1%} of GEMM time up to where the trace is cut off"
     least, most = share / (1 + opaque), (share + unknown + opaque) / (1 + opaque)
     if (least < min_share <= share) or (share < min_share <= most):
@@ -253,25 +253,25 @@ def _undecided(standing: Standing, min_share: float) -> str | None:
     return None
 
 
-def _ran(standing: Standing, rest: str | None = None) -> str:
+def _ran(summary: RankSummary, rest: str | None = None) -> str:
     """Say how much ran in low precision, with attention where it is unfused, and the rest."""
-    total = sum(standing.kernels.values())
-    formats, whole = low_precision_name(standing.kernels), standing.share_of_all
+    total = sum(summary.kernels.values())
+    formats, whole = low_precision_name(summary.kernels), summary.share_of_all
     of, time = ("", "GEMM time") if whole is None else (" of linear layers", "their time")
     said = None if whole is None else f"{whole:.1%} of all GEMM time: attention is unfused"
-    if sum(standing.untrained.values()):
+    if sum(summary.untrained.values()):
         of = " of layers that train"
         said = f"{whole:.1%} of all GEMM time, with what only runs forward"
     remarks = "; ".join(filter(None, [said, rest]))
     return (
-        f"{standing.low_kernels} of {total} GEMM kernels{of} ran in {formats}, "
-        f"{standing.share:.1%} of {time}{f' ({remarks})' if remarks else ''}"
+        f"{summary.low_kernels} of {total} GEMM kernels{of} ran in {formats}, "
+        f"{summary.share:.1%} of {time}{f' ({remarks})' if remarks else ''}"
     )
 
 
-def _steps(standing: Standing) -> str:
-    if standing.steps < 2 or not standing.steps_with_gemms:
+def _steps(summary: RankSummary) -> str:
+    if summary.steps < 2 or not summary.steps_with_gemms:
         return ""
-    if standing.in_every_step:
+    if summary.in_every_step:
         return ", in every step"
-    return f", in {standing.steps_with_gemms} of {standing.steps} steps (the others ran no GEMM)"
+    return f", in {summary.steps_with_gemms} of {summary.steps} steps (the others ran no GEMM)"

@@ -52,7 +52,7 @@ LATE_ROOMS = {
     "analysis", "annotate", "compare", "doctor", "integrations", "kernels", "logs", "prove",
     "terms", "trace",
 }  # fmt: skip
-OPTIONS_OF = {"fp8verify.verdict.policy", "fp8verify.verdict.shares"}
+OPTIONS_OF = {"fp8verify.verdict.policy"}
 
 
 @pytest.fixture(autouse=True)

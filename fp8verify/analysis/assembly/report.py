@@ -24,7 +24,7 @@ from fp8verify.report.model import Claim, HealthReport, RankReport, Report
 from fp8verify.report.model.diagnosis import ExpectedReport
 from fp8verify.trace import Health
 from fp8verify.verdict.judge import Judgement
-from fp8verify.verdict.verdict import RankJudgement, Standing
+from fp8verify.verdict.verdict import RankJudgement, RankSummary
 from fp8verify.version import __version__
 
 SCHEMA_VERSION = 2
@@ -67,7 +67,7 @@ def assemble(
         gpu_time_us=_gpu_time(ranks),
         legs=leg_rows([*gemms, *optimizer]),
         recipe=recipe_seen(gemms),
-        ranks=tuple(map(_rank_report, ranks, judgement.ranks, judgement.standings)),
+        ranks=tuple(map(_rank_report, ranks, judgement.ranks, judgement.summaries)),
         claims=tuple(claims),
         findings=judgement.findings,
         environment=environment([facts.rank for facts in ranks]),
@@ -79,7 +79,7 @@ def _gpu_time(ranks: Sequence[RankFacts]) -> dict[str, float]:
     return {key: micros(sum(f.gpu_time[key] for f in ranks)) for key in ranks[0].gpu_time}
 
 
-def _rank_report(facts: RankFacts, judged: RankJudgement, standing: Standing) -> RankReport:
+def _rank_report(facts: RankFacts, judged: RankJudgement, summary: RankSummary) -> RankReport:
     rank = facts.rank
     return RankReport(
         rank=rank.rank,
@@ -88,14 +88,14 @@ def _rank_report(facts: RankFacts, judged: RankJudgement, standing: Standing) ->
         reason=judged.reason,
         settled=judged.settled,
         shortfall=judged.shortfall,
-        rest=standing.rest,
+        rest=summary.rest,
         gemm=gemm_summary(rank.gemm),
         attention_gemm=gemm_summary(gemm_totals(rank.survey.attention)),
         untrained_gemm=gemm_summary(gemm_totals(rank.survey.untrained)),
         optimizer_gemm=gemm_summary(gemm_totals(rank.survey.optimizer)),
-        opaque_us=micros(standing.opaque),
-        unplaced_us=micros(standing.unplaced),
-        judged=standing.judged,
+        opaque_us=micros(summary.opaque),
+        unplaced_us=micros(summary.unplaced),
+        judged=summary.judged,
         expected=None
         if facts.expected is None
         else ExpectedReport(

@@ -193,7 +193,7 @@ def _report_of_log(log: Path, policy: Policy, name: str | None) -> Report:
     No kernel is seen, unless the log holds a printed table of them.
     """
     from fp8verify.analysis.gather import gather
-    from fp8verify.verdict.absence import LOG_ALONE
+    from fp8verify.verdict.inconclusive import LOG_ALONE
 
     said, losses = said_by(None, log), losses_of(None, log)
     rank = gather(_printed_table(log))

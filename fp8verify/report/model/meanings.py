@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from fp8verify.terms import Verdict
 
 MEANINGS: Mapping[Verdict, str] = {
-    Verdict.ACTIVE: "FP8 GEMMs ran on every rank and in every step, cover `--min-share` of GEMM "
-    "time (default 50%), and nothing promised in FP8 ran otherwise",
-    Verdict.PARTIAL: "FP8 GEMMs ran, but some rank, step or GEMM leg (fprop, dgrad, wgrad) that "
-    "should have, did not, or the share is below the minimum",
+    Verdict.ACTIVE: "FP8 GEMMs ran on every rank, in every step and in the backward pass of the "
+    "layers that train, cover what was to run in FP8 (not known: `--min-share` of GEMM time, "
+    "default 50%), and nothing promised in FP8 ran otherwise",
+    Verdict.PARTIAL: "FP8 GEMMs ran, but some rank, step, micro-batch or GEMM leg (fprop, dgrad, "
+    "wgrad) that should have, did not, or the share is below the expected one or the minimum",
     Verdict.INACTIVE: "no FP8 GEMM ran, and nothing claimed that it would",
     Verdict.CONTRADICTED: "the log or the model says FP8, the kernels say no",
     Verdict.EMULATED: "tensors were cast as for FP8, but every GEMM ran in high precision",

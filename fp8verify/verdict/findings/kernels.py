@@ -15,7 +15,7 @@ from fp8verify.analysis.units import multiplies, runs_elsewhere
 from fp8verify.report.model import Finding, Precision, Role
 from fp8verify.text import lazy_pattern, listed
 from fp8verify.verdict.findings_table import finding
-from fp8verify.verdict.undecided import MANY_OPAQUE, opaque_share
+from fp8verify.verdict.inconclusive import MANY_OPAQUE, opaque_share
 from fp8verify.verdict.verdict import NEGLIGIBLE
 
 # A rate this far above the BF16 peak cannot be a clock's or a timer's error.

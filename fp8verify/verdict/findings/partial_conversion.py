@@ -47,7 +47,7 @@ def pinned_layers_low(facts: RankFacts, promises: Promises) -> Iterator[Finding]
     low = [n for n in pinned if any(gemms.precision.is_low for gemms in named.get(n, ()))]
     for layer in facts.layers.classes if not named else ():
         here = [module.fqn for module in layer.modules if module.fqn in pinned]
-        free = (layer.passes or 0) * (len(layer.modules) - len(here))
+        free = (layer.passes or 0) * sum(m.fqn not in pinned for m in layer.converted)
         alone = len(here) == len(layer.modules) and any(layer.in_fp8.values())
         if here and (alone or (layer.passes and layer.in_fp8.get(Leg.FPROP, 0) > free)):
             low += here

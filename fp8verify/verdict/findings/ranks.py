@@ -13,7 +13,7 @@ from fp8verify.analysis.rank import RankEvidence
 from fp8verify.report.model import Finding
 from fp8verify.text import counted, listed
 from fp8verify.verdict.findings_table import finding
-from fp8verify.verdict.undecided import undecidable
+from fp8verify.verdict.inconclusive import undecidable
 
 _SHARE_GAP = 0.1
 # Ranks record the same steps within minutes of each other.

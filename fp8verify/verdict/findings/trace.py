@@ -10,8 +10,8 @@ from fp8verify.capture.names import OUTSIDE
 from fp8verify.capture.schema import WindowRecord
 from fp8verify.report.model import Finding
 from fp8verify.trace.tables import Health
-from fp8verify.verdict.absence import LOG_ALONE, is_empty
 from fp8verify.verdict.findings_table import finding
+from fp8verify.verdict.inconclusive import LOG_ALONE, is_empty
 
 _HINTS = {
     "skipped": "Ranks are chosen with --ranks; the script's own profiler goes before ours, so "

@@ -11,11 +11,13 @@ from fp8verify.analysis.totals import gemm_totals
 from fp8verify.analysis.without_operators import unplaced_ns
 from fp8verify.report.model import Finding, Verdict
 from fp8verify.verdict.causes import cause_without_fp8, high_precision_cause
-from fp8verify.verdict.undecided import undecidable
-from fp8verify.verdict.verdict import Opinion, Standing
+from fp8verify.verdict.inconclusive import undecidable
+from fp8verify.verdict.verdict import Opinion, RankSummary
 
 
-def standing_of(facts: RankFacts, findings: Sequence[Finding], promises: Promises) -> Standing:
+def summarize_rank(
+    facts: RankFacts, findings: Sequence[Finding], promises: Promises
+) -> RankSummary:
     """Say how a rank stands.
 
     Args:
@@ -25,7 +27,7 @@ def standing_of(facts: RankFacts, findings: Sequence[Finding], promises: Promise
     """
     rank = facts.rank
     linear = rank.linear
-    return Standing(
+    return RankSummary(
         label=rank.label,
         settled=_settled(rank, findings, promises),
         time=linear.time_ns,

@@ -5,13 +5,16 @@ from __future__ import annotations
 from fp8verify.analysis.legs import layout_leg
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.ranks import missed_window
-from fp8verify.verdict.absence import no_kernels_because
 from fp8verify.verdict.policy import USUAL_SHARE
 from fp8verify.verdict.verdict import NEGLIGIBLE
 
 # Kernels that nobody recognises may hide a training in FP8 from this share of all that may be
 # GEMMs: custom norms, losses and rotations take less beside the GEMMs of a model.
 MANY_OPAQUE = 0.1
+
+# Notes of the health of a trace that has no kernels for a reason of its own.
+LOG_ALONE = "a log, and no trace"
+EMPTY = "its list of events is empty"
 
 
 def undecidable(rank: RankEvidence) -> str | None:
@@ -91,3 +94,24 @@ def opaque_share(rank: RankEvidence) -> float:
     opaque = sum(total.time_ns for total in rank.unrecognized)
     whole = opaque + rank.linear.total_ns
     return opaque / whole if whole else 0.0
+
+
+def no_kernels_because(rank: RankEvidence) -> str:
+    """Return what keeps a rank without kernels from being judged."""
+    if LOG_ALONE in rank.health.notes:
+        return "only a log was given, and it shows no kernels"
+    if rank.health.truncated:
+        return "the trace is cut off before its first GPU kernel"
+    no_gpu = ", torch saw no GPU" if rank.saw_no_gpu else ""
+    if rank.health.events:
+        return f"no GPU kernels in the trace{no_gpu}"
+    if is_empty(rank):
+        return "the trace holds no events"
+    if rank.health.skipped_events:
+        return "no event of the trace can be read"
+    return f"no trace was made{no_gpu}"
+
+
+def is_empty(rank: RankEvidence) -> bool:
+    """Whether there is a trace, whole and without a single event."""
+    return not rank.health.events and EMPTY in rank.health.notes
