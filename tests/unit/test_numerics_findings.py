@@ -103,7 +103,8 @@ def facts_of(
     record = NumericsRecord(schema=1, rank=rank, windows=(window,), measured=measured, reason=None)
     numerics = RankNumerics(record=record, series=tuple(series))
     evidence = gather(Trace(source="made", rank=rank))
-    return work_out(evidence._replace(numerics=numerics, losses=losses))
+    evidence = evidence._replace(numerics=numerics, losses=losses)
+    return work_out(evidence, collect_promises([], [evidence]))
 
 
 def found(*facts: RankFacts) -> list[Finding]:

@@ -72,7 +72,7 @@ def facts(
             for _ in range(LAYERS):
                 backward(built, engine=engine)
     rank = gather(read_trace(built.write(path / "t.json")))._replace(meta=META)
-    return work_out(rank)
+    return work_out(rank, collect_promises([], [rank]))
 
 
 def found(of: RankFacts) -> list[Finding]:
