@@ -20,7 +20,7 @@ MAX_WIDTH = 120
 _LEAST_WORDS = 12
 _GAP = 2
 _LABEL_WIDTH = 9
-_INFOS = 4
+_INFOS = 3
 _STYLES = {GOOD: "green", FAIR: "yellow", BAD: "red"}
 # Words that are coloured where they begin a row: precisions, verdicts, what counters prove.
 _CELL_STYLES = {
