@@ -47,7 +47,6 @@ def agent_config(
         "record_shapes": settings.record_shapes,
         "max_trace_mb": settings.max_trace_mb,
         "max_window_seconds": settings.max_window_seconds,
-        "profiler": "kineto",
         "recording": None,
         "layers": settings.layers,
         "numerics": settings.numerics,
