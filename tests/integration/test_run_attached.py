@@ -537,7 +537,7 @@ def test_an_error_of_ours_inside_the_window_is_noted_and_the_run_goes_on(
 
     first, second = attached.meta().windows
     assert (first.state, second.state) == ("dropped", "dropped")
-    fact = "optimizer_leaves: RuntimeError: no space left on device (profiling/export.py:"
+    fact = "optimizer_leaves: RuntimeError: no space left on device (windows/export.py:"
     assert str(first.reason).startswith(fact)
     (note,) = attached.meta().notes
     assert note.startswith(f"stopped observing after step 3: {fact}")

@@ -11,7 +11,7 @@ from ..record.rank_record import RankRecord
 from ..windows.session import Session, gpu_finishes_within
 
 # No session begins in the hook in which another one ends: a range that C++ has open there could not
-# be ended early, see `profiling/ranges.py`. So one step lies between the last window and this one.
+# be ended early, see `OpenRanges`. So one step lies between the last window and this one.
 STEPS_AFTER_WINDOW = 2
 
 
