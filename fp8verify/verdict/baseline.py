@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from fp8verify.errors import InputError, UsageError
 from fp8verify.report.model import Finding, Leg, Report, Severity, Verdict, fp8_share
+from fp8verify.report.model.diagnosis import ExpectedReport
 from fp8verify.report.tables import layer_share
 from fp8verify.text import listed
 from fp8verify.verdict.findings_table import finding
@@ -28,6 +29,8 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
         legs: the FP8 share of each GEMM leg.
         layers: the state of each linear layer by name, empty without a census; a layer in several
             states on several ranks has the worst of them.
+        short_of_expected: by how much the FLOPs in FP8 fell short of those that were to run in it,
+            on the rank where most; None where that was not known.
     """
 
     fp8verify_baseline: int = SCHEMA
@@ -35,12 +38,14 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
     lowest_rank_share: float | None = None
     legs: dict[str, float] = {}
     layers: dict[str, str] = {}
+    short_of_expected: float | None = None
 
 
 def baseline_of(report: Report) -> Baseline:
     """Take from a report what a later run is held to."""
     shares = [layer_share(rank) for rank in report.ranks]
     known = [share for share in shares if share is not None]
+    known_ranks = [rank.expected for rank in report.ranks if rank.expected is not None]
     return Baseline(
         fp8_share=layer_share(report),
         lowest_rank_share=min(known) if known else None,
@@ -51,7 +56,12 @@ def baseline_of(report: Report) -> Baseline:
             and leg.leg not in (Leg.UNKNOWN, Leg.ATTENTION, Leg.OPTIMIZER)
         },
         layers=layer_states(report),
+        short_of_expected=max(map(_short_of_expected, known_ranks), default=None),
     )
+
+
+def _short_of_expected(expected: ExpectedReport) -> float:
+    return round(max(0.0, expected.share_of_flops - expected.measured_share_of_flops), 6)
 
 
 def layer_states(report: Report) -> dict[str, str]:
@@ -157,6 +167,10 @@ def regressions(report: Report, baseline: Baseline, tolerance: float) -> Iterato
     for leg, before in baseline.legs.items():
         yield from _fallen(f"the FP8 share of {leg}", before, now.legs.get(leg), tolerance)
     yield from _fallen_layers(baseline.layers, now.layers)
+    was_short, short = baseline.short_of_expected, now.short_of_expected
+    if was_short is not None and short is not None and short > was_short + tolerance + 1e-6:
+        what = f"{short:.1%} of GEMM FLOPs were to run in FP8 and did not, {was_short:.1%} before"
+        yield _regression(what)
 
 
 def _fallen(

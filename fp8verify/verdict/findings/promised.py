@@ -70,6 +70,7 @@ def grouped_high_precision(facts: RankFacts, promises: Promises) -> Iterator[Fin
         op, experts = rows[0].kind.op, _experts(rank)
         yield finding(
             "grouped-gemm-high-precision",
+            "by-design" if any(c.framework == "KempnerForge" for c in promises.claims) else "",
             count=count,
             experts=_named_experts(experts, rows),
             op=f", {op.name}" if op else "",

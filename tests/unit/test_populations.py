@@ -1,0 +1,167 @@
+"""What trains and what only runs forward; parts that are compared layer by layer, both ways."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fp8verify import Report, inspect
+from tests.hand_built import BF16, BF16_KERNEL, FP8, FP8_GRADIENT_KERNEL, FP8_KERNEL, TraceBuilder
+
+TOKENS = 8192
+SIZES = ((3072, 2048), (2048, 1024), (5632, 2048), (2048, 5632))
+NODE = ("MmBackward0", "autograd::engine::evaluate_function: MmBackward0")
+
+
+def codes(report: Report) -> set[str]:
+    return {finding.code for finding in report.findings}
+
+
+class Model:
+    """Layers of `SIZES` that run forward and backward."""
+
+    def __init__(self, build: TraceBuilder) -> None:
+        self.build = build
+
+    def forward(self, *, fp8: bool, shapes: bool = True) -> Model:
+        for n, k in SIZES:
+            self._gemm(((TOKENS, k), (k, n)), "TNT", fp8=fp8, shapes=shapes, parents=_LINEAR)
+        return self
+
+    def backward(self, *, fp8: bool, wgrad: bool | None = True, inside: bool = True) -> Model:
+        for n, k in reversed(SIZES):
+            self._gemm(((TOKENS, n), (n, k)), "NNT", fp8=fp8, parents=NODE, backward=True)
+            if wgrad is None:
+                continue
+            where = {"parents": NODE, "backward": True} if inside else {}
+            self._gemm(((n, TOKENS), (TOKENS, k)), "NTT", fp8=fp8 and wgrad, **where)
+        return self
+
+    def _gemm(
+        self,
+        dims: tuple[tuple[int, int], tuple[int, int]],
+        layout: str,
+        *,
+        fp8: bool,
+        shapes: bool = True,
+        **where: object,
+    ) -> None:
+        gradient = bool(where.get("backward"))
+        kernel = FP8_GRADIENT_KERNEL if gradient else FP8_KERNEL
+        name = kernel if fp8 else BF16_KERNEL.replace("TNT", layout)
+        op, element = ("aten::_scaled_mm", FP8) if fp8 else ("aten::mm", BF16)
+        recorded = {"types": (element, element), "dims": dims} if shapes else {}
+        self.build.launch(name, op, us=100 if fp8 else 190, **recorded, **where)  # type: ignore[arg-type]
+
+
+_LINEAR = ("aten::linear",)
+
+
+def look(build: TraceBuilder, folder: Path) -> Report:
+    return inspect(build.write(folder / "trace.json"))
+
+
+def test_a_teacher_in_bf16_accuses_no_student_in_fp8(build: TraceBuilder, tmp_path: Path) -> None:
+    for step in (1, 2):
+        Model(build.step(step)).forward(fp8=False).forward(fp8=True).backward(fp8=True)
+    report = look(build, tmp_path)
+    assert (report.verdict, report.untrained_gemm.kernels["bf16"]) == ("ACTIVE", 8)
+    assert not codes(report) & {"leg-not-fp8", "pass-without-fp8", "step-without-fp8"}
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_rollout_in_fp8_acquits_no_training_in_bf16(
+    first: bool, build: TraceBuilder, tmp_path: Path
+) -> None:
+    for step in (1, 2):
+        model = Model(build.step(step))
+        if first:
+            model.forward(fp8=True).forward(fp8=True)
+        model.forward(fp8=False).backward(fp8=False)
+        if not first:
+            model.forward(fp8=True)
+    report = look(build, tmp_path)
+    assert (report.verdict, report.exit_code) == ("INACTIVE", 1)
+    assert "fp8-forward-only" in codes(report)
+
+
+@pytest.mark.parametrize("late", [0, 3])
+def test_a_micro_batch_in_bf16_is_a_shortfall(
+    late: int, build: TraceBuilder, tmp_path: Path
+) -> None:
+    for step in (1, 2):
+        model = Model(build.step(step))
+        for number in range(4):
+            model.forward(fp8=number != late).backward(fp8=number != late)
+    report = look(build, tmp_path)
+    assert report.verdict == "PARTIAL"
+    assert "pass-without-fp8" in codes(report)
+
+
+@pytest.mark.parametrize(("wgrad", "verdict"), [(True, "ACTIVE"), (False, "PARTIAL")])
+def test_shapes_tell_wgrad_outside_of_autograds_nodes(
+    wgrad: bool, verdict: str, build: TraceBuilder, tmp_path: Path
+) -> None:
+    for step in (1, 2):
+        Model(build.step(step)).forward(fp8=True).backward(fp8=True, wgrad=wgrad, inside=False)
+    report = look(build, tmp_path)
+    assert report.verdict == verdict
+    assert {row.leg.value for row in report.legs} == {"fprop", "dgrad", "wgrad"}
+
+
+def test_a_leg_without_any_gemm_is_open(build: TraceBuilder, tmp_path: Path) -> None:
+    Model(build).forward(fp8=True).backward(fp8=True, wgrad=None)
+    report = look(build, tmp_path)
+    assert report.verdict == "INCONCLUSIVE"
+    assert "leg-unknown" in codes(report)
+
+
+@pytest.mark.parametrize("types", [(BF16, FP8), ()])
+def test_the_name_of_a_hand_written_kernel_alone_makes_no_active(
+    types: tuple[str, ...], build: TraceBuilder, tmp_path: Path
+) -> None:
+    dims = ((TOKENS, 2048), (3072, 2048)) if types else ()
+    for backward in (False, True, True):
+        build.launch(
+            "_fp8_gemm_kernel", "own::linear", types=types, dims=dims, backward=backward, us=90
+        )
+    assert look(build, tmp_path).verdict == "INCONCLUSIVE"
+
+
+def test_a_function_without_fp8_tensors_runs_no_fp8(build: TraceBuilder, tmp_path: Path) -> None:
+    for step in (1, 2):
+        model = Model(build.step(step)).forward(fp8=False)
+        build.launch(
+            "_scan_kernel", "OwnScan", types=(BF16, BF16), dims=((64, 64), (64, 64)), us=999
+        )
+        model.backward(fp8=False)
+    report = look(build, tmp_path)
+    assert report.verdict == "INACTIVE"
+    assert "opaque-kernels" not in codes(report)
+
+
+@pytest.mark.parametrize("head", [True, False])
+def test_a_rank_without_layers_of_fp8_cannot_lack_it(head: bool, tmp_path: Path) -> None:
+    Model(TraceBuilder(rank=0, world=2)).forward(fp8=True).backward(fp8=True).build.write(
+        tmp_path / "rank0.json"
+    )
+    last = TraceBuilder(rank=1, world=2)
+    if head:
+        last.linear(TOKENS, 32000, 2048, fp8=False)
+    else:
+        Model(last).forward(fp8=False).backward(fp8=False)
+    last.write(tmp_path / "rank1.json")
+    report = inspect(tmp_path)
+    assert report.verdict == ("ACTIVE" if head else "PARTIAL")
+    assert ("rank-without-fp8" in codes(report)) is not head
+
+
+def test_files_of_another_run_are_named(tmp_path: Path) -> None:
+    for rank, world in ((0, 2), (1, 2), (2, 4)):
+        model = Model(TraceBuilder(rank=rank, world=world)).forward(fp8=rank < 2)
+        model.backward(fp8=rank < 2).build.write(tmp_path / f"rank{rank}.json")
+    report = inspect(tmp_path)
+    assert report.verdict == "INCONCLUSIVE"
+    (found,) = (one for one in report.findings if one.code == "rank-of-another-run")
+    assert found.ranks == (2,)
