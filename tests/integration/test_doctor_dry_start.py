@@ -82,6 +82,14 @@ def test_it_ends_at_the_optimizer_and_nothing_of_the_training_is_written(tmp_pat
     assert "dry-start-wrote" not in found
 
 
+def test_a_model_without_a_converted_layer_fails_where_a_file_asks_for_fp8(tmp_path: Path) -> None:
+    write(tmp_path, "train.py", HEAD + TRAIN)
+    write(tmp_path, "7b.toml", files.KEMPNERFORGE)
+    found, code = doctor(tmp_path, "--", str(python_with_torch()), "train.py", "7b.toml")
+    assert (found["model-layers"]["status"], code) == ("fail", 1)
+    assert found["model-layers"]["message"].startswith("0 of 4 linear layers")
+
+
 def test_layers_that_torchao_converted_are_counted(tmp_path: Path) -> None:
     convert = (
         "from torchao.float8 import convert_to_float8_training\n"

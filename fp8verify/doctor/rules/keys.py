@@ -16,6 +16,7 @@ from fp8verify.doctor.training import Config, truth
 
 _ALIKE, _NEAR = 0.8, 0.7
 _SHOWN = 6
+_COMPARED = 200  # keys of a file that are compared with all that are known
 _WORDS = ("fp8", "float8")
 _FLAG = "flag"
 
@@ -33,6 +34,7 @@ def unknown_keys(facts: Facts) -> Iterator[Check]:
         row = framework_of(config)
         known = _known(row)
         unknown: list[str] = []
+        compared = 0
         for key in config.values:
             section, _, name = key.rpartition(".")
             names = known.get(section, frozenset())
@@ -40,7 +42,8 @@ def unknown_keys(facts: Facts) -> Iterator[Check]:
                 names |= frozenset(row.get("alias", ()))
             if not _is_strange(key, name, names, config):
                 continue
-            near = _meant(name, names)
+            compared += 1
+            near = _meant(name, names) if compared <= _COMPARED else None
             if near is not None and (config.in_file_of_values or _speaks(near, row)):
                 yield _misspelled(config, row, key, near)
             elif config.in_file_of_values or _speaks(name, row):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
+from itertools import islice
 from typing import Any
 
 from fp8verify.doctor.checks import Check, Status
@@ -13,36 +14,58 @@ from fp8verify.doctor.facts import Facts
 from fp8verify.doctor.rules.rows import fp8_from_outside
 from fp8verify.doctor.scripts import Call, Script, recipe_of
 
+_MOST = 20  # checks of one row for one source
+
 
 def scripts(facts: Facts) -> Iterator[Check]:
     """Yield what the rows of the table say of each call, and of its arguments."""
     for script in facts.scripts:
         for call in script.calls:
             yield from _arguments(script, call)
-            for row in table("scripts")["rule"]:
-                if _holds(row, script, call, facts):
-                    message = row["message"].replace("<call>", call.name)
-                    for name in re.findall(r"<=([^>]+)>", message):
-                        value = str(value_of(name, call.arguments))
-                        message = message.replace(f"<={name}>", value[:40])
-                    yield _check(script, call, row, message)
+        for row in table("scripts")["rule"]:
+            called = row["calls"] == ["*"] or any(script.named(*row["calls"]))
+            if called and _reads_so(row, script, facts):
+                for call in islice(_calls(row, script), _MOST):
+                    yield _check(script, call, row, _message(row, call))
 
 
-def _holds(row: Mapping[str, Any], script: Script, call: Call, facts: Facts) -> bool:
+def _message(row: Mapping[str, Any], call: Call) -> str:
+    message = str(row["message"]).replace("<call>", call.name)
+    for name in re.findall(r"<=([^>]+)>", message):
+        message = message.replace(f"<={name}>", str(value_of(name, call.arguments))[:40])
+    return message
+
+
+def _reads_so(row: Mapping[str, Any], script: Script, facts: Facts) -> bool:
+    """Whether the source as a whole is one that the row is about."""
     return (
-        (call.name in row["calls"] or row["calls"] == ["*"])
-        and all_hold(row.get("when", {}), call.arguments)
-        and all(_every(tests, call.arguments.get(k)) for k, tests in row.get("every", {}).items())
-        and ("function" not in row or re.search(row["function"], _around(script, call)) is not None)
-        and ("text" not in row or re.search(row["text"], script.text) is not None)
+        all(re.search(text, script.text) for text in _listed(row.get("text", ())))
         and ("lacks" not in row or re.search(row["lacks"], script.text) is None)
         and ("asks_outside" not in row or fp8_from_outside(facts) is not None)
     )
 
 
-def _around(script: Script, call: Call) -> str:
-    first, last = call.function or (1, len(script.text))
-    return "\n".join(script.text.splitlines()[first - 1 : last])
+def _listed(texts: str | list[str]) -> list[str]:
+    return [texts] if isinstance(texts, str) else list(texts)
+
+
+def _calls(row: Mapping[str, Any], script: Script) -> Iterator[Call]:
+    lines = script.text.splitlines() if "function" in row else []
+    around: dict[tuple[int, int], bool] = {}
+    for call in script.calls:
+        if call.name not in row["calls"] and row["calls"] != ["*"]:
+            continue
+        if "function" in row:
+            first, last = place = call.function or (1, len(lines))
+            if place not in around:
+                text = "\n".join(lines[first - 1 : last])
+                around[place] = re.search(row["function"], text) is not None
+            if not around[place]:
+                continue
+        if all_hold(row.get("when", {}), call.arguments) and all(
+            _every(tests, call.arguments.get(name)) for name, tests in row.get("every", {}).items()
+        ):
+            yield call
 
 
 def _every(tests: list[str], value: Any) -> bool:
