@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from fp8verify.doctor import launch_script
 from fp8verify.doctor.documents import MAX_BYTES, MAX_VALUES, read_document
 from fp8verify.doctor.launch import read_launch
+from fp8verify.doctor.rules import judge
 from fp8verify.errors import Fp8VerifyError, InputError
-from tests.doctor_files import write
+from tests.doctor_files import facts_of, write
 
 MERGES = "a0: &a0 {x: 1, y: 2, z: 3}\n" + "".join(
     f"a{i}: &a{i} {{<<: [{', '.join([f'*a{i - 1}'] * 9)}]}}\n" for i in range(1, 12)
@@ -117,3 +118,18 @@ def test_no_bytes_make_anything_but_a_reading_or_an_error_of_ours(
     path.write_bytes(data)
     with suppress(Fp8VerifyError):
         read_launch([str(path)], [], {})
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("calls.py", "convert_to_float8_training(m)\n" * 20_000),
+        ("open.py", "(" * 90_000),
+        ("keys.yaml", "base_model: x\n" + "".join(f"sequence_lenn{i}: 1\n" for i in range(9000))),
+        ("here.sh", "".join(f"bash <<E{i}\n" for i in range(20_000))),
+        ("tables.toml", "".join(f"[s{i}.t]\n" for i in range(30_000))),
+    ],
+)
+def test_many_keys_and_calls_end_in_few_checks(tmp_path: Path, name: str, text: str) -> None:
+    facts = facts_of(write(tmp_path, name, text))
+    assert len(list(judge(facts))) < 40
