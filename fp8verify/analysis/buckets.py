@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from operator import add
 from typing import NamedTuple
 
-from fp8verify.analysis.gemms import Kinds
+from fp8verify.analysis.kinds import Kinds
 from fp8verify.analysis.timeline import StepBounds
 from fp8verify.kernels import Classification
 from fp8verify.report.model import Precision

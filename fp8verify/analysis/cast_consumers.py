@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from fp8verify.analysis.flops import gemm_shape
-from fp8verify.analysis.gemms import GemmLabel, Kind, Kinds
+from fp8verify.analysis.kinds import GemmLabel, Kind, Kinds
 from fp8verify.analysis.purpose import FP8_FUNCTIONS, of_the_model
 from fp8verify.kernels import Classification
 from fp8verify.kernels.operators import Part, find

@@ -10,8 +10,9 @@ from fp8verify.analysis import communication, timeline
 from fp8verify.analysis.buckets import Buckets, bucket_times, with_steps
 from fp8verify.analysis.cast_consumers import fed_gemms
 from fp8verify.analysis.communication import CollectiveTotal
-from fp8verify.analysis.gemms import GemmLabel, GemmRow, Kinds, Survey, label_gemms, survey
-from fp8verify.analysis.name_layers import name_layers
+from fp8verify.analysis.gemms import GemmRow, Survey, classify_kernels, label_gemms, survey
+from fp8verify.analysis.kinds import GemmLabel, Kinds
+from fp8verify.analysis.layers_by_name import name_layers
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.analysis.timeline import Timeline
 from fp8verify.analysis.totals import GemmTotals, gemm_totals
@@ -30,7 +31,7 @@ def gather(trace: Trace, meta: RankMeta | None = None, *, layers: bool = False) 
         layers: add them up by layer as well; the trace was read so.
     """
     trace = within_window(trace)
-    kinds = Kinds(trace)
+    kinds = classify_kernels(trace)
     sums = _add_up(trace, kinds)
     labels, found, gemm, by_step = sums.gemms
     return RankEvidence(

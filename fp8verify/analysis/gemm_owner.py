@@ -19,7 +19,7 @@ from fp8verify.kernels.symbol import split
 from fp8verify.report.model import Leg, OpContext, Role
 
 if TYPE_CHECKING:
-    from fp8verify.analysis.gemms import Kind, Kinds
+    from fp8verify.analysis.kinds import Kind, Kinds
     from fp8verify.trace import Trace
 
 _BATCHED: Final = frozenset({"aten::bmm", "aten::baddbmm", "aten::baddbmm_", "aten::addbmm"})

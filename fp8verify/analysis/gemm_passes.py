@@ -23,7 +23,7 @@ from fp8verify.kernels.operators import Part, find, function_of
 from fp8verify.terms import Leg, OpContext, Role
 
 if TYPE_CHECKING:
-    from fp8verify.analysis.gemms import GemmLabel, Kinds
+    from fp8verify.analysis.kinds import GemmLabel, Kinds
     from fp8verify.trace import Trace
 
 _GRADIENTS: Final = (Leg.DGRAD, Leg.WGRAD)
@@ -50,6 +50,7 @@ def place_in_passes(trace: Trace, kinds: Kinds, labels: Sequence[GemmLabel]) -> 
     placed: list[GemmLabel] = []
     turned: dict[int, bool] = {}
     number: Counter[int] = Counter()
+    chain: list[int] = []  # places in `placed` of products that may be an optimizer's
     for label, trains in zip(labels, trained, strict=True):
         step = steps[label.place]
         if label.leg in _BACKWARD:
@@ -57,11 +58,14 @@ def place_in_passes(trace: Trace, kinds: Kinds, labels: Sequence[GemmLabel]) -> 
         elif label.leg is Leg.FPROP and trains and turned.get(step):
             number[step] += 1
             turned[step] = False
-        leg = label.leg
         after_backward = not trains and turned.get(step) and label.kind not in surely_forward
-        if after_backward and _size(kinds, label) not in sizes:
-            leg = _of_optimizer(kinds, label)
-        placed.append(label._replace(leg=leg, trained=trains, number=number[step]))
+        if after_backward and _size(kinds, label) not in sizes and _multiplies_square(kinds, label):
+            chain.append(len(placed))
+        placed.append(label._replace(trained=trains, number=number[step]))
+    in_chain = set(chain)
+    for place in chain:
+        if not in_chain.isdisjoint((place - 1, place + 1)):
+            placed[place] = placed[place]._replace(leg=Leg.OPTIMIZER)
     return placed
 
 
@@ -207,10 +211,8 @@ def _take_latest(waiting: list[int], trained: list[bool]) -> None:
             return
 
 
-def _of_optimizer(kinds: Kinds, label: GemmLabel) -> Leg:
-    """Return OPTIMIZER for a product of X by its transpose after the backward pass."""
+def _multiplies_square(kinds: Kinds, label: GemmLabel) -> bool:
+    """Whether it is a product of X by its transpose, or of what that gives."""
     kind = kinds.kinds[label.kind]
-    op, low = kind.op, kind.classification.precision.is_low
-    if label.leg is Leg.FPROP and op is not None and not low and multiplies_square(op):
-        return Leg.OPTIMIZER
-    return label.leg
+    high = not kind.classification.precision.is_low
+    return label.leg is Leg.FPROP and kind.op is not None and high and multiplies_square(kind.op)

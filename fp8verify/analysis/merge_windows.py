@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from fp8verify.analysis import communication, timeline
-from fp8verify.analysis.gemms import GemmRow, Kind, KindTotal, Survey
+from fp8verify.analysis.gemms import GemmRow, KindTotal, Survey
+from fp8verify.analysis.kinds import Kind
 from fp8verify.analysis.layers_by_name import join_named
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.analysis.totals import gemm_totals

@@ -11,7 +11,8 @@ from fp8verify.report.model import Precision
 from fp8verify.text import lazy_pattern
 
 if TYPE_CHECKING:
-    from fp8verify.analysis.gemms import Kind, Survey
+    from fp8verify.analysis.gemms import Survey
+    from fp8verify.analysis.kinds import Kind
 
 # TorchInductor records the launch of each Triton kernel that it generates under the kernel's own
 # name (torch/_inductor/runtime/triton_heuristics.py); ATen's operators launch none of these.

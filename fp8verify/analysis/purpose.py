@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fp8verify.analysis.gemms import Kind
+from fp8verify.analysis.kinds import Kind
 from fp8verify.analysis.optimizers import in_optimizer
 from fp8verify.kernels.operators import OPERATORS, Part, find
 from fp8verify.report.model import OpContext, Role

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from fp8verify.analysis.gemms import GemmRow, Kind, Survey
+from fp8verify.analysis.gemms import GemmRow, Survey
+from fp8verify.analysis.kinds import Kind
 from fp8verify.analysis.purpose import purpose_of
 from fp8verify.report.model import (
     Precision,

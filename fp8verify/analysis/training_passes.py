@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from fp8verify.analysis.gemms import GemmLabel, Kind
+from fp8verify.analysis.kinds import GemmLabel, Kind
 from fp8verify.analysis.optimizers import range_of
 from fp8verify.report.model import VAGUE_LEGS, Leg
 from fp8verify.text import lazy_pattern

@@ -28,7 +28,7 @@ from fp8verify.report.model import OpContext, Precision, Role
 from fp8verify.text import lazy_pattern
 
 if TYPE_CHECKING:
-    from fp8verify.analysis.gemms import Kind, Kinds
+    from fp8verify.analysis.kinds import Kind, Kinds
     from fp8verify.trace import Trace
 
 # Beside the longest kernel of an operator, others as long are products too: tuned variants.

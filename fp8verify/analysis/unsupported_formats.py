@@ -18,7 +18,7 @@ from fp8verify.report.model import OpContext, Precision
 from fp8verify.text import lazy_pattern
 
 if TYPE_CHECKING:
-    from fp8verify.analysis.gemms import Kind, Kinds
+    from fp8verify.analysis.kinds import Kind, Kinds
     from fp8verify.trace import Trace
 
 _OCP: Final = lazy_pattern(r"Float8_e(?:4m3fn|5m2)$")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from typing import NamedTuple
 
-from fp8verify.analysis.gemms import Kinds, label_gemms
+from fp8verify.analysis.gemms import classify_kernels, label_gemms
 from fp8verify.report.model import Leg, Precision
 from fp8verify.trace import Kernels, Trace
 
@@ -41,7 +41,7 @@ class Labels:
         self.share = _Share(trace.kernels, self._fp8_gemms())
 
     def _label(self, trace: Trace) -> None:
-        kinds = Kinds(trace)
+        kinds = classify_kernels(trace)
         numbers: dict[Label, int] = {}
         for place, kind, leg, *_ in label_gemms(trace, kinds):
             label = Label(kinds.kinds[kind].classification.precision, leg)

@@ -9,8 +9,6 @@ FORMATS = ("fp8", "fp8_block", "mxfp8", "nvfp4", "mxfp4")
 USUAL_SHARE = 0.5
 # What --min-share asks for by this word: the share that was to run in low precision.
 EXPECTED = "expected"
-# A share that falls short of the expected one by this much is PARTIAL: less is rounding of shapes.
-TOLERANCE = 0.02
 
 
 class Policy(NamedTuple):

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from fp8verify.analysis.expected import Expected
+from fp8verify.analysis.expected import TOLERANCE, Expected
 from fp8verify.report.model import Finding, Precision, Severity, Verdict, low_precision_name
 from fp8verify.text import abridged
-from fp8verify.verdict.policy import TOLERANCE, Policy
+from fp8verify.verdict.policy import Policy
 
 EXIT_CODES: dict[Verdict, int] = {
     Verdict.ACTIVE: 0,
@@ -169,7 +169,7 @@ def _is_short(
 def _falls_short(summary: RankSummary, policy: Policy) -> bool:
     """Whether less ran in low precision than was expected, or asked for, or else than half."""
     if policy.min_share is None and summary.expected is not None and summary.expected.decides:
-        return summary.expected.measured < summary.expected.share - TOLERANCE
+        return not summary.expected.is_met
     return summary.share < policy.share
 
 

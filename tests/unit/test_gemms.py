@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fp8verify.analysis.gemms import Kinds, Survey, label_gemms, survey
+from fp8verify.analysis.gemms import Survey, classify_kernels, label_gemms, survey
 from fp8verify.report.model import Precision
 from fp8verify.trace import read_trace
 from tests.hand_built import BF16, BF16_KERNEL, FP8, FP8_KERNEL, TraceBuilder
@@ -17,7 +17,7 @@ SPLIT_K = (
 
 def surveyed(build: TraceBuilder, folder: Path) -> Survey:
     trace = read_trace(build.write(folder / "trace.json"))
-    kinds = Kinds(trace)
+    kinds = classify_kernels(trace)
     return survey(trace, kinds, label_gemms(trace, kinds))
 
 

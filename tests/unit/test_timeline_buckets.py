@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fp8verify.analysis.assembly.timelines import timeline_report
+from fp8verify.analysis.assembly.recorded import timeline_report
 from fp8verify.analysis.buckets import BUCKETS, bucket_times
 from fp8verify.analysis.gather import gather
-from fp8verify.analysis.gemms import Kinds
+from fp8verify.analysis.gemms import classify_kernels
 from fp8verify.report.charts import BAR_WIDTH, TIMELINE_HEIGHT, segments, timeline
 from fp8verify.report.model import TimelineReport
 from fp8verify.trace import Trace, read_trace
@@ -49,7 +49,7 @@ def test_a_kernel_longer_than_a_bucket_is_cut_at_their_ends(tmp_path: Path) -> N
 
 def test_a_trace_without_kernels_has_no_timeline() -> None:
     trace = Trace(source="trace.json")
-    assert bucket_times(trace, Kinds(trace)) is None
+    assert bucket_times(trace, classify_kernels(trace)) is None
 
 
 @given(st.lists(st.tuples(_times, _times, _times, _times), min_size=1, max_size=20))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fp8verify import Policy, Report, inspect
-from fp8verify.analysis.gemms import Kind
+from fp8verify.analysis.kinds import Kind
 from fp8verify.analysis.training_passes import is_of_backward
 from fp8verify.kernels import classify, decode
 from fp8verify.verdict.judge import rejudge

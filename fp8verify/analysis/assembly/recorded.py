@@ -1,10 +1,24 @@
-"""Lay out what `fp8verify run` recorded beside the traces: the clock, its windows, the census."""
+"""Lay out what was recorded: the clock, its windows, the census, versions, steps and buckets."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
+from fp8verify.analysis.assembly.gemms import gemm_summary
+from fp8verify.analysis.assembly.units import micros
+from fp8verify.analysis.buckets import Buckets
+from fp8verify.analysis.rank import RankEvidence
 from fp8verify.analysis.step_statistics import step_statistics
 from fp8verify.capture.schema import ModuleRecord, RankMeta, WindowRecord
-from fp8verify.report.model import ClockReport, ModulesReport, StepStatistics, WindowReport
+from fp8verify.report.model import (
+    ClockReport,
+    Environment,
+    ModulesReport,
+    StepReport,
+    StepStatistics,
+    TimelineReport,
+    WindowReport,
+)
 
 
 def clock_report(meta: RankMeta | None) -> ClockReport | None:
@@ -83,3 +97,64 @@ def _scaling(module: ModuleRecord) -> str | None:
 
 def _class(module: ModuleRecord) -> str:
     return f"{module.source}.{module.class_name}" if module.source else module.class_name
+
+
+def environment(ranks: Sequence[RankEvidence]) -> Environment:
+    """Return the GPU of the first rank whose trace or record names one, and the versions of all."""
+    gpus = [(rank.gpu, rank.compute_capability) for rank in ranks]
+    gpus += [(meta.environment.gpu, meta.environment.compute_capability) for meta in _metas(ranks)]
+    name, capability = next((gpu for gpu in gpus if gpu[0]), (None, None))
+    return Environment(gpu=name, compute_capability=capability, versions=_versions(ranks))
+
+
+def _versions(ranks: Iterable[RankEvidence]) -> dict[str, str]:
+    """Return versions by name; "2.10 and 2.11" where ranks differ."""
+    found: dict[str, list[str]] = {}
+    for meta in _metas(ranks):
+        for name, version in meta.versions.items():
+            known = found.setdefault(name, [])
+            if version not in known:
+                known.append(version)
+    return {name: " and ".join(known) for name, known in found.items()}
+
+
+def _metas(ranks: Iterable[RankEvidence]) -> list[RankMeta]:
+    return [rank.meta for rank in ranks if rank.meta is not None]
+
+
+def step_reports(rank: RankEvidence) -> tuple[StepReport, ...]:
+    """Lay out the steps of a rank."""
+    training = {row.step for row in rank.survey.linear}
+    return tuple(
+        StepReport(
+            step=step.number,
+            duration_us=micros(step.end_ns - step.start_ns),
+            gpu_us=None if gpu_ns is None else micros(gpu_ns),
+            gemm=gemm_summary(gemm),
+            trains=place in training,
+        )
+        for place, ((step, gemm), gpu_ns) in enumerate(
+            zip(rank.steps, rank.timeline.steps, strict=True)
+        )
+    )
+
+
+def timeline_report(buckets: Buckets) -> TimelineReport:
+    """Lay out the buckets of one trace."""
+    return TimelineReport(
+        bucket_us=buckets.width / 1000,
+        fp8_us=_tenths(buckets.fp8),
+        other_precision_us=_tenths(buckets.other_precision),
+        unknown_precision_us=_tenths(buckets.unknown_precision),
+        rest_us=_tenths(buckets.rest),
+        steps=tuple((step, begin / 1000, end / 1000) for step, begin, end in buckets.steps),
+        names=buckets.names,
+        longest=tuple(
+            tuple((place, round(ns / 1000, 1)) for place, ns in row) for row in buckets.longest
+        ),
+    )
+
+
+def _tenths(times: tuple[int, ...]) -> tuple[float, ...]:
+    """Return ns as µs with the one decimal that a picture needs."""
+    return tuple(round(ns / 1000, 1) for ns in times)

@@ -13,9 +13,14 @@ from fp8verify.analysis.assembly.diagnosis import (
 )
 from fp8verify.analysis.assembly.gemms import gemm_summary, kernel_rows, leg_rows, recipe_seen
 from fp8verify.analysis.assembly.memory import memory_report
-from fp8verify.analysis.assembly.recorded import clock_report, modules_report, steps_outside
-from fp8verify.analysis.assembly.software import environment
-from fp8verify.analysis.assembly.timelines import step_reports, timeline_report
+from fp8verify.analysis.assembly.recorded import (
+    clock_report,
+    environment,
+    modules_report,
+    step_reports,
+    steps_outside,
+    timeline_report,
+)
 from fp8verify.analysis.assembly.units import micros
 from fp8verify.analysis.facts import RankFacts
 from fp8verify.analysis.numerics import numerics_report

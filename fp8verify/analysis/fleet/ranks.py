@@ -21,7 +21,7 @@ from fp8verify.trace.places import is_remote, is_shared, reading
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-    from fp8verify.analysis.gemms import Kind
+    from fp8verify.analysis.kinds import Kind
     from fp8verify.analysis.rank import RankEvidence
 
 OnProgress = Callable[[int, int], None]

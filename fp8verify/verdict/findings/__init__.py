@@ -75,6 +75,7 @@ from fp8verify.verdict.findings.windows import (
     fp8_forward_only,
     no_backward,
     no_optimizer_step,
+    passes_without_fp8,
     steps_without_fp8,
     steps_without_gemms,
 )
@@ -111,6 +112,7 @@ _RANK_RULES: tuple[RankRule, ...] = (
     pinned_layers_low,
     named_layers_not_fp8,
     named_legs_not_fp8,
+    passes_without_fp8,
     all_gather_not_fp8,
     grouped_high_precision,
     unknown_gemms,

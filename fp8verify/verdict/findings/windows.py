@@ -34,6 +34,15 @@ def steps_without_fp8(facts: RankFacts, promises: Promises) -> Iterator[Finding]
         yield finding(
             "step-without-fp8", "less" if most else "", steps=numbers, most=most, usual=usual
         )
+
+
+def passes_without_fp8(facts: RankFacts, _: Promises) -> Iterator[Finding]:
+    """Forward and backward passes within a step, as of a micro-batch, that fall short of others."""
+    rank, expected = facts.rank, facts.expected
+    if not rank.ran_low or (expected is not None and expected.is_met):
+        return  # layers that were to stay in high precision may be a pass of their own
+    table = Populations(rank.survey)
+    steps = table.short_parts(lambda row: row.step)
     passes = {
         place: short
         for place, short in table.short_parts(lambda row: (row.step, row.number)).items()
