@@ -64,9 +64,10 @@ class DoctorReport(msgspec.Struct, frozen=True, kw_only=True):
 
     def to_json(self) -> str:
         """Return the report as JSON, the same text as `doctor --format json`."""
-        from fp8verify.doctor.forms import to_json
-
-        return to_json(self)
+        fields = ("code", "status", "message", "hint", "source")
+        checks = [{field: getattr(check, field) for field in fields} for check in self.checks]
+        document = msgspec.json.encode({"status": self.status, "checks": checks})
+        return msgspec.json.format(document, indent=2).decode() + "\n"
 
 
 def report_of(checks: Iterable[Check]) -> DoctorReport:

@@ -14,6 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fp8verify.doctor.launch_script import parse_tree, read_launch_script
 from fp8verify.errors import InputError, UsageError
 from fp8verify.trace.places import empty_path
 
@@ -209,17 +210,6 @@ def _without_mark(text: str, kind: str) -> str:
     return text
 
 
-def parse_tree(grammar: str, text: str) -> Any:
-    """Return the root of tree-sitter's tree of a text.
-
-    Raises:
-        ImportError: tree-sitter or the grammar is not installed.
-    """
-    library, language = import_module("tree_sitter"), import_module(grammar)
-    parser = library.Parser(library.Language(language.language()))
-    return parser.parse(text.encode()).root_node
-
-
 def _pair_lines(grammar: str, text: str) -> Iterator[tuple[str, int]]:
     """Return each key of TOML or JSON and its line, the first place of a key last."""
     try:
@@ -240,16 +230,10 @@ def _pair_lines(grammar: str, text: str) -> Iterator[tuple[str, int]]:
     return reversed(found)
 
 
-def _shell(text: str) -> tuple[dict[str, Any], dict[str, int]]:
-    from fp8verify.doctor.launch_script import read_launch_script
-
-    return read_launch_script(text)
-
-
 _READERS: Mapping[str, Callable[[str], tuple[dict[str, Any], dict[str, int]]]] = {
     "yaml": _yaml,
     "toml": _toml,
     "json": _json,
-    "shell": _shell,
+    "shell": read_launch_script,
     "python": lambda _: ({}, {}),
 }

@@ -6,24 +6,14 @@ import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-import msgspec
-
 from fp8verify.doctor.checks import Check, DoctorReport, Status
 from fp8verify.report.escape import printable
 from fp8verify.report.markup import annotation
 
-_FIELDS = ("code", "status", "message", "hint", "source")
 _ONLY_JSON = ("measured-kernels",)  # long names, for who looks into a wrong answer
 _WORDS = {Status.FAIL: "FAIL", Status.WARN: "warn", Status.OK: "ok", Status.SKIPPED: "-"}
 _LEAST = 30  # columns that a folded text needs to be read
 _LEVELS = {Status.FAIL: "error", Status.WARN: "warning"}
-
-
-def to_json(report: DoctorReport) -> str:
-    """Render as one JSON document."""
-    checks = [{field: getattr(check, field) for field in _FIELDS} for check in report.checks]
-    document = msgspec.json.encode({"status": report.status, "checks": checks})
-    return msgspec.json.format(document, indent=2).decode() + "\n"
 
 
 def to_text(report: DoctorReport, columns: int | None = None) -> str:
@@ -98,6 +88,6 @@ def _where(check: Check) -> str:
 
 FORMS: dict[str, Callable[[DoctorReport], str]] = {
     "text": to_text,
-    "json": to_json,
+    "json": DoctorReport.to_json,
     "github": to_github,
 }

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
 from typing import Any
-
-from fp8verify.doctor.documents import parse_tree
 
 MAX_TEXT = 1 << 14
 MAX_VALUE = 1 << 12
@@ -36,6 +35,17 @@ def read_launch_script(text: str) -> tuple[dict[str, Any], dict[str, int]]:
     values = {key: value for key, value in script.values.items() if value is not None}
     values.update((f"ENV_VARS.{name}", value) for name, value in script.variables.items())
     return values, script.lines
+
+
+def parse_tree(grammar: str, text: str) -> Any:
+    """Return the root of tree-sitter's tree of a text.
+
+    Raises:
+        ImportError: tree-sitter or the grammar is not installed.
+    """
+    library, language = import_module("tree_sitter"), import_module(grammar)
+    parser = library.Parser(library.Language(language.language()))
+    return parser.parse(text.encode()).root_node
 
 
 class _Script:

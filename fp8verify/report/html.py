@@ -22,7 +22,6 @@ from fp8verify.report.charts import Bar, Bars, Tick, Timeline, kind_of, segments
 from fp8verify.report.clock import clock_lines
 from fp8verify.report.comparison_page import loss_lines
 from fp8verify.report.escape import printable, shorten
-from fp8verify.report.forms import Result, page_of
 from fp8verify.report.layer_grid import layer_grid
 from fp8verify.report.layer_map import layer_map
 from fp8verify.report.layers_by_name import kernels_of, layer_us, legs_shown, precisions
@@ -32,6 +31,7 @@ from fp8verify.report.model.run_table import RunRow, RunTable
 from fp8verify.report.numerics_page import TENSORS, numerics_page
 from fp8verify.report.numerics_text import memory_lines
 from fp8verify.report.page_bars import LEGENDS, gpu_bars, leg_bars, precision_bar, total
+from fp8verify.report.page_of import Result, page_of
 from fp8verify.report.report_page import TONES, claim_text
 from fp8verify.report.tables import (
     layer_share,

@@ -13,8 +13,8 @@ from fp8verify.report.model import comparison, run_table
 if TYPE_CHECKING:
     import pandas as pd
 
-    from fp8verify.report.forms import Result
     from fp8verify.report.frames import Frames
+    from fp8verify.report.page_of import Result
 
 
 class _Rendered:

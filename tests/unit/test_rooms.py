@@ -19,7 +19,6 @@ FACADE = PACKAGE / "__init__.py"
 MAX_LOOSE_MODULES = 8
 
 
-@pytest.mark.xfail(reason="files are still being moved", strict=False)
 def test_no_cycle_between_files() -> None:
     try:
         TopologicalSorter(import_graph(PACKAGE)).prepare()
@@ -27,7 +26,6 @@ def test_no_cycle_between_files() -> None:
         pytest.fail(" <- ".join(f"{file.relative_to(PACKAGE)}" for file in error.args[1]))
 
 
-@pytest.mark.xfail(reason="files are still being moved", strict=False)
 def test_the_agent_imports_nothing_of_the_rest_and_the_rest_nothing_of_the_agent() -> None:
     agent = PACKAGE / "agent"
     crossing = [
