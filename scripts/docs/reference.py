@@ -6,6 +6,7 @@ import inspect as python_inspect
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import fp8verify
 from fp8verify.agent.patches import PATCHES
@@ -74,27 +75,75 @@ def _signature(name: str, value: object) -> str:
     return f"fp8verify.{name}{shown.replace(chr(39), '')}"
 
 
+def json_report() -> str:
+    """List the keys of the JSON report: a section for each object of its schema."""
+    path = ROOT / "fp8verify" / "report" / "report.schema.json"
+    objects = json.loads(path.read_text(encoding="utf-8"))["$defs"]
+    parts = []
+    for name, schema in objects.items():
+        if "enum" in schema:
+            values = ", ".join(f"`{value}`" for value in schema["enum"])
+            parts.append(f"## {name}\n\nOne of {values}.")
+            continue
+        rows = [
+            f"| `{key}` | {_json_type(value)} | {_cell(value.get('description', ''))} |"
+            for key, value in schema.get("properties", {}).items()
+        ]
+        head = ["| key | type | value |", "|---|---|---|"]
+        parts.append(f"## {name}\n\n" + "\n".join([*head, *rows]))
+    return "\n\n".join(parts)
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
+
+
+def _json_type(schema: Mapping[str, Any]) -> str:
+    """Name the type of a property, with a link to the section of an object."""
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return f"[{name}](#{name.lower()})"
+    if "anyOf" in schema:
+        return " or ".join(_json_type(one) for one in schema["anyOf"])
+    if schema.get("type") == "array":
+        items = schema.get("items")
+        return f"array of {_json_type(items)}" if isinstance(items, dict) else "array"
+    if isinstance(schema.get("additionalProperties"), dict):
+        return f"object of {_json_type(schema['additionalProperties'])}"
+    return str(schema.get("type", "any"))
+
+
 def captures() -> list[Path]:
     """Return the captures that ship with the project."""
     return sorted(path.parent for path in (ROOT / "traces").glob("*/expected.json"))
 
 
+def corpus() -> str:
+    """Lay out the index of captures as a table."""
+    index = json.loads((ROOT / "traces" / "index.json").read_text(encoding="utf-8"))
+    lines = [
+        "| capture | framework | recipe | made by | truth | FP8 share | about |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in index["captures"]:
+        truth, command = row["truth"], row["command"]
+        made = f"`{command}`".replace("|", "\\|") if command else "not kept"
+        share = f"{truth['fp8_share_of_gemm_time']:.1%}"
+        recipe = row["recipe"] or "-"
+        lines.append(
+            f"| `{row['name']}` | {row['framework']} | {recipe} | {made} | {truth['verdict']} "
+            f"| {share} | {row['note']} |"
+        )
+    return "\n".join(lines)
+
+
 def doctor_measured() -> str:
-    """Lay what the doctor measured beside what trainings did."""
-    return _doctor_measured(lambda row: list(row))
-
-
-def doctor_measured_short() -> str:
-    """Give the same in three columns, for the README."""
-    return _doctor_measured(lambda _: ["model", "the doctor says", "training says"])
-
-
-def _doctor_measured(heads_of: Callable[[Mapping[str, str]], list[str]]) -> str:
+    """Compare what the doctor measured with what trainings did."""
     path = ROOT / "benchmarks" / "results" / "doctor_measure.json"
     if not path.exists():
         return "Not measured yet: `benchmarks/doctor_measure.sh` on a GPU makes the table."
     found = json.loads(path.read_text(encoding="utf-8"))
-    heads = heads_of(found["rows"][0])
+    heads = list(found["rows"][0])
     lines = [heads, ["---"] * len(heads), *([row[head] for head in heads] for row in found["rows"])]
     table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     return f"{found['where']}, {found['date']}:\n\n{table}"
@@ -113,10 +162,11 @@ def patches() -> str:
 TABLES: Mapping[str, Callable[[], str]] = {
     "doctor codes": doctor_codes,
     "doctor measured": doctor_measured,
-    "doctor measured short": doctor_measured_short,
     "verdicts": verdicts,
     "findings": findings,
     "commands": commands,
+    "corpus": corpus,
+    "json report": json_report,
     "python": python,
     "patches": patches,
     **{name: lambda text=text: text for name, text in support.tables()},

@@ -104,8 +104,6 @@ def _pytest_of(page: str, tmp_path: Path, capture: str, name: str) -> str:
     [
         ("docs/ci.md", "fp8_experts", "moe", "exit 0\n"),
         ("docs/ci.md", "bf16_experts", "moe", "no GEMM of aten::_scaled_grouped_mm ran"),
-        ("README.md", "fp8_compiled", "nightly", "exit 0\n"),
-        ("README.md", "bf16_filter_rejects_all", "nightly", "FP8 is CONTRADICTED"),
     ],
 )
 def test_the_tests_that_are_shown_pass_on_fp8_and_fail_without(

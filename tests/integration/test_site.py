@@ -118,7 +118,7 @@ def test_there_is_a_page_for_each_framework_with_a_command_and_what_to_expect(si
 
 
 def test_a_broken_link_fails_the_build(tmp_path: Path) -> None:
-    page = ROOT / "docs" / "quickstart.md"
+    page = ROOT / "docs" / "tutorial.md"
     config = tmp_path / "mkdocs.yml"
     docs = tmp_path / "docs"
     docs.mkdir()
