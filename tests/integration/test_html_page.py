@@ -215,7 +215,7 @@ def test_bars_of_gpu_time_are_on_the_scale_of_all_gpu_time(page: Page, tmp_path:
 def test_the_gain_stands_beside_the_verdict(page: Page, tmp_path: Path) -> None:
     page.open(_write(report_of("fp8_accelerate"), tmp_path))
     said = page.evaluate("document.querySelector('header .worth').textContent")
-    assert said.startswith("Does it pay? likely not: about 0.5")
+    assert said.startswith("Does it pay? likely not: kernels alone about 0.5")
 
 
 def test_pointing_at_the_timeline_names_its_kernels(page: Page, tmp_path: Path) -> None:
