@@ -193,7 +193,7 @@ TRIALS = (
     Trial("NeMo, Megatron-Bridge, Automodel", "log", CPU, "", "lines of its source (Automodel)",
           (_CLAIMS,)),
     Trial("NeMo, Megatron-Bridge, Automodel", "doctor", CPU, "", _FILES,
-          (_TRAPS, f"{_DOCTOR}test_megatron_bridge_is_sound_where_mxfp8_is")),
+          (_TRAPS, f"{_DOCTOR}test_recipes_of_megatron_bridge_ask_by_their_names")),
     Trial("prime-rl", "log", CPU, "", "lines of its source", (_CLAIMS,)),
     Trial("prime-rl", "doctor", CPU, "", _FILES, (_TRAPS,)),
 )  # fmt: skip
