@@ -13,6 +13,7 @@ from typing import NamedTuple
 from scripts.docs.shell import ROOT
 
 H200 = "H200"
+H100 = "H100"
 CPU = "CPU"
 _NO_DATE = "every run of the tests"
 _GPU_TORCH = "torch 2.11.0+cu130"
@@ -98,6 +99,15 @@ _WINDOWS = (
 _TRAINERS = "tests/integration/test_examples.py::test_the_trainers_of_the_examples_are_attached_to"
 _OWN = "tests/integration/test_script_profilers.py::"
 _FILES = "configurations as its source reads them"
+
+
+def _on_h100(framework: str, features: str, date: str, versions: str) -> tuple[Trial, ...]:
+    """Rows of a framework's own training that the runner of tests/gpu/frameworks ran on an H100."""
+    evidence = ("benchmarks/results/frameworks.md",)
+    return tuple(
+        Trial(framework, feature, H100, date, versions, evidence) for feature in features.split()
+    )
+
 
 TRIALS = (
     Trial("torch.optim alone", "run", CPU, "", "torch {torch}",
@@ -196,6 +206,20 @@ TRIALS = (
           (_TRAPS, f"{_DOCTOR}test_recipes_of_megatron_bridge_ask_by_their_names")),
     Trial("prime-rl", "log", CPU, "", "lines of its source", (_CLAIMS,)),
     Trial("prime-rl", "doctor", CPU, "", _FILES, (_TRAPS,)),
+    *_on_h100("accelerate, torchao", "verdict run numerics", "2026-11-22",
+              f"{_AO}, accelerate 1.15.0, INDUCTOR and eager"),
+    *_on_h100("accelerate, Transformer Engine", "verdict run numerics", "2026-11-22",
+              f"{_TE}, accelerate 1.15.0"),
+    *_on_h100("Lightning", "verdict run steps numerics", "2026-11-22",
+              f"{_TE}, lightning 2.6.6"),
+    *_on_h100("DeepSpeed", "verdict run numerics", "2026-11-22",
+              f"{_AO}, deepspeed 0.19.8, ZeRO 1"),
+    *_on_h100("Megatron-LM", "verdict run steps numerics", "2026-11-23",
+              f"{_TE}, Megatron-LM d98e8a64, delayed scaling"),
+    *_on_h100("HF Trainer", "run", "2026-11-23",
+              f"{_AO}, transformers 5.17.0, compiled; the exit codes alone were kept"),
+    *_on_h100("axolotl, LLaMA-Factory, TRL", "run", "2026-11-23",
+              f"{_AO}, trl 1.16.0 (SFTTrainer); the exit codes alone were kept"),
 )  # fmt: skip
 
 
