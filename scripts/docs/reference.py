@@ -122,17 +122,16 @@ def corpus() -> str:
     """Lay out the index of captures as a table."""
     index = json.loads((ROOT / "traces" / "index.json").read_text(encoding="utf-8"))
     lines = [
-        "| capture | framework | recipe | made by | truth | FP8 share | about |",
-        "|---|---|---|---|---|---|---|",
+        "| capture | framework: recipe | truth | FP8 share | about, made by |",
+        "|---|---|---|---|---|",
     ]
     for row in index["captures"]:
         truth, command = row["truth"], row["command"]
-        made = f"`{command}`".replace("|", "\\|") if command else "not kept"
-        share = f"{truth['fp8_share_of_gemm_time']:.1%}"
-        recipe = row["recipe"] or "-"
+        made = f"`{command}`".replace("|", "\\|") if command else "script not kept"
+        recipe = f": {row['recipe']}" if row["recipe"] else ""
         lines.append(
-            f"| `{row['name']}` | {row['framework']} | {recipe} | {made} | {truth['verdict']} "
-            f"| {share} | {row['note']} |"
+            f"| `{row['name']}` | {row['framework']}{recipe} | {truth['verdict']} "
+            f"| {truth['fp8_share_of_gemm_time']:.1%} | {row['note']}<br>{made} |"
         )
     return "\n".join(lines)
 
