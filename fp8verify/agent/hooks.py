@@ -130,7 +130,9 @@ def _sources_of_numbers(observer: Observer) -> Sources:
     from .steps.global_steps import Beginnings  # every start of a run waits for what it imports
     from .steps.log_lines import LogLines
 
-    sources = Sources(Beginnings(observer.framework_begins), LogLines(observer.line_is_logged))
+    sources = Sources(
+        Beginnings(observer.framework_begins), LogLines(hidden(observer.line_is_logged))
+    )
     sources.frameworks.look()
     sources.lines.install()
     return sources

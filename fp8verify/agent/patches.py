@@ -140,7 +140,7 @@ PATCHES = (
         "torchao reports each conversion to torch: a request for FP8 that needs no log line. "
         "Wrapping the conversion would put a frame of ours into the traceback of an error in it; "
         "`PYTORCH_API_USAGE_STDERR` makes torch write to stderr in pieces.",
-        "a function that it calls without tracing it, as the original",
+        "a function that it calls without tracing it, as the original; never compiled itself",
     ),
     Patch(
         "`_prepare_trace`, `_start_trace` and `export_chrome_trace` of "

@@ -34,6 +34,8 @@ def same(
         (("names_ranges", "full"), 8),
         (("module", "full"), 8),
         (("train_step",), 7),
+        (("late_backward", "torchao"), 7),
+        (("builds_modules", "full", "torchao"), 8),
         (("optimizer",), 7),
         (("traced_optimizer", "full"), 7),
         (("scaler",), 7),

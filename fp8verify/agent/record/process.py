@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from ..observe import invisible
+
 RANK_VARIABLES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
 WORLD_SIZE_VARIABLES = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE")
 LOCAL_SIZE_VARIABLES = ("LOCAL_WORLD_SIZE", "SLURM_NTASKS_PER_NODE", "OMPI_COMM_WORLD_LOCAL_SIZE")
@@ -114,6 +116,8 @@ class ApiCalls:
                 torch._C._log_api_usage_once = original
             original(name)
 
+        # A compiled step builds modules, which call this, when its first backward pass is compiled.
+        invisible(log_api_usage_once)
         torch._C._log_api_usage_once = log_api_usage_once
 
 

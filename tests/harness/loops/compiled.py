@@ -26,7 +26,16 @@ class Plain(torch.optim.Optimizer):
 
 
 def compiled(function):
-    return torch.compile(function, backend="eager", fullgraph=FULL)
+    # With autograd's graphs, the backward pass is compiled when the first one begins.
+    backend = "aot_eager" if CASE == "late_backward" else "eager"
+    return torch.compile(function, backend=backend, fullgraph=FULL)
+
+
+if "torchao" in sys.argv:
+    import torchao.float8  # noqa: F401
+    import tqdm
+
+    tqdm.tqdm.monitor_interval = 0  # its thread ends at any time
 
 
 kind = Plain if CASE == "traced_optimizer" else torch.optim.Adam
@@ -68,7 +77,7 @@ def update():
     optimizer.step()
 
 
-if CASE in ("train_step", "scaler"):
+if CASE in ("train_step", "late_backward", "scaler"):
     train = compiled(train)
 elif CASE in ("optimizer", "traced_optimizer"):
     optimizer_step = compiled(update)
