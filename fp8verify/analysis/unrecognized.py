@@ -60,14 +60,12 @@ def settle_by_inputs(trace: Trace, kinds: Kinds) -> None:
         if unknown and not known:
             for number in _longest(trace, kinds, unknown):
                 kinds.kinds[number] = _as_fp8(kinds.kinds[number])
+    casts = [kind for kind in kinds.kinds if _casts(kind)]
     casting = frozenset(
-        name
-        for kind in kinds.kinds
-        if _casts(kind) and kind.op is not None
-        for name in (kind.op.name, *kind.op.parents)
+        name for kind in casts if kind.op is not None for name in (kind.op.name, *kind.op.parents)
     )
     without_fp8 = _functions_without_fp8(trace, casting)
-    any_cast = any(map(_casts, kinds.kinds))
+    any_cast = bool(casts)
     for number, kind in enumerate(kinds.kinds):
         if kind.classification.role.is_gemm and kind.classification.precision.is_low:
             if _widens(kind):
