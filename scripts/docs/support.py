@@ -102,7 +102,7 @@ _FILES = "configurations as its source reads them"
 
 
 def _on_h100(framework: str, features: str, date: str, versions: str) -> tuple[Trial, ...]:
-    """Rows of a framework's own training that the runner of tests/gpu/frameworks ran on an H100."""
+    """Rows of a framework's own training that benchmarks/gpu/frameworks ran on an H100."""
     evidence = ("benchmarks/results/frameworks.md",)
     return tuple(
         Trial(framework, feature, H100, date, versions, evidence) for feature in features.split()
@@ -131,9 +131,9 @@ TRIALS = (
           (f"{_LIVE}test_two_thousand_steps_lose_no_window_and_grow_no_memory",
            "tests/integration/test_own_loop.py::test_a_watch_hands_every_window_to_its_sinks")),
     Trial("torchao", "every", H200, "2026-11-22",
-          f"{_AO}; two ranks shared the GPU", ("tests/gpu/live.sh",)),
+          f"{_AO}; two ranks shared the GPU", ("benchmarks/gpu/live.sh",)),
     Trial("torchao", "numerics", H200, "2026-11-22", f"{_AO}, tensorwise and rowwise, compiled",
-          ("tests/gpu/numerics.py",)),
+          ("benchmarks/gpu/numerics.py",)),
     Trial("torchao", "numerics", CPU, "", "torch {torch}, torchao {torchao}, emulated",
           (f"{_NUMERICS}test_a_sound_run_has_three_rows_a_layer_and_no_finding",)),
     Trial("torchao", "dry", CPU, "", "torch {torch}, torchao {torchao}",
@@ -146,11 +146,12 @@ TRIALS = (
     Trial("Transformer Engine", "verdict", H200, "2026-11-22", _TE,
           ("traces/fp8_te_modules_delayed", "traces/fp8_te_modules_current",
            "traces/fp8_te_modules_block")),
-    Trial("Transformer Engine", "run", H200, "2026-11-22", _TE, ("tests/gpu/whole_models.py",)),
+    Trial("Transformer Engine", "run", H200, "2026-11-22", _TE,
+          ("benchmarks/gpu/whole_models.py",)),
     Trial("Transformer Engine", "doctor", CPU, "", "environment variables",
           ("tests/unit/test_doctor_traps.py",)),
     Trial("Transformer Engine", "numerics", H200, "2026-11-22",
-          f"{_TE}, delayed, current and block scaling", ("tests/gpu/numerics.py",)),
+          f"{_TE}, delayed, current and block scaling", ("benchmarks/gpu/numerics.py",)),
     Trial("accelerate, torchao", "verdict", H200, "2026-11-21", _AO, ("traces/fp8_accelerate",)),
     Trial("accelerate, torchao", "run", H200, "2026-11-21", _AO, ("examples/train_accelerate.py",)),
     Trial("accelerate, torchao", "run", CPU, "", "torch {torch}, accelerate {accelerate}",

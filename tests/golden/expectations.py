@@ -47,15 +47,15 @@ def _legs(each: int, *, fp8: str = "fp8", wgrad: str | None = None) -> dict[str,
 
 FP8_MM = Rule("aten::_scaled_mm", "fp8")
 BF16_MM = Rule("aten::(mm|addmm)", "bf16")
-# 15 linears of examples/train_gpt.py, three steps; two layers of tests/gpu/workloads.py, three.
+# 15 linears of examples/train_gpt.py; two layers of benchmarks/gpu/workloads.py; three steps.
 GPT, STACK = 45, 6
-# Two blocks of tests/gpu/whole_models.py, of four GEMMs a leg, and a head; three steps.
+# Two blocks of benchmarks/gpu/whole_models.py, of four GEMMs a leg, and a head; three steps.
 TE_MODULES = Rule(r"_(Linear|LayerNormLinear|LayerNormMLP)(Backward)?", "fp8")
 TE_FORWARD = Rule("_(Linear|LayerNormLinear)", "fp8")
 TE_BACKWARD_BF16 = Rule("_(Linear|LayerNormLinear)Backward", "bf16")
 TE_LEGS = {leg: {"fp8": 24, "bf16": 3} for leg in ("fprop", "dgrad", "wgrad")}
-# tests/gpu/whole_models.py, three steps: 12 linears of the blocks and the head; of each matrix of
-# the blocks five Newton-Schulz iterations of three products; in each of two blocks two products of
+# benchmarks/gpu/whole_models.py, three steps: 12 linears of the blocks and the head; of each matrix
+# of the blocks five Newton-Schulz iterations of three products; in each of two blocks two products of
 # attention, with two gradients each.
 BLOCKS, HEAD = 3 * 12, 3
 NEWTON_SCHULZ, PRODUCTS_OF_ATTENTION = 3 * 12 * 5 * 3, 3 * 2 * 2 * 3

@@ -89,7 +89,7 @@ def test_a_share_of_everything_is_asked_of_every_rank() -> None:
     ],
 )
 def test_the_share_of_a_head_beside_transformer_engine(recipe: str, scaling: str) -> None:
-    # tests/gpu/whole_models.py: 8192 tokens, 2 blocks, width 2048; the head takes 4 tokens fewer.
+    # whole_models.py: 8192 tokens, 2 blocks, width 2048; the head takes 4 tokens fewer.
     report = report_of(f"fp8_te_modules_{recipe}")
     head, block = 8188 * 8192, 8192 * (3 * 2048 + 2048 + 2 * 4 * 2048)
     share = head / (head + 2 * block)

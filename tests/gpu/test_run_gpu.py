@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 import pytest
 
 workloads = pytest.importorskip(
-    "tests.gpu.workloads", reason="needs torch, from the train extra", exc_type=ImportError
+    "benchmarks.gpu.workloads", reason="needs torch, from the train extra", exc_type=ImportError
 )
 pytestmark = pytest.mark.gpu
 
 ROOT = Path(__file__).parents[2]
 GPT = ROOT / "examples" / "train_gpt.py"
-WORKLOADS = Path(__file__).parent / "workloads.py"
+WORKLOADS = ROOT / "benchmarks" / "gpu" / "workloads.py"
 SCRIPTS = ROOT / "tests" / "integration" / "scripts"
 PARTS = [f"attn.{part}_proj" for part in "qkvo"]
 PARTS += [f"mlp.{part}_proj" for part in ("gate", "up", "down")]

@@ -1,7 +1,7 @@
 """Cast a tensor to FP8 as a recipe does, in plain torch: formats, scales, then bytes.
 
 `tests/unit/test_cast_reference.py` compares the bytes of tensorwise and rowwise casts with
-torchao's own; `tests/gpu/numerics.py` those of Transformer Engine.
+torchao's own; `benchmarks/gpu/numerics.py` those of Transformer Engine.
 """
 
 from __future__ import annotations

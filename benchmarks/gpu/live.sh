@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # What watching a training costs on a GPU, and that it finds what ran; under three minutes.
-#   tests/gpu/live.sh [PYTHON]
+#   benchmarks/gpu/live.sh [PYTHON]
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"
-python=${1:-python}; script=$PWD/tests/gpu/live_steps.py; out=$(mktemp -d); failed=0
+python=${1:-python}; script=$PWD/benchmarks/gpu/live_steps.py; out=$(mktemp -d); failed=0
 check() { if [ "$2" = "$3" ]; then echo "ok    $1: $2"; else echo "FAIL  $1: $2, not $3"; failed=1; fi; }
 field() { "$python" -c "import json,sys; r=json.load(open(sys.argv[1])); print(eval(sys.argv[2]))" "$@"; }
 

@@ -1,6 +1,6 @@
 """Trainings whose GEMM kernels are known by construction: what the GPU tests record and verify.
 
-    python tests/gpu/workloads.py blockwise-cublas
+    python benchmarks/gpu/workloads.py blockwise-cublas
 
 Each runs ten optimizer steps of two bias-free layers, so that a step has six GEMMs: two layers,
 three legs. `PRECISION` says what they run in.

@@ -1,6 +1,6 @@
 """Train with our hooks on and off by turns, in one process: what an idle agent costs a step.
 
-    fp8verify run --steps 30-32 --exit-zero tests/gpu/hooks_on_off.py
+    fp8verify run --steps 30-32 --exit-zero benchmarks/gpu/hooks_on_off.py
 
 Two processes differ by more than the hooks cost, and the GPU's clocks drift. Here neighbouring
 blocks of steps share both; the order flips, so that a steady drift cancels. The window comes first:

@@ -1,6 +1,6 @@
 """A small language model in the shapes that fooled verifiers, each true by construction.
 
-    python tests/gpu/whole_models.py own-float8
+    python benchmarks/gpu/whole_models.py own-float8
 
 `TRUTH` says for each what ran in FP8 and what did not. Two blocks of attention and MLP and a head;
 every linear layer of the blocks has three GEMMs a step, one for each leg.

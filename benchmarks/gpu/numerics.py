@@ -1,6 +1,6 @@
 """What `run --numerics` finds and costs on a GPU: sound runs, faults sown by hand, times, memory.
 
-    python tests/gpu/numerics.py [OUT]
+    python benchmarks/gpu/numerics.py [OUT]
 
 trains a Llama-shaped model of four blocks under `fp8verify run --numerics` in each of `CASES`, and
 prints Markdown tables; all of it goes to OUT (or $OUT) as numerics.md and numerics.json. Exits with
@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
-from tests.gpu import numerics_costs as timing  # noqa: E402
+from benchmarks.gpu import numerics_costs as timing  # noqa: E402
 
 DIM, FFN, HEADS, LAYERS, BATCH, LENGTH, VOCABULARY = 2048, 8192, 16, 4, 4, 2048, 8192
 FAULTY = 2

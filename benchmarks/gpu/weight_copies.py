@@ -1,6 +1,6 @@
 """FP8 copies of weights on a GPU: sound and stale ones are told apart, and what sampling costs.
 
-    python tests/gpu/weight_copies.py [OUT]
+    python benchmarks/gpu/weight_copies.py [OUT]
 
 trains Transformer Engine's modules, below subclasses as Megatron-LM's are, under `fp8verify run
 --numerics` in each of `CASES`; prints a Markdown table, which goes to OUT (or $OUT) as
@@ -108,7 +108,9 @@ def measure(case: Case, folder: Path) -> dict[str, Any]:
         "--trace-dir", str(capture), "--", sys.executable, __file__, "train",
         case.recipe, case.how, str(case.rate),
     ]  # fmt: skip
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    inherited = os.environ.get("PYTHONPATH")
+    path = os.pathsep.join(filter(None, (str(ROOT), inherited)))
+    environment = {**os.environ, "PYTHONPATH": path}
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode:
         return {"bad": f"exit {done.returncode}: {(done.stdout + done.stderr)[-1500:]}"}

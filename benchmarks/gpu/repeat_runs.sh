@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Run the same training N times without us and N times with windows, in turns, and count the crashes:
-#     tests/gpu/repeat_runs.sh N [AT_ONCE [FOLDER]]
-#     tests/gpu/repeat_runs.sh 100 12        # about four minutes on 16 cores; 12 share the GPU
+#     benchmarks/gpu/repeat_runs.sh N [AT_ONCE [FOLDER]]
+#     benchmarks/gpu/repeat_runs.sh 100 12        # about four minutes on 16 cores; 12 share the GPU
 # TRAINING may hold another command for Python, WINDOWS its windows, COMPILE what makes it compile.
 # Prints one line for each failure and, at the end, one JSON line with both counts. Exits with 1 if
 # attached runs fail where plain ones do not, if an outcome differs, or if a window was not recorded.
@@ -15,7 +15,7 @@ mkdir -p "$out"
 python=${PYTHON:-python3}
 export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" CUBLAS_WORKSPACE_CONFIG=:4096:8
 ((at_once == 1)) || export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
-read -ra training <<<"${TRAINING:-tests/gpu/deterministic.py examples/train_gpt.py --precision fp8 --steps 14 --batch 4}"
+read -ra training <<<"${TRAINING:-benchmarks/gpu/deterministic.py examples/train_gpt.py --precision fp8 --steps 14 --batch 4}"
 windows=${WINDOWS:-3-4,7,10-12}
 traces=$(tr ',' '\n' <<<"$windows" | wc -l)
 losses() { grep -aoE "^step +[0-9]+ [|]? ?loss [0-9.a-z]+" "$1"; }

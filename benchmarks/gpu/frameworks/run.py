@@ -1,6 +1,6 @@
 """Run real frameworks' training scripts plain and attached, and compare what they did.
 
-    python tests/gpu/frameworks/run.py SOURCES OUT [--only NAME,NAME] [--gpus 1] [--jobs 4]
+    python benchmarks/gpu/frameworks/run.py SOURCES OUT [--only NAME,NAME] [--gpus 1] [--jobs 4]
 
 SOURCES holds each framework's repository under its own name. A row of `frameworks.toml` is one
 training. The columns are: `plain`; `run`, with modules and numerics (--layers --numerics);
@@ -19,6 +19,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -265,11 +266,15 @@ def table(trainings: list[Training]) -> str:
 
 def versions() -> str:
     """Return the versions that the results hold for."""
-    from importlib.metadata import version
+    from importlib.metadata import PackageNotFoundError, version
 
     names = ("torch", "torchao", "transformer_engine", "transformers", "accelerate", "lightning",
              "deepspeed", "trl", "peft", "litgpt")  # fmt: skip
-    return ", ".join(f"{name} {version(name)}" for name in names if find_spec(name))
+    found = []
+    for name in names:
+        with suppress(PackageNotFoundError):  # also where a folder of the name has no metadata
+            found.append(f"{name} {version(name)}")
+    return ", ".join(found)
 
 
 def main() -> int:

@@ -1,6 +1,6 @@
 """Measure what attaching costs a compiled FP8 training.
 
-    python tests/gpu/overhead.py [--against TREE]
+    python benchmarks/gpu/overhead.py [--against TREE]
 
 Equal runs differ by more than we add, so that what can be is compared inside one process: steps
 with and without our hooks, and the steps of many windows with their neighbours. Step times are

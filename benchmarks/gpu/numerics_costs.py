@@ -1,4 +1,4 @@
-"""What `tests/gpu/numerics.py` times: which steps are what, and where a measured step's time goes.
+"""What benchmarks/gpu/numerics.py times: the kinds of steps, and where a measured step's time goes.
 
 A training of `STEPS` steps has two kinds of eager steps by turns: the measured ones, and some that
 the script itself runs eagerly, which are the control. Both are followed by compiled steps, which

@@ -1,6 +1,6 @@
 """Train a Llama of transformers, from its configuration, through one library after the other.
 
-    python tests/gpu/frameworks/llama.py --through accelerate --backend ao --compile
+    python benchmarks/gpu/frameworks/llama.py --through accelerate --backend ao --compile
 
 The libraries bring their own training loops: accelerate's Accelerator, transformers' Trainer, TRL's
 SFTTrainer, PEFT's LoRA (under the Trainer), Lightning's Trainer and DeepSpeed's engine.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Try the patches of examples/upstream on a GPU: each must pass as it is and fail on a sown fault.
-#     tests/gpu/upstream.sh SOURCES
+#     benchmarks/gpu/upstream.sh SOURCES
 # SOURCES holds TransformerEngine/qa, ao/test and Megatron-LM of the commits named there.
 set -u
 sources=$(realpath "$1")

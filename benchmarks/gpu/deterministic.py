@@ -1,6 +1,6 @@
 """Run a script with torch's deterministic algorithms, so that equal runs have equal losses.
 
-python tests/gpu/deterministic.py SCRIPT.py [ARGUMENTS…]
+python benchmarks/gpu/deterministic.py SCRIPT.py [ARGUMENTS…]
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Measure on a GPU what watching a training costs, and check what it finds.
 
-    TOKENS=32768 python tests/gpu/live_steps.py measure      # blocks with and without a watch
-    CROWDED=1 TOKENS=32768 python tests/gpu/live_steps.py measure   # beside a million objects
-    python tests/gpu/live_steps.py train N      # for `fp8verify run`; PROFILE=1: profiles itself
+    TOKENS=32768 python benchmarks/gpu/live_steps.py measure   # blocks with and without a watch
+    CROWDED=1 TOKENS=32768 python benchmarks/gpu/live_steps.py measure   # with a million objects
+    python benchmarks/gpu/live_steps.py train N   # for `fp8verify run`
 
-`measure` prints one line of JSON and exits with 1 if a limit is not kept. A step must be so long
+`train` profiles itself with PROFILE=1. `measure` prints one line of JSON and exits with 1 if a limit is not kept. A step must be so long
 that the GPU and not the host sets its time: with 32,768 tokens it takes about 14 ms on an H200.
 """
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Record every capture of traces/ and of the GPU tests on a machine with a GPU:
-#     tests/gpu/record.sh FOLDER
+#     benchmarks/gpu/record.sh FOLDER
 # Each training leaves FOLDER/NAME (the capture) and FOLDER/NAME.report.txt; what the
 # training printed is in NAME.stdout.txt and NAME.stderr.txt.
 set -u
@@ -31,6 +31,6 @@ gpt fp8_emulated --precision fp8 --compile --emulate
 gpt fp8_eager --precision fp8
 gpt fp8_rowwise_gw_hp --precision fp8 --compile --recipe rowwise_with_gw_hp
 for name in blockwise-cublas blockwise-triton experts-fp8 experts-bf16 triton-template; do
-  verify "$name" --steps 5-7 tests/gpu/workloads.py "$name"
+  verify "$name" --steps 5-7 benchmarks/gpu/workloads.py "$name"
 done
 verify accelerate_ao --steps 5-7 examples/train_accelerate.py
