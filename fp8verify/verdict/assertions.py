@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from fp8verify.report.model import KernelRow, Precision, Report, Verdict
 from fp8verify.report.tables import layer_share
 from fp8verify.text import format_finding
-from fp8verify.verdict.judge import rejudge
+from fp8verify.verdict.judge import judge
 from fp8verify.verdict.policy import Policy
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def assert_fp8_active(report: Report, *, min_share: float = 0.5) -> None:
         AssertionError: with the reason, the share and the findings.
     """
     __tracebackhide__ = True
-    found = rejudge(report, Policy(min_share=min_share))
+    found = judge(report, Policy(min_share=min_share))
     if found.verdict is not Verdict.ACTIVE:
         raise AssertionError("\n".join(_message(found, min_share)))
 

@@ -1,78 +1,95 @@
-"""The judge: findings and verdict, once for a run, and again for another share asked for."""
+"""The judge: what the findings settle, once for a run, and its verdict under any policy."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from fp8verify.analysis.expected import Expected
 from fp8verify.analysis.facts import RankFacts
 from fp8verify.analysis.promises import Promises
-from fp8verify.report.model import Finding, Precision, RankReport, Report, Severity, Verdict
-from fp8verify.text import label_of_rank
+from fp8verify.analysis.rank import RankEvidence
+from fp8verify.report.model import Finding, Report, Severity, Verdict
+from fp8verify.verdict.causes import cause_without_fp8, high_precision_cause
 from fp8verify.verdict.findings import join_findings, rank_findings
 from fp8verify.verdict.findings.ranks import other_runs, ranks_that_can_lack
+from fp8verify.verdict.inconclusive import undecidable
 from fp8verify.verdict.policy import Policy
-from fp8verify.verdict.rank_facts import summarize_rank
-from fp8verify.verdict.run_verdict import judge_run
 from fp8verify.verdict.verdict import (
     WITHOUT_FP8,
     Opinion,
-    RankJudgement,
     RankSummary,
     judge_rank,
+    judge_run,
     outcome,
 )
 
 _FOREIGN = Opinion(Verdict.INCONCLUSIVE, "its file is of another run than the other ranks'")
 
 
-class Judgement(NamedTuple):
-    """The judgement of a run: its verdict, those of its ranks in their order, and the findings."""
+class Assessment(NamedTuple):
+    """What findings make of one rank, whatever share is required.
 
-    verdict: Verdict
-    reason: str
-    exit_code: int
-    fails: bool
-    ranks: tuple[RankJudgement, ...]
-    summaries: tuple[RankSummary, ...]
-    findings: tuple[Finding, ...]
+    Attributes:
+        settled: its verdict where no share can change it, else None.
+        shortfall: what keeps it from being ACTIVE whatever its share is, None if nothing does.
+        rest: why its share is not all, None where that is not known.
+        judged: whether the rank can lack FP8 at all.
+    """
+
+    settled: Opinion | None
+    shortfall: str | None
+    rest: str | None
+    judged: bool
 
 
-def judge(ranks: Sequence[RankFacts], promises: Promises, policy: Policy) -> Judgement:
-    """Judge a run by the facts of its ranks and by what was promised for all of them."""
+def assess(
+    ranks: Sequence[RankFacts], promises: Promises
+) -> tuple[list[Assessment], tuple[Finding, ...]]:
+    """Find what the facts of all ranks show, and what that settles for each rank."""
     found = [rank_findings(facts, promises) for facts in ranks]
-    summaries = tuple(
-        summarize_rank(facts, findings, promises)
-        for facts, findings in zip(ranks, found, strict=True)
-    )
     others = other_runs([facts.rank for facts in ranks])
-    summaries = tuple(
-        summary._replace(judged=can, settled=_FOREIGN if facts.rank in others else summary.settled)
-        for facts, summary, can in zip(ranks, summaries, ranks_that_can_lack(ranks), strict=True)
-    )
-    judged = tuple(judge_rank(summary, policy) for summary in summaries)
-    verdict, reason = judge_run(summaries, judged)
-    decided = [_decided(of, summary) for of, summary in zip(found, summaries, strict=True)]
-    findings = join_findings(ranks, decided, promises)
-    return Judgement(
-        verdict,
-        reason,
-        *outcome(verdict, summaries, findings, policy),
-        ranks=judged,
-        summaries=summaries,
-        findings=findings,
+    assessed = [
+        Assessment(
+            settled=_FOREIGN if facts.rank in others else _settled(facts.rank, findings, promises),
+            shortfall=_message(findings, Verdict.PARTIAL),
+            rest=high_precision_cause(facts, promises),
+            judged=can,
+        )
+        for facts, findings, can in zip(ranks, found, ranks_that_can_lack(ranks), strict=True)
+    ]
+    decided = [_decided(of, rank) for of, rank in zip(found, assessed, strict=True)]
+    return assessed, join_findings(ranks, decided, promises)
+
+
+def judge(report: Report, policy: Policy) -> Report:
+    """Return a report with the verdicts and the exit code that a policy makes of it.
+
+    What a baseline added to the findings stays, and still fails the run.
+    """
+    summaries = list(map(RankSummary.of, report.ranks))
+    opinions = [judge_rank(summary, policy) for summary in summaries]
+    verdict, reason = judge_run(summaries, opinions)
+    code, fails = outcome(verdict, summaries, report.findings, policy)
+    return replace(
+        report,
+        verdict=verdict,
+        reason=reason,
+        exit_code=code,
+        fails=fails,
+        ranks=tuple(
+            replace(rank, verdict=found.verdict, reason=found.reason)
+            for rank, found in zip(report.ranks, opinions, strict=True)
+        ),
     )
 
 
-def _decided(findings: Sequence[Finding], summary: RankSummary) -> list[Finding]:
+def _decided(findings: Sequence[Finding], rank: Assessment) -> list[Finding]:
     """Return what may be said of a rank: no finding decides what its verdict leaves open."""
-    settled = summary.settled
-    if not summary.judged:
+    if not rank.judged:
         return [found for found in findings if found.verdict not in WITHOUT_FP8]
-    if settled is None or settled.verdict is not Verdict.INCONCLUSIVE:
+    if rank.settled is None or rank.settled.verdict is not Verdict.INCONCLUSIVE:
         return list(findings)
     return [
         replace(found, severity=Severity.WARNING, verdict=None)
@@ -83,62 +100,58 @@ def _decided(findings: Sequence[Finding], summary: RankSummary) -> list[Finding]
     ]
 
 
-def rejudge(report: Report, policy: Policy) -> Report:
-    """Return the report that `inspect` would have made of the same run under another policy.
-
-    What a baseline added to the findings stays, and still fails the run.
-    """
-    summaries = list(map(_standing_in, report.ranks))
-    judged = [judge_rank(summary, policy) for summary in summaries]
-    verdict, reason = judge_run(summaries, judged)
-    code, fails = outcome(verdict, summaries, report.findings, policy)
-    return replace(
-        report,
-        verdict=verdict,
-        reason=reason,
-        exit_code=code,
-        fails=fails,
-        ranks=tuple(
-            replace(rank, verdict=found.verdict, reason=found.reason)
-            for rank, found in zip(report.ranks, judged, strict=True)
-        ),
-    )
+def _settled(rank: RankEvidence, findings: Sequence[Finding], promises: Promises) -> Opinion | None:
+    reason = undecidable(rank) or _message(findings, Verdict.INCONCLUSIVE)
+    if reason is not None:
+        return Opinion(Verdict.INCONCLUSIVE, reason)
+    return None if rank.ran_low else _without_fp8(rank, findings, promises)
 
 
-def _standing_in(rank: RankReport) -> RankSummary:
-    """Read from a finished report how a rank stands."""
-    attention, untrained = _nanos(rank.attention_gemm.time_us), _nanos(rank.untrained_gemm.time_us)
-    whole, launched = _nanos(rank.gemm.time_us), rank.gemm.kernels
-    apart = (rank.attention_gemm.kernels, rank.untrained_gemm.kernels)
-    return RankSummary(
-        label=label_of_rank(rank.rank, rank.source),
-        settled=Opinion(rank.verdict, rank.reason) if rank.settled else None,
-        time={p: ns - attention[p] - untrained[p] for p, ns in whole.items()},
-        kernels={
-            Precision(name): count - sum(kernels[name] for kernels in apart)
-            for name, count in launched.items()
-        },
-        attention=attention,
-        untrained=untrained,
-        opaque=round(rank.opaque_us * 1000),
-        unplaced=round(rank.unplaced_us * 1000),
-        steps=len(rank.steps),
-        steps_with_gemms=sum(step.trains for step in rank.steps),
-        cut_off=rank.health.truncated,
-        shortfall=rank.shortfall,
-        rest=rank.rest,
-        judged=rank.judged,
-        expected=None
-        if rank.expected is None
-        else Expected(
-            rank.expected.share_of_flops,
-            rank.expected.measured_share_of_flops,
-            rank.expected.left_out,
-            rank.expected.stated,
-        ),
-    )
+def _message(findings: Sequence[Finding], verdict: Verdict) -> str | None:
+    """Return what the first finding says that makes its rank this."""
+    return next((finding.message for finding in findings if finding.verdict is verdict), None)
 
 
-def _nanos(time_us: Mapping[str, float]) -> dict[Precision, int]:
-    """Undo the report's µs, which keep every nanosecond."""
-    return {Precision(name): round(us * 1000) for name, us in time_us.items()}
+def _without_fp8(rank: RankEvidence, findings: Sequence[Finding], promises: Promises) -> Opinion:
+    """Judge a rank that ran GEMMs and none in low precision, by what its findings make of it."""
+    made = {finding.verdict for finding in findings}
+    ran, (_, cause) = _ran(rank), cause_without_fp8(rank, promises)
+    because = f": {cause}" if cause and rank.has_fp8_units else ""
+    if Verdict.EMULATED in made:
+        units = next((found.message for found in findings if found.code == "no-fp8-units"), None)
+        if units is not None and rank.upcast:
+            return Opinion(Verdict.EMULATED, units)
+        return Opinion(Verdict.EMULATED, f"{_emulation(promises)} {ran}")
+    if Verdict.CONTRADICTED in made:
+        return Opinion(Verdict.CONTRADICTED, f"{_promise(promises)}, but {ran}{because}")
+    if promises.fallback is not None:
+        return Opinion(Verdict.INACTIVE, f"{ran}, as the log says: “{promises.fallback.text}”")
+    return Opinion(Verdict.INACTIVE, f"{ran}, and nothing claimed FP8{because}")
+
+
+def _emulation(promises: Promises) -> str:
+    if not promises.emulated:
+        return "tensors were cast as for FP8, but"
+    count, name = len(promises.emulated), promises.emulated[0].class_name
+    return f"the model's {count} {name} modules emulate FP8, and"
+
+
+def _promise(promises: Promises) -> str:
+    claim = promises.claim
+    if claim is not None:
+        if not claim.line:
+            return f"the script asks {claim.framework} for {promises.name} ({claim.text})"
+        return f"the log claims {promises.name} ({claim.place}: “{claim.text}”)"
+    count, name = len(promises.converted), promises.converted[0].class_name
+    return f"the model has {count} {name} modules set for {promises.name}"
+
+
+def _ran(rank: RankEvidence) -> str:
+    """Say in what the GEMMs of a rank without FP8 ran."""
+    linear, main = rank.linear, rank.main_precision()
+    total, same, name = linear.kernels.total(), linear.kernels[main], main.value.upper()
+    of = " of linear layers" if rank.survey.attention else ""
+    kernels = f"{total} GEMM kernels{' of layers that train' if rank.survey.untrained else of}"
+    if same == total:
+        return f"all {kernels} ran in {name}"
+    return f"none of the {kernels} ran in FP8 ({same} in {name})"

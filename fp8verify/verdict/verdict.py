@@ -1,16 +1,24 @@
-"""From findings and shares to a rank's verdict and a run's exit code: rules only.
-
-They are the same for facts and for finished reports.
-"""
+"""From shares, and from what findings settled, to the verdicts and the exit code: rules only."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from msgspec.structs import astuple
+
 from fp8verify.analysis.expected import TOLERANCE, Expected
-from fp8verify.report.model import Finding, Precision, Severity, Verdict, low_precision_name
-from fp8verify.text import abridged
+from fp8verify.report.model import (
+    Finding,
+    GemmSummary,
+    Precision,
+    RankReport,
+    Severity,
+    Verdict,
+    low_precision_name,
+)
+from fp8verify.text import abridged, label_of_rank, listed
 from fp8verify.verdict.policy import Policy
 
 EXIT_CODES: dict[Verdict, int] = {
@@ -38,11 +46,11 @@ class Opinion(NamedTuple):
 
 
 class RankSummary(NamedTuple):
-    """How one rank stands before a share of low precision is asked for.
+    """What the verdict on one rank depends on, apart from the share that is required.
 
     Attributes:
         label: what the rank is called.
-        settled: its verdict where no share that is asked for can change it, else None.
+        settled: its verdict where no share that is required can change it, else None.
         time: ns in GEMMs of layers by precision class.
         kernels: launches of GEMMs of layers by precision class.
         attention: ns in unfused products of attention by precision class.
@@ -71,8 +79,34 @@ class RankSummary(NamedTuple):
     cut_off: bool
     shortfall: str | None
     rest: str | None
-    judged: bool = True
-    expected: Expected | None = None
+    judged: bool
+    expected: Expected | None
+
+    @classmethod
+    def of(cls, rank: RankReport) -> RankSummary:
+        """Summarize a rank; its verdict is believed only where it is settled."""
+        attention, untrained = _nanos(rank.attention_gemm), _nanos(rank.untrained_gemm)
+        apart = (rank.attention_gemm.kernels, rank.untrained_gemm.kernels)
+        return cls(
+            label=label_of_rank(rank.rank, rank.source),
+            settled=Opinion(rank.verdict, rank.reason) if rank.settled else None,
+            time={p: ns - attention[p] - untrained[p] for p, ns in _nanos(rank.gemm).items()},
+            kernels={
+                Precision(name): count - sum(kernels[name] for kernels in apart)
+                for name, count in rank.gemm.kernels.items()
+            },
+            attention=attention,
+            untrained=untrained,
+            opaque=round(rank.opaque_us * 1000),
+            unplaced=round(rank.unplaced_us * 1000),
+            steps=len(rank.steps),
+            steps_with_gemms=sum(step.trains for step in rank.steps),
+            cut_off=rank.health.truncated,
+            shortfall=rank.shortfall,
+            rest=rank.rest,
+            judged=rank.judged,
+            expected=None if rank.expected is None else Expected(*astuple(rank.expected)),
+        )
 
     @property
     def low_kernels(self) -> int:
@@ -95,15 +129,13 @@ class RankSummary(NamedTuple):
         apart = (self.attention, self.untrained)
         if not any(sum(part.values()) for part in apart):
             return None
-        return _low_share(
-            {p: self.time.get(p, 0) + sum(a.get(p, 0) for a in apart) for p in Precision}
-        )
+        return _low_share({p: self.time[p] + sum(a[p] for a in apart) for p in Precision})
 
     @property
     def unknown(self) -> float:
         """Share of the time of the layers' GEMMs in kernels of unknown precision."""
         total = sum(self.time.values())
-        return round(self.time.get(Precision.UNKNOWN, 0) / total, 6) if total else 0.0
+        return round(self.time[Precision.UNKNOWN] / total, 6) if total else 0.0
 
     @property
     def share_without_unplaced(self) -> float:
@@ -120,19 +152,15 @@ class RankSummary(NamedTuple):
         return 0.0 if known else self.opaque / total
 
 
+def _nanos(gemm: GemmSummary) -> dict[Precision, int]:
+    """Return ns by precision class: the report's µs keep every nanosecond."""
+    return {Precision(name): round(us * 1000) for name, us in gemm.time_us.items()}
+
+
 def _low_share(time: Mapping[Precision, int]) -> float:
     total = sum(time.values())
     low = sum(ns for precision, ns in time.items() if precision.is_low)
     return round(low / total, 6) if total else 0.0
-
-
-class RankJudgement(NamedTuple):
-    """The verdict on one rank, and what of it holds whatever share is asked for."""
-
-    verdict: Verdict
-    reason: str
-    settled: bool
-    shortfall: str | None
 
 
 class Outcome(NamedTuple):
@@ -173,15 +201,13 @@ def _falls_short(summary: RankSummary, policy: Policy) -> bool:
     return summary.share < policy.share
 
 
-def judge_rank(summary: RankSummary, policy: Policy) -> RankJudgement:
-    """Judge one rank by its own summary."""
-    settled = summary.settled
-    found = _judge_share(summary, policy) if settled is None else settled
-    return RankJudgement(*found, settled is not None, summary.shortfall)
+# ---- one rank
 
 
-def _judge_share(summary: RankSummary, policy: Policy) -> Opinion:
-    """Judge a rank that ran low precision by its share, and by what else it falls short of."""
+def judge_rank(summary: RankSummary, policy: Policy) -> Opinion:
+    """Judge one rank: by what settles it, else by its share and by what it falls short of."""
+    if summary.settled is not None:
+        return summary.settled
     share, expected = summary.share, summary.expected
     min_share = policy.share
     if policy.min_share is not None or expected is None or not expected.decides:
@@ -200,11 +226,12 @@ def _judge_share(summary: RankSummary, policy: Policy) -> Opinion:
         return Opinion(Verdict.PARTIAL, f"{_ran(summary)}, {below}")
     if summary.shortfall is not None:
         return Opinion(Verdict.PARTIAL, f"{_ran(summary)}, but {summary.shortfall}")
-    if expected is not None and share < _NEARLY_ALL:
+    if share >= _NEARLY_ALL:
+        return Opinion(Verdict.ACTIVE, _ran(summary) + _steps(summary))
+    if expected is not None:
         said = f"{_ran(summary)}{_steps(summary)}; {expectation(expected)}"
         return Opinion(Verdict.ACTIVE, said)
-    rest = summary.rest if share < _NEARLY_ALL else None
-    return Opinion(Verdict.ACTIVE, _ran(summary, rest) + _steps(summary))
+    return Opinion(Verdict.ACTIVE, _ran(summary, summary.rest) + _steps(summary))
 
 
 def _short_of(expected: Expected, summary: RankSummary) -> Opinion:
@@ -231,25 +258,16 @@ def expectation(expected: Expected) -> str:
 def _undecided(summary: RankSummary, min_share: float) -> str | None:
     """Say what could change the verdict if it were known, None if nothing could."""
     share, unknown, opaque = summary.share, summary.unknown, summary.opaque_share
-    formats = low_precision_name(summary.kernels)
+    took = f"{low_precision_name(summary.kernels)} GEMMs took {share:.1%} of GEMM time"
     if share < min_share <= share + unknown:
-        return (
-            f"{formats} GEMMs took {share:.1%} of GEMM time, kernels of unknown precision "
-            f"{unknown:.1%}"
-        )
+        return f"{took}, kernels of unknown precision {unknown:.1%}"
     if share < min_share <= summary.share_without_unplaced:
-        return (
-            f"{formats} GEMMs took {share:.1%} of GEMM time, and without operators the others may "
-            "be the optimizer's or attention's"
-        )
+        return f"{took}, and without operators the others may be the optimizer's or attention's"
     if share < min_share and summary.cut_off:
-        return f"{formats} GEMMs took {share:.1%} of GEMM time up to where the trace is cut off"
+        return f"{took} up to where the trace is cut off"
     least, most = share / (1 + opaque), (share + unknown + opaque) / (1 + opaque)
     if (least < min_share <= share) or (share < min_share <= most):
-        return (
-            f"{formats} GEMMs took {share:.1%} of GEMM time, and unrecognized kernels ran "
-            f"{opaque:.2g} times as long as all GEMMs"
-        )
+        return f"{took}, and unrecognized kernels ran {opaque:.2g} times as long as all GEMMs"
     return None
 
 
@@ -275,3 +293,35 @@ def _steps(summary: RankSummary) -> str:
     if summary.in_every_step:
         return ", in every step"
     return f", in {summary.steps_with_gemms} of {summary.steps} steps (the others ran no GEMM)"
+
+
+# ---- all ranks
+
+
+def judge_run(summaries: Sequence[RankSummary], opinions: Sequence[Opinion]) -> Opinion:
+    """Join the opinions on all ranks into the verdict on the run."""
+    if len(opinions) == 1:
+        return opinions[0]
+    ranks = [pair for pair in zip(summaries, opinions, strict=True) if pair[0].judged]
+    low = sum(rank.low_kernels > 0 for rank, _ in ranks)
+    formats = low_precision_name(sum((Counter(rank.kernels) for rank, _ in ranks), Counter()))
+    without = [rank.label for rank, found in ranks if found.verdict in WITHOUT_FP8]
+    if low and without:
+        ran = f"{formats} GEMMs ran on {low} of {len(ranks)} ranks and not on {listed(without)}"
+        return Opinion(Verdict.PARTIAL, ran)
+    # Ranks that cannot be judged come after what no judgement of them could change.
+    for verdict in (Verdict.PARTIAL, Verdict.INCONCLUSIVE):
+        for rank, found in ranks:
+            if found.verdict is verdict:
+                return Opinion(verdict, f"{rank.label}: {found.reason}")
+    if not low:
+        found = min((found for _, found in ranks), key=lambda one: WITHOUT_FP8.index(one.verdict))
+        return Opinion(found.verdict, f"on all {len(ranks)} ranks {found.reason}")
+    lowest = min(rank.share for rank, _ in ranks)
+    steps = " and in every step" if all(rank.in_every_step for rank, _ in ranks) else ""
+    apart = any(rank.share_of_all is not None for rank, _ in ranks)
+    return Opinion(
+        Verdict.ACTIVE,
+        f"{formats} GEMMs ran on all {len(ranks)} ranks{steps}, at least {lowest:.1%} of each "
+        f"rank's GEMM time{' in linear layers' if apart else ''}",
+    )

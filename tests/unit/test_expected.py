@@ -9,7 +9,7 @@ import pytest
 
 from fp8verify import inspect
 from fp8verify.report.model import Report
-from fp8verify.verdict.judge import rejudge
+from fp8verify.verdict.judge import judge
 from fp8verify.verdict.policy import Policy
 from tests.hand_built import TraceBuilder
 
@@ -56,7 +56,7 @@ def test_a_run_is_held_to_the_share_that_was_to_be_fp8(
     assert expected is not None
     assert (expected.share_of_flops, expected.measured_share_of_flops) == (0.75, measured)
     assert (report.verdict, expected.left_out) == (verdict, ("head",))
-    assert rejudge(report, Policy(expected=True)).exit_code == (verdict == "PARTIAL")
+    assert judge(report, Policy(expected=True)).exit_code == (verdict == "PARTIAL")
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_less_than_half_is_expected_only_where_the_log_says_so(
     assert expected is not None
     assert expected.stated is bool(log)
     assert expected.share_of_flops == expected.measured_share_of_flops < 0.01
-    assert rejudge(report, Policy()).verdict == report.verdict == verdict
+    assert judge(report, Policy()).verdict == report.verdict == verdict
 
 
 def test_nothing_is_expected_where_a_class_is_not_known(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from fp8verify.report.model import Finding, Severity, Verdict
 from fp8verify.text import format_finding
 from fp8verify.verdict.baseline import Baseline, hold
 from fp8verify.verdict.findings import merge_findings
-from fp8verify.verdict.judge import rejudge
+from fp8verify.verdict.judge import judge
 from tests.hand_built import BF16, BF16_KERNEL, FP8, FP8_KERNEL, TraceBuilder
 
 UNKNOWN_KERNEL = "triton_tem_fused_mm_3"
@@ -99,14 +99,14 @@ def test_judging_again_is_inspecting_again(
             path = None if log is None else folder / "train.log"
             return inspect(folder, log=path, policy=policy)
 
-        assert rejudge(look(first), second) == look(second)
+        assert judge(look(first), second) == look(second)
 
 
 def test_judging_again_keeps_what_a_baseline_found(build: TraceBuilder, tmp_path: Path) -> None:
     report = inspect(gemms(build, fp8=60, high=40).write(tmp_path / "trace.json"))
     held = hold(report, Baseline(fp8_share=0.9), 0.02)
-    assert rejudge(held, Policy(min_share=0.6)) == held
-    assert rejudge(held, Policy(exit_zero=True)).exit_code == 0
+    assert judge(held, Policy(min_share=0.6)) == held
+    assert judge(held, Policy(exit_zero=True)).exit_code == 0
 
 
 def test_the_finding_that_costs_a_rank_its_verdict_says_so(

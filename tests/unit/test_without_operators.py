@@ -12,7 +12,7 @@ from fp8verify import Policy, Report, inspect
 from fp8verify.analysis.kinds import Kind
 from fp8verify.analysis.training_passes import is_of_backward
 from fp8verify.kernels import classify, decode
-from fp8verify.verdict.judge import rejudge
+from fp8verify.verdict.judge import judge
 from tests.hand_built import BF16, BF16_KERNEL, FP8, FP8_GRADIENT_KERNEL, FP8_KERNEL, TraceBuilder
 
 ADAM = (
@@ -92,7 +92,7 @@ def test_the_share_that_is_asked_for_is_held_against_the_least_and_the_most(
     report = judged(build, tmp_path)
     for share, expected in ((0.4, "ACTIVE"), (0.5, "ACTIVE"), (0.6, "INCONCLUSIVE")):
         assert judged(build, tmp_path, min_share=share).verdict == expected
-        assert rejudge(report, Policy(min_share=share)).verdict == expected
+        assert judge(report, Policy(min_share=share)).verdict == expected
 
 
 @pytest.mark.parametrize(("us", "expected"), [(9, "ACTIVE"), (11, "INCONCLUSIVE")])

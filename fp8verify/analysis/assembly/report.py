@@ -24,12 +24,13 @@ from fp8verify.analysis.assembly.recorded import (
 from fp8verify.analysis.assembly.units import micros
 from fp8verify.analysis.facts import RankFacts
 from fp8verify.analysis.numerics import numerics_report
+from fp8verify.analysis.promises import Promises
 from fp8verify.analysis.totals import add_totals, gemm_totals
-from fp8verify.report.model import Claim, HealthReport, RankReport, Report
+from fp8verify.analysis.without_operators import unplaced_ns
+from fp8verify.report.model import Finding, HealthReport, RankReport, Report, Verdict
 from fp8verify.report.model.diagnosis import ExpectedReport
 from fp8verify.trace import Health
-from fp8verify.verdict.judge import Judgement
-from fp8verify.verdict.verdict import RankJudgement, RankSummary
+from fp8verify.verdict.judge import Assessment
 from fp8verify.version import __version__
 
 SCHEMA_VERSION = 2
@@ -37,18 +38,20 @@ SCHEMA_VERSION = 2
 
 def assemble(
     ranks: Sequence[RankFacts],
-    judgement: Judgement,
-    claims: Sequence[Claim],
+    assessed: Sequence[Assessment],
+    findings: tuple[Finding, ...],
+    promises: Promises,
     notes: Sequence[str] = (),
     *,
     name: str,
 ) -> Report:
-    """Lay out the facts of all ranks and the judgement on them as a report.
+    """Lay out the facts of all ranks as a report whose verdict is still open.
 
     Args:
         ranks: the facts.
-        judgement: on them.
-        claims: of the log.
+        assessed: what the findings settle for each rank.
+        findings: on all ranks.
+        promises: what the log and the model promised.
         notes: remarks on what was read and recorded.
         name: what the run is called.
     """
@@ -61,10 +64,10 @@ def assemble(
         schema_version=SCHEMA_VERSION,
         name=name,
         fp8verify_version=__version__,
-        verdict=judgement.verdict,
-        reason=judgement.reason,
-        exit_code=judgement.exit_code,
-        fails=judgement.fails,
+        verdict=Verdict.INCONCLUSIVE,
+        reason="",
+        exit_code=0,
+        fails=False,
         gemm=gemm_summary(add_totals(facts.rank.gemm for facts in ranks)),
         attention_gemm=gemm_summary(gemm_totals(attention)),
         untrained_gemm=gemm_summary(gemm_totals(untrained)),
@@ -72,9 +75,12 @@ def assemble(
         gpu_time_us=_gpu_time(ranks),
         legs=leg_rows([*gemms, *optimizer]),
         recipe=recipe_seen(gemms),
-        ranks=tuple(map(_rank_report, ranks, judgement.ranks, judgement.summaries)),
-        claims=tuple(claims),
-        findings=judgement.findings,
+        ranks=tuple(
+            _rank_report(facts, found, promises)
+            for facts, found in zip(ranks, assessed, strict=True)
+        ),
+        claims=promises.claims,
+        findings=findings,
         environment=environment([facts.rank for facts in ranks]),
         notes=tuple(notes),
     )
@@ -84,23 +90,23 @@ def _gpu_time(ranks: Sequence[RankFacts]) -> dict[str, float]:
     return {key: micros(sum(f.gpu_time[key] for f in ranks)) for key in ranks[0].gpu_time}
 
 
-def _rank_report(facts: RankFacts, judged: RankJudgement, summary: RankSummary) -> RankReport:
-    rank = facts.rank
+def _rank_report(facts: RankFacts, assessed: Assessment, promises: Promises) -> RankReport:
+    rank, settled = facts.rank, assessed.settled
     return RankReport(
         rank=rank.rank,
         source=rank.source,
-        verdict=judged.verdict,
-        reason=judged.reason,
-        settled=judged.settled,
-        shortfall=judged.shortfall,
-        rest=summary.rest,
+        verdict=settled.verdict if settled else Verdict.INCONCLUSIVE,
+        reason=settled.reason if settled else "",
+        settled=settled is not None,
+        shortfall=assessed.shortfall,
+        rest=assessed.rest,
         gemm=gemm_summary(rank.gemm),
         attention_gemm=gemm_summary(gemm_totals(rank.survey.attention)),
         untrained_gemm=gemm_summary(gemm_totals(rank.survey.untrained)),
         optimizer_gemm=gemm_summary(gemm_totals(rank.survey.optimizer)),
-        opaque_us=micros(summary.opaque),
-        unplaced_us=micros(summary.unplaced),
-        judged=summary.judged,
+        opaque_us=micros(sum(total.time_ns for total in rank.unrecognized)),
+        unplaced_us=micros(unplaced_ns(rank, promises)),
+        judged=assessed.judged,
         expected=None
         if facts.expected is None
         else ExpectedReport(

@@ -163,14 +163,14 @@ def _report(
     from fp8verify.analysis.assembly.report import assemble
     from fp8verify.analysis.facts import work_out
     from fp8verify.analysis.promises import collect_promises
-    from fp8verify.verdict.judge import judge
+    from fp8verify.verdict.judge import assess, judge
 
     promises = collect_promises(said.claims, ranks, said.layers, said.phases)
     facts = [work_out(rank, promises) for rank in ranks]
-    judgement = judge(facts, promises, policy)
+    assessed, findings = assess(facts, promises)
     limits = dict.fromkeys(remark for rank in ranks for remark in rank.remarks)
-    found = assemble(facts, judgement, said.claims, [*notes, *limits], name=name)
-    return with_forms(Report, found)
+    found = assemble(facts, assessed, findings, promises, [*notes, *limits], name=name)
+    return with_forms(Report, judge(found, policy))
 
 
 def _report_of_pipe(
