@@ -28,7 +28,7 @@ class Cause(NamedTuple):
 
 def causes(lines: Iterable[str]) -> list[Cause]:
     """Return what is known about the messages in a log, each cause once, the first line of it."""
-    rows: list[Mapping[str, Any]] = table("failures")["failure"]
+    rows = failures()
     found: dict[int, Cause] = {}
     before: deque[str] = deque(maxlen=_BEFORE)
     gate = re.compile("|".join(_scoped(row["pattern"]) for row in rows))
@@ -38,10 +38,20 @@ def causes(lines: Iterable[str]) -> list[Cause]:
             if place not in found and _is(row, line, before):
                 text = line.strip()[:300]
                 found[place] = Cause(
-                    number, text, row["cause"], row["remedy"], row["evidence"], row.get("check", "")
+                    number, text, row["cause"], row["remedy"], row["evidence"], row["check"]
                 )
         before.append(line)
     return list(islice(found.values(), MAX_CAUSES))
+
+
+def failures() -> list[dict[str, Any]]:
+    """Return the rows of data/failures.toml, each with its `check`, "" where no check tells it."""
+    groups = {name: rows for name, rows in table("failures").items() if isinstance(rows, list)}
+    return [
+        {**row, "check": "" if code == "other" else code}
+        for code, rows in groups.items()
+        for row in rows
+    ]
 
 
 def _scoped(pattern: str) -> str:

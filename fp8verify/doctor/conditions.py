@@ -2,8 +2,9 @@
 
 Tests: `true` (given and on), `false` (absent or off), a word or glob in any case ("*" is any given
 value), "!" before a test (also holds where the key is absent), "> 1", "<= @other-key", "% 16" (not
-a multiple), "~regex", and a list of tests of which one must hold. A list as value holds where one
-of its items does. A key may be a glob, or "a|b": the first that is given.
+a multiple), "~regex", for a version a specifier of PEP 440, and a list of tests of which one must
+hold. A list as value holds where one of its items does. A key may be a glob, or "a|b": the first
+that is given.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from fnmatch import fnmatchcase
 from functools import cache
 from importlib import resources
 from typing import Any
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
 from fp8verify.doctor.training import truth, whole
 
@@ -90,6 +94,8 @@ def _number(value: Any) -> int | None:
 
 
 def _item_holds(test: str, value: Any, values: Values) -> bool:
+    if isinstance(value, Version):  # nightlies count as theirs
+        return SpecifierSet(test).contains(value, prereleases=True)
     compared = _COMPARED.fullmatch(test)
     if compared:
         sign, other = compared.groups()

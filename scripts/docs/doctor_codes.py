@@ -1,12 +1,25 @@
-"""The sections of docs/doctor.md on the doctor's codes, written from fp8verify/doctor/data."""
+"""The sections of docs/doctor.md on the doctor's codes, written from fp8verify/doctor/data.
+
+doctor_codes.toml has what each code says, and an example for rules and failures.
+"""
 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any
 
+from fp8verify.doctor.causes import failures
 from fp8verify.doctor.conditions import table
+from fp8verify.doctor.rules.rows import Rule, rules, rules_of
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 _REPOSITORIES = {
     "ao": "pytorch/ao", "pytorch": "pytorch/pytorch", "torchtitan": "pytorch/torchtitan",
@@ -25,40 +38,57 @@ _REPOSITORIES = {
 }  # fmt: skip
 
 
+@cache
+def examples() -> dict[str, dict[str, Any]]:
+    """Return the tables of doctor_codes.toml: "codes", "rules", "scripts" and "failures"."""
+    return tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
+
+
 def doctor_codes() -> str:
     """Return a section for every code: what it says, its rules with example, thread, remedy."""
-    rules: dict[str, list[Mapping[str, Any]]] = {}
-    for rule in [*table("rules")["rule"], *table("scripts")["rule"]]:
-        rules.setdefault(rule["code"], []).append(rule)
+    sections: dict[str, list[str]] = {}
+    changes, sources = dict(examples()["rules"]), dict(examples()["scripts"])
+    for group, found in rules().items():
+        for rule in found:
+            parts = sections.setdefault(rule.code, [])
+            name = "" if group in ("any", "machine") else group
+            parts += _rule(rule, name, _change(changes.pop(rule.message, None)))
+    for rule in rules_of(table("scripts")["rule"]):
+        sections.setdefault(rule.code, []).extend(_rule(rule, "", _source(sources[rule.message])))
+    for row in failures():
+        sections.setdefault(row["check"], []).append(_failure(row))
     parts = []
-    for code, says in table("codes").items():
+    for code, says in examples()["codes"].items():
         parts.append(f"### `{code}`\n\n{says[:1].upper()}{says[1:]}.")
-        parts += [part for rule in rules.get(code, ()) for part in _rule(rule)]
-        parts += [_failure(row) for row in table("failures")["failure"] if row.get("check") == code]
+        parts += sections.get(code, ())
     return "\n\n".join(parts)
 
 
-def _rule(rule: Mapping[str, Any]) -> Iterator[str]:
-    status = {"fail": "FAIL", "ok": "ok"}.get(rule.get("status", ""), "warn")
-    message = re.sub(r"<[=$@]?([^<>]+)>", lambda m: f"`{m[1].split('|')[0]}`", rule["message"])
-    where = rule.get("framework", "")
-    where = ", ".join(where) if isinstance(where, list) else where
-    yield f"**{status}**{f' ({where})' if where else ''}: {message}. {rule['remedy']}"
-    if isinstance(rule.get("example"), str):
-        yield f"```text\n{rule['example'].strip()}\n```"
-    elif "example" in rule:
-        _, old, new = rule["example"]
-        lines = [f"- {line}" for line in old.splitlines()]
-        lines += [f"+ {line}" for line in new.splitlines()]
-        yield "```diff\n" + "\n".join(lines) + "\n```"
-    seen = "".join(
-        f" {name.capitalize()}: {rule[name]}." for name in ("seen", "fixed") if name in rule
-    )
-    yield f"Evidence: {_linked(rule['evidence'])}.{seen}"
+def _rule(rule: Rule, group: str, example: str) -> Iterator[str]:
+    status = {"fail": "FAIL"}.get(rule.status.value, rule.status.value)
+    message = re.sub(r"<[=@]?([^<>]+)>", lambda m: f"`{m[1].split('|')[0]}`", rule.message)
+    frameworks = rule.fields.get("where", {}).get("framework", group)
+    where = ", ".join(frameworks) if isinstance(frameworks, list) else group
+    yield f"**{status}**{f' ({where})' if where else ''}: {message}. {rule.fields['remedy']}"
+    if example:
+        yield example
+    yield f"Evidence: {_linked(rule.fields['evidence'])}."
+
+
+def _source(text: str) -> str:
+    return f"```text\n{text.strip()}\n```"
+
+
+def _change(change: list[str] | None) -> str:
+    if change is None:
+        return ""
+    lines = [f"- {line}" for line in change[1].splitlines()]
+    lines += [f"+ {line}" for line in change[2].splitlines()]
+    return "```diff\n" + "\n".join(lines) + "\n```"
 
 
 def _failure(row: Mapping[str, Any]) -> str:
-    last = row["example"][0].split(" ⏎ ")[-1]
+    last = examples()["failures"][row["cause"]][0].split(" ⏎ ")[-1]
     return (
         f"A run that ends with `{last.replace('`', chr(39))[:110]}`: {row['cause']}. "
         f"{row['remedy']} Evidence: {_linked(row['evidence'])}."

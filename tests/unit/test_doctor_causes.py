@@ -8,15 +8,13 @@ from typing import Any
 import pytest
 
 from fp8verify.doctor.afterwards import failure_notes
-from fp8verify.doctor.causes import causes
-from fp8verify.doctor.conditions import table
-
-FAILURES = table("failures")["failure"]
+from fp8verify.doctor.causes import causes, failures
+from scripts.docs.doctor_codes import examples
 
 
-@pytest.mark.parametrize("row", FAILURES, ids=lambda row: row["evidence"])
+@pytest.mark.parametrize("row", failures(), ids=lambda row: row["evidence"])
 def test_each_message_is_told_its_own_cause(row: dict[str, Any]) -> None:
-    for message in row["example"]:  # ⏎ ends a line of a traceback
+    for message in examples()["failures"][row["cause"]]:  # ⏎ ends a line of a traceback
         lines = ["step 1 | loss 2.0\n", *(f"{line}\n" for line in message.split(" ⏎ "))]
         (found,) = causes(lines)
         assert (found.cause, found.line) == (row["cause"], len(lines))

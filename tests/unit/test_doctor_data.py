@@ -4,32 +4,39 @@ from __future__ import annotations
 
 import re
 
+from fp8verify.doctor.causes import failures
 from fp8verify.doctor.conditions import table
 from fp8verify.doctor.frameworks import frameworks
 from fp8verify.doctor.rules.keys import schemas
-from scripts.docs.doctor_codes import doctor_codes
+from fp8verify.doctor.rules.rows import rules, rules_of
+from scripts.docs.doctor_codes import doctor_codes, examples
 from tests.golden.expectations import ROOT
 
 PACKAGE = ROOT.parent / "fp8verify" / "doctor"
-RULES = [*table("rules")["rule"], *table("rules")["variable"], *table("scripts")["rule"]]
+RULES = [rule for found in rules().values() for rule in found]
+RULES += rules_of(table("scripts")["rule"])
+ROWS = [rule.fields for rule in RULES] + table("rules")["variable"] + failures()
 
 
 def test_every_code_is_explained_and_every_explained_code_is_used() -> None:
     text = "".join(path.read_text() for path in PACKAGE.rglob("*.py"))
-    used = set(
-        re.findall(r'(?:code=|"code": |te": \(|torchao": \(|msamp": \()"([a-z0-9-]+)"', text)
-    )
-    used |= {rule["code"] for rule in RULES}
-    assert used == set(table("codes"))
-    assert {row.get("check", "no-gpu") for row in table("failures")["failure"]} <= used
+    used = set(re.findall(r'(?:code=|te": \(|torchao": \(|msamp": \()"([a-z0-9-]+)"', text))
+    used |= {rule.code for rule in RULES} | {row["code"] for row in table("rules")["variable"]}
+    assert used == set(examples()["codes"])
+    assert {row["check"] for row in failures()} - {""} <= used
 
 
 def test_every_row_has_evidence_and_a_remedy() -> None:
-    for row in [*RULES, *table("failures")["failure"]]:
+    for row in ROWS:
         assert re.search(
             r"\w+#\d+| [0-9a-f]{7,} |torch[ /]|kempnerforge|measured|README|\.py", row["evidence"]
         )
         assert row["remedy"].endswith(".")
+
+
+def test_every_example_is_of_a_row() -> None:
+    assert set(examples()["rules"]) | set(examples()["scripts"]) <= {r.message for r in RULES}
+    assert set(examples()["failures"]) == {row["cause"] for row in failures()}
 
 
 def test_the_schemas_of_frameworks_are_there() -> None:

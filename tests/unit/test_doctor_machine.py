@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from fp8verify.doctor.checks import Check, Status, report_of
-from fp8verify.doctor.conditions import table
 from fp8verify.doctor.forms import to_text
 from fp8verify.doctor.gpus import Gpu, parse, parse_nvidia
 from fp8verify.doctor.interpreter import find_interpreter, parse_scan
 from fp8verify.doctor.rules import judge
+from fp8verify.doctor.rules.rows import rules
 from fp8verify.doctor.units import NAMES, trains_in
 from fp8verify.doctor.versions import cuda_of, within
 from tests import doctor_files as files
@@ -227,6 +227,7 @@ BAD: list[tuple[dict[str, Any], str | None, dict[str, Any]]] = [
 ]
 
 
+RULES = [rule for found in rules().values() for rule in found if rule.code == "known-bad-versions"]
 THREADS = [
     *("ao#4652", "pytorch#192707", "ao#2904", "TE#1190", "torchtitan#1056", "TE#1047", "TE#3281"),
     *("TE#2255", "TE d0067d0 pytorch/quantization.py:179"),
@@ -242,16 +243,15 @@ def test_each_known_bad_combination_is_told_and_its_repair_is_not(
     tmp_path: Path, thread: str, bad: tuple[dict[str, Any], str | None, dict[str, Any]]
 ) -> None:
     arguments, text, repair = bad
-    rules = [r for r in table("rules")["rule"] if r["evidence"].startswith(thread)]
-    rules = [rule for rule in rules if rule["code"] == "known-bad-versions"]
+    known = [rule for rule in RULES if rule.fields["evidence"].startswith(thread)]
     config = [write(tmp_path, f"c.{_ending(text)}", text)] if text else []
 
     def told(arguments: dict[str, Any]) -> list[Check]:
         checks = judge(facts_of(*config, **arguments))
-        return [c for c in checks if any(c.message == rule["message"] for rule in rules)]
+        return [c for c in checks if c.message in {rule.message for rule in known}]
 
     (check,) = told(arguments)
-    assert check.status.value in {rule.get("status", "warn") for rule in rules}
+    assert check.status in {rule.status for rule in known}
     assert thread in check.source
     assert told({**arguments, **repair}) == []
 

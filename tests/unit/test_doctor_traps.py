@@ -16,6 +16,8 @@ else:
 from fp8verify.doctor.checks import report_of
 from fp8verify.doctor.conditions import table
 from fp8verify.doctor.rules import judge
+from fp8verify.doctor.rules.rows import Rule, rules, rules_of
+from scripts.docs.doctor_codes import examples
 from tests import doctor_files as files
 from tests.doctor_files import B200, SOUND, complaints, facts_of, write
 
@@ -136,38 +138,34 @@ def test_a_launch_script_is_read_as_a_shell_expands_it(
     assert complaints(facts) == {}
 
 
-RULES = [rule for rule in table("rules")["rule"] if "example" in rule]
+RULES = {rule.message: rule for found in reversed(rules().values()) for rule in found}
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule['code']}-{rule['example'][1]}")
-def test_the_example_of_a_rule_is_told_by_its_code(tmp_path: Path, rule: dict[str, Any]) -> None:
-    name, old, new = rule["example"]
+@pytest.mark.parametrize("message", examples()["rules"])
+def test_the_example_of_a_rule_is_told_by_its_code(tmp_path: Path, message: str) -> None:
+    rule, (name, old, new) = RULES[message], examples()["rules"][message]
     assert old in SOUND[name]
     path = write(tmp_path, name, SOUND[name].replace(old, new, 1))
-    gpus = [] if rule.get("capability") == "?" else [files.H100]
-    found = [c for c in judge(facts_of(path, gpus=gpus)) if c.code == rule["code"]]
-    statuses = {check.status.value for check in found if rule["remedy"] == check.hint}
-    assert statuses == {rule.get("status", "warn")}
+    gpus = [] if rule.fields.get("where", {}).get("capability") is False else [files.H100]
+    found = [c for c in judge(facts_of(path, gpus=gpus)) if c.code == rule.code]
+    assert {c.status for c in found if rule.fields["remedy"] == c.hint} == {rule.status}
     assert {check.file for check in found} == {path}
-    assert all(check.line for check in found if "when" in rule and "framework" in rule) or not new
+    assert all(check.line for check in found if "when" in rule.fields) or not new
     assert not any("<" in check.message for check in found)
 
 
-SCRIPTS = table("scripts")["rule"]
+SCRIPTS = rules_of(table("scripts")["rule"])
 
 
-@pytest.mark.parametrize("rule", SCRIPTS, ids=lambda rule: f"{rule['code']}-{rule['calls'][0]}")
-def test_the_example_of_a_script_s_rule_is_told_at_its_line(
-    tmp_path: Path, rule: dict[str, Any]
-) -> None:
-    path = write(tmp_path, "train.py", rule["example"])
-    environment = {"ACCELERATE_MIXED_PRECISION": "fp8"} if "asks_outside" in rule else {}
-    found = [c for c in judge(facts_of(path, environment=environment)) if c.hint == rule["remedy"]]
-    assert [(check.code, check.status.value) for check in found] == [
-        (rule["code"], rule.get("status", "warn"))
-    ]
-    line = rule["example"].splitlines()[(found[0].line or 0) - 1]
-    assert rule["calls"] == ["*"] or any(f"{call}" in line for call in rule["calls"])
+@pytest.mark.parametrize("rule", SCRIPTS, ids=lambda rule: f"{rule.code}-{rule.fields['calls'][0]}")
+def test_the_example_of_a_script_s_rule_is_told_at_its_line(tmp_path: Path, rule: Rule) -> None:
+    source, row = examples()["scripts"][rule.message], rule.fields
+    path = write(tmp_path, "train.py", source)
+    environment = {"ACCELERATE_MIXED_PRECISION": "fp8"} if "asks_outside" in row else {}
+    found = [c for c in judge(facts_of(path, environment=environment)) if c.hint == row["remedy"]]
+    assert [(check.code, check.status) for check in found] == [(rule.code, rule.status)]
+    line = source.splitlines()[(found[0].line or 0) - 1]
+    assert row["calls"] == ["*"] or any(call in line for call in row["calls"])
 
 
 SOUND_SOURCES = [

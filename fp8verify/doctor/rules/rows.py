@@ -4,217 +4,196 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any, NamedTuple
 
 from fp8verify.doctor.checks import Check, Status
 from fp8verify.doctor.conditions import MISSING, all_hold, holds, name_of, table, value_of
 from fp8verify.doctor.facts import Facts
-from fp8verify.doctor.frameworks import frameworks
+from fp8verify.doctor.frameworks import framework_of
 from fp8verify.doctor.launch_script import arguments
 from fp8verify.doctor.rules.sizes import fp8_share, named, sized
-from fp8verify.doctor.training import Ask, Config, word
-from fp8verify.doctor.versions import built_for, within
+from fp8verify.doctor.training import Ask, Config, LayerSize, word
+from fp8verify.doctor.versions import built_for, parsed
 
-Row = Mapping[str, Any]
-# What only a configuration can answer: other rows hold for what a script asks for, too.
-_OF_A_CONFIG = {
-    *("framework", "when", "compile", "checkpointing", "deepspeed", "tensor_parallel", "tokens"),
-    *("side", "kinds", "command", "trains"),
-}
+_STATUSES = ("fail", "warn", "ok")
+
+
+class Rule(NamedTuple):
+    """A row of a table of rules: its code, how grave it is, its message and all its fields."""
+
+    code: str
+    status: Status
+    message: str
+    fields: Mapping[str, Any]
+
+    def check(self, message: str, read: str, file: str | None, line: int | None) -> Check:
+        """Return the check that the row makes, with its message filled in."""
+        return Check(
+            code=self.code,
+            status=self.status,
+            message=message,
+            hint=self.fields["remedy"],
+            source=f"{self.fields['evidence']}; read {read}",
+            file=file,
+            line=line,
+        )
 
 
 class Subject(NamedTuple):
-    """What a row is held against: a configuration, what a script asks for, or the machine."""
+    """What rows are about: a configuration, what a script asks for, or the machine alone.
 
+    `facts` has what `where` of a row tests, by name.
+    """
+
+    facts: Mapping[str, Any]
     ask: Ask | None
     config: Config | None = None
 
 
+def rules_of(groups: Mapping[str, list[dict[str, Any]]]) -> list[Rule]:
+    """Return the rows of a table of rules by code."""
+    return [
+        Rule(code, Status(status), row[status], row)
+        for code, rows in groups.items()
+        for row in rows
+        for status in _STATUSES
+        if status in row
+    ]
+
+
+@cache
+def rules() -> dict[str, list[Rule]]:
+    """Return the rows of data/rules.toml by group: a framework, a family, "any" or "machine"."""
+    groups = {name: rows for name, rows in table("rules").items() if isinstance(rows, dict)}
+    return {name: rules_of(rows) for name, rows in groups.items()}
+
+
 def rows(facts: Facts) -> Iterator[Check]:
     """Yield what the rows of the table say."""
-    configs = [Subject(config.training.ask, config) for config in facts.configs]
-    others = [Subject(ask) for script in facts.scripts for ask in script.asks]
-    for row in table("rules")["rule"]:
-        subjects = configs if _OF_A_CONFIG.intersection(row) else [*configs, *others, Subject(None)]
-        for subject in subjects:
-            if _holds(row, subject, facts):
-                yield _check(row, subject, facts)
-                if not _OF_A_CONFIG.intersection(row):
-                    break
+    machine = _facts_of_machine(facts)
+    configs = [
+        Subject(_facts_of_config(config, facts, machine), config.training.ask, config)
+        for config in facts.configs
+    ]
+    asks: list[Ask | None] = [ask for script in facts.scripts for ask in script.asks]
+    others = [Subject({**machine, **_facts_of_ask(ask)}, ask) for ask in [*asks, None]]
+    for group, found in rules().items():
+        subjects = [one for one in configs if group in ("any", *one.facts["framework"])]
+        for rule in found:
+            if group != "machine":
+                yield from (_check(rule, one) for one in subjects if _holds(rule, one))
+            elif any(_holds(rule, one) for one in [*configs, *others]):
+                yield rule.check(rule.message, table("rules")["read"], None, None)
     yield from _variables(facts)
 
 
 def _variables(facts: Facts) -> Iterator[Check]:
+    te = any(ask.backend == "te" for ask, _ in facts.asks)
     for row in table("rules")["variable"]:
         for name, effect in row["names"].items():
             value = facts.environment.get(name, "")
-            if value not in ("", "0", "none"):
+            if holds(row["test"], value, {}) if "test" in row else value not in ("", "0", "none"):
                 yield Check(
                     code=row["code"],
-                    status=Status(row["status"]),
+                    status=Status(row["status_te"] if te and "status_te" in row else row["status"]),
                     message=f"{name}={value[:40]}: {effect}",
                     hint=row["remedy"],
-                    source=row["evidence"],
+                    source=f"{row['evidence']}; read {table('rules')['read']}",
                 )
 
 
-def _holds(row: Row, subject: Subject, facts: Facts) -> bool:
-    return (
-        _asked(row, subject.ask)
-        and _machine(row, facts)
-        and (subject.config is None or _configured(row, subject.config, facts))
-    )
-
-
-def _asked(row: Row, ask: Ask | None) -> bool:
-    if "asks" in row:
-        wanted = row["asks"]
-        if isinstance(wanted, bool):
-            if (ask is not None) is not wanted:
-                return False
-        elif ask is None or ask.format not in wanted:
-            return False
-    if ask is None:
-        return "recipe" not in row and "backend" not in row
-    return all(
-        name not in row or holds(row[name], getattr(ask, name) or "", {})
-        for name in ("recipe", "backend")
-    )
-
-
-def _machine(row: Row, facts: Facts) -> bool:
+def _facts_of_machine(facts: Facts) -> dict[str, Any]:
     versions = {**facts.versions, **built_for(facts.versions)}
-    found = facts.gpus.found
-    wanted = row.get("capability")
-    if wanted == "?":
-        fits = not any(gpu.capability for gpu in found)
-    else:
-        fits = wanted is None or any(
-            (gpu.capability or "").startswith(tuple(wanted)) for gpu in found
-        )
-    return (
-        fits
-        and (
-            "gpu" not in row
-            or any(row["gpu"] in gpu.name.replace("-", " ").split() for gpu in found)
-        )
-        and all(_version(versions.get(n), w) for n, w in row.get("versions", {}).items())
-        and all_hold(row.get("environment", {}), facts.environment)
-    )
-
-
-def _version(version: str | None, wanted: str) -> bool:
-    if wanted in ("", "?"):
-        return version is None
-    return within(version, wanted)
-
-
-def _configured(row: Row, config: Config, facts: Facts) -> bool:
-    training, given = config.training, config.given
-    tests = {
-        "tensor_parallel": training.tensor_parallel,
-        "tokens": training.tokens if training.tokens is not None else MISSING,
+    return {
+        "versions": {name: parsed(text) or text for name, text in versions.items()},
+        "environment": facts.environment,
+        "command": arguments(facts.command),
+        "capability": [gpu.capability for gpu in facts.gpus.found if gpu.capability] or MISSING,
+        "gpu": [part for gpu in facts.gpus.found for part in re.split("[- ]", gpu.name)],
+        "asks_outside": fp8_from_outside(facts) is not None,
+        "trl": "trl" in facts.versions or any("trl" in text.lower() for text in facts.command),
     }
-    return (
-        _framework(row, config)
-        and ("kinds" not in row or config.kind in row["kinds"])
-        and all(
-            name not in row or _switch(row[name], getattr(training, name))
-            for name in ("compile", "checkpointing", "deepspeed")
-        )
-        and all(name not in row or holds(row[name], value, {}) for name, value in tests.items())
-        and all_hold(row.get("command", {}), arguments(list(facts.command)))
-        and ("trains" not in row or _trains(given))
-        and ("asks_outside" not in row or fp8_from_outside(facts) is not None)
-        and ("trl" not in row or _is_trl(facts))
-        and ("side" not in row or bool(_odd(row, config, facts)))
-        and all_hold(row.get("when", {}), given)
-        and ("scalar" not in row or isinstance(_first(row, given), list) is not row["scalar"])
-    )
 
 
-def _framework(row: Row, config: Config) -> bool:
-    names = {config.framework, frameworks()[config.framework].get("family", "")}
-    wanted = row.get("framework")
-    if row.get("not_framework") in names:
-        return False
-    return wanted is None or bool(names & set([wanted] if isinstance(wanted, str) else wanted))
+def _facts_of_ask(ask: Ask | None) -> dict[str, Any]:
+    if ask is None:
+        return {}
+    return {"asks": ask.format, "recipe": ask.recipe or "", "backend": ask.backend or ""}
 
 
-def _switch(wanted: bool | str, value: bool | None) -> bool:
-    return value is None if wanted == "?" else value is not None and value is wanted
-
-
-def _trains(given: Mapping[str, Any]) -> bool:
-    """Whether these are the arguments of a training as a whole, not a part of them."""
-    infers = any("inference" in name for name in given)
-    return not infers and ("train-iters" in given or "train-samples" in given)
-
-
-def _odd(row: Row, config: Config, facts: Facts) -> list[Any]:
+def _facts_of_config(config: Config, facts: Facts, machine: Mapping[str, Any]) -> dict[str, Any]:
+    training = config.training
     layers = [layer for one, _, found in sized(facts) if one is config for layer in found]
-    return [part for part in layers if any(holds(row["side"], n, {}) for n in (part.n, part.k))]
+    # Whether these are the arguments of a training as a whole, not a part of them.
+    trains = "train-iters" in config.given or "train-samples" in config.given
+    return {
+        **machine,
+        **_facts_of_ask(training.ask),
+        "framework": [config.framework, framework_of(config).get("family", "")],
+        "kind": config.kind,
+        "compile": {None: "?", True: "on", False: "off"}[training.compile],
+        "checkpointing": training.checkpointing,
+        "deepspeed": training.deepspeed,
+        "tensor_parallel": training.tensor_parallel,
+        "tokens": training.tokens,
+        "sides": [side for layer in layers for side in (layer.n, layer.k)],
+        "layers": layers,
+        "trains": trains and not any("inference" in name for name in config.given),
+    }
 
 
-def _first(row: Row, given: Mapping[str, Any]) -> Any:
-    return value_of(next(iter(row["when"])), given)
+def _holds(rule: Rule, subject: Subject) -> bool:
+    row, config = rule.fields, subject.config
+    for name, test in row.get("where", {}).items():
+        value = subject.facts.get(name, MISSING)
+        if not (all_hold(test, value) if isinstance(test, dict) else holds(test, value, {})):
+            return False
+    if config is None or "when" not in row:
+        return True
+    value = value_of(next(iter(row["when"])), config.given)
+    if "scalar" in row and isinstance(value, list) is row["scalar"]:
+        return False
+    return all_hold(row["when"], config.given)
 
 
-def _check(row: Row, subject: Subject, facts: Facts) -> Check:
-    config = subject.config
-    status = row.get("status", "warn")
-    if "status_te" in row:
-        te = any(ask.backend == "te" for ask, _ in facts.asks)
-        status = row["status_te"] if te else "ok"
-    place: dict[str, Any] = {}
-    if config is not None and _OF_A_CONFIG.intersection(row):
-        key = row.get("key") or next(iter(row.get("when", {})), "") or _key(subject.ask)
-        name = name_of(key, config.given)
-        origin = config.origins.get(name or "", name or "")
-        place = {"file": config.path, "line": config.lines.get(origin)}
-    seen = "".join(f"; {name}: {row[name]}" for name in ("seen", "fixed") if name in row)
-    return Check(
-        code=row["code"],
-        status=Status(status),
-        message=_message(row, config, facts),
-        hint=row["remedy"],
-        source=f"{row['evidence']}{seen}; read {table('rules')['read']}",
-        **place,
-    )
+def _check(rule: Rule, subject: Subject) -> Check:
+    config, ask = subject.config, subject.ask
+    assert config is not None  # noqa: S101 - other groups than "machine" are for configurations
+    first = next(iter(rule.fields.get("when", {})), "") or (ask.key if ask else "")
+    name = name_of(rule.fields.get("key", first), config.given) or ""
+    line = config.lines.get(config.origins.get(name, name))
+    message = _message(rule, config, subject.facts)
+    return rule.check(message, table("rules")["read"], config.path, line)
 
 
-def _key(ask: Ask | None) -> str:
-    return ask.key if ask is not None else ""
+_PART = re.compile(r"<(=|@|)([^<>]+)>")
 
 
-_PART = re.compile(r"<(=|\$|@|)([^<>]+)>")
-
-
-def _message(row: Row, config: Config | None, facts: Facts) -> str:
+def _message(rule: Rule, config: Config, facts: Mapping[str, Any]) -> str:
     """Fill in the keys as the file spells them, and their values."""
 
     def part(match: re.Match[str]) -> str:
         kind, name = match.groups()
-        if kind == "$":
-            return str(facts.environment.get(name, ""))[:40]
-        if config is None:
-            return name
         if kind == "=":
             return str(value_of(name, config.given))[:60]
-        if kind == "@":
-            return _derived(name, row, config, facts)
-        return spelled(name, config)
+        return _derived(name, rule, config, facts) if kind == "@" else spelled(name, config)
 
-    return _PART.sub(part, row["message"])
+    return _PART.sub(part, rule.message)
 
 
-def _derived(name: str, row: Row, config: Config, facts: Facts) -> str:
+def _derived(name: str, rule: Rule, config: Config, facts: Mapping[str, Any]) -> str:
     if name == "tokens":
         return str(config.training.tokens)
     if name == "sides":
-        return named(_odd(row, config, facts))
+        test, layers = rule.fields["where"]["sides"], facts["layers"]
+        return named([part for part in layers if _is_odd(part, test)])
     share = fp8_share(config)
     return "an unknown share" if share is None else f"{share:.0%}"
+
+
+def _is_odd(layer: LayerSize, test: str) -> bool:
+    return holds(test, [layer.n, layer.k], {})
 
 
 def spelled(key: str, config: Config) -> str:
@@ -235,7 +214,3 @@ def fp8_from_outside(facts: Facts) -> str | None:
             return config.path
     mixed = word(facts.environment.get("ACCELERATE_MIXED_PRECISION"))
     return "ACCELERATE_MIXED_PRECISION" if mixed == "fp8" else None
-
-
-def _is_trl(facts: Facts) -> bool:
-    return "trl" in facts.versions or any("trl" in text.lower() for text in facts.command)

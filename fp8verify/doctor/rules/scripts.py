@@ -11,7 +11,7 @@ from typing import Any
 from fp8verify.doctor.checks import Check, Status
 from fp8verify.doctor.conditions import all_hold, holds, table, value_of
 from fp8verify.doctor.facts import Facts
-from fp8verify.doctor.rules.rows import fp8_from_outside
+from fp8verify.doctor.rules.rows import fp8_from_outside, rules_of
 from fp8verify.doctor.scripts import Call, Script, recipe_of
 
 _MOST = 20  # checks of one row for one source
@@ -22,15 +22,16 @@ def scripts(facts: Facts) -> Iterator[Check]:
     for script in facts.scripts:
         for call in script.calls:
             yield from _arguments(script, call)
-        for row in table("scripts")["rule"]:
+        for rule in rules_of(table("scripts")["rule"]):
+            row = rule.fields
             called = row["calls"] == ["*"] or any(script.named(*row["calls"]))
             if called and _reads_so(row, script, facts):
                 for call in islice(_calls(row, script), _MOST):
-                    yield _check(script, call, row, _message(row, call))
+                    yield rule.check(_message(rule.message, call), _read(), script.path, call.line)
 
 
-def _message(row: Mapping[str, Any], call: Call) -> str:
-    message = str(row["message"]).replace("<call>", call.name)
+def _message(message: str, call: Call) -> str:
+    message = message.replace("<call>", call.name)
     for name in re.findall(r"<=([^>]+)>", message):
         message = message.replace(f"<={name}>", str(value_of(name, call.arguments))[:40])
     return message
@@ -76,40 +77,36 @@ def _every(tests: list[str], value: Any) -> bool:
     )
 
 
-def _check(script: Script, call: Call, row: Mapping[str, Any], message: str) -> Check:
-    return Check(
-        code=row["code"],
-        status=Status(row.get("status", "warn")),
-        message=message,
-        hint=row["remedy"],
-        source=f"{row['evidence']}; read {table('scripts')['read']}",
-        file=script.path,
-        line=call.line,
-    )
-
-
 def _arguments(script: Script, call: Call) -> Iterator[Check]:
     """Yield fields that a converter lacks, and recipes that it does not know."""
-    fields = table("scripts")["fields"].get(call.name)
+    fields = table("scripts")["fields"].get(call.name, ())
     for name in call.arguments if fields else ():
         if not name.isdecimal() and name not in fields:
-            row = {
-                "code": "config-key-unknown",
-                "remedy": f"Its fields: {', '.join(fields)}.",
-                "evidence": "torchtitan b5bcd76 components/quantization",
-            }
-            message = f"{call.name}.Config has no field {name} (TypeError)"
-            yield _check(script, call, row, message)
+            yield Check(
+                code="config-key-unknown",
+                status=Status.WARN,
+                message=f"{call.name}.Config has no field {name} (TypeError)",
+                hint=f"Its fields: {', '.join(fields)}.",
+                source=f"torchtitan b5bcd76 components/quantization; read {_read()}",
+                file=script.path,
+                line=call.line,
+            )
     known = table("scripts")["recipes"].get(call.name)
     recipe = recipe_of(call)
     if known and recipe is not None and recipe not in known:
         near = get_close_matches(recipe.lower(), known, n=1) or known
-        row = {
-            "code": "config-value-unknown",
-            "status": "fail",
-            "remedy": f"Did you mean {near[0]!r}?",
-            "evidence": "torchao float8/config.py; torchtitan b5bcd76 components/quantization",
-        }
         gone = " (tensorwise is gone)" if recipe == "tensorwise" else ""
-        message = f"recipe_name={recipe!r} is none of {', '.join(known)}{gone}"
-        yield _check(script, call, row, message)
+        yield Check(
+            code="config-value-unknown",
+            status=Status.FAIL,
+            message=f"recipe_name={recipe!r} is none of {', '.join(known)}{gone}",
+            hint=f"Did you mean {near[0]!r}?",
+            source="torchao float8/config.py; torchtitan b5bcd76 components/quantization; "
+            f"read {_read()}",
+            file=script.path,
+            line=call.line,
+        )
+
+
+def _read() -> str:
+    return str(table("scripts")["read"])
