@@ -155,7 +155,7 @@ class KernelName(msgspec.Struct, frozen=True, kw_only=True):
     "e5m2", "bf16", or None where the name does not say.
     """
 
-    name: str
+    name: str = ""
     role: Role
     precision: Precision
     library: str

@@ -234,7 +234,7 @@ def may_multiply(kind: Kind) -> bool:
 
 
 def _explains(op: OpContext) -> bool:
-    if op.name.startswith("aten::") or find(op.name).evidence or _is_aten_node(op):
+    if op.name.startswith("aten::") or find(op.name) is not UNKNOWN or _is_aten_node(op):
         return True
     own = op.name.rpartition("::")[2]
     if _OTHER_WORK.search(own) and not _PRODUCT.search(own):

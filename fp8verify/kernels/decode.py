@@ -5,25 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from msgspec.structs import replace
+
 from fp8verify.kernels import describe
 from fp8verify.kernels.grammars import (
-    aiter_asm,
+    amd,
     aten,
     attention,
-    communication,
-    composable_kernel,
     cublas,
     cute_dsl,
-    cutlass_procedural,
-    cutlass_template,
-    deepgemm,
+    cutlass,
     gemm_names,
     helper_names,
     libraries,
-    nvjet,
-    tensile,
     triton,
-    trtllm,
 )
 from fp8verify.kernels.symbol import Symbol
 from fp8verify.terms import KernelName, Role
@@ -32,22 +27,22 @@ from fp8verify.terms import KernelName, Role
 # name, the narrower stands first: attention before the CUTLASS kernels it is built from, and the
 # words of helpers last.
 GRAMMARS: Final[tuple[Callable[[Symbol], KernelName | None], ...]] = (
-    nvjet.decode,
+    cublas.nvjet,
     aten.decode,
     triton.decode,
     libraries.memory,
-    communication.decode,
+    libraries.communication,
     cublas.xmma,
     attention.decode,
-    cutlass_procedural.decode,
-    cutlass_template.decode,
-    deepgemm.decode,
-    tensile.decode,
-    trtllm.decode,
+    cutlass.procedural,
+    cutlass.template,
+    libraries.deepgemm,
+    amd.tensile,
+    libraries.tensorrt_llm,
     libraries.fbgemm,
     cublas.decode,
-    composable_kernel.decode,
-    aiter_asm.decode,
+    amd.composable_kernel,
+    amd.aiter_assembly,
     libraries.marlin,
     libraries.convolution,
     cute_dsl.decode,
@@ -68,5 +63,5 @@ def decode(name: str) -> KernelName:
     for grammar in GRAMMARS:
         found = grammar(symbol)
         if found is not None:
-            return found
-    return describe.other(name, "unknown", Role.OTHER, "no grammar knows this name")
+            return replace(found, name=name)
+    return replace(describe.other("unknown", Role.OTHER, "no grammar knows this name"), name=name)

@@ -1,11 +1,151 @@
-"""Build what a grammar found into a KernelName, with its reason and the meaning of its tokens."""
+"""Element types and precision classes, and a `KernelName` built from what a grammar found."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from fp8verify.kernels.elements import product_class, spoken
 from fp8verify.terms import KernelName, Precision, Role, Scaling
+
+
+def _spellings(elements: dict[str, str]) -> dict[str, str]:
+    """Return the element of each spelling; the spellings of an element are separated by commas."""
+    return {name: element for element, names in elements.items() for name in names.split(", ")}
+
+
+# C++ type names: CUDA headers (cuda_fp8.h, cuda_fp4.h, cuda_bf16.h), HIP (hip_fp8.h), CUTLASS
+# numeric_types.h, c10/util, Composable Kernel's data_type.hpp, Transformer Engine (ROCm).
+CPP: Final = _spellings(
+    {
+        "e4m3": (
+            "float_e4m3_t, __nv_fp8_e4m3, __nv_fp8x2_e4m3, __nv_fp8x4_e4m3, Float8_e4m3fn, "
+            "Float8_e4m3fnuz, te_hip_fp8_e4m3, hip_f8_e4m3, __hip_fp8_e4m3, "
+            "__hip_fp8_e4m3_fnuz, f8_t, f8_fnuz_t, f8_ocp_t, fp8_t, fp8_e4m3"
+        ),
+        "e5m2": (
+            "float_e5m2_t, __nv_fp8_e5m2, __nv_fp8x2_e5m2, __nv_fp8x4_e5m2, Float8_e5m2, "
+            "Float8_e5m2fnuz, te_hip_fp8_e5m2, __hip_fp8_e5m2, __hip_fp8_e5m2_fnuz, bf8_t, "
+            "bf8_fnuz_t, bf8_ocp_t, fp8_e5m2"
+        ),
+        "fp8": "__nv_fp8_interpretation_t, type_erased_dynamic_float8_t",
+        "e2m1": (
+            "float_e2m1_t, float_e2m1_unpacksmem_t, __nv_fp4_e2m1, __nv_fp4x2_e2m1, "
+            "Float4_e2m1fn_x2, f4_t, f4x2_pk_t"
+        ),
+        "fp4": "type_erased_dynamic_float4_t",
+        "e3m2": "float_e3m2_t",
+        "e2m3": "float_e2m3_t",
+        "fp6": "type_erased_dynamic_float6_t",
+        "bf16": (
+            "bfloat16_t, __nv_bfloat16, nv_bfloat16, BFloat16, hip_bfloat16, __hip_bfloat16, "
+            "__bf16, bhalf_t"
+        ),
+        "fp16": "half_t, __half, half, Half, _Float16",
+        "tf32": "tfloat32_t",
+        "fp32": "float",
+        "fp64": "double",
+        "int8": "signed char, int8_t",
+        "int4": "integer_subbyte, int4b_t, uint4b_t",
+        "int32": "int",
+    }
+)
+
+# Short spellings inside procedural names: cuBLASLt and CUTLASS `e4m3`, `s8`; xmma `i8`;
+# trtllm-gen `Bfloat16` (lower-cased before the look-up); Triton `fp8e4nv`.
+SHORT: Final = _spellings(
+    {
+        "e4m3": "e4m3",
+        "e5m2": "e5m2",
+        "fp8": "f8, fp8",
+        "e2m1": "e2m1",
+        "fp4": "f4, fp4",
+        "e3m2": "e3m2",
+        "e2m3": "e2m3",
+        "fp6": "f6",
+        "bf16": "bf16, bfloat16",
+        "fp16": "f16, fp16, half",
+        "tf32": "tf32",
+        "fp32": "f32, fp32",
+        "fp64": "f64",
+        "int8": "s8, i8, int8",
+        "uint8": "u8",
+        "int4": "s4, i4, u4, int4",
+        "int32": "s32, i32, int32",
+    }
+)
+
+# The block scale formats; a scale format never makes an operand FP8 (UE4M3 scales NVFP4).
+SCALES: Final[dict[str, str]] = {
+    "float_ue8m0_t": "ue8m0",
+    "float_ue4m3_t": "ue4m3",
+    "ue8m0": "ue8m0",
+    "ue4m3": "ue4m3",
+}
+
+CLASSES: Final[dict[str, Precision]] = {
+    "e4m3": Precision.FP8,
+    "e5m2": Precision.FP8,
+    "fp8": Precision.FP8,
+    "e2m1": Precision.FP4,
+    "fp4": Precision.FP4,
+    "bf16": Precision.BF16,
+    "fp16": Precision.FP16,
+    "tf32": Precision.TF32,
+    "fp32": Precision.FP32,
+    "fp64": Precision.FP64,
+    "int8": Precision.INT8,
+    "uint8": Precision.INT8,
+}
+
+# The classes that a hardware block scale makes of an element class.
+SCALED: Final[dict[tuple[Precision, str | None], Precision]] = {
+    (Precision.FP8, "ue8m0"): Precision.MXFP8,
+    (Precision.FP4, "ue8m0"): Precision.MXFP4,
+    (Precision.FP4, "ue4m3"): Precision.NVFP4,
+}
+
+SPOKEN: Final[dict[str, str]] = {
+    "e4m3": "FP8 E4M3",
+    "e5m2": "FP8 E5M2",
+    "fp8": "FP8 (E4M3 or E5M2, chosen at run time)",
+    "e2m1": "FP4 E2M1",
+    "fp4": "FP4",
+    "bf16": "BF16",
+    "fp16": "FP16",
+    "tf32": "TF32",
+    "fp32": "FP32",
+    "fp64": "FP64",
+    "int8": "INT8",
+    "uint8": "UINT8",
+    "int4": "INT4",
+    "int32": "INT32",
+}
+
+
+def element_class(element: str | None) -> Precision:
+    """Return the precision class of one element type, UNKNOWN where there is none."""
+    return CLASSES.get(element or "", Precision.UNKNOWN)
+
+
+def product_class(a: str | None, b: str | None, scale: str | None = None) -> Precision:
+    """Return the class in which A times B is multiplied.
+
+    Operands of two classes (W4A8, weight-only) are UNKNOWN: such a kernel converts one operand
+    first, and its name does not say into what. `scale` is the hardware block scale: "ue8m0" makes
+    FP8 and FP4 the MX formats (OCP Microscaling Formats v1.0), "ue4m3" makes FP4 NVFP4. MXFP8
+    times MXFP4 is multiplied as it is, and counts as MXFP4.
+    """
+    left, right = element_class(a), element_class(b)
+    if scale == "ue8m0" and {left, right} == {Precision.FP8, Precision.FP4}:
+        return Precision.MXFP4
+    if left is not right:
+        return Precision.UNKNOWN
+    return SCALED.get((left, scale), left)
+
+
+def spoken(element: str | None) -> str:
+    """Return how people write the element type: "FP8 E4M3" for "e4m3"."""
+    return SPOKEN.get(element or "", element or "an unknown type")
+
 
 Tokens = tuple[tuple[str, str], ...]
 
@@ -41,7 +181,6 @@ def scaling_of(a: str | None, scale: str | None) -> Scaling | None:
 
 
 def gemm(
-    name: str,
     library: str,
     evidence: str,
     a: str | None,
@@ -61,7 +200,6 @@ def gemm(
     if found is Precision.UNKNOWN:
         reason += "; the precision of the multiplication cannot be told from it"
     return KernelName(
-        name=name,
         role=role,
         precision=found,
         library=library,
@@ -76,7 +214,6 @@ def gemm(
 
 
 def other(
-    name: str,
     library: str,
     role: Role,
     reason: str,
@@ -87,13 +224,7 @@ def other(
 ) -> KernelName:
     """Describe a kernel that is no GEMM of known types; `element` is the type that it writes."""
     return KernelName(
-        name=name,
-        role=role,
-        precision=precision,
-        library=library,
-        reason=reason,
-        out=element,
-        tokens=tokens,
+        role=role, precision=precision, library=library, reason=reason, out=element, tokens=tokens
     )
 
 

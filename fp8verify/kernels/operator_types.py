@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from fp8verify.kernels.elements import CPP, product_class
+from fp8verify.kernels.describe import CPP, product_class
 from fp8verify.kernels.operators import UNKNOWN, Product, find, function_of
 from fp8verify.terms import OpContext, Precision, Role, Scaling, Shape
 from fp8verify.text import lazy_pattern

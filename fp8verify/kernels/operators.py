@@ -1,4 +1,4 @@
-"""What is known of operators by their names: one table, each row with its evidence.
+"""What is known of operators by their names: one table, each row with its source.
 
 An operator is whatever a trace records on the CPU around a launch: a torch operator, an autograd
 function or node, a compiled kernel's wrapper. What is not in the table is unknown, not harmless.
@@ -7,6 +7,7 @@ function or node, a compiled kernel's wrapper. What is not in the table is unkno
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
@@ -89,12 +90,11 @@ class Part(Enum):
     """A codec of embeddings or collectives, no part of the model's arithmetic."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Operator:
     """A row of the table.
 
     Attributes:
-        evidence: where this can be looked up.
         product: the matrix product that it computes itself.
         encloses: CONV or ATTENTION, whose products are no GEMM time, or GROUPED_GEMM.
         part: its part in FP8.
@@ -104,7 +104,6 @@ class Operator:
         layer_inputs: for a function of whole layers, whose node launches dgrad and wgrad of each.
     """
 
-    evidence: str
     product: Product | None = None
     encloses: Role | None = None
     part: Part | None = None
@@ -113,162 +112,116 @@ class Operator:
     layer_inputs: LayerInputs | None = None
 
 
-_ATEN: Final = "aten/src/ATen/native/native_functions.yaml, torch 2.13"
-_TE: Final = "transformer_engine/pytorch/module, 2.20: dgrad, then wgrad; inputs (weight, input)"
-_TORCHAO_FLOAT8: Final = "torchao/float8/float8_linear.py, float8_training_tensor.py, 0.17"
-_TORCHAO_MOE: Final = "torchao/prototype/moe_training, 0.17"
-_TORCHAO_BLOCKWISE: Final = "torchao/prototype/blockwise_fp8_training/kernels.py, 0.18: a, b (K, N)"
-_TORCHAO_OLD: Final = "torchao/float8/float8_linear.py, 0.5 to 0.9"
-_VLLM: Final = "vllm/csrc/torch_bindings.cpp: out, a, b, …"
 _GROUPED: Final = Product(Role.GROUPED_GEMM, counts=Counts.GROUPED)
-_INDUCTOR: Final = "torch/_inductor/select_algorithm.py, 2.11: templates record A and B first"
+# Known, with nothing to say: unlike `UNKNOWN`, which is another object.
+_NOTHING: Final = Operator()
 
 # The names of operators that share a row, and the row.
 _ROWS: Final[dict[str, Operator]] = {
-    "aten::mm aten::bmm aten::matmul aten::_int_mm aten::_scaled_mm_v2": Operator(
-        product=Product(), evidence=_ATEN
-    ),
-    "aten::_scaled_mm": Operator(product=Product(scale_a=2), evidence=_ATEN),
-    "aten::addmm aten::addmm_ aten::_addmm_activation": Operator(
-        product=Product(a=1, b=2), evidence=_ATEN
-    ),
-    "aten::addbmm aten::baddbmm aten::baddbmm_": Operator(
-        product=Product(a=1, b=2), evidence=_ATEN
-    ),
-    "aten::mv aten::dot": Operator(product=Product(counts=Counts.VECTOR), evidence=_ATEN),
-    "aten::addmv aten::addmv_": Operator(
-        product=Product(a=1, b=2, counts=Counts.VECTOR), evidence=_ATEN
-    ),
-    "aten::linear": Operator(product=Product(b_is_nk=True), linear=True, evidence=_ATEN),
-    "aten::_grouped_mm aten::_scaled_grouped_mm_v2": Operator(product=_GROUPED, evidence=_ATEN),
-    "aten::_scaled_grouped_mm": Operator(product=_GROUPED._replace(scale_a=2), evidence=_ATEN),
+    # aten/src/ATen/native/native_functions.yaml, torch 2.13
+    "aten::mm aten::bmm aten::matmul aten::_int_mm aten::_scaled_mm_v2": Operator(Product()),
+    "aten::_scaled_mm": Operator(Product(scale_a=2)),
+    "aten::addmm aten::addmm_ aten::_addmm_activation": Operator(Product(a=1, b=2)),
+    "aten::addbmm aten::baddbmm aten::baddbmm_": Operator(Product(a=1, b=2)),
+    "aten::mv aten::dot": Operator(Product(counts=Counts.VECTOR)),
+    "aten::addmv aten::addmv_": Operator(Product(a=1, b=2, counts=Counts.VECTOR)),
+    "aten::linear": Operator(Product(b_is_nk=True), linear=True),
+    "aten::_grouped_mm aten::_scaled_grouped_mm_v2": Operator(_GROUPED),
+    "aten::_scaled_grouped_mm": Operator(_GROUPED._replace(scale_a=2)),
+    # torchao/prototype/blockwise_fp8_training/kernels.py, 0.18: a, b (K, N)
     "torchao::triton_fp8_gemm_1x128_128x128 torchao::triton_fp8_gemm_1x128_128x1": Operator(
-        product=Product(), evidence=_TORCHAO_BLOCKWISE
+        Product()
     ),
-    "ao::blockwise_fp8_gemm torchao::blockwise_fp8_gemm": Operator(
-        product=Product(b=2, b_is_nk=True),
-        evidence="torchao/kernel/blockwise_quantization.py, 0.18: a, a_s, b (N, K), b_s",
-    ),
-    "_C::cutlass_scaled_mm vllm::cutlass_scaled_mm": Operator(
-        product=Product(a=1, b=2), evidence=f"{_VLLM}; N = b.size(1)"
-    ),
-    "_C::cutlass_scaled_fp4_mm": Operator(
-        product=Product(a=1, b=2, b_is_nk=True, packed=2),
-        evidence=f"{_VLLM}; bytes of two elements, n = b.shape[0] (vllm/_custom_ops.py)",
-    ),
-    "trtllm::cublas_scaled_mm": Operator(
-        product=Product(),
-        evidence="tensorrt_llm/_torch/custom_ops/cpp_custom_ops.py: N = mat_b.shape[-1]",
-    ),
-    "sgl_kernel::fp8_scaled_mm": Operator(
-        product=Product(),
-        evidence="sgl-kernel/csrc/gemm/fp8_gemm_kernel.cu: mat_a.size(1) == mat_b.size(0)",
-    ),
+    "fp8_blockwise_mm": Operator(part=Part.LAYER),
+    # torchao/kernel/blockwise_quantization.py, 0.18: a, a_s, b (N, K), b_s
+    "ao::blockwise_fp8_gemm torchao::blockwise_fp8_gemm": Operator(Product(b=2, b_is_nk=True)),
+    # vllm/csrc/torch_bindings.cpp: out, a, b, …; N = b.size(1)
+    "_C::cutlass_scaled_mm vllm::cutlass_scaled_mm": Operator(Product(a=1, b=2)),
+    # As above; bytes of two elements, n = b.shape[0] (vllm/_custom_ops.py)
+    "_C::cutlass_scaled_fp4_mm": Operator(Product(a=1, b=2, b_is_nk=True, packed=2)),
+    # tensorrt_llm/_torch/custom_ops/cpp_custom_ops.py: N = mat_b.shape[-1]
+    "trtllm::cublas_scaled_mm": Operator(Product()),
+    # sgl-kernel/csrc/gemm/fp8_gemm_kernel.cu: mat_a.size(1) == mat_b.size(0)
+    "sgl_kernel::fp8_scaled_mm": Operator(Product()),
+    # transformer_engine/pytorch/module, 2.20: dgrad, then wgrad; inputs (weight, input)
     "_Linear": Operator(
-        product=Product(a=1, b=0, b_is_nk=True, own_types=False),
+        Product(a=1, b=0, b_is_nk=True, own_types=False),
         layer=True,
         layer_inputs=LayerInputs(1, (0,)),
-        evidence=_TE,
     ),
-    "_LayerNormLinear": Operator(
-        layer=True,
-        layer_inputs=LayerInputs(0, (3,)),
-        evidence=f"{_TE}; layernorm_linear.py: input, scale, shift, weight",
-    ),
-    "_LayerNormMLP": Operator(
-        layer=True,
-        layer_inputs=LayerInputs(0, (3, 6)),
-        evidence="layernorm_mlp.py, 2.20: fc1_weight at 3, fc2_weight at 6; backward: dgrad "
-        "and wgrad of fc2, then of fc1",
-    ),
+    # layernorm_linear.py: input, scale, shift, weight
+    "_LayerNormLinear": Operator(layer=True, layer_inputs=LayerInputs(0, (3,))),
+    # layernorm_mlp.py: fc1_weight at 3, fc2_weight at 6; backward: dgrad and wgrad of fc2, then of
+    # fc1
+    "_LayerNormMLP": Operator(layer=True, layer_inputs=LayerInputs(0, (3, 6))),
+    # grouped_linear.py: input, splits, other arguments, two outputs, weights; a GEMM for each
+    # expert on streams of its own, or one kernel
     "_GroupedLinear": Operator(
-        layer=True,
-        encloses=Role.GROUPED_GEMM,
-        layer_inputs=LayerInputs(0, (1,), grouped=True),
-        evidence="grouped_linear.py, 2.20: input, splits, other arguments, two outputs, "
-        "weights; a GEMM for each expert on streams of its own, or one kernel",
+        layer=True, encloses=Role.GROUPED_GEMM, layer_inputs=LayerInputs(0, (1,), grouped=True)
     ),
-    "CompiledFunction": Operator(
-        layer=True, evidence="torch/_functorch/_aot_autograd/runtime_wrappers.py, 2.13"
-    ),
-    "matmul_with_hp_or_float8_args": Operator(part=Part.LAYER, evidence=_TORCHAO_FLOAT8),
-    "_Float8GroupedMM": Operator(part=Part.LAYER, evidence=_TORCHAO_MOE),
-    "fp8_blockwise_mm": Operator(part=Part.LAYER, evidence=_TORCHAO_BLOCKWISE),
-    "manual_float8_matmul_with_args_in_float8": Operator(part=Part.LAYER, evidence=_TORCHAO_OLD),
+    # torch/_functorch/_aot_autograd/runtime_wrappers.py, 2.13
+    "CompiledFunction": Operator(layer=True),
+    # torchao/float8/float8_linear.py, float8_training_tensor.py, 0.17; the second name 0.5 to 0.9
+    "matmul_with_hp_or_float8_args": Operator(part=Part.LAYER),
+    "manual_float8_matmul_with_args_in_float8": Operator(part=Part.LAYER),
     "_ToFloat8ConstrFunc NoopFwToFloat8BwDynamic NoopFwToFloat8E5M2BwDynamic": Operator(
-        part=Part.CAST, evidence=_TORCHAO_FLOAT8
+        part=Part.CAST
     ),
-    "aten::abs aten::max aten::amax aten::aminmax": Operator(
-        part=Part.AMAX, evidence="torchao/float8/float8_utils.py, 0.17: tensor_to_amax"
-    ),
+    # torchao/prototype/moe_training, 0.17
+    "_Float8GroupedMM": Operator(part=Part.LAYER),
+    # torchao/float8/float8_utils.py, 0.17: tensor_to_amax, amax_to_scale
+    "aten::abs aten::max aten::amax aten::aminmax": Operator(part=Part.AMAX),
     "aten::reciprocal aten::div aten::exp2 aten::log2 aten::floor aten::stack": Operator(
-        part=Part.SCALE, evidence="torchao/float8/float8_utils.py, 0.17: amax_to_scale"
+        part=Part.SCALE
     ),
 }
 
-# Operators whose names are the types of their operands: FBGEMM's f8f8bf16_rowwise, ….
+# Operators whose names are the types of their operands: f8f8bf16_rowwise, …, of FBGEMM
+# (fbgemm_gpu/experimental/gen_ai) and MSLK (csrc/gemm): XQ (M, K), WQ (N, K); grouped ones take
+# lists, or stacks.
 _NAMED: Final = (
     ("f8f8", Precision.FP8, Counts.PLAIN),
     ("bf16bf16", Precision.BF16, Counts.PLAIN),
     ("i8i8", Precision.INT8, Counts.PLAIN),
     ("f4f4", Precision.FP4, Counts.NEVER),
 )
-_FBGEMM: Final = "fbgemm_gpu/experimental/gen_ai and MSLK, csrc/gemm: XQ (M, K), WQ (N, K)"
+
+
+def _named(types: str, named: Precision, counts: Counts) -> Iterator[tuple[str, Operator]]:
+    library = rf"(?:fbgemm|mslk)::{types}bf16\w*"
+    yield (
+        rf"{library}grouped\w*",
+        Operator(Product(Role.GROUPED_GEMM, counts=Counts.NEVER, named=named)),
+    )
+    yield library, Operator(Product(counts=counts, b_is_nk=True, named=named))
+
 
 _PATTERNS: Final[tuple[tuple[str, Operator], ...]] = (
-    *(
-        (
-            rf"(?:fbgemm|mslk)::{types}bf16\w*grouped\w*",
-            Operator(
-                product=Product(Role.GROUPED_GEMM, counts=Counts.NEVER, named=precision),
-                evidence=f"{_FBGEMM}, in lists or stacked",
-            ),
-        )
-        for types, precision, _ in _NAMED
-    ),
-    *(
-        (
-            rf"(?:fbgemm|mslk)::{types}bf16\w*",
-            Operator(
-                product=Product(counts=counts, b_is_nk=True, named=precision), evidence=_FBGEMM
-            ),
-        )
-        for types, precision, counts in _NAMED
-    ),
+    *(row for one in _NAMED for row in _named(*one)),
+    # torch/_inductor/select_algorithm.py, 2.11: templates record A and B first
     (
         r"triton_tem_fused_.*grouped_mm.*",
-        Operator(product=Product(Role.GROUPED_GEMM, counts=Counts.TEMPLATE), evidence=_INDUCTOR),
+        Operator(Product(Role.GROUPED_GEMM, counts=Counts.TEMPLATE)),
     ),
-    (r"triton_tem_fused_.*", Operator(product=Product(counts=Counts.TEMPLATE), evidence=_INDUCTOR)),
-    (
-        r"aten::_?(?:\w+_)?conv(?:olution|_transpose|\dd)\w*",
-        Operator(encloses=Role.CONV, evidence=_ATEN),
-    ),
+    (r"triton_tem_fused_.*", Operator(Product(counts=Counts.TEMPLATE))),
+    # native_functions.yaml
+    (r"aten::_?(?:\w+_)?conv(?:olution|_transpose|\dd)\w*", Operator(encloses=Role.CONV)),
     (
         r"aten::_(?:flash|efficient|cudnn)_attention_\w+|aten::_?scaled_dot_product_\w+",
-        Operator(encloses=Role.ATTENTION, evidence=_ATEN),
+        Operator(encloses=Role.ATTENTION),
     ),
-    (
-        r"_C::(?:\w*marlin\w*|machete\w*|awq\w*|gptq\w*)",
-        # It multiplies in the activations' type, so its operands say nothing of the product.
-        Operator(evidence="vllm/csrc/quantization: marlin, machete, awq, gptq"),
-    ),
-    (
-        r"fbgemm::\w*Quantized\w*",
-        Operator(part=Part.CODEC, evidence="fbgemm_gpu 1.9: FloatToHFP8Quantized and the like"),
-    ),
-    (
-        r"FSDP::all_gather.*",
-        Operator(
-            part=Part.GATHER,
-            evidence="torch/distributed/fsdp/_fully_shard, 2.13; torchao's fsdp_pre_all_gather",
-        ),
-    ),
+    # vllm/csrc/quantization: these multiply in the activations' type, so their operands say nothing
+    # of the product.
+    (r"_C::(?:\w*marlin\w*|machete\w*|awq\w*|gptq\w*)", _NOTHING),
+    # fbgemm_gpu 1.9: FloatToHFP8Quantized and the like
+    (r"fbgemm::\w*Quantized\w*", Operator(part=Part.CODEC)),
+    # torch/distributed/fsdp/_fully_shard, 2.13; torchao's fsdp_pre_all_gather
+    (r"FSDP::all_gather.*", Operator(part=Part.GATHER)),
 )
 
 OPERATORS: Final = {name: row for names, row in _ROWS.items() for name in names.split()}
 _COMPILED: Final = tuple((lazy_pattern(pattern, re.DOTALL), row) for pattern, row in _PATTERNS)
-UNKNOWN: Final = Operator(evidence="")
+UNKNOWN: Final = Operator()
 _NODE: Final = lazy_pattern(r"(?:autograd::engine::evaluate_function: )?(.*Backward)\d*$", re.ASCII)
 
 

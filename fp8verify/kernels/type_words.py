@@ -11,8 +11,7 @@ import itertools
 import re
 from typing import Final, NamedTuple
 
-from fp8verify.kernels.describe import scaling_of
-from fp8verify.kernels.elements import CPP, SHORT, product_class
+from fp8verify.kernels.describe import CPP, SHORT, product_class, scaling_of
 from fp8verify.terms import Precision, Scaling
 from fp8verify.text import lazy_pattern
 

@@ -17,10 +17,6 @@ E4M3, E5M2, BF16, FP32 = "c10::Float8_e4m3fn", "c10::Float8_e5m2", "c10::BFloat1
 Dims = tuple[tuple[int, ...], ...]
 
 
-def test_every_row_has_its_evidence() -> None:
-    assert all(row.evidence for row in OPERATORS.values())
-
-
 def test_operands_stand_where_torch_has_them() -> None:
     """The arguments that multiply, by their names in the schemas of the installed torch."""
     spec = find_spec("torchgen")

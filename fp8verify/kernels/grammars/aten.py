@@ -10,7 +10,7 @@ from typing import Final
 
 from fp8verify.kernels import describe
 from fp8verify.kernels.cxx import ANONYMOUS
-from fp8verify.kernels.elements import CPP, element_class
+from fp8verify.kernels.describe import CPP, element_class
 from fp8verify.kernels.symbol import Symbol, split
 from fp8verify.terms import KernelName, Precision, Role
 from fp8verify.text import lazy_pattern
@@ -47,9 +47,7 @@ def decode(symbol: Symbol) -> KernelName | None:
     role = next((role for role, row in _ROLES if words & row), Role.OTHER)
     element = _element(symbol.spelling, role) if role is not Role.OTHER else None
     reason = f"PyTorch {symbol.base}"
-    return describe.other(
-        symbol.name, _LIBRARY, role, reason, element=element, precision=element_class(element)
-    )
+    return describe.other(_LIBRARY, role, reason, element=element, precision=element_class(element))
 
 
 def _fp8_copy(symbol: Symbol) -> KernelName:
@@ -58,9 +56,7 @@ def _fp8_copy(symbol: Symbol) -> KernelName:
     role = Role.ELEMENTWISE if copies else Role.CAST_QUANTIZE
     reason = "copies FP8 data" if copies else "casts to or from FP8 in eager mode"
     element = CPP.get(copies[1]) if copies else None
-    return describe.other(
-        symbol.name, _LIBRARY, role, reason, element=element, precision=Precision.FP8
-    )
+    return describe.other(_LIBRARY, role, reason, element=element, precision=Precision.FP8)
 
 
 def _element(text: str, role: Role) -> str | None:

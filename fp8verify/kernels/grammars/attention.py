@@ -10,7 +10,7 @@ from typing import Final
 
 from fp8verify.kernels import describe
 from fp8verify.kernels.cxx import Type, walk
-from fp8verify.kernels.elements import CPP
+from fp8verify.kernels.describe import CPP
 from fp8verify.kernels.symbol import Symbol, split
 from fp8verify.terms import KernelName, Role
 from fp8verify.text import lazy_pattern
@@ -62,7 +62,7 @@ def by_words(symbol: Symbol) -> KernelName | None:
     if words & _NEVER or (words & _AROUND and not words & _PASSES):
         return None
     reason = f"function name {symbol.base}: attention"
-    return describe.other(symbol.name, "unknown", Role.ATTENTION, reason)
+    return describe.other("unknown", Role.ATTENTION, reason)
 
 
 def decode(symbol: Symbol) -> KernelName | None:
@@ -73,8 +73,8 @@ def decode(symbol: Symbol) -> KernelName | None:
     element = _element(symbol.tree)
     reason = f"an attention kernel of {library}"
     if element is None:
-        return describe.other(symbol.name, library, Role.ATTENTION, reason)
-    return describe.gemm(symbol.name, library, reason, element, element, role=Role.ATTENTION)
+        return describe.other(library, Role.ATTENTION, reason)
+    return describe.gemm(library, reason, element, element, role=Role.ATTENTION)
 
 
 def _library(symbol: Symbol) -> str | None:

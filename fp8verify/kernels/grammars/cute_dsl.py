@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from fp8verify.kernels import describe
-from fp8verify.kernels.elements import SCALES, SHORT
+from fp8verify.kernels.describe import SCALES, SHORT
 from fp8verify.kernels.grammars import attention, gemm_names, helper_names
 from fp8verify.kernels.symbol import Symbol
 from fp8verify.terms import KernelName, Precision
@@ -43,7 +43,7 @@ def decode(symbol: Symbol) -> KernelName | None:
     for grammar in (attention.by_words, gemm_names.decode, helper_names.decode):
         found = grammar(inner)
         if found is not None:
-            return _typed(msgspec.structs.replace(found, name=symbol.name), arguments)
+            return _typed(found, arguments)
     return None
 
 
@@ -63,9 +63,7 @@ def _typed(found: KernelName, arguments: str) -> KernelName:
         scale = "ue4m3"
     if b is None or "ue8m0" in (a, b):
         return msgspec.structs.replace(found, library=_LIBRARY)
-    return describe.gemm(
-        found.name, _LIBRARY, "types of its arguments", a, b, role=found.role, scale=scale
-    )
+    return describe.gemm(_LIBRARY, "types of its arguments", a, b, role=found.role, scale=scale)
 
 
 def _tensors(arguments: str) -> list[str]:

@@ -12,7 +12,7 @@ import itertools
 from typing import Final
 
 from fp8verify.kernels import describe, type_words
-from fp8verify.kernels.elements import product_class
+from fp8verify.kernels.describe import product_class
 from fp8verify.kernels.symbol import Symbol, split
 from fp8verify.kernels.type_words import Operands
 from fp8verify.terms import KernelName, Role
@@ -80,23 +80,23 @@ def decode(symbol: Symbol) -> KernelName | None:
         return None
     if "chunk" in words:
         reason = "a product inside a chunked scan (state-space models, linear attention)"
-        return describe.other(symbol.name, _library(symbol), Role.OTHER, reason)
+        return describe.other(_library(symbol), Role.OTHER, reason)
     before, after = words[:place], words[place:]
     if _HADAMARD & set(words):
         reason = f"function name {symbol.base}: a Hadamard transform with a cast, and no GEMM"
-        return describe.other(symbol.name, "unknown", Role.CAST_QUANTIZE, reason)
+        return describe.other("unknown", Role.CAST_QUANTIZE, reason)
     precomputes = ("pre", "compute") in itertools.pairwise(words)
     if _SETS_UP & set(words) or precomputes or "for" in before:
         reason = "sets up or finishes the work of other kernels"
-        return describe.other(symbol.name, symbol.path[0], Role.OTHER, reason)
+        return describe.other(symbol.path[0], Role.OTHER, reason)
     if _CASTS & set(before) or words[0] in _HANDLES:
         return None  # `quantize_..._gemm`: the helpers' grammar says what it casts
     if "tail" in after:
         reason = f"function name {symbol.base}: fills what a grouped GEMM left of its output"
-        return describe.other(symbol.name, "unknown", Role.ELEMENTWISE, reason)
+        return describe.other("unknown", Role.ELEMENTWISE, reason)
     if "reduce" in after and "all" not in after and "scatter" not in after:
         reason = f"function name {symbol.base}: adds up the parts of a GEMM"
-        return describe.other(symbol.name, "unknown", Role.REDUCTION, reason)
+        return describe.other("unknown", Role.REDUCTION, reason)
     return _gemm(symbol, base, words, doubts=_doubts(words, after))
 
 
@@ -137,9 +137,8 @@ def _gemm(
     role = role or (Role.GROUPED_GEMM if _is_grouped(words) else Role.GEMM)
     if types.a is None and types.b is None:
         reason = f"the name {symbol.base} says that it is a GEMM, and nothing certain of its types"
-        return describe.other(symbol.name, _library(symbol), role, reason)
+        return describe.other(_library(symbol), role, reason)
     return describe.gemm(
-        symbol.name,
         _library(symbol),
         f"function name {base}",
         *types[:3],

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from fp8verify.kernels import describe
-from fp8verify.kernels.elements import CPP, element_class
+from fp8verify.kernels.describe import CPP, element_class
 from fp8verify.kernels.symbol import Symbol, split
 from fp8verify.kernels.type_words import is_low
 from fp8verify.terms import KernelName, Precision, Role
@@ -78,7 +78,7 @@ def _setup(symbol: Symbol, words: frozenset[str]) -> KernelName | None:
     if not words & _SETUP:
         return None
     reason = "sets up or finishes the work of other kernels"
-    return describe.other(symbol.name, symbol.path[0], Role.OTHER, reason)
+    return describe.other(symbol.path[0], Role.OTHER, reason)
 
 
 def _casts(words: tuple[str, ...]) -> Role | None:
@@ -129,7 +129,7 @@ def _describe(symbol: Symbol, library: str, role: Role) -> KernelName:
     if role in _WRITERS:
         precision, element = _format(symbol, role)
     reason = f"function name {symbol.base}: {role.value.replace('_', ' ')}"
-    return describe.other(symbol.name, library, role, reason, element=element, precision=precision)
+    return describe.other(library, role, reason, element=element, precision=precision)
 
 
 def _format(symbol: Symbol, role: Role) -> tuple[Precision, str | None]:

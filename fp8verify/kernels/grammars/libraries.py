@@ -1,14 +1,16 @@
-"""Small families: copies, FBGEMM's matrix-vector kernels, convolutions, Marlin."""
+"""Libraries with small grammars: TensorRT-LLM, DeepGEMM, Marlin, FBGEMM, NCCL, cuDNN, copies."""
 
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from typing import Final
 
 from fp8verify.kernels import describe
-from fp8verify.kernels.elements import SHORT
-from fp8verify.kernels.symbol import Symbol
-from fp8verify.terms import KernelName, Role
+from fp8verify.kernels.cxx import Type
+from fp8verify.kernels.describe import CPP, SHORT
+from fp8verify.kernels.symbol import Symbol, split
+from fp8verify.terms import KernelName, Precision, Role, Scaling
 from fp8verify.text import lazy_pattern
 
 # Copies and fills that the driver runs, as Kineto and roctracer name them.
@@ -23,7 +25,7 @@ def memory(symbol: Symbol) -> KernelName | None:
     """Decode a copy or fill."""
     if not _COPY.fullmatch(symbol.text):
         return None
-    return describe.other(symbol.name, "driver", Role.MEMORY, "a copy or fill of memory")
+    return describe.other("driver", Role.MEMORY, "a copy or fill of memory")
 
 
 # FBGEMM GenAI's matrix-vector kernels: `gemv_quantized_<A>_<B>`, `bf16fp8bf16_fast_gemv`.
@@ -46,7 +48,7 @@ def fbgemm(symbol: Symbol) -> KernelName | None:
             a = SHORT[match["a"]]
             b = SHORT[match["b"]] if match["b"] else a
             out = SHORT.get(match.groupdict().get("out") or "")
-            return describe.gemm(symbol.name, "FBGEMM", f"name {symbol.base}", a, b, out)
+            return describe.gemm("FBGEMM", f"name {symbol.base}", a, b, out)
     return None
 
 
@@ -70,15 +72,15 @@ def convolution(symbol: Symbol) -> KernelName | None:
     if igemm:
         element = SHORT[igemm["type"]]
         evidence = f"MIOpen implicit GEMM type {element}"
-        return describe.gemm(symbol.name, "MIOpen", evidence, element, element, role=Role.CONV)
+        return describe.gemm("MIOpen", evidence, element, element, role=Role.CONV)
     if _BATCH_NORM.fullmatch(symbol.base):
-        return describe.other(symbol.name, "cuDNN", Role.REDUCTION, "batch normalization")
+        return describe.other("cuDNN", Role.REDUCTION, "batch normalization")
     if symbol.path[:1] and symbol.path[0] in _CUDNN_SPACES and len(symbol.path) > 1:
-        return describe.other(symbol.name, "cuDNN", Role.CONV, "a cuDNN kernel without types")
+        return describe.other("cuDNN", Role.CONV, "a cuDNN kernel without types")
     if _CONVOLUTIONS.fullmatch(symbol.base):
-        return describe.other(symbol.name, "cuDNN", Role.CONV, "part of a convolution")
+        return describe.other("cuDNN", Role.CONV, "part of a convolution")
     if symbol.base == "Kernel" and symbol.path[0].startswith("cutlass_cudnn"):
-        return describe.other(symbol.name, "cuDNN", Role.CONV, "a convolution without plain types")
+        return describe.other("cuDNN", Role.CONV, "a convolution without plain types")
     return None
 
 
@@ -126,4 +128,213 @@ def marlin(symbol: Symbol) -> KernelName | None:
     types = [scalar_type(int(match[0])) if match else None for match in found]
     a, b, out = (*types, None, None, None)[:3]
     evidence = "Marlin ScalarType ids" if a and b else "Marlin, weight-only"
-    return describe.gemm(symbol.name, "Marlin", evidence, a, b, out, role=role or Role.GEMM)
+    return describe.gemm("Marlin", evidence, a, b, out, role=role or Role.GEMM)
+
+
+# DeepGEMM's JIT kernels: `deep_gemm::sm90_fp8_gemm_1d2d_impl<...>` and their siblings.
+#
+# Older kernels have their type in the function name only; since 2026 `sm100_fp8_fp4_gemm_1d1d_impl`
+# serves FP8 and FP4 operands and says which in its dtype template arguments.
+# Source: github.com/deepseek-ai/DeepGEMM, deep_gemm/include/deep_gemm/impls.
+_DEEPGEMM: Final = "DeepGEMM"
+_DEEPGEMM_NAME: Final = lazy_pattern(
+    r"(?:sm\d+_)?(?:[mk]_grouped_)?(?:(?P<types>fp8_fp4|fp4_fp8|fp8|fp4|bf16|tf32)_)?"
+    r"(?P<kind>(?:\w+_)?gemm(?:_\w+)?|(?:paged_)?mqa_logits(?:_\w+)?|mega_moe(?:_\w+)?)"
+)
+_DEEPGEMM_HELPER: Final = lazy_pattern(r"transpose_\w*|smxx_\w+|pack_\w+")
+_DEEPGEMM_GROUPED: Final = lazy_pattern(r"(?:\([\w:]*GemmType\)[123]|[MK]Grouped\w*)")
+
+
+def deepgemm(symbol: Symbol) -> KernelName | None:
+    """Decode a DeepGEMM kernel, with or without its namespace."""
+    ours = symbol.path[:1] == ("deep_gemm",)
+    if not ours and not (symbol.base.startswith("sm") and symbol.base.endswith("_impl")):
+        return None
+    match = _DEEPGEMM_NAME.fullmatch(symbol.base)
+    if not match:
+        helper = ours and _DEEPGEMM_HELPER.fullmatch(symbol.base)
+        return _deepgemm_helper(symbol) if helper else None
+    if "mqa_logits" in match["kind"]:
+        reason = "DeepGEMM indexer logits, part of attention"
+        return describe.other(_DEEPGEMM, Role.ATTENTION, reason)
+    if not match["types"]:
+        return None  # the words of the name say that it is a GEMM, and no more
+    a, b, out = _deepgemm_operands(match["types"].split("_"), symbol.tree.args)
+    grouped = {"grouped", "moe"} & set(symbol.base.split("_")) or any(
+        map(_is_grouped, symbol.tree.args)
+    )
+    return describe.gemm(
+        _DEEPGEMM,
+        f"function name {symbol.base}",
+        a,
+        b,
+        out,
+        role=Role.GROUPED_GEMM if grouped else Role.GEMM,
+        scaling=Scaling.BLOCKWISE if "fp8" in match["types"] else None,
+    )
+
+
+def _deepgemm_operands(
+    names: list[str], arguments: tuple[Type, ...]
+) -> tuple[str | None, str | None, str | None]:
+    """Return A, B and D: for the kernel of two formats from its consecutive dtype arguments."""
+    first = next((i for i, argument in enumerate(arguments) if argument.name in CPP), None)
+    types = [] if first is None else [CPP.get(a.name) for a in arguments[first : first + 3]]
+    if len(names) == 2:
+        a, b, out = (*types, None, None, None)[:3]
+        return a, b, out
+    element = "e4m3" if names[0] == "fp8" else SHORT[names[0]]
+    return element, element, types[0] if types else None
+
+
+def _is_grouped(argument: Type) -> bool:
+    return bool(
+        _DEEPGEMM_GROUPED.fullmatch("::".join(argument.parts))
+        or _DEEPGEMM_GROUPED.fullmatch(argument.name)
+    )
+
+
+def _deepgemm_helper(symbol: Symbol) -> KernelName:
+    role = Role.TRANSPOSE if symbol.base.startswith("transpose") else Role.OTHER
+    return describe.other(_DEEPGEMM, role, "a DeepGEMM layout kernel")
+
+
+# TensorRT-LLM: trtllm-gen's `bmm_<D>_<A><B>_<acc>_...`, `fmhaSm100fKernel_Qkv<T>O<T>...`.
+# Source: names of the cubins in TensorRT-LLM and FlashInfer, checked on B200 traces of gpt-oss.
+_TRTLLM_TYPE: Final = r"Mx(?:E4m3|E2m1|Int4)|E4m3|E5m2|E2m1|Bfloat16|Fp16|Fp32|Int8|Int4|UE8m0"
+_TRTLLM_GEMM: Final = lazy_pattern(
+    rf"(?P<kind>bmm|gemm|gemmGatedAct|batchedGemm)_(?P<out>{_TRTLLM_TYPE})_(?P<a>{_TRTLLM_TYPE})(?P<b>{_TRTLLM_TYPE})?_"
+    r"(?:Fp32|Fp16|Int32)_\w*"
+)
+_TRTLLM_ATTENTION: Final = lazy_pattern(
+    rf"fmhaSm\d+[af]?(?:Kernel)?_Qkv?(?P<qkv>{_TRTLLM_TYPE})(?:O(?P<out>{_TRTLLM_TYPE}))?\w*"
+)
+_QUANTIZE: Final = lazy_pattern(r"quantize_with_block_size")
+_SCALE_TYPE: Final = lazy_pattern(r"(?:\([\w:]*BlockScaleQuantizationType\)|Type::)(\d)")
+# BlockScaleQuantizationType (tensorrt_llm/kernels/quantization.h): 0 and 1 write FP4, 2 MXFP8.
+# Which FP4 the block's size tells, the third argument: 16 elements for NVFP4, 32 for MXFP4.
+_WRITES: Final = {"0": Precision.FP4, "1": Precision.FP4, "2": Precision.MXFP8}
+_BLOCKS: Final = {"16": Precision.NVFP4, "32": Precision.MXFP4}
+
+
+def tensorrt_llm(symbol: Symbol) -> KernelName | None:
+    """Decode a TensorRT-LLM GEMM, attention or block-quantize kernel."""
+    gemm = _TRTLLM_GEMM.fullmatch(symbol.text)
+    if gemm:
+        return _trtllm_gemm(gemm)
+    attention = _TRTLLM_ATTENTION.fullmatch(symbol.text)
+    if attention:
+        element, out = _trtllm_element(attention["qkv"])[0], _trtllm_element(attention["out"])[0]
+        evidence = f"trtllm-gen attention, Qkv{attention['qkv']}"
+        return describe.gemm("TensorRT-LLM", evidence, element, element, out, role=Role.ATTENTION)
+    if _QUANTIZE.fullmatch(symbol.base):
+        return _quantize(symbol)
+    if symbol.base == "cudaCoreGemm" and symbol.tree.args:
+        a = CPP.get(symbol.tree.args[0].name)
+        return describe.gemm("TensorRT-LLM", "cudaCoreGemm element type", a, a)
+    return None
+
+
+def _trtllm_gemm(match: re.Match[str]) -> KernelName:
+    (a, scale_a), (b, scale_b) = (
+        _trtllm_element(match["a"]),
+        _trtllm_element(match["b"] or match["a"]),
+    )
+    role = Role.GROUPED_GEMM if match["kind"] in ("bmm", "batchedGemm") else Role.GEMM
+    return describe.gemm(
+        "TensorRT-LLM",
+        f"trtllm-gen {match['kind']} types {match['a']}{match['b'] or ''}",
+        a,
+        b,
+        _trtllm_element(match["out"])[0],
+        role=role,
+        scale=scale_a if scale_a == scale_b else None,
+    )
+
+
+def _trtllm_element(text: str | None) -> tuple[str | None, str | None]:
+    """Return element type and block scale: `MxE4m3` has E8M0 scales, a bare `E2m1` is NVFP4."""
+    if text is None:
+        return None, None
+    element = SHORT.get(text.removeprefix("Mx").lower())
+    if text.startswith("Mx"):
+        return element, "ue8m0"
+    return element, "ue4m3" if text == "E2m1" else None
+
+
+def _quantize(symbol: Symbol) -> KernelName:
+    arguments = symbol.tree.args
+    first = "::".join(arguments[0].parts) if arguments else ""
+    match = _SCALE_TYPE.fullmatch(first)
+    precision = _WRITES.get(match[1], Precision.UNKNOWN) if match else Precision.UNKNOWN
+    if precision is Precision.FP4 and len(arguments) > 2:
+        precision = _BLOCKS.get(arguments[2].name, precision)
+    return describe.other(
+        "TensorRT-LLM",
+        Role.CAST_QUANTIZE,
+        "quantizes to a block-scaled format; the type is its first template argument",
+        precision=precision,
+    )
+
+
+# Communication: NCCL and RCCL, DeepEP, custom all-reduces, NVSHMEM, user buffers.
+_NCCL: Final = lazy_pattern(
+    r"(?:nccl|rccl|msccl|mscclpp)(?:Dev|Symk?Dev|Symk)?Kernel\w*|(?:nccl|rccl)_(?:ep|gin)_\w+"
+)
+_COMMUNICATION_SPACES: Final = {
+    "deep_ep": "DeepEP",
+    "mscclpp": "MSCCL++",
+    "nvshmem": "NVSHMEM",
+    "mori": "MoRI",
+}
+_COMMUNICATION_FUNCTIONS: Final = lazy_pattern(
+    r"multimem_\w+|(?:one|two)_shot_all_?reduce\w*|cross_device_reduce\w*|"
+    r"nvshmemi?_\w+|userbuffers_\w+"
+)
+_COLLECTIVES: Final = frozenset(
+    {"allreduce", "all reduce", "allgather", "all gather", "reduce scatter", "reducescatter",
+     "alltoall", "all to"}
+)  # fmt: skip
+_MULTIPLIES: Final = frozenset({"gemm", "matmul", "mm"})
+_NCCL_TYPES: Final = {
+    **SHORT,
+    "f8e4m3": "e4m3",
+    "f8e5m2": "e5m2",
+    "float": "fp32",
+    "double": "fp64",
+}
+
+
+def communication(symbol: Symbol) -> KernelName | None:
+    """Decode a communication kernel; the type is that of the data it moves."""
+    library = _communication_library(symbol)
+    if library is None:
+        return None
+    element = None
+    if library == "NCCL":
+        found = (_NCCL_TYPES.get(word) for word in symbol.base.split("_"))
+        element = next((name for name in found if name), None)
+    return describe.other(
+        library, Role.COMMUNICATION, f"{library} communication kernel", element=element
+    )
+
+
+def _communication_library(symbol: Symbol) -> str | None:
+    if not symbol.path:
+        return None
+    if _NCCL.fullmatch(symbol.base):
+        return "NCCL"
+    if symbol.path[0] in _COMMUNICATION_SPACES:
+        return _COMMUNICATION_SPACES[symbol.path[0]]
+    if symbol.path[:2] == ("dpsk", "ep"):
+        return "DeepEP"
+    if _COMMUNICATION_FUNCTIONS.fullmatch(symbol.base) or _is_collective(symbol.base):
+        return "a custom collective"
+    return None
+
+
+def _is_collective(function: str) -> bool:
+    """Whether the words of a function's name name a collective, and no GEMM fused with it."""
+    words = split(function)
+    pairs = {f"{first} {second}" for first, second in pairwise(words)}
+    return bool(_COLLECTIVES & (pairs | set(words))) and not _MULTIPLIES & set(words)

@@ -12,7 +12,7 @@ import re
 from typing import Final
 
 from fp8verify.kernels import describe
-from fp8verify.kernels.elements import SHORT
+from fp8verify.kernels.describe import SHORT
 from fp8verify.kernels.symbol import Symbol
 from fp8verify.terms import KernelName, Role, Scaling
 from fp8verify.text import lazy_pattern
@@ -54,17 +54,17 @@ def decode(symbol: Symbol) -> KernelName | None:
         return None
     inductor = _INDUCTOR.fullmatch(symbol.text)
     if inductor:
-        return _inductor(symbol, inductor["kind"], inductor["ops"] or "")
+        return _inductor(inductor["kind"], inductor["ops"] or "")
     ogs = _MATMUL_OGS.fullmatch(symbol.text)
     if ogs:
-        return _matmul_ogs(symbol, ogs)
+        return _matmul_ogs(ogs)
     for pattern, element, role, scaling in _NAMED:
         if pattern.fullmatch(symbol.text):
             return _library(symbol, element, role, scaling)
     return None
 
 
-def _inductor(symbol: Symbol, kind: str, ops: str) -> KernelName:
+def _inductor(kind: str, ops: str) -> KernelName:
     words = frozenset(ops.split("_"))
     if "_scaled_mm_" in f"{ops}_":  # unlike _scaled_dot_product_..., whose words it shares
         words |= {"scaled_mm"}
@@ -78,7 +78,7 @@ def _inductor(symbol: Symbol, kind: str, ops: str) -> KernelName:
     reason = f"TorchInductor kernel, {_KINDS.get(kind, kind)}"
     if role.is_gemm:
         reason += "; its operand types are not in its name"
-    return describe.other(symbol.name, "Inductor", role, reason, tokens=tokens)
+    return describe.other("Inductor", role, reason, tokens=tokens)
 
 
 def _only_scaled_mm(ops: str) -> bool:
@@ -110,10 +110,9 @@ def _fused(kind: str, words: frozenset[str]) -> Role:
     return Role.ELEMENTWISE if kind in ("poi", "for") else Role.OTHER
 
 
-def _matmul_ogs(symbol: Symbol, match: re.Match[str]) -> KernelName:
+def _matmul_ogs(match: re.Match[str]) -> KernelName:
     (a, mx_a), (b, mx_b), (out, _) = (_ogs_type(match[group]) for group in ("a", "b", "out"))
     return describe.gemm(
-        symbol.name,
         "Triton",
         f"matmul_ogs types {match['out']}x{match['a']}x{match['b']}",
         a,
@@ -134,13 +133,7 @@ def _library(
 ) -> KernelName:
     if element is None:
         reason = "a Triton GEMM of a library whose names do not say the operand types"
-        return describe.other(symbol.name, "Triton", role, reason)
+        return describe.other("Triton", role, reason)
     return describe.gemm(
-        symbol.name,
-        "Triton",
-        f"library function {symbol.text}",
-        element,
-        element,
-        role=role,
-        scaling=scaling,
+        "Triton", f"library function {symbol.text}", element, element, role=role, scaling=scaling
     )

@@ -1,21 +1,160 @@
-"""CUTLASS template kernels: `cutlass::device_kernel<...>`, `cutlass::Kernel2<...>`.
+"""CUTLASS kernels: procedural names (cuBLAS, cuBLASLt, cuDNN), and templates.
 
-PyTorch's row-wise and grouped kernels, FBGEMM, MSLK, SGLang and vLLM instantiate these. The types
-stand at fixed places of the mainloop's template arguments, and in the MMA atom, which is what the
-hardware executes. `half_t` elsewhere (copy atoms, epilogues) is no evidence.
+Procedural names of CUTLASS 2.x:
+`cutlass_80_tensorop_[<out>_]<acc><mma>gemm[_<epilogue>][_<operand>]_<tile>_...`, usually as the
+template argument of `cutlass::Kernel2<...>`. 3.x: `cutlass3x_sm100_[bs]tensorop_
+<acc><mma>[<via>]gemm[_block_scaled]_<A>_<B>_<acc>_<C>_<D>_<tile>_...`.
+Source: cutlass/python/cutlass_library/gemm_operation.py, and the symbols in libcublasLt 12.9, 13.1.
+
+Templates: `cutlass::device_kernel<...>`, `cutlass::Kernel2<...>`. PyTorch's row-wise and grouped
+kernels, FBGEMM, MSLK, SGLang and vLLM instantiate these. The types are at fixed places of the
+mainloop's template arguments, and in the MMA atom, which is what the hardware executes. `half_t`
+elsewhere (copy atoms, epilogues) is no evidence.
 Source: cutlass/include/cutlass/gemm/collective/*.hpp, cute/atom/mma_traits_sm{90,100,120}.hpp.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from fp8verify.kernels import describe
 from fp8verify.kernels.cxx import EMPTY, Type, segments, walk
-from fp8verify.kernels.elements import CPP, SCALES, SHORT
+from fp8verify.kernels.describe import CPP, SCALES, SHORT
 from fp8verify.kernels.symbol import Symbol
-from fp8verify.terms import KernelName, Role, Scaling
+from fp8verify.terms import KernelName, Precision, Role, Scaling
 from fp8verify.text import lazy_pattern
+
+_V2: Final = lazy_pattern(
+    r"cutlass_(?:\d+_)?(?:wmma_)?(?P<unit>tensorop|simt|sptensorop)_(?P<rest>\w+)"
+)
+_V3: Final = lazy_pattern(r"cutlass3x_sm\d+[af]?_(?:bs|sp)*(?P<unit>tensorop|simt)_(?P<rest>\w+)")
+_TILE: Final = lazy_pattern(r"\d+x\d+(?:x\d+)?")
+_OPERATION: Final = lazy_pattern(
+    r"(?P<letter>gz|[shdicz])(?P<mma>\d+(?:x\d+x\d+)?)?(?P<via>bf16|f16|tf32)?"
+    r"(?P<op>gemm|symm|hemm|syrk|herk|syr2k|her2k|trmm|fprop|dgrad|wgrad)"
+)
+_SPLIT_OPERATION: Final = lazy_pattern(r"(?P<letter>)(?P<mma>)(?P<via>9xbf16|3xtf32)(?P<op>gemm)")
+_SCALED: Final = lazy_pattern(r"(?P<scale>ue8m0|ue4m3)x(?P<element>\w+)")
+_CONVOLUTION: Final = frozenset({"fprop", "dgrad", "wgrad"})
+
+# The accumulator's letter, where the name has no operand tag. Tensor-core m16n8k8 on 32-bit
+# operands exists for TF32 only (PTX ISA); FP64 tensor cores are m8n8k4.
+_SIMT_LETTERS: Final = {
+    "s": "fp32", "c": "fp32", "d": "fp64", "z": "fp64", "gz": "fp64", "h": "fp16",
+}  # fmt: skip
+_TENSOR_LETTERS: Final = {"h": "fp16", "d": "fp64", "z": "fp64", "gz": "fp64"}
+
+
+def procedural(symbol: Symbol) -> KernelName | None:
+    """Decode a procedural name, bare or as the first template argument of a CUTLASS kernel."""
+    text = _procedural(symbol)
+    if text is None:
+        return None
+    library = "cuDNN" if any("cudnn" in part for part in symbol.path) else "cuBLAS"
+    match = _V3.fullmatch(text) or _V2.fullmatch(text)
+    if not match:
+        return None
+    words = match["rest"].split("_")
+    found = _operation(words)
+    if not found:
+        return None
+    at, operation = found
+    types, complete = _type_words(words[at + 1 :])
+    if text.startswith("cutlass3x"):
+        return _typed(library, operation, match["unit"], types)
+    if not types and not complete:
+        reason = "a CUTLASS kernel whose name is cut off before its operand types"
+        return describe.other(library, Role.GEMM, reason)
+    return _tagged(library, operation, match["unit"], types, words[:at])
+
+
+def _procedural(symbol: Symbol) -> str | None:
+    if symbol.text.startswith("cutlass"):
+        return symbol.path[0] if len(symbol.path) == 1 else _argument(symbol)
+    return _argument(symbol) if symbol.path[:1] and symbol.path[0].startswith("cutlass") else None
+
+
+def _argument(symbol: Symbol) -> str | None:
+    arguments = symbol.tree.args
+    first = arguments[0] if arguments else None
+    return first.name if first and first.name.startswith("cutlass") else None
+
+
+def _operation(words: list[str]) -> tuple[int, re.Match[str]] | None:
+    for index, word in enumerate(words[:3]):
+        match = _OPERATION.fullmatch(word) or _SPLIT_OPERATION.fullmatch(word)
+        if match:
+            return index, match
+    return None
+
+
+def _type_words(words: list[str]) -> tuple[list[str], bool]:
+    """Return the element words before the tile, and whether the name goes on to the tile."""
+    found: list[str] = []
+    for word in words:
+        if _TILE.fullmatch(word):
+            return found, True
+        if word in SHORT or _SCALED.fullmatch(word):
+            found.append(word)
+    return found, False
+
+
+def _word(word: str) -> tuple[str | None, str | None]:
+    """Return the element type and the block scale format of `e4m3` or `ue8m0xe4m3`."""
+    match = _SCALED.fullmatch(word)
+    if match:
+        return SHORT.get(match["element"]), SCALES[match["scale"]]
+    return SHORT.get(word), None
+
+
+def _typed(library: str, operation: re.Match[str], unit: str, types: list[str]) -> KernelName:
+    """Describe a 3.x name, which has all five types: A, B, accumulator, C, D."""
+    if len(types) != 5:
+        reason = "a CUTLASS kernel whose name does not have all five types"
+        return describe.other(library, Role.GEMM, reason)
+    (a, scale), (b, _), (out, _) = (_word(types[i]) for i in (0, 1, 4))
+    precision = None
+    if unit == "tensorop" and a == b == "fp32":
+        precision = _fp32_on_tensor_cores(operation["via"])
+        a = b = "tf32" if precision is Precision.TF32 else "fp32"
+    evidence = f"CUTLASS 3.x type fields {'_'.join(types)}"
+    return describe.gemm(library, evidence, a, b, out, scale=scale, precision=precision)
+
+
+def _fp32_on_tensor_cores(via: str | None) -> Precision:
+    """FP32 operands are rounded to TF32, unless several BF16 or TF32 products emulate FP32."""
+    if via == "tf32":
+        return Precision.TF32
+    return Precision.FP32 if via in ("9xbf16", "3xtf32") else Precision.UNKNOWN
+
+
+def _tagged(
+    library: str, operation: re.Match[str], unit: str, types: list[str], before: list[str]
+) -> KernelName:
+    """Describe a 2.x name, whose operand tag is left out where the accumulator implies it."""
+    role = Role.CONV if operation["op"] in _CONVOLUTION else Role.GEMM
+    if role is Role.GEMM and operation["op"] != "gemm":
+        reason = f"BLAS-3 {operation['op']}, a matrix product but not a GEMM"
+        return describe.other(library, Role.OTHER, reason)
+    tags = [SHORT[word] for word in types if word in SHORT]
+    a, b = (tags[0], tags[-1]) if tags else (_implied(operation, unit),) * 2
+    out = next((SHORT[word] for word in before if word in SHORT), None)
+    evidence = f"CUTLASS {unit} {operation[0]}" + (f" on {'_'.join(types)}" if types else "")
+    return describe.gemm(library, evidence, a, b, out, role=role)
+
+
+def _implied(operation: re.Match[str], unit: str) -> str | None:
+    """Return the operand type of a name without operand tag."""
+    letter, mma, via = operation["letter"], operation["mma"], operation["via"]
+    if via:
+        return SHORT.get(via, "fp32")  # 9xbf16 and 3xtf32 emulate FP32
+    if unit == "simt":
+        return _SIMT_LETTERS.get(letter)
+    if mma == "1688" and letter in ("s", "c"):
+        return "tf32"
+    return _TENSOR_LETTERS.get(letter)
+
 
 _KERNELS: Final = frozenset({"device_kernel", "Kernel", "Kernel2"})
 # Mainloops and the places of A and B among their template arguments.
@@ -42,12 +181,12 @@ _WRAPPER: Final = lazy_pattern(r"cutlass_[23]x_(?P<words>\w+)")
 _INTERNAL: Final = lazy_pattern(r"(?P<grouped>[mk]_grouped_)?(?P<type>fp8|bf16|fp16)_\w*")
 
 
-def decode(symbol: Symbol) -> KernelName | None:
+def template(symbol: Symbol) -> KernelName | None:
     """Decode a CUTLASS template kernel that multiplies matrices or convolves."""
     if symbol.base not in _KERNELS or not symbol.path[0].startswith("cutlass"):
         return None
     nodes = segments(symbol.tree)
-    return _wrapper(symbol) or _mainloop(symbol, nodes) or _untyped(symbol, nodes) or _cut(symbol)
+    return _wrapper(symbol) or _mainloop(nodes) or _untyped(nodes) or _cut(symbol)
 
 
 def _cut(symbol: Symbol) -> KernelName | None:
@@ -60,10 +199,10 @@ def _cut(symbol: Symbol) -> KernelName | None:
     if "..." not in symbol.text and symbol.text.count("<") == symbol.text.count(">") > 0:
         return None
     reason = "a CUTLASS kernel whose name is cut off before its types"
-    return describe.other(symbol.name, "CUTLASS", Role.GEMM, reason)
+    return describe.other("CUTLASS", Role.GEMM, reason)
 
 
-def _mainloop(symbol: Symbol, nodes: list[Type]) -> KernelName | None:
+def _mainloop(nodes: list[Type]) -> KernelName | None:
     mainloop = next((node for node in nodes if node.name in _MAINLOOPS and node.args), None)
     if mainloop is None:
         return None
@@ -74,7 +213,6 @@ def _mainloop(symbol: Symbol, nodes: list[Type]) -> KernelName | None:
     scale = stored[0][1] or stored[1][1]
     policy = _at(mainloop, 0).name
     return describe.gemm(
-        symbol.name,
         "CUTLASS",
         f"template arguments of {mainloop.name}",
         a,
@@ -93,20 +231,18 @@ def _wrapper(symbol: Symbol) -> KernelName | None:
     for part, arguments in zip(kernel.parts, kernel.arguments, strict=True):
         wrapper = _WRAPPER.fullmatch(part)
         if wrapper:
-            return _vllm(symbol, wrapper["words"].split("_"), arguments)
+            return _vllm(wrapper["words"].split("_"), arguments)
     internal = kernel.parts[-2:-1] and _INTERNAL.fullmatch(kernel.parts[-2])
     if internal and kernel.name == "GemmKernel":
         element = SHORT[internal["type"]]
         role = Role.GROUPED_GEMM if internal["grouped"] else Role.GEMM
         evidence = f"kernel name {kernel.parts[-2]}"
         scaling = Scaling.BLOCKWISE if element == "fp8" else None
-        return describe.gemm(
-            symbol.name, "CUTLASS", evidence, element, element, role=role, scaling=scaling
-        )
+        return describe.gemm("CUTLASS", evidence, element, element, role=role, scaling=scaling)
     return None
 
 
-def _vllm(symbol: Symbol, words: list[str], arguments: tuple[Type, ...]) -> KernelName:
+def _vllm(words: list[str], arguments: tuple[Type, ...]) -> KernelName:
     """Read vLLM's wrappers: <A and B, D, ...>, or for blockwise FP8 only <D, ...>."""
     types = [_element(argument)[0] for argument in arguments[:2]]
     blockwise = "blockwise" in words
@@ -116,10 +252,10 @@ def _vllm(symbol: Symbol, words: list[str], arguments: tuple[Type, ...]) -> Kern
     scaling = Scaling.BLOCKWISE if blockwise else None
     role = Role.GROUPED_GEMM if "group" in words or "moe" in words else Role.GEMM
     evidence = f"vLLM wrapper cutlass_{'_'.join(words)}"
-    return describe.gemm(symbol.name, "vLLM", evidence, a, a, out, role=role, scaling=scaling)
+    return describe.gemm("vLLM", evidence, a, a, out, role=role, scaling=scaling)
 
 
-def _untyped(symbol: Symbol, nodes: list[Type]) -> KernelName | None:
+def _untyped(nodes: list[Type]) -> KernelName | None:
     """Describe weight-only kernels, which dequantize B to the type of A or of neither."""
     weight_only = next((node for node in nodes if node.name in _WEIGHT_ONLY), None)
     if weight_only is not None:
@@ -128,11 +264,11 @@ def _untyped(symbol: Symbol, nodes: list[Type]) -> KernelName | None:
             found = (CPP.get(node.name) for node in walk(weight_only))
             element = next((name for name in found if name in ("bf16", "fp16")), None)
         evidence = f"weight-only kernel {weight_only.name}"
-        return describe.gemm(symbol.name, "CUTLASS", evidence, element, element, role=_role(nodes))
+        return describe.gemm("CUTLASS", evidence, element, element, role=_role(nodes))
     names = {node.name for node in nodes}
     if names & {"GemmUniversal", "GemmWithEpilogueVisitor", "Gemm", "GemmGrouped"}:
         reason = "a CUTLASS GEMM whose name does not show the types of its operands"
-        return describe.other(symbol.name, "CUTLASS", _role(nodes), reason)
+        return describe.other("CUTLASS", _role(nodes), reason)
     return None
 
 
