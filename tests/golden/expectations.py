@@ -55,8 +55,8 @@ TE_FORWARD = Rule("_(Linear|LayerNormLinear)", "fp8")
 TE_BACKWARD_BF16 = Rule("_(Linear|LayerNormLinear)Backward", "bf16")
 TE_LEGS = {leg: {"fp8": 24, "bf16": 3} for leg in ("fprop", "dgrad", "wgrad")}
 # benchmarks/gpu/whole_models.py, three steps: 12 linears of the blocks and the head; of each matrix
-# of the blocks five Newton-Schulz iterations of three products; in each of two blocks two products of
-# attention, with two gradients each.
+# of the blocks five Newton-Schulz iterations of three products; in each of two blocks two products
+# of attention, with two gradients each.
 BLOCKS, HEAD = 3 * 12, 3
 NEWTON_SCHULZ, PRODUCTS_OF_ATTENTION = 3 * 12 * 5 * 3, 3 * 2 * 2 * 3
 
