@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean
 
-from fp8verify.analysis.step_statistics import step_statistics
+from fp8verify.analysis.timeline import step_statistics
 from fp8verify.compare.measure import GEMM, IDLE, Measured
 from fp8verify.compare.speed import measure_speed
 from fp8verify.report.model.comparison import Outcome

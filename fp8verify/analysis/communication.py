@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from fp8verify.report.model import Collective, Role
+from fp8verify.terms import Collective, Role
 from fp8verify.trace import Trace
 
 # Bytes of an element by NCCL's name for its type (c10::ScalarType, torch 2.11).

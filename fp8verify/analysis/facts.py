@@ -6,13 +6,11 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from fp8verify.analysis.expected import Expected, expected_share
-from fp8verify.analysis.layers_by_size import Layers, join_by_size, misjudged
-from fp8verify.analysis.payoff import Payoff, payoff
-from fp8verify.analysis.promises import Promises
+from fp8verify.analysis.gemms import gpu_time
+from fp8verify.analysis.layers import Layers, join_by_size, misjudged
+from fp8verify.analysis.payoff import Payoff, Tax, fp8_tax, payoff
+from fp8verify.analysis.promises import Expected, Promises, expected_share
 from fp8verify.analysis.rank import RankEvidence
-from fp8verify.analysis.tax import Tax, fp8_tax
-from fp8verify.analysis.totals import gpu_time
 
 
 class RankFacts(NamedTuple):

@@ -1,25 +1,75 @@
-"""From a trace of one rank to its evidence."""
+"""The window of a trace: what was launched in it."""
 
 from __future__ import annotations
 
+from array import array
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import NamedTuple
+from itertools import compress
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from fp8verify.analysis import communication, timeline
-from fp8verify.analysis.buckets import Buckets, bucket_times, with_steps
-from fp8verify.analysis.cast_consumers import fed_gemms
+from fp8verify.analysis.casts import fed_gemms
 from fp8verify.analysis.communication import CollectiveTotal
-from fp8verify.analysis.gemms import GemmRow, Survey, classify_kernels, label_gemms, survey
+from fp8verify.analysis.gemms import (
+    GemmRow,
+    GemmTotals,
+    Survey,
+    classify_kernels,
+    gemm_totals,
+    label_gemms,
+    survey,
+)
 from fp8verify.analysis.kinds import GemmLabel, Kinds
-from fp8verify.analysis.layers_by_name import name_layers
+from fp8verify.analysis.layers import name_layers
+from fp8verify.analysis.purpose import is_update, proves_training, runs_backward
 from fp8verify.analysis.rank import RankEvidence
-from fp8verify.analysis.timeline import Timeline
-from fp8verify.analysis.totals import GemmTotals, gemm_totals
-from fp8verify.analysis.training_passes import is_update, proves_training, runs_backward
-from fp8verify.analysis.window import within_window
+from fp8verify.analysis.timeline import Buckets, Timeline, bucket_times, with_steps
 from fp8verify.capture.schema import RankMeta
 from fp8verify.trace import Step, Trace
+from fp8verify.trace.tables import Kernels, Launch
+
+
+def within_window(trace: Trace) -> Trace:
+    """Return the trace without the kernels that were launched outside of its window.
+
+    A profiler that starts while the GPU works records the end of what came before: kernels whose
+    launch is not in the trace, or lies before the first step. Where several ranks are recorded
+    together, the recording also lasts longer than the steps of each.
+    """
+    columns = trace.kernels
+    if not len(columns) or min(columns.step) >= 0 or (begin := _begin(trace)) is None:
+        return trace
+    inside = [
+        step >= 0
+        or (start >= begin and not (trace.steps_bound and launch != Launch.NONE))
+        or (not trace.steps and launch != Launch.NONE)
+        for start, step, launch in zip(columns.start_ns, columns.step, columns.launch, strict=True)
+    ]
+    if all(inside):
+        return trace
+    health = replace(trace.health, kernels_before_window=inside.count(False))
+    return replace(trace, kernels=_kept(columns, inside), health=health)
+
+
+def _begin(trace: Trace) -> int | None:
+    """Return when the first kernel began that was launched in the window; None if that is open."""
+    columns = trace.kernels
+    if trace.steps:
+        known = map((0).__le__, columns.step)
+    else:
+        known = map(Launch.NONE.__ne__, columns.launch)
+    return min(compress(columns.start_ns, known), default=None)
+
+
+def _kept(columns: Kernels, inside: list[bool]) -> Kernels:
+    kept: dict[str, array[Any]] = {}
+    for name in columns.__struct_fields__:
+        values: array[Any] = getattr(columns, name)
+        kept[name] = array(values.typecode, compress(values, inside))
+    return Kernels(**kept)
 
 
 def gather(trace: Trace, meta: RankMeta | None = None, *, layers: bool = False) -> RankEvidence:

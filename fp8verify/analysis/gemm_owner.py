@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from fp8verify.analysis.flops import GemmShape, gemm_shape
-from fp8verify.analysis.optimizers import Optimizers
+from fp8verify.analysis.kinds import GemmShape, gemm_shape
+from fp8verify.analysis.purpose import Optimizers
 from fp8verify.kernels.operators import find
 from fp8verify.kernels.symbol import split
-from fp8verify.report.model import Leg, OpContext, Role
+from fp8verify.terms import Leg, OpContext, Role
 
 if TYPE_CHECKING:
     from fp8verify.analysis.kinds import Kind, Kinds

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from fp8verify.analysis.flops import GemmShape, gemm_shape
 from fp8verify.analysis.gemm_owner import owners_of
-from fp8verify.analysis.gemm_passes import place_in_passes
-from fp8verify.analysis.kinds import GemmLabel, Kind, Kinds
+from fp8verify.analysis.gemm_passes import Placed, place_gemms, place_in_passes
+from fp8verify.analysis.kinds import GemmLabel, GemmShape, Kind, Kinds, gemm_shape
 from fp8verify.analysis.layer_functions import GemmSite
-from fp8verify.analysis.legs import Placed, place_gemms
-from fp8verify.analysis.unrecognized import settle_by_inputs
-from fp8verify.analysis.unsupported_formats import settle_unsupported_formats
-from fp8verify.report.model import Leg, Precision, Scaling
+from fp8verify.analysis.purpose import purpose_of
+from fp8verify.analysis.reclassify import settle_by_inputs, settle_unsupported_formats
+from fp8verify.report.model import GemmSummary
+from fp8verify.terms import (
+    Leg,
+    Precision,
+    Role,
+    Scaling,
+    fp8_share,
+    low_precision_count,
+    low_precision_name,
+    low_precision_share,
+)
+from fp8verify.text import lazy_pattern
 from fp8verify.trace import Trace
 
 
@@ -88,6 +97,42 @@ class Survey(NamedTuple):
     def attention(self) -> list[GemmRow]:
         """The products of attention."""
         return [row for row in self.gemms if row.leg is Leg.ATTENTION]
+
+
+# TorchInductor records the launch of each Triton kernel that it generates under the kernel's own
+# name (torch/_inductor/runtime/triton_heuristics.py); ATen's operators launch none of these.
+_GENERATED: Final = lazy_pattern(r"triton_(?:poi|red|per|tem|for|spl|split_scan)_fused_")
+
+
+class NameConflicts(NamedTuple):
+    """Launches whose names dispute their operators, of all that were held against each other."""
+
+    disputed: int
+    compared: int
+
+    @property
+    def share(self) -> float:
+        """The share of disputed launches."""
+        return self.disputed / self.compared if self.compared else 0.0
+
+
+def name_conflicts(survey: Survey) -> NameConflicts:
+    """Count the GEMMs of a trace, and the operators whose GEMM has the name of another kernel."""
+    gemms = [row for row in (*survey.gemms, *survey.optimizer) if row.kind.op is not None]
+    lost = sum(total.calls for total in survey.others if _is_lost(total.kind))
+    disputed = sum(row.calls for row in gemms if _is_disputed(row.kind))
+    return NameConflicts(disputed + lost, sum(row.calls for row in gemms) + lost)
+
+
+def _is_disputed(kind: Kind) -> bool:
+    found = kind.classification
+    return found.conflict is not None and found.precision is Precision.UNKNOWN
+
+
+def _is_lost(kind: Kind) -> bool:
+    """Whether an operator of ATen launched what only the code of a compiler launches."""
+    op = kind.op.name if kind.op is not None else ""
+    return op.startswith("aten::") and _GENERATED.match(kind.name) is not None
 
 
 def classify_kernels(trace: Trace) -> Kinds:
@@ -197,3 +242,158 @@ def _other_totals(trace: Trace, kinds: Kinds) -> list[KindTotal]:
         for number, (count, time_ns) in totals.items()
         if not kinds.kinds[number].classification.role.is_gemm
     ]
+
+
+# FLOP shares are quoted only where shapes are missing for no more than this share of GEMM time.
+NEGLIGIBLE = 0.001
+
+# What a kernel's time is shown under.
+GPU_TIME_KEYS: dict[Role, str] = {
+    Role.GEMM: "gemm",
+    Role.GROUPED_GEMM: "gemm",
+    Role.ATTENTION: "attention",
+    Role.CONV: "conv",
+    Role.CAST_QUANTIZE: "quantize",
+    Role.AMAX_REDUCE: "quantize",
+    Role.TRANSPOSE: "transpose",
+    Role.COMMUNICATION: "communication",
+    Role.MEMORY: "memory",
+    Role.ELEMENTWISE: "elementwise",
+    Role.REDUCTION: "reduction",
+    Role.OTHER: "other",
+}
+
+
+class GemmTotals(NamedTuple):
+    """GEMM time, launches and FLOPs by precision class; `covered_ns` is of those with FLOPs.
+
+    Shares are rounded as the report shows them, so that a verdict never rests on digits that
+    nobody sees.
+    """
+
+    time_ns: Counter[Precision]
+    kernels: Counter[Precision]
+    flops: Counter[Precision]
+    covered_ns: int
+
+    @property
+    def total_ns(self) -> int:
+        """The time of all of them."""
+        return self.time_ns.total()
+
+    @property
+    def low_kernels(self) -> int:
+        """How many of the launches were in FP8 or FP4."""
+        return low_precision_count(self.kernels)
+
+    @property
+    def name(self) -> str:
+        """How a sentence names the low-precision classes that ran, "FP8" where none did."""
+        return low_precision_name(self.kernels)
+
+    @property
+    def low_precision_share_of_time(self) -> float | None:
+        """The FP8 and FP4 share of GEMM time; None where there is no time."""
+        return rounded(low_precision_share(self.time_ns))
+
+    @property
+    def fp8_share_of_time(self) -> float | None:
+        """The FP8 share of GEMM time; None where there is no time."""
+        return rounded(fp8_share(self.time_ns))
+
+    @property
+    def fp8_share_of_flops(self) -> float | None:
+        """The FP8 share of FLOPs; None unless those of (nearly) all GEMM time are known."""
+        return rounded(fp8_share(self.flops)) if self.knows_flops else None
+
+    @property
+    def knows_flops(self) -> bool:
+        """Whether the FLOPs of (nearly) all GEMM time are known."""
+        return bool(self.total_ns) and self.total_ns - self.covered_ns <= self.total_ns * NEGLIGIBLE
+
+    @property
+    def unknown_share_of_time(self) -> float:
+        """The share of GEMM time in kernels of unknown precision."""
+        return self._share(self.time_ns[Precision.UNKNOWN])
+
+    @property
+    def flops_coverage(self) -> float:
+        """The share of GEMM time whose FLOPs are known."""
+        return self._share(self.covered_ns)
+
+    def summary(self) -> GemmSummary:
+        """Return these sums as the report has them, all classes in their order."""
+        return GemmSummary(
+            time_us={p.value: micros(self.time_ns[p]) for p in Precision},
+            kernels={p.value: self.kernels[p] for p in Precision},
+            flops={p.value: float(self.flops[p]) for p in Precision} if self.covered_ns else None,
+            fp8_share_of_time=self.fp8_share_of_time,
+            low_precision_share_of_time=self.low_precision_share_of_time,
+            fp8_share_of_flops=self.fp8_share_of_flops,
+            unknown_share_of_time=self.unknown_share_of_time,
+            flops_coverage=self.flops_coverage,
+        )
+
+    def _share(self, part_ns: int) -> float:
+        return round(part_ns / self.total_ns, 6) if self.total_ns else 0.0
+
+
+def gemm_totals(rows: Iterable[GemmRow]) -> GemmTotals:
+    """Add up GEMMs by precision class."""
+    time_ns, kernels, flops = Counter[Precision](), Counter[Precision](), Counter[Precision]()
+    covered_ns = 0
+    for row in rows:
+        precision = row.precision
+        time_ns[precision] += row.time_ns
+        kernels[precision] += row.calls
+        if row.flops is not None:
+            flops[precision] += row.flops
+            covered_ns += row.time_ns
+    return GemmTotals(time_ns, kernels, flops, covered_ns)
+
+
+def add_totals(parts: Iterable[GemmTotals]) -> GemmTotals:
+    """Add up the totals of several ranks."""
+    total = gemm_totals(())
+    for part in parts:
+        total.time_ns.update(part.time_ns)
+        total.kernels.update(part.kernels)
+        total.flops.update(part.flops)
+        total = total._replace(covered_ns=total.covered_ns + part.covered_ns)
+    return total
+
+
+def gpu_time(survey: Survey, *, taxed: bool) -> dict[str, int]:
+    """Return kernel time in ns by what it was for; the values add up to all kernel time.
+
+    Args:
+        survey: of a rank.
+        taxed: whether it ran or cast low precision. Then what was for that is what `purpose_of`
+            says, as in the tax, and a cast of the optimizer or of a codec is elementwise work.
+    """
+    time_ns = dict.fromkeys(GPU_TIME_KEYS.values(), 0)
+    for row in (*survey.gemms, *survey.optimizer):
+        time_ns["gemm"] += row.time_ns
+    for total in survey.others:
+        time_ns[_key(total.kind, taxed=taxed)] += total.time_ns
+    return time_ns
+
+
+def _key(kind: Kind, *, taxed: bool) -> str:
+    key = GPU_TIME_KEYS[kind.classification.role]
+    if not taxed:
+        return key
+    purpose = purpose_of(kind)
+    if purpose is None:
+        return "elementwise" if key in ("quantize", "transpose") else key
+    return "transpose" if purpose == "transpose" else "quantize"
+
+
+def micros(time_ns: int) -> float:
+    """Return nanoseconds as the report's µs, which keep three decimals."""
+    return round(time_ns / 1000, 3)
+
+
+def rounded(figure: float | None) -> float | None:
+    """Return a share or ratio as the report keeps it, with six decimals; None stays None."""
+    return None if figure is None else round(figure, 6)

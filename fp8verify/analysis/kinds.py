@@ -1,4 +1,4 @@
-"""Kinds of kernel: one name under one operator context, parsed once."""
+"""Floating-point operations of a GEMM, from the operand shapes its operator recorded."""
 
 from __future__ import annotations
 
@@ -8,11 +8,84 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from fp8verify.analysis.flops import GemmShape
 from fp8verify.kernels import Classification, classify, decode
-from fp8verify.terms import KernelName, Leg, OpContext, Precision, Role
+from fp8verify.kernels.operators import Counts, Product, find
+from fp8verify.terms import KernelName, Leg, OpContext, Precision, Role, Shape
 from fp8verify.trace import Trace
 from fp8verify.trace.columns import Interner
+
+
+class GemmShape(NamedTuple):
+    """A (batched) product of (m, k) by (k, n): `flops` counts a multiply-add as two."""
+
+    batch: int
+    m: int
+    n: int
+    k: int
+
+    @property
+    def flops(self) -> int:
+        """2·batch·m·n·k."""
+        return 2 * self.batch * self.m * self.n * self.k
+
+
+def gemm_shape(op: OpContext | None) -> GemmShape | None:
+    """Return the shape of the GEMM that `op` computes, or None where the record does not say."""
+    product = find(op.name).product if op else None
+    if op is None or product is None or len(op.dims) <= max(product.a, product.b):
+        return None
+    a, b = op.dims[product.a], op.dims[product.b]
+    if product.counts is Counts.PLAIN:
+        return _plain(a, b, product)
+    if product.counts is Counts.VECTOR:
+        return _vector(a, b)
+    if product.counts is Counts.GROUPED:
+        return _grouped(a, b, product)
+    return _template(op.dims, product) if product.counts is Counts.TEMPLATE else None
+
+
+def _plain(a: Shape, b: Shape, product: Product) -> GemmShape | None:
+    """Multiply the last two dimensions; leading ones of A are rows, or a batch where B has it."""
+    if len(a) < 2 or len(b) < 2:
+        return None
+    k, n = (b[-1], b[-2]) if product.b_is_nk else (b[-2], b[-1])
+    if a[-1] != k:
+        return None
+    rows, k = _product(a[:-1]), k * product.packed
+    if len(b) == 2:
+        return GemmShape(1, rows, n, k)
+    batch = _product(b[:-2])
+    return GemmShape(batch, rows // batch, n, k) if batch and rows % batch == 0 else None
+
+
+def _vector(a: Shape, b: Shape) -> GemmShape | None:
+    if not a or len(b) != 1 or a[-1] != b[0]:
+        return None
+    return GemmShape(1, _product(a[:-1]), 1, b[0])
+
+
+def _grouped(a: Shape, b: Shape, product: Product) -> GemmShape | None:
+    """Grouped products: the groups share M, N or K among them, so a 2-D side counts once."""
+    if len(a) == 3 and len(b) == 3:
+        return _plain(a, b, product)
+    if len(a) < 2 or len(b) < 2 or a[-1] != b[-2]:
+        return None
+    return GemmShape(1, a[-2], b[-1], a[-1])
+
+
+def _template(dims: tuple[Shape, ...], product: Product) -> GemmShape | None:
+    """Only the first two inputs can be A and B, and no other matrix may stand before them."""
+    matrices = [d for d in dims if len(d) == 2 and min(d) > 1]
+    if len(matrices) < 2 or dims[:2] != tuple(matrices[:2]):
+        return None
+    return _plain(matrices[0], matrices[1], product)
+
+
+def _product(dims: Shape) -> int:
+    total = 1
+    for size in dims:
+        total *= size
+    return total
 
 
 class Kind(NamedTuple):

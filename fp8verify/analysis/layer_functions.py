@@ -12,10 +12,10 @@ from collections.abc import Iterable, Sequence
 from math import prod
 from typing import NamedTuple
 
-from fp8verify.analysis.flops import GemmShape
+from fp8verify.analysis.kinds import GemmShape
 from fp8verify.kernels import Classification, decode
 from fp8verify.kernels.operators import LayerInputs, find, function_of
-from fp8verify.report.model import Leg, OpContext, Role, Shape
+from fp8verify.terms import Leg, OpContext, Role, Shape
 
 
 class GemmSite(NamedTuple):

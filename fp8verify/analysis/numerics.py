@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from fp8verify.analysis.assembly.units import rounded
+from fp8verify.analysis.gemms import rounded
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.numerics import (
     GradientRecord,

@@ -14,9 +14,8 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from fp8verify.analysis.gemm_passes import EXPERTS
-from fp8verify.analysis.gemms import GemmRow, Survey
-from fp8verify.analysis.totals import gemm_totals
-from fp8verify.analysis.unrecognized import is_unrecognized, may_multiply
+from fp8verify.analysis.gemms import GemmRow, Survey, gemm_totals
+from fp8verify.analysis.reclassify import is_unrecognized, may_multiply
 from fp8verify.terms import LEGS, VAGUE_LEGS, Leg, Precision, Role
 
 HALF = 0.5

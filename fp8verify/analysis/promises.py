@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from fp8verify.analysis.gemms import GemmRow, gemm_totals
+from fp8verify.analysis.layers import LayerClass, Layers
+from fp8verify.analysis.populations import HALF
+from fp8verify.analysis.purpose import has_gradient
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.schema import ModuleRecord
-from fp8verify.report.model import LEGS, Claim
+from fp8verify.layer_names import patterns
+from fp8verify.report.model import Claim
+from fp8verify.terms import LEGS, Leg, Precision, Role
 
 if TYPE_CHECKING:
     from fp8verify.logs.layer_promises import LayerPromise, PhasePromise
+
 
 # torch prints it when an API is called, whatever comes of the call.
 API_USAGE = "PYTORCH_API_USAGE"
@@ -148,3 +155,208 @@ def _of_claims(claims: Sequence[Claim]) -> dict[str, frozenset[str]]:
         for leg in LEGS
         if said
     }
+
+
+# The work that no module of the census explains may be at most this share.
+_UNEXPLAINED = 0.01
+# A share that falls short of the expected one by this much is PARTIAL.
+TOLERANCE = 0.02
+
+
+class Expected(NamedTuple):
+    """Shares of the FLOPs of the GEMMs that train, from 0 to 1.
+
+    Attributes:
+        share: what was to run in low precision.
+        measured: what did.
+        left_out: the layers that were to stay in high precision, by their shortened names.
+        stated: whether the log names each of them, or the steps; a filter may have left them out
+            without a word.
+    """
+
+    share: float
+    measured: float
+    left_out: tuple[str, ...]
+    stated: bool = False
+
+    @property
+    def is_met(self) -> bool:
+        """Whether as much ran in low precision as was to, but for rounding of shapes."""
+        return self.measured >= self.share - TOLERANCE
+
+    @property
+    def decides(self) -> bool:
+        """Whether a run is judged by it: less than half is believed only where the log says so."""
+        return self.share >= HALF or self.stated
+
+
+def expected_share(rank: RankEvidence, layers: Layers, promises: Promises) -> Expected | None:
+    """Return what was to run in low precision; None where census and GEMMs do not tell.
+
+    Args:
+        rank: with a census.
+        layers: its modules by size.
+        promises: what the log and the model promised.
+    """
+    rows = [row for row in rank.survey.linear if not row.kind.classification.split_k]
+    total = sum(row.flops or 0 for row in rows)
+    modules = [m for m in rank.modules if m.kind in ("linear", "experts")]
+    if not (total and modules and rank.linear.knows_flops) or not promises.any:
+        return None
+    if any(module.state == "unknown" for module in modules):
+        return None
+    experts = _experts(rows, layers.experts, promises)
+    known = [layer for layer in layers.classes if layer.modules]
+    explained = sum(layer.flops for layer in known) + sum(
+        row.flops or 0 for row in rows if row.kind.classification.role is Role.GROUPED_GEMM
+    )
+    if experts is None or explained < (1 - _UNEXPLAINED) * total:
+        return None
+    expected = experts + sum(_of_class(layer, promises) for layer in known)
+    left = [m for m in modules if not any(_is_low(m, leg, promises) for leg in LEGS)]
+    low = sum(row.flops or 0 for row in rows if row.precision.is_low)
+    phases = _share_of_steps(rank, promises)
+    return Expected(
+        round(phases * expected / total, 6),
+        round(low / total, 6),
+        tuple(patterns(module.fqn for module in left)),
+        phases < 1 or (bool(left) and all(promises.pin(module.fqn) for module in left)),
+    )
+
+
+def _experts(
+    rows: Iterable[GemmRow], experts: tuple[ModuleRecord, ...], promises: Promises
+) -> float | None:
+    """Return the FLOPs of grouped GEMMs that were to be low; None where only some experts were."""
+    grouped = [row for row in rows if row.kind.classification.role is Role.GROUPED_GEMM]
+    if not grouped:
+        return 0.0
+    expected = 0.0
+    for row in grouped:
+        low = {_is_low(module, row.leg, promises) for module in experts}
+        if len(low) != 1:
+            return None
+        expected += (row.flops or 0) * low.pop()
+    return expected
+
+
+def _of_class(layer: LayerClass, promises: Promises) -> float:
+    calls = sum(layer.observed.values())
+    expected = 0.0
+    for leg, count in layer.observed.items():
+        low = sum(_is_low(module, leg, promises) for module in layer.modules)
+        share = low / len(layer.modules)
+        if layer.passes is not None and count < layer.passes * len(layer.modules):
+            # Some have no such GEMM, as the first layer has no dgrad: which, is not known.
+            most = layer.passes * low
+            least = count - layer.passes * (len(layer.modules) - low)
+            share = max(least, min(layer.in_fp8.get(leg, 0), most)) / count
+        expected += layer.flops * count / calls * share
+    return expected
+
+
+def _is_low(module: ModuleRecord, leg: Leg, promises: Promises) -> bool:
+    """Whether a module was to compute a GEMM in low precision."""
+    if module.state not in CONVERTED or promises.pin(module.fqn) is not None:
+        return False
+    legs = {Leg.BACKWARD: (Leg.DGRAD, Leg.WGRAD), Leg.RECOMPUTE: (Leg.FPROP,)}.get(leg, (leg,))
+    return all(
+        module.format_of(one.value) != HIGH_PRECISION and not promises.leaves_high(one.value)
+        for one in legs
+    )
+
+
+def _share_of_steps(rank: RankEvidence, promises: Promises) -> float:
+    """Return the share of the window's steps that the log does not leave in high precision."""
+    numbers = [step.number for step, _ in rank.steps]
+    high = [n for n in numbers if promises.phase_of(n) == HIGH_PRECISION]
+    return 1 - len(high) / len(numbers) if numbers else 1.0
+
+
+# Where operators of less are missing, those that are known tell of the rest.
+_MOST = 0.5
+_TOO_LITTLE = 0.01
+# dgrad and wgrad.
+_BACKWARD_LEGS = 2
+
+
+def lacks_operators(rank: RankEvidence) -> bool:
+    """Whether it is not known what launched most of the GEMMs."""
+    rows = rank.survey.linear
+    total = sum(row.time_ns for row in rows)
+    return sum(row.time_ns for row in rows if row.kind.op is None) > _MOST * total
+
+
+def legs_are_proved(rank: RankEvidence, promises: Promises) -> bool:
+    """Whether all legs of the layers that ran in FP8 did, but for those the recipe leaves out."""
+    rows = rank.survey.linear
+    return _gradients_of_all(rows) or _is_too_little(rows) or high_is_explained(rank, promises)
+
+
+def high_is_explained(rank: RankEvidence, promises: Promises) -> bool:
+    """Whether the layers left out, and legs left in high precision, explain all other GEMMs."""
+    low, high = _launches(rank.survey.linear)
+    kept = sum(promises.leaves_high(leg.value) for leg in LEGS)
+    left, converted = _layers(rank.modules)
+    fp8_legs = len(LEGS) - kept
+    return high * fp8_legs * converted <= low * (kept * converted + len(LEGS) * left)
+
+
+def unplaced_ns(rank: RankEvidence, promises: Promises) -> int:
+    """Return the time of GEMMs in high precision that may be no layer's."""
+    if not rank.ran_low or not lacks_operators(rank) or high_is_explained(rank, promises):
+        return 0
+    return sum(row.time_ns for row in rank.survey.linear if _is_unplaced(row))
+
+
+def _is_unplaced(row: GemmRow) -> bool:
+    known = row.precision is not Precision.UNKNOWN and not row.precision.is_low
+    return known and row.kind.op is None
+
+
+def _gradients_of_all(rows: Iterable[GemmRow]) -> bool:
+    low = [row for row in rows if row.precision.is_low and not row.kind.classification.split_k]
+    gradients = sum(row.calls for row in low if has_gradient(row.kind))
+    forward = sum(row.calls for row in low) - gradients
+    return 0 < forward * _BACKWARD_LEGS <= gradients
+
+
+def _is_too_little(rows: Iterable[GemmRow]) -> bool:
+    total = gemm_totals(rows)
+    low = sum(time_ns for precision, time_ns in total.time_ns.items() if precision.is_low)
+    return total.total_ns - low <= _TOO_LITTLE * total.total_ns
+
+
+def _launches(rows: Iterable[GemmRow]) -> tuple[int, int]:
+    """Return how many GEMMs ran in low precision and how many did not, or may not have."""
+    low = high = 0
+    for row in rows:
+        if row.kind.classification.split_k:
+            continue
+        if row.precision.is_low:
+            low += row.calls
+        else:
+            high += row.calls
+    return low, high
+
+
+def _layers(modules: Sequence[ModuleRecord]) -> tuple[int, int]:
+    """Return how many layers were left out of the conversion, and how many were converted.
+
+    (0, 1) where that cannot be counted: without a census, with experts, which multiply as often as
+    they like, and with layers whose legs differ, as frozen ones' do.
+    """
+    plain = all(_is_plain(module) for module in modules)
+    converted = sum(_count(module) for module in modules if module.state in CONVERTED)
+    if not plain or not converted:
+        return 0, 1
+    return sum(_count(m) for m in modules if m.state == HIGH_PRECISION), converted
+
+
+def _is_plain(module: ModuleRecord) -> bool:
+    counted = module.state in (*CONVERTED, HIGH_PRECISION)
+    return module.kind == "linear" and counted and module.training and not module.frozen
+
+
+def _count(module: ModuleRecord) -> int:
+    return max(1, len(module.sizes))

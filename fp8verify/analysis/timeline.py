@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import compress
-from operator import not_
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, compress, pairwise
+from operator import add, not_
+from statistics import fmean, median, variance
 from typing import NamedTuple, TypeAlias
 
-from fp8verify.report.model import Role
+from fp8verify.analysis.kinds import Kinds
+from fp8verify.kernels import Classification
+from fp8verify.report.model import StepStatistics
+from fp8verify.terms import Precision, Role
 from fp8verify.trace import Kernels, Trace
 
 StepBounds: TypeAlias = "Sequence[tuple[int, int] | None]"
@@ -117,3 +122,193 @@ def step_times(bounds: StepBounds) -> tuple[int | None, ...]:
 
 
 _NEVER = 1 << 62
+
+
+BUCKETS = 240
+# A tooltip holds no more.
+_LONGEST = 3
+_FP8, _HIGH, _UNKNOWN, _REST = range(4)
+
+
+class Buckets(NamedTuple):
+    """Kernel time in ns by bucket of `width` ns, from the start of the first kernel on.
+
+    GEMMs are split into FP8, other known precisions and unknown ones; `rest` is of all other
+    kernels. `steps` are (step, begin, end) of the kernels that each step launched. `longest` are
+    the kernels with the most time in each bucket: places in `names`, with ns.
+    """
+
+    width: int
+    fp8: tuple[int, ...]
+    other_precision: tuple[int, ...]
+    unknown_precision: tuple[int, ...]
+    rest: tuple[int, ...]
+    steps: tuple[tuple[int, int, int], ...]
+    names: tuple[str, ...] = ()
+    longest: tuple[tuple[tuple[int, int], ...], ...] = ()
+
+
+def bucket_times(trace: Trace, kinds: Kinds) -> Buckets | None:
+    """Spread the kernels of a trace over `BUCKETS` buckets of equal length, None without any.
+
+    `with_steps` adds the steps.
+    """
+    columns = trace.kernels
+    if not len(columns):
+        return None
+    begin = min(columns.start_ns)
+    ends = map(add, columns.start_ns, columns.duration_ns)
+    width = max(1, -(-(max(ends) - begin) // BUCKETS))
+    found = _by_kind(trace, kinds, begin, width)
+    times = [[0] * BUCKETS for _ in range(4)]
+    rows = [times[_class_of(kind.classification)] for kind in kinds.kinds]
+    for bucket, members in enumerate(found):
+        for number, time_ns in members.items():
+            rows[number][bucket] += time_ns
+    fp8, high, unknown, rest = map(tuple, times)
+    return Buckets(width, fp8, high, unknown, rest, (), *_longest(found, kinds))
+
+
+def _by_kind(trace: Trace, kinds: Kinds, begin: int, width: int) -> list[dict[int, int]]:
+    """Return the time of each kind in each bucket."""
+    columns = trace.kernels
+    found: list[dict[int, int]] = [defaultdict(int) for _ in range(BUCKETS + 1)]
+    low, members = begin, found[0]  # most kernels lie in the bucket of the one before them
+    for number, start, duration in zip(
+        kinds.numbers, columns.start_ns, columns.duration_ns, strict=True
+    ):
+        if not low <= start < low + width:
+            place = (start - begin) // width
+            low, members = begin + place * width, found[place]
+        if start + duration <= low + width:
+            members[number] += duration
+        else:
+            for place, part in _parts((low - begin) // width, start - low, duration, width):
+                found[place][number] += part
+    return found[:BUCKETS]  # beyond is at most an empty kernel at the very end
+
+
+def with_steps(found: Buckets, trace: Trace, bounds: StepBounds, begin: int) -> Buckets:
+    """Add the steps, whose kernels ran in `bounds`; the first of all began at `begin`."""
+    return found._replace(steps=tuple(_steps(trace, bounds, begin)))
+
+
+def _longest(
+    found: list[dict[int, int]], kinds: Kinds
+) -> tuple[tuple[str, ...], tuple[tuple[tuple[int, int], ...], ...]]:
+    """Name the kernels with the most time in each bucket; those called alike count as one."""
+    places: dict[str, int] = {}
+    for number in sorted(set().union(*found)):  # kinds are numbered as they first ran
+        places.setdefault(kinds.kinds[number].name, len(places))
+    buckets: list[dict[int, int]] = [defaultdict(int) for _ in range(BUCKETS)]
+    for bucket, members in zip(buckets, found, strict=True):
+        for number, time_ns in members.items():
+            bucket[places[kinds.kinds[number].name]] += time_ns
+    return _renumbered([*places], list(map(_most, buckets)))
+
+
+def _most(found: dict[int, int]) -> list[tuple[int, int]]:
+    return sorted(found.items(), key=lambda item: -item[1])[:_LONGEST]
+
+
+def _renumbered(
+    names: list[str], longest: list[list[tuple[int, int]]]
+) -> tuple[tuple[str, ...], tuple[tuple[tuple[int, int], ...], ...]]:
+    """Keep only the names that are used."""
+    used = {place: n for n, place in enumerate(sorted({p for row in longest for p, _ in row}))}
+    rows = tuple(tuple((used[place], time_ns) for place, time_ns in row) for row in longest)
+    return tuple(names[place] for place in used), rows
+
+
+def _class_of(found: Classification) -> int:
+    if not found.role.is_gemm:
+        return _REST
+    if found.precision is Precision.UNKNOWN:
+        return _UNKNOWN
+    return _FP8 if found.precision.is_fp8 else _HIGH
+
+
+def _parts(place: int, offset: int, duration: int, width: int) -> Iterator[tuple[int, int]]:
+    """Cut a kernel at the ends of buckets."""
+    while duration > 0 and place < BUCKETS:
+        part = min(duration, width - offset)
+        yield place, part
+        place, offset, duration = place + 1, 0, duration - part
+
+
+def _steps(trace: Trace, bounds: StepBounds, begin: int) -> Iterator[tuple[int, int, int]]:
+    """Yield the number of each step, and when its kernels ran."""
+    for step, own in zip(trace.steps, bounds, strict=True):
+        if own is not None:
+            yield step.number, own[0] - begin, own[1] - begin
+
+
+# A step of more than this many medians is no training step like the others; where a quarter of the
+# steps are as long, they belong to the training.
+_FAR = 1.5
+_RARE = 0.25
+_LONG_SERIES = 10  # steps from which on the correlation of neighbours can be estimated
+
+
+def step_statistics(
+    windows: Sequence[Sequence[float]], count: int | None = None
+) -> StepStatistics | None:
+    """Return the mean of step times and its uncertainty; None where there is no step.
+
+    Args:
+        windows: the times of each window's steps, in any unit of time.
+        count: how many steps these stand for, where they are a sample.
+    """
+    every = [time for window in windows for time in window]
+    if not every:
+        return None
+    usual = median(every)
+    far = [time for time in every if time > _FAR * usual]
+    left_out = len(far) if len(far) <= _RARE * len(every) else 0
+    most = _FAR * usual if left_out else max(every)
+    kept = [[time for time in window if time <= most] for window in windows]
+    kept = [window for window in kept if window]
+    times = [*chain.from_iterable(kept)]
+    return StepStatistics(
+        count=(count or len(every)) - left_out,
+        left_out=left_out,
+        mean_us=fmean(times),
+        deviation_us=variance(times) ** 0.5 if len(times) > 1 else None,
+        effective=_effective(kept, len(times)),
+        median_us=median(times),
+        min_us=min(times),
+        max_us=max(times),
+    )
+
+
+def _effective(windows: Sequence[Sequence[float]], count: int) -> float:
+    """Return how many independent steps tell as much as these."""
+    found = float(count)
+    if len(windows) > 1 and count > len(windows):
+        found = count / _design_effect(windows, count)
+    elif count >= _LONG_SERIES:
+        alike = max(0.0, _correlation(windows[0]))
+        found = count * (1 - alike) / (1 + alike)
+    return max(1.0, found)
+
+
+def _design_effect(windows: Sequence[Sequence[float]], count: int) -> float:
+    """Return by how much windows inflate the variance of the mean: 1 + (size - 1) x correlation."""
+    means = [fmean(window) for window in windows]
+    whole = fmean(chain.from_iterable(windows))
+    between = sum(len(w) * (m - whole) ** 2 for w, m in zip(windows, means, strict=True))
+    between /= len(windows) - 1
+    inside = sum((time - m) ** 2 for w, m in zip(windows, means, strict=True) for time in w)
+    inside /= count - len(windows)
+    size = count / len(windows)
+    spread = between + (size - 1) * inside
+    alike = (between - inside) / spread if spread else 0.0
+    return 1 + (size - 1) * max(0.0, alike)
+
+
+def _correlation(times: Sequence[float]) -> float:
+    """Return how much neighbours resemble each other, from -1 to 1 (lag-1 autocorrelation)."""
+    whole = fmean(times)
+    moves = sum((a - whole) * (b - whole) for a, b in pairwise(times))
+    spread = sum((time - whole) ** 2 for time in times)
+    return min(0.9, moves / spread) if spread else 0.0

@@ -78,7 +78,7 @@ def command(
         from fp8verify.integrations.hta import require_hta
 
         require_hta()
-    from fp8verify.analysis.fleet.progress import rank_progress
+    from fp8verify.analysis.fleet import rank_progress
     from fp8verify.analysis.inspection import inspect
     from fp8verify.trace.places import comes_through_pipe
 
@@ -116,7 +116,7 @@ def _executor(scheduler: str | None) -> Iterator[Executor | None]:
     if scheduler is None:
         yield None
         return
-    from fp8verify.analysis.fleet.cluster import dask_cluster
+    from fp8verify.analysis.workers import dask_cluster
 
     with dask_cluster(scheduler) as executor:
         yield executor

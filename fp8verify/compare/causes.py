@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fp8verify.analysis.small_side import SMALL_SIDE
+from fp8verify.analysis.gpus import SMALL_SIDE
 from fp8verify.compare.measure import ATTENTION, CASTS, GEMM, IDLE, NETWORK, REST, Measured
 from fp8verify.compare.pairs import pair_gemms
 from fp8verify.report.model import Finding

@@ -8,7 +8,7 @@ from itertools import pairwise
 from statistics import fmean, median
 from typing import NamedTuple
 
-from fp8verify.analysis.step_statistics import step_statistics
+from fp8verify.analysis.timeline import step_statistics
 from fp8verify.report.model import KernelRow, Leg, RankReport, Report, StepStatistics
 from fp8verify.report.model.comparison import BudgetRow
 from fp8verify.report.tables import layer_share

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fp8verify.analysis.small_side import SMALL_SIDE
+from fp8verify.analysis.gpus import SMALL_SIDE
 
 
 def too_small(n: int, k: int, recipe: str | None) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fp8verify.analysis.units import multiplies
+from fp8verify.analysis.gpus import multiplies
 from fp8verify.doctor.gpus import Gpu
 from fp8verify.report.model import Precision
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from fp8verify.analysis.flops import gemm_shape
+from fp8verify.analysis.kinds import gemm_shape
 from fp8verify.report.model import OpContext
 from fp8verify.text import clean
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from fp8verify.analysis.facts import RankFacts
 from fp8verify.analysis.gemms import GemmRow
-from fp8verify.analysis.layers_by_size import LayerClass, Layers
+from fp8verify.analysis.layers import LayerClass, Layers
 from fp8verify.analysis.promises import CONVERTED, Promises
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.schema import ModuleRecord

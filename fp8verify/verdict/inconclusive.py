@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fp8verify.analysis.legs import layout_leg
+from fp8verify.analysis.gemm_passes import layout_leg
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.ranks import missed_window
 from fp8verify.verdict.policy import USUAL_SHARE

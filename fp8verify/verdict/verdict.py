@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from msgspec.structs import astuple
 
-from fp8verify.analysis.expected import TOLERANCE, Expected
+from fp8verify.analysis.promises import TOLERANCE, Expected
 from fp8verify.report.model import (
     Finding,
     GemmSummary,

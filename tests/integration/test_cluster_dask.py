@@ -14,8 +14,7 @@ from click.testing import CliRunner
 
 from fp8verify import inspect
 from fp8verify.analysis.fleet import cluster
-from fp8verify.analysis.fleet.cluster import dask_cluster
-from fp8verify.analysis.fleet.pool import retrying_map
+from fp8verify.analysis.workers import dask_cluster, retrying_map
 from fp8verify.cli.inspect_command import command
 from fp8verify.errors import InputError, UsageError
 from fp8verify.report.json_form import to_json

@@ -35,6 +35,6 @@ def test_report_is_that_of_the_reference_reader(
         read.append(path)
         return reference_trace(path, name=name)
 
-    monkeypatch.setattr("fp8verify.analysis.fleet.rank_job.read_trace", slow)
+    monkeypatch.setattr("fp8verify.analysis.fleet.read_trace", slow)
     assert to_json(inspect(path)) == report
     assert len(read) == len(find_traces(path))

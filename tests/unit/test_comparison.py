@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from fp8verify import Report, inspect
-from fp8verify.analysis.step_statistics import step_statistics
+from fp8verify.analysis.timeline import step_statistics
 from fp8verify.compare import Comparison, Outcome, compare
 from fp8verify.logs.losses import LossSeries
 from fp8verify.report.model import StepStatistics

@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from fp8verify.analysis.fleet.progress import rank_progress
+from fp8verify.analysis.fleet import rank_progress
 
 
 class Terminal(io.StringIO):

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from fp8verify.analysis.flops import gemm_shape
+from fp8verify.analysis.kinds import gemm_shape
 from fp8verify.report.model import OpContext
 
 

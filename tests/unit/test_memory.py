@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fp8verify.analysis.assembly.memory import memory_report
 from fp8verify.analysis.inspection import inspect
+from fp8verify.analysis.recorded import memory_report
 from fp8verify.capture.schema import MemoryRecord, ModuleRecord, RankMeta, WindowRecord
 from fp8verify.compare.notes import memory_notes
 from fp8verify.compare.pairs import pair_memory

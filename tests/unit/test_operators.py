@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fp8verify.analysis.flops import gemm_shape
+from fp8verify.analysis.kinds import gemm_shape
 from fp8verify.kernels.operator_types import multiplies_fp8
 from fp8verify.kernels.operators import OPERATORS, UNKNOWN, Counts, find, function_of
 from fp8verify.report.model import OpContext, Precision, Role

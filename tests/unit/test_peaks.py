@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fp8verify.analysis.peaks import PEAKS, peak_of, peak_tflops
+from fp8verify.analysis.gpus import PEAKS, peak_of, peak_tflops
 from fp8verify.report.model import Precision
 
 

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from benchmarks.figures import STEPS, VARIATIONS, independent, outcome, share
-from fp8verify.analysis.step_statistics import step_statistics
+from fp8verify.analysis.timeline import step_statistics
 from fp8verify.report.model.comparison import Outcome
 
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fp8verify.analysis.assembly.recorded import timeline_report
-from fp8verify.analysis.buckets import BUCKETS, bucket_times
 from fp8verify.analysis.gather import gather
 from fp8verify.analysis.gemms import classify_kernels
+from fp8verify.analysis.recorded import timeline_report
+from fp8verify.analysis.timeline import BUCKETS, bucket_times
 from fp8verify.report.charts import BAR_WIDTH, TIMELINE_HEIGHT, segments, timeline
 from fp8verify.report.model import TimelineReport
 from fp8verify.trace import Trace, read_trace

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from fp8verify.analysis.casts import WeightCasts, weight_casts
 from fp8verify.analysis.facts import RankFacts, work_out
 from fp8verify.analysis.gather import gather
 from fp8verify.analysis.promises import collect_promises
-from fp8verify.analysis.weight_casts import WeightCasts, weight_casts
 from fp8verify.capture.schema import ModuleRecord, RankMeta
 from fp8verify.report.model import Finding
 from fp8verify.trace.readers import read_trace

@@ -10,7 +10,7 @@ import pytest
 
 from fp8verify import Policy, Report, inspect
 from fp8verify.analysis.kinds import Kind
-from fp8verify.analysis.training_passes import is_of_backward
+from fp8verify.analysis.purpose import is_of_backward
 from fp8verify.kernels import classify, decode
 from fp8verify.verdict.judge import judge
 from tests.hand_built import BF16, BF16_KERNEL, FP8, FP8_GRADIENT_KERNEL, FP8_KERNEL, TraceBuilder

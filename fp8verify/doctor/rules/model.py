@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from fp8verify.analysis.peaks import peak_of
+from fp8verify.analysis.gpus import peak_of
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.doctor.checks import Check, Status
 from fp8verify.doctor.facts import Facts

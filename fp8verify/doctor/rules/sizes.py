@@ -54,7 +54,7 @@ def small_sizes(facts: Facts) -> Iterator[Check]:
             hint="Leave them in BF16 (filter_fqns, auto_filter_small_kn, module_filter_fn), or "
             "measure them here: fp8verify doctor --measure.",
             source="torchao float8_linear_utils.py, _auto_filter_for_recipe (H100); "
-            "analysis/small_side.py",
+            "analysis/gpus.py",
             file=config.path,
             line=_line(config),
         )

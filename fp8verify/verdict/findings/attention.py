@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from fp8verify.analysis.facts import RankFacts
-from fp8verify.analysis.gemms import GemmRow
+from fp8verify.analysis.gemms import GemmRow, gemm_totals
 from fp8verify.analysis.promises import Promises
-from fp8verify.analysis.totals import gemm_totals
 from fp8verify.kernels.operators import find
 from fp8verify.report.model import Finding, Precision, Role
 from fp8verify.verdict.findings_table import finding

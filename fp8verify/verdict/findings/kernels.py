@@ -6,12 +6,10 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 
 from fp8verify.analysis.facts import RankFacts
-from fp8verify.analysis.gemms import GemmRow, KindTotal
-from fp8verify.analysis.name_conflicts import NameConflicts, name_conflicts
-from fp8verify.analysis.peaks import peak_of
+from fp8verify.analysis.gemms import GemmRow, KindTotal, NameConflicts, name_conflicts
+from fp8verify.analysis.gpus import multiplies, peak_of, runs_elsewhere
 from fp8verify.analysis.promises import Promises
 from fp8verify.analysis.rank import RankEvidence
-from fp8verify.analysis.units import multiplies, runs_elsewhere
 from fp8verify.report.model import Finding, Precision, Role
 from fp8verify.text import lazy_pattern, listed
 from fp8verify.verdict.findings_table import finding

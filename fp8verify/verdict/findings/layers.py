@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from msgspec.structs import replace
 
 from fp8verify.analysis.facts import RankFacts
-from fp8verify.analysis.layers_by_size import LayerClass
+from fp8verify.analysis.layers import LayerClass
 from fp8verify.analysis.promises import Promises
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.schema import ModuleRecord

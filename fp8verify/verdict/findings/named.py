@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from fp8verify.analysis.facts import RankFacts
-from fp8verify.analysis.layers_by_name import LayerGemms, NamedLayers
+from fp8verify.analysis.layers import LayerGemms, NamedLayers
 from fp8verify.analysis.promises import CONVERTED, HIGH_PRECISION, Promises
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.schema import ModuleRecord

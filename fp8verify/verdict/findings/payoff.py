@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fp8verify.analysis.facts import RankFacts
+from fp8verify.analysis.gpus import SMALL_SIDE
 from fp8verify.analysis.payoff import Payoff
 from fp8verify.analysis.promises import Promises
-from fp8verify.analysis.small_side import SMALL_SIDE
 from fp8verify.report.model import Finding, Scaling
 from fp8verify.verdict.findings_table import finding, findings_table
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from fp8verify.analysis.facts import RankFacts
+from fp8verify.analysis.gemms import gemm_totals
 from fp8verify.analysis.populations import Populations, total_amount
 from fp8verify.analysis.promises import HIGH_PRECISION, Promises
 from fp8verify.analysis.rank import RankEvidence
-from fp8verify.analysis.totals import gemm_totals
 from fp8verify.report.model import Finding, Leg
 from fp8verify.text import counted, listed
 from fp8verify.verdict.findings_table import finding

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fp8verify.analysis.facts import RankFacts
-from fp8verify.analysis.promises import Promises
+from fp8verify.analysis.promises import Promises, lacks_operators, legs_are_proved, unplaced_ns
 from fp8verify.analysis.rank import RankEvidence
-from fp8verify.analysis.without_operators import lacks_operators, legs_are_proved, unplaced_ns
 from fp8verify.report.model import Finding
 from fp8verify.verdict.findings_table import finding
 from fp8verify.verdict.policy import USUAL_SHARE

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from fp8verify.analysis.casts import weight_casts
 from fp8verify.analysis.facts import RankFacts
 from fp8verify.analysis.promises import Promises
-from fp8verify.analysis.weight_casts import weight_casts
 from fp8verify.capture.numerics import WeightCopyRecord
 from fp8verify.layer_names import pattern, shorten
 from fp8verify.report.model import Finding

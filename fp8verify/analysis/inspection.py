@@ -10,7 +10,7 @@ from msgspec import structs
 from msgspec.structs import replace
 
 from fp8verify.analysis.fleet import OnProgress, gather_ranks
-from fp8verify.analysis.inspection.sidecars import (
+from fp8verify.analysis.sidecars import (
     Said,
     Sidecars,
     losses_of,
@@ -160,7 +160,7 @@ def _report(
     name: str,
 ) -> Report:
     """Work out the facts of all ranks, judge them, and lay both out."""
-    from fp8verify.analysis.assembly.report import assemble
+    from fp8verify.analysis.assembly import assemble
     from fp8verify.analysis.facts import work_out
     from fp8verify.analysis.promises import collect_promises
     from fp8verify.verdict.judge import assess, judge
@@ -181,7 +181,7 @@ def _report_of_pipe(
     name: str,
 ) -> Report:
     """Report a trace that comes through a pipe, with nothing else but a log."""
-    from fp8verify.analysis.fleet.rank_job import read_pipe
+    from fp8verify.analysis.fleet import read_pipe
 
     said = said_by(None, log)
     return _report([read_pipe(path)], said, policy, [*notes, *said.notes], name)

@@ -18,6 +18,9 @@ from fp8verify.logs.losses import LossSeries, scan_losses
 from fp8verify.report.model import Claim
 from fp8verify.trace.places import is_remote, place, reading
 
+if TYPE_CHECKING:
+    from fp8verify.logs.layer_promises import LayerPromise, PhasePromise
+
 
 class Sidecars(NamedTuple):
     """The files next to the traces, if these are in the folder of a capture.
@@ -79,10 +82,6 @@ def _attachment(folder: Path, metas: dict[int, RankMeta]) -> tuple[str, ...]:
     from fp8verify.record.environment import notes_on_attachment
 
     return notes_on_attachment(folder, observed=bool(metas))
-
-
-if TYPE_CHECKING:
-    from fp8verify.logs.layer_promises import LayerPromise, PhasePromise
 
 
 class Said(NamedTuple):

@@ -1,0 +1,395 @@
+"""From trace files to the evidence of every rank."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import pairwise
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, NamedTuple
+
+from msgspec.structs import replace
+
+from fp8verify.capture.ranks import NamingStep
+from fp8verify.errors import InputError
+from fp8verify.text import lazy_pattern
+from fp8verify.trace import Trace, TraceFile, read_open_trace, read_trace
+from fp8verify.trace.file_ranks import two_of_one_rank
+from fp8verify.trace.places import STDIN, is_remote, is_shared, reading
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+    from fp8verify.analysis.kinds import Kind
+    from fp8verify.analysis.layers import NamedLayers
+    from fp8verify.analysis.rank import RankEvidence
+
+
+OnProgress = Callable[[int, int], None]
+
+# Worker processes take about 0.3 CPU seconds each to start; as much JSON is read in that time.
+_WORTH_A_WORKER = 32 << 20
+_USUAL_RATIO = 16
+_REMOTE_IN_FLIGHT = 256
+
+
+def gather_ranks(
+    files: Sequence[TraceFile],
+    *,
+    naming: Mapping[int, NamingStep] | None = None,
+    workers: int | None = 1,
+    executor: Executor | None = None,
+    on_progress: OnProgress | None = None,
+) -> list[RankEvidence]:
+    """Read the traces of all ranks and return their evidence by rank.
+
+    Each trace becomes sums where it is read, so that memory grows with what the ranks ran, not
+    with their traces. A rank whose trace cannot be read is in the list and says why.
+
+    Args:
+        files: several of one rank are windows of it, in order.
+        naming: the steps that name layers, by rank.
+        workers: processes to read with; None takes what the machine has and the work is worth.
+        executor: reads with this one instead.
+        on_progress: called with the ranks done and all of them, whenever one is done.
+
+    Raises:
+        InputError: none can be read, or two unrelated traces turn out to be of one rank.
+    """
+    jobs = _jobs(files, naming or {})
+    ranks: list[ExaminedRank] = []
+    kinds: dict[Kind, Kind] = {}
+    for rank in _examine_all(jobs, workers, executor):
+        ranks.append(rank._replace(evidence=_sharing(rank.evidence, kinds)))
+        if on_progress is not None:
+            on_progress(len(ranks), len(jobs))
+    return _in_order(ranks)
+
+
+def _sharing(evidence: RankEvidence, kinds: dict[Kind, Kind]) -> RankEvidence:
+    """Return equal evidence that refers to the kinds that other ranks have, which are kept once."""
+    keep, found = kinds.setdefault, evidence.survey
+    return evidence._replace(
+        survey=found._replace(
+            gemms=[row._replace(kind=keep(row.kind, row.kind)) for row in found.gemms],
+            others=[row._replace(kind=keep(row.kind, row.kind)) for row in found.others],
+            optimizer=[row._replace(kind=keep(row.kind, row.kind)) for row in found.optimizer],
+        )
+    )
+
+
+def _jobs(files: Iterable[TraceFile], naming: Mapping[int, NamingStep]) -> list[RankJob]:
+    """Make one job of the declared windows of a rank, and one of every other file."""
+    by_rank: dict[int, list[TraceFile]] = defaultdict(list)
+    jobs = []
+    for file in files:
+        if file.declared:
+            by_rank[file.rank].append(file)
+        else:
+            jobs.append(RankJob((file,), naming.get(file.rank)))
+    return [
+        *(RankJob(tuple(found), naming.get(rank)) for rank, found in by_rank.items()),
+        *jobs,
+    ]
+
+
+def _examine_all(
+    jobs: list[RankJob], workers: int | None, executor: Executor | None
+) -> Iterator[ExaminedRank]:
+    shared = all(is_shared(file.path) for job in jobs for file in job.files)
+    count = min(_worth(jobs) if workers is None else workers, len(jobs))
+    if not shared or (executor is None and count <= 1):
+        return map(examine, jobs)
+    # Executors take as long to import as a small trace to read.
+    from fp8verify.analysis.workers import process_pool, retrying_map
+
+    if executor is not None:
+        jobs = list(map(_anywhere, jobs))
+        return retrying_map(
+            examine, jobs, lambda: nullcontext(executor), _REMOTE_IN_FLIGHT, not_examined
+        )
+    return retrying_map(examine, jobs, lambda: process_pool(count), 2 * count, not_examined)
+
+
+def _anywhere(job: RankJob) -> RankJob:
+    """Return the job for workers that started in another folder."""
+    naming = job.naming
+    if naming is not None and naming.file is not None:
+        naming = naming._replace(file=_absolute(naming.file))
+    return RankJob(tuple(map(_absolute, job.files)), naming)
+
+
+def _absolute(file: TraceFile) -> TraceFile:
+    return file if is_remote(file.path) else replace(file, path=file.path.absolute())
+
+
+def _worth(jobs: list[RankJob]) -> int:
+    """Return how many worker processes the files are worth."""
+    if len(jobs) == 1 or _cores() == 1:
+        return 1
+    size = sum(_unpacked_size(file) for job in jobs for file in job.files)
+    return _cores() if size > _WORTH_A_WORKER * _cores() else 1
+
+
+def _cores() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _unpacked_size(file: TraceFile) -> int:
+    try:
+        with reading(file.path):
+            size = file.path.stat().st_size
+    except InputError:
+        return 0
+    return size if file.name.endswith(".json") else size * _USUAL_RATIO
+
+
+def _in_order(ranks: list[ExaminedRank]) -> list[RankEvidence]:
+    errors = [rank.errors[0] for rank in ranks if rank.errors]
+    if len(errors) == len(ranks) and not any(rank.evidence.health.events for rank in ranks):
+        raise errors[0]
+    kept, notes = _without_launchers(rank.evidence for rank in ranks)
+    first, *others = join_cycles(kept)
+    by_rank: dict[int | None, RankEvidence] = {}
+    for evidence in (first._replace(remarks=(*first.remarks, *notes)), *others):
+        other = by_rank.setdefault(evidence.rank, evidence)
+        if other is not evidence:
+            raise two_of_one_rank(evidence.rank or 0, other.source, evidence.source)
+    return list(by_rank.values())
+
+
+def _without_launchers(
+    ranks: Iterable[RankEvidence],
+) -> tuple[list[RankEvidence], tuple[str, ...]]:
+    """Leave out processes that are not ranks, and say so; where there is nothing else they stay.
+
+    Kineto's daemon records every process of a job, among them torchrun's own, which runs nothing.
+    A rank states its number, runs kernels or operators, or its trace is damaged.
+    """
+    found = list(ranks)
+    kept = [evidence for evidence in found if not _runs_nothing(evidence)]
+    if not kept:
+        return found, ()
+    notes = (
+        f"{evidence.source} was left out of the ranks: it holds no kernels, no operators and no "
+        "rank, like the trace of torchrun's own process"
+        for evidence in found
+        if _runs_nothing(evidence)
+    )
+    return kept, tuple(notes)
+
+
+def _runs_nothing(evidence: RankEvidence) -> bool:
+    ran = evidence.health.kernels or evidence.copies or evidence.timeline.steps
+    is_whole = evidence.health.complete and evidence.unreadable is None
+    return evidence.guessed and evidence.process is None and is_whole and not ran
+
+
+class RankJob(NamedTuple):
+    """The traces of one rank: one, or one for each window of a capture, in order.
+
+    `naming` is the step that names its layers, where the windows do not.
+    """
+
+    files: tuple[TraceFile, ...]
+    naming: NamingStep | None = None
+
+    @property
+    def rank(self) -> int:
+        """The rank, as far as known before reading."""
+        return self.files[0].rank
+
+
+class ExaminedRank(NamedTuple):
+    """What came of a job: evidence of what was readable, and why the rest was not."""
+
+    evidence: RankEvidence
+    errors: tuple[InputError, ...] = ()
+
+
+def examine(job: RankJob) -> ExaminedRank:
+    """Read the traces of a rank; one that cannot be read costs only itself."""
+    read = [_read(file) for file in job.files]
+    examined = _examined(
+        job,
+        [part for part in read if not isinstance(part, InputError)],
+        [part for part in read if isinstance(part, InputError)],
+    )
+    if examined.evidence.named is not None or job.naming is None:
+        return examined
+    named = _name_from(job.naming)
+    return examined._replace(evidence=examined.evidence._replace(named=named))
+
+
+def _name_from(naming: NamingStep) -> NamedLayers:
+    """Read the step that names layers; what is wrong with it becomes a note."""
+    from fp8verify.analysis.layers import NamedLayers
+
+    empty = NamedLayers(source="step", step=naming.step)
+    if naming.file is None:
+        return empty._replace(note=f"the layers have no names: {naming.reason}")
+    part = _read(naming.file)
+    if isinstance(part, InputError):
+        return empty._replace(note=f"the layers have no names: {_reason(part)}")
+    named = part.named or empty._replace(note=f"no GPU kernel ran in {naming.file.name}")
+    note = named.note or (None if part.health.complete else f"{naming.file.name} is not whole")
+    return named._replace(source="step", step=naming.step, note=note)
+
+
+def _read(file: TraceFile) -> RankEvidence | InputError:
+    try:
+        trace = read_trace(file.path, name=file.name, layers=file.layers, part=file.part)
+    except InputError as error:
+        return error.with_traceback(None)  # its frames hold what was read of the trace
+    except MemoryError:
+        return InputError(
+            f"{file.name} needs more memory than there is.",
+            "Use fewer --workers, or a machine with more memory.",
+        )
+    from fp8verify.analysis.gather import gather
+
+    guessed = trace.rank is None and file.guessed
+    if trace.rank is None:
+        trace.rank = file.rank
+    return gather(trace, layers=file.layers)._replace(guessed=guessed)
+
+
+def not_examined(job: RankJob, reason: str) -> ExaminedRank:
+    """Return what is known of a job that no worker could finish."""
+    hint = "Read it alone to see why; fewer --workers need less memory."
+    return _examined(job, [], [InputError(f"{f.name}: {reason}.", hint) for f in job.files])
+
+
+def _examined(job: RankJob, parts: list[RankEvidence], errors: list[InputError]) -> ExaminedRank:
+    from fp8verify.analysis.gather import gather
+    from fp8verify.analysis.rank import merge_windows
+
+    if not parts:
+        parts = [gather(Trace(source=job.files[0].name, rank=job.rank))]
+    evidence = merge_windows(parts)
+    if errors:
+        evidence = evidence._replace(unreadable=_reason(errors[0]))
+    return ExaminedRank(evidence, tuple(errors))
+
+
+def _reason(error: InputError) -> str:
+    """Return the fact of an error as a part of a longer sentence."""
+    return error.fact.rstrip(".")
+
+
+def read_pipe(path: str | Path) -> RankEvidence:
+    """Read the trace that comes through a pipe, once; it names neither run nor rank.
+
+    Raises:
+        InputError: it is not a trace, or standard input is a terminal.
+    """
+    is_stdin = str(path) == STDIN
+    if is_stdin and sys.stdin.isatty():
+        raise InputError(
+            "- reads a trace from standard input, which is a terminal.",
+            "Pipe one in: zcat trace.json.gz | fp8verify inspect -",
+        )
+    name = "standard input" if is_stdin else str(path)
+    with reading(name), _stream(path) as file:
+        trace = read_open_trace(file, name)
+    from fp8verify.analysis.gather import gather
+
+    trace.rank = trace.rank or 0
+    return gather(trace)
+
+
+def _stream(path: str | Path) -> AbstractContextManager[IO[bytes]]:
+    return nullcontext(sys.stdin.buffer) if str(path) == STDIN else Path(path).open("rb")
+
+
+# tensorboard_trace_handler's names: host_pid.time.pt.trace.json (torch/profiler/profiler.py, 2.11).
+_WORKER = lazy_pattern(r"(?:^|/)(?P<worker>[^/]+)\.\d{10,}(?:\.\w+)*?\.pt\.trace\.json(?:\.\w+)?$")
+
+
+def join_cycles(ranks: Iterable[RankEvidence]) -> list[RankEvidence]:
+    """Join what is of one rank and process, and return all by rank.
+
+    Ranks that are only a place among the files are numbered anew where some of them are joined.
+    """
+    from fp8verify.analysis.rank import merge_windows
+
+    known: list[RankEvidence] = []
+    guessed: list[RankEvidence] = []
+    for members in _alike(ranks):
+        windows = sorted(members, key=_begin)
+        joined = [merge_windows(windows)] if _one_after_another(windows) else windows
+        for evidence in joined:
+            (guessed if evidence.guessed else known).append(evidence)
+    return sorted([*known, *_numbered(guessed, known)], key=lambda found: found.rank or 0)
+
+
+def _alike(ranks: Iterable[RankEvidence]) -> Iterator[list[RankEvidence]]:
+    """Yield the evidence by rank and process; what may be of any process stays alone."""
+    groups: dict[Hashable, list[RankEvidence]] = defaultdict(list)
+    for place, evidence in enumerate(ranks):
+        rank = None if evidence.guessed else evidence.rank
+        alone = evidence.process is None or evidence.bounds is None
+        key: Hashable = (rank, evidence.process, _worker(evidence))
+        groups[place if alone else key].append(evidence)
+    return iter(groups.values())
+
+
+def _worker(evidence: RankEvidence) -> str | None:
+    found = _WORKER.search(evidence.source)
+    return found["worker"] if found else None
+
+
+def _begin(evidence: RankEvidence) -> int:
+    return evidence.bounds[0] if evidence.bounds is not None else 0
+
+
+def _one_after_another(windows: list[RankEvidence]) -> bool:
+    bounds = [evidence.bounds for evidence in windows if evidence.bounds is not None]
+    return all(before[1] <= after[0] for before, after in pairwise(bounds))
+
+
+def _numbered(guessed: list[RankEvidence], known: list[RankEvidence]) -> Iterator[RankEvidence]:
+    """Give ranks of unknown number the free ones, in the order of their places."""
+    taken = {evidence.rank for evidence in known}
+    free = 0
+    for evidence in sorted(guessed, key=lambda found: found.rank or 0):
+        while free in taken:
+            free += 1
+        yield evidence._replace(rank=free)
+        free += 1
+
+
+@contextmanager
+def rank_progress() -> Iterator[OnProgress | None]:
+    """Show how many ranks are read; the bar goes away in the end, and is not there elsewhere."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("reading ranks"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(compact=True),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", visible=False)
+
+        def show(done: int, total: int) -> None:
+            progress.update(task, completed=done, total=total, visible=total > 1)
+
+        yield show
