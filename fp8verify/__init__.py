@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from fp8verify.compare.public import compare, table
     from fp8verify.doctor import DoctorReport, doctor
     from fp8verify.errors import Fp8VerifyError
-    from fp8verify.integrations.own_loop import watch, window
+    from fp8verify.integrations.own_loop import Watch as watch  # noqa: N813
+    from fp8verify.integrations.own_loop import Window as window  # noqa: N813
     from fp8verify.kernels import decode as explain
     from fp8verify.report.model import KernelName, Verdict
     from fp8verify.report.public import Comparison, Report, RunTable
@@ -78,7 +79,7 @@ _HOMES = {
     "table": "compare.public",
 }
 # Names that are others where they live.
-_THERE = {"explain": "decode"}
+_THERE = {"explain": "decode", "watch": "Watch", "window": "Window"}
 
 
 def step(number: int | None = None) -> None:

@@ -16,7 +16,7 @@ from fp8verify.errors import Fp8VerifyError
 from fp8verify.record.stderr import log as say
 
 if TYPE_CHECKING:
-    from fp8verify.record.settings import RunResult
+    from fp8verify.record.collect_result import RunResult
 
 NO_REPORT = 3  # as where the evidence cannot decide
 INTERRUPTED = 128 + signal.SIGINT

@@ -41,8 +41,8 @@ def command(
     torch are left alone. In a notebook the exports have to be there before its kernel starts.
     """
     need_linux("env")
-    from fp8verify.record import read_settings
     from fp8verify.record.environment import export_line
+    from fp8verify.record.settings import read_settings
 
     settings = read_settings(
         steps=steps,

@@ -27,10 +27,10 @@ from fp8verify.cli.options import (
     report_options,
 )
 from fp8verify.errors import UsageError
-from fp8verify.record.live.window_report import window_reports
+from fp8verify.record.run_watch import RunWatch, WindowReports
 
 if TYPE_CHECKING:
-    from fp8verify.record.live.sinks import Sink
+    from fp8verify.integrations.sinks import Sink
 
 
 _WINDOW = r"[0-9]{1,9}-[0-9]{1,9}"
@@ -217,7 +217,8 @@ def command(
     training, the second one also asks it to terminate, the third kills it.
     """
     need_linux("run")
-    from fp8verify.record import read_settings, run_training
+    from fp8verify.record.runner import run_training
+    from fp8verify.record.settings import read_settings
 
     refuse_unknown_option(command, command_line[0])
     words = (["-m"] if module else []) + list(command_line)
@@ -244,18 +245,15 @@ def command(
     )
     _check_output(options.output)
     if dry_run:
-        from fp8verify.record import describe_run
+        from fp8verify.record.runner import describe_run
 
         click.echo(describe_run(words, settings), nl=False)
         return
     watch = None
     if every is not None:
-        from fp8verify.record.live.run_watch import RunWatch
-
         watch = RunWatch(settings, options.policy, _sinks(metrics), on_change, stop_on)
-    prints = options.output is None
-    at_close = window_reports(settings, options.policy, prints=prints)
-    result = run_training(words, settings, watch or at_close)
+    reports = WindowReports(settings, options.policy, prints=options.output is None)
+    result = run_training(words, settings, watch or reports)
     if not result.last:  # the report is for the one that ends last
         sys.exit(result.exit_code)
     report_can_be_interrupted(result)

@@ -12,17 +12,19 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from fp8verify.analysis.inspection import inspect
+from fp8verify.capture.names import LOG
 from fp8verify.capture.ranks import is_left_out, read_ranks
 from fp8verify.cli.failed_run import with_failure
 from fp8verify.cli.write_report import write_report
 from fp8verify.doctor.afterwards import explain_missing, failure_notes, with_what_was_possible
-from fp8verify.record.live.window_report import keep_report, log_of
+from fp8verify.record.judge import keep_report
 from fp8verify.record.stderr import log as say
 
 if TYPE_CHECKING:
     from fp8verify.cli.options import ReportOptions
-    from fp8verify.record.live.run_watch import RunWatch
-    from fp8verify.record.settings import RankSelection, RunResult
+    from fp8verify.record.collect_result import RunResult
+    from fp8verify.record.run_watch import RunWatch
+    from fp8verify.record.settings import RankSelection
     from fp8verify.report.model import Report
 
 PAGE = "report.html"
@@ -36,13 +38,17 @@ def report_run(
     if watch is not None:
         notes = (*notes, *watch.notes)
     source = watch.worst if watch is not None and watch.worst is not None else result.capture
-    log = None if source == result.capture else log_of(result.capture)
+    log = result.capture / LOG  # which a window that was kept has not
+    is_apart = source != result.capture and log.is_file()
     name = options.name or result.capture.name
-    report = inspect(source, log=log, name=name, policy=options.policy, run_notes=notes)
+    report = inspect(
+        source, log=log if is_apart else None, name=name, policy=options.policy, run_notes=notes
+    )
     report = with_what_was_possible(explain_missing(report, words))
     report = with_failure(report, result.capture, result.exit_code)
     report = replace(report, training_exit_code=result.exit_code)
-    keep_report(source, report)
+    with suppress(OSError):
+        keep_report(source, report.to_json())
     page = None
     if options.output is None and options.form is None:
         page = _write_page(result.capture, report)

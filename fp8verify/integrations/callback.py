@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
-from fp8verify.integrations.own_loop import Destination, watch
-from fp8verify.record.live.metrics import WindowMetrics, scalars_in
-from fp8verify.record.live.watch import Recording, Watch
+from fp8verify.errors import UsageError
+from fp8verify.integrations.own_loop import Recording, Watch
+from fp8verify.integrations.sinks import STEP, Destination
 from fp8verify.record.settings import read_settings
+from fp8verify.record.window_metrics import scalars_in
 from fp8verify.verdict.policy import Policy
 
 
@@ -39,7 +41,7 @@ class Attachment:
         numerics_every: int | None = None,
     ) -> None:
         # Errors are the caller's: they come now, and not when the training begins.
-        self._settings = read_settings(
+        settings = read_settings(
             steps=steps,
             every=every,
             window=window,
@@ -47,38 +49,38 @@ class Attachment:
             trace_dir=trace_dir,
             numerics_every=numerics_every,
         )
-        self._every, self._window, self._steps = every, window, steps
-        self._metrics = metrics
-        self._policy = Policy(min_share=min_share)
+        self._attach: Callable[[], Watch | Recording]
+        if every is None:
+            if trace_dir is None:
+                raise UsageError("There is no folder for the capture.", "Give trace_dir.")
+            self._attach = partial(Recording, settings)
+        else:
+            self._attach = partial(
+                Watch,
+                every,
+                window=window,
+                steps=steps,
+                sinks=metrics,
+                folder=trace_dir,
+                policy=Policy(min_share=min_share),
+                numerics_every=numerics_every,
+            )
         self._open: Watch | Recording | None = None
-        self._recorded = False
+        self._is_done = False
 
     def begin(self) -> None:
         """Attach: the training is about to begin.
 
         A further training with the same callback is watched too, but `steps` are recorded once.
         """
-        if self._open is not None:
-            return
-        if self._every is None:
-            if not self._recorded:
-                self._open = Recording(self._settings)
-            self._recorded = True
-            return
-        self._open = watch(
-            self._every,
-            window=self._window,
-            steps=self._steps,
-            sinks=self._metrics,
-            folder=self._settings.trace_dir,
-            policy=self._policy,
-            numerics_every=self._settings.numerics_every,
-        )
+        if self._open is None and not self._is_done:
+            self._open = self._attach()
+            self._is_done = isinstance(self._open, Recording)
 
     def scalars(self) -> list[dict[str, float]]:
         """Return the scalars of windows that were judged since the last call."""
-        lines: list[WindowMetrics] = self._open.lines() if isinstance(self._open, Watch) else []
-        return [{**scalars_in(line), "fp8/step": float(line["step"] or 0)} for line in lines]
+        judged = self._open.lines() if isinstance(self._open, Watch) else []
+        return [{**scalars_in(one), STEP: float(one["step"] or 0)} for one in judged]
 
     def end(self) -> list[dict[str, float]]:
         """Detach, and return the scalars that are left."""

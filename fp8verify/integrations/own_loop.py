@@ -1,26 +1,181 @@
-"""Watching from inside a training loop of one's own: `fp8verify.window` and `fp8verify.watch`."""
+"""Recording from inside the training's own program: `fp8verify.window` and `fp8verify.watch`."""
 
 from __future__ import annotations
 
+import atexit
+import os
+import shutil
+import tempfile
+from collections import deque
 from collections.abc import Callable, Iterable
+from importlib import import_module
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, Any, cast
 
-from fp8verify.integrations.sinks import open_sink
-from fp8verify.record.live.metrics import WindowMetrics
-from fp8verify.record.live.sinks import Sink
-from fp8verify.record.live.watch import Watch
-from fp8verify.record.live.window import Window
-from fp8verify.record.settings import read_settings
+from fp8verify.errors import InputError, UsageError
+from fp8verify.integrations.sinks import Call, Destination, open_sink
+from fp8verify.record.folder import make_capture_folder
+from fp8verify.record.injection import agent_config
+from fp8verify.record.judge import REPORT, Judge, Judged
+from fp8verify.record.live_windows import History, is_closed
+from fp8verify.record.settings import RankSelection, RunSettings, read_settings
+from fp8verify.record.window_metrics import WindowMetrics
 from fp8verify.verdict.policy import Policy
 
-Destination = str | Path | Sink | Callable[[WindowMetrics], object]
+if TYPE_CHECKING:
+    from fp8verify.report.public import Report
+
+MAX_UNREAD = 256
+OPEN_END = 1 << 40
+FIRST_RANK = RankSelection(only=(0,))
 
 
-def window(
-    folder: str | Path, *, policy: Policy | None = None, record_shapes: bool = True
-) -> Window:
-    """Record the steps inside a `with`, whatever trains in them.
+def agent(module: str) -> Any:
+    """Return a module of the agent, which imports torch; `fp8verify run` never imports it."""
+    return import_module(f"fp8verify.agent.{module}")
+
+
+def _is_first_rank() -> bool:
+    rank, _ = agent("record.process").rank_and_world_size()
+    return bool(rank == 0)
+
+
+class Recording:
+    """Records the windows of `settings` from now on, until it is closed.
+
+    Attributes:
+        folder: the capture, a temporary folder where the settings name none.
+        observer: what counts the steps, None once it is closed.
+    """
+
+    def __init__(self, settings: RunSettings) -> None:
+        if agent("hooks").installed() is not None:
+            raise UsageError("This process is watched already.", "Close the other watch first.")
+        # A TemporaryDirectory would be removed by a fork of this process that ends.
+        folder = settings.trace_dir or Path(tempfile.mkdtemp(prefix="fp8verify-"))
+        self.folder = folder.absolute()
+        if _is_first_rank():  # the others may write only after a step
+            make_capture_folder(self.folder)
+        config = agent_config(settings._replace(capture_log=False), self.folder)
+        self.observer: Any = agent("hooks").install_late(config)
+
+    def close(self) -> None:
+        """Write what is recorded, and take the hooks away."""
+        agent("hooks").uninstall()
+        self.observer = None
+
+
+class Watch:
+    """Records a short window every so many steps, and judges each in another process.
+
+        with fp8verify.watch(every=1000, sinks="fp8.jsonl"):
+            train()
+
+    Steps are counted by optimizers' steps, or by `step()` once it is called. Between windows a step
+    costs one call of a hook. Metrics reach the sinks on a thread of their own.
+
+    Args:
+        every: steps from the beginning of one window to that of the next.
+        window: steps in a window, 2 if nothing else says.
+        steps: the first window, such as "10-11"; else it begins with step `every`.
+        sinks: where the metrics of each window go: a file of JSON lines, "tensorboard:DIR" and its
+            like, a function, or an object with `write` and `close`; or several of these.
+        folder: where windows whose verdict changed are kept; None keeps none.
+        on_change: called with the verdict before, None at first, and the metrics.
+        policy: what verdicts ask for.
+        record_shapes: whether operators' input shapes are recorded.
+        numerics_every: measure a step before a window (what casts flush, clip and lose), whenever
+            so many steps have gone by since the last; None measures none.
+
+    Attributes:
+        folder: the capture.
+
+    Raises:
+        UsageError: these steps mean nothing, a sink is none, or the process is watched already.
+    """
+
+    def __init__(
+        self,
+        every: int,
+        *,
+        window: int | None = None,
+        steps: str | None = None,
+        sinks: Destination | Iterable[Destination] = (),
+        folder: str | Path | None = None,
+        on_change: Callable[[str | None, WindowMetrics], object] | None = None,
+        policy: Policy | None = None,
+        record_shapes: bool = True,
+        numerics_every: int | None = None,
+    ) -> None:
+        settings = read_settings(
+            steps=steps,
+            every=every,
+            window=window,
+            ranks="0",
+            trace_dir=folder,
+            numerics_every=numerics_every,
+            no_shapes=not record_shapes,
+        )
+        opened = [open_sink(one) for one in _listed(sinks)]
+        self._is_temporary = folder is None
+        self._recording = Recording(settings)
+        self.folder = self._recording.folder
+        self._unread: deque[WindowMetrics] = deque(maxlen=MAX_UNREAD)
+        self._history = History(self.folder, [*opened, Call(self._unread.append)], on_change)
+        self._judge = Judge(policy or Policy(), self._history.take)
+        self._process = os.getpid()  # a fork of it has nothing to close
+        self._recording.observer.recorder.on_closed = self._closed
+        atexit.register(self.close)  # a watch that is never closed is judged to its end too
+
+    def step(self) -> None:
+        """Say that a training step is complete; from then on only these count.
+
+        Raises:
+            UsageError: the watch is closed.
+        """
+        if self._recording.observer is None:
+            raise UsageError("The watch is closed.", "Call step() inside its with.")
+        self._recording.observer.announced()
+
+    def lines(self) -> list[WindowMetrics]:
+        """Return the metrics of windows that were judged since the last call."""
+        return [self._unread.popleft() for _ in range(len(self._unread))]
+
+    @property
+    def last(self) -> WindowMetrics | None:
+        """The metrics of the last window that was judged."""
+        return self._history.last
+
+    def close(self) -> None:
+        """Stop watching, wait until every window is judged, and close the sinks."""
+        if self._recording.observer is None or self._process != os.getpid():
+            return
+        atexit.unregister(self.close)
+        self._recording.close()
+        self._judge.wait()
+        self._history.close()
+        if self._is_temporary:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _closed(self, folder: Path) -> None:
+        if is_closed(folder, FIRST_RANK):
+            self._judge.submit(folder)
+
+
+def _listed(sinks: Destination | Iterable[Destination]) -> list[Destination]:
+    if isinstance(sinks, (list, tuple, set, frozenset)):
+        return list(sinks)
+    return [cast(Destination, sinks)]
+
+
+class Window:
+    """Records the steps inside a `with`, whatever trains in them; of several ranks the first one.
 
         with fp8verify.window("capture") as w:
             for batch in batches:
@@ -35,57 +190,83 @@ def window(
         policy: what the verdict asks for.
         record_shapes: whether operators' input shapes are recorded.
     """
-    return Window(folder, policy=policy, record_shapes=record_shapes)
 
+    def __init__(
+        self, folder: str | Path, *, policy: Policy | None = None, record_shapes: bool = True
+    ) -> None:
+        self.folder = Path(folder).absolute()
+        self._record_shapes = record_shapes
+        self._judge = Judge(policy or Policy(), self._take)
+        self._records = False
+        self._recorder: Any = None
+        self._clock: Any = None
+        self._arbiter: Any = None
+        self._judged: Judged | None = None
 
-def watch(
-    every: int,
-    *,
-    window: int | None = None,
-    steps: str | None = None,
-    sinks: Destination | Iterable[Destination] = (),
-    folder: str | Path | None = None,
-    on_change: Callable[[str | None, WindowMetrics], None] | None = None,
-    policy: Policy | None = None,
-    record_shapes: bool = True,
-    numerics_every: int | None = None,
-) -> Watch:
-    """Record a short window every so many steps from here on, and judge each in another process.
+    def __enter__(self) -> Window:
+        if self._recorder is not None:
+            raise UsageError("A window is entered once.", "Make another one for other steps.")
+        self._records = _is_first_rank()
+        if self._records:
+            make_capture_folder(self.folder)
+        settings = RunSettings(
+            windows=((1, OPEN_END),), record_shapes=self._record_shapes, capture_log=False
+        )
+        self._clock = agent("steps.clock").Clock()
+        self._arbiter = agent("windows.user_profiler").ProfilerArbiter(self._yield_to_user)
+        self._recorder = agent("windows.manager").WindowManager(
+            agent_config(settings, self.folder), self._clock, self._arbiter, list
+        )
+        if self._records:
+            self._arbiter.install()
+            self._recorder.after(0)
+        return self
 
-        with fp8verify.watch(every=1000, sinks="fp8.jsonl"):
-            train()
+    def _yield_to_user(self) -> None:
+        self._recorder.yield_to_user()
 
-    Args:
-        every: steps from the beginning of one window to that of the next.
-        window: steps in a window, 2 if nothing else says.
-        steps: the first window, such as "10-11"; else it begins with step `every`.
-        sinks: where a line for each window goes: a file of JSON lines, "tensorboard:DIR" and its
-            like, a function, or an object with `write` and `close`; or several of these.
-        folder: where windows whose verdict changed are kept; None keeps none.
-        on_change: called with the verdict before, None at first, and the line.
-        policy: what verdicts ask for.
-        record_shapes: whether operators' input shapes are recorded.
-        numerics_every: measure a step before a window (what casts flush, clip and lose), whenever
-            so many steps have gone by since the last; None measures none.
+    def step(self) -> None:
+        """Say that a training step is complete."""
+        if self._recorder is None:
+            raise UsageError("The window is not open.", "Call step() inside its with.")
+        if self._records and self._clock.announce(self._clock.steps + 1):
+            self._recorder.after(self._clock.steps)
 
-    Raises:
-        UsageError: these steps mean nothing, a sink is none, or the process is watched already.
-    """
-    asked = read_settings(steps=steps, every=every, window=window, numerics_every=numerics_every)
-    live = asked.live
-    assert live is not None  # noqa: S101 - `every` is given
-    return Watch(
-        live,
-        folder=None if folder is None else Path(folder),
-        policy=policy,
-        sinks=[open_sink(one) for one in _listed(sinks)],
-        on_change=on_change,
-        record_shapes=record_shapes,
-        numerics_every=numerics_every,
-    )
+    def close(self) -> None:
+        """End the window, and let it be judged."""
+        if self._records:
+            self._recorder.close_now()
+            self._recorder.finish(goes_on=True)
+            self._arbiter.uninstall()
+            self._judge.submit(self.folder)
 
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
-def _listed(sinks: Destination | Iterable[Destination]) -> list[Destination]:
-    if isinstance(sinks, (list, tuple, set, frozenset)):
-        return list(sinks)
-    return [cast(Destination, sinks)]
+    def _take(self, judged: Judged) -> None:
+        self._judged = judged
+
+    @property
+    def report(self) -> Report:
+        """The report; waits for it.
+
+        Raises:
+            UsageError: there is none on this rank, or not yet.
+            InputError: the window could not be judged.
+        """
+        self._judge.wait()
+        if self._judged is None:
+            raise UsageError(
+                "There is no report: the window is still open, or this rank does not record.",
+                "Ask for it on rank 0, after the window.",
+            )
+        if self._judged.error is not None:
+            raise InputError(
+                f"The window in {self.folder} could not be judged: {self._judged.error}.",
+                f"Try fp8verify inspect {self.folder}.",
+            )
+        import msgspec
+
+        from fp8verify.report.public import Report
+
+        return msgspec.json.decode((self.folder / REPORT).read_bytes(), type=Report)

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from fp8verify.errors import Fp8VerifyError, InputError, UsageError
-from fp8verify.record.live.metrics import WindowMetrics, scalars_in
-from fp8verify.record.live.sinks import Call, JsonLines, Sink
+from fp8verify.record.window_metrics import WindowMetrics, scalars_in
 
 STEP = "fp8/step"
+
+
+@runtime_checkable
+class Sink(Protocol):
+    """Takes the metrics of each window, in their order."""
+
+    def write(self, metrics: WindowMetrics, /) -> object:
+        """Take the metrics of a window."""
+
+    def close(self) -> None:
+        """Finish: no more windows come."""
+
+
+Destination = str | Path | Sink | Callable[[WindowMetrics], object]
 
 
 @contextmanager
@@ -30,6 +44,39 @@ def requires(extra: str) -> Iterator[None]:
             f"The {extra} integration cannot import {error.name or error}.",
             f"pip install 'fp8verify[{extra}]'",
         ) from None
+
+
+class JsonLines:
+    """Appends the metrics of each window to a file as a JSON object."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.open("a", encoding="utf-8").close()
+        except OSError as error:
+            raise InputError(
+                f"Cannot write metrics to {path}: {error.strerror}.",
+                "Name a file in a folder that can be written.",
+            ) from None
+
+    def write(self, metrics: WindowMetrics) -> None:
+        """Append a line; the file is whole after each, and may be moved away between two."""
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(metrics) + "\n")
+
+    def close(self) -> None:
+        """Nothing is left open."""
+
+
+class Call:
+    """Passes the metrics of each window to a function."""
+
+    def __init__(self, function: Callable[[WindowMetrics], object]) -> None:
+        self.write = function
+
+    def close(self) -> None:
+        """Nothing to do."""
 
 
 class TensorBoardSink:
@@ -93,7 +140,7 @@ class WandbSink:
 KINDS: dict[str, Callable[[str], Sink]] = {"tensorboard": TensorBoardSink, "wandb": WandbSink}
 
 
-def open_sink(what: str | Path | Sink | Callable[[WindowMetrics], object]) -> Sink:
+def open_sink(what: Destination) -> Sink:
     """Return the sink of a `FILE.jsonl`, of `KIND:TARGET`, or of a function; a sink is itself.
 
     Raises:
@@ -103,13 +150,7 @@ def open_sink(what: str | Path | Sink | Callable[[WindowMetrics], object]) -> Si
     if isinstance(what, Path):
         return JsonLines(what)
     if isinstance(what, str):
-        if not what:
-            raise UsageError("An empty text names no sink.", "Such as fp8.jsonl.")
-        kind, colon, target = what.partition(":")
-        if colon and kind in KINDS:
-            return _integration(kind, target)
-        _refuse_slip(what, kind if colon else "")
-        return JsonLines(what)
+        return _named_sink(what)
     if isinstance(what, Sink):
         return what
     if callable(what):
@@ -120,25 +161,24 @@ def open_sink(what: str | Path | Sink | Callable[[WindowMetrics], object]) -> Si
     )
 
 
-def _refuse_slip(what: str, kind: str) -> None:
-    """Tell of a sink that does not exist, which would be taken for the name of a file."""
-    if re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]+", kind) is None:
-        return
-    close = get_close_matches(kind, KINDS, n=1)
-    kinds = ", ".join(f"{kind}:" for kind in KINDS)
-    hint = f"Did you mean {close[0]}:?" if close else f"Give a file, or one of {kinds}."
-    raise UsageError(f"{what[:80]!r} names no sink: there is no {kind[:40]}.", hint)
-
-
-def _integration(kind: str, target: str) -> Sink:
-    """Return the sink of another package, whose errors become ours."""
+def _named_sink(what: str) -> Sink:
+    if not what:
+        raise UsageError("An empty text names no sink.", "Such as fp8.jsonl.")
+    kind, colon, target = what.partition(":")
+    if not colon or re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]+", kind) is None:
+        return JsonLines(what)
+    if kind not in KINDS:
+        close = get_close_matches(kind, KINDS, n=1)
+        kinds = ", ".join(f"{kind}:" for kind in KINDS)
+        hint = f"Did you mean {close[0]}:?" if close else f"Give a file, or one of {kinds}."
+        raise UsageError(f"{what[:80]!r} names no sink: there is no {kind[:40]}.", hint)
     try:
         return KINDS[kind](target)
     except Fp8VerifyError:
         raise
-    except Exception as error:
+    except Exception as error:  # whatever the package raises
         said = " ".join(str(error).split())[:200]
         raise InputError(
             f"{kind} cannot be opened: {type(error).__name__}: {said}",
-            f"Try what stands after {kind}: with its own tools first: login, address, folder.",
+            f"Try what follows {kind}: with its own tools first: login, address, folder.",
         ) from error

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from fp8verify.integrations.callback import Attachment
+from fp8verify.integrations.own_loop import agent
 from fp8verify.integrations.sinks import requires
-from fp8verify.record.live.in_process import agent
 
 with requires("transformers"):
     from transformers import Trainer, TrainerCallback

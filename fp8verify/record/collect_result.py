@@ -6,11 +6,12 @@ import os
 import re
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from fp8verify.capture.names import METAS
 from fp8verify.record.folder import CaptureFolder
 from fp8verify.record.rank_logs import collect_rank_logs
-from fp8verify.record.settings import RunResult, RunSettings
+from fp8verify.record.settings import RunSettings
 
 INNER = "inner"  # written by boot/sitecustomize.py
 RANKS = "ranks"  # and one for each that claimed its files
@@ -22,6 +23,23 @@ OUR_FRAME = re.compile(
 )
 MAX_BYTES = 1 << 20
 STEP = "call fp8verify.step() after each step"
+
+
+class RunResult(NamedTuple):
+    """What a run left behind.
+
+    Attributes:
+        exit_code: the command's own; 128 + n when signal n killed it.
+        notes: what kept the run from being observed, for the user.
+        ranks: those that trained below this runner.
+        last: whether no other runner of the job is left to record, so that it can be judged.
+    """
+
+    capture: Path
+    exit_code: int
+    notes: tuple[str, ...] = ()
+    last: bool = True
+    ranks: tuple[int, ...] = ()
 
 
 def collect_result(

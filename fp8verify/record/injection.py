@@ -16,10 +16,10 @@ from typing import Any
 
 from fp8verify.capture.names import AGENT
 from fp8verify.errors import InputError
-from fp8verify.record.agent_config import agent_config
 from fp8verify.record.folder import CaptureFolder, writing_to
 from fp8verify.record.settings import RunSettings
 from fp8verify.record.trust import is_private, make_private
+from fp8verify.version import __version__
 
 SOURCES = Path(__file__).parents[1] / "agent"
 STARTS = ("sitecustomize.py", "_fp8verify_boot.py")  # in its folder `boot`
@@ -115,6 +115,43 @@ def attach(boot: Path, capture: CaptureFolder, settings: RunSettings, *, shared:
             started=capture.started,
         )
         write_config(boot, config)
+
+
+def agent_config(
+    settings: RunSettings,
+    capture: Path,
+    *,
+    boot: str = os.devnull,
+    agent: str | None = None,
+    secondary_node: str | None = None,
+    started: float | None = None,
+) -> dict[str, Any]:
+    """Return where the agent is to write and what it is to observe: its `config.json`.
+
+    Args:
+        settings: what the user asks for.
+        capture: the capture folder.
+        boot: the boot folder; none where the agent is part of the training's own program.
+        agent: the folder of the agent's code; None for the one in the boot folder.
+        secondary_node: what this node calls itself in a capture that another one made.
+        started: when the run began; None for now.
+    """
+    timed, live = settings.timed_window, settings.live
+    return {
+        **settings._asdict(),
+        "version": __version__,
+        "boot": boot,
+        "agent": agent,
+        "capture": str(capture),
+        "guest": secondary_node,
+        "timed_window": timed._asdict() if timed is not None else None,
+        "live": live._asdict() if live is not None else None,
+        "started": started or time.time(),
+        "ranks": settings.ranks._asdict(),
+        "trace_dir": None,
+        "recording": None,
+        "log": settings.capture_log,
+    }
 
 
 def _appears(archive: Path) -> bool:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fp8verify.errors import InputError
 from fp8verify.record.command import Python, choose_python, needs_python, resolve_command
@@ -22,10 +23,14 @@ from fp8verify.record.injection import attach, boot_folder, child_environment
 from fp8verify.record.job import Job, job_of
 from fp8verify.record.output import Output, relayed_output
 from fp8verify.record.runner_locks import runner_lock
-from fp8verify.record.settings import RunResult, RunSettings
+from fp8verify.record.settings import RankSelection, RunSettings
 from fp8verify.record.signals import SignalForwarder, forwarded_signals
 from fp8verify.record.stderr import log as say
 from fp8verify.record.streams import STDERR, STDOUT, reserve_closed_streams
+from fp8verify.steps import show_window
+
+if TYPE_CHECKING:
+    from fp8verify.record.collect_result import RunResult
 
 # Goes on while the training runs, given its capture and how to ask it to stop.
 RunWatcher = Callable[[CaptureFolder, Callable[[], None]], AbstractContextManager[None]]
@@ -77,7 +82,7 @@ def _result(
 ) -> RunResult:
     """Return what the run left, once it has ended; nothing about that changes its exit code."""
     # Not before the run, which waits for what we import.
-    from fp8verify.record.collect_result import collect_result
+    from fp8verify.record.collect_result import RunResult, collect_result
 
     try:
         result = collect_result(boot, capture, exit_code, settings)
@@ -124,3 +129,61 @@ def _popen(arguments: list[str], boot: Path, output: Output | None) -> subproces
         stderr=output.stream(STDERR) if output is not None else None,
         close_fds=False,  # the shell may have opened some for the script: <(zcat data.gz)
     )
+
+
+def describe_run(command: Sequence[str], settings: RunSettings) -> str:
+    """Return what `run_training` would run and inject, one line for each.
+
+    Raises:
+        UsageError: if `command` is empty or names no module.
+        InputError: if the script or the program does not exist.
+    """
+    import shlex  # not before a run, which waits for what we import
+
+    arguments = resolve_command(command, python_for(command, settings).program)
+    capture = settings.trace_dir or "fp8verify-capture-<time>-<pid>"
+    facts = {
+        "run": shlex.join(arguments),
+        "record": _windows(settings),
+        "ranks": _ranks(settings.ranks),
+        "capture": f"{capture}",
+        "job": settings.job or job_of(arguments, os.environ).name,
+        "log": f"{capture}/log.txt" if settings.capture_log else None,
+        "inject": f"PYTHONPATH={capture}/.boot-<random>: a sitecustomize that arms the agent once "
+        "torch is imported",
+        "debug": f"{capture}/debug.<node>-<pid>.log" if settings.debug else None,
+        "layers": "named" if settings.layers else None,
+        "numerics": _numerics(settings),
+    }
+    return "".join(f"{name:8} {fact}\n" for name, fact in facts.items() if fact)
+
+
+def _numerics(settings: RunSettings) -> str | None:
+    if not settings.numerics:
+        return None
+    again = f", then every {settings.numerics_every} steps" if settings.numerics_every else ""
+    return f"measured in the second step after the windows{again}"
+
+
+def _windows(settings: RunSettings) -> str:
+    shown = [f"steps {show_window(window)}" for window in settings.windows]
+    shown += [f"the framework's steps {show_window(w)}" for w in settings.global_windows]
+    if settings.timed_window is not None:
+        timed = settings.timed_window
+        when = f"{timed.seconds:g} seconds into the run"
+        if timed.auto:
+            when = "once step times are stable, at the latest from step 20 or after 120 seconds"
+        shown.append(f"{timed.steps} steps, {when}")
+    if settings.live is not None:
+        live = settings.live
+        window = show_window((live.first, live.first + live.length - 1))
+        shown.append(f"every {live.every} steps, from steps {window} on")
+    return ", ".join(shown)
+
+
+def _ranks(ranks: RankSelection) -> str:
+    if ranks.auto:
+        return "all of up to 8, else the first of each node"
+    if ranks.every == 1:
+        return "all"
+    return f"every {ranks.every}th" if ranks.every else ", ".join(map(str, ranks.only))

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fp8verify.errors import UsageError
 from fp8verify.steps import Window, join_windows, show_window
@@ -61,8 +60,8 @@ class LiveWindows(NamedTuple):
     """Windows of `length` steps for the whole run: from step `first` on, one `every` so many."""
 
     every: int
-    length: int = 2
-    first: int | None = None
+    length: int
+    first: int
 
 
 class RunSettings(NamedTuple):
@@ -114,23 +113,6 @@ class RunSettings(NamedTuple):
         return given + (self.timed_window is not None)
 
 
-class RunResult(NamedTuple):
-    """What a run left behind.
-
-    Attributes:
-        exit_code: the command's own; 128 + n when signal n killed it.
-        notes: what kept the run from being observed, for the user.
-        ranks: those that trained below this runner.
-        last: whether no other runner of the job is left to record, so that it can be judged.
-    """
-
-    capture: Path
-    exit_code: int
-    notes: tuple[str, ...] = ()
-    last: bool = True
-    ranks: tuple[int, ...] = ()
-
-
 def read_settings(
     *,
     steps: str | None,
@@ -139,69 +121,69 @@ def read_settings(
     window: int | None = None,
     ranks: str = AUTO,
     trace_dir: str | Path | None = None,
-    job: str | None = None,
     layers: bool = False,
     numerics: bool = False,
     numerics_every: int | None = None,
     no_log: bool = False,
     no_shapes: bool = False,
-    max_trace_mb: int = MAX_TRACE_MB,
-    max_window_seconds: float = MAX_WINDOW_SECONDS,
-    python: str | None = None,
     debug: bool = False,
+    **as_given: Any,
 ) -> RunSettings:
     """Return what the options of `fp8verify run` ask for.
+
+    Args:
+        steps: windows, or with `after_seconds` how many steps, or with `every` the first window.
+        after_seconds: when to record.
+        every: after how many steps the next window of a whole run begins.
+        window: how many steps each of them has.
+        ranks: whose steps to record.
+        trace_dir: the capture folder.
+        layers: whether to name the layer of every GEMM.
+        numerics: whether to measure the tensors of FP8 layers.
+        numerics_every: after how many steps to measure them again.
+        no_log: whether to leave the output of the run alone.
+        no_shapes: whether to leave out the operators' input shapes.
+        debug: whether every process writes down what the agent did; so does FP8VERIFY_DEBUG.
+        as_given: other fields of `RunSettings`.
 
     Raises:
         UsageError: if one means nothing.
     """
-    _refuse_no_count(every=every, window=window, numerics_every=numerics_every)
-    live: LiveWindows | None = None
-    windows: tuple[Window, ...] = ()
-    global_windows: tuple[Window, ...] = ()
-    timed_window: TimedWindow | None = None
+    for name, count in (("every", every), ("window", window), ("numerics_every", numerics_every)):
+        _check_count(name, count)
+    wanted: dict[str, Any] = {"windows": ()}
     if steps is not None and steps.strip().startswith(GLOBAL):
         _refuse_with_global(every, after_seconds)
-        global_windows = parse_windows(steps.strip().removeprefix(GLOBAL))
+        wanted["global_windows"] = parse_windows(steps.strip().removeprefix(GLOBAL))
     elif every is not None:
-        live = _live_windows(every, window, steps, after_seconds, layers=layers)
+        wanted["live"] = _live_windows(every, window, steps, after_seconds, layers=layers)
+    elif after_seconds is not None:
+        wanted["timed_window"] = TimedWindow(after_seconds, parse_count(steps or "3"))
+    elif steps is None:
+        wanted["timed_window"] = AUTO_WINDOW
     else:
-        windows, timed_window = _windows(steps, after_seconds)
+        wanted["windows"] = parse_windows(steps)
     return RunSettings(
-        windows=windows,
-        global_windows=global_windows,
-        timed_window=timed_window,
-        live=live,
+        **wanted,
         ranks=parse_ranks(ranks),
         trace_dir=None if trace_dir is None else Path(trace_dir),
-        job=job,
         layers=layers,
         numerics=numerics or numerics_every is not None,
         numerics_every=numerics_every,
         capture_log=not no_log,
         record_shapes=not no_shapes,
-        max_trace_mb=max_trace_mb,
-        max_window_seconds=max_window_seconds,
-        python=python,
-        debug=debug or _debug_is_wanted(os.environ),
+        debug=debug or os.environ.get(DEBUG, "").lower() in {"1", "true", "yes", "on"},
+        **as_given,
     )
 
 
-def _refuse_no_count(**given: float | None) -> None:
+def _check_count(name: str, value: object) -> None:
     """Refuse what a program may pass for a number of steps; the command line has its own checks."""
-    for name, value in given.items():
-        if value is not None and not _is_count(value):
-            raise UsageError(
-                f"{name} is {value!r}, which is not a number of steps.",
-                f"Give a whole number from 1 to {MOST_STEPS}, such as 1000.",
-            )
-
-
-def _is_count(value: float) -> bool:
-    try:
-        return 0 < value <= MOST_STEPS and value % 1 == 0
-    except TypeError:
-        return False
+    if value is not None and not (isinstance(value, int) and 0 < value <= MOST_STEPS):
+        raise UsageError(
+            f"{name} is {value!r}, which is not a number of steps.",
+            f"Give a whole number from 1 to {MOST_STEPS}, such as 1000.",
+        )
 
 
 def _refuse_with_global(every: int | None, after_seconds: float | None) -> None:
@@ -215,10 +197,6 @@ def _refuse_with_global(every: int | None, after_seconds: float | None) -> None:
     )
 
 
-def _debug_is_wanted(environment: Mapping[str, str]) -> bool:
-    return environment.get(DEBUG, "").lower() in {"1", "true", "yes", "on"}
-
-
 def _live_windows(
     every: int, window: int | None, steps: str | None, after_seconds: float | None, *, layers: bool
 ) -> LiveWindows:
@@ -229,7 +207,11 @@ def _live_windows(
             f"--every and {other} do not go together.",
             "Watch the run with --every, or record one window of another run.",
         )
-    first, last = _one_window(steps) if steps is not None else (every, every + (window or 2) - 1)
+    (first, last), *more = parse_windows(steps) if steps is not None else [(every, every + 1)]
+    if more:
+        raise UsageError(
+            "With --every, --steps names the first window alone.", "Such as --steps 10-11."
+        )
     length = window or last - first + 1
     if length + MIN_BETWEEN > every:
         raise UsageError(
@@ -237,25 +219,6 @@ def _live_windows(
             f"Give --every {length + MIN_BETWEEN} or more, or a shorter --window.",
         )
     return LiveWindows(every, length, first)
-
-
-def _one_window(steps: str) -> Window:
-    windows = parse_windows(steps)
-    if len(windows) > 1:
-        raise UsageError(
-            "With --every, --steps names the first window alone.", "Such as --steps 10-11."
-        )
-    return windows[0]
-
-
-def _windows(
-    steps: str | None, after_seconds: float | None
-) -> tuple[tuple[Window, ...], TimedWindow | None]:
-    if after_seconds is not None:
-        return (), TimedWindow(seconds=after_seconds, steps=parse_count(steps or "3"))
-    if steps is None:
-        return (), AUTO_WINDOW
-    return parse_windows(steps), None
 
 
 def parse_windows(text: str) -> tuple[Window, ...]:

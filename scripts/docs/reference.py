@@ -69,7 +69,7 @@ def _public(name: str) -> str:
 
 
 def _signature(name: str, value: object) -> str:
-    if isinstance(value, type):
+    if isinstance(value, type) and not name.islower():  # `watch` and `window` are called
         return f"class fp8verify.{name}"
     shown = str(python_inspect.signature(value)) if callable(value) else ""
     return f"fp8verify.{name}{shown.replace(chr(39), '')}"

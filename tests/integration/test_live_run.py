@@ -13,13 +13,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from fp8verify.record import RankSelection, read_settings
+from fp8verify.integrations.sinks import Call, JsonLines, Sink
+from fp8verify.record import run_watch
 from fp8verify.record.folder import CaptureFolder
-from fp8verify.record.live import change_command
-from fp8verify.record.live.history import Follower, History
-from fp8verify.record.live.metrics import WindowMetrics
-from fp8verify.record.live.run_watch import RunWatch
-from fp8verify.record.live.sinks import Call, JsonLines
+from fp8verify.record.run_watch import RunWatch
+from fp8verify.record.settings import read_settings
+from fp8verify.record.window_metrics import WindowMetrics
 from fp8verify.report.model import Report
 from fp8verify.verdict.policy import Policy
 from tests.command_line import fp8verify
@@ -145,35 +144,39 @@ def test_the_plan_is_told(tmp_path: Path) -> None:
     assert "every 100 steps, from steps 10-12 on" in done.stdout
 
 
-def closed_window(capture: Path, step: int, trace: str) -> None:
+def closed_window(capture: Path, step: int, trace: str) -> Path:
     """Put a recorded window where the agent leaves one that is over."""
     folder = capture / "live" / f"step-{step:09d}"
     shutil.copytree(ROOT / "traces" / trace, folder, ignore=shutil.ignore_patterns("expected*"))
     (folder / "rank0.closed").touch()
+    return folder
+
+
+def watched(
+    capture: Path, *sinks: Sink, ranks: str = "0", meanwhile: Any = lambda: None, **options: Any
+) -> RunWatch:
+    """Watch a capture whose windows are there already, or come `meanwhile`."""
+    settings = read_settings(steps=None, every=10, ranks=ranks)
+    watch = RunWatch(settings, Policy(), sinks, **options)
+    with watch(CaptureFolder(capture), lambda: None):
+        meanwhile()
+    return watch
 
 
 def test_windows_are_kept_where_the_verdict_changes(tmp_path: Path) -> None:
-    changes: list[tuple[str | None, str]] = []
     seen: list[WindowMetrics] = []
-    history = History(
-        tmp_path,
-        [JsonLines(tmp_path / "m.jsonl"), Call(seen.append)],
-        lambda before, line: changes.append((before, line["verdict"])),
-    )
-    follower = Follower(tmp_path, RankSelection((0,)), Policy(), history)
     for step, trace in enumerate(
         ["fp8_compiled", "fp8_compiled", "fp8_emulated", "fp8_compiled", "fp8_compiled"], 1
     ):
         closed_window(tmp_path, step, trace)
-        follower.poll()
-    follower.finish()
 
-    assert changes == [(None, "ACTIVE"), ("ACTIVE", "EMULATED"), ("EMULATED", "ACTIVE")]
-    assert history.counts == {"ACTIVE": 4, "EMULATED": 1}
+    watch = watched(tmp_path, JsonLines(tmp_path / "m.jsonl"), Call(seen.append))
+
+    assert watch.notes == ("of the run's windows 4 ACTIVE, 1 EMULATED",)
     kept = sorted(path.name for path in (tmp_path / "kept").iterdir())
     assert kept == ["step-000000001", "step-000000003", "step-000000004"]
-    assert history.worst == tmp_path / "kept" / "step-000000003"
-    assert list((tmp_path / "live").iterdir()) == []
+    assert watch.worst == tmp_path / "kept" / "step-000000003"
+    assert not (tmp_path / "live").exists()
     assert lines_in(tmp_path / "m.jsonl") == seen
     assert seen[0]["fp8/share_of_gemm_time"] == 1.0
     assert seen[0]["fp8/fprop"] == seen[0]["fp8/dgrad"] == seen[0]["fp8/wgrad"] == 1.0
@@ -188,9 +191,8 @@ def test_a_change_runs_a_command_and_a_verdict_stops_the_training(
     names = ("OLD_VERDICT", "NEW_VERDICT", "AT", "CAPTURE")
     command = f"echo {' '.join(f'$FP8VERIFY_{name}' for name in names)} >> {said}"
     stopped = threading.Event()
-    watch = RunWatch(
-        read_settings(steps=None, every=10), Policy(), [], command, frozenset({"EMULATED"})
-    )
+    settings = read_settings(steps=None, every=10)
+    watch = RunWatch(settings, Policy(), [], command, frozenset({"EMULATED"}))
     closed_window(tmp_path, 1, "fp8_compiled")
     closed_window(tmp_path, 2, "fp8_emulated")
 
@@ -208,18 +210,18 @@ def test_a_change_runs_a_command_and_a_verdict_stops_the_training(
 def test_a_command_that_fails_or_hangs_holds_nothing_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(change_command, "AT_THE_END_S", 1.0)
-    command = "test $FP8VERIFY_NEW_VERDICT = EMULATED && exit 3; touch begun; sleep 3600"
-    watch = RunWatch(read_settings(steps=None, every=10), Policy(), [], command)
+    monkeypatch.setattr(run_watch, "AT_THE_END_S", 1.0)
     monkeypatch.chdir(tmp_path)
     for step, trace in enumerate(["fp8_compiled", "fp8_emulated", "fp8_compiled"], 1):
         closed_window(tmp_path, step, trace)
 
-    with watch(CaptureFolder(tmp_path), lambda: None):
+    def begun() -> None:
         while not (tmp_path / "begun").exists():
             time.sleep(0.05)
 
-    counts, *errors = watch.notes
+    command = "test $FP8VERIFY_NEW_VERDICT = EMULATED && exit 3; touch begun; sleep 3600"
+    counts, *errors = watched(tmp_path, meanwhile=begun, on_change=command).notes
+
     assert counts == "of the run's windows 2 ACTIVE, 1 EMULATED"
     assert errors == [
         "--on-change at step 12: the command failed with exit code 3",
@@ -236,43 +238,32 @@ def test_a_run_that_is_too_short_for_a_window_says_so(tmp_path: Path) -> None:
 
 
 def test_a_window_is_judged_when_all_ranks_are_done_with_it(tmp_path: Path) -> None:
-    history = History(tmp_path, [])
-    follower = Follower(tmp_path, RankSelection(every=1), Policy(), history)
-    closed_window(tmp_path, 1, "fp8_compiled")
-    folder = tmp_path / "live" / "step-000000001"
+    folder = closed_window(tmp_path, 1, "fp8_compiled")
     meta = json.loads((folder / "rank0.meta.json").read_text())
     (folder / "rank0.meta.json").write_text(json.dumps({**meta, "world_size": 2}))
+    judged = threading.Event()
 
-    follower.poll()
-    assert folder.is_dir()
-    (folder / "rank1.closed").touch()
-    follower.poll()
-    follower.finish()
-    assert sum(history.counts.values()) == 1
+    def last_rank() -> None:
+        assert not judged.wait(1.5)
+        (folder / "rank1.closed").touch()
+        assert judged.wait(30)
 
-
-def test_a_window_that_cannot_be_judged_is_inconclusive(tmp_path: Path) -> None:
-    history = History(tmp_path, [])
-    follower = Follower(tmp_path, RankSelection((0,)), Policy(), history)
-    (tmp_path / "live" / "step-000000007").mkdir(parents=True)
-
-    follower.finish()
-
-    assert history.last is not None
-    assert (history.last["step"], history.last["verdict"]) == (7, "INCONCLUSIVE")
-    assert "could not be judged: " in history.last["reason"]
+    watched(tmp_path, Call(lambda _: judged.set()), ranks="all", meanwhile=last_rank)
 
 
-def test_a_sink_that_fails_ends_nothing(tmp_path: Path) -> None:
+def test_a_window_that_cannot_be_judged_is_inconclusive_and_a_sink_that_fails_ends_nothing(
+    tmp_path: Path,
+) -> None:
     def fail(_: WindowMetrics) -> None:
         raise ConnectionError("no route")
 
     seen: list[WindowMetrics] = []
-    history = History(tmp_path, [Call(fail), Call(seen.append)])
-    follower = Follower(tmp_path, RankSelection((0,)), Policy(), history)
-    for step in (1, 2):
-        closed_window(tmp_path, step, "fp8_compiled")
-    follower.finish()
+    closed_window(tmp_path, 1, "fp8_compiled")
+    (tmp_path / "live" / "step-000000007").mkdir()
 
-    assert len(seen) == 2
-    assert history.errors == ["Call: ConnectionError: no route"]
+    watch = watched(tmp_path, Call(fail), Call(seen.append))
+
+    assert [one["verdict"] for one in seen] == ["ACTIVE", "INCONCLUSIVE"]
+    assert seen[1]["step"] == 7
+    assert "could not be judged: " in seen[1]["reason"]
+    assert watch.notes[1:] == ("Call: ConnectionError: no route",)

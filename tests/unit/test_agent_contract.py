@@ -15,9 +15,9 @@ import pytest
 from fp8verify.capture import names
 from fp8verify.capture.files import find_metas, read_meta
 from fp8verify.capture.schema import SCHEMA, RankMeta
-from fp8verify.record import RankSelection, RunSettings, TimedWindow
 from fp8verify.record.folder import CaptureFolder
 from fp8verify.record.injection import attach
+from fp8verify.record.settings import RankSelection, RunSettings, TimedWindow
 
 torch = pytest.importorskip("torch", reason="needs torch, from the train extra")
 pytestmark = pytest.mark.train

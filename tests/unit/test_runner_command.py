@@ -11,17 +11,12 @@ from pathlib import Path
 import pytest
 
 from fp8verify.errors import Fp8VerifyError, InputError, UsageError
-from fp8verify.record import (
-    RankSelection,
-    RunSettings,
-    TimedWindow,
-    describe_run,
-    injection,
-    run_training,
-)
+from fp8verify.record import injection
 from fp8verify.record.command import resolve_command
 from fp8verify.record.folder import CaptureFolder, remove_shared_agent
 from fp8verify.record.injection import attach, boot_folder, child_environment
+from fp8verify.record.runner import describe_run, run_training
+from fp8verify.record.settings import RankSelection, RunSettings, TimedWindow
 
 
 @pytest.fixture(autouse=True)

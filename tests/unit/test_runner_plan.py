@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fp8verify.agent.windows.plan import Plan
-from fp8verify.record import parse_windows
+from fp8verify.record.settings import parse_windows
 
 
 def timetable(*windows: tuple[int, int], steps: int = 20) -> dict[int, list[tuple[str, int]]]:

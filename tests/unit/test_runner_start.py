@@ -14,8 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from fp8verify.record import RunSettings, collect_result, output, run_training
+from fp8verify.record import collect_result, output
 from fp8verify.record.injection import boot_folder, write_agent
+from fp8verify.record.runner import run_training
+from fp8verify.record.settings import RunSettings
 
 ROOT = Path(__file__).parents[2]
 OURS = [sys.executable, "-m", "fp8verify", "run", "--steps", "3-4"]

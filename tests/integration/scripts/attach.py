@@ -4,7 +4,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from fp8verify.record import RunSettings, TimedWindow, parse_ranks, parse_windows, run_training
+from fp8verify.record.runner import run_training
+from fp8verify.record.settings import RunSettings, TimedWindow, parse_ranks, parse_windows
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--job")

@@ -1,4 +1,4 @@
-"""The windows of a run that is watched: each is judged once, and the run has the worst verdict."""
+"""The windows of a run that goes on: which are complete, and what their verdicts amount to."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from fp8verify.record.live.judge_process import Judged, JudgeProcess
-from fp8verify.record.live.metrics import WindowMetrics
-from fp8verify.record.live.sinks import Sink
-from fp8verify.record.live.status import STRAGGLERS_S, is_closed
+from fp8verify.capture.files import find_metas, read_meta
+from fp8verify.capture.schema import RankMeta, WindowRecord
+from fp8verify.errors import InputError
+from fp8verify.integrations.sinks import Sink
+from fp8verify.record.judge import Judged
 from fp8verify.record.settings import RankSelection
+from fp8verify.record.window_metrics import WindowMetrics
 from fp8verify.report.model import Verdict
-from fp8verify.verdict.policy import Policy
 
-LIVE = "live"
+STRAGGLERS_S = 60.0  # how long the other ranks may take to write the traces of a window
 KEPT = "kept"
 MAX_KEPT = 20  # of a run whose verdict goes to and fro
 # From the best to the worst: exit code 1 is worse than 3.
@@ -33,17 +34,17 @@ GRAVITY = (
 
 
 class History:
-    """Takes the windows of a run in order.
+    """Takes the windows of a run in order; the run has the worst verdict.
 
     Args:
         capture: the capture of the run; windows whose verdict changed move to its folder `kept`.
-        sinks: get each line.
-        on_change: called with the verdict before, None at first, and the line.
+        sinks: get the metrics of each window.
+        on_change: called with the verdict before, None at first, and the metrics.
 
     Attributes:
         worst: the capture of the window with the worst verdict, None without any.
         counts: windows by verdict.
-        last: the last line.
+        last: the last metrics.
         errors: what went wrong in sinks and in `on_change`, once each.
     """
 
@@ -51,7 +52,7 @@ class History:
         self,
         capture: Path,
         sinks: Sequence[Sink],
-        on_change: Callable[[str | None, WindowMetrics], None] | None = None,
+        on_change: Callable[[str | None, WindowMetrics], object] | None = None,
     ) -> None:
         self.worst: Path | None = None
         self.counts: Counter[str] = Counter()
@@ -81,7 +82,7 @@ class History:
         for sink in self._sinks:
             self._guarded(type(sink).__name__, partial(sink.write, metrics))
         if changed:
-            self._guarded("--on-change", lambda: self._on_change(before, metrics))
+            self._guarded("--on-change", partial(self._on_change, before, metrics))
 
     def close(self) -> None:
         """Close the sinks."""
@@ -117,54 +118,55 @@ def _metrics_of_failure(judged: Judged) -> WindowMetrics:
     }
 
 
-class Follower:
-    """Looks into the folder `live` of a capture, and lets a history take what is judged.
+def is_closed(folder: Path, ranks: RankSelection) -> bool:
+    """Whether all requested ranks are done with the one window of a folder in `live`.
+
+    A rank that takes a minute longer than the first one is not waited for.
+    """
+    closed = [path.stat().st_mtime for path in folder.glob("*.closed")]
+    if not closed:
+        return False
+    wanted = len(_wanted_metas(folder, ranks))
+    return len(closed) >= wanted or time.time() - min(closed) > STRAGGLERS_S
+
+
+def progress(capture: Path, ranks: RankSelection, count: int) -> tuple[int, bool]:
+    """Return how many windows left a trace on every requested rank, and whether none is to come.
 
     Args:
         capture: the capture of the run.
         ranks: those that record.
-        policy: what a verdict asks for.
-        history: takes each window.
-        log: the log of the run, if there is one.
+        count: how many windows each of them records.
     """
+    metas = _wanted_metas(capture, ranks)
+    known = [meta for meta in metas if meta is not None]
+    if not known or len(known) < len(metas):
+        return 0, False
+    closed = min(sum(w.trace is not None for w in meta.windows) for meta in known)
+    return closed, all(_is_done(meta.windows, count) for meta in known)
 
-    def __init__(
-        self,
-        capture: Path,
-        ranks: RankSelection,
-        policy: Policy,
-        history: History,
-        log: Path | None = None,
-    ) -> None:
-        self._live = capture / LIVE
-        self._ranks = ranks
-        self._log = log
-        self._judge = JudgeProcess(policy, history.take)
-        self._seen: dict[str, float] = {}
-        self._submitted: set[str] = set()
 
-    def poll(self, *, over: bool = False) -> None:
-        """Submit the windows that are closed; if the run is over, all that there are."""
-        folders = sorted(self._live.iterdir()) if self._live.is_dir() else []
-        names = {folder.name for folder in folders}
-        self._submitted &= names  # what is judged is moved or removed
-        for folder in folders:
-            if folder.name not in self._submitted and (over or self._is_due(folder)):
-                self._submitted.add(folder.name)
-                self._seen.pop(folder.name, None)
-                log = self._log if self._log is not None and self._log.is_file() else None
-                self._judge.submit(folder, log)
+def steps_seen(capture: Path) -> int:
+    """Return how many steps the rank that got farthest has counted."""
+    return max((meta.steps_seen for meta in _metas(capture)), default=0)
 
-    def finish(self) -> None:
-        """Judge what is left, and wait for all."""
-        self.poll(over=True)
-        self._judge.wait()
 
-    def _is_due(self, folder: Path) -> bool:
-        if is_closed(folder, self._ranks):
-            return True
-        if not any(folder.glob("*.closed")):
-            return False
-        return time.monotonic() - self._seen.setdefault(folder.name, time.monotonic()) > (
-            STRAGGLERS_S
-        )
+def _is_done(windows: Sequence[WindowRecord], count: int) -> bool:
+    asked = [window for window in windows if window.profiler != "script"]
+    to_come = [w for w in asked if w.state in ("never", "cut") and w.trace is None]
+    return len(asked) >= count and not to_come
+
+
+def _wanted_metas(capture: Path, ranks: RankSelection) -> list[RankMeta | None]:
+    """Return the records of the requested ranks, None for one that is not there yet."""
+    metas = {meta.rank: meta for meta in _metas(capture)}
+    size = max((meta.world_size for meta in metas.values()), default=1)
+    return [metas.get(rank) for rank in range(size) if ranks.includes(rank, size)]
+
+
+def _metas(capture: Path) -> list[RankMeta]:
+    found = []
+    for path in find_metas(capture):
+        with suppress(InputError):  # claimed, and not written yet
+            found.append(read_meta(path))
+    return found

@@ -1,1 +1,0 @@
-"""Watching a training while it goes on: windows judged in another process, line after line."""

@@ -1,0 +1,273 @@
+"""What runs in parallel with a run: a report when a window closes, or the watch of `--every`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from queue import SimpleQueue
+from typing import TYPE_CHECKING
+
+from fp8verify.capture.names import METAS
+from fp8verify.record.stderr import log as say
+
+# All else that judges is imported on the threads: its import would delay the start of the run.
+if TYPE_CHECKING:
+    from fp8verify.integrations.sinks import Sink
+    from fp8verify.record.folder import CaptureFolder
+    from fp8verify.record.judge import Judged
+    from fp8verify.record.live_windows import History
+    from fp8verify.record.settings import RunSettings
+    from fp8verify.record.window_metrics import WindowMetrics
+    from fp8verify.verdict.policy import Policy
+
+POLL_S = 0.5
+LIVE = "live"
+COMMAND_S = 600.0  # how long one call of --on-change may take
+AT_THE_END_S = 30.0  # how long the end of the run waits for all of them
+MAX_ERRORS = 8
+
+
+@contextmanager
+def in_parallel(
+    capture: CaptureFolder, follow: Callable[[threading.Event], None]
+) -> Iterator[None]:
+    """Run `follow` on a thread while inside; its event is set when the run is over.
+
+    Only the runner that made the capture does so.
+    """
+    if capture.secondary_node is not None:
+        yield
+        return
+    over = threading.Event()
+    thread = threading.Thread(target=follow, args=(over,), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+class WindowReports:
+    """Judges the capture when a window has closed on all ranks that record it.
+
+    With `prints`, each verdict is a line on standard error. Where the report goes to a file the
+    training's standard error stays its own.
+    """
+
+    def __init__(self, settings: RunSettings, policy: Policy, *, prints: bool) -> None:
+        self._settings = settings
+        self._policy = policy
+        self._prints = prints
+
+    def __call__(
+        self, capture: CaptureFolder, _stop: Callable[[], None]
+    ) -> AbstractContextManager[None]:
+        """Judge while inside; what is not judged on leaving is left to the report on the run."""
+        return in_parallel(capture, partial(self._follow, capture.path))
+
+    def _follow(self, capture: Path, over: threading.Event) -> None:
+        while not any(capture.glob(METAS)):
+            if over.wait(POLL_S):
+                return
+        from fp8verify.record.judge import Judge
+        from fp8verify.record.live_windows import progress
+
+        judge = Judge(self._policy, partial(self._say, capture, over))
+        judged = 0
+        while not over.wait(POLL_S):
+            with suppress(Exception):  # the training may remove or exchange anything there
+                closed, is_last = progress(
+                    capture, self._settings.ranks, self._settings.window_count
+                )
+                if closed > judged:
+                    judge.submit(capture)
+                    judged = closed
+                elif is_last and judge.idle:
+                    return  # the run may go on for days
+        judge.stop()
+
+    def _say(self, capture: Path, over: threading.Event, found: Judged) -> None:
+        if self._prints and found.metrics is not None and not over.is_set():
+            verdict, reason = found.metrics["verdict"], found.metrics["reason"]
+            say(f"{verdict} so far: {reason}; {capture / 'report.json'}")
+
+
+class RunWatch:
+    """Watches a run of `--every` for its whole life.
+
+    Args:
+        settings: of the run.
+        policy: what a verdict asks for.
+        sinks: get the metrics of each window.
+        on_change: a shell command for when the verdict changes, or None.
+        stop_on: verdicts upon which the training is asked to stop.
+
+    Attributes:
+        worst: the capture of the window with the worst verdict; None before the end, or without.
+        stopped: whether the training was asked to stop.
+        notes: what to say of the run as a whole.
+    """
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        policy: Policy,
+        sinks: Sequence[Sink],
+        on_change: str | None = None,
+        stop_on: frozenset[str] = frozenset(),
+    ) -> None:
+        self.worst: Path | None = None
+        self.stopped = False
+        self.notes: tuple[str, ...] = ()
+        self._settings = settings
+        self._policy = policy
+        self._sinks = sinks
+        self._command = on_change
+        self._stop_on = stop_on
+
+    def __call__(
+        self, capture: CaptureFolder, stop: Callable[[], None]
+    ) -> AbstractContextManager[None]:
+        """Watch while inside; on leaving, wait until all windows are judged."""
+        return in_parallel(capture, partial(self._follow, capture, stop))
+
+    def _follow(
+        self, capture: CaptureFolder, stop: Callable[[], None], over: threading.Event
+    ) -> None:
+        live = capture.path / LIVE
+        while not live.is_dir() and not over.wait(POLL_S):
+            pass
+        from fp8verify.record.judge import Judge
+        from fp8verify.record.live_windows import History, is_closed
+
+        command = ChangeCommand(self._command, capture.path) if self._command else None
+        history = History(capture.path, self._sinks, partial(self._changed, command, stop, over))
+        judge = Judge(self._policy, history.take)
+        submitted: set[str] = set()
+        is_over = False
+        while not is_over:
+            is_over = over.wait(POLL_S)
+            with suppress(OSError):  # no window was recorded yet, or one is being moved
+                for folder in sorted(live.iterdir()):
+                    if folder.name not in submitted and (
+                        is_over or is_closed(folder, self._settings.ranks)
+                    ):
+                        submitted.add(folder.name)
+                        judge.submit(folder, capture.log if capture.log.is_file() else None)
+        judge.wait()
+        history.close()
+        if command is not None:
+            command.finish()
+        self.worst = history.worst
+        with suppress(OSError):
+            live.rmdir()
+        errors = [*history.errors, *(command.errors if command is not None else ())]
+        self.notes = (self._summary(capture.path, history), *self.notes, *errors)
+
+    def _changed(
+        self,
+        command: ChangeCommand | None,
+        stop: Callable[[], None],
+        over: threading.Event,
+        before: str | None,
+        metrics: WindowMetrics,
+    ) -> None:
+        """Report a verdict that differs from the last one, and do what the user asked for."""
+        verdict, step = metrics["verdict"], metrics["step"]
+        was = "" if before is None else f", was {before}"
+        say(f"{verdict} at step {step}{was}: {metrics['reason']}")
+        if verdict in self._stop_on and not self.stopped and not over.is_set():
+            self.stopped = True
+            self.notes = (f"the training was asked to stop, since step {step} is {verdict}",)
+            say(f"{self.notes[0]} (--stop-on)")
+            stop()
+        if command is not None and before is not None:
+            command.run(before, metrics)
+
+    def _summary(self, capture: Path, history: History) -> str:
+        from fp8verify.record.live_windows import steps_seen
+
+        counts = ", ".join(f"{count} {verdict}" for verdict, count in history.counts.items())
+        if counts:
+            return f"of the run's windows {counts}"
+        live, steps = self._settings.live, steps_seen(capture)
+        if live is None or not steps:
+            return "no window was recorded"
+        return (
+            f"no window was recorded: the run ended after step {steps}, and the first window was "
+            f"to be steps {live.first}-{live.first + live.length - 1}"
+        )
+
+
+class ChangeCommand:
+    """Runs a shell command for each change, in order, on a thread: windows are judged meanwhile.
+
+    Attributes:
+        errors: how calls failed, the first eight.
+    """
+
+    def __init__(self, command: str, capture: Path) -> None:
+        self.errors: list[str] = []
+        self._command = command
+        self._capture = capture
+        self._calls: SimpleQueue[dict[str, str] | None] = SimpleQueue()
+        self._ends_at = float("inf")
+        self._thread = threading.Thread(target=self._run_all, daemon=True)
+        self._thread.start()
+
+    def run(self, before: str, metrics: WindowMetrics) -> None:
+        """Let the command run for a change to the verdict of `metrics`; returns at once."""
+        self._calls.put(
+            {
+                "FP8VERIFY_OLD_VERDICT": before,
+                "FP8VERIFY_NEW_VERDICT": str(metrics["verdict"]),
+                "FP8VERIFY_AT": str(metrics["step"]),
+                "FP8VERIFY_CAPTURE": str(self._capture),
+            }
+        )
+
+    def finish(self) -> None:
+        """Wait for the calls that are left, but not for ever."""
+        self._ends_at = time.monotonic() + AT_THE_END_S
+        self._calls.put(None)
+        self._thread.join()
+
+    def _run_all(self) -> None:
+        for variables in iter(self._calls.get, None):
+            try:
+                failure = self._failure(variables)
+            except OSError as error:
+                failure = f"cannot be run: {error.strerror}"
+            if failure is not None and len(self.errors) < MAX_ERRORS:
+                at = variables["FP8VERIFY_AT"]
+                self.errors.append(f"--on-change at step {at}: the command {failure}")
+
+    def _failure(self, variables: dict[str, str]) -> str | None:
+        if time.monotonic() > self._ends_at:
+            return "was not run: the run had ended"
+        process = subprocess.Popen(  # noqa: S602 - a command of the user's, for a shell
+            self._command,
+            shell=True,
+            stdin=subprocess.DEVNULL,
+            stdout=sys.stderr or subprocess.DEVNULL,  # None where it is closed
+            env={**os.environ, **variables},
+            start_new_session=True,  # what it started can be ended with it
+        )
+        began = time.monotonic()
+        while time.monotonic() < min(began + COMMAND_S, self._ends_at):
+            with suppress(subprocess.TimeoutExpired):
+                code = process.wait(timeout=POLL_S)
+                return f"failed with exit code {code}" if code else None
+        with suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        return "was ended: it took too long"

@@ -1,0 +1,139 @@
+"""The metrics of a window: its verdict and its scalars, as every sink gets them.
+
+docs/live.md says what each scalar means.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from statistics import median
+from typing import Any
+
+from fp8verify.report.model import Leg, Precision, Report, Verdict, scalars
+from fp8verify.report.model.numerics import TrendPoint
+
+WindowMetrics = dict[str, Any]  # one line of --metrics
+LOW = tuple(precision.value for precision in Precision if precision.is_low)
+FORWARD, BACKWARD = ("input", "weight"), ("grad_output",)
+# How the figures that a measured step has, one for each rank, become one.
+WORST: dict[str, Callable[[Iterable[float]], float]] = {
+    scalars.FWD_SCALE.name: min,
+    scalars.BWD_SCALE.name: min,
+    scalars.AMAX_FWD.name: max,
+    scalars.AMAX_BWD.name: max,
+    scalars.UNDERFLOW_FWD.name: max,
+    scalars.UNDERFLOW_BWD.name: max,
+    scalars.SQNR_FWD.name: min,
+    scalars.SQNR_BWD.name: min,
+    scalars.NOT_FINITE_FWD.name: max,
+    scalars.NOT_FINITE_BWD.name: max,
+    scalars.GRAD_NORM_CLIP_RATIO.name: min,
+}
+# What delayed scaling keeps of the same, by tensors and the column of `scales`.
+DELAYED = {
+    scalars.FWD_SCALE.name: (FORWARD, "scale"),
+    scalars.BWD_SCALE.name: (BACKWARD, "scale"),
+    scalars.AMAX_FWD.name: (FORWARD, "amax"),
+    scalars.AMAX_BWD.name: (BACKWARD, "amax"),
+}
+
+
+def window_metrics(report: Report) -> WindowMetrics:
+    """Return the metrics of a report on one window.
+
+    Keys: `step` and `first_step` (counted from the start of the run), `global_step` where a
+    framework counts, `time` (seconds since the epoch), `verdict`, `reason`, `exit_code`,
+    `findings` (their codes), and the scalars by their names.
+    """
+    clocks = [rank.clock for rank in report.ranks if rank.clock is not None]
+    windows = [window for clock in clocks for window in clock.windows]
+    first = min((window.first for window in windows), default=None)
+    last = max((window.last for window in windows), default=None)
+    if first is not None and last is not None:
+        seen = max(clock.steps_seen for clock in clocks)
+        last = max(first, min(last, seen))  # the run may have ended inside the window
+    counted = [w.framework_last for w in windows if w.framework_last is not None]
+    measured = [point.step for point in _measured(report)]
+    return {
+        "step": last,
+        "first_step": first,
+        **({"global_step": max(counted)} if counted else {}),
+        **({"numerics_step": max(measured)} if measured else {}),
+        "time": round(time.time(), 3),
+        "verdict": report.verdict.value,
+        "reason": report.reason,
+        "exit_code": report.exit_code,
+        "findings": list(dict.fromkeys(finding.code for finding in report.findings)),
+        **{name: _short(value) for name, value in scalars_of(report).items()},
+    }
+
+
+def scalars_in(metrics: WindowMetrics) -> dict[str, float]:
+    """Return the scalars of a window, by their names."""
+    return {name: value for name, value in metrics.items() if name.startswith(("fp8/", "train/"))}
+
+
+def scalars_of(report: Report) -> dict[str, float]:
+    """Return the scalars that a report gives, by name."""
+    overheads = [rank.tax.share_of_gpu_time for rank in report.ranks if rank.tax is not None]
+    found = {
+        "fp8/active": float(report.verdict is Verdict.ACTIVE),
+        "fp8/share_of_gemm_time": report.gemm.fp8_share_of_time,
+        "fp8/low_precision_share_of_gemm_time": report.gemm.low_precision_share_of_time,
+        "fp8/share_of_gemm_flops": report.gemm.fp8_share_of_flops,
+        "fp8/unknown_share": report.gemm.unknown_share_of_time,
+        "fp8/fprop": _low_share(report, Leg.FPROP),
+        "fp8/dgrad": _low_share(report, Leg.DGRAD),
+        "fp8/wgrad": _low_share(report, Leg.WGRAD),
+        "fp8/tax": max(overheads, default=None),
+        "fp8/step_time_ms": _step_time(report),
+        **{name: _numerics(report, name) for name in WORST},
+        scalars.GRAD_NORM.name: _gradient_norm(report),
+    }
+    return {name: float(value) for name, value in found.items() if value is not None}
+
+
+def _low_share(report: Report, leg: Leg) -> float | None:
+    times = [row.time_us for row in report.legs if row.leg is leg]
+    whole = sum(sum(row.values()) for row in times)
+    low = sum(row.get(precision, 0.0) for row in times for precision in LOW)
+    return low / whole if whole else None
+
+
+def _step_time(report: Report) -> float | None:
+    """Return the median step of the slowest rank, in ms: on the GPU, else on the CPU."""
+    ranks = [
+        median(step.duration_us if step.gpu_us is None else step.gpu_us for step in rank.steps)
+        for rank in report.ranks
+        if rank.steps
+    ]
+    return max(ranks) / 1e3 if ranks else None
+
+
+def _measured(report: Report) -> list[TrendPoint]:
+    """Return the newest measured step of each rank that has one."""
+    found = [rank.numerics.trend for rank in report.ranks if rank.numerics is not None]
+    return [trend[-1] for trend in found if trend]
+
+
+def _numerics(report: Report, name: str) -> float | None:
+    """Take a figure of the measured step, else of the scales that delayed scaling keeps."""
+    values = [point.scalars[name] for point in _measured(report) if name in point.scalars]
+    if not values and name in DELAYED:
+        tensors, column = DELAYED[name]
+        rows = [row for rank in report.ranks if rank.numerics for row in rank.numerics.scales]
+        found = [getattr(row, column) for row in rows if row.tensor in tensors]
+        values = [float(value) for value in found if value is not None]
+    return WORST[name](values) if values else None
+
+
+def _gradient_norm(report: Report) -> float | None:
+    """Return the newest norm of the first rank that has one."""
+    norms = [n.norm for rank in report.ranks if rank.numerics for n in rank.numerics.gradients[-1:]]
+    return next((norm for norm in norms if norm is not None), None)
+
+
+def _short(value: float) -> float:
+    """Return a share to six decimals; what is smaller than one, as an amax, to six digits."""
+    return float(f"{value:.6g}") if abs(value) < 1 else round(value, 6)
