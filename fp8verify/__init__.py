@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from fp8verify.integrations.own_loop import Watch as watch  # noqa: N813
     from fp8verify.integrations.own_loop import Window as window  # noqa: N813
     from fp8verify.kernels import decode as explain
+    from fp8verify.report.forms import Comparison, Report, RunTable
     from fp8verify.report.model import KernelName, Verdict
-    from fp8verify.report.public import Comparison, Report, RunTable
     from fp8verify.verdict.assertions import (
         assert_fp8_active,
         assert_gemm_precision,
@@ -60,12 +60,12 @@ __all__ = [
 ]
 _HOMES = {
     "DoctorReport": "doctor",
-    "Comparison": "report.public",
+    "Comparison": "report.forms",
     "Fp8VerifyError": "errors",
     "KernelName": "report.model",
     "Policy": "verdict.policy",
-    "Report": "report.public",
-    "RunTable": "report.public",
+    "Report": "report.forms",
+    "RunTable": "report.forms",
     "Verdict": "report.model",
     "assert_fp8_active": "verdict.assertions",
     "assert_gemm_precision": "verdict.assertions",

@@ -37,15 +37,28 @@ def lazy_pattern(expression: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
     return cast("re.Pattern[AnyStr]", _LazyPattern(expression, flags))
 
 
+def printable(text: str) -> str:
+    """Replace control characters, line ends and lone surrogates, which steer terminals and XML."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
+
+
+def cut_middle(text: str, width: int) -> str:
+    """Cut the middle out of text longer than `width`; both ends of a kernel name say most."""
+    if len(text) <= width:
+        return text
+    head = (width - 1) * 2 // 3
+    return f"{text[:head]}…{text[len(text) - (width - 1 - head) :]}"
+
+
 def clean(text: str) -> str:
     """Return text from outside that terminals, logs and encoders take as text.
 
     Control characters, line breaks, marks of direction and lone surrogates become U+FFFD, and the
     commands of CI systems are taken apart. Each string is cleaned once, where it is read.
     """
-    if not text.isprintable():
-        text = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
-    return _COMMAND.sub(lambda found: " ".join(found[0]), text)
+    return _COMMAND.sub(lambda found: " ".join(found[0]), printable(text))
 
 
 def clean_json(data: bytes) -> bytes:

@@ -30,7 +30,7 @@ from fp8verify.capture.ranks import (
 from fp8verify.capture.schema import RankMeta
 from fp8verify.errors import InputError
 from fp8verify.logs.losses import LossSeries
-from fp8verify.report.public import Report, with_forms
+from fp8verify.report.forms import Report, with_forms
 from fp8verify.trace import (
     NoTraceError,
     Trace,

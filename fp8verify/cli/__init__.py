@@ -51,7 +51,7 @@ def _of_the_system(error: OSError) -> InputError:
 def _tell(error: Fp8VerifyError) -> None:
     import click
 
-    from fp8verify.report.escape import printable
+    from fp8verify.text import printable
 
     click.echo(f"error: {printable(error.fact)}", err=True)
     click.echo(f"hint: {printable(error.hint)}", err=True)

@@ -69,7 +69,7 @@ def _as_json(found: KernelName) -> str:
 
 
 def _as_text(found: KernelName) -> str:
-    from fp8verify.report.escape import printable
+    from fp8verify.text import printable
 
     lines = [
         printable(found.name),

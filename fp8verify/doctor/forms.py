@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from fp8verify.doctor.checks import Check, DoctorReport, Status
-from fp8verify.report.escape import printable
 from fp8verify.report.markup import annotation
+from fp8verify.text import printable
 
 _ONLY_JSON = ("measured-kernels",)  # long names, for who looks into a wrong answer
 _WORDS = {Status.FAIL: "FAIL", Status.WARN: "warn", Status.OK: "ok", Status.SKIPPED: "-"}

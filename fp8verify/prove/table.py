@@ -9,7 +9,7 @@ import msgspec
 
 from fp8verify.prove.agreement import Proof
 from fp8verify.prove.ncu import Gpu
-from fp8verify.report.escape import printable
+from fp8verify.text import printable
 
 _NAME: Final = 58
 

@@ -11,9 +11,9 @@ import pytest
 from fp8verify.analysis.inspection import inspect
 from fp8verify.errors import Fp8VerifyError
 from fp8verify.pytest_plugin.marks import Demands, demands_of, unmet
-from fp8verify.report.escape import printable
 from fp8verify.report.model import Report, Verdict
 from fp8verify.report.tables import percent
+from fp8verify.text import printable
 from fp8verify.verdict.assertions import lowest_share
 from fp8verify.verdict.baseline import Baseline, read_baseline
 from fp8verify.verdict.policy import Policy

@@ -1,166 +1,120 @@
-"""A comparison as a page: its outcome, where the time goes, GEMMs and losses side by side."""
+"""Comparisons and tables of runs as pages."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from fp8verify.report.model.comparison import Comparison, LossPair, Outcome, Side
-from fp8verify.report.page import BAD, FAIR, GOOD, Grid, Note, Page
-from fp8verify.report.tables import by_severity, millis, percent
-from fp8verify.text import gib
+from fp8verify.report.model import Verdict
+from fp8verify.report.model.comparison import Comparison, LossPair, Outcome
+from fp8verify.report.model.run_table import RunTable
+from fp8verify.report.page import BAD, FAIR, GOOD, Grid, Note, Page, lay_out
+from fp8verify.report.tables import by_severity, times
 
 TONES = {Outcome.FASTER: GOOD, Outcome.SLOWER: BAD}
 _TOP = 6
+_LEGEND = (
+    "FP8: share of the GEMM time of linear layers; casts: share of GPU time; gain: GPU time "
+    "against BF16, by estimate; times are of one step"
+)
 
 
-def comparison_page(found: Comparison, *, verbose: bool = False) -> Page:
-    """Lay out a comparison; `verbose` is for pages of reports alone."""
-    del verbose
-    loss = found.loss
+def comparison_page(found: Comparison) -> Page:
+    """Lay out a comparison."""
+    loss, name = found.loss, "{1} against {0}".format(*found.names)
+    grids = (grid for part in (_run_grids, _pair_grids) for grid in part(found))
     return Page(
-        head=f"fp8verify {found.fp8verify_version} · {title(found)}",
-        verdict=word(found),
+        head=f"fp8verify {found.fp8verify_version} · {name}",
+        verdict=found.outcome.value.replace("_", " "),
         tone=TONES.get(found.outcome, FAIR),
         reason=found.reason,
         fails=bool(found.exit_code),
-        name=title(found),
+        name=name,
         pays=Note("loss", loss_line(loss)) if loss else None,
         pays_briefly=loss_line(loss) if loss else "",
         findings=tuple(by_severity(found.findings)),
-        body=(*grids(found), *([loss_trend(loss)] if loss else [])),
+        body=(*(grid for grid in grids if grid.rows), *([loss_trend(loss)] if loss else [])),
         notes=tuple(Note("note", note) for note in found.notes),
     )
 
 
-def word(found: Comparison) -> str:
-    """Return the outcome as a word or two."""
-    return found.outcome.value.replace("_", " ")
-
-
-def title(found: Comparison) -> str:
-    """Return "candidate against baseline" by the runs' names."""
-    baseline, candidate = found.names
-    return f"{candidate} against {baseline}"
-
-
-def times(speedup: float | None) -> str:
-    """Return a speed-up as "1.38x"."""
-    return "-" if speedup is None else f"{speedup:.2f}x"
-
-
-def grids(found: Comparison) -> Iterator[Grid]:
-    """Yield each table that has rows, in the order in which they are shown."""
-    if found.baseline is not None and found.candidate is not None:
-        yield _sides(found.baseline, found.candidate)
-    parts = (_budget, _memory, _legs, _ranks, _layers, _gemms)
-    for grid in (part(found) for part in parts):
-        if grid.rows:
-            yield grid
-
-
-def _sides(baseline: Side, candidate: Side) -> Grid:
-    names = ("run", "verdict", "FP8", "steps", "mean ms", "range", "name")
-    rows = (_side("baseline", baseline), _side("candidate", candidate))
-    return Grid("Runs", names, ("run", "verdict", "name"), rows, stretch=True)
-
-
-def _side(name: str, side: Side) -> tuple[str, ...]:
-    step = side.step
-    return (
-        name,
-        side.verdict.value,
-        percent(side.fp8_share_of_time),
-        str(step.steps),
-        millis(step.mean_us),
-        f"{millis(step.min_us)}-{millis(step.max_us)}",
-        side.name,
+def _run_grids(found: Comparison) -> Iterator[Grid]:
+    """Yield the tables of whole runs: verdicts and steps, kinds of work, memory."""
+    sides = (("baseline", found.baseline), ("candidate", found.candidate))
+    yield lay_out(
+        "Runs",
+        "<run | <verdict | FP8 | steps | mean ms | range | <name",
+        "{0} | {1.verdict.value} | {1.fp8_share_of_time:%} | {1.step.steps} | {1.step.mean_us:ms}"
+        " | {1.step.min_us:ms}-{1.step.max_us:ms} | {1.name}",
+        sides if found.baseline and found.candidate else (),
+        stretch=True,
     )
-
-
-def _budget(found: Comparison) -> Grid:
-    names = ("ms a mean step", "baseline", "candidate", "change")
     parts = [(row.name, row.baseline_us, row.candidate_us) for row in found.budget]
-    total = ("all", sum(part[1] for part in parts), sum(part[2] for part in parts))
-    rows = tuple(
-        (name, millis(before), millis(after), f"{(after - before) / 1000:+.2f}")
-        for name, before, after in ([*parts, total] if parts else [])
+    yield lay_out(
+        "Where the time of a step goes",
+        "<ms a mean step | baseline | candidate | change",
+        "{0} | {1:ms} | {2:ms} | {3:+.2f}",
+        [(*row, (row[2] - row[1]) / 1000) for row in (*parts, *_sums(parts))],
+        below=(f"kernels alone: {times(found.busy_speedup)} as fast (profiling adds waiting)",),
     )
-    return Grid(
-        "Where the time of a step goes", names, names[:1], rows, below=(kernels_alone(found),)
-    )
-
-
-def _memory(found: Comparison) -> Grid:
-    names = ("peak GPU memory", "baseline", "candidate", "change")
     memory = found.memory
-    rows = memory and (
+    peaks = memory and (
         ("tensors", memory.baseline_allocated, memory.candidate_allocated),
         ("held by torch", memory.baseline_reserved, memory.candidate_reserved),
     )
-    shown = tuple(
-        (name, gib(before), gib(after), f"{after / before - 1:+.0%}" if before else "-")
-        for name, before, after in rows or ()
+    yield lay_out(
+        "Memory",
+        "<peak GPU memory | baseline | candidate | change",
+        "{0} | {1:size} | {2:size} | {3:+.0%}",
+        [(*row, row[2] / row[1] - 1 if row[1] else None) for row in peaks or ()],
     )
-    return Grid("Memory", names, names[:1], shown)
 
 
-def _legs(found: Comparison) -> Grid:
-    names = ("GEMM pass (ms)", "baseline", "candidate", "speed-up")
-    rows = [
-        (leg.leg, millis(leg.baseline_us), millis(leg.candidate_us), times(leg.speedup))
-        for leg in found.legs
-    ]
-    if rows:
-        before = sum(leg.baseline_us for leg in found.legs)
-        after = sum(leg.candidate_us for leg in found.legs)
-        rows.append(("all", millis(before), millis(after), times(found.gemm_speedup)))
-    return Grid("GEMMs by pass", names, names[:1], tuple(rows))
+def _sums(rows: Sequence[tuple[Any, ...]]) -> list[tuple[str, float, float]]:
+    """Return the row that adds up the times of both runs; none where there are no rows."""
+    return [("all", sum(row[1] for row in rows), sum(row[2] for row in rows))] if rows else []
 
 
-def _ranks(found: Comparison) -> Grid:
-    names = ("rank", "baseline ms", "candidate ms", "speed-up of a step", "FP8 before", "after")
-    rows = tuple(
-        (
-            str(pair.rank),
-            millis(pair.baseline_us),
-            millis(pair.candidate_us),
-            times(pair.step_speedup),
-            percent(pair.baseline_fp8_share),
-            percent(pair.candidate_fp8_share),
-        )
-        for pair in found.ranks
+def _pair_grids(found: Comparison) -> Iterator[Grid]:
+    """Yield the tables of what is paired: passes, ranks, layers, GEMMs."""
+    legs = [(leg.leg, leg.baseline_us, leg.candidate_us, leg.speedup) for leg in found.legs]
+    yield lay_out(
+        "GEMMs by pass",
+        "<GEMM pass (ms) | baseline | candidate | speed-up",
+        "{0} | {1:ms} | {2:ms} | {3:x}",
+        [*legs, *((*row, found.gemm_speedup) for row in _sums(legs))],
     )
-    return Grid("Ranks", names, names[:1], rows, shown=_TOP)
-
-
-def _layers(found: Comparison) -> Grid:
-    names = ("baseline us", "candidate us", "speed-up", "layer (GEMMs of a step)")
-    rows = tuple(
-        (
-            _micros(pair.baseline_us, pair.baseline_precision),
-            _micros(pair.candidate_us, pair.candidate_precision),
-            times(pair.speedup),
-            pair.layer,
-        )
-        for pair in found.layers
+    yield lay_out(
+        "Ranks",
+        "<rank | baseline ms | candidate ms | speed-up of a step | FP8 before | after",
+        "{0.rank} | {0.baseline_us:ms} | {0.candidate_us:ms} | {0.step_speedup:x}"
+        " | {0.baseline_fp8_share:%} | {0.candidate_fp8_share:%}",
+        [(pair,) for pair in found.ranks],
+        shown=_TOP,
     )
-    return Grid("Layers", names, names[-1:], rows, stretch=True, shown=_TOP)
-
-
-def _gemms(found: Comparison) -> Grid:
-    names = ("layer (N x K)", "pass", "tokens", "baseline us", "candidate us", "speed-up")
-    rows = tuple(
-        (
-            f"{pair.n} x {pair.k}",
-            pair.leg,
-            _tokens(pair.baseline_tokens, pair.candidate_tokens),
-            _micros(pair.baseline_us, pair.baseline_precision),
-            _micros(pair.candidate_us, pair.candidate_precision),
-            times(pair.speedup),
-        )
-        for pair in found.gemms
+    yield lay_out(
+        "Layers",
+        "baseline us | candidate us | speed-up | <layer (GEMMs of a step)",
+        "{1} | {2} | {0.speedup:x} | {0.layer}",
+        [
+            (
+                pair,
+                _micros(pair.baseline_us, pair.baseline_precision),
+                _micros(pair.candidate_us, pair.candidate_precision),
+            )
+            for pair in found.layers
+        ],
+        stretch=True,
+        shown=_TOP,
     )
-    return Grid("One GEMM of each size and pass", names, names[:2], rows, shown=_TOP)
+    yield lay_out(
+        "One GEMM of each size and pass",
+        "<layer (N x K) | <pass | tokens | baseline us | candidate us | speed-up",
+        "{0.n} x {0.k} | {0.leg} | {1} | {0.baseline_us:.1f} {0.baseline_precision}"
+        " | {0.candidate_us:.1f} {0.candidate_precision} | {0.speedup:x}",
+        [(pair, _tokens(pair.baseline_tokens, pair.candidate_tokens)) for pair in found.gemms],
+        shown=_TOP,
+    )
 
 
 def _micros(time_us: float | None, precision: str) -> str:
@@ -169,11 +123,6 @@ def _micros(time_us: float | None, precision: str) -> str:
 
 def _tokens(before: int, after: int) -> str:
     return str(before) if before == after else f"{before} → {after}"
-
-
-def kernels_alone(found: Comparison) -> str:
-    """Say how fast the kernels are without the time in which the GPU waits."""
-    return f"kernels alone: {times(found.busy_speedup)} as fast (profiling adds waiting)"
 
 
 def loss_line(loss: LossPair) -> str:
@@ -199,10 +148,12 @@ def _number(value: float, sign: str = "") -> str:
 
 
 def _bad(loss: LossPair) -> str:
+    """Say from which step on a loss is not finite, and whose."""
     if loss.first_bad_step is None:
         return ""
-    one = loss.first_bad_run or "one log"
-    whose = "both" if one == "both" else f"the {one} alone" if loss.first_bad_run else one
+    whose = {"both": "both", None: "one log"}.get(
+        loss.first_bad_run, f"the {loss.first_bad_run} alone"
+    )
     return f"; not finite in {whose} from {_at(loss, loss.first_bad_step)} on"
 
 
@@ -212,18 +163,51 @@ def _at(loss: LossPair, step: int | None) -> str:
 
 def loss_trend(loss: LossPair) -> str:
     """Say how the gap develops, and the gradient norms where both logs give them."""
-    said = []
+    parts = []
     if loss.relative_gap is not None and loss.trend != "unknown":
-        noise = ", which may be chance" if loss.gap_is_noise and loss.relative_gap else ""
-        noise = f", diverged from {_at(loss, loss.diverged_step)}" if loss.diverged_step else noise
-        gap = format(loss.relative_gap, "+.2%" if abs(loss.relative_gap) < 10 else "+.3g")
-        times = "" if gap.endswith("%") else " times the baseline's loss"
-        said.append(f"the gap is {loss.trend}, {gap}{times} in the last half{noise}")
+        doubt = ", which may be chance" if loss.gap_is_noise and loss.relative_gap else ""
+        if loss.diverged_step:
+            doubt = f", diverged from {_at(loss, loss.diverged_step)}"
+        if abs(loss.relative_gap) < 10:
+            gap = f"{loss.relative_gap:+.2%}"
+        else:
+            gap = f"{loss.relative_gap:+.3g} times the baseline's loss"
+        parts.append(f"the gap is {loss.trend}, {gap} in the last half{doubt}")
     if loss.gradient_norms is not None:
-        said.append("gradient norms {:.3g} and {:.3g} (medians)".format(*loss.gradient_norms))
-    return "; ".join(said)
+        parts.append("gradient norms {:.3g} and {:.3g} (medians)".format(*loss.gradient_norms))
+    return "; ".join(parts)
 
 
 def loss_lines(loss: LossPair) -> str:
     """Say all of the losses in one sentence."""
     return "; ".join(filter(None, (loss_line(loss), loss_trend(loss))))
+
+
+def run_table_page(found: RunTable, *, verbose: bool = False) -> Page:
+    """Lay out a table of runs, a row each; with `verbose` the reason of each verdict is below.
+
+    "lowest" is the FP8 share of the rank that has the least; it is left out where every run has
+    one rank.
+    """
+    lowest = [run.lowest_rank_share if run.ranks > 1 else None for run in found.runs]
+    several = any(run.ranks > 1 for run in found.runs)
+    grid = lay_out(
+        "Runs",
+        f"<verdict | FP8{' | lowest' if several else ''} | step ms | GEMM ms | casts | gain | <run",
+        f"{{0.verdict.value}} | {{0.fp8_share_of_time:%}}{' | {1:%}' if several else ''}"
+        " | {0.step_us:ms} | {0.gemm_us_per_step:ms} | {0.casts_share_of_gpu_time:%}"
+        " | {0.speedup_estimate:x} | {0.name}",
+        zip(found.runs, lowest, strict=True),
+        stretch=True,
+        below=(*(f"{run.name}: {run.reason}." for run in found.runs if verbose), _LEGEND),
+    )
+    active = sum(run.verdict is Verdict.ACTIVE for run in found.runs)
+    return Page(
+        head="",
+        verdict="",
+        tone=GOOD if active == len(found.runs) else FAIR,
+        reason=f"{active} of {len(found.runs)} runs ACTIVE",
+        fails=bool(found.exit_code),
+        name=f"{len(found.runs)} runs",
+        body=(grid,),
+    )

@@ -1,21 +1,24 @@
-"""The writers of Markdown, of GitHub's annotations, and of HTML for notebooks."""
+"""The writers of Markdown, and of what CI servers read: GitHub's annotations and JUnit XML."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+import re
 from collections.abc import Iterator
-from html import escape
+from itertools import groupby
+from xml.etree import ElementTree as Xml
 
-from fp8verify.report.escape import code, markdown, printable
-from fp8verify.report.model import Finding, Severity
+from fp8verify.report.model import Finding, Report, Severity, Verdict
 from fp8verify.report.page import BAD, FAIR, GOOD, Grid, Page
+from fp8verify.report.tables import layer_share, percent, rank_label
+from fp8verify.text import printable
 
 _ROWS = 64
 _SIGNS = {GOOD: "✅", FAIR: "⚠️", BAD: "❌"}
-_COLOURS = {GOOD: "#1a7f37", FAIR: "#9a6700", BAD: "#cf222e"}
 # GitHub shows ten annotations of each kind for a step; one is the verdict's.
 _ANNOTATIONS = 9
 _LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "notice"}
+_SPECIAL = re.compile(r"([\\`*_\[\]|~])")
+_TICKS = re.compile(r"`+")
 
 
 def write_markdown(page: Page) -> str:
@@ -48,39 +51,46 @@ def _finding(finding: Finding) -> str:
 def _section(grid: Grid) -> str:
     shown = grid.head(_ROWS)
     lines = [line.replace(" with --verbose", "") for line in (shown.above, *shown.below)]
-    above, *below = (markdown(line) for line in lines)
-    table = markdown_table(shown) if shown.rows else ""
-    parts = "\n\n".join(filter(None, [above, table, *below]))
+    above, *below = map(markdown, lines)
+    parts = "\n\n".join(filter(None, [above, _table(shown) if shown.rows else "", *below]))
     if grid.folded:
         return f"<details><summary>{grid.title}</summary>\n\n{parts}\n\n</details>"
     return f"**{grid.title}**\n\n{parts}"
 
 
-def markdown_table(grid: Grid) -> str:
-    """Write a table."""
+def _table(grid: Grid) -> str:
     rule = ["---" if name in grid.words else "---:" for name in grid.names]
-    rows = [tuple(map(markdown, row)) for row in (grid.names, *grid.rows)]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (rows[0], rule, *rows[1:]))
+    head, *rows = [tuple(map(markdown, row)) for row in (grid.names, *grid.rows)]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, rule, *rows))
+
+
+def markdown(text: str) -> str:
+    """Escape text for a paragraph or table cell of GitHub-flavoured Markdown."""
+    safe = printable(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return _SPECIAL.sub(r"\\\1", safe).replace("@", "&#64;").replace("#", "&#35;")
+
+
+def code(text: str) -> str:
+    """Return a Markdown code span that may stand in a table cell."""
+    safe = printable(text).replace("|", "\\|")
+    fence = "`" * (1 + max((len(run) for run in _TICKS.findall(safe)), default=0))
+    pad = " " if safe.startswith("`") or safe.endswith("`") else ""
+    return f"{fence}{pad}{safe}{pad}{fence}"
 
 
 def write_github(page: Page) -> str:
     """Write the verdict and the findings as workflow commands, one a line."""
-    return "".join(f"{line}\n" for line in _commands(page))
-
-
-def _commands(page: Page) -> Iterator[str]:
     gain = f"\nDoes it pay? {page.pays_briefly}." if page.pays else ""
-    yield annotation(page.level, f"FP8 {page.verdict}", f"{page.reason} ({page.name}).{gain}")
-    by_severity: dict[Severity, list[Finding]] = defaultdict(list)
-    for finding in page.findings:
-        by_severity[finding.severity].append(finding)
-    for severity, level in _LEVELS.items():
-        found = by_severity[severity]
+    lines = [annotation(page.level, f"FP8 {page.verdict}", f"{page.reason} ({page.name}).{gain}")]
+    for severity, group in groupby(page.findings, key=lambda finding: finding.severity):
+        found = list(group)
         for finding in found[:_ANNOTATIONS]:
             text = f"{finding.message}\n{finding.hint}" if finding.hint else finding.message
-            yield annotation(level, f"FP8 {finding.code}", text)
+            lines.append(annotation(_LEVELS[severity], f"FP8 {finding.code}", text))
         if len(found) > _ANNOTATIONS:
-            yield f"{len(found) - _ANNOTATIONS} more findings of severity {severity.value}"
+            more = len(found) - _ANNOTATIONS
+            lines.append(f"{more} more findings of severity {severity.value}")
+    return "".join(f"{line}\n" for line in lines)
 
 
 def annotation(
@@ -97,8 +107,7 @@ def annotation(
     """
     place = f"file={_property(file)}," if file else ""
     place += f"line={line}," if file and line else ""
-    lines = "\n".join(map(printable, message.split("\n")))
-    return f"::{level} {place}title={_property(title)}::{_escape(lines)}"
+    return f"::{level} {place}title={_property(title)}::{_escape(_lines(message))}"
 
 
 def _property(text: str) -> str:
@@ -109,37 +118,45 @@ def _escape(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
-def write_notebook(page: Page) -> str:
-    """Write a few lines of HTML for a notebook's cell: verdict, findings, tables."""
-    return "\n".join(["<div>", *_fragments(page), "</div>"])
+def _lines(text: str) -> str:
+    """Return printable text that keeps its line ends."""
+    return "\n".join(map(printable, text.split("\n")))
 
 
-def _fragments(page: Page) -> Iterator[str]:
-    if page.verdict:
-        verdict = f'<strong style="color: {_COLOURS[page.tone]}">{_text(page.verdict)}</strong>'
-        yield f"<p>{verdict} {_text(page.reason)}. <i>{_text(page.name)}</i></p>"
-    if page.pays is not None:
-        yield f"<p>Does it pay? {_text(page.pays.text)}.</p>"
-    if page.findings:
-        yield f"<ul>{''.join(map(_item, page.findings))}</ul>"
-    for grid in page.grids:
-        if not grid.folded:
-            yield f"<p><b>{_text(grid.title)}</b></p>{_table(grid.head(_ROWS))}"
+def write_junit(report: Report, page: Page) -> str:
+    """Write the run and each of its ranks as a test.
 
-
-def _item(finding: Finding) -> str:
-    hint = f"<br><small>{_text(finding.hint)}</small>" if finding.hint else ""
-    head = f"<b>{finding.severity.value}</b> <code>{_text(finding.code)}</code>"
-    return f"<li>{head} {_text(finding.message)}{hint}</li>"
-
-
-def _table(grid: Grid) -> str:
-    rows = (
-        f"<tr>{''.join(f'<{tag}>{_text(cell)}</{tag}>' for cell in row)}</tr>"
-        for tag, row in (("th", grid.names), *(("td", row) for row in grid.rows))
+    Something fails in it exactly if the run fails, also with --exit-zero. A rank that cannot be
+    judged is an error, as a test that could not run; the others that are not ACTIVE are failures.
+    The class of each is the run's name, by which CI servers tell runs apart.
+    """
+    findings = "\n".join(
+        f"{finding.severity.value} [{finding.code}] {finding.message}\n    {finding.hint}".rstrip()
+        for finding in page.findings
     )
-    return f"<table>{''.join(rows)}</table>"
+    cases = [_case("run", report.verdict, report.reason, findings, failed=report.fails)]
+    for rank in report.ranks if len(report.ranks) > 1 else ():
+        text = f"{percent(layer_share(rank))} of layers' GEMM time in FP8: {rank.source}"
+        failed = report.fails and rank.verdict is not Verdict.ACTIVE
+        cases.append(_case(rank_label(rank), rank.verdict, rank.reason, text, failed=failed))
+    suite = Xml.Element("testsuite", name="fp8verify", tests=str(len(cases)))
+    for kind, attribute in (("failure", "failures"), ("error", "errors")):
+        suite.set(attribute, str(sum(case.find(kind) is not None for case in cases)))
+    for case in cases:
+        case.set("classname", printable(report.name))
+    suite.extend(cases)
+    root = Xml.Element("testsuites")
+    root.append(suite)
+    Xml.indent(root)
+    return '<?xml version="1.0" encoding="utf-8"?>\n' + Xml.tostring(root, "unicode") + "\n"
 
 
-def _text(text: str) -> str:
-    return escape(printable(text))
+def _case(name: str, verdict: Verdict, reason: str, text: str, *, failed: bool) -> Xml.Element:
+    case = Xml.Element("testcase", name=printable(name), time="0")
+    head = printable(f"FP8 {verdict.value}: {reason}")
+    if failed:
+        kind = "error" if verdict is Verdict.INCONCLUSIVE else "failure"
+        Xml.SubElement(case, kind, type=verdict.value, message=head).text = _lines(text)
+    else:
+        Xml.SubElement(case, "system-out").text = f"{head}\n{_lines(text)}"
+    return case

@@ -5,10 +5,13 @@ Reports, comparisons and tables of runs are laid out as pages; each format has o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from string import Formatter
+from typing import Any, NamedTuple
 
 from fp8verify.report.model import Finding, Severity
+from fp8verify.report.tables import millis, percent, times
+from fp8verify.text import gib
 
 GOOD, FAIR, BAD = "good", "fair", "bad"
 
@@ -45,6 +48,52 @@ class Grid(NamedTuple):
             return self
         more = f"… and {hidden} more with --verbose"
         return self._replace(rows=self.rows[:count], below=(more, *self.below))
+
+
+class _CellFormatter(Formatter):
+    """Formats a cell as `str.format` does, with formats for figures; what is None becomes "-"."""
+
+    FIGURES: Mapping[str, Callable[[Any], str]] = {
+        "ms": millis,
+        "%": percent,
+        "x": times,
+        "MB": lambda size: f"{size / 1e6:.1f}",
+        "size": gib,
+    }
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        """Return one figure as text."""
+        if value is None:
+            return "-"
+        show = self.FIGURES.get(format_spec)
+        return show(value) if show else format(value, format_spec)
+
+
+_CELLS = _CellFormatter()
+
+
+def lay_out(
+    title: str, headings: str, row: str, items: Iterable[tuple[Any, ...]], **more: Any
+) -> Grid:
+    """Lay out a grid with one row for each item.
+
+    Args:
+        title: what the grid shows.
+        headings: the headings with " | " between them; "<" marks a column of words.
+        row: the cells in the same way, as `str.format` takes them: "{0.name} | {1.mean_us:ms}".
+            Formats of figures: ms (of µs), % (of a share), x (a factor), MB and size (of bytes).
+        items: the positional arguments of each row.
+        more: further fields of `Grid`.
+    """
+    names = headings.split(" | ")
+    cells = row.split(" | ")
+    return Grid(
+        title=title,
+        names=tuple(name.removeprefix("<") for name in names),
+        words=tuple(name[1:] for name in names if name.startswith("<")),
+        rows=tuple(tuple(_CELLS.vformat(cell, item, {}) for cell in cells) for item in items),
+        **more,
+    )
 
 
 class Note(NamedTuple):

@@ -1,38 +1,46 @@
-"""A report as a page: which tables and notes it has, in the order in which they are read."""
+"""A report as a page: its head, what to do, and its tables in the order in which they are read."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 
-from fp8verify.report.clock import clock_lines, counted_by, head_says_all, steps_shown
-from fp8verify.report.escape import shorten
 from fp8verify.report.model import (
-    Claim,
-    ModulesReport,
+    LEGS,
+    BreakdownReport,
     RankReport,
     Report,
     Severity,
     Verdict,
+    low_precision_count,
     low_precision_name,
 )
-from fp8verify.report.model.diagnosis import CommunicationReport, PayoffReport, WeightGather
-from fp8verify.report.numerics_text import numerics_grids, numerics_notes
-from fp8verify.report.page import BAD, FAIR, GOOD, Grid, Note, Page
-from fp8verify.report.payoff import payoff, payoff_of, payoff_text
-from fp8verify.report.rank_grids import breakdown_grid, named_layer_grids, rank_grids, step_grid
+from fp8verify.report.model.diagnosis import NamedLayersReport, TaxReport
+from fp8verify.report.model.numerics import NumericsReport, TensorRow
+from fp8verify.report.page import BAD, FAIR, GOOD, Grid, Note, Page, lay_out
+from fp8verify.report.sentences import counted_by, payoff, payoff_text, report_notes, steps_shown
 from fp8verify.report.tables import (
+    DEAD,
+    LayerGroup,
+    amax_of,
     by_severity,
+    figure,
     gemm_kernels,
+    kernels_of,
+    layer_groups,
     layer_share,
+    layer_us,
+    legs_shown,
     millis,
     other_gemms,
     percent,
     precision_rows,
+    precisions,
     rank_label,
+    sampled_of,
     shown_findings,
-    software,
 )
-from fp8verify.text import listed
+from fp8verify.text import counted, cut_middle
 from fp8verify.verdict.policy import USUAL_SHARE
 
 TONES = {Verdict.ACTIVE: GOOD, Verdict.PARTIAL: FAIR, Verdict.INCONCLUSIVE: FAIR}
@@ -48,17 +56,12 @@ _TO_DO = {
     Verdict.INCONCLUSIVE: "Record a window of whole training steps with `fp8verify run`: it "
     "includes operators, shapes and the modules.",
 }
-_TOP = 5
-_TOP_OF_RANKS = 3
-_CLAIMS = 4
+_KERNELS = 5
+_KERNELS_OF_RANKS = 3
 _RANKS = 8
+_LAYERS = 12
+_TENSORS = 5
 _OP_WIDTH = 16
-# Log lines that are not sentences, by what they mean.
-_MEANINGS = {
-    "PYTORCH_API_USAGE torchao.float8.convert_to_float8_training": (
-        "torchao's convert_to_float8_training was called"
-    ),
-}
 
 
 def report_page(report: Report, *, verbose: bool = False) -> Page:
@@ -69,6 +72,7 @@ def report_page(report: Report, *, verbose: bool = False) -> Page:
         verbose: whether to add the tables of steps, costs, collectives and layers.
     """
     found = payoff(report)
+    versions = report.environment.versions
     return Page(
         head=_head(report),
         verdict=report.verdict.value,
@@ -81,8 +85,8 @@ def report_page(report: Report, *, verbose: bool = False) -> Page:
         findings=tuple(by_severity(shown_findings(report))),
         to_do=tuple(_to_do(report)),
         body=tuple(_body(report, verbose)),
-        notes=tuple(_notes(report, verbose)),
-        software=software(report),
+        notes=tuple(report_notes(report, verbose=verbose)),
+        software=", ".join(f"{name} {version}" for name, version in versions.items()),
     )
 
 
@@ -99,14 +103,12 @@ def _head(report: Report) -> str:
 
 
 def _to_do(report: Report) -> Iterator[str]:
-    grave = [one for one in report.findings if one.severity is not Severity.INFO]
-    if not grave and report.verdict in _TO_DO:
-        cause = next((one for one in report.findings if one.code == "layer-not-fp8"), None)
-        yield (
-            cause.hint
-            if cause and report.verdict is not Verdict.ACTIVE
-            else (_TO_DO[report.verdict])
-        )
+    grave = any(one.severity is not Severity.INFO for one in report.findings)
+    causes = [one.hint for one in report.findings if one.code == "layer-not-fp8"]
+    if not grave and causes and report.verdict in _TO_DO and report.verdict is not Verdict.ACTIVE:
+        yield causes[0]
+    elif not grave and report.verdict in _TO_DO:
+        yield _TO_DO[report.verdict]
     if report.verdict is Verdict.PARTIAL and not report.fails:
         short = any((layer_share(rank) or 0.0) < USUAL_SHARE for rank in report.ranks)
         gate = f"--min-share {USUAL_SHARE:.0%}" if short else "--strict"
@@ -123,43 +125,37 @@ def _body(report: Report, verbose: bool) -> Iterator[Grid | str]:
     if len(report.ranks) > 1:
         yield _rank_grid(report)
     if report.breakdown is not None:
-        yield breakdown_grid(report.breakdown)
-    yield from named_layer_grids(report, verbose=verbose)
-    yield from numerics_grids(report, verbose=verbose)
+        yield _breakdown_grid(report.breakdown)
+    named = [(rank, rank.named_layers) for rank in report.ranks if rank.named_layers is not None]
+    for rank, layers in named if verbose else named[:1]:
+        yield _named_layer_grid(layers, _of_rank(report, rank), verbose)
+    numbers = [(rank, rank.numerics) for rank in report.ranks if rank.numerics is not None]
+    measured = [(rank, found) for rank, found in numbers if found.rows or found.reason]
+    for rank, found in measured if verbose else measured[:1]:
+        yield _tensor_grid(found, f"numerics{_of_rank(report, rank)}", verbose)
     if verbose:
-        yield from (step_grid(rank) for rank in report.ranks if len(rank.steps) > 1)
-        yield from (grid for rank in report.ranks for grid in rank_grids(rank))
+        yield from (_step_grid(rank) for rank in report.ranks if len(rank.steps) > 1)
+        yield from (grid for rank in report.ranks for grid in _cost_grids(rank))
+
+
+def _of_rank(report: Report, rank: RankReport) -> str:
+    return f" of {rank_label(rank)}" if len(report.ranks) > 1 else ""
 
 
 def _gemm_grid(report: Report) -> Grid:
     """GEMMs of layers, whose shares the verdict is about, then those of other work."""
     others = other_gemms(report)
-    names = (
-        f"GEMM{' of layers' if others else ' time'}",
-        "kernels",
-        "ms",
-        "of layers" if others else "share",
-        "TFLOP/s",
-    )
-    rows = [
-        (
-            row.precision,
-            str(row.kernels),
-            millis(row.time_us),
-            percent(row.share),
-            "-" if row.tflops is None else _rate(row.tflops),
-        )
-        for row in precision_rows(report)
-    ]
-    rows += [
-        (f"({row.precision}, {what})", str(row.kernels), millis(row.time_us), "-", "-")
-        for what, row in others
-    ]
-    return Grid("GEMM time", names, names[:1], tuple(rows))
+    headings = "<GEMM time | kernels | ms | share | TFLOP/s"
+    if others:
+        headings = "<GEMM of layers | kernels | ms | of layers | TFLOP/s"
+    rows = [(row.precision, row, row.share, _rate(row.tflops)) for row in precision_rows(report)]
+    apart = [(f"({row.precision}, {what})", row, None, "-") for what, row in others]
+    row = "{0} | {1.kernels} | {1.time_us:ms} | {2:%} | {3}"
+    return lay_out("GEMM time", headings, row, [*rows, *apart])
 
 
-def _rate(tflops: float) -> str:
-    return f"{tflops:.0f}" if tflops >= 9.5 else f"{tflops:.2g}"
+def _rate(tflops: float | None) -> str:
+    return figure(tflops, ".0f" if tflops is None or tflops >= 9.5 else ".2g")
 
 
 def _leg_grid(report: Report) -> Grid:
@@ -167,7 +163,7 @@ def _leg_grid(report: Report) -> Grid:
         name for name in report.gemm.kernels if any(leg.time_us.get(name) for leg in report.legs)
     ]
     rows = tuple(
-        (leg.leg.value, *(millis(us) if (us := leg.time_us.get(name)) else "-" for name in kinds))
+        (leg.leg.value, *(millis(leg.time_us.get(name) or None) for name in kinds))
         for leg in report.legs
     )
     return Grid("GEMM time by pass", ("pass (ms)", *kinds), ("pass (ms)",), rows)
@@ -181,135 +177,204 @@ def _gpu_time(report: Report) -> str:
 
 
 def _kernel_grid(report: Report, verbose: bool) -> Grid:
-    names = ("ms", "precision", "pass", "op", "TFLOP/s", "of peak", "longest GEMM kernels")
     kernels = gemm_kernels(report)
-    top = _TOP if len(report.ranks) == 1 else _TOP_OF_RANKS
-    rows = tuple(
-        (
-            millis(row.time_us),
-            row.precision.value,
-            row.leg.value if row.leg else "-",
-            _operator(row.op, verbose),
-            "-" if row.tflops is None else _rate(row.tflops),
-            "-" if row.percent_of_peak is None else f"{row.percent_of_peak:.0f}%",
-            row.name,
-        )
-        for row in (kernels if verbose else kernels[:top])
+    top = _KERNELS if len(report.ranks) == 1 else _KERNELS_OF_RANKS
+    return lay_out(
+        "Longest GEMM kernels",
+        "ms | <precision | <pass | <op | TFLOP/s | of peak | <longest GEMM kernels",
+        "{0.time_us:ms} | {0.precision.value} | {1} | {2} | {3} | {4} | {0.name}",
+        [
+            (
+                row,
+                row.leg.value if row.leg else None,
+                _operator(row.op, verbose),
+                _rate(row.tflops),
+                None if row.percent_of_peak is None else f"{row.percent_of_peak:.0f}%",
+            )
+            for row in (kernels if verbose else kernels[:top])
+        ],
+        stretch=True,
+        folded=True,
     )
-    words = ("precision", "pass", "op", "longest GEMM kernels")
-    return Grid("Longest GEMM kernels", names, words, rows, stretch=True, folded=True)
 
 
 def _operator(name: str | None, verbose: bool) -> str:
     short = (name or "-").removeprefix("aten::")
-    return short if verbose else shorten(short, _OP_WIDTH)
+    return short if verbose else cut_middle(short, _OP_WIDTH)
 
 
 def _rank_grid(report: Report) -> Grid:
     """The ranks whose verdict differs from the run's first, then the others."""
-    share = f"{low_precision_name(report.gemm.kernels)} share"
-    names = ("rank", "verdict", share, "GEMM ms", "source")
     ranks = sorted(report.ranks, key=lambda rank: rank.verdict is report.verdict)
+    return lay_out(
+        "Ranks",
+        f"<rank | <verdict | {low_precision_name(report.gemm.kernels)} share | GEMM ms | <source",
+        "{0.rank} | {0.verdict.value} | {1:%} | {2:ms} | {0.source}",
+        [(rank, layer_share(rank), sum(rank.gemm.time_us.values())) for rank in ranks],
+        stretch=True,
+        shown=_RANKS,
+    )
+
+
+def _breakdown_grid(found: BreakdownReport) -> Grid:
+    """What HolisticTraceAnalysis found of each rank."""
+    rows = []
+    for rank in found.ranks:
+        parts = (rank.idle_us, rank.compute_us, rank.non_compute_us)
+        hidden = rank.communication_overlap_percent
+        rows.append(
+            (
+                rank,
+                *(us / rank.span_us if rank.span_us else None for us in parts),
+                None if hidden is None else hidden / 100,
+            )
+        )
+    return lay_out(
+        "Breakdown by HolisticTraceAnalysis",
+        f"<HTA {found.hta_version} rank | GPU ms | idle | computing | other | comm. hidden",
+        "{0.rank} | {0.span_us:ms} | {1:%} | {2:%} | {3:%} | {4:%}",
+        rows,
+        below=found.notes,
+    )
+
+
+def _named_layer_grid(found: NamedLayersReport, where: str, verbose: bool) -> Grid:
+    """FP8 GEMMs of all, by pass; times only where they are the run's."""
+    groups = (
+        [LayerGroup(row.layer, (row,)) for row in found.rows] if verbose else layer_groups(found)
+    )
+    shown = groups if verbose else groups[:_LAYERS]
+    legs = legs_shown(found.rows)
+    eager = found.source == "step"
+    title = f"layers{where}: FP8 of all GEMMs"
+    title += f" (step {found.step}, not compiled)" if eager else ""
     rows = tuple(
         (
-            "-" if rank.rank is None else str(rank.rank),
-            rank.verdict.value,
-            percent(layer_share(rank)),
-            millis(sum(rank.gemm.time_us.values())),
-            rank.source,
+            *(_low_of_all(kernels_of(group.rows[0], leg), len(group.rows)) for leg in legs),
+            precisions(group.rows[0]),
+            *(() if eager else (millis(sum(map(layer_us, group.rows))),)),
+            group.name,
         )
-        for rank in ranks
+        for group in shown
     )
-    return Grid("Ranks", names, ("rank", "verdict", "source"), rows, stretch=True, shown=_RANKS)
+    below = []
+    if len(shown) < len(groups):
+        hidden = sum(len(group.rows) for group in groups[len(shown) :])
+        below.append(f"… and {hidden} more layers with --verbose")
+    if found.unjoined and found.rows:
+        below.append(f"{found.unjoined} of {found.gemms} GEMMs could not be joined to a layer")
+    if found.note:
+        below.append(f"layers{where}: {found.note}")
+    names = (*legs, "precision", *(() if eager else ("ms",)), title)
+    words = ("precision", title)
+    return Grid("Layers by name", names, words, rows, stretch=True, below=tuple(below))
 
 
-def _notes(report: Report, verbose: bool) -> Iterator[Note]:
-    alone = len(report.ranks) == 1
-    for claim in report.claims if verbose else report.claims[:_CLAIMS]:
-        yield Note("log", claim_text(claim))
-    yield from (Note("clock", line) for line in _clocks(report, verbose))
-    for rank in report.ranks if verbose else report.ranks[:1]:
-        if rank.modules is not None:
-            yield Note("modules", modules_text(rank.modules))
-    if scaling := _scaling(report):
-        yield Note("scaling", scaling)
-    known = [rank for rank in report.ranks if rank.payoff is not None]
-    for rank in known if verbose else known[:1]:
-        of_rank = "" if alone else f"{rank_label(rank)}: "
-        yield from (Note(label, of_rank + text) for label, text in _costs(rank, alone, verbose))
-    yield from numerics_notes(report, verbose=verbose)
-    yield from (Note("note", note) for note in report.notes)
+def _low_of_all(kernels: dict[str, int], layers: int) -> str:
+    ran = sum(kernels.values()) * layers
+    return f"{low_precision_count(kernels) * layers}/{ran}" if ran else "-"
 
 
-def claim_text(claim: Claim) -> str:
-    """Return what a log line claims; the framework is the one whose wording it is."""
-    meaning = _MEANINGS.get(claim.text)
-    return (
-        f"{claim.place}: {meaning or f'{claim.text} ({claim.framework}' + chr(39) + 's wording)'}"
+def _tensor_grid(found: NumericsReport, title: str, verbose: bool) -> Grid | str:
+    """The measured tensors, the worst first without `verbose`; a line where none was measured."""
+    if not found.rows:
+        return f"{title}: none measured, {found.reason or ''}"
+    rows = found.rows if verbose else worst(found.rows)[:_TENSORS]
+    return lay_out(
+        "Numerics",
+        "SQNR dB | flushed | clipped | amax | <format | <tensor | "
+        f"<{'layer' if verbose else 'layer (worst first)'}",
+        "{1} | {0.flushed:.2%} | {0.saturated:.2%} | {2} | {0.format} | {0.tensor} | {0.layer}",
+        [
+            (
+                row,
+                "dead" if (row.flushed or 0.0) > DEAD else figure(row.sqnr_db, ".1f"),
+                amax_of(row),
+            )
+            for row in rows
+        ],
+        stretch=True,
+        above=f"{title} in step {found.step}: {_all_tensors(found.rows)}",
+        below=tuple(f"{title}: {note}" for note in found.notes),
     )
 
 
-def _clocks(report: Report, verbose: bool) -> Iterator[str]:
-    clocks = clock_lines(report)
-    alone = len(clocks) == 1
-    for rank, line in clocks if verbose else clocks[:1]:
-        if verbose or not (alone and rank.clock is not None and head_says_all(rank.clock)):
-            yield line if alone else f"{rank_label(rank)}: {line}"
+def worst(rows: Sequence[TensorRow]) -> list[TensorRow]:
+    """Return rows by how much their casts lose, those with NaN first."""
+    return sorted(
+        rows,
+        key=lambda row: (not (row.nan or row.inf), -(row.flushed or 0.0), row.sqnr_db or 999.0),
+    )
 
 
-def modules_text(modules: ModulesReport) -> str:
-    """Count the modules by state; those of unknown classes with the names of the classes."""
-    counts = [
-        f"{count} unknown ({listed(modules.unknown_classes, 2)}: the GEMMs decide)"
-        if state == "unknown" and modules.unknown_classes
-        else f"{count} {state.replace('_', ' ')}"
-        for state, count in modules.counts.items()
-    ]
-    return f"{', '.join(counts) or 'none'} (linear layers)"
+def _all_tensors(rows: Sequence[TensorRow]) -> str:
+    parts = []
+    for kind in dict.fromkeys(row.format for row in rows if row.format):
+        figures = sorted(r.sqnr_db for r in rows if r.format == kind and r.sqnr_db is not None)
+        if figures:
+            middle = figures[len(figures) // 2]
+            parts.append(f"{kind.upper()} {middle:.1f} dB ({figures[0]:.1f} to {figures[-1]:.1f})")
+    layers = counted({row.layer for row in rows}, "layer")
+    line = f"{counted(rows, 'tensor')} of {layers}: {', '.join(parts) or 'no cast is known'}"
+    return "; ".join(filter(None, (line, sampled_of(rows))))
 
 
-def _scaling(report: Report) -> str:
-    """Say how the operands are scaled: as configured, else as the kernels show."""
-    configured = {
-        scaling
-        for rank in report.ranks
-        if rank.modules is not None
-        for scaling in rank.modules.scalings
-    }
-    if configured and report.recipe.time_us:
-        return ", ".join(sorted(configured))
-    return f"{', '.join(report.recipe.time_us)} (as the kernels show)" * bool(report.recipe.time_us)
+def _step_grid(rank: RankReport) -> Grid:
+    return lay_out(
+        f"Steps of {rank_label(rank)}",
+        "<step | CPU ms | GPU ms | FP8 of all GEMMs | GEMM ms",
+        "{0.step} | {0.duration_us:ms} | {0.gpu_us:ms} | {0.gemm.fp8_share_of_time:%} | {1:ms}",
+        [(step, sum(step.gemm.time_us.values())) for step in rank.steps],
+        folded=True,
+    )
 
 
-def _costs(rank: RankReport, alone: bool, verbose: bool) -> Iterator[tuple[str, str]]:
-    found = payoff_of(rank)
-    if found is not None and verbose and not alone:
-        yield "pays", found.text
-    if rank.payoff is not None and verbose:
-        yield "limits", _limits(rank.payoff)
+def _cost_grids(rank: RankReport) -> Iterator[Grid]:
+    """Yield what FP8 costs, what the collectives moved, and the layers by size."""
+    if rank.tax is not None:
+        yield _tax_grid(rank.tax)
     if rank.communication is not None:
-        yield "network", _network(rank.communication)
+        yield lay_out(
+            "Collectives",
+            "<collective | <dtype | calls | MB in | MB out | ms",
+            "{0.name} | {1} | {0.calls} | {0.bytes_in:MB} | {0.bytes_out:MB} | {0.time_us:ms}",
+            [(row, row.dtype or None) for row in rank.communication.collectives],
+            folded=True,
+        )
+    if rank.layers is not None:
+        legs = [leg.value for leg in LEGS]
+        yield lay_out(
+            "Layers by size",
+            f"<layers (N x K) | modules | {' | '.join(legs)} | FLOPs | <names",
+            "{0.n} x {0.k} | {1} | {2} | {3} | {4} | {0.share_of_flops:%} | {5}",
+            [
+                (
+                    row,
+                    row.modules or None,
+                    *(f"{row.in_fp8.get(leg, 0)}/{row.observed.get(leg) or '-'}" for leg in legs),
+                    ", ".join(row.names) or None,
+                )
+                for row in rank.layers.rows
+            ],
+            stretch=True,
+            below=(f"  {rank.layers.note}",) if rank.layers.note else (),
+        )
 
 
-def _limits(found: PayoffReport) -> str:
-    small = found.small_gemm_share
-    return (
-        f"the GPU idles {found.idle_share:.0%} of the window; of its busy time "
-        f"{found.bandwidth_bound_share:.0%} is in kernels that memory bandwidth limits"
-        + (f"; {small:.0%} of FP8 GEMM time in small GEMMs" if small is not None else "")
+def _tax_grid(tax: TaxReport) -> Grid:
+    merged: dict[tuple[str, str, bool], list[float]] = defaultdict(lambda: [0, 0.0])
+    for row in tax.rows:
+        total = merged[row.purpose, row.leg.value, row.fused]
+        total[0] += row.kernels
+        total[1] += row.time_us
+    how = {True: "fused", False: "one step a kernel (eager)"}
+    return lay_out(
+        "What FP8 costs",
+        "<FP8 overhead | <pass | kernels | ms | <how",
+        "{0} | {1} | {2:.0f} | {3:ms} | {4}",
+        [
+            (purpose, leg, kernels, us, how[fused])
+            for (purpose, leg, fused), (kernels, us) in merged.items()
+        ],
+        folded=True,
     )
-
-
-def _network(found: CommunicationReport) -> str:
-    line = f"{millis(found.time_us)} ms in collectives, {millis(found.exposed_us)} of them exposed"
-    return line if found.weight_gather is None else f"{line}; {_gathered(found.weight_gather)}"
-
-
-def _gathered(gather: WeightGather) -> str:
-    total = (gather.eight_bit_bytes + gather.wider_bytes) / 1e6
-    if not gather.fp8:
-        doubt = "perhaps " if gather.fp8 is None else "not "
-        return f"{total:.0f} MB all-gathered, {doubt}in FP8"
-    each = gather.bytes_per_parameter
-    proof = f" ({each:.2f} bytes a parameter)" if each else ""
-    return f"{gather.eight_bit_bytes / 1e6:.0f} of {total:.0f} MB all-gathered in FP8{proof}"

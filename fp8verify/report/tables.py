@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
+from fp8verify.layer_names import pattern, patterns
 from fp8verify.report.model import (
+    LEGS,
     Finding,
     GemmSummary,
     KernelRow,
+    Leg,
     RankReport,
     Report,
     Severity,
+    low_precision_count,
     low_precision_share,
 )
+from fp8verify.report.model.diagnosis import NamedLayerRow, NamedLayersReport
+from fp8verify.report.model.numerics import TensorRow
 from fp8verify.text import format_finding, label_of_rank
+
+DEAD = 0.999  # share of values that the cast makes zero: the dB of the others mean nothing
 
 
 class PrecisionRow(NamedTuple):
@@ -128,6 +137,67 @@ def gemm_kernels(report: Report) -> list[KernelRow]:
     return [row for row in merge_kernels(report) if row.role.is_gemm]
 
 
+class LayerGroup(NamedTuple):
+    """Layers called alike that ran the same; `name` is "layers.*.up (2)" for two of them."""
+
+    name: str
+    rows: tuple[NamedLayerRow, ...]
+
+
+def layer_groups(found: NamedLayersReport) -> list[LayerGroup]:
+    """Join layers that are called alike and ran the same; those not all in FP8 come first."""
+    alike: dict[object, list[NamedLayerRow]] = defaultdict(list)
+    for row in found.rows:
+        ran = tuple((leg.leg, tuple(sorted(leg.kernels.items()))) for leg in row.legs)
+        alike[pattern(row.layer), ran].append(row)
+    joined = [
+        LayerGroup(patterns(row.layer for row in rows)[0], tuple(rows)) for rows in alike.values()
+    ]
+    return sorted(joined, key=lambda group: _all_low(group.rows[0]))
+
+
+def _all_low(row: NamedLayerRow) -> bool:
+    return all(low_precision_count(leg.kernels) == sum(leg.kernels.values()) for leg in row.legs)
+
+
+def legs_shown(rows: Iterable[NamedLayerRow]) -> list[str]:
+    """Return the three passes of a linear layer, and the others that ran."""
+    seen = {leg.leg for row in rows for leg in row.legs}
+    return [leg.value for leg in Leg if leg in seen or leg in LEGS]
+
+
+def kernels_of(row: NamedLayerRow, leg: str) -> dict[str, int]:
+    """Return a layer's launches of a pass by precision class."""
+    return next((found.kernels for found in row.legs if found.leg == leg), {})
+
+
+def precisions(row: NamedLayerRow) -> str:
+    """Return the precision classes of a layer's GEMMs."""
+    return ", ".join(dict.fromkeys(name for leg in row.legs for name in leg.kernels))
+
+
+def layer_us(row: NamedLayerRow) -> float:
+    """Return the µs of a layer's GEMMs."""
+    return sum(time_us for leg in row.legs for time_us in leg.time_us.values())
+
+
+def amax_of(row: TensorRow) -> str:
+    """Return the largest magnitude of a tensor, or that it is not finite."""
+    if row.nan or row.inf:
+        return "NaN" if row.nan else "inf"
+    return figure(row.amax, ".3g")
+
+
+def sampled_of(rows: Sequence[TensorRow]) -> str:
+    """Say what part of the values was measured; nothing where all were."""
+    all_of, seen = sum(row.elements for row in rows), sum(row.sampled for row in rows)
+    if seen >= all_of:
+        return ""
+    digits = 0 if seen >= 1e7 else 1
+    millions = f"{seen / 1e6:.{digits}f} of {all_of / 1e6:.{digits}f}"
+    return f"all figures but amax are of a sample, {millions} M values"
+
+
 def by_severity(findings: Iterable[Finding]) -> list[Finding]:
     """Return the findings by severity, in their order otherwise."""
     return sorted(findings, key=lambda finding: list(Severity).index(finding.severity))
@@ -144,14 +214,24 @@ def rank_label(rank: RankReport) -> str:
     return label_of_rank(rank.rank, rank.source)
 
 
+def figure(value: float | None, form: str) -> str:
+    """Return a figure in a format of Python's, or "-" where it is not known."""
+    return "-" if value is None else format(value, form)
+
+
 def percent(share: float | None) -> str:
     """Return a share as "93.1%", or "-" for None."""
-    return "-" if share is None else f"{share:.1%}"
+    return figure(share, ".1%")
 
 
-def millis(time_us: float) -> str:
-    """Return microseconds as milliseconds with two decimals."""
-    return f"{time_us / 1000:.2f}"
+def millis(time_us: float | None) -> str:
+    """Return microseconds as milliseconds with two decimals, or "-" for None."""
+    return "-" if time_us is None else f"{time_us / 1000:.2f}"
+
+
+def times(speedup: float | None) -> str:
+    """Return a speed-up as "1.38x", or "-" for None."""
+    return "-" if speedup is None else f"{speedup:.2f}x"
 
 
 def software(report: Report) -> str:

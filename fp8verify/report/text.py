@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from io import StringIO
 
-from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.cells import cell_len
+from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from fp8verify.report.escape import printable
 from fp8verify.report.model import Precision, Severity, Verdict
 from fp8verify.report.page import BAD, FAIR, GOOD, Grid, Note, Page
+from fp8verify.text import printable
 
 PLAIN_WIDTH = 80
 MAX_WIDTH = 120
@@ -39,7 +40,7 @@ _CELL_STYLES = {
 def write_text(
     page: Page, *, terminal: bool = False, verbose: bool = False, width: int | None = None
 ) -> str:
-    """Write a page.
+    """Write a page without trailing blanks.
 
     Args:
         page: what to write.
@@ -47,7 +48,19 @@ def write_text(
         verbose: whether to show all rows, whole names and the advice of information.
         width: columns; by default the terminal's, at most `MAX_WIDTH`, and 80 elsewhere.
     """
-    return render(list(_sections(page, verbose)), terminal=terminal, width=width)
+    buffer = StringIO()
+    columns = width or (min(Console().width, MAX_WIDTH) if terminal else PLAIN_WIDTH)
+    console = Console(
+        file=buffer,
+        force_terminal=terminal,
+        no_color=None if terminal else True,
+        width=columns,
+        highlight=False,
+        markup=False,  # names and log lines may hold brackets
+        emoji=False,
+    )
+    console.print(Group(*_sections(page, columns, verbose)))
+    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
 
 
 def brief(page: Page, whole: str = "") -> str:
@@ -68,167 +81,114 @@ def brief(page: Page, whole: str = "") -> str:
     return "".join(f"{printable(line)}\n" for line in lines)
 
 
-def render(sections: list[RenderableType], *, terminal: bool, width: int | None = None) -> str:
-    """Render to text without trailing blanks."""
-    buffer = StringIO()
-    console = Console(
-        file=buffer,
-        force_terminal=terminal,
-        no_color=None if terminal else True,
-        width=width or (min(Console().width, MAX_WIDTH) if terminal else PLAIN_WIDTH),
-        highlight=False,
-        markup=False,  # names and log lines may hold brackets
-        emoji=False,
-    )
-    console.print(Group(*sections))
-    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
-
-
-def _sections(page: Page, verbose: bool) -> Iterator[RenderableType]:
+def _sections(page: Page, width: int, verbose: bool) -> Iterator[RenderableType]:
     if page.head:
         yield Text(printable(page.head), style="dim")
     if page.verdict:
         verdict = (page.verdict, f"bold {_STYLES[page.tone]}")
-        yield Padding(Text.assemble(verdict, "  ", printable(page.reason), "."), (1, 0, 0, 0))
-    grid = Table.grid(padding=(0, 1, 0, 0))
-    grid.add_column(width=_LABEL_WIDTH - 1, no_wrap=True)
-    grid.add_column()
-    for note in (*([page.pays] if page.pays else []), *page.actions()):
-        style = _STYLES.get(note.tone, "bold" if note.label == "to do" else "")
-        grid.add_row(Text(note.label, style=style), Text(printable(note.text)))
-    if grid.row_count:
-        yield Padding(grid, (1, 0, 0, 0))
-    first = not page.verdict
-    for part in page.body:
-        yield Padding(_part(part, verbose), (0 if first else 1, 0, 0, 0))
-        first = False
-    yield from _notes(page, verbose)
-    yield from _infos(page, verbose)
-
-
-def _part(part: Grid | str, verbose: bool) -> RenderableType:
-    if isinstance(part, str):
-        return Text(printable(part))
-    shown = part if verbose else part.head(part.shown)
-    table = PlainTable(part.names, part.words, stretch=part.stretch, uncut=verbose)
-    for row in shown.rows:
-        style = _CELL_STYLES.get(row[0], "")
-        table.add_row(Text(printable(row[0]), style), *map(printable, row[1:]))
-    above: list[RenderableType] = [Text(printable(part.above))] if part.above else []
-    middle: list[RenderableType] = [table] if part.rows else []
-    return Group(*above, *middle, *(Text(printable(line)) for line in shown.below))
-
-
-def _notes(page: Page, verbose: bool) -> Iterator[RenderableType]:
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(style="dim", no_wrap=True)
-    grid.add_column()
+        yield _below(Text.assemble(verdict, "  ", printable(page.reason), "."))
+    actions = [*([page.pays] if page.pays else []), *page.actions()]
+    if actions:
+        grid = Table.grid(padding=(0, 1, 0, 0))
+        grid.add_column(width=_LABEL_WIDTH - 1, no_wrap=True)
+        grid.add_column()
+        for note in actions:
+            style = _STYLES.get(note.tone, "bold" if note.label == "to do" else "")
+            grid.add_row(Text(note.label, style=style), Text(printable(note.text)))
+        yield _below(grid)
+    for place, part in enumerate(page.body):
+        lines = [Text(printable(part))] if isinstance(part, str) else _grid(part, width, verbose)
+        yield Group(*lines) if not page.verdict and place == 0 else _below(*lines)
     notes = [*page.notes, *([Note("software", page.software)] if verbose and page.software else [])]
-    for note in notes:
-        grid.add_row(note.label, Text(printable(note.text)))
     if notes:
-        yield Padding(grid, (1, 0, 0, 0))
+        grid = Table.grid(padding=(0, 2, 0, 0))
+        grid.add_column(style="dim", no_wrap=True)
+        grid.add_column()
+        for note in notes:
+            grid.add_row(note.label, Text(printable(note.text)))
+        yield _below(grid)
+    if infos := list(_infos(page, verbose)):
+        yield _below(*infos)
+
+
+def _below(*parts: RenderableType) -> Padding:
+    """Leave an empty line above parts of the page."""
+    return Padding(Group(*parts), (1, 0, 0, 0))
 
 
 def _infos(page: Page, verbose: bool) -> Iterator[RenderableType]:
     """Show what needs no action: as much as the screen holds, advice with --verbose."""
     infos = [finding for finding in page.findings if finding.severity is Severity.INFO]
     shown = infos if verbose else infos[: max(1, _INFOS - (len(page.findings) - len(infos)))]
-    lines: list[RenderableType] = []
-    hints: set[str] = set()
+    hints = {""}
     for finding in shown:
         label = (finding.severity.value, "cyan")
-        lines.append(Text.assemble(label, f" [{finding.code}] ", printable(finding.message)))
-        if verbose and finding.hint not in {*hints, ""}:
-            lines.append(Padding(Text(printable(finding.hint), style="dim"), (0, 0, 0, 4)))
+        yield Text.assemble(label, f" [{finding.code}] ", printable(finding.message))
+        if verbose and finding.hint not in hints:
+            yield Padding(Text(printable(finding.hint), style="dim"), (0, 0, 0, 4))
         hints.add(finding.hint)
     if len(shown) < len(infos):
-        lines.append(Text(f"… and {len(infos) - len(shown)} more with --verbose"))
-    if lines:
-        yield Padding(Group(*lines), (1, 0, 0, 0))
+        yield Text(f"… and {len(infos) - len(shown)} more with --verbose")
 
 
-class PlainTable:
-    """Rows under headings; where they do not fit side by side, each row is a block of its own.
+def _grid(grid: Grid, width: int, verbose: bool) -> Iterator[RenderableType]:
+    """Yield a grid with its lines; where its columns do not fit, each row is a block of its own.
 
-    Figures are never cut. Only a last column of words is, with a sign, and not if it is `uncut`.
+    Figures are never cut. Only a last column of words is, with a sign, and not with `verbose`.
     """
+    shown = grid if verbose else grid.head(grid.shown)
+    if grid.above:
+        yield Text(printable(grid.above))
+    rows = [tuple(map(printable, row)) for row in shown.rows]
+    if _width(grid, rows) > width:
+        for row in rows:
+            yield from map(Text, _block(grid, row, width))
+    elif rows:
+        yield _table(grid, rows, verbose)
+    yield from (Text(printable(line)) for line in shown.below)
 
-    def __init__(
-        self,
-        names: tuple[str, ...],
-        words: Collection[str] = (),
-        *,
-        stretch: bool = False,
-        uncut: bool = False,
-    ) -> None:
-        self._names, self._words = names, words
-        self._stretch, self._uncut = stretch, uncut
-        self._rows: list[tuple[Text, ...]] = []
 
-    def add_row(self, *cells: str | Text) -> None:
-        """Add a row of as many cells as there are headings."""
-        self._rows.append(tuple(Text(cell) if isinstance(cell, str) else cell for cell in cells))
+def _width(grid: Grid, rows: Sequence[tuple[str, ...]]) -> int:
+    """Return the columns of the screen that a table needs."""
+    needed = [max(map(cell_len, cells)) for cells in zip(grid.names, *rows, strict=True)]
+    if grid.stretch:
+        needed[-1] = min(needed[-1], max(_LEAST_WORDS, len(grid.names[-1]) // 2))
+    return sum(needed) + _GAP * (len(needed) - 1)
 
-    def __rich_console__(
-        self, console: Console, options: ConsoleOptions
-    ) -> Iterator[RenderableType]:
-        """Yield the table, or its rows one by one."""
-        if self._width() <= options.max_width:
-            yield self._table()
-            return
-        for row in self._rows:
-            yield from self._block(row, options.max_width)
 
-    def _width(self) -> int:
-        """Return the columns that the table needs."""
-        needed = [len(name) for name in self._names]
-        for row in self._rows:
-            needed = [max(pair) for pair in zip(needed, (c.cell_len for c in row), strict=True)]
-        if self._stretch:
-            needed[-1] = min(needed[-1], max(_LEAST_WORDS, len(self._names[-1]) // 2))
-        return sum(needed) + _GAP * (len(needed) - 1)
-
-    def _table(self) -> Table:
-        table = Table(
-            box=None,
-            pad_edge=False,
-            padding=(0, _GAP, 0, 0),
-            header_style="bold",
-            expand=self._stretch,
+def _table(grid: Grid, rows: Sequence[tuple[str, ...]], uncut: bool) -> Table:
+    table = Table(
+        box=None,
+        pad_edge=False,
+        padding=(0, _GAP, 0, 0),
+        header_style="bold",
+        expand=grid.stretch,
+    )
+    for place, name in enumerate(grid.names):
+        last = grid.stretch and place == len(grid.names) - 1
+        table.add_column(
+            name,
+            justify="left" if name in grid.words else "right",
+            no_wrap=not (last and uncut),
+            overflow="fold" if uncut else "ellipsis",
+            ratio=1 if last else None,
         )
-        for place, name in enumerate(self._names):
-            last = self._stretch and place == len(self._names) - 1
-            table.add_column(
-                name,
-                justify="left" if name in self._words else "right",
-                no_wrap=not (last and self._uncut),
-                overflow="fold" if self._uncut else "ellipsis",
-                ratio=1 if last else None,
-            )
-        for row in self._rows:
-            table.add_row(*row)
-        return table
-
-    def _block(self, row: tuple[Text, ...], width: int) -> Iterator[Text]:
-        """Lay one row out as "heading value" after "heading value", then its words."""
-        pairs = [
-            f"{name} {cell.plain}"
-            for name, cell in zip(self._names, row, strict=True)
-            if cell.plain != "-"
-        ]
-        words = pairs.pop() if self._stretch and row[-1].plain != "-" else None
-        yield from map(Text, filled(pairs, width))
-        if words is not None:
-            yield from (Text(f"  {line}") for line in _folded(row[-1].plain, width - _GAP))
+    for first, *others in rows:
+        table.add_row(Text(first, _CELL_STYLES.get(first, "")), *map(Text, others))
+    return table
 
 
-def _folded(text: str, width: int) -> Iterator[str]:
-    """Cut text into lines; nothing of it is lost."""
-    return (text[start : start + width] for start in range(0, len(text), width))
+def _block(grid: Grid, row: tuple[str, ...], width: int) -> list[str]:
+    """Lay one row out as "heading value" after "heading value", then its words in lines."""
+    pairs = [f"{name} {cell}" for name, cell in zip(grid.names, row, strict=True) if cell != "-"]
+    if not grid.stretch or row[-1] == "-":
+        return filled(pairs, width)
+    words, room = row[-1], width - _GAP
+    cut = [words[start : start + room] for start in range(0, len(words), room)]
+    return [*filled(pairs[:-1], width), *(f"  {part}" for part in cut)]
 
 
-def filled(parts: list[str], width: int) -> list[str]:
+def filled(parts: Iterable[str], width: int) -> list[str]:
     """Fill lines with parts that are not broken themselves; those after the first are set in."""
     lines: list[str] = []
     for part in parts:

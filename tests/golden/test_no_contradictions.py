@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from fp8verify import Report, inspect, table
-from fp8verify.report.forms import render
+from fp8verify.report.forms import page_of, render
 from fp8verify.report.model import (
     Precision,
     RankReport,
@@ -25,7 +25,6 @@ from fp8verify.report.model import (
     low_precision_count,
 )
 from fp8verify.report.page import Grid
-from fp8verify.report.page_of import page_of
 from fp8verify.report.tables import layer_share, layer_times, percent
 from tests.golden.expectations import KNOWN, ROOT
 from tests.golden.reports import report_of

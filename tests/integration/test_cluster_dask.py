@@ -17,7 +17,7 @@ from fp8verify.analysis.fleet import cluster
 from fp8verify.analysis.workers import dask_cluster, retrying_map
 from fp8verify.cli.inspect_command import command
 from fp8verify.errors import InputError, UsageError
-from fp8verify.report.json_form import to_json
+from fp8verify.report.forms import to_json
 from tests.unit.test_errors import fail
 from tests.unit.test_fleet_ranks import write_ranks
 from tests.unit.test_fleet_retrying import give_up, work

@@ -19,7 +19,6 @@ import pytest
 
 import fp8verify
 import fp8verify.report.forms
-import fp8verify.report.public
 from fp8verify.capture.numerics import NumericsRecord, SeriesRecord, read_numerics
 from fp8verify.report.model import Finding, Report
 from fp8verify.report.model.numerics import NumericsReport
@@ -282,7 +281,7 @@ def test_the_forms_show_the_tensors() -> None:
     assert re.search(r"25\.\d +75\.00% +0\.00% .* grad_output +layers\.2\.down", text)
     html = fp8verify.report.forms.render(report, "html")
     assert "e5m2 tensorwise: amax" in html
-    frames = fp8verify.report.public.with_forms(fp8verify.Report, report).to_pandas()
+    frames = fp8verify.report.forms.with_forms(fp8verify.Report, report).to_pandas()
     assert frames.numerics.groupby("tensor").size().to_dict() == {
         "grad_output": LAYERS, "input": LAYERS, "weight": LAYERS,
     }  # fmt: skip

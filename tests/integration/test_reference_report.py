@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fp8verify import inspect
-from fp8verify.report.json_form import to_json
+from fp8verify.report.forms import to_json
 from fp8verify.trace import find_traces, read_trace
 from tests.golden.reports import report_of
 from tests.unit.reference_reader import reference_trace

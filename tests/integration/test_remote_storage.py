@@ -18,7 +18,7 @@ import pytest
 
 from fp8verify import inspect
 from fp8verify.errors import InputError
-from fp8verify.report.json_form import to_json
+from fp8verify.report.forms import to_json
 from fp8verify.trace import places
 from tests.hand_built import TraceBuilder
 from tests.unit.test_fleet_ranks import meta, write_ranks, write_window

@@ -21,7 +21,7 @@ from fp8verify.analysis.fleet import (
     gather_ranks,
 )
 from fp8verify.errors import InputError
-from fp8verify.report.json_form import to_json
+from fp8verify.report.forms import to_json
 from fp8verify.report.tables import shown_findings
 from fp8verify.trace import find_traces
 from tests.hand_built import TraceBuilder

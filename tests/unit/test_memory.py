@@ -16,7 +16,7 @@ from fp8verify.compare.pairs import pair_memory
 from fp8verify.report.forms import render
 from fp8verify.report.model import Report
 from fp8verify.report.model.numerics import MemoryReport
-from fp8verify.report.numerics_text import numerics_notes
+from fp8verify.report.sentences import report_notes
 from tests.hand_built import TraceBuilder
 
 GIB = 1 << 30
@@ -183,8 +183,6 @@ def test_the_fullest_rank_stands_for_a_run(plain: Report) -> None:
     first, full = notes(with_memory(plain, (40, 50), (40, 50)), after)
     assert first.startswith("peak memory of rank 1, the fullest: 60.0 GiB of tensors, 50% more")
     assert full == "the candidate fills the GPU of rank 1, the fullest: 78.0 GiB of 80.0 GiB"
-    (shown,) = [
-        note.text for note in numerics_notes(after, verbose=False) if note.label == "memory"
-    ]
+    (shown,) = [note.text for note in report_notes(after, verbose=False) if note.label == "memory"]
     assert shown.startswith("rank 1, the fullest of 2: peak 60.0 GiB of tensors, 78.0 GiB held by")
     assert shown in render(after, "html")

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from fp8verify import Report, inspect
 from fp8verify.report.forms import brief
-from fp8verify.report.payoff import payoff, payoff_text
+from fp8verify.report.sentences import payoff, payoff_text
 from tests.golden.expectations import ROOT
 
 

@@ -65,8 +65,8 @@ def test_columns_stay_inside_the_picture(rows: list[tuple[float, ...]]) -> None:
             steps=((1, 0.0, 500.0),),
         )
     )
-    for band in picture.bands:
-        for _, below, height in re.findall(r"M(\d+) (-?[\d.]+)h1v-([\d.]+)h-1z", band.path):
+    for path in picture.bands.values():
+        for _, below, height in re.findall(r"M(\d+) (-?[\d.]+)h1v-([\d.]+)h-1z", path):
             assert float(below) <= TIMELINE_HEIGHT
             assert float(below) - float(height) >= -0.2
 

@@ -157,7 +157,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     versions: dict[str, str] = {}
 
 
-# Only data: `fp8verify.report.public` is the same report with its forms as methods.
+# Only data: `fp8verify.report.forms` has the same report with its forms as methods.
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """The finished report: the one contract of every output.
 

@@ -1,0 +1,250 @@
+"""A report's rows as comma-separated values and as pandas DataFrames.
+
+>>> import fp8verify
+>>> frames = fp8verify.inspect("traces/fp8_rowwise_gw_hp").to_pandas()
+>>> frames.gemms.groupby(["leg", "precision"])["kernels"].sum()
+leg    precision
+dgrad  fp8          45
+fprop  fp8          45
+wgrad  bf16         45
+Name: kernels, dtype: int64
+>>> frames.layers.state.unique().tolist()
+['fp8']
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
+from fp8verify.errors import UsageError
+from fp8verify.report.model import KernelRow, Report
+from fp8verify.report.model.comparison import Comparison
+from fp8verify.report.model.numerics import TensorRow
+from fp8verify.report.model.run_table import RunRow, RunTable
+from fp8verify.text import printable
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Row = Sequence[object]
+_COMPARISON = (
+    "kind name leg baseline_precision candidate_precision baseline_us candidate_us "
+    "baseline_us_each candidate_us_each speedup"
+)
+# Characters by which spreadsheets know a formula (OWASP, "CSV Injection").
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+class Frames(NamedTuple):
+    """One DataFrame for each kind of row; `rank` is the rank's number, None where not known.
+
+    Attributes:
+        kernels: a row for each kind of kernel on each rank: the columns are the attributes of
+            `fp8verify.report.model.KernelRow`.
+        gemms: those of the kernels that are GEMMs; `is_fp8` is whether a row counts into the FP8
+            share.
+        steps: training steps. step: the profiler's number; fp8_share_of_time: FP8 share of the
+            step's GEMM time, None without GEMMs; gemm_us: GEMM time in µs; cpu_us: duration on
+            the CPU in µs; gpu_us: on the GPU, None if it launched no kernel.
+        layers: linear modules of the model. layer: the name; state: fp8, fp8_emulated,
+            fp8_module_off, fp4, fp4_emulated, high_precision or unknown.
+        named_layers: GEMMs by layer. layer: the name; leg: fprop, dgrad, wgrad, backward,
+            recompute or unknown; precision: class of the operands; kernels: launches; time_us: µs
+            of all launches; source: window, or step for an eager step, whose times are not the
+            run's.
+        numerics: tensors of FP8 layers: the columns are the attributes of
+            `fp8verify.report.model.numerics.TensorRow`.
+        ranks: the ranks. source: file of the trace; verdict and reason: the rank's own;
+            fp8_share_of_time: FP8 share of GEMM time, None without GEMMs; gemm_us: GEMM time in
+            µs; gpu_us: time of all kernels in µs; kernels: how many kernels the trace holds.
+    """
+
+    kernels: pd.DataFrame
+    gemms: pd.DataFrame
+    steps: pd.DataFrame
+    layers: pd.DataFrame
+    named_layers: pd.DataFrame
+    numerics: pd.DataFrame
+    ranks: pd.DataFrame
+
+
+def to_frames(report: Report) -> Frames:
+    """Lay a report out as DataFrames; kernels are in kinds, one row for each and rank.
+
+    Raises:
+        UsageError: pandas is not installed.
+    """
+    return Frames(
+        **{
+            name: to_frame(columns.split(), make(report))
+            for name, (columns, make) in _FRAMES.items()
+        }
+    )
+
+
+def to_frame(columns: Sequence[str], rows: Iterable[Row]) -> pd.DataFrame:
+    """Make a DataFrame of rows.
+
+    Raises:
+        UsageError: pandas is not installed.
+    """
+    try:
+        import pandas as pd
+    except ImportError:
+        raise UsageError(
+            "to_pandas() needs a package that is not installed: pandas.",
+            "pip install 'fp8verify[pandas]', or use the report's own rows.",
+        ) from None
+    return pd.DataFrame(list(rows), columns=list(columns))
+
+
+def _fields(row: object, names: Iterable[str]) -> Iterator[object]:
+    """Yield fields of a struct, terms as their words."""
+    for name in names:
+        value = getattr(row, name)
+        yield value.value if isinstance(value, Enum) else value
+
+
+def _kernels(report: Report) -> Iterator[Row]:
+    for rank in report.ranks:
+        for row in rank.kernels:
+            yield rank.rank, *_fields(row, KernelRow.__struct_fields__)
+
+
+_GEMM = "leg op shape kernels time_us tflops percent_of_peak"
+
+
+def _gemms(report: Report) -> Iterator[Row]:
+    for rank in report.ranks:
+        for row in rank.kernels:
+            if row.role.is_gemm:
+                precision = row.precision
+                own = _fields(row, _GEMM.split())
+                yield rank.rank, row.name, precision.value, precision.is_fp8, *own
+
+
+def _steps(report: Report) -> Iterator[Row]:
+    for rank in report.ranks:
+        for step in rank.steps:
+            share, total = step.gemm.fp8_share_of_time, sum(step.gemm.time_us.values())
+            yield rank.rank, step.step, share, total, step.duration_us, step.gpu_us
+
+
+def _layers(report: Report) -> Iterator[Row]:
+    for rank in report.ranks:
+        for state, names in (rank.modules.names if rank.modules else {}).items():
+            yield from ((rank.rank, name, state) for name in names)
+
+
+def _named_layers(report: Report) -> Iterator[Row]:
+    for rank in report.ranks:
+        named = rank.named_layers
+        for row in named.rows if named else ():
+            for leg in row.legs:
+                for name, count in leg.kernels.items():
+                    own = (leg.leg.value, name, count, leg.time_us[name])
+                    yield rank.rank, row.layer, *own, named and named.source
+
+
+_TENSOR = [name for name in TensorRow.__struct_fields__ if name not in ("what_if", "error")]
+
+
+def _numerics(report: Report) -> Iterator[Row]:
+    for rank in report.ranks:
+        for row in rank.numerics.rows if rank.numerics is not None else ():
+            yield rank.rank, *_fields(row, _TENSOR)
+
+
+def _ranks(report: Report) -> Iterator[Row]:
+    for rank in report.ranks:
+        gemm_us, gpu_us = sum(rank.gemm.time_us.values()), sum(rank.gpu_time_us.values())
+        head = (rank.rank, rank.source, rank.verdict.value, rank.reason)
+        yield *head, rank.gemm.fp8_share_of_time, gemm_us, gpu_us, rank.health.kernels
+
+
+# The columns of each frame, and the function that makes its rows.
+_FRAMES: dict[str, tuple[str, Callable[[Report], Iterator[Row]]]] = {
+    "kernels": (" ".join(("rank", *KernelRow.__struct_fields__)), _kernels),
+    "gemms": (f"rank name precision is_fp8 {_GEMM}", _gemms),
+    "steps": ("rank step fp8_share_of_time gemm_us cpu_us gpu_us", _steps),
+    "layers": ("rank layer state", _layers),
+    "named_layers": ("rank layer leg precision kernels time_us source", _named_layers),
+    "numerics": (" ".join(("rank", *_TENSOR)), _numerics),
+    "ranks": ("rank source verdict reason fp8_share_of_time gemm_us gpu_us kernels", _ranks),
+}
+
+
+def write_csv(found: Report | Comparison | RunTable) -> str:
+    """Write the rows of a result under a line of names; what is not known is empty.
+
+    Text that a spreadsheet would run as a formula is quoted with an apostrophe.
+    """
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    columns, rows = columns_and_rows(found)
+    writer.writerow(columns)
+    writer.writerows([_cell(v) if isinstance(v, str) else v for v in row] for row in rows)
+    return buffer.getvalue()
+
+
+def _cell(text: str) -> str:
+    """Return text that a spreadsheet takes for text, not for a formula."""
+    safe = printable(text)
+    return f"'{safe}" if safe.startswith(_FORMULA) else safe
+
+
+def columns_and_rows(
+    found: Report | Comparison | RunTable,
+) -> tuple[Sequence[str], Iterable[Row]]:
+    """Return the names of the columns of a result, and its rows.
+
+    Of a report each kind of kernel on each rank; shapes are written as `64x32 32x16`. Of a
+    comparison each kind of work, pass, rank, layer and GEMM. Of a table each run.
+    """
+    if isinstance(found, Comparison):
+        return _COMPARISON.split(), _compared(found)
+    if isinstance(found, RunTable):
+        names = [name for name in RunRow.__struct_fields__ if name != "software"]
+        return names, ([*map(_words, _fields(run, names))] for run in found.runs)
+    columns = ("rank", *KernelRow.__struct_fields__, "run")
+    return columns, ([*map(_words, row), found.name] for row in _kernels(found))
+
+
+def _words(value: object) -> object:
+    """Return a list of words with blanks, a list of shapes as "64x32 32x16"."""
+    if not isinstance(value, tuple):
+        return value
+    if all(isinstance(item, str) for item in value):
+        return " ".join(value)
+    shapes = value if all(isinstance(item, tuple) for item in value) else (value,)
+    return " ".join("x".join(map(str, shape)) for shape in shapes)
+
+
+def _compared(found: Comparison) -> Iterator[Row]:
+    """Yield rows whose times are µs a step; GEMMs have µs of one GEMM in further columns."""
+    for part in found.budget:
+        before, after = part.baseline_us, part.candidate_us
+        speedup = before / after if before > 0 and after > 0 else None
+        yield "budget", part.name, None, None, None, before, after, None, None, speedup
+    for leg in found.legs:
+        times = (leg.baseline_us, leg.candidate_us)
+        yield "leg", None, leg.leg, None, None, *times, None, None, leg.speedup
+    for rank in found.ranks:
+        times = (rank.baseline_us, rank.candidate_us)
+        yield "rank", rank.rank, None, None, None, *times, None, None, rank.step_speedup
+    for layer in found.layers:
+        classes = (layer.baseline_precision, layer.candidate_precision)
+        own = (layer.baseline_us, layer.candidate_us, None, None, layer.speedup)
+        yield "layer", layer.layer, None, *classes, *own
+    for pair in found.gemms:
+        classes = (pair.baseline_precision, pair.candidate_precision)
+        each = (pair.baseline_us, pair.candidate_us)
+        step = (
+            round(each[0] * pair.baseline_calls, 3),
+            round(each[1] * pair.candidate_calls, 3),
+        )
+        yield "gemm", f"{pair.n}x{pair.k}", pair.leg, *classes, *step, *each, pair.speedup

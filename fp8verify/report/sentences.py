@@ -1,0 +1,322 @@
+"""The sentences of a report: whether FP8 pays, which steps were counted, and the notes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from fp8verify.report.model import (
+    Claim,
+    ClockReport,
+    ModulesReport,
+    RankReport,
+    Report,
+    WindowReport,
+    low_precision_count,
+    low_precision_name,
+)
+from fp8verify.report.model.diagnosis import CommunicationReport, PayoffReport, WeightGather
+from fp8verify.report.model.numerics import MemoryReport, NumericsReport
+from fp8verify.report.page import Note
+from fp8verify.report.tables import figure, millis, rank_label
+from fp8verify.steps import show_steps, show_window
+from fp8verify.text import gib, listed
+
+# Estimates from peak rates are no better than this.
+_EVEN = 0.05
+# Less 16-bit GEMM time than this share of GPU time is nothing more to gain.
+_LITTLE = 0.01
+# From this share on, what the GPU waits for the CPU is more than FP8 can save.
+_MOSTLY_IDLE = 0.5
+_CLAIMS = 4
+_WINDOWS = 3
+_RECORDED = frozenset({"complete", "cut"})
+# Log lines that are not sentences, by what they mean.
+_MEANINGS = {
+    "PYTORCH_API_USAGE torchao.float8.convert_to_float8_training": (
+        "torchao's convert_to_float8_training was called"
+    ),
+}
+
+
+class Payoff(NamedTuple):
+    """What FP8 gains, as estimated for one rank.
+
+    Attributes:
+        word: "likely yes", "about even", "likely not", "no" where the CPU decides, or
+            "not yet" where no FP8 GEMM ran.
+        speedup: of the GPU time over BF16; None where no FP8 GEMM ran.
+        head: the answer, without the rank.
+        text: the answer and what it rests on.
+        rank: the rank that it is about.
+    """
+
+    word: str
+    speedup: float | None
+    head: str
+    text: str
+    rank: RankReport
+
+
+def payoff(report: Report) -> Payoff | None:
+    """Say whether FP8 pays on the rank that gains least; None where that cannot be estimated."""
+    found = list(filter(None, map(payoff_of, report.ranks)))
+    measured = [one for one in found if one.speedup is not None]
+    if measured:
+        return min(measured, key=lambda one: one.speedup or 0.0)
+    return found[0] if found else None
+
+
+def payoff_text(report: Report, found: Payoff, *, short: bool = False) -> str:
+    """Return the sentence; of several ranks with the one that it is about."""
+    text = found.head if short else found.text
+    if len(report.ranks) == 1:
+        return text
+    least = ", which gains least" if found.speedup is not None else ""
+    return f"{rank_label(found.rank)}{least}: {text}"
+
+
+def payoff_of(rank: RankReport) -> Payoff | None:
+    """Say whether FP8 pays on one rank; None where that cannot be estimated."""
+    figures = rank.payoff
+    if figures is None or figures.ceiling is None:
+        return None
+    kernels, step = figures.speedup_estimate, figures.step_speedup_estimate
+    if kernels is None:
+        if low_precision_count(rank.gemm.kernels):
+            return None  # FP8 ran, and what it gained is not known
+        head = "not yet: no FP8 GEMM ran"
+        possible = (
+            f"FP8 could make GPU time at most {figures.ceiling:.2f}x as fast, by estimate: 16-bit "
+            f"GEMMs are {figures.sixteen_bit_gemm_share:.0%} of it"
+        )
+        return Payoff("not yet", None, head, f"{head}. {possible}", rank)
+    alone = f"kernels alone would be about {kernels:.2f}x as fast as BF16"
+    if figures.waits and figures.step_us and figures.gpu_busy_in_step_us:
+        word = "no"
+        why = (
+            f"the CPU is the bottleneck (of {figures.step_us / 1000:.1f} ms a step the GPU works "
+            f"{figures.gpu_busy_in_step_us / 1000:.1f}); its {alone}"
+        )
+    elif step is not None:
+        word, why = _word(step), f"a step is about {step:.2f}x as fast as BF16"
+    elif figures.idle_share >= _MOSTLY_IDLE:
+        word = "likely not"
+        why = f"the GPU is idle for {figures.idle_share:.0%} of the window; its {alone}"
+    else:
+        word, why = _word(kernels), f"kernels alone about {kernels:.2f}x as fast as BF16"
+    head = f"{word}: {why}, by estimate"
+    text = f"{head}. {_what_limits(rank, figures, figures.ceiling)}"
+    return Payoff(word, kernels if step is None else step, head, text, rank)
+
+
+def _word(speedup: float) -> str:
+    if abs(speedup - 1) <= _EVEN:
+        return "about even"
+    return "likely yes" if speedup > 1 else "likely not"
+
+
+def _what_limits(rank: RankReport, figures: PayoffReport, ceiling: float) -> str:
+    cost = f", casts and scales {rank.tax.share_of_gpu_time:.0%}" if rank.tax else ""
+    name = low_precision_name(rank.gemm.kernels)
+    shares = f"{name} GEMMs are {figures.fp8_gemm_share:.0%} of GPU time{cost}"
+    if rank.tax and rank.tax.share_of_gpu_time > figures.fp8_gemm_share:
+        return shares  # the cost of the casts says enough
+    if figures.sixteen_bit_gemm_share < _LITTLE:
+        return f"{shares}; without casts it would be {ceiling:.2f}x"
+    return f"{shares}; with all 16-bit GEMMs in FP8 and no casts it would be {ceiling:.2f}x"
+
+
+def steps_shown(report: Report) -> str:
+    """Return the steps that the ranks' traces hold: "steps 10-12", or nothing."""
+    return show_steps(
+        step.step
+        for rank in report.ranks
+        for step in rank.steps
+        # A window that the run's end cut short holds the begin of a step that never came.
+        if rank.clock is None or (step.step or 0) <= rank.clock.steps_seen
+    )
+
+
+def counted_by(report: Report) -> str:
+    """Return " (AdamW.step)" where all ranks counted the same call, else nothing."""
+    calls = {rank.clock.counts if rank.clock else None for rank in report.ranks}
+    call = calls.pop() if len(calls) == 1 else None
+    return f" ({call})" if call else ""
+
+
+def clock_lines(report: Report) -> list[tuple[RankReport, str]]:
+    """Return each rank that has a clock with its line; of ranks alike, the first."""
+    lines: dict[str, RankReport] = {}
+    for rank in report.ranks:
+        if rank.clock is not None:
+            lines.setdefault(_clock(rank.clock), rank)
+    return [(rank, line) for line, rank in lines.items()]
+
+
+def _clock(clock: ClockReport) -> str:
+    counted = "optimizer steps" + (f" ({clock.counts})" if clock.counts else "")
+    parts = ["fp8verify.step()" if clock.source == "explicit" else counted]
+    windows = _recorded(clock)
+    for window in windows[:_WINDOWS]:
+        shown = f"window {show_window((window.first, window.last))}"
+        if window.framework_first is not None and window.framework_last is not None:
+            own = show_window((window.framework_first, window.framework_last))
+            shown += f" = {window.framework} {window.counter} {own}"
+        parts.append(shown)
+    if len(windows) > _WINDOWS:
+        parts.append(f"{len(windows) - _WINDOWS} more windows")
+    line = ", ".join(parts)
+    if clock.steps_skipped:
+        steps = "step" if clock.steps_skipped == 1 else "steps"
+        line += f"; {clock.steps_skipped} {steps} skipped by GradScaler"
+    return line
+
+
+def _recorded(clock: ClockReport) -> list[WindowReport]:
+    return [window for window in clock.windows if window.state in _RECORDED]
+
+
+def _head_says_all(clock: ClockReport) -> bool:
+    """Whether the steps and `counted_by` are all that there is to say of the only clock."""
+    framework = any(window.framework is not None for window in clock.windows)
+    plain = clock.source == "optimizer" and clock.counts is not None
+    return plain and len(_recorded(clock)) == 1 and not framework and not clock.steps_skipped
+
+
+def report_notes(report: Report, *, verbose: bool) -> Iterator[Note]:
+    """Yield the notes in their order; without `verbose` those of the first rank."""
+    alone = len(report.ranks) == 1
+    for claim in report.claims if verbose else report.claims[:_CLAIMS]:
+        yield Note("log", claim_text(claim))
+    yield from (Note("clock", line) for line in _clock_notes(report, verbose))
+    for rank in report.ranks if verbose else report.ranks[:1]:
+        if rank.modules is not None:
+            yield Note("modules", _modules(rank.modules))
+    if scaling := _scaling(report):
+        yield Note("scaling", scaling)
+    known = [rank for rank in report.ranks if rank.payoff is not None]
+    for rank in known if verbose else known[:1]:
+        yield from _of_rank(report, rank, _costs(rank, alone, verbose))
+    for rank in report.ranks if verbose else report.ranks[:1]:
+        yield from _of_rank(report, rank, _numerics(rank, verbose))
+    if not verbose:  # the rank that used most is the one that runs out
+        yield from (Note("memory", line) for line in memory_lines(report)[:1])
+    yield from (Note("note", note) for note in report.notes)
+
+
+def _of_rank(report: Report, rank: RankReport, found: Iterator[tuple[str, str]]) -> Iterator[Note]:
+    """Yield notes, with the rank that they are about where there are several."""
+    prefix = "" if len(report.ranks) == 1 else f"{rank_label(rank)}: "
+    return (Note(label, prefix + text) for label, text in found)
+
+
+def claim_text(claim: Claim) -> str:
+    """Return what a log line claims; the framework is the one whose wording it is."""
+    meaning = _MEANINGS.get(claim.text) or f"{claim.text} ({claim.framework}'s wording)"
+    return f"{claim.place}: {meaning}"
+
+
+def _clock_notes(report: Report, verbose: bool) -> Iterator[str]:
+    clocks = clock_lines(report)
+    alone = len(clocks) == 1
+    for rank, line in clocks if verbose else clocks[:1]:
+        if verbose or not (alone and rank.clock is not None and _head_says_all(rank.clock)):
+            yield line if alone else f"{rank_label(rank)}: {line}"
+
+
+def _modules(modules: ModulesReport) -> str:
+    """Count the modules by state; those of unknown classes with the names of the classes."""
+    counts = [
+        f"{count} unknown ({listed(modules.unknown_classes, 2)}: the GEMMs decide)"
+        if state == "unknown" and modules.unknown_classes
+        else f"{count} {state.replace('_', ' ')}"
+        for state, count in modules.counts.items()
+    ]
+    return f"{', '.join(counts) or 'none'} (linear layers)"
+
+
+def _scaling(report: Report) -> str:
+    """Say how the operands are scaled: as configured, else as the kernels show."""
+    seen = report.recipe.time_us
+    modules = [rank.modules for rank in report.ranks if rank.modules is not None]
+    configured = {scaling for found in modules for scaling in found.scalings}
+    if not seen:
+        return ""
+    return ", ".join(sorted(configured)) or f"{', '.join(seen)} (as the kernels show)"
+
+
+def _costs(rank: RankReport, alone: bool, verbose: bool) -> Iterator[tuple[str, str]]:
+    found = payoff_of(rank)
+    if found is not None and verbose and not alone:
+        yield "pays", found.text
+    if rank.payoff is not None and verbose:
+        limits = (
+            f"the GPU idles {rank.payoff.idle_share:.0%} of the window; of its busy time "
+            f"{rank.payoff.bandwidth_bound_share:.0%} is in kernels that memory bandwidth limits"
+        )
+        if rank.payoff.small_gemm_share is not None:
+            limits += f"; {rank.payoff.small_gemm_share:.0%} of FP8 GEMM time in small GEMMs"
+        yield "limits", limits
+    if rank.communication is not None:
+        yield "network", _network(rank.communication)
+
+
+def _network(found: CommunicationReport) -> str:
+    line = f"{millis(found.time_us)} ms in collectives, {millis(found.exposed_us)} of them exposed"
+    return line if found.weight_gather is None else f"{line}; {_gathered(found.weight_gather)}"
+
+
+def _gathered(gather: WeightGather) -> str:
+    total = (gather.eight_bit_bytes + gather.wider_bytes) / 1e6
+    if not gather.fp8:
+        doubt = "perhaps " if gather.fp8 is None else "not "
+        return f"{total:.0f} MB all-gathered, {doubt}in FP8"
+    each = gather.bytes_per_parameter
+    proof = f" ({each:.2f} bytes a parameter)" if each else ""
+    return f"{gather.eight_bit_bytes / 1e6:.0f} of {total:.0f} MB all-gathered in FP8{proof}"
+
+
+def _numerics(rank: RankReport, verbose: bool) -> Iterator[tuple[str, str]]:
+    """Yield what there is on scales, gradients and memory."""
+    numbers = rank.numerics
+    if numbers is not None and numbers.recipes:
+        yield "scales", _scales(numbers)
+    if numbers is not None and verbose and numbers.loss_scales:
+        yield "loss scale", ", ".join(figure(scale, ".6g") for scale in numbers.loss_scales)
+    if numbers is not None and verbose and numbers.gradients:
+        norms = [f"{figure(norm.norm, '.4g')} in step {norm.step}" for norm in numbers.gradients]
+        part = " (of this rank's part)" if numbers.gradients[0].sharded else ""
+        yield "gradient", f"norm {', '.join(norms[:6])}{part}"
+    if rank.memory is not None and verbose:
+        yield "memory", _memory(rank.memory)
+        yield from (("", line) for line in rank.memory.why)
+
+
+def _scales(found: NumericsReport) -> str:
+    recipe = found.recipes[0]
+    settings = {
+        "margin": recipe.margin,
+        "history": recipe.history_length,
+        "by": recipe.algorithm,
+    }
+    how = ", ".join(f"{name} {value}" for name, value in settings.items() if value is not None)
+    free = [row.headroom_octaves for row in found.scales if row.headroom_octaves is not None]
+    headroom = f"; headroom {min(free):.1f} to {max(free):.1f} octaves" if free else ""
+    return f"{recipe.name}{how and f' ({how})'}{headroom}"
+
+
+def memory_lines(report: Report) -> list[str]:
+    """Return the memory of the fullest rank, and what FP8 has to do with it."""
+    known = [(rank, rank.memory) for rank in report.ranks if rank.memory is not None]
+    if not known:
+        return []
+    rank, memory = max(known, key=lambda pair: pair[1].reserved_peak)
+    most = f"{rank_label(rank)}, the fullest of {len(known)}: " if len(known) > 1 else ""
+    return [most + _memory(memory), *memory.why]
+
+
+def _memory(found: MemoryReport) -> str:
+    """Say how much memory was used at most, of tensors and by torch's allocator."""
+    held, total = gib(found.reserved_peak), gib(found.total)
+    return f"peak {gib(found.allocated_peak)} of tensors, {held} held by torch, of {total}"
