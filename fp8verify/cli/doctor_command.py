@@ -10,9 +10,8 @@ import click
 
 from fp8verify.cli.option import FiniteFloat, refuse_unknown_option
 from fp8verify.cli.output import emit, screen
-from fp8verify.doctor import Status, doctor
+from fp8verify.doctor import RECIPES, Status, doctor
 from fp8verify.doctor.forms import FORMS, to_text
-from fp8verify.doctor.recipes import RECIPES
 
 
 @click.command(

@@ -12,7 +12,9 @@ from fp8verify.doctor.checks import Check, DoctorReport, Status, report_of
 if TYPE_CHECKING:
     from fp8verify.doctor.facts import Facts
 
-__all__ = ["Check", "DoctorReport", "Status", "doctor"]
+# torchao float8/config.py, Float8LinearRecipeName: those that can be measured.
+RECIPES = ("tensorwise", "rowwise", "rowwise_with_gw_hp")
+__all__ = ["RECIPES", "Check", "DoctorReport", "Status", "doctor"]
 
 
 def doctor(
@@ -68,7 +70,6 @@ def _measure(
 ) -> list[Check]:
     from fp8verify.doctor.measure import keep, measure
     from fp8verify.doctor.probes import parse_shape, plan
-    from fp8verify.doctor.recipes import RECIPES
     from fp8verify.doctor.rules.measured import measured
 
     wanted = plan(facts, [parse_shape(text) for text in shapes], tokens)

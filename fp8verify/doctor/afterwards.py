@@ -16,11 +16,9 @@ from fp8verify.capture.files import find_logs
 from fp8verify.errors import Fp8VerifyError, InputError
 from fp8verify.logs.lines import read_lines
 from fp8verify.report.model import Leg, Report, Verdict
-from fp8verify.report.model import Shape as Product
 
 if TYPE_CHECKING:
     from fp8verify.doctor.causes import Cause
-    from fp8verify.doctor.timings import Measured
 
 AnyReport = TypeVar("AnyReport", bound=Report)
 _WITHOUT_FP8 = (Verdict.INACTIVE, Verdict.CONTRADICTED, Verdict.EMULATED)
@@ -74,30 +72,11 @@ def with_what_was_possible(report: AnyReport) -> AnyReport:
     """Add a note on what `doctor --measure` measured here for the sizes that ran."""
     rows = (row for rank in report.ranks for row in rank.kernels)
     ran = {row.shape for row in rows if row.leg is Leg.FPROP and row.shape is not None}
-    note = _what_was_possible(ran, report.environment.gpu) if ran else None
-    return report if note is None else replace(report, notes=(*report.notes, note))
-
-
-def _what_was_possible(ran: set[Product], gpu: str | None) -> str | None:
-    from fp8verify.doctor.measure import covered, kept
+    if not ran:
+        return report
+    from fp8verify.doctor.measure import what_was_possible
     from fp8verify.doctor.probes import Shape
-    from fp8verify.doctor.timings import Answer, answer_of
 
     sizes = {Shape(m, k, n) for _, m, n, k in ran}
-    measured = [one for one in covered(kept(gpu), sizes) if one.recipes]
-    if not measured:
-        return None
-    known = {shape for one in measured for shape in one.shapes}
-    paying = {shape for one in measured if answer_of(one) is Answer.PAYS for shape in one.shapes}
-    return (
-        f"`doctor --measure` on this GPU knows {len(known)} of the {len(sizes)} sizes of layers "
-        f"that ran: FP8 pays for {len(paying)} of them, and one block or layer of each could be "
-        f"{_possible(measured):.2f}x as fast as in BF16, casts included"
-    )
-
-
-def _possible(measured: Sequence[Measured]) -> float:
-    """Return the speed-up of the layers where each has the fastest of BF16 and FP8."""
-    before = sum(one.layers_us for one in measured)
-    saved = sum(max(0.0, *(one.saved(name).us for name in one.recipes)) for one in measured)
-    return before / max(before - saved, before / 1e3)
+    note = what_was_possible(sizes, report.environment.gpu)
+    return report if note is None else replace(report, notes=(*report.notes, note))

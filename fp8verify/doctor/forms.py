@@ -10,7 +10,6 @@ from fp8verify.doctor.checks import Check, DoctorReport, Status
 from fp8verify.report.markup import annotation
 from fp8verify.text import printable
 
-_ONLY_JSON = ("measured-kernels",)  # long names, for who looks into a wrong answer
 _WORDS = {Status.FAIL: "FAIL", Status.WARN: "warn", Status.OK: "ok", Status.SKIPPED: "-"}
 _LEAST = 30  # columns that a folded text needs to be read
 _LEVELS = {Status.FAIL: "error", Status.WARN: "warning"}
@@ -44,10 +43,9 @@ def _folded(ahead: str, text: str, columns: int | None) -> str:
 
 def _text_lines(report: DoctorReport) -> Iterator[tuple[str, str]]:
     """Yield each line as what stands ahead of its text, and the text."""
-    shown = [check for check in report.checks if check.code not in _ONLY_JSON]
-    width = max((len(check.code) for check in shown), default=0)
+    width = max((len(check.code) for check in report.checks), default=0)
     pad = " " * (6 + width + 2)
-    for check in shown:
+    for check in report.checks:
         yield (
             f"{_WORDS[check.status]:4}  {check.code:{width}}  ",
             printable(f"{_where(check)}{check.message}"),

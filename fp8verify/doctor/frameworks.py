@@ -10,8 +10,8 @@ from functools import cache
 from typing import Any
 
 from fp8verify.doctor.conditions import MISSING, all_hold, is_on, table, value_of
+from fp8verify.doctor.decoder import Role
 from fp8verify.doctor.documents import Document
-from fp8verify.doctor.roles import Role
 from fp8verify.doctor.training import (
     Ask,
     Config,

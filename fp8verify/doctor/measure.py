@@ -2,145 +2,226 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 import tempfile
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import closing, suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from enum import Enum
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
 import msgspec
 
-from fp8verify.doctor.blocks import heads_of
+from fp8verify.doctor.decoder import Group, heads_of
 from fp8verify.doctor.interpreter import Interpreter
-from fp8verify.doctor.probes import Plan, Probe, Shape
-from fp8verify.doctor.recipes import RECIPES
-from fp8verify.doctor.timings import BF16, Answer, Gemm, Kernel, Measured, Timed
-from fp8verify.doctor.whole_model import whole_model
-from fp8verify.doctor.worker_process import WorkerError, WorkerProcess
+from fp8verify.doctor.probes import Plan, Probe, Shape, Use
 from fp8verify.errors import InputError
 
+BF16 = "bf16"
+# A model is more than the blocks that are measured: what lies within is no answer.
+# benchmarks/doctor_measure.sh compares the two (docs/doctor.md has its table).
+MARGIN = 0.05
 MAX_PROBES = 24
 TIMEOUT_S = 1800.0
-_KERNELS = 10
+_WORKER = Path(__file__).parent / "worker.py"
+_MARK = "fp8verify: "
 
 
-class Variant(NamedTuple):
-    """A recipe, and the places of the groups that are in FP8 by it."""
+class Answer(str, Enum):
+    """Whether FP8 pays; `UNSURE` where the gain is within the doubt about it."""
+
+    PAYS = "pays"
+    LOSES = "does not pay"
+    UNSURE = "cannot tell"
+
+
+class Saved(NamedTuple):
+    """The µs that FP8 saves in a step, and by how much rounds differ on that."""
+
+    us: float
+    doubt: float
+
+
+class Gain(NamedTuple):
+    """How many times as fast FP8 is, and the bounds of that by the rounds alone."""
+
+    speed_up: float
+    low: float
+    high: float
+
+    @property
+    def answer(self) -> Answer:
+        """What follows, with the margin on both sides."""
+        if self.low >= 1 + MARGIN:
+            return Answer.PAYS
+        return Answer.LOSES if self.high <= 1 / (1 + MARGIN) else Answer.UNSURE
+
+    def __str__(self) -> str:
+        bounds = f"{self.low:.2f}-{self.high:.2f}"
+        return f"{self.speed_up:.2f}x" + (f" ({bounds})" if self.high - self.low > 0.005 else "")
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """A probe in BF16 and by each recipe that ran; `errors` has those that did not.
+
+    Attributes:
+        tokens: its tokens.
+        groups: its layers.
+        rounds_us: µs of a step, by precision and round; rounds of one number belong together.
+        gemm_us: µs of the GEMMs of a step in BF16; 0 where no trace has them.
+        errors: why a recipe did not run.
+    """
+
+    tokens: int
+    groups: tuple[Group, ...]
+    rounds_us: dict[str, tuple[float, ...]]
+    gemm_us: float = 0.0
+    errors: dict[str, str] = {}
+
+    @property
+    def probe(self) -> Probe:
+        """What was measured."""
+        return Probe(self.tokens, self.groups)
+
+    @property
+    def recipes(self) -> tuple[str, ...]:
+        """The recipes that ran, the fastest first."""
+        return tuple(sorted((name for name in self.rounds_us if name != BF16), key=self.us))
+
+    @property
+    def layers_us(self) -> float:
+        """The time in BF16 of the layers: of their GEMMs, or else of all that was measured."""
+        return min(self.gemm_us or self.us(BF16), self.us(BF16))
+
+    def us(self, precision: str) -> float:
+        """Return the time of a step."""
+        return median(self.rounds_us[precision])
+
+    def saved(self, recipe: str) -> Saved:
+        """Return what a recipe saves: the median over the rounds, whose extremes do not count."""
+        pairs = zip(self.rounds_us[BF16], self.rounds_us[recipe], strict=True)
+        gains = sorted(bf16 - fp8 for bf16, fp8 in pairs)
+        inner = gains[1:-1] if len(gains) > 3 else gains
+        return Saved(median(gains), (inner[-1] - inner[0]) / 2)
+
+    def gain(self, recipe: str) -> Gain:
+        """Return how a recipe speeds up the layers themselves, their casts included."""
+        return _gain(self.layers_us, self.saved(recipe))
+
+    @property
+    def answer(self) -> Answer:
+        """Whether the fastest recipe pays."""
+        return self.gain(self.recipes[0]).answer if self.recipes else Answer.LOSES
+
+
+class WholeModel(NamedTuple):
+    """The gain of a model by its fastest recipe.
+
+    Attributes:
+        recipe: its name.
+        layers_us: the time in BF16 of the linear layers.
+        gain: how these gain, casts included.
+        step_us: the time in BF16 of all that was measured, attention and norms included.
+        saved_us: what the recipe saves of it.
+    """
 
     recipe: str
-    groups: tuple[int, ...]
-
-
-Variants = Mapping[str, Variant]
+    layers_us: float
+    gain: Gain
+    step_us: float
+    saved_us: float
 
 
 class Measurement(NamedTuple):
-    """What was measured, on what, or why nothing was; what could not run in BF16 itself.
-
-    `alone` has decoder blocks in which the layers of one role alone are in FP8; it is empty where
-    the whole model pays.
-    """
+    """What was measured, on what, or why nothing was; what could not run in BF16 itself."""
 
     probes: tuple[Measured, ...] = ()
     where: Mapping[str, str] = {}
     why_none: str = ""
     failed: Mapping[Probe, str] = {}
-    alone: tuple[Measured, ...] = ()
+
+
+def _gain(before: float, saved: Saved) -> Gain:
+    """Return the gain of a time in BF16 and what is saved of it."""
+    least = before / 1e3  # a noisy round may seem to save more than there was
+    saves = (saved.us, saved.us - saved.doubt, saved.us + saved.doubt)
+    return Gain(*(before / max(least, before - us) for us in saves))
+
+
+def whole_model(uses: Iterable[tuple[Measured, Use]]) -> WholeModel | None:
+    """Return what a model gains, each probe as often as the model has it.
+
+    None where no recipe ran on all of it, or there is no model.
+    """
+    of_model = [(one, use) for one, use in uses if use.repeats]
+    recipes = dict.fromkeys(name for one, _ in of_model for name in one.recipes)
+    complete = [name for name in recipes if all(name in one.rounds_us for one, _ in of_model)]
+    models = [_by_recipe(of_model, name) for name in complete]
+    return max(models, key=lambda model: model.gain.speed_up, default=None)
+
+
+def _by_recipe(uses: Sequence[tuple[Measured, Use]], recipe: str) -> WholeModel:
+    layers_us = sum(one.layers_us * use.repeats for one, use in uses)
+    step_us = sum(one.us(BF16) * use.repeats for one, use in uses)
+    saves = [(one.saved(recipe), use.repeats - use.in_bf16) for one, use in uses]
+    us = sum(saved.us * count for saved, count in saves)
+    doubt = sum(saved.doubt * count for saved, count in saves)  # all may go one way
+    return WholeModel(recipe, layers_us, _gain(layers_us, Saved(us, doubt)), step_us, us)
 
 
 def measure(
-    interpreter: Interpreter,
-    plan: Plan,
-    recipes: Sequence[str] = RECIPES,
-    **options: object,
+    interpreter: Interpreter, plan: Plan, recipes: Sequence[str], **options: object
 ) -> Measurement:
-    """Time every probe in BF16 and by each recipe, and the parts of blocks that may not pay.
+    """Time every probe in BF16 and by each recipe.
 
     Args:
         interpreter: the Python that trains.
         plan: what to time, and how often the model has it.
         recipes: torchao's names.
-        options: fields of the worker's requests besides.
+        options: fields of the worker's request besides.
     """
     if not plan:
         return Measurement(why_none="no sizes are known: name some with --shape MxKxN")
-    try:
-        with (
-            tempfile.TemporaryDirectory(prefix="fp8verify-measure-") as folder,
-            closing(WorkerProcess(interpreter.program, TIMEOUT_S)) as worker,
-        ):
-            return _measure(_Bench(worker, {**options, "traces": folder}), plan, recipes)
-    except WorkerError as error:
-        return Measurement(why_none=str(error))
+    probes = list(plan)[:MAX_PROBES]
+    with tempfile.TemporaryDirectory(prefix="fp8verify-measure-") as folder:
+        asked = [_request(probe) for probe in probes]
+        request = {**options, "recipes": list(recipes), "probes": asked, "traces": folder}
+        try:
+            done = subprocess.run(  # noqa: S603 - the user's own Python, our own script
+                [interpreter.program, str(_WORKER)],
+                input=json.dumps(request),
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=TIMEOUT_S,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return Measurement(why_none=f"{interpreter.program}: {type(error).__name__}")
+        # Libraries print other lines.
+        lines = [line for line in done.stdout.splitlines() if line.startswith(_MARK)]
+        answers = [json.loads(line.removeprefix(_MARK)) for line in lines]
+        if done.returncode or not answers:
+            last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+            return Measurement(why_none=f"{interpreter.program}: {last[:200]}")
+        return read_answers(probes, answers)
 
 
-def _measure(bench: _Bench, plan: Plan, recipes: Sequence[str]) -> Measurement:
-    wanted = list(plan)[:MAX_PROBES]
-    found = bench.time("whole", {probe: whole_variants(probe, recipes) for probe in wanted})
-    unclear = blocks_to_part(found, plan)
-    if not unclear:
-        return found
-    try:
-        parts = bench.time("alone", unclear)
-    except WorkerError:  # the model as a whole was measured
-        return found
-    return found._replace(alone=parts.probes)
-
-
-class _Bench(NamedTuple):
-    worker: WorkerProcess
-    options: Mapping[str, object]
-
-    def time(self, name: str, variants: Mapping[Probe, Variants]) -> Measurement:
-        """Time probes in BF16 and in their variants."""
-        asked = [_request(probe, some) for probe, some in variants.items()]
-        answers = self.worker.ask({**self.options, "name": name, "probes": asked})
-        return read_answers(list(variants), answers)
-
-
-def _request(probe: Probe, variants: Variants) -> dict[str, object]:
+def _request(probe: Probe) -> dict[str, object]:
     groups = [group._asdict() for group in probe.groups]
-    heads = heads_of(probe.groups)
-    named = {name: one._asdict() for name, one in variants.items()}
-    return {"tokens": probe.tokens, "groups": groups, "heads": heads, "variants": named}
-
-
-def whole_variants(probe: Probe, recipes: Sequence[str]) -> Variants:
-    """Return the variants in which all layers are in FP8 that the model has in it."""
-    low = tuple(place for place, group in enumerate(probe.groups) if group.low)
-    return {name: Variant(name, low) for name in recipes}
-
-
-def blocks_to_part(found: Measurement, plan: Plan) -> dict[Probe, Variants]:
-    """Return the variants that tell which layers to leave out; none where the model pays as it is.
-
-    They are by the fastest recipe of the block.
-    """
-    uses = [(one, plan[one.probe]) for one in found.probes]
-    model = whole_model(uses)
-    pays = model is not None and not found.failed and model.gain.answer is Answer.PAYS
-    blocks = [one for one, _ in uses if one.probe.is_block and one.recipes]
-    return {} if pays else {one.probe: _alone(one, one.recipes[0]) for one in blocks}
-
-
-def _alone(one: Measured, recipe: str) -> Variants:
-    return {
-        group.role.value: Variant(recipe, (place,))
-        for place, group in enumerate(one.groups)
-        if group.low
-    }
+    return {"tokens": probe.tokens, "groups": groups, "heads": heads_of(probe.groups)}
 
 
 def read_answers(probes: Sequence[Probe], answers: Sequence[Mapping[str, Any]]) -> Measurement:
     """Read the lines of the worker: first where it ran, then one for each probe."""
-    if not answers or "error" in answers[0]:
-        return Measurement(why_none=str(answers[0]["error"] if answers else "no answer"))
+    if "error" in answers[0]:
+        return Measurement(why_none=str(answers[0]["error"]))
     where = {name: str(value) for name, value in answers[0].items()}
     found, failed = [], {}
-    for answer in answers[1:]:
-        probe = probes[answer["probe"]]
+    for probe, answer in zip(probes, answers[1:], strict=True):
         if BF16 in answer["rounds"]:
             found.append(_measured(probe, answer))
         else:
@@ -149,45 +230,20 @@ def read_answers(probes: Sequence[Probe], answers: Sequence[Mapping[str, Any]]) 
 
 
 def _measured(probe: Probe, answer: Mapping[str, Any]) -> Measured:
-    steps, copies = answer["traced_steps"], answer["copies"]
-    times = {
-        name: _timed([us / copies for us in rounds], answer["traces"].get(name), steps * copies)
-        for name, rounds in answer["rounds"].items()
-    }
-    return Measured(probe.tokens, probe.groups, times, answer["errors"])
+    copies = answer["copies"]
+    rounds = {name: tuple(us / copies for us in times) for name, times in answer["rounds"].items()}
+    gemm_us = 0.0
+    with suppress(InputError, OSError):  # without a trace the whole step is all that is known
+        gemm_us = _gemm_us(Path(answer["trace"])) / answer["traced_steps"] / copies
+    return Measured(probe.tokens, probe.groups, rounds, gemm_us, answer["errors"])
 
 
-def _timed(rounds: Sequence[float], trace: str | None, steps: int) -> Timed:
-    """Split a step by its trace; without one that can be read the whole is all that is known."""
-    with suppress(InputError, OSError):
-        if trace is not None:
-            return _split(tuple(rounds), Path(trace), steps)
-    return Timed(tuple(rounds))
-
-
-def _split(rounds: tuple[float, ...], path: Path, steps: int) -> Timed:
+def _gemm_us(trace: Path) -> float:
+    """Return the µs of the GEMMs of linear layers in a trace."""
     from fp8verify.analysis.gather import gather
-    from fp8verify.report.model import Role
     from fp8verify.trace import read_trace
 
-    survey = gather(read_trace(path)).survey
-    sums: dict[tuple[str, int, int, int], float] = {}
-    for row in survey.linear:
-        _, m, n, k = row.shape or (0, 0, 0, 0)
-        key = (row.leg.value, m, n, k)
-        sums[key] = sums.get(key, 0.0) + row.time_ns / 1e3 / steps
-    casting = (Role.CAST_QUANTIZE, Role.AMAX_REDUCE)
-    casts = sum(
-        total.time_ns for total in survey.others if total.kind.classification.role in casting
-    )
-    gemms = tuple(Gemm(*key, us) for key, us in sums.items())
-    kernels: Counter[str] = Counter()
-    for row in survey.gemms:
-        kernels[row.kind.name] += row.time_ns
-    for total in survey.others:
-        kernels[total.kind.name] += total.time_ns
-    longest = tuple(Kernel(name, ns / 1e3 / steps) for name, ns in kernels.most_common(_KERNELS))
-    return Timed(rounds, gemms, casts / 1e3 / steps, longest)
+    return sum(row.time_ns for row in gather(read_trace(trace)).survey.linear) / 1e3
 
 
 def cache_file() -> Path:
@@ -208,8 +264,8 @@ def keep(measurement: Measurement) -> None:
     if gpu is None or not measurement.probes:
         return
     probes = {one.probe: one for one in (*kept(gpu), *measurement.probes)}
-    path = cache_file()
     record = _Kept(gpu, measurement.where.get("torch", ""), tuple(probes.values()))
+    path = cache_file()
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(msgspec.json.encode(record))
@@ -224,6 +280,18 @@ def kept(gpu: str | None) -> tuple[Measured, ...]:
     return found.probes if found.gpu == gpu else ()
 
 
-def covered(measured: Sequence[Measured], sizes: set[Shape]) -> list[Measured]:
-    """Return the probes of which every size is among those given."""
-    return [one for one in measured if set(one.shapes) <= sizes]
+def what_was_possible(sizes: set[Shape], gpu: str | None) -> str | None:
+    """Return a note on what was measured on such a GPU for sizes that ran; None for nothing."""
+    measured = [one for one in kept(gpu) if one.recipes and set(one.probe.shapes) <= sizes]
+    if not measured:
+        return None
+    known = {shape for one in measured for shape in one.probe.shapes}
+    pay = {s for one in measured if one.answer is Answer.PAYS for s in one.probe.shapes}
+    # Each layer in the faster one of BF16 and FP8.
+    before = sum(one.layers_us for one in measured)
+    saved = sum(max(0.0, *(one.saved(name).us for name in one.recipes)) for one in measured)
+    return (
+        f"`doctor --measure` on this GPU knows {len(known)} of the {len(sizes)} sizes of layers "
+        f"that ran: FP8 pays for {len(pay)} of them, and one block or layer of each could be "
+        f"{_gain(before, Saved(saved, 0.0)).speed_up:.2f}x as fast as in BF16, casts included"
+    )

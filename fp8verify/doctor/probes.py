@@ -8,9 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from fp8verify.capture.schema import ModuleRecord
-from fp8verify.doctor.blocks import IN_A_BLOCK, Group, block_of, heads_of
+from fp8verify.doctor.decoder import IN_A_BLOCK, Group, Role, block_of, heads_of, is_expert, role_of
 from fp8verify.doctor.facts import Facts
-from fp8verify.doctor.roles import Role, is_expert, role_of
 from fp8verify.doctor.training import LayerSize
 from fp8verify.errors import UsageError
 
@@ -50,19 +49,14 @@ class Use(NamedTuple):
     """Where a model has a probe.
 
     Attributes:
-        layers: the names of the layers of each of its groups.
+        names: the names of its layers.
         repeats: how often the model has it; 0 for a size that belongs to no model.
         in_bf16: how many of these the model leaves in BF16, as far as is known.
     """
 
-    layers: tuple[tuple[str, ...], ...] = ()
+    names: tuple[str, ...] = ()
     repeats: int = 0
     in_bf16: int = 0
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of all its layers."""
-        return tuple(name for group in self.layers for name in group)
 
 
 Plan = dict[Probe, Use]
@@ -153,9 +147,9 @@ def _probe(unit: _Unit, tokens: int, *, any_low: bool) -> Probe:
 
 def _use(units: Sequence[_Unit], *, any_low: bool) -> Use:
     parts = zip(*units, strict=True)
-    layers = tuple(tuple(m.fqn for group in part for m in group) for part in parts)
+    names = tuple(m.fqn for part in parts for group in part for m in group)
     in_bf16 = sum(any_low and not any(map(_low, unit)) for unit in units)
-    return Use(layers, len(units), in_bf16)
+    return Use(names, len(units), in_bf16)
 
 
 def _of_sizes(layers: Sequence[LayerSize], tokens: int) -> Plan:
@@ -168,7 +162,7 @@ def _of_sizes(layers: Sequence[LayerSize], tokens: int) -> Plan:
     block = tuple(sorted(filter(_in_a_block, found), key=lambda g: IN_A_BLOCK.index(g.role)))
     plan: Plan = {}
     if heads_of(block) is not None and len({found[group].repeats for group in block}) == 1:
-        names = tuple(found[group].names for group in block)
+        names = tuple(name for group in block for name in found[group].names)
         plan[Probe(tokens, block)] = Use(names, found[block[0]].repeats)
     alone = {g: use for g, use in found.items() if not (plan and _in_a_block(g))}
     return plan | {Probe(tokens, (group,)): use for group, use in alone.items()}
@@ -185,11 +179,4 @@ def _group_of_sizes(sizes: Sequence[LayerSize]) -> Group:
 
 def _use_of_sizes(sizes: Sequence[LayerSize]) -> Use:
     names = tuple(layer.name for layer in sizes)
-    return Use((names,), sizes[0].modules // sizes[0].siblings)
-
-
-def left_out(facts: Facts) -> Iterator[str]:
-    """Return the names of layers of the model that are not measured."""
-    for module in facts.model.modules if facts.model is not None else ():
-        if not measurable(module):
-            yield module.fqn
+    return Use(names, sizes[0].modules // sizes[0].siblings)

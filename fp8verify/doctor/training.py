@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from fp8verify.doctor.roles import Role
+from fp8verify.doctor.decoder import Role
 
 Values = Mapping[str, Any]
 _NOTHING: Mapping[str, Any] = MappingProxyType({})

@@ -1,1 +1,0 @@
-"""Scripts that the doctor runs in the Python of the training."""
