@@ -17,7 +17,7 @@ from fp8verify.capture.ranks import NamingStep
 from fp8verify.errors import InputError
 from fp8verify.text import lazy_pattern
 from fp8verify.trace import Trace, TraceFile, read_open_trace, read_trace
-from fp8verify.trace.file_ranks import two_of_one_rank
+from fp8verify.trace.folder import two_of_one_rank
 from fp8verify.trace.places import STDIN, is_remote, is_shared, reading
 
 if TYPE_CHECKING:

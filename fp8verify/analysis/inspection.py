@@ -39,10 +39,8 @@ from fp8verify.trace import (
     find_traces,
     read_trace,
 )
-from fp8verify.trace.naming import run_name
-from fp8verify.trace.places import comes_through_pipe, reading
-from fp8verify.trace.profiler_table import PRINTED_TABLE
-from fp8verify.trace.readers import glance_at
+from fp8verify.trace.places import comes_through_pipe, reading, run_name
+from fp8verify.trace.readers import PRINTED_TABLE, glance_at
 from fp8verify.verdict.policy import Policy
 
 if TYPE_CHECKING:
@@ -208,7 +206,7 @@ def _printed_table(log: Path) -> Trace:
     """Return the kernels of a key_averages() table that the log holds; none if it holds none."""
     try:
         found, glance = glance_at(log)
-        if found.name == PRINTED_TABLE and glance.is_trace:
+        if found is PRINTED_TABLE and glance.is_trace:
             return read_trace(log)
     except InputError:
         pass  # what is wrong with the file was said when its claims were read

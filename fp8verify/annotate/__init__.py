@@ -10,10 +10,10 @@ from fp8verify.annotate.output import open_sink
 from fp8verify.annotate.writer import Writer, write_trace
 from fp8verify.errors import UsageError
 from fp8verify.trace import find_traces, read_trace
-from fp8verify.trace.kineto.buffer import Buffer
-from fp8verify.trace.kineto.document import Document
+from fp8verify.trace.kineto.document import Buffer, Document
 from fp8verify.trace.places import open_binary, reading
-from fp8verify.trace.readers import KINETO, glance_at, open_source
+from fp8verify.trace.readers import KINETO, glance_at
+from fp8verify.trace.source import Source
 
 __all__ = ["annotate"]
 
@@ -40,7 +40,7 @@ def annotate(path: Path, out: Path) -> Counter[str]:
         return _convert(path, out)
     labels = Labels(read_trace(path))
     with open_sink(out) as write, reading(path), open_binary(path) as file:
-        source = open_source(file, path.name, path)
+        source = Source(file, path.name, path)
         is_list = source.head.lstrip(b"\xef\xbb\xbf \t\r\n\0,").startswith(b"[")
         writer = Writer(write, is_list=is_list).label_by(labels)
         Document(Buffer(source, path.name), writer, writer).read()

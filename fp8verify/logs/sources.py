@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from fp8verify.errors import InputError
 from fp8verify.trace.places import open_binary
-from fp8verify.trace.source import open_stream
+from fp8verify.trace.source import Source
 
 BLOCK_BYTES = 4 << 20
 # Far above any log that a training writes, so that a decompression bomb comes to an end.
@@ -41,7 +41,7 @@ def read_blocks(path: Path, notes: list[str]) -> Iterator[bytes]:
     with open_binary(path) as file:
         if not cast("Any", file).peek(1):
             return
-        stream, some = open_stream(file, path.name), False
+        stream, some = Source(file, path.name), False
         for block in _decoded(_bounded(_joined(stream), path, notes)):
             # Logs that were truncated while open have holes of NULs; text has none.
             some = some or bool(block)

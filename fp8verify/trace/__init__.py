@@ -1,7 +1,6 @@
 """Traces: files to columns, with every kernel followed back to its operator and step."""
 
-from fp8verify.trace.file_ranks import TraceFile
-from fp8verify.trace.folder import NoTraceError, TraceFiles, find_traces
+from fp8verify.trace.folder import NoTraceError, TraceFile, TraceFiles, find_traces
 from fp8verify.trace.readers import read_open_trace, read_trace
 from fp8verify.trace.tables import Health, Kernels, Launch, Step, Trace
 

@@ -8,14 +8,11 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fp8verify.errors import InputError
 from fp8verify.trace.places import is_remote
-from fp8verify.trace.source import GZIP_MAGIC, ZSTD_MAGIC
-
-if TYPE_CHECKING:
-    from fp8verify.trace.formats import Source
+from fp8verify.trace.source import GZIP_MAGIC, ZSTD_MAGIC, Source
 
 MAGIC = b"SQLite format 3\0"
 # What is packed, remote or piped is copied first; a day of training is a few gigabytes.

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from fp8verify.text import lazy_pattern
-from fp8verify.trace.formats import Glance
 from fp8verify.trace.kineto.reader import not_json
+from fp8verify.trace.rows import RowCollector
+from fp8verify.trace.source import Glance, Reading, Source
 from fp8verify.trace.tables import Trace
-
-if TYPE_CHECKING:
-    from fp8verify.trace.formats import Reading, Source
 
 _RULE: Final = lazy_pattern(r"-{5,}(?:  -{5,}){4,}")
 _DASHES: Final = lazy_pattern(r"-+")
@@ -29,13 +27,10 @@ _NS: Final = {"us": 10**3, "ms": 10**6, "s": 10**9}
 # Ranges of user annotations have rows of the GPU, too.
 _RANGE: Final = lazy_pattern(r"ProfilerStep|## Call |nccl:|Optimizer\.|FSDP::|DistributedData")
 _COPY: Final = lazy_pattern(r"Mem(cpy|set) ")
-# A line of a log may begin with a bracket, too.
-_JSON: Final = lazy_pattern(rb'\{|\[\s*(?:[{\]\["]|-?\d+\s*[,\]])')
 _MAX_LINE: Final = 1 << 16
 # Rows of the trace that all calls become; more are counted as so many, with their time.
 _MAX_CALLS: Final = 200_000
 _WHOLE: Final = 0.98
-PRINTED_TABLE: Final = "key_averages()"
 
 
 class _Row(NamedTuple):
@@ -50,55 +45,40 @@ class _Table(NamedTuple):
     total_ns: int | None
 
 
-class ProfilerTableFormat:
-    """The printed table of torch.profiler, recognised by its header."""
+def glance(source: Source) -> Glance:
+    """Look for a table; text without one may be a damaged trace."""
+    found = next(_tables(source), None) is not None
+    return Glance(is_trace=found, is_damaged=not found)
 
-    name = PRINTED_TABLE
-    suffixes = ()
 
-    def probe(self, head: bytes, name: str) -> bool:  # noqa: ARG002
-        """Whether the text is not JSON: the table may be anywhere in a log."""
-        text = head.lstrip(b"\xef\xbb\xbf \t\r\n\0,")
-        is_other = not text or b"\0" in text or _JSON.match(text) is not None
-        return b"Self CPU %" in head or not is_other
+def read(source: Source, how: Reading) -> Trace:
+    """Read the last table.
 
-    def glance(self, source: Source) -> Glance:
-        """Look for a table; text without one may be a damaged trace."""
-        found = next(_tables(source), None) is not None
-        return Glance(is_trace=found, is_damaged=not found)
-
-    def read(self, source: Source, how: Reading) -> Trace:
-        """Read the last table.
-
-        Raises:
-            InputError: there is none.
-        """
-        from fp8verify.trace.rows import RowCollector  # takes a while to import
-
-        table = None
-        for found in _tables(source):
-            table = found
-        if table is None:
-            raise not_json(source, source.name)
-        kernels = _kernels(table)
-        trace, rows = Trace(source=source.name), RowCollector()
-        rows.kernels(_launches([row for row in kernels if not _COPY.match(row.name)]))
-        for kind in ("memcpy", "memset"):
-            copies = [row for row in kernels if row.name.lower().startswith(f"{kind} ")]
-            sums = sum(row.calls for row in copies), sum(row.gpu_ns for row in copies)
-            rows.copies(kind, *sums, 0)
-        rows.fill(trace, PRINTED_TABLE, layers=how.layers)
-        trace.remarks.append(
-            "the printed table does not say when kernels ran: idle time is unknown"
+    Raises:
+        InputError: there is none.
+    """
+    table = None
+    for found in _tables(source):
+        table = found
+    if table is None:
+        raise not_json(source)
+    kernels = _kernels(table)
+    trace, rows = Trace(source=source.name), RowCollector()
+    rows.kernels(_launches([row for row in kernels if not _COPY.match(row.name)]))
+    for kind in ("memcpy", "memset"):
+        copies = [row for row in kernels if row.name.lower().startswith(f"{kind} ")]
+        sums = sum(row.calls for row in copies), sum(row.gpu_ns for row in copies)
+        rows.copies(kind, *sums, 0)
+    rows.fill(trace, "key_averages()", layers=how.layers)
+    trace.remarks.append("the printed table does not say when kernels ran: idle time is unknown")
+    shown = sum(row.gpu_ns for row in kernels)
+    if table.total_ns is None or shown < _WHOLE * table.total_ns:
+        trace.health.truncated = True
+        trace.health.notes.append(
+            "the table does not list all kernels: print it with row_limit=-1 and "
+            "max_name_column_width=1000"
         )
-        shown = sum(row.gpu_ns for row in kernels)
-        if table.total_ns is None or shown < _WHOLE * table.total_ns:
-            trace.health.truncated = True
-            trace.health.notes.append(
-                "the table does not list all kernels: print it with row_limit=-1 and "
-                "max_name_column_width=1000"
-            )
-        return trace
+    return trace
 
 
 def _kernels(table: _Table) -> list[_Row]:

@@ -2,43 +2,103 @@
 
 from __future__ import annotations
 
-from typing import IO, TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, NamedTuple, Protocol, cast
 
-from fp8verify.trace.formats import BLOCK_SIZE, Format, Glance, Reading, Source
-from fp8verify.trace.kineto.reader import KinetoFormat
-from fp8verify.trace.nsys_report import NsysReportFormat
+from fp8verify.text import lazy_pattern
+from fp8verify.trace.nsys_report import SUFFIX, export
 from fp8verify.trace.places import open_binary, reading
-from fp8verify.trace.profiler_table import ProfilerTableFormat
-from fp8verify.trace.rocprof_csv import RocprofCsvFormat
-from fp8verify.trace.source import open_stream
-from fp8verify.trace.sqlite_format import SqliteFormat
+from fp8verify.trace.source import Glance, Reading, Source
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from fp8verify.trace.tables import Trace
 
-KINETO = KinetoFormat()
+# What may come before a JSON document: a byte order mark, space, padding.
+_BLANK = b"\xef\xbb\xbf \t\r\n\0,"
+# A line of a log may begin with a bracket, too.
+_JSON = lazy_pattern(rb'\{|\[\s*(?:[{\]\["]|-?\d+\s*[,\]])')
+_SQLITE_MAGIC = b"SQLite format 3\0"
+_SQLITE_SUFFIXES = (".sqlite", ".sqlite.gz", ".sqlite.zst", ".db")
+_ROCPROF_SUFFIXES = ("_kernel_trace.csv", "_kernel_trace.csv.gz")
+_ROCPROF_COLUMNS = (b"kernel_name", b"start_timestamp", b"end_timestamp")
 
 
-def format_of(source: Source) -> Format:
-    """Return the format of a file; Kineto's reader says best what is wrong with a broken one."""
-    found = (known for known in FORMATS if known.probe(source.head, source.name))
-    return next(found, KINETO)
+class Format(NamedTuple):
+    """A format of traces.
+
+    Attributes:
+        module: the `Reader`; it is imported when a file of the format is met.
+        suffixes: the endings of the files that are traces of it in a folder.
+        probe: whether a file that begins with these bytes, unpacked, and is called so is in it.
+    """
+
+    module: str
+    suffixes: tuple[str, ...]
+    probe: Callable[[bytes, str], bool]
+
+    @property
+    def reader(self) -> Reader:
+        """What reads it."""
+        return cast("Reader", import_module(self.module))
+
+
+class Reader(Protocol):
+    """The module that reads a format."""
+
+    def glance(self, source: Source) -> Glance:
+        """Look at the start of a file for whether it is a trace, and of which rank.
+
+        Raises:
+            InputError: it cannot be read.
+        """
+
+    def read(self, source: Source, how: Reading) -> Trace:
+        """Read the columns of a trace and `build.fill` them into a `Trace`.
+
+        Raises:
+            InputError: it cannot be read, or is not a trace.
+        """
+
+
+def _is_sqlite(head: bytes, name: str) -> bool:
+    """Whether a SQLite file begins, or an export that is empty or no database at all."""
+    is_json = head.lstrip()[:1] in (b"{", b"[")
+    return head.startswith(_SQLITE_MAGIC) or (name.endswith(_SQLITE_SUFFIXES) and not is_json)
+
+
+def _is_kernel_table(head: bytes, name: str) -> bool:
+    """Whether the header of rocprofv3's kernel trace begins, or a file is called like one."""
+    header = head.partition(b"\n")[0].lower()
+    return all(sign in header for sign in _ROCPROF_COLUMNS) or name.endswith(_ROCPROF_SUFFIXES)
+
+
+def _is_text(head: bytes, _: str) -> bool:
+    """Whether the text is not JSON: a printed table may be anywhere in a log."""
+    text = head.lstrip(_BLANK)
+    is_other = not text or b"\0" in text or _JSON.match(text) is not None
+    return b"Self CPU %" in head or not is_other
+
+
+KINETO = Format(
+    "fp8verify.trace.kineto.reader", (".json", ".json.gz", ".json.zst"), lambda *_: True
+)
+PRINTED_TABLE = Format("fp8verify.trace.profiler_table", (), _is_text)
+# The first whose probe agrees reads the file. Kineto's reader, which takes all others, says best
+# what is wrong with a broken one. A report of Nsight Systems is exported before it is opened.
+FORMATS: tuple[Format, ...] = (
+    Format("fp8verify.trace.profiler_database", (*_SQLITE_SUFFIXES, SUFFIX), _is_sqlite),
+    Format("fp8verify.trace.rocprof", _ROCPROF_SUFFIXES, _is_kernel_table),
+    PRINTED_TABLE,
+    KINETO,
+)
 
 
 def suffixes() -> tuple[str, ...]:
     """Return the suffixes of the files that are traces in a folder."""
     return tuple(dict.fromkeys(suffix for known in FORMATS for suffix in known.suffixes))
-
-
-def open_source(file: IO[bytes], name: str, path: Path | None = None) -> Source:
-    """Return the unpacked bytes of an open file.
-
-    Raises:
-        InputError: the file is empty, or packed in a way that cannot be read here.
-    """
-    return Source(open_stream(file, name), name, path)
 
 
 def glance_at(path: Path) -> tuple[Format, Glance]:
@@ -47,31 +107,14 @@ def glance_at(path: Path) -> tuple[Format, Glance]:
     Raises:
         InputError: the file cannot be read.
     """
-    with reading(path), open_binary(path) as file:
-        source = open_source(file, path.name, path)
-        found = format_of(source)
-        return found, found.glance(source)
-
-
-def parts_of(path: Path) -> Glance:
-    """Return what the start of a file shows, if the format may keep several ranks in one file.
-
-    Raises:
-        InputError: the file cannot be read.
-    """
-    with reading(path), open_binary(path) as file:
-        source = open_source(file, path.name, path)
-        found = format_of(source)
-        return Glance() if found is KINETO else found.glance(source)
+    with _open(path) as source:
+        found = _format_of(source)
+        glance = found.reader.glance(source)
+        return found, glance._replace(instead=None if source.path == path else source.path)
 
 
 def read_trace(
-    path: Path,
-    *,
-    name: str | None = None,
-    layers: bool = False,
-    block_size: int = BLOCK_SIZE,
-    part: int | None = None,
+    path: Path, *, name: str | None = None, layers: bool = False, part: int | None = None
 ) -> Trace:
     """Read a trace in any known format, packed or not.
 
@@ -81,28 +124,28 @@ def read_trace(
         path: the file, of `fp8verify.trace.places` if it is remote.
         name: what errors and reports call it; the file's own name if not given.
         layers: join kernels to the layers that `fp8verify run --layers` named; takes longer.
-        block_size: bytes decoded at once.
         part: the process to read of a file that holds several.
 
     Raises:
         InputError: the file cannot be read, or is not a trace.
     """
-    with reading(path), open_binary(path) as file:
-        source = open_source(file, name or path.name, path)
-        return format_of(source).read(source, Reading(layers, block_size, part))
+    with _open(path, name) as source:
+        return _format_of(source).reader.read(source, Reading(layers, part=part))
 
 
-def read_open_trace(file: IO[bytes], name: str, *, block_size: int = BLOCK_SIZE) -> Trace:
+def read_open_trace(file: IO[bytes], name: str) -> Trace:
     """Read a trace as `read_trace` does, from a file or pipe that is open already."""
-    source = open_source(file, name)
-    return format_of(source).read(source, Reading(block_size=block_size))
+    source = Source(file, name)
+    return _format_of(source).reader.read(source, Reading())
 
 
-# One row a format; the first whose probe agrees reads the file.
-FORMATS: tuple[Format, ...] = (
-    SqliteFormat(),
-    NsysReportFormat(glance_at, read_trace),
-    RocprofCsvFormat(),
-    ProfilerTableFormat(),
-    KINETO,
-)
+@contextmanager
+def _open(path: Path, name: str | None = None) -> Iterator[Source]:
+    with reading(path):
+        readable = export(path) if path.name.endswith(SUFFIX) else path
+        with open_binary(readable) as file:
+            yield Source(file, name or path.name, readable)
+
+
+def _format_of(source: Source) -> Format:
+    return next(known for known in FORMATS if known.probe(source.head, source.name))

@@ -1,14 +1,13 @@
-"""Open a trace as a stream of decompressed bytes: plain, gzip or zstd, by their magic bytes."""
+"""The unpacked bytes of a trace (plain, gzip or zstd), and what readers of all formats share."""
 
 from __future__ import annotations
 
 import zlib
-from typing import IO, TYPE_CHECKING, Any, Protocol, cast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, NamedTuple, cast
 
 from fp8verify.errors import InputError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 inflate: Any
 try:
@@ -18,6 +17,10 @@ except ImportError:  # no wheel for this processor
 
 READ_SIZE = 1 << 17
 PIECE_SIZE = 1 << 16
+# Bytes that are decoded at once.
+BLOCK_SIZE = 1 << 19
+# A gzip member may hold a few bytes only; magic numbers and headers are shorter than this.
+_HEAD_SIZE = 1 << 10
 # Traces shrink 10 to 40 times; DEFLATE's own limit is 1,032, which only padding comes near.
 MAX_RATIO = 250
 RATIO_FREE = 64 << 20
@@ -28,86 +31,99 @@ GZIP_MAGIC = b"\x1f\x8b"
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 
 
-class ByteStream(Protocol):
-    """Decompressed bytes, in pieces."""
+class Part(NamedTuple):
+    """One of several processes in a file: its number there, and what reports call it."""
 
-    @property
-    def damage(self) -> str | None:
-        """Why the stream ended early, if it did."""
-
-    def __iter__(self) -> Iterator[bytes]: ...
+    number: int
+    label: str
 
 
-def open_stream(file: IO[bytes], name: str) -> ByteStream:
-    """Look at the first bytes of `file` and return the stream that decodes it.
+class Glance(NamedTuple):
+    """What the start of a file shows; a damaged file may be a trace without looking like one.
+
+    `parts` are the processes of a file that may hold several. `instead` is what to read for a
+    file that another program had to unpack.
+    """
+
+    is_trace: bool = False
+    is_damaged: bool = False
+    rank: int | None = None
+    parts: tuple[Part, ...] = ()
+    instead: Path | None = None
+
+
+class Reading(NamedTuple):
+    """How to read a file.
+
+    Attributes:
+        layers: join kernels to the layers that `fp8verify run --layers` named; takes longer.
+        block_size: bytes to decode at once, where that can be chosen.
+        part: the process to read of a file that holds several.
+    """
+
+    layers: bool = False
+    block_size: int = BLOCK_SIZE
+    part: int | None = None
+
+
+class Source:
+    """The unpacked bytes of an open file, to be iterated over once, with its first ones at hand.
+
+    What a cut or corrupt file still gives is given.
+
+    Attributes:
+        name: what errors and reports call it.
+        path: of the file, packed or not; None for a pipe.
+        head: the first bytes, a few hundred or more unless the file is shorter.
+        damage: why the bytes ended early, if they did.
 
     Raises:
-        InputError: the file is empty, or zstd without the `zstandard` package.
+        InputError: the file is empty, zstd without the `zstandard` package, or a decompression
+            bomb; the last also while iterating.
     """
-    head = file.read(READ_SIZE)
-    if not head:
-        raise InputError(f"{name} is empty.", "Give a trace that the profiler finished writing.")
-    if head.startswith(GZIP_MAGIC):
-        return GzipStream(head, file, name)
-    if head.startswith(ZSTD_MAGIC):
-        return ZstdStream(head, file, name)
-    return PlainStream(head, file)
 
-
-class PlainStream:
-    """The file's own bytes."""
-
-    def __init__(self, head: bytes, file: IO[bytes]) -> None:
+    def __init__(self, file: IO[bytes], name: str, path: Path | None = None) -> None:
+        self.name, self.path = name, path
         self.damage: str | None = None
-        self._head, self._file = head, file
-
-    def __iter__(self) -> Iterator[bytes]:
-        yield self._head
-        while data := self._file.read(READ_SIZE):
-            yield data
-
-
-class _Guard:
-    """Stops a file whose expansion no trace reaches."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
+        self._file = file
         self._read = self._written = 0
-
-    def count(self, read: int, written: int) -> None:
-        self._read += read
-        self._written += written
-        if self._written > RATIO_FREE and self._written > MAX_RATIO * self._read:
+        first = file.read(READ_SIZE)
+        if not first:
             raise InputError(
-                f"{self._name} expands more than {MAX_RATIO} times: a decompression bomb.",
-                "Unpack it yourself if you trust it, and give the .json.",
+                f"{name} is empty.", "Give a trace that the profiler finished writing."
             )
-
-    def count_members(self, members: int) -> None:
-        if members > MEMBERS_FREE and members * LEAST_MEMBER > self._written:
-            raise InputError(
-                f"{self._name} consists of {members} gzip members with hardly a byte in each.",
-                "This is not how traces are packed: unpack it yourself if you trust it.",
-            )
-
-
-class GzipStream:
-    """Every member of a gzip file; what a cut or corrupt file still gives is given."""
-
-    def __init__(self, head: bytes, file: IO[bytes], name: str) -> None:
-        self.damage: str | None = None
-        self._head, self._file = head, file
-        self._guard = _Guard(name)
+        self._pieces = self._unpacked(first)
+        self.head = b""
+        while len(self.head) < _HEAD_SIZE and (piece := next(self._pieces, b"")):
+            self.head += piece
 
     def __iter__(self) -> Iterator[bytes]:
+        if self.head:
+            yield self.head
+        yield from self._pieces
+
+    def _unpacked(self, first: bytes) -> Iterator[bytes]:
+        if first.startswith(GZIP_MAGIC):
+            return self._gzip(first)
+        if first.startswith(ZSTD_MAGIC):
+            return self._zstd(first)
+        return self._plain(first)
+
+    def _plain(self, data: bytes) -> Iterator[bytes]:
+        while data:
+            yield data
+            data = self._file.read(READ_SIZE)
+
+    def _gzip(self, first: bytes) -> Iterator[bytes]:
         try:
-            yield from self._members()
+            yield from self._members(first)
         except inflate.error:
             self.damage = "the gzip data is corrupt"
 
-    def _members(self) -> Iterator[bytes]:
+    def _members(self, data: bytes) -> Iterator[bytes]:
+        """Yield what the members of a gzip file hold, one after another."""
         inflater = inflate.decompressobj(wbits=31)
-        data, members = self._head, 0
+        members = 0
         while data or (data := self._file.read(READ_SIZE)):
             if inflater.eof:
                 if not data.lstrip(b"\0"):  # tar and tape padding
@@ -115,47 +131,57 @@ class GzipStream:
                     continue
                 inflater = inflate.decompressobj(wbits=31)
                 members += 1
-                self._guard.count_members(members)
+                self._refuse_members(members)
             piece = inflater.decompress(data, PIECE_SIZE)
             rest = inflater.unused_data if inflater.eof else inflater.unconsumed_tail
-            self._guard.count(len(data) - len(rest), len(piece))
+            self._count(len(data) - len(rest), len(piece))
             data = rest
             if piece:
                 yield piece
         while not inflater.eof and (piece := inflater.decompress(b"", PIECE_SIZE)):
-            self._guard.count(0, len(piece))
+            self._count(0, len(piece))
             yield piece
         if not inflater.eof:
             self.damage = "the gzip data ends early"
 
-
-class ZstdStream:
-    """Every frame of a zstd file."""
-
-    def __init__(self, head: bytes, file: IO[bytes], name: str) -> None:
-        self.damage: str | None = None
-        self._head, self._file = head, file
-        self._guard = _Guard(name)
+    def _zstd(self, first: bytes) -> Iterator[bytes]:
+        """Yield what the frames of a zstd file hold."""
         try:
             import zstandard
         except ImportError:
             raise InputError(
-                f"{name} is compressed with zstd, which needs a package that is not installed.",
+                f"{self.name} is compressed with zstd, which needs a package that is not "
+                "installed.",
                 "pip install 'fp8verify[zstd]', or unpack the file with `zstd -d`.",
             ) from None
-        self._zstandard = zstandard
-
-    def __iter__(self) -> Iterator[bytes]:
-        counted = _Counted(self._head, self._file)
-        reader = self._zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(
+        counted = _Counted(first, self._file)
+        reader = zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(
             cast("IO[bytes]", counted), read_across_frames=True, read_size=READ_SIZE
         )
         try:
             while piece := reader.read(PIECE_SIZE):
-                self._guard.count(counted.take(), len(piece))
+                self._count(counted.take(), len(piece))
                 yield piece
-        except self._zstandard.ZstdError:
+        except zstandard.ZstdError:
             self.damage = "the zstd data is corrupt"
+
+    def _count(self, read: int, written: int) -> None:
+        """Stop a file whose expansion no trace reaches."""
+        self._read += read
+        self._written += written
+        if self._written > RATIO_FREE and self._written > MAX_RATIO * self._read:
+            raise InputError(
+                f"{self.name} expands more than {MAX_RATIO} times: a decompression bomb.",
+                "Unpack it yourself if you trust it, and give the .json.",
+            )
+
+    def _refuse_members(self, members: int) -> None:
+        """Stop a file of gzip members that hold next to nothing, each of which takes time."""
+        if members > MEMBERS_FREE and members * LEAST_MEMBER > self._written:
+            raise InputError(
+                f"{self.name} consists of {members} gzip members with hardly a byte in each.",
+                "This is not how traces are packed: unpack it yourself if you trust it.",
+            )
 
 
 class _Counted:

@@ -15,7 +15,7 @@ import pytest
 from fp8verify import Verdict, inspect
 from fp8verify.errors import InputError
 from fp8verify.trace import build, database, read_trace, source
-from fp8verify.trace.kineto import buffer
+from fp8verify.trace.kineto import document as buffer
 from tests.hand_built import BF16_KERNEL, FP8_KERNEL, TraceBuilder
 from tests.other_tools import PROCESS
 

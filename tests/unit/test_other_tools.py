@@ -14,7 +14,7 @@ from fp8verify import Report, Verdict, inspect
 from fp8verify.annotate import annotate
 from fp8verify.errors import InputError
 from fp8verify.trace import Trace, find_traces, read_trace
-from fp8verify.trace.range_names import inputs_of, parse_range
+from fp8verify.trace.rows import inputs_of, parse_range
 from tests.hand_built import BF16_KERNEL, FP8_GRADIENT_KERNEL
 from tests.other_tools import (
     PROCESS,

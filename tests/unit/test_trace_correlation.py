@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from tests.unit.reference_reader import KernelRow, view
 from tests.unit.trace_events import annotation, as_document, kernel, launch, op, read_bytes, sample
 
-if TYPE_CHECKING:
-    from pathlib import Path
+
+def rows(events: list[dict[str, Any]]) -> list[KernelRow]:
+    return view(read_bytes(as_document(events))).kernels
 
 
-def rows(tmp_path: Path, events: list[dict[str, Any]]) -> list[KernelRow]:
-    return view(read_bytes(tmp_path, as_document(events))).kernels
-
-
-def only(tmp_path: Path, events: list[dict[str, Any]]) -> KernelRow:
-    [row] = rows(tmp_path, events)
+def only(events: list[dict[str, Any]]) -> KernelRow:
+    [row] = rows(events)
     return row
 
 
-def test_external_id_names_the_operator(tmp_path: Path) -> None:
-    first, _, third = rows(tmp_path, sample())
+def test_external_id_names_the_operator() -> None:
+    first, _, third = rows(sample())
     assert first.op is not None
     assert first.op.name == "aten::mm"
     assert first.op.types == ("c10::BFloat16",)
@@ -35,7 +32,7 @@ def test_external_id_names_the_operator(tmp_path: Path) -> None:
     assert third.op.backward
 
 
-def test_launch_finds_the_innermost_operator_of_its_thread(tmp_path: Path) -> None:
+def test_launch_finds_the_innermost_operator_of_its_thread() -> None:
     events = [
         op("outer", 0, 100, 1),
         op("inner", 10, 20, 2),
@@ -44,38 +41,38 @@ def test_launch_finds_the_innermost_operator_of_its_thread(tmp_path: Path) -> No
         launch(9, 16),
         kernel("k", 50, 5, 9),
     ]
-    row = only(tmp_path, events)
+    row = only(events)
     assert row.op is not None
     assert (row.op.name, row.op.parents, row.launch) == ("inner", ("outer",), 2)
 
 
-def test_external_id_of_an_annotation_gives_way_to_the_launch(tmp_path: Path) -> None:
+def test_external_id_of_an_annotation_gives_way_to_the_launch() -> None:
     events = [
         op("aten::mm", 0, 100, 1),
         annotation("range", 10, 50, external_id=2),
         launch(9, 20),
         kernel("k", 50, 5, 9, **{"External id": 2}),
     ]
-    row = only(tmp_path, events)
+    row = only(events)
     assert row.op is not None
     assert row.op.name == "aten::mm"
 
 
-def test_external_id_equal_to_the_correlation_is_a_placeholder(tmp_path: Path) -> None:
+def test_external_id_equal_to_the_correlation_is_a_placeholder() -> None:
     events = [
         op("unrelated", 0, 5, 9),
         op("aten::mm", 10, 20, 1),
         launch(9, 15),
         kernel("k", 20, 5, 9, **{"External id": 9}),
     ]
-    row = only(tmp_path, events)
+    row = only(events)
     assert row.op is not None
     assert row.op.name == "aten::mm"
 
 
-def test_replayed_graph_gives_all_its_kernels_one_operator(tmp_path: Path) -> None:
+def test_replayed_graph_gives_all_its_kernels_one_operator() -> None:
     events = [op("graph", 0, 20, 1), launch(9, 5), *[kernel("k", 10 + i, 1, 9) for i in range(5)]]
-    assert {row.op.name for row in rows(tmp_path, events) if row.op} == {"graph"}
+    assert {row.op.name for row in rows(events) if row.op} == {"graph"}
 
 
 @pytest.mark.parametrize(
@@ -87,42 +84,38 @@ def test_replayed_graph_gives_all_its_kernels_one_operator(tmp_path: Path) -> No
         ([op("o", 0, 9, 1), launch(9, 1), kernel("k", 2, 1, 9)], 2),
     ],
 )
-def test_how_far_back_a_kernel_leads(
-    events: list[dict[str, Any]], launched: int, tmp_path: Path
-) -> None:
-    trace = read_bytes(tmp_path, as_document(events))
+def test_how_far_back_a_kernel_leads(events: list[dict[str, Any]], launched: int) -> None:
+    trace = read_bytes(as_document(events))
     assert list(trace.kernels.launch) == [launched]
     assert trace.health.kernels_without_launch == (launched == 0)
     assert trace.health.kernels_without_op == (launched < 2)
 
 
-def test_step_is_that_of_the_launch_on_any_thread(tmp_path: Path) -> None:
+def test_step_is_that_of_the_launch_on_any_thread() -> None:
     """`gemm_c` runs after step 4 has ended on the CPU, launched by autograd's thread."""
-    assert [row.step for row in rows(tmp_path, sample())] == [3, 4, 4]
+    assert [row.step for row in rows(sample())] == [3, 4, 4]
 
 
-def test_step_seen_on_two_threads_counts_once_as_the_longer(tmp_path: Path) -> None:
+def test_step_seen_on_two_threads_counts_once_as_the_longer() -> None:
     events = [annotation("ProfilerStep#3", 0, 10), annotation("ProfilerStep#3", 0, 90, tid=2)]
-    trace = read_bytes(tmp_path, as_document(events))
+    trace = read_bytes(as_document(events))
     assert [(s.number, s.start_ns, s.end_ns) for s in trace.steps] == [(3, 0, 90_000)]
 
 
-def test_ranges_of_one_number_that_lie_apart_are_steps_of_joined_recordings(
-    tmp_path: Path,
-) -> None:
+def test_ranges_of_one_number_that_lie_apart_are_steps_of_joined_recordings() -> None:
     events = [
         *(annotation("ProfilerStep#3", start, 50) for start in (0, 1000, 2000)),
         annotation("ProfilerStep#3", 1010, 20, tid=2),
         annotation("busy", 10, 5),
         annotation("busy", 1010, 5),
     ]
-    steps = read_bytes(tmp_path, as_document(events)).steps
+    steps = read_bytes(as_document(events)).steps
     assert [(step.number, step.end_ns - step.start_ns) for step in steps] == [(3, 50_000)] * 2
 
 
-def test_kernel_launched_between_steps_has_none(tmp_path: Path) -> None:
+def test_kernel_launched_between_steps_has_none() -> None:
     events = [annotation("ProfilerStep#1", 0, 10), annotation("ProfilerStep#2", 30, 10)]
-    assert only(tmp_path, [*events, launch(9, 20), kernel("k", 32, 1, 9)]).step is None
+    assert only([*events, launch(9, 20), kernel("k", 32, 1, 9)]).step is None
 
 
 @pytest.mark.parametrize(
@@ -134,9 +127,9 @@ def test_kernel_launched_between_steps_has_none(tmp_path: Path) -> None:
         ("## forward ##", "## forward ##"),
     ],
 )
-def test_volatile_ids_leave_the_names(name: str, shown: str, tmp_path: Path) -> None:
+def test_volatile_ids_leave_the_names(name: str, shown: str) -> None:
     events = [annotation(name, 0, 50), op("aten::mm", 10, 20, 1), launch(9, 15)]
-    row = only(tmp_path, [*events, kernel("k", 20, 5, 9)])
+    row = only([*events, kernel("k", 20, 5, 9)])
     assert row.op is not None
     assert row.op.parents == (shown,)
 
@@ -153,60 +146,60 @@ def test_volatile_ids_leave_the_names(name: str, shown: str, tmp_path: Path) -> 
     ],
 )
 def test_backward_shows_on_any_enclosing_operator(
-    events: list[dict[str, Any]], backward: bool, tmp_path: Path
+    events: list[dict[str, Any]], backward: bool
 ) -> None:
     inner = [op("aten::copy_", 2, 5, 2), launch(9, 3), kernel("k", 4, 1, 9)]
-    row = only(tmp_path, events + inner)
+    row = only(events + inner)
     assert row.op is not None
     assert row.op.backward is backward
 
 
-def test_parents_are_at_most_sixteen(tmp_path: Path) -> None:
+def test_parents_are_at_most_sixteen() -> None:
     nested = [op(f"depth {i}", i, 200 - 2 * i, i + 1) for i in range(40)]
-    row = only(tmp_path, [*nested, launch(9, 50), kernel("k", 60, 1, 9)])
+    row = only([*nested, launch(9, 50), kernel("k", 60, 1, 9)])
     assert row.op is not None
     assert row.op.name == "depth 39"
     assert row.op.parents == tuple(f"depth {i}" for i in range(38, 22, -1))
 
 
-def test_tensor_lists_have_no_shape_of_their_own(tmp_path: Path) -> None:
+def test_tensor_lists_have_no_shape_of_their_own() -> None:
     dims = [[[4, 4], [8]], [16, 2], []]
     events = [op("aten::cat", 0, 9, 1, **{"Input Dims": dims}), launch(9, 3), kernel("k", 4, 1, 9)]
-    row = only(tmp_path, events)
+    row = only(events)
     assert row.op is not None
     assert row.op.dims == ((), (16, 2), ())
 
 
-def test_order_of_the_file_does_not_matter(tmp_path: Path) -> None:
+def test_order_of_the_file_does_not_matter() -> None:
     events = sample()
-    expected = sorted(rows(tmp_path, events), key=lambda row: row.name)
+    expected = sorted(rows(events), key=lambda row: row.name)
     random.Random(5).shuffle(events)
-    assert sorted(rows(tmp_path, events), key=lambda row: row.name) == expected
+    assert sorted(rows(events), key=lambda row: row.name) == expected
 
 
-def test_whole_microseconds_round_an_inner_range_past_its_outer_one(tmp_path: Path) -> None:
+def test_whole_microseconds_round_an_inner_range_past_its_outer_one() -> None:
     events = [op("outer", 0, 9, 1), op("inner", 1, 9, 2), launch(9, 5), kernel("k", 6, 1, 9)]
-    row = only(tmp_path, events)
+    row = only(events)
     assert row.op is not None
     assert (row.op.name, row.op.parents) == ("inner", ("outer",))
 
 
-def test_neighbours_that_share_an_instant_do_not_enclose(tmp_path: Path) -> None:
+def test_neighbours_that_share_an_instant_do_not_enclose() -> None:
     events = [op("first", 0, 10, 1), op("second", 10, 10, 2), launch(9, 12), kernel("k", 13, 1, 9)]
-    row = only(tmp_path, events)
+    row = only(events)
     assert row.op is not None
     assert (row.op.name, row.op.parents) == ("second", ())
 
 
 @pytest.mark.parametrize("duration", [-1.0, 1_200_930.0, 18446744073709551.0])
-def test_absurd_duration_is_counted_and_takes_no_time(duration: float, tmp_path: Path) -> None:
+def test_absurd_duration_is_counted_and_takes_no_time(duration: float) -> None:
     events = [*sample(), kernel("broken", 1220, duration, 99)]
-    trace = read_bytes(tmp_path, as_document(events))
+    trace = read_bytes(as_document(events))
     assert trace.health.bad_durations == 1
     assert list(trace.kernels.duration_ns) == [10_500, 10_000, 10_000, 0]
 
 
-def test_an_empty_step_at_the_end_is_none(tmp_path: Path) -> None:
+def test_an_empty_step_at_the_end_is_none() -> None:
     full = [
         annotation("ProfilerStep#1", 0, 100),
         op("mm", 10, 20, 1),
@@ -214,7 +207,7 @@ def test_an_empty_step_at_the_end_is_none(tmp_path: Path) -> None:
         kernel("k", 50, 5, 9),
     ]
     trailing = annotation("ProfilerStep#2", 100, 1)
-    trace = read_bytes(tmp_path, as_document([*full, trailing]))
+    trace = read_bytes(as_document([*full, trailing]))
     assert [step.number for step in trace.steps] == [1]
-    trace = read_bytes(tmp_path, as_document([*full, trailing, launch(10, 100.5)]))
+    trace = read_bytes(as_document([*full, trailing, launch(10, 100.5)]))
     assert [step.number for step in trace.steps] == [1, 2]

@@ -37,14 +37,14 @@ ALL = ["gemm_a", "gemm_b", "gemm_c"]
     ],
 )
 def test_nothing_is_lost_where_the_values_can_be_read(
-    old: bytes, new: bytes, block_size: int, tmp_path: Path
+    old: bytes, new: bytes, block_size: int
 ) -> None:
     events = sample()
     events[2]["args"] |= {"Fwd thread id": 0, "bandwidth": 1, "note": ""}
     events[7]["args"] |= {"bandwidth": 1, "note": ""}
     data = as_document(events)
     assert old in data
-    trace = read_bytes(tmp_path, data.replace(old, new), block_size=block_size)
+    trace = read_bytes(data.replace(old, new), block_size=block_size)
     assert kernel_names(trace) == ALL
     assert trace.kernels.start_ns[0] == 1060125
     assert trace.kernels.duration_ns[0] == 10500
@@ -57,9 +57,9 @@ def test_nothing_is_lost_where_the_values_can_be_read(
 @pytest.mark.parametrize(
     "name", [b'a "quoted" name', b"back\\slash \\x", b'ends"', b"\\U0001", b'a", "b']
 )
-def test_one_bad_name_costs_one_kernel(name: bytes, block_size: int, tmp_path: Path) -> None:
+def test_one_bad_name_costs_one_kernel(name: bytes, block_size: int) -> None:
     data = as_document(sample()).replace(b"gemm_b", name)
-    trace = read_bytes(tmp_path, data, block_size=block_size)
+    trace = read_bytes(data, block_size=block_size)
     assert kernel_names(trace) == ["gemm_a", "gemm_c"]
     assert trace.health.skipped_events == 1
     assert not trace.health.complete
@@ -68,48 +68,48 @@ def test_one_bad_name_costs_one_kernel(name: bytes, block_size: int, tmp_path: P
 @pytest.mark.parametrize(
     "value", [b"", b"nan", b"-nan", b"inf", b"NaN", b"{}", b"1e999", b"9" * 30, b'"soon"', b"null"]
 )
-def test_bad_time_stamp_costs_one_kernel(value: bytes, tmp_path: Path) -> None:
+def test_bad_time_stamp_costs_one_kernel(value: bytes) -> None:
     data = as_document(sample()).replace(b'"ts": 1130', b'"ts": ' + value)
-    trace = read_bytes(tmp_path, data)
+    trace = read_bytes(data)
     assert kernel_names(trace) == ["gemm_a", "gemm_c"]
     assert trace.health.skipped_events == 1
 
 
-def test_bad_time_stamp_among_stamps_kept_as_text(tmp_path: Path) -> None:
+def test_bad_time_stamp_among_stamps_kept_as_text() -> None:
     absolute = [kernel(f"k{i}", 1790857026000123.25 + i, 1, i) for i in range(4)]
     data = as_document(absolute).replace(b"1790857026000125.2", b'"soon"')
-    trace = read_bytes(tmp_path, data.replace(b'"soon"5', b'"soon"'))
+    trace = read_bytes(data.replace(b'"soon"5', b'"soon"'))
     assert kernel_names(trace) == ["k0", "k1", "k3"]
     assert trace.health.skipped_events == 1
 
 
 @pytest.mark.parametrize("category", [b"[1]", b"{}", b"7", b"true"])
-def test_a_category_that_is_no_word_costs_one_event(category: bytes, tmp_path: Path) -> None:
+def test_a_category_that_is_no_word_costs_one_event(category: bytes) -> None:
     data = as_document(sample()).replace(b'"cat": "kernel"', b'"cat": ' + category, 1)
-    trace = read_bytes(tmp_path, data)
+    trace = read_bytes(data)
     assert kernel_names(trace) == ["gemm_b", "gemm_c"]
     assert trace.health.skipped_events == 1
 
 
-def test_trailing_commas_cost_nothing(tmp_path: Path) -> None:
+def test_trailing_commas_cost_nothing() -> None:
     data = as_document(sample()).replace(b"\n  ]\n}", b",\n  ],\n}")
-    trace = read_bytes(tmp_path, data)
+    trace = read_bytes(data)
     assert kernel_names(trace) == ALL
     assert trace.health.complete
 
 
-def test_damaged_metadata_is_jumped_over(tmp_path: Path) -> None:
+def test_damaged_metadata_is_jumped_over() -> None:
     data = as_document(sample()).replace(b'"schemaVersion": 1', b'"LOG": [unquoted "text], ')
-    trace = read_bytes(tmp_path, data)
+    trace = read_bytes(data)
     assert kernel_names(trace) == ALL
     assert trace.health.notes == ["the metadata is damaged; the events after it were found"]
 
 
-def test_cut_at_any_byte_keeps_every_whole_event(tmp_path: Path) -> None:
+def test_cut_at_any_byte_keeps_every_whole_event() -> None:
     data = as_document(sample())
     begin = data.index(b'"traceEvents": [') + len(b'"traceEvents": [')
     for end in range(begin, len(data) - 2, 7):
-        trace = read_bytes(tmp_path, data[:end], block_size=300)
+        trace = read_bytes(data[:end], block_size=300)
         whole = [
             name for name in ALL if 0 <= data.index(name.encode()) < data.rfind(b"\n    },", 0, end)
         ]
@@ -118,39 +118,39 @@ def test_cut_at_any_byte_keeps_every_whole_event(tmp_path: Path) -> None:
         assert trace.health.skipped_events == 0
 
 
-def test_cut_gzip_keeps_what_it_gives(tmp_path: Path) -> None:
+def test_cut_gzip_keeps_what_it_gives() -> None:
     packed = gzip.compress(as_document(sample()))
     for end in range(len(packed) - 12, len(packed)):
-        trace = read_bytes(tmp_path, packed[:end])
+        trace = read_bytes(packed[:end])
         assert trace.health.truncated
-    assert kernel_names(read_bytes(tmp_path, packed[:-4])) == ALL
+    assert kernel_names(read_bytes(packed[:-4])) == ALL
 
 
-def test_corrupt_gzip_says_so(tmp_path: Path) -> None:
+def test_corrupt_gzip_says_so() -> None:
     packed = gzip.compress(as_document(sample()), mtime=0) + gzip.compress(b"{}")
-    trace = read_bytes(tmp_path, packed[:-6] + b"\0\0" + packed[-4:])
+    trace = read_bytes(packed[:-6] + b"\0\0" + packed[-4:])
     assert kernel_names(trace) == ALL
     assert trace.health.notes == ["the gzip data is corrupt"]
     assert not trace.health.complete
 
 
-def test_second_document_is_reported_and_not_read(tmp_path: Path) -> None:
-    trace = read_bytes(tmp_path, as_document(sample()) * 2, block_size=900)
+def test_second_document_is_reported_and_not_read() -> None:
+    trace = read_bytes(as_document(sample()) * 2, block_size=900)
     assert kernel_names(trace) == ALL
     assert trace.health.extra_documents == 1
     assert not trace.health.complete
 
 
-def test_missing_end_mark_alone_is_no_damage(tmp_path: Path) -> None:
-    assert read_bytes(tmp_path, as_document(sample()[:-1])).health.complete
+def test_missing_end_mark_alone_is_no_damage() -> None:
+    assert read_bytes(as_document(sample()[:-1])).health.complete
 
 
-def test_boundary_inside_an_event_is_no_boundary(tmp_path: Path) -> None:
+def test_boundary_inside_an_event_is_no_boundary() -> None:
     events = sample()
     events[0]["args"]["list"] = [{"ph": 1}, {"ph": 2}, {"ph": 3}]
     data = json.dumps({"traceEvents": events}, separators=(",", ":")).encode()
     for size in (10, 250, 1 << 20):
-        trace = read_bytes(tmp_path, data, block_size=size)
+        trace = read_bytes(data, block_size=size)
         assert kernel_names(trace) == ALL
         assert trace.health.complete
 
@@ -172,9 +172,9 @@ def test_boundary_inside_an_event_is_no_boundary(tmp_path: Path) -> None:
         (b'{"schemaVersion": 1, "dev', "trace.json is not a trace: no list of events in it."),
     ],
 )
-def test_what_is_no_trace_is_refused(data: bytes, fact: str, tmp_path: Path) -> None:
+def test_what_is_no_trace_is_refused(data: bytes, fact: str) -> None:
     with pytest.raises(InputError) as caught:
-        read_bytes(tmp_path, data)
+        read_bytes(data)
     assert caught.value.fact == fact
     assert caught.value.hint
 
@@ -189,21 +189,21 @@ def test_folder_is_refused(tmp_path: Path) -> None:
         read_trace(tmp_path)
 
 
-def test_gzip_bomb_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gzip_bomb_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source, "RATIO_FREE", 1 << 20)
     bomb = gzip.compress(b'{"traceEvents": [' + b" " * (8 << 20) + b"]}")
     with pytest.raises(InputError, match="decompression bomb"):
-        read_bytes(tmp_path, bomb)
+        read_bytes(bomb)
 
 
-def test_entry_without_end_is_stopped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("fp8verify.trace.kineto.buffer.MAX_WINDOW", 1 << 20)
+def test_entry_without_end_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fp8verify.trace.kineto.document.MAX_WINDOW", 1 << 20)
     with pytest.raises(InputError, match="a single entry of more than"):
-        read_bytes(tmp_path, b'{"traceEvents": [{"name": "' + b"x" * (4 << 20))
+        read_bytes(b'{"traceEvents": [{"name": "' + b"x" * (4 << 20))
 
 
 def test_zstd_without_its_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "zstandard", None)
     with pytest.raises(InputError) as caught:
-        source.open_stream(io.BytesIO(source.ZSTD_MAGIC + b"rest"), "a.json.zst")
+        source.Source(io.BytesIO(source.ZSTD_MAGIC + b"rest"), "a.json.zst")
     assert "fp8verify[zstd]" in caught.value.hint

@@ -14,7 +14,7 @@ from fp8verify.report.model import OpContext
 from fp8verify.trace import Launch, Trace, find_traces, read_open_trace, read_trace, readers
 from fp8verify.trace.build import fill
 from fp8verify.trace.columns import Columns, PlainInputs
-from fp8verify.trace.formats import Glance
+from fp8verify.trace.source import Glance
 from fp8verify.trace.steps import mark_profiler_steps
 from fp8verify.trace.tables import Step
 from tests.unit.trace_events import as_document, kernel_names, sample
@@ -22,26 +22,27 @@ from tests.unit.trace_events import as_document, kernel_names, sample
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from fp8verify.trace.formats import Reading, Source
+    from fp8verify.trace.source import Reading, Source
 
 MAGIC = b"RANGES 1\n"
 
 
-class Ranges:
-    """A source that records ranges with shapes and calls, and neither types nor operator ids."""
+def is_ranges(head: bytes, _: str) -> bool:
+    return head.startswith(MAGIC)
 
-    name = "Ranges"
-    suffixes = (".ranges",)
 
-    def probe(self, head: bytes, name: str) -> bool:  # noqa: ARG002
-        return head.startswith(MAGIC)
+# A source that records ranges with shapes and calls, and neither types nor operator ids; this
+# module reads it.
+RANGES = readers.Format(__name__, (".ranges",), is_ranges)
 
-    def glance(self, source: Source) -> Glance:
-        return Glance(is_trace=source.head.startswith(MAGIC), rank=3)
 
-    def read(self, source: Source, how: Reading) -> Trace:
-        assert b"".join(source).startswith(MAGIC)
-        return ranges_trace(source.name, layers=how.layers)
+def glance(source: Source) -> Glance:
+    return Glance(is_trace=source.head.startswith(MAGIC), rank=3)
+
+
+def read(source: Source, how: Reading) -> Trace:
+    assert b"".join(source).startswith(MAGIC)
+    return ranges_trace(source.name, layers=how.layers)
 
 
 def ranges() -> Columns:
@@ -86,7 +87,7 @@ def ranges_trace(name: str = "t", *, layers: bool = False) -> Trace:
 
 @pytest.fixture
 def second_format(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "FORMATS", (Ranges(), *readers.FORMATS))
+    monkeypatch.setattr(readers, "FORMATS", (RANGES, *readers.FORMATS))
 
 
 def test_columns_without_types_ids_or_kineto_give_operators_and_steps() -> None:

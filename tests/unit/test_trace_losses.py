@@ -13,17 +13,17 @@ from tests.unit.trace_events import as_document, read_bytes, sample
 
 
 @pytest.mark.parametrize("half", ["B", "E"])
-def test_half_an_event_is_counted_as_lost(half: str, tmp_path: Path) -> None:
+def test_half_an_event_is_counted_as_lost(half: str) -> None:
     events = sample()
     events[7] = {key: value for key, value in events[7].items() if key != "dur"} | {"ph": half}
-    health = read_bytes(tmp_path, as_document(events)).health
+    health = read_bytes(as_document(events)).health
     assert (health.skipped_events, health.complete) == (1, False)
 
 
-def test_an_operator_without_duration_has_none(tmp_path: Path) -> None:
+def test_an_operator_without_duration_has_none() -> None:
     events = sample()
     del events[2]["dur"]
-    trace = read_bytes(tmp_path, as_document(events))
+    trace = read_bytes(as_document(events))
     assert len(trace.kernels) == 3
     assert trace.health.complete
 
@@ -61,18 +61,16 @@ LOG = "{}:2024-05-22 17:15:22 1:1 CuptiActivityApi.cpp:9] {}"
         ),
     ],
 )
-def test_what_the_profiler_lost_is_noted(
-    level: str, line: str, note: str, loss: bool, tmp_path: Path
-) -> None:
+def test_what_the_profiler_lost_is_noted(level: str, line: str, note: str, loss: bool) -> None:
     logged = {level: [LOG.format(level, "token=secret"), LOG.format(level, line)]}
-    trace = read_bytes(tmp_path, as_document(sample(), **logged))
+    trace = read_bytes(as_document(sample(), **logged))
     assert trace.health.notes == [note]
     assert trace.health.complete is not loss
 
 
 @pytest.mark.parametrize("log", [{}, 3, "Dropped 17 activity records", [None, 3, {"a": 1}]])
-def test_an_odd_log_is_ignored(log: Any, tmp_path: Path) -> None:
-    assert read_bytes(tmp_path, as_document(sample(), WARNING=log)).health.notes == []
+def test_an_odd_log_is_ignored(log: Any) -> None:
+    assert read_bytes(as_document(sample(), WARNING=log)).health.notes == []
 
 
 def test_dropped_records_leave_absence_open(tmp_path: Path) -> None:

@@ -13,10 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fp8verify.errors import InputError
-from fp8verify.trace import Trace, find_traces, read_trace
-from fp8verify.trace.formats import Reading
-from fp8verify.trace.kineto.reader import read_stream
-from fp8verify.trace.source import open_stream
+from fp8verify.trace import Trace, find_traces
+from fp8verify.trace.kineto import reader
+from fp8verify.trace.source import Reading, Source
 from tests.unit.reference_reader import reference_read, view
 from tests.unit.trace_events import HEAD, as_document, kernel_names, sample
 
@@ -87,8 +86,7 @@ def documents(draw: st.DrawFn) -> bytes:
 
 
 def read(data: bytes, block_size: int = 1 << 20) -> Trace:
-    stream = open_stream(io.BytesIO(data), "t.json")
-    return read_stream(stream, "t.json", Reading(block_size=block_size))
+    return reader.read(Source(io.BytesIO(data), "t.json"), Reading(block_size=block_size))
 
 
 @given(data=documents(), block_size=st.integers(1, 4000), packed=st.booleans())
@@ -162,5 +160,5 @@ def test_arbitrary_bytes_never_raise(data: bytes) -> None:
 @given(block_size=st.integers(1 << 12, 1 << 21))
 def test_real_captures_read_as_the_reference_does(name: str, block_size: int) -> None:
     [file] = find_traces(TRUTH / f"{name}.json.gz")
-    trace = read_trace(file.path, block_size=block_size)
-    assert view(trace) == reference_read(file.path.read_bytes())
+    data = file.path.read_bytes()
+    assert view(read(data, block_size)) == reference_read(data)

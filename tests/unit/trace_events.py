@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
 from typing import TYPE_CHECKING, Any
 
-from fp8verify.trace import Trace, read_trace
+from fp8verify.trace.kineto import reader
+from fp8verify.trace.source import Reading, Source
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from fp8verify.trace import Trace
 
 Event = dict[str, Any]
 
@@ -74,10 +76,8 @@ def as_document(events: list[Event], **head: Any) -> bytes:
     return json.dumps({**HEAD, **head, "traceEvents": events}, indent=2).encode()
 
 
-def read_bytes(tmp_path: Path, data: bytes, *, block_size: int = 1 << 20) -> Trace:
-    path = tmp_path / "trace.json"
-    path.write_bytes(data)
-    return read_trace(path, block_size=block_size)
+def read_bytes(data: bytes, *, block_size: int = 1 << 20) -> Trace:
+    return reader.read(Source(io.BytesIO(data), "trace.json"), Reading(block_size=block_size))
 
 
 def kernel_names(trace: Trace) -> list[str]:

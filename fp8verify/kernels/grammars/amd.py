@@ -1,8 +1,8 @@
 """AMD's kernels: Tensile (hipBLASLt, rocBLAS), Composable Kernel, and aiter's assembly.
 
-Tensile: `Cijk_A<lik>_B<ljk>_<types>_..._MT<tile>_...`. `<types>` is A, B where it differs, D and the
-compute type, followed by flags: B is UseBeta, H high-precision accumulation. So `S_B` and `SB` are
-FP32 with beta, not BF16; `BBS` is BF16. Source: Tensile/SolutionStructs/Problem.py (operation
+Tensile: `Cijk_A<lik>_B<ljk>_<types>_..._MT<tile>_...`. `<types>` is A, B where it differs, D and
+the compute type, followed by flags: B is UseBeta, H high-precision accumulation. So `S_B` and `SB`
+are FP32 with beta, not BF16; `BBS` is BF16. Source: Tensile/SolutionStructs/Problem.py (operation
 identifier), Tensile DataType characters.
 
 Composable Kernel: `ck::kernel_gemm_xdl_cshuffle_v3<ck::Gridwise...<...>>` and ck_tile. The gridwise
