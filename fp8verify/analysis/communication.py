@@ -6,6 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from fp8verify.analysis.gemms import micros, rounded
+from fp8verify.analysis.timeline import Timeline
+from fp8verify.report.model.diagnosis import CollectiveRow, CommunicationReport, WeightGather
 from fp8verify.terms import Collective, Role
 from fp8verify.trace import Trace
 
@@ -98,48 +101,57 @@ def join(parts: Iterable[Sequence[CollectiveTotal]]) -> tuple[CollectiveTotal, .
     return tuple(totals.values())
 
 
-class WeightGathers(NamedTuple):
-    """What all-gathers of more than scalars sent from this rank, in bytes.
+def communication_report(
+    totals: Sequence[CollectiveTotal], timeline: Timeline
+) -> CommunicationReport | None:
+    """Lay out the collectives of a rank, the longest first; None where there are none."""
+    if not totals:
+        return None
+    merged: dict[tuple[str, str, int], list[CollectiveTotal]] = defaultdict(list)
+    for total in totals:
+        merged[total.name, total.dtype, total.group_size].append(total)
+    rows = [_collective_row(same) for same in merged.values()]
+    gathers = weight_gathers(totals)
+    return CommunicationReport(
+        time_us=micros(timeline.communication),
+        exposed_us=micros(timeline.exposed),
+        collectives=tuple(sorted(rows, key=lambda row: -row.time_us)),
+        weight_gather=gathers if gathers.eight_bit_bytes or gathers.wider_bytes else None,
+    )
 
-    Attributes:
-        eight_bit: in elements of a byte.
-        wider: in elements of more bits.
-        bytes_per_parameter: of those in bytes, against the gradients that the same groups reduced;
-            None where no reduce-scatter has their size.
+
+def _collective_row(same: list[CollectiveTotal]) -> CollectiveRow:
+    first = same[0]
+    sized = first.dtype in ELEMENT_BYTES
+    return CollectiveRow(
+        name=first.name,
+        dtype=first.dtype or None,
+        group_size=first.group_size or None,
+        calls=sum(total.calls for total in same),
+        bytes_in=sum(t.bytes_of(t.in_elements) for t in same) if sized else None,
+        bytes_out=sum(t.bytes_of(t.out_elements) for t in same) if sized else None,
+        time_us=micros(sum(total.time_ns for total in same)),
+    )
+
+
+def weight_gathers(totals: Sequence[CollectiveTotal]) -> WeightGather:
+    """Add up the all-gathers of more than scalars, and compare bytes with the gradients reduced.
+
+    FSDP2 also sends groups of mixed types as bytes, so that the element type alone proves nothing:
+    only bytes that fit one a parameter are FP8.
     """
-
-    eight_bit: int
-    wider: int
-    bytes_per_parameter: float | None
-
-    @property
-    def any(self) -> bool:
-        """Whether there was any."""
-        return bool(self.eight_bit or self.wider)
-
-    @property
-    def in_fp8(self) -> bool | None:
-        """Whether FP8 weights travelled, by the bytes alone; None where bytes may be anything.
-
-        FSDP2 also sends groups of mixed types as bytes, so that the element type proves nothing.
-        """
-        if not self.eight_bit:
-            return False
-        if self.bytes_per_parameter is None:
-            return None
-        low, high = _FP8_BYTES_PER_PARAMETER
-        return low <= self.bytes_per_parameter < high
-
-
-def weight_gathers(totals: Sequence[CollectiveTotal]) -> WeightGathers:
-    """Add up the all-gathers, and hold those in bytes against the gradients reduced."""
     gathers = [t for t in totals if t.has_name(_GATHERS) and t.in_elements > _SCALARS]
     eight_bit = [t for t in gathers if ELEMENT_BYTES.get(t.dtype) == 1]
     wider = [t for t in gathers if ELEMENT_BYTES.get(t.dtype) != 1]
-    return WeightGathers(
-        eight_bit=sum(t.bytes_of(t.in_elements) for t in eight_bit),
-        wider=sum(t.bytes_of(t.in_elements) for t in wider),
-        bytes_per_parameter=_bytes_per_parameter(eight_bit, totals),
+    narrow_bytes = sum(t.bytes_of(t.in_elements) for t in eight_bit)
+    per_parameter = _bytes_per_parameter(eight_bit, totals)
+    low, high = _FP8_BYTES_PER_PARAMETER
+    fp8 = None if per_parameter is None else low <= per_parameter < high
+    return WeightGather(
+        fp8=fp8 if narrow_bytes else False,
+        eight_bit_bytes=narrow_bytes,
+        wider_bytes=sum(t.bytes_of(t.in_elements) for t in wider),
+        bytes_per_parameter=rounded(per_parameter),
     )
 
 

@@ -8,9 +8,10 @@ from msgspec.structs import replace
 
 from fp8verify.analysis.gemms import gpu_time
 from fp8verify.analysis.layers import Layers, join_by_size, misjudged
-from fp8verify.analysis.payoff import Payoff, Tax, fp8_tax, payoff
-from fp8verify.analysis.promises import Expected, Promises, expected_share
+from fp8verify.analysis.payoff import Payoff, payoff
+from fp8verify.analysis.promises import Promises, expected_share
 from fp8verify.analysis.rank import RankEvidence
+from fp8verify.report.model.diagnosis import ExpectedReport
 
 
 class RankFacts(NamedTuple):
@@ -29,7 +30,7 @@ class RankFacts(NamedTuple):
     gpu_time: dict[str, int]
     layers: Layers
     payoff: Payoff | None
-    expected: Expected | None = None
+    expected: ExpectedReport | None = None
 
     @property
     def fp8_payoff(self) -> Payoff | None:
@@ -40,9 +41,8 @@ class RankFacts(NamedTuple):
 def work_out(rank: RankEvidence, promises: Promises) -> RankFacts:
     """Work out, once, what several readers need of a rank."""
     made_fp8_tensors = rank.made_fp8_tensors()
-    taxed = rank.ran_low or made_fp8_tensors
-    tax = fp8_tax(rank.survey.others) if taxed else Tax()
-    times = gpu_time(rank.survey, taxed=taxed)
+    casts = rank.ran_low or made_fp8_tensors
+    times = gpu_time(rank.survey, casts=casts)
     rank = _with_known_states(rank)
     modules = rank.meta.modules if rank.meta is not None else None
     layers = join_by_size(rank.survey.linear, modules)
@@ -51,7 +51,7 @@ def work_out(rank: RankEvidence, promises: Promises) -> RankFacts:
         made_fp8_tensors=made_fp8_tensors,
         gpu_time=times,
         layers=layers,
-        payoff=payoff(rank, tax, times),
+        payoff=payoff(rank, times, casts=casts),
         expected=expected_share(rank, layers, promises),
     )
 

@@ -363,25 +363,25 @@ def add_totals(parts: Iterable[GemmTotals]) -> GemmTotals:
     return total
 
 
-def gpu_time(survey: Survey, *, taxed: bool) -> dict[str, int]:
+def gpu_time(survey: Survey, *, casts: bool) -> dict[str, int]:
     """Return kernel time in ns by what it was for; the values add up to all kernel time.
 
     Args:
         survey: of a rank.
-        taxed: whether it ran or cast low precision. Then what was for that is what `purpose_of`
-            says, as in the tax, and a cast of the optimizer or of a codec is elementwise work.
+        casts: whether it ran or cast low precision. Then `purpose_of` says what was for that, as
+            in FP8's overhead, and a cast of the optimizer or of a codec is elementwise work.
     """
     time_ns = dict.fromkeys(GPU_TIME_KEYS.values(), 0)
     for row in (*survey.gemms, *survey.optimizer):
         time_ns["gemm"] += row.time_ns
     for total in survey.others:
-        time_ns[_key(total.kind, taxed=taxed)] += total.time_ns
+        time_ns[_key(total.kind, casts=casts)] += total.time_ns
     return time_ns
 
 
-def _key(kind: Kind, *, taxed: bool) -> str:
+def _key(kind: Kind, *, casts: bool) -> str:
     key = GPU_TIME_KEYS[kind.classification.role]
-    if not taxed:
+    if not casts:
         return key
     purpose = purpose_of(kind)
     if purpose is None:

@@ -128,7 +128,8 @@ class Layers(NamedTuple):
 
     def share(self, classes: Iterable[LayerClass]) -> float | None:
         """FLOPs of some classes over those of all GEMMs; None where these are not known."""
-        return sum(found.flops for found in classes) / self.flops if self.flops else None
+        part = sum(found.flops for found in classes)
+        return round(part / self.flops, 6) if self.flops else None
 
 
 def join_by_size(gemms: Sequence[GemmRow], modules: Sequence[ModuleRecord] | None) -> Layers:

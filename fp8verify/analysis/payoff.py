@@ -1,74 +1,24 @@
-"""The FP8 tax: the kernels that a run in BF16 would not need, to cast, scale and turn operands."""
+"""Whether FP8 can pay: what it saves by measured rates, what it costs, and who waits for whom.
+
+The kernels alone: each FP8 GEMM is compared with the rate that was measured for BF16 at its size,
+and casts and scales are its cost. The step: a trace is recorded under a profiler, which makes the
+CPU slower, so only the wall time of steps outside the window tells whether the GPU is busy.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from math import fsum
 from typing import Final, NamedTuple
 
-from fp8verify.analysis.gemms import GemmRow, KindTotal
+from fp8verify.analysis.gemms import GemmRow, KindTotal, micros, rounded
 from fp8verify.analysis.gpus import SMALL_SIDE, peak_key
 from fp8verify.analysis.purpose import LAYER_FUNCTIONS, purpose_of
 from fp8verify.analysis.rank import RankEvidence
+from fp8verify.report.model.diagnosis import PayoffReport, TaxEntry, TaxReport
 from fp8verify.terms import Leg, OpContext, Precision, Scaling
-
-
-class TaxRow(NamedTuple):
-    """Kernels of one purpose under one operator.
-
-    Attributes:
-        purpose: "cast", "amax", "scale" (arithmetic on scales) or "transpose" (copies of FP8 data
-            to the layout that the GEMM needs).
-        fused: whether a compiler or library made them one pass over the data. A fused kernel may
-            also do work that BF16 needs, so that its time is the most that FP8 can have cost.
-    """
-
-    purpose: str
-    op: str | None
-    leg: Leg
-    fused: bool
-    calls: int
-    time_ns: int
-
-
-class Tax(NamedTuple):
-    """The rows of a rank, and the part of the time that eager mode's unfused kernels took."""
-
-    rows: tuple[TaxRow, ...] = ()
-
-    @property
-    def time_ns(self) -> int:
-        """All of it, in ns."""
-        return sum(row.time_ns for row in self.rows)
-
-    @property
-    def unfused_ns(self) -> int:
-        """What kernels took that each do one step of a cast."""
-        return sum(row.time_ns for row in self.rows if not row.fused)
-
-
-def fp8_tax(others: Iterable[KindTotal]) -> Tax:
-    """Add up what a rank that ran or cast FP8 spent on it in kernels that are no GEMMs."""
-    totals: dict[tuple[str, str | None, Leg, bool], list[int]] = defaultdict(lambda: [0, 0])
-    for total in others:
-        purpose = purpose_of(total.kind)
-        if purpose is not None:
-            op = total.kind.op
-            fused = total.kind.classification.library != "PyTorch"
-            row = totals[purpose, op.name if op else None, _leg(op), fused]
-            row[0] += total.calls
-            row[1] += total.time_ns
-    rows = [TaxRow(*key, calls, time_ns) for key, (calls, time_ns) in totals.items()]
-    return Tax(tuple(sorted(rows, key=lambda row: -row.time_ns)))
-
-
-def _leg(op: OpContext | None) -> Leg:
-    """Say in which pass it ran: a gradient's cast serves dgrad and wgrad both."""
-    if op is None or not op.backward:
-        return Leg.FPROP if op is not None else Leg.UNKNOWN
-    return Leg.RECOMPUTE if LAYER_FUNCTIONS.intersection(op.parents) else Leg.BACKWARD
-
 
 _SIXTEEN_BIT = (Precision.BF16, Precision.FP16)
 _BANDWIDTH_BOUND = ("elementwise", "reduction", "quantize", "transpose", "memory")
@@ -90,118 +40,125 @@ _GAINS: Final[dict[Scaling, tuple[float, ...]]] = {
 _ADDED_BY_FUSED: Final = 0.65
 # GEMMs of formats without a measured rate up to this share of low-precision time are left out.
 _FEW = 0.01
+# A GPU that works for nine tenths of a step is busy.
+_WAITING: Final = 0.1
 
 
 class Payoff(NamedTuple):
-    """What FP8 can do for one rank, times in ns; estimates rest on measured rates of GEMMs.
+    """What FP8 can do for one rank.
 
     Attributes:
-        busy: GPU time, overlaps counted once.
-        fp8: GEMM time in FP8 or FP4.
-        sixteen_bit: GEMM time in BF16 and FP16.
-        tax: kernels that cast, scale and turn operands.
-        cost: what they add to the time of BF16.
-        saved: what the FP8 GEMMs would take longer in BF16; 0 where no rate is known.
-        ceiling: speed-up over BF16 of the GPU time with every GEMM in FP8 and no tax (Amdahl).
-        kernels: speed-up over BF16 of the GPU time as it is; None where no FP8 ran, or where no
-            rates of the GPU are known.
-        small: share of FP8 GEMM time with a side below `SMALL_SIDE`; None without shapes.
-        idle: share of the GPU's time in which no kernel or copy ran, under the profiler.
-        bandwidth_bound: share of `busy` in kernels that memory bandwidth limits.
-        step: wall time of a step outside the window; None where not recorded.
-        busy_in_step: GPU time of a step, copies included; None where the trace has no steps.
-        steps: in the trace.
+        report: GPU time, its shares and the estimates.
+        overhead: the kernels that cast, scale and turn operands; None where none ran.
+        cost_us: what these add to the time of BF16, in microseconds.
+        saved_us: what the FP8 GEMMs would take longer in BF16; 0 where no rate is known.
     """
 
-    busy: int
-    fp8: int
-    sixteen_bit: int
-    tax: Tax
-    cost: int
-    saved: int
-    ceiling: float | None
-    kernels: float | None
-    small: float | None
-    idle: float
-    bandwidth_bound: float
-    step: int | None = None
-    busy_in_step: int | None = None
-    steps: int = 0
-
-    @property
-    def waits(self) -> bool | None:
-        """Whether the GPU waits in a step for more than FP8 saves; None where not known."""
-        if self.step is None or self.busy_in_step is None:
-            return None
-        gained = max(0, self.saved - self.cost) / self.steps
-        waiting = self.step - self.busy_in_step
-        return waiting > max(gained, WAITING * self.step)
-
-    @property
-    def of_step(self) -> float | None:
-        """Speed-up of a step over BF16; None where the CPU decides it, or it is not known."""
-        if (
-            self.kernels is None
-            or self.waits is not False
-            or not self.step
-            or not self.busy_in_step
-        ):
-            return None
-        gained = (self.saved - self.cost) / self.steps
-        # What the GPU waits in a step is hidden behind the longer kernels of BF16, if these gain.
-        return max(self.busy_in_step + gained, min(self.step, self.step + gained)) / self.step
+    report: PayoffReport
+    overhead: TaxReport | None
+    cost_us: float
+    saved_us: float
 
 
-# A GPU that works for nine tenths of a step is busy.
-WAITING: Final = 0.1
-
-
-def payoff(rank: RankEvidence, tax: Tax, gpu_time: Mapping[str, int]) -> Payoff | None:
+def payoff(rank: RankEvidence, gpu_time: Mapping[str, int], *, casts: bool) -> Payoff | None:
     """Work out what FP8 can do for a rank; None where no GEMM ran.
 
     Args:
         rank: its evidence.
-        tax: what FP8 costs it.
-        gpu_time: its kernel time in ns by what it was for.
+        gpu_time: its kernel time in ns by purpose.
+        casts: whether it ran or cast low precision, so that kernels can be overhead of FP8.
     """
     gemms, busy = rank.survey.linear, rank.timeline.busy
     if not gemms or not busy:
         return None
-    time_ns = rank.linear.time_ns
-    fp8 = sum(ns for precision, ns in time_ns.items() if precision.is_low)
+    time_ns, copying = rank.linear.time_ns, sum(time_ns for _, time_ns, _ in rank.copies.values())
+    low = sum(ns for precision, ns in time_ns.items() if precision.is_low)
     sixteen_bit = sum(time_ns[precision] for precision in _SIXTEEN_BIT)
     saved = _saved(rank, [row for row in gemms if row.precision.is_low])
     gain = _saved(rank, [row for row in gemms if row.precision in _SIXTEEN_BIT], in_sixteen=True)
-    cost = sum(row.time_ns * (_ADDED_BY_FUSED if _is_generated(row) else 1) for row in tax.rows)
-    copying = sum(time_ns for _, time_ns, _ in rank.copies.values())
+    rows = _overhead(rank.survey.others) if casts else ()
+    cost = round(
+        sum(1000 * row.time_us * (_ADDED_BY_FUSED if _is_generated(row) else 1) for row in rows)
+    )
+    speedup = max(0.0, busy - cost + saved) / busy if low and saved is not None else None
+    steps = len(rank.steps)
+    in_step = (busy + copying) // steps if steps else None
     times = rank.meta.steps_outside if rank.meta is not None else None
+    step = times.median_ns if times is not None else None
+    gained = ((saved or 0) - cost) / steps if steps else 0.0
+    waits = None
+    if step is not None and in_step is not None:
+        waits = step - in_step > max(0, gained, _WAITING * step)
+    of_step = None
+    if speedup is not None and waits is False and step and in_step:
+        # What the GPU waits in a step is hidden behind the longer kernels of BF16, if these gain.
+        of_step = max(in_step + gained, min(step, step + gained)) / step
+    span = rank.timeline.span
+    report = PayoffReport(
+        gpu_busy_us=micros(busy),
+        idle_share=round(max(0.0, span - busy - copying) / span if span else 0.0, 6),
+        fp8_gemm_share=round(low / busy, 6),
+        sixteen_bit_gemm_share=round(sixteen_bit / busy, 6),
+        bandwidth_bound_share=round(
+            min(1.0, sum(gpu_time[key] for key in _BANDWIDTH_BOUND) / busy), 6
+        ),
+        small_gemm_share=rounded(_small_share(gemms)),
+        ceiling=rounded(_ceiling(busy, cost, low + sixteen_bit, saved, gain)),
+        speedup_estimate=rounded(speedup),
+        step_us=None if step is None else micros(step),
+        gpu_busy_in_step_us=None if in_step is None else micros(in_step),
+        waits=waits,
+        step_speedup_estimate=rounded(of_step),
+    )
+    saved_us = micros(saved or 0)
     return Payoff(
-        busy=busy,
-        fp8=fp8,
-        sixteen_bit=sixteen_bit,
-        tax=tax,
-        cost=round(cost),
-        saved=saved or 0,
-        ceiling=_ceiling(busy, round(cost), fp8 + sixteen_bit, saved, gain),
-        kernels=max(0.0, busy - cost + saved) / busy if fp8 and saved is not None else None,
-        small=_small_share(gemms),
-        idle=idle_share(rank),
-        bandwidth_bound=min(1.0, sum(gpu_time[key] for key in _BANDWIDTH_BOUND) / busy),
-        step=times.median_ns if times is not None else None,
-        busy_in_step=(busy + copying) // len(rank.steps) if rank.steps else None,
-        steps=len(rank.steps),
+        report, _overhead_report(rows, report.gpu_busy_us, saved_us), cost / 1000, saved_us
     )
 
 
-def _is_generated(row: TaxRow) -> bool:
+def _overhead(others: Iterable[KindTotal]) -> tuple[TaxEntry, ...]:
+    """Add up the kernels that a run in BF16 would not need, by purpose, operator and pass."""
+    totals: dict[tuple[str, str | None, Leg, bool], list[int]] = defaultdict(lambda: [0, 0])
+    for total in others:
+        purpose = purpose_of(total.kind)
+        if purpose is not None:
+            op = total.kind.op
+            fused = total.kind.classification.library != "PyTorch"
+            row = totals[purpose, op.name if op else None, _pass_of(op), fused]
+            row[0] += total.calls
+            row[1] += total.time_ns
+    rows = [
+        TaxEntry(purpose=purpose, op=op, leg=leg, fused=fused, kernels=calls, time_us=micros(ns))
+        for (purpose, op, leg, fused), (calls, ns) in totals.items()
+    ]
+    return tuple(sorted(rows, key=lambda row: -row.time_us))
+
+
+def _pass_of(op: OpContext | None) -> Leg:
+    """Say in which pass it ran: a gradient's cast serves dgrad and wgrad both."""
+    if op is None or not op.backward:
+        return Leg.FPROP if op is not None else Leg.UNKNOWN
+    return Leg.RECOMPUTE if LAYER_FUNCTIONS.intersection(op.parents) else Leg.BACKWARD
+
+
+def _overhead_report(
+    rows: tuple[TaxEntry, ...], busy_us: float, saved_us: float
+) -> TaxReport | None:
+    if not rows:
+        return None
+    time_us = round(fsum(row.time_us for row in rows), 3)
+    return TaxReport(
+        time_us=time_us,
+        unfused_us=round(fsum(row.time_us for row in rows if not row.fused), 3),
+        share_of_gpu_time=round(time_us / busy_us, 6),
+        saved_at_most_us=saved_us,
+        share_of_saving=rounded(time_us / saved_us) if saved_us else None,
+        rows=rows,
+    )
+
+
+def _is_generated(row: TaxEntry) -> bool:
     return row.fused and (row.op or "").startswith("triton_")
-
-
-def idle_share(rank: RankEvidence) -> float:
-    """Share of the time between its first and last kernel in which the GPU did nothing."""
-    copying = sum(time_ns for _, time_ns, _ in rank.copies.values())
-    span = rank.timeline.span
-    return max(0.0, span - rank.timeline.busy - copying) / span if span else 0.0
 
 
 def _saved(rank: RankEvidence, rows: list[GemmRow], *, in_sixteen: bool = False) -> int | None:

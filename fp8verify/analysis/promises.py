@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fp8verify.analysis.gemms import GemmRow, gemm_totals
 from fp8verify.analysis.layers import LayerClass, Layers
-from fp8verify.analysis.populations import HALF
 from fp8verify.analysis.purpose import has_gradient
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.layer_names import patterns
 from fp8verify.report.model import Claim
+from fp8verify.report.model.diagnosis import ExpectedReport
 from fp8verify.terms import LEGS, Leg, Precision, Role
 
 if TYPE_CHECKING:
@@ -159,38 +159,9 @@ def _of_claims(claims: Sequence[Claim]) -> dict[str, frozenset[str]]:
 
 # The work that no module of the census explains may be at most this share.
 _UNEXPLAINED = 0.01
-# A share that falls short of the expected one by this much is PARTIAL.
-TOLERANCE = 0.02
 
 
-class Expected(NamedTuple):
-    """Shares of the FLOPs of the GEMMs that train, from 0 to 1.
-
-    Attributes:
-        share: what was to run in low precision.
-        measured: what did.
-        left_out: the layers that were to stay in high precision, by their shortened names.
-        stated: whether the log names each of them, or the steps; a filter may have left them out
-            without a word.
-    """
-
-    share: float
-    measured: float
-    left_out: tuple[str, ...]
-    stated: bool = False
-
-    @property
-    def is_met(self) -> bool:
-        """Whether as much ran in low precision as was to, but for rounding of shapes."""
-        return self.measured >= self.share - TOLERANCE
-
-    @property
-    def decides(self) -> bool:
-        """Whether a run is judged by it: less than half is believed only where the log says so."""
-        return self.share >= HALF or self.stated
-
-
-def expected_share(rank: RankEvidence, layers: Layers, promises: Promises) -> Expected | None:
+def expected_share(rank: RankEvidence, layers: Layers, promises: Promises) -> ExpectedReport | None:
     """Return what was to run in low precision; None where census and GEMMs do not tell.
 
     Args:
@@ -216,11 +187,11 @@ def expected_share(rank: RankEvidence, layers: Layers, promises: Promises) -> Ex
     left = [m for m in modules if not any(_is_low(m, leg, promises) for leg in LEGS)]
     low = sum(row.flops or 0 for row in rows if row.precision.is_low)
     phases = _share_of_steps(rank, promises)
-    return Expected(
-        round(phases * expected / total, 6),
-        round(low / total, 6),
-        tuple(patterns(module.fqn for module in left)),
-        phases < 1 or (bool(left) and all(promises.pin(module.fqn) for module in left)),
+    return ExpectedReport(
+        share_of_flops=round(phases * expected / total, 6),
+        measured_share_of_flops=round(low / total, 6),
+        left_out=tuple(patterns(module.fqn for module in left)),
+        stated=phases < 1 or (bool(left) and all(promises.pin(module.fqn) for module in left)),
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from fp8verify.analysis import communication, timeline
@@ -13,10 +14,11 @@ from fp8verify.analysis.kinds import Kind
 from fp8verify.analysis.layers import NamedLayers, join_named
 from fp8verify.analysis.purpose import of_the_model
 from fp8verify.analysis.reclassify import is_unrecognized
-from fp8verify.analysis.timeline import Buckets, Timeline
+from fp8verify.analysis.timeline import Timeline
 from fp8verify.capture.numerics import RankNumerics
 from fp8verify.capture.schema import ModuleRecord, RankMeta
 from fp8verify.logs.losses import LossSeries
+from fp8verify.report.model import TimelineReport
 from fp8verify.terms import Precision, Role
 from fp8verify.text import label_of_rank
 from fp8verify.trace import Health, Step
@@ -33,7 +35,6 @@ class RankEvidence(NamedTuple):
 
     Attributes:
         copies: (count, nanoseconds, bytes) of memcpy and memset.
-        gemm: the sums of the model's GEMMs.
         unreadable: why a trace of the rank could not be read.
         named: the layers, if they have names.
         process: the number of the process.
@@ -59,11 +60,10 @@ class RankEvidence(NamedTuple):
     collectives: tuple[CollectiveTotal, ...]
     timeline: Timeline
     survey: Survey
-    gemm: GemmTotals
     steps: tuple[tuple[Step, GemmTotals], ...]
     meta: RankMeta | None
     unreadable: str | None = None
-    buckets: tuple[Buckets, ...] = ()
+    buckets: tuple[TimelineReport, ...] = ()
     named: NamedLayers | None = None
     process: int | None = None
     bounds: tuple[int, int] | None = None
@@ -101,6 +101,11 @@ class RankEvidence(NamedTuple):
     def ran_low(self) -> bool:
         """Whether any GEMM of a layer ran in FP8 or FP4."""
         return any(row.precision.is_low for row in self.survey.linear)
+
+    @property
+    def gemm(self) -> GemmTotals:
+        """The sums of the model's GEMMs."""
+        return gemm_totals(self.survey.gemms)
 
     @property
     def linear(self) -> GemmTotals:
@@ -157,17 +162,22 @@ def merge_windows(parts: Sequence[RankEvidence]) -> RankEvidence:
     """Join the evidence of one rank's traces, in order: windows of a run, or runs after another."""
     if len(parts) == 1:
         return parts[0]
-    survey = _joined_survey(parts)
+    health = Health()
+    for part in parts:
+        health.add(part.health)
+    copies: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
+    for name, copied in (item for part in parts for item in part.copies.items()):
+        copies[name].append(copied)
+    bounds = [part.bounds for part in parts if part.bounds is not None]
     return parts[0]._replace(
         source=", ".join(part.source for part in parts),
-        health=_joined_health(parts),
-        copies=_joined_copies(part.copies for part in parts),
-        bounds=_joined_bounds([part.bounds for part in parts if part.bounds is not None]),
+        health=health,
+        copies={name: _sum_copies(found) for name, found in copies.items()},
+        bounds=(min(bounds)[0], max(end for _, end in bounds)) if bounds else None,
         collectives=communication.join(part.collectives for part in parts),
         timeline=timeline.join([part.timeline for part in parts]),
         buckets=tuple(one for part in parts for one in part.buckets),
-        survey=survey,
-        gemm=gemm_totals(survey.gemms),
+        survey=_joined_survey(parts),
         steps=tuple(step for part in parts for step in part.steps),
         named=join_named(part.named for part in parts),
         fed=sum(part.fed for part in parts),
@@ -178,53 +188,23 @@ def merge_windows(parts: Sequence[RankEvidence]) -> RankEvidence:
     )
 
 
+def _sum_copies(found: Sequence[tuple[int, int, int]]) -> tuple[int, int, int]:
+    count, time_ns, size = map(sum, zip(*found, strict=True))
+    return count, time_ns, size
+
+
 def _joined_survey(parts: Sequence[RankEvidence]) -> Survey:
+    """Join the rows; the steps of a window are numbered after those of the windows before it."""
     gemms: list[GemmRow] = []
     optimizer: list[GemmRow] = []
+    others: dict[Kind, KindTotal] = {}
     steps = 0
     for part in parts:
-        gemms += _moved(part.survey.gemms, steps)
-        optimizer += _moved(part.survey.optimizer, steps)
+        for rows, found in ((gemms, part.survey.gemms), (optimizer, part.survey.optimizer)):
+            rows += [row._replace(step=row.step + steps if row.step >= 0 else -1) for row in found]
+        for total in part.survey.others:
+            known = others.get(total.kind, KindTotal(total.kind, 0, 0))
+            calls, time_ns = known.calls + total.calls, known.time_ns + total.time_ns
+            others[total.kind] = KindTotal(total.kind, calls, time_ns)
         steps += len(part.steps)
-    return Survey(gemms, _joined_totals(parts), optimizer)
-
-
-def _joined_health(parts: Iterable[RankEvidence]) -> Health:
-    health = Health()
-    for part in parts:
-        health.add(part.health)
-    return health
-
-
-def _joined_bounds(bounds: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
-    if not bounds:
-        return None
-    return min(begin for begin, _ in bounds), max(end for _, end in bounds)
-
-
-def _moved(rows: Iterable[GemmRow], steps: int) -> list[GemmRow]:
-    """Number the steps of a window after those of the windows before it."""
-    return [row._replace(step=row.step + steps if row.step >= 0 else -1) for row in rows]
-
-
-def _joined_copies(
-    parts: Iterable[dict[str, tuple[int, int, int]]],
-) -> dict[str, tuple[int, int, int]]:
-    total: dict[str, tuple[int, int, int]] = {}
-    for part in parts:
-        for name, (count, time_ns, size) in part.items():
-            known = total.get(name, (0, 0, 0))
-            total[name] = (known[0] + count, known[1] + time_ns, known[2] + size)
-    return total
-
-
-def _joined_totals(parts: Iterable[RankEvidence]) -> list[KindTotal]:
-    total: dict[Kind, KindTotal] = {}
-    for found in (found for part in parts for found in part.survey.others):
-        known = total.get(found.kind)
-        total[found.kind] = (
-            found
-            if known is None
-            else KindTotal(found.kind, known.calls + found.calls, known.time_ns + found.time_ns)
-        )
-    return list(total.values())
+    return Survey(gemms, list(others.values()), optimizer)

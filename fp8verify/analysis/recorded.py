@@ -1,20 +1,17 @@
-"""Lay out what was recorded: the clock, its windows, the census, versions, steps and buckets."""
+"""Lay out what was recorded: the clock, its windows, the census, memory and versions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from fp8verify.analysis.gemms import micros
 from fp8verify.analysis.rank import RankEvidence
-from fp8verify.analysis.timeline import Buckets, step_statistics
+from fp8verify.analysis.timeline import step_statistics
 from fp8verify.capture.schema import ModuleRecord, RankMeta, WindowRecord
 from fp8verify.report.model import (
     ClockReport,
     Environment,
     ModulesReport,
-    StepReport,
     StepStatistics,
-    TimelineReport,
     WindowReport,
 )
 from fp8verify.report.model.numerics import MemoryReport
@@ -120,44 +117,6 @@ def _versions(ranks: Iterable[RankEvidence]) -> dict[str, str]:
 
 def _metas(ranks: Iterable[RankEvidence]) -> list[RankMeta]:
     return [rank.meta for rank in ranks if rank.meta is not None]
-
-
-def step_reports(rank: RankEvidence) -> tuple[StepReport, ...]:
-    """Lay out the steps of a rank."""
-    training = {row.step for row in rank.survey.linear}
-    return tuple(
-        StepReport(
-            step=step.number,
-            duration_us=micros(step.end_ns - step.start_ns),
-            gpu_us=None if gpu_ns is None else micros(gpu_ns),
-            gemm=gemm.summary(),
-            trains=place in training,
-        )
-        for place, ((step, gemm), gpu_ns) in enumerate(
-            zip(rank.steps, rank.timeline.steps, strict=True)
-        )
-    )
-
-
-def timeline_report(buckets: Buckets) -> TimelineReport:
-    """Lay out the buckets of one trace."""
-    return TimelineReport(
-        bucket_us=buckets.width / 1000,
-        fp8_us=_tenths(buckets.fp8),
-        other_precision_us=_tenths(buckets.other_precision),
-        unknown_precision_us=_tenths(buckets.unknown_precision),
-        rest_us=_tenths(buckets.rest),
-        steps=tuple((step, begin / 1000, end / 1000) for step, begin, end in buckets.steps),
-        names=buckets.names,
-        longest=tuple(
-            tuple((place, round(ns / 1000, 1)) for place, ns in row) for row in buckets.longest
-        ),
-    )
-
-
-def _tenths(times: tuple[int, ...]) -> tuple[float, ...]:
-    """Return ns as µs with the one decimal that a picture needs."""
-    return tuple(round(ns / 1000, 1) for ns in times)
 
 
 # What tells Transformer Engine's modules, also below classes of Megatron-LM or a script's own:

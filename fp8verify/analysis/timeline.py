@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 
 from fp8verify.analysis.kinds import Kinds
 from fp8verify.kernels import Classification
-from fp8verify.report.model import StepStatistics
+from fp8verify.report.model import StepStatistics, TimelineReport
 from fp8verify.terms import Precision, Role
 from fp8verify.trace import Kernels, Trace
 
@@ -38,16 +38,17 @@ class Timeline(NamedTuple):
     steps: tuple[int | None, ...] = ()
 
 
-def measure(trace: Trace, roles: Sequence[Role]) -> Timeline:
-    """Measure the timeline of a trace, without its steps.
+def measure(trace: Trace, roles: Sequence[Role], bounds: StepBounds) -> Timeline:
+    """Measure the timeline of a trace.
 
     Args:
         trace: the kernels.
         roles: those of the kernels, in the file's order.
+        bounds: when the kernels of each step ran.
     """
     columns = trace.kernels
     if not len(columns):
-        return Timeline()
+        return Timeline(steps=step_times(bounds))
     order = sorted(range(len(columns)), key=columns.start_ns.__getitem__)
     talks = list(map(Role.COMMUNICATION.__eq__, map(roles.__getitem__, order)))
     busy, end = _covered(columns, order)
@@ -58,6 +59,7 @@ def measure(trace: Trace, roles: Sequence[Role]) -> Timeline:
         busy=busy,
         communication=talking,
         exposed=busy - computing,
+        steps=step_times(bounds),
     )
 
 
@@ -125,48 +127,56 @@ _NEVER = 1 << 62
 
 
 BUCKETS = 240
-# A tooltip holds no more.
-_LONGEST = 3
+_LONGEST = 3  # kernels named in a tooltip
 _FP8, _HIGH, _UNKNOWN, _REST = range(4)
 
 
-class Buckets(NamedTuple):
-    """Kernel time in ns by bucket of `width` ns, from the start of the first kernel on.
+def bucket_times(trace: Trace, kinds: Kinds, bounds: StepBounds) -> TimelineReport | None:
+    """Spread the kernels of a trace over `BUCKETS` buckets of equal length; None without any.
 
-    GEMMs are split into FP8, other known precisions and unknown ones; `rest` is of all other
-    kernels. `steps` are (step, begin, end) of the kernels that each step launched. `longest` are
-    the kernels with the most time in each bucket: places in `names`, with ns.
-    """
-
-    width: int
-    fp8: tuple[int, ...]
-    other_precision: tuple[int, ...]
-    unknown_precision: tuple[int, ...]
-    rest: tuple[int, ...]
-    steps: tuple[tuple[int, int, int], ...]
-    names: tuple[str, ...] = ()
-    longest: tuple[tuple[tuple[int, int], ...], ...] = ()
-
-
-def bucket_times(trace: Trace, kinds: Kinds) -> Buckets | None:
-    """Spread the kernels of a trace over `BUCKETS` buckets of equal length, None without any.
-
-    `with_steps` adds the steps.
+    Args:
+        trace: the kernels.
+        kinds: theirs.
+        bounds: when the kernels of each step ran.
     """
     columns = trace.kernels
     if not len(columns):
         return None
     begin = min(columns.start_ns)
-    ends = map(add, columns.start_ns, columns.duration_ns)
-    width = max(1, -(-(max(ends) - begin) // BUCKETS))
-    found = _by_kind(trace, kinds, begin, width)
+    end = max(map(add, columns.start_ns, columns.duration_ns))
+    width = max(1, -(-(end - begin) // BUCKETS))
     times = [[0] * BUCKETS for _ in range(4)]
-    rows = [times[_class_of(kind.classification)] for kind in kinds.kinds]
-    for bucket, members in enumerate(found):
+    classes = [_class_of(kind.classification) for kind in kinds.kinds]
+    longest = []
+    for bucket, members in enumerate(_by_kind(trace, kinds, begin, width)):
+        by_name: dict[str, int] = defaultdict(int)
         for number, time_ns in members.items():
-            rows[number][bucket] += time_ns
-    fp8, high, unknown, rest = map(tuple, times)
-    return Buckets(width, fp8, high, unknown, rest, (), *_longest(found, kinds))
+            times[classes[number]][bucket] += time_ns
+            by_name[kinds.kinds[number].name] += time_ns
+        longest.append(sorted(by_name.items(), key=lambda item: -item[1])[:_LONGEST])
+    shown = {name for row in longest for name, _ in row}
+    names = [name for name in dict.fromkeys(kind.name for kind in kinds.kinds) if name in shown]
+    places = {name: place for place, name in enumerate(names)}
+    fp8, high, unknown, rest = (tuple(map(_tenths, row)) for row in times)
+    return TimelineReport(
+        bucket_us=width / 1000,
+        fp8_us=fp8,
+        other_precision_us=high,
+        unknown_precision_us=unknown,
+        rest_us=rest,
+        steps=tuple(
+            (step.number, (own[0] - begin) / 1000, (own[1] - begin) / 1000)
+            for step, own in zip(trace.steps, bounds, strict=True)
+            if own is not None
+        ),
+        names=tuple(names),
+        longest=tuple(tuple((places[name], _tenths(ns)) for name, ns in row) for row in longest),
+    )
+
+
+def _tenths(time_ns: int) -> float:
+    """Return ns as µs with the one decimal that a picture needs."""
+    return round(time_ns / 1000, 1)
 
 
 def _by_kind(trace: Trace, kinds: Kinds, begin: int, width: int) -> list[dict[int, int]]:
@@ -188,38 +198,6 @@ def _by_kind(trace: Trace, kinds: Kinds, begin: int, width: int) -> list[dict[in
     return found[:BUCKETS]  # beyond is at most an empty kernel at the very end
 
 
-def with_steps(found: Buckets, trace: Trace, bounds: StepBounds, begin: int) -> Buckets:
-    """Add the steps, whose kernels ran in `bounds`; the first of all began at `begin`."""
-    return found._replace(steps=tuple(_steps(trace, bounds, begin)))
-
-
-def _longest(
-    found: list[dict[int, int]], kinds: Kinds
-) -> tuple[tuple[str, ...], tuple[tuple[tuple[int, int], ...], ...]]:
-    """Name the kernels with the most time in each bucket; those called alike count as one."""
-    places: dict[str, int] = {}
-    for number in sorted(set().union(*found)):  # kinds are numbered as they first ran
-        places.setdefault(kinds.kinds[number].name, len(places))
-    buckets: list[dict[int, int]] = [defaultdict(int) for _ in range(BUCKETS)]
-    for bucket, members in zip(buckets, found, strict=True):
-        for number, time_ns in members.items():
-            bucket[places[kinds.kinds[number].name]] += time_ns
-    return _renumbered([*places], list(map(_most, buckets)))
-
-
-def _most(found: dict[int, int]) -> list[tuple[int, int]]:
-    return sorted(found.items(), key=lambda item: -item[1])[:_LONGEST]
-
-
-def _renumbered(
-    names: list[str], longest: list[list[tuple[int, int]]]
-) -> tuple[tuple[str, ...], tuple[tuple[tuple[int, int], ...], ...]]:
-    """Keep only the names that are used."""
-    used = {place: n for n, place in enumerate(sorted({p for row in longest for p, _ in row}))}
-    rows = tuple(tuple((used[place], time_ns) for place, time_ns in row) for row in longest)
-    return tuple(names[place] for place in used), rows
-
-
 def _class_of(found: Classification) -> int:
     if not found.role.is_gemm:
         return _REST
@@ -234,13 +212,6 @@ def _parts(place: int, offset: int, duration: int, width: int) -> Iterator[tuple
         part = min(duration, width - offset)
         yield place, part
         place, offset, duration = place + 1, 0, duration - part
-
-
-def _steps(trace: Trace, bounds: StepBounds, begin: int) -> Iterator[tuple[int, int, int]]:
-    """Yield the number of each step, and when its kernels ran."""
-    for step, own in zip(trace.steps, bounds, strict=True):
-        if own is not None:
-            yield step.number, own[0] - begin, own[1] - begin
 
 
 # A step of more than this many medians is no training step like the others; where a quarter of the

@@ -6,9 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from msgspec.structs import astuple
-
-from fp8verify.analysis.promises import TOLERANCE, Expected
 from fp8verify.report.model import (
     Finding,
     GemmSummary,
@@ -18,6 +15,7 @@ from fp8verify.report.model import (
     Verdict,
     low_precision_name,
 )
+from fp8verify.report.model.diagnosis import TOLERANCE, ExpectedReport
 from fp8verify.text import abridged, label_of_rank, listed
 from fp8verify.verdict.policy import Policy
 
@@ -80,7 +78,7 @@ class RankSummary(NamedTuple):
     shortfall: str | None
     rest: str | None
     judged: bool
-    expected: Expected | None
+    expected: ExpectedReport | None
 
     @classmethod
     def of(cls, rank: RankReport) -> RankSummary:
@@ -105,7 +103,7 @@ class RankSummary(NamedTuple):
             shortfall=rank.shortfall,
             rest=rank.rest,
             judged=rank.judged,
-            expected=None if rank.expected is None else Expected(*astuple(rank.expected)),
+            expected=rank.expected,
         )
 
     @property
@@ -234,11 +232,11 @@ def judge_rank(summary: RankSummary, policy: Policy) -> Opinion:
     return Opinion(Verdict.ACTIVE, _ran(summary, summary.rest) + _steps(summary))
 
 
-def _short_of(expected: Expected, summary: RankSummary) -> Opinion:
+def _short_of(expected: ExpectedReport, summary: RankSummary) -> Opinion:
     """Judge a rank of which less ran in low precision than was to."""
     but = "" if summary.shortfall is None else f", but {summary.shortfall}"
     said = f"{_ran(summary)}{but}; {expectation(expected)}"
-    missing = expected.share - TOLERANCE - expected.measured
+    missing = expected.share_of_flops - TOLERANCE - expected.measured_share_of_flops
     if summary.shortfall is None and summary.unknown + summary.opaque_share >= missing:
         return Opinion(Verdict.INCONCLUSIVE, f"{said}, and kernels of unknown precision may be it")
     if summary.shortfall is None and summary.cut_off:
@@ -246,13 +244,12 @@ def _short_of(expected: Expected, summary: RankSummary) -> Opinion:
     return Opinion(Verdict.PARTIAL, said)
 
 
-def expectation(expected: Expected) -> str:
+def expectation(expected: ExpectedReport) -> str:
     """Say what was to run in low precision, and what did."""
     left = abridged(expected.left_out, _SHOWN)
     out = f" ({left} left out)" if left else ""
-    return (
-        f"{expected.share:.0%} of GEMM FLOPs were to run in FP8{out}, {expected.measured:.0%} did"
-    )
+    share, measured = expected.share_of_flops, expected.measured_share_of_flops
+    return f"{share:.0%} of GEMM FLOPs were to run in FP8{out}, {measured:.0%} did"
 
 
 def _undecided(summary: RankSummary, min_share: float) -> str | None:

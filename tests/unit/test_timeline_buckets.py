@@ -11,9 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fp8verify.analysis.gather import gather
-from fp8verify.analysis.gemms import classify_kernels
-from fp8verify.analysis.recorded import timeline_report
-from fp8verify.analysis.timeline import BUCKETS, bucket_times
+from fp8verify.analysis.timeline import BUCKETS
 from fp8verify.report.charts import BAR_WIDTH, TIMELINE_HEIGHT, segments, timeline
 from fp8verify.report.model import TimelineReport
 from fp8verify.trace import Trace, read_trace
@@ -24,7 +22,7 @@ _times = st.floats(0, 1e6, allow_nan=False, allow_infinity=False)
 
 def _buckets(trace: Trace) -> TimelineReport:
     (found,) = gather(trace).buckets
-    return timeline_report(found)
+    return found
 
 
 def test_all_time_is_in_the_bucket_of_its_kind(tmp_path: Path) -> None:
@@ -48,8 +46,7 @@ def test_a_kernel_longer_than_a_bucket_is_cut_at_their_ends(tmp_path: Path) -> N
 
 
 def test_a_trace_without_kernels_has_no_timeline() -> None:
-    trace = Trace(source="trace.json")
-    assert bucket_times(trace, classify_kernels(trace)) is None
+    assert gather(Trace(source="trace.json")).buckets == ()
 
 
 @given(st.lists(st.tuples(_times, _times, _times, _times), min_size=1, max_size=20))

@@ -135,6 +135,10 @@ class PayoffReport(msgspec.Struct, frozen=True, kw_only=True):
     step_speedup_estimate: float | None = None
 
 
+# A share that falls short of the expected one by this much is PARTIAL.
+TOLERANCE = 0.02
+
+
 class ExpectedReport(msgspec.Struct, frozen=True, kw_only=True):
     """What was to run in low precision, by census, recipe and log, against what did.
 
@@ -150,6 +154,16 @@ class ExpectedReport(msgspec.Struct, frozen=True, kw_only=True):
     measured_share_of_flops: float
     left_out: tuple[str, ...]
     stated: bool
+
+    @property
+    def is_met(self) -> bool:
+        """Whether as much ran in low precision as was to, but for rounding of shapes."""
+        return self.measured_share_of_flops >= self.share_of_flops - TOLERANCE
+
+    @property
+    def decides(self) -> bool:
+        """Whether a run is judged by it: less than half is believed only where the log says so."""
+        return self.share_of_flops >= 0.5 or self.stated
 
 
 class LayerRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,13 +20,14 @@ def all_gather_not_fp8(facts: RankFacts, promises: Promises) -> Iterator[Finding
     rank = facts.rank
     who, gathers = _promise(rank, promises), weight_gathers(rank.collectives)
     # Bytes that may be anything are taken for what was promised.
-    if who is None or not gathers.any or gathers.in_fp8 is not False:
+    moved = gathers.eight_bit_bytes + gathers.wider_bytes
+    if who is None or not moved or gathers.fp8 is not False:
         return
     yield finding(
         "all-gather-not-fp8",
         "logged" if promises.all_gather else "",
         promise=who,
-        mb=(gathers.eight_bit + gathers.wider) / 1e6,
+        mb=moved / 1e6,
     )
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from fp8verify.analysis.facts import RankFacts
 from fp8verify.analysis.gpus import SMALL_SIDE
-from fp8verify.analysis.payoff import Payoff
 from fp8verify.analysis.promises import Promises
 from fp8verify.report.model import Finding, Scaling
+from fp8verify.report.model.diagnosis import PayoffReport, TaxReport
 from fp8verify.verdict.findings_table import finding, findings_table
 
 MOSTLY = 0.5
@@ -26,44 +26,47 @@ def fp8_not_paying(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     found = facts.fp8_payoff
     if found is None:
         return
-    tax = found.tax
-    if found.kernels is not None and found.cost > found.saved:
-        cause, case = _cause(found, facts)
+    figures, overhead = found.report, found.overhead
+    pays = figures.speedup_estimate is None or found.cost_us <= found.saved_us
+    if overhead is not None and not pays:
+        cause, case = _cause(found.report, overhead, facts)
         yield finding(
             "fp8-not-paying",
             case,
             cause=cause,
-            up_to="up to " if tax.unfused_ns < tax.time_ns else "",
-            cast_ms=tax.time_ns / 1e6,
-            saved_ms=found.saved / 1e6,
+            up_to="up to " if overhead.unfused_us < overhead.time_us else "",
+            cast_ms=overhead.time_us / 1e3,
+            saved_ms=found.saved_us / 1e3,
         )
-    elif found.waits and found.step and found.busy_in_step:
+    elif figures.waits and figures.step_us and figures.gpu_busy_in_step_us:
         yield finding(
             "fp8-not-paying",
             "cpu-bound",
-            step_ms=found.step / 1e6,
-            busy_ms=found.busy_in_step / 1e6,
+            step_ms=figures.step_us / 1e3,
+            busy_ms=figures.gpu_busy_in_step_us / 1e3,
         )
-    elif found.waits is None and found.idle >= MOSTLY and _times_are_whole(facts):
-        yield finding("fp8-not-paying", "launch-bound", idle=found.idle)
+    elif figures.waits is None and figures.idle_share >= MOSTLY and _times_are_whole(facts):
+        yield finding("fp8-not-paying", "launch-bound", idle=figures.idle_share)
 
 
 def gpu_waits(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     """A GPU that is idle for a good part of an FP8 window, not yet most of it."""
     found = facts.fp8_payoff
-    if found is None or found.waits is not None:
+    if found is None or found.report.waits is not None:
         return  # steps outside the window tell, without the profiler's waiting
-    if _WAITS <= found.idle < MOSTLY and _times_are_whole(facts):
-        yield finding("gpu-idle", idle=found.idle)
+    idle = found.report.idle_share
+    if _WAITS <= idle < MOSTLY and _times_are_whole(facts):
+        yield finding("gpu-idle", idle=idle)
 
 
 def small_gemms(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     """FP8 GEMMs many of which are too small to gain, while the whole may still pay."""
     found = facts.fp8_payoff
-    if found is None or found.small is None or found.small < _MANY_SMALL:
+    share = found.report.small_gemm_share if found is not None else None
+    if found is None or share is None or share < _MANY_SMALL:
         return
-    if found.cost <= found.saved:
-        yield finding("small-gemms", share=found.small, side=SMALL_SIDE)
+    if found.cost_us <= found.saved_us:
+        yield finding("small-gemms", share=share, side=SMALL_SIDE)
 
 
 def _times_are_whole(facts: RankFacts) -> bool:
@@ -72,12 +75,12 @@ def _times_are_whole(facts: RankFacts) -> bool:
     return health.complete and not health.bad_durations
 
 
-def _cause(found: Payoff, facts: RankFacts) -> tuple[str, str]:
+def _cause(found: PayoffReport, overhead: TaxReport, facts: RankFacts) -> tuple[str, str]:
     """Return what costs most, and the case with a remedy that is not in force already."""
-    if found.tax.unfused_ns >= MOSTLY * found.tax.time_ns:
-        compiled = any(row.fused for row in found.tax.rows)
+    if overhead.unfused_us >= MOSTLY * overhead.time_us:
+        compiled = any(row.fused for row in overhead.rows)
         return "unfused eager casts", "graph-breaks" if compiled else ""
-    if found.small is not None and found.small >= MOSTLY:
+    if (found.small_gemm_share or 0) >= MOSTLY:
         return f"small GEMMs (a side below {SMALL_SIDE})", "small"
     scalings = {row.scaling for row in facts.rank.survey.gemms if row.scaling is not None}
     return "costly casts", "cheap-casts" if scalings <= {Scaling.TENSORWISE} else "casts"
