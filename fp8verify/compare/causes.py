@@ -11,10 +11,7 @@ from fp8verify.report.model import Finding
 from fp8verify.report.model.comparison import GemmPair
 from fp8verify.report.tables import layer_share
 from fp8verify.terms import Scaling
-from fp8verify.verdict.findings.payoff import (
-    MOSTLY,
-    payoff_remedy,
-)
+from fp8verify.verdict.findings.speed import MOSTLY, payoff_remedy
 from fp8verify.verdict.findings_table import finding
 
 # FP8 GEMMs of large layers are 1.6 to 2 times as fast; a gain below this is hardly one.

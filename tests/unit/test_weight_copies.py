@@ -14,7 +14,7 @@ from torch import nn
 from fp8verify.agent.numerics.cast_reference import E4M3, E5M2
 from fp8verify.agent.numerics.weight_copies import Places, WeightCopies, compare
 from fp8verify.capture.numerics import WeightCopyRecord
-from fp8verify.verdict.findings.numerics.weights import stale_copies
+from fp8verify.verdict.findings.scales import stale_copies
 
 pytestmark = pytest.mark.train
 ROWS, COLUMNS = 256, 384

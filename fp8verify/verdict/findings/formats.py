@@ -1,136 +1,103 @@
-"""Findings on number formats: other ones than promised, gradients in E5M2, recomputation."""
+"""Findings on GEMM passes and number formats: others than the run promised, or than the rest."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Container, Iterator, Mapping
 
+from fp8verify.analysis.communication import shards_gradients, weight_gathers
 from fp8verify.analysis.facts import RankFacts
 from fp8verify.analysis.gemms import GemmRow
-from fp8verify.analysis.numerics import recomputed_high
+from fp8verify.analysis.numerics import recomputed_high, steps_of
+from fp8verify.analysis.populations import LegReading, read_legs
 from fp8verify.analysis.promises import HIGH_PRECISION, Promises, format_name
 from fp8verify.analysis.rank import RankEvidence
-from fp8verify.layer_names import shorten
+from fp8verify.layer_names import patterns, shorten
 from fp8verify.report.model import LEGS, Finding, Leg, Precision
-from fp8verify.text import counted, listed
+from fp8verify.text import abridged, counted, listed
+from fp8verify.verdict.findings.scales import recipes_of
 from fp8verify.verdict.findings_table import finding
+from fp8verify.verdict.policy import USUAL_SHARE
 
 # Of a leg's GEMM time in another format: less is a layer or two that were left out by design.
 _MOST = 0.5
 _ANY = 0.01
 _SHOWN = 4
+_LAYERS = 8
 _FOUR_BITS = frozenset({"nvfp4", "mxfp4", "fp4"})
-
-
-def lower_than_promised(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
-    """Legs that ran in fewer bits than anything promised for them."""
-    legs = [
-        (leg, formats)
-        for leg, formats in _promised(promises)
-        if _time_share(facts.rank, leg, _below(formats, facts.rank)) > _MOST
-    ]
-    if legs:
-        yield finding("lower-than-promised", promised=_promise_of(legs), ran=_ran(facts.rank, legs))
-
-
-def higher_than_promised(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
-    """Legs promised in FP4 that ran in FP8: libraries fall back without a word.
-
-    What ran in high precision is told by `leg-not-fp8` and `layer-not-fp8`: recipes leave layers
-    there on purpose.
-    """
-    legs = [
-        (leg, formats)
-        for leg, formats in _promised(promises)
-        if formats <= _FOUR_BITS and _time_share(facts.rank, leg, _FP8) > _ANY
-    ]
-    if legs:
-        yield finding(
-            "higher-than-promised", promised=_promise_of(legs), ran=_ran(facts.rank, legs)
-        )
-
-
-def _promised(promises: Promises) -> Iterator[tuple[Leg, frozenset[str]]]:
-    for leg in LEGS:
-        formats = promises.formats.get(leg.value)
-        if formats:
-            yield leg, formats
-
-
 _FP8 = frozenset(precision for precision in Precision if precision.is_fp8)
 _FP4 = frozenset(precision for precision in Precision if precision.is_fp4)
 
 
-def _below(formats: frozenset[str], rank: RankEvidence) -> frozenset[Precision]:
-    """Return the classes of fewer bits than any of the formats."""
-    if formats & _FOUR_BITS:
-        return frozenset()
-    # Modules of classes that nobody knows may run any leg in FP8.
-    all_known = all(module.state != "unknown" for module in rank.modules)
-    return _FP8 | _FP4 if formats == {HIGH_PRECISION} and all_known else _FP4
+# ---- passes in high precision where the other passes are in FP8
 
 
-def _time_share(rank: RankEvidence, leg: Leg, precisions: frozenset[Precision]) -> float:
-    """Return the share of a leg's GEMM time in some classes."""
-    total = part = 0
-    for row in rank.survey.gemms:
-        if row.leg is leg:
-            total += row.time_ns
-            part += row.time_ns if row.precision in precisions else 0
-    return part / total if total else 0.0
+def short_legs(rank: RankEvidence, promises: Promises) -> list[LegReading]:
+    """Return the legs that fall short even if all that is unknown is FP8."""
+    found = read_legs(rank.survey, promises.leaves_high)
+    return [reading for reading in found if reading.found.accused]
 
 
-def _promise_of(legs: Sequence[tuple[Leg, frozenset[str]]]) -> str:
-    """Say what was promised, leg by leg where it differs."""
-    words: dict[str, list[str]] = defaultdict(list)
-    for leg, formats in legs:
-        words[" or ".join(sorted(map(_spoken, formats)))].append(leg.value)
-    parts = [f"{name} was promised for {listed(of)}" for name, of in words.items()]
-    return "; ".join(parts)
-
-
-def _spoken(found: str) -> str:
-    return "high precision" if found == HIGH_PRECISION else format_name(found)
-
-
-def _ran(rank: RankEvidence, legs: Iterable[tuple[Leg, frozenset[str]]]) -> str:
-    wanted = {leg for leg, _ in legs}
-    times: dict[Precision, int] = defaultdict(int)
-    for row in rank.survey.gemms:
-        if row.leg in wanted:
-            times[row.precision] += row.time_ns
-    total = sum(times.values())
-    longest = sorted(times.items(), key=lambda item: -item[1])
-    parts = [f"{time_ns / total:.1%} in {name.value.upper()}" for name, time_ns in longest if total]
-    return f"its GEMM time was {', '.join(parts)}"
-
-
-def gradients_in_e5m2(facts: RankFacts, _: Promises) -> Iterator[Finding]:
-    """MXFP8 GEMMs with gradients in E5M2, which trainings were seen to diverge with."""
+def legs_not_fp8(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
+    """A leg in high precision, all of it or most; by the recipe's design it is information."""
     rank = facts.rank
-    mx = [row for row in rank.survey.gemms if row.precision is Precision.MXFP8]
-    said = _said_by_kernels(mx) or _said_by_recipe(rank, mx)
-    if said is not None:
-        yield finding("mxfp8-e5m2-gradients", what=said)
+    named = rank.named.gemms if rank.named is not None else ()
+    for short in short_legs(rank, promises) if rank.ran_low else ():
+        high = [one.layer for one in named if one.leg is short.leg and not one.precision.is_low]
+        layers = dict.fromkeys(high)
+        yield finding(
+            "leg-not-fp8",
+            "by-recipe" if promises.leaves_high(short.leg.value) else "",
+            ran=_said(short),
+            layers_named=f": {abridged(patterns(layers), _LAYERS)}" if layers else "",
+            layers=layers,
+        )
 
 
-def _said_by_kernels(mx: Sequence[GemmRow]) -> str | None:
-    count = sum(row.calls for row in mx if "e5m2" in _elements(row))
-    gemms = counted(count, "MXFP8 GEMM")
-    return f"{gemms} multiplied gradients in E5M2" if count else None
+def _said(short: LegReading) -> str:
+    high = [row for row in short.rows if not row.precision.is_low]
+    main = max(high, key=lambda row: row.time_ns).precision.value.upper()
+    name, time_ns = short.leg.value, sum(row.time_ns for row in high)
+    if len(high) == len(short.rows):
+        return f"every {name} GEMM ran in {main} ({time_ns / 1e6:.1f} ms)"
+    count, of = sum(row.calls for row in high), sum(row.calls for row in short.rows)
+    return (
+        f"{count} of {of} {name} GEMMs ran in {main} ({time_ns / 1e6:.1f} ms): "
+        f"{short.found.part.share:.1%} of {name} is in FP8, {short.found.others.share:.1%} of the "
+        "other passes"
+    )
 
 
-def _said_by_recipe(rank: RankEvidence, mx: Sequence[GemmRow]) -> str | None:
-    """Believe the census where no kernel of the backward pass says what it multiplied."""
-    modules = [m for m in rank.modules if m.gradients == "e5m2" and m.format_of("dgrad") == "mxfp8"]
-    backward = [row for row in mx if row.leg is not Leg.FPROP]
-    if not modules or not backward or any(None not in _elements(row) for row in backward):
-        return None
-    return f"the recipe of {counted(modules, 'MXFP8 module')} gives gradients in E5M2"
+def legs_undecided(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
+    """A leg that falls short if what is unknown of it is in high precision, or that is not seen."""
+    rank = facts.rank
+    ran = rank.ran_low and rank.backward  # windows without are `no-backward`
+    if not ran or (rank.linear.low_precision_share_of_time or 0) < USUAL_SHARE:
+        return
+    readings = [
+        reading
+        for reading in read_legs(rank.survey, promises.leaves_high)
+        if not promises.leaves_high(reading.leg.value)
+    ]
+    if any(reading.found.accused for reading in readings):
+        return
+    unseen = [reading for reading in readings if reading.missing and _is_needed(rank, reading.leg)]
+    doubted = [reading for reading in readings if not reading.found.acquitted]
+    if unseen:
+        yield finding("leg-unknown", "unseen", leg=unseen[0].leg.value)
+    elif doubted:
+        precision = rank.main_high.value.upper()
+        yield finding("leg-unknown", leg=doubted[0].leg.value, precision=precision)
 
 
-def _elements(row: GemmRow) -> tuple[str | None, str | None]:
-    return row.kind.classification.a, row.kind.classification.b
+def _is_needed(rank: RankEvidence, leg: Leg) -> bool:
+    """Whether training runs the leg: frozen layers have no wgrad, a first one no dgrad."""
+    linears = [module for module in rank.modules if module.kind == "linear"]
+    if leg is Leg.WGRAD:
+        return not linears or not all(module.frozen for module in linears)
+    passes = {(row.step, row.number) for row in rank.survey.linear}
+    calls = sum(row.calls for row in rank.survey.linear if row.leg is Leg.FPROP)
+    return leg is Leg.DGRAD and calls > len(passes)
 
 
 def recompute_not_fp8(facts: RankFacts, _: Promises) -> Iterator[Finding]:
@@ -138,38 +105,161 @@ def recompute_not_fp8(facts: RankFacts, _: Promises) -> Iterator[Finding]:
 
     Kernels show it in the window, hooks of `run --numerics` by layer: one finding has both.
     """
-    rows, layers = _recomputed_rows(facts.rank), recomputed_high(facts.rank)
-    if not (rows or layers):
-        return
-    said = [_recomputed_by_kernels(rows, facts.rank)] if rows else []
+    rank = facts.rank
+    forward = [row for row in rank.survey.gemms if row.leg is Leg.FPROP and row.shape]
+    low = {row.shape for row in forward if row.precision.is_low}
+    low -= {row.shape for row in forward if not row.precision.is_low}
+    high = [row for row in rank.survey.gemms if row.leg is Leg.RECOMPUTE and row.shape in low]
+    rows = [r for r in high if not r.precision.is_low and r.precision is not Precision.UNKNOWN]
+    said, layers = [], recomputed_high(rank)
+    if rows:
+        gemms = counted(sum(row.calls for row in rows), "recomputed forward GEMM")
+        ms = sum(row.time_ns for row in rows) / 1e6
+        precision = rows[0].precision.value.upper()
+        said.append(
+            f"{gemms} ran in {precision} ({ms:.1f} ms), and in {rank.gemm.name} when they ran first"
+        )
     if layers:
         said.append(
             f"{listed(shorten(layers, layers), _SHOWN)} ran in FP8 and, when activation "
             "checkpointing computed it again, in high precision"
         )
-    yield finding(
-        "recompute-not-fp8", "kernels" if rows else "", ran="; ".join(said), layers=layers
-    )
+    if said:
+        case = "kernels" if rows else ""
+        yield finding("recompute-not-fp8", case, ran="; ".join(said), layers=layers)
 
 
-def _recomputed_rows(rank: RankEvidence) -> list[GemmRow]:
-    forward = [row for row in rank.survey.gemms if row.leg is Leg.FPROP and row.shape]
-    low = {row.shape for row in forward if row.precision.is_low}
-    low -= {row.shape for row in forward if not row.precision.is_low}
-    return [
+# ---- other formats than promised
+
+
+def other_than_promised(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
+    """Legs promised in FP4 that ran in FP8, and legs in fewer bits than anything promised for them.
+
+    Libraries fall back from FP4 to FP8 without a word. Legs in high precision are `leg-not-fp8` and
+    `layer-not-fp8`: recipes leave layers there on purpose.
+    """
+    rank = facts.rank
+    legs = {leg: promises.formats[leg.value] for leg in LEGS if promises.formats.get(leg.value)}
+    higher = {
+        leg: formats
+        for leg, formats in legs.items()
+        if formats <= _FOUR_BITS and _time_share(rank, leg, _FP8) > _ANY
+    }
+    lower = {
+        leg: formats
+        for leg, formats in legs.items()
+        if _time_share(rank, leg, _below(formats, rank)) > _MOST
+    }
+    if higher:
+        yield finding("higher-than-promised", promised=_promise_of(higher), ran=_ran(rank, higher))
+    if lower:
+        yield finding("lower-than-promised", promised=_promise_of(lower), ran=_ran(rank, lower))
+
+
+def _below(formats: frozenset[str], rank: RankEvidence) -> frozenset[Precision]:
+    """Return the classes of fewer bits than any of the formats."""
+    if formats & _FOUR_BITS:
+        return frozenset()
+    # Modules of unknown classes may run any leg in FP8.
+    all_known = all(module.state != "unknown" for module in rank.modules)
+    return _FP8 | _FP4 if formats == {HIGH_PRECISION} and all_known else _FP4
+
+
+def _times(rank: RankEvidence, legs: Container[Leg | None]) -> Counter[Precision]:
+    """Return the GEMM time of some legs by precision class."""
+    times: Counter[Precision] = Counter()
+    for row in rank.survey.gemms:
+        if row.leg in legs:
+            times[row.precision] += row.time_ns
+    return times
+
+
+def _time_share(rank: RankEvidence, leg: Leg, precisions: frozenset[Precision]) -> float:
+    """Return the share of a leg's GEMM time in some classes."""
+    times = _times(rank, (leg,))
+    return sum(times[one] for one in precisions) / (times.total() or 1)
+
+
+def _promise_of(legs: Mapping[Leg, frozenset[str]]) -> str:
+    """Say what was promised, leg by leg where it differs."""
+    words: dict[str, list[str]] = defaultdict(list)
+    for leg, formats in legs.items():
+        spoken = (
+            "high precision" if one == HIGH_PRECISION else format_name(one) for one in formats
+        )
+        words[" or ".join(sorted(spoken))].append(leg.value)
+    return "; ".join(f"{name} was promised for {listed(of)}" for name, of in words.items())
+
+
+def _ran(rank: RankEvidence, legs: Mapping[Leg, frozenset[str]]) -> str:
+    times = _times(rank, legs)
+    total = times.total()
+    longest = times.most_common() if total else []
+    parts = [f"{time_ns / total:.1%} in {name.value.upper()}" for name, time_ns in longest]
+    return f"its GEMM time was {', '.join(parts)}"
+
+
+def recipe_mismatch(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
+    """A scaling in the kernels that is not the one the log claims."""
+    claimed = {recipe.split("_")[0] for recipe in promises.recipes} & {"tensorwise", "rowwise"}
+    seen: Counter[str] = Counter()
+    for row in facts.rank.survey.gemms:
+        if row.scaling is not None:
+            seen[row.scaling.value] += row.time_ns
+    if len(claimed) == 1 and seen and not claimed & set(seen):
+        yield finding("recipe-mismatch", claimed=claimed.pop(), seen=seen.most_common(1)[0][0])
+
+
+def all_gather_not_fp8(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
+    """An FP8 all-gather that was promised, and that the bytes moved refute."""
+    collectives, logged = facts.rank.collectives, promises.all_gather
+    if logged is not None:
+        who = f"log line {logged.line}"
+    elif promises.weights_travel_in_fp8 and shards_gradients(collectives):
+        who = "the class of the weights"
+    else:
+        return
+    gathers = weight_gathers(collectives)
+    moved = gathers.eight_bit_bytes + gathers.wider_bytes
+    # Bytes that may be anything are taken for what was promised.
+    if moved and gathers.fp8 is False:
+        yield finding("all-gather-not-fp8", "logged" if logged else "", promise=who, mb=moved / 1e6)
+
+
+# ---- gradients in E5M2 under MX scales
+
+
+def mxfp8_e5m2_gradients(facts: RankFacts, _: Promises) -> Iterator[Finding]:
+    """MXFP8 with gradients in E5M2: by the kernels, the census, measured tensors or the recipe."""
+    rank = facts.rank
+    mx = [row for row in rank.survey.gemms if row.precision is Precision.MXFP8]
+    e5m2 = sum(row.calls for row in mx if "e5m2" in _elements(row))
+    # The census counts where no kernel of the backward pass says what it multiplied.
+    modules = [m for m in rank.modules if m.gradients == "e5m2" and m.format_of("dgrad") == "mxfp8"]
+    backward = [row for row in mx if row.leg is not Leg.FPROP]
+    silent = bool(backward) and all(None in _elements(row) for row in backward)
+    tensors = [
         row
-        for row in rank.survey.gemms
-        if row.leg is Leg.RECOMPUTE
-        and row.shape in low
-        and not row.precision.is_low
-        and row.precision is not Precision.UNKNOWN
+        for step in steps_of(rank.numerics)
+        for row in step.rows
+        if row.scaling == "mxfp8" and (row.format or "").startswith("e5m2")
     ]
-
-
-def _recomputed_by_kernels(rows: Sequence[GemmRow], rank: RankEvidence) -> str:
-    time_ns = sum(row.time_ns for row in rows)
-    return (
-        f"{counted(sum(row.calls for row in rows), 'recomputed forward GEMM')} ran in "
-        f"{rows[0].precision.value.upper()} ({time_ns / 1e6:.1f} ms), and in "
-        f"{rank.gemm.name} when they ran first"
+    promised = any(
+        recipe.name == "MXFP8BlockScaling" and recipe.backward == "e5m2"
+        for recipe in recipes_of(facts)
     )
+    layers: list[str] = []
+    if e5m2:
+        what = f"{counted(e5m2, 'MXFP8 GEMM')} multiplied gradients in E5M2"
+    elif modules and silent:
+        what = f"the recipe of {counted(modules, 'MXFP8 module')} gives gradients in E5M2"
+    elif tensors or promised:
+        what = "gradients are cast to MXFP8 in E5M2"
+        layers = [row.layer for row in tensors]
+    else:
+        return
+    yield finding("mxfp8-e5m2-gradients", what=what, layers=layers)
+
+
+def _elements(row: GemmRow) -> tuple[str | None, str | None]:
+    return row.kind.classification.a, row.kind.classification.b

@@ -1,4 +1,4 @@
-"""Findings on single kernels: unknown ones, disputed ones, and those that prove themselves."""
+"""Findings on kernels: unknown and disputed ones, and those that contradict what was promised."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 
 from fp8verify.analysis.facts import RankFacts
-from fp8verify.analysis.gemms import GemmRow, KindTotal, NameConflicts, name_conflicts
+from fp8verify.analysis.gemms import GemmRow, KindTotal, name_conflicts
 from fp8verify.analysis.gpus import multiplies, peak_of, runs_elsewhere
-from fp8verify.analysis.promises import Promises
+from fp8verify.analysis.promises import CONVERTED, Promises
 from fp8verify.analysis.rank import RankEvidence
+from fp8verify.layer_names import patterns
 from fp8verify.report.model import Finding, Precision, Role
 from fp8verify.text import lazy_pattern, listed
+from fp8verify.verdict.causes import cause_without_fp8
 from fp8verify.verdict.findings_table import finding
 from fp8verify.verdict.inconclusive import MANY_OPAQUE, opaque_share
 from fp8verify.verdict.verdict import NEGLIGIBLE
@@ -21,6 +23,7 @@ _PROOF_MARGIN = 1.02
 # Classes that no GPU multiplies faster than BF16.
 _SLOW = {Precision.BF16, Precision.FP16, Precision.TF32, Precision.FP32, Precision.FP64}
 _NAMED = 3
+_NAMED_EXPERTS = 2
 # A correlation that went astray at a window's edge misnames single kernels, never so many.
 _MANY_MISNAMED = 0.05
 # The architecture that kernels with FP8 or FP4 instructions are compiled for, in their names.
@@ -33,82 +36,81 @@ _NEEDS_BLOCKS = "MXFP8, NVFP4 and MXFP4 need compute capability 10.0 (Blackwell)
 _BLOCK_FORMATS = frozenset({"mxfp8", "nvfp4", "mxfp4"})
 
 
-def unknown_gemms(facts: RankFacts, _: Promises) -> Iterator[Finding]:
-    """GEMM kernels whose precision neither their name nor their operator tells."""
+def _short(name: str) -> str:
+    return name if len(name) <= 60 else name[:57] + "…"
+
+
+# ---- FP8 that was promised, or made, and did not multiply
+
+
+def emulated_or_contradicted(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
+    """No FP8 GEMM although FP8 was promised, or although tensors were cast to it."""
     rank = facts.rank
-    rows = [
-        row
-        for row in rank.survey.gemms
-        if row.precision is Precision.UNKNOWN and not row.kind.classification.upcast_from
-    ]
-    if rows:
-        worst = max(rows, key=lambda row: row.time_ns)
+    if rank.ran_low or not rank.survey.linear:
+        return
+    casts = facts.made_fp8_tensors or (promises.any and rank.quantizes())
+    emulates, main = bool(promises.emulated or casts), rank.main_precision()
+    if emulates:
+        known = f"every GEMM ran in {main.value.upper()}"
+        unknown = main is Precision.UNKNOWN
         yield finding(
-            "unknown-gemm",
-            share=sum(row.time_ns for row in rows) / (rank.gemm.total_ns or 1),
-            kernel=_short(worst.kind.name),
+            "emulated",
+            "" if rank.has_fp8_units else "no-units",
+            gemms="no GEMM of known precision multiplied FP8" if unknown else known,
+        )
+    if promises.any and not rank.health.skipped_events:
+        case, cause = cause_without_fp8(rank, promises)
+        yield finding(
+            "claimed-not-active",
+            "no-units" if not rank.has_fp8_units else "emulated" if emulates else case,
+            format=promises.name,
+            promise=_promise(promises),
+            cause=f": {cause}" if cause else "",
         )
 
 
-def opaque_kernels(facts: RankFacts, _: Promises) -> Iterator[Finding]:
-    """Kernels that neither a name nor an operator explains, which may be GEMMs of any precision."""
-    share, found = opaque_share(facts.rank), facts.rank.unrecognized
-    if share < NEGLIGIBLE:
-        return
-    names = listed([f"{_short(total.kind.name)}{_under(total)}" for total in found], _NAMED)
-    time_ns = sum(total.time_ns for total in found)
-    yield finding(
-        "opaque-kernels",
-        "many" if share >= MANY_OPAQUE else "",
-        count=sum(total.calls for total in found),
-        ms=time_ns / 1e6,
-        share=time_ns / (facts.rank.linear.total_ns or 1),
-        kernels=names,
-    )
-
-
-def _under(total: KindTotal) -> str:
-    return f" ({_short(total.kind.op.name)})" if total.kind.op is not None else ""
+def _promise(promises: Promises) -> str:
+    claim = promises.claim
+    if claim is not None:
+        return f"log {claim.place}" if claim.line else claim.place
+    modules = promises.converted or promises.emulated
+    return f"{len(modules)} modules of type {modules[0].class_name}"
 
 
 def no_fp8_units(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
     """GEMMs, or a promise, in a format that the GPU cannot multiply."""
     rank, rows = facts.rank, facts.rank.upcast
-    others = _of_other_hardware(rank)
-    if others:
-        yield _other_hardware(rank, rows, others[0])
+    formats = {row.kind.classification.upcast_from for row in rows} - {None}
+    names = sorted(found.value for found in formats if found is not None)
+    spoken = " and ".join(names).upper()
+    elsewhere = _of_other_hardware(rank)
+    if elsewhere:
+        gpu = rank.gpu, rank.compute_capability
+        lacks = any(multiplies(*gpu, found) is False for found in formats if found)
+        yield finding(
+            "no-fp8-units",
+            "other-gpu" if rank.ran_low else "other-gpu-open",
+            gpu=rank.gpu,
+            cannot=f", which cannot multiply {spoken}," if lacks else "",
+            kernel=_short(elsewhere[0]),
+        )
     elif rows:
-        names = _formats_of(rows)
         yield finding(
             "no-fp8-units",
             "mixed" if rank.ran_low else "",
             count=sum(row.calls for row in rows),
-            formats=names,
+            formats=spoken,
             gpu=rank.gpu,
-            them="them" if rank.has_fp8_units else names,
-            needs=_needs(names.lower().split(" and ")),
+            them="them" if rank.has_fp8_units else spoken,
+            needs=_needs(names),
         )
     elif promises.any and not rank.has_fp8_units and rank.survey.linear:
-        yield finding(
-            "no-fp8-units",
-            "promised",
-            format=promises.name,
-            gpu=rank.gpu,
-            needs=_needs(_promised(promises)),
-        )
-
-
-def _promised(promises: Promises) -> set[str]:
-    return {name for names in promises.formats.values() for name in names}
+        needs = _needs([name for names in promises.formats.values() for name in names])
+        yield finding("no-fp8-units", "promised", format=promises.name, gpu=rank.gpu, needs=needs)
 
 
 def _needs(formats: Collection[str]) -> str:
     return _NEEDS_BLOCKS if _BLOCK_FORMATS.intersection(formats) else _NEEDS_FP8
-
-
-def _formats_of(rows: Sequence[GemmRow]) -> str:
-    formats = {row.kind.classification.upcast_from for row in rows}
-    return " and ".join(sorted(found.value.upper() for found in formats if found is not None))
 
 
 def _of_other_hardware(rank: RankEvidence) -> list[str]:
@@ -118,42 +120,92 @@ def _of_other_hardware(rank: RankEvidence) -> list[str]:
     return [name for name in names if _ARCHITECTURE.search(name) or runs_elsewhere(name, *gpu)]
 
 
-def _other_hardware(rank: RankEvidence, rows: Sequence[GemmRow], name: str) -> Finding:
-    formats = [row.kind.classification.upcast_from for row in rows]
-    lacks = any(
-        multiplies(rank.gpu, rank.compute_capability, found) is False for found in formats if found
+def grouped_high_precision(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
+    """Grouped GEMMs, as of MoE experts, outside FP8 in a run that promised or ran FP8."""
+    rank = facts.rank
+    rows = [
+        row
+        for row in rank.survey.gemms
+        if row.kind.classification.role is Role.GROUPED_GEMM
+        and not row.precision.is_low
+        and row.precision is not Precision.UNKNOWN
+    ]
+    if not rows or not (rank.ran_low or promises.any):
+        return
+    op = rows[0].kind.op
+    experts = [m.fqn for m in rank.modules if m.kind == "experts" and m.state not in CONVERTED]
+    yield finding(
+        "grouped-gemm-high-precision",
+        "by-design" if any(c.framework == "KempnerForge" for c in promises.claims) else "",
+        count=sum(row.calls for row in rows),
+        experts=_named_experts(experts, rows),
+        op=f", {op.name}" if op else "",
+        precision=rows[0].precision.value.upper(),
+        ms=sum(row.time_ns for row in rows) / 1e6,
+        layers=experts,
     )
-    cannot = f", which cannot multiply {_formats_of(rows)}," if lacks else ""
-    return finding(
-        "no-fp8-units",
-        "other-gpu" if rank.ran_low else "other-gpu-open",
-        gpu=rank.gpu,
-        cannot=cannot,
-        kernel=_short(name),
-    )
+
+
+def _named_experts(experts: Sequence[str], rows: Sequence[GemmRow]) -> str:
+    """Name the experts by the census, else by the shape of their weights."""
+    if experts:
+        return f"MoE experts {', '.join(patterns(experts)[:_NAMED_EXPERTS])}"
+    stacked = {dims for row in rows if row.kind.op for dims in row.kind.op.dims if len(dims) == 3}
+    sizes = sorted({f"{count} of {k} x {n}" for count, k, n in stacked})
+    return f"MoE experts{': ' if sizes else ''}{', '.join(sizes[:_NAMED_EXPERTS])}"
+
+
+# ---- kernels that are not known
+
+
+def unknown_gemms(facts: RankFacts, _: Promises) -> Iterator[Finding]:
+    """GEMM kernels whose precision neither their name nor their operator tells."""
+    rank = facts.rank
+    rows = [
+        row
+        for row in rank.survey.gemms
+        if row.precision is Precision.UNKNOWN and not row.kind.classification.upcast_from
+    ]
+    if rows:
+        share = sum(row.time_ns for row in rows) / (rank.gemm.total_ns or 1)
+        worst = max(rows, key=lambda row: row.time_ns)
+        yield finding("unknown-gemm", share=share, kernel=_short(worst.kind.name))
+
+
+def opaque_kernels(facts: RankFacts, _: Promises) -> Iterator[Finding]:
+    """Kernels that neither a name nor an operator explains, which may be GEMMs of any precision."""
+    share, found = opaque_share(facts.rank), facts.rank.unrecognized
+    if share >= NEGLIGIBLE:
+        time_ns = sum(total.time_ns for total in found)
+        yield finding(
+            "opaque-kernels",
+            "many" if share >= MANY_OPAQUE else "",
+            count=sum(total.calls for total in found),
+            ms=time_ns / 1e6,
+            share=time_ns / (facts.rank.linear.total_ns or 1),
+            kernels=listed([_with_operator(total) for total in found], _NAMED),
+        )
+
+
+def _with_operator(total: KindTotal) -> str:
+    op = total.kind.op
+    return _short(total.kind.name) + (f" ({_short(op.name)})" if op is not None else "")
 
 
 def conflicts(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     """The first kernel whose name and operator disagree; of many such, that they prove nothing."""
     found = name_conflicts(facts.rank.survey)
     if found.share > _MANY_MISNAMED:
-        yield _not_of_their_operators(found)
+        disputed, compared = found.disputed, found.compared
+        yield finding("name-op-conflict", "many", disputed=disputed, compared=compared)
         return
     for row in facts.rank.survey.gemms:
         conflict = row.kind.classification.conflict
         if conflict is not None:
-            yield finding(
-                "name-op-conflict",
-                "unknown" if row.precision is Precision.UNKNOWN else "",
-                conflict=conflict,
-                kernel=_short(row.kind.name),
-            )
+            case = "unknown" if row.precision is Precision.UNKNOWN else ""
+            kernel = _short(row.kind.name)
+            yield finding("name-op-conflict", case, conflict=conflict, kernel=kernel)
             return
-
-
-def _not_of_their_operators(found: NameConflicts) -> Finding:
-    """So many GEMMs with names that their operators contradict that none can be believed."""
-    return finding("name-op-conflict", "many", disputed=found.disputed, compared=found.compared)
 
 
 def beyond_bf16_peak(facts: RankFacts, _: Promises) -> Iterator[Finding]:
@@ -163,35 +215,19 @@ def beyond_bf16_peak(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     without tokens). Where any rate is beyond all formats of the GPU, or that of a GEMM in high
     precision beyond theirs, shapes, times or GPU are not what ran, and no rate proves anything.
     """
-    rank = facts.rank
-    peak = peak_of(rank.gpu)
+    rank, peak = facts.rank, peak_of(facts.rank.gpu)
     if peak is None or not peak.proves:
         return
-    rates = [
-        (row, row.flops / row.time_ns / 1e3)
-        for row in rank.survey.gemms
-        if row.flops and row.time_ns
-    ]
-    highest = max(peak.fp8, peak.bf16, peak.fp4)
+    timed = [row for row in rank.survey.gemms if row.flops and row.time_ns]
+    rates = [(row, (row.flops or 0) / row.time_ns / 1e3) for row in timed]
     proven = [
         (row, rate)
         for row, rate in rates
         if row.kind.classification.role is Role.GEMM and rate > peak.bf16 * _PROOF_MARGIN
     ]
-    if any(rate > highest * _PROOF_MARGIN for _, rate in rates) or any(map(_is_high, proven)):
-        return
-    if proven and not _of_other_hardware(rank):
-        yield finding(
-            "faster-than-bf16",
-            count=sum(row.calls for row, _ in proven),
-            peak=peak.bf16,
-            rate=max(rate for _, rate in proven),
-        )
-
-
-def _is_high(proven: tuple[GemmRow, float]) -> bool:
-    return proven[0].precision in _SLOW
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= 60 else name[:57] + "…"
+    highest = max(peak.fp8, peak.bf16, peak.fp4) * _PROOF_MARGIN
+    impossible = any(rate > highest for _, rate in rates)
+    disproved = impossible or any(row.precision in _SLOW for row, _ in proven)
+    if proven and not disproved and not _of_other_hardware(rank):
+        count, rate = sum(row.calls for row, _ in proven), max(rate for _, rate in proven)
+        yield finding("faster-than-bf16", count=count, peak=peak.bf16, rate=rate)

@@ -1,4 +1,8 @@
-"""Findings on layers: left out, converted and not executed, or converted without need."""
+"""Findings on layers: converted ones that ran in high precision, left-out ones, pinned ones.
+
+Layers with names (`run --layers`) are judged one by one. Without names, layers of one size cannot
+be told apart; how many of their GEMMs ran in FP8 can.
+"""
 
 from __future__ import annotations
 
@@ -7,82 +11,236 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from msgspec.structs import replace
 
 from fp8verify.analysis.facts import RankFacts
-from fp8verify.analysis.layers import LayerClass
-from fp8verify.analysis.promises import Promises
+from fp8verify.analysis.layers import LayerClass, LayerGemms
+from fp8verify.analysis.promises import CONVERTED, HIGH_PRECISION, Promises
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.schema import ModuleRecord
-from fp8verify.layer_names import in_sentences, patterns
-from fp8verify.report.model import Finding, Leg, Role
-from fp8verify.text import abridged, counted, of_flops
+from fp8verify.layer_names import in_sentences, patterns, shorten
+from fp8verify.report.model import LEGS, VAGUE_LEGS, Claim, Finding, Leg, Precision, Role
+from fp8verify.text import abridged, counted, listed, of_flops
 from fp8verify.verdict.causes import cause_without_fp8, head_of
+from fp8verify.verdict.findings.formats import short_legs
 from fp8verify.verdict.findings_table import finding
+from fp8verify.verdict.verdict import NEGLIGIBLE
 
 _SHOWN = 4
-_GROUPED = Role.GROUPED_GEMM
+_SHOWN_BY_NAME = 8
+_BACKWARD = (Leg.DGRAD, Leg.WGRAD, Leg.BACKWARD)
 
 
-def layers_left_out(ranks: Sequence[RankFacts], promises: Promises) -> Iterator[Finding]:
-    """Layers that the configuration left in high precision: by name, or else by size."""
-    yield from _left_out(ranks) if promises.converted else _sizes_left_out(ranks)
+def _names(modules: Iterable[ModuleRecord]) -> str:
+    return abridged(in_sentences(patterns(module.fqn for module in modules)), _SHOWN)
+
+
+# ---- by name: converted layers, or passes of theirs, that ran in high precision
+
+
+def named_not_fp8(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
+    """Converted layers without a GEMM in FP8, and those with a pass in high precision."""
+    rank, named = facts.rank, facts.rank.named
+    if not rank.ran_low or rank.meta is None or named is None:
+        return
+    known = named.by_layer()
+    whole: list[str] = []
+    by_leg: dict[Leg, list[str]] = {leg: [] for leg in LEGS}
+    for module in rank.meta.modules:
+        gemms = known.get(module.fqn, [])
+        missed = [leg for leg in _promised(module, promises) if _all_high(leg, gemms)]
+        if missed and not any(found.precision.is_low for found in gemms):
+            whole.append(module.fqn)
+            continue
+        for leg in missed:
+            by_leg[leg].append(module.fqn)
+    seen = f" (seen in step {named.step}, which ran without torch.compile)"
+    where = "" if named.step is None else seen
+    if whole:
+        yield finding(
+            "layer-not-fp8",
+            "named",
+            count=counted(whole, "converted layer"),
+            format=promises.name,
+            share=f"{where}{of_flops(named.share(whole))}",
+            names=_exact_names(whole, rank),
+            layers=whole,
+        )
+    # `leg-not-fp8` of the whole leg names these layers already.
+    short = {found.leg for found in short_legs(rank, promises)} if any(by_leg.values()) else set()
+    for leg, layers in by_leg.items():
+        if layers and leg not in short:
+            yield finding(
+                "leg-not-fp8",
+                "layers",
+                leg=leg.value,
+                layers_named=counted(layers, "converted layer"),
+                where=where,
+                names=_exact_names(layers, rank),
+                layers=layers,
+            )
+
+
+def _promised(module: ModuleRecord, promises: Promises) -> Iterator[Leg]:
+    if module.state in CONVERTED:
+        for leg in LEGS:
+            high = module.format_of(leg.value) == HIGH_PRECISION
+            if not high and not promises.leaves_high(leg.value):
+                yield leg
+
+
+def _all_high(leg: Leg, gemms: Sequence[LayerGemms]) -> bool:
+    """Whether a leg ran, and surely all of it in high precision."""
+    ran = [found.precision for found in gemms if found.leg is leg]
+    vague = [found.precision for found in gemms if found.leg in VAGUE_LEGS]
+    sure = not any(found.is_low or found is Precision.UNKNOWN for found in ran + vague)
+    return bool(ran) and sure
+
+
+def _exact_names(layers: Iterable[str], rank: RankEvidence) -> str:
+    """Name layers exactly; a pattern stands for all layers that it fits."""
+    found = shorten(layers, (module.fqn for module in rank.modules))
+    return listed(in_sentences(found), _SHOWN_BY_NAME)
+
+
+# ---- by size: converted layers of which none, or only some, ran in FP8
 
 
 def converted_not_executed(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
-    """Layers that were converted, and of whose size every GEMM ran in high precision.
-
-    Those whose GEMMs have names are `named_layers_not_fp8`.
-    """
+    """Layers that were converted, and of whose size every GEMM ran in high precision."""
     rank, found = facts.rank, facts.layers
-    if not rank.ran_low:
-        return  # then nothing was executed in FP8, which is said once
+    if not rank.ran_low or promises.leaves_high("fprop"):
+        return
     known = rank.named.by_layer() if rank.named is not None else {}
     missed = [
         layer
         for layer in found.classes
-        if _missed(layer) and not all(module.fqn in known for module in layer.converted)
+        if layer.never_in_fp8 and layer.observed.get(Leg.FPROP, 0) >= len(layer.modules)
     ]
-    if missed and not promises.leaves_high("fprop"):
+    missed = [layer for layer in missed if any(m.fqn not in known for m in layer.converted)]
+    if missed:
         modules = [m for layer in missed for m in layer.converted if m.fqn not in known]
+        in_eval = "" if all(module.training for module in modules) else " (in eval mode)"
         yield finding(
             "layer-not-fp8",
             count=counted(modules, "converted layer"),
             format=promises.name,
             share=of_flops(found.share(missed)),
-            names=f"{_names(modules)}{_eval(modules)}",
+            names=f"{_names(modules)}{in_eval}",
             layers=[module.fqn for module in modules],
         )
 
 
-def _missed(layer: LayerClass) -> bool:
-    ran = layer.observed.get(Leg.FPROP, 0)
-    return bool(layer.converted) and ran >= len(layer.modules) and layer.never_in_fp8
+def partly_executed(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
+    """Layers that were converted, by the census or the log, where only some ran in FP8.
+
+    What ran in high precision only forward may be an evaluation, which recipes leave there.
+    """
+    rank = facts.rank
+    if not rank.ran_low or promises.leaves_high("fprop"):
+        return
+    found = [_missing_by_census(facts)] if rank.named is None else []
+    if not rank.modules:
+        found += [_missing_by_claim(claim, rank) for claim in promises.claims]
+    for missing, wanted, which in found:
+        if missing > NEGLIGIBLE * wanted:
+            yield finding(
+                "layer-not-fp8",
+                "counted",
+                missing=missing,
+                wanted=wanted,
+                format=promises.name,
+                which=which,
+            )
+            return
 
 
-def _left_out(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
-    """Linear layers left in high precision where others were converted: usually by design."""
-    linears = [_linears(facts.rank) for facts in ranks]
-    converted = {name for of in linears for name, m in of.items() if m.state != "high_precision"}
-    left = [{n: m for n, m in of.items() if m.state == "high_precision"} for of in linears]
-    everywhere = {n: m for of in left for n, m in of.items() if n not in converted}
+def _missing_by_census(facts: RankFacts) -> tuple[int, int, str]:
+    """Return how many forward GEMMs of how many that were converted did not run in FP8."""
+    passes = facts.layers.passes(_steps(facts.rank))
+    classes = [layer for layer in facts.layers.classes if layer.converted]
+    short = [c for c in classes if passes and not c.never_in_fp8 and c.missing(passes)]
+    names = patterns(module.fqn for layer in short for module in layer.converted)
+    wanted = passes * sum(len(layer.converted) for layer in classes)
+    missing = sum(layer.missing(passes) for layer in short)
+    return missing, wanted, f"some of {abridged(names, _SHOWN)}"
+
+
+def _missing_by_claim(claim: Claim, rank: RankEvidence) -> tuple[int, int, str]:
+    """Return the same by a line whose count of all layers is that of the GEMMs."""
+    which = f"{claim.place} says that {claim.converted} of {claim.total} layers were converted"
+    rows = [row for row in rank.survey.linear if row.kind.classification.role is Role.GEMM]
+    calls = sum(row.calls for row in rows if row.leg is Leg.FPROP)
+    each = (claim.total or 0) * _steps(rank)
+    known = all(
+        row.precision is not Precision.UNKNOWN and row.leg is not Leg.UNKNOWN for row in rows
+    )
+    if claim.says != "fp8" or not claim.converted or not each or calls % each or not known:
+        return 0, 0, which
+    wanted = calls // (claim.total or 1) * claim.converted
+    low = sum(row.calls for row in rows if row.leg is Leg.FPROP and row.precision.is_low)
+    high = [row for row in rows if row.leg in _BACKWARD and not row.precision.is_low]
+    # The layers that were left out run two GEMMs of the backward pass each.
+    explained = sum(row.calls for row in high) <= 2 * (calls - wanted)
+    return 0 if explained else max(0, wanted - low), wanted, which
+
+
+def _steps(rank: RankEvidence) -> int:
+    return sum(gemm.kernels.total() > 0 for _, gemm in rank.steps)
+
+
+def pinned_layers_low(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
+    """Layers that the log pins to high precision, and that ran in low precision."""
+    rank = facts.rank
+    named = rank.named.by_layer() if rank.named is not None else {}
+    names = dict.fromkeys([*(module.fqn for module in rank.modules), *named])
+    pins = {name: pin for name in names if (pin := promises.pin(name)) is not None}
+    low = [n for n in pins if any(gemms.precision.is_low for gemms in named.get(n, ()))]
+    for layer in facts.layers.classes if not named else ():
+        here = [module.fqn for module in layer.modules if module.fqn in pins]
+        free = (layer.passes or 0) * sum(m.fqn not in pins for m in layer.converted)
+        alone = len(here) == len(layer.modules) and any(layer.in_fp8.values())
+        if here and (alone or (layer.passes and layer.in_fp8.get(Leg.FPROP, 0) > free)):
+            low += here
+    if low:
+        yield finding(
+            "pinned-layer-low",
+            count=counted(low, "layer"),
+            names=abridged(patterns(low), _SHOWN),
+            line=pins[low[0]].line,
+            text=pins[low[0]].text[:120],
+            format=promises.name,
+            layers=low,
+        )
+
+
+# ---- left out of the conversion, on all ranks
+
+
+def layers_left_out(ranks: Sequence[RankFacts], promises: Promises) -> Iterator[Finding]:
+    """Layers that the configuration left in high precision, mostly by design: by name, or size."""
+    if not promises.converted:
+        yield from _sizes_left_out(ranks)
+        return
+    linears = [[m for m in facts.rank.modules if m.kind == "linear"] for facts in ranks]
+    left = [{m.fqn: m for m in of if m.state == "high_precision"} for of in linears]
+    converted = {m.fqn for of in linears for m in of if m.state != "high_precision"}
+    everywhere = {name: m for of in left for name, m in of.items() if name not in converted}
     if everywhere:
-        yield _left_finding(everywhere, _share_of(everywhere, ranks), here=False)
+        yield _left_out(everywhere, ranks, here=False)
     for facts, of in zip(ranks, left, strict=True):
-        only_here = {n: m for n, m in of.items() if n in converted}
+        only_here = {name: m for name, m in of.items() if name in converted}
         if only_here:
-            found = _left_finding(only_here, _share_of(only_here, [facts]), here=True)
+            found = _left_out(only_here, [facts], here=True)
             yield replace(found, ranks=facts.rank.numbers, per_rank=True)
 
 
-def _linears(rank: RankEvidence) -> dict[str, ModuleRecord]:
-    return {module.fqn: module for module in rank.modules if module.kind == "linear"}
-
-
-def _left_finding(left: dict[str, ModuleRecord], share: float | None, *, here: bool) -> Finding:
+def _left_out(left: dict[str, ModuleRecord], ranks: Sequence[RankFacts], *, here: bool) -> Finding:
+    reasons = [module.reason for module in left.values() if module.reason]
+    because = f" ({len(reasons)} because {reasons[0]})" if reasons else ""
     return finding(
         "layer-not-fp8",
         "left-out-here" if here else "left-out",
         count=counted(left, "linear module"),
-        share=of_flops(share),
-        names=f"{_names(left.values())}{_reasons(left.values())}",
+        share=of_flops(_share_of(left, ranks)),
+        names=f"{_names(left.values())}{because}",
         layers=left,
     )
 
@@ -107,9 +265,8 @@ def _sizes_left_out(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
         if rank.ran_low and left:
             experts = _expert_counts(rank)
             sizes = ", ".join(_sized(layer, experts) for layer in left[:_SHOWN])
-            found = finding(
-                "layer-not-fp8", "sizes", sizes=sizes, share=of_flops(known.share(left))
-            )
+            share = of_flops(known.share(left))
+            found = finding("layer-not-fp8", "sizes", sizes=sizes, share=share)
             yield replace(found, ranks=rank.numbers, per_rank=True)
             return
 
@@ -122,7 +279,8 @@ def _sized(layer: LayerClass, experts: Container[int]) -> str:
 
 def _expert_counts(rank: RankEvidence) -> set[int]:
     """Return how many experts the grouped GEMMs of a rank have, by the weights' first dimension."""
-    ops = (row.kind.op for row in rank.survey.gemms if row.kind.classification.role is _GROUPED)
+    rows = [r for r in rank.survey.gemms if r.kind.classification.role is Role.GROUPED_GEMM]
+    ops = (row.kind.op for row in rows)
     return {dims[0] for op in ops if op is not None for dims in op.dims if len(dims) == 3}
 
 
@@ -131,10 +289,9 @@ def head_in_fp8(ranks: Sequence[RankFacts], _: Promises) -> Iterator[Finding]:
     for facts in ranks:
         head = head_of(facts.layers)
         if facts.rank.ran_low and head is not None and any(head.in_fp8.values()):
-            name = head.modules[0].fqn if len(head.modules) == 1 else "the layer"
             yield finding(
                 "lm-head-fp8",
-                name=name,
+                name=head.modules[0].fqn if len(head.modules) == 1 else "the layer",
                 outputs=head.size.n,
                 ranks=facts.rank.numbers,
                 layers=[module.fqn for module in head.modules],
@@ -147,29 +304,10 @@ def outside_autocast(ranks: Sequence[RankFacts], promises: Promises) -> Iterator
     modules = (module for facts in ranks for module in facts.rank.modules)
     off = {module.fqn: module for module in modules if module.state == "fp8_module_off"}
     if off and not promises.converted:
-        yield finding(
-            "layer-not-fp8",
-            "outside-autocast",
-            count=len(off),
-            names=_names(off.values()),
-            layers=off,
-        )
+        names = _names(off.values())
+        yield finding("layer-not-fp8", "outside-autocast", count=len(off), names=names, layers=off)
     elif not promises.any and not any(facts.rank.ran_low for facts in ranks):
         causes = (cause_without_fp8(facts.rank, promises) for facts in ranks)
         what = next((text for case, text in causes if case == "outside-autocast"), None)
         if what is not None:
             yield finding("layer-not-fp8", "functions-outside-autocast", what=what)
-
-
-def _names(modules: Iterable[ModuleRecord]) -> str:
-    return abridged(in_sentences(patterns(module.fqn for module in modules)), _SHOWN)
-
-
-def _reasons(modules: Iterable[ModuleRecord]) -> str:
-    """Why modules could not be converted, where the census knows."""
-    reasons = [module.reason for module in modules if module.reason]
-    return f" ({len(reasons)} because {reasons[0]})" if reasons else ""
-
-
-def _eval(modules: Sequence[ModuleRecord]) -> str:
-    return "" if all(module.training for module in modules) else " (in eval mode)"

@@ -1,0 +1,227 @@
+"""Findings on what was recorded: a whole trace, whole windows, steps that train, operators."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from fp8verify.analysis.facts import RankFacts
+from fp8verify.analysis.gemms import gemm_totals
+from fp8verify.analysis.populations import Populations, total_amount
+from fp8verify.analysis.promises import (
+    HIGH_PRECISION,
+    Promises,
+    lacks_operators,
+    legs_are_proved,
+    unplaced_ns,
+)
+from fp8verify.analysis.rank import RankEvidence
+from fp8verify.capture.names import OUTSIDE
+from fp8verify.capture.schema import WindowRecord
+from fp8verify.report.model import Finding, Leg
+from fp8verify.text import counted, listed
+from fp8verify.verdict.findings_table import finding
+from fp8verify.verdict.inconclusive import LOG_ALONE, is_empty
+from fp8verify.verdict.policy import USUAL_SHARE
+
+_WINDOW_STATES = {
+    "never": "never began",
+    "cut": "was cut short",
+    "dropped": "left no trace",
+    "skipped": "was not recorded",
+}
+_SHOWN = 8
+
+
+# ---- the trace and its windows
+
+
+def no_kernels(facts: RankFacts, _: Promises) -> Iterator[Finding]:
+    """No trace, an empty one, or one of the CPU only."""
+    rank, health = facts.rank, facts.rank.health
+    nowhere = not health.events and health.complete
+    if LOG_ALONE in health.notes:
+        yield finding("no-gpu-kernels", "log-alone", source=rank.source)
+    elif is_empty(rank):
+        yield finding("no-gpu-kernels", "empty", source=rank.source)
+    elif rank.meta is None and rank.unreadable is None and nowhere:
+        yield finding("no-training-step")
+    # For a trace that is cut off, `damaged-trace` says so.
+    if health.events and not health.kernels and not health.truncated:
+        yield finding("no-gpu-kernels", "no-gpu" if rank.saw_no_gpu else "", source=rank.source)
+
+
+def damaged(facts: RankFacts, _: Promises) -> Iterator[Finding]:
+    """A trace that was not recorded or could not be read whole."""
+    rank, health = facts.rank, facts.rank.health
+    if health.complete:
+        return
+    skipped, events = health.skipped_events, health.events + health.skipped_events
+    damage = {
+        "is cut off": health.truncated,
+        f"has {skipped} of {events} events that cannot be read": skipped,
+        "is followed by another document that was not read": health.extra_documents,
+        "is incomplete, as the profiler itself says": health.records_lost,
+    }
+    notes = f" ({'; '.join(health.notes[:3])})" if health.notes else ""
+    yield finding(
+        "damaged-trace",
+        "" if health.kernels else "no-kernels",
+        source=rank.source,
+        damage=", ".join(fact for fact, holds in damage.items() if holds) + notes,
+    )
+
+
+def window_not_whole(facts: RankFacts, _: Promises) -> Iterator[Finding]:
+    """A window that was not recorded, or not to its end."""
+    rank, seen = facts.rank, facts.rank.meta.steps_seen if facts.rank.meta else 0
+    recorded = [step.number for step, _ in rank.steps]
+    for window in rank.meta.windows if rank.meta else ():
+        if _was_lost(window, recorded):
+            yield finding(
+                "window-not-complete", "lost", window=window.name, profiler=window.profiler
+            )
+        elif window.state != "complete":
+            yield finding(
+                "window-not-complete",
+                _case_of_window(window, seen),
+                window=window.name,
+                state=_WINDOW_STATES.get(window.state, "is not complete"),
+                reason=window.reason,
+                first=max(2, seen - (window.last - window.first)),
+                last=seen,
+                counted=", counted from its start" if window.asked else "",
+            )
+
+
+def _was_lost(window: WindowRecord, recorded: Sequence[int]) -> bool:
+    """Whether a profiler around the run kept no step of a window, and kept others."""
+    began = window.profiler in OUTSIDE and window.state in ("complete", "cut")
+    return began and bool(recorded) and not any(window.first <= n <= window.last for n in recorded)
+
+
+def _case_of_window(window: WindowRecord, seen: int) -> str:
+    if window.state == "never" and seen >= 2:
+        return "not-reached"
+    if window.trace is not None:
+        return "kept"
+    return window.state if window.state in ("never", "skipped", "dropped") else ""
+
+
+# ---- steps that train
+
+
+def no_backward(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
+    """A window with only forward passes, as of an evaluation: dgrad and wgrad are not seen.
+
+    It decides nothing of a training that ran, or was to run, in FP8; evaluation may leave it.
+    """
+    rank = facts.rank
+    # GEMMs of layers that are of a backward pass, or may be.
+    multiplies = any(row.leg is not Leg.FPROP for row in rank.survey.linear)
+    if not rank.survey.linear or (rank.backward and (multiplies or not rank.ran_low)):
+        return
+    hidden = rank.ran_low or (promises.any and rank.has_fp8_units)
+    missing = (
+        "no GEMM of a backward pass ran in the window, which ends before the first one"
+        if rank.backward
+        else "no backward pass ran in the window, which evaluates and does not train"
+    )
+    share = rank.linear.low_precision_share_of_time or 0
+    yield finding("no-backward", "open" if hidden else "", missing=missing, share=share)
+
+
+def steps_without_fp8(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
+    """Steps whose layers ran far less in low precision than elsewhere."""
+    rank = facts.rank
+    if not rank.ran_low:
+        return
+    short = Populations(rank.survey).short_parts(lambda row: row.step)
+    steps = {
+        rank.steps[place][0].number: found
+        for place, found in short.items()
+        if place >= 0 and promises.phase_of(rank.steps[place][0].number) != HIGH_PRECISION
+    }
+    if steps:
+        most = max(found.part.share for found in steps.values())
+        usual = total_amount(found.others for found in steps.values()).share
+        named = _named(steps)
+        yield finding(
+            "step-without-fp8", "less" if most else "", steps=named, most=most, usual=usual
+        )
+
+
+def passes_without_fp8(facts: RankFacts, _: Promises) -> Iterator[Finding]:
+    """Forward and backward passes within a step, as of a micro-batch, that fall short of others."""
+    rank, expected = facts.rank, facts.expected
+    if not rank.ran_low or (expected is not None and expected.is_met):
+        return  # layers that were to stay in high precision may be a pass of their own
+    table = Populations(rank.survey)
+    steps = table.short_parts(lambda row: row.step)
+    short = table.short_parts(lambda row: (row.step, row.number))
+    passes = [found for (step, _), found in short.items() if step not in steps]
+    if passes:
+        yield finding(
+            "pass-without-fp8",
+            count=len(passes),
+            total=len({(row.step, row.number) for row in table.rows}),
+            most=max(found.part.share for found in passes),
+            usual=total_amount(found.others for found in passes).share,
+        )
+
+
+def _named(steps: Iterable[int]) -> str:
+    numbers = list(map(str, steps))
+    return f"step{'' if len(numbers) == 1 else 's'} {listed(numbers, _SHOWN)}"
+
+
+def fp8_forward_only(facts: RankFacts, _: Promises) -> Iterator[Finding]:
+    """FP8 GEMMs of layers that only run forward, and none of layers that train."""
+    count = sum(row.calls for row in facts.rank.survey.untrained if row.precision.is_low)
+    if count and not facts.rank.ran_low:
+        yield finding("fp8-forward-only", count=count)
+
+
+def steps_without_gemms(facts: RankFacts, _: Promises) -> Iterator[Finding]:
+    """Steps that launched no GEMM while others did: they train nothing."""
+    steps = facts.rank.steps
+    without = [step.number for step, gemm in steps if not gemm.kernels.total()]
+    if 0 < len(without) < len(steps):
+        others = counted(len(steps) - len(without), "step")
+        yield finding("step-without-gemms", steps=_named(without), others=others)
+
+
+def no_optimizer_step(facts: RankFacts, _: Promises) -> Iterator[Finding]:
+    """A window of forward and backward passes in which no optimizer was seen to step."""
+    rank = facts.rank
+    if rank.backward and not rank.updates and gemm_totals(rank.survey.gemms).kernels.total():
+        yield finding("no-optimizer-step")
+
+
+# ---- operators
+
+
+def operators_missing(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
+    """A trace without operators, whose kernels do not prove which pass or layer they are of."""
+    rank, share = facts.rank, facts.rank.linear.low_precision_share_of_time or 0
+    if not rank.survey.linear or not lacks_operators(rank):
+        return
+    open_ = _open_without_operators(rank, promises, share)
+    if open_ is not None:
+        yield finding("no-operators", "open", what=open_)
+    elif unplaced_ns(rank, promises) and share < USUAL_SHARE:
+        high = rank.main_high.value.upper()
+        what = f"without operators, GEMMs in {high} may be the optimizer's or attention's"
+        yield finding("no-operators", what=what)
+
+
+def _open_without_operators(rank: RankEvidence, promises: Promises, share: float) -> str | None:
+    """Say what is open whatever share is required."""
+    ran = f"{rank.linear.name} GEMMs took {share:.1%} of GEMM time, but without operators"
+    if not rank.trains:
+        hidden = rank.ran_low or (promises.any and rank.has_fp8_units)
+        return f"{ran} nothing shows that a backward pass ran in the window" if hidden else None
+    if rank.ran_low and not legs_are_proved(rank, promises):
+        others = rank.linear.kernels.total() - rank.linear.low_kernels
+        high = rank.main_high.value.upper()
+        return f"{ran} it is open whether the {others} others ({high}) are a leg of the same layers"
+    return None

@@ -1,0 +1,122 @@
+"""Findings on speed: FP8 that costs more than it saves, and what else costs time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fp8verify.analysis.casts import weight_casts
+from fp8verify.analysis.facts import RankFacts
+from fp8verify.analysis.gemms import gemm_totals
+from fp8verify.analysis.gpus import SMALL_SIDE
+from fp8verify.analysis.promises import Promises
+from fp8verify.kernels.operators import find
+from fp8verify.report.model import Finding, Precision, Role, Scaling
+from fp8verify.report.model.diagnosis import PayoffReport, TaxReport
+from fp8verify.verdict.findings_table import finding, findings_table
+
+MOSTLY = 0.5
+_WAITS = 0.2
+_MANY_SMALL = 0.25
+# From this share of GPU time on, unfused attention is what to fix first.
+_COSTLY_ATTENTION = 0.1
+_MATH_BACKEND = "the math backend of scaled_dot_product_attention"
+# A loss, a gradient norm and a few metrics are scalars as well.
+_USUAL_SCALARS_A_STEP = 8
+_RECAST = 0.02  # ours; of GPU time
+
+
+def payoff_remedy(case: str) -> str:
+    """Return what helps against a cause of FP8 that does not pay, as the table of findings says."""
+    return findings_table()["fp8-not-paying"][case].hint
+
+
+def fp8_not_paying(facts: RankFacts, _: Promises) -> Iterator[Finding]:
+    """FP8 that costs more than it can save, or whose gain is lost because the GPU waits."""
+    found, health = facts.fp8_payoff, facts.rank.health
+    if found is None:
+        return
+    figures, overhead = found.report, found.overhead
+    # Otherwise pauses in the trace are lost kernels or broken clocks.
+    times_are_whole = health.complete and not health.bad_durations
+    pauses = figures.idle_share if figures.waits is None and times_are_whole else 0.0
+    pays = found.cost_us <= found.saved_us
+    if overhead is not None and figures.speedup_estimate is not None and not pays:
+        cause, case = _cause(figures, overhead, facts)
+        yield finding(
+            "fp8-not-paying",
+            case,
+            cause=cause,
+            up_to="up to " if overhead.unfused_us < overhead.time_us else "",
+            cast_ms=overhead.time_us / 1e3,
+            saved_ms=found.saved_us / 1e3,
+        )
+    elif figures.waits and figures.step_us and figures.gpu_busy_in_step_us:
+        step_ms, busy_ms = figures.step_us / 1e3, figures.gpu_busy_in_step_us / 1e3
+        yield finding("fp8-not-paying", "cpu-bound", step_ms=step_ms, busy_ms=busy_ms)
+    elif pauses >= MOSTLY:
+        yield finding("fp8-not-paying", "launch-bound", idle=pauses)
+    # Steps outside the window tell more, without the profiler's waiting.
+    if _WAITS <= pauses < MOSTLY:
+        yield finding("gpu-idle", idle=pauses)
+    if (figures.small_gemm_share or 0.0) >= _MANY_SMALL and pays:
+        yield finding("small-gemms", share=figures.small_gemm_share, side=SMALL_SIDE)
+
+
+def _cause(found: PayoffReport, overhead: TaxReport, facts: RankFacts) -> tuple[str, str]:
+    """Return what costs most, and the case with a remedy that is not in force already."""
+    if overhead.unfused_us >= MOSTLY * overhead.time_us:
+        compiled = any(row.fused for row in overhead.rows)
+        return "unfused eager casts", "graph-breaks" if compiled else ""
+    if (found.small_gemm_share or 0) >= MOSTLY:
+        return f"small GEMMs (a side below {SMALL_SIDE})", "small"
+    scalings = {row.scaling for row in facts.rank.survey.gemms if row.scaling is not None}
+    return "costly casts", "cheap-casts" if scalings <= {Scaling.TENSORWISE} else "casts"
+
+
+def attention_unfused(facts: RankFacts, _: Promises) -> Iterator[Finding]:
+    """Products of attention as GEMMs of their own: their backend, and what they cost."""
+    rows = facts.rank.survey.attention
+    if not rows:
+        return
+    totals = gemm_totals(rows)
+    of_gpu = totals.total_ns / (sum(facts.gpu_time.values()) or 1)
+    ops = {name for row in rows if row.kind.op is not None for name in row.kind.op.parents}
+    sdpa = any(find(name).encloses is Role.ATTENTION for name in ops)
+    yield finding(
+        "attention-unfused",
+        "costly" if of_gpu >= _COSTLY_ATTENTION else "",
+        backend=_MATH_BACKEND if sdpa else "bmm, softmax, bmm",
+        count=totals.kernels.total(),
+        formats=" and ".join(p.value.upper() for p in Precision if totals.kernels[p]),
+        ms=totals.total_ns / 1e6,
+        of_gemm=totals.total_ns / facts.rank.gemm.total_ns,
+        of_gpu=of_gpu,
+    )
+
+
+def scalar_all_reduces(facts: RankFacts, _: Promises) -> Iterator[Finding]:
+    """All-reduces of one element each, as torchao makes for the amax of every sharded weight."""
+    rank = facts.rank
+    reduces = [t for t in rank.collectives if t.is_scalar and "reduce" in t.name.lower()]
+    calls = sum(total.calls for total in reduces)
+    if rank.ran_low and calls >= _USUAL_SCALARS_A_STEP * max(1, len(rank.steps)):
+        time_ns = sum(total.time_ns for total in reduces)
+        share = time_ns / rank.timeline.busy
+        yield finding("scalar-all-reduces", calls=calls, ms=time_ns / 1e6, share=share)
+
+
+def weight_recast(facts: RankFacts, _: Promises) -> Iterator[Finding]:
+    """Weights that are cast in each micro-batch, though they change once a step."""
+    found, gpu_ns = weight_casts(facts.rank), sum(facts.gpu_time.values())
+    if found is None or not gpu_ns or found.casts < found.passes:
+        return
+    share = found.time_ns * (1 - 1 / found.passes) / gpu_ns
+    if share >= _RECAST:
+        yield finding(
+            "weight-recast",
+            casts=found.casts,
+            passes=found.passes,
+            size=" x ".join(map(str, found.size)),
+            share=share,
+            threshold=_RECAST,
+        )
