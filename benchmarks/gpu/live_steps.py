@@ -4,8 +4,9 @@
     CROWDED=1 TOKENS=32768 python benchmarks/gpu/live_steps.py measure   # with a million objects
     python benchmarks/gpu/live_steps.py train N   # for `fp8verify run`
 
-`train` profiles itself with PROFILE=1. `measure` prints one line of JSON and exits with 1 if a limit
-is not kept. A step must be so long that the GPU and not the host sets its time: with 32,768 tokens it takes about 14 ms on an H200.
+`train` profiles itself with PROFILE=1. `measure` prints one line of JSON and exits with 1 if a
+limit is not kept. A step must be so long that the GPU and not the host sets its time: with 32,768
+tokens it takes about 14 ms on an H200.
 """
 
 from __future__ import annotations
