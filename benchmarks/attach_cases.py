@@ -4,7 +4,7 @@
     python benchmarks/attach_cases.py --write    # and puts it into docs/attaching.md
 
 The loops in `attach/` follow the public sources that their first lines name, by repository, file
-and commit, on models that a CPU trains in a moment; those of `tests/harness` train real libraries;
+and commit, on models that a CPU trains in a moment; `attach/libraries.py` trains real libraries;
 the others are those of the tests. Compared is all that `tests.harness.Outcome` has: exit code,
 output, files, processes, and of a process that is not behind a launcher its descriptors, threads,
 signal handlers, memory, graphs, graph breaks and recompilations.
@@ -29,7 +29,6 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 sys.path.append(str(ROOT / "build" / "libraries"))  # timm, see scripts/test_libraries.sh
 
-from tests.harness import LOOPS as HARNESS  # noqa: E402
 from tests.harness import SPARE_MB, pair  # noqa: E402
 
 MB_OF_EVENTS = 100  # of memory for one MB of a packed trace
@@ -45,7 +44,7 @@ LIBRARIES = (
     "torchao",
 )
 LOOPS, SCRIPTS = ROOT / "benchmarks" / "attach", ROOT / "tests" / "integration" / "scripts"
-REAL = HARNESS / "libraries.py"
+REAL = LOOPS / "libraries.py"
 PAGE = ROOT / "docs" / "attaching.md"
 SELF_PROFILING = SCRIPTS / "self_profiling.py"
 BEGIN, END = "<!-- cases: begin -->\n", "<!-- cases: end -->\n"
@@ -103,9 +102,9 @@ CASES = (
     Case("DeepSpeed's engine", (*TORCHRUN, "1", LOOPS / "deepspeed_cifar.py"), needs="deepspeed"),
     Case("float8 by torchao", (LOOPS / "float8.py",), needs="torchao"),
     Case("own profiler after the window", (SELF_PROFILING, "after", "theirs.json"), "4-6"),
-    Case("crash inside the window", (SCRIPTS / "loop.py", "--crash-at", "4")),
-    Case("sys.exit before the window", (SCRIPTS / "loop.py", "--exit-at", "2")),
-    Case("killed", (SCRIPTS / "loop.py", "--kill-at", "6")),
+    Case("crash inside the window", (SCRIPTS / "loop.py", "--at", "4", "raise ValueError(step)")),
+    Case("sys.exit before the window", (SCRIPTS / "loop.py", "--at", "2", "sys.exit(4)")),
+    Case("killed", (SCRIPTS / "loop.py", "--at", "6", "os.kill(os.getpid(), 9)")),
     Case("21 language models", (REAL, "transformers"), "3-4", "transformers"),
     Case("the same, compiled", (REAL, "transformers_compiled"), "3-4", "transformers"),
     Case("Llama by Inductor, full graph", (REAL, "transformers_inductor"), "3-4", "transformers"),

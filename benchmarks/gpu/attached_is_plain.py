@@ -10,7 +10,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.harness import LOOPS, pair
+from tests.harness import pair
+
+SCRIPT = Path(__file__).with_name("attached_loops.py")
 
 CASES = (
     (("compiled",), ("--steps", "6-8")),
@@ -27,7 +29,7 @@ def main() -> int:
     differ = False
     for command, options in CASES:
         with tempfile.TemporaryDirectory() as name:
-            plain, attached = pair(Path(name), LOOPS / "gpu.py", *command, options=options)
+            plain, attached = pair(Path(name), SCRIPT, *command, options=options)
             found = plain.differences(attached, spare_mb=8192)
             report = (Path(name) / "attached" / "report").read_text(encoding="utf-8")
         differ |= bool(found) or plain.code != 0

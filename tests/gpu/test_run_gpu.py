@@ -196,7 +196,16 @@ def test_steps_replayed_as_a_cuda_graph_are_counted_and_recorded(tmp_path: Path)
 
 
 def test_sigterm_inside_a_window_keeps_the_kernels_recorded_so_far(tmp_path: Path) -> None:
-    verified = verify(tmp_path, "3-6", SCRIPTS / "terminated.py")
+    verified = verify(
+        tmp_path,
+        "3-6",
+        SCRIPTS / "loop.py",
+        "--device",
+        "cuda",
+        "--at",
+        "5",
+        "os.kill(os.getpid(), 15)",
+    )
 
     assert verified.code == 128 + 15
     assert [step["step"] for step in verified.report["ranks"][0]["steps"]][:2] == [3, 4]

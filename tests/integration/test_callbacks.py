@@ -10,24 +10,22 @@ import pytest
 
 import fp8verify
 from fp8verify.capture.files import read_meta
-from tests.integration.test_run_attached import SCRIPTS, execute, importable
-from tests.shared_torch import python_with_torch
+from tests.attached import SCRIPTS, execute, importable, python
 
 pytestmark = pytest.mark.train
 
-FRAMEWORKS = [("transformers", "hf_callback.py"), ("lightning", "lightning_callback.py")]
 
-
-@pytest.mark.parametrize(("framework", "script"), FRAMEWORKS)
+@pytest.mark.parametrize("framework", ["transformers", "lightning"])
 def test_windows_are_recorded_for_later_and_a_watch_goes_to_the_framework_s_own_logs(
-    tmp_path: Path, framework: str, script: str
+    tmp_path: Path, framework: str
 ) -> None:
     importable(framework)
     windows = {"steps": "3-4", "trace_dir": "cap"}
     watch = {"every": 5, "metrics": "fp8.jsonl"}
     # One after the other in one process, since the frameworks take seconds to import.
-    command = [SCRIPTS / script, json.dumps(windows), json.dumps(watch)]
-    done = execute(python_with_torch(), *command, cwd=tmp_path)
+    command = [SCRIPTS / "trainers.py", framework, "--steps", 12, "--callbacks"]
+    options = [json.dumps(windows), json.dumps(watch)]
+    done = execute(python(), *command, *options, cwd=tmp_path)
 
     assert done.code == 0, done.stderr
     of_windows, of_watch = map(json.loads, re.findall("LOGGED (.*)", done.stdout))

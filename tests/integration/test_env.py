@@ -12,8 +12,8 @@ import pytest
 
 import fp8verify as package
 from fp8verify.capture.files import find_metas, read_meta
+from tests.attached import ROOT, SCRIPTS
 from tests.command_line import fp8verify
-from tests.integration.test_run_attached import ROOT, SCRIPTS
 from tests.shared_torch import python_with_torch
 
 RAY_LIKE = '''"""Start workers as Ray does: own processes, with the environment of the driver."""

@@ -6,16 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fp8verify.capture.schema import FrameworkSteps, WindowRecord
-from tests.integration.test_run_attached import (
-    SCRIPTS,
-    as_text,
-    attach,
-    compare,
-    execute,
-    importable,
-)
-from tests.shared_torch import python_with_torch
+from fp8verify.capture.schema import WindowRecord
+from tests.attached import SCRIPTS, TORCHRUN, attach, compare, execute, importable, python
 
 pytestmark = pytest.mark.train
 NUMBERED = SCRIPTS / "numbered.py"
@@ -40,17 +32,14 @@ def numbers(window: WindowRecord) -> tuple[int, int, str, int, int] | None:
 def test_a_resumed_run_is_recorded_by_its_own_numbers(
     tmp_path: Path, kind: str, asked: str, found: tuple[int, int, str, int, int]
 ) -> None:
-    attached = attach(tmp_path, f"global:{asked}", NUMBERED, kind, 10, 10)
+    """What the script prints and logs stays as it is."""
+    attached = compare(tmp_path, f"global:{asked}", NUMBERED, kind, 10, 10)
 
-    (window,) = attached.meta().windows
+    window = attached.window
     assert (window.state, window.asked) == ("complete", tuple(map(int, asked.split("-"))))
     assert numbers(window) == found
     said = f"window {found[0]}-{found[1]} = {found[2]} {found[3]}-{found[4]}"
-    assert said in as_text(attached.capture)
-
-
-def test_what_the_script_prints_and_logs_stays_as_it_is(tmp_path: Path) -> None:
-    compare(tmp_path, "global:15-16", NUMBERED, "torchtitan", 10, 8)
+    assert said in attached.text()
 
 
 def test_a_window_that_has_begun_when_its_numbers_are_known_is_recorded_from_there(
@@ -58,102 +47,91 @@ def test_a_window_that_has_begun_when_its_numbers_are_known_is_recorded_from_the
 ) -> None:
     attached = attach(tmp_path, "global:11-15", NUMBERED, "printed", 10, 8)
 
-    (window,) = attached.meta().windows
-    assert numbers(window) == (5, 5, "log step", 15, 15)
-    assert "window global:11-15 had begun when the numbers of its steps were known" in as_text(
-        attached.capture
-    )
+    assert numbers(attached.window) == (5, 5, "log step", 15, 15)
+    said = "window global:11-15 had begun when the numbers of its steps were known"
+    assert said in attached.text()
 
 
 @pytest.mark.parametrize(
-    ("kind", "reason"),
+    ("kind", "asked", "said"),
     [
-        ("torchtitan", "having gone through the global steps 11-18 (log step)"),
-        ("nothing", "and their global numbers are unknown: no counter of a framework"),
+        (
+            "torchtitan",
+            "99-100",
+            (
+                "window global:99-100: never began, because the run ended after step 8,",
+                "having gone through the global steps 11-18 (log step)",
+                "--steps 7-8, counted from its start.",
+            ),
+        ),
+        (
+            "nothing",
+            "99-100",
+            (
+                "and their global numbers are unknown: no counter of a framework",
+                "--steps 7-8, counted from its start.",
+            ),
+        ),
+        # The script tells the number of a step after it; the window's are the first two.
+        ("told", "11-12", ("and its steps were over when their numbers were known",)),
     ],
 )
 def test_a_window_that_never_opened_says_which_steps_there_were(
-    tmp_path: Path, kind: str, reason: str
+    tmp_path: Path, kind: str, asked: str, said: tuple[str, ...]
 ) -> None:
-    attached = attach(tmp_path, "global:99-100", NUMBERED, kind, 10, 8)
+    attached = attach(tmp_path, f"global:{asked}", NUMBERED, kind, 10, 8)
 
     assert attached.states == ["never"]
-    text = " ".join(as_text(attached.capture).split())
-    assert "window global:99-100: never began, because the run ended after step 8," in text
-    assert reason in text
-    assert "--steps 7-8, counted from its start." in text
+    text = attached.text()
+    assert [words for words in said if words not in text] == []
 
 
-def test_a_window_over_before_its_numbers_were_known_says_so(tmp_path: Path) -> None:
-    # The script tells the number of a step after it; the window's are the first two.
-    attached = attach(tmp_path, "global:11-12", NUMBERED, "told", 10, 8)
+@pytest.mark.parametrize(
+    ("kind", "steps", "windows", "seen", "found"),
+    [
+        ("dry_run", 6, "3-4", 6, (3, 4)),  # makes the state of the optimizer before it trains
+        ("folds", 7, "9-10", 14, (9, 10)),
+        ("folds", 7, "global:6-7", 14, (6, 7)),  # opens in the first fold that gets there
+        ("ema", 8, "global:5-6", 8, (5, 6)),
+        ("gan", 4, "4-5", 12, (4, 5)),
+    ],
+)
+def test_steps_are_counted_as_the_loop_counts(
+    tmp_path: Path, kind: str, steps: int, windows: str, seen: int, found: tuple[int, int]
+) -> None:
+    attached = attach(tmp_path, windows, NUMBERED, kind, 0, steps)
 
-    assert attached.states == ["never"]
-    text = " ".join(as_text(attached.capture).split())
-    assert "and its steps were over when their numbers were known" in text
-
-
-def test_a_step_that_makes_the_state_of_an_optimizer_is_not_counted(tmp_path: Path) -> None:
-    attached = attach(tmp_path, "3-4", NUMBERED, "dry_run", 0, 6)
-
-    assert (attached.meta().steps_seen, attached.states) == (6, ["complete"])
-
-
-def test_folds_and_copies_of_the_model_are_counted_as_the_loop_counts(tmp_path: Path) -> None:
-    attached = attach(tmp_path, "9-10", NUMBERED, "folds", 0, 7)
-
-    meta = attached.meta()
-    assert (meta.steps_seen, attached.states) == (14, ["complete"])
-    assert meta.notes == ("after step 7 a new AdamW began to step: it is counted since",)
-
-
-def test_a_window_of_folds_opens_in_the_first_that_gets_there(tmp_path: Path) -> None:
-    attached = attach(tmp_path, "global:6-7", NUMBERED, "folds", 0, 7)
-
-    assert [numbers(window) for window in attached.meta().windows] == [(6, 7, "log step", 6, 7)]
-
-
-def test_an_averaged_copy_of_the_model_neither_counts_nor_is_listed(tmp_path: Path) -> None:
-    attached = attach(tmp_path, "global:5-6", NUMBERED, "ema", 0, 8)
-
-    meta = attached.meta()
-    assert (meta.steps_seen, len(meta.modules)) == (8, 1)
-
-
-def test_a_critic_that_steps_more_often_is_told(tmp_path: Path) -> None:
-    attached = attach(tmp_path, "4-5", NUMBERED, "gan", 0, 4)
-
-    assert attached.meta().steps_seen == 12
-    said = "the 12 steps are those of the AdamW that stepped first; besides it stepped AdamW 4 time"
-    assert said in " ".join(as_text(attached.capture).split())
+    meta, window = attached.meta(), attached.window
+    assert (meta.steps_seen, window.state, (window.first, window.last)) == (seen, "complete", found)
+    if kind == "folds":
+        assert meta.notes == ("after step 7 a new AdamW began to step: it is counted since",)
+    if kind == "gan":
+        said = "the 12 steps are those of the AdamW that stepped first; besides it stepped AdamW 4"
+        assert said in attached.text()
+    assert len(meta.modules) == 1  # an average of the model is not listed
 
 
 @pytest.mark.parametrize(("asked", "local"), [("5-6", (1, 2)), ("7-8", (3, 4))])
-@pytest.mark.parametrize(
-    ("package", "script"), [("transformers", "hf_trainer.py"), ("lightning", "lightning_fit.py")]
-)
+@pytest.mark.parametrize("package", ["transformers", "lightning"])
 def test_a_resumed_trainer(
-    tmp_path: Path, package: str, script: str, asked: str, local: tuple[int, int]
+    tmp_path: Path, package: str, asked: str, local: tuple[int, int]
 ) -> None:
     importable(package)
-    execute(python_with_torch(), SCRIPTS / script, 4, cwd=tmp_path)
+    trainer = (SCRIPTS / "trainers.py", package, "--steps")
+    execute(python(), *trainer, 4, cwd=tmp_path)
 
-    attached = attach(tmp_path, f"global:{asked}", SCRIPTS / script, 9, "resume")
+    attached = attach(tmp_path, f"global:{asked}", *trainer, 9, "--resume")
 
-    (window,) = attached.meta().windows
     first, last = map(int, asked.split("-"))
-    assert (window.state, window.first, window.last) == ("complete", *local)
-    assert window.framework == FrameworkSteps(
-        name=package, counter="global_step", first=first, last=last
-    )
+    assert attached.window.state == "complete"
+    assert numbers(attached.window) == (*local, f"{package} global_step", first, last)
 
 
 def test_a_resumed_deepspeed_engine(tmp_path: Path) -> None:
     importable("deepspeed")
-    launch = ["-m", "torch.distributed.run", "--nproc-per-node", 1, SCRIPTS / "deepspeed_engine.py"]
-    execute(python_with_torch(), *launch, "--save", cwd=tmp_path)
+    launch = [*TORCHRUN, 1, SCRIPTS / "deepspeed_engine.py"]
+    execute(python(), *launch, "--save", cwd=tmp_path)
 
     attached = attach(tmp_path, "global:7-8", *launch, "--load", fresh=True)
 
-    (window,) = attached.meta().windows
-    assert numbers(window) == (1, 2, "deepspeed global_steps", 7, 8)
+    assert numbers(attached.window) == (1, 2, "deepspeed global_steps", 7, 8)

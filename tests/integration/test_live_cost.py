@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.test_run_attached import SCRIPTS, Run, attach, execute
+from tests.attached import SCRIPTS, Run, attach, execute
 from tests.shared_torch import python_with_torch
 
 pytestmark = pytest.mark.train

@@ -21,8 +21,8 @@ from fp8verify.record.settings import read_settings
 from fp8verify.record.window_metrics import WindowMetrics
 from fp8verify.report.model import Report
 from fp8verify.verdict.policy import Policy
+from tests.attached import ROOT
 from tests.command_line import fp8verify
-from tests.integration.test_run_attached import ROOT
 from tests.shared_torch import python_with_torch
 
 LOOP = """

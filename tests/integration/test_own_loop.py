@@ -9,7 +9,7 @@ import pytest
 
 import fp8verify
 from fp8verify.errors import UsageError
-from tests.integration.test_run_attached import SCRIPTS, execute
+from tests.attached import SCRIPTS, execute
 from tests.shared_torch import python_with_torch
 
 pytestmark = pytest.mark.train

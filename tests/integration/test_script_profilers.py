@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.test_run_attached import ROOT, SCRIPTS, attach
-
-TRACE = next(Path(ROOT, "traces", "fp8_compiled").glob("*.json.gz"))
+from tests.attached import SCRIPTS, attach
 
 
 @pytest.mark.train

@@ -1,10 +1,16 @@
-"""A training loop with switches for what real ones do; prints each loss."""
+"""A training loop with switches for what real ones do; prints each loss.
+
+`--before`, `--at STEP` and `--after` run code: before the model is built, at the beginning of a
+step, and after the last.
+"""
 
 import argparse
 import atexit
-import os
-import signal
+import os  # noqa: F401 - for the code that is given
+import signal  # noqa: F401
 import sys
+import threading
+import time  # noqa: F401
 
 import torch
 from torch import nn
@@ -16,11 +22,12 @@ parser.add_argument("--scaler-skips", type=int, nargs="*", default=())
 parser.add_argument("--compile", choices=["model", "step", "train_step"])
 parser.add_argument("--float8", choices=["tensorwise", "rowwise_with_gw_hp"])
 parser.add_argument("--workers", choices=["fork", "spawn"])
-parser.add_argument("--crash-at", type=int)
-parser.add_argument("--kill-at", type=int)
-parser.add_argument("--exit-at", type=int)
-parser.add_argument("--terminate-at", type=int)
+parser.add_argument("--before", default="")
+parser.add_argument("--at", nargs=2, action="append", default=[], metavar=("STEP", "CODE"))
+parser.add_argument("--after", default="")
 parser.add_argument("--two-optimizers", action="store_true")
+parser.add_argument("--thread", action="store_true", help="train on a thread of its own")
+parser.add_argument("--device", default="cpu")
 
 
 class Numbers(torch.utils.data.Dataset):
@@ -38,7 +45,7 @@ def batches(args):
         )
         yield from loader
     while True:
-        yield torch.randn(16, 32)
+        yield torch.randn(16, 32, device=args.device)
 
 
 def build(args):
@@ -49,23 +56,19 @@ def build(args):
         config = Float8LinearConfig.from_recipe_name(args.float8)
         object.__setattr__(config, "emulate", True)
         convert_to_float8_training(model, config=config, module_filter_fn=lambda _, fqn: fqn == "0")
+    model = model.to(args.device)
     return torch.compile(model, backend="eager") if args.compile == "model" else model
 
 
-def misbehave(args, step):
-    if step == args.crash_at:
-        raise ValueError(f"crash in step {step}")
-    if step == args.kill_at:
-        os.kill(os.getpid(), signal.SIGKILL)
-    if step == args.terminate_at:
-        os.kill(os.getpid(), signal.SIGTERM)
-    if step == args.exit_at:
-        sys.exit(4)
+def run_code(args, step):
+    for at, code in args.at:
+        if int(at) == step:
+            exec(code, {**globals(), "step": step})
 
 
-def main():
-    args = parser.parse_args()
+def main(args):
     torch.manual_seed(0)
+    exec(args.before)
     atexit.register(lambda: print("goodbye from", sys.modules["__main__"].Numbers.__module__))
     model = build(args)
     optimizers = [torch.optim.AdamW(model.parameters(), lr=1e-3)]
@@ -85,7 +88,7 @@ def main():
     if args.compile == "train_step":
         train_step = torch.compile(train_step, backend="eager")
     for step in range(1, args.steps + 1):
-        misbehave(args, step)
+        run_code(args, step)
         for _ in range(args.accumulate):
             loss = train_step(next(data))
         if step in args.scaler_skips:
@@ -98,8 +101,15 @@ def main():
                 update()
         model.zero_grad()
         print(f"step {step} loss {loss.item():.8f}", flush=True)
+    exec(args.after)
     print("random", torch.rand(1).item(), file=sys.stderr)
 
 
 if __name__ == "__main__":
-    main()
+    given = parser.parse_args()
+    if given.thread:
+        thread = threading.Thread(target=main, args=(given,))
+        thread.start()
+        thread.join()
+    else:
+        main(given)

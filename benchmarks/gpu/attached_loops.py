@@ -1,4 +1,4 @@
-"""Trainings on a GPU: `gpu.py compiled` is a Llama in FP8; `gpu.py threads ABBA`."""
+"""Trainings on a GPU: `compiled` is a Llama in FP8; `threads ABBA` changes threads."""
 
 import queue
 import sys

@@ -212,7 +212,7 @@ def lightning():
 def timm():
     # torchvision's wheel from the package index fails without CUDA: it is installed where no other
     # library sees it, by scripts/test_libraries.sh.
-    sys.path.append(str(Path(__file__).parents[3] / "build" / "libraries"))
+    sys.path.append(str(Path(__file__).parents[2] / "build" / "libraries"))
     operators = torch.library.Library("torchvision", "FRAGMENT")
     for name in ("nms", "qnms"):
         if not hasattr(torch.ops.torchvision, name):
