@@ -6,7 +6,6 @@ import errno
 import gc
 import sys
 
-from fp8verify.cli.deferred import defer_imports
 from fp8verify.errors import Fp8VerifyError, InputError
 from fp8verify.version import __version__
 
@@ -19,7 +18,6 @@ def main() -> None:
     # Hardly anything here has cycles. At Python's own rate the collector walks the imported modules
     # again and again, for a twentieth of the time of an `inspect`.
     gc.set_threshold(100_000)
-    defer_imports()
     from fp8verify.cli.group import cli
 
     try:

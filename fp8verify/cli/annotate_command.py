@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from fp8verify.cli.options import FILE
 from fp8verify.errors import InputError
 
 
@@ -15,7 +16,7 @@ from fp8verify.errors import InputError
     "-o",
     "--output",
     required=True,
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     metavar="FILE",
     help="The new trace: .json, .json.gz or .json.zst.",
 )

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
-from fp8verify.cli.option import FiniteFloat, files, result_options
-from fp8verify.cli.output import emit, form_of, screen, write_file
-
-if TYPE_CHECKING:
-    from fp8verify.report.model.comparison import Comparison
+from fp8verify.cli.options import FiniteFloat, files, result_options
+from fp8verify.cli.output import form_of, write_result
 
 _FORMS = ("text", "json", "html", "markdown", "github", "csv")
 
@@ -48,16 +44,12 @@ _FORMS = ("text", "json", "html", "markdown", "github", "csv")
 def command(
     baseline: str,
     candidate: str,
-    baseline_log: str | None,
-    candidate_log: str | None,
-    loss_regex: str | None,
-    min_speedup: float | None,
-    max_loss_gap: str | None,
     form: str | None,
     output: Path | None,
     width: int | None,
     verbose: bool,
     quiet: bool,
+    **given: Any,
 ) -> None:
     """Compare two runs: traces, folders of ranks, or captures of `run`.
 
@@ -72,29 +64,6 @@ def command(
     from fp8verify.compare.public import compare
 
     form = form_of(form, output, _FORMS)
-    found = compare(
-        baseline,
-        candidate,
-        baseline_log=baseline_log,
-        candidate_log=candidate_log,
-        loss_regex=loss_regex,
-        min_speedup=min_speedup,
-        max_loss_gap=max_loss_gap,
-        workers=None,
-    )
-    emit(_rendered(found, form, output, width, verbose, quiet), output)
+    found = compare(baseline, candidate, workers=None, **given)
+    write_result(found, form, output, width=width, verbose=verbose, quiet=quiet)
     sys.exit(found.exit_code)
-
-
-def _rendered(
-    found: Comparison, form: str, output: Path | None, width: int | None, verbose: bool, quiet: bool
-) -> str:
-    from fp8verify.report.forms import RenderOptions, brief, render
-
-    summary = os.environ.get("GITHUB_STEP_SUMMARY")
-    if form == "github" and summary:
-        write_file(Path(summary), render(found, "markdown"), mode="a")
-    if quiet and form == "text":
-        return brief(found)
-    terminal, columns = screen(output, width)
-    return render(found, form, RenderOptions(terminal, verbose, columns))

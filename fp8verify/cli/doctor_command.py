@@ -5,10 +5,11 @@ from __future__ import annotations
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
-from fp8verify.cli.option import FiniteFloat, refuse_unknown_option
+from fp8verify.cli.options import FILE, FiniteFloat, refuse_unknown_option
 from fp8verify.cli.output import emit, screen
 from fp8verify.doctor import RECIPES, Status, doctor
 from fp8verify.doctor.forms import FORMS, to_text
@@ -77,23 +78,20 @@ from fp8verify.doctor.forms import FORMS, to_text
 @click.option(
     "-o",
     "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     help="Write the report to a file instead of standard output.",
 )
 @click.argument("command_line", nargs=-1, metavar="[-- COMMAND…]")
 def command(
     configs: tuple[str, ...],
+    command_line: tuple[str, ...],
     measure: bool,
     shapes: tuple[str, ...],
-    tokens: int | None,
-    recipes: tuple[str, ...],
     static: bool,
-    timeout: float,
-    require_gpu: bool,
     strict: bool,
     form: str,
     output: Path | None,
-    command_line: tuple[str, ...],
+    **given: Any,
 ) -> None:
     """Check hardware, versions and configuration before the training.
 
@@ -112,13 +110,10 @@ def command(
     report = doctor(
         *configs,
         command=command_line,
-        require_gpu=require_gpu,
         start=not static,
-        timeout=timeout,
         measure=measure or bool(shapes),
         shapes=shapes,
-        tokens=tokens,
-        recipes=recipes,
+        **given,
     )
     if form == "text" and screen(output).terminal:  # a pipe has a line for each text, for grep
         emit(to_text(report, shutil.get_terminal_size().columns), output)

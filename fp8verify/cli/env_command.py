@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
 import click
 
@@ -18,18 +18,7 @@ from fp8verify.cli.options import attach_options, need_linux
     show_default=True,
     help="Whose syntax to print; none prints NAME=VALUE, as for docker --env-file or a pod's env.",
 )
-def command(
-    *,
-    steps: str | None,
-    after_seconds: float | None,
-    ranks: str,
-    trace_dir: Path | None,
-    job: str | None,
-    layers: bool,
-    no_shapes: bool,
-    debug: bool,
-    shell: str,
-) -> None:
+def command(shell: str, **given: Any) -> None:
     """Print the exports that attach every Python started with them: under srun, Ray, Kubernetes.
 
     \b
@@ -44,14 +33,4 @@ def command(
     from fp8verify.record.environment import export_line
     from fp8verify.record.settings import read_settings
 
-    settings = read_settings(
-        steps=steps,
-        after_seconds=after_seconds,
-        ranks=ranks,
-        trace_dir=trace_dir,
-        job=job,
-        layers=layers,
-        no_shapes=no_shapes,
-        debug=debug,
-    )
-    click.echo(export_line(settings, shell))
+    click.echo(export_line(read_settings(**given), shell))

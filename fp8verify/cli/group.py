@@ -1,18 +1,23 @@
-"""The list of commands, each imported when it is called."""
+"""The list of commands, each imported when it is called, and where the values of options come from.
+
+The command line comes first, then `FP8VERIFY_*` variables, then the settings file; click keeps this
+order.
+"""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
-from fp8verify.cli.configured import read_variables, settings_for, with_source
-from fp8verify.cli.option import help_option, version_option
 from fp8verify.errors import UsageError
+from fp8verify.record.settings_file import SettingsFile, find_settings
+from fp8verify.record.stderr import log as say
 from fp8verify.version import __version__
 
 # The visible list of commands; a command's module is imported when it is called.
@@ -29,6 +34,68 @@ COMMANDS = {
     "completion": "Print what lets a shell complete commands, options and files.",
 }
 MORE = ("env", "prove", "completion")
+NEVER_SET = frozenset({"help", "version", "dry-run"})
+HUGE = 10**18  # above what any option takes, and far below what Python refuses to write as text
+
+
+def options_of(command: click.Command) -> dict[str, click.Option]:
+    """Return the options of a command that can be set, by their long names without hyphens."""
+    return {
+        name[2:]: param
+        for param in command.params
+        if isinstance(param, click.Option)
+        for name in param.opts
+        if name.startswith("--") and name[2:] not in NEVER_SET
+    }
+
+
+class _Commands(click.Group):
+    """A group that imports a command only when it is wanted, so that --help stays quick."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import a command; a variable sets each option: --min-share is FP8VERIFY_MIN_SHARE."""
+        if cmd_name == "completion":
+            return completion
+        if cmd_name not in COMMANDS:
+            return None
+        module: Any = importlib.import_module(f"fp8verify.cli.{cmd_name}_command")
+        command: click.Command = module.command
+        for name, option in options_of(command).items():
+            option.envvar = "FP8VERIFY_" + name.upper().replace("-", "_")
+        return command
+
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        """Read what stands before the command."""
+        with _usage_errors_of_ours():
+            return super().make_context(*args, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command."""
+        with _usage_errors_of_ours():
+            return super().invoke(ctx)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find a command; for a name that is none, suggest what was meant."""
+        name = args[0]
+        if name in COMMANDS or name.startswith("-") or ctx.resilient_parsing:
+            return super().resolve_command(ctx, args)
+        from difflib import get_close_matches  # only a wrong command is worth its import
+
+        close = get_close_matches(name, COMMANDS, n=1)
+        meant = f" Did you mean {close[0]!r}?" if close else ""
+        if not close and Path(name).exists():
+            meant = f" Did you mean `fp8verify inspect {name}`?"
+        raise click.UsageError(f"No such command {name!r}.{meant}", ctx)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        for title, is_more in (("Commands", False), ("More", True)):
+            with formatter.section(title):
+                formatter.write_dl([row for row in COMMANDS.items() if (row[0] in MORE) == is_more])
 
 
 @contextmanager
@@ -39,72 +106,27 @@ def _usage_errors_of_ours() -> Iterator[None]:
     except click.UsageError as error:
         if type(error).__name__ == "NoArgsIsHelpError":  # click has it since 8.2
             raise
-        raise _in_two_lines(error) from None
+        message = " ".join(f"{error.format_message()}{_place_of(error)}".split())
+        fact, _, meant = message.partition(" Did you mean ")
+        hint = f"{error.ctx.command_path if error.ctx else 'fp8verify'} --help says what it takes."
+        raise UsageError(fact, f"Did you mean {meant} {hint}" if meant else hint) from None
 
 
-def _in_two_lines(error: click.UsageError) -> UsageError:
-    fact, _, meant = " ".join(error.format_message().split()).partition(" Did you mean ")
-    options = f"{error.ctx.command_path if error.ctx else 'fp8verify'} --help says what it takes."
-    return UsageError(fact, f"Did you mean {meant} {options}" if meant else options)
-
-
-class _Commands(click.Group):
-    """A group that imports a command only when it is wanted, so that --help stays quick."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        if cmd_name not in COMMANDS:
-            return None
-        command: Any = importlib.import_module(f"fp8verify.cli.{cmd_name}_command").command
-        if not isinstance(command, click.Command):
-            return None
-        read_variables(command)
-        return command
-
-    def make_context(self, *args: Any, **extra: Any) -> click.Context:
-        """Read what stands before the command."""
-        with _usage_errors_of_ours():
-            return super().make_context(*args, **extra)
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; of a wrong value from a file or a variable, say where it stands."""
-        with _usage_errors_of_ours():
-            try:
-                return super().invoke(ctx)
-            except click.BadParameter as error:
-                raise with_source(error) from None
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find a command; for a name that is none, suggest what was meant."""
-        name = args[0]
-        if name in COMMANDS or name.startswith("-") or ctx.resilient_parsing:
-            return super().resolve_command(ctx, args)
-        raise click.UsageError(f"No such command {name!r}.{_suggest(name)}", ctx)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        with formatter.section("Commands"):
-            formatter.write_dl([row for row in COMMANDS.items() if row[0] not in MORE])
-        with formatter.section("More"):
-            formatter.write_dl([row for row in COMMANDS.items() if row[0] in MORE])
-
-
-def _suggest(name: str) -> str:
-    """Name the command nearest to one that is none; a file stands for `inspect`."""
-    from difflib import get_close_matches  # only a wrong command is worth its import
-
-    close = get_close_matches(name, COMMANDS, n=1)
-    if close:
-        return f" Did you mean {close[0]!r}?"
-    return f" Did you mean `fp8verify inspect {name}`?" if Path(name).exists() else ""
+def _place_of(error: click.UsageError) -> str:
+    """Say where a wrong value is, if in a settings file or a variable."""
+    option = getattr(error, "param", None)
+    if error.ctx is None or not isinstance(option, click.Option):
+        return ""
+    source = error.ctx.get_parameter_source(str(option.name))
+    if source is ParameterSource.ENVIRONMENT:
+        return f" It is the value of {option.envvar}."
+    if source is ParameterSource.DEFAULT_MAP:
+        return f" It stands in {find_settings(Path.cwd()).path}."
+    return ""
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@version_option(__version__, package_name="fp8verify")
-@help_option()
+@click.version_option(__version__, package_name="fp8verify")
 @click.pass_context
 def cli(ctx: click.Context) -> None:
     """Tell, with proof, whether an FP8 training run really ran in FP8.
@@ -126,11 +148,91 @@ def cli(ctx: click.Context) -> None:
     name = ctx.invoked_subcommand
     command = cli.get_command(ctx, name) if name else None
     if name and command is not None:
-        ctx.default_map = {name: settings_for(command, lambda: _all_commands(ctx))}
+        ctx.default_map = {name: _settings_for(command)}
 
 
-def _all_commands(ctx: click.Context) -> Iterator[click.Command]:
-    for name in COMMANDS:
-        command = cli.get_command(ctx, name)
-        if command is not None:
-            yield command
+def _settings_for(command: click.Command) -> dict[str, Any]:
+    """Return the values of a command's options in the settings file, by names of parameters.
+
+    Raises:
+        InputError: the file cannot be read.
+        UsageError: a key is not an option of any command, or a value does not fit.
+    """
+    options = options_of(command)
+    try:
+        file = find_settings(Path.cwd())
+    except FileNotFoundError:  # the current folder was removed
+        return {}
+    for note in file.notes:
+        say(note)
+    if not options.keys() >= file.values.keys():
+        _refuse_unknown_keys(file)
+    return {
+        str(options[name].name): _as_typed(file, name, value, options[name])
+        for name, value in file.values.items()
+        if name in options
+    }
+
+
+def _refuse_unknown_keys(file: SettingsFile) -> None:
+    commands = (cli.get_command(click.Context(cli), name) for name in COMMANDS)
+    known = {name for command in commands if command for name in options_of(command)}
+    for name in sorted(file.values.keys() - known):
+        fact = f"{file.path} sets {name[:80]!r}, which is not an option."
+        raise UsageError(fact, _meant_key(name, known))
+
+
+def _meant_key(name: str, known: Iterable[str]) -> str:
+    from difflib import get_close_matches  # only a slip is worth its import
+
+    if name == "tool":
+        return "In fp8verify.toml the options stand at the top, without [tool.fp8verify]."
+    near = get_close_matches(name, known, n=1)
+    return f"Did you mean {near[0]}?" if near else f"Options are: {', '.join(sorted(known))}."
+
+
+def _as_typed(file: SettingsFile, name: str, value: Any, option: click.Option) -> Any:
+    """Return a value of the settings file as the command line would have it.
+
+    Raises:
+        UsageError: it is of another kind.
+    """
+    if option.is_flag:
+        if isinstance(value, bool):
+            return value
+        raise UsageError(f"{file.path}: {name} is true or false.", f"Write {name} = true.")
+    items = value if isinstance(value, list) else [value]
+    if not all(
+        isinstance(item, (str, int, float)) and not isinstance(item, bool) for item in items
+    ):
+        raise UsageError(
+            f"{file.path}: the value of {name} is neither text nor a number.",
+            f'Write it as on the command line: {name} = "…".',
+        )
+    if any(isinstance(item, int) and abs(item) > HUGE for item in items):
+        raise UsageError(
+            f"{file.path}: the value of {name} is larger than any that an option takes.",
+            "Write a smaller number.",
+        )
+    words = [str(item) for item in items]
+    return words if option.multiple else ",".join(words)
+
+
+@click.command("completion")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print what lets a shell complete commands, options and files.
+
+    \b
+    eval "$(fp8verify completion bash)"       in ~/.bashrc (bash 4.4 or newer)
+    eval "$(fp8verify completion zsh)"        in ~/.zshrc, after compinit
+    fp8verify completion fish > ~/.config/fish/completions/fp8verify.fish
+    """
+    from click.shell_completion import get_completion_class
+
+    found = get_completion_class(shell)
+    if found is None:  # pragma: no cover - click has all three
+        raise click.UsageError(f"this version of click knows no {shell}")
+    # `source` of bash starts bash to learn its version; the script is the same without.
+    script = found(cli, {}, "fp8verify", "_FP8VERIFY_COMPLETE")
+    click.echo(script.source_template % script.source_vars())

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from fp8verify.cli.option import files
-from fp8verify.cli.options import ReportOptions, report_options
-from fp8verify.cli.write_report import write_report
+from fp8verify.cli.options import ReportOptions, files, report_options
+from fp8verify.cli.output import write_report
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -53,13 +51,13 @@ if TYPE_CHECKING:
 )
 @report_options
 def command(
-    options: ReportOptions,
     paths: tuple[str, ...],
     log: str | None,
     stats: str | None,
-    workers: int | None,
     scheduler: str | None,
     breakdown: bool,
+    workers: int | None,
+    **given: Any,
 ) -> None:
     """Verify a trace, a folder with one for each rank, or a capture of `run`.
 
@@ -74,17 +72,17 @@ def command(
     """
     if not paths and stats is None and log is None:
         raise click.UsageError("Missing argument 'PATH…'.")
+    options = ReportOptions.take(given)
     if breakdown:
-        from fp8verify.integrations.hta import require_hta
+        from fp8verify.integrations.hta import add_breakdown, require_hta
 
         require_hta()
     from fp8verify.analysis.fleet import rank_progress
     from fp8verify.analysis.inspection import inspect
     from fp8verify.trace.places import comes_through_pipe
 
-    again = "" if comes_through_pipe(paths) else _again(paths, log, stats)
     with _executor(scheduler) as executor, rank_progress() as on_progress:
-        report = inspect(
+        report: Report = inspect(
             paths,
             log=log,
             name=options.name,
@@ -94,29 +92,16 @@ def command(
             executor=executor,
             on_progress=on_progress,
         )
-    whole = _with_breakdown(report, paths) if breakdown else report
-    sys.exit(write_report(whole, options, again))
+    if breakdown:
+        report = add_breakdown(report, paths)
+    named = [word for pair in (("--log", log), ("--stats", stats)) if pair[1] for word in pair]
+    again = shlex.join(map(str, ("fp8verify", "inspect", *paths, *named)))
+    sys.exit(write_report(report, options, "" if comes_through_pipe(paths) else again))
 
 
-def _again(paths: tuple[str, ...], log: str | None, stats: str | None) -> str:
-    """Return the command that prints the whole report."""
-    given = {"--log": log, "--stats": stats}
-    options = [str(word) for name, value in given.items() if value for word in (name, value)]
-    return shlex.join(["fp8verify", "inspect", *paths, *options])
-
-
-def _with_breakdown(report: Report, paths: tuple[str, ...]) -> Report:
-    from fp8verify.integrations.hta import add_breakdown
-
-    return add_breakdown(report, paths)
-
-
-@contextmanager
-def _executor(scheduler: str | None) -> Iterator[Executor | None]:
+def _executor(scheduler: str | None) -> AbstractContextManager[Executor | None]:
     if scheduler is None:
-        yield None
-        return
+        return nullcontext()
     from fp8verify.analysis.workers import dask_cluster
 
-    with dask_cluster(scheduler) as executor:
-        yield executor
+    return dask_cluster(scheduler)

@@ -1,30 +1,95 @@
-"""Options that several commands share: what to record, and what to report."""
+"""Options that several commands share: what to record, what to report, and where to."""
 
 from __future__ import annotations
 
+import math
 import os
 import sys
-from collections.abc import Callable
-from functools import wraps
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
-from fp8verify.cli.option import FiniteFloat, option, width_option
-from fp8verify.cli.output import REPORT_FORMS
 from fp8verify.errors import UsageError
 from fp8verify.verdict.policy import EXPECTED, FORMATS, Policy, parse_share
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from fp8verify.verdict.baseline import Baseline
 
-P = ParamSpec("P")
-R = TypeVar("R")
+C = TypeVar("C", bound=Callable[..., Any])
+
+# As `report.forms.NAMES`, which a run would have to wait for.
+REPORT_FORMS = ("text", "json", "html", "markdown", "github", "junit", "csv")
+FILE = click.Path(dir_okay=False, path_type=Path)
+# Narrower than this no figure has room.
+LEAST_WIDTH = 20
+MOST_WIDTH = 1000
 
 
-_ATTACH_OPTIONS = (
-    option(
+class FiniteFloat(click.FloatRange):
+    """A number in a range; click takes `nan` for one in every range."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Return the number that the text means."""
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{number} is not a finite number.", param, ctx)
+        return number
+
+
+def files(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Let the shell complete files and folders; a URL or "-" stays as it is typed."""
+    from click.shell_completion import CompletionItem  # only a shell that completes needs it
+
+    return [CompletionItem(incomplete, type="file")]
+
+
+def added(*options: Callable[[Any], Any]) -> Callable[[C], C]:
+    """Return a decorator that adds options to a command, in this order."""
+
+    def add(command: C) -> C:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
+_WIDTH = click.option(
+    "--width",
+    type=click.IntRange(LEAST_WIDTH, MOST_WIDTH),
+    metavar="N",
+    help="Columns of the text.  [default: COLUMNS, or the terminal's, or 80]",
+)
+
+
+def result_options(forms: Collection[str], verbose: str) -> Callable[[C], C]:
+    """Return --format, -o, --width and -v; `verbose` says what the last one shows."""
+    return added(
+        click.option(
+            "--format",
+            "form",
+            type=click.Choice(list(forms)),
+            help="Form of the result.  [default: as -o ends; else text]",
+        ),
+        click.option(
+            "-o",
+            "--output",
+            type=FILE,
+            help="Write the result to a file instead of standard output.",
+        ),
+        _WIDTH,
+        click.option("-v", "--verbose", is_flag=True, help=verbose),
+    )
+
+
+attach_options = added(
+    click.option(
         "--steps",
         metavar="A-B",
         help="Optimizer steps to record: 1-based, inclusive, counted from the start of this run. "
@@ -32,14 +97,14 @@ _ATTACH_OPTIONS = (
         "global:5000-5002 goes by the framework's own numbers, which go on where a run resumes.  "
         "[default: three, once step times are stable]",
     ),
-    option(
+    click.option(
         "--after-seconds",
         type=FiniteFloat(min=0, max=1e9),
         metavar="S",
         help="Record the first steps that begin S seconds into the run; --steps is then their "
         "number.  [default: 3]",
     ),
-    option(
+    click.option(
         "--ranks",
         default="auto",
         show_default=True,
@@ -47,31 +112,31 @@ _ATTACH_OPTIONS = (
         help="Ranks to record: 0, all, 0,7 or every:64; auto is all of up to 8 ranks, and of more "
         "the first one of each node. The others note their modules only.",
     ),
-    option(
+    click.option(
         "--trace-dir",
         type=click.Path(file_okay=False, path_type=Path),
         metavar="DIR",
         help="Folder for the capture; the nodes of one job may share it.  "
         "[default of run: fp8verify-capture-<time>-<pid> here]",
     ),
-    option(
+    click.option(
         "--job",
         metavar="NAME",
         help="The job whose nodes share --trace-dir.  "
         "[default: torchrun's --rdzv-id, Slurm's step]",
     ),
-    option(
+    click.option(
         "--layers",
         is_flag=True,
         help="Name the layer of every GEMM. A compiled model runs one step after the windows "
         "eagerly, with eager's rounding and memory.",
     ),
-    option(
+    click.option(
         "--no-shapes",
         is_flag=True,
         help="Do not record operator shapes: less memory, and windows end sooner.",
     ),
-    option(
+    click.option(
         "--debug",
         is_flag=True,
         help="Write what the agent did, with tracebacks, into the capture: debug.*.log. "
@@ -101,15 +166,8 @@ def need_linux(command: str) -> None:
         )
 
 
-def attach_options(command: Callable[P, R]) -> Callable[P, R]:
-    """Add the options to a command."""
-    for add in reversed(_ATTACH_OPTIONS):
-        command = add(command)
-    return command
-
-
 class ReportOptions(NamedTuple):
-    """What the user asks of a report, by the names of the parameters of `_REPORT_OPTIONS`."""
+    """What the user asks of a report, by the names of the parameters of `report_options`."""
 
     form: str | None
     output: Path | None
@@ -125,6 +183,11 @@ class ReportOptions(NamedTuple):
     quiet: bool
     width: int | None
 
+    @classmethod
+    def take(cls, given: dict[str, Any]) -> ReportOptions:
+        """Take these options out of a command's parameters."""
+        return cls(**{name: given.pop(name) for name in cls._fields})
+
     @property
     def policy(self) -> Policy:
         """How the verdict is judged and becomes an exit code."""
@@ -133,7 +196,9 @@ class ReportOptions(NamedTuple):
         return Policy(self.min_share, self.strict, self.exit_zero)
 
 
-def _share(_ctx: click.Context, _param: click.Parameter, value: str | None) -> float | str | None:
+def _parse_share(
+    _ctx: click.Context, _param: click.Parameter, value: str | None
+) -> float | str | None:
     if value is None or value == EXPECTED:
         return value
     try:
@@ -150,7 +215,9 @@ def _is_percent(value: str) -> bool:
         return False
 
 
-def _baseline(_ctx: click.Context, _param: click.Parameter, value: Path | None) -> Baseline | None:
+def _read_baseline(
+    _ctx: click.Context, _param: click.Parameter, value: Path | None
+) -> Baseline | None:
     """Read the baseline before anything else, so that a bad one fails before a long run."""
     if value is None:
         return None
@@ -159,95 +226,84 @@ def _baseline(_ctx: click.Context, _param: click.Parameter, value: Path | None) 
     return read_baseline(value)
 
 
-_REPORT_OPTIONS = (
-    option(
+report_options = added(
+    click.option(
         "--format",
         "form",
         type=click.Choice(REPORT_FORMS),
         help="Form of the report; github also appends to the job's summary.  "
         "[default: as -o ends: .html .json .md .csv .xml; else text]",
     ),
-    option(
+    click.option(
         "-o",
         "--output",
-        type=click.Path(dir_okay=False, path_type=Path),
+        type=FILE,
         help="Write the report to a file instead of standard output (run: standard error).",
     ),
-    option(
+    click.option(
         "--name", metavar="NAME", help="What the report calls the run.  [default: folder or file]"
     ),
-    option(
+    click.option(
         "--min-share",
         metavar="F",
-        callback=_share,
+        callback=_parse_share,
         help="Share of GEMM time in FP8 or FP4 that ACTIVE asks for, 0.9 or 90%, or `expected` for "
         "what census and log promise; given, less than that exits with 1.  [default: what is "
         "promised, else 0.5]",
     ),
-    option(
+    click.option(
         "--require-format",
         type=click.Choice(FORMATS),
         help="Exit with 1 unless --min-share of every rank's GEMM time ran in this format.",
     ),
-    option("--strict", is_flag=True, help="Exit with 1 on PARTIAL."),
-    option("--exit-zero", is_flag=True, help="Report, and exit with 0 whatever the verdict."),
-    option(
+    click.option("--strict", is_flag=True, help="Exit with 1 on PARTIAL."),
+    click.option("--exit-zero", is_flag=True, help="Report, and exit with 0 whatever the verdict."),
+    click.option(
         "--save-baseline",
-        type=click.Path(dir_okay=False, path_type=Path),
+        type=FILE,
         metavar="FILE",
         help="Keep the FP8 share, legs and layers of this run for --baseline.",
     ),
-    option(
+    click.option(
         "--baseline",
-        type=click.Path(dir_okay=False, path_type=Path),
+        type=FILE,
         metavar="FILE",
-        callback=_baseline,
+        callback=_read_baseline,
         help="Exit with 1 if the FP8 share, a leg or a layer fell below this saved state.",
     ),
-    option(
+    click.option(
         "--tolerance",
         metavar="F",
         default="2%",
         show_default=True,
-        callback=_share,
+        callback=_parse_share,
         help="Points by which a share may fall below the baseline.",
     ),
-    option("-v", "--verbose", is_flag=True, help="Show every table, uncut."),
-    option(
+    click.option("-v", "--verbose", is_flag=True, help="Show every table, uncut."),
+    click.option(
         "-q",
         "--quiet",
         is_flag=True,
         help="Print at most four lines: verdict, error, whether FP8 pays, where the report is.",
     ),
-    width_option,
+    _WIDTH,
 )
 
 
-def report_options(command: Callable[Concatenate[ReportOptions, P], R]) -> Callable[P, R]:
-    """Add the options of a report to a command, which gets them as its first argument."""
-
-    @wraps(command)
-    def with_options(*args: P.args, **given: P.kwargs) -> R:
-        own: dict[str, Any] = {name: given.pop(name) for name in ReportOptions._fields}
-        return command(ReportOptions(**own), *args, **given)
-
-    for add in reversed(_REPORT_OPTIONS):
-        with_options = add(with_options)
-    return with_options
-
-
-def parse_verdicts(text: str | None) -> frozenset[str]:
-    """Return the verdicts of a list such as "CONTRADICTED,EMULATED".
+def refuse_unknown_option(command: click.Command, word: str) -> None:
+    """Refuse a mistyped option, which would be taken for the program to run.
 
     Raises:
-        BadParameter: one is not a verdict.
+        UsageError: the first word of the command to run is an option.
     """
-    if not text:
-        return frozenset()
-    from fp8verify.terms import Verdict  # every start of a run waits for this file
+    if not word.startswith("-"):
+        return
+    from difflib import get_close_matches
 
-    names = frozenset(name.strip().upper() for name in text.split(",") if name.strip())
-    known = [verdict.value for verdict in Verdict]
-    for name in names.difference(known):
-        raise click.BadParameter(f"{name[:40]!r} is none of {', '.join(known)}.")
-    return names
+    names = [name for param in command.params for name in param.opts if name.startswith("--")]
+    close = get_close_matches(word.partition("=")[0], names, n=1)
+    hint = f"Did you mean {close[0]}?" if close else f"fp8verify {command.name} --help lists them."
+    raise UsageError(
+        f"fp8verify {command.name} has no option {word.partition('=')[0]}.",
+        f"{hint} The options of a script come after it.",
+    )

@@ -7,13 +7,17 @@ import sys
 from collections.abc import Collection
 from io import TextIOWrapper
 from pathlib import Path
-from typing import IO, NamedTuple, TextIO
+from typing import IO, TYPE_CHECKING, NamedTuple, TextIO
 
-from fp8verify.cli.option import LEAST_WIDTH, MOST_WIDTH
+import click
+
+from fp8verify.cli.options import LEAST_WIDTH, MOST_WIDTH, REPORT_FORMS, ReportOptions
 from fp8verify.errors import UsageError
 
-# As `report.forms.NAMES`, which a run would have to wait for.
-REPORT_FORMS = ("text", "json", "html", "markdown", "github", "junit", "csv")
+if TYPE_CHECKING:
+    from fp8verify.report.forms import Result
+    from fp8verify.report.model import Report
+
 _BY_SUFFIX = {
     ".html": "html",
     ".htm": "html",
@@ -56,7 +60,7 @@ def emit(text: str, file: Path | None, stream: TextIO | None = None) -> None:
         UsageError: the file cannot be written.
     """
     if file is not None:
-        write_file(file, text)
+        _write_file(file, text)
         return
     stream = stream or sys.stdout
     if stream is None:  # as Python has it where the descriptor is closed
@@ -72,12 +76,7 @@ def emit(text: str, file: Path | None, stream: TextIO | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def write_file(path: Path, text: str, mode: str = "w") -> None:
-    """Write or append to a file.
-
-    Raises:
-        UsageError: it cannot be written.
-    """
+def _write_file(path: Path, text: str, mode: str = "w") -> None:
     try:
         with path.open(mode, encoding="utf-8") as file:
             file.write(text)
@@ -115,10 +114,87 @@ def screen(file: object, width: int | None = None, stream: IO[str] | None = None
     # Python has no stream where the descriptor is closed.
     terminal = file is None and stream is not None and stream.isatty()
     forced = file is None and bool(os.environ.get("FORCE_COLOR"))
-    return Screen(terminal or forced, width or _columns() or (None if terminal else 80))
-
-
-def _columns() -> int | None:
-    """Return what COLUMNS says, if it says a width that text can have."""
     said = os.environ.get("COLUMNS", "")
-    return int(said) if said.isdecimal() and LEAST_WIDTH <= int(said) <= MOST_WIDTH else None
+    if width is None and said.isdecimal() and LEAST_WIDTH <= int(said) <= MOST_WIDTH:
+        width = int(said)
+    return Screen(terminal or forced, width or (None if terminal else 80))
+
+
+def write_result(
+    found: Result,
+    form: str,
+    output: Path | None,
+    *,
+    width: int | None,
+    verbose: bool,
+    quiet: bool = False,
+    whole: str = "",
+    stream: TextIO | None = None,
+) -> None:
+    """Render a result and write it whole.
+
+    Args:
+        found: the result.
+        form: one of the result's forms; github also appends to the summary of the job.
+        output: the file that -o names.
+        width: what --width says.
+        verbose: whether to show every table.
+        quiet: whether to print at most four lines; a file gets the whole result all the same.
+        whole: the command that prints the whole result.
+        stream: where it goes without a file; standard output if None.
+    """
+    from fp8verify.report.forms import RenderOptions, brief, render
+
+    summary = os.environ.get("GITHUB_STEP_SUMMARY")
+    if form == "github" and summary:
+        _write_file(Path(summary), render(found, "markdown"), mode="a")
+    if output is not None or not quiet or form != "text":
+        terminal, columns = screen(output, width, stream)
+        emit(render(found, form, RenderOptions(terminal, verbose, columns)), output, stream)
+    if quiet and (output is not None or form == "text"):
+        emit(brief(found, str(output or whole)), None, stream)
+
+
+def write_report(
+    report: Report, options: ReportOptions, again: str, stream: TextIO | None = None
+) -> int:
+    """Compare a report with baseline and format, write it, and return the exit code.
+
+    Args:
+        report: the finished report.
+        options: what the user asked of it.
+        again: the command that prints the whole report.
+        stream: where it goes without `-o`; standard output if None.
+    """
+    gate = not options.exit_zero
+    if options.baseline is not None:
+        from fp8verify.verdict.baseline import hold
+
+        report = hold(report, options.baseline, options.tolerance, gate=gate)
+    if options.require_format is not None:
+        from fp8verify.verdict.required_format import hold_format
+
+        share = options.policy.share
+        report = hold_format(report, options.require_format, share, gate=gate)
+    write_result(
+        report,
+        form_of(options.form, options.output, REPORT_FORMS),
+        options.output,
+        width=options.width,
+        verbose=options.verbose,
+        quiet=options.quiet,
+        whole=again,
+        stream=stream,
+    )
+    if options.save_baseline is not None:
+        _save_baseline(report, options.save_baseline)
+    return report.exit_code
+
+
+def _save_baseline(report: Report, path: Path) -> None:
+    from fp8verify.verdict.baseline import can_be_baseline, write_baseline
+
+    if can_be_baseline(report):
+        write_baseline(report, path)
+    else:
+        click.echo(f"no baseline was saved: the run is {report.verdict.value}", err=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from fp8verify.cli.options import FILE
 from fp8verify.errors import UsageError
 
 _DIFFERS = 1
@@ -45,7 +46,7 @@ _NOTHING = 3
 @click.option(
     "-o",
     "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     metavar="FILE",
     help="Write the result to a file instead of standard output.",
 )

@@ -2,37 +2,38 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
+import signal
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
-from fp8verify.cli.after_training import (
-    no_more_interrupts,
-    report_can_be_interrupted,
-    training_comes_first,
-)
-from fp8verify.cli.option import FiniteFloat, files, help_option, option, refuse_unknown_option
 from fp8verify.cli.options import (
+    FiniteFloat,
     ReportOptions,
     attach_options,
+    files,
     need_linux,
-    parse_verdicts,
+    refuse_unknown_option,
     report_options,
 )
-from fp8verify.errors import UsageError
+from fp8verify.errors import Fp8VerifyError, UsageError
 from fp8verify.record.run_watch import RunWatch, WindowReports
+from fp8verify.record.stderr import log as say
 
 if TYPE_CHECKING:
     from fp8verify.integrations.sinks import Sink
+    from fp8verify.record.collect_result import RunResult
 
-
+_NO_REPORT = 3  # as where the evidence cannot decide
+_INTERRUPTED = 128 + signal.SIGINT
 _WINDOW = r"[0-9]{1,9}-[0-9]{1,9}"
 _WINDOWS = rf"(?:[0-9]{{1,9}},)*{_WINDOW}(?:,(?:{_WINDOW}|[0-9]{{1,9}}))*|global:[0-9,-]+"
 _GROUPS = {
@@ -91,59 +92,74 @@ def take_steps(command: Sequence[str]) -> tuple[str | None, list[str]]:
     return None, words
 
 
+def _parse_verdicts(
+    _ctx: click.Context, _param: click.Parameter, text: str | None
+) -> frozenset[str]:
+    """Return the verdicts of a list such as "CONTRADICTED,EMULATED"."""
+    if not text:
+        return frozenset()
+    from fp8verify.terms import Verdict  # every start of a run waits for this file
+
+    names = frozenset(name.strip().upper() for name in text.split(",") if name.strip())
+    known = [verdict.value for verdict in Verdict]
+    for name in names.difference(known):
+        raise click.BadParameter(f"{name[:40]!r} is none of {', '.join(known)}.")
+    return names
+
+
 @click.command(
     "run",
     cls=RunCommand,
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
 @attach_options
-@option(
+@click.option(
     "--numerics",
     is_flag=True,
     help="Measure input, weight and gradient of every FP8 layer in one step after the windows, "
     "which compiled models run eagerly: what the cast flushes, clips and loses.",
 )
-@option(
+@click.option(
     "--numerics-every",
     type=click.IntRange(1, 10**9),
     metavar="N",
     help="Measure again every N steps, for trends of a long run; implies --numerics.",
 )
-@option("--no-log", is_flag=True, help="Do not capture what the training prints.")
-@option(
+@click.option("--no-log", is_flag=True, help="Do not capture what the training prints.")
+@click.option(
     "--every",
     type=click.IntRange(4, 10**9),
     metavar="N",
     help="Record a short window every N steps for the whole run, and judge each while the training "
     "goes on; --steps is then the first window. The exit code is the worst verdict's.",
 )
-@option(
+@click.option(
     "--window",
     type=click.IntRange(1, 1000),
     metavar="K",
     help="Steps in each window of --every.  [default: 2]",
 )
-@option(
+@click.option(
     "--metrics",
     multiple=True,
     metavar="FILE",
     help="With --every: append a JSON line for each window to FILE, or give it to tensorboard:DIR "
     "or wandb:PROJECT. Several may be given.",
 )
-@option(
+@click.option(
     "--on-change",
     metavar="CMD",
     help="With --every: run CMD in a shell when the verdict changes. FP8VERIFY_OLD_VERDICT, "
     "FP8VERIFY_NEW_VERDICT, FP8VERIFY_AT and FP8VERIFY_CAPTURE tell it what happened.",
 )
-@option(
+@click.option(
     "--stop-on",
     metavar="VERDICTS",
-    callback=lambda _ctx, _param, value: parse_verdicts(value),
+    callback=_parse_verdicts,
     help="With --every: ask the training to stop, by SIGTERM, upon one of these verdicts, such as "
     "CONTRADICTED,EMULATED.",
 )
-@option(
+@click.option(
     "--max-trace-mb",
     type=click.IntRange(0, 10**9),
     metavar="MB",
@@ -151,7 +167,7 @@ def take_steps(command: Sequence[str]) -> tuple[str | None, list[str]]:
     show_default=True,
     help="End a window whose trace would become larger, before compression; 0: never.",
 )
-@option(
+@click.option(
     "--max-window-seconds",
     type=FiniteFloat(min=0, max=1e9),
     metavar="S",
@@ -159,43 +175,28 @@ def take_steps(command: Sequence[str]) -> tuple[str | None, list[str]]:
     show_default=True,
     help="End a window after that time, at the end of a step; 0: never.",
 )
-@option(
+@click.option(
     "--python",
     metavar="PATH",
     help="Python for SCRIPT.py and -m.  [default: that of the active environment]",
 )
-@option("--dry-run", is_flag=True, help="Say what would be run and injected, and stop.")
-@option("-m", "module", is_flag=True, help="SCRIPT is a module, as for python -m.")
+@click.option("--dry-run", is_flag=True, help="Say what would be run and injected, and stop.")
+@click.option("-m", "module", is_flag=True, help="SCRIPT is a module, as for python -m.")
 @report_options
-@help_option()
+@click.help_option("-h", "--help")
 @click.argument(
     "command_line", nargs=-1, required=True, metavar="SCRIPT.py [ARGS…]", shell_complete=files
 )
 def command(
-    options: ReportOptions,
-    *,
-    steps: str | None,
-    after_seconds: float | None,
-    ranks: str,
-    trace_dir: Path | None,
-    job: str | None,
-    layers: bool,
-    numerics: bool,
-    numerics_every: int | None,
-    no_log: bool,
-    no_shapes: bool,
-    max_trace_mb: int,
-    max_window_seconds: float,
-    python: str | None,
-    debug: bool,
+    command_line: tuple[str, ...],
+    module: bool,
+    dry_run: bool,
     every: int | None,
     window: int | None,
     metrics: tuple[str, ...],
     on_change: str | None,
     stop_on: frozenset[str],
-    dry_run: bool,
-    module: bool,
-    command_line: tuple[str, ...],
+    **given: Any,
 ) -> None:
     """Run a training unmodified, record a window of its steps, and verify it.
 
@@ -217,36 +218,19 @@ def command(
     training, the second one also asks it to terminate, the third kills it.
     """
     need_linux("run")
-    from fp8verify.record.runner import run_training
+    from fp8verify.record.runner import describe_run, run_training
     from fp8verify.record.settings import read_settings
 
+    options = ReportOptions.take(given)
     refuse_unknown_option(command, command_line[0])
     words = (["-m"] if module else []) + list(command_line)
     if every is None:
         _need_every(window=window, metrics=metrics, on_change=on_change, stop_on=stop_on)
-        steps, after_seconds = _settle_window(steps, after_seconds, words)
-    settings = read_settings(
-        steps=steps,
-        after_seconds=after_seconds,
-        every=every,
-        window=window,
-        ranks=ranks,
-        trace_dir=trace_dir,
-        job=job,
-        layers=layers,
-        numerics=numerics,
-        numerics_every=numerics_every,
-        no_log=no_log,
-        no_shapes=no_shapes,
-        max_trace_mb=max_trace_mb,
-        max_window_seconds=max_window_seconds,
-        python=python,
-        debug=debug,
-    )
+        chosen = _settle_window(given["steps"], given["after_seconds"], words)
+        given["steps"], given["after_seconds"] = chosen
+    settings = read_settings(every=every, window=window, **given)
     _check_output(options.output)
     if dry_run:
-        from fp8verify.record.runner import describe_run
-
         click.echo(describe_run(words, settings), nl=False)
         return
     watch = None
@@ -256,13 +240,13 @@ def command(
     result = run_training(words, settings, watch or reports)
     if not result.last:  # the report is for the one that ends last
         sys.exit(result.exit_code)
-    report_can_be_interrupted(result)
-    with training_comes_first(result, debug=debug, exit_zero=options.exit_zero):
+    _let_interrupts_leave(result)
+    with training_comes_first(result, debug=given["debug"], exit_zero=options.exit_zero):
         # Only now: the analysis would make every training start a tenth of a second later.
         from fp8verify.cli.run_report import is_for_other_ranks, report_run
 
         code = report_run(result, options, words, watch)
-        no_more_interrupts()
+        _ignore_interrupts()
         judged = 0 if is_for_other_ranks(result, settings.ranks) else code
     # A training that we asked to stop did not fail.
     sys.exit(judged if watch is not None and watch.stopped else result.exit_code or judged)
@@ -334,3 +318,55 @@ def _check_output(path: Path | None) -> None:
             f"cannot write the report to {path}.",
             "Pass -o a file in a folder that exists and may be written.",
         )
+
+
+@contextmanager
+def training_comes_first(
+    result: RunResult, *, debug: bool, exit_zero: bool = False
+) -> Iterator[None]:
+    """Turn an error of the report into a note and an exit code.
+
+    Args:
+        result: how the training ended; if it failed, its exit code stays.
+        debug: whether to print the traceback of an error of ours.
+        exit_zero: whether to exit with 0 where the training did.
+    """
+    try:
+        yield
+    except Fp8VerifyError as error:
+        say(f"there is no report: {error.fact}")
+        if result.capture.exists():
+            say(error.hint)
+    except Exception as error:
+        if debug:
+            sys.excepthook(*sys.exc_info())
+        say(
+            f"there is no report: {type(error).__name__}: {error}. This is an error of fp8verify; "
+            "run with --debug for the traceback."
+        )
+    else:
+        return
+    sys.exit(result.exit_code or (0 if exit_zero else _NO_REPORT))
+
+
+def _let_interrupts_leave(result: RunResult) -> None:
+    """From here on Ctrl-C leaves the report, with the exit code of the training if it failed.
+
+    The second one does so at once: Python drops what the first one raises if it comes amid a
+    callback of the import system.
+    """
+    code = result.exit_code or _INTERRUPTED
+
+    def leave(*_: object) -> None:
+        signal.signal(signal.SIGINT, lambda *_: os._exit(code))
+        atexit.register(_ignore_interrupts)  # at its end Python would give the signal back
+        click.echo(f"\nNo report. To have it: fp8verify inspect {result.capture}", err=True)
+        sys.exit(code)
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, leave)
+
+
+def _ignore_interrupts() -> None:
+    """Keep Ctrl-C from changing the exit code of a process that is about to exit."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -9,25 +9,31 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
 from msgspec.structs import replace
 
 from fp8verify.analysis.inspection import inspect
+from fp8verify.capture.files import find_logs
 from fp8verify.capture.names import LOG
 from fp8verify.capture.ranks import is_left_out, read_ranks
-from fp8verify.cli.failed_run import with_failure
-from fp8verify.cli.write_report import write_report
+from fp8verify.cli.output import write_report
 from fp8verify.doctor.afterwards import explain_missing, failure_notes, with_what_was_possible
+from fp8verify.logs.last_error import MISPLACED_OPTION, last_error
 from fp8verify.record.judge import keep_report
 from fp8verify.record.stderr import log as say
+from fp8verify.report.forms import Report, render
+from fp8verify.report.model import Finding
 
 if TYPE_CHECKING:
     from fp8verify.cli.options import ReportOptions
     from fp8verify.record.collect_result import RunResult
     from fp8verify.record.run_watch import RunWatch
     from fp8verify.record.settings import RankSelection
-    from fp8verify.report.model import Report
 
 PAGE = "report.html"
+_NO_STEP = "no-training-step"
+# Notes of `record.collect_result`, which guess where the error is known.
+_UNOBSERVED = ("the command ended with", "no Python that could be observed")
 
 
 def report_run(
@@ -45,7 +51,7 @@ def report_run(
         source, log=log if is_apart else None, name=name, policy=options.policy, run_notes=notes
     )
     report = with_what_was_possible(explain_missing(report, words))
-    report = with_failure(report, result.capture, result.exit_code)
+    report = _with_failure(report, result.capture, result.exit_code)
     report = replace(report, training_exit_code=result.exit_code)
     with suppress(OSError):
         keep_report(source, report.to_json())
@@ -63,11 +69,9 @@ def report_run(
 
 def _write_page(capture: Path, report: Report) -> Path | None:
     """Write the report into the capture as a page; None where that cannot be."""
-    from fp8verify.report import forms
-
     page = capture / PAGE
     with suppress(OSError):
-        page.write_text(forms.render(report, "html"), encoding="utf-8")
+        page.write_text(render(report, "html"), encoding="utf-8")
         return page
     return None
 
@@ -81,3 +85,36 @@ def is_for_other_ranks(result: RunResult, ranks: RankSelection) -> bool:
     size = max((meta.world_size for meta in metas), default=1)
     recorded = any(ranks.includes(rank, size) for rank in result.ranks) or not result.ranks
     return is_left_out(metas, lambda rank: ranks.includes(rank, size)) or not recorded
+
+
+def _with_failure(report: Report, capture: Path, exit_code: int) -> Report:
+    """Say of a run without a step that the training failed, and with which error.
+
+    Args:
+        report: the report of the run.
+        capture: the run's folder, whose logs are read.
+        exit_code: the training's; one of 0 may be a shell's that ignored the training's.
+    """
+    if all(finding.code != _NO_STEP for finding in report.findings):
+        return report
+    error = last_error(find_logs(capture))
+    if exit_code == 0 and error is None:
+        return report
+    fact = f"the training ended with exit code {exit_code} before it completed a step"
+    found = tuple(
+        _with_message(finding, f"{fact}: {error}" if error else fact)
+        if finding.code == _NO_STEP
+        else finding
+        for finding in report.findings
+    )
+    notes = tuple(note for note in report.notes if not note.startswith(_UNOBSERVED))
+    return replace(report, reason=fact, findings=found, notes=notes)
+
+
+def _with_message(finding: Finding, message: str) -> Finding:
+    hint = "Fix the training's own error first, shown above; the log is in the capture."
+    misplaced = MISPLACED_OPTION.search(message)
+    ours = {param.name for param in click.get_current_context().command.params}
+    if misplaced is not None and misplaced[1][2:].replace("-", "_") in ours:
+        hint = f"{misplaced[1]} is an option of fp8verify: put it before the script."
+    return replace(finding, message=message, hint=hint)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from fp8verify.cli.option import files, result_options
-from fp8verify.cli.output import emit, form_of, screen
+from fp8verify.cli.options import files, result_options
+from fp8verify.cli.output import form_of, write_result
 
 _FORMS = ("text", "json", "csv", "markdown", "html")
 
@@ -35,10 +35,8 @@ def command(
     The exit code is the largest of the runs' own: 0 FP8 ran in all of them.
     """
     from fp8verify.compare.public import table
-    from fp8verify.report.forms import RenderOptions, render
 
     form = form_of(form, output, _FORMS)
     found = table(*captures, workers=None)
-    terminal, columns = screen(output, width)
-    emit(render(found, form, RenderOptions(terminal, verbose, columns)), output)
+    write_result(found, form, output, width=width, verbose=verbose)
     sys.exit(0 if exit_zero else found.exit_code)

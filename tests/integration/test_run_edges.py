@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import pytest
 
-from fp8verify.cli.after_training import training_comes_first
+from fp8verify.cli.run_command import training_comes_first
 from fp8verify.record import command
 from fp8verify.record.collect_result import RunResult
 from tests.shared_torch import python_with_torch

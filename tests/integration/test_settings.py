@@ -8,8 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
-from fp8verify.cli.configured import options_of
-from fp8verify.cli.group import COMMANDS, cli
+from fp8verify.cli.group import COMMANDS, cli, options_of
 from fp8verify.record.settings_file import OWN_ONLY, find_settings, steps_of_profiling
 from tests.command_line import fp8verify
 

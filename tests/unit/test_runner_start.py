@@ -45,9 +45,8 @@ main()
 """
 # Modules of the standard library whose import takes a millisecond or more and can wait.
 LATE = {
-    "ast", "asyncio", "csv", "dataclasses", "difflib", "dis", "email", "hashlib", "logging",
-    "py_compile", "random", "shlex", "socket", "statistics", "tempfile", "tokenize", "tomllib",
-    "traceback",
+    "asyncio", "csv", "dataclasses", "difflib", "email", "hashlib", "logging", "py_compile",
+    "random", "shlex", "socket", "statistics", "tempfile", "tomllib", "traceback",
 }  # fmt: skip
 # Rooms that judge and report; of those the command line takes names of options.
 LATE_ROOMS = {
@@ -156,7 +155,7 @@ def test_the_archive_serves_other_pythons(tmp_path: Path, version: str) -> None:
 
 
 def test_the_forms_on_the_command_line_are_those_of_reports() -> None:
-    from fp8verify.cli.output import REPORT_FORMS
+    from fp8verify.cli.options import REPORT_FORMS
     from fp8verify.report import forms
 
     assert REPORT_FORMS == forms.NAMES
@@ -314,28 +313,3 @@ def test_the_boot_folder_serves_pythons_of_another_version(tmp_path: Path) -> No
         code = "import torch, sys; print([m for m in sys.modules if 'fp8verify' in m])"
         done = subprocess.check_output([python, "-c", code], env=environment, text=True)
         assert "_fp8verify_boot" in done
-
-
-# --- modules that wait
-
-
-def test_a_deferred_module_is_whole_when_it_is_used() -> None:
-    code = """
-import sys
-from fp8verify.cli.deferred import DEFERRED, defer_imports
-defer_imports()
-import inspect, ipaddress
-print([name in sys.modules for name in ("ast", "dis")])
-print(inspect.cleandoc(" a"), ipaddress.ip_address("::1"), inspect.Parameter.empty.__name__)
-from inspect import signature
-import inspect as again
-print(signature(again.cleandoc), again is sys.modules["inspect"], hasattr(again, "nothing"))
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.splitlines() == ["[False, False]", "a ::1 _empty", "(doc) True False"]
