@@ -51,6 +51,8 @@ BF16_MM = Rule("aten::(mm|addmm)", "bf16")
 GPT, STACK = 45, 6
 # Two blocks of benchmarks/gpu/whole_models.py, of four GEMMs a leg, and a head; three steps.
 TE_MODULES = Rule(r"_(Linear|LayerNormLinear|LayerNormMLP)(Backward)?", "fp8")
+TE_LAYERS = "_(Linear|LayerNormLinear)(Backward)?"
+ANY_GEMM = ".*(nvjet|cutlass|splitKreduce)"
 TE_FORWARD = Rule("_(Linear|LayerNormLinear)", "fp8")
 TE_BACKWARD_BF16 = Rule("_(Linear|LayerNormLinear)Backward", "bf16")
 TE_LEGS = {leg: {"fp8": 24, "bf16": 3} for leg in ("fprop", "dgrad", "wgrad")}
@@ -146,6 +148,29 @@ KNOWN: dict[str, Known] = {
     ),
     # 15 linears, two steps.
     "fp8_nsys": Known("ACTIVE", 0, (FP8_MM,), legs=_legs(2 * 15)),
+    # 4 blocks of 7 linears and the head; three steps.
+    "fp8_kempnerforge": Known("ACTIVE", 0, (FP8_MM,), legs=_legs(3 * 29)),
+    # 12 blocks of 6 linears and the head; six small gates of value embeddings and one linear of a
+    # column stay in BF16, some in two kernels; the products of Muon (bmm) do not count.
+    "fp8_nanochat": Known(
+        "ACTIVE",
+        0,
+        (FP8_MM, Rule("aten::mm", "bf16", ANY_GEMM)),
+        ("fp8-not-paying",),
+    ),
+    # 4 blocks of 4 linears and the head, two micro-batches, three steps: the first and the last
+    # block in BF16. Names tell the two apart, counts are those of the blocks.
+    "fp8_megatron_first_last": Known(
+        "PARTIAL",
+        0,
+        (
+            Rule(TE_LAYERS, "fp8", ".*nvjet_sm90_q"),
+            Rule(TE_LAYERS, "bf16", ".*nvjet_sm90_t"),
+            BF16_MM,
+        ),
+        ("layer-not-fp8",),
+        {leg: {"fp8": 6 * 8, "bf16": 6 * (8 + 1)} for leg in ("fprop", "dgrad", "wgrad")},
+    ),
     "ddp_one_rank_bf16": Known("PARTIAL", 1, (FP8_MM, BF16_MM), ("rank-without-fp8",)),
 }
 

@@ -16,9 +16,17 @@ from tests.golden.expectations import KINETO, ROOT
 from tests.golden.reports import report_of
 from tests.other_tools import WRITERS, Recording, record, write_nsys
 
-CAPTURES = KINETO
+# Other tools lack input types, which name some of nanochat's casts.
+CAPTURES = sorted(set(KINETO) - {"fp8_nanochat"})
 # Small captures show what is peculiar to a form; two forms are enough of those with large traces.
-LARGE = {"ddp_one_rank_bf16", "fp8_unfused_attention", "fp8_width4096", "fsdp_fp8_all_gather"}
+LARGE = {
+    "ddp_one_rank_bf16",
+    "fp8_kempnerforge",
+    "fp8_megatron_first_last",
+    "fp8_unfused_attention",
+    "fp8_width4096",
+    "fsdp_fp8_all_gather",
+}
 CASES = [
     (name, form)
     for name in CAPTURES
@@ -35,7 +43,7 @@ def capture(request: pytest.FixtureRequest) -> tuple[Path, Report, list[Recordin
 
 
 # Which GEMMs are the layers' only operators tell, where names and counts do not.
-NEED_OPERATORS = {"fp8_muon", "fp8_unfused_attention"}
+NEED_OPERATORS = {"fp8_megatron_first_last", "fp8_muon", "fp8_unfused_attention"}
 
 
 def times(rank: RankReport) -> dict[str, float]:
