@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from msgspec import convert
+from msgspec.structs import replace
 
 from fp8verify.analysis.gemms import rounded
 from fp8verify.analysis.rank import RankEvidence
@@ -33,7 +36,16 @@ _COLUMNS = (
     "amax", "rms", "scale", "flushed", "saturated", "sqnr_db", "nan", "inf", "source", "format",
     "scaling", "rows_not_finite", "zero_rows", "top_blocks", "what_if",
 )  # fmt: skip
+_SHARES = ("zeros", "flushed", "saturated", "subnormal", "zero_rows")
 MOST_POINTS = 4096  # of a trend in the report
+# How a column of a measured step joins all layers: its scalar of inputs and weights, of gradients.
+_WORST: Final = {
+    "scale": (min, scalars.FWD_SCALE, scalars.BWD_SCALE),
+    "amax": (max, scalars.AMAX_FWD, scalars.AMAX_BWD),
+    "flushed": (max, scalars.UNDERFLOW_FWD, scalars.UNDERFLOW_BWD),
+    "sqnr_db": (min, scalars.SQNR_FWD, scalars.SQNR_BWD),
+    "not_finite": (max, scalars.NOT_FINITE_FWD, scalars.NOT_FINITE_BWD),
+}
 
 
 class Kept(NamedTuple):
@@ -114,8 +126,9 @@ def steps_of(numerics: RankNumerics | None) -> list[Step]:
     """Return all measured steps of a rank, the first one and those of its series, in order."""
     if numerics is None:
         return []
-    known = {(row.layer, row.tensor): row for row in measured_rows(numerics)}
-    steps = {line.step: _rows_of(line, known) for line in numerics.series}
+    known = {(row.layer, row.tensor): row for row in numerics.rows}
+    steps: dict[int, Sequence[TensorRecord]]
+    steps = {line.step: rows_of(line, known) for line in numerics.series}
     if numerics.record.measured is not None:
         steps[numerics.record.measured.step] = numerics.record.measured.rows
     return [Step(number, steps[number]) for number in sorted(steps)]
@@ -126,7 +139,7 @@ def measured_rows(numerics: RankNumerics | None) -> Sequence[TensorRecord]:
     return numerics.rows if numerics is not None else ()
 
 
-def _rows_of(
+def rows_of(
     line: SeriesRecord, known: Mapping[tuple[str, str], TensorRecord]
 ) -> tuple[TensorRecord, ...]:
     """Return a line's columns as rows; how they are cast is `known` where an old line lacks it."""
@@ -171,70 +184,44 @@ def recomputed_high(rank: RankEvidence) -> tuple[str, ...]:
     return tuple(dict.fromkeys(layer for layers in steps for layer in layers))
 
 
-def trend_of(rank: RankEvidence) -> Iterator[tuple[int, dict[str, float]]]:
-    """Yield the steps of a rank's series and their scalars by name."""
+def _trend(rank: RankEvidence) -> tuple[TrendPoint, ...]:
+    """Return the scalars of each step of a rank's series, with the losses of the log."""
     series = rank.numerics.series if rank.numerics is not None else ()
-    losses, ahead = _losses_by_step(rank), _steps_ahead(rank)
-    for line in series[:: -(-len(series) // MOST_POINTS) or 1]:
-        yield line.step, scalars_of(line, losses.get(line.step + ahead))
-
-
-def _losses_by_step(rank: RankEvidence) -> Mapping[int, float]:
-    """Return the losses of the log, if its lines say their steps."""
-    losses = rank.losses
-    if losses is None or losses.counted:
-        return {}
-    return {step: loss for step, loss in losses.points.items() if math.isfinite(loss)}
-
-
-def _steps_ahead(rank: RankEvidence) -> int:
-    """Return by how much the framework's steps are ahead of those of this process: resumed runs."""
+    known = rank.losses
+    losses = known.points if known is not None and not known.counted else {}
+    # Resumed runs: the framework's steps are ahead of those of this process.
     windows = rank.meta.windows if rank.meta is not None else ()
-    known = [window for window in windows if window.framework is not None]
-    if not known or known[-1].framework is None:
-        return 0
-    return known[-1].framework.last - known[-1].last
+    ahead = [window.framework.last - window.last for window in windows if window.framework]
+    points = []
+    for line in series[:: -(-len(series) // MOST_POINTS) or 1]:
+        loss = losses.get(line.step + (ahead[-1] if ahead else 0), math.nan)
+        named = scalars_of(line, loss if math.isfinite(loss) else None)
+        points.append(TrendPoint(step=line.step, scalars=named))
+    return tuple(points)
 
 
 def scalars_of(line: SeriesRecord, loss: float | None = None) -> dict[str, float]:
     """Return the scalars of a measured step, by the names of `fp8verify.report.model.scalars`."""
+    not_finite = [nan + inf for nan, inf in zip(line.nan, line.inf, strict=False)]
+    found: dict[str, float] = {}
+    for column, (worst, *both) in _WORST.items():
+        values = not_finite if column == "not_finite" else getattr(line, column)
+        for scalar, forward in zip(both, (True, False), strict=True):
+            # A line that was damaged may have columns of different lengths.
+            known = [
+                value
+                for tensor, value in zip(line.tensor, values, strict=False)
+                if value is not None and (tensor in FORWARD) is forward
+            ]
+            if known:
+                found[scalar.name] = worst(known)
     gradient = line.gradient
-    forward = [place for place, tensor in enumerate(line.tensor) if tensor in FORWARD]
-    backward = [place for place, tensor in enumerate(line.tensor) if tensor not in FORWARD]
-    found = {
-        scalars.FWD_SCALE: _least(_at(line.scale, forward)),
-        scalars.BWD_SCALE: _least(_at(line.scale, backward)),
-        scalars.AMAX_FWD: _most(_at(line.amax, forward)),
-        scalars.AMAX_BWD: _most(_at(line.amax, backward)),
-        scalars.UNDERFLOW_FWD: _most(_at(line.flushed, forward)),
-        scalars.UNDERFLOW_BWD: _most(_at(line.flushed, backward)),
-        scalars.SQNR_FWD: _least(_at(line.sqnr_db, forward)),
-        scalars.SQNR_BWD: _least(_at(line.sqnr_db, backward)),
-        scalars.NOT_FINITE_FWD: _most(_not_finite(line, forward)),
-        scalars.NOT_FINITE_BWD: _most(_not_finite(line, backward)),
+    rest = {
         scalars.GRAD_NORM: gradient.norm if gradient is not None else None,
         scalars.GRAD_NORM_CLIP_RATIO: gradient.clip_ratio if gradient is not None else None,
         scalars.LOSS: loss,
     }
-    return {scalar.name: value for scalar, value in found.items() if value is not None}
-
-
-def _at(column: Sequence[float | None], places: Iterable[int]) -> list[float]:
-    found = [column[place] for place in places if place < len(column)]
-    return [value for value in found if value is not None]
-
-
-def _not_finite(line: SeriesRecord, places: Sequence[int]) -> list[float]:
-    shares = zip(_at(line.nan, places), _at(line.inf, places), strict=False)
-    return [nan + inf for nan, inf in shares]
-
-
-def _least(values: Sequence[float]) -> float | None:
-    return min(values, default=None)
-
-
-def _most(values: Sequence[float]) -> float | None:
-    return max(values, default=None)
+    return found | {scalar.name: value for scalar, value in rest.items() if value is not None}
 
 
 def histories_of(
@@ -262,20 +249,26 @@ def by_peers(rows: Iterable[TensorRecord], key: str) -> dict[str, list[TensorRec
 
 def numerics_report(rank: RankEvidence) -> NumericsReport | None:
     """Lay out the numbers of a rank; None where the run looked at none."""
-    gradients = tuple(map(_gradient, gradients_of(rank)))
+    gradients = tuple(
+        convert(found, GradientNorm, from_attributes=True) for found in gradients_of(rank)
+    )
     found = rank.numerics
-    if found is None:
-        return _gradients_alone(gradients) if gradients else None
-    measured = found.record.measured
+    if found is None and not gradients:
+        return None
+    measured = found.record.measured if found is not None else None
+    recipes = [r for window in found.record.windows for r in window.recipes] if found else []
     return NumericsReport(
         step=measured.step if measured is not None else None,
-        reason=found.record.reason or _why_no_rows(found),
-        rows=tuple(map(_tensor_row, found.rows)),
-        recipes=_recipes(found),
+        reason=(found.record.reason or _why_no_rows(found)) if found is not None else None,
+        rows=tuple(map(_tensor_row, measured_rows(found))),
+        recipes=tuple(
+            convert(recipe, RecipeSettings, from_attributes=True)
+            for recipe in dict.fromkeys(recipes)
+        ),
         scales=tuple(_scale_row(kept) for kept in kept_scales(found) if kept.used),
         loss_scales=loss_scales_of(found),
         gradients=gradients,
-        trend=tuple(TrendPoint(step=step, scalars=named) for step, named in trend_of(rank)),
+        trend=_trend(rank),
         notes=measured.notes if measured is not None else (),
     )
 
@@ -288,58 +281,9 @@ def _why_no_rows(found: RankNumerics) -> str | None:
     return "; ".join(measured.notes) or f"no FP8 layer was seen in step {measured.step}"
 
 
-def _gradients_alone(gradients: tuple[GradientNorm, ...]) -> NumericsReport:
-    return NumericsReport(
-        step=None,
-        reason=None,
-        rows=(),
-        recipes=(),
-        scales=(),
-        gradients=gradients,
-        trend=(),
-        notes=(),
-    )
-
-
 def _tensor_row(row: TensorRecord) -> TensorRow:
-    return TensorRow(
-        layer=row.layer,
-        tensor=row.tensor,
-        source=row.source,
-        format=row.format,
-        scaling=row.scaling,
-        elements=row.elements,
-        sampled=row.sampled,
-        amax=row.amax,
-        rms=row.rms,
-        zeros=rounded(row.zeros),
-        flushed=rounded(row.flushed),
-        saturated=rounded(row.saturated),
-        subnormal=rounded(row.subnormal),
-        nan=row.nan,
-        inf=row.inf,
-        zero_rows=rounded(row.zero_rows),
-        sqnr_db=row.sqnr_db,
-        what_if=row.what_if,
-        error=row.error,
-    )
-
-
-def _recipes(found: RankNumerics) -> tuple[RecipeSettings, ...]:
-    recipes = [recipe for window in found.record.windows for recipe in window.recipes]
-    return tuple(map(_recipe, dict.fromkeys(recipes)))
-
-
-def _recipe(recipe: RecipeRecord) -> RecipeSettings:
-    return RecipeSettings(
-        name=recipe.name,
-        forward=recipe.forward,
-        backward=recipe.backward,
-        margin=recipe.margin,
-        interval=recipe.interval,
-        history_length=recipe.history_length,
-        algorithm=recipe.algorithm,
-    )
+    shares = {name: rounded(getattr(row, name)) for name in _SHARES}
+    return replace(convert(row, TensorRow, from_attributes=True), **shares)
 
 
 def _scale_row(kept: Kept) -> ScaleRow:
@@ -354,7 +298,3 @@ def _scale_row(kept: Kept) -> ScaleRow:
         headroom_octaves=rounded(kept.headroom),
         changed=None if slot.scale_before is None else not kept.frozen,
     )
-
-
-def _gradient(found: GradientRecord) -> GradientNorm:
-    return GradientNorm(step=found.step, norm=found.norm, sharded=found.sharded)

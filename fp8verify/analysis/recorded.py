@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+
+from msgspec import structs
 
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.analysis.timeline import step_statistics
@@ -97,26 +99,19 @@ def _class(module: ModuleRecord) -> str:
 
 
 def environment(ranks: Sequence[RankEvidence]) -> Environment:
-    """Return the GPU of the first rank whose trace or record names one, and the versions of all."""
+    """Return the GPU of the first rank whose trace or record names one, and the versions of all.
+
+    A version is "2.10 and 2.11" where ranks differ.
+    """
+    metas = [rank.meta for rank in ranks if rank.meta is not None]
     gpus = [(rank.gpu, rank.compute_capability) for rank in ranks]
-    gpus += [(meta.environment.gpu, meta.environment.compute_capability) for meta in _metas(ranks)]
+    gpus += [(meta.environment.gpu, meta.environment.compute_capability) for meta in metas]
     name, capability = next((gpu for gpu in gpus if gpu[0]), (None, None))
-    return Environment(gpu=name, compute_capability=capability, versions=_versions(ranks))
-
-
-def _versions(ranks: Iterable[RankEvidence]) -> dict[str, str]:
-    """Return versions by name; "2.10 and 2.11" where ranks differ."""
-    found: dict[str, list[str]] = {}
-    for meta in _metas(ranks):
-        for name, version in meta.versions.items():
-            known = found.setdefault(name, [])
-            if version not in known:
-                known.append(version)
-    return {name: " and ".join(known) for name, known in found.items()}
-
-
-def _metas(ranks: Iterable[RankEvidence]) -> list[RankMeta]:
-    return [rank.meta for rank in ranks if rank.meta is not None]
+    versions: dict[str, dict[str, None]] = {}
+    for package, version in (item for meta in metas for item in meta.versions.items()):
+        versions.setdefault(package, {})[version] = None
+    joined = {package: " and ".join(found) for package, found in versions.items()}
+    return Environment(gpu=name, compute_capability=capability, versions=joined)
 
 
 # What tells Transformer Engine's modules, also below classes of Megatron-LM or a script's own:
@@ -137,12 +132,8 @@ def memory_report(meta: RankMeta | None) -> MemoryReport | None:
     found = [window.memory for window in windows if window.memory is not None]
     if not found or meta is None or not found[-1].allocated_peak:
         return None
-    return MemoryReport(
-        allocated_peak=found[-1].allocated_peak,
-        reserved_peak=found[-1].reserved_peak,
-        total=found[-1].total,
-        why=tuple(_why(meta.modules)),
-    )
+    why = tuple(_why(meta.modules))
+    return MemoryReport(**structs.asdict(found[-1]), why=why)
 
 
 def _why(modules: Sequence[ModuleRecord]) -> Iterator[str]:

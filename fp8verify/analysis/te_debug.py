@@ -13,12 +13,12 @@ from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
+from fp8verify.analysis.numerics import rows_of
 from fp8verify.capture.numerics import (
     MeasuredRecord,
     NumericsRecord,
     RankNumerics,
     SeriesRecord,
-    TensorRecord,
 )
 from fp8verify.errors import InputError
 from fp8verify.logs.lines import read_lines
@@ -89,10 +89,14 @@ def _numbers(lines: Iterable[str], rank: int) -> RankNumerics | None:
     if not values:
         return None
     steps = sorted(values)
-    last = steps[-1]
-    rows = tuple(_row(key, values[last][key], scalings.get(key)) for key in values[last])
+    last = _line(steps[-1], values[steps[-1]], scalings)
     measured = MeasuredRecord(
-        step=last, time=0.0, rows=rows, recomputed_high=(), gradient=None, notes=()
+        step=last.step,
+        time=0.0,
+        rows=rows_of(last, {}),
+        recomputed_high=(),
+        gradient=None,
+        notes=(),
     )
     record = NumericsRecord(schema=1, rank=rank, windows=(), measured=measured, reason=None)
     every = -(-len(steps) // MAX_STEPS)
@@ -139,35 +143,14 @@ def _statistic(text: str) -> tuple[str | None, tuple[str, float] | None]:
     return None, STATISTICS.get(text)
 
 
-def _row(key: Row, values: dict[str, float], scaling: str | None) -> TensorRecord:
-    return TensorRecord(
-        layer=key[0],
-        tensor=key[1],
-        source="te-debug",
-        scaling=scaling,
-        amax=_finite(values.get("amax")),
-        flushed=_finite(values.get("flushed")),
-        saturated=_finite(values.get("saturated")),
-        rows_not_finite=int(_is_broken(values)),
-    )
-
-
-def _is_broken(values: dict[str, float]) -> bool:
-    return not all(map(math.isfinite, values.values()))
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
-
-
 def _line(
     step: int, rows: dict[Row, dict[str, float]], scalings: dict[Row, str | None]
 ) -> SeriesRecord:
     def column(field: str) -> tuple[float | None, ...]:
-        return tuple(_finite(values.get(field)) for values in rows.values())
+        found = (values.get(field) for values in rows.values())
+        return tuple(value if value is None or math.isfinite(value) else None for value in found)
 
-    nothing = tuple(None for _ in rows)
-    inverse = [_finite(values.get("scale_inv_max")) for values in rows.values()]
+    nothing, zeros = (None,) * len(rows), (0.0,) * len(rows)
     return SeriesRecord(
         step=step,
         time=0.0,
@@ -176,14 +159,16 @@ def _line(
         tensor=tuple(tensor for _, tensor in rows),
         amax=column("amax"),
         rms=nothing,
-        scale=tuple(1 / value if value else None for value in inverse),
+        scale=tuple(1 / value if value else None for value in column("scale_inv_max")),
         flushed=column("flushed"),
         saturated=column("saturated"),
         sqnr_db=nothing,
-        nan=tuple(0.0 for _ in rows),
-        inf=tuple(0.0 for _ in rows),
-        source=tuple("te-debug" for _ in rows),
+        nan=zeros,
+        inf=zeros,
+        source=("te-debug",) * len(rows),
         format=nothing,
         scaling=tuple(map(scalings.get, rows)),
-        rows_not_finite=tuple(int(_is_broken(values)) for values in rows.values()),
+        rows_not_finite=tuple(
+            int(not all(map(math.isfinite, values.values()))) for values in rows.values()
+        ),
     )
