@@ -1,4 +1,4 @@
-"""From trace files to the evidence of every rank."""
+"""From trace files to the evidence of every rank: in this process, in others, on a cluster."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ import os
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from itertools import pairwise
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
+from fp8verify.analysis.gather import gather
+from fp8verify.analysis.kinds import Kind
+from fp8verify.analysis.layers import NamedLayers
+from fp8verify.analysis.rank import RankEvidence, merge_windows
 from fp8verify.capture.ranks import NamingStep
 from fp8verify.errors import InputError
 from fp8verify.text import lazy_pattern
@@ -23,17 +27,31 @@ from fp8verify.trace.places import STDIN, is_remote, is_shared, reading
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-    from fp8verify.analysis.kinds import Kind
-    from fp8verify.analysis.layers import NamedLayers
-    from fp8verify.analysis.rank import RankEvidence
-
-
 OnProgress = Callable[[int, int], None]
 
 # Worker processes take about 0.3 CPU seconds each to start; as much JSON is read in that time.
 _WORTH_A_WORKER = 32 << 20
 _USUAL_RATIO = 16
 _REMOTE_IN_FLIGHT = 256
+# tensorboard_trace_handler's names: host_pid.time.pt.trace.json (torch/profiler/profiler.py, 2.11).
+_WORKER = lazy_pattern(r"(?:^|/)(?P<worker>[^/]+)\.\d{10,}(?:\.\w+)*?\.pt\.trace\.json(?:\.\w+)?$")
+
+
+class RankJob(NamedTuple):
+    """The traces of one rank: one, or one for each window of a capture, in order.
+
+    `naming` is the step that names its layers, where the windows do not.
+    """
+
+    files: tuple[TraceFile, ...]
+    naming: NamingStep | None = None
+
+
+class ExaminedRank(NamedTuple):
+    """What came of a job: evidence of what was readable, and why a part of it was not."""
+
+    evidence: RankEvidence
+    error: InputError | None = None
 
 
 def gather_ranks(
@@ -72,13 +90,13 @@ def gather_ranks(
 def _sharing(evidence: RankEvidence, kinds: dict[Kind, Kind]) -> RankEvidence:
     """Return equal evidence that refers to the kinds that other ranks have, which are kept once."""
     keep, found = kinds.setdefault, evidence.survey
-    return evidence._replace(
-        survey=found._replace(
-            gemms=[row._replace(kind=keep(row.kind, row.kind)) for row in found.gemms],
-            others=[row._replace(kind=keep(row.kind, row.kind)) for row in found.others],
-            optimizer=[row._replace(kind=keep(row.kind, row.kind)) for row in found.optimizer],
-        )
+    rows = (
+        [r._replace(kind=keep(r.kind, r.kind)) for r in of] for of in (found.gemms, found.optimizer)
     )
+    others = [total._replace(kind=keep(total.kind, total.kind)) for total in found.others]
+    gemms, optimizer = rows
+    survey = found._replace(gemms=gemms, others=others, optimizer=optimizer)
+    return evidence._replace(survey=survey)
 
 
 def _jobs(files: Iterable[TraceFile], naming: Mapping[int, NamingStep]) -> list[RankJob]:
@@ -116,14 +134,14 @@ def _examine_all(
 
 def _anywhere(job: RankJob) -> RankJob:
     """Return the job for workers that started in another folder."""
+
+    def absolute(file: TraceFile) -> TraceFile:
+        return file if is_remote(file.path) else replace(file, path=file.path.absolute())
+
     naming = job.naming
     if naming is not None and naming.file is not None:
-        naming = naming._replace(file=_absolute(naming.file))
-    return RankJob(tuple(map(_absolute, job.files)), naming)
-
-
-def _absolute(file: TraceFile) -> TraceFile:
-    return file if is_remote(file.path) else replace(file, path=file.path.absolute())
+        naming = naming._replace(file=absolute(naming.file))
+    return RankJob(tuple(map(absolute, job.files)), naming)
 
 
 def _worth(jobs: list[RankJob]) -> int:
@@ -151,10 +169,10 @@ def _unpacked_size(file: TraceFile) -> int:
 
 
 def _in_order(ranks: list[ExaminedRank]) -> list[RankEvidence]:
-    errors = [rank.errors[0] for rank in ranks if rank.errors]
+    errors = [rank.error for rank in ranks if rank.error is not None]
     if len(errors) == len(ranks) and not any(rank.evidence.health.events for rank in ranks):
         raise errors[0]
-    kept, notes = _without_launchers(rank.evidence for rank in ranks)
+    kept, notes = _without_launchers([rank.evidence for rank in ranks])
     first, *others = join_cycles(kept)
     by_rank: dict[int | None, RankEvidence] = {}
     for evidence in (first._replace(remarks=(*first.remarks, *notes)), *others):
@@ -164,15 +182,12 @@ def _in_order(ranks: list[ExaminedRank]) -> list[RankEvidence]:
     return list(by_rank.values())
 
 
-def _without_launchers(
-    ranks: Iterable[RankEvidence],
-) -> tuple[list[RankEvidence], tuple[str, ...]]:
+def _without_launchers(found: list[RankEvidence]) -> tuple[list[RankEvidence], tuple[str, ...]]:
     """Leave out processes that are not ranks, and say so; where there is nothing else they stay.
 
     Kineto's daemon records every process of a job, among them torchrun's own, which runs nothing.
     A rank states its number, runs kernels or operators, or its trace is damaged.
     """
-    found = list(ranks)
     kept = [evidence for evidence in found if not _runs_nothing(evidence)]
     if not kept:
         return found, ()
@@ -191,46 +206,31 @@ def _runs_nothing(evidence: RankEvidence) -> bool:
     return evidence.guessed and evidence.process is None and is_whole and not ran
 
 
-class RankJob(NamedTuple):
-    """The traces of one rank: one, or one for each window of a capture, in order.
-
-    `naming` is the step that names its layers, where the windows do not.
-    """
-
-    files: tuple[TraceFile, ...]
-    naming: NamingStep | None = None
-
-    @property
-    def rank(self) -> int:
-        """The rank, as far as known before reading."""
-        return self.files[0].rank
-
-
-class ExaminedRank(NamedTuple):
-    """What came of a job: evidence of what was readable, and why the rest was not."""
-
-    evidence: RankEvidence
-    errors: tuple[InputError, ...] = ()
-
-
 def examine(job: RankJob) -> ExaminedRank:
     """Read the traces of a rank; one that cannot be read costs only itself."""
     read = [_read(file) for file in job.files]
-    examined = _examined(
-        job,
-        [part for part in read if not isinstance(part, InputError)],
-        [part for part in read if isinstance(part, InputError)],
-    )
-    if examined.evidence.named is not None or job.naming is None:
-        return examined
-    named = _name_from(job.naming)
-    return examined._replace(evidence=examined.evidence._replace(named=named))
+    parts = [part for part in read if not isinstance(part, InputError)]
+    error = next((part for part in read if isinstance(part, InputError)), None)
+    first = job.files[0]
+    evidence = merge_windows(parts or [gather(Trace(source=first.name, rank=first.rank))])
+    if error is not None:
+        evidence = evidence._replace(unreadable=_reason(error))
+    if evidence.named is None and job.naming is not None:
+        evidence = evidence._replace(named=_name_from(job.naming))
+    return ExaminedRank(evidence, error)
+
+
+def not_examined(job: RankJob, reason: str) -> ExaminedRank:
+    """Return what is known of a job that no worker could finish."""
+    first = job.files[0]
+    hint = "Read it alone to see why; fewer --workers need less memory."
+    error = InputError(f"{first.name}: {reason}.", hint)
+    evidence = gather(Trace(source=first.name, rank=first.rank))
+    return ExaminedRank(evidence._replace(unreadable=_reason(error)), error)
 
 
 def _name_from(naming: NamingStep) -> NamedLayers:
     """Read the step that names layers; what is wrong with it becomes a note."""
-    from fp8verify.analysis.layers import NamedLayers
-
     empty = NamedLayers(source="step", step=naming.step)
     if naming.file is None:
         return empty._replace(note=f"the layers have no names: {naming.reason}")
@@ -252,30 +252,10 @@ def _read(file: TraceFile) -> RankEvidence | InputError:
             f"{file.name} needs more memory than there is.",
             "Use fewer --workers, or a machine with more memory.",
         )
-    from fp8verify.analysis.gather import gather
-
     guessed = trace.rank is None and file.guessed
     if trace.rank is None:
         trace.rank = file.rank
     return gather(trace, layers=file.layers)._replace(guessed=guessed)
-
-
-def not_examined(job: RankJob, reason: str) -> ExaminedRank:
-    """Return what is known of a job that no worker could finish."""
-    hint = "Read it alone to see why; fewer --workers need less memory."
-    return _examined(job, [], [InputError(f"{f.name}: {reason}.", hint) for f in job.files])
-
-
-def _examined(job: RankJob, parts: list[RankEvidence], errors: list[InputError]) -> ExaminedRank:
-    from fp8verify.analysis.gather import gather
-    from fp8verify.analysis.rank import merge_windows
-
-    if not parts:
-        parts = [gather(Trace(source=job.files[0].name, rank=job.rank))]
-    evidence = merge_windows(parts)
-    if errors:
-        evidence = evidence._replace(unreadable=_reason(errors[0]))
-    return ExaminedRank(evidence, tuple(errors))
 
 
 def _reason(error: InputError) -> str:
@@ -296,73 +276,47 @@ def read_pipe(path: str | Path) -> RankEvidence:
             "Pipe one in: zcat trace.json.gz | fp8verify inspect -",
         )
     name = "standard input" if is_stdin else str(path)
-    with reading(name), _stream(path) as file:
-        trace = read_open_trace(file, name)
-    from fp8verify.analysis.gather import gather
-
+    with reading(name):
+        if is_stdin:
+            trace = read_open_trace(sys.stdin.buffer, name)
+        else:
+            with Path(path).open("rb") as file:
+                trace = read_open_trace(file, name)
     trace.rank = trace.rank or 0
     return gather(trace)
-
-
-def _stream(path: str | Path) -> AbstractContextManager[IO[bytes]]:
-    return nullcontext(sys.stdin.buffer) if str(path) == STDIN else Path(path).open("rb")
-
-
-# tensorboard_trace_handler's names: host_pid.time.pt.trace.json (torch/profiler/profiler.py, 2.11).
-_WORKER = lazy_pattern(r"(?:^|/)(?P<worker>[^/]+)\.\d{10,}(?:\.\w+)*?\.pt\.trace\.json(?:\.\w+)?$")
 
 
 def join_cycles(ranks: Iterable[RankEvidence]) -> list[RankEvidence]:
     """Join what is of one rank and process, and return all by rank.
 
-    Ranks that are only a place among the files are numbered anew where some of them are joined.
+    torch.profiler's schedule with `repeat`, or tensorboard_trace_handler, leaves a file a cycle.
+    Ranks of one job work at the same time, the windows of one process one after another. Ranks that
+    are only a place among the files are numbered anew where some of them are joined.
     """
-    from fp8verify.analysis.rank import merge_windows
-
     known: list[RankEvidence] = []
     guessed: list[RankEvidence] = []
     for members in _alike(ranks):
-        windows = sorted(members, key=_begin)
-        joined = [merge_windows(windows)] if _one_after_another(windows) else windows
-        for evidence in joined:
+        windows = sorted(members, key=lambda found: found.bounds or (0, 0))
+        bounds = [found.bounds for found in windows if found.bounds is not None]
+        in_turn = all(before[1] <= after[0] for before, after in pairwise(bounds))
+        for evidence in [merge_windows(windows)] if in_turn else windows:
             (guessed if evidence.guessed else known).append(evidence)
-    return sorted([*known, *_numbered(guessed, known)], key=lambda found: found.rank or 0)
+    taken = {evidence.rank for evidence in known}
+    free = (number for number in range(len(known) + len(guessed)) if number not in taken)
+    guessed.sort(key=lambda found: found.rank or 0)
+    numbered = [found._replace(rank=number) for found, number in zip(guessed, free, strict=False)]
+    return sorted([*known, *numbered], key=lambda found: found.rank or 0)
 
 
-def _alike(ranks: Iterable[RankEvidence]) -> Iterator[list[RankEvidence]]:
-    """Yield the evidence by rank and process; what may be of any process stays alone."""
+def _alike(ranks: Iterable[RankEvidence]) -> Iterable[list[RankEvidence]]:
+    """Return the evidence by rank and process; what may be of any process stays alone."""
     groups: dict[Hashable, list[RankEvidence]] = defaultdict(list)
     for place, evidence in enumerate(ranks):
-        rank = None if evidence.guessed else evidence.rank
+        rank, worker = None if evidence.guessed else evidence.rank, _WORKER.search(evidence.source)
         alone = evidence.process is None or evidence.bounds is None
-        key: Hashable = (rank, evidence.process, _worker(evidence))
+        key: Hashable = (rank, evidence.process, worker["worker"] if worker else None)
         groups[place if alone else key].append(evidence)
-    return iter(groups.values())
-
-
-def _worker(evidence: RankEvidence) -> str | None:
-    found = _WORKER.search(evidence.source)
-    return found["worker"] if found else None
-
-
-def _begin(evidence: RankEvidence) -> int:
-    return evidence.bounds[0] if evidence.bounds is not None else 0
-
-
-def _one_after_another(windows: list[RankEvidence]) -> bool:
-    bounds = [evidence.bounds for evidence in windows if evidence.bounds is not None]
-    return all(before[1] <= after[0] for before, after in pairwise(bounds))
-
-
-def _numbered(guessed: list[RankEvidence], known: list[RankEvidence]) -> Iterator[RankEvidence]:
-    """Give ranks of unknown number the free ones, in the order of their places."""
-    taken = {evidence.rank for evidence in known}
-    free = 0
-    for evidence in sorted(guessed, key=lambda found: found.rank or 0):
-        while free in taken:
-            free += 1
-        yield evidence._replace(rank=free)
-        free += 1
+    return groups.values()
 
 
 @contextmanager
