@@ -6,18 +6,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec import structs
 from msgspec.structs import replace
 
-from fp8verify.analysis.fleet import OnProgress, gather_ranks
+from fp8verify.analysis.assembly import assemble
+from fp8verify.analysis.facts import work_out
+from fp8verify.analysis.fleet import OnProgress, gather_ranks, read_pipe
+from fp8verify.analysis.gather import gather
+from fp8verify.analysis.promises import collect_promises
+from fp8verify.analysis.rank import RankEvidence
 from fp8verify.analysis.sidecars import (
     Said,
-    Sidecars,
     losses_of,
     read_sidecars,
     remarks_on,
     said_by,
 )
+from fp8verify.analysis.te_debug import read_stats
 from fp8verify.capture.numerics import RankNumerics
 from fp8verify.capture.ranks import (
     called_apis,
@@ -34,13 +38,14 @@ from fp8verify.report.forms import Report, with_forms
 from fp8verify.trace import (
     NoTraceError,
     Trace,
-    TraceFile,
     TraceFiles,
     find_traces,
     read_trace,
 )
 from fp8verify.trace.places import comes_through_pipe, reading, run_name
 from fp8verify.trace.readers import PRINTED_TABLE, glance_at
+from fp8verify.verdict.inconclusive import LOG_ALONE
+from fp8verify.verdict.judge import assess, judge
 from fp8verify.verdict.policy import Policy
 
 if TYPE_CHECKING:
@@ -86,120 +91,65 @@ def inspect(
     paths = [path] if isinstance(path, (str, Path)) else list(path)
     policy = policy or Policy()
     if not paths:
-        if stats is not None:
-            return _report_of_stats(Path(stats), policy, name)
-        if log is None:
-            raise InputError("No path was given.", "Give a trace or a folder of traces.")
-        return _report_of_log(Path(log), policy, name)
+        return _inspect_without_traces(log, stats, policy, name)
     name = name or run_name(paths)
     if comes_through_pipe(paths):
-        return _report_of_pipe(paths[0], log, policy, run_notes, name)
+        said = said_by(None, log)
+        return _report([read_pipe(paths[0])], said, policy, [*run_notes, *said.notes], name)
     sidecars = read_sidecars(paths, stats)
-    said = said_by(sidecars.folder, log, called_apis(sidecars.metas))
+    metas, folder = sidecars.metas, sidecars.folder
+    said = said_by(folder, log, called_apis(metas))
     notes = [*run_notes, *sidecars.notes]
     try:
-        files = _find(paths, sidecars)
+        files = find_traces(*paths, declared=declared_traces(metas))
     except NoTraceError:
-        if sidecars.folder is None or not (sidecars.metas or notes):
+        if folder is None or not (metas or notes):
             raise
-        ranks = _without_traces(sidecars.folder, sidecars.metas)
-        remarked = remarks(sidecars.metas)
+        ranks = _untraced(folder, metas)
+        remarked = remarks(metas)
     else:
-        ranks = _read_traces(files, sidecars, workers, executor, on_progress)
+        named = named_traces(metas)
+        ranks = gather_ranks(
+            [replace(file, layers=file.path.name in named) for file in files],
+            naming=naming_steps(folder, metas) if folder is not None else {},
+            workers=workers,
+            executor=executor,
+            on_progress=on_progress,
+        )
         profiled = {rank.rank for rank in ranks}
-        remarked = [*_notes(files, sidecars.metas), *census_remarks(sidecars.metas, profiled)]
-    losses = losses_of(sidecars.folder, log)
-    ranks = _with_numerics(ranks, sidecars.numerics, losses)
-    notes += remarks_on(log, None)
-    report = _report(ranks, said, policy, [*notes, *said.notes, *remarked], name)
-    return _with_census(report, len(sidecars.metas))
-
-
-def _with_census(report: Report, count: int) -> Report:
-    """Say of how many ranks there is a census where not all were profiled."""
+        remarked = [*remarks(metas), *_notes(files, metas), *census_remarks(metas, profiled)]
+    ranks = _with_records(ranks, metas, sidecars.numerics, losses_of(folder, log))
+    notes += [*remarks_on(log, None), *said.notes, *remarked]
+    report = _report(ranks, said, policy, notes, name)
     findings = tuple(
-        structs.replace(finding, message=f"{finding.message}, {count} by census")
-        if finding.code == "ranks-not-observed" and count > len(report.ranks)
+        replace(finding, message=f"{finding.message}, {len(metas)} by census")
+        if finding.code == "ranks-not-observed" and len(metas) > len(ranks)
         else finding
         for finding in report.findings
     )
-    return structs.replace(report, findings=findings)
+    return replace(report, findings=findings)
 
 
-def _find(paths: Sequence[str | Path], sidecars: Sidecars) -> TraceFiles:
-    declared = declared_traces(sidecars.metas)
-    return find_traces(*paths, declared=declared)
-
-
-def _read_traces(
-    files: TraceFiles,
-    sidecars: Sidecars,
-    workers: int | None,
-    executor: Executor | None,
-    on_progress: OnProgress | None,
-) -> list[RankEvidence]:
-    """Read the traces, and add to each rank what the runner noted about it."""
-    folder = sidecars.folder
-    ranks = gather_ranks(
-        _with_layers(files, sidecars.metas),
-        naming=naming_steps(folder, sidecars.metas) if folder is not None else {},
-        workers=workers,
-        executor=executor,
-        on_progress=on_progress,
-    )
-    return _with_metas(ranks, sidecars.metas)
-
-
-def _report(
-    ranks: Sequence[RankEvidence],
-    said: Said,
-    policy: Policy,
-    notes: Sequence[str],
-    name: str,
+def _inspect_without_traces(
+    log: str | Path | None, stats: str | Path | None, policy: Policy, name: str | None
 ) -> Report:
-    """Work out the facts of all ranks, judge them, and lay both out."""
-    from fp8verify.analysis.assembly import assemble
-    from fp8verify.analysis.facts import work_out
-    from fp8verify.analysis.promises import collect_promises
-    from fp8verify.verdict.judge import assess, judge
-
-    promises = collect_promises(said.claims, ranks, said.layers, said.phases)
-    facts = [work_out(rank, promises) for rank in ranks]
-    assessed, findings = assess(facts, promises)
-    limits = dict.fromkeys(remark for rank in ranks for remark in rank.remarks)
-    found = assemble(facts, assessed, findings, promises, [*notes, *limits], name=name)
-    return with_forms(Report, judge(found, policy))
-
-
-def _report_of_pipe(
-    path: str | Path,
-    log: str | Path | None,
-    policy: Policy,
-    notes: Sequence[str],
-    name: str,
-) -> Report:
-    """Report a trace that comes through a pipe, with nothing else but a log."""
-    from fp8verify.analysis.fleet import read_pipe
-
-    said = said_by(None, log)
-    return _report([read_pipe(path)], said, policy, [*notes, *said.notes], name)
-
-
-def _report_of_log(log: Path, policy: Policy, name: str | None) -> Report:
-    """Report a log alone: what it claims, how far it came and how it ended.
-
-    No kernel is seen, unless the log holds a printed table of them.
-    """
-    from fp8verify.analysis.gather import gather
-    from fp8verify.verdict.inconclusive import LOG_ALONE
-
+    """Report statistics alone, or a log alone; no kernel is seen, so the verdict stays open."""
+    if stats is not None:
+        folder = Path(stats)
+        with reading(str(folder)):
+            found = read_stats(folder)
+        ranks = [gather(Trace(source=folder.name, rank=rank)) for rank in sorted(found)]
+        ranks = _with_records(ranks, {}, found, None)
+        return _report(ranks, Said(), policy, [], name or run_name([folder]))
+    if log is None:
+        raise InputError("No path was given.", "Give a trace or a folder of traces.")
     said, losses = said_by(None, log), losses_of(None, log)
-    rank = gather(_printed_table(log))
+    rank = gather(_printed_table(Path(log)))  # a log may hold a table of kernels
     if not rank.health.kernels:
         rank.health.notes.append(LOG_ALONE)
     notes = [*said.notes, *remarks_on(log, losses)]
-    ranks = _with_numerics([rank], {}, losses)
-    return _report(ranks, said, policy, notes, name or run_name([log]))
+    ranks = _with_records([rank], {}, {}, losses)
+    return _report(ranks, said, policy, notes, name or run_name([Path(log)]))
 
 
 def _printed_table(log: Path) -> Trace:
@@ -213,51 +163,51 @@ def _printed_table(log: Path) -> Trace:
     return Trace(source=log.name)
 
 
-def _report_of_stats(folder: Path, policy: Policy, name: str | None) -> Report:
-    """Report statistics alone: they tell nothing of the kernels, so the verdict stays open."""
-    from fp8verify.analysis.gather import gather
-    from fp8verify.analysis.te_debug import read_stats
-
-    with reading(str(folder)):
-        found = read_stats(folder)
-    ranks = [gather(Trace(source=folder.name, rank=rank)) for rank in sorted(found)]
-    ranks = _with_numerics(ranks, found, None)
-    return _report(ranks, Said(), policy, [], name or run_name([folder]))
-
-
-def _with_metas(ranks: Sequence[RankEvidence], metas: dict[int, RankMeta]) -> list[RankEvidence]:
-    """Add to each rank what the runner noted about it."""
-    numbers = (-1 if rank.rank is None else rank.rank for rank in ranks)
-    return [
-        rank._replace(meta=metas.get(number)) for rank, number in zip(ranks, numbers, strict=True)
-    ]
+def _report(
+    ranks: Sequence[RankEvidence],
+    said: Said,
+    policy: Policy,
+    notes: Sequence[str],
+    name: str,
+) -> Report:
+    """Work out the facts of all ranks, judge them, and lay both out."""
+    promises = collect_promises(said.claims, ranks, said.layers, said.phases)
+    facts = [work_out(rank, promises) for rank in ranks]
+    assessed, findings = assess(facts, promises)
+    limits = dict.fromkeys(remark for rank in ranks for remark in rank.remarks)
+    found = assemble(facts, assessed, findings, promises, [*notes, *limits], name=name)
+    return with_forms(Report, judge(found, policy))
 
 
-def _with_numerics(
-    ranks: Sequence[RankEvidence], numerics: dict[int, RankNumerics], losses: LossSeries | None
+def _with_records(
+    ranks: Sequence[RankEvidence],
+    metas: dict[int, RankMeta],
+    numerics: dict[int, RankNumerics],
+    losses: LossSeries | None,
 ) -> list[RankEvidence]:
-    """Add to each rank its numerics, and to the first one the losses of the run."""
-    return [
-        rank._replace(
-            numerics=numerics.get(-1 if rank.rank is None else rank.rank),
-            losses=None if place else losses,
+    """Add to each rank what the runner noted about it, and to the first one the run's losses."""
+    found = []
+    for place, rank in enumerate(ranks):
+        number = -1 if rank.rank is None else rank.rank
+        found.append(
+            rank._replace(
+                meta=metas.get(number),
+                numerics=numerics.get(number),
+                losses=None if place else losses,
+            )
         )
-        for place, rank in enumerate(ranks)
-    ]
-
-
-def _with_layers(files: TraceFiles, metas: dict[int, RankMeta]) -> list[TraceFile]:
-    """Mark the traces in which the layers have names."""
-    named = named_traces(metas)
-    return [replace(file, layers=file.path.name in named) for file in files]
+    return found
 
 
 def _notes(files: TraceFiles, metas: dict[int, RankMeta]) -> list[str]:
-    """Say what the run remarked, what was not read, and what was recorded and is not there."""
+    """Say what was not read, and what was recorded and is not there."""
     names = {file.path.name for file in files}
     return [
-        *remarks(metas),
-        *(f"{skipped.name} {_no_trace(skipped)} and was left out" for skipped in files.skipped),
+        *(
+            f"{path.name} {'holds no trace' if path.is_dir() else 'is not a trace'} and was left "
+            "out"
+            for path in files.skipped
+        ),
         *(
             f"{name} of rank {rank} is not there, although the run recorded it"
             for name, rank in declared_traces(metas).items()
@@ -266,14 +216,8 @@ def _notes(files: TraceFiles, metas: dict[int, RankMeta]) -> list[str]:
     ]
 
 
-def _no_trace(path: Path) -> str:
-    return "holds no trace" if path.is_dir() else "is not a trace"
-
-
-def _without_traces(folder: Path, metas: dict[int, RankMeta]) -> list[RankEvidence]:
+def _untraced(folder: Path, metas: dict[int, RankMeta]) -> list[RankEvidence]:
     """Make evidence of a capture whose window never opened: there is a census at best."""
-    from fp8verify.analysis.gather import gather
-
     if not metas:
         return [gather(Trace(source=folder.name))]
     return [

@@ -6,20 +6,20 @@ from collections import deque
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from fp8verify.analysis.te_debug import read_stats
 from fp8verify.capture.files import find_logs
 from fp8verify.capture.names import BOOTS
 from fp8verify.capture.numerics import RankNumerics, read_numerics
 from fp8verify.capture.ranks import read_ranks
 from fp8verify.capture.schema import RankMeta
+from fp8verify.logs.layer_promises import LayerPromise, PhasePromise
 from fp8verify.logs.lines import read_lines
 from fp8verify.logs.losses import LossSeries, scan_losses
+from fp8verify.record.environment import notes_on_attachment
 from fp8verify.report.model import Claim
 from fp8verify.trace.places import is_remote, place, reading
-
-if TYPE_CHECKING:
-    from fp8verify.logs.layer_promises import LayerPromise, PhasePromise
 
 
 class Sidecars(NamedTuple):
@@ -42,46 +42,19 @@ def read_sidecars(paths: Sequence[str | Path], stats: str | Path | None) -> Side
     """Read the files next to the traces.
 
     Args:
-        paths: what the user gave as traces.
+        paths: what the user gave as traces; a capture is recognised where it is the only one.
         stats: the folder of Transformer Engine's debug logs, if there is one.
     """
-    folder = _folder(paths)
     with reading(str(paths[0])):
-        if folder is None:
-            return Sidecars(None, {}, _stats(stats), ())
+        folder = place(paths[0]) if len(paths) == 1 else None
+        statistics = read_stats(Path(stats)) if stats is not None else {}
+        if folder is None or not folder.is_dir():
+            return Sidecars(None, {}, statistics, ())
         metas = read_ranks(folder)
-        return Sidecars(
-            folder=folder,
-            metas=metas,
-            numerics=read_numerics(folder) | _stats(stats),
-            notes=_attachment(folder, metas),
-        )
-
-
-def _folder(paths: Sequence[str | Path]) -> Path | None:
-    """Return the folder if the only path is one; a capture is recognised in no other case."""
-    if len(paths) != 1:
-        return None
-    with reading(str(paths[0])):
-        found = place(paths[0])
-        return found if found.is_dir() else None
-
-
-def _stats(stats: str | Path | None) -> dict[int, RankNumerics]:
-    if stats is None:
-        return {}
-    from fp8verify.analysis.te_debug import read_stats
-
-    return read_stats(Path(stats))
-
-
-def _attachment(folder: Path, metas: dict[int, RankMeta]) -> tuple[str, ...]:
-    """Return what kept a job that `fp8verify env` attached to from being observed."""
-    if is_remote(folder) or not any(folder.glob(BOOTS)):
-        return ()
-    from fp8verify.record.environment import notes_on_attachment
-
-    return notes_on_attachment(folder, observed=bool(metas))
+        notes: tuple[str, ...] = ()
+        if not is_remote(folder) and any(folder.glob(BOOTS)):  # what `fp8verify env` attached to
+            notes = notes_on_attachment(folder, observed=bool(metas))
+        return Sidecars(folder, metas, read_numerics(folder) | statistics, notes)
 
 
 class Said(NamedTuple):
