@@ -9,7 +9,7 @@ from msgspec import convert
 
 from fp8verify.analysis.communication import communication_report
 from fp8verify.analysis.facts import RankFacts
-from fp8verify.analysis.gemms import GemmRow, Survey, add_totals, gemm_totals, micros
+from fp8verify.analysis.gemms import GemmRow, Survey, gemm_totals, micros
 from fp8verify.analysis.gpus import peak_of, peak_tflops
 from fp8verify.analysis.kinds import GemmShape, Kind
 from fp8verify.analysis.layers import LayerClass, LayerGemms, Layers
@@ -80,7 +80,7 @@ def assemble(
         reason="",
         exit_code=0,
         fails=False,
-        gemm=add_totals(facts.rank.gemm for facts in ranks).summary(),
+        gemm=gemm_totals(gemms).summary(),
         attention_gemm=gemm_totals(attention).summary(),
         untrained_gemm=gemm_totals(untrained).summary(),
         optimizer_gemm=gemm_totals(optimizer).summary(),

@@ -1,4 +1,4 @@
-"""Which leg of a linear layer each GEMM computes: fprop, dgrad, wgrad or a recomputed fprop.
+"""Which pass each GEMM of a linear layer computes: fprop, dgrad, wgrad or a recomputed fprop.
 
 For a linear layer of M tokens, K inputs and N outputs, fprop multiplies (M, K) by (K, N), dgrad
 (M, N) by (N, K) and wgrad (N, M) by (M, K) or its transpose. Evidence is used in this order:
@@ -7,27 +7,32 @@ those of the forward pass, the operand layout of kernels that have a choice of i
 a row-major linear layer as TN, NN and NT), and last the order of launch: PyTorch's derivative
 formulas, torchao 0.17 and Transformer Engine 2.20 all launch dgrad before wgrad. What none of
 them decides stays `backward`.
+
+Autograd consumes what the forward pass saved in the opposite order. So GEMMs are read in the order
+of launch with a stack for each layer size: a GEMM of the backward pass takes the latest forward
+GEMM of its layer. Forward GEMMs that no backward pass takes train nothing: a teacher, a reference
+model, a rollout, a validation, a frozen tower. A forward GEMM after a backward one begins the next
+pass of its step: the next micro-batch.
+
+GEMMs of a backward pass may run outside autograd's nodes: zero-bubble schedules delay wgrad, and
+compiled autograd and joint graphs have no nodes at all. There the shapes decide: for a forward GEMM
+of (tokens, k) by (k, n), wgrad contracts over the tokens, (n, tokens) by (tokens, k).
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple, TypeAlias
 
-from fp8verify.analysis.kinds import GemmShape, gemm_shape
-from fp8verify.analysis.layer_functions import GemmSite, Work, deal
-from fp8verify.analysis.purpose import multiplies_square
-from fp8verify.kernels import Classification
+from fp8verify.analysis.kinds import GemmLabel, GemmShape, Kind, Kinds, gemm_shape
+from fp8verify.analysis.layer_functions import deal
+from fp8verify.analysis.purpose import has_gradient, multiplies_square
 from fp8verify.kernels.operators import OPERATORS, Part, find, function_of
 from fp8verify.terms import Leg, OpContext, Role
 from fp8verify.text import lazy_pattern
-
-if TYPE_CHECKING:
-    from fp8verify.analysis.kinds import GemmLabel, Kinds
-    from fp8verify.trace import Trace
-
+from fp8verify.trace import Trace
 
 _BACKWARD_LEGS = (Leg.DGRAD, Leg.WGRAD, Leg.RECOMPUTE)
 # TN is that of a forward pass, and of dgrad where the weight lies transposed.
@@ -35,6 +40,12 @@ _LAYOUT_LEGS = {"NN": Leg.DGRAD, "NT": Leg.WGRAD}
 _COMPILED = "CompiledFunction"
 _LAYOUT = lazy_pattern(r"_([NT][NT])[NT]?(?:$|_)|_(nn|nt|tn)_(?:n_tile|align)", re.ASCII)
 _LINEAR = frozenset(name for name, row in OPERATORS.items() if row.linear)
+_GRADIENTS: Final = (Leg.DGRAD, Leg.WGRAD)
+_BACKWARD: Final = (*_GRADIENTS, Leg.BACKWARD)
+# Grouped GEMMs of experts share their sizes among the experts: one population.
+EXPERTS: Final = (0, 0, 0)
+_ANY: Final = (-1, -1, -1)
+_Size: TypeAlias = "tuple[int, int, int]"
 
 
 class Placed(NamedTuple):
@@ -44,67 +55,67 @@ class Placed(NamedTuple):
     shape: GemmShape | None
 
 
-class _Forward(NamedTuple):
-    """How often each (m, n, k) occurs in the forward pass."""
-
-    counts: Counter[tuple[int, int, int]]
-
-    def expected(self, shape: GemmShape, leg: Leg) -> int:
-        """How many GEMMs of this shape the forward pass makes us expect for `leg`."""
-        m, n, k = shape.m, shape.n, shape.k
-        if leg is Leg.DGRAD:
-            return self.counts[m, k, n]
-        return self.counts[k, m, n] if leg is Leg.WGRAD else self.counts[m, n, k]
-
-    def candidates(self, shape: GemmShape, *, recomputes: bool) -> list[Leg]:
-        """The legs that the shape allows; wgrad's transpose only where nothing else fits."""
-        legs = [leg for leg in _BACKWARD_LEGS if self.expected(shape, leg)]
-        if not recomputes and Leg.RECOMPUTE in legs:
-            legs.remove(Leg.RECOMPUTE)
-        if not legs and self.counts[shape.k, shape.n, shape.m]:
-            return [Leg.WGRAD]
-        return legs
-
-
-def place_gemms(sites: Sequence[GemmSite], launches: Sequence[int]) -> list[list[Placed]]:
-    """Return, for each site, the leg and shape of each of its launches in order of launch.
+def place_gemms(kinds: Sequence[Kind], launches: Sequence[int]) -> list[Placed]:
+    """Return the pass and the shape of each launch.
 
     Args:
-        sites: the kinds of GEMM launch of one rank.
-        launches: one index into `sites` for each GEMM kernel, in order of launch.
+        kinds: those of one trace.
+        launches: the place in `kinds` of each GEMM kernel, in order of launch.
     """
-    functions = _forward_functions(sites)
-    settled = [_from_context(site, functions) for site in sites]
-    shapes = [gemm_shape(site.op) for site in sites]
-    forward = _Forward(_forward_shapes(sites, settled, shapes))
-    for index, site in enumerate(sites):
-        if settled[index] is None:
-            settled[index] = _from_shape(site, shapes[index], forward)
-    alternating = _settle_by_count(sites, settled, shapes, forward)
-    groups = [shape if shape in alternating else None for shape in shapes]
-    dealt = deal(sites, launches)
-    legs = _in_launch_order(sites, settled, groups, launches, dealt)
-    placed: list[list[Placed]] = [[] for _ in sites]
-    for place, (index, leg) in enumerate(zip(launches, legs, strict=True)):
-        work = dealt.get(place)
-        placed[index].append(Placed(leg, shapes[index] if work is None else work.shape))
+    calls = Counter(launches)
+    functions = _forward_functions(kinds[number].op for number in calls)
+    shapes = {number: gemm_shape(kinds[number].op) for number in calls}
+    settled = {number: _from_context(kinds[number], functions) for number in calls}
+    forward: Counter[_Size] = Counter()
+    for number, count in calls.items():
+        shape = shapes[number]
+        if settled[number] is Leg.FPROP and shape is not None and kinds[number].multiplies:
+            forward[shape.m, shape.n, shape.k] += count
+    for number, leg in settled.items():
+        if leg is None:
+            settled[number] = _from_shape(kinds[number], shapes[number], forward)
+    products = Counter({n: count for n, count in calls.items() if kinds[n].multiplies})
+    alternating = _settle_by_count(products, settled, shapes, forward)
+    undecided: Counter[GemmShape | None] = Counter()
+    groups = {n: shape if shape in alternating else None for n, shape in shapes.items()}
+    for number, leg in settled.items():
+        if leg is None:
+            undecided[groups[number]] += products[number]
+    works, turn, placed = deal(kinds, launches), Counter[GemmShape | None](), []
+    for place, number in enumerate(launches):
+        work, group = works.get(place), groups[number]
+        leg = (work.leg if work is not None else None) or settled[number]
+        if leg is None and (group is None or undecided[group] % 2):
+            leg = Leg.BACKWARD
+        elif leg is None:  # the undecided ones of a group take turns, dgrad first
+            turn[group] += kinds[number].multiplies
+            leg = Leg.DGRAD if turn[group] % 2 else Leg.WGRAD
+        placed.append(Placed(leg, shapes[number] if work is None else work.shape))
     return placed
 
 
-def _forward_functions(sites: Sequence[GemmSite]) -> frozenset[str]:
+def _expected(forward: Counter[_Size], shape: GemmShape, leg: Leg) -> int:
+    """Return how many GEMMs of this shape the forward pass makes us expect for a pass."""
+    m, n, k = shape.m, shape.n, shape.k
+    if leg is Leg.DGRAD:
+        return forward[m, k, n]
+    return forward[k, m, n] if leg is Leg.WGRAD else forward[m, n, k]
+
+
+def _forward_functions(ops: Iterable[OpContext | None]) -> frozenset[str]:
     """Names of custom autograd functions: X where a node XBackward encloses a GEMM."""
-    nodes = {name for site in sites if site.op for name in (site.op.name, *site.op.parents)}
+    nodes = {name for op in ops if op for name in (op.name, *op.parents)}
     return _LINEAR.union(filter(None, map(function_of, nodes)))
 
 
-def _from_context(site: GemmSite, functions: frozenset[str]) -> Leg | None:
-    """Decide from what encloses the operator; None where it is some leg of the backward pass."""
-    op = site.op
+def _from_context(kind: Kind, functions: frozenset[str]) -> Leg | None:
+    """Decide from what encloses the operator; None where it is some pass of the backward pass."""
+    op = kind.op
     if op is None:
-        return Leg.BACKWARD if _is_gradient(site.classification) else Leg.UNKNOWN
+        return Leg.BACKWARD if has_gradient(kind) else Leg.UNKNOWN
     if not op.backward:
         # A replayed CUDA graph of a backward pass is launched by the node, not run inside it.
-        return Leg.BACKWARD if _is_gradient(site.classification) and not op.types else Leg.FPROP
+        return Leg.BACKWARD if has_gradient(kind) and not op.types else Leg.FPROP
     for name in (op.name, *op.parents):
         if function_of(name) is not None:
             return None
@@ -113,43 +124,24 @@ def _from_context(site: GemmSite, functions: frozenset[str]) -> Leg | None:
     return None
 
 
-def _is_gradient(classification: Classification) -> bool:
-    """E5M2 holds gradients: activations and weights are E4M3 (arXiv:2209.05433, section 3)."""
-    return "e5m2" in (classification.a, classification.b)
+def _from_shape(kind: Kind, shape: GemmShape | None, forward: Counter[_Size]) -> Leg | None:
+    """Decide by the shapes of the forward pass, else by the layout of the operands.
 
-
-def _forward_shapes(
-    sites: Sequence[GemmSite], settled: Sequence[Leg | None], shapes: Sequence[GemmShape | None]
-) -> Counter[tuple[int, int, int]]:
-    counts: Counter[tuple[int, int, int]] = Counter()
-    for site, leg, shape in zip(sites, settled, shapes, strict=True):
-        if leg is Leg.FPROP and shape is not None and site.multiplies:
-            counts[shape.m, shape.n, shape.k] += site.calls
-    return counts
-
-
-def _from_shape(site: GemmSite, shape: GemmShape | None, forward: _Forward) -> Leg | None:
+    wgrad is transposed only where nothing else fits. Only a compiled backward pass recomputes
+    without an operator of the forward pass around it; E5M2 operands are gradients anyway. FP8 on
+    Hopper has no choice of layout.
+    """
     if shape is not None:
-        legs = forward.candidates(shape, recomputes=_may_recompute(site))
+        nodes = () if kind.op is None else map(function_of, (kind.op.name, *kind.op.parents))
+        recomputes = _COMPILED in nodes and not has_gradient(kind)
+        legs = [leg for leg in _BACKWARD_LEGS if _expected(forward, shape, leg)]
+        if not recomputes and Leg.RECOMPUTE in legs:
+            legs.remove(Leg.RECOMPUTE)
         if len(legs) == 1:
             return legs[0]
-    return _from_layout(site)
-
-
-def _may_recompute(site: GemmSite) -> bool:
-    """Whether it may be a forward pass again although no forward operator encloses it.
-
-    Only a compiled backward pass recomputes without one; E5M2 operands are gradients anyway.
-    """
-    nodes = () if site.op is None else map(function_of, (site.op.name, *site.op.parents))
-    return not _is_gradient(site.classification) and any(name == _COMPILED for name in nodes)
-
-
-def _from_layout(site: GemmSite) -> Leg | None:
-    """Read the operand layout of a kernel that could have had another; FP8 on Hopper cannot."""
-    if site.classification.precision.is_low:
-        return None
-    return layout_leg(site.kernel)
+        if not legs and forward[shape.k, shape.n, shape.m]:
+            return Leg.WGRAD
+    return None if kind.classification.precision.is_low else layout_leg(kind.name)
 
 
 def layout_leg(kernel: str) -> Leg | None:
@@ -159,66 +151,30 @@ def layout_leg(kernel: str) -> Leg | None:
 
 
 def _settle_by_count(
-    sites: Sequence[GemmSite],
-    settled: list[Leg | None],
-    shapes: Sequence[GemmShape | None],
-    forward: _Forward,
+    products: Counter[int],
+    settled: dict[int, Leg | None],
+    shapes: Mapping[int, GemmShape | None],
+    forward: Counter[_Size],
 ) -> frozenset[GemmShape]:
-    """Settle shapes of which only one leg is still wanting; return those where two are, evenly."""
+    """Settle shapes of which only one pass is still wanting; return those where two are, evenly."""
     taken: Counter[tuple[GemmShape, Leg]] = Counter()
     undecided: dict[GemmShape, list[int]] = defaultdict(list)
-    for index, (site, leg, shape) in enumerate(zip(sites, settled, shapes, strict=True)):
-        if shape is not None and leg is not None and site.multiplies:
-            taken[shape, leg] += site.calls
-        elif shape is not None and leg is None:
-            undecided[shape].append(index)
+    for number, leg in settled.items():
+        shape = shapes[number]
+        if shape is not None and leg is not None:
+            taken[shape, leg] += products[number]
+        elif shape is not None:
+            undecided[shape].append(number)
     alternating: set[GemmShape] = set()
     for shape, members in undecided.items():
-        total = sum(sites[index].calls for index in members if sites[index].multiplies)
-        dgrad, wgrad = (
-            forward.expected(shape, leg) - taken[shape, leg] for leg in (Leg.DGRAD, Leg.WGRAD)
-        )
+        total = sum(products[number] for number in members)
+        dgrad, wgrad = (_expected(forward, shape, leg) - taken[shape, leg] for leg in _GRADIENTS)
         if dgrad == wgrad and total == dgrad + wgrad:
             alternating.add(shape)
         elif min(dgrad, wgrad) <= 0 < total <= max(dgrad, wgrad):
-            for index in members:
-                settled[index] = Leg.DGRAD if dgrad > 0 else Leg.WGRAD
+            for number in members:
+                settled[number] = Leg.DGRAD if dgrad > 0 else Leg.WGRAD
     return frozenset(alternating)
-
-
-def _in_launch_order(
-    sites: Sequence[GemmSite],
-    settled: Sequence[Leg | None],
-    groups: Sequence[GemmShape | None],
-    launches: Sequence[int],
-    dealt: Mapping[int, Work],
-) -> list[Leg]:
-    """Return the leg of each launch; the undecided ones of a group take turns, dgrad first."""
-    totals: Counter[GemmShape | None] = Counter()
-    for site, leg, group in zip(sites, settled, groups, strict=True):
-        if leg is None and site.multiplies:
-            totals[group] += site.calls
-    turn: Counter[GemmShape | None] = Counter()
-    legs = []
-    for place, index in enumerate(launches):
-        work = dealt.get(place)
-        leg = (work.leg if work is not None else None) or settled[index]
-        group = groups[index]
-        if leg is None and (group is None or totals[group] % 2):
-            leg = Leg.BACKWARD
-        elif leg is None:
-            turn[group] += sites[index].multiplies
-            leg = Leg.DGRAD if turn[group] % 2 else Leg.WGRAD
-        legs.append(leg)
-    return legs
-
-
-_GRADIENTS: Final = (Leg.DGRAD, Leg.WGRAD)
-_BACKWARD: Final = (*_GRADIENTS, Leg.BACKWARD)
-# Grouped GEMMs of experts share their sizes among the experts: one population.
-EXPERTS: Final = (0, 0, 0)
-_ANY: Final = (-1, -1, -1)
-_Size: TypeAlias = "tuple[int, int, int]"
 
 
 def place_in_passes(trace: Trace, kinds: Kinds, labels: Sequence[GemmLabel]) -> list[GemmLabel]:

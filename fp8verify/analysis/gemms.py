@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from fp8verify.analysis.gemm_owner import owners_of
-from fp8verify.analysis.gemm_passes import Placed, place_gemms, place_in_passes
+from fp8verify.analysis.gemm_passes import place_gemms, place_in_passes
 from fp8verify.analysis.kinds import GemmLabel, GemmShape, Kind, Kinds, gemm_shape
-from fp8verify.analysis.layer_functions import GemmSite
 from fp8verify.analysis.purpose import purpose_of
 from fp8verify.analysis.reclassify import settle_by_inputs, settle_unsupported_formats
 from fp8verify.report.model import GemmSummary
@@ -153,43 +152,25 @@ def survey(trace: Trace, kinds: Kinds, labels: Iterable[GemmLabel]) -> Survey:
     )
 
 
-def _launch_order(trace: Trace, kinds: Kinds) -> list[int]:
-    """Return the places of the GEMM kernels, in the order in which they started."""
-    gemm = [kind.classification.role.is_gemm for kind in kinds.kinds]
-    start = trace.kernels.start_ns
-    places = [place for place, number in enumerate(kinds.numbers) if gemm[number]]
-    places.sort(key=start.__getitem__)
-    return places
-
-
 def label_gemms(trace: Trace, kinds: Kinds) -> list[GemmLabel]:
     """Return the label of each GEMM kernel, in the order in which they started."""
-    order = _launch_order(trace, kinds)
+    start = trace.kernels.start_ns
+    gemm = [kind.classification.role.is_gemm for kind in kinds.kinds]
+    order = [place for place, number in enumerate(kinds.numbers) if gemm[number]]
+    order.sort(key=start.__getitem__)
     launches = _settle_reductions(trace, kinds, order)
     others = owners_of(trace, kinds)
-    placed = _placed(kinds, [number for number in launches if number not in others])
+    placed = iter(place_gemms(kinds.kinds, [number for number in launches if number not in others]))
     of_others, of_layers = [], []
     for place, number in zip(order, launches, strict=True):
         if number in others:
             shape = gemm_shape(kinds.kinds[number].op)
             of_others.append(GemmLabel(place, number, others[number], shape))
         else:
-            of_layers.append(GemmLabel(place, number, *next(placed[number])))
+            of_layers.append(GemmLabel(place, number, *next(placed)))
     labels = [*of_others, *place_in_passes(trace, kinds, of_layers)]
-    labels.sort(key=lambda label: trace.kernels.start_ns[label.place])
+    labels.sort(key=lambda label: start[label.place])
     return labels
-
-
-def _placed(kinds: Kinds, launches: Sequence[int]) -> dict[int, Iterator[Placed]]:
-    """Return what the launches of each kind of layers' GEMMs compute, in their order."""
-    counts = Counter(launches)
-    site_of = {number: site for site, number in enumerate(counts)}
-    sites = [
-        GemmSite(kinds.kinds[n].name, kinds.kinds[n].classification, kinds.kinds[n].op, count)
-        for n, count in counts.items()
-    ]
-    placed = place_gemms(sites, [site_of[number] for number in launches])
-    return {number: iter(placed[site]) for number, site in site_of.items()}
 
 
 def _gemm_rows(trace: Trace, kinds: Kinds, labels: Iterable[GemmLabel]) -> list[GemmRow]:
@@ -297,16 +278,6 @@ class GemmTotals(NamedTuple):
         return rounded(low_precision_share(self.time_ns))
 
     @property
-    def fp8_share_of_time(self) -> float | None:
-        """The FP8 share of GEMM time; None where there is no time."""
-        return rounded(fp8_share(self.time_ns))
-
-    @property
-    def fp8_share_of_flops(self) -> float | None:
-        """The FP8 share of FLOPs; None unless those of (nearly) all GEMM time are known."""
-        return rounded(fp8_share(self.flops)) if self.knows_flops else None
-
-    @property
     def knows_flops(self) -> bool:
         """Whether the FLOPs of (nearly) all GEMM time are known."""
         return bool(self.total_ns) and self.total_ns - self.covered_ns <= self.total_ns * NEGLIGIBLE
@@ -316,22 +287,17 @@ class GemmTotals(NamedTuple):
         """The share of GEMM time in kernels of unknown precision."""
         return self._share(self.time_ns[Precision.UNKNOWN])
 
-    @property
-    def flops_coverage(self) -> float:
-        """The share of GEMM time whose FLOPs are known."""
-        return self._share(self.covered_ns)
-
     def summary(self) -> GemmSummary:
         """Return these sums as the report has them, all classes in their order."""
         return GemmSummary(
             time_us={p.value: micros(self.time_ns[p]) for p in Precision},
             kernels={p.value: self.kernels[p] for p in Precision},
             flops={p.value: float(self.flops[p]) for p in Precision} if self.covered_ns else None,
-            fp8_share_of_time=self.fp8_share_of_time,
+            fp8_share_of_time=rounded(fp8_share(self.time_ns)),
             low_precision_share_of_time=self.low_precision_share_of_time,
-            fp8_share_of_flops=self.fp8_share_of_flops,
+            fp8_share_of_flops=rounded(fp8_share(self.flops)) if self.knows_flops else None,
             unknown_share_of_time=self.unknown_share_of_time,
-            flops_coverage=self.flops_coverage,
+            flops_coverage=self._share(self.covered_ns),
         )
 
     def _share(self, part_ns: int) -> float:
@@ -350,17 +316,6 @@ def gemm_totals(rows: Iterable[GemmRow]) -> GemmTotals:
             flops[precision] += row.flops
             covered_ns += row.time_ns
     return GemmTotals(time_ns, kernels, flops, covered_ns)
-
-
-def add_totals(parts: Iterable[GemmTotals]) -> GemmTotals:
-    """Add up the totals of several ranks."""
-    total = gemm_totals(())
-    for part in parts:
-        total.time_ns.update(part.time_ns)
-        total.kernels.update(part.kernels)
-        total.flops.update(part.flops)
-        total = total._replace(covered_ns=total.covered_ns + part.covered_ns)
-    return total
 
 
 def gpu_time(survey: Survey, *, casts: bool) -> dict[str, int]:

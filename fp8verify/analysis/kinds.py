@@ -95,6 +95,11 @@ class Kind(NamedTuple):
     op: OpContext | None
     classification: Classification
 
+    @property
+    def multiplies(self) -> bool:
+        """Whether a GEMM is a product itself, and not the reduction of a split one."""
+        return not self.classification.split_k
+
 
 class GemmLabel(NamedTuple):
     """One GEMM kernel: its place among the kernels, that of its kind in `Kinds.kinds`, its leg.

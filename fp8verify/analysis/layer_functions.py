@@ -8,28 +8,14 @@ counting, and a backward pass takes the sizes of the latest forward pass that it
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from typing import NamedTuple
 
-from fp8verify.analysis.kinds import GemmShape
-from fp8verify.kernels import Classification, decode
+from fp8verify.analysis.kinds import GemmShape, Kind
+from fp8verify.kernels import decode
 from fp8verify.kernels.operators import LayerInputs, find, function_of
 from fp8verify.terms import Leg, OpContext, Role, Shape
-
-
-class GemmSite(NamedTuple):
-    """A kind of GEMM launch: one kernel name under one operator context, `calls` times."""
-
-    kernel: str
-    classification: Classification
-    op: OpContext | None
-    calls: int
-
-    @property
-    def multiplies(self) -> bool:
-        """Whether it is a GEMM itself, and not the reduction of a split one."""
-        return not self.classification.split_k
 
 
 class Work(NamedTuple):
@@ -103,72 +89,69 @@ class _Function:
         return unknown
 
 
-def deal(sites: Sequence[GemmSite], launches: Sequence[int]) -> dict[int, Work]:
+def deal(kinds: Sequence[Kind], launches: Sequence[int]) -> dict[int, Work]:
     """Return what launches of layer functions compute, by their place in `launches`.
 
     Args:
-        sites: the kinds of GEMM launch of one rank.
-        launches: one index into `sites` for each GEMM kernel, in order of launch.
+        kinds: those of one trace.
+        launches: the place in `kinds` of each GEMM kernel, in order of launch.
     """
-    kinds = [_kind(site) for site in sites]
-    whole = _whole(sites, kinds, launches)
+    sites = {number: _site(kinds[number]) for number in dict.fromkeys(launches)}
+    whole = _whole(kinds, sites, launches)
     functions: defaultdict[str, _Function] = defaultdict(_Function)
     dealt: dict[int, Work] = {}
-    for place, index in enumerate(launches):
-        kind, op = kinds[index], sites[index].op
-        if kind is None or op is None or kind.name not in whole:
+    for place, number in enumerate(launches):
+        site, op = sites[number], kinds[number].op
+        if site is None or op is None or site.name not in whole:
             continue
-        function = functions[kind.name]
-        if sites[index].multiplies:
-            dealt[place] = function.next(kind.call, op, backward=kind.backward)
+        function = functions[site.name]
+        if kinds[number].multiplies:
+            dealt[place] = function.next(site.call, op, backward=site.backward)
         elif function.last is not None:
             dealt[place] = function.last
     return dealt
 
 
-class _Kind(NamedTuple):
+class _Site(NamedTuple):
+    """A layer function, whether its backward pass, and what a call of it computes."""
+
     name: str
     backward: bool
     call: _Call
 
 
-def _kind(site: GemmSite) -> _Kind | None:
-    """Return the layer function of a site, and what a call of it computes."""
-    if site.op is None:
+def _site(kind: Kind) -> _Site | None:
+    """Return the layer function that launched a kind of GEMM, None if none did."""
+    if kind.op is None:
         return None
-    function = function_of(site.op.name)
-    name = function or site.op.name
+    function = function_of(kind.op.name)
+    name = function or kind.op.name
     inputs = find(name).layer_inputs
     if inputs is None:
         return None
-    dims = () if function else site.op.dims
+    dims = () if function else kind.op.dims
     inputs = _located(inputs, dims)
-    grouped = inputs.grouped and decode(site.kernel).role is not Role.GROUPED_GEMM
+    grouped = inputs.grouped and decode(kind.name).role is not Role.GROUPED_GEMM
     call = _Call(_gemms(inputs, dims), _groups(inputs, dims) if grouped else 1)
-    return _Kind(name, function is not None, call)
+    return _Site(name, function is not None, call)
 
 
 def _whole(
-    sites: Sequence[GemmSite], kinds: Sequence[_Kind | None], launches: Iterable[int]
+    kinds: Sequence[Kind], sites: Mapping[int, _Site | None], launches: Iterable[int]
 ) -> frozenset[str]:
     """Return the functions of which every forward pass has its two gradients in the window.
 
     Others, as those of a layer whose input takes no gradient, or whose weight's gradient is
-    computed later, cannot be told by counting.
+    computed later, cannot be told by counting. Recomputed forward passes do not count.
     """
     forward: Counter[str] = Counter()
     backward: Counter[str] = Counter()
-    recomputed: Counter[str] = Counter()
-    for index in launches:
-        kind, site = kinds[index], sites[index]
-        if kind is not None and site.op is not None and site.multiplies:
-            counts = backward if kind.backward else recomputed if site.op.backward else forward
-            counts[kind.name] += 1
-    return frozenset(
-        name
-        for name in forward.keys() | backward.keys()
-        if backward[name] in (0, 2 * forward[name])
-    )
+    for number in launches:
+        site, kind = sites[number], kinds[number]
+        if site is not None and kind.op is not None and kind.multiplies:
+            backward[site.name] += site.backward
+            forward[site.name] += not site.backward and not kind.op.backward
+    return frozenset(name for name in forward if backward[name] in (0, 2 * forward[name]))
 
 
 def _located(inputs: LayerInputs, dims: tuple[Shape, ...]) -> LayerInputs:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from fp8verify.analysis.gemm_passes import place_gemms
-from fp8verify.analysis.layer_functions import GemmSite
+from fp8verify.analysis.gemm_passes import Placed, place_gemms
+from fp8verify.analysis.kinds import Kind
 from fp8verify.kernels import classify, decode
 from fp8verify.report.model import OpContext, Role
 from tests.hand_built import BF16, BF16_KERNEL, E5M2, FP8, FP8_GRADIENT_KERNEL, FP8_KERNEL
 
+Site = tuple[Kind, int]  # a kind and how often it was launched
 NODE = ("MmBackward0", "autograd::engine::evaluate_function: MmBackward0")
 SPLIT_K = "void cublasLt::splitKreduce_kernel<32, 16, int, float, __nv_bfloat16, float>(int)"
 
@@ -22,7 +23,7 @@ def mm(
     parents: tuple[str, ...] = NODE,
     types: tuple[str, str] = (FP8, FP8),
     calls: int = 1,
-) -> GemmSite:
+) -> Site:
     name = "aten::_scaled_mm" if types[0] != BF16 else "aten::mm"
     op = OpContext(
         name=name,
@@ -31,12 +32,21 @@ def mm(
         parents=parents if backward else (),
         backward=backward,
     )
-    return GemmSite(kernel, classify(decode(kernel), op), op, calls)
+    return Kind(kernel, op, classify(decode(kernel), op)), calls
 
 
-def legs(*sites: GemmSite, order: list[int] | None = None) -> list[list[str]]:
-    launches = order or [i for i, site in enumerate(sites) for _ in range(site.calls)]
-    return [[placed.leg.value for placed in found] for found in place_gemms(sites, launches)]
+def placed(order: list[int] | None, *sites: Site) -> list[list[Placed]]:
+    launches = order or [i for i, (_, calls) in enumerate(sites) for _ in range(calls)]
+    found: list[list[Placed]] = [[] for _ in sites]
+    for number, one in zip(
+        launches, place_gemms([kind for kind, _ in sites], launches), strict=True
+    ):
+        found[number].append(one)
+    return found
+
+
+def legs(*sites: Site, order: list[int] | None = None) -> list[list[str]]:
+    return [[one.leg.value for one in found] for found in placed(order, *sites)]
 
 
 def test_shapes_tell_dgrad_from_wgrad() -> None:
@@ -101,21 +111,21 @@ def test_a_split_k_reduction_has_the_leg_of_its_gemm() -> None:
     assert found[1:] == [["wgrad"], ["wgrad"]]
 
 
-def te(name: str, *dims: tuple[int, ...], calls: int, kernel: str = FP8_KERNEL) -> GemmSite:
+def te(name: str, *dims: tuple[int, ...], calls: int, kernel: str = FP8_KERNEL) -> Site:
     """A function of Transformer Engine with the sizes that it records."""
     backward = name.endswith("Backward")
     parents = (f"autograd::engine::evaluate_function: {name}",) if backward else ()
     op = OpContext(
         name=name, types=(BF16,) * len(dims), dims=dims, parents=parents, backward=backward
     )
-    return GemmSite(kernel, classify(decode(kernel), op), op, calls)
+    return Kind(kernel, op, classify(decode(kernel), op)), calls
 
 
-def work(order: list[int], *sites: GemmSite) -> list[list[tuple[str, tuple[int, ...] | None]]]:
+def work(order: list[int], *sites: Site) -> list[list[tuple[str, tuple[int, ...] | None]]]:
     """Return leg and (m, n, k) of each launch, by site."""
     return [
         [(placed.leg.value, placed.shape and placed.shape[1:]) for placed in found]
-        for found in place_gemms(sites, order)
+        for found in placed(order, *sites)
     ]
 
 
@@ -173,7 +183,7 @@ def test_experts_of_a_grouped_linear_share_its_tokens() -> None:
     inputs = ((64, 16), (4,), *[(32, 16)] * 4)
     forward = te("_GroupedLinear", *inputs, calls=4)
     backward = te("_GroupedLinearBackward", (64, 32), calls=8)
-    assert forward.classification.role is Role.GROUPED_GEMM
+    assert forward[0].classification.role is Role.GROUPED_GEMM
     assert work([0] * 4 + [1] * 8, forward, backward) == [
         [("fprop", (16, 32, 16))] * 4,
         [("dgrad", (16, 16, 32))] * 4 + [("wgrad", (32, 16, 16))] * 4,
@@ -189,7 +199,7 @@ def test_a_transposed_weight_makes_no_recomputation() -> None:
 
 def test_a_gradient_without_context_is_of_the_backward_pass() -> None:
     gradient, forward = (
-        GemmSite(kernel, classify(decode(kernel), None), None, 1)
+        (Kind(kernel, None, classify(decode(kernel), None)), 1)
         for kernel in (FP8_GRADIENT_KERNEL, FP8_KERNEL)
     )
     assert legs(gradient, forward) == [["backward"], ["unknown"]]
@@ -197,7 +207,7 @@ def test_a_gradient_without_context_is_of_the_backward_pass() -> None:
 
 def test_what_nothing_decides_stays_backward() -> None:
     replay = OpContext(name="CompiledFunctionBackward", types=("float",), dims=((),), backward=True)
-    site = GemmSite(FP8_KERNEL, classify(decode(FP8_KERNEL), replay), replay, 3)
+    site = Kind(FP8_KERNEL, replay, classify(decode(FP8_KERNEL), replay)), 3
     assert legs(site) == [["backward"] * 3]
     # Three launches where dgrad and wgrad look alike cannot be dealt evenly.
     assert legs(mm(64, 16, 64), mm(64, 64, 16, backward=True, calls=3))[1] == ["backward"] * 3
