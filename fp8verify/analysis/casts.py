@@ -8,30 +8,20 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from enum import Enum
+from math import prod
 from typing import Final, NamedTuple
 
 from fp8verify.analysis.kinds import GemmLabel, Kind, Kinds, gemm_shape
 from fp8verify.analysis.purpose import FP8_FUNCTIONS, of_the_model, purpose_of
 from fp8verify.analysis.rank import RankEvidence
-from fp8verify.kernels import Classification
 from fp8verify.kernels.operators import Part, find
-from fp8verify.terms import Leg, OpContext, Role, Shape
+from fp8verify.terms import Leg, OpContext, Role
 from fp8verify.text import lazy_pattern
 from fp8verify.trace import Trace
 
 _QUANTIZING: Final = (Role.CAST_QUANTIZE, Role.AMAX_REDUCE)
 _FP8: Final = lazy_pattern(r"Float8_e\dm\d")
 _READS: Final = lazy_pattern(r"dequant|upcast", re.IGNORECASE)
-
-
-class _Part(Enum):
-    """What a kernel means for the products after it on its stream."""
-
-    GEMM = "gemm"
-    FEEDS = "feeds"
-    ENDS = "ends"
-    """What uses the tensors that were cast before it: attention, communication, an FP8 GEMM."""
 
 
 class _Cast(NamedTuple):
@@ -42,61 +32,40 @@ class _Cast(NamedTuple):
 
 
 def fed_gemms(trace: Trace, kinds: Kinds, labels: list[GemmLabel]) -> int:
-    """Count the launches of layers' GEMMs in high precision that casts to FP8 feed."""
+    """Count the launches of layers' GEMMs in high precision that casts to FP8 feed.
+
+    What attention, a collective or a GEMM uses was cast for it. FP8 tensors that a collective may
+    have moved, and that are widened again behind it, are operands no more.
+    """
     casts = {n: cast for n, kind in enumerate(kinds.kinds) if (cast := _cast(kind)) is not None}
-    moved = _Moved()
     if not casts:
         return 0
-    gemms = {label.place: kinds.kinds[label.kind] for label in labels if _is_layers(label)}
-    parts = [_part(kind, number in casts) for number, kind in enumerate(kinds.kinds)]
-    fed = 0
+    of_layers = (label for label in labels if label.leg not in (Leg.ATTENTION, Leg.OPTIMIZER))
+    gemms = {label.place: kinds.kinds[label.kind] for label in of_layers}
+    columns, fed = trace.kernels, 0
     waiting: dict[int, list[_Cast]] = defaultdict(list)
-    columns = trace.kernels
+    kept: set[int] | None = None  # sizes cast since the latest collective, if there was one
     for place in sorted(range(len(columns)), key=columns.start_ns.__getitem__):
         number, stream = kinds.numbers[place], columns.stream[place]
-        if kinds.kinds[number].classification.role is Role.COMMUNICATION:
-            moved.collective()
-        if parts[number] is _Part.FEEDS:
-            waiting[stream].append(moved.without_moved(casts[number], kinds.kinds[number].op))
-        elif parts[number] is not None:
-            kind = gemms.get(place)
-            fed += kind is not None and any(_feeds(cast, kind) for cast in waiting[stream])
+        kind, cast = kinds.kinds[number], casts.get(number)
+        role = kind.classification.role
+        if role is Role.COMMUNICATION:
+            kept = set()
+        if cast is not None:
+            written = frozenset() if _gathers(kind.op) else cast.written
+            if kept is not None:
+                kept |= written or frozenset()
+                cast = cast._replace(read=cast.read & kept)
+            waiting[stream].append(cast._replace(written=written))
+        elif role.is_gemm or role in (Role.ATTENTION, Role.COMMUNICATION):
+            gemm = gemms.get(place)
+            fed += gemm is not None and any(_feeds(one, gemm) for one in waiting[stream])
             waiting[stream] = []
     return fed
 
 
-class _Moved:
-    """Tells FP8 tensors that collectives move, and that are widened again behind them."""
-
-    def __init__(self) -> None:
-        self._any = False
-        self._own: set[int] = set()
-
-    def collective(self) -> None:
-        """Hear of a collective: what it may have moved is no operand's cast any more."""
-        self._any = True
-        self._own.clear()
-
-    def without_moved(self, cast: _Cast, op: OpContext | None) -> _Cast:
-        """Return what a cast writes and reads for the products after it."""
-        gathers = op is not None and any(find(name).part is Part.GATHER for name in op.parents)
-        if cast.written and not gathers:
-            self._own |= cast.written
-        read = frozenset(size for size in cast.read if not self._any or size in self._own)
-        return _Cast(frozenset() if gathers else cast.written, read)
-
-
-def _is_layers(label: GemmLabel) -> bool:
-    return label.leg not in (Leg.ATTENTION, Leg.OPTIMIZER)
-
-
-def _part(kind: Kind, casts: bool) -> _Part | None:
-    role = kind.classification.role
-    if casts:
-        return _Part.FEEDS
-    if role.is_gemm:
-        return _Part.ENDS if kind.classification.precision.is_low else _Part.GEMM
-    return _Part.ENDS if role in (Role.ATTENTION, Role.COMMUNICATION) else None
+def _gathers(op: OpContext | None) -> bool:
+    return op is not None and any(find(name).part is Part.GATHER for name in op.parents)
 
 
 def _cast(kind: Kind) -> _Cast | None:
@@ -117,7 +86,7 @@ def _cast(kind: Kind) -> _Cast | None:
 
 
 def _casts_by_name(kind: Kind) -> bool:
-    found: Classification = kind.classification
+    found = kind.classification
     casts = found.role in _QUANTIZING and found.precision.is_low
     return casts and not _READS.search(kind.name[:400])
 
@@ -125,7 +94,7 @@ def _casts_by_name(kind: Kind) -> bool:
 def _typed(op: OpContext) -> _Cast:
     """Tell reading from writing: `copy_` records its output first, other kernels their inputs."""
     typed = list(zip(op.types, op.dims, strict=False))
-    sizes = frozenset(_size(dims) for name, dims in typed if _FP8.search(name) and dims)
+    sizes = frozenset(prod(dims) for name, dims in typed if _FP8.search(name) and dims)
     tensors = [name for name, dims in typed if dims]
     first_is_fp8 = bool(tensors) and _FP8.search(tensors[0]) is not None
     writes = first_is_fp8 if op.name == "aten::copy_" else not first_is_fp8
@@ -139,13 +108,6 @@ def _feeds(cast: _Cast, gemm: Kind) -> bool:
         return cast.written is None or bool(cast.written)
     a, b = shape.batch * shape.m * shape.k, shape.batch * shape.k * shape.n
     return bool(cast.written & {a, b}) or b in cast.read
-
-
-def _size(dims: Shape) -> int:
-    total = 1
-    for size in dims:
-        total *= size
-    return total
 
 
 # transformer_engine/pytorch/module/linear.py: `_Linear.apply(weight, inp, …)`.
@@ -217,7 +179,7 @@ def _casts(
             continue
         is_cast = total.kind.classification.role is Role.CAST_QUANTIZE
         if op.name == _WEIGHT_AND_INPUT:
-            key = (size, _elements(op.dims[1]) if len(op.dims) > 1 else 0)
+            key = (size, prod(op.dims[1]) if len(op.dims) > 1 else 0)
             old = both.get(key, (0, 0))
             both[key] = (old[0] + total.calls * is_cast, old[1] + total.time_ns)
             continue
@@ -225,7 +187,7 @@ def _casts(
         times[size] += total.time_ns
     for (size, elements), (count, time_ns) in both.items():
         own = max(0, count - _products(rank, size, elements))
-        weights, inputs = own * _elements(size), (count - own) * elements
+        weights, inputs = own * prod(size), (count - own) * elements
         calls[size] += own
         times[size] += time_ns * weights / ((weights + inputs) or 1)
     return {size: count for size, count in calls.items() if count}, times
@@ -239,7 +201,7 @@ def _products(rank: RankEvidence, size: Size, elements: int) -> int:
         if (op := row.kind.op) is not None
         and (op.name, op.dims[:1]) == (_WEIGHT_AND_INPUT, (size,))
         and len(op.dims) > 1
-        and _elements(op.dims[1]) == elements
+        and prod(op.dims[1]) == elements
     )
 
 
@@ -248,10 +210,3 @@ def _weight_size(op: OpContext | None, layers: Counter[Size]) -> Size | None:
     first = tuple(op.dims[0]) if op is not None and op.dims else ()
     turned = first[::-1]
     return first if first in layers else turned if len(turned) == 2 and turned in layers else None
-
-
-def _elements(size: tuple[int, ...]) -> int:
-    total = 1
-    for one in size:
-        total *= one
-    return total

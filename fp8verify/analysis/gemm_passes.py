@@ -304,7 +304,7 @@ def _trained(kinds: Kinds, labels: Sequence[GemmLabel]) -> list[bool]:
     waiting: dict[_Size, list[int]] = defaultdict(list)
     taken: dict[_Size, Counter[Leg]] = defaultdict(Counter)
     for place, label in enumerate(labels):
-        if kinds.kinds[label.kind].classification.split_k:
+        if not kinds.kinds[label.kind].multiplies:
             trained[place] = True
         elif label.leg is Leg.FPROP:
             waiting[_size(kinds, label)].append(place)

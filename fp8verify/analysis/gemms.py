@@ -186,7 +186,7 @@ def _gemm_rows(trace: Trace, kinds: Kinds, labels: Iterable[GemmLabel]) -> list[
     for (number, step, leg, shape, trained, in_step), (calls, time_ns, untimed) in totals.items():
         kind = kinds.kinds[number]
         flops = None if shape is None else shape.flops * calls
-        if kind.classification.split_k:
+        if not kind.multiplies:
             flops = 0
         rows.append(
             GemmRow(kind, step, leg, calls, time_ns, flops, shape, untimed, trained, in_step)
@@ -204,7 +204,7 @@ def _settle_reductions(trace: Trace, kinds: Kinds, order: list[int]) -> list[int
         number = kinds.number(name, op)
         kind = kinds.kinds[number]
         precision = kind.classification.precision
-        if not kind.classification.split_k:
+        if kind.multiplies:
             last[stream] = precision
         elif precision is Precision.UNKNOWN and stream in last:
             number = kinds.number(name, op, last[stream])

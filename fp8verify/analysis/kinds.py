@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from itertools import repeat
+from math import prod
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -51,17 +52,17 @@ def _plain(a: Shape, b: Shape, product: Product) -> GemmShape | None:
     k, n = (b[-1], b[-2]) if product.b_is_nk else (b[-2], b[-1])
     if a[-1] != k:
         return None
-    rows, k = _product(a[:-1]), k * product.packed
+    rows, k = prod(a[:-1]), k * product.packed
     if len(b) == 2:
         return GemmShape(1, rows, n, k)
-    batch = _product(b[:-2])
+    batch = prod(b[:-2])
     return GemmShape(batch, rows // batch, n, k) if batch and rows % batch == 0 else None
 
 
 def _vector(a: Shape, b: Shape) -> GemmShape | None:
     if not a or len(b) != 1 or a[-1] != b[0]:
         return None
-    return GemmShape(1, _product(a[:-1]), 1, b[0])
+    return GemmShape(1, prod(a[:-1]), 1, b[0])
 
 
 def _grouped(a: Shape, b: Shape, product: Product) -> GemmShape | None:
@@ -79,13 +80,6 @@ def _template(dims: tuple[Shape, ...], product: Product) -> GemmShape | None:
     if len(matrices) < 2 or dims[:2] != tuple(matrices[:2]):
         return None
     return _plain(matrices[0], matrices[1], product)
-
-
-def _product(dims: Shape) -> int:
-    total = 1
-    for size in dims:
-        total *= size
-    return total
 
 
 class Kind(NamedTuple):

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from fp8verify.analysis.gemms import NEGLIGIBLE, GemmRow, gemm_totals
-from fp8verify.analysis.kinds import GemmLabel, GemmShape, Kind, Kinds
+from fp8verify.analysis.kinds import GemmLabel, GemmShape, Kinds
 from fp8verify.analysis.purpose import purpose_of
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.kernels.operators import find, function_of
@@ -19,17 +19,18 @@ from fp8verify.terms import Leg, Precision, Role
 from fp8verify.trace import Trace
 
 TRANSFORMER_ENGINE = "transformer_engine"
-_CLASSES = ("LayerNormLinear", "LayerNormMLP", "GroupedLinear")
 _PLAIN_CLASSES = ("Linear", "NonDynamicallyQuantizableLinear", "Conv1D")
 _BACKWARD = (Leg.DGRAD, Leg.WGRAD)
+# What tells Transformer Engine's modules, also below classes of Megatron-LM or a script's own:
+# common/recipe/__init__.py, the recipe that the module ran under.
 _RECIPES = (
-    "DelayedScaling",
-    "Float8CurrentScaling",
-    "Float8BlockScaling",
-    "MXFP8BlockScaling",
-    "NVFP4BlockScaling",
-    "CustomRecipe",
-)
+    "DelayedScaling", "Float8CurrentScaling", "Float8BlockScaling", "MXFP8BlockScaling",
+    "NVFP4BlockScaling", "CustomRecipe",
+)  # fmt: skip
+# Of captures that recorded neither recipe nor source: transformer_engine/pytorch/module.
+_CLASSES = ("LayerNormLinear", "LayerNormMLP", "GroupedLinear")
+# Its FP8 parameters, of fp8_model_init: transformer_engine/pytorch/tensor.
+FP8_PARAMETERS = ("Float8Tensor", "Float8BlockwiseQTensor", "MXFP8Tensor")
 
 
 class Size(NamedTuple):
@@ -184,17 +185,26 @@ def sizes_of(module: ModuleRecord) -> tuple[Size, ...]:
     """Return the sizes of the linear layers of a module, nothing where they are not known."""
     if module.kind != "linear":
         return ()
-    library = TRANSFORMER_ENGINE if _is_transformer_engine(module) else None
+    is_engine = module.state == "fp8_module_off" or is_transformer_engine(module)
+    library = TRANSFORMER_ENGINE if is_engine else None
     if module.sizes:
         return tuple(Size(n, k, library) for n, k in module.sizes)
     known = module.out_features and module.in_features
     return (Size(module.out_features or 0, module.in_features or 0, library),) if known else ()
 
 
-def _is_transformer_engine(module: ModuleRecord) -> bool:
+def is_transformer_engine(module: ModuleRecord) -> bool:
     """Whether a module is Transformer Engine's; old captures tell by class and recipe alone."""
-    by_state = module.state == "fp8_module_off" or module.recipe in _RECIPES
-    return by_state or (module.source is None and module.class_name in _CLASSES)
+    if module.recipe in _RECIPES or module.weight_class in FP8_PARAMETERS:
+        return True
+    if module.source is None:
+        return module.class_name in _CLASSES
+    return package_of(module) == TRANSFORMER_ENGINE
+
+
+def package_of(module: ModuleRecord) -> str:
+    """Return the package that a module's class is of, empty where the census does not say it."""
+    return (module.source or "").split(".")[0]
 
 
 def _is_converted(module: ModuleRecord) -> bool:
@@ -327,26 +337,20 @@ def join_named(parts: Iterable[NamedLayers | None]) -> NamedLayers | None:
     if len(found) < 2:
         return found[0] if found else None
     totals: dict[tuple[str, Leg, Precision], list[int]] = defaultdict(lambda: [0, 0, 0])
-    casts: dict[str, int] = defaultdict(int)
+    for layer, leg, precision, *values in (gemms for part in found for gemms in part.gemms):
+        total = totals[layer, leg, precision]
+        totals[layer, leg, precision] = [a + b for a, b in zip(total, values, strict=True)]
+    casts: Counter[str] = Counter()
     for part in found:
-        for gemms in part.gemms:
-            total = totals[gemms[:3]]
-            for place, value in enumerate(gemms[3:]):
-                total[place] += value
-        for layer, time_ns in part.casts.items():
-            casts[layer] += time_ns
+        casts.update(part.casts)
+    flops = [part.flops for part in found if part.flops is not None]
     return NamedLayers(
         gemms=tuple(LayerGemms(*key, *total) for key, total in totals.items()),
         casts=dict(casts),
         unjoined=sum(part.unjoined for part in found),
-        flops=_sum([part.flops for part in found]),
+        flops=sum(flops) if len(flops) == len(found) else None,
         note=next((part.note for part in found if part.note), None),
     )
-
-
-def _sum(parts: list[int | None]) -> int | None:
-    known = [part for part in parts if part is not None]
-    return sum(known) if len(known) == len(parts) else None
 
 
 def name_layers(trace: Trace, kinds: Kinds, labels: Iterable[GemmLabel]) -> NamedLayers | None:
@@ -357,50 +361,37 @@ def name_layers(trace: Trace, kinds: Kinds, labels: Iterable[GemmLabel]) -> Name
         kinds: of its kernels.
         labels: of its GEMMs.
     """
-    if not len(trace.kernels):
-        return None
-    of_layers = [label for label in labels if label.leg not in _OF_NO_LAYER]
-    gemms = _layer_gemms(trace, kinds, of_layers)
-    return NamedLayers(
-        gemms=gemms,
-        casts=_casts(trace, kinds),
-        unjoined=sum(trace.kernels.layer[label.place] < 0 for label in of_layers),
-        flops=_flops_of_all(trace, kinds, of_layers),
-        note=None if gemms else "no GEMM could be joined to a layer",
-    )
-
-
-def _layer_gemms(trace: Trace, kinds: Kinds, labels: Iterable[GemmLabel]) -> tuple[LayerGemms, ...]:
-    """Add up launches, ns and FLOPs of the GEMMs that could be joined to a layer."""
     columns = trace.kernels
+    if not len(columns):
+        return None
     totals: dict[tuple[int, Leg, Precision], list[int]] = defaultdict(lambda: [0, 0, 0])
+    unjoined = all_flops = unknown_ns = gemm_ns = 0
     for place, number, leg, shape, *_ in labels:
-        kind, layer = kinds.kinds[number], columns.layer[place]
-        if layer >= 0:
-            total = totals[layer, leg, kind.classification.precision]
-            total[0] += 1
-            total[1] += columns.duration_ns[place]
-            total[2] += _flops(kind, shape)
-    return tuple(
+        if leg in _OF_NO_LAYER:
+            continue
+        kind, layer, time_ns = kinds.kinds[number], columns.layer[place], columns.duration_ns[place]
+        flops = shape.flops if shape is not None and kind.multiplies else 0
+        all_flops += flops
+        gemm_ns += time_ns
+        unknown_ns += time_ns if shape is None and kind.multiplies else 0
+        if layer < 0:
+            unjoined += 1
+            continue
+        total = totals[layer, leg, kind.classification.precision]
+        total[0] += 1
+        total[1] += time_ns
+        total[2] += flops
+    gemms = tuple(
         LayerGemms(trace.layers[layer], leg, precision, *total)
         for (layer, leg, precision), total in sorted(totals.items(), key=lambda item: item[0][0])
     )
-
-
-def _flops_of_all(trace: Trace, kinds: Kinds, labels: Iterable[GemmLabel]) -> int | None:
-    """Return the FLOPs of all GEMMs, None unless those of (nearly) all GEMM time are known."""
-    flops = unknown_ns = gemm_ns = 0
-    for place, number, _, shape, *_ in labels:
-        kind, time_ns = kinds.kinds[number], trace.kernels.duration_ns[place]
-        flops += _flops(kind, shape)
-        gemm_ns += time_ns
-        if shape is None and not kind.classification.split_k:
-            unknown_ns += time_ns
-    return flops if unknown_ns <= gemm_ns * NEGLIGIBLE else None
-
-
-def _flops(kind: Kind, shape: GemmShape | None) -> int:
-    return 0 if shape is None or kind.classification.split_k else shape.flops
+    return NamedLayers(
+        gemms=gemms,
+        casts=_casts(trace, kinds),
+        unjoined=unjoined,
+        flops=all_flops if unknown_ns <= gemm_ns * NEGLIGIBLE else None,
+        note=None if gemms else "no GEMM could be joined to a layer",
+    )
 
 
 def _casts(trace: Trace, kinds: Kinds) -> dict[str, int]:

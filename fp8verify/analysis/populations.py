@@ -78,7 +78,7 @@ class Populations:
 
         They are weighed by FLOPs where those of all are known, else by time.
         """
-        self.rows = [row for row in survey.linear if not row.kind.classification.split_k]
+        self.rows = [row for row in survey.linear if row.kind.multiplies]
         self.by_flops = gemm_totals(self.rows).knows_flops
         forward = {_forward_size(row) for row in self.rows if row.leg is Leg.FPROP}
         keys: list[Key] = [_key(row, forward) for row in self.rows]

@@ -169,7 +169,7 @@ def expected_share(rank: RankEvidence, layers: Layers, promises: Promises) -> Ex
         layers: its modules by size.
         promises: what the log and the model promised.
     """
-    rows = [row for row in rank.survey.linear if not row.kind.classification.split_k]
+    rows = [row for row in rank.survey.linear if row.kind.multiplies]
     total = sum(row.flops or 0 for row in rows)
     modules = [m for m in rank.modules if m.kind in ("linear", "experts")]
     if not (total and modules and rank.linear.knows_flops) or not promises.any:
@@ -286,7 +286,7 @@ def _is_unplaced(row: GemmRow) -> bool:
 
 
 def _gradients_of_all(rows: Iterable[GemmRow]) -> bool:
-    low = [row for row in rows if row.precision.is_low and not row.kind.classification.split_k]
+    low = [row for row in rows if row.precision.is_low and row.kind.multiplies]
     gradients = sum(row.calls for row in low if has_gradient(row.kind))
     forward = sum(row.calls for row in low) - gradients
     return 0 < forward * _BACKWARD_LEGS <= gradients
@@ -302,7 +302,7 @@ def _launches(rows: Iterable[GemmRow]) -> tuple[int, int]:
     """Return how many GEMMs ran in low precision and how many did not, or may not have."""
     low = high = 0
     for row in rows:
-        if row.kind.classification.split_k:
+        if not row.kind.multiplies:
             continue
         if row.precision.is_low:
             low += row.calls

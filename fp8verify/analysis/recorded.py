@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import structs
 
+from fp8verify.analysis.layers import FP8_PARAMETERS, is_transformer_engine, package_of
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.analysis.timeline import step_statistics
 from fp8verify.capture.schema import ModuleRecord, RankMeta, WindowRecord
@@ -114,18 +115,6 @@ def environment(ranks: Sequence[RankEvidence]) -> Environment:
     return Environment(gpu=name, compute_capability=capability, versions=joined)
 
 
-# What tells Transformer Engine's modules, also below classes of Megatron-LM or a script's own:
-# common/recipe/__init__.py, the recipe that the module ran under.
-_RECIPES = (
-    "DelayedScaling", "Float8CurrentScaling", "Float8BlockScaling", "MXFP8BlockScaling",
-    "NVFP4BlockScaling", "CustomRecipe",
-)  # fmt: skip
-# Of captures that recorded neither recipe nor source: transformer_engine/pytorch/module.
-_CLASSES = ("LayerNormLinear", "LayerNormMLP", "GroupedLinear")
-# Its FP8 parameters, of fp8_model_init: transformer_engine/pytorch/tensor.
-_PARAMETERS = ("Float8Tensor", "Float8BlockwiseQTensor", "MXFP8Tensor")
-
-
 def memory_report(meta: RankMeta | None) -> MemoryReport | None:
     """Lay out the peak of a rank's GPU memory at its last window, and what FP8 adds to it."""
     windows = meta.windows if meta is not None else ()
@@ -139,10 +128,10 @@ def memory_report(meta: RankMeta | None) -> MemoryReport | None:
 def _why(modules: Sequence[ModuleRecord]) -> Iterator[str]:
     """Say where FP8 costs and saves memory, by the classes of the converted modules."""
     converted = [module for module in modules if module.state == "fp8"]
-    engine = [module for module in converted if _is_transformer_engine(module)]
+    engine = [module for module in converted if is_transformer_engine(module)]
     dynamic = [module for module in converted if _casts_dynamically(module)]
-    parameters = [module for module in engine if module.weight_class in _PARAMETERS]
-    cached = [module for module in engine if module.weight_class not in _PARAMETERS]
+    parameters = [module for module in engine if module.weight_class in FP8_PARAMETERS]
+    cached = [module for module in engine if module.weight_class not in FP8_PARAMETERS]
     if dynamic:
         yield (
             f"{_weights(dynamic)} stay in high precision, and so do the inputs saved for the "
@@ -161,32 +150,20 @@ def _why(modules: Sequence[ModuleRecord]) -> Iterator[str]:
         yield "Transformer Engine saves inputs for the backward pass in FP8: 1 byte a value, not 2"
 
 
-def _is_transformer_engine(module: ModuleRecord) -> bool:
-    if module.recipe in _RECIPES or module.weight_class in _PARAMETERS:
-        return True
-    if module.source is None:
-        return module.class_name in _CLASSES
-    return _package(module) == "transformer_engine"
-
-
 def _casts_dynamically(module: ModuleRecord) -> bool:
     """Whether a module casts values in high precision anew in each pass, as torchao's do.
 
     A class that is not known may save anything.
     """
-    if _is_transformer_engine(module):
+    if is_transformer_engine(module):
         return False
     wraps = (module.weight_class or "").startswith(("Float8Training", "MXFP8Training", "Scaled"))
-    return bool(module.recipe) or wraps or _package(module) in ("torchao", "torchtitan")
+    return bool(module.recipe) or wraps or package_of(module) in ("torchao", "torchtitan")
 
 
 def _saves_inputs_in_fp8(module: ModuleRecord) -> bool:
     """Whether wgrad, which reads the saved input, reads it in FP8: `backward_override`."""
     return module.format_of("wgrad") != "high_precision" or "dequantized" in (module.scaling or "")
-
-
-def _package(module: ModuleRecord) -> str:
-    return (module.source or "").split(".")[0]
 
 
 def _weights(modules: Sequence[ModuleRecord]) -> str:
