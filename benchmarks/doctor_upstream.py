@@ -19,7 +19,6 @@ from pathlib import Path
 from fp8verify.doctor.checks import Status
 from fp8verify.doctor.facts import Facts
 from fp8verify.doctor.gpus import Gpu, Gpus
-from fp8verify.doctor.interpreter import Installed, Interpreter
 from fp8verify.doctor.launch import read_launch
 from fp8verify.doctor.rules import judge
 from fp8verify.errors import Fp8VerifyError
@@ -87,7 +86,7 @@ def main() -> int:
             found[name] = [f"refused: {str(error).splitlines()[0].replace(str(path), '')[:120]}"]
             continue
         for config in facts.configs:
-            frameworks[f"{config.framework}{' (FP8)' if config.training.ask else ''}"] += 1
+            frameworks[f"{config.framework}{' (FP8)' if config.ask else ''}"] += 1
         frameworks["not recognised"] += len(facts.unrecognised)
         grave = [c for c in judge(facts) if c.status in (Status.WARN, Status.FAIL) and c.file]
         for check in grave:
@@ -120,15 +119,8 @@ def files(root: Path) -> Iterator[Path]:
 
 def facts_of(path: Path) -> Facts:
     """Return the facts of one file, on a B200 with current versions of all libraries."""
-    launch = read_launch([str(path)], [], {})
-    return Facts(
-        gpus=Gpus((Gpu("NVIDIA B200", "10.0", "580.65.06", "183359 MiB"),)),
-        installed=Installed(Interpreter("python", "", named=False), {}),
-        environment=launch.environment,
-        configs=launch.configs,
-        scripts=launch.scripts,
-        unrecognised=launch.unrecognised,
-    )
+    facts = read_launch([str(path)], [], {})
+    return facts._replace(gpus=Gpus((Gpu("NVIDIA B200", "10.0", "580.65.06", "183359 MiB"),)))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from pathlib import Path
 from fp8verify.doctor.checks import Check, Status
 from fp8verify.doctor.facts import Facts
 from fp8verify.doctor.gpus import Gpu, Gpus
-from fp8verify.doctor.interpreter import Installed, Interpreter
+from fp8verify.doctor.installed import Installed, Interpreter
 from fp8verify.doctor.launch import read_launch
 from fp8verify.doctor.rules import judge
 
@@ -83,15 +83,9 @@ def facts_of(
     require_gpu: bool = True,
 ) -> Facts:
     """Return facts about files on a machine that is written down, not looked at."""
-    launch = read_launch(configs, command, environment or {})
-    return Facts(
+    return read_launch(configs, command, environment or {})._replace(
         gpus=Gpus(tuple(gpus), "" if gpus else "no tool is here"),
         installed=Installed(Interpreter("/venv/bin/python", "of the PATH", named=False), versions),
-        environment=launch.environment,
-        configs=launch.configs,
-        scripts=launch.scripts,
-        unrecognised=launch.unrecognised,
-        command=tuple(command),
         require_gpu=require_gpu,
     )
 

@@ -12,7 +12,7 @@ import click
 from fp8verify.cli.options import FILE, FiniteFloat, refuse_unknown_option
 from fp8verify.cli.output import emit, screen
 from fp8verify.doctor import RECIPES, Status, doctor
-from fp8verify.doctor.forms import FORMS, to_text
+from fp8verify.doctor.checks import FORMS, to_text
 
 
 @click.command(

@@ -6,7 +6,8 @@ wait for them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -15,12 +16,14 @@ from msgspec.structs import replace
 from fp8verify.capture.files import find_logs
 from fp8verify.errors import Fp8VerifyError, InputError
 from fp8verify.logs.lines import read_lines
-from fp8verify.report.model import Leg, Report, Verdict
+from fp8verify.report.model import Finding, Leg, Report, Severity, Verdict
 
 if TYPE_CHECKING:
     from fp8verify.doctor.causes import Cause
 
 AnyReport = TypeVar("AnyReport", bound=Report)
+_SHOWN = 5
+_ONLY_SLOWER = ("compile-off", "dims-too-small-to-pay", "fp8-with-checkpointing")
 _WITHOUT_FP8 = (Verdict.INACTIVE, Verdict.CONTRADICTED, Verdict.EMULATED)
 
 
@@ -59,13 +62,47 @@ def explain_missing(report: AnyReport, command: Sequence[str]) -> AnyReport:
     """
     if report.verdict not in _WITHOUT_FP8:
         return report
-    from fp8verify.doctor.missing import findings_on
-
     try:
-        found = findings_on(report, command)
+        found = _missing(report, command)
     except Fp8VerifyError:  # no such library, or no such file any more
         return report
     return replace(report, findings=(*report.findings, *found))
+
+
+def _missing(report: Report, command: Sequence[str]) -> Iterator[Finding]:
+    """Yield what `doctor` finds in the files that a command names."""
+    from fp8verify.doctor.checks import Status
+    from fp8verify.doctor.gpus import Gpu, Gpus
+    from fp8verify.doctor.launch import read_launch
+    from fp8verify.doctor.rules import judge
+
+    seen = report.environment
+    facts = read_launch([], command, os.environ)
+    facts = facts._replace(
+        gpus=Gpus((Gpu(seen.gpu, seen.compute_capability),) if seen.gpu else ()),
+        installed=facts.installed._replace(versions=seen.versions),
+    )
+    # A library that the process had not imported is not in the versions, and may be installed.
+    found = [
+        check
+        for check in judge(facts)
+        if check.status in (Status.WARN, Status.FAIL)
+        and check.code not in _ONLY_SLOWER
+        and not check.code.endswith("-not-installed")
+    ]
+    if not facts.wishes:  # then the GPU and its units explain nothing
+        found = [check for check in found if check.file is not None]
+    for check in found[:_SHOWN]:
+        place = f"{check.file}:{check.line or 1}: " if check.file else ""
+        yield _warning(check.code, f"{place}{check.message}", check.hint)
+    if facts.wishes and not found:
+        message = f"{facts.wishes[0][1]} asks for FP8, and no GEMM ran in it"
+        hint = "`fp8verify doctor` before the same command checks the versions here too."
+        yield _warning("fp8-asked", message, hint)
+
+
+def _warning(code: str, message: str, hint: str) -> Finding:
+    return Finding(code=code, severity=Severity.WARNING, message=message, hint=hint)
 
 
 def with_what_was_possible(report: AnyReport) -> AnyReport:

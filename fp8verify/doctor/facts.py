@@ -1,4 +1,4 @@
-"""Everything the rules judge, gathered once and then only read."""
+"""Everything that the rules read, gathered once."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from fp8verify.doctor.gpus import GpuQuery, Gpus
-from fp8verify.doctor.interpreter import Installed, VersionQuery, find_interpreter
-from fp8verify.doctor.launch import Launch, read_launch
+from fp8verify.doctor.installed import Installed, Interpreter, VersionQuery, find_interpreter
 from fp8verify.doctor.scripts import Script
 from fp8verify.doctor.training import Ask, Config
 
@@ -19,31 +18,31 @@ class Facts(NamedTuple):
     """The record that all rules read.
 
     Attributes:
-        gpus: the GPUs of this machine.
-        installed: what the training's Python has.
         environment: the variables that reach the training.
         configs: the configurations, those of the command too.
         scripts: Python sources, as far as they can be read without running them.
         unrecognised: configuration files whose framework is not known.
         command: what would be run.
+        gpus: the GPUs of this machine.
+        installed: what the training's Python has.
         require_gpu: whether a machine without a GPU fails.
         model: what a dry start saw, None where nothing was started.
     """
 
-    gpus: Gpus
-    installed: Installed
     environment: Mapping[str, str]
     configs: tuple[Config, ...] = ()
     scripts: tuple[Script, ...] = ()
     unrecognised: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
+    gpus: Gpus = Gpus()
+    installed: Installed = Installed(Interpreter("", "", named=False), {})
     require_gpu: bool = False
     model: DryModel | None = None
 
     @property
     def wishes(self) -> tuple[tuple[Ask, str], ...]:
         """What the configurations ask for, and the file that does."""
-        asked = ((config.training.ask, config.path) for config in self.configs)
+        asked = ((config.ask, config.path) for config in self.configs)
         return tuple((ask, path) for ask, path in asked if ask is not None)
 
     @property
@@ -60,7 +59,7 @@ class Facts(NamedTuple):
     @property
     def knows_packages(self) -> bool:
         """Whether this Python is one that trains: torch is there."""
-        return "torch" in self.installed.versions
+        return "torch" in self.versions
 
 
 def gather(
@@ -75,15 +74,8 @@ def gather(
     Raises:
         InputError: a configuration cannot be read.
     """
+    from fp8verify.doctor.launch import read_launch
+
     gpus, versions = GpuQuery(), VersionQuery(find_interpreter(command, environment))
-    launch: Launch = read_launch(configs, command, environment)
-    return Facts(
-        gpus=gpus.answer(),
-        installed=versions.answer(),
-        environment=launch.environment,
-        configs=launch.configs,
-        scripts=launch.scripts,
-        unrecognised=launch.unrecognised,
-        command=tuple(command),
-        require_gpu=require_gpu,
-    )
+    facts = read_launch(configs, command, environment)
+    return facts._replace(gpus=gpus.answer(), installed=versions.answer(), require_gpu=require_gpu)

@@ -5,18 +5,16 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from fnmatch import fnmatchcase
 from functools import cache
 from typing import Any
 
-from fp8verify.doctor.conditions import MISSING, all_hold, is_on, table, value_of
+from fp8verify.doctor.conditions import MISSING, all_hold, is_on, name_of, table, value_of
 from fp8verify.doctor.decoder import Role
 from fp8verify.doctor.documents import Document
 from fp8verify.doctor.training import (
     Ask,
     Config,
     LayerSize,
-    Training,
     Values,
     llama_layers,
     truth,
@@ -40,14 +38,8 @@ def recognise(document: Document) -> Config | None:
     for row in frameworks().values():
         if document.kind in row["kinds"]:
             names = {key: _canonical(key, row) for key in document.values}
-            if _fits(
-                row,
-                document,
-                {
-                    **document.values,
-                    **dict(zip(names.values(), document.values.values(), strict=True)),
-                },
-            ):
+            renamed = {names[key]: value for key, value in document.values.items()}
+            if _fits(row, document, {**document.values, **renamed}):
                 return _config(row, document, names)
     return None
 
@@ -87,28 +79,21 @@ def _config(row: Row, document: Document, names: Mapping[str, str]) -> Config:
         if names[key] not in origins or key == names[key]:
             given[names[key]] = value
             origins[names[key]] = key
+    shards = next((n for k in row.get("tensor_parallel", ()) if (n := whole(given.get(k)))), 1)
     return Config(
-        document.path,
-        row["name"],
-        document.values,
-        document.lines,
-        _training(row, given),
+        path=document.path,
+        framework=row["name"],
+        kind=document.kind,
+        values=document.values,
+        lines=document.lines,
         given=given,
         origins=origins,
-        kind=document.kind,
-    )
-
-
-def _training(row: Row, given: Values) -> Training:
-    shards = next((n for k in row.get("tensor_parallel", ()) if (n := whole(given.get(k)))), 1)
-    sizes = row.get("sizes")
-    return Training(
         ask=_ask(row, given),
         compile=_switch(row.get("compile", ()), given, row.get("compile_default")),
         checkpointing=_switch(row.get("checkpointing", ()), given, None),
         tensor_parallel=shards,
         deepspeed=any(all_hold(tests, given) for tests in row.get("deepspeed", ())),
-        layers=tuple(_layers(sizes, given, shards)) if sizes else (),
+        layers=tuple(_layers(row["sizes"], given, shards)) if "sizes" in row else (),
         tokens=_tokens(row, given),
     )
 
@@ -130,8 +115,8 @@ def _ask(row: Row, given: Values) -> Ask | None:
             fmt = asks.get("format", "")
             fmt = _FORMATS.get(recipe, fmt) if fmt == "fp8" else fmt
             backend = _BACKENDS.get(_text(asks.get("backend", ""), given))
-            glob = asks.get("key") or next(iter(asks["when"]))
-            key = next((name for name in given if fnmatchcase(name, glob)), glob)
+            wanted = asks.get("key") or next(iter(asks["when"]))
+            key = name_of(wanted, given) or wanted
             return Ask(fmt, recipe or None, backend, key) if fmt else None
     return None
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from fp8verify.doctor.documents import Document, kind_of, read_document
+from fp8verify.doctor.facts import Facts
 from fp8verify.doctor.frameworks import recognise
 from fp8verify.doctor.launch_script import arguments
-from fp8verify.doctor.scripts import Script, read_script
+from fp8verify.doctor.scripts import read_script
 from fp8verify.doctor.training import Config
 from fp8verify.errors import Fp8VerifyError
 
@@ -19,19 +20,12 @@ _FP8 = re.compile(r"^--.*(?:fp8|float8|fp4)", re.IGNORECASE)
 _VARIABLE = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 
 
-class Launch(NamedTuple):
-    """What the files and the command say."""
-
-    configs: tuple[Config, ...]
-    scripts: tuple[Script, ...]
-    unrecognised: tuple[str, ...]
-    environment: Mapping[str, str]
-
-
 def read_launch(
     configs: Sequence[str], command: Sequence[str], environment: Mapping[str, str]
-) -> Launch:
+) -> Facts:
     """Read the configurations that were named, and those that the command names.
+
+    The facts about the machine are those of none.
 
     Raises:
         InputError: one that was named cannot be read.
@@ -54,11 +48,17 @@ def read_launch(
             unrecognised.append(document.path)
     arguments_of = recognise(Document(COMMAND, "arguments", arguments(words), {}, " ".join(words)))
     if arguments_of is not None:
-        found.append(arguments_of._replace(in_file=False))
+        found.append(arguments_of)
     elif not documents and any(_FP8.search(word) for word in words):
         unrecognised.append(COMMAND)
     scripts = [read_script(doc.path, doc.text) for doc in documents if doc.kind == "python"]
-    return Launch(tuple(found), tuple(scripts), tuple(unrecognised), variables)
+    return Facts(
+        environment=variables,
+        configs=tuple(found),
+        scripts=tuple(scripts),
+        unrecognised=tuple(unrecognised),
+        command=tuple(command),
+    )
 
 
 def _assigned(words: list[str]) -> Iterator[tuple[str, str]]:

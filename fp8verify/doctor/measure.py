@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from fp8verify.doctor.decoder import Group, heads_of
-from fp8verify.doctor.interpreter import Interpreter
+from fp8verify.doctor.installed import Interpreter
 from fp8verify.doctor.probes import Plan, Probe, Shape, Use
 from fp8verify.errors import InputError
 

@@ -83,12 +83,12 @@ def plan(facts: Facts, given: Sequence[Shape], tokens: int | None) -> Plan:
     """Return what to measure: the sizes given, and those of the model, or else of the files."""
     found: Plan = {Probe(s.m, (Group(s.k, (s.n,), _role_by_size(s)),)): Use() for s in given}
     if facts.model is not None and facts.model.modules:
-        said = (config.training.tokens for config in facts.configs if config.training.tokens)
+        said = (config.tokens for config in facts.configs if config.tokens)
         rows = tokens or next(said, DEFAULT_TOKENS)
         return {**found, **_of_model(facts.model.modules, rows)}
     for config in facts.configs:
-        rows = tokens or config.training.tokens or DEFAULT_TOKENS
-        found |= _of_sizes(config.training.layers, rows)
+        rows = tokens or config.tokens or DEFAULT_TOKENS
+        found |= _of_sizes(config.layers, rows)
     return found
 
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from fp8verify.doctor.decoder import Role
 
 Values = Mapping[str, Any]
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class Ask(NamedTuple):
@@ -44,19 +42,33 @@ class LayerSize(NamedTuple):
     expert: bool = False
 
 
-class Training(NamedTuple):
-    """What a configuration says of the training; None where it does not say.
+class Config(NamedTuple):
+    """A configuration that was read, and what it says of the training.
 
     Attributes:
-        ask: the low precision it asks for.
-        compile: whether the model is compiled.
-        checkpointing: whether activations are computed again in the backward pass.
+        path: its file as the user named it; "the command" for arguments.
+        framework: whose it is.
+        kind: the document's.
+        values: its values by dotted key.
+        lines: the lines of the keys, 1-based.
+        given: its values, and the framework's defaults, by the names that the rules use.
+        origins: the keys of `values` by these names.
+        ask: the low precision that it asks for.
+        compile: whether the model is compiled; None where it does not say.
+        checkpointing: whether activations are computed again in the backward pass; None likewise.
         tensor_parallel: over how many GPUs each matrix is split.
         deepspeed: whether DeepSpeed runs it.
         layers: the linear layers that its sizes tell.
-        tokens: the tokens of a micro-batch on one GPU.
+        tokens: the tokens of a micro-batch on one GPU; None where it does not say.
     """
 
+    path: str
+    framework: str
+    kind: str
+    values: Values
+    lines: Mapping[str, int]
+    given: Values
+    origins: Mapping[str, str]
     ask: Ask | None = None
     compile: bool | None = None
     checkpointing: bool | None = None
@@ -65,34 +77,8 @@ class Training(NamedTuple):
     layers: tuple[LayerSize, ...] = ()
     tokens: int | None = None
 
-
-class Config(NamedTuple):
-    """A configuration that was read.
-
-    Attributes:
-        path: its file as the user named it; "the command" for arguments.
-        framework: whose it is.
-        values: its values by dotted key.
-        lines: the lines of the keys, 1-based.
-        training: what it says.
-        in_file: whether `path` is a file.
-        given: its values, and the framework's defaults, by the names that the rules use.
-        origins: the keys of `values` by these names.
-        kind: the document's.
-    """
-
-    path: str
-    framework: str
-    values: Values
-    lines: Mapping[str, int]
-    training: Training
-    in_file: bool = True
-    given: Values = _NOTHING
-    origins: Mapping[str, str] = _NOTHING
-    kind: str = ""
-
     @property
-    def in_file_of_values(self) -> bool:
+    def is_file_of_values(self) -> bool:
         """Whether its values are those of a file, not of a command line with other programs."""
         return self.kind not in ("shell", "arguments")
 
@@ -120,17 +106,6 @@ def truth(value: Any) -> bool | None:
 def word(value: Any) -> str:
     """Return a value as a lower-case word; "" for what is none."""
     return value.strip().lower() if isinstance(value, str) else ""
-
-
-def product(*values: Any) -> int | None:
-    """Return the product of whole numbers, None where one is not known."""
-    result = 1
-    for value in values:
-        number = whole(value)
-        if number is None:
-            return None
-        result *= number
-    return result
 
 
 def llama_layers(

@@ -203,7 +203,7 @@ def fp8_doctor() -> CheckMachine:
         __tracebackhide__ = True
         report = doctor(*configs, command=command, require_gpu=require_gpu)
         if report.exit_code:
-            from fp8verify.doctor.forms import to_text
+            from fp8verify.doctor.checks import to_text
 
             pytest.fail(to_text(report), pytrace=False)
         return report

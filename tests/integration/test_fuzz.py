@@ -20,8 +20,7 @@ import pytest
 
 from fp8verify import Report, Verdict, inspect
 from fp8verify.annotate import annotate
-from fp8verify.doctor.checks import report_of
-from fp8verify.doctor.forms import to_text
+from fp8verify.doctor.checks import report_of, to_text
 from fp8verify.doctor.rules import judge
 from fp8verify.errors import Fp8VerifyError
 from fp8verify.prove.raw_page import read as read_counts

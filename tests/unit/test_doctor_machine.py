@@ -8,14 +8,11 @@ from typing import Any
 
 import pytest
 
-from fp8verify.doctor.checks import Check, Status, report_of
-from fp8verify.doctor.forms import to_text
-from fp8verify.doctor.gpus import Gpu, parse, parse_nvidia
-from fp8verify.doctor.interpreter import find_interpreter, parse_scan
+from fp8verify.doctor.checks import Check, Status, report_of, to_text
+from fp8verify.doctor.gpus import NAMES, Gpu, parse, parse_nvidia, trains_in
+from fp8verify.doctor.installed import cuda_of, find_interpreter, parse_scan, within
 from fp8verify.doctor.rules import judge
 from fp8verify.doctor.rules.rows import rules
-from fp8verify.doctor.units import NAMES, trains_in
-from fp8verify.doctor.versions import cuda_of, within
 from tests import doctor_files as files
 from tests.doctor_files import (
     A100,

@@ -15,7 +15,7 @@ from fp8verify.doctor.afterwards import with_what_was_possible
 from fp8verify.doctor.checks import Check, Status
 from fp8verify.doctor.decoder import Group, Heads, Role, heads_of, role_of
 from fp8verify.doctor.dry_start import DryModel
-from fp8verify.doctor.interpreter import Interpreter
+from fp8verify.doctor.installed import Interpreter
 from fp8verify.doctor.measure import (
     Answer,
     Measured,

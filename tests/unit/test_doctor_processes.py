@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fp8verify.doctor import processes
-from fp8verify.doctor.processes import Tail, end_all, marked
+from fp8verify.doctor import dry_start
+from fp8verify.doctor.dry_start import Tail, end_all, marked
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
 STAYS = """\
@@ -27,7 +27,7 @@ time.sleep(300)
 def test_workers_with_sessions_of_their_own_that_ignore_sigterm_are_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processes, "GRACE_S", 0.3)
+    monkeypatch.setattr(dry_start, "GRACE_S", 0.3)
     (tmp_path / "stays.py").write_text(STAYS)
     mark = f"FP8VERIFY_TEST_MARK={tmp_path}"
     child = subprocess.Popen(

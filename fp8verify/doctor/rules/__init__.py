@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator
 
 from fp8verify.doctor.checks import Check
 from fp8verify.doctor.facts import Facts
-from fp8verify.doctor.rules import keys, machine, rows, scripts, sizes
-from fp8verify.doctor.rules.asked import asked
+from fp8verify.doctor.rules import asked, keys, machine, rows, scripts
 
 Rule = Callable[[Facts], Iterator[Check]]
 RULES: tuple[Rule, ...] = (
@@ -15,14 +14,14 @@ RULES: tuple[Rule, ...] = (
     machine.driver,
     machine.torch_of_the_training,
     machine.libraries,
-    asked,
+    asked.asked,
     keys.unknown_keys,
     keys.unknown_values,
     keys.inert_sections,
     rows.rows,
-    sizes.odd_sizes,
-    sizes.small_sizes,
-    sizes.expected_share,
+    asked.odd_sizes,
+    asked.small_sizes,
+    asked.expected_share,
     scripts.scripts,
 )
 

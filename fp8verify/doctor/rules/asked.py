@@ -1,20 +1,26 @@
-"""Rule on what the configurations ask for at all."""
+"""Rules on what the configurations ask for, and on the sizes of the model that they name."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fp8verify.analysis.gpus import SMALL_SIDE
 from fp8verify.doctor.checks import Check, Status
 from fp8verify.doctor.facts import Facts
+from fp8verify.doctor.frameworks import framework_of
+from fp8verify.doctor.gpus import NAMES
 from fp8verify.doctor.scripts import Script
-from fp8verify.doctor.training import Ask
-from fp8verify.doctor.units import NAMES
+from fp8verify.doctor.training import Ask, Config, LayerSize
+
+ALIGNMENT = 16
+NVFP4_ALIGNMENT = 128
+_MOSTLY = 0.5
 
 
 def asked(facts: Facts) -> Iterator[Check]:
     """What each file asks for, as it was understood."""
     for config in facts.configs:
-        ask = config.training.ask
+        ask = config.ask
         says = f"asks for {_described(ask)}" if ask else "does not ask for FP8"
         yield Check(
             code="fp8-asked" if ask else "fp8-not-asked",
@@ -62,3 +68,124 @@ def _of_a_script(script: Script, *, alone: bool) -> Iterator[Check]:
 def _described(ask: Ask) -> str:
     details = [word for word in (ask.recipe, ask.backend) if word and word != ask.format]
     return NAMES[ask.format] + (f" ({', '.join(details)})" if details else "")
+
+
+def odd_sizes(facts: Facts) -> Iterator[Check]:
+    """Layers that cannot be multiplied in FP8, because a side is not a multiple of 16."""
+    for config, ask, layers in sized(facts):
+        side = NVFP4_ALIGNMENT if ask.format == "nvfp4" else ALIGNMENT
+        odd = [layer for layer in layers if layer.n % side or layer.k % side]
+        if odd:
+            effect = (
+                "Transformer Engine raises “FP8 execution requires …”"
+                if ask.backend == "te"
+                else "torchao's filters leave them in BF16, or torch._scaled_mm raises"
+            )
+            split = f" after the split over {config.tensor_parallel} GPUs"
+            yield Check(
+                code="dims-not-multiple-of-16",
+                status=Status.WARN,
+                message=f"sides not divisible by {side}: {named(odd)}; {effect}",
+                hint=f"Choose sizes that {side} divides"
+                + (split if config.tensor_parallel > 1 else "")
+                + ", or pad the weights.",
+                source="torch aten ScaledBlas.cpp; TE pytorch/utils.py:614; torchtitan nvfp4.py",
+                file=config.path,
+                line=_line(config),
+            )
+
+
+def small_sizes(facts: Facts) -> Iterator[Check]:
+    """Layers so small that casting costs more than the faster product gains."""
+    for config, ask, layers in sized(facts):
+        small = [layer for layer in layers if too_small(layer.n, layer.k, ask.recipe)]
+        if not small:
+            continue
+        share = _flops(small) / _flops(layers)
+        yield Check(
+            code="dims-too-small-to-pay",
+            status=Status.WARN if share > _MOSTLY else Status.OK,
+            message=f"too small to pay, {share:.0%} of the linear layers' FLOPs: {named(small)}",
+            hint="Leave them in BF16 (filter_fqns, auto_filter_small_kn, module_filter_fn), or "
+            "measure them here: fp8verify doctor --measure.",
+            source="torchao float8_linear_utils.py, _auto_filter_for_recipe (H100); "
+            "analysis/gpus.py",
+            file=config.path,
+            line=_line(config),
+        )
+
+
+def expected_share(facts: Facts) -> Iterator[Check]:
+    """The share of the linear layers' FLOPs that the configuration converts to FP8."""
+    for config in facts.configs:
+        share = fp8_share(config)
+        if config.ask is not None and share is not None:
+            high = framework_of(config).get("sizes", {}).get("high", ())
+            yield Check(
+                code="fp8-share-expected",
+                status=Status.OK,
+                message=f"about {share:.0%} of the linear layers' GEMM FLOPs are expected in FP8"
+                + (f"; in high precision: {', '.join(high)}" if share < 1 and high else ""),
+                hint="`fp8verify run --min-share` holds the training to it.",
+                source="the sizes in this file; what its framework converts",
+                file=config.path,
+                line=_line(config),
+            )
+
+
+def fp8_share(config: Config) -> float | None:
+    """Return the share of the linear layers' FLOPs that runs in FP8, 0 to 1; None if unknown."""
+    layers = config.layers
+    if not layers:
+        return None
+    low = [part for part in _converted(config) if not (part.n % 16 or part.k % 16)]
+    return _flops(low) / _flops(layers)
+
+
+def _flops(layers: list[LayerSize] | tuple[LayerSize, ...]) -> int:
+    return sum(layer.n * layer.k * layer.modules for layer in layers)
+
+
+def sized(facts: Facts) -> Iterator[tuple[Config, Ask, tuple[LayerSize, ...]]]:
+    """Yield what asks for FP8 with the layers that would run in it, of its file or a model's."""
+    asks = [ask for ask, _ in facts.asks]
+    for config in facts.configs:
+        ask = config.ask
+        if ask is None and config.framework == "a Hugging Face model" and asks:
+            ask = asks[0]
+        layers = _converted(config)
+        if ask is not None and layers:
+            yield config, ask, layers
+
+
+def _converted(config: Config) -> tuple[LayerSize, ...]:
+    """Return the layers that the framework converts: `high` names those that it does not."""
+    high = framework_of(config).get("sizes", {}).get("high", ())
+    return tuple(
+        part
+        for part in config.layers
+        if part.role.value not in high and not (part.expert and "expert" in high)
+    )
+
+
+def named(layers: list[LayerSize]) -> str:
+    """Return layers as a message names them: K -> N."""
+    return ", ".join(f"{layer.name} {layer.k} -> {layer.n}" for layer in layers)
+
+
+def _line(config: Config) -> int | None:
+    names = (config.origins.get(name, name) for name in ("model.dim", "hidden-size", "hidden_size"))
+    return next((config.lines[name] for name in names if name in config.lines), None)
+
+
+def too_small(n: int, k: int, recipe: str | None) -> bool:
+    """Return whether a layer with N outputs and K inputs is expected to lose by FP8.
+
+    torchao's thresholds for its own recipes (float8_linear_utils.py, `_auto_filter_for_recipe`,
+    measured on H100), ours for all others.
+    """
+    if recipe in ("rowwise", "rowwise_with_gw_hp"):
+        return n <= 2048 or k <= 1024 or (n <= 4096 and k <= 2048)
+    if recipe == "tensorwise":
+        return (k <= 4096 and n <= 1024) or min(n, k) < SMALL_SIDE
+    return min(n, k) < SMALL_SIDE

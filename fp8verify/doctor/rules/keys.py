@@ -44,9 +44,9 @@ def unknown_keys(facts: Facts) -> Iterator[Check]:
                 continue
             compared += 1
             near = _meant(name, names) if compared <= _COMPARED else None
-            if near is not None and (config.in_file_of_values or _speaks(near, row)):
+            if near is not None and (config.is_file_of_values or _speaks(near, row)):
                 yield _misspelled(config, row, key, near)
-            elif config.in_file_of_values or _speaks(name, row):
+            elif config.is_file_of_values or _speaks(name, row):
                 unknown.append(key)
         if unknown:
             grave = row.get("raises", "ignores it") != "ignores it" and any(

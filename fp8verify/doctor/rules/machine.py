@@ -7,9 +7,8 @@ from collections.abc import Iterator
 
 from fp8verify.doctor.checks import Check, Status
 from fp8verify.doctor.facts import Facts
-from fp8verify.doctor.gpus import Gpu
-from fp8verify.doctor.units import NAMES, needs, trains_in
-from fp8verify.doctor.versions import cuda_of
+from fp8verify.doctor.gpus import NAMES, Gpu, needs, trains_in
+from fp8verify.doctor.installed import cuda_of
 
 _FALLBACKS = (
     "torchao raises (“torch._scaled_mm is only supported on CUDA devices with compute capability "

@@ -9,7 +9,7 @@ from fp8verify.analysis.gpus import peak_of
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.doctor.checks import Check, Status
 from fp8verify.doctor.facts import Facts
-from fp8verify.doctor.payoff import too_small
+from fp8verify.doctor.rules.asked import too_small
 from fp8verify.doctor.training import Ask
 from fp8verify.layer_names import shorten
 from fp8verify.text import listed
@@ -76,8 +76,8 @@ def appeared(facts: Facts) -> Iterator[Check]:
 def _ask(facts: Facts) -> tuple[Ask, str] | None:
     """Return what is asked for and by which framework."""
     for config in facts.configs:
-        if config.training.ask is not None:
-            return config.training.ask, config.framework
+        if config.ask is not None:
+            return config.ask, config.framework
     asks = [ask for script in facts.scripts for ask in script.asks]
     return (asks[0], "") if asks else None
 

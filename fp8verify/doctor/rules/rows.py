@@ -11,10 +11,10 @@ from fp8verify.doctor.checks import Check, Status
 from fp8verify.doctor.conditions import MISSING, all_hold, holds, name_of, table, value_of
 from fp8verify.doctor.facts import Facts
 from fp8verify.doctor.frameworks import framework_of
+from fp8verify.doctor.installed import built_for, parsed
 from fp8verify.doctor.launch_script import arguments
-from fp8verify.doctor.rules.sizes import fp8_share, named, sized
+from fp8verify.doctor.rules.asked import fp8_share, named, sized
 from fp8verify.doctor.training import Ask, Config, LayerSize, word
-from fp8verify.doctor.versions import built_for, parsed
 
 _STATUSES = ("fail", "warn", "ok")
 
@@ -73,7 +73,7 @@ def rows(facts: Facts) -> Iterator[Check]:
     """Yield what the rows of the table say."""
     machine = _facts_of_machine(facts)
     configs = [
-        Subject(_facts_of_config(config, facts, machine), config.training.ask, config)
+        Subject(_facts_of_config(config, facts, machine), config.ask, config)
         for config in facts.configs
     ]
     asks: list[Ask | None] = [ask for script in facts.scripts for ask in script.asks]
@@ -123,20 +123,19 @@ def _facts_of_ask(ask: Ask | None) -> dict[str, Any]:
 
 
 def _facts_of_config(config: Config, facts: Facts, machine: Mapping[str, Any]) -> dict[str, Any]:
-    training = config.training
     layers = [layer for one, _, found in sized(facts) if one is config for layer in found]
     # Whether these are the arguments of a training as a whole, not a part of them.
     trains = "train-iters" in config.given or "train-samples" in config.given
     return {
         **machine,
-        **_facts_of_ask(training.ask),
+        **_facts_of_ask(config.ask),
         "framework": [config.framework, framework_of(config).get("family", "")],
         "kind": config.kind,
-        "compile": {None: "?", True: "on", False: "off"}[training.compile],
-        "checkpointing": training.checkpointing,
-        "deepspeed": training.deepspeed,
-        "tensor_parallel": training.tensor_parallel,
-        "tokens": training.tokens,
+        "compile": {None: "?", True: "on", False: "off"}[config.compile],
+        "checkpointing": config.checkpointing,
+        "deepspeed": config.deepspeed,
+        "tensor_parallel": config.tensor_parallel,
+        "tokens": config.tokens,
         "sides": [side for layer in layers for side in (layer.n, layer.k)],
         "layers": layers,
         "trains": trains and not any("inference" in name for name in config.given),
@@ -184,7 +183,7 @@ def _message(rule: Rule, config: Config, facts: Mapping[str, Any]) -> str:
 
 def _derived(name: str, rule: Rule, config: Config, facts: Mapping[str, Any]) -> str:
     if name == "tokens":
-        return str(config.training.tokens)
+        return str(config.tokens)
     if name == "sides":
         test, layers = rule.fields["where"]["sides"], facts["layers"]
         return named([part for part in layers if _is_odd(part, test)])
@@ -210,7 +209,7 @@ def spelled(key: str, config: Config) -> str:
 def fp8_from_outside(facts: Facts) -> str | None:
     """Return what asks accelerate for FP8 outside of the Trainer's own arguments."""
     for config in facts.configs:
-        if config.framework == "accelerate" and config.training.ask:
+        if config.framework == "accelerate" and config.ask:
             return config.path
     mixed = word(facts.environment.get("ACCELERATE_MIXED_PRECISION"))
     return "ACCELERATE_MIXED_PRECISION" if mixed == "fp8" else None

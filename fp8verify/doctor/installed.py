@@ -1,4 +1,4 @@
-"""The Python that trains, and the versions of what is installed for it; torch is not imported."""
+"""The Python that trains, and the versions of what it has; torch is not imported."""
 
 from __future__ import annotations
 
@@ -11,32 +11,19 @@ from pathlib import Path
 from shutil import which
 from typing import NamedTuple
 
+from packaging.specifiers import SpecifierSet
+from packaging.version import InvalidVersion, Version
+
 from fp8verify.record.command import Python, active_pythons, choose_python
 
 TIMEOUT_S = 15.0
 # Distributions that decide whether FP8 runs, by the name of their metadata folder.
 PACKAGES = (
-    "torch",
-    "triton",
-    "torchao",
-    "torchtitan",
-    "transformer_engine",
-    "transformer_engine_torch",
-    "accelerate",
-    "transformers",
-    "trl",
-    "axolotl",
-    "llamafactory",
-    "deepspeed",
-    "lightning",
-    "megatron_core",
-    "msamp",
-    "pytorch_triton",
-    "pytorch_triton_rocm",
-    "nvidia_cublas",
-    "nvidia_cublas_cu12",
-    "nvidia_cublas_cu11",
-)
+    "torch", "triton", "torchao", "torchtitan", "transformer_engine", "transformer_engine_torch",
+    "accelerate", "transformers", "trl", "axolotl", "llamafactory", "deepspeed", "lightning",
+    "megatron_core", "msamp", "pytorch_triton", "pytorch_triton_rocm", "nvidia_cublas",
+    "nvidia_cublas_cu12", "nvidia_cublas_cu11",
+)  # fmt: skip
 # Read in the training's Python, isolated: what an import would find is in folders on its path.
 _SCAN = """
 import os, sys, site
@@ -158,3 +145,39 @@ def parse_scan(text: str) -> dict[str, str]:
         name, _, version = line.partition(" ")
         versions.setdefault(name, version)
     return versions
+
+
+def parsed(text: str | None) -> Version | None:
+    """Return a version, None for what is none."""
+    try:
+        return Version(text) if text else None
+    except InvalidVersion:
+        return None
+
+
+def within(text: str | None, specifier: str) -> bool:
+    """Return whether a version is known and within the specifier; nightlies count as theirs."""
+    version = parsed(text)
+    return version is not None and SpecifierSet(specifier).contains(version, prereleases=True)
+
+
+def cuda_of(versions: Mapping[str, str]) -> tuple[int, int] | None:
+    """Return the CUDA version that the installed torch was built for, if that is known."""
+    local = re.search(r"\+cu(\d+)(\d)$", versions.get("torch", ""))
+    if local:
+        return int(local[1]), int(local[2])
+    for name in ("nvidia_cublas", "nvidia_cublas_cu12", "nvidia_cublas_cu11"):
+        version = parsed(versions.get(name))
+        if version is not None:
+            return version.major, version.minor
+    return None
+
+
+def built_for(versions: Mapping[str, str]) -> dict[str, str]:
+    """Return the CUDA or ROCm of the installed torch as versions of two more packages."""
+    rocm = re.search(r"\+rocm([\d.]+)", versions.get("torch", ""))
+    cuda = None if rocm else cuda_of(versions)
+    return {
+        **({"torch_rocm": rocm[1]} if rocm else {}),
+        **({"torch_cuda": f"{cuda[0]}.{cuda[1]}"} if cuda else {}),
+    }
