@@ -46,7 +46,7 @@ def doctor(
     Raises:
         InputError: a configuration cannot be read, or the command cannot be run.
     """
-    from fp8verify.doctor.facts import gather
+    from fp8verify.doctor.launch import gather
     from fp8verify.doctor.rules import judge
 
     facts = gather(

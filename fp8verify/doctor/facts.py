@@ -1,12 +1,12 @@
-"""Everything that the rules read, gathered once."""
+"""Everything that the rules read, gathered once by launch.py."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from fp8verify.doctor.gpus import GpuQuery, Gpus
-from fp8verify.doctor.installed import Installed, Interpreter, VersionQuery, find_interpreter
+from fp8verify.doctor.gpus import Gpus
+from fp8verify.doctor.installed import Installed, Interpreter
 from fp8verify.doctor.scripts import Script
 from fp8verify.doctor.training import Ask, Config
 
@@ -60,22 +60,3 @@ class Facts(NamedTuple):
     def knows_packages(self) -> bool:
         """Whether this Python is one that trains: torch is there."""
         return "torch" in self.versions
-
-
-def gather(
-    configs: Sequence[str],
-    command: Sequence[str],
-    environment: Mapping[str, str],
-    *,
-    require_gpu: bool = False,
-) -> Facts:
-    """Gather the facts; what needs a process of its own runs while the files are read.
-
-    Raises:
-        InputError: a configuration cannot be read.
-    """
-    from fp8verify.doctor.launch import read_launch
-
-    gpus, versions = GpuQuery(), VersionQuery(find_interpreter(command, environment))
-    facts = read_launch(configs, command, environment)
-    return facts._replace(gpus=gpus.answer(), installed=versions.answer(), require_gpu=require_gpu)

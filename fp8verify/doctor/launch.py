@@ -10,6 +10,8 @@ from typing import Any
 from fp8verify.doctor.documents import Document, kind_of, read_document
 from fp8verify.doctor.facts import Facts
 from fp8verify.doctor.frameworks import recognise
+from fp8verify.doctor.gpus import GpuQuery
+from fp8verify.doctor.installed import VersionQuery, find_interpreter
 from fp8verify.doctor.launch_script import arguments
 from fp8verify.doctor.scripts import read_script
 from fp8verify.doctor.training import Config
@@ -18,6 +20,23 @@ from fp8verify.errors import Fp8VerifyError
 COMMAND = "the command"
 _FP8 = re.compile(r"^--.*(?:fp8|float8|fp4)", re.IGNORECASE)
 _VARIABLE = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+
+
+def gather(
+    configs: Sequence[str],
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    require_gpu: bool = False,
+) -> Facts:
+    """Gather the facts; what needs a process of its own runs while the files are read.
+
+    Raises:
+        InputError: a configuration cannot be read.
+    """
+    gpus, versions = GpuQuery(), VersionQuery(find_interpreter(command, environment))
+    facts = read_launch(configs, command, environment)
+    return facts._replace(gpus=gpus.answer(), installed=versions.answer(), require_gpu=require_gpu)
 
 
 def read_launch(
