@@ -129,10 +129,15 @@ def torch_of_the_training(facts: Facts) -> Iterator[Check]:
         yield Check(code="versions", status=Status.OK, message=f"{', '.join(shown)} in {label}")
 
 
+# The package, its name and how to install it, by the backend that an ask names.
 _LIBRARIES = {
-    "te": ("te-not-installed", ("transformer_engine",), "Transformer Engine"),
-    "torchao": ("torchao-not-installed", ("torchao",), "torchao"),
-    "msamp": ("msamp-not-installed", ("msamp",), "MS-AMP"),
+    "te": (
+        "transformer_engine",
+        "Transformer Engine",
+        "--no-build-isolation 'transformer_engine[pytorch]'",
+    ),
+    "torchao": ("torchao", "torchao", "torchao"),
+    "msamp": ("msamp", "MS-AMP", "msamp"),
 }
 
 
@@ -143,13 +148,13 @@ def libraries(facts: Facts) -> Iterator[Check]:
     wished = {ask.backend for ask, _ in facts.wishes}
     backends = {ask.backend: path for ask, path in facts.asks if ask.backend in _LIBRARIES}
     for backend, path in backends.items():
-        code, names, label = _LIBRARIES[backend or ""]
-        if not any(name in facts.versions for name in names):
+        name, label, install = _LIBRARIES[backend or ""]
+        if name not in facts.versions:
             yield Check(
-                code=code,
+                code=f"{backend}-not-installed",
                 status=Status.FAIL if backend in wished else Status.WARN,
                 message=f"{path} asks for FP8 by {label}, and {_python(facts)} does not have it",
-                hint=f"pip install {_INSTALL[backend or '']}, or choose another backend.",
+                hint=f"pip install {install}, or choose another backend.",
                 source="package metadata of that Python",
             )
     if not facts.asks and not {"torchao", "transformer_engine"} & set(facts.versions):
@@ -160,13 +165,6 @@ def libraries(facts: Facts) -> Iterator[Check]:
             hint="Frameworks need one of them for FP8: pip install torchao.",
             source="package metadata of that Python",
         )
-
-
-_INSTALL = {
-    "te": "--no-build-isolation 'transformer_engine[pytorch]'",
-    "torchao": "torchao",
-    "msamp": "msamp",
-}
 
 
 def _python(facts: Facts) -> str:

@@ -1,4 +1,4 @@
-"""Rules on what was measured: for which layers FP8 pays, and which to leave in BF16."""
+"""Rules on what was measured: for which layers, and for which model, FP8 pays."""
 
 from __future__ import annotations
 
@@ -46,7 +46,6 @@ def measured(measurement: Measurement, plan: Plan) -> Iterator[Check]:
             hint="Measure fewer tokens with --tokens where memory is short.",
             source=f"tried on {where}",
         )
-    yield from _filter(uses, plan, where)
 
 
 def _probe(one: Measured, use: Use, where: str) -> Check:
@@ -97,25 +96,3 @@ def _model(uses: Sequence[tuple[Measured, Use]], where: str) -> Iterator[Check]:
         hint=_HINTS[answer],
         source=f"measured on {where}, {sum(use.repeats for _, use in uses)} blocks and layers",
     )
-
-
-def _filter(uses: Sequence[tuple[Measured, Use]], plan: Plan, where: str) -> Iterator[Check]:
-    """Name the layers outside of blocks for which FP8 does not pay."""
-    slow = [use for one, use in uses if not one.probe.is_block and one.answer is Answer.LOSES]
-    lost = [name for use in slow for name in use.names]
-    if lost:
-        every = [name for use in plan.values() for name in use.names]
-        yield Check(
-            code="measured-filter",
-            status=Status.OK,
-            message=f"leave in BF16: filter_fqns = [{_quoted(shorten(lost, every), lost)}]",
-            hint="torchtitan's filter_fqns and torchao's module_filter_fn match parts of names.",
-            source=f"measured on {where}",
-        )
-
-
-def _quoted(patterns: list[str], names: Sequence[str]) -> str:
-    """Return what a filter by parts of names takes: the last part where all layers share it."""
-    parts = list(dict.fromkeys(name.rpartition(".")[2] for name in names))
-    plain = parts if len(parts) < len(patterns) or any("*" in p for p in patterns) else names
-    return ", ".join(f'"{name}"' for name in dict.fromkeys(plain))
