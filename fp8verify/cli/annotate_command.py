@@ -44,7 +44,6 @@ def _only_trace(path: str) -> Path:
     files = find_traces(path)
     if len({file.path for file in files}) > 1:
         raise InputError(
-            f"{path} holds {len(files)} traces.",
-            f"Name one of them, such as {files[0].path}.",
+            f"{path} holds {len(files)} traces.", f"Name one of them, such as {files[0].path}."
         )
     return Path(path) if Path(path).is_file() else files[0].path

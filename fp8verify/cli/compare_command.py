@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Any
 
 import click
 
-from fp8verify.cli.options import FiniteFloat, files, result_options
-from fp8verify.cli.output import form_of, write_result
+from fp8verify.cli.options import PLACE, FiniteFloat, ResultOptions, flag, result_options
+from fp8verify.cli.output import write_result
 
 _FORMS = ("text", "json", "html", "markdown", "github", "csv")
 
 
 @click.command("compare")
-@click.argument("baseline", metavar="BASELINE", shell_complete=files)
-@click.argument("candidate", metavar="CANDIDATE", shell_complete=files)
-@click.option(
-    "--baseline-log", metavar="FILE", shell_complete=files, help="The baseline's log, for losses."
-)
-@click.option(
-    "--candidate-log", metavar="FILE", shell_complete=files, help="The candidate's, likewise."
-)
+@click.argument("baseline", metavar="BASELINE", type=PLACE)
+@click.argument("candidate", metavar="CANDIDATE", type=PLACE)
+@click.option("--baseline-log", metavar="FILE", type=PLACE, help="The baseline's log, for losses.")
+@click.option("--candidate-log", metavar="FILE", type=PLACE, help="The candidate's, likewise.")
 @click.option(
     "--loss-regex",
     metavar="REGEX",
@@ -39,18 +34,9 @@ _FORMS = ("text", "json", "html", "markdown", "github", "csv")
     metavar="F|P%",
     help="Exit with 1 if its loss is further above the baseline's: 0.05 on average, 5% of it.",
 )
-@click.option("-q", "--quiet", is_flag=True, help="Print the verdict and what is wrong, no table.")
+@flag("-q", "--quiet", text="Print the verdict and what is wrong, no table.")
 @result_options(_FORMS, "Show every GEMM, layer and rank.")
-def command(
-    baseline: str,
-    candidate: str,
-    form: str | None,
-    output: Path | None,
-    width: int | None,
-    verbose: bool,
-    quiet: bool,
-    **given: Any,
-) -> None:
+def command(baseline: str, candidate: str, **given: Any) -> None:
     """Compare two runs: traces, folders of ranks, or captures of `run`.
 
     \b
@@ -63,7 +49,7 @@ def command(
     """
     from fp8verify.compare.public import compare
 
-    form = form_of(form, output, _FORMS)
+    options = ResultOptions.take(given, _FORMS)
     found = compare(baseline, candidate, workers=None, **given)
-    write_result(found, form, output, width=width, verbose=verbose, quiet=quiet)
+    write_result(found, options)
     sys.exit(found.exit_code)

@@ -9,15 +9,20 @@ from typing import Any
 
 import click
 
-from fp8verify.cli.options import FILE, FiniteFloat, refuse_unknown_option
+from fp8verify.cli.options import (
+    FiniteFloat,
+    flag,
+    form_option,
+    output_option,
+    refuse_unknown_option,
+)
 from fp8verify.cli.output import emit, screen
 from fp8verify.doctor import RECIPES, Status, doctor
 from fp8verify.doctor.checks import FORMS, to_text
 
 
 @click.command(
-    "doctor",
-    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    "doctor", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
 )
 @click.option(
     "--config",
@@ -27,10 +32,9 @@ from fp8verify.doctor.checks import FORMS, to_text
     type=click.Path(),
     help="A configuration to check: YAML, TOML, JSON, a launch script or Python. Repeatable.",
 )
-@click.option(
+@flag(
     "--measure",
-    is_flag=True,
-    help="Time the model's matrix sizes on this GPU, in BF16 and in FP8 with all casts.",
+    text="Time the model's matrix sizes on this GPU, in BF16 and in FP8 with all casts.",
 )
 @click.option(
     "--shape",
@@ -52,7 +56,7 @@ from fp8verify.doctor.checks import FORMS, to_text
     type=click.Choice(RECIPES),
     help="A recipe of torchao to measure. Repeatable.  [default: all]",
 )
-@click.option("--static", is_flag=True, help="Read the command's files only; start nothing of it.")
+@flag("--static", text="Read the command's files only; start nothing of it.")
 @click.option(
     "--timeout",
     type=FiniteFloat(min=1, max=86400),
@@ -66,21 +70,9 @@ from fp8verify.doctor.checks import FORMS, to_text
     default=False,
     help="Fail where no GPU is found; otherwise the exit code does not depend on it.",
 )
-@click.option("--strict", is_flag=True, help="Exit with 1 for warnings and unknown keys, too.")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(list(FORMS)),
-    default="text",
-    show_default=True,
-    help="github prints workflow commands, at the lines of the files.",
-)
-@click.option(
-    "-o",
-    "--output",
-    type=FILE,
-    help="Write the report to a file instead of standard output.",
-)
+@flag("--strict", text="Exit with 1 for warnings and unknown keys, too.")
+@form_option(FORMS, "github prints workflow commands, at the lines of the files.", "text")
+@output_option("Write the report to a file instead of standard output.")
 @click.argument("command_line", nargs=-1, metavar="[-- COMMAND…]")
 def command(
     configs: tuple[str, ...],

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from fp8verify.cli.options import form_option
 from fp8verify.errors import UsageError
 from fp8verify.report.model import KernelName
 
@@ -18,14 +19,7 @@ _CODE = re.compile(r"[a-z0-9]+(-[a-z0-9]+)+")
 
 @click.command("explain")
 @click.argument("names", nargs=-1, metavar="NAME… | CODE… | -")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="json prints one object a line.",
-)
+@form_option(("text", "json"), "json prints one object a line.", "text")
 def command(names: tuple[str, ...], form: str) -> None:
     """Say what kernel names and finding codes mean.
 

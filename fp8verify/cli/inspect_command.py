@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fp8verify.cli.options import ReportOptions, files, report_options
+from fp8verify.cli.options import PLACE, ReportOptions, flag, report_options
 from fp8verify.cli.output import write_report
 
 if TYPE_CHECKING:
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 @click.command("inspect")
-@click.argument("paths", nargs=-1, metavar="PATH…", shell_complete=files)
+@click.argument("paths", nargs=-1, metavar="PATH…", type=PLACE)
 @click.option(
     "--log",
     metavar="FILE",
-    shell_complete=files,
+    type=PLACE,
     help="The training's log, whose claims are checked against the kernels. Needs no PATH: then it "
     "is all that is reported.",
 )
@@ -44,10 +44,8 @@ if TYPE_CHECKING:
     metavar="ADDRESS",
     help="Read the ranks' traces on the Dask cluster of this scheduler (tcp://host:8786).",
 )
-@click.option(
-    "--breakdown",
-    is_flag=True,
-    help="Add HolisticTraceAnalysis' idle, compute and overlap figures of each rank.",
+@flag(
+    "--breakdown", text="Add HolisticTraceAnalysis' idle, compute and overlap figures of each rank."
 )
 @report_options
 def command(

@@ -15,8 +15,6 @@ from fp8verify.errors import UsageError
 from fp8verify.verdict.policy import EXPECTED, FORMATS, Policy, parse_share
 
 if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
-
     from fp8verify.verdict.baseline import Baseline
 
 C = TypeVar("C", bound=Callable[..., Any])
@@ -24,9 +22,22 @@ C = TypeVar("C", bound=Callable[..., Any])
 # As `report.forms.NAMES`, which a run would have to wait for.
 REPORT_FORMS = ("text", "json", "html", "markdown", "github", "junit", "csv")
 FILE = click.Path(dir_okay=False, path_type=Path)
+# A path, a pattern, a URL or "-", which stays as it is typed; a shell completes files and folders.
+PLACE = click.Path(readable=False)
 # Narrower than this no figure has room.
 LEAST_WIDTH = 20
 MOST_WIDTH = 1000
+
+
+_BY_SUFFIX = {
+    ".html": "html",
+    ".htm": "html",
+    ".json": "json",
+    ".md": "markdown",
+    ".markdown": "markdown",
+    ".csv": "csv",
+    ".xml": "junit",
+}
 
 
 class FiniteFloat(click.FloatRange):
@@ -42,13 +53,6 @@ class FiniteFloat(click.FloatRange):
         return number
 
 
-def files(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Let the shell complete files and folders; a URL or "-" stays as it is typed."""
-    from click.shell_completion import CompletionItem  # only a shell that completes needs it
-
-    return [CompletionItem(incomplete, type="file")]
-
-
 def added(*options: Callable[[Any], Any]) -> Callable[[C], C]:
     """Return a decorator that adds options to a command, in this order."""
 
@@ -58,6 +62,28 @@ def added(*options: Callable[[Any], Any]) -> Callable[[C], C]:
         return command
 
     return add
+
+
+def flag(*names: str, text: str) -> Callable[[Any], Any]:
+    """Return an option without a value; `text` is its help."""
+    return click.option(*names, is_flag=True, help=text)
+
+
+def form_option(forms: Collection[str], text: str, default: str | None = None) -> Callable[[C], C]:
+    """Return --format; `text` is its help. Without a default the file's suffix says the form."""
+    return click.option(
+        "--format",
+        "form",
+        type=click.Choice(list(forms)),
+        default=default,
+        show_default=default is not None,
+        help=text,
+    )
+
+
+def output_option(text: str, metavar: str | None = None) -> Callable[[C], C]:
+    """Return -o; `text` is its help."""
+    return click.option("-o", "--output", type=FILE, metavar=metavar, help=text)
 
 
 _WIDTH = click.option(
@@ -71,20 +97,10 @@ _WIDTH = click.option(
 def result_options(forms: Collection[str], verbose: str) -> Callable[[C], C]:
     """Return --format, -o, --width and -v; `verbose` says what the last one shows."""
     return added(
-        click.option(
-            "--format",
-            "form",
-            type=click.Choice(list(forms)),
-            help="Form of the result.  [default: as -o ends; else text]",
-        ),
-        click.option(
-            "-o",
-            "--output",
-            type=FILE,
-            help="Write the result to a file instead of standard output.",
-        ),
+        form_option(forms, "Form of the result.  [default: as -o ends; else text]"),
+        output_option("Write the result to a file instead of standard output."),
         _WIDTH,
-        click.option("-v", "--verbose", is_flag=True, help=verbose),
+        flag("-v", "--verbose", text=verbose),
     )
 
 
@@ -125,21 +141,15 @@ attach_options = added(
         help="The job whose nodes share --trace-dir.  "
         "[default: torchrun's --rdzv-id, Slurm's step]",
     ),
-    click.option(
+    flag(
         "--layers",
-        is_flag=True,
-        help="Name the layer of every GEMM. A compiled model runs one step after the windows "
+        text="Name the layer of every GEMM. A compiled model runs one step after the windows "
         "eagerly, with eager's rounding and memory.",
     ),
-    click.option(
-        "--no-shapes",
-        is_flag=True,
-        help="Do not record operator shapes: less memory, and windows end sooner.",
-    ),
-    click.option(
+    flag("--no-shapes", text="Do not record operator shapes: less memory, and windows end sooner."),
+    flag(
         "--debug",
-        is_flag=True,
-        help="Write what the agent did, with tracebacks, into the capture: debug.*.log. "
+        text="Write what the agent did, with tracebacks, into the capture: debug.*.log. "
         "FP8VERIFY_DEBUG=1 does the same.",
     ),
 )
@@ -166,11 +176,51 @@ def need_linux(command: str) -> None:
         )
 
 
-class ReportOptions(NamedTuple):
-    """What the user asks of a report, by the names of the parameters of `report_options`."""
+class ResultOptions(NamedTuple):
+    """How and where to a result is written, by the names of the parameters of `result_options`."""
 
-    form: str | None
+    form: str
     output: Path | None
+    width: int | None
+    verbose: bool
+    quiet: bool
+
+    @classmethod
+    def take(cls, given: dict[str, Any], forms: Collection[str]) -> ResultOptions:
+        """Take these options out of a command's parameters.
+
+        Args:
+            given: the parameters.
+            forms: what the result can be written as.
+
+        Raises:
+            UsageError: the suffix of the file is that of another form.
+        """
+        form, *others = (given.pop(name, False) for name in cls._fields)
+        return cls(form or _form_of(others[0], forms), *others)
+
+
+def _form_of(output: Path | None, forms: Collection[str]) -> str:
+    by_suffix = _BY_SUFFIX.get(output.suffix.lower(), "text") if output else "text"
+    if by_suffix in forms:
+        return by_suffix
+    suffixes = [suffix for suffix, form in _BY_SUFFIX.items() if form in forms]
+    raise UsageError(
+        f"{output} would be {by_suffix}, which this result has no form of.",
+        f"Let the file end in {' '.join(suffixes)}, or pass --format.",
+    )
+
+
+class ReportOptions(NamedTuple):
+    """What the user asks of a report, by the names of the parameters of `report_options`.
+
+    Attributes:
+        shown: how and where to it is written.
+        is_default: whether neither a form nor a file was asked for.
+    """
+
+    shown: ResultOptions
+    is_default: bool
     name: str | None
     min_share: float | str | None
     require_format: str | None
@@ -179,14 +229,13 @@ class ReportOptions(NamedTuple):
     save_baseline: Path | None
     baseline: Baseline | None
     tolerance: float
-    verbose: bool
-    quiet: bool
-    width: int | None
 
     @classmethod
     def take(cls, given: dict[str, Any]) -> ReportOptions:
         """Take these options out of a command's parameters."""
-        return cls(**{name: given.pop(name) for name in cls._fields})
+        is_default = given["form"] is None and given["output"] is None
+        shown = ResultOptions.take(given, REPORT_FORMS)
+        return cls(shown, is_default, **{name: given.pop(name) for name in cls._fields[2:]})
 
     @property
     def policy(self) -> Policy:
@@ -204,15 +253,9 @@ def _parse_share(
     try:
         return parse_share(value)
     except ValueError as error:
-        meant = f" Did you mean {value}%?" if _is_percent(value) else ""
+        is_percent = value.isdecimal() and 1 < int(value) <= 100
+        meant = f" Did you mean {value}%?" if is_percent else ""
         raise click.BadParameter(f"{error}{meant}") from None
-
-
-def _is_percent(value: str) -> bool:
-    try:
-        return 1 < float(value) <= 100
-    except ValueError:
-        return False
 
 
 def _read_baseline(
@@ -227,19 +270,12 @@ def _read_baseline(
 
 
 report_options = added(
-    click.option(
-        "--format",
-        "form",
-        type=click.Choice(REPORT_FORMS),
-        help="Form of the report; github also appends to the job's summary.  "
+    form_option(
+        REPORT_FORMS,
+        "Form of the report; github also appends to the job's summary.  "
         "[default: as -o ends: .html .json .md .csv .xml; else text]",
     ),
-    click.option(
-        "-o",
-        "--output",
-        type=FILE,
-        help="Write the report to a file instead of standard output (run: standard error).",
-    ),
+    output_option("Write the report to a file instead of standard output (run: standard error)."),
     click.option(
         "--name", metavar="NAME", help="What the report calls the run.  [default: folder or file]"
     ),
@@ -256,8 +292,8 @@ report_options = added(
         type=click.Choice(FORMATS),
         help="Exit with 1 unless --min-share of every rank's GEMM time ran in this format.",
     ),
-    click.option("--strict", is_flag=True, help="Exit with 1 on PARTIAL."),
-    click.option("--exit-zero", is_flag=True, help="Report, and exit with 0 whatever the verdict."),
+    flag("--strict", text="Exit with 1 on PARTIAL."),
+    flag("--exit-zero", text="Report, and exit with 0 whatever the verdict."),
     click.option(
         "--save-baseline",
         type=FILE,
@@ -279,12 +315,11 @@ report_options = added(
         callback=_parse_share,
         help="Points by which a share may fall below the baseline.",
     ),
-    click.option("-v", "--verbose", is_flag=True, help="Show every table, uncut."),
-    click.option(
+    flag("-v", "--verbose", text="Show every table, uncut."),
+    flag(
         "-q",
         "--quiet",
-        is_flag=True,
-        help="Print at most four lines: verdict, error, whether FP8 pays, where the report is.",
+        text="Print at most four lines: verdict, error, whether FP8 pays, where the report is.",
     ),
     _WIDTH,
 )

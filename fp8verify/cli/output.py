@@ -4,47 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection
 from io import TextIOWrapper
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple, TextIO
 
 import click
 
-from fp8verify.cli.options import LEAST_WIDTH, MOST_WIDTH, REPORT_FORMS, ReportOptions
+from fp8verify.cli.options import LEAST_WIDTH, MOST_WIDTH, ReportOptions, ResultOptions
 from fp8verify.errors import UsageError
 
 if TYPE_CHECKING:
     from fp8verify.report.forms import Result
     from fp8verify.report.model import Report
-
-_BY_SUFFIX = {
-    ".html": "html",
-    ".htm": "html",
-    ".json": "json",
-    ".md": "markdown",
-    ".markdown": "markdown",
-    ".csv": "csv",
-    ".xml": "junit",
-}
-
-
-def form_of(given: str | None, output: Path | None, known: Collection[str]) -> str:
-    """Return the form to write: `given`, else that of the suffix of `output`, else text.
-
-    Raises:
-        UsageError: the suffix is that of a form of other results.
-    """
-    if given is not None or output is None:
-        return given or "text"
-    by_suffix = _BY_SUFFIX.get(output.suffix.lower(), "text")
-    if by_suffix in known:
-        return by_suffix
-    suffixes = [suffix for suffix, form in _BY_SUFFIX.items() if form in known]
-    raise UsageError(
-        f"{output} would be {by_suffix}, which this result has no form of.",
-        f"Let the file end in {' '.join(suffixes)}, or pass --format.",
-    )
 
 
 def emit(text: str, file: Path | None, stream: TextIO | None = None) -> None:
@@ -121,36 +92,27 @@ def screen(file: object, width: int | None = None, stream: IO[str] | None = None
 
 
 def write_result(
-    found: Result,
-    form: str,
-    output: Path | None,
-    *,
-    width: int | None,
-    verbose: bool,
-    quiet: bool = False,
-    whole: str = "",
-    stream: TextIO | None = None,
+    found: Result, options: ResultOptions, whole: str = "", stream: TextIO | None = None
 ) -> None:
     """Render a result and write it whole.
 
     Args:
         found: the result.
-        form: one of the result's forms; github also appends to the summary of the job.
-        output: the file that -o names.
-        width: what --width says.
-        verbose: whether to show every table.
-        quiet: whether to print at most four lines; a file gets the whole result all the same.
+        options: how and where to; the form github also appends to the summary of the job; with
+            `quiet` at most four lines are printed, and a file gets the whole result all the same.
         whole: the command that prints the whole result.
         stream: where it goes without a file; standard output if None.
     """
     from fp8verify.report.forms import RenderOptions, brief, render
 
+    form, output, quiet = options.form, options.output, options.quiet
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     if form == "github" and summary:
         _write_file(Path(summary), render(found, "markdown"), mode="a")
     if output is not None or not quiet or form != "text":
-        terminal, columns = screen(output, width, stream)
-        emit(render(found, form, RenderOptions(terminal, verbose, columns)), output, stream)
+        terminal, width = screen(output, options.width, stream)
+        text = render(found, form, RenderOptions(terminal, options.verbose, width))
+        emit(text, output, stream)
     if quiet and (output is not None or form == "text"):
         emit(brief(found, str(output or whole)), None, stream)
 
@@ -176,16 +138,7 @@ def write_report(
 
         share = options.policy.share
         report = hold_format(report, options.require_format, share, gate=gate)
-    write_result(
-        report,
-        form_of(options.form, options.output, REPORT_FORMS),
-        options.output,
-        width=options.width,
-        verbose=options.verbose,
-        quiet=options.quiet,
-        whole=again,
-        stream=stream,
-    )
+    write_result(report, options.shown, again, stream)
     if options.save_baseline is not None:
         _save_baseline(report, options.save_baseline)
     return report.exit_code

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from fp8verify.cli.options import FILE
+from fp8verify.cli.options import form_option, output_option
 from fp8verify.errors import UsageError
 
 _DIFFERS = 1
@@ -35,21 +35,8 @@ _NOTHING = 3
     metavar="REGEX",
     help="Measure kernels with such names instead; '' measures every kernel.",
 )
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="Form of the result.",
-)
-@click.option(
-    "-o",
-    "--output",
-    type=FILE,
-    metavar="FILE",
-    help="Write the result to a file instead of standard output.",
-)
+@form_option(("text", "json"), "Form of the result.", "text")
+@output_option("Write the result to a file instead of standard output.", "FILE")
 def command(
     arguments: tuple[str, ...], launches: int, skip: int, kernels: str | None, form: str,
     output: Path | None,

@@ -16,10 +16,11 @@ import click
 from click.core import ParameterSource
 
 from fp8verify.cli.options import (
+    PLACE,
     FiniteFloat,
     ReportOptions,
     attach_options,
-    files,
+    flag,
     need_linux,
     refuse_unknown_option,
     report_options,
@@ -113,10 +114,9 @@ def _parse_verdicts(
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
 @attach_options
-@click.option(
+@flag(
     "--numerics",
-    is_flag=True,
-    help="Measure input, weight and gradient of every FP8 layer in one step after the windows, "
+    text="Measure input, weight and gradient of every FP8 layer in one step after the windows, "
     "which compiled models run eagerly: what the cast flushes, clips and loses.",
 )
 @click.option(
@@ -125,7 +125,7 @@ def _parse_verdicts(
     metavar="N",
     help="Measure again every N steps, for trends of a long run; implies --numerics.",
 )
-@click.option("--no-log", is_flag=True, help="Do not capture what the training prints.")
+@flag("--no-log", text="Do not capture what the training prints.")
 @click.option(
     "--every",
     type=click.IntRange(4, 10**9),
@@ -180,13 +180,11 @@ def _parse_verdicts(
     metavar="PATH",
     help="Python for SCRIPT.py and -m.  [default: that of the active environment]",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be run and injected, and stop.")
+@flag("--dry-run", text="Say what would be run and injected, and stop.")
 @click.option("-m", "module", is_flag=True, help="SCRIPT is a module, as for python -m.")
 @report_options
 @click.help_option("-h", "--help")
-@click.argument(
-    "command_line", nargs=-1, required=True, metavar="SCRIPT.py [ARGS…]", shell_complete=files
-)
+@click.argument("command_line", nargs=-1, required=True, metavar="SCRIPT.py [ARGS…]", type=PLACE)
 def command(
     command_line: tuple[str, ...],
     module: bool,
@@ -229,14 +227,14 @@ def command(
         chosen = _settle_window(given["steps"], given["after_seconds"], words)
         given["steps"], given["after_seconds"] = chosen
     settings = read_settings(every=every, window=window, **given)
-    _check_output(options.output)
+    _check_output(options.shown.output)
     if dry_run:
         click.echo(describe_run(words, settings), nl=False)
         return
     watch = None
     if every is not None:
         watch = RunWatch(settings, options.policy, _sinks(metrics), on_change, stop_on)
-    reports = WindowReports(settings, options.policy, prints=options.output is None)
+    reports = WindowReports(settings, options.policy, prints=options.shown.output is None)
     result = run_training(words, settings, watch or reports)
     if not result.last:  # the report is for the one that ends last
         sys.exit(result.exit_code)

@@ -55,14 +55,12 @@ def report_run(
     report = replace(report, training_exit_code=result.exit_code)
     with suppress(OSError):
         keep_report(source, report.to_json())
-    page = None
-    if options.output is None and options.form is None:
-        page = _write_page(result.capture, report)
+    page = _write_page(result.capture, report) if options.is_default else None
     again = shlex.join(["fp8verify", "inspect", os.path.relpath(source)])
     # Never the training's own standard output, even where standard error is closed.
     stream = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115 - until the exit
     code = write_report(report, options, again, stream)
-    if page is not None and not options.quiet:
+    if page is not None and not options.shown.quiet:
         say(f"the whole report: {os.path.relpath(page)}")
     return code
 

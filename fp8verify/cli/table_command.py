@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
+from typing import Any
 
 import click
 
-from fp8verify.cli.options import files, result_options
-from fp8verify.cli.output import form_of, write_result
+from fp8verify.cli.options import PLACE, ResultOptions, flag, result_options
+from fp8verify.cli.output import write_result
 
 _FORMS = ("text", "json", "csv", "markdown", "html")
 
 
 @click.command("table")
-@click.argument("captures", nargs=-1, required=True, metavar="CAPTURE…", shell_complete=files)
-@click.option("--exit-zero", is_flag=True, help="Exit with 0 whatever the verdicts are.")
+@click.argument("captures", nargs=-1, required=True, metavar="CAPTURE…", type=PLACE)
+@flag("--exit-zero", text="Exit with 0 whatever the verdicts are.")
 @result_options(_FORMS, "Show the reason of each verdict, names uncut.")
-def command(
-    captures: tuple[str, ...],
-    exit_zero: bool,
-    form: str | None,
-    output: Path | None,
-    width: int | None,
-    verbose: bool,
-) -> None:
+def command(captures: tuple[str, ...], exit_zero: bool, **given: Any) -> None:
     """Lay many runs side by side, one row each: a sweep, or a week of CI at a glance.
 
     \b
@@ -36,7 +29,7 @@ def command(
     """
     from fp8verify.compare.public import table
 
-    form = form_of(form, output, _FORMS)
+    options = ResultOptions.take(given, _FORMS)
     found = table(*captures, workers=None)
-    write_result(found, form, output, width=width, verbose=verbose)
+    write_result(found, options)
     sys.exit(0 if exit_zero else found.exit_code)

@@ -113,10 +113,7 @@ def ticks(total: float, unit: str) -> list[Tick]:
     last = int(total / step + 1e-9)
     crowded = last * step / total > _NEAR_THE_END and step / total < _ROOM_FOR_A_UNIT
     return [
-        Tick(
-            round(100 * n * step / total, 3),
-            f"{n * step:.{digits}f}{unit if n == last else ''}",
-        )
+        Tick(round(100 * n * step / total, 3), f"{n * step:.{digits}f}{unit if n == last else ''}")
         for n in range(last + 1)
         if not (crowded and n == last - 1)
     ]

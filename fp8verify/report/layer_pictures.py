@@ -12,14 +12,7 @@ from fp8verify.report.charts import BAR_WIDTH, Bar, segments
 from fp8verify.report.model import LEGS, Report, fp8_count
 from fp8verify.report.model.diagnosis import LayerRow
 from fp8verify.report.model.numerics import NumericsReport, TensorRow
-from fp8verify.report.tables import (
-    DEAD,
-    amax_of,
-    figure,
-    kernels_of,
-    legs_shown,
-    sampled_of,
-)
+from fp8verify.report.tables import DEAD, amax_of, figure, kernels_of, legs_shown, sampled_of
 from fp8verify.text import printable
 
 ROW_HEIGHT = 20

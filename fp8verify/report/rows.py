@@ -197,9 +197,7 @@ def _cell(text: str) -> str:
     return f"'{safe}" if safe.startswith(_FORMULA) else safe
 
 
-def columns_and_rows(
-    found: Report | Comparison | RunTable,
-) -> tuple[Sequence[str], Iterable[Row]]:
+def columns_and_rows(found: Report | Comparison | RunTable) -> tuple[Sequence[str], Iterable[Row]]:
     """Return the names of the columns of a result, and its rows.
 
     Of a report each kind of kernel on each rank; shapes are written as `64x32 32x16`. Of a
@@ -243,8 +241,5 @@ def _compared(found: Comparison) -> Iterator[Row]:
     for pair in found.gemms:
         classes = (pair.baseline_precision, pair.candidate_precision)
         each = (pair.baseline_us, pair.candidate_us)
-        step = (
-            round(each[0] * pair.baseline_calls, 3),
-            round(each[1] * pair.candidate_calls, 3),
-        )
+        step = (round(each[0] * pair.baseline_calls, 3), round(each[1] * pair.candidate_calls, 3))
         yield "gemm", f"{pair.n}x{pair.k}", pair.leg, *classes, *step, *each, pair.speedup

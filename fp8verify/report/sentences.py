@@ -35,7 +35,7 @@ _RECORDED = frozenset({"complete", "cut"})
 _MEANINGS = {
     "PYTORCH_API_USAGE torchao.float8.convert_to_float8_training": (
         "torchao's convert_to_float8_training was called"
-    ),
+    )
 }
 
 
@@ -295,11 +295,7 @@ def _numerics(rank: RankReport, verbose: bool) -> Iterator[tuple[str, str]]:
 
 def _scales(found: NumericsReport) -> str:
     recipe = found.recipes[0]
-    settings = {
-        "margin": recipe.margin,
-        "history": recipe.history_length,
-        "by": recipe.algorithm,
-    }
+    settings = {"margin": recipe.margin, "history": recipe.history_length, "by": recipe.algorithm}
     how = ", ".join(f"{name} {value}" for name, value in settings.items() if value is not None)
     free = [row.headroom_octaves for row in found.scales if row.headroom_octaves is not None]
     headroom = f"; headroom {min(free):.1f} to {max(free):.1f} octaves" if free else ""

@@ -158,11 +158,7 @@ def _width(grid: Grid, rows: Sequence[tuple[str, ...]]) -> int:
 
 def _table(grid: Grid, rows: Sequence[tuple[str, ...]], uncut: bool) -> Table:
     table = Table(
-        box=None,
-        pad_edge=False,
-        padding=(0, _GAP, 0, 0),
-        header_style="bold",
-        expand=grid.stretch,
+        box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold", expand=grid.stretch
     )
     for place, name in enumerate(grid.names):
         last = grid.stretch and place == len(grid.names) - 1
