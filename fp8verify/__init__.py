@@ -58,26 +58,19 @@ __all__ = [
     "watch",
     "window",
 ]
-_HOMES = {
-    "DoctorReport": "doctor",
-    "Comparison": "report.forms",
-    "Fp8VerifyError": "errors",
-    "KernelName": "report.model",
-    "Policy": "verdict.policy",
-    "Report": "report.forms",
-    "RunTable": "report.forms",
-    "Verdict": "report.model",
-    "assert_fp8_active": "verdict.assertions",
-    "assert_gemm_precision": "verdict.assertions",
-    "assert_no_regression": "verdict.assertions",
-    "doctor": "doctor",
-    "compare": "compare.public",
-    "explain": "kernels",
-    "inspect": "analysis.inspection",
-    "watch": "integrations.own_loop",
-    "window": "integrations.own_loop",
-    "table": "compare.public",
+_NAMES_OF = {
+    "analysis.inspection": "inspect",
+    "compare.public": "compare table",
+    "doctor": "DoctorReport doctor",
+    "errors": "Fp8VerifyError",
+    "integrations.own_loop": "watch window",
+    "kernels": "explain",
+    "report.forms": "Comparison Report RunTable",
+    "report.model": "KernelName Verdict",
+    "verdict.assertions": "assert_fp8_active assert_gemm_precision assert_no_regression",
+    "verdict.policy": "Policy",
 }
+_HOMES = {name: module for module, names in _NAMES_OF.items() for name in names.split()}
 # Names that are others where they live.
 _THERE = {"explain": "decode", "watch": "Watch", "window": "Window"}
 

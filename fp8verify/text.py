@@ -1,9 +1,14 @@
-"""How messages count and list things, and how text from outside is cleaned."""
+"""How messages write counts, lists, steps and names of layers, and how outside text is cleaned.
+
+Names of layers are exactly as the census has them, or shortened for a list: the agent takes the
+wrappers of DDP, FSDP, compile and checkpointing off a name once, where it reads the model.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence, Sized
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence, Sized
 from typing import TYPE_CHECKING, Any, AnyStr, cast
 
 if TYPE_CHECKING:
@@ -132,11 +137,72 @@ def format_finding(finding: Finding, *, alone: bool) -> str:
 
 def label_of_ranks(ranks: Sequence[int]) -> str:
     """Return "rank 3" or "ranks 0-3, 6"."""
-    runs: list[list[int]] = []
-    for rank in sorted(set(ranks)):
-        if runs and runs[-1][1] == rank - 1:
-            runs[-1][1] = rank
+    names = [show_window(run) for run in join_windows((rank, rank) for rank in sorted(set(ranks)))]
+    return f"rank{'' if len(set(ranks)) <= 1 else 's'} {listed(names)}"
+
+
+Window = tuple[int, int]  # first and last step, 1-based, inclusive
+
+
+def join_windows(windows: Iterable[Window]) -> list[Window]:
+    """Return windows, which are in order and share no step, with those that touch as one."""
+    joined: list[Window] = []
+    for first, last in windows:
+        if joined and joined[-1][1] == first - 1:
+            joined[-1] = (joined[-1][0], last)
         else:
-            runs.append([rank, rank])
-    names = [str(first) if first == last else f"{first}-{last}" for first, last in runs]
-    return f"rank{'' if names == [str(rank) for rank in ranks[:1]] else 's'} {listed(names)}"
+            joined.append((first, last))
+    return joined
+
+
+def show_window(window: Window) -> str:
+    """Return how a window is written: "10-12", or "10"."""
+    first, last = window
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def show_steps(steps: Iterable[int]) -> str:
+    """Return "step 10", "steps 10-12" or "steps 10-12, 500-502"; of no steps, nothing."""
+    windows = join_windows((step, step) for step in sorted(set(steps)))
+    if not windows:
+        return ""
+    one = windows[0][0] == windows[-1][1]
+    return f"step{'' if one else 's'} " + listed([*map(show_window, windows)], 4)
+
+
+_INDEX = lazy_pattern(r"(?<![^.])\d+(?![^.])")
+
+
+def patterns(names: Iterable[str]) -> list[str]:
+    """Shorten names alike but for their numbers: "layers.*.mlp.up_proj (12)"."""
+    alike: dict[str, list[str]] = defaultdict(list)
+    for name in names:
+        alike[pattern(name)].append(name)
+    return [
+        group[0] if len(group) == 1 else f"{shape} ({len(group)})" for shape, group in alike.items()
+    ]
+
+
+def in_sentences(names: Iterable[str]) -> list[str]:
+    """Return names as a sentence has them: a bare number is "layer 0", the root "the model"."""
+    return [
+        "the model itself" if name == "(root)" else f"layer {name}" if name[:1].isdigit() else name
+        for name in names
+    ]
+
+
+def shorten(names: Iterable[str], among: Iterable[str]) -> list[str]:
+    """Shorten names as `patterns` does, where all names of `among` of that pattern are meant."""
+    wanted, all_alike = list(names), Counter(map(pattern, among))
+    alike = Counter(map(pattern, wanted))
+    whole = {name for name in wanted if alike[pattern(name)] >= all_alike[pattern(name)]}
+    return [
+        *patterns(name for name in wanted if name in whole),
+        *(n for n in wanted if n not in whole),
+    ]
+
+
+def pattern(name: str) -> str:
+    """Return a name with a star for each of its numbers, unless that leaves nothing of it."""
+    starred = _INDEX.sub("*", name)
+    return starred if any(char.isalpha() for char in starred) else name

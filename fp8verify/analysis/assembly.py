@@ -23,7 +23,6 @@ from fp8verify.analysis.recorded import (
     steps_outside,
 )
 from fp8verify.capture.schema import ModuleRecord
-from fp8verify.layer_names import patterns
 from fp8verify.report.model import (
     Finding,
     HealthReport,
@@ -42,6 +41,7 @@ from fp8verify.report.model.diagnosis import (
     NamedLeg,
 )
 from fp8verify.terms import LEGS, Leg, Verdict
+from fp8verify.text import patterns
 from fp8verify.verdict.judge import Assessment
 from fp8verify.version import __version__
 

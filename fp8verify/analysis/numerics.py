@@ -20,7 +20,6 @@ from fp8verify.capture.numerics import (
     SlotRecord,
     TensorRecord,
 )
-from fp8verify.layer_names import pattern
 from fp8verify.report.model import scalars
 from fp8verify.report.model.numerics import (
     GradientNorm,
@@ -30,6 +29,7 @@ from fp8verify.report.model.numerics import (
     TensorRow,
     TrendPoint,
 )
+from fp8verify.text import pattern
 
 FORWARD = ("input", "weight")
 _COLUMNS = (

@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from fp8verify.capture.numerics import GradientRecord
-from fp8verify.steps import show_window
+from fp8verify.text import show_window
 
 SCHEMA = 1
 

@@ -12,7 +12,7 @@ from fp8verify.analysis.timeline import step_statistics
 from fp8verify.report.model import KernelRow, Leg, RankReport, Report, StepStatistics
 from fp8verify.report.model.comparison import BudgetRow
 from fp8verify.report.tables import layer_share
-from fp8verify.steps import join_windows
+from fp8verify.text import join_windows
 
 GEMM, CASTS, ATTENTION = "GEMM", "casts and scales", "attention"
 NETWORK, REST, IDLE = "exposed communication", "other kernels", "GPU idle or copying"

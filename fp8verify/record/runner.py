@@ -27,7 +27,7 @@ from fp8verify.record.settings import RankSelection, RunSettings
 from fp8verify.record.signals import SignalForwarder, forwarded_signals
 from fp8verify.record.stderr import log as say
 from fp8verify.record.streams import STDERR, STDOUT, reserve_closed_streams
-from fp8verify.steps import show_window
+from fp8verify.text import show_window
 
 if TYPE_CHECKING:
     from fp8verify.record.collect_result import RunResult

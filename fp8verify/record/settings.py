@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fp8verify.errors import UsageError
-from fp8verify.steps import Window, join_windows, show_window
+from fp8verify.text import Window, join_windows, show_window
 
 MAX_DIGITS = 9
 GLOBAL = "global:"

@@ -19,8 +19,7 @@ from fp8verify.report.model.diagnosis import CommunicationReport, PayoffReport, 
 from fp8verify.report.model.numerics import MemoryReport, NumericsReport
 from fp8verify.report.page import Note
 from fp8verify.report.tables import figure, millis, rank_label
-from fp8verify.steps import show_steps, show_window
-from fp8verify.text import gib, listed
+from fp8verify.text import gib, listed, show_steps, show_window
 
 # Estimates from peak rates are no better than this.
 _EVEN = 0.05

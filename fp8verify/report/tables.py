@@ -8,7 +8,6 @@ from typing import NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
-from fp8verify.layer_names import pattern, patterns
 from fp8verify.report.model import (
     LEGS,
     Finding,
@@ -23,7 +22,7 @@ from fp8verify.report.model import (
 )
 from fp8verify.report.model.diagnosis import NamedLayerRow, NamedLayersReport
 from fp8verify.report.model.numerics import TensorRow
-from fp8verify.text import format_finding, label_of_rank
+from fp8verify.text import format_finding, label_of_rank, pattern, patterns
 
 DEAD = 0.999  # share of values that the cast makes zero: the dB of the others mean nothing
 

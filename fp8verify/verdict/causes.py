@@ -11,9 +11,8 @@ from fp8verify.analysis.layers import LayerClass, Layers
 from fp8verify.analysis.promises import CONVERTED, Promises
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.schema import ModuleRecord
-from fp8verify.layer_names import in_sentences, patterns
 from fp8verify.report.model import LEGS, Leg, Precision
-from fp8verify.text import abridged, counted, listed
+from fp8verify.text import abridged, counted, in_sentences, listed, patterns
 
 # Names of output heads in Hugging Face, torchtitan, Megatron-LM and nanoGPT.
 _HEAD = re.compile(r"(?:^|\.)(?:lm_head|head|output|output_layer|embed_out|classifier)$")

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from fp8verify import Report, inspect
-from fp8verify.layer_names import shorten
 from fp8verify.report.forms import NAMES, render
+from fp8verify.text import shorten
 from tests.hand_built import BF16, BF16_KERNEL, TraceBuilder
 
 LEGS = ["fprop", "dgrad", "wgrad"]

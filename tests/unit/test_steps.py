@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fp8verify.steps import join_windows, show_steps
+from fp8verify.text import join_windows, show_steps
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,7 @@ from fp8verify.doctor.checks import Check, Status
 from fp8verify.doctor.decoder import IN_A_BLOCK, Group
 from fp8verify.doctor.measure import BF16, MARGIN, Answer, Measured, Measurement, whole_model
 from fp8verify.doctor.probes import Plan, Probe, Use
-from fp8verify.layer_names import shorten
-from fp8verify.text import listed
+from fp8verify.text import listed, shorten
 
 _STATUS = {Answer.PAYS: Status.OK, Answer.LOSES: Status.WARN, Answer.UNSURE: Status.SKIPPED}
 _HINTS = {

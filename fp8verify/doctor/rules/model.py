@@ -11,8 +11,7 @@ from fp8verify.doctor.checks import Check, Status
 from fp8verify.doctor.facts import Facts
 from fp8verify.doctor.rules.asked import too_small
 from fp8verify.doctor.training import Ask
-from fp8verify.layer_names import shorten
-from fp8verify.text import listed
+from fp8verify.text import listed, shorten
 
 if TYPE_CHECKING:
     from fp8verify.doctor.dry_start import DryModel

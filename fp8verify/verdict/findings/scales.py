@@ -24,10 +24,9 @@ from fp8verify.analysis.numerics import (
 )
 from fp8verify.analysis.promises import Promises
 from fp8verify.capture.numerics import RecipeRecord, SeriesRecord, WeightCopyRecord
-from fp8verify.layer_names import pattern, shorten
 from fp8verify.logs.losses import LossSeries
 from fp8verify.report.model import Finding
-from fp8verify.text import counted, listed
+from fp8verify.text import counted, listed, pattern, shorten
 from fp8verify.verdict.findings.tensors import BETTER_SCALING, SHOWN, is_clipped
 from fp8verify.verdict.findings_table import finding
 
