@@ -27,7 +27,7 @@ from typing import Any
 import tomllib
 
 HERE = Path(__file__).resolve().parent
-LIMIT = 150  # seconds for one run
+LIMIT = 240  # seconds for one run
 
 
 class Training:
@@ -83,7 +83,9 @@ class Training:
                 errors="replace",
                 check=False,
             )
-        except subprocess.TimeoutExpired:
+        except subprocess.TimeoutExpired as late:
+            (self.out / f"{column}.log").write_bytes((late.stdout or b"")[-200_000:])
+            (self.out / f"{column}.err").write_bytes((late.stderr or b"")[-200_000:])
             self.results[column] = f"not ended after {LIMIT} s"
             self.wrong.append(f"{column}: not ended")
             return None
