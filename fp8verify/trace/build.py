@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from itertools import compress, count, islice
 from operator import eq
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -20,38 +20,49 @@ from fp8verify.trace.steps import steps_of_kernels
 from fp8verify.trace.tables import Kernels, Launch, Step, Trace
 
 if TYPE_CHECKING:
-    from fp8verify.terms import OpContext
-    from fp8verify.trace.columns import Columns, KernelColumns
     from fp8verify.trace.tables import Health
 
 
-class Correlation(NamedTuple):
-    """The columns that correlation adds to the kernels, and what they index.
+# Real traces have some thousands at most.
+_MOST_NAMES = 16_384
+_ONE_HOUR_NS = 3600 * 10**9
 
-    `start_ns` are the starts of the kernels in absolute time.
+
+def fill(trace: Trace, columns: Columns, *, layers: bool = False) -> None:
+    """Fill in what the columns say: kernels with their operators and steps, copies, counts.
+
+    Args:
+        trace: with what the reader knows apart from the columns, such as its rank and health.
+        columns: of one rank; they are used up.
+        layers: join kernels to the layers that `fp8verify run --layers` named; takes longer.
     """
+    dropped = _drop_duplicates(columns)
+    if dropped:
+        trace.remarks = [*trace.remarks, f"{dropped} kernels are recorded twice, and count once"]
+    kernels, base_ns, health = columns.kernels, columns.base_ns, trace.health
+    _correlate(columns, trace, layers=layers)
+    health.kernels, health.bad_durations = len(kernels), _clear_bad_durations(columns)
+    health.kernels_without_launch = kernels.launch.count(Launch.NONE)
+    health.kernels_without_op = len(kernels) - kernels.launch.count(Launch.OP)
+    kernels.start_ns = array("q", map(base_ns.__add__, kernels.start_ns))
+    trace.kernels, trace.names = kernels, _bounded_names(columns, health)
+    trace.collectives = [
+        msgspec.structs.replace(one, name=clean(one.name), dtype=clean(one.dtype))
+        for one in columns.collectives
+    ]
+    trace.process = _process(columns)
+    trace.copies = dict(sorted(columns.copies.items()))
+    trace.steps = [Step(s.number, s.start_ns + base_ns, s.end_ns + base_ns) for s in columns.steps]
 
-    start_ns: array[int]
-    op: array[int]
-    launch: array[int]
-    step: array[int]
-    ops: list[OpContext]
-    layer: array[int]
-    layers: list[str]
 
-
-def correlate(columns: Columns, *, layers: bool = False) -> Correlation:
+def _correlate(columns: Columns, trace: Trace, *, layers: bool) -> None:
     """Follow every kernel back, whatever the order of the events in the file was.
 
     An operator is found by the `op_id` of the kernel; if that names none, by the launch with the
     kernel's correlation id and the innermost operator that encloses it on its thread. The step is
     the one in which the launch happened, on any thread.
-
-    Args:
-        columns: what a reader took out of the trace.
-        layers: join kernels to the layers that `fp8verify run --layers` named; takes longer.
     """
-    ops = columns.ops
+    ops, kernels = columns.ops, columns.kernels
     op_rows, launch_rows = _rows_by_op_id(columns), _launch_rows(columns)
     pairs = zip(op_rows, launch_rows, strict=True)
     unplaced = {launch for op, launch in pairs if launch >= 0 and (op < 0 or layers)}
@@ -61,17 +72,14 @@ def correlate(columns: Columns, *, layers: bool = False) -> Correlation:
         if op_rows[kernel] < 0 <= launch:
             op_rows[kernel] = _operator_around(columns, parent, enclosing[launch])
     contexts = Contexts(columns, parent)
-    op = array("i", (contexts.of(row) if row >= 0 else -1 for row in op_rows))
-    named = NamedOps(columns, parent) if layers else None
-    return Correlation(
-        start_ns=array("q", map(columns.base_ns.__add__, columns.kernels.start)),
-        op=op,
-        launch=array("b", map(_launch, op_rows, launch_rows)),
-        step=steps_of_kernels(columns, op_rows, launch_rows),
-        ops=contexts.ops,
-        layer=named.of_launches(op_rows, map(enclosing.get, launch_rows)) if named else array("i"),
-        layers=named.names if named else [],
-    )
+    kernels.op = array("i", (contexts.of(row) if row >= 0 else -1 for row in op_rows))
+    kernels.launch = array("b", map(_launch, op_rows, launch_rows))
+    kernels.step = steps_of_kernels(columns, op_rows, launch_rows)
+    trace.ops = contexts.ops
+    if layers:
+        named = NamedOps(columns, parent)
+        kernels.layer = named.of_launches(op_rows, map(enclosing.get, launch_rows))
+        trace.layers = named.names
 
 
 def _launch(op_row: int, launch_row: int) -> int:
@@ -84,7 +92,7 @@ _NONE, _NO_OP, _OP = map(int, Launch)
 
 def _rows_by_op_id(columns: Columns) -> array[int]:
     """Return for each kernel the row of the last operator with its `op_id`, or -1."""
-    ops, ids = columns.ops, columns.kernels.op_id
+    ops, ids = columns.ops, columns.op_ids
     found = dict.fromkeys(ids, -1)
     found.pop(-1, None)
     for row in compress(count(), map(found.__contains__, ops.op_id)):
@@ -96,7 +104,7 @@ def _rows_by_op_id(columns: Columns) -> array[int]:
 
 def _launch_rows(columns: Columns) -> array[int]:
     """Return for each kernel the row of the first call with its correlation id, or -1."""
-    correlations, ids = columns.calls.correlation, columns.kernels.correlation
+    correlations, ids = columns.calls.correlation, columns.correlations
     found = dict.fromkeys(ids, -1)
     found.pop(-1, None)
     for row in compress(count(), map(found.__contains__, correlations)):
@@ -112,54 +120,6 @@ def _operator_around(columns: Columns, parent: array[int], row: int) -> int:
     while row >= 0 and (ops.inputs[row] < 0 or ops.name[row] in columns.step_names):
         row = parent[row]
     return row
-
-
-# Real traces have some thousands at most.
-_MOST_NAMES = 16_384
-_ONE_HOUR_NS = 3600 * 10**9
-
-
-_SAME = ("start", "correlation", "duration", "name", "device", "stream", "op_id")
-
-
-def fill(trace: Trace, columns: Columns, *, layers: bool = False) -> None:
-    """Fill in what the columns say: kernels with their operators and steps, copies, counts.
-
-    Args:
-        trace: with what the reader knows apart from the columns, such as its rank and health.
-        columns: of one rank; they are used up.
-        layers: join kernels to the layers that `fp8verify run --layers` named; takes longer.
-    """
-    dropped = _drop_duplicates(columns)
-    found = correlate(columns, layers=layers)
-    base_ns, kernels = columns.base_ns, columns.kernels
-    trace.names = _bounded_names(columns, trace.health)
-    trace.collectives = [
-        msgspec.structs.replace(one, name=clean(one.name), dtype=clean(one.dtype))
-        for one in columns.collectives
-    ]
-    trace.ops, trace.layers = found.ops, found.layers
-    trace.process = _process(columns)
-    if dropped:
-        trace.remarks = [*trace.remarks, f"{dropped} kernels are recorded twice, and count once"]
-    trace.copies = dict(sorted(columns.copies.items()))
-    trace.steps = [Step(s.number, s.start_ns + base_ns, s.end_ns + base_ns) for s in columns.steps]
-    health = trace.health
-    health.kernels, health.bad_durations = len(kernels.name), _clear_bad_durations(columns)
-    health.kernels_without_launch = found.launch.count(Launch.NONE)
-    health.kernels_without_op = len(kernels.name) - found.launch.count(Launch.OP)
-    trace.kernels = Kernels(
-        name=kernels.name,
-        start_ns=found.start_ns,
-        duration_ns=kernels.duration,
-        device=kernels.device,
-        stream=kernels.stream,
-        op=found.op,
-        step=found.step,
-        launch=found.launch,
-        collective=kernels.collective,
-        layer=found.layer,
-    )
 
 
 def _bounded_names(columns: Columns, health: Health) -> list[str]:
@@ -201,7 +161,7 @@ def _clear_bad_durations(columns: Columns) -> int:
     No kernel runs longer than the CPU side of the trace, whose end waits for the GPU. Broken
     counters of some GPUs say otherwise.
     """
-    durations, limit = columns.kernels.duration, _span_ns(columns)
+    durations, limit = columns.kernels.duration_ns, _span_ns(columns)
     if not durations or (min(durations) >= 0 and max(durations) <= limit):
         return 0
     bad = [row for row, duration in enumerate(durations) if not 0 <= duration <= limit]
@@ -211,7 +171,7 @@ def _clear_bad_durations(columns: Columns) -> int:
 
 
 def _span_ns(columns: Columns) -> int:
-    first, starts = columns.first_start, columns.kernels.start
+    first, starts = columns.first_start, columns.kernels.start_ns
     if first is None:
         return _ONE_HOUR_NS
     return max(columns.last_end, max(starts, default=0)) - min(first, min(starts, default=0))
@@ -233,14 +193,17 @@ def _drop_duplicates(columns: Columns) -> int:
     after another.
     """
     kernels = columns.kernels
-    again = _again(kernels, _together(kernels.start))
+    again = _again(columns, _together(kernels.start_ns))
     if again:
-        kept = array("b", [1]) * len(kernels.start)
+        kept = array("b", [1]) * len(kernels)
         for row in again:
             kept[row] = 0
-        for name in kernels.__struct_fields__:
-            values: array[Any] = getattr(kernels, name)
-            setattr(kernels, name, array(values.typecode, compress(values, kept)))
+        for table, name in [
+            *((kernels, name) for name in kernels.__struct_fields__),
+            *((columns, name) for name in ("op_ids", "correlations")),
+        ]:
+            values: array[Any] = getattr(table, name)
+            setattr(table, name, array(values.typecode, compress(values, kept)))
     return len(again)
 
 
@@ -251,14 +214,17 @@ def _together(starts: array[int]) -> Iterable[int]:
     return compress(range(len(starts)), map(shared.__contains__, starts)) if shared else ()
 
 
-def _again(kernels: KernelColumns, rows: Iterable[int]) -> list[int]:
+def _again(columns: Columns, rows: Iterable[int]) -> list[int]:
     """Return those of some rows that repeat another one."""
+    kernels = columns.kernels
+    same = (
+        *(columns.correlations, columns.op_ids, kernels.start_ns, kernels.duration_ns),
+        *(kernels.name, kernels.device, kernels.stream),
+    )
     found, seen = list[int](), set[tuple[int, ...]]()
     for row in rows:
-        if kernels.correlation[row] < 0:
-            continue
-        key = tuple(getattr(kernels, column)[row] for column in _SAME)
-        if key in seen:
+        key = tuple(column[row] for column in same)
+        if key in seen and key[0] >= 0:
             found.append(row)
         seen.add(key)
     return found

@@ -7,11 +7,15 @@ columns alone. What a source does not record stays at its default: -1 in a colum
 from __future__ import annotations
 
 from array import array
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from struct import pack
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 from msgspec import Struct, field
+
+from fp8verify.text import clean
+from fp8verify.trace.tables import Kernels
 
 if TYPE_CHECKING:
     from fp8verify.terms import Shape
@@ -31,28 +35,58 @@ class Interner(dict[Any, int]):
         return number
 
 
-class Inputs(Protocol):
-    """What an operator was called with, argument by argument, as far as it was recorded."""
+# Valid JSON holds no NUL byte, so this cannot occur inside a part.
+SEPARATOR = b"\0"
+
+_types = msgspec.json.Decoder(tuple[str, ...])
+_dims = msgspec.json.Decoder(tuple[tuple[int, ...], ...])
+_any = msgspec.json.Decoder()
+
+
+class Inputs:
+    """What an operator was called with, argument by argument, as far as it was recorded.
+
+    It stays the undecoded JSON of (types, dims, forward thread), joined by `SEPARATOR`, until a
+    kernel asks for it.
+    """
+
+    __slots__ = ("_parts",)
+
+    def __init__(self, raw: bytes) -> None:
+        self._parts = raw.split(SEPARATOR)
 
     @property
     def types(self) -> tuple[str, ...]:
-        """As torch writes them: "c10::BFloat16", "float", ""."""
+        """As torch writes them: "c10::BFloat16", "float", ""; none if they are damaged."""
+        raw = self._parts[0]
+        try:
+            return tuple(map(clean, _types.decode(raw))) if raw else ()
+        except (ValueError, RecursionError):
+            return ()
 
     @property
     def dims(self) -> tuple[Shape, ...]:
-        """The shapes; () where an argument is not a tensor."""
+        """The shapes; a list of tensors has shapes of its own, and counts as having none."""
+        raw = self._parts[1]
+        try:
+            return _dims.decode(raw) if raw else ()
+        except (ValueError, RecursionError):
+            pass
+        try:
+            return tuple(_shape(item) for item in _any.decode(raw))
+        except (ValueError, TypeError, RecursionError):
+            return ()
 
     @property
-    def forward_thread(self) -> Hashable | None:
-        """The thread of the forward pass, in the profiler's own numbers, if autograd ran it."""
+    def forward_thread(self) -> bytes | None:
+        """The number of the forward pass's thread; None unless autograd ran the operator."""
+        number = self._parts[-1].strip(b'" ')
+        return None if number in (b"", b"0", b"-1") else number
 
 
-class PlainInputs(NamedTuple):
-    """`Inputs` that are known as soon as they are read."""
-
-    types: tuple[str, ...] = ()
-    dims: tuple[Shape, ...] = ()
-    forward_thread: Hashable | None = None
+def _shape(item: Any) -> Shape:
+    flat = isinstance(item, list) and all(isinstance(size, int) for size in item)
+    return tuple(item) if flat else ()
 
 
 def _int32() -> array[int]:
@@ -88,32 +122,20 @@ class CallColumns(Struct):
     thread: array[int] = field(default_factory=_int32)
 
 
-class KernelColumns(Struct):
-    """Kernels as they were recorded: neither correlated nor judged.
-
-    `op_id` names the operator that launched the kernel, `correlation` the call; -1 for unknown.
-    `duration` is in nanoseconds, -1 where the record holds no possible one.
-    """
-
-    start: array[int] = field(default_factory=_int64)
-    duration: array[int] = field(default_factory=_int64)
-    op_id: array[int] = field(default_factory=_int64)
-    correlation: array[int] = field(default_factory=_int64)
-    device: array[int] = field(default_factory=_int64)
-    stream: array[int] = field(default_factory=_int64)
-    name: array[int] = field(default_factory=_int32)
-    collective: array[int] = field(default_factory=_int32)
-
-
 class Columns(Struct):
     """The columns of one rank's trace; times are nanoseconds since `base_ns`.
 
     Attributes:
+        kernels: as they were recorded, without what `build.fill` finds out. `duration_ns` is -1
+            where the record holds no possible one.
+        op_ids: for each kernel the number of the operator that launched it, -1 for unknown.
+        correlations: for each kernel the number of the call that launched it, -1 for unknown.
         names: of kernels, numbered by `kernels.name`.
         op_names: of operators and annotations, numbered by `ops.name`.
         threads: whatever tells CPU threads apart, numbered by `ops.thread` and `calls.thread`.
         collectives: `Collective`s, numbered by `kernels.collective`.
-        inputs: by number of `ops.inputs`.
+        inputs: the JSON of `Inputs`, numbered by `ops.inputs`.
+        sequences: whether `ops.sequence` is filled.
         annotations: the rows of `ops` that are not operators.
         steps: the training steps by start, each number once.
         steps_bound: whether what was launched outside of the steps is not of the window.
@@ -126,12 +148,15 @@ class Columns(Struct):
 
     ops: OpColumns = field(default_factory=OpColumns)
     calls: CallColumns = field(default_factory=CallColumns)
-    kernels: KernelColumns = field(default_factory=KernelColumns)
+    kernels: Kernels = field(default_factory=Kernels)
+    op_ids: array[int] = field(default_factory=_int64)
+    correlations: array[int] = field(default_factory=_int64)
     names: Interner = field(default_factory=Interner)
     op_names: Interner = field(default_factory=Interner)
     threads: Interner = field(default_factory=Interner)
     collectives: Interner = field(default_factory=Interner)
-    inputs: Sequence[Inputs] = ()
+    inputs: Interner = field(default_factory=Interner)
+    sequences: bool = False
     annotations: array[int] = field(default_factory=_int32)
     steps: list[Step] = field(default_factory=list)
     steps_bound: bool = False

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import re
 from array import array
-from typing import TYPE_CHECKING
 
 from fp8verify.terms import OpContext
 from fp8verify.text import clean, lazy_pattern
-
-if TYPE_CHECKING:
-    from fp8verify.trace.columns import Columns
+from fp8verify.trace.columns import Columns, Inputs
 
 MAX_PARENTS = 16
 LAYER_PREFIX = "fp8verify:"
@@ -45,7 +42,7 @@ class Contexts:
         self._parent = parent
         self._names = list(columns.op_names)
         self._step_names = columns.step_names
-        self._inputs = columns.inputs
+        self._inputs = list(map(Inputs, columns.inputs))
         self._stable: dict[int, str | None] = {}
         self._links: list[tuple[str, int, bool]] = []
         self._link_numbers: dict[tuple[str, int, bool], int] = {}

@@ -55,12 +55,7 @@ class FoundTrace(NamedTuple):
             shown = f"{shown} ({self.part.label})"
         number = self.part.number if self.part else None
         return TraceFile(
-            self.instead or self.path,
-            rank,
-            shown,
-            declared=declared,
-            guessed=guessed,
-            part=number,
+            self.instead or self.path, rank, shown, declared=declared, guessed=guessed, part=number
         )
 
 
@@ -137,10 +132,7 @@ class TraceFiles(list[TraceFile]):
         self.skipped = list(skipped)
 
 
-def find_traces(
-    *paths: str | Path,
-    declared: Mapping[str, int] | None = None,
-) -> TraceFiles:
+def find_traces(*paths: str | Path, declared: Mapping[str, int] | None = None) -> TraceFiles:
     """Return the traces that `paths` stand for: files, folders, patterns or URLs, by rank.
 
     A folder is searched itself; if it holds no trace, its direct subfolders are. A damaged file

@@ -15,12 +15,12 @@ from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
 from fp8verify.text import clean
+from fp8verify.trace.columns import Columns, Inputs
 from fp8verify.trace.contexts import LAYER_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from fp8verify.trace.columns import Columns
 
 # Traces in whole microseconds may let an inner range end after its outer one.
 _ROUNDING_NS = 1000
@@ -36,7 +36,7 @@ class NamedOps:
     def __init__(self, columns: Columns, parent: array[int]) -> None:
         self._ops, self._parent = columns.ops, parent
         self._sequence = columns.ops.sequence or array("q", [-1]) * len(parent)
-        self._forward_id = [inputs.forward_thread for inputs in columns.inputs]
+        self._forward_id = [Inputs(raw).forward_thread for raw in columns.inputs]
         labels = [name for name in columns.op_names if name.startswith(LAYER_PREFIX)]
         self.names = [clean(label.removeprefix(LAYER_PREFIX)) for label in labels]
         self._number = {columns.op_names[label]: place for place, label in enumerate(labels)}

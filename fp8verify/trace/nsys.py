@@ -99,7 +99,7 @@ def _missing_kernels(launches: Launches, columns: Columns, texts: Sequence[str])
     missed where the profiler says that buffers did not come back.
     """
     kernels, calls = columns.kernels, columns.calls
-    started = dict(zip(kernels.correlation, kernels.start, strict=True))
+    started = dict(zip(columns.correlations, kernels.start_ns, strict=True))
     lone = [
         start
         for correlation, start in launches.calls
@@ -107,7 +107,7 @@ def _missing_kernels(launches: Launches, columns: Columns, texts: Sequence[str])
     ]
     if not started or not lone:
         return None
-    until = max(kernels.start)
+    until = max(kernels.start_ns)
     if any(map(_OUTSTANDING.search, texts)):
         until = _FOREVER
     else:
@@ -157,10 +157,7 @@ RANGES: Final = "NVTX_EVENTS"
 DIAGNOSTICS: Final = "DIAGNOSTIC_EVENT"
 GPUS: Final = "TARGET_INFO_GPU"
 DEVICES: Final = "TARGET_INFO_CUDA_DEVICE"
-COPIES: Final = {
-    "memcpy": "CUPTI_ACTIVITY_KIND_MEMCPY",
-    "memset": "CUPTI_ACTIVITY_KIND_MEMSET",
-}
+COPIES: Final = {"memcpy": "CUPTI_ACTIVITY_KIND_MEMCPY", "memset": "CUPTI_ACTIVITY_KIND_MEMSET"}
 # Any of them, together with the strings, identifies the export.
 _SIGNS: Final = (
     *(KERNELS, CALLS, RANGES, GRAPHS),

@@ -44,7 +44,7 @@ def place(text: str | Path) -> Path:
     with reading(text):
         path = UPath(text, **_options(text))
         _ = path.fs  # imports what the protocol needs
-    return cast(Path, path)
+    return cast("Path", path)
 
 
 def _options(url: str) -> dict[str, Any]:

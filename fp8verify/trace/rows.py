@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache
 from itertools import islice
 from operator import sub
 from struct import error as struct_error
@@ -20,7 +19,7 @@ import msgspec
 
 from fp8verify.text import clean, lazy_pattern
 from fp8verify.trace.build import fill
-from fp8verify.trace.columns import Columns, Interner, PlainInputs, append_all
+from fp8verify.trace.columns import SEPARATOR, Columns, Inputs, append_all
 from fp8verify.trace.steps import mark_steps
 
 if TYPE_CHECKING:
@@ -79,27 +78,6 @@ def _is_plain_operator(name: str) -> bool:
     return _NAMESPACED.match(name) is not None or _NODE.search(name) is not None
 
 
-def inputs_of(key: tuple[str, bool]) -> PlainInputs:
-    """Return what an operator was called with, from its sizes and whether autograd ran it."""
-    sizes, is_node = key
-    return PlainInputs(dims=_dims(sizes), forward_thread=_FORWARD if is_node else None)
-
-
-@lru_cache(maxsize=1 << 12)
-def _dims(sizes: str) -> tuple[tuple[int, ...], ...]:
-    """Return the shapes; a list of tensors has shapes of its own, and counts as having none."""
-    try:
-        return tuple(map(_shape, _sizes.decode(sizes))) if sizes else ()
-    except (ValueError, RecursionError):
-        return ()
-
-
-def _shape(item: object) -> tuple[int, ...]:
-    if isinstance(item, list) and all(isinstance(size, int) for size in item):
-        return tuple(item)
-    return ()
-
-
 Row = Sequence[Any]
 _Add = Callable[[Sequence[Row]], None]
 
@@ -129,7 +107,6 @@ class RowCollector:
     def __init__(self) -> None:
         self.columns = Columns()
         self.events = self.skipped = 0
-        self._inputs = Interner()
         self._process_ranges: list[tuple[str, int, int]] = []
 
     def kernels(self, rows: Iterable[Row]) -> None:
@@ -160,7 +137,6 @@ class RowCollector:
     def fill(self, trace: Trace, tool: str, *, layers: bool) -> None:
         """Fill a trace with all rows, and say what the tool that recorded them cannot say."""
         columns = self.columns
-        columns.inputs = [inputs_of(key) for key in self._inputs]
         steps = mark_steps(columns, self._process_ranges)
         trace.steps_bound = columns.steps_bound
         trace.remarks = [_limits_of(columns, tool, steps)] if columns.kernels.name else []
@@ -190,13 +166,13 @@ class RowCollector:
         device, stream = _numbers(devices), _numbers(streams)
         correlation = _numbers(correlations)
         name = array("i", map(known.__getitem__, map(_text, names)))
-        kernels.start += start
-        kernels.duration += duration
+        kernels.start_ns += start
+        kernels.duration_ns += duration
         kernels.device += device
         kernels.stream += stream
-        kernels.correlation += correlation
+        self.columns.correlations += correlation
         kernels.name += name
-        kernels.op_id += array("q", [-1]) * len(name)
+        self.columns.op_ids += array("q", [-1]) * len(name)
         kernels.collective += array("i", [-1]) * len(name)
 
     def _add_calls(self, block: Sequence[Row]) -> None:
@@ -226,7 +202,10 @@ class RowCollector:
         columns.note_times(start, end)
 
     def _input(self, name: RangeName) -> int:
-        return self._inputs[name.sizes, name.is_node] if name.is_operator else -1
+        if not name.is_operator:
+            return -1
+        parts = (b"", name.sizes.encode("utf-8", "replace"), b"1" if name.is_node else b"")
+        return self.columns.inputs[SEPARATOR.join(parts)]
 
 
 def _blocks(rows: Iterable[Row]) -> Iterator[list[Row]]:
@@ -272,7 +251,7 @@ def _limits_of(columns: Columns, tool: str, steps: str | None) -> str:
     facts = []
     if not has_operators:
         facts.append(_NO_OPERATORS)
-    elif not any(inputs.dims for inputs in columns.inputs):
+    elif not any(Inputs(raw).dims for raw in columns.inputs):
         facts.append("operators without shapes: FLOPs are unknown")
     else:
         facts.append(_NO_TYPES)

@@ -14,7 +14,8 @@ from fp8verify import Report, Verdict, inspect
 from fp8verify.annotate import annotate
 from fp8verify.errors import InputError
 from fp8verify.trace import Trace, find_traces, read_trace
-from fp8verify.trace.rows import inputs_of, parse_range
+from fp8verify.trace.columns import SEPARATOR, Inputs
+from fp8verify.trace.rows import parse_range
 from tests.hand_built import BF16_KERNEL, FP8_GRADIENT_KERNEL
 from tests.other_tools import (
     PROCESS,
@@ -106,7 +107,7 @@ def test_ranges_of_torch_say_operator_sizes_and_sequence(
 ) -> None:
     found = parse_range(text)
     assert found[:4] == (name, is_operator, is_node, sequence)
-    assert inputs_of((found.sizes, is_node)).dims == dims
+    assert Inputs(SEPARATOR.join((b"", found.sizes.encode(), b""))).dims == dims
 
 
 # -- what is lost -------------------------------------------------------------------------------

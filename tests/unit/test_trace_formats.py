@@ -13,7 +13,7 @@ from fp8verify.errors import InputError
 from fp8verify.report.model import OpContext
 from fp8verify.trace import Launch, Trace, find_traces, read_open_trace, read_trace, readers
 from fp8verify.trace.build import fill
-from fp8verify.trace.columns import Columns, PlainInputs
+from fp8verify.trace.columns import Columns, Interner
 from fp8verify.trace.source import Glance
 from fp8verify.trace.steps import mark_profiler_steps
 from fp8verify.trace.tables import Step
@@ -48,7 +48,7 @@ def read(source: Source, how: Reading) -> Trace:
 def ranges() -> Columns:
     """Two ranges around one call, inside of a step that is called like none of torch's."""
     columns = Columns(base_ns=1_000_000)
-    columns.inputs = [PlainInputs(), PlainInputs(dims=((8, 16), (16, 4)))]
+    columns.inputs = Interner({b"\0\0": 0, b"\0[[8, 16], [16, 4]]\0": 1})
     for name, start, end, inputs in (
         ("train_step", 0, 1000, -1),
         ("MmBackward0", 100, 300, 0),
@@ -71,10 +71,10 @@ def ranges() -> Columns:
     kernels = columns.kernels
     for correlation, duration in ((5, 40), (6, 10**9)):
         kernels.name.append(columns.names["gemm"])
-        kernels.start.append(400)
-        kernels.duration.append(duration)
-        kernels.correlation.append(correlation)
-        for column in (kernels.op_id, kernels.device, kernels.stream, kernels.collective):
+        kernels.start_ns.append(400)
+        kernels.duration_ns.append(duration)
+        columns.correlations.append(correlation)
+        for column in (columns.op_ids, kernels.device, kernels.stream, kernels.collective):
             column.append(-1)
     return columns
 

@@ -6,72 +6,20 @@ import json
 from collections import defaultdict
 from decimal import Decimal
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Raw
 
 from fp8verify.terms import Collective
-from fp8verify.text import clean, lazy_pattern
-from fp8verify.trace.columns import Columns, Interner, append_all
+from fp8verify.text import lazy_pattern
+from fp8verify.trace.columns import SEPARATOR, Columns, append_all
 from fp8verify.trace.kineto import events as ev
 from fp8verify.trace.kineto.events import EXACT_LIMIT, parse_micros, to_nanoseconds
 from fp8verify.trace.steps import mark_profiler_steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-    from fp8verify.terms import Shape
-
-
-# Valid JSON holds no NUL byte, so this cannot occur inside a part.
-SEPARATOR = b"\0"
-
-_types = msgspec.json.Decoder(tuple[str, ...])
-_dims = msgspec.json.Decoder(tuple[tuple[int, ...], ...])
-_any = msgspec.json.Decoder()
-
-
-class RawInputs:
-    """The `Inputs` in the JSON of (types, dims, forward thread), joined by `SEPARATOR`."""
-
-    __slots__ = ("_raw",)
-
-    def __init__(self, raw: bytes) -> None:
-        self._raw = raw
-
-    @property
-    def types(self) -> tuple[str, ...]:
-        """The types of the arguments, none if they are damaged."""
-        raw = self._raw.split(SEPARATOR)[0]
-        try:
-            return tuple(map(clean, _types.decode(raw))) if raw else ()
-        except (ValueError, RecursionError):
-            return ()
-
-    @property
-    def dims(self) -> tuple[Shape, ...]:
-        """The shapes; a list of tensors has shapes of its own, and counts as having none."""
-        raw = self._raw.split(SEPARATOR)[1]
-        try:
-            return _dims.decode(raw) if raw else ()
-        except (ValueError, RecursionError):
-            pass
-        try:
-            return tuple(_shape(item) for item in _any.decode(raw))
-        except (ValueError, TypeError, RecursionError):
-            return ()
-
-    @property
-    def forward_thread(self) -> bytes | None:
-        """The number of the forward pass's thread; None unless autograd ran the operator."""
-        number = self._raw.rpartition(SEPARATOR)[2].strip(b'" ')
-        return None if number in (b"", b"0", b"-1") else number
-
-
-def _shape(item: Any) -> Shape:
-    flat = isinstance(item, list) and all(isinstance(size, int) for size in item)
-    return tuple(item) if flat else ()
 
 
 _name_of, _thread_of = attrgetter("name"), attrgetter("pid", "tid")
@@ -80,41 +28,33 @@ _inputs_of = attrgetter("types", "dims", "forward_thread")
 MAX_COPY_US = 3.6e9
 
 
-class Rows(NamedTuple):
-    """Where events go; `sequences` is whether autograd's sequence numbers do, too."""
-
-    columns: Columns
-    inputs: Interner
-    sequences: bool
-
-
 def add_events(
-    rows: Rows, groups: Mapping[type, list[Any]], starts: Mapping[type, list[int]]
+    columns: Columns, groups: Mapping[type, list[Any]], starts: Mapping[type, list[int]]
 ) -> None:
     """Append events by type; `starts` are the times of all types that have one."""
     for kind, times in starts.items():
-        TIMED_ADDERS[kind](rows, groups[kind], times)
+        TIMED_ADDERS[kind](columns, groups[kind], times)
     for kind, name in _COPIES.items():
         if kind in groups:
-            _add_copies(rows, name, groups[kind])
+            _add_copies(columns, name, groups[kind])
 
 
-def _add_ops(rows: Rows, group: list[Any], starts: list[int]) -> None:
+def _add_ops(columns: Columns, group: list[Any], starts: list[int]) -> None:
     args = [op.args for op in group]
     inputs = map(SEPARATOR.join, map(_inputs_of, args))
-    _add_ranges(rows, group, starts, args, list(map(rows.inputs.__getitem__, inputs)))
+    _add_ranges(columns, group, starts, args, list(map(columns.inputs.__getitem__, inputs)))
 
 
-def _add_annotations(rows: Rows, group: list[Any], starts: list[int]) -> None:
-    known = len(rows.columns.ops.name)
-    rows.columns.annotations.extend(range(known, known + len(group)))
-    _add_ranges(rows, group, starts, [op.args for op in group], [-1] * len(group))
+def _add_annotations(columns: Columns, group: list[Any], starts: list[int]) -> None:
+    known = len(columns.ops.name)
+    columns.annotations.extend(range(known, known + len(group)))
+    _add_ranges(columns, group, starts, [op.args for op in group], [-1] * len(group))
 
 
 def _add_ranges(
-    rows: Rows, group: list[Any], starts: list[int], args: list[Any], inputs: list[int]
+    columns: Columns, group: list[Any], starts: list[int], args: list[Any], inputs: list[int]
 ) -> None:
-    columns, ops = rows.columns, rows.columns.ops
+    ops = columns.ops
     ends = [start + round(1000 * op.dur) for start, op in zip(starts, group, strict=True)]
     append_all(ops.start, starts)
     append_all(ops.end, ends)
@@ -122,13 +62,13 @@ def _add_ranges(
     append_all(ops.op_id, [a.external_id for a in args])
     append_all(ops.name, list(map(columns.op_names.__getitem__, map(_name_of, group))))
     append_all(ops.thread, list(map(columns.threads.__getitem__, map(_thread_of, group))))
-    if rows.sequences:
+    if columns.sequences:
         append_all(ops.sequence, [getattr(a, "sequence", -1) for a in args])
     columns.note_times(starts, ends)
 
 
-def _add_calls(rows: Rows, group: list[Any], starts: list[int]) -> None:
-    columns, calls = rows.columns, rows.columns.calls
+def _add_calls(columns: Columns, group: list[Any], starts: list[int]) -> None:
+    calls = columns.calls
     append_all(calls.start, starts)
     append_all(calls.correlation, [call.args.correlation for call in group])
     append_all(calls.thread, list(map(columns.threads.__getitem__, map(_thread_of, group))))
@@ -136,21 +76,21 @@ def _add_calls(rows: Rows, group: list[Any], starts: list[int]) -> None:
     columns.note_times(starts, [round(max(ends))])
 
 
-def _add_kernels(rows: Rows, group: list[Any], starts: list[int]) -> None:
-    columns, kernels = rows.columns, rows.columns.kernels
+def _add_kernels(columns: Columns, group: list[Any], starts: list[int]) -> None:
+    kernels = columns.kernels
     args = [kernel.args for kernel in group]
-    append_all(kernels.start, starts)
-    append_all(kernels.duration, _lengths_ns([kernel.dur for kernel in group]))
-    append_all(kernels.op_id, list(map(_op_id, args)))
-    append_all(kernels.correlation, [a.correlation for a in args])
+    append_all(kernels.start_ns, starts)
+    append_all(kernels.duration_ns, _lengths_ns([kernel.dur for kernel in group]))
+    append_all(columns.op_ids, list(map(_op_id, args)))
+    append_all(columns.correlations, [a.correlation for a in args])
     append_all(kernels.device, [a.device for a in args])
     append_all(kernels.stream, [a.stream for a in args])
     append_all(kernels.name, list(map(columns.names.__getitem__, map(_name_of, group))))
-    append_all(kernels.collective, [_collective(rows, a) if a.collective else -1 for a in args])
+    append_all(kernels.collective, [_collective(columns, a) if a.collective else -1 for a in args])
 
 
-def _collective(rows: Rows, args: ev.KernelArgs) -> int:
-    return rows.columns.collectives[
+def _collective(columns: Columns, args: ev.KernelArgs) -> int:
+    return columns.collectives[
         Collective(
             name=args.collective,
             dtype=args.dtype,
@@ -161,14 +101,10 @@ def _collective(rows: Rows, args: ev.KernelArgs) -> int:
     ]
 
 
-def _add_copies(rows: Rows, kind: str, group: list[Any]) -> None:
-    count, time, size = rows.columns.copies.get(kind, (0, 0, 0))
+def _add_copies(columns: Columns, kind: str, group: list[Any]) -> None:
+    count, time, size = columns.copies.get(kind, (0, 0, 0))
     time += sum(round(1000 * copy.dur) for copy in group if 0 <= copy.dur <= MAX_COPY_US)
-    rows.columns.copies[kind] = (
-        count + len(group),
-        time,
-        size + sum(copy.args.bytes for copy in group),
-    )
+    columns.copies[kind] = (count + len(group), time, size + sum(copy.args.bytes for copy in group))
 
 
 def _op_id(args: ev.KernelArgs) -> int:
@@ -183,7 +119,7 @@ def _lengths_ns(micros: list[float]) -> list[int]:
     return [round(1000 * length) for length in micros]
 
 
-TIMED_ADDERS: dict[type, Callable[[Rows, list[Any], list[int]], None]] = {
+TIMED_ADDERS: dict[type, Callable[[Columns, list[Any], list[int]], None]] = {
     **dict.fromkeys(ev.OPS, _add_ops),
     ev.Annotation: _add_annotations,
     **dict.fromkeys(ev.CALLS, _add_calls),
@@ -211,11 +147,9 @@ class Collector:
     """
 
     def __init__(self, *, sequences: bool = False) -> None:
-        self.columns = Columns()
+        self.columns = Columns(sequences=sequences)
         self.events = self.skipped = 0
-        self.inputs = Interner()
         self._base_ns: int | None = None
-        self._sequences = sequences
         self._exact = self._whole_micros = False
         self._decoders = ev.Decoders(ev.Micros, sequences=sequences)
 
@@ -223,7 +157,6 @@ class Collector:
         """Return the columns of all events."""
         columns = self.columns
         columns.base_ns = self._base_ns or 0
-        columns.inputs = list(map(RawInputs, self.inputs))
         mark_profiler_steps(columns)
         return columns
 
@@ -245,7 +178,7 @@ class Collector:
             self._whole_micros = not _LARGE_FRACTION.search(data)
             if not self._whole_micros:
                 self._exact = True
-                self._decoders = ev.Decoders(Raw, sequences=self._sequences)
+                self._decoders = ev.Decoders(Raw, sequences=self.columns.sequences)
             self._add(decode())
             self._whole_micros = False
 
@@ -287,7 +220,7 @@ class Collector:
         stamps = {kind: [e.ts for e in groups[kind]] for kind in TIMED_ADDERS if kind in groups}
         # All time stamps first: a bad one must refuse the block before anything is added.
         starts = {kind: self._nanoseconds(group) for kind, group in stamps.items()}
-        add_events(Rows(self.columns, self.inputs, self._sequences), groups, starts)
+        add_events(self.columns, groups, starts)
         self.events += len(decoded)
 
     # -- times ----------------------------------------------------------------------------------
