@@ -105,9 +105,7 @@ def within_window(trace: Trace) -> Trace:
     if begin is None:
         return trace
     inside = [
-        step >= 0
-        or (start >= begin and not (trace.steps_bound and launch != Launch.NONE))
-        or (not trace.steps and launch != Launch.NONE)
+        step >= 0 or start >= begin or (not trace.steps and launch != Launch.NONE)
         for start, step, launch in zip(columns.start_ns, columns.step, columns.launch, strict=True)
     ]
     if all(inside):

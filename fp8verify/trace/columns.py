@@ -138,7 +138,6 @@ class Columns(Struct):
         sequences: whether `ops.sequence` is filled.
         annotations: the rows of `ops` that are not operators.
         steps: the training steps by start, each number once.
-        steps_bound: whether what was launched outside of the steps is not of the window.
         step_names: the numbers of `op_names` that mark a step; such ranges enclose no operator.
         copies: (count, nanoseconds, bytes) of "memcpy" and "memset".
         base_ns: what to add to every time.
@@ -159,7 +158,6 @@ class Columns(Struct):
     sequences: bool = False
     annotations: array[int] = field(default_factory=_int32)
     steps: list[Step] = field(default_factory=list)
-    steps_bound: bool = False
     step_names: set[int] = field(default_factory=set)
     copies: dict[str, tuple[int, int, int]] = field(default_factory=dict)
     base_ns: int = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, count
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +18,13 @@ from fp8verify.trace.readers import glance_at, suffixes
 from fp8verify.trace.source import Glance, Part
 
 _RANK = lazy_pattern(r"rank[-_]?(\d{1,9})(?!\d)", re.IGNORECASE)
+_PROBES_AT_ONCE = 16
+# JSON files of a capture that are not traces; a hidden file is still being written.
+_OURS = lazy_pattern(r"^\.|(\.meta|\.numerics|\.schema)\.json$|^expected\.json$|^report.*\.json$")
+# The extra step that `fp8verify run --layers` records is not a training step.
+_NO_RANKS = "layers"
+# What rocprofv3 and nsys write of the same process in several forms, the best to read first.
+_FORMS = ("_results.db", "_kernel_trace.csv", ".sqlite", ".nsys-rep")
 
 
 class TraceFile(Struct, frozen=True):
@@ -38,10 +45,11 @@ class TraceFile(Struct, frozen=True):
     part: int | None = None
 
 
-class FoundTrace(NamedTuple):
-    """A trace whose rank is not settled; `instead` is what to read for the file."""
+class _Found(NamedTuple):
+    """A trace with its rank by metadata or name, if any; `instead` is what to read for the file."""
 
     path: Path
+    rank: int | None
     part: Part | None = None
     shares_file: bool = False
     instead: Path | None = None
@@ -59,43 +67,35 @@ class FoundTrace(NamedTuple):
         )
 
 
-def with_ranks(
-    ranks: Mapping[FoundTrace, int | None], declared: Mapping[str, int]
-) -> list[TraceFile]:
-    """Return the files by rank; those of unknown rank get the free numbers in order."""
-    name_of = _names(dict.fromkeys(one.path for one in ranks))
-    known = _windows(ranks, declared)
+def _with_ranks(found: list[_Found], declared: Mapping[str, int]) -> list[TraceFile]:
+    """Return the files by rank; those of unknown rank get the free numbers in order.
+
+    Windows that the runner noted come in its order. A name that files share has the folder's
+    before it.
+    """
+    counts = Counter(path.name for path in {one.path for one in found})
+    names = {
+        one.path: one.path.name
+        if counts[one.path.name] == 1
+        else f"{one.path.parent.name}/{one.path.name}"
+        for one in found
+    }
+    place = {name: index for index, name in enumerate(declared)}
+    windows = [one for one in found if one.path.name in declared and not one.shares_file]
     files = [
-        one.as_file(rank, name_of(one.path), declared=True)
-        for one, rank in known.items()
-        if rank is not None
+        one.as_file(declared[one.path.name], names[one.path], declared=True)
+        for one in sorted(windows, key=lambda one: place[one.path.name])
     ]
-    others = {one: rank for one, rank in ranks.items() if one not in known}
-    taken = {file.rank for file in files} | set(others.values())
+    others = [one for one in found if one.path.name not in declared or one.shares_file]
+    taken = {file.rank for file in files} | {one.rank for one in others}
     free = (number for number in count() if number not in taken)
-    for one, rank in others.items():
-        number = next(free) if rank is None else rank
-        files.append(one.as_file(number, name_of(one.path), guessed=rank is None))
+    for one in others:
+        number = next(free) if one.rank is None else one.rank
+        files.append(one.as_file(number, names[one.path], guessed=one.rank is None))
     return sorted(files, key=lambda file: file.rank)
 
 
-def _windows(
-    ranks: Iterable[FoundTrace], declared: Mapping[str, int]
-) -> dict[FoundTrace, int | None]:
-    """Return the ranks of the windows that the runner noted, in its order."""
-    windows = [one for one in ranks if one.path.name in declared and not one.shares_file]
-    place = {name: index for index, name in enumerate(declared)}
-    windows.sort(key=lambda one: place[one.path.name])
-    return {one: declared[one.path.name] for one in windows}
-
-
-def _names(paths: Iterable[Path]) -> Callable[[Path], str]:
-    """Return the function that names a file so that the name differs from all others."""
-    counts = Counter(path.name for path in paths)
-    return lambda path: path.name if counts[path.name] == 1 else f"{path.parent.name}/{path.name}"
-
-
-def rank_of_name(name: str) -> int | None:
+def _rank_of_name(name: str) -> int | None:
     """Return the rank that a file name holds (`rank0`, `rank-0`, `rank_0`), if any."""
     match = _RANK.search(name)
     return int(match[1]) if match else None
@@ -107,17 +107,6 @@ def two_of_one_rank(rank: int, first: str, second: str) -> InputError:
         f"Two traces are of rank {rank}: {first} and {second}.",
         "Give one of them, or a folder with one trace a rank; `fp8verify table` takes many runs.",
     )
-
-
-_PROBES_AT_ONCE = 16
-
-
-# JSON files of a capture that are not traces; a hidden file is still being written.
-_OURS = lazy_pattern(r"^\.|(\.meta|\.numerics|\.schema)\.json$|^expected\.json$|^report.*\.json$")
-# The extra step that `fp8verify run --layers` records is not a training step.
-_NO_RANKS = "layers"
-# What rocprofv3 and nsys write of the same process in several forms, the best to read first.
-_FORMS = ("_results.db", "_kernel_trace.csv", ".sqlite", ".nsys-rep")
 
 
 class NoTraceError(InputError):
@@ -151,18 +140,16 @@ def find_traces(*paths: str | Path, declared: Mapping[str, int] | None = None) -
         if len(where) == 1 and where[0].is_file():
             return TraceFiles(_of_one_file(where[0]))
         held = {path: _candidates_in(path) for path in where}
-        empty = _empty_folders(held, list(map(str, paths)))
+        named = set(map(str, paths))
+        empty = [one for one in held if str(one) in named and not held[one] and one.is_dir()]
     probes = _probe_all(_one_form_each(list(dict.fromkeys(chain.from_iterable(held.values())))))
-    found, skipped = _sort_out(probes)
+    found = [one for path, probe in probes.items() for one in _ranks_in(path, probe)]
+    known = {one.path for one in found}
     declared = declared or {}
-    if not any(probes[one.path].is_trace or one.path.name in declared for one in found):
+    if not any(probes[path].is_trace or path.name in declared for path in known):
         raise _no_trace(label, probes)
-    return TraceFiles(with_ranks(found, declared), [*empty, *skipped])
-
-
-def _empty_folders(held: Mapping[Path, list[Path]], named: list[str]) -> list[Path]:
-    """Return the folders that were named and hold nothing that may be a trace."""
-    return [path for path in held if str(path) in named and not held[path] and path.is_dir()]
+    skipped = [path for path in probes if path not in known]
+    return TraceFiles(_with_ranks(found, declared), [*empty, *skipped])
 
 
 def _no_trace(label: str, files: Iterable[Path]) -> NoTraceError:
@@ -177,19 +164,19 @@ def _no_trace(label: str, files: Iterable[Path]) -> NoTraceError:
 
 def _of_one_file(path: Path) -> list[TraceFile]:
     """Return the ranks of a file; what is wrong with it is reported when it is read."""
-    try:
-        glance = glance_at(path)[1]
-    except InputError:
-        glance = Glance()
-    found = _pieces(path, glance)
+    found = list(_ranks_in(path, _probe(path)._replace(is_trace=True)))
     if len(found) == 1:
-        return [found[0].as_file(rank_of_name(path.name) or 0, path.name)]
+        return [found[0].as_file(_rank_of_name(path.name) or 0, path.name)]
     return [one.as_file(rank, path.name) for rank, one in enumerate(found)]
 
 
-def _pieces(path: Path, glance: Glance) -> list[FoundTrace]:
-    shared = len(glance.parts) > 1
-    return [FoundTrace(path, part, shared, glance.instead) for part in glance.parts or (None,)]
+def _ranks_in(path: Path, glance: Glance) -> Iterator[_Found]:
+    """Yield the traces of a file, none if it is none; a damaged one must be called like one."""
+    rank = glance.rank if glance.rank is not None else _rank_of_name(path.name)
+    if glance.is_trace or (glance.is_damaged and rank is not None):
+        shared = len(glance.parts) > 1
+        for part in glance.parts or (None,):
+            yield _Found(path, None if shared else rank, part, shared, glance.instead)
 
 
 def _probe_all(paths: list[Path]) -> dict[Path, Glance]:
@@ -208,20 +195,6 @@ def _probe(path: Path) -> Glance:
         return glance_at(path)[1]
     except InputError:
         return Glance(is_damaged=True)
-
-
-def _sort_out(probes: dict[Path, Glance]) -> tuple[dict[FoundTrace, int | None], list[Path]]:
-    """Split files into traces with their ranks, as far as known, and what is none."""
-    found: dict[FoundTrace, int | None] = {}
-    skipped = []
-    for path, probe in probes.items():
-        rank = probe.rank if probe.rank is not None else rank_of_name(path.name)
-        if probe.is_trace or (probe.is_damaged and rank is not None):
-            for one in _pieces(path, probe):
-                found[one] = None if one.shares_file else rank
-        else:
-            skipped.append(path)
-    return found, skipped
 
 
 def _candidates_in(path: Path) -> list[Path]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from fp8verify.text import clean, lazy_pattern
 from fp8verify.trace.build import main_device
-from fp8verify.trace.rows import RowCollector
+from fp8verify.trace.rows import RowCollector, totals
 from fp8verify.trace.source import Glance, Part, Reading
 from fp8verify.trace.tables import Trace
 
@@ -219,9 +219,9 @@ def read_export(database: Database, name: str, how: Reading) -> Trace:
     rows.ranges(tables.ranges(_PUSH_POP))
     rows.process_ranges(row[:3] for row in tables.ranges(_START_END))
     for kind, table in COPIES.items():
-        rows.copies(kind, *tables.sums(table, "bytes"))
+        rows.copies(kind, tables.spans(table, "bytes"))
     trace = Trace(source=name)
-    graphs = tables.sums(GRAPHS, "start")[:2]
+    graphs = totals(tables.spans(GRAPHS, "start"))[:2]
     note_losses(trace.health, tables.remarks(), tables.launches, rows.columns, graphs)
     rows.fill(trace, NAME, layers=how.layers)
     trace.gpu, trace.compute_capability = tables.gpu(main_device(trace.kernels))
@@ -291,16 +291,10 @@ class _Tables:
                 if name is not None:
                     yield name, start, last if end is None else end, thread
 
-    def sums(self, table: str, size: str) -> tuple[int, int, int]:
-        """Return how many rows there are, their time and the sum of a column."""
-        count = time_ns = total = 0
-        if self._database.has(table, "start", "end", size):
-            for start, end, value in self._mine(table, "start", "end", size):
-                count += 1
-                total += _number(value)
-                if isinstance(start, int) and isinstance(end, int):
-                    time_ns += max(0, end - start)
-        return count, time_ns, total
+    def spans(self, table: str, size: str) -> Iterator[Sequence[Any]]:
+        """Yield start, end and another column of a table."""
+        columns = ("start", "end", size)
+        return self._mine(table, *columns) if self._database.has(table, *columns) else iter(())
 
     def remarks(self) -> list[str]:
         """Return what the profiler remarked of the process or of none; the texts hold paths."""

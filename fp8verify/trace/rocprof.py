@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 from codecs import getincrementaldecoder
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -69,46 +68,31 @@ def _kernels(table: _Table) -> Iterator[Sequence[Any]]:
 
 
 def _read_neighbours(source: Source, rows: RowCollector) -> None:
-    """Read the other tables of the process, if they were recorded."""
-    with _neighbour(source, "_hip_api_trace.csv") as table:
-        if table is not None:
-            rows.calls(map(numbers, table.rows(*_CALL)))
-    with _neighbour(source, "_marker_api_trace.csv") as table:
-        if table is not None:
-            rows.ranges(
-                (text, *numbers(rest)) for text, *rest in table.rows("Function", *_CALL[1:])
-            )
-    with _neighbour(source, "_memory_copy_trace.csv") as table:
-        if table is not None:
-            ends = map(numbers, table.rows("Start_Timestamp", "End_Timestamp"))
-            times = [end - start for start, end in ends if start is not None and end is not None]
-            rows.copies("memcpy", len(times), sum(time for time in times if time > 0), 0)
+    """Read the other tables of the process, as far as they were recorded."""
+    rows.calls(map(numbers, _neighbour(source, "_hip_api_trace.csv", *_CALL)))
+    markers = _neighbour(source, "_marker_api_trace.csv", "Function", *_CALL[1:])
+    rows.ranges((text, *numbers(rest)) for text, *rest in markers)
+    rows.copies("memcpy", map(numbers, _neighbour(source, "_memory_copy_trace.csv", *_CALL[1:3])))
 
 
 def _gpu(source: Source, agent: int) -> str | None:
-    with _neighbour(source, "_agent_info.csv") as table:
-        if table is None:
-            return None
-        columns = ("Agent_Type", "Logical_Node_Id", "Product_Name", "Name")
-        gpus = [row for row in table.rows(*columns) if row[0].upper() == "GPU"]
+    columns = ("Agent_Type", "Logical_Node_Id", "Product_Name", "Name")
+    agents = _neighbour(source, "_agent_info.csv", *columns)
+    gpus = [row for row in agents if row[0].upper() == "GPU"]
     chosen = [row for row in gpus if row[1] == str(agent)] or gpus
     return gpu_name(*chosen[0][2:]) if chosen else None
 
 
-@contextmanager
-def _neighbour(source: Source, ending: str) -> Iterator[_Table | None]:
-    """Open another table of the same process; None if it was not recorded."""
+def _neighbour(source: Source, ending: str, *wanted: str) -> Iterator[Sequence[str]]:
+    """Yield the rows of another table of the same process; none if it was not recorded."""
     path = source.path
     if path is None or ENDING not in path.name:
-        yield None
         return
     other = path.with_name(path.name.replace(ENDING, ending))
     with reading(other):
-        if not other.is_file() or not other.stat().st_size:
-            yield None
-            return
-        with open_binary(other) as file:
-            yield _Table(Source(file, other.name, other))
+        if other.is_file() and other.stat().st_size:
+            with open_binary(other) as file:
+                yield from _Table(Source(file, other.name, other)).rows(*wanted)
 
 
 class _Table:
@@ -228,7 +212,7 @@ def read_rocpd(database: Database, name: str, how: Reading) -> Trace:
     rows.kernels(tables.kernels())
     rows.calls(tables.calls())
     rows.ranges(tables.markers())
-    rows.copies("memcpy", *tables.copies())
+    rows.copies("memcpy", tables.copies())
     rows.fill(trace, NAME, layers=how.layers)
     trace.gpu = tables.gpu(main_device(trace.kernels))
     return trace
@@ -281,16 +265,11 @@ class _Rocpd:
         for event, _, *rest in regions:
             yield texts.get(event), *rest
 
-    def copies(self) -> Sequence[int]:
-        """Return how many copies there were, their time and their bytes."""
-        count = time_ns = total = 0
+    def copies(self) -> Iterator[Sequence[Any]]:
+        """Yield start, end and bytes of copies."""
         if self._has(_COPIES, "size"):
             for (size,), start, end, _ in self._timed(_COPIES, "size"):
-                count += 1
-                if isinstance(start, int) and isinstance(end, int):
-                    time_ns += max(0, end - start)
-                total += size if isinstance(size, int) else 0
-        return count, time_ns, total
+                yield start, end, size
 
     def gpu(self, agent: int) -> str | None:
         """Return the name of the GPU of an agent."""

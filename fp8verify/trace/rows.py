@@ -127,18 +127,20 @@ class RowCollector:
             if isinstance(text, str) and isinstance(start, int) and isinstance(end, int):
                 self._process_ranges.append((text, start, end))
 
-    def copies(self, kind: str, count: object, time_ns: object, size: object) -> None:
-        """Take the sums of "memcpy" or "memset"."""
-        sums = [value if isinstance(value, int) and value > 0 else 0 for value in (time_ns, size)]
-        if isinstance(count, int) and count > 0:
-            self.columns.copies[kind] = (count, sums[0], sums[1])
-            self.events += count
+    def copies(self, kind: str, rows: Iterable[Row]) -> None:
+        """Take rows of start, end and (if known) bytes of "memcpy" or "memset"."""
+        self.add_copies(kind, totals(rows))
+
+    def add_copies(self, kind: str, sums: tuple[int, int, int]) -> None:
+        """Take the number, nanoseconds and bytes of "memcpy" or "memset"."""
+        if sums[0]:
+            self.columns.copies[kind] = sums
+            self.events += sums[0]
 
     def fill(self, trace: Trace, tool: str, *, layers: bool) -> None:
         """Fill a trace with all rows, and say what the tool that recorded them cannot say."""
         columns = self.columns
         steps = mark_steps(columns, self._process_ranges)
-        trace.steps_bound = columns.steps_bound
         trace.remarks = [_limits_of(columns, tool, steps)] if columns.kernels.name else []
         fill(trace, columns, layers=layers)
         trace.health.events, trace.health.skipped_events = self.events, self.skipped
@@ -212,6 +214,17 @@ def _blocks(rows: Iterable[Row]) -> Iterator[list[Row]]:
     waiting = iter(rows)
     while block := list(islice(waiting, _BLOCK)):
         yield block
+
+
+def totals(rows: Iterable[Row]) -> tuple[int, int, int]:
+    """Return the number of rows of start, end and (if known) size, their time and their sizes."""
+    count = time_ns = size = 0
+    for start, end, *sizes in rows:
+        count += 1
+        if isinstance(start, int) and isinstance(end, int):
+            time_ns += max(0, end - start)
+        size += sum(one for one in sizes if isinstance(one, int) and one > 0)
+    return count, time_ns, size
 
 
 def _text(value: object) -> str:

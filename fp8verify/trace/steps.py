@@ -52,12 +52,6 @@ def _rows_with(wanted: set[int], column: array[int]) -> Iterator[int]:
             yield from compress(count(first), map(wanted.__contains__, part))
 
 
-def step_number(name: str) -> int | None:
-    """Return the number of a step by the name of its range, None for other ranges."""
-    match = _STEP.fullmatch(name)
-    return int(match[1]) if match else None
-
-
 def _is_empty(columns: Columns, step: Step) -> bool:
     """Whether nothing began in a step."""
     ops, calls = columns.ops, columns.calls
@@ -171,10 +165,6 @@ def mark_steps(columns: Columns, process_ranges: Iterable[tuple[str, int, int]] 
     Returns:
         What the ranges are called that count as steps; None for torch.profiler's, or none.
     """
-    columns.steps = _own_steps(process_ranges)
-    columns.steps_bound = bool(columns.steps)
-    if columns.steps:
-        return None
     mark_profiler_steps(columns)
     if columns.steps:
         return None
@@ -189,23 +179,6 @@ def mark_steps(columns: Columns, process_ranges: Iterable[tuple[str, int, int]] 
     columns.steps = [Step(n, r.start, r.end) for n, r in zip(_numbers(chosen), chosen, strict=True)]
     columns.step_names |= {found.op_name for found in chosen if found.op_name >= 0}
     return best[1]
-
-
-def _own_steps(process_ranges: Iterable[tuple[str, int, int]]) -> list[Step]:
-    """Return the steps marked by ranges that belong to no thread, as fp8verify 0.2 recorded them.
-
-    One that the end of the recording cut is the shorter of two of its number, if there are two.
-    """
-    longest: dict[int, Step] = {}
-    for name, start, end in process_ranges:
-        number = step_number(name)
-        if number is not None and end - start > _duration(longest.get(number)):
-            longest[number] = Step(number, start, end)
-    return sorted(longest.values(), key=lambda step: step.start_ns)
-
-
-def _duration(step: Step | None) -> int:
-    return -1 if step is None else step.end_ns - step.start_ns
 
 
 _Series = dict[tuple[int, str], list[_Range]]

@@ -96,8 +96,7 @@ class Trace(Struct):
     No other metadata is kept, as traces hold environment variables and host names. `process` is
     the number of the process whose operators it holds, None where that is not known. `copies`
     maps "memcpy" and "memset" to (count, nanoseconds, bytes). `remarks` say what the source does
-    not record. `steps_bound` is whether what was launched outside of the steps does not belong to
-    the window.
+    not record.
     """
 
     source: str
@@ -115,7 +114,6 @@ class Trace(Struct):
     collectives: list[Collective] = field(default_factory=list)
     layers: list[str] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
-    steps_bound: bool = False
     copies: dict[str, tuple[int, int, int]] = field(default_factory=dict)
     health: Health = field(default_factory=Health)
     remarks: list[str] = field(default_factory=list)

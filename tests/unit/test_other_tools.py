@@ -316,16 +316,6 @@ def test_steps_of_rocpd_may_be_ranges_of_the_process(tmp_path: Path) -> None:
     assert [step.number for step in read_trace(path).steps] == [3, 4]
 
 
-def test_own_steps_bound_the_window_and_go_before_the_scripts(tmp_path: Path) -> None:
-    export = Export(tmp_path / "run.sqlite").add(recording("ProfilerStep#1", "x", "ProfilerStep#2"))
-    row = ("ProfilerStep#9", 1000, 1950, THREAD)
-    export.run("INSERT INTO NVTX_EVENTS VALUES (?, NULL, ?, ?, ?, 60, 0)", *row).close()
-    [rank] = inspect(tmp_path).ranks
-    assert [step.step for step in rank.steps] == [9]
-    assert rank.gemm.kernels["fp8"] == 2
-    assert rank.health.kernels_before_window == 4
-
-
 def test_views_are_not_followed(tmp_path: Path) -> None:
     path = tmp_path / "run.sqlite"
     export = Export(path)

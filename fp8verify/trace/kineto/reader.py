@@ -6,12 +6,12 @@ Of the metadata a few entries are kept; everything else may be a secret and is d
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec import Struct, field
 
 from fp8verify.errors import InputError
-from fp8verify.text import clean, lazy_pattern
+from fp8verify.text import clean
 from fp8verify.trace.build import fill, main_device
 from fp8verify.trace.kineto.collector import Collector
 from fp8verify.trace.kineto.document import Buffer, Document
@@ -47,13 +47,9 @@ class Metadata(Struct):
         elif key == "record_shapes":
             self.record_shapes = bool(value)
         elif key in _LEVELS:
-            self._take_log(value)
-
-    def _take_log(self, lines: Any) -> None:
-        for remark, number in _remarks(lines):
-            self.records_lost |= remark.loss
-            if len(self.notes) < _MAX_NOTES:
-                self.notes.append(remark.text.format(number))
+            remarks = _remarks(value)
+            self.records_lost |= any(remarks.values())
+            self.notes = [*self.notes, *remarks][:_MAX_NOTES]
 
     def device(self, number: int) -> tuple[str | None, str | None]:
         """Name and compute capability of a device, of the first one if `number` is unknown."""
@@ -75,61 +71,36 @@ def _count(value: Any, limit: int = 1 << 31) -> int | None:
     return value if ok else None
 
 
-class _Remark(NamedTuple):
-    """A known line: `loss` says that kernels which ran may be missing from the trace."""
-
-    pattern: re.Pattern[str]
-    text: str
-    loss: bool
-    evidence: str
-
-
+# Lines that Kineto logs (CuptiActivityApi.cpp, CuptiActivityProfiler.cpp), what they mean,
+# and whether kernels that ran may be missing from the trace.
 _REMARKS = (
-    _Remark(
-        lazy_pattern(r"Dropped (\d{1,18}) activity records"),
-        "CUPTI dropped {} activity records",
-        True,
-        "CuptiActivityApi::bufferCompleted (CuptiActivityApi.cpp)",
-    ),
-    _Remark(
-        lazy_pattern(r"Exceeded max GPU buffer count \((\d{1,18}) >= \d+\)"),
+    (r"Dropped (\d{1,18}) activity records", "CUPTI dropped {} activity records", True),
+    (
+        r"Exceeded max GPU buffer count \((\d{1,18}) >= \d+\)",
         "the profiler's GPU buffers ({}) were full and tracing ended early",
         True,
-        "CuptiActivityApi::bufferRequested (CuptiActivityApi.cpp)",
     ),
-    _Remark(
-        lazy_pattern(r"(?:CUPTI|GPU) stopped early\? = (1)"),
-        "the profiler stopped recording the GPU early",
-        True,
-        "the 'Record counts' line of CuptiActivityProfiler::finalizeTrace",
-    ),
-    _Remark(
-        # Records of the warm-up are out of range too, so that a count alone is not a loss
-        # (pytorch/pytorch#192021 is about the cases in which it is one).
-        lazy_pattern(r"Record counts: Out-of-range = ([1-9]\d{0,17})"),
+    (r"(?:CUPTI|GPU) stopped early\? = (1)", "the profiler stopped recording the GPU early", True),
+    # Records of the warm-up are out of range too, so that a count alone is not a loss
+    # (pytorch/pytorch#192021 is about the cases in which it is one).
+    (
+        r"Record counts: Out-of-range = ([1-9]\d{0,17})",
         "the profiler left out {} records as outside of its window",
         False,
-        "the 'Record counts' line of CuptiActivityProfiler::finalizeTrace",
     ),
-    _Remark(
-        lazy_pattern(r"(CUPTI_ERROR_[A-Z_]{1,60})"),
-        "the profiler met {}",
-        False,
-        "CUPTI_CALL (CuptiActivityApi.h), pytorch/pytorch#99615",
-    ),
+    (r"(CUPTI_ERROR_[A-Z_]{1,60})", "the profiler met {}", False),  # pytorch/pytorch#99615
 )
 
 
-def _remarks(lines: Any) -> list[tuple[_Remark, str]]:
-    """Return the known lines among those of one level, each with its number or word."""
-    if not isinstance(lines, list):
-        return []
-    found: dict[tuple[_Remark, str], None] = {}
-    for line in lines:
-        for remark in _REMARKS if isinstance(line, str) else ():
-            if match := remark.pattern.search(line):
-                found[remark, match[1]] = None
-    return list(found)
+def _remarks(lines: Any) -> dict[str, bool]:
+    """Return what the known lines among those of one level mean, and whether each is a loss."""
+    texts = [line for line in lines if isinstance(line, str)] if isinstance(lines, list) else []
+    return {
+        text.format(match[1]): is_loss
+        for line in texts
+        for pattern, text, is_loss in _REMARKS
+        if (match := re.search(pattern, line))
+    }
 
 
 _HINT = "Give a trace that torch.profiler exported (export_chrome_trace), or a folder of them."
