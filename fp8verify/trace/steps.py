@@ -178,7 +178,7 @@ def mark_steps(columns: Columns, process_ranges: Iterable[tuple[str, int, int]] 
     chosen = series[best]
     columns.steps = [Step(n, r.start, r.end) for n, r in zip(_numbers(chosen), chosen, strict=True)]
     columns.step_names |= {found.op_name for found in chosen if found.op_name >= 0}
-    return best[1]
+    return None if best[1].startswith(_PREFIX) else best[1]
 
 
 _Series = dict[tuple[int, str], list[_Range]]
