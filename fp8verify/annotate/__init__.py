@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO, Any, cast
 
-from fp8verify.annotate.labels import Labels
-from fp8verify.annotate.output import open_sink
-from fp8verify.annotate.writer import Writer, write_trace
+from fp8verify.annotate.writer import Labels, Writer, write_trace
 from fp8verify.errors import UsageError
 from fp8verify.trace import find_traces, read_trace
 from fp8verify.trace.kineto.document import Buffer, Document
@@ -16,6 +18,13 @@ from fp8verify.trace.readers import KINETO, glance_at
 from fp8verify.trace.source import Source
 
 __all__ = ["annotate"]
+
+_LEVEL = 2
+_packer: Any = gzip
+with suppress(ImportError):  # isal has no wheel for some processors
+    from isal import igzip
+
+    _packer = igzip
 
 
 def annotate(path: Path, out: Path) -> Counter[str]:
@@ -34,34 +43,83 @@ def annotate(path: Path, out: Path) -> Counter[str]:
         InputError: the trace cannot be read, or is none.
         UsageError: `out` is the trace itself, or cannot be written.
     """
-    if _is_same(out, path):
-        raise UsageError(f"{out} is the trace itself.", "Pass -o another file.")
+    with suppress(OSError):  # there is no such file yet, or none that may be looked at
+        if out.samefile(path):
+            raise UsageError(f"{out} is the trace itself.", "Pass -o another file.")
     if glance_at(path)[0] is not KINETO:
         return _convert(path, out)
     labels = Labels(read_trace(path))
-    with open_sink(out) as write, reading(path), open_binary(path) as file:
+    with _open_sink(out) as write, reading(path), open_binary(path) as file:
         source = Source(file, path.name, path)
         is_list = source.head.lstrip(b"\xef\xbb\xbf \t\r\n\0,").startswith(b"[")
-        writer = Writer(write, is_list=is_list).label_by(labels)
+        writer = Writer(write, labels, is_list=is_list)
         Document(Buffer(source, path.name), writer, writer).read()
         writer.finish()
     return writer.counts
 
 
-def _is_same(out: Path, path: Path) -> bool:
-    try:
-        return out.samefile(path)
-    except OSError:  # there is no such file yet, or none that may be looked at
-        return False
-
-
 def _convert(path: Path, out: Path) -> Counter[str]:
     """Write the kernels of every process in a trace of another tool, with their labels."""
     traces = [read_trace(file.path, name=file.name, part=file.part) for file in find_traces(path)]
-    with open_sink(out) as write:
+    with _open_sink(out) as write:
         writer = Writer(write)
         writer.take("schemaVersion", 1, b"1")
         for place, trace in enumerate(traces):
-            write_trace(writer.label_by(Labels(trace)), trace, place)
+            writer.labels = Labels(trace)
+            write_trace(writer, trace, place)
         writer.finish()
     return writer.counts
+
+
+@contextmanager
+def _open_sink(path: Path) -> Iterator[Callable[[bytes | bytearray], object]]:
+    """Yield what writes to a file that takes its name when the block ends without an error.
+
+    Raises:
+        UsageError: it cannot be written, or its packing needs a package that is not installed.
+    """
+    unfinished = path.with_name(f"{path.name}.part")
+
+    def write(data: bytes | bytearray) -> None:
+        with _writing(path):
+            file.write(data)
+
+    try:
+        with _writing(path):
+            file = _open(unfinished, path.suffix)
+        try:
+            yield write
+        finally:
+            with _writing(path):
+                file.close()
+        with _writing(path):
+            unfinished.replace(path)
+    finally:
+        with suppress(OSError):
+            unfinished.unlink()
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(
+            f"cannot write {path}: {error.strerror or error}.",
+            "Pass -o a file in a folder that exists and has room.",
+        ) from None
+
+
+def _open(path: Path, suffix: str) -> IO[bytes]:
+    if suffix == ".gz":
+        return cast("IO[bytes]", _packer.open(path, "wb", compresslevel=_LEVEL))
+    if suffix != ".zst":
+        return path.open("wb")
+    try:
+        import zstandard
+    except ImportError:
+        raise UsageError(
+            f"{path.stem} would be packed with zstd, whose package is not installed.",
+            "pip install 'fp8verify[zstd]', or end the name in .json or .json.gz.",
+        ) from None
+    return cast("IO[bytes]", zstandard.open(path, "wb"))
