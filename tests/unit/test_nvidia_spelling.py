@@ -13,7 +13,7 @@ from fp8verify.kernels import decode
 from fp8verify.kernels.symbol import as_cxxfilt
 from fp8verify.report.model import KernelName, Precision
 from tests.nvidia_spelling import as_nvidia
-from tests.unit import test_kernel_names as known
+from tests.unit.test_kernel_names import labelled_names
 
 PIECES = st.sampled_from(
     ["void ", "<unnamed>", "(int)", "(bool)", "(unsigned long)", "128", "-1", "[lambda(", ")",
@@ -86,12 +86,8 @@ def test_any_text_is_spelled_once_and_for_all(text: str) -> None:
     assert decode(text).name == text
 
 
-TABLES = [known.NVJET, known.XMMA, known.CUBLAS, known.CUTLASS_PROCEDURAL, known.AMD,
-          known.LIBRARIES, known.TRITON, known.WORDS, known.NO_GEMMS, known.HELPERS]  # fmt: skip
-
-
 def test_every_name_that_is_known_means_the_same_in_nvidias_spelling() -> None:
-    names = [line.rsplit("|", 5)[0] for table in TABLES for line in table.strip().splitlines()]
+    names = [row["name"] for row in labelled_names()]
     assert sum(as_nvidia(name) != name for name in names) > 50
     for name in names:
         assert said(decode(as_nvidia(name))) == said(decode(name)), name
