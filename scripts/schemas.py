@@ -17,8 +17,7 @@ import msgspec
 
 import fp8verify
 from fp8verify.report.model import Report
-from fp8verify.report.model.comparison import Comparison
-from fp8verify.report.model.run_table import RunTable
+from fp8verify.report.model.comparison import Comparison, RunTable
 
 FOLDER = Path(fp8verify.__file__).parent / "report"
 # The documents that have a schema, by the name of its file.

@@ -229,20 +229,12 @@ def _other_totals(trace: Trace, kinds: Kinds) -> list[KindTotal]:
 NEGLIGIBLE = 0.001
 
 # What a kernel's time is shown under.
-GPU_TIME_KEYS: dict[Role, str] = {
-    Role.GEMM: "gemm",
+_SHOWN_AS = {
     Role.GROUPED_GEMM: "gemm",
-    Role.ATTENTION: "attention",
-    Role.CONV: "conv",
     Role.CAST_QUANTIZE: "quantize",
     Role.AMAX_REDUCE: "quantize",
-    Role.TRANSPOSE: "transpose",
-    Role.COMMUNICATION: "communication",
-    Role.MEMORY: "memory",
-    Role.ELEMENTWISE: "elementwise",
-    Role.REDUCTION: "reduction",
-    Role.OTHER: "other",
 }
+GPU_TIME_KEYS: dict[Role, str] = {role: _SHOWN_AS.get(role, role.value) for role in Role}
 
 
 class GemmTotals(NamedTuple):

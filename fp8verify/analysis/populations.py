@@ -292,10 +292,7 @@ def _others(
 
 def total_amount(amounts: Iterable[Amount]) -> Amount:
     """Add up amounts."""
-    total = Amount()
-    for amount in amounts:
-        total += amount
-    return total
+    return sum(amounts, Amount())
 
 
 def _unrecognized(survey: Survey, leg: Leg) -> float:

@@ -1,4 +1,4 @@
-"""Which operators an optimizer launched, and not the model.
+"""What a kernel is for: the model, an optimizer or FP8 itself, and which pass of a training.
 
 torch.optim.Optimizer names a range "Optimizer.step#Muon.step" around every step. A closure passed
 to it, as Lightning does, runs the model's forward pass inside that range; its backward pass runs on

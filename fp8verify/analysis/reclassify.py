@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
@@ -83,10 +83,12 @@ def _casts(kind: Kind) -> bool:
     found = kind.classification
     if found.role.is_gemm or found.role in (Role.ATTENTION, Role.COMMUNICATION):
         return False
-    named = found.role in (Role.CAST_QUANTIZE, Role.AMAX_REDUCE) and (
-        found.precision.is_low or found.role is Role.AMAX_REDUCE
+    casts_low = found.role is Role.CAST_QUANTIZE and found.precision.is_low
+    return (
+        casts_low
+        or found.role is Role.AMAX_REDUCE
+        or (kind.op is not None and bool(_HASHED.search(str(kind.op.types))))
     )
-    return named or (kind.op is not None and bool(_HASHED.search(str(kind.op.types))))
 
 
 def _functions_without_fp8(trace: Trace, casting: frozenset[str]) -> frozenset[str]:
@@ -130,28 +132,25 @@ def _is_name_alone(kind: Kind, casting: frozenset[str], *, any_cast: bool) -> bo
     return any(matrices) and sum(matrices) == 1 and len(matrices) > 1 and not cast_inside
 
 
-def _as_unknown(kind: Kind) -> Kind:
+def _changed(kind: Kind, why: str, **changes: Any) -> Kind:
+    """Return a kind with another classification, and why."""
     found = kind.classification
-    reason = f"{found.reason}; one operand is FP8 and nothing casts the other: it may be widened"
+    return kind._replace(classification=replace(found, reason=f"{found.reason}; {why}", **changes))
+
+
+def _as_unknown(kind: Kind) -> Kind:
+    why = "one operand is FP8 and nothing casts the other: it may be widened"
     if kind.op is None or not any(kind.op.types):
-        reason = f"{found.reason}; only the name says so, and nothing is cast to FP8"
-    return kind._replace(
-        classification=replace(found, precision=Precision.UNKNOWN, source="none", reason=reason)
-    )
+        why = "only the name says so, and nothing is cast to FP8"
+    return _changed(kind, why, precision=Precision.UNKNOWN, source="none")
 
 
 def _as_high(kind: Kind, why: str) -> Kind:
-    """Give a kernel the precision of the recorded 16-bit tensors; unknown where there is none."""
-    found = kind.classification
+    """Give a kernel the precision of the recorded 16-bit tensors; BF16 where they do not tell."""
     types = {text.rpartition("::")[2] for text in (kind.op.types if kind.op else ())}
-    both = {"BFloat16": Precision.BF16, "Half": Precision.FP16}
-    high = [precision for name, precision in both.items() if name in types]
-    precision = high[0] if len(high) == 1 else Precision.BF16
-    return kind._replace(
-        classification=replace(
-            found, precision=precision, source="op", reason=f"{found.reason}; {why}", a=None, b=None
-        )
-    )
+    is_half = "Half" in types and "BFloat16" not in types
+    precision = Precision.FP16 if is_half else Precision.BF16
+    return _changed(kind, why, precision=precision, source="op", a=None, b=None)
 
 
 def _by_operator(kinds: Kinds) -> Iterator[list[int]]:
@@ -192,26 +191,17 @@ def _longest(trace: Trace, kinds: Kinds, numbers: Sequence[int]) -> list[int]:
 
 
 def _as_fp8(kind: Kind) -> Kind:
-    op, found = kind.op, kind.classification
-    name = op.name if op is not None else ""
-    types = " ".join(op.types) if op is not None else ""
-    low = [text.rpartition("::")[2] for text in types.split() if _HASHED.search(text)]
-    elements = ["e5m2" if "e5m2" in text else "e4m3" for text in low]
-    return kind._replace(
-        classification=replace(
-            found,
-            role=Role.GROUPED_GEMM if _is_grouped(op) else Role.GEMM,
-            precision=Precision.MXFP8 if "e8m0" in types else Precision.FP8,
-            source="op",
-            reason=f"{found.reason}; {name} takes two FP8 matrices and gives none",
-            a=elements[0],
-            b=elements[1],
-        )
+    op = kind.op or OpContext(name="")
+    elements = ["e5m2" if "e5m2" in text else "e4m3" for text in op.types if _HASHED.search(text)]
+    return _changed(
+        kind,
+        f"{op.name} takes two FP8 matrices and gives none",
+        role=Role.GROUPED_GEMM if any(len(dims) == 3 for dims in op.dims) else Role.GEMM,
+        precision=Precision.MXFP8 if "e8m0" in " ".join(op.types) else Precision.FP8,
+        source="op",
+        a=elements[0],
+        b=elements[1],
     )
-
-
-def _is_grouped(op: OpContext | None) -> bool:
-    return op is not None and any(len(dims) == 3 for dims in op.dims)
 
 
 def is_unrecognized(kind: Kind) -> bool:
@@ -284,22 +274,10 @@ def settle_unsupported_formats(trace: Trace, kinds: Kinds) -> None:
 def _is_other_encoding(trace: Trace, kind: Kind) -> bool:
     if kind.op is None or kind.classification.library in _OWN_ENCODING:
         return False
-    if fp8_encoding(trace.gpu, trace.compute_capability) != "fnuz":
-        return False
-    return _takes_ocp(kind.op)
-
-
-def _takes_ocp(op: OpContext) -> bool:
-    return any(_OCP.search(text) for text in op.types)
+    is_fnuz = fp8_encoding(trace.gpu, trace.compute_capability) == "fnuz"
+    return is_fnuz and any(_OCP.search(text) for text in kind.op.types)
 
 
 def _upcast(kind: Kind, why: str) -> Kind:
-    found = kind.classification
-    return kind._replace(
-        classification=replace(
-            found,
-            precision=Precision.UNKNOWN,
-            upcast_from=found.precision,
-            reason=f"{found.reason}; {why}",
-        )
-    )
+    low = kind.classification.precision
+    return _changed(kind, why, precision=Precision.UNKNOWN, upcast_from=low)

@@ -18,8 +18,7 @@ from fp8verify.logs.losses import PATTERNS, LossPattern, LossSeries, compile_los
 from fp8verify.report.forms import Comparison, RunTable, with_forms
 from fp8verify.report.model import Finding, Report, Severity
 from fp8verify.report.model.comparison import Comparison as Compared
-from fp8verify.report.model.comparison import LossPair, Outcome
-from fp8verify.report.model.run_table import RunRow
+from fp8verify.report.model.comparison import LossPair, Outcome, RunRow
 from fp8verify.report.sentences import payoff, steps_shown
 from fp8verify.report.tables import layer_share, precision_rows
 from fp8verify.trace.places import place, reading

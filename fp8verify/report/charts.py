@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from fp8verify.report.model import LegRow, Precision, Report, TimelineReport, fp8_share
-from fp8verify.report.model.comparison import BudgetRow, Comparison, LossPair
-from fp8verify.report.model.run_table import RunTable
+from fp8verify.report.model.comparison import BudgetRow, Comparison, LossPair, RunTable
 from fp8verify.report.tables import millis, percent, precision_rows, times
 from fp8verify.text import printable
 

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from fp8verify.report.model import Verdict
-from fp8verify.report.model.comparison import Comparison, LossPair, Outcome
-from fp8verify.report.model.run_table import RunTable
+from fp8verify.report.model.comparison import Comparison, LossPair, Outcome, RunTable
 from fp8verify.report.page import BAD, FAIR, GOOD, Grid, Note, Page, lay_out
 from fp8verify.report.tables import by_severity, times
 

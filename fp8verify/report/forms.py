@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar, cast
 import msgspec
 
 from fp8verify.report import model
-from fp8verify.report.model import comparison, run_table
+from fp8verify.report.model import comparison
 from fp8verify.report.page import Page
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from fp8verify.report.rows import Frames
 
-Result: TypeAlias = model.Report | comparison.Comparison | run_table.RunTable
+Result: TypeAlias = model.Report | comparison.Comparison | comparison.RunTable
 NAMES = ("text", "json", "html", "markdown", "github", "junit", "csv")
 COMPARISON_NAMES = ("text", "json", "html", "markdown", "github", "csv")
 TABLE_NAMES = ("text", "json", "csv", "markdown", "html")
@@ -161,7 +161,7 @@ class Comparison(_OneTable, comparison.Comparison, frozen=True, kw_only=True):
         return f"Comparison: {brief(self)}".rstrip()
 
 
-class RunTable(_OneTable, run_table.RunTable, frozen=True, kw_only=True):
+class RunTable(_OneTable, comparison.RunTable, frozen=True, kw_only=True):
     """A table of runs, which can render itself."""
 
     def __repr__(self) -> str:

@@ -18,8 +18,7 @@ from markupsafe import Markup, escape
 from fp8verify.report import charts, layer_pictures, tables
 from fp8verify.report.comparison_page import loss_lines
 from fp8verify.report.model import Report, TimelineReport, Verdict, fp8_count
-from fp8verify.report.model.comparison import Comparison
-from fp8verify.report.model.run_table import RunTable
+from fp8verify.report.model.comparison import Comparison, RunTable
 from fp8verify.report.page import Page
 from fp8verify.report.report_page import TONES
 from fp8verify.report.sentences import claim_text, clock_lines, memory_lines

@@ -22,9 +22,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fp8verify.errors import UsageError
 from fp8verify.report.model import KernelRow, Report
-from fp8verify.report.model.comparison import Comparison
+from fp8verify.report.model.comparison import Comparison, RunRow, RunTable
 from fp8verify.report.model.numerics import TensorRow
-from fp8verify.report.model.run_table import RunRow, RunTable
 from fp8verify.text import printable
 
 if TYPE_CHECKING:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fp8verify.report.model.evidence import Claim
 from fp8verify.report.model.parts import (
+    Claim,
     ClockReport,
     Finding,
     GemmSummary,

@@ -273,3 +273,40 @@ class ClockReport(msgspec.Struct, frozen=True, kw_only=True):
     steps_skipped: int
     updates: dict[str, int]
     windows: tuple[WindowReport, ...]
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """A log line that says something about FP8 or FP4, or a call that the run recorded.
+
+    Attributes:
+        line: its number, from 1; 0 for a call.
+        text: the line.
+        framework: whose message it is.
+        says: fp8 (a low precision is on), not_fp8 (it is off or fell back) or scope (it limits
+            where).
+        recipe: the recipe that it names.
+        all_gather: whether FP8 weights are gathered, null where it does not say.
+        source: name of the log.
+        format: the one promised (fp8, mxfp8, nvfp4, mxfp4, fp4), null where the line promises none.
+        legs: fprop, dgrad and wgrad with a format or high_precision, where the line tells them
+            apart.
+        converted: linear layers converted, where the line counts them.
+        total: linear layers in all, where the line counts them.
+    """
+
+    line: int
+    text: str
+    framework: str
+    says: str
+    recipe: str | None = None
+    all_gather: bool | None = None
+    source: str = "log"
+    format: str | None = None
+    legs: dict[str, str] = {}
+    converted: int | None = None
+    total: int | None = None
+
+    @property
+    def place(self) -> str:
+        """Where it stands: the line of the log, or the call."""
+        return f"line {self.line}" if self.line else self.source

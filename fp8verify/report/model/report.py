@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from fp8verify.report.model.diagnosis import (
@@ -12,9 +14,9 @@ from fp8verify.report.model.diagnosis import (
     PayoffReport,
     TaxReport,
 )
-from fp8verify.report.model.evidence import Claim
 from fp8verify.report.model.numerics import MemoryReport, NumericsReport
 from fp8verify.report.model.parts import (
+    Claim,
     ClockReport,
     Finding,
     GemmSummary,
@@ -28,6 +30,20 @@ from fp8verify.report.model.parts import (
     TimelineReport,
 )
 from fp8verify.terms import Verdict
+
+# What each verdict means: the documentation's tables say it in these words.
+MEANINGS: Mapping[Verdict, str] = {
+    Verdict.ACTIVE: "FP8 GEMMs ran on every rank, in every step and in the backward pass of the "
+    "layers that train, cover what was to run in FP8 (not known: `--min-share` of GEMM time, "
+    "default 50%), and nothing promised in FP8 ran otherwise",
+    Verdict.PARTIAL: "FP8 GEMMs ran, but some rank, step, micro-batch or GEMM leg (fprop, dgrad, "
+    "wgrad) that should have, did not, or the share is below the expected one or the minimum",
+    Verdict.INACTIVE: "no FP8 GEMM ran, and nothing claimed that it would",
+    Verdict.CONTRADICTED: "the log or the model says FP8, the kernels say no",
+    Verdict.EMULATED: "tensors were cast as for FP8, but every GEMM ran in high precision",
+    Verdict.INCONCLUSIVE: "the evidence cannot decide: no GPU kernels, a damaged trace that shows "
+    "no FP8, too much of unknown precision, a window that never opened",
+}
 
 
 class RankReport(msgspec.Struct, frozen=True, kw_only=True):
