@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections import deque
 from contextlib import suppress
-from threading import Lock
 
 HEAD_BYTES = TAIL_BYTES = 8 << 20
 MAX_LINE = 64 << 10
+CHUNK = 64 << 10
+FILE_POLL_S = 0.25
 
 
 class BoundedLog:
@@ -20,9 +22,9 @@ class BoundedLog:
 
     def __init__(self, descriptor: int, head: int = HEAD_BYTES, tail: int = TAIL_BYTES) -> None:
         self._descriptor = descriptor
-        self._open = True
-        self._lock = Lock()
-        self._head_left = max(0, head - _size(descriptor))
+        self._lock = threading.Lock()
+        self._is_open = True
+        self._head_left = max(0, head - os.fstat(descriptor).st_size)
         self._tail_limit = tail
         self._tail: deque[bytes] = deque()
         self._tail_size = 0
@@ -31,9 +33,9 @@ class BoundedLog:
     def close(self) -> None:
         """Write the tail; what comes after that is not kept."""
         with self._lock:
-            if not self._open:
+            if not self._is_open:
                 return
-            self._open = False
+            self._is_open = False
             if self._left_out:
                 self._append(b"\n[fp8verify: %d bytes left out here]\n" % self._left_out)
             for chunk in self._tail:
@@ -43,18 +45,15 @@ class BoundedLog:
     def write(self, data: bytes) -> None:
         """Append `data`; from whatever thread."""
         with self._lock:
-            if self._open:
-                self._keep(data)
-
-    def _keep(self, data: bytes) -> None:
-        head, rest = data[: self._head_left], data[self._head_left :]
-        if head:
+            if not self._is_open:
+                return
+            head, rest = data[: self._head_left], data[self._head_left :]
             self._head_left -= len(head)
             self._append(head)
-        if rest:
-            self._tail.append(rest)
-            self._tail_size += len(rest)
-            while self._tail_size - len(self._tail[0]) >= self._tail_limit:
+            if rest:
+                self._tail.append(rest)
+                self._tail_size += len(rest)
+            while self._tail and self._tail_size - len(self._tail[0]) >= self._tail_limit:
                 oldest = self._tail.popleft()
                 self._tail_size -= len(oldest)
                 self._left_out += len(oldest)
@@ -64,12 +63,6 @@ class BoundedLog:
         with suppress(OSError):
             while data:
                 data = data[os.write(self._descriptor, data) :]
-
-
-def _size(descriptor: int) -> int:
-    with suppress(OSError):
-        return os.fstat(descriptor).st_size
-    return 0
 
 
 class LineAssembler:
@@ -108,3 +101,43 @@ class LineAssembler:
         if self._partial:
             self._log.write(self._partial + b"\n")
             self._partial = b""
+
+
+class LoggedFile(threading.Thread):
+    """Copies into a log what a regular file gets from now on; takes over both descriptors."""
+
+    def __init__(self, file: int, log: int) -> None:
+        super().__init__(daemon=True)
+        self._file = file
+        self._log = BoundedLog(log)
+        self._over = threading.Event()
+
+    def run(self) -> None:
+        """Read until `finish` is called, and then to the end of the file."""
+        lines = LineAssembler(self._log, leaves_out=b"fp8verify: ")  # the runner's own
+        while True:
+            is_over = self._over.is_set()
+            with suppress(OSError):
+                if data := self._read():
+                    lines.write(data)
+                    continue
+            if is_over:
+                break
+            self._over.wait(FILE_POLL_S)
+        lines.flush()
+        self._log.close()
+        os.close(self._file)
+
+    def _read(self) -> bytes:
+        data = os.read(self._file, CHUNK)
+        if not data:
+            at, size = os.lseek(self._file, 0, os.SEEK_CUR), os.fstat(self._file).st_size
+            if size < at:  # somebody emptied it
+                os.lseek(self._file, 0, os.SEEK_SET)
+                data = os.read(self._file, CHUNK)
+        return data
+
+    def finish(self, seconds: float) -> None:
+        """Return when the file is read to its end, or the time is over."""
+        self._over.set()
+        self.join(seconds)

@@ -1,60 +1,95 @@
-"""The training's stdout and stderr: what it writes is forwarded to ours, and into the log."""
+"""The training's stdout and stderr: where it writes, and how that reaches ours and the log.
+
+A regular file stays the training's own, and a thread reads it from where the training began to
+write. For a pipe and a terminal the training gets one of ours, whose other end the relay reads.
+"""
 
 from __future__ import annotations
 
-import errno
+import fcntl
 import os
+import stat
+import termios
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fp8verify.record.folder import writing_to
-from fp8verify.record.output_relay import A_FILE, DRAIN, DRAINED, relay, spawn_relay
-from fp8verify.record.streams import OutputStream, open_streams
+from fp8verify.record.log import LoggedFile
+from fp8verify.record.output_relay import DRAIN, DRAINED, relay, spawn_relay
 
+STDOUT, STDERR = 1, 2
 ANSWER_S = 10.0  # longer than the relay takes, unless somebody has stopped it
 MOST_RELAYS = 8  # one after the other: whatever kills them may kill each
 
 
+class OutputPipe:
+    """A pipe or pseudo-terminal that the training writes to instead of one of our descriptors.
+
+    Attributes:
+        target: our descriptor, to which all is forwarded.
+        read_end: where the relay reads; -1 once no process reads any more.
+        write_end: what the training gets.
+    """
+
+    def __init__(self, target: int) -> None:
+        self.target = target
+        self._is_terminal = os.isatty(target)
+        self.read_end, self.write_end = _pseudo_terminal(target) if self._is_terminal else os.pipe()
+
+    def resize(self) -> bool:
+        """Give the training's terminal the size of ours; return whether it had another one."""
+        return self._is_terminal and _copy_window_size(self.target, self.write_end)
+
+    def close_read_end(self) -> None:
+        """Let the training see that it has no reader, once the relay has closed its end too."""
+        if self.read_end >= 0:
+            os.close(self.read_end)
+            self.read_end = -1
+
+
 class Output:
-    """The streams of one run and, once it has started, the process that reads them.
+    """The streams of one run and, once it has started, what reads them.
 
     The ends that the relay reads stay open here too: a relay that is killed gets a successor, and
     the training always has a reader.
     """
 
     def __init__(self, log: Path) -> None:
-        self._log = _create(log)
-        self._streams = open_streams()
-        self._each = list(dict.fromkeys(self._streams.values()))
-        self._closed: set[int] = set()
+        with writing_to(log.parent):
+            self._log = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        self._files: list[LoggedFile] = []
+        self._pipes: dict[int, OutputPipe] = {}
+        targets = [target for target in (STDOUT, STDERR) if _is_given(target)]
+        self._are_one = len(targets) == 2 and os.path.sameopenfile(STDOUT, STDERR)
+        for target in targets[:1] if self._are_one else targets:
+            file = _open_file(target)
+            if file is None:
+                self._pipes[target] = OutputPipe(target)
+            else:
+                self._files.append(LoggedFile(file, os.dup(self._log)))
         self._boot: Path | None = None
         self._ask = -1
-        self._child = b""
-        self._lock = threading.Lock()  # which relay there is, and what it was asked
-        self._finishing = False
+        self._lock = threading.Lock()  # of which relay there is, what it was asked, and the ends
+        self._is_finishing = False
         self._drained = threading.Event()
 
     def start(self, boot: Path) -> None:
-        """Start the relay, before the training starts."""
+        """Start what reads, before the training starts."""
         self._boot = boot
-        threading.Thread(target=self._keep_relay, args=(self._start(),), daemon=True).start()
-
-    def started(self, child: int) -> None:
-        """Let the relay know the training's process id."""
-        with self._lock:
-            self._child = b"%d\n" % child
-            _write(self._ask, self._child)
+        for file in self._files:
+            file.start()
+        threading.Thread(target=self._keep_relay, args=(self._start_relay(),), daemon=True).start()
 
     def stream(self, target: int) -> int | None:
         """Return what the run gets as its stdout (1) or stderr (2); None for our own."""
-        stream = self._streams.get(target)
-        return None if stream is None else stream.write_end
+        pipe = self._pipes.get(STDOUT if self._are_one else target)
+        return None if pipe is None else pipe.write_end
 
     def resize(self) -> bool:
         """Follow a change of our terminal's size; return whether there was one."""
-        resized = [stream.resize() for stream in self._each]
+        resized = [pipe.resize() for pipe in self._pipes.values()]
         return any(resized)
 
     def finish(self) -> None:
@@ -62,101 +97,75 @@ class Output:
 
         Children that it left behind still write; the relay stays for them.
         """
-        for stream in self._each:
-            if stream.write_end is not None:
-                os.close(stream.write_end)
+        self._close_write_ends()
+        for file in self._files:
+            if file.ident is not None:
+                file.finish(ANSWER_S)
         if self._boot is not None:
             with self._lock:
-                self._finishing = True
-                _write(self._ask, DRAIN)
+                self._is_finishing = True
+                self._ask_to_drain()
             self._drained.wait(ANSWER_S)
         with self._lock:
-            for index, stream in enumerate(self._each):
-                self._close(index, stream)
+            for pipe in self._pipes.values():
+                pipe.close_read_end()
             os.close(self._log)
             self._log = -1
             if self._ask >= 0:
                 os.close(self._ask)
 
-    def _close(self, index: int, stream: OutputStream) -> None:
-        if index not in self._closed:
-            self._closed.add(index)
-            os.close(stream.read_end)
+    def _close_write_ends(self) -> None:
+        for pipe in self._pipes.values():
+            os.close(pipe.write_end)
 
-    def _start(self, *, in_thread: bool = False) -> int:
-        """Start a relay and return where it answers.
+    def _ask_to_drain(self) -> None:
+        with suppress(OSError):  # the relay was killed
+            os.write(self._ask, DRAIN)
+
+    def _start_relay(self, *, in_thread: bool = False) -> int | None:
+        """Start a relay and return where it answers; None if there is nothing to read any more.
 
         Where no process can be started, a thread of ours does its work for as long as we live.
-
-        Raises:
-            OSError: the run is over, or no descriptor is left.
         """
         with self._lock:
-            if self._log < 0:
-                raise OSError(errno.EBADF, "the run is over")
+            ends = [(p.read_end, p.target) for p in self._pipes.values() if p.read_end >= 0]
+            if not ends or self._log < 0:
+                return None
             asks, ask = os.pipe()
             answer, answers = os.pipe()
-            ends = [
-                (stream.read_end, A_FILE if stream.is_file else stream.target)
-                for index, stream in enumerate(self._each)
-                if index not in self._closed
-            ]
             try:
                 if in_thread:
                     raise BlockingIOError
                 spawn_relay([self._log, asks, answers], f"{self._boot}", ends)
             except OSError:
-                _relay_in_thread(self._log, (asks, answers), ends)
+                own = [(os.dup(read_end), target) for read_end, target in ends]
+                given = (asks, answers, os.dup(self._log), f"{self._boot}", own)
+                threading.Thread(target=relay, args=given, daemon=True).start()
             else:
                 os.close(asks)
                 os.close(answers)
             if self._ask >= 0:
                 os.close(self._ask)
             self._ask = ask
-            _write(ask, self._child + DRAIN * self._finishing)
+            if self._is_finishing:
+                self._ask_to_drain()
         return answer
 
-    def _keep_relay(self, answer: int) -> None:
+    def _keep_relay(self, answer: int | None) -> None:
         """Do what the relay says, and start another one where it was killed."""
         starts = 1
-        while True:
-            open_before = [i for i in range(len(self._each)) if i not in self._closed]
-            while said := _read(answer):
+        while answer is not None:
+            while said := os.read(answer, 1):
                 if said == DRAINED:
                     self._drained.set()
                     os.close(answer)
                     return
-                index = open_before[said[0]]
                 with self._lock:
-                    self._close(index, self._each[index])
+                    self._pipes[said[0]].close_read_end()
             os.close(answer)
-            try:
-                answer = self._start(in_thread=starts == MOST_RELAYS)
-            except OSError:
-                break
             starts += 1
+            answer = self._start_relay(in_thread=starts > MOST_RELAYS)
         self._drained.set()
-
-
-def _read(descriptor: int) -> bytes:
-    with suppress(OSError):
-        return os.read(descriptor, 1)
-    return b""
-
-
-def _write(descriptor: int, data: bytes) -> None:
-    with suppress(OSError):  # the relay was killed
-        os.write(descriptor, data)
-
-
-def _relay_in_thread(log: int, control: tuple[int, int], ends: Sequence[tuple[int, int]]) -> None:
-    own = [(os.dup(read_end), target) for read_end, target in ends]
-    threading.Thread(target=relay, args=(control, own, os.dup(log)), daemon=True).start()
-
-
-def _create(log: Path) -> int:
-    with writing_to(log.parent):
-        return os.open(log, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
 
 
 @contextmanager
@@ -167,3 +176,57 @@ def relayed_output(log: Path) -> Iterator[Output]:
         yield output
     finally:
         output.finish()
+
+
+def reserve_closed_streams() -> None:
+    """Keep files of ours from taking the places of standard streams that are closed (`>&-`).
+
+    What takes them here is closed in the run, whose streams are then closed as without us.
+    """
+    while True:
+        descriptor = os.open(os.devnull, os.O_RDWR)  # which `exec` closes
+        if descriptor > STDERR:
+            os.close(descriptor)
+            return
+
+
+def _is_given(descriptor: int) -> bool:
+    """Whether a standard stream was open when we were started."""
+    with suppress(OSError):
+        return os.get_inheritable(descriptor)
+    return False
+
+
+def _open_file(target: int) -> int | None:
+    """Open a regular file for reading, at the place where its next byte is written; else None."""
+    try:
+        found = os.fstat(target)
+        if not stat.S_ISREG(found.st_mode):
+            return None
+        appends = fcntl.fcntl(target, fcntl.F_GETFL) & os.O_APPEND
+        written = found.st_size if appends else os.lseek(target, 0, os.SEEK_CUR)
+        descriptor = os.open(f"/proc/self/fd/{target}", os.O_RDONLY)
+    except OSError:  # it may not be read, or there is no /proc
+        return None
+    os.lseek(descriptor, written, os.SEEK_SET)
+    return descriptor
+
+
+def _pseudo_terminal(terminal: int) -> tuple[int, int]:
+    master, slave = os.openpty()
+    with suppress(termios.error):
+        attributes = termios.tcgetattr(terminal)
+        attributes[1] &= ~termios.OPOST  # our own terminal turns \n into \r\n, once
+        termios.tcsetattr(slave, termios.TCSANOW, attributes)
+    _copy_window_size(terminal, slave)
+    return master, slave
+
+
+def _copy_window_size(source: int, target: int) -> bool:
+    with suppress(OSError):
+        wanted, found = (
+            fcntl.ioctl(terminal, termios.TIOCGWINSZ, bytes(8)) for terminal in (source, target)
+        )
+        fcntl.ioctl(target, termios.TIOCSWINSZ, wanted)
+        return wanted != found
+    return False

@@ -3,8 +3,7 @@
 It is a process of its own because those who hold the other ends may outlive us: a background child
 of the training that still prints, and the training itself if we are killed. It ends when no process
 holds them any more. If it is killed, the runner, which holds the ends that it reads, starts another
-one. Once the runner is killed, the relay starts a standby that does the same. Regular files are not
-forwarded, only read into the log.
+one. Once the runner is killed, the relay starts a standby that does the same.
 
 In this process only the standard library is imported.
 """
@@ -18,22 +17,17 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from functools import partial
 
-from fp8verify.record.log import BoundedLog, LineAssembler
+from fp8verify.record.log import CHUNK, BoundedLog, LineAssembler
 
 TYPE_CHECKING = False  # as in typing, which takes longer to import than all the rest
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-CHUNK = 64 << 10
 DRAIN_S = 1.0  # for children of the training that print without a pause
 TERMINAL_LAG_S = 0.05  # what is written to a pseudo-terminal arrives a little later
 POLL_S = 0.001
-FILE_POLL_S = 0.25
-CHILD_POLL_S = 1.0
 STDERR = 2
-A_FILE = -1  # in place of the target of a stream that is only read
 STANDBY = "standby"
 PACKAGE = os.path.abspath(f"{__file__}/../../..")  # noqa: PTH100
 START = (
@@ -45,8 +39,8 @@ NOT_FOR_RELAY = (
     signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP, signal.SIGUSR1,
     signal.SIGUSR2, signal.SIGPIPE,
 )  # fmt: skip
-DRAIN = b"drain\n"
-DRAINED = b"d"  # all other answers are the index of a stream that is closed
+DRAIN = b"d"
+DRAINED = b"d"  # all other answers are the target of a stream that is closed
 
 
 class Stream(threading.Thread):
@@ -56,11 +50,11 @@ class Stream(threading.Thread):
         read_end: a pipe or pseudo-terminal.
         target: where everything goes.
         log: gets the same.
-        on_closed: called before `read_end` is closed.
+        on_closed: called with the target before `read_end` is closed.
     """
 
     def __init__(
-        self, read_end: int, target: int, log: BoundedLog, on_closed: Callable[[], object]
+        self, read_end: int, target: int, log: BoundedLog, on_closed: Callable[[int], object]
     ) -> None:
         super().__init__(daemon=True)
         self._read_end = read_end
@@ -85,7 +79,7 @@ class Stream(threading.Thread):
         if data and self._write(data):
             return True
         # Without a reader the training gets an error when it writes, as it would without us.
-        self._on_closed()
+        self._on_closed(self._target)
         os.close(self._read_end)
         self._log.flush()
         return False
@@ -127,43 +121,6 @@ class Stream(threading.Thread):
         return True
 
 
-class LoggedFile(threading.Thread):
-    """Copies into the log what a regular file gets from now on."""
-
-    def __init__(self, read_end: int, log: BoundedLog) -> None:
-        super().__init__(daemon=True)
-        self._read_end = read_end
-        self._log = LineAssembler(log, leaves_out=b"fp8verify: ")  # the runner writes there too
-        self._over = threading.Event()
-
-    def run(self) -> None:
-        """Read until `drain` is called, and then to the end of the file."""
-        while True:
-            is_over = self._over.is_set()
-            with suppress(OSError):
-                if data := self._read():
-                    self._log.write(data)
-                    continue
-            if is_over:
-                break
-            self._over.wait(FILE_POLL_S)
-        self._log.flush()
-
-    def _read(self) -> bytes:
-        data = os.read(self._read_end, CHUNK)
-        if not data:
-            at, size = os.lseek(self._read_end, 0, os.SEEK_CUR), os.fstat(self._read_end).st_size
-            if size < at:  # somebody emptied it
-                os.lseek(self._read_end, 0, os.SEEK_SET)
-                data = os.read(self._read_end, CHUNK)
-        return data
-
-    def drain(self, deadline: float) -> None:
-        """Return when the file is read to its end, or at the deadline."""
-        self._over.set()
-        self.join(max(0.0, deadline - time.monotonic()))
-
-
 def _write_some(target: int, data: bytes) -> int:
     try:
         return os.write(target, data)
@@ -179,91 +136,60 @@ def _wait_for(descriptor: int, what: int, seconds: float | None) -> bool:
 
 
 def relay(
-    control: tuple[int, int],
+    asks: int,
+    answers: int,
+    log: int,
+    boot: str,
     ends: Sequence[tuple[int, int]],
-    descriptor: int,
-    boot: str | None = None,
     *,
-    is_standby: bool = False,
+    standby: bool = False,
 ) -> bool:
     """Forward until no process can write any more; return whether our runner is still there.
 
     Args:
-        control: where the runner writes the training's process id and then `DRAIN`, each a line,
-            and where it is answered.
-        ends: where to read, and what to forward it to: `A_FILE` for a file that is only read.
-        descriptor: of the log, which is closed once the runner has asked to drain.
-        boot: the boot folder, where this is a process of its own.
-        is_standby: whether to begin only when the relay that started this one is killed.
+        asks: where the runner writes `DRAIN`.
+        answers: where it is answered.
+        log: descriptor of the log, which is closed once the runner has asked to drain.
+        boot: the boot folder.
+        ends: where to read, and what to forward it to.
+        standby: whether to begin only when the relay that started this one is killed.
     """
-    asks, answers = control
-    child, is_asked = _requests(asks) if is_standby else (0, False)
-    log = BoundedLog(descriptor)
-    standby: list[int] = []
+    if standby:
+        os.read(asks, 1)
+    kept = BoundedLog(log)
+    successors: list[int] = []
 
-    def on_closed(index: int) -> None:
+    def on_closed(target: int) -> None:
         with suppress(OSError):  # the runner is gone
-            os.write(answers, bytes([index]))
-        for process in standby:  # which holds the end that the training is to see closed
+            os.write(answers, bytes([target]))
+        for process in successors:  # which holds the end that the training is to see closed
             os.kill(process, signal.SIGKILL)
 
-    pipes, files = _streams(ends, log, on_closed)
-    if not is_standby:
-        child, is_asked = _requests(asks)
+    pipes = [Stream(read_end, target, kept, on_closed) for read_end, target in ends]
+    for pipe in pipes:
+        pipe.start()
+    is_asked = not standby and os.read(asks, 1) == DRAIN
     if is_asked:
-        _drain(pipes, files)
-        log.close()
+        deadline = time.monotonic() + DRAIN_S
+        for pipe in pipes:
+            pipe.drain(deadline)
+        kept.close()
         with suppress(OSError):
             os.write(answers, DRAINED)
-    elif boot is not None:
+    else:
         with suppress(OSError):  # no process is left
-            standby.append(_start_standby(child, descriptor, boot, ends))
+            successors.append(_start_standby(log, boot, ends))
     for pipe in pipes:
         pipe.join()
-    if not is_asked:
-        _finish_files(files, 0 if pipes else child)
-    log.close()
-    for process in standby:
+    kept.close()
+    for process in successors:
         os.kill(process, signal.SIGKILL)
     return is_asked
 
 
-def _streams(
-    ends: Sequence[tuple[int, int]], log: BoundedLog, on_closed: Callable[[int], None]
-) -> tuple[list[Stream], list[LoggedFile]]:
-    """Begin to forward, and to read files."""
-    pipes = [
-        Stream(read_end, target, log, partial(on_closed, index))
-        for index, (read_end, target) in enumerate(ends)
-        if target != A_FILE
-    ]
-    files = [LoggedFile(read_end, log) for read_end, target in ends if target == A_FILE]
-    for pipe in pipes:
-        pipe.start()
-    for file in files:
-        file.start()
-    return pipes, files
-
-
-def _drain(pipes: Sequence[Stream], files: Sequence[LoggedFile]) -> None:
-    deadline = time.monotonic() + DRAIN_S
-    for pipe in pipes:
-        pipe.drain(deadline)
-    for file in files:
-        file.drain(deadline)
-
-
-def _finish_files(files: Sequence[LoggedFile], child: int) -> None:
-    """Read files until the training ends: it cannot be seen who has a file open."""
-    while files and _is_alive(child):
-        time.sleep(CHILD_POLL_S)
-    _drain([], files)
-
-
-def _start_standby(child: int, log: int, boot: str, ends: Sequence[tuple[int, int]]) -> int:
+def _start_standby(log: int, boot: str, ends: Sequence[tuple[int, int]]) -> int:
     """Start a relay that begins when this one is killed; return its process id."""
-    life, alive = os.pipe()  # whose other end this process holds
-    os.write(alive, b"%d\n" % child)
+    life, _alive = os.pipe()  # whose other end this process holds
     nowhere = os.open(os.devnull, os.O_WRONLY)
     try:
         return spawn_relay([log, life, nowhere], boot, ends, STANDBY)
@@ -273,7 +199,7 @@ def _start_standby(child: int, log: int, boot: str, ends: Sequence[tuple[int, in
 
 
 def spawn_relay(
-    given: Sequence[int], boot: str, ends: Sequence[tuple[int, int]], *more: str
+    given: Sequence[int], boot: str, ends: Sequence[tuple[int, int]], role: str = "first"
 ) -> int:
     """Start a relay as a process and return its id.
 
@@ -281,7 +207,7 @@ def spawn_relay(
         given: descriptors of the log, of what asks and of what is answered.
         boot: the boot folder.
         ends: where to read, and what to forward it to.
-        more: `STANDBY` for one that waits.
+        role: `STANDBY` for one that waits.
 
     Raises:
         OSError: no process can be started.
@@ -290,9 +216,9 @@ def spawn_relay(
     kept = [*given, *(read_end for read_end, _ in ends)]
     first = max(kept) + 1
     new = {descriptor: first + place for place, descriptor in enumerate(kept)}
-    words = [sys.executable, "-I", "-S", "-c", START, PACKAGE, boot]
+    words = [sys.executable, "-I", "-S", "-c", START, PACKAGE]
     words += [str(new[descriptor]) for descriptor in given]
-    words += [*(f"{new[read_end]}:{target}" for read_end, target in ends), *more]
+    words += [boot, role, *(f"{new[read_end]}:{target}" for read_end, target in ends)]
     # The run waits for this, and `subprocess` would take half a millisecond longer.
     return os.posix_spawn(
         sys.executable,
@@ -306,55 +232,24 @@ def spawn_relay(
     )
 
 
-def _requests(asks: int) -> tuple[int, bool]:
-    """Return the training's process id, 0 if it is unknown, and whether the runner wants a drain.
-
-    Without that it is gone.
-    """
-    child = 0
-    with os.fdopen(asks, "rb") as requests:
-        for line in iter(requests.readline, b""):
-            if line == DRAIN:
-                return child, True
-            child = int(line)
-    return child, False
-
-
-def _is_alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        pass
-    return process > 0
-
-
 def _detach(kept: set[int]) -> None:
     """Keep nothing of where the run was started but its standard streams and what is given."""
     os.setsid()  # Ctrl-C, Ctrl-Z and a terminal that hangs up are not for this process
     os.chdir("/")
-    for name in _open_descriptors():
-        if int(name) > STDERR and int(name) not in kept:
-            with suppress(OSError):  # the one that listed them
-                os.close(int(name))
-
-
-def _open_descriptors() -> list[str]:
-    with suppress(OSError):
-        return os.listdir("/dev/fd")  # noqa: PTH208 - pathlib takes longer to import
-    return []
+    with suppress(FileNotFoundError):  # a system without /proc
+        for name in os.listdir("/dev/fd"):  # noqa: PTH208 - pathlib takes longer to import
+            if int(name) > STDERR and int(name) not in kept:
+                with suppress(OSError):  # the one that listed them
+                    os.close(int(name))
 
 
 def main() -> None:
     """Do what the command line says, as `spawn_relay` wrote it."""
-    boot, *given = sys.argv[1:]
-    is_standby = given[-1] == STANDBY
-    log, asks, answers = map(int, given[:3])
-    words = given[3 : len(given) - is_standby]
-    ends = [(int(read_end), int(target)) for read_end, target in (e.split(":") for e in words)]
+    log, asks, answers = map(int, sys.argv[1:4])
+    boot, role, *words = sys.argv[4:]
+    ends = [(int(read_end), int(target)) for read_end, target in (w.split(":") for w in words)]
     _detach({log, asks, answers, *(read_end for read_end, _ in ends)})
-    if not relay((asks, answers), ends, log, boot, is_standby=is_standby):
+    if not relay(asks, answers, log, boot, ends, standby=role == STANDBY):
         import shutil  # seldom needed: the runner was killed and could not
 
         shutil.rmtree(boot, ignore_errors=True)

@@ -21,12 +21,11 @@ from fp8verify.record.folder import (
 )
 from fp8verify.record.injection import attach, boot_folder, child_environment
 from fp8verify.record.job import Job, job_of
-from fp8verify.record.output import Output, relayed_output
+from fp8verify.record.output import STDERR, STDOUT, Output, relayed_output, reserve_closed_streams
 from fp8verify.record.runner_locks import runner_lock
 from fp8verify.record.settings import RankSelection, RunSettings
 from fp8verify.record.signals import SignalForwarder, forwarded_signals
 from fp8verify.record.stderr import log as say
-from fp8verify.record.streams import STDERR, STDOUT, reserve_closed_streams
 from fp8verify.text import show_window
 
 if TYPE_CHECKING:
@@ -114,8 +113,6 @@ def _spawn(arguments: list[str], boot: Path, log: Path | None, signals: SignalFo
                 f"Cannot run {arguments[0]}: {error.strerror}.",
                 "Check that it is a program for this machine and may be executed.",
             ) from None
-        if output is not None:
-            output.started(child.pid)
         signals.watch(child, output.resize if output is not None else None)
         code = child.wait()
     return code if code >= 0 else 128 - code

@@ -71,8 +71,12 @@ def _public(name: str) -> str:
 def _signature(name: str, value: object) -> str:
     if isinstance(value, type) and not name.islower():  # `watch` and `window` are called
         return f"class fp8verify.{name}"
-    shown = str(python_inspect.signature(value)) if callable(value) else ""
-    return f"fp8verify.{name}{shown.replace(chr(39), '')}"
+    if not callable(value):
+        return f"fp8verify.{name}"
+    signature = python_inspect.signature(value)
+    if isinstance(value, type):
+        signature = signature.replace(return_annotation=python_inspect.Signature.empty)
+    return f"fp8verify.{name}{str(signature).replace(chr(39), '')}"
 
 
 def json_report() -> str:

@@ -234,11 +234,9 @@ def test_a_training_whose_runner_is_killed_goes_on_and_still_prints(tmp_path: Pa
     (tmp_path / "go").touch()
 
     wait_until((tmp_path / "finished").exists)
-    wait_until(lambda: not list((tmp_path / "capture").glob(".boot-*")))
     assert (tmp_path / "out").read_text() == "step 0\nstep 1\nstep 2\n"
     assert (tmp_path / "err").read_text() == "warning\n"
-    log = (tmp_path / "capture" / "log.txt").read_text()
-    assert sorted(log.splitlines()) == ["step 0", "step 1", "step 2", "warning"]
+    assert relays_of(tmp_path) == []  # files need none
 
 
 def relays_of(folder: Path) -> list[int]:
@@ -253,12 +251,11 @@ def wait_for_relays(folder: Path, count: int) -> None:
 
 
 @pytest.mark.parametrize("order", ["relay relay", "runner relay relay", "relay runner relay"])
-@pytest.mark.parametrize("target", ["> out 2> err", "2>&1 | cat > out"], ids=["files", "pipe"])
 def test_what_is_killed_one_after_the_other_does_not_end_the_training(
-    tmp_path: Path, target: str, order: str
+    tmp_path: Path, order: str
 ) -> None:
     (tmp_path / "train.py").write_text(ORPHAN)
-    line = f"{{ {OURS} --trace-dir capture -o report train.py; }} {target}"
+    line = f"{{ {OURS} --trace-dir capture -o report train.py; }} 2>&1 | cat > out"
     runner = start(tmp_path, line)
     wait_until((tmp_path / "pid").exists)
     training = int((tmp_path / "pid").read_text())
@@ -276,8 +273,7 @@ def test_what_is_killed_one_after_the_other_does_not_end_the_training(
     wait_until((tmp_path / "finished").exists)
     runner.wait(timeout=60)
     wait_until(lambda: not list((tmp_path / "capture").glob(".boot-*")))
-    printed = "".join((tmp_path / n).read_text() for n in ("out", "err") if (tmp_path / n).exists())
-    lines = [line for line in printed.splitlines() if line != "Killed"]
+    lines = [line for line in (tmp_path / "out").read_text().splitlines() if line != "Killed"]
     expected = ["step 0", "step 1", "step 2", "warning"]
     assert sorted(lines) == expected
     log = (tmp_path / "capture" / "log.txt").read_text()
