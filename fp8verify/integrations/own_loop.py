@@ -195,49 +195,35 @@ class Window:
         self, folder: str | Path, *, policy: Policy | None = None, record_shapes: bool = True
     ) -> None:
         self.folder = Path(folder).absolute()
-        self._record_shapes = record_shapes
+        self._settings = RunSettings(
+            windows=((1, OPEN_END),), trace_dir=self.folder, record_shapes=record_shapes
+        )
         self._judge = Judge(policy or Policy(), self._take)
-        self._records = False
-        self._recorder: Any = None
-        self._clock: Any = None
-        self._arbiter: Any = None
+        self._recording: Recording | None = None
         self._judged: Judged | None = None
+        self._is_entered = False
 
     def __enter__(self) -> Window:
-        if self._recorder is not None:
+        if self._is_entered:
             raise UsageError("A window is entered once.", "Make another one for other steps.")
-        self._records = _is_first_rank()
-        if self._records:
-            make_capture_folder(self.folder)
-        settings = RunSettings(
-            windows=((1, OPEN_END),), record_shapes=self._record_shapes, capture_log=False
-        )
-        self._clock = agent("steps.clock").Clock()
-        self._arbiter = agent("windows.user_profiler").ProfilerArbiter(self._yield_to_user)
-        self._recorder = agent("windows.manager").WindowManager(
-            agent_config(settings, self.folder), self._clock, self._arbiter, list
-        )
-        if self._records:
-            self._arbiter.install()
-            self._recorder.after(0)
+        self._is_entered = True
+        if _is_first_rank():
+            self._recording = Recording(self._settings)
+            self._recording.observer.recorder.after(0)
         return self
 
-    def _yield_to_user(self) -> None:
-        self._recorder.yield_to_user()
-
     def step(self) -> None:
-        """Say that a training step is complete."""
-        if self._recorder is None:
+        """Say that a training step is complete; from then on only these count."""
+        if not self._is_entered:
             raise UsageError("The window is not open.", "Call step() inside its with.")
-        if self._records and self._clock.announce(self._clock.steps + 1):
-            self._recorder.after(self._clock.steps)
+        if self._recording is not None and self._recording.observer is not None:
+            self._recording.observer.announced()
 
     def close(self) -> None:
         """End the window, and let it be judged."""
-        if self._records:
-            self._recorder.close_now()
-            self._recorder.finish(goes_on=True)
-            self._arbiter.uninstall()
+        if self._recording is not None and self._recording.observer is not None:
+            self._recording.observer.recorder.close_now()
+            self._recording.close()
             self._judge.submit(self.folder)
 
     def __exit__(self, *error: object) -> None:
