@@ -30,7 +30,7 @@ def command(shell: str, **given: Any) -> None:
     torch are left alone. In a notebook the exports have to be there before its kernel starts.
     """
     need_linux("env")
-    from fp8verify.record.environment import export_line
+    from fp8verify.record.injection import export_line
     from fp8verify.record.settings import read_settings
 
     click.echo(export_line(read_settings(**given), shell))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from fp8verify.capture.names import METAS
+from fp8verify.capture.names import BOOTS, METAS
 from fp8verify.record.folder import CaptureFolder
-from fp8verify.record.rank_logs import collect_rank_logs
+from fp8verify.record.log import HEAD_BYTES, TAIL_BYTES
 from fp8verify.record.settings import RunSettings
 
 INNER = "inner"  # written by boot/sitecustomize.py
@@ -23,6 +24,13 @@ OUR_FRAME = re.compile(
 )
 MAX_BYTES = 1 << 20
 STEP = "call fp8verify.step() after each step"
+UNOBSERVED = (
+    "no Python process completed a training step with these exports: either none stepped a "
+    "torch.optim optimizer, or PYTHONPATH did not reach it, or torch was imported before"
+)
+STREAMS = "streams.jsonl"  # by the agent: where ranks print whose output does not come to us
+MAX_LOGS = 1024
+NAME = re.compile(r"rank[0-9]{1,9}\.(?:out|err)")
 
 
 class RunResult(NamedTuple):
@@ -127,3 +135,52 @@ def boot_errors(boot: Path, debug_folder: Path | None = None) -> tuple[str, ...]
     frames = OUR_FRAME.findall(text)
     place = ":".join(frames[-1]) if frames else "outside of fp8verify"
     return (f"the agent could not start: {lines[-1][:300]} ({place}); {more}",)
+
+
+def collect_rank_logs(boot: Path, capture: CaptureFolder) -> None:
+    """Copy the first and last 8 MB of each rank's own log into the capture as `log.rankR.out.txt`.
+
+    Ranks have logs of their own by torchrun's --log-dir and --redirects, Slurm's --output, a
+    shell's `>`. One that is gone, or that another process of the rank left already, is passed over.
+    """
+    suffix = f".{capture.secondary_node}" if capture.secondary_node else ""
+    for line in _lines(boot / STREAMS)[:MAX_LOGS]:
+        with suppress(ValueError, KeyError, TypeError, OSError):
+            stream = json.loads(line)
+            name, source = stream["name"], Path(stream["path"])
+            if NAME.fullmatch(name) and not _is_ours(source):
+                _copy_ends(source, capture.path / f"log.{name}{suffix}.txt")
+
+
+def _is_ours(log: Path) -> bool:
+    """Whether our own stdout or stderr goes to this file, which is in the log already."""
+    for descriptor in (1, 2):
+        with suppress(OSError):
+            if os.path.samestat(log.stat(), os.fstat(descriptor)):
+                return True
+    return False
+
+
+def _copy_ends(source: Path, target: Path) -> None:
+    with source.open("rb") as log, target.open("xb") as copy:
+        size = os.fstat(log.fileno()).st_size
+        copy.write(log.read(HEAD_BYTES))
+        left_out = size - HEAD_BYTES - TAIL_BYTES
+        if left_out > 0:
+            copy.write(b"\n[fp8verify: %d bytes left out here]\n" % left_out)
+            log.seek(-TAIL_BYTES, os.SEEK_END)
+        copy.write(log.read(TAIL_BYTES))
+
+
+def notes_on_attachment(capture: Path, *, observed: bool) -> tuple[str, ...]:
+    """Return what kept processes from being observed, if `fp8verify env` made the capture.
+
+    Args:
+        capture: the capture folder.
+        observed: whether any process left a record.
+    """
+    boots = sorted(capture.glob(BOOTS))
+    if not boots:
+        return ()
+    errors = tuple(note for boot in boots for note in boot_errors(boot))
+    return errors or (() if observed else (UNOBSERVED,))

@@ -5,6 +5,7 @@ Ours has no torch where fp8verify is installed as a tool of its own.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,12 +45,6 @@ def resolve_command(command: Sequence[str], python: str = sys.executable) -> lis
     return words
 
 
-def needs_python(command: Sequence[str]) -> bool:
-    """Whether `resolve_command` puts a Python in front."""
-    first = next((word for word in command if word != "--"), "")
-    return first == "-m" or first.endswith(".py")
-
-
 def _check_script(script: Path) -> None:
     if script.is_dir():
         raise InputError(f"{script} is a folder, not a script.", "Name the script in it.")
@@ -62,20 +57,14 @@ def _check_program(name: str) -> None:
 
     if which(name) is not None:
         return
+    fact, hint = f"There is no program {name}.", "Give SCRIPT.py, -m MODULE, or a program on PATH."
     if name.endswith(".ipynb"):
-        raise InputError(
-            f"{name} is a notebook.",
-            f"Run it as a program: fp8verify run --steps 10-12 -- jupyter execute {name}, or "
-            f"convert it: jupyter nbconvert --to script {name}",
-        )
-    if Path(name).is_file():
-        raise InputError(
-            f"{name} is not executable.", f"To run it with Python: fp8verify run -- python {name}"
-        )
-    raise InputError(
-        f"There is no program {name}.",
-        "Give a script that ends in .py, -m MODULE, or a program on the PATH.",
-    )
+        fact = f"{name} is a notebook."
+        hint = f"Run it as a program: fp8verify run --steps 10-12 -- jupyter execute {name}"
+    elif Path(name).is_file():
+        fact = f"{name} is not executable."
+        hint = f"To run it with Python: fp8verify run -- python {name}"
+    raise InputError(fact, hint)
 
 
 class Python(NamedTuple):
@@ -83,6 +72,18 @@ class Python(NamedTuple):
 
     program: str
     whose: str | None = None
+
+
+def python_for(command: Sequence[str], wanted: str | None) -> Python:
+    """Return the Python for a command; ours for one that needs none.
+
+    Raises:
+        InputError: the wanted one does not exist.
+    """
+    first = next((word for word in command if word != "--"), "")
+    if first == "-m" or first.endswith(".py"):
+        return choose_python(wanted, os.environ)
+    return Python(sys.executable)
 
 
 def choose_python(wanted: str | None, environment: Mapping[str, str]) -> Python:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from fp8verify.capture.names import AGENT, CLAIM, LOG
 from fp8verify.errors import Fp8VerifyError, InputError, UsageError
-from fp8verify.record.runner_locks import ENDED, PRESENT, has_ended, node_name
+from fp8verify.record.job import ENDED, PRESENT, has_ended, node_name
 from fp8verify.record.trust import check_capture
 
 PRIVATE = 0o700

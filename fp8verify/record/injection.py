@@ -15,8 +15,9 @@ from types import CodeType
 from typing import Any
 
 from fp8verify.capture.names import AGENT
-from fp8verify.errors import InputError
-from fp8verify.record.folder import CaptureFolder, writing_to
+from fp8verify.errors import UsageError
+from fp8verify.record.folder import CaptureFolder, check_name, make_capture_folder, writing_to
+from fp8verify.record.job import job_of
 from fp8verify.record.settings import RunSettings
 from fp8verify.record.trust import is_private, make_private
 from fp8verify.version import __version__
@@ -27,6 +28,13 @@ PACKAGE = "_fp8verify_agent"  # as `_fp8verify_boot` imports it
 ARCHIVE = "agent.zip"
 CONFIG = "config.json"
 UNCHECKED = (0b01).to_bytes(4, "little") + bytes(8)  # PEP 552: byte code that needs no source
+# How a shell puts a folder, quoted, in front of PYTHONPATH. POSIX's `${…:+…}` leaves no empty
+# entry, which would be the working directory. fish joins a path variable by ":" in the environment.
+SHELLS = {
+    "sh": 'export PYTHONPATH={}"${{PYTHONPATH:+:$PYTHONPATH}}"',
+    "fish": "set -gx --path --prepend PYTHONPATH {}",
+    "none": "PYTHONPATH={}",
+}
 PATIENCE_S, POLL_S = 2.0, 0.01  # for the agent that another runner writes
 
 
@@ -41,44 +49,31 @@ def boot_folder(capture: Path) -> Iterator[Path]:
     Raises:
         InputError: the capture cannot be written to, or by others too.
     """
-    boot = make_boot_folder(capture)
+    boot = capture / f".boot-{os.urandom(6).hex()}"
     try:
-        yield boot
+        yield make_boot_folder(boot)
     finally:
-        _remove(boot)
+        import shutil
+
+        shutil.rmtree(boot, ignore_errors=True)
 
 
-def make_boot_folder(capture: Path) -> Path:
+def make_boot_folder(boot: Path) -> Path:
     """Make a private folder to put on PYTHONPATH, with what every Python starts with.
 
     Raises:
         InputError: the capture cannot be written to, or by others too.
     """
-    boot = capture / f".boot-{os.urandom(6).hex()}"
-    try:
-        with writing_to(capture):
-            folder = make_private(str(boot))
-            try:
-                for name in STARTS:
-                    _write(name, (SOURCES / "boot" / name).read_bytes(), folder)
-            finally:
-                os.close(folder)
-    except InputError:
-        _remove(boot)
-        raise
+    with writing_to(boot.parent):
+        folder = make_private(str(boot))
+        try:
+            for name in STARTS:
+                new = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+                with os.fdopen(os.open(name, new, 0o600, dir_fd=folder), "wb") as file:
+                    file.write((SOURCES / "boot" / name).read_bytes())
+        finally:
+            os.close(folder)
     return boot
-
-
-def _write(name: str, data: bytes, folder: int) -> None:
-    descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-
-
-def _remove(boot: Path) -> None:
-    import shutil
-
-    shutil.rmtree(boot, ignore_errors=True)
 
 
 def attach(boot: Path, capture: CaptureFolder, settings: RunSettings, *, shared: bool) -> None:
@@ -210,3 +205,22 @@ def child_environment(environment: Mapping[str, str], boot: Path) -> dict[str, s
         **environment,
         "PYTHONPATH": f"{boot}{os.pathsep}{inherited}" if inherited else str(boot),
     }
+
+
+def export_line(settings: RunSettings, shell: str) -> str:
+    """Prepare a capture and return the line that attaches every Python started after it.
+
+    Raises:
+        UsageError: no folder is named, or its name cannot stand in PYTHONPATH.
+        InputError: the folder cannot be used.
+    """
+    if settings.trace_dir is None:
+        raise UsageError("There is no folder for the capture.", "Name one with --trace-dir.")
+    check_name(settings.trace_dir)
+    capture = make_capture_folder(settings.trace_dir, settings.job or job_of((), os.environ).name)
+    boot = make_boot_folder(capture.path / f".boot-{os.urandom(6).hex()}")
+    attach(boot, capture, settings._replace(capture_log=False), shared=False)
+    import shlex  # not before a run, which waits for what we import
+
+    word = str(boot) if shell == "none" else shlex.quote(str(boot))
+    return SHELLS[shell].format(word)

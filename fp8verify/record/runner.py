@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fp8verify.errors import InputError
-from fp8verify.record.command import Python, choose_python, needs_python, resolve_command
+from fp8verify.record.command import python_for, resolve_command
 from fp8verify.record.folder import (
     CaptureFolder,
     check_name,
@@ -20,9 +20,8 @@ from fp8verify.record.folder import (
     undone_unless_started,
 )
 from fp8verify.record.injection import attach, boot_folder, child_environment
-from fp8verify.record.job import Job, job_of
+from fp8verify.record.job import Job, job_of, runner_lock
 from fp8verify.record.output import STDERR, STDOUT, Output, relayed_output, reserve_closed_streams
-from fp8verify.record.runner_locks import runner_lock
 from fp8verify.record.settings import RankSelection, RunSettings
 from fp8verify.record.signals import SignalForwarder, forwarded_signals
 from fp8verify.record.stderr import log as say
@@ -47,7 +46,7 @@ def run_training(
         InputError: if the script, the program or the capture folder cannot be used.
     """
     reserve_closed_streams()
-    python = python_for(command, settings)
+    python = python_for(command, settings.python)
     if python.whose is not None:
         say(
             f"runs it with {python.program} ({python.whose}), since the Python of "
@@ -91,12 +90,6 @@ def _result(
         return RunResult(capture.path, exit_code, notes=(why,))
 
 
-def python_for(command: Sequence[str], settings: RunSettings) -> Python:
-    """Return the Python for the command; ours for one that needs none."""
-    needed = needs_python(command)
-    return choose_python(settings.python, os.environ) if needed else Python(sys.executable)
-
-
 def _spawn(arguments: list[str], boot: Path, log: Path | None, signals: SignalForwarder) -> int:
     """Run the command, once its output has a reader, and return its exit code."""
     for stream in (sys.stdout, sys.stderr):
@@ -137,7 +130,7 @@ def describe_run(command: Sequence[str], settings: RunSettings) -> str:
     """
     import shlex  # not before a run, which waits for what we import
 
-    arguments = resolve_command(command, python_for(command, settings).program)
+    arguments = resolve_command(command, python_for(command, settings.python).program)
     capture = settings.trace_dir or "fp8verify-capture-<time>-<pid>"
     facts = {
         "run": shlex.join(arguments),

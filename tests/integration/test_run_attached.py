@@ -13,7 +13,7 @@ import fp8verify
 from fp8verify.capture.files import find_logs
 from fp8verify.capture.schema import FrameworkSteps, NamingRecord
 from fp8verify.record.folder import make_capture_folder
-from fp8verify.record.runner_locks import node_name, runner_lock
+from fp8verify.record.job import node_name, runner_lock
 from tests.attached import (
     SCRIPTS,
     TORCHRUN,

@@ -13,11 +13,10 @@ import pytest
 from fp8verify.capture.files import find_logs
 from fp8verify.errors import InputError
 from fp8verify.record import trust
+from fp8verify.record.collect_result import STREAMS, collect_rank_logs
 from fp8verify.record.folder import CaptureFolder, make_capture_folder
-from fp8verify.record.job import Job, job_of
+from fp8verify.record.job import Job, job_of, node_name, runner_lock
 from fp8verify.record.log import HEAD_BYTES, TAIL_BYTES
-from fp8verify.record.rank_logs import STREAMS, collect_rank_logs
-from fp8verify.record.runner_locks import node_name, runner_lock
 
 
 @pytest.fixture(autouse=True)
