@@ -263,7 +263,7 @@ def child(names: Path, with_compile: bool) -> None:
 
 def measure(folder: Path, with_compile: bool) -> tuple[list[Any], dict[str, Any], Any]:
     """Run the child under ncu; return its launches, the metrics and the GPU."""
-    from fp8verify.prove import ncu, raw_page
+    from fp8verify.prove import ncu
 
     program, gpu = ncu.find_ncu(), ncu.find_gpu()
     chosen = ncu.metrics_of(program, gpu)
@@ -280,7 +280,7 @@ def measure(folder: Path, with_compile: bool) -> tuple[list[Any], dict[str, Any]
         line + ["--compile"] * with_compile, check=False, env=environment
     ).returncode
     lines = log.read_text(errors="replace").splitlines() if log.exists() else []
-    launches = raw_page.read(lines)
+    launches = ncu.read_launches(lines)
     if not launches:
         print(f"ncu ended with {code} and measured nothing:", *lines[-10:], sep="\n")
         raise SystemExit(3)

@@ -56,17 +56,18 @@ def command(
     if not arguments:
         raise UsageError("no command given", "Write it after --: fp8verify prove -- python x.py")
     from fp8verify.cli.output import emit
-    from fp8verify.prove import ncu, prove_launches, table
+    from fp8verify.prove import agreement, ncu
 
     program, gpu = ncu.find_ncu(), ncu.find_gpu()
     chosen = ncu.metrics_of(program, gpu)
     window = ncu.Window(launches, skip, ncu.GEMM_LIKE if kernels is None else kernels)
-    proofs = prove_launches(ncu.measure(program, arguments, window, chosen), chosen)
+    proofs = agreement.prove_launches(ncu.measure(program, arguments, window, chosen), chosen)
     colour = output is None and sys.stdout.isatty()
-    show = (
-        table.as_json(gpu, proofs) if form == "json" else table.as_text(gpu, proofs, colour=colour)
-    )
-    emit(f"{show}\n", output)
+    if form == "json":
+        shown = agreement.as_json(gpu, proofs)
+    else:
+        shown = agreement.as_text(gpu, proofs, colour=colour)
+    emit(f"{shown}\n", output)
     verdicts = {proof.agreement for proof in proofs}
     if verdicts & {"differs", "missed"}:
         sys.exit(_DIFFERS)

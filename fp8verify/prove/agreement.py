@@ -1,9 +1,9 @@
-"""Whether the counted operations of a kernel are of the type that its name says."""
+"""Whether the counted operations of a kernel are of the type that its name says, and the table."""
 
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal
 
 import msgspec
@@ -11,8 +11,9 @@ import msgspec
 from fp8verify.kernels import decode
 from fp8verify.kernels.describe import SPLIT_K
 from fp8verify.prove.counters import CUDA_CORES, FP8_FP6_FP4, Counter
-from fp8verify.prove.raw_page import Launch
+from fp8verify.prove.ncu import Gpu, Launch
 from fp8verify.report.model import KernelName, Precision, Role
+from fp8verify.text import printable
 
 Agreement = Literal["agrees", "differs", "missed", "unclaimed", "not counted"]
 
@@ -34,6 +35,7 @@ SOURCES: Final[dict[Precision, frozenset[str]]] = {
 }
 # Kernels with products that are no GEMMs of linear layers: the counters say nothing against them.
 _PRODUCTS: Final = frozenset({Role.ATTENTION, Role.CONV})
+_NAME_WIDTH: Final = 58
 
 
 class Proof(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,7 +79,7 @@ def count(launch: Launch, chosen: Mapping[str, Counter]) -> dict[str, int]:
 def judge(
     kernel: str, operations: dict[str, int], flops: int | None = None, *, launches: int = 1
 ) -> Proof | None:
-    """Hold one kernel's class against its operations; None for one that multiplies nothing."""
+    """Compare one kernel's class with its operations; None for one that multiplies nothing."""
     decoded = decode(kernel)
     multiplied = [name for name, n in operations.items() if n and name not in CUDA_CORES]
     if not decoded.role.is_gemm and (not multiplied or decoded.role in _PRODUCTS):
@@ -123,3 +125,59 @@ def _exactness(counted: int, flops: int | None) -> str:
     if counted == flops:
         return "type agrees, and the count is 2·M·N·K"
     return f"type agrees; the count is 2·M·N·K and {counted / flops - 1:.1%} of padding"
+
+
+def as_json(gpu: Gpu, proofs: Sequence[Proof]) -> str:
+    """Return one JSON document: the GPU and a row for each kernel."""
+    rows = [msgspec.to_builtins(proof) for proof in proofs]
+    document = {"gpu": gpu.name, "compute_capability": gpu.capability, "kernels": rows}
+    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
+
+
+def as_text(gpu: Gpu, proofs: Sequence[Proof], *, width: int = 150, colour: bool = False) -> str:
+    """Return the table: agreement, class, 2·M·N·K, operations by type, kernel."""
+    from fp8verify.report.page import GOOD, Grid, Page
+    from fp8verify.report.text import write_text
+
+    names = ("agreement", "calls", "class", "2·M·N·K", "counted operations", "kernel")
+    rows = tuple(
+        (
+            proof.agreement,
+            str(proof.launches),
+            proof.precision,
+            f"{proof.flops:,}" if proof.flops else "-",
+            _operations(proof),
+            _short(proof.kernel),
+        )
+        for proof in proofs
+    )
+    wrong = (proof for proof in proofs if proof.agreement in ("differs", "missed"))
+    below = (summary(proofs), *(f"{_short(proof.kernel)}: {proof.reason}" for proof in wrong))
+    grid = Grid("Proofs", names, ("agreement", "class", *names[4:]), rows, True, below=below)
+    head = f"{gpu.name}, operations of one launch by source type"
+    page = Page(head, "", GOOD, "", fails=False, name=gpu.name, body=(grid,))
+    return write_text(page, terminal=colour, verbose=True, width=width).rstrip()
+
+
+def summary(proofs: Sequence[Proof]) -> str:
+    """Return one sentence: how many kernels agree, and what the others do."""
+    counts = {what: sum(p.agreement == what for p in proofs) for what in
+              ("agrees", "differs", "missed", "unclaimed", "not counted")}  # fmt: skip
+    claimed = counts["agrees"] + counts["differs"] + counts["missed"]
+    text = f"The counters agree with the class of {counts['agrees']} of {claimed} GEMM kernels"
+    if counts["unclaimed"]:
+        text += f"; {counts['unclaimed']} more have names without types"
+    if counts["not counted"]:
+        text += f"; of {counts['not counted']} nothing was counted"
+    return f"{text}."
+
+
+def _operations(proof: Proof) -> str:
+    tensor = {name: n for name, n in proof.operations.items() if n and name != "fp32"}
+    shown = tensor or {name: n for name, n in proof.operations.items() if n}
+    return ", ".join(f"{name} {count:,}" for name, count in shown.items()) or "none"
+
+
+def _short(name: str) -> str:
+    text = printable(name)
+    return text if len(text) <= _NAME_WIDTH else f"{text[: _NAME_WIDTH - 1]}…"

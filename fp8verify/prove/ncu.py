@@ -1,19 +1,28 @@
-"""Run a command under Nsight Compute and read its counters back."""
+"""Run a command under Nsight Compute and read its counters back.
+
+`ncu --csv --page raw` writes one row for each profiled launch. The log mixes ncu's own lines
+(`==PROF== …`) with the table, a second row holds units, and newer versions may write one row for
+each metric instead. Numbers have thousands separators, of the locale. A table appears again for
+every process.
+"""
 
 from __future__ import annotations
 
+import csv
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from fp8verify.analysis.kinds import gemm_shape
 from fp8verify.errors import Fp8VerifyError
-from fp8verify.prove import raw_page
 from fp8verify.prove.counters import CHIPS, Chip, Counter, choose
+from fp8verify.report.model import OpContext
+from fp8verify.text import clean
 
 # Words of kernels that multiply matrices; what they catch besides is left out afterwards.
 GEMM_LIKE: Final = (
@@ -22,6 +31,14 @@ GEMM_LIKE: Final = (
 _QUERY_SECONDS: Final = 120
 _METRIC: Final = re.compile(r"^\s*\"?(?P<name>[a-z]+__\w+)\b")
 _PERMISSION: Final = "ERR_NVGPUCTRPERM"
+_KERNEL: Final = "Kernel Name"
+_LONG: Final = ("Metric Name", "Metric Value")
+# Ranges of torch.autograd.profiler.emit_nvtx(record_shapes=True), and of our own script.
+_NVTX: Final = re.compile(r"(?P<op>[\w.:]{1,200}), [^\"]{0,300}?sizes = \[(?P<sizes>[\[\]\d, ]*)\]")
+_OWN: Final = re.compile(r"fp8verify m=(?P<m>\d{1,15}) n=(?P<n>\d{1,15}) k=(?P<k>\d{1,15})")
+_SIZE: Final = re.compile(r"\[([\d, ]*)\]")
+_MAX_ROWS: Final = 100_000
+_MAX_LINE: Final = 1 << 16
 
 
 class ProveError(Fp8VerifyError):
@@ -116,7 +133,7 @@ def _output(command: Sequence[str]) -> str:
 
 def measure(
     ncu: str, command: Sequence[str], window: Window, chosen: Mapping[str, Counter]
-) -> list[raw_page.Launch]:
+) -> list[Launch]:
     """Run a command under ncu until the window is measured, and return its launches.
 
     What the command prints goes to standard error.
@@ -134,7 +151,7 @@ def measure(
                 f"{ncu} could not be started: {problem}.", "Check it by hand."
             ) from None
         text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-    launches = raw_page.read(text.splitlines())
+    launches = read_launches(text.splitlines())
     if not launches:
         raise _nothing(text, code, window)
     return launches
@@ -175,3 +192,85 @@ def _nothing(log: str, code: int, window: Window) -> ProveError:
         f"the command ended with exit code {code}.",
         "Check that it trains on the GPU by itself, or try --skip 0 and --kernels '.*'.",
     )
+
+
+class Launch(NamedTuple):
+    """A profiled launch: its kernel, its metrics by base name, and 2·M·N·K where it is known."""
+
+    kernel: str
+    metrics: dict[str, int]
+    flops: int | None
+
+
+def read_launches(lines: Iterable[str]) -> list[Launch]:
+    """Return the launches of a log, in order; rows that cannot be read are left out."""
+    found: dict[tuple[int, str], Launch] = {}
+    for at, (table, row) in enumerate(_rows(lines)):
+        if at >= _MAX_ROWS:
+            break
+        kernel = clean(row.get(_KERNEL, ""))
+        if not kernel or not row.get("ID", "").strip():
+            continue  # the row of units
+        key = (table, f"{row['ID']} {row.get('Process ID', '')}")
+        launch = found.setdefault(key, Launch(kernel, {}, _flops(row)))
+        launch.metrics.update(_metrics(row))
+    return list(found.values())
+
+
+def _rows(lines: Iterable[str]) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield the rows of every table in the log with the table's number."""
+    header: list[str] = []
+    table = 0
+    for line in lines:
+        if not line.startswith('"') or len(line) > _MAX_LINE:
+            continue
+        try:
+            cells = next(csv.reader([line.rstrip("\r\n")]), [])
+        except csv.Error:
+            continue
+        if _KERNEL in cells and "ID" in cells:
+            header, table = cells, table + 1
+        elif header and len(cells) > len(header) // 2:
+            yield table, dict(zip(header, cells, strict=False))
+
+
+def _metrics(row: Mapping[str, str]) -> dict[str, int]:
+    if all(column in row for column in _LONG):
+        pairs = [(row[_LONG[0]], row[_LONG[1]])]
+    else:
+        pairs = [(column, text) for column, text in row.items() if "__" in column]
+    counts = ((name.removesuffix(".sum"), _number(text)) for name, text in pairs)
+    return {name: count for name, count in counts if count is not None}
+
+
+def _number(text: str) -> int | None:
+    """Read a count: 17,179,869,184 · 17179869184 · 17.179.869.184 · 1.7e10 · 0.00."""
+    bare = text.strip()
+    if re.fullmatch(r"\d{1,3}(?:[,.\u00a0\u202f ]\d{3})+", bare):
+        return int(re.sub(r"\D", "", bare))
+    try:
+        return round(float(bare.replace(",", "")))
+    except (ValueError, OverflowError):
+        return None
+
+
+def _flops(row: Mapping[str, str]) -> int | None:
+    """Return 2·M·N·K from the innermost NVTX range that tells sizes."""
+    texts = [text for column, text in row.items() if column != _KERNEL and text]
+    for text in reversed(texts):
+        own = _OWN.search(text)
+        if own:
+            return 2 * int(own["m"]) * int(own["n"]) * int(own["k"])
+        ranges = list(_NVTX.finditer(text))
+        if ranges:
+            return _recorded(ranges[-1])
+    return None
+
+
+def _recorded(match: re.Match[str]) -> int | None:
+    sizes = [
+        tuple(int(size[:15]) for size in found[1].replace(" ", "").split(",") if size)
+        for found in _SIZE.finditer(match["sizes"])
+    ]
+    shape = gemm_shape(OpContext(name=match["op"], dims=tuple(sizes)))
+    return None if shape is None else shape.flops

@@ -23,7 +23,7 @@ from fp8verify.annotate import annotate
 from fp8verify.doctor.checks import report_of, to_text
 from fp8verify.doctor.rules import judge
 from fp8verify.errors import Fp8VerifyError
-from fp8verify.prove.raw_page import read as read_counts
+from fp8verify.prove.ncu import read_launches as read_counts
 from tests.doctor_files import facts_of
 from tests.hand_built import BF16_KERNEL, TraceBuilder
 from tests.other_tools import WRITERS, record
