@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -52,41 +52,6 @@ _MARK_HELP = (
 )
 _current = pytest.StashKey[pytest.Item]()
 _session = pytest.StashKey["SessionReports"]()
-
-
-class InspectTrace(Protocol):
-    """What the fixture `fp8_report` is: `inspect` with the share as a keyword."""
-
-    def __call__(
-        self,
-        path: str | Path | None = None,
-        *,
-        log: str | Path | None = None,
-        min_share: float | None = None,
-    ) -> Report:
-        """Inspect a trace, a folder of ranks or a capture; without a path, --fp8-trace."""
-
-
-class CheckMachine(Protocol):
-    """What the fixture `fp8_doctor` is: `doctor`, and a failed test where anything fails."""
-
-    def __call__(
-        self, *configs: str | Path, command: Sequence[str] = (), require_gpu: bool = True
-    ) -> DoctorReport:
-        """Check this machine and configurations; what fails there fails the test."""
-
-
-class RunTraining(Protocol):
-    """What the fixture `fp8_run` is: `fp8verify run` on a script."""
-
-    def __call__(
-        self,
-        *command: str | Path,
-        steps: str = "2-4",
-        timeout: float = 900.0,
-        min_share: float | None = None,
-    ) -> Report:
-        """Run a script or program under a window of steps and return the report on it."""
 
 
 def __getattr__(name: str) -> Any:
@@ -149,7 +114,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Hold what a marked test obtained against its mark, once the test itself has passed."""
+    """Compare what a marked test obtained with its mark, once the test itself has passed."""
     __tracebackhide__ = True
     outcome = yield
     if item.get_closest_marker(MARK) is not None:
@@ -187,14 +152,20 @@ def reports_of(config: pytest.Config) -> SessionReports:
 
 
 @pytest.fixture(scope="session")
-def fp8_report(pytestconfig: pytest.Config) -> InspectTrace:
-    """Inspect a trace, a folder of ranks or a capture of `fp8verify run`, and return its report."""
+def fp8_report(pytestconfig: pytest.Config) -> Callable[..., Report]:
+    """Inspect a trace, a folder of ranks or a capture of `fp8verify run`, and return its report.
+
+    `fp8_report(path=None, *, log=None, min_share=None)`; without a path, that of --fp8-trace.
+    """
     return reports_of(pytestconfig).inspect
 
 
 @pytest.fixture(scope="session")
-def fp8_doctor() -> CheckMachine:
-    """Fail a test on a machine that cannot do what a recipe asks, before anything trains."""
+def fp8_doctor() -> Callable[..., DoctorReport]:
+    """Fail a test on a machine that cannot do what a recipe asks, before anything trains.
+
+    `fp8_doctor(*configs, command=(), require_gpu=True)`.
+    """
     from fp8verify.doctor import doctor
 
     def check(
@@ -212,10 +183,11 @@ def fp8_doctor() -> CheckMachine:
 
 
 @pytest.fixture
-def fp8_run(pytestconfig: pytest.Config, tmp_path: Path) -> RunTraining:
+def fp8_run(pytestconfig: pytest.Config, tmp_path: Path) -> Callable[..., Report]:
     """Run a training script in a subprocess, record a window of its steps, return the report.
 
-    Skips where no NVIDIA GPU or no torch is. A script that fails fails the test.
+    `fp8_run(*command, steps="2-4", timeout=900.0, min_share=None)`. Skips where no NVIDIA GPU or no
+    torch is. A script that fails fails the test.
     """
     from fp8verify.pytest_plugin import running
 

@@ -1,23 +1,32 @@
-"""What the tests of one pytest process obtained: reports, noted and judged."""
+"""What the tests of one pytest process obtained, and what the mark `fp8` demands of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from fp8verify.analysis.inspection import inspect
 from fp8verify.errors import Fp8VerifyError
-from fp8verify.pytest_plugin.marks import Demands, demands_of, unmet
-from fp8verify.report.model import Report, Verdict
+from fp8verify.report.model import Leg, Report, Verdict
 from fp8verify.report.tables import percent
-from fp8verify.text import printable
-from fp8verify.verdict.assertions import lowest_share
-from fp8verify.verdict.baseline import Baseline, read_baseline
+from fp8verify.text import listed, printable
+from fp8verify.verdict.assertions import (
+    assert_fp8_active,
+    assert_gemm_precision,
+    assert_no_regression,
+    lowest_share,
+)
+from fp8verify.verdict.baseline import Baseline, layer_states, read_baseline
 from fp8verify.verdict.policy import Policy
 
+_LOW_PRECISION = ("fp8", "mxfp8")
+_SHOWN = 5
 _FIXTURES = {"fp8_report", "fp8_run"}
 _REPORTS = pytest.StashKey[list[Report]]()
 
@@ -77,7 +86,7 @@ class SessionReports:
         return report
 
     def judge(self, item: pytest.Item) -> None:
-        """Hold every report of a marked test against its mark and the baseline."""
+        """Compare every report of a marked test with its mark and the baseline."""
         __tracebackhide__ = True
         demands = demands_of(item)
         reports = item.stash.setdefault(_REPORTS, [])
@@ -120,3 +129,86 @@ def _line(report: Report) -> str:
     share = percent(lowest_share(report))
     line = f"{report.verdict.value:12} {share:>6} of GEMM time in FP8, {report.name}{ranks}"
     return printable(line)
+
+
+class Demands(NamedTuple):
+    """The arguments of the mark.
+
+    Attributes:
+        min_share: the FP8 share of GEMM time; None asks for --fp8-min-share.
+        forbid_legs: legs of which no GEMM may run in high precision.
+        layers: patterns of module names, as fnmatch reads them; all that match must be in FP8.
+    """
+
+    min_share: float | None = None
+    forbid_legs: tuple[str, ...] = ()
+    layers: tuple[str, ...] = ()
+
+
+def demands_of(item: pytest.Item) -> Demands:
+    """Read the marks of a test, of its class and of its module; the closest one decides.
+
+    Raises:
+        pytest.UsageError: an argument is unknown or means nothing.
+    """
+    given: dict[str, object] = {}
+    for mark in reversed(list(item.iter_markers("fp8"))):
+        if mark.args or not set(mark.kwargs) <= set(Demands._fields):
+            raise pytest.UsageError(
+                f"{item.nodeid}: the mark fp8 takes {', '.join(Demands._fields)} by name"
+            )
+        given |= mark.kwargs
+    share = given.get("min_share")
+    if share is not None and not (isinstance(share, (int, float)) and 0 <= share <= 1):
+        raise pytest.UsageError(f"{item.nodeid}: min_share={share!r} is not between 0 and 1")
+    legs = _names(given.get("forbid_legs"))
+    unknown = set(legs) - {leg.value for leg in Leg}
+    if unknown:
+        raise pytest.UsageError(f"{item.nodeid}: there is no leg {', '.join(sorted(unknown))}")
+    return Demands(share, legs, _names(given.get("layers")))
+
+
+def _names(value: object) -> tuple[str, ...]:
+    if isinstance(value, str):
+        return (value,)
+    return tuple(map(str, value)) if isinstance(value, Iterable) else ()
+
+
+def unmet(
+    report: Report, demands: Demands, min_share: float, baseline: Baseline | None
+) -> list[str]:
+    """Return what a report does not meet, a message each."""
+    checks = [
+        partial(assert_fp8_active, report, min_share=min_share),
+        *(
+            partial(assert_gemm_precision, report, _LOW_PRECISION, leg=leg)
+            for leg in demands.forbid_legs
+        ),
+        *(partial(_assert_layers_fp8, report, pattern) for pattern in demands.layers),
+        *([partial(assert_no_regression, report, baseline)] if baseline is not None else []),
+    ]
+    return [message for message in map(_complaint, checks) if message is not None]
+
+
+def _complaint(check: Callable[[], None]) -> str | None:
+    try:
+        check()
+    except AssertionError as error:
+        return str(error)
+    return None
+
+
+def _assert_layers_fp8(report: Report, pattern: str) -> None:
+    states = layer_states(report)
+    matching = {name: state for name, state in states.items() if fnmatchcase(name, pattern)}
+    others = [f"{name} ({state})" for name, state in matching.items() if state != "fp8"]
+    if not states:
+        why = "this capture has no module census"
+    elif not matching:
+        why = "no linear layer of the model is called like that"
+    elif others:
+        count = f"{len(others)} of {len(matching)}"
+        why = f"{count} layers are not in FP8: {listed(others, _SHOWN)}"
+    else:
+        return
+    raise AssertionError(f"layers={pattern!r}: {why}")
