@@ -15,6 +15,7 @@ import argparse
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import time
@@ -30,17 +31,22 @@ HERE = Path(__file__).resolve().parent
 LIMIT = 240  # seconds for one run
 
 
+def _free_port() -> int:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return int(server.getsockname()[1])
+
+
 class Training:
     """One row of the table, with what its runs gave."""
 
-    def __init__(self, row: dict[str, Any], sources: Path, out: Path, number: int) -> None:
+    def __init__(self, row: dict[str, Any], sources: Path, out: Path) -> None:
         self.row = row
         self.name: str = row["name"]
         self.gpus: int = row.get("gpus", 1)
         self.out = out / self.name
         self.out.mkdir(parents=True, exist_ok=True)
         self.folder = sources / row["source"] if "source" in row else self.out
-        self.port = 29600 + 10 * number
         self.results: dict[str, str] = {}
         self.plain: subprocess.CompletedProcess[str] | None = None
         self.wrong: list[str] = []
@@ -65,8 +71,7 @@ class Training:
         return [p for p in row.get("environment", {}).get("PYTHONPATH", "").split(":") if p]
 
     def command(self, extra: str = "") -> list[str]:
-        self.port += 1
-        text = self.row["command"].format(port=self.port, gpus=self.gpus, here=HERE)
+        text = self.row["command"].format(port=_free_port(), gpus=self.gpus, here=HERE)
         return [*text.split(), *extra.split()]
 
     def start(self, column: str, command: list[str]) -> subprocess.CompletedProcess[str] | None:
@@ -294,7 +299,7 @@ def main() -> int:
     sources, out = args.sources.resolve(), args.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
     set_up(rows, sources)
-    trainings = [Training(row, sources, out, number) for number, row in enumerate(rows)]
+    trainings = [Training(row, sources, out) for row in rows]
     columns = args.columns.split(",")
     with ThreadPoolExecutor(args.jobs) as pool:
         list(pool.map(lambda training: training.run(columns), trainings))
