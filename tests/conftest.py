@@ -59,8 +59,8 @@ def _gpu_missing() -> str | None:
 @pytest.fixture(scope="session", autouse=True)
 def searches_in_a_process_of_many_tests() -> Iterator[None]:
     """Let the agent search among all objects, of which a process of thousands of tests has many."""
-    from fp8verify.agent import gc_scan
+    from fp8verify.agent import process
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gc_scan, "MAX_BLOCKS", 1 << 40)
+        patch.setattr(process, "MAX_BLOCKS", 1 << 40)
         yield

@@ -294,8 +294,8 @@ def te_bytes(name: str) -> bool | None:
     import torch
     import transformer_engine.pytorch as te
 
-    from fp8verify.agent.numerics.cast_reference import absolute_maxima, can_block, quantize
-    from fp8verify.agent.numerics.module_casts import transformer_engine
+    from fp8verify.agent.numerics.casts import absolute_maxima, can_block, quantize
+    from fp8verify.agent.precision import transformer_engine_casts
 
     layer = te.Linear(DIM, FFN, bias=False, params_dtype=torch.bfloat16, device="cuda")
     seen: list[Any] = []
@@ -314,7 +314,7 @@ def te_bytes(name: str) -> bool | None:
     hooks = torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor)
     with autocast(name), hooks:
         layer(x)
-    cast = transformer_engine(layer)["input"]
+    cast = transformer_engine_casts(layer)["input"]
     if kept is not None and cast.kept:
         cast = cast._replace(scale=kept[0])
     values = x.detach()

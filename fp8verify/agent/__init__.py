@@ -1,6 +1,6 @@
 """What runs inside the training process: standard library and torch only, never fp8verify.
 
-An archive of this folder appears beside the injected `sitecustomize`, since the environment of the
+An archive of this folder is put next to the injected `sitecustomize`, since the environment of the
 training need not have fp8verify installed. Hence the relative imports, here and in every module.
 """
 
@@ -18,16 +18,16 @@ def arm(config: dict[str, Any], after_import: AfterImport) -> Any:
     `after_import` has a function called when a module has been imported.
     """
     if "dry" in config:
-        from .modules.dry_census import install_dry
+        from .census import install_dry
 
         return install_dry(config["dry"])
+    from .framework_counters import owners
     from .hooks import install
-    from .record.process import CONVERSIONS, calls
-    from .steps.framework_counters import owners
+    from .process import CONVERSIONS, watch_api_calls
 
     observer = install(config)
     owners.listen(after_import)
-    after_import(CONVERSIONS, calls.listen)
+    after_import(CONVERSIONS, watch_api_calls)
     return observer
 
 

@@ -1,4 +1,4 @@
-"""Every hook on torch, each named, idempotent and undoable."""
+"""Every hook that stays on torch for the whole run; they can be put in and taken off again."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import torch
 from torch.nn import Module
@@ -17,34 +17,29 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from .gc_scan import TooManyObjectsError, find_instances
-from .modules.layer_names import compiles
-from .modules.trained import listening
+from .debug import debug
+from .framework_counters import owners
+from .instruments import compiles
+from .layers import registrations, remember
 from .observe import (
     hidden,
     invisible,
     observe,
     observe_function,
-    unobserve,
+    unobserve_all,
     unobserve_function,
 )
 from .observer import Observer
-from .record.debug import debug
-from .steps.framework_counters import owners
+from .process import (
+    TooManyObjectsError,
+    captures_graph,
+    find_instances,
+    on_autograd_thread,
+)
 
-NO_BACKWARD = -1
 BACKWARD_PASSES = 1 << 62  # above any sequence number
 
-
-class Sources(NamedTuple):
-    """Where a framework's numbers of the steps come from: `Beginnings` and `LogLines`."""
-
-    frameworks: Any
-    lines: Any
-
-
 _installed: Observer | None = None
-_scalers: set[type] = set()
 
 
 def install(config: dict[str, Any]) -> Observer:
@@ -54,27 +49,30 @@ def install(config: dict[str, Any]) -> Observer:
         return _installed
     debug.open(config)
     observer = _installed = Observer(config, _work)
-    graphs = ReplayedSteps(observer)
+    captured: dict[int, str] = {}  # optimizers whose step is in the CUDA graph being captured
     handles = [
         register_optimizer_step_pre_hook(_before_step(observer)),
-        register_optimizer_step_post_hook(_after_step(observer, graphs)),
-        listening.begin(),
+        register_optimizer_step_post_hook(_after_step(observer, captured)),
+        registrations.begin(),
     ]
+    _observe_graphs(observer, captured)
     observe(torch.amp.GradScaler, "update", observer.scaler_updates)
-    observe(torch.amp.GradScaler, "__init__", lambda scaler: _hear_update_of(scaler, observer))
-    sources = _sources_of_numbers(observer) if config["global_windows"] else None
-    observe(Optimizer, "__init__", _optimizer_is_built(observer, sources))
+    observe(torch.amp.GradScaler, "__init__", lambda scaler: _observe_update(scaler, observer))
+    observe(Optimizer, "__init__", lambda optimizer: _optimizer_is_built(optimizer, observer))
     owners.look()
     observer.arbiter.install()
+    if observer.lines is not None:
+        observer.look_for_beginnings()
+        observer.lines.install()
     # Tensor.backward looks this up too.
     observer.on_steps_in_backward = lambda: observe_function(
         torch.autograd, "backward", observer.backward_begins
     )
-    graphs.install()
-    observer.on_disarm = lambda: _uninstall(observer, handles, sources)
+    observer.on_disarm = lambda: _uninstall(observer, handles)
     atexit.register(observer.finish)
     os.register_at_fork(after_in_child=observer.after_fork)
-    debug.event(f"hooks are on torch {torch.__version__}; windows {observer.recorder.plan.windows}")
+    windows = [(window["first"], window["last"]) for window in observer.recorder.plan.windows]
+    debug.event(f"hooks are on torch {torch.__version__}; windows {windows}")
     return observer
 
 
@@ -90,7 +88,7 @@ def install_late(config: dict[str, Any]) -> Observer:
         owners.learn(found)
         for module in found:
             if isinstance(module, Module):
-                listening.remember(module)
+                remember(module)
     return observer
 
 
@@ -109,63 +107,40 @@ def uninstall() -> None:
         atexit.unregister(observer.finish)
 
 
-def _uninstall(observer: Observer, handles: list[Any], sources: Sources | None) -> None:
+def _uninstall(observer: Observer, handles: list[Any]) -> None:
     if not compiles():  # compiled code has guards on torch's hooks, and would be compiled again
         for handle in handles:
             handle.remove()
-    if sources is not None:
-        sources.frameworks.uninstall()
-        sources.lines.uninstall()
-    for scaler in (torch.amp.GradScaler, *_scalers):
-        unobserve(scaler, "update")
-    unobserve(torch.amp.GradScaler, "__init__")
-    unobserve(Optimizer, "__init__")
-    owners.stop()
+    if observer.lines is not None:
+        observer.lines.uninstall()
     unobserve_function(torch.autograd, "backward")
-    ReplayedSteps.uninstall()
-    observer.arbiter.uninstall()
+    unobserve_all()
+    owners.forget()
 
 
-def _sources_of_numbers(observer: Observer) -> Sources:
-    from .steps.global_steps import Beginnings  # every start of a run waits for what it imports
-    from .steps.log_lines import LogLines
-
-    sources = Sources(
-        Beginnings(observer.framework_begins), LogLines(hidden(observer.line_is_logged))
-    )
-    sources.frameworks.look()
-    sources.lines.install()
-    return sources
+def _optimizer_is_built(optimizer: Any, observer: Observer) -> None:
+    observer.optimizer_is_built(optimizer)
+    if not observer.armed:
+        return
+    with suppress(Exception):  # this runs inside a call of the script, which must not fail
+        owners.look()  # a framework that trains with it is imported by now
+        if observer.lines is not None:
+            observer.look_for_beginnings()
 
 
-def _optimizer_is_built(observer: Observer, sources: Sources | None) -> Callable[[Any], None]:
-    def is_built(optimizer: Any) -> None:
-        observer.optimizer_is_built(optimizer)
-        if not observer.armed:
-            return
-        with suppress(Exception):  # this runs inside a call of the script, which must not fail
-            owners.look()  # a framework that trains with it is imported by now
-        if sources is not None:
-            sources.frameworks.look()
-
-    return is_built
-
-
-def _hear_update_of(scaler: Any, observer: Observer) -> None:
+def _observe_update(scaler: Any, observer: Observer) -> None:
     # FSDP's ShardedGradScaler has an update of its own.
     try:
         owner = next(cls for cls in type(scaler).__mro__ if "update" in cls.__dict__)
         observe(owner, "update", observer.scaler_updates)
-        _scalers.add(owner)
     except Exception:  # its skipped steps will not be counted
         debug.error("finding the update of a GradScaler")
 
 
 def _work() -> int:
     # In a backward pass: which one, since its thread has a count of its own.
-    task = int(torch._C._current_graph_task_id())
-    if task != NO_BACKWARD:
-        return BACKWARD_PASSES + task
+    if on_autograd_thread():
+        return BACKWARD_PASSES + int(torch._C._current_graph_task_id())
     # Every autograd node takes the next number of its thread, so a forward pass of training
     # raises it and nothing else does. Watching torch.autograd.backward instead would put a frame
     # of ours into every traceback, and miss engines called directly (Megatron's custom_backward).
@@ -196,15 +171,14 @@ def _before_step(observer: Observer) -> Callable[..., None]:
     return fp8verify_before_step
 
 
-def _after_step(observer: Observer, graphs: ReplayedSteps) -> Callable[..., None]:
+def _after_step(observer: Observer, captured: dict[int, str]) -> Callable[..., None]:
     is_traced = _is_traced(observer)
 
     def has_stepped(optimizer: Any) -> None:
-        if _capturing_graph():  # the step is being recorded into a CUDA graph, not executed
-            graphs.captured(optimizer)
+        if captures_graph():  # the step is being recorded into a CUDA graph, not executed
+            captured[id(optimizer)] = type(optimizer).__name__
         else:
-            in_backward = torch._C._current_graph_task_id() != NO_BACKWARD
-            observer.optimizer_leaves(optimizer, in_backward)
+            observer.optimizer_leaves(optimizer, on_autograd_thread())
 
     has_stepped = hidden(has_stepped)
 
@@ -218,55 +192,31 @@ def _after_step(observer: Observer, graphs: ReplayedSteps) -> Callable[..., None
     return fp8verify_after_step
 
 
-def _capturing_graph() -> bool:
-    return bool(torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
+def _observe_graphs(observer: Observer, captured: dict[int, str]) -> None:
+    """Count the steps in CUDA graphs, by id and class of their optimizers, when they are replayed.
 
+    Args:
+        observer: is called right before a graph with steps in it is replayed.
+        captured: the optimizers that stepped while the current graph is captured.
+    """
+    graphs: weakref.WeakKeyDictionary[Any, dict[int, str]] = weakref.WeakKeyDictionary()
 
-class Listener(Protocol):
-    """What hears of replays: the observer."""
-
-    def graph_is_replayed(self, optimizers: dict[int, str]) -> None:
-        """Hear that a graph with a step of each of these optimizers is about to run."""
-
-
-class ReplayedSteps:
-    """Which graphs hold a step of which optimizers, by id and class."""
-
-    def __init__(self, observer: Listener) -> None:
-        self._observer = observer
-        self._captured: dict[int, str] = {}
-        self._graphs: weakref.WeakKeyDictionary[Any, dict[int, str]] = weakref.WeakKeyDictionary()
-
-    def install(self) -> None:
-        """Watch the graphs of the script."""
-        for name, listener in self._listeners().items():
-            with suppress(AttributeError, KeyError):  # a torch whose graphs have no such method
-                observe(torch.cuda.CUDAGraph, name, listener)
-
-    @staticmethod
-    def uninstall() -> None:
-        """Stop watching."""
-        for name in ("capture_begin", "capture_end", "replay"):
-            unobserve(torch.cuda.CUDAGraph, name)
-
-    def captured(self, optimizer: Any) -> None:
-        """Note that an optimizer's step is in the graph that is being captured."""
-        self._captured[id(optimizer)] = type(optimizer).__name__
-
-    def _listeners(self) -> dict[str, Callable[[Any], None]]:
-        return {
-            "capture_begin": lambda _: self._captured.clear(),
-            "capture_end": self._ends,
-            "replay": self._replayed,
-        }
-
-    def _ends(self, graph: Any) -> None:
-        if self._captured:
+    def ends(graph: Any) -> None:
+        if captured:
             with suppress(TypeError):  # one that cannot be referred to weakly
-                self._graphs[graph] = dict(self._captured)
-            self._captured.clear()
+                graphs[graph] = dict(captured)
+            captured.clear()
 
-    def _replayed(self, graph: Any) -> None:
-        optimizers = self._graphs.get(graph) if self._graphs else None
+    def is_replayed(graph: Any) -> None:
+        optimizers = graphs.get(graph) if graphs else None
         if optimizers:
-            self._observer.graph_is_replayed(optimizers)
+            observer.graph_is_replayed(optimizers)
+
+    listeners: dict[str, Callable[[Any], None]] = {
+        "capture_begin": lambda _: captured.clear(),
+        "capture_end": ends,
+        "replay": is_replayed,
+    }
+    for name, listener in listeners.items():
+        with suppress(AttributeError, KeyError):  # a torch whose graphs have no such method
+            observe(torch.cuda.CUDAGraph, name, listener)

@@ -1,4 +1,8 @@
-"""What torch.compile must not see of us."""
+"""Observe methods and functions of torch and of frameworks, unseen by the script and torch.compile.
+
+A descriptor reports the look-up of a method and returns the original: no frame of ours appears in
+the script's tracebacks.
+"""
 
 from __future__ import annotations
 
@@ -107,13 +111,31 @@ class Observed:
         return type(self.method)
 
 
+_observed: set[tuple[type, str]] = set()
+
+
 def observe(owner: type, name: str, listener: Callable[[Any], None]) -> None:
-    """Make `owner.name` announced; a second call only replaces the listener."""
+    """Call `listener(instance)` at each look-up of `owner.name`; a second call replaces it."""
     method = owner.__dict__[name]
     if isinstance(method, Observed):
         method.listener = hidden(listener)
     else:
         setattr(owner, name, Observed(method, listener))
+        _observed.add((owner, name))
+
+
+def unobserve(owner: type, name: str) -> None:
+    """Undo `observe`."""
+    _observed.discard((owner, name))
+    method = owner.__dict__.get(name)
+    if isinstance(method, Observed):
+        setattr(owner, name, method.method)
+
+
+def unobserve_all() -> None:
+    """Undo every `observe`."""
+    for owner, name in list(_observed):
+        unobserve(owner, name)
 
 
 def observe_function(module: ModuleType, name: str, listener: Callable[[], None]) -> None:
@@ -143,10 +165,3 @@ def unobserve_function(module: ModuleType, name: str) -> None:
     kind: Any = type(module)
     if isinstance(kind.__dict__.get(name), property):
         module.__class__ = kind.__base__
-
-
-def unobserve(owner: type, name: str) -> None:
-    """Undo `observe`."""
-    method = owner.__dict__.get(name)
-    if isinstance(method, Observed):
-        setattr(owner, name, method.method)

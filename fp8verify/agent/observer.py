@@ -1,4 +1,4 @@
-"""Follow the training from the hooks: count its steps and tell the recorder of each."""
+"""Follow the training from the hooks: count its steps, and have the windows opened and closed."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any, TypeVar
 
-from .numerics.gradients import remember
-from .record.debug import debug, describe
-from .steps.clock import Clock
-from .steps.framework_counters import SCRIPT, StepCounter, sets_up_an_optimizer
-from .steps.log_lines import StepNumbers
+from .clock import Clock
+from .debug import debug, describe
+from .framework_counters import StepCounter, sets_up_an_optimizer
+from .numerics.scales import remember
+from .observe import hidden
+from .step_numbers import LOG, SCRIPT, LoggedNumbers, LogLines, observe_beginnings
 from .windows.manager import WindowManager
 from .windows.user_profiler import ProfilerArbiter
 
 Method = TypeVar("Method", bound=Callable[..., Any])
-
 
 STEPS_IN_BACKWARD = (
     "the optimizers step inside the backward pass: a step is counted from one backward pass to the "
@@ -54,7 +54,7 @@ def fail_safe(method: Method) -> Method:
 
 
 class Observer:
-    """The one object that the hooks talk to.
+    """The one object that the hooks call.
 
     Args:
         config: the boot folder's `config.json`.
@@ -62,62 +62,77 @@ class Observer:
 
     Attributes:
         armed: False once anything went wrong, or the process is ending.
+        lines: reads the lines of the log where windows are by the framework's numbers, else None.
         on_disarm: takes the hooks away.
         on_steps_in_backward: asks for a call of `backward_begins` before each backward pass.
     """
 
     def __init__(self, config: dict[str, Any], work: Callable[[], int]) -> None:
         self.armed = True
+        self.lines: Any = None
         self.on_disarm: Callable[[], None] = lambda: None
         self.on_steps_in_backward: Callable[[], None] = lambda: None
         self.arbiter = ProfilerArbiter(self.foreign_profiler)
         self.clock = Clock(work())
-        recorder = _recorder_of(config)
-        self.recorder = recorder(config, self.clock, self.arbiter, self._live_optimizers)
+        manager = WindowManager
+        if config["live"]:  # every start of a run waits for what it imports
+            from .windows.repeating import RepeatingWindows
+
+            manager = RepeatingWindows
+        self.recorder = manager(config, self.clock, self.arbiter, self._live_optimizers)
+        if self.recorder.numbers is not None:
+            self._logged = LoggedNumbers()
+            self.lines = LogLines(hidden(self.line_is_logged))
         self._work = work
         self._lock = threading.RLock()
-        self._lines = StepNumbers()
         self._optimizers: dict[int, weakref.ref[Any]] = {}
         self._postponed = False
-        self._hears_backward = False
+        self._observes_backward = False
         self._reads_versions = False
         self._versions: dict[int, int] = {}
         self._built: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
     @fail_safe
     def optimizer_enters(self) -> None:
-        """Hear that an optimizer's step begins."""
+        """Note that an optimizer's step begins."""
         self.clock.enter(self._work())
 
     @fail_safe
     def optimizer_leaves(self, optimizer: Any, in_backward: bool) -> None:
-        """Hear that an optimizer has stepped, maybe on autograd's thread in a backward pass."""
+        """Note that an optimizer has stepped, maybe on autograd's thread in a backward pass."""
         key = id(optimizer)
         self._remember(key, optimizer)
         if self._reads_versions:
             self._versions[key] = _version(optimizer)
         # Frames are looked at only until training has begun.
         setup = not self.clock.steps and sets_up_an_optimizer()
-        name, idle = type(optimizer).__name__, _is_idle(optimizer)
+        # A learning rate kept in a tensor is not read: that would wait for the GPU.
+        rates = [group.get("lr") for group in optimizer.param_groups]
+        idle = all(isinstance(rate, (int, float)) and rate == 0 for rate in rates)
+        name = type(optimizer).__name__
         if not self.clock.leave(key, name, self._work(), idle=idle, setup=setup):
             return
-        if in_backward:
-            self._postpone()
-        else:
+        if not in_backward:
             self._ticked()
+            return
+        # Optimizers that step in the backward pass (one a parameter) do so on autograd's thread,
+        # on which a profiler would miss the operators of the training's own.
+        self.clock.note(STEPS_IN_BACKWARD)
+        self._observe_backward()
+        self._postponed = True
 
     @fail_safe
     def step_is_traced(self) -> None:
-        """Hear that torch.compile traces an optimizer's step, whose hooks are not called then."""
+        """Note that torch.compile traces an optimizer's step, whose hooks are not called then."""
         debug.event("an optimizer's step is compiled")
         self._reads_versions = True
         for key, optimizer in list(self._built.items()):  # what is traced has not run yet
             self._versions.setdefault(key, _version(optimizer))
-        self._hear_backward()
+        self._observe_backward()
 
     @fail_safe
     def backward_begins(self) -> None:
-        """Hear that a backward pass is about to begin; asked for by `on_steps_in_backward`."""
+        """Do what is due before a backward pass; asked for by `on_steps_in_backward`."""
         if self._lock.acquire(blocking=False):
             try:
                 self.recorder.keep_limits(self.clock.steps)
@@ -125,40 +140,42 @@ class Observer:
                 self._lock.release()
         if self._reads_versions:
             self._count_compiled_steps()
-        if self._postponed:
-            self._postponed = False
-            self._ticked()
+        self._catch_up()
 
     @fail_safe
     def graph_is_replayed(self, optimizers: dict[int, str]) -> None:
-        """Hear that a CUDA graph is about to run that holds a step of these optimizers."""
-        if self._postponed:
-            self._postponed = False
-            self._ticked()
+        """Note that a CUDA graph is about to run that holds a step of these optimizers."""
+        self._catch_up()
         if self.clock.replayed(optimizers, self._work()):
             self._postponed = True
 
     @fail_safe
     def scaler_updates(self, scaler: Any) -> None:
-        """Hear that a GradScaler's update begins."""
+        """Note that a GradScaler's update begins."""
         remember(scaler)
         if self.clock.scaler_updated(self._work()):
             self._ticked()
 
     @fail_safe
     def announced(self, number: int | None = None) -> None:
-        """Hear `fp8verify.step()`; `number` is what the script calls the step."""
+        """Take `fp8verify.step()`; `number` is what the script calls the step."""
         is_new = self.clock.announce(self._work())
         if number is not None and self.recorder.numbers is not None:
-            self.recorder.numbers.learn(number, self.clock.steps, SCRIPT)
+            self.recorder.numbers.learn(number - self.clock.steps, SCRIPT)
         if is_new:
             self._ticked()
 
     @fail_safe
     def framework_begins(self, counter: StepCounter, owner: Any) -> None:
-        """Hear that a framework begins a step, and which object counts it."""
-        self.recorder.numbers.begins(counter, owner)
-        self._before_first_step()
+        """Note that a framework begins a step, and which object counts it."""
+        if self.recorder.numbers is not None:
+            self.recorder.numbers.begins(counter, owner)
+        if not self.clock.steps and not self.recorder.has_begun:
+            self.recorder.before_first_step()
+
+    def look_for_beginnings(self) -> None:
+        """Observe the steps of the frameworks that are imported by now."""
+        observe_beginnings(self.framework_begins)
 
     @fail_safe
     def line_is_logged(self, line: str) -> None:
@@ -167,8 +184,9 @@ class Observer:
         A line that comes after the next step's forward pass is about that step.
         """
         step = self.clock.steps + self.clock.has_work(self._work())
-        self._lines.hear(line, step)
-        self.recorder.numbers.learn_from_log(self._lines.offset)
+        self._logged.take(line, step)
+        if self.recorder.numbers is not None:
+            self.recorder.numbers.learn(self._logged.offset, LOG)
 
     @fail_safe
     def optimizer_is_built(self, optimizer: Any) -> None:
@@ -188,15 +206,12 @@ class Observer:
     def finish(self, goes_on: bool = False) -> None:
         """Close what is open when the process ends, or the watch in one that `goes_on`."""
         with self._lock:
-            self._finish(goes_on)
-
-    def _finish(self, goes_on: bool) -> None:
-        if self._reads_versions:
-            self._count_compiled_steps()
-        if self._postponed and self.recorder.recording:
-            self._ticked()
-        self.recorder.finish(goes_on=goes_on)
-        self.armed = False
+            if self._reads_versions:
+                self._count_compiled_steps()
+            if self._postponed and self.recorder.recording:
+                self._ticked()
+            self.recorder.finish(goes_on=goes_on)
+            self.armed = False
 
     def disarm(self, reason: str) -> None:
         """Stop observing for good and say why in the record."""
@@ -216,10 +231,6 @@ class Observer:
             self._lock = threading.RLock()
             self.recorder.forget()
 
-    def _before_first_step(self) -> None:
-        if not self.clock.steps and not self.recorder.has_begun:
-            self.recorder.before_first_step()
-
     def _ticked(self) -> None:
         if not self._lock.acquire(timeout=PATIENCE_S):
             return  # another thread may need this one to finish what it waits for on the GPU
@@ -229,9 +240,18 @@ class Observer:
             self.clock.outside.resume()
         finally:
             self._lock.release()
-        recording = self.recorder.recording is not None
-        if self.recorder.waits_for_its_thread or (recording and self._loops_inside_steps()):
-            self._hear_backward()
+        # A step of LBFGS calls the script back without end: a window must be able to end inside it.
+        loops = self.recorder.recording is not None and any(
+            type(optimizer).__name__ == "LBFGS" for optimizer in self._live_optimizers()
+        )
+        if loops or self.recorder.waits_for_its_thread:
+            self._observe_backward()
+
+    def _catch_up(self) -> None:
+        """Do what was put off until the backward pass or the replay with the step was over."""
+        if self._postponed:
+            self._postponed = False
+            self._ticked()
 
     def _count_compiled_steps(self) -> None:
         """Count the optimizers whose parameters have changed since the last backward pass."""
@@ -247,21 +267,10 @@ class Observer:
             if self.clock.leave(key, type(optimizer).__name__, self._work()):
                 self._ticked()
 
-    def _postpone(self) -> None:
-        # Optimizers that step in the backward pass (one a parameter) do so on autograd's thread,
-        # on which a profiler would miss the operators of the training's own.
-        self.clock.note(STEPS_IN_BACKWARD)
-        self._hear_backward()
-        self._postponed = True
-
-    def _hear_backward(self) -> None:
-        if not self._hears_backward:
-            self._hears_backward = True
+    def _observe_backward(self) -> None:
+        if not self._observes_backward:
+            self._observes_backward = True
             self.on_steps_in_backward()
-
-    def _loops_inside_steps(self) -> bool:
-        # Such a step calls the script back without end: a window must be able to end inside it.
-        return any(type(optimizer).__name__ == "LBFGS" for optimizer in self._live_optimizers())
 
     def _remember(self, key: int, optimizer: Any) -> None:
         known = self._optimizers.get(key)
@@ -276,22 +285,6 @@ class Observer:
     def _live_optimizers(self) -> list[Any]:
         live = [reference() for reference in self._optimizers.values()]
         return [optimizer for optimizer in live if optimizer is not None]
-
-
-def _recorder_of(config: dict[str, Any]) -> Callable[..., Any]:
-    if not config["live"]:
-        return WindowManager
-    from .windows.repeating import (
-        RepeatingWindows,  # every start of a run waits for what it imports
-    )
-
-    return RepeatingWindows
-
-
-def _is_idle(optimizer: Any) -> bool:
-    # A learning rate kept in a tensor is not read: that would wait for the GPU.
-    rates = [group.get("lr") for group in optimizer.param_groups]
-    return all(isinstance(rate, (int, float)) and rate == 0 for rate in rates)
 
 
 def _version(optimizer: Any) -> int:

@@ -36,7 +36,7 @@ def agent(module: str) -> Any:
 
 
 def _is_first_rank() -> bool:
-    rank, _ = agent("record.process").rank_and_world_size()
+    rank, _ = agent("process").rank_and_world_size()
     return bool(rank == 0)
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch, from the train extra")
-from fp8verify.agent.modules import trained  # noqa: E402 - needs torch
-from fp8verify.agent.modules.census import take_census  # noqa: E402
+from fp8verify.agent import layers  # noqa: E402 - needs torch
+from fp8verify.agent.census import take_census  # noqa: E402
 
 pytestmark = pytest.mark.train
 nn = torch.nn
@@ -44,8 +44,8 @@ def recipe(name: str, **fields: Any) -> Any:
 
 def census(**modules: Any) -> dict[str, dict[str, Any]]:
     # As in a process of its own: here nobody hears of the modules that are built.
-    trained._modules.clear()
-    trained._searched.clear()
+    layers._modules.clear()
+    layers._searched.clear()
     model = nn.ModuleDict(modules)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     return {record["fqn"]: record for record in take_census([optimizer])}
@@ -201,7 +201,7 @@ def test_modules_that_were_built_before_us_are_searched_for_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     searches: list[object] = []
-    search = trained.find_instances
+    search = layers.find_instances
 
     def counted(wanted: Any) -> list[Any]:
         searches.append(wanted)
@@ -209,9 +209,9 @@ def test_modules_that_were_built_before_us_are_searched_for_once(
 
     model = nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 32))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    monkeypatch.setattr(trained, "find_instances", counted)
-    monkeypatch.setattr(trained, "_modules", weakref.WeakSet())
-    monkeypatch.setattr(trained, "_searched", {})
+    monkeypatch.setattr(layers, "find_instances", counted)
+    monkeypatch.setattr(layers, "_modules", weakref.WeakSet())
+    monkeypatch.setattr(layers, "_searched", {})
 
     found = [[record["fqn"] for record in take_census([optimizer])] for _ in range(3)]
 

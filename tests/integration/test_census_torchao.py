@@ -12,7 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch, from the train extra")
 pytest.importorskip("torchao", reason="needs torchao, from the train extra")
-from fp8verify.agent.modules.census import take_census  # noqa: E402 - needs torch
+from fp8verify.agent.census import take_census  # noqa: E402 - needs torch
 
 pytestmark = pytest.mark.train
 nn = torch.nn

@@ -52,8 +52,8 @@ def config(folder: Path) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Record three windows of a rank: one complete, two never reached, and an eager step."""
-    from fp8verify.agent.record.debug import debug
-    from fp8verify.agent.steps.clock import Clock
+    from fp8verify.agent.clock import Clock
+    from fp8verify.agent.debug import debug
     from fp8verify.agent.windows.manager import WindowManager
     from fp8verify.agent.windows.user_profiler import ProfilerArbiter
 
@@ -165,13 +165,13 @@ def test_the_debug_log_tells_what_was_done(folder: Path) -> None:
     assert said[:3] == [
         "start window 1 after step 0",
         "2 linear modules found",
-        "window 1 is cut: the process was killed inside the window",
+        "window 1-2 is cut: the process was killed inside the window",
     ]
     assert "stop window 1 after step 2" in said
 
 
 def test_a_version_is_known_without_an_import(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fp8verify.agent.record import process as versions
+    from fp8verify.agent import process as versions
 
     monkeypatch.setattr(versions, "LIBRARIES", ("msgspec", "accelerate", "no_such_library"))
     monkeypatch.setitem(sys.modules, "accelerate", SimpleNamespace(__version__="9.9"))  # type: ignore[arg-type]

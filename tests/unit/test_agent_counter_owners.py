@@ -9,9 +9,10 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from fp8verify.agent import gc_scan
-from fp8verify.agent.steps import framework_counters as counter_owners
-from fp8verify.agent.steps.framework_counters import COUNTERS, CounterOwners
+from fp8verify.agent import framework_counters as counter_owners
+from fp8verify.agent import process
+from fp8verify.agent.framework_counters import COUNTERS, CounterOwners
+from fp8verify.agent.observe import unobserve_all
 
 MODULE = "transformers.trainer"
 
@@ -29,7 +30,7 @@ class Imports:
 @pytest.fixture
 def searches(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     made: list[object] = []
-    search = gc_scan.find_instances
+    search = process.find_instances
 
     def counted(wanted: Callable[[type], bool]) -> list[object]:
         made.append(wanted)
@@ -43,7 +44,8 @@ def searches(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 def owners() -> Iterator[CounterOwners]:
     made = CounterOwners()
     yield made
-    made.stop()
+    made.forget()
+    unobserve_all()
 
 
 @pytest.fixture
@@ -101,7 +103,7 @@ def test_objects_made_before_are_searched_for_once_and_later_ones_heard_of(
 def test_too_many_objects_are_left_alone_once_and_for_all(
     owners: CounterOwners, trainer: type, monkeypatch: pytest.MonkeyPatch, searches: list[object]
 ) -> None:
-    monkeypatch.setattr(gc_scan, "MAX_BLOCKS", 0)
+    monkeypatch.setattr(process, "MAX_BLOCKS", 0)
     kept = trainer()
     owners.look()
 
@@ -132,6 +134,7 @@ def test_at_rest_the_class_is_as_it_was(owners: CounterOwners, trainer: type) ->
     owners.look()
     assert vars(trainer)["__init__"] is not made_by
 
-    owners.stop()
+    owners.forget()
+    unobserve_all()
 
     assert vars(trainer)["__init__"] is made_by

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fp8verify.agent.record import debug as debug_room
-from fp8verify.agent.record.debug import DebugLog, describe
+from fp8verify.agent import debug as debug_room
+from fp8verify.agent.debug import DebugLog, describe
 from fp8verify.agent.windows.plan import Plan
 from fp8verify.record.collect_result import boot_errors
 

@@ -9,15 +9,14 @@ from typing import Any
 
 import pytest
 
-from fp8verify.agent import gc_scan
-from fp8verify.agent.gc_scan import TooManyObjectsError, find_instances
+from fp8verify.agent import process
+from fp8verify.agent.process import TooManyObjectsError, find_instances
 
 pytest.importorskip("torch")
 
-from fp8verify.agent.instruments import recorded as framework_numbers
-from fp8verify.agent.instruments.instrument import InstrumentContext
-from fp8verify.agent.instruments.recorded import FrameworkNumbers, ModuleList
-from fp8verify.agent.steps.framework_counters import CounterOwners
+from fp8verify.agent import instruments as framework_numbers
+from fp8verify.agent.framework_counters import CounterOwners
+from fp8verify.agent.instruments import FrameworkNumbers, InstrumentContext, ModuleList
 
 
 class Engine:
@@ -29,7 +28,7 @@ def _millions(monkeypatch: pytest.MonkeyPatch) -> None:
     def scan(*_: object) -> None:
         raise AssertionError("somebody looks at every object")
 
-    monkeypatch.setattr(gc_scan, "MAX_BLOCKS", 0)
+    monkeypatch.setattr(process, "MAX_BLOCKS", 0)
     monkeypatch.setattr(gc, "get_objects", scan)
 
 
@@ -69,12 +68,12 @@ def test_numbers_that_nobody_looked_for_are_said_to_be_so(monkeypatch: pytest.Mo
 def test_modules_that_nobody_looked_for_are_not_said_to_be_none() -> None:
     import torch
 
-    from fp8verify.agent.modules import trained
+    from fp8verify.agent import layers
 
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
     listed = ModuleList(InstrumentContext({}, lambda: [optimizer]))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trained, "_modules", [])
+        patch.setattr(layers, "_modules", [])
         listed.before_window()
 
     assert listed.record() == {"modules": [], "modules_listed": False}

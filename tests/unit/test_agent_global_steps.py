@@ -9,27 +9,20 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from fp8verify.agent.steps.framework_counters import COUNTERS, SCRIPT
-from fp8verify.agent.steps.global_steps import Beginnings, GlobalSteps
-from fp8verify.agent.steps.log_lines import LogLines, StepNumbers
+from fp8verify.agent.framework_counters import COUNTERS
+from fp8verify.agent.observe import unobserve_all
+from fp8verify.agent.record import new_window
+from fp8verify.agent.step_numbers import (
+    LOG,
+    SCRIPT,
+    GlobalSteps,
+    LoggedNumbers,
+    LogLines,
+    observe_beginnings,
+)
 from fp8verify.agent.windows.plan import GlobalWindows, Plan
 
 TRANSFORMERS, _, _, DEEPSPEED = COUNTERS
-
-
-class Record:
-    """What `GlobalWindows` needs of a `RankRecord`."""
-
-    def __init__(self) -> None:
-        self.windows: list[tuple[int, int, tuple[int, int]]] = []
-        self.notes: list[str] = []
-        self.unplaced = lambda _: []
-
-    def add_window(self, first: int, last: int, asked: tuple[int, int]) -> None:
-        self.windows.append((first, last, asked))
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
 
 
 def trainer(number: int) -> SimpleNamespace:
@@ -41,9 +34,9 @@ def trainer(number: int) -> SimpleNamespace:
 
 def offset_of(*lines: str, first: int = 1) -> int | None:
     """Return what the log tells where a line comes after each step, the first after `first`."""
-    numbers = StepNumbers()
+    numbers = LoggedNumbers()
     for step, line in enumerate(lines, start=first):
-        numbers.hear(line, step)
+        numbers.take(line, step)
     return numbers.offset
 
 
@@ -61,10 +54,10 @@ def offset_of(*lines: str, first: int = 1) -> int | None:
 )
 @pytest.mark.parametrize("every", [1, 10])
 def test_a_number_that_grows_with_the_steps_is_theirs(line: str, every: int) -> None:
-    numbers = StepNumbers()
+    numbers = LoggedNumbers()
     for seen, step in enumerate(range(every, 4 * every, every)):
         assert numbers.offset is None, f"known after {seen} lines"
-        numbers.hear(line.format(step + 100), step)
+        numbers.take(line.format(step + 100), step)
 
     assert numbers.offset == 100
 
@@ -90,11 +83,11 @@ def test_other_numbers_are_not(lines: list[str]) -> None:
 
 
 def test_the_same_number_twice_in_a_step_is_one_line() -> None:
-    numbers = StepNumbers()
+    numbers = LoggedNumbers()
     for step in (1, 1, 1, 2):
-        numbers.hear(f"step {step}", step)
+        numbers.take(f"step {step}", step)
     assert numbers.offset is None
-    numbers.hear("step 3", 3)
+    numbers.take("step 3", 3)
     assert numbers.offset == 0
 
 
@@ -131,12 +124,11 @@ def test_a_framework_is_heard_before_each_step(monkeypatch: pytest.MonkeyPatch) 
     module.Trainer = Trainer  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "transformers.trainer", module)
     heard: list[tuple[str, object]] = []
-    beginnings = Beginnings(lambda counter, owner: heard.append((counter.framework, owner)))
-    beginnings.look()
-    beginnings.look()
+    for _ in range(2):
+        observe_beginnings(lambda counter, owner: heard.append((counter.framework, owner)))
     one = Trainer()
     assert one.training_step() == "trained"
-    beginnings.uninstall()
+    unobserve_all()
     one.training_step()
 
     assert heard == [("transformers", one)]
@@ -170,11 +162,11 @@ def test_the_trainer_comes_before_the_engine_that_it_drives() -> None:
 
 def test_the_script_knows_best_and_a_counter_better_than_a_log() -> None:
     numbers, one = GlobalSteps(), trainer(10)
-    numbers.learn_from_log(19)
+    numbers.learn(19, LOG)
     assert numbers.completed(1) == 20
     numbers.begins(TRANSFORMERS, one)
     assert numbers.completed(2) == 11
-    numbers.learn(30, 2, SCRIPT)
+    numbers.learn(28, SCRIPT)
     assert numbers.completed(3) == 31
 
 
@@ -187,8 +179,11 @@ def test_without_a_source_there_are_no_numbers() -> None:
 
 def placed(
     windows: list[tuple[int, int]], at: list[int | None]
-) -> tuple[list[tuple[int, int]], Record]:
-    """Return the steps that windows get where the numbers of the steps 0, 1, 2 … are `at`."""
+) -> tuple[list[tuple[int, ...]], list[str]]:
+    """Return the steps that windows get where the numbers of the steps 0, 1, 2 … are `at`.
+
+    With what they were asked for, and with the notes.
+    """
 
     class Numbers(GlobalSteps):
         def completed(self, step: int) -> int | None:
@@ -197,48 +192,47 @@ def placed(
                 self._note(step, number)
             return number
 
-    plan, record = Plan([]), Record()
-    waiting = GlobalWindows(windows, plan, record, Numbers())  # type: ignore[arg-type]
+    notes: list[str] = []
+    plan = Plan([], [new_window(*window, asked=window) for window in windows])
+    waiting = GlobalWindows(plan, Numbers(), notes.append)
     for step in range(len(at)):
         waiting.after(step)
-    assert plan.unplaced == len(windows) - len(plan.windows)
-    return plan.windows, record
+    assert len(plan.waiting) == len(windows) - len(plan.windows)
+    return [(one["first"], one["last"], *one["asked"]) for one in plan.windows], notes
 
 
 def test_a_window_is_placed_in_time_to_be_prepared() -> None:
     at: list[int | None] = [100, 101, 102, 103, 104, 105]
     assert placed([(105, 107)], at[:3])[0] == []
-    windows, record = placed([(105, 107)], at[:4])
-    assert (windows, record.windows, record.notes) == ([(5, 7)], [(5, 7, (105, 107))], [])
+    assert placed([(105, 107)], at[:4]) == ([(5, 7, 105, 107)], [])
 
 
 def test_a_window_may_begin_with_the_first_step_of_a_resumed_run() -> None:
-    assert placed([(101, 102)], [100])[0] == [(1, 2)]
+    assert placed([(101, 102)], [100])[0] == [(1, 2, 101, 102)]
 
 
 def test_a_counter_that_grows_by_two_in_a_step() -> None:
-    assert placed([(9, 12)], [None, 1, 3, 5, 7, 9])[0] == [(5, 6)]
+    assert placed([(9, 12)], [None, 1, 3, 5, 7, 9])[0] == [(5, 6, 9, 12)]
 
 
 def test_a_window_that_is_over_when_the_numbers_are_known_does_not_open() -> None:
-    windows, record = placed([(3, 4), (12, 13)], [None, None, 10, 11, 12])
-    assert windows == [(4, 5)]
-    assert record.windows == [(4, 5, (12, 13))]
+    windows, _ = placed([(3, 4), (12, 13)], [None, None, 10, 11, 12])
+    assert windows == [(4, 5, 12, 13)]
 
 
 def test_windows_do_not_begin_where_another_ends() -> None:
-    windows, record = placed([(5, 5), (7, 8)], [3, 4, 5, 6, 7, 8])
-    assert windows == [(2, 2), (4, 5)]
-    assert record.notes == []
+    windows, notes = placed([(5, 5), (7, 8)], [3, 4, 5, 6, 7, 8])
+    assert windows == [(2, 2, 5, 5), (4, 5, 7, 8)]
+    assert notes == []
 
 
 def test_a_second_training_that_counts_from_one_again_is_not_recorded_twice() -> None:
-    assert placed([(3, 4)], [None, 1, 2, 3, 4, 1, 2, 3, 4])[0] == [(3, 4)]
+    assert placed([(3, 4)], [None, 1, 2, 3, 4, 1, 2, 3, 4])[0] == [(3, 4, 3, 4)]
 
 
 def test_the_numbers_of_several_trainings_are_told() -> None:
     numbers = GlobalSteps()
     for step, number in enumerate([1, 2, 3, 1, 2], start=1):
-        numbers.learn_from_log(number - step)
+        numbers.learn(number - step, LOG)
         numbers.completed(step)
     assert numbers.shown == "1-3, 1-2"

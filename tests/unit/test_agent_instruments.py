@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 pytest.importorskip("torch", reason="needs torch, from the train extra")
-from fp8verify.agent.instruments.instrument import Instrument, InstrumentContext
-from fp8verify.agent.instruments.set import InstrumentSet
+from fp8verify.agent.instruments import Instrument, InstrumentContext, InstrumentSet
 
 pytestmark = pytest.mark.train
 
@@ -39,16 +39,16 @@ class Broken(Instrument):
 
 def test_an_instrument_that_fails_is_put_away_and_the_others_go_on() -> None:
     notes: list[str] = []
-    instruments = InstrumentSet(InstrumentContext({}, list), notes.append, (Broken, Memory))
+    context = InstrumentContext({}, list, lambda: SimpleNamespace(note=notes.append))
+    instruments = InstrumentSet(context, (Broken, Memory))
 
-    instruments.before_window()
-    instruments.begin()
-    instruments.begin()
-    instruments.after_step(3)
+    for method in ("before_window", "begin", "begin"):
+        instruments.call(method)
+    instruments.call("after_step", 3)
 
-    assert instruments.end() == {"peak_bytes": 300}
-    assert instruments.record() == {"memory": 3}
+    assert instruments.call("end") == {"peak_bytes": 300}
+    assert instruments.call("record") == {"memory": 3}
     assert Broken.dropped == 1
     (note,) = notes
-    assert note.startswith("Broken.begin failed: RuntimeError: no such counter (instruments/set")
+    assert note.startswith("Broken.begin failed: RuntimeError: no such counter (instruments.py")
     assert note.endswith("run with --debug for the traceback")

@@ -13,7 +13,7 @@ pytest.importorskip("torch", reason="needs torch, from the train extra")
 pytest.importorskip("torchao", reason="needs torchao, from the train extra")
 import torch
 
-from fp8verify.agent.numerics.cast_reference import (
+from fp8verify.agent.numerics.casts import (
     BLOCK_ROW,
     DELAYED,
     E4M3,
@@ -28,8 +28,8 @@ from fp8verify.agent.numerics.cast_reference import (
 )
 from fp8verify.agent.numerics.figures import WHAT_IF, measure_bytes
 from fp8verify.agent.numerics.measurements import Measurements
-from fp8verify.agent.numerics.module_casts import casts_of
 from fp8verify.agent.numerics.sampling import MOST_ELEMENTS
+from fp8verify.agent.precision import casts_of
 
 pytestmark = pytest.mark.train
 float8 = import_module("torchao.float8")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fp8verify.agent.steps.clock import MAX_SAMPLES, TAKEOVER_AFTER, Clock, StepTimes
+from fp8verify.agent.clock import MAX_SAMPLES, TAKEOVER_AFTER, Clock, StepTimes
 
 
 @dataclass

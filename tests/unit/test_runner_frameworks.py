@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fp8verify.agent.steps.framework_counters import (
+from fp8verify.agent.framework_counters import (
     CounterOwners,
     FrameworkCounters,
     sets_up_an_optimizer,

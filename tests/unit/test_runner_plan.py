@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fp8verify.agent.record import new_window
 from fp8verify.agent.windows.plan import Plan
 from fp8verify.record.settings import parse_windows
 
@@ -34,11 +35,11 @@ def test_a_window_one_step_after_another_is_prepared_when_that_has_stopped() -> 
 
 
 def test_a_window_known_by_its_time_is_prepared_when_the_time_has_come() -> None:
-    plan = Plan([(3, 4)], timed_steps=2)
+    plan = Plan([(3, 4)], [new_window(2, 3)])
     assert plan.placed_are_over(4)
     assert not plan.finished(4)
 
-    assert plan.place_timed_window(42) == (42, 43)
+    plan.place(plan.waiting[0], 42, 43)
 
     due = {step: [tuple(action) for action in plan.after(step)] for step in range(40, 45)}
     assert due == {40: [("prepare", 1)], 41: [("start", 1)], 42: [], 43: [("stop", 1)], 44: []}

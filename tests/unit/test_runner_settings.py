@@ -112,7 +112,7 @@ def test_by_default_all_of_up_to_eight_ranks_and_of_more_one_a_node() -> None:
 def test_the_agent_takes_one_rank_of_each_node_of_a_large_run(
     monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], chosen: list[int]
 ) -> None:
-    process = pytest.importorskip("fp8verify.agent.record.process")
+    process = pytest.importorskip("fp8verify.agent.process")
     for name in (*process.WORLD_SIZE_VARIABLES, *process.LOCAL_SIZE_VARIABLES):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():

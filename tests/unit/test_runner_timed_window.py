@@ -15,7 +15,6 @@ from fp8verify.agent.windows.plan import (
     LATEST_STEP,
     MARGIN_STEPS,
     TimedStart,
-    start_of_window,
 )
 
 
@@ -108,7 +107,7 @@ class Steps:
         self.now = 1000.0
         monkeypatch.setattr(time, "time", lambda: self.now)
         window = {"seconds": 120.0, "steps": 3, "auto": True}
-        self.start = start_of_window(
+        self.start = TimedStart(
             {"started": self.now, "timed_window": window, "capture": str(folder)}
         )
 

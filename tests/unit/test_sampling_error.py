@@ -11,7 +11,7 @@ pytest.importorskip("torch", reason="needs torch, from the train extra")
 import torch
 
 from fp8verify.agent.numerics import sampling
-from fp8verify.agent.numerics.cast_reference import (
+from fp8verify.agent.numerics.casts import (
     BLOCK_SQUARE,
     DELAYED,
     E4M3,

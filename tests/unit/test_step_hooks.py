@@ -13,12 +13,16 @@ import torch
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
-from fp8verify.agent.numerics.cast_reference import E4M3
-from fp8verify.agent.numerics.gradients import gradient_norm
+from fp8verify.agent.numerics.casts import E4M3
 from fp8verify.agent.numerics.measurements import Measurements
-from fp8verify.agent.numerics.step_hooks import NumericsHooks
-from fp8verify.agent.numerics.te_scales import State, in_words
-from fp8verify.agent.numerics.torch_hooks import PLACES, ClippingHook, Operand, ScaledMMHook
+from fp8verify.agent.numerics.scales import KeptScales, gradient_norm, scale_records
+from fp8verify.agent.numerics.step_hooks import (
+    CLIPPING,
+    Clipping,
+    NumericsHooks,
+    Operand,
+    watch_products,
+)
 
 pytestmark = pytest.mark.train
 
@@ -163,7 +167,7 @@ def test_subclasses_of_modules_and_recipes_are_measured(wrap: Any) -> None:
         module.fp8_meta["scaling_fwd"] = state([50.0, 50.0, 1.0], [[0.0, 0.0, 0.0]])
         module.fp8_meta["scaling_bwd"] = state([1e4, 1.0], [[0.0, 0.0]])
         rows[kind.__name__] = {row["tensor"]: row for row in train(wrap(module))}
-        assert State([("layer", module)]).recipes[0]["name"] == "DelayedScaling"
+        assert KeptScales([("layer", module)]).recipes[0]["name"] == "DelayedScaling"
     plain, normalizes = rows["TERowParallelLinear"], rows["TELayerNormColumnParallelLinear"]
     assert {row["scaling"] for row in (*plain.values(), *normalizes.values())} == {"delayed"}
     # The module's own input is not what it casts.
@@ -211,7 +215,7 @@ def test_a_recomputation_outside_of_the_autocast_is_found() -> None:
     x = torch.randn(32, 64, requires_grad=True)
     torch.utils.checkpoint.checkpoint(forward, x, use_reentrant=True).sum().backward()
     hooks.remove()
-    assert hooks.recomputed_high == ["layer"]
+    assert list(hooks.recomputed_high) == ["layer"]
 
 
 class _OwnProduct(torch.autograd.Function):
@@ -272,10 +276,10 @@ def test_a_product_may_be_given_all_by_name(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(torch, "_scaled_mm", by_name)
     rows: list[Any] = []
-    products = ScaledMMHook(lambda a, b: rows.append((a.cast(), b.transposed().cast())))
+    products = watch_products(lambda a, b: rows.append((a.cast(), b.transposed().cast())))
     a, b, one = (torch.ones(2, 4).to(E4M3.dtype), torch.ones(4, 2).to(E4M3.dtype), torch.ones(()))
     found = torch._scaled_mm(input=a, mat2=b, scale_a=one, scale_b=one)
-    products.remove()
+    products.undo()
 
     assert torch.equal(found, torch.full((2, 2), 4.0))
     assert [cast.scaling for cast in rows[0]] == ["tensorwise", "tensorwise"]
@@ -284,14 +288,14 @@ def test_a_product_may_be_given_all_by_name(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.usefixtures("_products")
 def test_a_script_that_replaces_the_product_itself_keeps_its_own() -> None:
-    products = ScaledMMHook(lambda *_: None)
+    products = watch_products(lambda *_: None)
     ours = torch._scaled_mm
 
     def theirs(*args: Any, **kwargs: Any) -> Any:
         return ours(*args, **kwargs)
 
     torch._scaled_mm = theirs
-    products.remove()
+    products.undo()
     assert torch._scaled_mm is theirs
 
 
@@ -337,10 +341,10 @@ def test_what_transformer_engine_keeps_is_read_at_both_ends() -> None:
     rows = [[0.0, 0.0, 0.0], [2.0, 1.0, 0.0], [4.0, 1.0, 0.0]]
     module.fp8_meta["scaling_fwd"] = state([56.0, 224.0, 1.0], rows)
     module.fp8_meta["scaling_bwd"] = state([float("inf"), 1.0], [[0.0, 0.0]])
-    before = State([("layer", module)])
+    before = KeptScales([("layer", module)])
     module.fp8_meta["scaling_fwd"].scale[0] = 28.0
 
-    found = in_words(before, State([("layer", module)]))
+    found = scale_records(before, KeptScales([("layer", module)]))
 
     assert found["recipes"][0]["margin"] == 1
     slots = {slot["tensor"]: slot for slot in found["slots"]}
@@ -351,20 +355,20 @@ def test_what_transformer_engine_keeps_is_read_at_both_ends() -> None:
 
 
 def test_modules_without_scales_have_none() -> None:
-    assert State([("a", nn.Linear(2, 2)), ("b", Linear(None))]).slots == {}
+    assert KeptScales([("a", nn.Linear(2, 2)), ("b", Linear(None))]).slots == {}
 
 
 def test_clipping_is_seen_whence_it_was_imported_and_left_alone() -> None:
     weight = nn.Parameter(torch.zeros(2))
-    originals = [getattr(module, name) for module, name in PLACES]
-    watched = ClippingHook()
+    originals = [getattr(module, name) for module, name in CLIPPING]
+    watched = Clipping()
     weight.grad = torch.tensor([3.0, 4.0])
     clip_grad_norm_([weight], 1.0)
-    watched.remove()
+    watched.undo()
 
     assert watched.ratio() == pytest.approx(0.2)
     assert weight.grad.norm() == pytest.approx(1.0)
-    assert [getattr(module, name) for module, name in PLACES] == originals
+    assert [getattr(module, name) for module, name in CLIPPING] == originals
     clip_grad_norm_([weight], 0.5)
     assert watched.ratio() == pytest.approx(0.2)
 
@@ -372,11 +376,11 @@ def test_clipping_is_seen_whence_it_was_imported_and_left_alone() -> None:
 def test_clipping_that_did_nothing_or_was_done_twice() -> None:
     weight = nn.Parameter(torch.zeros(2))
     weight.grad = torch.tensor([3.0, 4.0])
-    watched = ClippingHook()
+    watched = Clipping()
     clip_grad_norm_([weight], 100.0)
     once = watched.ratio()
     clip_grad_norm_([weight], 100.0)
-    watched.remove()
+    watched.undo()
     assert (once, watched.ratio()) == (1.0, None)
 
 

@@ -11,8 +11,8 @@ pytest.importorskip("torch", reason="needs torch, from the train extra")
 import torch
 from torch import nn
 
-from fp8verify.agent.numerics.cast_reference import E4M3, E5M2
-from fp8verify.agent.numerics.weight_copies import Places, WeightCopies, compare
+from fp8verify.agent.numerics.casts import E4M3, E5M2
+from fp8verify.agent.numerics.weight_copies import compare, sample_copies
 from fp8verify.capture.numerics import WeightCopyRecord
 from fp8verify.verdict.findings.scales import stale_copies
 
@@ -82,10 +82,9 @@ class Linear(nn.Linear):
 
 def window(module: Any, steps: Any, optimizers: Any = ()) -> list[dict[str, Any]]:
     """Sample at both ends of some steps."""
-    places = Places()
-    before = WeightCopies([("layer", module)], optimizers, places)
+    before = sample_copies([("layer", module)], optimizers)
     steps()
-    return compare(before, WeightCopies([("layer", module)], optimizers, places))
+    return compare(before, sample_copies([("layer", module)], optimizers))
 
 
 def train(module: Linear, rate: float, *, refresh: bool, steps: int = 3) -> list[dict[str, Any]]:
@@ -218,9 +217,8 @@ def test_a_tensor_that_is_no_copy_of_the_weight_accuses_nothing() -> None:
 
 
 def test_modules_without_a_copy_are_not_sampled() -> None:
-    places = Places()
     for module in (nn.Linear(64, 64), nn.LayerNorm(4), nn.Embedding(4, 4)):
-        assert WeightCopies([("layer", module)], [], places).samples == {}
+        assert sample_copies([("layer", module)], []) == {}
 
 
 @pytest.mark.parametrize("found", [E4M3, E5M2], ids=lambda found: found.name)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from .cast_reference import (
+from .casts import (
     BLOCK_ROW,
     DELAYED,
     E4M3,

@@ -6,6 +6,7 @@ sampled figures exactly what it weighs in the tensor. The other rows count for t
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -34,21 +35,6 @@ class Plan(NamedTuple):
     top: int
 
 
-class Sample(NamedTuple):
-    """A copy of some rows: the spread ones first.
-
-    Attributes:
-        rows: (units * height, columns).
-        maxima: the largest magnitude of each row of the whole tensor.
-        top: which units are the largest ones, (plan.top).
-    """
-
-    plan: Plan
-    rows: Tensor
-    maxima: Tensor
-    top: Tensor | None
-
-
 def plan_of(shape: tuple[int, ...], height: int) -> Plan:
     """Return how a tensor of two dimensions or more is sampled."""
     rows, width = rows_of(shape), shape[-1]
@@ -64,10 +50,7 @@ def plan_of(shape: tuple[int, ...], height: int) -> Plan:
 
 def rows_of(shape: tuple[int, ...]) -> int:
     """Return the number of rows of a tensor whose last dimension is their length."""
-    rows = 1
-    for size in shape[:-1]:
-        rows *= size
-    return rows
+    return math.prod(shape[:-1])
 
 
 class Sampler:
@@ -76,16 +59,20 @@ class Sampler:
     def __init__(self) -> None:
         self._places: dict[tuple[torch.device, Plan], Tensor] = {}
 
-    def take(self, x: Tensor, plan: Plan, maxima: Tensor) -> Sample:
+    def take(self, x: Tensor, plan: Plan, maxima: Tensor) -> tuple[Tensor, Tensor | None]:
         """Sample a tensor of two dimensions or more, with any strides.
 
         Args:
             x: the tensor.
             plan: how it is sampled.
             maxima: the largest magnitude of each of its rows, flat.
+
+        Returns:
+            A copy of some rows (units * height, columns), the spread ones first; and which units
+            are the largest ones (plan.top), None where none are taken for that.
         """
         if plan.spread == plan.units:
-            return Sample(plan, self.rows(x, None), maxima, None)
+            return _rows(x, None), None
         units, top = self.spread(x.device, plan), None
         if plan.top:
             by_unit = maxima if plan.height == 1 else maxima.view(-1, plan.height).amax(dim=1)
@@ -94,18 +81,7 @@ class Sampler:
         if plan.height > 1:
             within = torch.arange(plan.height, device=x.device)
             units = (units.unsqueeze(1) * plan.height + within).flatten()
-        return Sample(plan, self.rows(x, units), maxima, top)
-
-    def rows(self, x: Tensor, places: Tensor | None) -> Tensor:
-        """Return a copy of the rows at `places`, or of all, as a matrix."""
-        x = x[..., :WIDEST]
-        try:
-            flat = x.view(-1, x.shape[-1])
-        except RuntimeError:  # a view would be a copy of the whole tensor, as of an expanded one
-            if places is None:
-                return x.reshape(-1, x.shape[-1]).clone()
-            return x[torch.unravel_index(places, x.shape[:-1])]
-        return flat.clone() if places is None else flat.index_select(0, places)
+        return _rows(x, units), top
 
     def spread(self, device: torch.device, plan: Plan) -> Tensor:
         """Return the spread units: one in each of equal parts, at a different place in each.
@@ -118,6 +94,18 @@ class Sampler:
             found = (part + ((part + 1) * _GOLDEN).frac()) * (plan.units / plan.spread)
             self._places[key] = found.long().clamp_(max=plan.units - 1)
         return self._places[key]
+
+
+def _rows(x: Tensor, places: Tensor | None) -> Tensor:
+    """Return a copy of the rows at `places`, or of all, as a matrix."""
+    x = x[..., :WIDEST]
+    try:
+        flat = x.view(-1, x.shape[-1])
+    except RuntimeError:  # a view would be a copy of the whole tensor, as of an expanded one
+        if places is None:
+            return x.reshape(-1, x.shape[-1]).clone()
+        return x[torch.unravel_index(places, x.shape[:-1])]
+    return flat.clone() if places is None else flat.index_select(0, places)
 
 
 class Weights(NamedTuple):

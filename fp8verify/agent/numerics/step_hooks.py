@@ -1,86 +1,151 @@
 """Measure the tensors of every FP8 layer in one step, by hooks on its modules.
 
 Inputs and weights are measured before the forward pass of the module, gradients when autograd
-reaches its output. The training's own tensors are only read.
+reaches its output. `torch._scaled_mm` is replaced: classes of a script's own that call it do not
+say how they cast, but its operands do. Saved-tensor hooks see the FP8 bytes that Transformer
+Engine's modules keep for the backward pass. The functions that clip gradients are replaced to see
+the norm before clipping. All is taken off when the step ends; the training's tensors are only read.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.utils import clip_grad
 
-from ..modules.layer_names import compiles, eager_mode
-from .cast_reference import E4M3, FORMATS, Cast
-from .gradients import gradient_norm
-from .measurements import Measurements
-from .module_casts import (
+from ..layers import matrices_of, measurable, plain
+from ..precision import (
     GRAD_OUTPUT,
     INPUT,
     WEIGHT,
     Casts,
     casts_of,
     is_transformer_engine,
-    matrices_of,
-    measurable,
     normalizes_input,
-    plain,
     recipe_class,
+    runs_fp8,
 )
-from .torch_hooks import ClippingHook, Operand, SavedTensorHook, ScaledMMHook
+from ..process import captures_graph, on_autograd_thread
+from .casts import E4M3, FORMATS, ROWWISE, TENSORWISE, Cast
+from .measurements import Measurements
+from .scales import gradient_norm
 
-FORWARD_ONLY = -1  # torch._C._current_graph_task_id() outside of a backward pass
 MOST_LAYERS = 4096
 NAMED = 3  # layers that a note names
+LEAST_BYTES = 1 << 10  # smaller ones hold scales
+# `clip_grad_norm_` looks up the first one, from whatever module it was imported; torchtitan and
+# others call the second one: torch/nn/utils/clip_grad.py and __init__.py, from 2.6 on.
+CLIPPING = ((clip_grad, "_clip_grads_with_norm_"), (torch.nn.utils, "clip_grads_with_norm_"))
+_AGAINST_ZERO = 1e-6  # as clip_grad.py has it
+# Its first arguments, all of which may be given by name: native_functions.yaml, `_scaled_mm`.
+OPERANDS = ("input", "mat2", "scale_a", "scale_b")
 
 
-class MeasuredStep:
-    """One step with hooks on; `number` is its own."""
+class Replacement:
+    """A function of a module, replaced until `undo`, unless the script replaces it since."""
 
-    def __init__(self, number: int, modules: list[tuple[str, Any]]) -> None:
-        self.number = number
-        self._eager = False
-        self._hooks = NumericsHooks(modules)
-        self._clipping = ClippingHook()
+    def __init__(self, module: Any, name: str, wrap: Callable[[Any], Any]) -> None:
+        self._place = (module, name)
+        self._original = getattr(module, name)
+        self._ours = wrap(self._original)
+        setattr(module, name, self._ours)
 
-    def begin(self) -> None:
-        """Let compiled code run eagerly, in which alone hooks are called.
+    def undo(self) -> None:
+        """Put the original back."""
+        if getattr(*self._place) is self._ours:
+            setattr(*self._place, self._original)
 
-        Raises:
-            RuntimeError: torch is older than 2.6, or this was called from compiled code.
-        """
-        if compiles():
-            eager_mode.enter()
-            self._eager = True
 
-    def leave(self) -> None:
-        """Take the hooks off; compiled code runs as before."""
-        self._hooks.remove()
-        self._clipping.remove()
-        if self._eager:
-            self._eager = False
-            eager_mode.leave()
+class Operand(NamedTuple):
+    """One operand of a product, as torch was given it; few of them are asked for more.
 
-    def result(self, optimizers: Callable[[], list[Any]]) -> dict[str, Any]:
-        """Return what was measured; copies it from the GPU."""
-        hooks = self._hooks
-        rows = hooks.measured.records()
-        gradient = gradient_norm(optimizers())
-        if gradient is not None:
-            gradient["clip_ratio"] = self._clipping.ratio()
-        return {
-            "step": self.number,
-            "time": round(time.time(), 3),
-            "rows": rows,
-            "recomputed_high": list(dict.fromkeys(hooks.recomputed_high)),
-            "gradient": None if gradient is None else {"step": self.number, **gradient},
-            "notes": list(hooks.notes(measured=bool(rows))),
-        }
+    Attributes:
+        values: the matrix.
+        inverse: its scale.
+    """
+
+    values: Any
+    inverse: Any
+
+    def transposed(self) -> Operand:
+        """Return the second operand in the layout of the first one: columns are summed over."""
+        return self._replace(values=self.values.t())
+
+    def cast(self) -> Cast | None:
+        """Return how the operand was cast; None where its scale does not tell."""
+        values, inverse = self
+        if not isinstance(inverse, Tensor) or values.dtype not in FORMATS:
+            return None
+        if inverse.dtype != torch.float32 or inverse.numel() not in (1, values.shape[0]):
+            return None
+        if max(inverse.shape, default=1) != inverse.numel():
+            return None  # a grid of blocks
+        scale = inverse.detach().reciprocal()
+        by_row = inverse.numel() > 1
+        return Cast(
+            FORMATS[values.dtype],
+            ROWWISE if by_row else TENSORWISE,
+            scale=scale.reshape(-1) if by_row else scale.reshape(()),
+        )
+
+
+def watch_products(seen: Callable[[Operand, Operand], None]) -> Replacement:
+    """Give `seen` the two operands of each call of `torch._scaled_mm`."""
+
+    def wrap(original: Any) -> Any:
+        def fp8verify_scaled_mm(*args: Any, **kwargs: Any) -> Any:
+            given: list[Any] = [*args[:4], *map(kwargs.get, OPERANDS[len(args) :])]
+            a, b, scale_a, scale_b = given
+            seen(Operand(a, scale_a), Operand(b, scale_b))
+            return original(*args, **kwargs)
+
+        return fp8verify_scaled_mm
+
+    return Replacement(torch, "_scaled_mm", wrap)
+
+
+class Clipping:
+    """Notes the norm and the limit of each clipping of gradients, until `undo`."""
+
+    def __init__(self) -> None:
+        self._calls: list[tuple[Any, Any]] = []
+        self._replaced = [
+            Replacement(module, name, self._watched)
+            for module, name in CLIPPING
+            if hasattr(module, name)
+        ]
+
+    def undo(self) -> None:
+        """Put the originals back."""
+        for replacement in self._replaced:
+            replacement.undo()
+
+    def ratio(self) -> float | None:
+        """Return what clipping left of the norm; None if not clipped once. Waits for the GPU."""
+        if len(self._calls) != 1:
+            return None
+        limit, norm = self._calls[0]
+        # The norm of sharded gradients may be spread too: to add it up takes a collective.
+        if type(norm) is not Tensor or norm.numel() != 1 or not isinstance(limit, (int, float)):
+            return None
+        known = float(norm)
+        return min(1.0, float(limit) / (known + _AGAINST_ZERO)) if math.isfinite(known) else None
+
+    def _watched(self, original: Any) -> Any:
+        def fp8verify_clip(
+            parameters: Any, max_norm: Any, total_norm: Any, *args: Any, **kwargs: Any
+        ) -> Any:
+            self._calls.append((max_norm, total_norm))
+            return original(parameters, max_norm, total_norm, *args, **kwargs)
+
+        return fp8verify_clip
 
 
 class Pass:
@@ -89,17 +154,41 @@ class Pass:
     def __init__(self, name: str, module: Any, x: Any, casts: Casts | None) -> None:
         self.name = name
         self.module = module
-        self.x = x if casts is None else None
+        self.is_recompute = on_autograd_thread()
+        self.x = x if casts is None and not self.is_recompute else None
         self.casts = casts
-        self.saved: SavedTensorHook | None = None
-        self.is_recompute = torch._C._current_graph_task_id() != FORWARD_ONLY
         # Scales of MXFP8 are bytes too, one for 32 values.
-        self.least_bytes = x.numel() // 2 if isinstance(x, Tensor) else 0
+        self._least = max(LEAST_BYTES, x.numel() // 2 if isinstance(x, Tensor) else 0)
+        self._saved: Any = None
+
+    def watch_bytes(self, seen: Callable[[Pass, Tensor], None]) -> bool:
+        """Show `seen` every tensor of bytes that the pass saves; False where that cannot be.
+
+        Where hooks of others are in place, as inside activation checkpointing, it is not done:
+        hooks nest, and theirs would miss what goes to ours.
+        """
+
+        def pack(tensor: Tensor) -> Tensor:
+            if tensor.dtype == torch.uint8 and tensor.numel() >= self._least:
+                seen(self, tensor)
+            return tensor
+
+        top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+        if top is None or top(False) is not None:
+            return False
+        hooks = torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor)
+        try:
+            hooks.__enter__()
+        except RuntimeError:  # the script has forbidden them
+            return False
+        self._saved = hooks
+        return True
 
     def close(self) -> None:
         """Take off what was put in for this pass."""
-        if self.saved is not None:
-            self.saved.close()
+        hooks, self._saved = self._saved, None
+        if hooks is not None:
+            hooks.__exit__(None, None, None)
 
 
 class NumericsHooks:
@@ -108,32 +197,38 @@ class NumericsHooks:
     Attributes:
         measured: what was measured.
         unseen: notes on what could not be.
+        recomputed_high: layers whose recomputation was not in FP8 as their pass was.
     """
 
     def __init__(self, modules: Sequence[tuple[str, Any]]) -> None:
         self.measured = Measurements()
         self.unseen: list[str] = []
-        self.recomputed_high: list[str] = []
+        self.recomputed_high: dict[str, None] = {}
         self._first_was_fp8: set[str] = set()
         self._handles: list[Any] = []
         self._passes: defaultdict[int, list[Pass]] = defaultdict(list)  # by thread
         self._gradient: tuple[str, Tensor] | None = None
         self._own: set[str] = set()
         self._seen: set[str] = set()
-        self._expected: set[str] = set()
         self._empty: set[str] = set()
         self._unknown: defaultdict[str, set[str]] = defaultdict(set)  # by recipe
         self._active = True
         self._lock = threading.RLock()  # data-parallel threads share the table
-        self._hooked = {name for name, _ in modules[:MOST_LAYERS]}
-        for name, module in modules[:MOST_LAYERS]:
-            self._hook(name, module)
-        self._products = ScaledMMHook(self._product)
+        modules = modules[:MOST_LAYERS]
+        self._hooked = {name for name, _ in modules}
+        self._expected = {name for name, module in modules if _casts(module)}
+        for name, module in modules:
+            before, after = self._guard(self._before, name), self._guard(self._after, name)
+            self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
+            self._handles.append(module.register_forward_hook(after, always_call=True))
+        self._products = watch_products(self._guard(self._on_product))
+        self._clipping = Clipping()
 
     def remove(self) -> None:
         """Take all hooks off; what is still to come is not measured."""
         self._active = False
-        self._products.remove()
+        self._products.undo()
+        self._clipping.undo()
         self._flush_gradient()
         for handle in self._handles:
             handle.remove()
@@ -141,6 +236,21 @@ class NumericsHooks:
         for thread in list(self._passes):
             for left in self._passes.pop(thread):
                 left.close()
+
+    def result(self, step: int, optimizers: Iterable[Any]) -> dict[str, Any]:
+        """Return what was measured in a step of that number; copies it from the GPU."""
+        rows = self.measured.records()
+        gradient = gradient_norm(optimizers)
+        if gradient is not None:
+            gradient |= {"step": step, "clip_ratio": self._clipping.ratio()}
+        return {
+            "step": step,
+            "time": round(time.time(), 3),
+            "rows": rows,
+            "recomputed_high": list(self.recomputed_high),
+            "gradient": gradient,
+            "notes": list(self.notes(measured=bool(rows))),
+        }
 
     def notes(self, *, measured: bool = True) -> Iterator[str]:
         """Yield what a reader should know of layers that were not measured."""
@@ -164,46 +274,30 @@ class NumericsHooks:
                 "are known and in FP8, or called torch._scaled_mm"
             )
 
-    def _hook(self, name: str, module: Any) -> None:
-        if _casts(module):
-            self._expected.add(name)
-        self._handles.append(module.register_forward_pre_hook(self._opener(name), with_kwargs=True))
-        self._handles.append(module.register_forward_hook(self._closer(name), always_call=True))
-
-    def _opener(self, name: str) -> Any:
-        def fp8verify_measure_input(module: Any, args: Any, kwargs: Any) -> None:
-            self._guarded(self._before, name, module, args, kwargs)
-
-        return fp8verify_measure_input
-
-    def _closer(self, name: str) -> Any:
-        def fp8verify_measure_output(module: Any, _: Any, out: Any) -> None:
-            self._guarded(self._after, name, module, out)
-
-        return fp8verify_measure_output
-
-    def _guarded(self, method: Any, *args: Any) -> None:
+    def _guard(self, method: Callable[..., None], *first: Any) -> Any:
         """Let no error of ours into the training; the first one ends the measuring."""
-        if not self._active or capturing():
-            return
-        try:
-            with self._lock, torch.no_grad():
-                method(*args)
-        except Exception as error:
-            self._active = False
-            self.unseen.append(f"measuring ended early: {type(error).__name__}: {error}"[:300])
+
+        def fp8verify_measure(*args: Any) -> None:
+            if not self._active or captures_graph():
+                return
+            try:
+                with self._lock, torch.no_grad():
+                    method(*first, *args)
+            except Exception as error:
+                self._active = False
+                self.unseen.append(f"measuring ended early: {type(error).__name__}: {error}"[:300])
+
+        return fp8verify_measure
 
     def _before(self, name: str, module: Any, args: Any, kwargs: Any) -> None:
         x, casts = plain(first_tensor(args, kwargs)), _casts(module)
         run = Pass(name, module, x, casts)
         self._passes[threading.get_ident()].append(run)
-        if run.is_recompute:
-            run.x = None
-            return
         engine = is_transformer_engine(module)
-        if casts is None or not (casts or engine):
-            return  # of a class that says nothing its products do
-        if engine and not casts and getattr(module, "fp8", False):
+        # Of a class that says nothing, its products do.
+        if run.is_recompute or casts is None or not (casts or engine):
+            return
+        if not casts and runs_fp8(module):
             self._unknown[recipe_class(module.fp8_meta.get("recipe"))].add(name)
         self._seen.add(name)
         if isinstance(x, Tensor) and not x.numel():
@@ -213,26 +307,16 @@ class NumericsHooks:
             self._add(name, INPUT, x, casts[INPUT], _autocast_type(x, module))
         for part, weight in matrices_of(module) if WEIGHT in casts else ():
             self._add(f"{name}{part}", WEIGHT, plain(weight), casts[WEIGHT])
-        if normalizes and casts:
-            self._watch_bytes(run)
-
-    def _watch_bytes(self, run: Pass) -> None:
-        def seen(data: Tensor) -> None:
-            if data.numel() >= run.least_bytes:
-                self._guarded(self._bytes, run, data)
-
-        run.saved = SavedTensorHook(seen)
-        if not run.saved.open():
-            run.saved = None
+        if normalizes and casts and not run.watch_bytes(self._guard(self._bytes)):
             self.unseen.append(
-                f"the normalized input of {run.name} cannot be seen under activation checkpointing"
+                f"the normalized input of {name} cannot be seen under activation checkpointing"
             )
 
     def _bytes(self, run: Pass, data: Tensor) -> None:
-        cast = (_casts(run.module) or {}).get(INPUT, Cast(E4M3, "tensorwise"))
+        cast = (_casts(run.module) or {}).get(INPUT, Cast(E4M3, TENSORWISE))
         self._note(self.measured.add_bytes(run.name, INPUT, data, cast))
 
-    def _after(self, name: str, module: Any, out: Any) -> None:
+    def _after(self, name: str, module: Any, _: Any, out: Any) -> None:
         passes = self._passes[threading.get_ident()]
         # After an error in a layer further in, its pass is still there.
         while passes and passes[-1].name != name:
@@ -241,24 +325,15 @@ class NumericsHooks:
             return
         run = passes.pop()
         run.close()
-        self._watch_recompute(run)
+        in_fp8 = runs_fp8(module)
+        if in_fp8 and not run.is_recompute:
+            self._first_was_fp8.add(name)
+        elif run.is_recompute and name in self._first_was_fp8 and not in_fp8:
+            self.recomputed_high[name] = None  # it runs outside of the autocast
         out = first_tensor(out)
-        known = bool(run.casts) or name in self._own or _runs_fp8(run.module)
+        known = bool(run.casts) or name in self._own or in_fp8
         if known and out is not None and out.requires_grad:
-            out.register_hook(self._gradient_hook(name, module))
-
-    def _watch_recompute(self, run: Pass) -> None:
-        """Find a layer whose recomputation, outside of autocast, is not in FP8 as its pass was."""
-        if run.is_recompute and run.name in self._first_was_fp8 and not _runs_fp8(run.module):
-            self.recomputed_high.append(run.name)
-        elif not run.is_recompute and _runs_fp8(run.module):
-            self._first_was_fp8.add(run.name)
-
-    def _gradient_hook(self, name: str, module: Any) -> Any:
-        def fp8verify_measure_gradient(gradient: Tensor) -> None:
-            self._guarded(self._on_gradient, name, module, gradient)
-
-        return fp8verify_measure_gradient
+            out.register_hook(self._guard(self._on_gradient, name, module))
 
     def _on_gradient(self, name: str, module: Any, gradient: Tensor) -> None:
         self._flush_gradient()
@@ -275,31 +350,25 @@ class NumericsHooks:
             with torch.no_grad():
                 self._add(waiting[0], GRAD_OUTPUT, waiting[1], None)
 
-    def _product(self, a: Operand, b: Operand) -> None:
-        self._guarded(self._on_product, a, b)
-
     def _on_product(self, a: Operand, b: Operand) -> None:
-        if torch._C._current_graph_task_id() != FORWARD_ONLY:
-            self._gradient_product(a)
+        if on_autograd_thread():
+            waiting = self._gradient
+            if waiting is not None and _same_rows(waiting[1], a.values):
+                self._gradient = None
+                self._add(waiting[0], GRAD_OUTPUT, waiting[1], a.cast())
             return
         passes = self._passes[threading.get_ident()]
         run = passes[-1] if passes else None
-        if run is None or run.casts is not None or run.x is None:
+        if run is None or run.x is None:
             return
         x, weight, b = run.x, plain(getattr(run.module, "weight", None)), b.transposed()
-        if not (_same_rows(x, a.values) and _same_shape(weight, b.values)):
-            return
-        run.x = None  # the first product of a pass is its fprop
-        self._own.add(run.name)
-        self._seen.add(run.name)
-        self._add(run.name, INPUT, x, a.cast())
-        self._add(run.name, WEIGHT, weight, b.cast())
-
-    def _gradient_product(self, a: Operand) -> None:
-        waiting = self._gradient
-        if waiting is not None and _same_rows(waiting[1], a.values):
-            self._gradient = None
-            self._add(waiting[0], GRAD_OUTPUT, waiting[1], a.cast())
+        same = isinstance(weight, Tensor) and weight.shape == b.values.shape
+        if same and _same_rows(x, a.values):
+            run.x = None  # the first product of a pass is its fprop
+            self._own.add(run.name)
+            self._seen.add(run.name)
+            self._add(run.name, INPUT, x, a.cast())
+            self._add(run.name, WEIGHT, weight, b.cast())
 
     def _add(
         self,
@@ -325,20 +394,12 @@ def _casts(module: Any) -> Casts | None:
     return casts_of(module, weights[0][1] if weights else None)
 
 
-def _runs_fp8(module: Any) -> bool:
-    return is_transformer_engine(module) and bool(getattr(module, "fp8", False))
-
-
 def _autocast_type(x: Any, module: Any) -> torch.dtype | None:
     """Return to what Float8Linear converts its input: torchao/float8/float8_linear.py, forward."""
     if is_transformer_engine(module) or not measurable(x) or not torch.is_autocast_enabled():
         return None
     kind = torch.get_autocast_dtype("cuda")
     return kind if x.dtype != kind else None
-
-
-def _same_shape(weight: Any, operand: Tensor) -> bool:
-    return isinstance(weight, Tensor) and weight.shape == operand.shape
 
 
 def _same_rows(x: Any, flat: Tensor) -> bool:
@@ -350,11 +411,6 @@ def first_tensor(args: Any, kwargs: dict[str, Any] | None = None) -> Any:
     candidates = list(args) if isinstance(args, (tuple, list)) else [args]
     candidates += list((kwargs or {}).values())
     return next((found for found in candidates if isinstance(found, Tensor)), None)
-
-
-def capturing() -> bool:
-    """Whether a CUDA graph is being captured, in which nothing of ours may appear."""
-    return bool(torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
 
 
 def _layers(names: Iterable[str], kind: str = "") -> str:

@@ -7,13 +7,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from torch import Tensor
-
-from .cast_reference import Cast
+from .casts import Cast
 from .figures import COLUMNS, MAXIMA, WHAT_IF
 
-MOST_ROWS = 1 << 14
-MOST_CALLS = 1 << 17
 MOST_DB = 150.0  # of a cast that loses nothing or next to nothing: float32 has no more
 # Below it a cast whose scale is held at that of the smallest amax, 1e-12, may lose all of a tensor
 # and its squares be zero in float32 nevertheless.
@@ -84,6 +80,7 @@ class Row:
         found, replayed, values = self.figures, self.source == "replay", self.source != "bytes"
         rows, elements, blocks = self.sizes.rows, self.sizes.elements or 1, self.sizes.blocks
         nan, inf = self._not_finite()
+        mean = found["signal"] / elements
         known = {
             "zeros": not (nan or inf),  # an infinite scale makes NaN of zeros
             "flushed": replayed and not (nan or inf),
@@ -101,7 +98,7 @@ class Row:
             "elements": self.sizes.elements,
             "sampled": self.sizes.sampled,
             "amax": _finite(found["amax"]) if values else None,
-            "rms": _finite(_root(found["signal"] / elements)) if values else None,
+            "rms": math.sqrt(mean) if values and math.isfinite(mean) else None,
             "scale": _finite(found["scale"]) or None,
             **shares,
             "nan": nan,
@@ -174,39 +171,6 @@ class Row:
         return ERRORS * few * math.sqrt(variance)
 
 
-class Table:
-    """All rows of a step, in the order in which the tensors were met."""
-
-    def __init__(self) -> None:
-        self._rows: dict[tuple[str, str], Row] = {}
-        self._tickets: list[Row] = []
-
-    def ticket(
-        self, layer: str, tensor: str, cast: Cast | None, source: str, sizes: Sizes
-    ) -> int | None:
-        """Return under which number the figures of a call will come; None if there is no room."""
-        key = (layer, tensor)
-        full = key not in self._rows and len(self._rows) >= MOST_ROWS
-        if full or len(self._tickets) >= MOST_CALLS:
-            return None
-        row = self._rows.setdefault(key, Row())
-        row.begin(source, cast, sizes)
-        self._tickets.append(row)
-        return len(self._tickets) - 1
-
-    def fill(self, tickets: Sequence[int], lines: Tensor) -> None:
-        """Add figures to the rows of their tickets."""
-        for ticket, line in zip(tickets, lines.tolist(), strict=True):
-            self._tickets[ticket].add(line)
-
-    def records(self) -> list[dict[str, Any]]:
-        """Lay out all rows."""
-        return [
-            {"layer": layer, "tensor": tensor, **row.record()}
-            for (layer, tensor), row in self._rows.items()
-        ]
-
-
 def series_line(result: dict[str, Any]) -> dict[str, Any]:
     """Return a measured step as columns, one entry for each row: a line of a long run."""
     rows = result["rows"]
@@ -221,10 +185,6 @@ def _short(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _short(one) for name, one in value.items()}
     return float(f"{value:.5g}") if isinstance(value, float) else value
-
-
-def _root(square: float) -> float:
-    return math.sqrt(square) if math.isfinite(square) else square
 
 
 def decibels(signal: float, noise: float) -> float | None:

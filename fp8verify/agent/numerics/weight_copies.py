@@ -15,13 +15,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .cast_reference import E4M3, E5M2, FORMATS, Format
-from .module_casts import local, measurable, plain
+from ..layers import local, measurable, plain
+from .casts import E4M3, E5M2, FORMATS, Format
 
 # All scales in use hold for 32 neighbours of a row, of whatever block.
 SEGMENT, SEGMENTS = 32, 64
 MOST_COPIES = 4096
 _GOLDEN = 0.6180339887498949
+
+Samples = dict[str, "Sample"]  # by layer
 
 
 class Copy(NamedTuple):
@@ -41,7 +43,7 @@ class Copy(NamedTuple):
     inverse: Tensor | None
 
 
-class Sampled(NamedTuple):
+class Sample(NamedTuple):
     """Values of a copy and its master at the same places; `inverse` is None where not known."""
 
     kind: str
@@ -51,66 +53,37 @@ class Sampled(NamedTuple):
     master: Tensor
 
 
-class WeightCopies:
-    """The samples of one moment, by layer."""
-
-    def __init__(
-        self, modules: Iterable[tuple[str, Any]], optimizers: Iterable[Any], places: Places
-    ) -> None:
-        states = [optimizer.state for optimizer in optimizers]
-        self.samples: dict[str, Sampled] = {}
-        for name, module in modules:
-            for part, tensor, parameter in _kept_by(module):
-                copy = copy_of(tensor)
-                master = _master_of(parameter, states, tensor is parameter)
-                if copy is None or master is None or copy.data.numel() != master.numel():
-                    continue
-                if len(self.samples) < MOST_COPIES:
-                    self.samples[f"{name}{part}"] = _sample(copy, master, places)
-
-
-class Places:
-    """Which values of a weight are sampled, kept by its shape."""
-
-    def __init__(self) -> None:
-        self._known: dict[Any, tuple[Tensor, Tensor]] = {}
-
-    def of(self, shape: tuple[int, int], device: torch.device) -> tuple[Tensor, Tensor]:
-        """Return rows and columns of segments that are spread over a matrix."""
-        if (shape, device) not in self._known:
-            rows, columns = shape
-            width = min(SEGMENT, columns)
-            of_row = columns // width
-            count = min(SEGMENTS, rows * of_row)
-            part = torch.arange(count, device=device, dtype=torch.float64)
-            start = ((part + ((part + 1) * _GOLDEN).frac()) * (rows * of_row / count)).long()
-            within = torch.arange(width, device=device)
-            row = (start // of_row).unsqueeze(1).expand(-1, width)
-            column = (start % of_row * width).unsqueeze(1) + within
-            self._known[shape, device] = row.reshape(-1), column.reshape(-1)
-        return self._known[shape, device]
+def sample_copies(modules: Iterable[tuple[str, Any]], optimizers: Iterable[Any]) -> Samples:
+    """Return the samples of this moment."""
+    states = [optimizer.state for optimizer in optimizers]
+    places: dict[Any, Any] = {}
+    samples: Samples = {}
+    for name, module in modules:
+        for part, tensor, parameter in _kept_by(module):
+            copy = copy_of(tensor)
+            master = _master_of(parameter, states, tensor is parameter)
+            if copy is None or master is None or copy.data.numel() != master.numel():
+                continue
+            if len(samples) < MOST_COPIES:
+                samples[f"{name}{part}"] = _sample(copy, master, places)
+    return samples
 
 
 def _kept_by(module: Any) -> Iterator[tuple[str, Any, Any]]:
     """Yield what to add to the layer's name, a tensor that may be an FP8 copy, its parameter."""
     parameters = {name: p for name, p in module._parameters.items() if p is not None}
     matrices = {name: p for name, p in parameters.items() if p.dim() >= 2}
-    for name, parameter in matrices.items():
-        yield _part(name), parameter, parameter
     workspaces = getattr(module, "_fp8_workspaces", None)
-    for name, tensor in workspaces.items() if isinstance(workspaces, dict) else ():
+    kept = workspaces.items() if isinstance(workspaces, dict) else ()
+    for name, tensor in (*matrices.items(), *kept):
         if name in matrices:
-            yield _part(name), tensor, matrices[name]
+            yield "" if name == "weight" else f".{name}", tensor, matrices[name]
     if len(matrices) != 1:
         return
     ((name, parameter),) = matrices.items()
     for tensor in (*module._buffers.values(), *vars(module).values()):
         if isinstance(tensor, Tensor) and tensor.dim() >= 2:
-            yield _part(name), tensor, parameter
-
-
-def _part(name: str) -> str:
-    return "" if name == "weight" else f".{name}"
+            yield "" if name == "weight" else f".{name}", tensor, parameter
 
 
 def copy_of(tensor: Any) -> Copy | None:
@@ -120,9 +93,11 @@ def copy_of(tensor: Any) -> Copy | None:
     if type(tensor) in (Tensor, torch.nn.Parameter) and tensor.dtype in FORMATS:
         return Copy(kind, FORMATS[tensor.dtype], tensor.detach().view(torch.uint8), False, None)
     # transformer_engine/pytorch/tensor: data are bytes, `_scale_inv` is multiplied by.
-    name = next((n for n in ("_rowwise_data", "_data", "qdata") if _tensor(tensor, n)), None)
-    transposed = name is None and not getattr(tensor, "_transpose_invalid", True)
-    data = getattr(tensor, "_transpose" if transposed else name or "", None)
+    held = (getattr(tensor, name, None) for name in ("_rowwise_data", "_data", "qdata"))
+    data = next((found for found in held if isinstance(found, Tensor)), None)
+    transposed = data is None and not getattr(tensor, "_transpose_invalid", True)
+    if transposed:
+        data = getattr(tensor, "_transpose", None)
     if not isinstance(data, Tensor):
         return None
     # On AMD GPUs before MI350 the same names stand for other bytes.
@@ -130,16 +105,12 @@ def copy_of(tensor: Any) -> Copy | None:
     known = E5M2 if "E5M2" in kept else E4M3 if "E4M3" in kept else FORMATS.get(data.dtype)
     if known is None or data.element_size() != 1:
         return None
-    inverse = getattr(tensor, "_scale_inv", None)
-    if inverse is None and _tensor(tensor, "_scale"):  # torchao/float8: Float8TrainingTensor
-        inverse = tensor._scale.float().reciprocal()
+    inverse, scale = getattr(tensor, "_scale_inv", None), getattr(tensor, "_scale", None)
+    if inverse is None and isinstance(scale, Tensor):  # torchao/float8: Float8TrainingTensor
+        inverse = scale.float().reciprocal()
     if inverse is not None and inverse.numel() != 1:
         inverse = None
     return Copy(kind, known, data.view(torch.uint8), transposed, inverse)
-
-
-def _tensor(holder: Any, name: str) -> bool:
-    return isinstance(getattr(holder, name, None), Tensor)
 
 
 def _master_of(parameter: Any, states: list[Any], is_copy: bool) -> Tensor | None:
@@ -150,56 +121,67 @@ def _master_of(parameter: Any, states: list[Any], is_copy: bool) -> Tensor | Non
         candidates += [v for k, v in (kept or {}).items() if "master" in str(k)]
     if not is_copy:
         candidates.append(plain(parameter))
-    for found in candidates:
-        found = local(found)
+    for found in map(local, candidates):
         if measurable(found) and found.numel() == local(parameter).numel():
             return found.detach()
     return None
 
 
-def _sample(copy: Copy, master: Tensor, places: Places) -> Sampled:
+def _sample(copy: Copy, master: Tensor, places: dict[Any, Any]) -> Sample:
     data = copy.data
-    shape = (data.shape[-1], data[..., 0].numel()) if copy.transposed else (
-        data[..., 0].numel(), data.shape[-1]
-    )  # fmt: skip
-    row, column = places.of(shape, data.device)
-    place = row * shape[1] + column
-    of_copy = column * shape[0] + row if copy.transposed else place
+    sides = (data[..., 0].numel(), data.shape[-1])
+    rows, columns = sides[::-1] if copy.transposed else sides
+    key = (rows, columns, data.device)
+    if key not in places:
+        places[key] = _places(rows, columns, data.device)
+    row, column = places[key]
+    place = row * columns + column
     inverse = copy.inverse
     # `take` reads any strides, and copies.
-    return Sampled(
+    return Sample(
         copy.kind,
         copy.format,
-        data.take(of_copy),
+        data.take(column * rows + row if copy.transposed else place),
         None if inverse is None else inverse.float().reshape(1).expand(len(row)).clone(),
         master.take(place.to(master.device)).to(data.device, torch.float32),
     )
 
 
-def compare(before: WeightCopies, after: WeightCopies) -> list[dict[str, Any]]:
+def _places(rows: int, columns: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return rows and columns of segments that are spread over a matrix."""
+    width = min(SEGMENT, columns)
+    of_row = columns // width
+    count = min(SEGMENTS, rows * of_row)
+    part = torch.arange(count, device=device, dtype=torch.float64)
+    start = ((part + ((part + 1) * _GOLDEN).frac()) * (rows * of_row / count)).long()
+    row = (start // of_row).unsqueeze(1).expand(-1, width)
+    column = (start % of_row * width).unsqueeze(1) + torch.arange(width, device=device)
+    return row.reshape(-1), column.reshape(-1)
+
+
+def compare(before: Samples, after: Samples) -> list[dict[str, Any]]:
     """Return how copies relate to their masters at both ends of a window; waits for the GPU.
 
     A copy that was not cast again while its master moved differs from what the master gives at
     either end; one that was cast anew is what the master gave in between.
     """
     groups: defaultdict[Any, list[str]] = defaultdict(list)
-    for layer, now in after.samples.items():
-        earlier = before.samples.get(layer)
+    for layer, now in after.items():
+        earlier = before.get(layer)
         if earlier is not None and earlier.data.shape == now.data.shape:
             key = (now.format, now.data.shape, now.data.device, now.inverse is None)
             groups[key].append(layer)
     records = []
-    for (format_, *_), layers in groups.items():
-        found = [after.samples[layer] for layer in layers]
-        figures = _figures(format_, [before.samples[layer] for layer in layers], found).tolist()
-        for layer, one, (unchanged, moved, off_before, off, likeness) in zip(
-            layers, found, figures, strict=True
-        ):
+    for layers in groups.values():
+        samples = [after[layer] for layer in layers]
+        figures = _figures([before[layer] for layer in layers], samples).tolist()
+        for layer, one, found in zip(layers, samples, figures, strict=True):
+            unchanged, moved, off_before, off, likeness = found
             records.append(
                 {
                     "layer": layer,
                     "kind": one.kind,
-                    "format": format_.name,
+                    "format": one.format.name,
                     "sampled": one.data.numel(),
                     "unchanged": unchanged == 1,
                     "moved": moved,
@@ -211,26 +193,27 @@ def compare(before: WeightCopies, after: WeightCopies) -> list[dict[str, Any]]:
     return records
 
 
-def _figures(format_: Format, then: list[Sampled], now: list[Sampled]) -> Tensor:
+def _figures(then: list[Sample], now: list[Sample]) -> Tensor:
     """Return for each copy: unchanged, share of the master moved, shares off, likeness."""
+    form = now[0].format
     data, old = torch.stack([s.data for s in now]), torch.stack([s.data for s in then])
     master = torch.stack([s.master for s in now])
     earlier = torch.stack([s.master for s in then])
-    values = data.view(format_.dtype).float()
+    values = data.view(form.dtype).float()
     known = [s.inverse for s in now if s.inverse is not None]
-    likely = values * (torch.stack(known) if known else _fitted(values, master))
-    return torch.stack(
-        (
-            (data == old).all(dim=1).float(),
-            (master != earlier).float().mean(dim=1),
-            *(
-                _off(format_, data, one, torch.stack(known) if known else _fitted(values, one))
-                for one in (earlier, master)
-            ),
-            torch.nn.functional.cosine_similarity(likely.double(), master.double(), dim=1),
-        ),
-        dim=1,
+    inverse = torch.stack(known) if known else _fitted(values, master)
+    inverse_before = inverse if known else _fitted(values, earlier)
+    likeness = torch.nn.functional.cosine_similarity(
+        (values * inverse).double(), master.double(), dim=1
     )
+    figures = (
+        (data == old).all(dim=1).float(),
+        (master != earlier).float().mean(dim=1),
+        _off(form, data, earlier, inverse_before),
+        _off(form, data, master, inverse),
+        likeness,
+    )
+    return torch.stack(figures, dim=1)
 
 
 def _fitted(values: Tensor, master: Tensor) -> Tensor:
@@ -240,10 +223,10 @@ def _fitted(values: Tensor, master: Tensor) -> Tensor:
     return ratio.nanmedian(dim=2, keepdim=True).values.expand_as(ratio).reshape(values.shape)
 
 
-def _off(format_: Format, data: Tensor, master: Tensor, inverse: Tensor) -> Tensor:
+def _off(form: Format, data: Tensor, master: Tensor, inverse: Tensor) -> Tensor:
     """Return the share of values more than one unit in the last place from the master's cast."""
-    scaled = (master / inverse).clamp(-format_.largest, format_.largest)
-    expected = scaled.to(format_.dtype).view(torch.uint8)
+    scaled = (master / inverse).clamp(-form.largest, form.largest)
+    expected = scaled.to(form.dtype).view(torch.uint8)
     known = torch.isfinite(master) & torch.isfinite(inverse) & (inverse > 0)
     return (((_ordinal(data) - _ordinal(expected)).abs() > 1) & known).float().mean(dim=1)
 

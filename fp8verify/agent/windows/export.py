@@ -1,23 +1,42 @@
-"""Write a trace compressed, without its plain text ever lying on the disk.
+"""What Kineto writes: its trace, compressed, and nothing on the script's stderr.
 
-Kineto writes plain JSON to a path, several times the size of what is kept, and tells nobody when
+Kineto writes plain JSON to a path, several times the size of what is kept, and does not say when
 the disk is full. The path is made to lead into memory, from where the text is compressed.
+
+Kineto has no setting for the output of one session, only `KINETO_LOG_LEVEL` for the process. But
+both of the ways in which it prints can be turned off for the length of a call:
+
+- `profiler_start` and `profiler_stop` (torch 2.13) go through Kineto's logger, whose level is a
+  global variable that libtorch exports. It is raised for the call and put back. Errors of the call
+  are not printed either; the report says what is missing in the trace.
+- `External init callback must run in same thread as registerClient` is printed with `fprintf` when
+  the process's first session begins on another thread than torch was imported on. C's `stderr` is
+  then, for that one call, a buffer; whatever else was written into it is written out after it.
+  Redirecting descriptor 2 instead would reach other threads' writes and the processes they start.
 """
 
 from __future__ import annotations
 
+import ctypes
 import gzip
 import os
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from io import BufferedWriter
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 GZIP_LEVEL = 1  # level 9 is five times slower, for a file a fifth smaller
 ENDING = 64
 KINETOS_DRAFT = ".tmp"  # torch 2.13 writes there and renames it (output_json.cpp)
+LEVEL = "_ZN9libkineto6Logger14severityLevel_E"
+ABOVE_ALL = 6  # ILoggerObserver.h: VERBOSE 0, INFO, WARNING, STAGE, ERROR, USDT 5
+INIT = b"External init callback must run in same thread as registerClient"
+
+_importer = threading.get_ident()  # the agent is imported with torch
+_first = True
+_kept: list[Any] = []
 
 
 class ExportError(Exception):
@@ -34,23 +53,24 @@ def export(write: Callable[[str], object], path: Path, drafts: Path) -> None:
         ExportError: the disk is full or cannot be written to, or nothing was written.
     """
     plain, packed = drafts / f".{path.name}.plain", drafts / f".{path.name}.part"
+    links = (plain, plain.with_name(plain.name + KINETOS_DRAFT))
     try:
-        with _in_memory(plain) as text:
+        with os.fdopen(os.memfd_create("fp8verify-trace"), "rb") as source:
+            for link in links:
+                link.symlink_to(f"/proc/self/fd/{source.fileno()}")
             write(str(plain))
-            with text() as source, _open(packed, path) as target:
-                _check_whole(source)
+            _check_whole(source)
+            # What is judged and dropped at once is not worth packing.
+            zips = path.suffix == ".gz"
+            with gzip.open(packed, "wb", GZIP_LEVEL) if zips else packed.open("wb") as target:
                 shutil.copyfileobj(source, target, 1 << 20)
         packed.replace(path)
     except OSError as error:
         raise ExportError(f"the trace could not be written: {error.strerror}") from error
     finally:
-        with suppress(OSError):
-            packed.unlink(missing_ok=True)
-
-
-def _open(draft: Path, path: Path) -> gzip.GzipFile | BufferedWriter:
-    # What is judged and dropped at once is not worth packing.
-    return gzip.open(draft, "wb", GZIP_LEVEL) if path.suffix == ".gz" else draft.open("wb")
+        for draft in (*links, packed):
+            with suppress(OSError):
+                draft.unlink(missing_ok=True)
 
 
 def _check_whole(text: BinaryIO) -> None:
@@ -63,16 +83,43 @@ def _check_whole(text: BinaryIO) -> None:
 
 
 @contextmanager
-def _in_memory(plain: Path) -> Iterator[Callable[[], BinaryIO]]:
-    """Make what is written to `plain` go into memory; yield how to open it for reading."""
-    drafts = (plain, plain.with_name(plain.name + KINETOS_DRAFT))
-    memory = os.memfd_create("fp8verify-trace")
+def mute_kineto() -> Iterator[None]:
+    """Let Kineto log nothing inside."""
     try:
-        for draft in drafts:
-            draft.symlink_to(f"/proc/self/fd/{memory}")
-        yield lambda: os.fdopen(os.dup(memory), "rb")
+        level = ctypes.c_int.in_dll(ctypes.CDLL("libtorch_cpu.so"), LEVEL)
+    except (OSError, ValueError):  # another platform, or another Kineto
+        level = ctypes.c_int()
+    before, level.value = level.value, max(level.value, ABOVE_ALL)
+    try:
+        yield
     finally:
-        os.close(memory)
-        for draft in drafts:
-            with suppress(OSError):
-                draft.unlink(missing_ok=True)
+        level.value = before
+
+
+@contextmanager
+def mute_first_session() -> Iterator[None]:
+    """Take Kineto's remark about the thread out of what the first session prints."""
+    global _first
+    remarks = _first and threading.get_ident() != _importer
+    _first = False
+    # Only glibc's `stderr` is known to be a variable that may be set.
+    if not remarks or "CS_GNU_LIBC_VERSION" not in os.confstr_names:
+        yield
+        return
+    libc = ctypes.CDLL(None)
+    libc.open_memstream.restype = ctypes.c_void_p
+    text, size = ctypes.c_void_p(), ctypes.c_size_t()
+    stream = libc.open_memstream(ctypes.byref(text), ctypes.byref(size))
+    _kept.append((stream, text, size))  # C may still write there when the process exits
+    stderr = ctypes.c_void_p.in_dll(libc, "stderr")
+    before, stderr.value = stderr.value, stream or stderr.value
+    try:
+        yield
+    finally:
+        stderr.value = before
+        # The buffer is not closed: another thread may still hold it. It is one in a process.
+        libc.fflush(ctypes.c_void_p(stream))
+        lines = ctypes.string_at(text.value or 0, size.value) if size.value else b""
+        others = b"".join(line for line in lines.splitlines(keepends=True) if INIT not in line)
+        with suppress(OSError):
+            os.write(2, others)

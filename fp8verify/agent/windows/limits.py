@@ -20,12 +20,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from ..debug import debug
 from ..observe import call_on_main_thread
-from ..record.debug import debug
 
 # Bytes of JSON for one autograd node: the operators and kernels of its forward and backward pass.
 # 1.7 KB an operator with its shapes (torch 2.13, CPU), some five events a node.
 BYTES_PER_NODE = 8 << 10
+PATIENCE_S = 5.0  # for a main thread that makes no move after SIGTERM
+LOOKS = 10
 
 
 class WindowLimits:
@@ -62,10 +64,6 @@ def _resident() -> int:
         pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
     return 0
-
-
-PATIENCE_S = 5.0
-LOOKS = 10
 
 
 class TerminationGuard:

@@ -20,8 +20,7 @@ from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import ProfilerActivity, _KinetoProfile, record_function
 
 from ..observe import call_on_main_thread, observe, unobserve
-from .export import export
-from .mute_kineto import mute_first_session, mute_kineto
+from .export import export, mute_first_session, mute_kineto
 from .user_profiler import ProfilerArbiter
 
 EXIT_PATIENCE_S = 10.0
@@ -145,9 +144,9 @@ class Session:
             self._step.__enter__()
 
     def _end_step(self) -> None:
-        if self._step is not None:
-            self._step.__exit__(None, None, None)
-            self._step = None
+        step, self._step = self._step, None
+        if step is not None:
+            step.__exit__(None, None, None)
 
     def stop(self) -> None:
         """Stop recording, on the thread that began; waits for the GPU."""

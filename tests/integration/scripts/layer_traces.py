@@ -9,7 +9,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils.checkpoint import checkpoint
 
-from fp8verify.agent.modules.layer_names import LayerNames
+from fp8verify.agent.instruments import LayerNames
 
 TOKENS = 7
 

@@ -2,30 +2,28 @@
 
 Scales, gradients and FP8 copies of weights are read before the profiler starts and after it has
 stopped, so that no kernel of ours is in a trace. `run --numerics` measures all tensors of FP8
-layers in the second step after the windows (`numerics/step_hooks.py`); `--numerics-every` repeats
-that.
+layers in the second step after the windows (`step_hooks.py`); `--numerics-every` repeats that.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from typing import TYPE_CHECKING, Any
 
-from ..modules.layer_names import compiles
-from ..modules.layers import expert_modules, linear_modules
-from ..numerics.gradients import gradient_norm, scales_of, used_scalers
-from ..record.debug import debug, describe
-from ..record.process import is_selected
-from ..windows.eager_step import STEPS_AFTER_WINDOW
-from .instrument import Instrument, InstrumentContext
+from ..debug import debug, describe
+from ..instruments import Instrument, InstrumentContext, compiles, eager_mode
+from ..layers import expert_modules, linear_modules
+from ..process import is_selected
+from .scales import KeptScales, gradient_norm, scale_records, scales_of, used_scalers
 
 # The rest of `numerics` is imported where it is used: every start of a run waits for this file.
 if TYPE_CHECKING:
-    from ..numerics.step_hooks import MeasuredStep
-    from ..numerics.te_scales import State
-    from ..numerics.weight_copies import WeightCopies
+    from .step_hooks import NumericsHooks
+    from .weight_copies import Samples
 
 SCHEMA = 1
+STEPS_AFTER_WINDOW = 2
 ENDED = "the run ended before the step to measure was complete"
 
 
@@ -36,49 +34,54 @@ class Numerics(Instrument):
         super().__init__(context)
         self._every = int(context.config["numerics_every"] or 0)
         self._wanted = bool(context.config["numerics"] or self._every)
-        self._now = 0
-        self._next: int | None = None  # to measure
-        self._measured: MeasuredStep | None = None
-        self._before: State | None = None
-        self._copies: WeightCopies | None = None  # of the moment before
-        self._copies_ms = 0.0
-        self._follows = False  # whether the step after a window is still to be looked at
-        self._gradients: list[dict[str, Any]] = []
-        self._scales: list[float | None] = []
-        self._windows: list[dict[str, Any]] = []
-        self._first: dict[str, Any] | None = None
         # A watch measures before its windows, so that each has the figures of its own time.
         self._live = bool(context.config["live"])
+        self._now = 0
+        self._next: int | None = None  # to measure
         self._latest: int | None = None
+        self._hooks: NumericsHooks | None = None
+        self._eager = False
+        self._before: dict[str, Any] = {}  # what the window began with
+        self._copies: Samples | None = None  # of the moment before
+        self._copies_ms = 0.0
+        self._follows = False  # whether the step after a window is still to be looked at
+        self._windows: list[dict[str, Any]] = []
+        self._first: dict[str, Any] | None = None
         self._reason: str | None = ENDED if self._wanted and not self._live else None
+
+    @property
+    def measures(self) -> bool:  # type: ignore[override]
+        """Whether the running step is one that is measured."""
+        return self._hooks is not None
 
     def begin(self) -> None:
         """Look at the scales and weight copies that the window begins with."""
-        self._gradients = self._gradient_now()
-        self._before = self._state()
-        self._copies, self._copies_ms = self._sample_copies()
-        self._follows = False
-        self._scales = scales_of(used_scalers())
+        self._before = {
+            "gradients": self._gradient_now(),
+            "scales": KeptScales(self._modules()),
+            "loss_scales": scales_of(used_scalers()),
+        }
+        self._copies, self._copies_ms, self._follows = None, 0.0, False
+        self._look_at_copies()
 
     def end(self) -> dict[str, Any]:
         """Look at the scales and weight copies that the window leaves, and write them down."""
-        gradients = [*self._gradients, *self._gradient_now()]
-        after, scalers = self._state(), used_scalers()
-        weights = self._compare_copies()
+        before, self._before = self._before, {}
+        gradients = [*before["gradients"], *self._gradient_now()]
+        after, scalers = KeptScales(self._modules()), used_scalers()
+        weights = self._look_at_copies() if self._copies else []
         if after.slots or after.recipes or scalers or weights:
-            from ..numerics.te_scales import in_words
-
             self._windows.append(
                 {
                     "last_step": self._now,
-                    **in_words(self._before, after),
+                    **scale_records(before["scales"], after),
                     "loss_scales": scales_of(scalers),
-                    "loss_scales_before": self._scales,
+                    "loss_scales_before": before["loss_scales"],
                     "weights": weights,
                     "weights_ms": round(self._copies_ms, 3),
                 }
             )
-        self._before, self._follows = None, bool(weights) and not self._live
+        self._follows = bool(weights) and not self._live
         self._write()
         if self._live:
             self._forget()
@@ -86,11 +89,10 @@ class Numerics(Instrument):
 
     def drop(self) -> None:
         """Take the hooks off; a step that was cut short is made up for."""
-        self._before, self._copies, self._follows = None, None, False
-        measured, self._measured = self._measured, None
-        if measured is not None:
-            measured.leave()
+        self._before, self._copies, self._follows = {}, None, False
+        if self._hooks is not None:
             self._next = None
+        self._leave()
         if self._live:
             self._forget()
 
@@ -99,14 +101,14 @@ class Numerics(Instrument):
         self._now = step
         if self._follows:
             self._follow_copies()
-        if self._measured is not None:
-            self._finish(self._measured)
+        if self._hooks is not None:
+            self._finish(self._hooks)
         if not self._wanted:
             return
         if self._next is None:
             first = step + STEPS_AFTER_WINDOW
             due = self._latest is None or first - self._latest >= self._every
-            if due and self.context.windows_over(step):
+            if due and self.context.may_measure(step):
                 self._next, self._reason = first, ENDED
                 self._write()
         elif step + 1 >= self._next:
@@ -119,47 +121,27 @@ class Numerics(Instrument):
         """
         self._windows, self._first, self._reason, self._copies = [], None, None, None
 
-    @property
-    def measures(self) -> bool:
-        """Whether the running step is one that is measured."""
-        return self._measured is not None
-
     def _modules(self) -> list[tuple[str, Any]]:
         optimizers = self.context.optimizers()
         return [*linear_modules(optimizers), *expert_modules(optimizers)]
 
-    def _state(self) -> State:
-        from ..numerics.te_scales import State
+    def _gradient_now(self) -> list[dict[str, Any]]:
+        found = gradient_norm(self.context.optimizers())
+        return [] if found is None else [{"step": self._now, **found}]
 
-        return State(self._modules())
-
-    def _sample_copies(self) -> tuple[WeightCopies | None, float]:
-        """Return the FP8 copies of weights, None if none is kept, and how long that took in ms."""
-        from ..numerics.weight_copies import Places, WeightCopies
+    def _look_at_copies(self) -> list[dict[str, Any]]:
+        """Sample the FP8 copies of weights; return how they changed since the moment before."""
+        from .weight_copies import compare, sample_copies
 
         began = time.perf_counter()
+        before, self._copies = self._copies, None
         try:
-            copies = WeightCopies(self._modules(), self.context.optimizers(), Places())
+            self._copies = sample_copies(self._modules(), self.context.optimizers())
+            found = compare(before, self._copies) if before else []
         except Exception as error:  # a tensor class that is not what its names say
             debug.event(f"FP8 copies of weights are not compared: {describe(error)}")
-            return None, 0.0
-        return (copies if copies.samples else None), (time.perf_counter() - began) * 1e3
-
-    def _compare_copies(self) -> list[dict[str, Any]]:
-        """Return how copies and masters have changed since the moment before, which is now."""
-        before, self._copies = self._copies, None
-        if before is None:
-            return []
-        from ..numerics.weight_copies import compare
-
-        self._copies, spent = self._sample_copies()
-        began = time.perf_counter()
-        try:
-            found = [] if self._copies is None else compare(before, self._copies)
-        except Exception as error:
-            debug.event(f"FP8 copies of weights are not compared: {describe(error)}")
-            return []
-        self._copies_ms += spent + (time.perf_counter() - began) * 1e3
+            found = []
+        self._copies_ms += (time.perf_counter() - began) * 1e3
         return found
 
     def _follow_copies(self) -> None:
@@ -169,30 +151,36 @@ class Numerics(Instrument):
         optimizer that refreshes FP8 parameters, from the master as it is now.
         """
         self._follows = False
-        found, self._copies = self._compare_copies(), None
+        found = self._look_at_copies() if self._copies else []
+        self._copies = None
         if found:
             self._windows[-1] |= {"weights": found, "weights_ms": round(self._copies_ms, 3)}
             self._write()
 
-    def _gradient_now(self) -> list[dict[str, Any]]:
-        found = gradient_norm(self.context.optimizers())
-        return [] if found is None else [{"step": self._now, **found}]
-
     def _start(self) -> None:
+        from .step_hooks import NumericsHooks
+
         why_not = self._obstacle()
         if why_not is not None:
             self._give_up(why_not)
             return
-        from ..numerics.step_hooks import MeasuredStep
+        if compiles():  # only eager code calls hooks
+            try:
+                eager_mode.enter()
+            except RuntimeError as error:
+                self._give_up(f"the step cannot run eagerly: {error}")
+                return
+            self._eager = True
+        self._hooks = NumericsHooks(self._modules())
 
-        measured = MeasuredStep(self._now + 1, self._modules())
-        try:
-            measured.begin()
-        except RuntimeError as error:
-            measured.leave()
-            self._give_up(f"the step cannot run eagerly: {error}")
-            return
-        self._measured = measured
+    def _leave(self) -> None:
+        """Take the hooks off; compiled code runs as before."""
+        hooks, self._hooks = self._hooks, None
+        if hooks is not None:
+            hooks.remove()
+        if self._eager:
+            self._eager = False
+            eager_mode.leave()
 
     def _obstacle(self) -> str | None:
         record, ranks = self.context.record(), self.context.config["ranks"]
@@ -209,38 +197,38 @@ class Numerics(Instrument):
         debug.event(f"no step is measured: {reason}")
         self._write()
 
-    def _finish(self, measured: MeasuredStep) -> None:
-        self._measured = None
-        measured.leave()
+    def _finish(self, hooks: NumericsHooks) -> None:
+        self._leave()
         try:
-            result = measured.result(self.context.optimizers)
+            result = hooks.result(self._now, self.context.optimizers())
         except Exception as error:  # of the GPU, which the training will see too, or of ours
             self._give_up(describe(error))
             return
-        debug.event(f"step {measured.number} is measured: {len(result['rows'])} tensors")
+        debug.event(f"step {self._now} is measured: {len(result['rows'])} tensors")
         if self._first is None:
             self._first, self._reason = result, None
             self._write()
         if self._every or self._live:
-            from ..numerics.table import series_line
+            from .table import series_line
 
-            self.context.record().files.append_numerics(series_line(result))
+            line = json.dumps(series_line(result), separators=(",", ":"))
+            self.context.record().files.append_numerics(f"{line}\n")
         if self._every:
-            self._latest = measured.number
-            self._next = None if self._live else measured.number + self._every
+            self._latest = self._now
+            self._next = None if self._live else self._now + self._every
         else:
             self._wanted = False
 
     def _write(self) -> None:
         """Write the file, if it has any content."""
-        if not (self._windows or self._wanted or self._first or self._reason):
-            return
-        self.context.record().files.write_numerics(
-            {
-                "schema": SCHEMA,
-                "rank": self.context.record().rank,
-                "windows": self._windows,
-                "measured": self._first,
-                "reason": self._reason,
-            }
-        )
+        if self._windows or self._wanted or self._first or self._reason:
+            record = self.context.record()
+            record.files.write_numerics(
+                {
+                    "schema": SCHEMA,
+                    "rank": record.rank,
+                    "windows": self._windows,
+                    "measured": self._first,
+                    "reason": self._reason,
+                }
+            )

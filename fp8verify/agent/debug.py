@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-AGENT = Path(__file__).parents[1]
+AGENT = Path(__file__).parent
 MAX_BYTES = 1 << 20  # for hook calls, which come at every step; as much again for all the rest
 
 
@@ -23,7 +23,7 @@ class DebugLog:
 
     def __init__(self) -> None:
         self._folder: Path | None = None
-        self._left = {"call": 0, "event": 0}
+        self._left: dict[str, int] = {}
 
     def open(self, config: dict[str, Any]) -> None:
         """Write from here on, if the boot folder's `config` wants it."""
@@ -77,12 +77,8 @@ debug = DebugLog()
 
 def describe(error: BaseException) -> str:
     """Return an error's class, its message and the agent's line that met it."""
-    return f"{type(error).__name__}: {error} ({_place(error)})"
-
-
-def _place(error: BaseException) -> str:
-    frames = traceback.extract_tb(error.__traceback__)
-    ours = [frame for frame in frames if Path(frame.filename).is_relative_to(AGENT)]
-    if not ours:
-        return "outside of fp8verify"
-    return f"{Path(ours[-1].filename).relative_to(AGENT)}:{ours[-1].lineno}"
+    place = "outside of fp8verify"
+    for frame in traceback.extract_tb(error.__traceback__):
+        if Path(frame.filename).is_relative_to(AGENT):
+            place = f"{Path(frame.filename).relative_to(AGENT)}:{frame.lineno}"
+    return f"{type(error).__name__}: {error} ({place})"

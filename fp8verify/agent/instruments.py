@@ -1,0 +1,302 @@
+"""What is recorded of a run besides the profiler's trace: one instrument for each kind of evidence.
+
+To record a new kind, write an `Instrument` here or in a file of its own, and add it to `KINDS` of
+`windows/manager.py`; the fields that it returns get a struct in `fp8verify/capture/schema.py`.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import torch
+from torch.profiler import record_function
+
+from .census import take_census
+from .debug import debug, describe
+from .framework_counters import FrameworkCounters, owners
+from .layers import linear_modules
+from .observe import hidden
+from .process import can_look
+
+PREFIX = "fp8verify:"  # of the ranges that name layers
+
+
+class InstrumentContext(NamedTuple):
+    """What an instrument can see of the training.
+
+    Attributes:
+        config: the boot folder's `config.json`.
+        optimizers: returns those that have stepped and are still alive.
+        record: returns the rank's `RankRecord`, whose files an instrument may write into.
+        may_measure: whether a step may be measured after so many: nothing is left to record, or
+            under a watch the next window is near and not open.
+    """
+
+    config: dict[str, Any]
+    optimizers: Callable[[], list[Any]]
+    record: Callable[[], Any] = lambda: None
+    may_measure: Callable[[int], bool] = lambda _: False
+
+
+class Instrument:
+    """One kind of evidence; a subclass overrides what it needs.
+
+    One that raises is put away with a note in the record, and the window goes on without it.
+
+    Attributes:
+        measures: whether it slows the running step down, outside of windows too.
+    """
+
+    measures = False
+
+    def __init__(self, context: InstrumentContext) -> None:
+        self.context = context
+
+    def before_window(self) -> None:
+        """Look at the training before a window begins, on ranks that are not profiled too."""
+
+    def begin(self) -> None:
+        """Get ready: the profiler is about to start."""
+
+    def after_step(self, step: int, /) -> None:
+        """Look at the training when `step` steps are complete, inside a window or not."""
+
+    def end(self) -> dict[str, Any]:
+        """Return fields for the window's record, `WindowRecord`: the profiler has stopped."""
+        return {}
+
+    def drop(self) -> None:
+        """Undo what `begin` did: the window is lost, or this instrument raised."""
+
+    def record(self) -> dict[str, Any]:
+        """Return fields for the rank's record, `RankMeta`."""
+        return {}
+
+
+class InstrumentSet:
+    """The instruments of a process that still work."""
+
+    def __init__(self, context: InstrumentContext, kinds: Iterable[type[Instrument]]) -> None:
+        self._context = context
+        self._instruments = [kind(context) for kind in kinds]
+
+    @property
+    def measures(self) -> bool:
+        """Whether an instrument slows the running step down."""
+        return any(instrument.measures for instrument in self._instruments)
+
+    def call(self, method: str, *args: Any) -> dict[str, Any]:
+        """Call a method of `Instrument` on all, and return the fields that they have."""
+        fields: dict[str, Any] = {}
+        for instrument in tuple(self._instruments):
+            try:
+                fields |= getattr(instrument, method)(*args) or {}
+            except Exception as error:  # noqa: PERF203 - one that fails does not stop the others
+                what = f"{type(instrument).__name__}.{method}"
+                debug.error(what)
+                self._instruments.remove(instrument)
+                why = f"{describe(error)}; {debug.how_to_see_more}"
+                self._context.record().note(f"{what} failed: {why}")
+                with suppress(Exception):
+                    instrument.drop()
+        return fields
+
+
+class ModuleList(Instrument):
+    """Lists the modules before each window, or after it where no optimizer had stepped before.
+
+    Under a watch it is that of the first window: a census walks over the whole model.
+    """
+
+    def __init__(self, context: InstrumentContext) -> None:
+        super().__init__(context)
+        self._modules: list[dict[str, Any]] = []
+        self._listed = self._taken = False
+
+    def before_window(self) -> None:
+        """List the modules that `context.optimizers` train."""
+        if not (self._taken and self.context.config["live"]):
+            self._taken = True
+            self._list()
+
+    def _list(self) -> None:
+        self._modules = take_census(self.context.optimizers())
+        self._listed = bool(self._modules) or can_look()
+        debug.event(f"{len(self._modules)} linear modules found")
+
+    def end(self) -> dict[str, Any]:
+        """List them now if there were none to be found: no optimizer exists before step 1."""
+        if not self._modules:
+            self._list()
+        return {}
+
+    def record(self) -> dict[str, Any]:
+        """Return one `ModuleRecord` for each module."""
+        return {"modules": self._modules, "modules_listed": self._listed}
+
+
+class FrameworkNumbers(Instrument):
+    """Reads the framework's step counter at the first and last step of each window."""
+
+    def __init__(self, context: InstrumentContext) -> None:
+        super().__init__(context)
+        self._counters: FrameworkCounters | None = None
+
+    def begin(self) -> None:
+        """Read the counters of the objects that are alive now."""
+        live = owners.live()
+        if owners.may_miss and not live:
+            self.context.record().note(
+                "the framework's own step numbers were not looked for: the process holds millions "
+                "of objects, and the training would have waited"
+            )
+        self._counters = FrameworkCounters(live)
+
+    def after_step(self, _: int, /) -> None:
+        """Read the counters."""
+        if self._counters is not None:
+            self._counters.look()
+
+    def end(self) -> dict[str, Any]:
+        """Return the window's `FrameworkSteps`."""
+        counters, self._counters = self._counters, None
+        return {"framework": counters.result() if counters is not None else None}
+
+    def drop(self) -> None:
+        """Forget the counters."""
+        self._counters = None
+
+
+class MemoryPeak(Instrument):
+    """Reads the counters when a window ends; never resets them, they may be the script's."""
+
+    def end(self) -> dict[str, Any]:
+        """Return the window's `MemoryRecord`; None where no GPU is used."""
+        if not torch.cuda.is_initialized():
+            return {"memory": None}
+        return {
+            "memory": {
+                "allocated_peak": int(torch.cuda.max_memory_allocated()),
+                "reserved_peak": int(torch.cuda.max_memory_reserved()),
+                "total": int(torch.cuda.get_device_properties(None).total_memory),
+            }
+        }
+
+
+class WindowLayers(Instrument):
+    """Names the layers of an eager model for as long as a window lasts."""
+
+    def __init__(self, context: InstrumentContext) -> None:
+        super().__init__(context)
+        self._names: LayerNames | None = None
+
+    def begin(self) -> None:
+        """Hook the modules, unless torch.compile has compiled any code."""
+        if self.context.config["layers"] and not compiles():
+            self._names = LayerNames(linear_modules(self.context.optimizers()))
+
+    def end(self) -> dict[str, Any]:
+        """Take the hooks off and say whether there were any."""
+        named = self._names is not None
+        self.drop()
+        return {"layers": named}
+
+    def drop(self) -> None:
+        """Take the hooks off."""
+        names, self._names = self._names, None
+        if names is not None:
+            names.remove()
+
+
+class LayerNames:
+    """Hooks on modules that open a `record_function("fp8verify:NAME")` around each forward pass.
+
+    They are as short-lived as the steps that they name.
+    """
+
+    def __init__(self, modules: Sequence[tuple[str, Any]]) -> None:
+        self._open: defaultdict[int, list[Any]] = defaultdict(list)  # by thread
+        self._handles: list[Any] = []
+        self._removed = False
+        self._compiled_before = compiles()
+        for name, module in modules:
+            opener, close = hidden(self._opener(name)), hidden(self._close)
+            self._handles.append(module.register_forward_pre_hook(opener))
+            self._handles.append(module.register_forward_hook(close, always_call=True))
+
+    def remove(self) -> None:
+        """Take the hooks off."""
+        self._removed = True
+        # What was compiled with the hooks on has guards on them: they stay, and do nothing.
+        if self._compiled_before or not compiles():
+            for handle in self._handles:
+                handle.remove()
+
+    def _opener(self, name: str) -> Any:
+        def fp8verify_name_layer(*_: Any) -> None:
+            if not self._removed:
+                annotation = record_function(f"{PREFIX}{name}")
+                annotation.__enter__()
+                self._open[threading.get_ident()].append(annotation)
+
+        return fp8verify_name_layer
+
+    def _close(self, *_: Any) -> None:
+        # Without an error in between, calls of modules nest.
+        with suppress(IndexError):
+            self._open[threading.get_ident()].pop().__exit__(None, None, None)
+
+
+class EagerMode:
+    """One stance for all who want the same step to run eagerly: the last to leave ends it.
+
+    torch.compile ignores hooks that come after it: for a step compiled code then runs eagerly, and
+    what was compiled is kept.
+
+    Attributes:
+        users: how many have entered.
+    """
+
+    def __init__(self) -> None:
+        self.users = 0
+        self._stance: Any = None
+
+    def enter(self) -> None:
+        """Let compiled code run eagerly until `leave`.
+
+        Raises:
+            RuntimeError: torch is older than 2.6, or this was called from compiled code.
+        """
+        if not self.users:
+            if not hasattr(torch.compiler, "set_stance"):
+                raise RuntimeError(
+                    f"compiled code runs eagerly from torch 2.6 on: this is {torch.__version__}"
+                )
+            self._stance = torch.compiler.set_stance("force_eager")
+            self._stance.__enter__()
+        self.users += 1
+
+    def leave(self) -> None:
+        """Let compiled code run as before, once all have left."""
+        self.users -= 1
+        if not self.users:
+            stance, self._stance = self._stance, None
+            stance.__exit__(None, None, None)
+
+
+eager_mode = EagerMode()
+
+
+def compiles() -> bool:
+    """Return whether torch.compile was asked to compile anything in this process."""
+    eval_frame = sys.modules.get("torch._dynamo.eval_frame")
+    utils = sys.modules.get("torch._dynamo.utils")
+    backends = getattr(eval_frame, "cached_backends", {})
+    if any(backend is not None for backend in backends.values()):  # None is `disable`
+        return True
+    return utils is not None and bool(utils.counters.get("frames", {}).get("ok"))

@@ -1,0 +1,264 @@
+"""The model being trained: its roots, its linear-like layers and experts, and their tensors.
+
+Modules are remembered when they become part of another one; a search among all objects is made
+only where the trained ones are not among those.
+"""
+
+from __future__ import annotations
+
+import re
+import weakref
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_module_registration_hook
+
+from .debug import debug
+from .observe import hidden
+from .process import TooManyObjectsError, find_instances
+
+# DDP and DataParallel keep the model in `module`, a name that a model may use itself further in.
+LEADING_WRAPPERS = re.compile(
+    r"^(?:(?:module|_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.)+"
+)
+INNER_WRAPPERS = re.compile(
+    r"(?<=\.)(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\."
+)
+LINEAR_CLASSES = {
+    "Linear",  # torch.nn; torchao's and most others derive from it
+    "TransformerEngineBaseModule",
+    "Conv1D",  # transformers.pytorch_utils: GPT-2's linear, weight (in, out)
+    "ColumnParallelLinear",  # megatron.core.tensor_parallel.layers, fairscale, vLLM
+    "RowParallelLinear",
+}
+# They share a base with Transformer Engine's linear layers: attention/dot_product_attention.
+ATTENTION_CORES = {"DotProductAttention"}
+EXPERTS = re.compile(r"expert|moe", re.IGNORECASE)
+
+_modules: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+_searched: dict[int, weakref.ref[Any]] = {}  # the parameters whose owners were searched for, by id
+
+
+class Registrations:
+    """Hears of every module that becomes part of another one.
+
+    Attributes:
+        changes: grows whenever a model may have changed; None as long as the hook is off.
+    """
+
+    def __init__(self) -> None:
+        self.changes: int | None = None
+        self._heard = 0
+        self._handle: Any = None
+
+    def begin(self) -> Registrations:
+        """Register the hook until `remove`."""
+        self._handle = register_module_module_registration_hook(hidden(self._registered))
+        self.changes = self._heard
+        return self
+
+    def remove(self) -> None:
+        """Remove the hook."""
+        self._handle.remove()
+        self.changes = None
+
+    def _registered(self, module: nn.Module, _: str, child: nn.Module | None) -> None:
+        self._heard += 1
+        self.changes = self._heard
+        remember(module)
+        if child is not None:
+            remember(child)
+
+
+registrations = Registrations()
+
+
+def remember(module: nn.Module) -> None:
+    """Remember a module: a search does not see objects that were frozen by `gc.freeze`."""
+    try:
+        _modules.add(module)
+    except Exception:  # an unhashable module; the search for modules will find it
+        debug.error("remembering a module")
+
+
+class Layer(NamedTuple):
+    """One layer, below the root of its model; one that is not linear holds experts."""
+
+    root: nn.Module
+    name: str
+    module: nn.Module
+    is_linear: bool
+
+
+# What the last walk was made for and has found, without keeping any of it alive.
+_last: tuple[Any, list[tuple[Any, str, Any, bool]]] = (None, [])
+
+
+def trained_layers(optimizers: Iterable[Any], *, anew: bool = False) -> list[Layer]:
+    """Return the layers below the roots that own parameters of `optimizers`.
+
+    As long as no module was added anywhere, the last walk still holds. Where the hook is off, or
+    nothing is stepped, it holds until a caller wants a walk `anew`.
+    """
+    global _last
+    groups = (group for optimizer in optimizers for group in optimizer.param_groups)
+    parameters = {id(parameter): parameter for group in groups for parameter in group["params"]}
+    walk = (registrations.changes, frozenset(parameters))
+    if walk == _last[0] and (not anew or (parameters and registrations.changes is not None)):
+        kept = [Layer(root(), name, module(), linear) for root, name, module, linear in _last[1]]
+        if all(layer.root is not None and layer.module is not None for layer in kept):
+            return kept
+    found = [layer for root in _trained_roots(parameters) for layer in _below(root)]
+    references = [(weakref.ref(root), name, weakref.ref(module), linear)
+                  for root, name, module, linear in found]  # fmt: skip
+    _last = ((registrations.changes, walk[1]), references)
+    return found
+
+
+def linear_modules(optimizers: Iterable[Any]) -> list[tuple[str, nn.Module]]:
+    """Return the linear-like modules that `take_census` describes, by the same names."""
+    linear = [layer for layer in trained_layers(optimizers) if layer.is_linear]
+    names = distinct_names([(layer.root, layer.name) for layer in linear])
+    return [(name, layer.module) for name, layer in zip(names, linear, strict=True)]
+
+
+def expert_modules(optimizers: Iterable[Any]) -> list[tuple[str, nn.Module]]:
+    """Return the modules whose 3-D parameters `take_census` lists as experts."""
+    layers = trained_layers(optimizers)
+    return [(layer.name, layer.module) for layer in layers if not layer.is_linear]
+
+
+def distinct_names(found: list[tuple[nn.Module, str]]) -> list[str]:
+    """Return names with that of their model's class where two models, as a GAN's, name alike."""
+    uses = Counter(name for _, name in found)
+    return [f"{class_name(root)}.{name}" if uses[name] > 1 else name for root, name in found]
+
+
+def _trained_roots(parameters: dict[int, Any]) -> list[nn.Module]:
+    """Return the outermost modules that own any of these parameters."""
+    owned = set(parameters)
+    known = _roots_owning(owned, list(_modules))
+    if owned and owned <= {id(p) for root in known for p in root.parameters()}:
+        return known
+    # A search holds the training up, and is made once: later modules come by the hook.
+    searched = (_searched.get(key, lambda: None)() is found for key, found in parameters.items())
+    if parameters and all(searched):
+        return known
+    roots = _roots_owning(owned, all_modules())
+    with suppress(TypeError):  # modules without a hash cannot be kept, and are searched for again
+        for root in roots:
+            _modules.update(root.modules())
+        _searched.update({key: weakref.ref(found) for key, found in parameters.items()})
+    return roots
+
+
+def _roots_owning(owned: set[int], found: Iterable[nn.Module]) -> list[nn.Module]:
+    modules = {id(module): module for module in found}
+    children = {id(child) for module in modules.values() for child in module._modules.values()}
+    roots = [module for key, module in modules.items() if key not in children]
+    trained = [root for root in roots if any(id(p) in owned for p in root.parameters())]
+    # Sharded optimizers (ZeRO) step flat copies, which no module owns.
+    return trained or [r for r in roots if any(p.requires_grad for p in r.parameters())]
+
+
+def all_modules() -> list[nn.Module]:
+    """Return every module that is alive, as far as there are few enough objects to look."""
+    with suppress(TooManyObjectsError):
+        return [*_modules, *find_instances(lambda kind: issubclass(kind, nn.Module))]
+    return list(_modules)
+
+
+def _below(root: nn.Module) -> Iterator[Layer]:
+    for raw, module in root.named_modules():
+        name = canonical_name(raw)
+        is_linear = _is_linear(module)
+        if is_linear or next(expert_weights(name, module), None) is not None:
+            yield Layer(root, name, module, is_linear)
+
+
+def canonical_name(name: str) -> str:
+    """Return a module's name without the wrappers of DDP, FSDP, compile and checkpointing."""
+    dotted = INNER_WRAPPERS.sub("", LEADING_WRAPPERS.sub("", f"{name}."))
+    return dotted.rstrip(".") or "(root)"
+
+
+def _is_linear(module: nn.Module) -> bool:
+    """Whether a module is linear itself, and no wrapper of linear ones, such as LoRA's."""
+    if not _is_named_linear(module):
+        return False
+    own = any(p is not None and p.dim() > 1 for p in module._parameters.values())
+    return own or not any(_is_named_linear(m) for m in module.modules() if m is not module)
+
+
+def _is_named_linear(module: nn.Module) -> bool:
+    names = {cls.__name__ for cls in type(module).__mro__}
+    return names.isdisjoint(ATTENTION_CORES) and not names.isdisjoint(LINEAR_CLASSES)
+
+
+def class_name(module: nn.Module) -> str:
+    """Return the name of a module's class; of FSDP2's, that of the class it is made from."""
+    # FSDP2 trains a subclass made on the spot, named FSDP + the class.
+    bases = [cls.__name__ for cls in type(module).__mro__]
+    return bases[0][len("FSDP") :] if "FSDPModule" in bases[1:] else bases[0]
+
+
+def expert_weights(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """Return the 3-D parameters of a module that is known by its names to hold experts."""
+    if EXPERTS.search(f"{name} {type(module).__name__}"):
+        for key, weight in module.named_parameters(recurse=False):
+            if weight.dim() == 3:
+                yield key, weight
+
+
+def matrices_of(module: Any) -> list[tuple[str, Any]]:
+    """Return the matrices of a layer by what to add to its name: ".fc1" of a LayerNormMLP."""
+    weight = getattr(module, "weight", None)
+    if isinstance(weight, Tensor):
+        return [("", local(weight))]
+    return [
+        # GroupedLinear's weight0, weight1 … are one layer.
+        ("" if name.startswith("weight") else f".{name.removesuffix('_weight')}", local(parameter))
+        for name, parameter in module._parameters.items()
+        if parameter is not None and parameter.dim() >= 2
+    ]
+
+
+def local(tensor: Any) -> Any:
+    """Return this rank's part of a tensor that is spread over ranks."""
+    return getattr(tensor, "_local_tensor", tensor)
+
+
+def tensor_class(tensor: Any) -> str | None:
+    """Return the name of a tensor's wrapper subclass, inside a DTensor too; None for plain ones."""
+    name = type(local(tensor)).__name__
+    return None if name in {"Parameter", "Tensor", "NoneType"} else name
+
+
+def plain(tensor: Any) -> Any:
+    """Return the tensor of values inside wrappers, or of FP8 bytes if that is all there is."""
+    tensor = local(tensor)
+    if not isinstance(tensor, Tensor):
+        return None
+    # torchao: WeightWithDynamicFloat8CastTensor._tensor, Float8TrainingTensor._data,
+    # *WrapperTensor._data; Transformer Engine: Float8Tensor._data and the others' _rowwise_data
+    # are uint8.
+    for name in ("_tensor", "_data", "_rowwise_data"):
+        inner = getattr(tensor, name, None)
+        if isinstance(inner, Tensor):
+            return plain(inner)
+    return tensor.detach()
+
+
+def measurable(tensor: Any) -> bool:
+    """Whether a tensor holds values in high precision."""
+    return bool(
+        isinstance(tensor, Tensor)
+        and tensor.is_floating_point()
+        and tensor.element_size() > 1
+        and tensor.numel()
+        and tensor.device != torch.device("meta")
+    )

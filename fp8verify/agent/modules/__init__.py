@@ -1,1 +1,0 @@
-"""Reading the model: its linear modules, what precision each promises, their names in a trace."""

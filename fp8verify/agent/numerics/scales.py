@@ -1,0 +1,211 @@
+"""What a training keeps from step to step of its numbers: norms of gradients, and scales.
+
+transformer_engine/pytorch/quantization.py (`DelayedScalingRecipeState`; `TENSORS` is the order of
+`FP8FwdTensorIdx` and `FP8BwdTensorIdx`): under delayed scaling `fp8_meta` has a state for each
+direction with `scale` (n) and `amax_history` (steps, n), whose row 0 is the one that the next step
+fills. Other recipes keep no scale.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..layers import local
+from ..precision import formats_of, recipe_class
+
+# Between these a norm is sound: outside of them squares may have left the range of float32.
+LEAST_SURE, MOST_SURE = 1e-15, 1e18
+TENSORS = {
+    "scaling_fwd": ("input", "weight", "output"),
+    "scaling_bwd": ("grad_output", "grad_input"),
+}
+KEPT_STEPS = 32
+MOST_SLOTS = 1 << 14
+
+
+def gradient_norm(optimizers: Iterable[Any]) -> dict[str, Any] | None:
+    """Return the L2 norm of this rank's gradients; None where none is left to see.
+
+    Waits for the GPU. It is the norm after clipping, since the optimizer has stepped. `sharded` is
+    whether other ranks hold parts of these gradients; `clip_ratio` is for a measured step to fill.
+    """
+    by_kind: defaultdict[Any, list[Any]] = defaultdict(list)
+    sharded = False
+    parameters = {id(p): p for found in optimizers for g in found.param_groups for p in g["params"]}
+    for parameter in parameters.values():
+        gradient = parameter.grad
+        if gradient is None or gradient.layout != torch.strided or gradient.device.type == "meta":
+            continue
+        part = local(gradient)
+        sharded = sharded or part is not gradient
+        part = part.detach()
+        real = torch.view_as_real(part) if part.is_complex() else part
+        by_kind[part.device, part.dtype].append(real)
+    if not by_kind:
+        return None
+    norms = [_norm(parts) for parts in by_kind.values()]
+    total = math.hypot(*norms) if all(map(math.isfinite, norms)) else None
+    return {"norm": total, "finite": total is not None, "sharded": sharded, "clip_ratio": None}
+
+
+def _norm(parts: list[Any]) -> float:
+    """Return the norm of gradients of one type; NaN or infinity where they hold any."""
+    # That of FP16 gradients leaves the range of FP16.
+    total = 0.0
+    for kind in (torch.promote_types(parts[0].dtype, torch.float32), torch.float64):
+        norms = torch.stack([norm.double() for norm in torch._foreach_norm(parts, 2, dtype=kind)])
+        total = float(torch.linalg.vector_norm(norms))
+        if LEAST_SURE < total < MOST_SURE:
+            break
+    return total
+
+
+_scalers: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def remember(scaler: Any) -> None:
+    """Remember a GradScaler that the training updates.
+
+    A search among all objects would hold the training up for half a second.
+    """
+    _scalers.add(scaler)
+
+
+def used_scalers() -> list[Any]:
+    """Return the GradScalers that are alive and have a scale."""
+    return [scaler for scaler in _scalers if getattr(scaler, "_scale", None) is not None]
+
+
+def scales_of(scalers: list[Any]) -> list[float | None]:
+    """Return their scales, None for one that is not finite; waits for the GPU."""
+    scales = [float(scaler.get_scale()) for scaler in scalers]
+    return [scale if math.isfinite(scale) else None for scale in scales]
+
+
+class KeptScales:
+    """All scales that modules of Transformer Engine keep, at one moment.
+
+    Attributes:
+        recipes: the recipes in use.
+        groups: the ranks of process groups in use.
+        slots: by layer, tensor and GEMM a record of each scale; the newest amax is the last.
+    """
+
+    def __init__(self, modules: Iterable[tuple[str, Any]]) -> None:
+        self.recipes: list[dict[str, Any]] = []
+        self.groups: list[list[int]] = []
+        self.slots: dict[tuple[str, str, int], dict[str, Any]] = {}
+        found = [one for name, module in modules for one in self._read(name, module)]
+        if not found:
+            return
+        # One copy to the host for all.
+        flat = [matrix.reshape(-1).to(found[0][1].device) for _, matrix in found]
+        numbers = iter(torch.cat(flat).tolist())
+        for slots, matrix in found:
+            rows = [[next(numbers) for _ in slots] for _ in range(len(matrix))]
+            columns = zip(*rows, strict=True)
+            for slot, (scale, largest, staged, *amax) in zip(slots, columns, strict=True):
+                slot |= {"scale": scale, "amax": amax, "largest_amax": largest, "staged": staged}
+
+    def _read(self, name: str, module: Any) -> Iterator[tuple[list[dict[str, Any]], Tensor]]:
+        """Yield the slots of each direction, and a matrix with a column for each.
+
+        Its rows are the scales, the largest amax, the staged one, then the history, newest last.
+        """
+        meta = getattr(module, "fp8_meta", None)
+        if not isinstance(meta, dict) or meta.get("recipe") is None:
+            return
+        shared = {
+            "layer": name,
+            "recipe": _place(self.recipes, describe_recipe(meta["recipe"])),
+            "group": self._group(meta.get("fp8_group")),
+            "tensor_parallel": self._group(getattr(module, "tp_group", None)),
+        }
+        formats = formats_of(meta["recipe"])
+        for (direction, tensors), found in zip(TENSORS.items(), formats, strict=True):
+            state = meta.get(direction)
+            scale: Any = getattr(state, "scale", None)
+            history: Any = getattr(state, "amax_history", None)
+            if not _fit(scale, history) or len(self.slots) + len(scale) > MOST_SLOTS:
+                continue
+            slots = []
+            for place in range(len(scale)):
+                gemm, which = divmod(place, len(tensors))
+                slot = {**shared, "tensor": tensors[which], "gemm": gemm,
+                        "format": found.name, "largest": found.largest}  # fmt: skip
+                self.slots[name, tensors[which], gemm] = slot
+                slots.append(slot)
+            recorded = history.detach()[1:]
+            largest = recorded.amax(dim=0) if len(recorded) else torch.zeros_like(scale)
+            rows = [scale.detach(), largest, history.detach()[0], *recorded[-KEPT_STEPS:]]
+            yield slots, torch.stack(rows).float()
+
+    def _group(self, group: Any) -> int:
+        try:
+            if group is None or not torch.distributed.is_initialized():
+                return -1
+            return _place(self.groups, torch.distributed.get_process_group_ranks(group))
+        except Exception:  # not a group, or not this process's
+            return -1
+
+
+def _place(known: list[Any], one: Any) -> int:
+    if one not in known:
+        known.append(one)
+    return known.index(one)
+
+
+def _fit(scale: Any, history: Any) -> bool:
+    if not (isinstance(scale, Tensor) and isinstance(history, Tensor)):
+        return False
+    both = scale.dim() == 1 and history.dim() == 2
+    return bool(both and len(scale) and history.shape[1] == len(scale))
+
+
+def describe_recipe(recipe: Any) -> dict[str, Any]:
+    """Return what a recipe is configured to do."""
+    forward, backward = formats_of(recipe)
+    algorithm = getattr(recipe, "amax_compute_algo", None)
+    names = {"margin": "margin", "interval": "interval", "history_length": "amax_history_len"}
+    values = {name: getattr(recipe, attribute, None) for name, attribute in names.items()}
+    return {
+        "name": recipe_class(recipe),
+        "forward": forward.name,
+        "backward": backward.name,
+        "algorithm": algorithm if isinstance(algorithm, str) else None,
+        "reduces_amax": bool(getattr(recipe, "reduce_amax", False)),
+        **{n: int(v) if isinstance(v, (int, float)) else None for n, v in values.items()},
+    }
+
+
+def scale_records(before: KeptScales | None, after: KeptScales) -> dict[str, Any]:
+    """Return the records of the scales at the end of a window with those at its beginning."""
+    records = []
+    for key, now in after.slots.items():
+        then = before.slots.get(key) if before is not None else None
+        known = then or {"amax": []}
+        records.append(
+            {
+                **now,
+                "scale": repr(now["scale"]),
+                "scale_before": None if then is None else repr(then["scale"]),
+                "amax": [_magnitude(value) for value in now["amax"]],
+                "amax_before": _magnitude(known["amax"][-1]) if known["amax"] else None,
+                "staged": _magnitude(now["staged"]),
+                "staged_before": _magnitude(known.get("staged")),
+                "largest_amax": _magnitude(now["largest_amax"]),
+                "largest_amax_before": _magnitude(known.get("largest_amax")),
+            }
+        )
+    return {"recipes": after.recipes, "groups": after.groups, "slots": records}
+
+
+def _magnitude(value: float | None) -> float | None:
+    return value if value is not None and 0 <= value < math.inf else None

@@ -1,0 +1,504 @@
+"""What is known of each class of linear-like module: the precision of its GEMMs, and its casts.
+
+One row a class in `MODULES` and `WEIGHTS`, with the file in which its attributes were read. A class
+is recognised by name and top-level package anywhere in its MRO: FSDP2 and Megatron-LM train
+subclasses. What no row knows is unknown, unless it surely computes what `torch.nn.Linear` does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from torch import nn
+
+from .layers import local, tensor_class
+from .numerics.casts import (
+    BLOCK_ROW,
+    BLOCK_SQUARE,
+    DELAYED,
+    E4M3,
+    E5M2,
+    FORMATS,
+    MXFP8,
+    ROWWISE,
+    TENSORWISE,
+    Cast,
+    Format,
+)
+
+LEGS = ("fprop", "dgrad", "wgrad")
+HIGH = "high_precision"
+INPUT, WEIGHT, GRAD_OUTPUT = TENSORS = ("input", "weight", "grad_output")
+Casts = dict[str, Cast]
+
+
+class Promise(NamedTuple):
+    """What one module would compute.
+
+    Attributes:
+        state: "fp8", "fp8_emulated", "fp8_module_off", "fp4", "fp4_emulated", "high_precision" or
+            "unknown".
+        recipe: the casts of each GEMM, or the recipe's name.
+        formats: the format of each leg, or "high_precision"; no leg where it is not known.
+        scaling: how the recipe scales, in words for the reader.
+        gradients: the element type of gradients, where the recipe says it.
+    """
+
+    state: str
+    recipe: str | None = None
+    formats: dict[str, str] = {}  # noqa: RUF012  (never changed)
+    scaling: str | None = None
+    gradients: str | None = None
+
+
+HIGH_PRECISION = Promise(HIGH)
+UNKNOWN = Promise("unknown")
+
+
+def _promise(formats: dict[str, str], recipe: str | None, *, emulated: bool = False) -> Promise:
+    """Return the promise of a module whose legs have these formats."""
+    low = [name for name in formats.values() if name != HIGH]
+    if not low:
+        return Promise(HIGH, recipe, formats)
+    state = "fp8" if any(name.endswith(("fp8", "fp8_block")) for name in low) else "fp4"
+    return Promise(f"{state}_emulated" if emulated else state, recipe, formats)
+
+
+def _all_legs(
+    name: str, recipe: str, *, emulated: bool = False, high: tuple[str, ...] = ()
+) -> Promise:
+    formats = {leg: HIGH if leg in high else name for leg in LEGS}
+    return _promise(formats, recipe, emulated=emulated)
+
+
+# --- torchao ------------------------------------------------------------------
+
+# The two casts of each GEMM: torchao/float8/config.py, Float8LinearConfig.
+FLOAT8_CASTS = {
+    "fprop": (("i", "input"), ("w", "weight")),
+    "dgrad": (("go", "grad_output"), ("w", "weight_for_grad_input")),
+    "wgrad": (("i", "input_for_grad_weight"), ("go", "grad_output_for_grad_weight")),
+}
+
+
+def _float8_linear(module: Any) -> Promise:
+    config = module.config
+    formats, words = {}, []
+    for leg, operands in FLOAT8_CASTS.items():
+        casts = [(label, _float8_config(config, name)) for label, name in operands]
+        # A disabled cast leaves that GEMM in high precision by design (rowwise_with_gw_hp: wgrad).
+        is_high = any(cast.scaling_type.value == "disabled" for _, cast in casts)
+        formats[leg] = HIGH if is_high else "fp8"
+        described = ",".join(f"{label}:{cast.short_str()}" for label, cast in casts)
+        words.append(f"{leg}={HIGH if is_high else described}")
+    return _promise(formats, " ".join(words), emulated=config.emulate)
+
+
+def _float8_config(config: Any, name: str) -> Any:
+    # torchao before the per-GEMM casts has one per operand, used by both of its GEMMs.
+    found = getattr(config, f"cast_config_{name}", None)
+    return found if found is not None else getattr(config, f"cast_config_{name.split('_for_')[0]}")
+
+
+def _float8_linear_casts(module: Any) -> Casts:
+    config, casts = module.config, {}
+    for tensor in TENSORS:
+        found = getattr(config, f"cast_config_{tensor}")
+        if found.scaling_type.value == "dynamic":
+            by_row = found.scaling_granularity.value == "axiswise"
+            casts[tensor] = Cast(
+                FORMATS[found.target_dtype],
+                ROWWISE if by_row else TENSORWISE,
+                power_of_2=bool(config.round_scales_to_power_of_2),
+            )
+    return casts
+
+
+def casts_of_recipe(name: str) -> Casts:
+    """Return the casts of torchao's recipe of that name: float8/config.py, from_recipe_name."""
+    if name == "tensorwise":
+        by_tensor = Cast(E4M3, TENSORWISE)
+        return {INPUT: by_tensor, WEIGHT: by_tensor, GRAD_OUTPUT: Cast(E5M2, TENSORWISE)}
+    return dict.fromkeys(TENSORS, Cast(E4M3, ROWWISE, power_of_2=True))
+
+
+def _mx(owner: Any) -> Promise:
+    """Read an MX linear or an MX weight, which may have its settings in `config`."""
+    config = getattr(owner, "config", owner)
+    name = "mxfp4" if "float4" in str(getattr(config, "elem_dtype", None)) else "mxfp8"
+    high = ("wgrad",) if getattr(config, "wgrad_with_hp", False) else ()
+    return _all_legs(name, name, emulated=_emulates(config), high=high)
+
+
+def _mx_casts(owner: Any) -> Casts:
+    config = getattr(owner, "config", owner)
+    mode = getattr(config, "scale_calculation_mode", None)
+    element = getattr(config, "elem_dtype", E4M3.dtype)
+    if element not in FORMATS:
+        return {}
+    gradient = FORMATS[getattr(config, "elem_dtype_grad_output_override", None) or element]
+    ceiling = getattr(mode, "value", mode) in (None, "rceil", "ceil")
+    cast = Cast(FORMATS[element], MXFP8, ceiling=ceiling)
+    return {INPUT: cast, WEIGHT: cast, GRAD_OUTPUT: cast._replace(format=gradient)}
+
+
+def _emulates(config: Any) -> bool:
+    choice = getattr(config, "kernel_preference", getattr(config, "gemm_kernel_choice", None))
+    return bool(getattr(choice, "value", None) == "emulated")
+
+
+def _blockwise(module: Any) -> Promise:
+    return _all_legs("fp8_block", f"blockwise_{getattr(module, 'block_size', 128)}")
+
+
+def _blockwise_casts(_: Any) -> Casts:
+    by_row = Cast(E4M3, BLOCK_ROW)
+    return {INPUT: by_row, WEIGHT: Cast(E4M3, BLOCK_SQUARE), GRAD_OUTPUT: by_row}
+
+
+def _float8_weight(weight: Any) -> Promise:
+    recipe = _weight_recipe(weight, weight.config)
+    return _all_legs("fp8", recipe, high=("wgrad",) if recipe.endswith("gw_hp") else ())
+
+
+def _weight_recipe(weight: Any, config: Any) -> str:
+    # `linear` has a recipe of its own from 0.18 on, grouped GEMMs are always scaled by row.
+    recipe = getattr(config, "float8_linear_recipe", "rowwise")
+    return str(recipe) if weight.dim() == 2 else "rowwise"
+
+
+def _is_mx(weight: Any) -> bool:
+    return "mxfp8" in getattr(getattr(weight, "scaling_type", None), "value", "")
+
+
+# --- Transformer Engine -------------------------------------------------------
+# transformer_engine/common/recipe/__init__.py and pytorch/module/base.py of 2.20; attributes that
+# older versions lack have defaults. The recipes themselves read the environment
+# (NVTE_BACKWARD_OVERRIDE and the like), as defaults of their fields.
+
+# pytorch/tensor/*_tensor.py and custom_recipes: what a CustomRecipe's factory makes.
+_QUANTIZERS = {
+    "Float8Quantizer": "fp8",
+    "Float8CurrentScalingQuantizer": "fp8",
+    "CurrentScalingQuantizerRef": "fp8",
+    "Float8BlockQuantizer": "fp8_block",
+    "MXFP8Quantizer": "mxfp8",
+    "NVFP4Quantizer": "nvfp4",
+    "NVFP4QuantizerRef": "nvfp4",
+    "IdentityQuantizer": HIGH,
+    "NoneType": HIGH,
+}
+# The operands of each GEMM by the direction of the tensor that it reads: pytorch/tensor/
+# hybrid_tensor.py. Quantizers are in the order input, weight, output and grad_output, grad_input.
+_OPERANDS = {
+    "fprop": (("scaling_fwd", 0, "rowwise"), ("scaling_fwd", 1, "rowwise")),
+    "dgrad": (("scaling_bwd", 0, "rowwise"), ("scaling_fwd", 1, "columnwise")),
+    "wgrad": (("scaling_bwd", 0, "columnwise"), ("scaling_fwd", 0, "columnwise")),
+}
+# What a recipe calls each tensor in its settings, and the dimensions of its blocks by default.
+_SETTINGS = {
+    INPUT: ("fwd_inp", "x", 1),
+    WEIGHT: ("fwd_weight", "w", 2),
+    GRAD_OUTPUT: ("bwd_grad", "grad", 1),
+}
+
+
+def is_transformer_engine(module: Any) -> bool:
+    """Whether a module is one of Transformer Engine's or derives from one."""
+    return any(cls.__module__.split(".")[0] == "transformer_engine" for cls in type(module).__mro__)
+
+
+def runs_fp8(module: Any) -> bool:
+    """Whether the last forward pass of a module of Transformer Engine was in its autocast."""
+    return is_transformer_engine(module) and bool(getattr(module, "fp8", False))
+
+
+def normalizes_input(module: Any) -> bool:
+    """Whether a module of Transformer Engine normalizes its input before it casts it."""
+    names = {cls.__name__ for cls in type(module).__mro__}
+    return not names.isdisjoint(("LayerNormLinear", "LayerNormMLP"))
+
+
+def recipe_class(recipe: Any) -> str:
+    """Return the name of the recipe's class, or of the library's class that it derives from."""
+    names = [cls.__name__ for cls in type(recipe).__mro__]
+    return next((name for name in names if name in RECIPES), names[0])
+
+
+def formats_of(recipe: Any) -> tuple[Format, Format]:
+    """Return a recipe's formats of the forward and the backward pass."""
+    name = _format_name(recipe) or "HYBRID"
+    return E5M2 if name == "E5M2" else E4M3, E4M3 if name == "E4M3" else E5M2
+
+
+def _format_name(recipe: Any) -> str | None:
+    return getattr(getattr(recipe, "fp8_format", None), "name", None)
+
+
+def _te_module(module: Any) -> Promise:
+    """Return what the last forward pass of a module saw: outside autocast it is off."""
+    if not getattr(module, "fp8", False):
+        return Promise("fp8_module_off")
+    recipe = getattr(module, "fp8_meta", {}).get("recipe")
+    name = recipe_class(recipe)
+    known = RECIPES.get(name)
+    formats = (
+        dict.fromkeys(LEGS, known.format) if known and known.format else _by_quantizers(module)
+    )
+    formats |= dict.fromkeys(_high_legs(recipe) & formats.keys(), HIGH)
+    gradients = _format_name(recipe) in ("HYBRID", "E4M3", "E5M2")
+    promise = _promise(formats, name) if formats else Promise("fp8", name)
+    return promise._replace(
+        scaling=_words(recipe, known) if known else None,
+        gradients=formats_of(recipe)[1].name if gradients else None,
+    )
+
+
+def _high_legs(recipe: Any) -> set[str]:
+    """Return the legs that the recipe computes in high precision whatever the quantizers are."""
+    if getattr(recipe, "backward_override", None) is not None:
+        return {"dgrad", "wgrad"}
+    # Before 2.10 (fprop, dgrad, wgrad); Megatron-LM's --no-fp8-wgrad sets the last one.
+    override = tuple(getattr(recipe, "override_linear_precision", None) or ())
+    return {leg for leg, high in zip(LEGS, override) if high}  # noqa: B905 - a newer one may be longer
+
+
+def _by_quantizers(module: Any) -> dict[str, str]:
+    """Return the formats by the quantizers that a custom recipe made for the module."""
+    quantizers = getattr(module, "quantizers", None) or {}
+    formats = {}
+    for leg, operands in _OPERANDS.items():
+        found = set()
+        for key, place, direction in operands:
+            known = quantizers.get(key)
+            quantizer = known[place] if known is not None and len(known) > place else ...
+            # A hybrid quantizer has one for each direction.
+            inner = getattr(quantizer, f"{direction}_quantizer", quantizer)
+            found.add(_QUANTIZERS.get(type(inner).__name__))
+        if HIGH in found:
+            formats[leg] = HIGH  # the other operand is dequantized
+        elif len(found) == 1 and None not in found:
+            formats[leg] = str(found.pop())
+    return formats
+
+
+def _words(recipe: Any, known: Recipe) -> str:
+    """Say how the recipe scales, with what its user may have set."""
+    words = known.words if isinstance(known.words, str) else known.words(recipe)
+    override = getattr(recipe, "backward_override", None)
+    if override == "dequantized":
+        return f"{words}, backward from {override} operands"
+    return f"{words}, backward in high precision" if override == "high_precision" else words
+
+
+def _delayed_words(recipe: Any) -> str:
+    algorithm = getattr(recipe, "amax_compute_algo", "max")
+    name = algorithm if isinstance(algorithm, str) else "a function of its own"
+    margin, history = getattr(recipe, "margin", 0), getattr(recipe, "amax_history_len", None)
+    return f"delayed (margin {margin}, history {history}, {name})"
+
+
+def _block_words(recipe: Any) -> str:
+    sizes = [_block_of(recipe, tensor).removeprefix("block_") for tensor in TENSORS]
+    return "blocks (input {}, weight {}, gradient {})".format(*sizes)
+
+
+def _nvfp4_words(recipe: Any) -> str:
+    parts = {
+        "disable_rht": "Hadamard transforms",
+        "disable_stochastic_rounding": "stochastic rounding",
+        "disable_2d_quantization": "2-D blocks",
+    }
+    without = [words for name, words in parts.items() if getattr(recipe, name, False)]
+    return f"NVFP4 ({', without '.join(['blocks of 16', *without])})"
+
+
+def transformer_engine_casts(module: Any) -> Casts:
+    """Return the casts of Transformer Engine's current recipe for a module's (last) GEMM.
+
+    Empty outside of autocast, and for recipes that are not FP8.
+    """
+    meta = getattr(module, "fp8_meta", None) or {}
+    recipe = meta.get("recipe") if getattr(module, "fp8", False) else None
+    known = RECIPES.get(recipe_class(recipe))
+    return known.casts(recipe, meta) if known and known.casts else {}
+
+
+def _delayed_casts(recipe: Any, meta: dict[str, Any]) -> Casts:
+    forward, backward = formats_of(recipe)
+    scale, gradient = (getattr(meta.get(f"scaling_{p}"), "scale", None) for p in ("fwd", "bwd"))
+    found: Casts = {}
+    if scale is not None and scale.numel() >= 2:
+        found[INPUT] = Cast(forward, DELAYED, scale=scale[0])
+        found[WEIGHT] = Cast(forward, DELAYED, scale=scale[1])
+    if gradient is not None and gradient.numel():
+        # Of two GEMMs the gradient of the output belongs to the second.
+        place = 2 if gradient.numel() >= 4 else 0
+        found[GRAD_OUTPUT] = Cast(backward, DELAYED, scale=gradient[place])
+    return found
+
+
+def _block_of(recipe: Any, tensor: str) -> str:
+    _, operand, dimensions = _SETTINGS[tensor]
+    square = getattr(recipe, f"{operand}_block_scaling_dim", dimensions) == 2
+    return BLOCK_SQUARE if square else BLOCK_ROW
+
+
+def _computed_casts(recipe: Any, _: dict[str, Any]) -> Casts:
+    """Return the casts by scales that are computed anew in each pass, of tensors or blocks."""
+    blocks = recipe_class(recipe) == "Float8BlockScaling"
+    forward, backward = formats_of(recipe)
+    casts = {}
+    for tensor, (setting, *_rest) in _SETTINGS.items():
+        own = getattr(recipe, f"fp8_quant_{setting}", None)
+        casts[tensor] = Cast(
+            backward if tensor == GRAD_OUTPUT else forward,
+            _block_of(recipe, tensor) if blocks else TENSORWISE,
+            power_of_2=bool(getattr(own, "power_2_scale", blocks)),
+            double=False,
+        )
+    return casts
+
+
+def _mx_recipe_casts(recipe: Any, _: dict[str, Any]) -> Casts:
+    forward, backward = formats_of(recipe)
+    cast = Cast(forward, MXFP8, ceiling=True)
+    return {INPUT: cast, WEIGHT: cast, GRAD_OUTPUT: cast._replace(format=backward)}
+
+
+class Recipe(NamedTuple):
+    """A class of recipe: the format of all legs, how it scales in words, and its casts to FP8."""
+
+    format: str | None
+    words: str | Callable[[Any], str]
+    casts: Callable[[Any, dict[str, Any]], Casts] | None = None
+
+
+RECIPES = {
+    "DelayedScaling": Recipe("fp8", _delayed_words, _delayed_casts),
+    "Float8CurrentScaling": Recipe("fp8", "current (one scale a tensor)", _computed_casts),
+    "Float8BlockScaling": Recipe("fp8_block", _block_words, _computed_casts),
+    "MXFP8BlockScaling": Recipe("mxfp8", "MX (blocks of 32)", _mx_recipe_casts),
+    "NVFP4BlockScaling": Recipe("nvfp4", _nvfp4_words),
+    "CustomRecipe": Recipe(None, "by a custom recipe"),
+}
+
+
+# --- the rows -----------------------------------------------------------------
+
+
+class Known(NamedTuple):
+    """How to read a class: its promise and, where its casts are known, these."""
+
+    promise: Callable[[Any], Promise]
+    casts: Callable[[Any], Casts] | None = None
+
+
+_HIGH = Known(lambda _: HIGH_PRECISION)
+_FLOAT8_LINEAR = Known(_float8_linear, _float8_linear_casts)
+_MX = Known(_mx, _mx_casts)
+_FLOAT8_EXPERTS = Known(lambda _: _all_legs("fp8", "rowwise"), lambda _: casts_of_recipe("rowwise"))
+_MX_EXPERTS = Known(lambda _: _all_legs("mxfp8", "mxfp8"), lambda _: _mx_casts(None))
+
+MODULES = {
+    # torchao/float8/float8_linear.py
+    ("torchao", "Float8Linear"): _FLOAT8_LINEAR,
+    ("torchao", "Float8LinearNoCompile"): _FLOAT8_LINEAR,
+    # torchao/prototype/moe_training/mxfp8_linear.py (0.18); prototype/mx_formats before
+    ("torchao", "MXFP8Linear"): _MX,
+    ("torchao", "MXLinear"): _MX,
+    # torchao/prototype/moe_training/nvfp4_training/nvfp4_training.py
+    ("torchao", "NVFP4Linear"): Known(
+        lambda module: _all_legs("nvfp4", "nvfp4", emulated=_emulates(module))
+    ),
+    # torchao/prototype/blockwise_fp8_training/linear.py
+    ("torchao", "Float8BlockwiseLinear"): Known(_blockwise, _blockwise_casts),
+    # transformer_engine/pytorch/module/base.py, base of all its linears
+    ("transformer_engine", "TransformerEngineBaseModule"): Known(
+        _te_module, transformer_engine_casts
+    ),
+    # transformers/pytorch_utils.py: GPT-2's linear is `torch.addmm`
+    ("transformers", "Conv1D"): _HIGH,
+    # megatron/core/tensor_parallel/layers.py: `torch.matmul` and its two gradients
+    ("megatron", "ColumnParallelLinear"): _HIGH,
+    ("megatron", "RowParallelLinear"): _HIGH,
+    # bitsandbytes/nn/modules.py: 4-bit weights are dequantized to the activations' type
+    ("bitsandbytes", "Linear4bit"): _HIGH,
+}
+# Tensors that take over `linear` and `_grouped_mm`: torchao/prototype/moe_training/tensor.py,
+# ScaledGroupedMMTensor up to 0.15.
+WEIGHTS = {
+    "Float8TrainingWeightWrapperTensor": Known(
+        _float8_weight,
+        lambda weight: casts_of_recipe(_weight_recipe(weight, getattr(weight, "config", None))),
+    ),
+    "MXFP8TrainingWeightWrapperTensor": _MX,
+    "ScaledGroupedMMTensor": Known(
+        lambda weight: (_MX_EXPERTS if _is_mx(weight) else _FLOAT8_EXPERTS).promise(weight),
+        lambda weight: _mx_casts(None) if _is_mx(weight) else casts_of_recipe("rowwise"),
+    ),
+}
+# torchtitan/components/quantization/float8.py and mx.py: experts are subclasses made of the model's
+# own class on the spot, `MXFP8GroupedExperts`, `MXFP8GptOssGroupedExperts`, …
+_EXPERTS = re.compile(r"(?P<format>MXFP8|Float8)\w*Experts", re.ASCII)
+
+
+def promise_of(module: Any, weight: Any) -> Promise:
+    """Return what `module` promises, by its class, else by the class of its weight tensor."""
+    known, owner, name = _known(module, weight)
+    if known is None:
+        return HIGH_PRECISION if is_plain(module, weight) else UNKNOWN
+    try:
+        return known.promise(owner)
+    except AttributeError:  # another version of the class: its name alone tells what it is for
+        return Promise("fp4" if "NVFP4" in name else "fp8")
+
+
+def casts_of(module: Any, weight: Any) -> Casts | None:
+    """Return the casts by tensor; None for a class whose casts are not known.
+
+    They are those of the first GEMM that reads the tensor: fprop for input and weight, dgrad for
+    the gradient.
+
+    Args:
+        module: the layer.
+        weight: its weight, or the local part of one that is spread over ranks.
+    """
+    known, owner, _ = _known(module, weight)
+    if known is None or known.casts is None:
+        return None
+    try:
+        return known.casts(owner)
+    except (AttributeError, KeyError):  # another version of the class
+        return {}
+
+
+def _known(module: Any, weight: Any) -> tuple[Known | None, Any, str]:
+    """Return the row of a module or of its weight, which of both it is of, and the class's name."""
+    for cls in type(module).__mro__:
+        found = MODULES.get((cls.__module__.split(".")[0], cls.__name__))
+        if found is not None:
+            return found, module, cls.__name__
+    name = tensor_class(weight) or ""
+    if name in WEIGHTS:
+        return WEIGHTS[name], local(weight), name
+    for cls in type(module).__mro__:
+        expert = _EXPERTS.fullmatch(cls.__name__)
+        if expert is not None:
+            row = _MX_EXPERTS if expert["format"] == "MXFP8" else _FLOAT8_EXPERTS
+            return row, module, cls.__name__
+    return None, module, ""
+
+
+def is_plain(module: Any, weight: Any) -> bool:
+    """Whether a module surely computes what `torch.nn.Linear` does.
+
+    Its `forward` is PyTorch's, and neither a tensor subclass nor a parametrization stands for its
+    weight. 3-D parameters of experts have no module whose `forward` could be known.
+    """
+    if not isinstance(module, nn.Linear):
+        return weight is not None and weight.dim() == 3 and tensor_class(weight) is None
+    own = "forward" in module.__dict__ or type(module).forward is not nn.Linear.forward
+    return not own and tensor_class(weight) is None and "parametrizations" not in module._modules

@@ -1,0 +1,144 @@
+"""Which process of the run this is, what it holds, and whether it asks for FP8."""
+
+from __future__ import annotations
+
+import gc
+import os
+import platform
+import sys
+from collections.abc import Callable
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from itertools import compress
+from typing import Any
+
+import torch
+
+from .observe import invisible
+
+RANK_VARIABLES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
+WORLD_SIZE_VARIABLES = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE")
+LOCAL_SIZE_VARIABLES = ("LOCAL_WORLD_SIZE", "SLURM_NTASKS_PER_NODE", "OMPI_COMM_WORLD_LOCAL_SIZE")
+ALL_OF = 8
+
+
+def rank_and_world_size() -> tuple[int, int]:
+    """Return this process's rank and the world's size.
+
+    An initialised process group knows best: a script that spawns its own ranks inherits one and
+    the same SLURM_PROCID in all of them.
+    """
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    return _number_from(RANK_VARIABLES, 0), _number_from(WORLD_SIZE_VARIABLES, 1)
+
+
+def _number_from(variables: tuple[str, ...], default: int) -> int:
+    values = (os.environ.get(variable, "") for variable in variables)
+    return next((int(value) for value in values if value.isdecimal()), default)
+
+
+def is_selected(rank: int, ranks: dict[str, Any]) -> bool:
+    """Return whether the configuration's `ranks` entry wants this rank profiled.
+
+    With `auto` all of up to eight ranks are, and of more the first one of each node.
+    """
+    if ranks.get("auto"):
+        per_node = max(1, _number_from(LOCAL_SIZE_VARIABLES, ALL_OF))
+        return rank_and_world_size()[1] <= ALL_OF or rank % per_node == 0
+    every = ranks.get("every")
+    return rank in ranks.get("only", ()) or bool(every and rank % every == 0)
+
+
+def on_autograd_thread() -> bool:
+    """Whether this thread runs a backward pass."""
+    return int(torch._C._current_graph_task_id()) != -1
+
+
+def captures_graph() -> bool:
+    """Whether a CUDA graph is being captured, into which nothing of ours may go."""
+    return bool(torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
+
+
+def gpu() -> dict[str, str]:
+    """Return the name and compute capability of the GPU, if this process uses one."""
+    if not torch.cuda.is_initialized():
+        return {}
+    major, minor = torch.cuda.get_device_capability()
+    return {"gpu": torch.cuda.get_device_name(), "compute_capability": f"{major}.{minor}"}
+
+
+# Import name, which is also the name of the distribution but for "-" and "_".
+LIBRARIES = (
+    "torchao",
+    "transformer_engine",
+    "triton",
+    "transformers",
+    "accelerate",
+    "lightning",
+    "deepspeed",
+)
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Return versions by name; a library that is not installed is left out, none is imported."""
+    found = {"python": platform.python_version(), "torch": str(torch.__version__)}
+    if torch.version.cuda is not None:
+        found["cuda"] = torch.version.cuda
+    for library in LIBRARIES:
+        known = getattr(sys.modules.get(library), "__version__", None)
+        try:
+            found[library] = known if isinstance(known, str) else version(library)
+        except (PackageNotFoundError, OSError, ValueError):
+            continue
+    return found
+
+
+CONVERSIONS = "torchao.float8.float8_linear_utils"
+WATCHED = frozenset({"torchao.float8.convert_to_float8_training"})
+api_calls: list[str] = []  # those of `WATCHED` that this process has called
+
+
+def watch_api_calls() -> None:
+    """Note the first call of a watched API."""
+    original = torch._C._log_api_usage_once
+
+    def log_api_usage_once(name: str) -> None:
+        if not torch.compiler.is_compiling() and name in WATCHED:
+            api_calls.append(name)
+            torch._C._log_api_usage_once = original
+        original(name)
+
+    # A compiled step builds modules, which call this, when its first backward pass is compiled.
+    invisible(log_api_usage_once)
+    torch._C._log_api_usage_once = log_api_usage_once
+
+
+# The training waits for a search among all objects: a Python loop over eight million of them takes
+# a second. Types are compared in C, and beyond some number of objects there is no search.
+MAX_BLOCKS = 4_000_000  # of memory, one or more an object: 0.1 s (Python 3.11)
+
+
+class TooManyObjectsError(Exception):
+    """There are too many objects to look through."""
+
+
+def can_look() -> bool:
+    """Return whether there are few enough objects to look through all."""
+    return sys.getallocatedblocks() <= MAX_BLOCKS
+
+
+def find_instances(wanted: Callable[[type], bool], *, patient: bool = False) -> list[Any]:
+    """Return the live objects whose class is wanted, but for those frozen by `gc.freeze`.
+
+    Raises:
+        TooManyObjectsError: no search was made, since the caller is not `patient`.
+    """
+    if not patient and not can_look():
+        raise TooManyObjectsError
+    objects = gc.get_objects()
+    # type(), not isinstance(): a lazy proxy would be woken by being asked for its __class__.
+    kinds = {kind for kind in set(map(type, objects)) if wanted(kind)}
+    return list(compress(objects, map(kinds.__contains__, map(type, objects))))

@@ -1,0 +1,284 @@
+"""What this process says about itself: `rankR.meta.json`, and where its other files are."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from .clock import Clock
+from .debug import debug
+from .process import api_calls, gpu, rank_and_world_size, versions
+
+SCHEMA = 1
+MAX_NOTES = 32
+HEARTBEAT_S = 10.0  # how stale the step count of a process that was killed may be
+STREAMS = {1: "out", 2: "err"}
+BLOCK = 4096  # of a disk; spaces behind JSON mean nothing
+SPARE = 512
+
+Window = dict[str, Any]
+
+
+def new_window(first: int, last: int, **more: Any) -> Window:
+    """Return the record of a window that has not begun.
+
+    Its state is one of: "never" (not reached), "cut" (begun, not finished), "complete", "dropped"
+    (its trace was lost), "skipped" (not begun, for the reason given).
+    """
+    unknown = {"reason": None, "trace": None, "asked": None}
+    return {
+        "first": first, "last": last, "state": "never", "profiler": "fp8verify", **unknown, **more
+    }  # fmt: skip
+
+
+class RankRecord:
+    """The windows and notes of one rank and what its instruments saw; on disk from step 1 on.
+
+    Args:
+        config: the boot folder's `config.json`.
+        clock: counts the steps.
+        windows: those whose steps of this run are known; the list may grow.
+        sections: returns the fields of the instruments.
+        waiting: returns the windows whose steps are not known, with why not, given how the run is
+            known to end.
+    """
+
+    def __init__(
+        self,
+        config: dict[str, Any],
+        clock: Clock,
+        windows: list[Window],
+        sections: Callable[[], dict[str, Any]],
+        waiting: Callable[[str], list[Window]] = lambda _: [],
+    ) -> None:
+        self.rank, self.world_size = 0, 1
+        self.sees_gpu: bool | None = None
+        self._config = config
+        self._clock = clock
+        self._windows = windows
+        self._sections = sections
+        self._waiting = waiting
+        self._by_script: list[Window] = []
+        self._notes: list[str] = []
+        self._naming: dict[str, Any] | None = None
+        self._seen = ""
+        self._files: RankFiles | None = None
+        self._written_at = 0.0
+
+    @property
+    def files(self) -> RankFiles:
+        """The rank's files in the capture folder, claimed by the first use."""
+        if self._files is None:
+            self.rank, self.world_size = rank_and_world_size()
+            self._files = RankFiles(self._config, self.rank)
+        return self._files
+
+    def claim(self) -> None:
+        """Claim this rank's files in the capture folder; further calls do nothing."""
+        self._files = self.files
+
+    def note(self, text: str) -> None:
+        """Keep a remark for the reader of the report; repetitions and floods are dropped."""
+        if text not in self._notes and len(self._notes) < MAX_NOTES:
+            debug.event(f"note: {text}")
+            self._notes.append(text)
+
+    def mark(self, window: Window, state: str, reason: str | None, **more: Any) -> None:
+        """Set what became of a window, and write it down."""
+        steps = f"{window['first']}-{window['last']}"
+        debug.event(f"window {steps} is {state}: {reason or 'nothing is missing'}")
+        window.update(state=state, reason=reason, **more)
+        self.write()
+
+    def add_script_window(self, first: int, last: int, trace: str) -> None:
+        """Add what the script's own profiler recorded."""
+        window = new_window(first, last, state="complete", trace=trace, profiler="script")
+        self._by_script.append(window)
+        self.write()
+
+    def mark_naming(self, step: int | None, reason: str | None, trace: str | None = None) -> None:
+        """Set what became of the step that names the layers of compiled code."""
+        debug.event(f"eager step {step}: {reason or 'its trace is written'}")
+        self._naming = {"step": step, "trace": trace, "reason": reason}
+        self.write()
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether a trace was written that holds a whole step."""
+        windows, steps = [*self._windows, *self._by_script], self._clock.steps
+        return any(window["trace"] and window["first"] <= steps for window in windows)
+
+    def leave_out(self, state: str, reason: str) -> None:
+        """Set the state of every window that has not begun."""
+        for window in [*self._windows, *self._waiting(self._seen)]:
+            if window["state"] == "never":
+                window.update(state=state, reason=reason)
+
+    def fail(self, reason: str) -> None:
+        """Give up every window that is not finished, and write that down."""
+        self.leave_out("dropped", reason)
+        for window in self._windows:
+            if window["state"] == "cut" and window["trace"] is None:
+                window.update(state="dropped", reason=reason)
+        self.write()
+
+    def write_if_stale(self) -> None:
+        """Write again if the file on disk has grown old."""
+        if time.monotonic() - self._written_at > HEARTBEAT_S:
+            self.write()
+
+    def write(self, *, ended: bool = False) -> None:
+        """Write the meta file; `ended` says that the process is about to exit."""
+        seen = "the run ended" if ended else "the process was last seen"
+        self._seen = f"{seen} after step {self._clock.steps}"
+        for window in self._windows:
+            if window["state"] == "never":
+                window["reason"] = self._seen
+        try:
+            self.files.write_meta(self._state())
+        except OSError:  # a full disk is not for ever: it is written again
+            debug.error("writing the record")
+        self._written_at = time.monotonic()
+
+    def _state(self) -> dict[str, Any]:
+        clock = self._clock
+        on_others = [clock.note_on_others] if clock.note_on_others else []
+        return {
+            "schema": SCHEMA,
+            "rank": self.rank,
+            "world_size": self.world_size,
+            "window": [*self._windows, *self._by_script, *self._waiting(self._seen)],
+            "steps_seen": clock.steps,
+            "steps_skipped": clock.skipped,
+            "clock": clock.source,
+            "leader": clock.leader,
+            "optimizer_updates": clock.updates,
+            "notes": [*self._notes, *clock.notes, *on_others],
+            "steps_outside": clock.outside.summary(),
+            "process": os.getpid(),
+            "recording": self._config["recording"],
+            "naming": self._naming,
+            "api_calls": api_calls,
+            "versions": versions(),
+            "environment": {**gpu(), "sees_gpu": self.sees_gpu},
+            **self._sections(),
+        }
+
+
+class RankFiles:
+    """The files of one rank in the capture folder, claimed so that no other process's are hit."""
+
+    def __init__(self, config: dict[str, Any], rank: int) -> None:
+        self.folder = Path(config["capture"])
+        self._boot = Path(config["boot"])
+        self._packs = not config["live"]  # a trace that is dropped soon is not worth packing
+        self.stem = self._claim(rank, config["guest"])
+        with suppress(OSError), (self._boot / "ranks").open("a", encoding="utf-8") as file:
+            file.write(f"{rank}\n")
+        if config["log"]:
+            with suppress(OSError):
+                self._name_own_logs(rank)
+
+    def _claim(self, rank: int, guest: str | None) -> str:
+        # A shell script may train twice: the second process of a rank gets files of its own.
+        first = f"rank{rank}.{guest}" if guest else f"rank{rank}"
+        for stem in (first, f"{first}-{os.getpid()}"):
+            path = self.folder / f"{stem}.meta.json"
+            with suppress(FileExistsError):
+                os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+                return stem
+        raise FileExistsError(path)
+
+    @property
+    def drafts(self) -> Path:
+        """A folder for files that are not whole: the runner removes its boot folder."""
+        return self._boot if self._boot.is_dir() else self.folder
+
+    def trace_path(self, window: int) -> Path:
+        """Return where the trace of the window of that index (from 0) belongs."""
+        suffix = f".w{window + 1}" if window else ""
+        packed = ".gz" if self._packs else ""
+        return self.folder / f"{self.stem}{suffix}.json{packed}"
+
+    def script_path(self, number: int, source: Path) -> Path:
+        """Return where the copy of a trace of the script's own profiler belongs."""
+        suffix = ".json.gz" if source.suffix == ".gz" else ".json"
+        return self.folder / f"{self.stem}.script{number if number > 1 else ''}{suffix}"
+
+    def layers_path(self) -> Path:
+        """Return where the trace of the eager step that names layers belongs."""
+        folder = self.folder / "layers"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        return folder / f"{self.stem}.json.gz"
+
+    def write_meta(self, meta: dict[str, Any]) -> None:
+        """Replace the meta file in one step, so that a reader never sees half of it.
+
+        On a full disk it is written over the old one, in the room that was kept for that.
+
+        Raises:
+            OSError: there is no room at all.
+        """
+        path = self.folder / f"{self.stem}.meta.json"
+        data = json.dumps(meta).encode()
+        try:
+            _replace(path, data.ljust((len(data) + SPARE) // BLOCK * BLOCK + BLOCK))
+        except OSError:
+            with path.open("r+b") as file:
+                room = os.fstat(file.fileno()).st_size
+                if len(data) > room:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from None
+                file.write(data.ljust(room))
+
+    def write_numerics(self, found: dict[str, Any]) -> None:
+        """Replace the file of scales and measured tensors."""
+        _replace(self.folder / f"{self.stem}.numerics.json", json.dumps(found).encode())
+
+    def append_numerics(self, text: str) -> None:
+        """Add measured steps, a line each, to the series of a long run."""
+        with self.series.open("a", encoding="utf-8") as file:
+            file.write(text)
+
+    @property
+    def series(self) -> Path:
+        """The file of measured steps, a line each."""
+        return self.folder / f"{self.stem}.numerics.jsonl"
+
+    def discard(self) -> None:
+        """Remove the files of a window of which nothing was recorded, and its folder at last."""
+        with suppress(OSError):  # other ranks may still have files there
+            for path in self.folder.glob(f"{self.stem}.*"):
+                path.unlink(missing_ok=True)
+            self.folder.rmdir()
+
+    def _name_own_logs(self, rank: int) -> None:
+        """Name the files that this process writes its output to, if a launcher redirected it.
+
+        What is not redirected arrives at the parent through a pipe or a terminal.
+        """
+        seen = set()
+        for descriptor, name in STREAMS.items():
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode) or (status.st_dev, status.st_ino) in seen:
+                continue
+            seen.add((status.st_dev, status.st_ino))
+            path = Path(f"/proc/self/fd/{descriptor}").readlink()
+            with (self._boot / "streams.jsonl").open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"name": f"rank{rank}.{name}", "path": str(path)}) + "\n")
+
+
+def _replace(path: Path, data: bytes) -> None:
+    draft = path.with_name(f".{path.name}")
+    try:
+        draft.write_bytes(data)
+        draft.replace(path)
+    finally:
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)

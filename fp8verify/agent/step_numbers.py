@@ -1,0 +1,276 @@
+"""The numbers that a framework or a loop gives its steps: they go on where a run resumes.
+
+They come from `fp8verify.step(number)`, else from the framework's own counter, else from the log.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from .framework_counters import (
+    COUNTERS,
+    FrameworkCounters,
+    StepCounter,
+    class_in,
+    owners,
+    read_counter,
+)
+from .observe import Observed, observe
+
+# Other sources of numbers than a framework's counter.
+LOG = "log"  # lines of its log
+SCRIPT = "script"  # `fp8verify.step(number)`
+MAX_STRIDE = 64
+MAX_RANGES = 4
+_PRECEDENCE = tuple(dict.fromkeys(counter.framework for counter in COUNTERS))
+
+
+def observe_beginnings(begins: Callable[[StepCounter, Any], None]) -> None:
+    """Have `begins` called with a framework's counter, and what holds it, before each step.
+
+    Only frameworks that are imported by now are observed, each once.
+    """
+    for counter in COUNTERS:
+        module, name, method = counter.begins
+        cls = class_in(module, name)
+        known = vars(cls).get(method) if cls is not None else None
+        if cls is not None and known is not None and not isinstance(known, Observed):
+            observe(cls, method, partial(_tell_owner, begins, counter))
+
+
+def _tell_owner(
+    begins: Callable[[StepCounter, Any], None], counter: StepCounter, instance: Any
+) -> None:
+    owner = getattr(instance, counter.owner, None) if counter.owner else instance
+    if owner is not None:
+        begins(counter, owner)
+
+
+class GlobalSteps:
+    """What the step that is complete is called, and which numbers the run went through.
+
+    Attributes:
+        framework: whose numbers they are: "transformers", "log", "script" and so on; None as long
+            as there are none.
+        counter: what it calls them.
+        stride: by how much they grow in one step of ours: Lightning adds up several optimizers.
+    """
+
+    def __init__(self) -> None:
+        self.framework: str | None = None
+        self.counter = "step"
+        self.stride = 1
+        self._counter: StepCounter | None = None
+        self._owner: Callable[[], Any] = lambda: None
+        self._found: FrameworkCounters | None = None
+        self._offsets: dict[str, int] = {}
+        self._ranges: list[tuple[int, int]] = []
+        self._last: tuple[int, int] | None = None
+
+    def begins(self, counter: StepCounter, owner: Any) -> None:
+        """Note that a framework begins a step; one that drives another has the better numbers."""
+        held = self._owner()
+        if held is not None and held is not owner and self._counter is not None:
+            known = _PRECEDENCE.index(self._counter.framework)
+            if known < _PRECEDENCE.index(counter.framework):
+                return
+        if held is not owner:
+            self._counter, self._owner = counter, weakref.ref(owner)
+
+    def learn(self, offset: int | None, source: str) -> None:
+        """Take how far the numbers of the log or the script are ahead of our count, if known."""
+        if offset is None:
+            self._offsets.pop(source, None)
+        else:
+            self._offsets[source] = offset
+
+    def completed(self, step: int) -> int | None:
+        """Return the number of the step that is complete, from the hook of an optimizer.
+
+        Before the first step, it is that of the last one before this run.
+        """
+        number = self._read(step)
+        if number is not None and step:
+            self._note(step, number)
+        return number
+
+    def numbers_of(self, first: int, last: int) -> dict[str, Any] | None:
+        """Return the framework and its numbers of a window, by lines or calls."""
+        offset = self._offsets.get(self.framework or "")
+        if offset is None:
+            return None
+        numbers = {"first": first + offset, "last": last + offset}
+        return {"name": self.framework, "counter": self.counter, **numbers}
+
+    @property
+    def shown(self) -> str:
+        """The numbers that the run went through, such as "4990-5003"."""
+        ranges = [f"{first}-{last}" for first, last in self._ranges]
+        return ", ".join([*ranges, "…"] if len(ranges) >= MAX_RANGES else ranges)
+
+    def went_through(self, number: int) -> bool:
+        """Whether the run has had a step of that number."""
+        return any(first <= number <= last for first, last in self._ranges)
+
+    def _read(self, step: int) -> int | None:
+        counter = self._counter
+        shows = read_counter(self._owner(), counter.path) if counter is not None else None
+        if counter is not None and shows is not None and SCRIPT not in self._offsets:
+            self.framework, self.counter = counter.framework, counter.path.rpartition(".")[2]
+            return shows + 1 if step else shows
+        for source in (SCRIPT, LOG):
+            if source in self._offsets:
+                self.framework, self.counter = source, "step"
+                return step + self._offsets[source]
+        return self._search(step) if step else None
+
+    def _search(self, step: int) -> int | None:
+        """Return the number of a counter whose framework began no step, but that moves."""
+        if self._found is None:
+            self._found = FrameworkCounters(owners.live()) if step == 1 else None
+            return None
+        self._found.look()
+        found = self._found.moving
+        if found is None:
+            return None
+        self.framework, self.counter = found["name"], found["counter"]
+        return int(found["last"])
+
+    def _note(self, step: int, number: int) -> None:
+        before, self._last = self._last, (step, number)
+        if before is None:
+            self._ranges.append((max(1, number - step + 1), number))
+            return
+        grown = number - before[1]
+        if step == before[0] + 1 and 0 < grown <= MAX_STRIDE:
+            self.stride = grown
+        if 0 <= grown <= MAX_STRIDE * max(1, step - before[0]):
+            self._ranges[-1] = (self._ranges[-1][0], number)
+        elif len(self._ranges) < MAX_RANGES:
+            self._ranges.append((number, number))
+
+
+# --- lines of the log ---------------------------------------------------------
+
+MAX_LINE = 4096
+DIGITS = re.compile(r"\d+")
+WORDS = ("step", "iter", "update")
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+LEAST_LINES = 3  # for different steps, before a number is believed
+MAX_KINDS = 64  # of numbers that are followed; a script may print any text
+# A number after a word for step: `iteration 6/`, `[step=12/18`, `step: 14`, `{"global_step": 7}`.
+NUMBER = re.compile(
+    r"(?P<word>(?<![a-z])(?:[a-z]+[_ -])?(?:steps?|iter(?:ation)?s?|updates?))"
+    r"[\"']?\s{0,4}[:=#\[(]?\s{0,8}(?P<number>\d{1,12})(?![\d,.]*\d|\s*(?:%|[a-z]?s\b))",
+    re.IGNORECASE,
+)
+# In a later epoch a step may be counted from the epoch's begin.
+LATER_EPOCH = re.compile(r"\bepoch\W{0,4}(?:[2-9]|[1-9]\d)", re.IGNORECASE)
+GLOBAL = re.compile(r"global|total", re.IGNORECASE)
+BEFORE = 24  # characters that tell one number of a line from another
+
+
+class LoggedNumbers:
+    """Finds, in the lines of a log, the number that grows with the steps that are counted.
+
+    A number is followed by the text before it. It is the step's if it equals our own count plus a
+    constant in all its lines, for at least three steps. Numbers that disagree with one another give
+    none: it is not known which one is meant.
+    """
+
+    def __init__(self) -> None:
+        self._kinds: dict[str, tuple[int, set[int]] | None] = {}  # None of one that was wrong
+
+    def take(self, line: str, step: int) -> None:
+        """Take the numbers of a line that is about the `step`-th step of this run."""
+        text = COLOURS.sub("", line[:MAX_LINE])
+        later = LATER_EPOCH.search(text) is not None
+        for found in NUMBER.finditer(text):
+            if later and not GLOBAL.search(found["word"]):
+                continue
+            before = text[max(0, found.start() - BEFORE) : found.start("number")]
+            kind = " ".join(DIGITS.sub("#", before).split())
+            self._follow(kind, int(found["number"]) - step, step)
+
+    def _follow(self, kind: str, offset: int, step: int) -> None:
+        if kind not in self._kinds:
+            if len(self._kinds) < MAX_KINDS:
+                self._kinds[kind] = (offset, {step})
+            return
+        known = self._kinds[kind]
+        if known is not None and known[0] != offset:
+            self._kinds[kind] = None
+        elif known is not None and len(known[1]) < LEAST_LINES:
+            known[1].add(step)
+
+    @property
+    def offset(self) -> int | None:
+        """What the log's numbers are ahead of our count; None if that is not known."""
+        known = filter(None, self._kinds.values())
+        believed = {offset for offset, steps in known if len(steps) >= LEAST_LINES}
+        return believed.pop() if len(believed) == 1 else None
+
+
+class LogLines:
+    """Calls `take` with each line of the main thread that may tell a step's number.
+
+    Lines are read where they are made, between the hooks of two steps; in a pipe outside they would
+    arrive at any time. Logged ones are read on ranks too whose handlers drop them.
+    """
+
+    def __init__(self, take: Callable[[str], None]) -> None:
+        self._take = take
+        self._streams: list[Any] = []
+        self._before: Any = None
+        self._factory: Any = None
+        self._parts = ""
+
+    def install(self) -> None:
+        """Read what goes to `logging`, and to stdout and stderr."""
+        self._before = logging.getLogRecordFactory()
+        self._factory = self._make_record
+        logging.setLogRecordFactory(self._factory)
+        for stream in dict.fromkeys((sys.stdout, sys.stderr)):
+            with suppress(AttributeError, TypeError):  # a stream of another kind
+                stream.write = partial(self._written, stream.write)  # type: ignore[method-assign]
+                self._streams.append(stream)
+
+    def uninstall(self) -> None:
+        """Put back what was there, unless the script has put its own in our place."""
+        self._take = lambda _: None
+        if logging.getLogRecordFactory() == self._factory:
+            logging.setLogRecordFactory(self._before)
+        for stream in self._streams:
+            with suppress(AttributeError):
+                del stream.write
+        self._streams.clear()
+
+    def _make_record(self, *args: Any, **kwargs: Any) -> logging.LogRecord:
+        record: logging.LogRecord = self._before(*args, **kwargs)
+        with suppress(Exception):  # a message that does not fit its arguments is not our error
+            if isinstance(record.msg, str):
+                self._look(record.getMessage())
+        return record
+
+    def _written(self, write: Callable[[str], int], text: str) -> int:
+        written = write(text)
+        with suppress(Exception):
+            *lines, rest = (self._parts + text).split("\n")  # a line may be printed in parts
+            self._parts = rest[-MAX_LINE:]
+            for line in lines:
+                self._look(line)
+        return written
+
+    def _look(self, line: str) -> None:
+        lower = line[:MAX_LINE].lower()
+        on_main_thread = threading.current_thread() is threading.main_thread()
+        if on_main_thread and any(word in lower for word in WORDS):
+            self._take(line)
