@@ -1,22 +1,19 @@
 """The step counters of training frameworks: where they are, and the live objects that hold them.
 
 Objects are found when they are made: their class's `__init__` is observed from the import of its
-module. Where some may have been made before, as in a script that begins to watch itself, they are
-searched for once.
+module. A script that begins to watch itself may have made some before: `hooks.install_late`.
 """
 
 from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
-from .debug import debug
 from .observe import Observed, observe
-from .process import TooManyObjectsError, find_instances
 
 
 class StepCounter(NamedTuple):
@@ -161,106 +158,68 @@ class FrameworkCounters:
 
 
 class CounterOwners:
-    """The objects of `COUNTERS` in this process.
-
-    Attributes:
-        may_miss: whether some that were made before us were not looked for: there are too many
-            objects.
-    """
+    """The objects of `COUNTERS` in this process."""
 
     def __init__(self) -> None:
-        self.may_miss = False
         self._owners: list[tuple[StepCounter, weakref.ref[Any]]] = []
-        self._listens = False
-        self._complete: set[type] = set()  # classes of which no live object is unknown
+        self._observes = False
 
     def listen(self, after_import: Callable[[str, Callable[[], object]], None]) -> None:
         """Observe all that is made from now on; `after_import` calls back after an import."""
         self.look()
         for counter in COUNTERS:
             if counter.module not in sys.modules:
-                after_import(counter.module, partial(self._is_imported, counter))
+                after_import(counter.module, self._is_imported)
+
+    def _is_imported(self) -> None:
+        if self._observes:
+            self.look()
 
     def look(self) -> None:
         """Observe the classes of the frameworks that are imported by now."""
-        self._listens = True
-        for counter, cls in _imported():
-            self._observe(counter, cls)
+        self._observes = True
+        for cls, counter in _imported().items():
+            made = vars(cls).get(MADE)
+            # A library may have put its own in the place of ours.
+            if made is not None and not isinstance(made, Observed):
+                observe(cls, MADE, partial(self._is_made, counter))
 
     def forget(self) -> None:
         """Forget what is known: the classes are observed no more."""
-        self.may_miss = self._listens = False
-        self._complete.clear()
+        self._observes = False
         self._owners.clear()
 
     def live(self) -> list[tuple[StepCounter, Any]]:
         """Return those that are alive, a framework that drives another one first."""
-        if self._listens:
+        if self._observes:
             self.look()
-        unknown = self.unknown()
-        if unknown:
-            names = ", ".join(f"{cls.__module__}.{cls.__name__}" for cls in unknown)
-            debug.event(f"all objects are searched for those of {names}")
-            try:
-                self.learn(find_instances(unknown.__contains__))
-            except TooManyObjectsError:
-                self.may_miss = True
-                self.learn([])
         live = [(counter, reference()) for counter, reference in self._owners]
         found = [(counter, owner) for counter, owner in live if owner is not None]
         return sorted(found, key=lambda pair: COUNTERS.index(pair[0]))
 
-    def unknown(self) -> dict[type, StepCounter]:
-        """Return the classes of objects that may be alive without being known, subclasses too."""
-        return {
-            kind: counter
-            for counter, cls in _imported()
-            if cls not in self._complete
-            for kind in _with_subclasses(cls)
-        }
-
-    def learn(self, found: Iterable[Any]) -> None:
-        """Take what a search among all objects has found of the classes that were unknown."""
-        counters = self.unknown()
-        for owner in found:
-            if type(owner) in counters:
-                self._add(counters[type(owner)], owner)
-        self._complete |= {cls for cls in counters if isinstance(vars(cls).get(MADE), Observed)}
-
-    def _is_imported(self, counter: StepCounter) -> None:
-        cls = class_in(counter.module, counter.cls)
-        if self._listens and cls is not None and self._observe(counter, cls):
-            self._complete.add(cls)
-
-    def _observe(self, counter: StepCounter, cls: type) -> bool:
-        """Return whether objects of the class are known from now on."""
-        if MADE not in vars(cls):
-            return False
-        if not isinstance(vars(cls)[MADE], Observed):
-            self._complete.discard(cls)  # a library may have put its own in the place of ours
-            observe(cls, MADE, partial(self._is_made, counter))
-        return True
+    def learn(self, objects: Iterable[Any]) -> None:
+        """Take those among the objects of a program that were made before they were observed."""
+        counters = _imported()
+        for one in objects:
+            known = (counters[cls] for cls in type(one).__mro__ if cls in counters)
+            counter = next(known, None)
+            if counter is not None:
+                self._is_made(counter, one)
 
     def _is_made(self, counter: StepCounter, owner: Any) -> None:
         with suppress(Exception):  # this runs inside a call of the script, which must not fail
-            self._add(counter, owner)
-
-    def _add(self, counter: StepCounter, owner: Any) -> None:
-        alive = [pair for pair in self._owners if pair[1]() not in (None, owner)]
-        self._owners = [*alive, (counter, weakref.ref(owner))]
+            alive = [pair for pair in self._owners if pair[1]() not in (None, owner)]
+            self._owners = [*alive, (counter, weakref.ref(owner))]
 
 
-def _imported() -> Iterator[tuple[StepCounter, type]]:
-    for counter in COUNTERS:
-        cls = class_in(counter.module, counter.cls)
-        if cls is not None:
-            yield counter, cls
+def counter_classes() -> tuple[type, ...]:
+    """Return the classes of `COUNTERS` that are imported."""
+    return tuple(_imported())
 
 
-def _with_subclasses(cls: Any) -> Iterator[type]:
-    yield cls
-    for subclass in type.__subclasses__(cls):
-        yield from _with_subclasses(subclass)
+def _imported() -> dict[type, StepCounter]:
+    found = {class_in(counter.module, counter.cls): counter for counter in COUNTERS}
+    return {cls: counter for cls, counter in found.items() if cls is not None}
 
 
 owners = CounterOwners()

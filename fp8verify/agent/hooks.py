@@ -18,7 +18,7 @@ from torch.optim.optimizer import (
 )
 
 from .debug import debug
-from .framework_counters import owners
+from .framework_counters import counter_classes, owners
 from .instruments import compiles
 from .layers import registrations, remember
 from .observe import (
@@ -82,9 +82,9 @@ def install_late(config: dict[str, Any]) -> Observer:
     What there is is searched for at once, and not while the first window is recorded.
     """
     observer = install(config)
-    wanted = owners.unknown()
+    wanted = (*counter_classes(), Module)
     with suppress(TooManyObjectsError):
-        found = find_instances(lambda kind: kind in wanted or issubclass(kind, Module))
+        found = find_instances(lambda kind: issubclass(kind, wanted))
         owners.learn(found)
         for module in found:
             if isinstance(module, Module):

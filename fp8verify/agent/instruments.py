@@ -149,13 +149,7 @@ class FrameworkNumbers(Instrument):
 
     def begin(self) -> None:
         """Read the counters of the objects that are alive now."""
-        live = owners.live()
-        if owners.may_miss and not live:
-            self.context.record().note(
-                "the framework's own step numbers were not looked for: the process holds millions "
-                "of objects, and the training would have waited"
-            )
-        self._counters = FrameworkCounters(live)
+        self._counters = FrameworkCounters(owners.live())
 
     def after_step(self, _: int, /) -> None:
         """Read the counters."""

@@ -54,6 +54,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Record three windows of a rank: one complete, two never reached, and an eager step."""
     from fp8verify.agent.clock import Clock
     from fp8verify.agent.debug import debug
+    from fp8verify.agent.framework_counters import owners
     from fp8verify.agent.windows.manager import WindowManager
     from fp8verify.agent.windows.user_profiler import ProfilerArbiter
 
@@ -72,6 +73,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H200")
         model = torch.nn.ModuleDict({"up": torch.nn.Linear(16, 16), "experts": Experts()})
         optimizer, engine = torch.optim.SGD(model.parameters(), lr=0.1), Engine()
+        owners.learn([engine])
         settings, clock = config(folder), Clock()
         debug.open(settings)
         recorder = WindowManager(
