@@ -1,4 +1,4 @@
-"""Lookups that tell of a call, and CUDA graphs whose replays are steps."""
+"""What is observed is the original to everybody else, and every intrusion is in the table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from unittest import mock
 
 import pytest
 
-from fp8verify.agent.clock import Clock
 from fp8verify.agent.observe import (
     observe,
     observe_function,
@@ -22,7 +21,6 @@ from fp8verify.agent.observe import (
 from fp8verify.agent.patches import FOLDED, PATCHES
 
 AGENT = Path(__file__).parents[2] / "fp8verify" / "agent"
-LEADER, OTHER = 7, 8
 
 
 @pytest.fixture
@@ -101,35 +99,6 @@ def test_a_function_that_the_script_replaces_is_its_own(module: ModuleType) -> N
     module.f = len  # type: ignore[assignment]
 
     assert module.f("abc") == 3
-
-
-def test_each_replay_of_the_leaders_step_is_a_step() -> None:
-    clock = Clock()
-    clock.enter(1)
-    assert clock.leave(LEADER, "Adam", 1)
-
-    assert clock.replayed({LEADER: "Adam", OTHER: "SGD"}, 1)
-    assert clock.replayed({LEADER: "Adam"}, 1)
-    assert not clock.replayed({OTHER: "SGD"}, 1)
-
-    assert (clock.steps, clock.updates) == (3, {"Adam": 3, "SGD": 2})
-    assert len(clock.notes) == 1
-
-
-def test_a_graph_may_hold_the_first_step_of_all() -> None:
-    clock = Clock()
-
-    assert clock.replayed({LEADER: "Adam"}, 0)
-
-    assert clock.leader == "Adam"
-
-
-def test_replays_do_not_count_where_the_script_announces_its_steps() -> None:
-    clock = Clock()
-    clock.announce(0)
-
-    assert not clock.replayed({LEADER: "Adam"}, 0)
-    assert clock.steps == 1
 
 
 PUTS_IN = re.compile(

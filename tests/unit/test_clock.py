@@ -18,19 +18,32 @@ class Training:
     clock: Clock = field(default_factory=Clock)
     work: int = 0
 
-    def forward(self) -> None:
-        self.work += 7
+    def do(self, events: str) -> list[bool]:
+        """Play events, and return what those of them say that can be steps.
+
+        f: a forward pass. 1, 2, 3: an update of that optimizer. z: one of optimizer 1 with a zero
+        learning rate. s: the scaler updates. a: the script announces a step. (: the step of an
+        outer optimizer begins. ): the step of optimizer 1 ends.
+        """
+        said = []
+        for event in events:
+            if event == "f":
+                self.work += 7
+            elif event == "(":
+                self.clock.enter(self.work)
+            elif event == ")":
+                said.append(self.clock.leave(1, "Optimizer1", self.work))
+            elif event == "s":
+                said.append(self.clock.scaler_updated(self.work))
+            elif event == "a":
+                said.append(self.clock.announce(self.work))
+            else:
+                said.append(self.update(1 if event == "z" else int(event), idle=event == "z"))
+        return said
 
     def update(self, optimizer: int = 1, *, idle: bool = False) -> bool:
         self.clock.enter(self.work)
         return self.clock.leave(optimizer, f"Optimizer{optimizer}", self.work, idle=idle)
-
-    def scaler_update(self) -> bool:
-        return self.clock.scaler_updated(self.work)
-
-    @property
-    def steps(self) -> int:
-        return self.clock.steps
 
 
 @pytest.fixture
@@ -38,95 +51,74 @@ def training() -> Training:
     return Training()
 
 
-def test_the_optimizer_after_one_that_is_gone_is_counted_at_once(training: Training) -> None:
-    for optimizer in (1, 2):
-        for _ in range(3):
-            training.forward()
-            training.update(optimizer)
-        training.clock.forget(optimizer)
+@pytest.mark.parametrize(
+    ("events", "steps"),
+    [
+        ("f1", 1),
+        ("ffff1", 1),
+        ("f11111" * 3, 3),  # DeepSpeed's ZeRO steps once per sub-group
+        ("f12312" * 3, 3),  # an optimizer for each parameter, in one backward pass
+        ("f(23)" * 3, 3),  # torchtitan's OptimizersContainer is itself an Optimizer
+        ("f1f2" * 20, 20),  # a GAN: each network has its own forward pass and update
+        ("f1f1f1f2" * 6, 18),
+        ("f1" + "f2" * (TAKEOVER_AFTER + 2), 1 + 3),
+        ("zf1", 1),  # checkpointing makes the optimizer's state by a step with a zero rate
+        ("fz", 1),  # a learning rate that warms up
+        ("111", 3),  # gradients made by hand, or on a thread that the clock does not see
+        ("f(f1", 1),  # a step that raised
+        ("(fffff)" * 3, 3),  # LBFGS evaluates the closure many times, Lightning once
+        ("(f2)" * 3, 3),  # SAM steps its base optimizer inside its own step
+        ("f1f2s", 1),
+        ("f1f1a" * 3, 2 + 2),  # from the first announcement on only these count
+        ("f1a", 1),
+        ("aa", 2),
+    ],
+)
+def test_steps_are_counted(training: Training, events: str, steps: int) -> None:
+    said = training.do(events)
+    assert (training.clock.steps, sum(said)) == (steps, steps)
 
-    assert training.steps == 6
+
+def test_the_first_of_several_updates_is_the_step(training: Training) -> None:
+    assert training.do("f12312") == [True, False, False, False, False]
+    assert training.clock.updates == {"Optimizer1": 2, "Optimizer2": 2, "Optimizer3": 1}
+
+
+def test_a_step_whose_update_the_scaler_skips_counts(training: Training) -> None:
+    assert training.do("fsf1s") == [True, True, False]
+    assert (training.clock.steps, training.clock.skipped) == (2, 1)
+
+
+def test_announced_steps_are_the_source(training: Training) -> None:
+    assert training.clock.source == "optimizer"
+    training.do("f1a")
+    assert training.clock.source == "explicit"
+
+
+def test_an_optimizer_that_replaces_the_leader_is_named(training: Training) -> None:
+    training.do("f1" + "f2" * (TAKEOVER_AFTER - 1))
+    assert training.clock.leader == "Optimizer1"
+    training.do("f2")
+    assert training.clock.leader == "Optimizer2"
+    assert "after step 1 the optimizer that was counted stopped" in training.clock.notes[0]
+
+
+def test_an_optimizer_after_one_that_is_gone_is_counted_at_once(training: Training) -> None:
+    training.do("f1f1f1")
+    training.clock.forget(1)
+    training.do("f2f2f2")
+    assert training.clock.steps == 6
     assert training.clock.notes == [
         "after step 3 a new Optimizer2 began to step: it is counted since"
     ]
-
-
-def test_an_update_after_a_forward_pass_is_a_step(training: Training) -> None:
-    training.forward()
-
-    assert training.update()
-    assert training.steps == 1
-
-
-def test_accumulated_gradients_are_one_step(training: Training) -> None:
-    for _ in range(4):
-        training.forward()
-    training.update()
-
-    assert training.steps == 1
-
-
-def test_optimizers_of_single_parameters_in_one_backward_pass_are_one_step(
-    training: Training,
-) -> None:
-    for _ in range(3):
-        training.forward()  # the next backward pass
-        updates = [training.update(optimizer) for optimizer in range(5)]
-        assert updates == [True, False, False, False, False]
-
-
-def test_updates_without_work_between_them_are_one_step(training: Training) -> None:
-    """DeepSpeed's ZeRO steps once per sub-group."""
-    for _ in range(3):
-        training.forward()
-        assert [training.update() for _ in range(5)] == [True, False, False, False, False]
-
-    assert training.steps == 3
-
-
-def test_optimizers_inside_an_optimizer_are_one_step(training: Training) -> None:
-    """torchtitan's OptimizersContainer is itself an Optimizer."""
-    for _ in range(3):
-        training.forward()
-        training.clock.enter(training.work)
-        assert not training.update(2)
-        assert not training.update(3)
-        assert training.clock.leave(1, "Container", training.work)
-
-    assert training.steps == 3
-
-
-def test_a_second_optimizer_of_the_iteration_adds_nothing(training: Training) -> None:
-    """A GAN: each network has its own forward pass and update."""
-    for _ in range(20):
-        training.forward()
-        assert training.update(1)
-        training.forward()
-        assert not training.update(2)
-
-    assert training.steps == 20
-
-
-def test_an_optimizer_that_replaces_the_leader_is_counted(training: Training) -> None:
-    training.forward()
-    training.update(1)
-    for _ in range(TAKEOVER_AFTER + 2):
-        training.forward()
-        training.update(2)
-
-    assert training.steps == 1 + 3
-    assert "after step 1 the optimizer that was counted stopped" in training.clock.notes[0]
 
 
 def test_an_optimizer_made_after_training_began_leads_at_once(training: Training) -> None:
     """Cross-validation makes a model and an optimizer for each fold."""
     for optimizer in (1, 2, 3):
         training.clock.built(optimizer)
-        for _ in range(5):
-            training.forward()
-            training.update(optimizer)
-
-    assert training.steps == 15
+        training.do(f"f{optimizer}" * 5)
+    assert training.clock.steps == 15
     assert [note[:44] for note in training.clock.notes] == [
         "after step 5 a new Optimizer2 began to step:",
         "after step 10 a new Optimizer3 began to step",
@@ -140,151 +132,44 @@ def test_the_optimizers_of_a_second_gan_are_counted_as_those_of_the_first(
     for generator, critic in ((1, 2), (3, 4)):
         training.clock.built(generator)
         training.clock.built(critic)
-        for _ in range(4):
-            for optimizer in (critic, critic, generator):
-                training.forward()
-                training.update(optimizer)
-
-    assert training.steps == 16
+        training.do(f"f{critic}f{critic}f{generator}" * 4)
+    assert training.clock.steps == 16
 
 
-def test_optimizers_that_take_turns_are_told(training: Training) -> None:
-    for _ in range(6):
-        for optimizer in (1, 1, 1, 2):
-            training.forward()
-            training.update(optimizer)
-
-    assert training.steps == 18
+def test_optimizers_that_take_turns_are_noted(training: Training) -> None:
+    training.do("f1f1f1f2" * 6)
     assert training.clock.note_on_others == (
         "optimizers take turns: the 18 steps are those of the Optimizer1 that stepped first; "
         "besides it stepped Optimizer2 6 times"
     )
 
 
-def test_a_zero_rate_step_before_training_does_not_count(training: Training) -> None:
-    """Checkpointing initialises optimizer state by a step with lr 0."""
-    assert not training.update(idle=True)
-    training.forward()
-    assert training.update()
-
-    assert training.steps == 1
-
-
 def test_a_step_that_only_makes_the_optimizers_state_does_not_count(training: Training) -> None:
     """DeepSpeed makes the state of its 16-bit optimizers by a step on gradients of zero."""
     training.clock.enter(training.work)
     assert not training.clock.leave(1, "AdamW", training.work, setup=True)
-    training.forward()
-    assert training.update()
-
-    assert training.steps == 1
-    assert training.clock.updates == {"Optimizer1": 1}
+    training.do("f1")
+    assert (training.clock.steps, training.clock.updates) == (1, {"Optimizer1": 1})
 
 
-def test_the_class_that_is_counted_is_known(training: Training) -> None:
-    for optimizer in [1, 2, *[3] * TAKEOVER_AFTER]:
-        training.forward()
-        training.update(optimizer)
-        assert training.clock.leader == ("Optimizer3" if training.steps > 1 else "Optimizer1")
+def test_each_replay_of_a_graph_with_the_leaders_step_is_a_step(training: Training) -> None:
+    training.do("f1")
+    clock = training.clock
 
-    assert training.steps == 2
+    assert clock.replayed({1: "Adam", 2: "SGD"}, 7)
+    assert clock.replayed({1: "Adam"}, 7)
+    assert not clock.replayed({2: "SGD"}, 7)
 
-
-def test_a_zero_rate_step_of_a_warm_up_counts(training: Training) -> None:
-    training.forward()
-
-    assert training.update(idle=True)
-
-
-def test_without_any_forward_pass_every_update_counts(training: Training) -> None:
-    """Gradients made by hand, or on a thread that the clock does not see."""
-    assert [training.update() for _ in range(3)] == [True, True, True]
+    assert (clock.steps, clock.updates) == (3, {"Optimizer1": 1, "Adam": 2, "SGD": 2})
+    assert len(clock.notes) == 1
+    training.do("a")
+    assert not clock.replayed({1: "Adam"}, 7)  # the script announces its steps
 
 
-def test_a_step_that_raised_does_not_stop_the_clock(training: Training) -> None:
-    training.forward()
-    training.clock.enter(training.work)
-    training.forward()
-
-    assert training.update()
-    assert training.steps == 1
-
-
-def test_a_closure_runs_its_forward_passes_inside_the_step(training: Training) -> None:
-    """LBFGS evaluates the closure many times, Lightning once."""
-    for _ in range(3):
-        training.clock.enter(training.work)
-        for _ in range(5):
-            training.forward()
-        assert training.clock.leave(1, "LBFGS", training.work)
-
-    assert training.steps == 3
-
-
-def test_a_base_optimizer_inside_a_closure_step_is_one_step(training: Training) -> None:
-    """SAM runs the closure, then steps its base optimizer inside its own step."""
-    for _ in range(3):
-        training.clock.enter(training.work)
-        training.forward()
-        training.update(2)
-        training.clock.leave(1, "SAM", training.work)
-
-    assert training.steps == 3
-
-
-def test_a_step_whose_update_the_scaler_skips_counts(training: Training) -> None:
-    training.forward()
-    assert training.scaler_update()
-    training.forward()
-    assert training.update()
-    assert not training.scaler_update()
-
-    assert training.steps == 2
-    assert training.clock.skipped == 1
-
-
-def test_a_scaler_that_updates_after_a_second_optimizer_adds_nothing(training: Training) -> None:
-    training.forward()
-    training.update(1)
-    training.forward()
-    training.update(2)
-
-    assert not training.scaler_update()
-    assert training.steps == 1
-
-
-def test_announced_steps_alone_count_once_there_are_any(training: Training) -> None:
-    for _ in range(3):
-        for _ in range(2):
-            training.forward()
-            training.update()
-        training.clock.announce(training.work)
-
-    assert training.clock.source == "explicit"
-    assert training.steps == 2 + 2
-
-
-def test_a_first_announcement_does_not_count_its_own_step_twice(training: Training) -> None:
-    training.forward()
-    training.update()
-
-    assert not training.clock.announce(training.work)
-    assert training.steps == 1
-
-
-def test_an_announcement_needs_no_optimizer(training: Training) -> None:
-    assert training.clock.announce(0)
-    assert training.clock.announce(0)
-    assert training.steps == 2
-
-
-def test_updates_are_counted_by_class(training: Training) -> None:
-    training.forward()
-    training.update(1)
-    training.update(2)
-    training.update(2)
-
-    assert training.clock.updates == {"Optimizer1": 1, "Optimizer2": 2}
+def test_a_graph_may_hold_the_first_step_of_all() -> None:
+    clock = Clock()
+    assert clock.replayed({7: "Adam"}, 0)
+    assert clock.leader == "Adam"
 
 
 Iteration = st.fixed_dictionaries(
@@ -302,43 +187,21 @@ Iteration = st.fixed_dictionaries(
 def test_one_iteration_is_one_step_however_it_is_made(iterations: list[dict[str, int]]) -> None:
     training = Training()
     for iteration in iterations:
-        if iteration["raises"]:
-            training.forward()
-            training.clock.enter(training.work)
-        for _ in range(iteration["micro_batches"]):
-            training.forward()
+        training.do("f(" * iteration["raises"] + "f" * iteration["micro_batches"])
         if not iteration["skipped"]:
-            for _ in range(iteration["sub_groups"]):
-                training.update(1)
-            for other in range(iteration["others"]):
-                training.update(2 + other)
-        training.scaler_update()
+            training.do("1" * iteration["sub_groups"] + "234"[: iteration["others"]])
+        training.do("s")
 
-    assert training.steps == len(iterations)
+    assert training.clock.steps == len(iterations)
     assert training.clock.skipped == sum(iteration["skipped"] for iteration in iterations)
 
 
-Event = st.sampled_from(["forward", "enter", "leave", "update", "scaler", "announce"])
-
-
-@given(st.lists(st.tuples(Event, st.integers(1, 3)), max_size=60))
-def test_a_step_is_told_exactly_when_the_count_grows_by_one(events: list[tuple[str, int]]) -> None:
+@given(st.lists(st.sampled_from("f()123zsa"), max_size=60))
+def test_a_step_is_told_exactly_when_the_count_grows_by_one(events: list[str]) -> None:
     training = Training()
-    for event, optimizer in events:
-        before, told = training.steps, False
-        if event == "forward":
-            training.forward()
-        elif event == "enter":
-            training.clock.enter(training.work)
-        elif event == "leave":
-            told = training.clock.leave(optimizer, "O", training.work)
-        elif event == "update":
-            told = training.update(optimizer)
-        elif event == "scaler":
-            told = training.scaler_update()
-        else:
-            told = training.clock.announce(training.work)
-        assert training.steps - before == int(told)
+    for event in events:
+        before = training.clock.steps
+        assert sum(training.do(event)) == training.clock.steps - before
 
 
 def times_of(steps: list[tuple[int, bool]]) -> StepTimes:
@@ -354,31 +217,21 @@ def times_of(steps: list[tuple[int, bool]]) -> StepTimes:
 
 
 def test_steps_are_timed_without_the_hooks() -> None:
-    found = times_of([(99, False), (5, False), (6, False), (7, False), (8, False)]).summary()
-
+    found = times_of([(took, False) for took in (99, 5, 6, 7, 8)]).summary()
     assert found == {
-        "count": 4,
-        "total_ns": 26,
-        "median_ns": 6,
-        "p25_ns": 5,
-        "p75_ns": 7,
+        "count": 4, "total_ns": 26, "median_ns": 6, "p25_ns": 5, "p75_ns": 7,
         "samples_ns": [5, 6, 7, 8],
-    }
+    }  # fmt: skip
+    assert times_of([(1, False)]).summary() is None
 
 
 def test_a_profiled_step_and_the_two_after_it_are_left_out() -> None:
     times = times_of([(1, False), (2, False), (50, True), (40, False), (30, False), (3, False)])
-
     assert (times.count, times.total) == (2, 5)
-
-
-def test_one_step_has_no_time() -> None:
-    assert times_of([(1, False)]).summary() is None
 
 
 def test_samples_of_a_long_run_are_spread_over_all_of_it() -> None:
     found = times_of([(step, False) for step in range(100_001)]).summary()
-
     assert found is not None
     assert found["count"] == 100_000
     assert MAX_SAMPLES / 2 <= len(found["samples_ns"]) <= MAX_SAMPLES
