@@ -42,35 +42,53 @@ class Gpus(NamedTuple):
     why_none: str = ""
 
 
-class GpuQuery:
-    """A question to the driver's tool, asked at once and answered later."""
+class Query:
+    """A program that is started at once, and whose output is read later."""
 
-    def __init__(self) -> None:
-        tool = next((tool for tool in _TOOLS if which(tool[0])), None)
-        self._tool = tool[0] if tool else None
+    def __init__(self, *command: str) -> None:
+        self.program = command[0]
         self._process: subprocess.Popen[str] | None = None
-        if tool is None:
-            return
         try:
-            self._process = subprocess.Popen(  # noqa: S603 - a fixed command of the driver
-                tool, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace"
+            self._process = subprocess.Popen(  # noqa: S603 - a tool of the driver, or a Python
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
             )
-        except OSError:
-            self._tool = None
+        except OSError as error:
+            self._why = f"cannot be run: {error.strerror}"
 
-    def answer(self) -> Gpus:
-        """Wait for the tool and read what it says."""
+    def answer(self) -> tuple[int, str, str]:
+        """Wait, and return its exit code, output and errors; -1 and the reason without an end."""
         if self._process is None:
-            return Gpus(why_none="neither nvidia-smi, rocm-smi nor amd-smi is here")
+            return -1, "", self._why
         try:
             out, err = self._process.communicate(timeout=TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.communicate()
-            return Gpus(why_none=f"{self._tool} did not answer within {TIMEOUT_S:g} s")
-        found = tuple(parse(self._tool or "", out)) if self._process.returncode == 0 else ()
-        said = (out.strip() or err.strip()).splitlines()
-        return Gpus(found, "" if found else f"{self._tool} says: {said[0][:200] if said else '-'}")
+            return -1, "", f"did not answer within {TIMEOUT_S:g} s"
+        return self._process.returncode, out, err
+
+
+def ask_for_gpus() -> Query | None:
+    """Start the driver's tool; None where there is none."""
+    tool = next((tool for tool in _TOOLS if which(tool[0])), None)
+    return Query(*tool) if tool else None
+
+
+def gpus_of(query: Query | None) -> Gpus:
+    """Read what the tool says."""
+    if query is None:
+        return Gpus(why_none="neither nvidia-smi, rocm-smi nor amd-smi is here")
+    code, out, err = query.answer()
+    found = tuple(parse(query.program, out)) if code == 0 else ()
+    said = (out.strip() or err.strip()).splitlines()
+    if found or code == -1:
+        return Gpus(found, "" if found else f"{query.program} {err}")
+    return Gpus(found, f"{query.program} says: {said[0][:200] if said else '-'}")
 
 
 def parse(tool: str, text: str) -> Iterator[Gpu]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,9 +13,9 @@ from typing import NamedTuple
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
+from fp8verify.doctor.gpus import Query
 from fp8verify.record.command import Python, active_pythons, choose_python
 
-TIMEOUT_S = 15.0
 # Distributions that decide whether FP8 runs, by the name of their metadata folder.
 PACKAGES = (
     "torch", "triton", "torchao", "torchtitan", "transformer_engine", "transformer_engine_torch",
@@ -105,37 +104,19 @@ def _shebang(program: str) -> str | None:
     return found if found and Path(found).exists() else None
 
 
-class VersionQuery:
-    """A question to a Python, asked at once and answered later."""
+def ask_for_versions(interpreter: Interpreter) -> Query:
+    """Start the Python, isolated, to look for its packages."""
+    return Query(interpreter.program, "-I", "-c", _SCAN, *PACKAGES)
 
-    def __init__(self, interpreter: Interpreter) -> None:
-        self._interpreter = interpreter
-        self._process: subprocess.Popen[str] | None = None
-        try:
-            self._process = subprocess.Popen(  # noqa: S603 - the user's own Python
-                [interpreter.program, "-I", "-c", _SCAN, *PACKAGES],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                stdin=subprocess.DEVNULL,
-                text=True,
-                errors="replace",
-            )
-        except OSError as error:
-            self._why = f"{interpreter.program} cannot be run: {error.strerror}"
 
-    def answer(self) -> Installed:
-        """Wait for the Python and read what it has."""
-        if self._process is None:
-            return Installed(self._interpreter, {}, self._why)
-        try:
-            out, _ = self._process.communicate(timeout=TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.communicate()
-            return Installed(self._interpreter, {}, f"it did not answer within {TIMEOUT_S:g} s")
-        if self._process.returncode:
-            return Installed(self._interpreter, {}, f"it ended with {self._process.returncode}")
-        return Installed(self._interpreter, parse_scan(out))
+def installed_of(interpreter: Interpreter, query: Query) -> Installed:
+    """Read what the Python has."""
+    code, out, err = query.answer()
+    if code == -1:
+        return Installed(interpreter, {}, f"it {err}")
+    if code:
+        return Installed(interpreter, {}, f"it ended with {code}")
+    return Installed(interpreter, parse_scan(out))
 
 
 def parse_scan(text: str) -> dict[str, str]:

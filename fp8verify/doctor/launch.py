@@ -10,8 +10,8 @@ from typing import Any
 from fp8verify.doctor.documents import Document, kind_of, read_document
 from fp8verify.doctor.facts import Facts
 from fp8verify.doctor.frameworks import recognise
-from fp8verify.doctor.gpus import GpuQuery
-from fp8verify.doctor.installed import VersionQuery, find_interpreter
+from fp8verify.doctor.gpus import ask_for_gpus, gpus_of
+from fp8verify.doctor.installed import ask_for_versions, find_interpreter, installed_of
 from fp8verify.doctor.launch_script import arguments
 from fp8verify.doctor.scripts import read_script
 from fp8verify.doctor.training import Config
@@ -34,9 +34,11 @@ def gather(
     Raises:
         InputError: a configuration cannot be read.
     """
-    gpus, versions = GpuQuery(), VersionQuery(find_interpreter(command, environment))
-    facts = read_launch(configs, command, environment)
-    return facts._replace(gpus=gpus.answer(), installed=versions.answer(), require_gpu=require_gpu)
+    interpreter = find_interpreter(command, environment)
+    gpus, versions = ask_for_gpus(), ask_for_versions(interpreter)
+    return read_launch(configs, command, environment)._replace(
+        gpus=gpus_of(gpus), installed=installed_of(interpreter, versions), require_gpu=require_gpu
+    )
 
 
 def read_launch(

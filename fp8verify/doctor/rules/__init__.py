@@ -34,4 +34,3 @@ def judge(facts: Facts) -> Iterator[Check]:
         from fp8verify.doctor.rules import model  # what it needs takes as long as all the rest
 
         yield from model.model(facts)
-        yield from model.appeared(facts)
