@@ -10,7 +10,6 @@ from pathlib import Path
 from shutil import which
 from typing import NamedTuple
 
-from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from fp8verify.doctor.gpus import Query
@@ -134,12 +133,6 @@ def parsed(text: str | None) -> Version | None:
         return Version(text) if text else None
     except InvalidVersion:
         return None
-
-
-def within(text: str | None, specifier: str) -> bool:
-    """Return whether a version is known and within the specifier; nightlies count as theirs."""
-    version = parsed(text)
-    return version is not None and SpecifierSet(specifier).contains(version, prereleases=True)
 
 
 def cuda_of(versions: Mapping[str, str]) -> tuple[int, int] | None:

@@ -10,7 +10,7 @@ import pytest
 
 from fp8verify.doctor.checks import Check, Status, report_of, to_text
 from fp8verify.doctor.gpus import NAMES, Gpu, parse, parse_nvidia, trains_in
-from fp8verify.doctor.installed import cuda_of, find_interpreter, parse_scan, within
+from fp8verify.doctor.installed import cuda_of, find_interpreter, parse_scan
 from fp8verify.doctor.rules import judge
 from fp8verify.doctor.rules.rows import rules
 from tests import doctor_files as files
@@ -61,36 +61,38 @@ def test_a_capability_that_is_not_known_decides_nothing(capability: str | None) 
     assert check.status is Status.SKIPPED
 
 
-def test_a_gpu_without_fp8_units_fails_even_among_others() -> None:
-    for gpus in ([A100], [H100, A100]):
-        check = complaints(facts_of(gpus=gpus))["no-fp8-units"]
-        assert check.status is Status.FAIL
-        assert f"NVIDIA A100-SXM4-80GB (8.0) of {len(gpus)} GPUs" in check.message
+OLD_DRIVER = H100._replace(driver="550.54.15")
+AMD_DRIVER = MI300X._replace(driver="6.14.14")
+# Arguments of `facts_of`, a file, and all that is told.
+MACHINES: list[tuple[dict[str, Any], str, str]] = [
+    ({"gpus": [A100]}, "", "fail no-fp8-units"),
+    ({"gpus": [H100, A100]}, "", "fail no-fp8-units"),
+    ({"gpus": [H100]}, MXFP8, "fail no-fp8-units"),
+    ({"gpus": [B200]}, MXFP8, ""),
+    # One branch of a source that this GPU can run is enough.
+    ({"gpus": [H100]}, files.TORCHTITAN_PYTHON, ""),
+    ({"gpus": [A100]}, files.TORCHTITAN_PYTHON, "fail no-fp8-units"),
+    ({"gpus": []}, "", "fail no-gpu"),
+    ({"gpus": [], "require_gpu": False}, "", ""),
+    ({"gpus": [OLD_DRIVER]}, "", "fail driver-too-old"),
+    ({"gpus": [OLD_DRIVER], "versions": {**GOOD, "torch": "2.9.1+cu128"}}, "", ""),
+    ({"gpus": [AMD_DRIVER]}, "", ""),
+    ({"versions": {**GOOD, "torchao": "0.8.0"}}, files.TORCHTITAN_TOML, "fail torchao-too-old"),
+    ({"versions": {**GOOD, "torchao": "0.9.0"}}, files.TORCHTITAN_TOML, ""),
+    ({"versions": {"torch": "not a version", "torchao": "?"}}, "", ""),
+]
 
 
-@pytest.mark.parametrize(("gpu", "fails"), [(H100, True), (B200, False), (RTX6000_PRO, True)])
-def test_the_format_that_is_asked_for_decides(tmp_path: Path, gpu: Gpu, fails: bool) -> None:
-    found = complaints(facts_of(write(tmp_path, "mx.yaml", MXFP8), gpus=[gpu]))
-    assert ("no-fp8-units" in found) == fails
-
-
-def test_a_script_with_a_branch_for_each_gpu_is_no_failure(tmp_path: Path) -> None:
-    path = write(tmp_path, "config_registry.py", files.TORCHTITAN_PYTHON)
-    assert complaints(facts_of(path, gpus=[H100])) == {}
-    assert set(complaints(facts_of(path, gpus=[A100]))) == {"no-fp8-units"}
-
-
-def test_no_gpu_fails_unless_only_files_are_checked() -> None:
-    assert complaints(facts_of(gpus=()))["no-gpu"].status is Status.FAIL
-    facts = facts_of(gpus=(), require_gpu=False)
-    assert complaints(facts) == {}
-    assert "no-gpu" in {check.code for check in judge(facts)}
-
-
-def test_a_driver_older_than_torchs_cuda_fails() -> None:
-    old = H100._replace(driver="550.54.15")
-    assert "driver-too-old" in complaints(facts_of(gpus=[old]))
-    assert complaints(facts_of(gpus=[old], versions={**GOOD, "torch": "2.9.1+cu128"})) == {}
+@pytest.mark.parametrize(("machine", "text", "told"), MACHINES)
+def test_what_is_told_of_a_machine(
+    tmp_path: Path, machine: dict[str, Any], text: str, told: str
+) -> None:
+    config = [write(tmp_path, f"c.{_ending(text)}", text)] if text else []
+    found = complaints(facts_of(*config, **machine))
+    assert " ".join(f"{check.status.value} {code}" for code, check in found.items()) == told
+    if "no-fp8-units" in found and A100 in machine["gpus"]:
+        count = f"(8.0) of {len(machine['gpus'])} GPUs"
+        assert count in found["no-fp8-units"].message
 
 
 def test_torch_for_cpus_on_a_gpu_machine_fails() -> None:
@@ -119,15 +121,6 @@ def test_the_library_that_is_asked_for_must_be_there(
     assert complaints(facts_of(path, versions=versions))[code].status is Status.FAIL
     assert code not in complaints(facts_of(path, versions={**GOOD, package: "9"}))
     assert code not in complaints(facts_of(path, versions={}))  # not the training's Python
-
-
-@pytest.mark.parametrize(("version", "old"), [("0.8.0", True), ("0.9.0", False)])
-def test_torchtitan_goes_on_in_bf16_with_an_old_torchao(
-    tmp_path: Path, version: str, old: bool
-) -> None:
-    path = write(tmp_path, "t.toml", files.TORCHTITAN_TOML)
-    found = complaints(facts_of(path, versions={**GOOD, "torchao": version}))
-    assert ("torchao-too-old" in found) == old
 
 
 L40S = Gpu("NVIDIA L40S", "8.9", "580.65.06", "46068 MiB")
@@ -205,13 +198,8 @@ def test_each_known_bad_combination_is_told_and_its_repair_is_not(
 
 
 def _ending(text: str) -> str:
-    return "sh" if text.startswith("#!") else "toml" if text.startswith("[") else "yaml"
-
-
-def test_a_version_that_is_not_known_matches_no_row() -> None:
-    assert not within(None, ">=0")
-    assert not within("unknown", ">=0")
-    assert complaints(facts_of(versions={"torch": "not a version", "torchao": "?"})) == {}
+    endings = {"#!": "sh", "[": "toml", "from ": "py"}
+    return next((end for start, end in endings.items() if text.startswith(start)), "yaml")
 
 
 def test_versions_of_cuda() -> None:
@@ -242,20 +230,11 @@ WARNING: AMD GPU device(s) is/are in a low-power state. Check power control/runt
 AMD_SMI_GPU = {
     "gpu": 0,
     "asic": {
-        "market_name": "AMD Instinct MI350X",
-        "vendor_id": "0x1002",
-        "vendor_name": "Advanced Micro Devices Inc. [AMD/ATI]",
-        "subvendor_id": "0x1002",
-        "device_id": "0x75a0",
-        "subsystem_id": "0x75a0",
-        "rev_id": "0x00",
-        "asic_serial": "0x0123",
-        "oam_id": 6,
-        "num_compute_units": 128,
+        "market_name": "AMD Instinct MI350X", "vendor_id": "0x1002", "oam_id": 6,
         "target_graphics_version": "gfx950",
     },
     "driver": {"name": "amdgpu", "version": "6.18.3"},
-}
+}  # fmt: skip
 
 
 def test_rocm_smi_is_read_with_the_warning_before_it() -> None:
@@ -276,13 +255,6 @@ def test_amd_smi_is_read_as_rocm_6_and_7_print_it(form: object) -> None:
 )
 def test_other_output_of_amd_s_tools_is_no_gpu(text: str) -> None:
     assert list(parse("amd-smi", text)) == []
-
-
-def test_the_driver_of_an_amd_gpu_is_not_held_against_cuda(tmp_path: Path) -> None:
-    facts = facts_of(
-        write(tmp_path, "k.toml", files.KEMPNERFORGE), gpus=[MI300X._replace(driver="6.14.14")]
-    )
-    assert "driver-too-old" not in {check.code for check in judge(facts)}
 
 
 def test_the_first_folder_on_the_path_is_the_one_that_is_imported() -> None:

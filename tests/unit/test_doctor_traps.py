@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -57,57 +58,58 @@ def test_a_sound_configuration_gives_no_warning(tmp_path: Path, name: str) -> No
     assert bool(facts.asks) == (name not in ASK_NOTHING)
 
 
-@pytest.mark.parametrize(
-    ("words", "asks"),
-    [
-        ("--recipe qwen3_30b_a3b_pretrain_8gpu_gb200_fp8mx_config", ("mxfp8", "mxfp8")),
-        ("--recipe=llama31_405b_pretrain_128gpu_gb300_fp8mx_hsdp_config", ("mxfp8", "mxfp8")),
-        ("--recipe deepseek_v3_pretrain_1024gpu_h100_fp8sc_config", ("fp8_block", "blockwise")),
-        ("--recipe qwen3_30b_a3b_pretrain_16gpu_h100_fp8ds_config", ("fp8", "delayed")),
-        ("--recipe llama3_8b_pretrain_8gpu_h100_fp8cs_config", ("fp8", "tensorwise")),
-        ("--recipe llama3_8b_pretrain_8gpu_gb200_nvfp4_config", ("nvfp4", "nvfp4")),
-        ("--recipe gpt_oss_20b_peft_fp8_current_scaling_config", ("fp8", "tensorwise")),
-        ("--recipe deepseek_v4_flash_pretrain_mxfp8_config", ("mxfp8", "mxfp8")),
-        ("--recipe llama3_8b_pretrain_8gpu_h100_bf16_config", None),
-        ("--recipe llama3_8b_pretrain_8gpu_h100_fp8cs_config mixed_precision=bf16_mixed", None),
-        ("--gpu gb200 --compute_dtype fp8_mx", ("mxfp8", "mxfp8")),
-        ("--gpu h100 --compute_dtype fp8_sc", ("fp8_block", "blockwise")),
-    ],
-)
-def test_recipes_of_megatron_bridge_ask_by_their_names(
-    words: str, asks: tuple[str, str] | None
-) -> None:
-    facts = facts_of(command=["python", "run_recipe.py", *words.split()], gpus=[B200])
-    assert [config.framework for config in facts.configs] == ["Megatron-Bridge"]
-    assert [(ask.format, ask.recipe) for ask, _ in facts.asks] == ([asks] if asks else [])
+PRETRAIN = "torchrun pretrain_gpt.py --fp8-format hybrid"
+LAUNCH = "accelerate launch --mixed_precision fp8 --fp8_format E4M3 --fp8_margin 0"
+# A command on a B200, the framework of its arguments, the recipe that it asks for, a complaint.
+COMMANDS = [
+    ("run.py --recipe qwen3_30b_a3b_pretrain_8gpu_gb200_fp8mx_config", "Megatron-Bridge", "mxfp8"),
+    ("run.py --recipe=llama31_405b_pretrain_128gpu_gb300_fp8mx_hsdp_config", "Megatron-Bridge",
+     "mxfp8"),
+    ("run.py --recipe deepseek_v3_pretrain_1024gpu_h100_fp8sc_config", "Megatron-Bridge",
+     "blockwise"),
+    ("run.py --recipe qwen3_30b_a3b_pretrain_16gpu_h100_fp8ds_config", "Megatron-Bridge",
+     "delayed"),
+    ("run.py --recipe llama3_8b_pretrain_8gpu_h100_fp8cs_config", "Megatron-Bridge", "tensorwise"),
+    ("run.py --recipe llama3_8b_pretrain_8gpu_gb200_nvfp4_config", "Megatron-Bridge", "nvfp4"),
+    ("run.py --recipe gpt_oss_20b_peft_fp8_current_scaling_config", "Megatron-Bridge",
+     "tensorwise"),
+    ("run.py --recipe deepseek_v4_flash_pretrain_mxfp8_config", "Megatron-Bridge", "mxfp8"),
+    ("run.py --recipe llama3_8b_pretrain_8gpu_h100_bf16_config", "Megatron-Bridge", None),
+    ("run.py --recipe llama3_8b_pretrain_8gpu_h100_fp8cs_config mixed_precision=bf16_mixed",
+     "Megatron-Bridge", None),
+    ("run.py --gpu gb200 --compute_dtype fp8_mx", "Megatron-Bridge", "mxfp8"),
+    ("run.py --gpu h100 --compute_dtype fp8_sc", "Megatron-Bridge", "blockwise"),
+    ("train.py --compute_dtype bfloat16", None, None),
+    ("train.py --recipe rowwise", None, None),
+    ("train.py --recipe a_config", None, None),
+    ("python -m scripts.base_train --depth=12 --fp8", "nanochat", "tensorwise"),
+    ("python -m scripts.base_train -- --depth 12 --fp8 --fp8-recipe rowwise", "nanochat",
+     "rowwise"),
+    ("python scripts/base_train.py --fp8 --depth=12", "nanochat", "tensorwise"),
+    ("python t.py --fp8 --depth=12 --aspect-ratio 64 --matrix-lr 0.02", "nanochat", "tensorwise"),
+    ("python -m scripts.base_train --depth=12", "nanochat", None),
+    ("python vit.py --depth=12 --fp8", None, None, "config-not-recognised"),
+    ("python mine.py --fp8-format hybrid", None, None, "config-not-recognised"),
+    (f"{PRETRAIN} --transformer-impl local", "Megatron-LM", "delayed", "config-section-inert"),
+    (f"{PRETRAIN} --num-layers 2 --hidden-size 4096 --num-attention-heads 32 --train-iters 10",
+     "Megatron-LM", "delayed", "fp8-without-bf16"),
+    (f"{LAUNCH} train.py", "accelerate", None),
+    (f"{LAUNCH} --fp8_backend TE train.py", "accelerate", "delayed", "config-value-unknown"),
+    (f"{LAUNCH} --fp8_bakend te train.py", "accelerate", None, "config-key-unknown"),
+    (f"{LAUNCH} --fp8_backend te --fp8_interval 2 train.py", "accelerate", "delayed",
+     "config-value-unknown"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "words", ["--compute_dtype bfloat16", "--recipe rowwise", "--recipe a_config"]
-)
-def test_words_of_others_are_not_megatron_bridge_s(words: str) -> None:
-    assert facts_of(command=["python", "train.py", *words.split()]).configs == ()
-
-
-@pytest.mark.parametrize(
-    ("words", "recipe"),
-    [
-        ("-m scripts.base_train --depth=12 --fp8", "tensorwise"),
-        ("-m scripts.base_train -- --depth 12 --fp8 --fp8-recipe rowwise", "rowwise"),
-        ("scripts/base_train.py --fp8 --depth=12", "tensorwise"),
-        ("train.py --fp8 --depth=12 --aspect-ratio 64 --matrix-lr 0.02", "tensorwise"),
-        ("-m scripts.base_train --depth=12", None),
-    ],
-)
-def test_nanochat_asks_by_a_flag(words: str, recipe: str | None) -> None:
-    facts = facts_of(command=["python", *words.split()])
-    assert [config.framework for config in facts.configs] == ["nanochat"]
-    assert [ask.recipe for ask, _ in facts.asks] == ([recipe] if recipe else [])
-    assert complaints(facts) == {}
-
-
-def test_a_flag_fp8_of_another_script_is_not_nanochat_s() -> None:
-    assert facts_of(command=["python", "vit.py", "--depth=12", "--fp8"]).configs == ()
+@pytest.mark.parametrize("row", COMMANDS, ids=lambda row: row[0])
+def test_the_arguments_of_a_command_are_read(row: tuple[str, str | None, str | None]) -> None:
+    command, framework, recipe, *complaint = row
+    facts = facts_of(command=command.split(), gpus=[B200])
+    assert [(c.framework, c.path) for c in facts.configs] == (
+        [(framework, "the command")] if framework else []
+    )
+    assert [ask.recipe for ask, _ in facts.asks if ask.recipe] == ([recipe] if recipe else [])
+    assert list(complaints(facts)) == complaint
 
 
 # What stands before the launch, what in its place of --fp8-format, and whether FP8 is asked for.
@@ -243,35 +245,80 @@ def test_a_slip_is_told_with_what_was_meant(
     assert meant in found[0].hint
 
 
-@pytest.mark.parametrize(
-    ("name", "old", "new", "code"),
-    [
-        ("kempnerforge.toml", "dim = 4096\n", "dim = 4104\n", "dims-not-multiple-of-16"),
-        ("kempnerforge.toml", "dim = 4096\n", "dim = 256\n", "dims-too-small-to-pay"),
-        ("megatron.sh", "--hidden-size 4096", "--hidden-size 4100", "dims-not-multiple-of-16"),
-        ("model_config.yaml", "-parallel-size: 2", "-parallel-size: 512",
-         "dims-not-multiple-of-16"),
-    ],
-)  # fmt: skip
-def test_sizes(tmp_path: Path, name: str, old: str, new: str, code: str) -> None:
-    facts = facts_of(write(tmp_path, name, SOUND[name].replace(old, new, 1)))
-    assert complaints(facts)[code].status == "warn"
+MX = files.ACCELERATE + "  use_mxfp8_block_scaling: true\n"
+SWITCH = '[job]\ndump_folder = "x"\n\n[model]\nflavor = "8B"\n\n[training]\ncompile = true\n{}\n'
+DEEPSPEED = files.ACCELERATE.replace('"NO"', "DEEPSPEED")
+RECIPE = "config = Float8LinearConfig.from_recipe_name({})  # compile\n"
+SMALL_MODEL = {
+    "model_type": "llama", "hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+}  # fmt: skip
+SIZES = "model_config.yaml"
+# A file, its text, the accelerate that is installed ("-" for nothing), and all its complaints.
+TEXTS = [
+    ("kempnerforge.toml", files.KEMPNERFORGE.replace("dim = 4096\n", "dim = 4104\n"), "",
+     "warn dims-not-multiple-of-16"),
+    ("kempnerforge.toml", files.KEMPNERFORGE.replace("dim = 4096\n", "dim = 256\n"), "",
+     "warn dims-too-small-to-pay"),
+    ("megatron.sh", files.MEGATRON_SH.replace("--hidden-size 4096", "--hidden-size 4100"), "",
+     "warn dims-not-multiple-of-16"),
+    (SIZES, SOUND[SIZES].replace("-parallel-size: 2", "-parallel-size: 512", 1), "",
+     "warn dims-not-multiple-of-16 warn dims-too-small-to-pay"),
+    ("a.yaml", files.ACCELERATE.replace('"fp8"', "FP8").replace("backend: TE", "backend: te"),
+     "", ""),
+    ("mx.yaml", MX, "", ""),
+    ("mx.yaml", MX.replace("len: 1024", "len: 16"), "", "fail config-value-unknown"),
+    ("switch.toml", SWITCH.format('fp8_linear = "dynamic"'), "", ""),
+    ("switch.toml", SWITCH.format("enable_fp8_linear = true"), "", ""),
+    ("ds.yaml", DEEPSPEED, "-", "warn fp8-with-deepspeed"),
+    ("ds.yaml", DEEPSPEED, "1.3.0", "fail fp8-with-deepspeed"),
+    ("ds.yaml", DEEPSPEED, "1.4.0", ""),
+    ("ds.yaml", DEEPSPEED, "0.34.2", ""),
+    ("ds.yaml", DEEPSPEED, "0.34.3", "fail fp8-with-deepspeed"),
+    ("train.py", RECIPE.format('"rowise"'), "", "fail config-value-unknown"),
+    ("train.py", RECIPE.format('"rowwise"'), "", ""),
+    ("train.py", RECIPE.format("args.recipe"), "", ""),
+    ("train.py", RECIPE.format("name"), "", ""),
+    ("train.py", RECIPE.format("Float8LinearRecipeName.TENSORWISE"), "", ""),
+    ("train.py", "def train(:\n", "", "warn config-not-recognised"),
+    ("go.sh", f"{PRETRAIN} --transformer-impl local", "", "fail config-section-inert"),
+    ("sft.yaml", "model_name_or_path: x\nstage: sft\noutput_dir: out\nfp8: true\n", "", ""),
+    ("config.json", json.dumps(SMALL_MODEL), "", ""),
+]  # fmt: skip
 
 
-def test_accelerate_ignores_the_case_of_its_words(tmp_path: Path) -> None:
-    text = files.ACCELERATE.replace('"fp8"', "FP8").replace("backend: TE", "backend: te")
-    facts = facts_of(write(tmp_path, "a.yaml", text))
-    assert complaints(facts) == {}
-    assert [ask.backend for ask, _ in facts.asks] == ["te"]
+@pytest.mark.parametrize(("name", "text", "accelerate", "told"), TEXTS)
+def test_what_is_told_of_a_file(
+    tmp_path: Path, name: str, text: str, accelerate: str, told: str
+) -> None:
+    versions = {**files.GOOD, "accelerate": accelerate} if accelerate else files.GOOD
+    facts = facts_of(
+        write(tmp_path, name, text), gpus=[B200], versions={} if accelerate == "-" else versions
+    )
+    found = complaints(facts)
+    assert " ".join(f"{c.status.value} {code}" for code, c in sorted(found.items())) == told
+    silent = ("def train", '{"model_type')
+    assert bool(facts.asks) == (not text.startswith(silent))
 
 
-def test_mxfp8_of_accelerate_takes_no_amax_keys(tmp_path: Path) -> None:
-    mx = "  use_mxfp8_block_scaling: true\n"
-    sound = write(tmp_path, "sound.yaml", files.ACCELERATE + mx)
-    assert complaints(facts_of(sound, gpus=[B200])) == {}
-    text = files.ACCELERATE.replace("len: 1024", "len: 16") + mx
-    found = complaints(facts_of(write(tmp_path, "a.yaml", text), gpus=[B200]))
-    assert found["config-value-unknown"].status == "fail"
+def test_switches_that_are_off_ask_for_nothing(tmp_path: Path) -> None:
+    for number, line in enumerate(('fp8_linear = ""', "enable_fp8_linear = false")):
+        assert facts_of(write(tmp_path, f"{number}.toml", SWITCH.format(line))).asks == ()
+
+
+def test_the_sizes_of_a_model_count_for_what_a_configuration_asks(tmp_path: Path) -> None:
+    model = write(tmp_path, "config.json", json.dumps(SMALL_MODEL))
+    axolotl = write(tmp_path, "a.yaml", files.AXOLOTL)
+    assert set(complaints(facts_of(axolotl, model))) == {"dims-too-small-to-pay"}
+
+
+def test_a_source_that_asks_for_nothing_is_named_unless_a_configuration_asks(
+    tmp_path: Path,
+) -> None:
+    script, config = write(tmp_path, "t.py", "pass\n"), write(tmp_path, "a.yaml", files.ACCELERATE)
+    (check,) = [check for check in judge(facts_of(script)) if check.file == script]
+    assert (check.code, check.status) == ("fp8-not-asked", "skipped")
+    assert script not in {check.file for check in judge(facts_of(script, config))}
 
 
 @pytest.mark.parametrize("argument", ["--mixed_precision bf16", "--mixed-precision=no"])
@@ -282,70 +329,6 @@ def test_an_argument_wins_over_accelerate_s_file(tmp_path: Path, argument: str) 
     assert (check.file, check.line) == (path, 3)
     agrees = f"accelerate launch --config_file {path} --mixed_precision fp8 train.py".split()
     assert complaints(facts_of(command=agrees)) == {}
-
-
-@pytest.mark.parametrize(
-    ("line", "asks"),
-    [('fp8_linear = "dynamic"', True), ('fp8_linear = ""', False),
-     ("enable_fp8_linear = true", True), ("enable_fp8_linear = false", False)],
-)  # fmt: skip
-def test_torchtitan_s_first_switches(tmp_path: Path, line: str, asks: bool) -> None:
-    text = f'[job]\ndump_folder = "x"\n\n[model]\nflavor = "8B"\n\n[training]\n{line}\n'
-    facts = facts_of(write(tmp_path, "t.toml", text + "compile = true\n"))
-    assert complaints(facts) == {}
-    assert bool(facts.asks) == asks
-
-
-@pytest.mark.parametrize(
-    ("argument", "code", "says"),
-    [
-        ("--fp8_backend TE", "config-value-unknown", "Did you mean 'te'?"),
-        ("--fp8_bakend te", "config-key-unknown", "Did you mean fp8_backend?"),
-    ],
-)
-def test_arguments_of_accelerate_launch(argument: str, code: str, says: str) -> None:
-    command = "accelerate launch --mixed_precision fp8 --fp8_format E4M3 --fp8_margin 0 train.py"
-    facts = facts_of(command=command.split())
-    assert "config-key-unknown" not in {check.code for check in judge(facts)}
-    assert complaints(facts) == {}
-    found = complaints(facts_of(command=[*command.split()[:-1], *argument.split(), "train.py"]))
-    assert {code: check.hint for code, check in found.items()} == {code: says}
-
-
-@pytest.mark.parametrize(
-    ("text", "code", "status"),
-    [
-        ("import torch\n", "fp8-not-asked", "skipped"),
-        ("def train(:\n", "config-not-recognised", "warn"),
-    ],
-)
-def test_a_source_that_says_nothing_is_named(
-    tmp_path: Path, text: str, code: str, status: str
-) -> None:
-    path = write(tmp_path, "train.py", text)
-    (check,) = [check for check in judge(facts_of(path)) if check.file == path]
-    assert (check.code, check.status) == (code, status)
-
-
-def test_a_source_that_a_configuration_speaks_for_is_not_named(tmp_path: Path) -> None:
-    script, config = write(tmp_path, "t.py", "pass\n"), write(tmp_path, "a.yaml", files.ACCELERATE)
-    assert script not in {check.file for check in judge(facts_of(script, config))}
-
-
-DEEPSPEED_FORM = files.ACCELERATE.replace('"NO"', "DEEPSPEED")
-
-
-@pytest.mark.parametrize(
-    ("version", "status"),
-    [(None, "warn"), ("1.3.0", "fail"), ("1.4.0", None), ("0.34.2", None), ("0.34.3", "fail")],
-)
-def test_deepspeed_overrides_fp8_in_some_versions_of_accelerate(
-    tmp_path: Path, version: str | None, status: str | None
-) -> None:
-    versions = {**files.GOOD, "accelerate": version} if version else {}
-    found = complaints(facts_of(write(tmp_path, "a.yaml", DEEPSPEED_FORM), versions=versions))
-    check = found.get("fp8-with-deepspeed")
-    assert (check.status.value if check else None) == status
 
 
 def test_the_trainers_bf16_takes_the_place_of_fp8(tmp_path: Path) -> None:
@@ -366,17 +349,6 @@ def test_trl_sets_bf16_where_nothing_is_said(tmp_path: Path) -> None:
     assert "trl#3860" in complaints(facts)["bf16-overrides-fp8"].source
 
 
-@pytest.mark.parametrize(
-    ("argument", "wrong"),
-    [('"rowise"', True), ('"rowwise"', False), ("args.recipe", False),
-     ("Float8LinearRecipeName.TENSORWISE", False), ("name", False)],
-)  # fmt: skip
-def test_recipe_names_of_torchao(tmp_path: Path, argument: str, wrong: bool) -> None:
-    text = f"config = Float8LinearConfig.from_recipe_name({argument})  # compile\n"
-    found = complaints(facts_of(write(tmp_path, "train.py", text)))
-    assert ("config-value-unknown" in found) == wrong
-
-
 def test_files_of_the_command_are_read_with_its_overrides(tmp_path: Path) -> None:
     path = write(tmp_path, "7b.toml", files.KEMPNERFORGE)
     command = ["python", "scripts/train.py", path]
@@ -385,30 +357,6 @@ def test_files_of_the_command_are_read_with_its_overrides(tmp_path: Path) -> Non
     assert set(found) == {"fp8-with-tensor-parallel"}
     plain = facts_of(command=[*command, "--train.mixed_precision", "bf16"])
     assert plain.asks == ()
-
-
-def test_few_arguments_are_megatron_s_where_its_script_is_named(tmp_path: Path) -> None:
-    line = "torchrun pretrain_gpt.py --fp8-format hybrid --transformer-impl local"
-    in_file, in_command = facts_of(write(tmp_path, "go.sh", line)), facts_of(command=line.split())
-    assert set(complaints(in_file)) == set(complaints(in_command)) == {"config-section-inert"}
-    assert facts_of(command=["python", "mine.py", "--fp8-format", "hybrid"]).configs == ()
-
-
-def test_fp8_of_what_names_a_model_is_llama_factory_s(tmp_path: Path) -> None:
-    text = "model_name_or_path: x\nstage: sft\noutput_dir: out\nfp8: true\n"
-    facts = facts_of(write(tmp_path, "sft.yaml", text))
-    assert [ask.format for ask, _ in facts.asks] == ["fp8"]
-    assert facts.configs[0].framework == "LLaMA-Factory"
-
-
-def test_arguments_of_the_command_are_read() -> None:
-    command = "torchrun pretrain_gpt.py --num-layers 2 --hidden-size 4096 --fp8-format hybrid"
-    command += " --num-attention-heads 32 --train-iters 10"
-    facts = facts_of(command=command.split())
-    assert set(complaints(facts)) == {"fp8-without-bf16"}
-    assert [config.path for config in facts.configs] == ["the command"]
-    launch = "accelerate launch --mixed_precision fp8 --fp8_backend te --fp8_interval 2 train.py"
-    assert set(complaints(facts_of(command=launch.split()))) == {"config-value-unknown"}
 
 
 def test_variables_of_transformer_engine(tmp_path: Path) -> None:
@@ -425,18 +373,6 @@ def test_variables_of_transformer_engine(tmp_path: Path) -> None:
 def test_variables_that_nobody_reads() -> None:
     facts = facts_of(environment={"FP8_BACKEND": "te"})
     assert "ACCELERATE_FP8_BACKEND" in complaints(facts)["config-key-ignored"].message
-
-
-def test_the_sizes_of_a_model_beside_the_configuration(tmp_path: Path) -> None:
-    model = write(
-        tmp_path,
-        "config.json",
-        '{"model_type": "llama", "hidden_size": 768, "intermediate_size": 2048,'
-        ' "num_hidden_layers": 12, "num_attention_heads": 12}',
-    )
-    axolotl = write(tmp_path, "a.yaml", files.AXOLOTL)
-    assert complaints(facts_of(model)) == {}
-    assert set(complaints(facts_of(axolotl, model))) == {"dims-too-small-to-pay"}
 
 
 ISSUES = tomllib.loads(Path(__file__).parents[1].joinpath("doctor_issues.toml").read_text())
