@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Final
 
 import msgspec
@@ -139,7 +140,7 @@ def multiplies_fp8(op: OpContext) -> bool:
     a, b = found
     if not set(a[-2:]) & set(b[-2:]) - {1}:
         return False
-    return (a[-1] == b[-2] and _size(a) != _size(b)) or _says_product(op.name)
+    return (a[-1] == b[-2] and prod(a) != prod(b)) or _says_product(op.name)
 
 
 def _says_product(name: str) -> bool:
@@ -157,17 +158,10 @@ def _two_matrices(op: OpContext) -> tuple[Shape, Shape] | None:
 
 def _cast_from_recorded(op: OpContext, a: Shape, b: Shape) -> bool:
     """Whether for both matrices a tensor of their size in high precision was recorded too."""
-    sizes = {_size(dims) for dims, element in _recorded(op) if element in _HIGH}
-    return _size(a) in sizes and _size(b) in sizes
+    sizes = {prod(dims) for dims, element in _recorded(op) if element in _HIGH}
+    return prod(a) in sizes and prod(b) in sizes
 
 
 def _recorded(op: OpContext) -> list[tuple[Shape, str | None]]:
     """Return shape and element type of each input of which both were recorded."""
     return [(dims, _element(op, place)) for place, dims in enumerate(op.dims)]
-
-
-def _size(dims: Shape) -> int:
-    total = 1
-    for size in dims:
-        total *= size
-    return total

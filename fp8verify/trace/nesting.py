@@ -49,7 +49,7 @@ def nest(
     parent, enclosing = array("i", [-1]) * len(ops.name), dict[int, int]()
     for thread, rows in members.items():
         times = [calls.start[launch] for launch in instants[thread]]
-        _, around = link_thread(rows, annotations[thread], ops, parent, times)
+        around = link_thread(rows, annotations[thread], ops, parent, times)
         enclosing.update(zip(instants[thread], around, strict=True))
     return parent, enclosing
 
@@ -119,7 +119,7 @@ def link_thread(
     ops: OpColumns,
     parent: array[int],
     instants: Sequence[int],
-) -> tuple[array[int], list[int]]:
+) -> list[int]:
     """Link the ranges of one thread as `link_parents` does, whatever their order is.
 
     Kineto writes operators in order and annotations after them, and seldom do two begin in the
@@ -133,7 +133,7 @@ def link_thread(
         instants: times in ascending order.
 
     Returns:
-        All rows in `start_order`, and what `link_parents` found.
+        What `link_parents` found.
     """
     ordered = rows[:]
     if annotations:
@@ -142,7 +142,7 @@ def link_thread(
     if found is None:
         ordered = start_order(rows + array("i", annotations), ops.start, ops.end, ops.inputs)
         found = link_parents(ordered, ops.start, ops.end, parent, instants) or []
-    return ordered, found
+    return found
 
 
 def link_parents(

@@ -183,7 +183,6 @@ class Decoders:
         timed = (kind[self._time] for kind in self._timed)
         event: Any = reduce(or_, (*timed, *UNTIMED, *self._ignored.values()))
         self.block: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[event])
-        self.event: msgspec.json.Decoder[Any] = msgspec.json.Decoder(event)
         self.lax_event: msgspec.json.Decoder[Any] = msgspec.json.Decoder(event, strict=False)
 
     def knows(self, category: str) -> bool:
@@ -230,19 +229,13 @@ def parse_micros(raw: Raw) -> int:
     text = bytes(raw)
     match = _PLAIN.fullmatch(text)
     if match is None:
-        return _parse_unusual(text)
-    sign, whole, fraction = match.groups()
-    digits = (fraction or b"")[:4].ljust(4, b"0")
-    value = int(whole) * 1000 + (int(digits) + 5) // 10
-    return _bounded(-value if sign else value)
-
-
-def _parse_unusual(text: bytes) -> int:
-    value = float(text.strip(b'"'))
-    return _bounded(round(value * 1000) if abs(value) <= MAX_MICROS else 1 << 63)
-
-
-def _bounded(nanoseconds: int) -> int:
-    if abs(nanoseconds) > MAX_MICROS * 1000:
+        micros = float(text.strip(b'"'))
+        found = round(micros * 1000) if abs(micros) <= MAX_MICROS else 1 << 63
+    else:
+        sign, whole, fraction = match.groups()
+        digits = (fraction or b"")[:4].ljust(4, b"0")
+        found = int(whole) * 1000 + (int(digits) + 5) // 10
+        found = -found if sign else found
+    if abs(found) > MAX_MICROS * 1000:
         raise ValueError("time stamp out of range")
-    return nanoseconds
+    return found
