@@ -325,22 +325,16 @@ def rank_progress() -> Iterator[OnProgress | None]:
     if not sys.stderr.isatty():
         yield None
         return
+    from rich import progress as bars
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
 
     columns = (
-        TextColumn("reading ranks"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(compact=True),
+        "reading ranks",
+        bars.BarColumn(),
+        bars.MofNCompleteColumn(),
+        bars.TimeRemainingColumn(compact=True),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with bars.Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("", visible=False)
 
         def show(done: int, total: int) -> None:

@@ -57,6 +57,22 @@ class GemmRow(NamedTuple):
         """The precision class of the operands."""
         return self.kind.classification.precision
 
+    @property
+    def layer_sizes(self) -> tuple[tuple[int, int], ...]:
+        """(outputs, inputs) that its layer may have: wgrad gives the weight's or its transpose."""
+        shape = self.shape
+        if shape is None or shape.batch != 1:
+            return ()
+        forward, turned = (shape.n, shape.k), (shape.k, shape.n)
+        weight = (shape.m, shape.n), (shape.n, shape.m)
+        of_pass = {
+            Leg.FPROP: (forward,),
+            Leg.RECOMPUTE: (forward,),
+            Leg.DGRAD: (turned,),
+            Leg.WGRAD: weight,
+        }
+        return of_pass.get(self.leg, (turned, *weight))
+
 
 class KindTotal(NamedTuple):
     """All launches of a kind that is no GEMM."""

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from fp8verify.analysis.gemms import NEGLIGIBLE, GemmRow, gemm_totals
-from fp8verify.analysis.kinds import GemmLabel, GemmShape, Kinds
+from fp8verify.analysis.kinds import GemmLabel, Kinds
 from fp8verify.analysis.purpose import purpose_of
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.kernels.operators import find, function_of
-from fp8verify.terms import Leg, Precision, Role
+from fp8verify.terms import LEGS, Leg, Precision, Role
 from fp8verify.trace import Trace
 
 TRANSFORMER_ENGINE = "transformer_engine"
@@ -64,7 +64,11 @@ class LayerClass(NamedTuple):
     @property
     def converted(self) -> tuple[ModuleRecord, ...]:
         """The modules that compute fprop in low precision by what they say of themselves."""
-        return tuple(module for module in self.modules if _is_converted(module))
+        return tuple(
+            module
+            for module in self.modules
+            if module.state in ("fp8", "fp4") and module.format_of("fprop") != "high_precision"
+        )
 
     @property
     def passes(self) -> int | None:
@@ -146,19 +150,20 @@ def join_by_size(gemms: Sequence[GemmRow], modules: Sequence[ModuleRecord] | Non
         for size in sizes_of(module):
             by_size[size].append(module)
     rows = [row for row in gemms if row.flops and _is_linear(row)]
-    sizes = _forward_sizes(rows) if sizes_of_gemms else set(by_size)
-    found = _classes(rows, sizes, by_size)
-    joined = {c.size for c in found if c.observed}
+    sizes = set(by_size)
+    if sizes_of_gemms:
+        forward = [row for row in rows if row.leg is Leg.FPROP]
+        sizes = {Size(n, k, _library_of(row)) for row in forward for n, k in row.layer_sizes}
+    found = [layer for layer in _classes(rows, sizes, by_size) if layer.observed]
+    found.sort(key=lambda layer: (-layer.flops, *layer.size[:2], layer.size.library or ""))
+    joined = {layer.size for layer in found}
+    totals = gemm_totals(gemms)
     return Layers(
-        classes=tuple(sorted((c for c in found if c.observed), key=_largest_first)),
-        flops=_all_flops(gemms),
+        classes=tuple(found),
+        flops=totals.flops.total() if totals.knows_flops else None,
         apart=tuple(m for m in modules if sizes_of(m) and joined.isdisjoint(sizes_of(m))),
         experts=tuple(module for module in modules if module.kind == "experts"),
     )
-
-
-def _largest_first(layer: LayerClass) -> tuple[int, int, int, str]:
-    return (-layer.flops, *layer.size[:2], layer.size.library or "")
 
 
 def misjudged(gemms: Sequence[GemmRow], modules: Sequence[ModuleRecord]) -> frozenset[str]:
@@ -207,28 +212,11 @@ def package_of(module: ModuleRecord) -> str:
     return (module.source or "").split(".")[0]
 
 
-def _is_converted(module: ModuleRecord) -> bool:
-    return module.state in ("fp8", "fp4") and module.format_of("fprop") != "high_precision"
-
-
-def _all_flops(gemms: Sequence[GemmRow]) -> int | None:
-    totals = gemm_totals(gemms)
-    return totals.flops.total() if totals.knows_flops else None
-
-
 def _is_linear(row: GemmRow) -> bool:
     """Whether a row can be of a linear layer: one product, of known types."""
     found = row.kind.classification
-    single = found.role is Role.GEMM and not found.split_k
+    single = found.role is Role.GEMM and row.kind.multiplies
     return single and row.precision is not Precision.UNKNOWN
-
-
-def _forward_sizes(rows: Sequence[GemmRow]) -> set[Size]:
-    return {
-        Size(row.shape.n, row.shape.k, _library_of(row))
-        for row in rows
-        if row.leg is Leg.FPROP and row.shape is not None and row.shape.batch == 1
-    }
 
 
 def _library_of(row: GemmRow) -> str | None:
@@ -264,21 +252,11 @@ def _classes(
 
 
 def _size_of(row: GemmRow, sizes: set[Size]) -> Size | None:
-    shape = row.shape
-    if shape is None or shape.batch != 1:
+    if row.leg not in (*LEGS, Leg.RECOMPUTE):
         return None
     library = _library_of(row)
-    fits = (size._replace(library=library) for size in _candidates(shape, row.leg))
+    fits = (Size(n, k, library) for n, k in row.layer_sizes)
     return next((size for size in fits if size in sizes), None)
-
-
-def _candidates(shape: GemmShape, leg: Leg) -> tuple[Size, ...]:
-    """The sizes that a GEMM's layer may have: wgrad gives the weight's shape or its transpose."""
-    if leg in (Leg.FPROP, Leg.RECOMPUTE):
-        return (Size(shape.n, shape.k),)
-    if leg is Leg.DGRAD:
-        return (Size(shape.k, shape.n),)
-    return (Size(shape.m, shape.n), Size(shape.n, shape.m)) if leg is Leg.WGRAD else ()
 
 
 _OF_NO_LAYER = (Leg.ATTENTION, Leg.OPTIMIZER)

@@ -80,7 +80,7 @@ class Populations:
         """
         self.rows = [row for row in survey.linear if row.kind.multiplies]
         self.by_flops = gemm_totals(self.rows).knows_flops
-        forward = {_forward_size(row) for row in self.rows if row.leg is Leg.FPROP}
+        forward = {size for row in self.rows if row.leg is Leg.FPROP for size in row.layer_sizes}
         keys: list[Key] = [_key(row, forward) for row in self.rows]
         self.total = sum(map(self.weigh, self.rows))
         nameless = sum(
@@ -160,26 +160,12 @@ class Populations:
         return Shortfall(part, rest, accused, acquitted or little)
 
 
-def _forward_size(row: GemmRow) -> Key:
-    shape = row.shape
-    return None if shape is None or shape.batch != 1 else (shape.n, shape.k)
-
-
-def _key(row: GemmRow, forward: set[Key]) -> Key:
+def _key(row: GemmRow, forward: set[tuple[int, int]]) -> Key:
     """Return (outputs, inputs) of the layer of a GEMM; None where the record does not say it."""
     if row.kind.classification.role is Role.GROUPED_GEMM:
         return EXPERTS
-    shape = row.shape
-    if shape is None or shape.batch != 1:
-        return None
-    by_leg: dict[Leg, list[Key]] = {
-        Leg.FPROP: [(shape.n, shape.k)],
-        Leg.RECOMPUTE: [(shape.n, shape.k)],
-        Leg.DGRAD: [(shape.k, shape.n)],
-        Leg.WGRAD: [(shape.m, shape.n), (shape.n, shape.m)],
-    }
-    sizes = by_leg.get(row.leg, [(shape.k, shape.n), (shape.m, shape.n), (shape.n, shape.m)])
-    return next((size for size in sizes if size in forward), sizes[0])
+    sizes = row.layer_sizes
+    return next((size for size in sizes if size in forward), sizes[0] if sizes else None)
 
 
 class LegReading(NamedTuple):

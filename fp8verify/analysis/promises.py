@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from fp8verify.analysis.gemms import GemmRow, gemm_totals
+from fp8verify.analysis.gemms import GemmRow
 from fp8verify.analysis.layers import LayerClass, Layers
 from fp8verify.analysis.purpose import has_gradient
 from fp8verify.analysis.rank import RankEvidence
@@ -247,8 +248,6 @@ def _share_of_steps(rank: RankEvidence, promises: Promises) -> float:
 # Where operators of less are missing, those that are known tell of the rest.
 _MOST = 0.5
 _TOO_LITTLE = 0.01
-# dgrad and wgrad.
-_BACKWARD_LEGS = 2
 
 
 def lacks_operators(rank: RankEvidence) -> bool:
@@ -260,8 +259,14 @@ def lacks_operators(rank: RankEvidence) -> bool:
 
 def legs_are_proved(rank: RankEvidence, promises: Promises) -> bool:
     """Whether all legs of the layers that ran in FP8 did, but for those the recipe leaves out."""
-    rows = rank.survey.linear
-    return _gradients_of_all(rows) or _is_too_little(rows) or high_is_explained(rank, promises)
+    rows, times = rank.survey.linear, rank.linear.time_ns
+    low = [row for row in rows if row.precision.is_low and row.kind.multiplies]
+    gradients = sum(row.calls for row in low if has_gradient(row.kind))
+    forward = sum(row.calls for row in low) - gradients
+    of_all = 0 < 2 * forward <= gradients  # dgrad and wgrad for each
+    high_ns = times.total() - sum(ns for precision, ns in times.items() if precision.is_low)
+    little = high_ns <= _TOO_LITTLE * times.total()
+    return of_all or little or high_is_explained(rank, promises)
 
 
 def high_is_explained(rank: RankEvidence, promises: Promises) -> bool:
@@ -277,38 +282,15 @@ def unplaced_ns(rank: RankEvidence, promises: Promises) -> int:
     """Return the time of GEMMs in high precision that may be no layer's."""
     if not rank.ran_low or not lacks_operators(rank) or high_is_explained(rank, promises):
         return 0
-    return sum(row.time_ns for row in rank.survey.linear if _is_unplaced(row))
-
-
-def _is_unplaced(row: GemmRow) -> bool:
-    known = row.precision is not Precision.UNKNOWN and not row.precision.is_low
-    return known and row.kind.op is None
-
-
-def _gradients_of_all(rows: Iterable[GemmRow]) -> bool:
-    low = [row for row in rows if row.precision.is_low and row.kind.multiplies]
-    gradients = sum(row.calls for row in low if has_gradient(row.kind))
-    forward = sum(row.calls for row in low) - gradients
-    return 0 < forward * _BACKWARD_LEGS <= gradients
-
-
-def _is_too_little(rows: Iterable[GemmRow]) -> bool:
-    total = gemm_totals(rows)
-    low = sum(time_ns for precision, time_ns in total.time_ns.items() if precision.is_low)
-    return total.total_ns - low <= _TOO_LITTLE * total.total_ns
+    high = (row for row in rank.survey.linear if not row.precision.is_low and row.kind.op is None)
+    return sum(row.time_ns for row in high if row.precision is not Precision.UNKNOWN)
 
 
 def _launches(rows: Iterable[GemmRow]) -> tuple[int, int]:
     """Return how many GEMMs ran in low precision and how many did not, or may not have."""
-    low = high = 0
-    for row in rows:
-        if not row.kind.multiplies:
-            continue
-        if row.precision.is_low:
-            low += row.calls
-        else:
-            high += row.calls
-    return low, high
+    products = [row for row in rows if row.kind.multiplies]
+    low = sum(row.calls for row in products if row.precision.is_low)
+    return low, sum(row.calls for row in products) - low
 
 
 def _layers(modules: Sequence[ModuleRecord]) -> tuple[int, int]:
@@ -317,17 +299,11 @@ def _layers(modules: Sequence[ModuleRecord]) -> tuple[int, int]:
     (0, 1) where that cannot be counted: without a census, with experts, which multiply as often as
     they like, and with layers whose legs differ, as frozen ones' do.
     """
-    plain = all(_is_plain(module) for module in modules)
-    converted = sum(_count(module) for module in modules if module.state in CONVERTED)
-    if not plain or not converted:
+    plain = all(m.kind == "linear" and m.training and not m.frozen for m in modules)
+    counts: Counter[str] = Counter()
+    for module in modules:
+        counts[module.state] += max(1, len(module.sizes))
+    left = counts.pop(HIGH_PRECISION, 0)
+    if not plain or not counts or not counts.keys() <= CONVERTED:
         return 0, 1
-    return sum(_count(m) for m in modules if m.state == HIGH_PRECISION), converted
-
-
-def _is_plain(module: ModuleRecord) -> bool:
-    counted = module.state in (*CONVERTED, HIGH_PRECISION)
-    return module.kind == "linear" and counted and module.training and not module.frozen
-
-
-def _count(module: ModuleRecord) -> int:
-    return max(1, len(module.sizes))
+    return left, counts.total()
