@@ -27,6 +27,15 @@ def fp8verify(
     )
 
 
+def refused(done: subprocess.CompletedProcess[str], code: int = 2) -> tuple[str, str]:
+    """Return the fact and the hint of a command that ended with an error of two lines alone."""
+    first, second = done.stderr.splitlines()
+    assert (done.returncode, done.stdout) == (code, "")
+    assert first.startswith("error: ")
+    assert second.startswith("hint: ")
+    return first.removeprefix("error: "), second.removeprefix("hint: ")
+
+
 def on_the_path(folder: Path) -> dict[str, str]:
     """Return an environment in which the command `fp8verify` is this checkout's; for shells."""
     program = folder / "bin" / "fp8verify"

@@ -132,6 +132,7 @@ def test_the_command_names_files_and_the_python(machine: Machine) -> None:
     ("name", "text", "says"),
     [
         ("gone.yaml", None, "No such file"),
+        ("bin", None, "Is a directory"),
         ("tag.yaml", "a: !!python/object/apply:os.system ['exit 3']\n", "cannot be read as YAML"),
     ],
 )

@@ -1,18 +1,29 @@
-"""What a user meets first: four lines, widths, colours, files by their suffix, completion."""
+"""What a user meets first: help, four lines, widths, colours, files by their suffix, completion."""
 
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from fp8verify.cli.group import COMMANDS
 from tests.command_line import fp8verify
 from tests.golden.expectations import ROOT
 
 CAPTURE = ROOT / "fp8_compiled"
+
+
+def test_every_command_has_help_with_an_example() -> None:
+    listed = " ".join(fp8verify("--help").stdout.split())
+    for command, text in COMMANDS.items():
+        done = fp8verify(command, "--help")
+        assert done.returncode == 0
+        assert re.search(rf"^ +.*fp8verify {command} ", done.stdout, re.MULTILINE)
+        assert text in listed
 
 
 def test_quiet_is_a_few_lines_with_the_command_for_the_rest() -> None:
@@ -110,6 +121,7 @@ def _complete(words: str) -> list[str]:
         ("fp8verify inspect x --log lo", ["file,lo"]),
         ("fp8verify compare --min", ["plain,--min-speedup"]),
         ("fp8verify inspect x --format h", ["plain,html"]),
+        ("fp8verify inspect --base", ["plain,--baseline"]),
     ],
 )
 def test_a_shell_completes_commands_options_and_files(words: str, expected: list[str]) -> None:

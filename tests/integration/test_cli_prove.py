@@ -102,7 +102,3 @@ def test_amd_is_told_of_its_own_tool(tmp_path: Path) -> None:
     done = fp8verify("prove", "--", *PROGRAM, **environment)
     assert done.returncode == 3
     assert "rocprofv3 --pmc SQ_INSTS_VALU_MFMA_MOPS_F8" in done.stderr
-
-
-def test_no_command_is_a_usage_error() -> None:
-    assert fp8verify("prove").returncode == 2

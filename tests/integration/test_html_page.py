@@ -44,6 +44,7 @@ FAINT_TEXT = """(() => {
   }
   return found;
 })()"""
+REPORTS = ["fp8_compiled", "ddp_one_rank_bf16", "fp8_accelerate", "fp8_emulated"]
 ROWS = "[...document.querySelectorAll('#kernel-table tbody tr')]"
 MILLIS = f"{ROWS}.map(r => +r.cells[0].dataset.v)"
 
@@ -54,6 +55,18 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
         pytest.skip("no Chromium here")
     with browser(tmp_path_factory.mktemp("browser")) as page:
         yield page
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Return pages of reports, of a comparison and of a table of runs."""
+    folder = tmp_path_factory.mktemp("pages")
+    found = {name: report_of(name).to_html() for name in REPORTS}
+    found["compare"] = fp8verify.compare(ROOT / "bf16_width4096", ROOT / "fp8_width4096").to_html()
+    found["runs"] = fp8verify.table(ROOT / "fp8_compiled", ROOT / "ddp_one_rank_bf16").to_html()
+    for name, text in found.items():
+        (folder / f"{name}.html").write_text(text, encoding="utf-8")
+    return {name: folder / f"{name}.html" for name in found}
 
 
 def _write(report: Report, folder: Path) -> Path:
@@ -93,15 +106,10 @@ def test_markup_in_names_and_log_lines_stays_text(page: Page, tmp_path: Path) ->
     assert page.complaints == []
 
 
-def test_no_file_and_no_network_is_asked_for(page: Page, tmp_path: Path) -> None:
-    path = _write(report_of("fp8_compiled"), tmp_path)
-    page.requests.clear()
-    page.open(path)
-    assert page.requests == [path.as_uri()]
-
-
-def test_a_head_of_the_table_sorts_by_mouse_and_by_keyboard(page: Page, tmp_path: Path) -> None:
-    page.open(_write(report_of("fp8_compiled"), tmp_path))
+def test_a_head_of_the_table_sorts_by_mouse_and_keyboard(
+    page: Page, pages: dict[str, Path]
+) -> None:
+    page.open(pages["fp8_compiled"])
     button = "document.querySelector('#kernel-table thead button')"
     page.evaluate(f"{button}.click()")
     falling = page.evaluate(MILLIS)
@@ -133,23 +141,8 @@ def test_the_kernels_can_be_searched(page: Page, tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("name", ["ddp_one_rank_bf16", "fp8_accelerate", "fp8_emulated"])
-def test_all_text_stands_out_in_light_and_dark(
-    name: str, dark: bool, page: Page, tmp_path: Path
-) -> None:
-    page.open(_write(report_of(name), tmp_path), dark=dark)
-    assert page.evaluate(FAINT_TEXT) == []
-
-
-@pytest.mark.parametrize("name", ["ddp_one_rank_bf16", "fp8_accelerate"])
-def test_a_phone_need_not_scroll_sideways(name: str, page: Page, tmp_path: Path) -> None:
-    page.open(_write(report_of(name), tmp_path), width=390)
-    assert page.evaluate("document.documentElement.scrollWidth") == 390
-
-
-def test_every_picture_and_scrolling_region_has_a_name(page: Page, tmp_path: Path) -> None:
-    page.open(_write(report_of("ddp_one_rank_bf16"), tmp_path))
+def test_every_picture_and_scrolling_region_has_a_name(page: Page, pages: dict[str, Path]) -> None:
+    page.open(pages["ddp_one_rank_bf16"])
     unnamed = (
         "[...document.querySelectorAll('[role=img], [role=region], input, button')].filter(e => "
         "!(e.ariaLabel || e.textContent.trim() || (e.labels && e.labels[0].innerText.trim())))"
@@ -212,8 +205,8 @@ def test_bars_of_gpu_time_are_on_the_scale_of_all_gpu_time(page: Page, tmp_path:
     assert page.evaluate(ticks) == ["0%", "20%", "40%", "60%", "80%", "100%"]
 
 
-def test_the_gain_stands_beside_the_verdict(page: Page, tmp_path: Path) -> None:
-    page.open(_write(report_of("fp8_accelerate"), tmp_path))
+def test_the_gain_stands_beside_the_verdict(page: Page, pages: dict[str, Path]) -> None:
+    page.open(pages["fp8_accelerate"])
     said = page.evaluate("document.querySelector('header .worth').textContent")
     assert said.startswith("Does it pay? likely not: kernels alone about 0.5")
 
@@ -233,8 +226,8 @@ def test_pointing_at_the_timeline_names_its_kernels(page: Page, tmp_path: Path) 
     assert page.evaluate("document.getElementById('tip').hidden")
 
 
-def test_the_keyboard_walks_the_timeline(page: Page, tmp_path: Path) -> None:
-    page.open(_write(report_of("fp8_compiled"), tmp_path), height=4000)
+def test_the_keyboard_walks_the_timeline(page: Page, pages: dict[str, Path]) -> None:
+    page.open(pages["fp8_compiled"], height=4000)
     page.evaluate("document.querySelector('.hover').focus()")
     for key, code in (("End", 35), ("ArrowLeft", 37), ("PageDown", 34)):
         page.press(key, code)
@@ -245,8 +238,8 @@ def test_the_keyboard_walks_the_timeline(page: Page, tmp_path: Path) -> None:
     )
 
 
-def test_a_bar_says_its_figures_when_pointed_at(page: Page, tmp_path: Path) -> None:
-    page.open(_write(report_of("ddp_one_rank_bf16"), tmp_path), height=4000)
+def test_a_bar_says_its_figures_when_pointed_at(page: Page, pages: dict[str, Path]) -> None:
+    page.open(pages["ddp_one_rank_bf16"], height=4000)
     part = "document.querySelector('[data-tip^=\"fprop, bf16\"]')"
     middle = "(r => [r.left + r.width / 2, r.top + 3])"
     x, y = page.evaluate(f"{middle}({part}.getBoundingClientRect())")
@@ -290,39 +283,28 @@ def test_print_loses_nothing(name: str, page: Page, tmp_path: Path) -> None:
     page.call("Emulation.setEmulatedMedia", media="")
 
 
-# -- other pages --------------------------------------------------------------------------------
-
-
-def _other_pages(folder: Path) -> dict[str, Path]:
-    pages = {
-        "compare": fp8verify.compare(ROOT / "bf16_width4096", ROOT / "fp8_width4096"),
-        "runs": fp8verify.table(ROOT / "fp8_compiled", ROOT / "ddp_one_rank_bf16"),
-    }
-    for name, found in pages.items():
-        (folder / f"{name}.html").write_text(found.to_html(), encoding="utf-8")
-    return {name: folder / f"{name}.html" for name in pages}
+# -- all pages ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("name", ["compare", "runs"])
-def test_other_pages_keep_to_the_same_rules(
-    name: str, dark: bool, page: Page, tmp_path: Path
+@pytest.mark.parametrize("name", [*REPORTS, "compare", "runs"])
+def test_text_is_legible_a_phone_is_wide_enough_and_no_other_file_is_needed(
+    name: str, dark: bool, page: Page, pages: dict[str, Path]
 ) -> None:
     page.complaints.clear()
     page.requests.clear()
-    path = _other_pages(tmp_path)[name]
-    page.open(path, dark=dark)
+    page.open(pages[name], dark=dark)
     assert page.evaluate(FAINT_TEXT) == []
-    page.open(path, width=390, dark=dark)
+    page.open(pages[name], width=390, dark=dark)
     assert page.evaluate("document.documentElement.scrollWidth") == 390
     assert page.complaints == []
-    assert set(page.requests) == {path.as_uri()}
+    assert set(page.requests) == {pages[name].as_uri()}
 
 
 def test_the_page_of_a_comparison_shows_both_steps_and_the_losses(
-    page: Page, tmp_path: Path
+    page: Page, pages: dict[str, Path]
 ) -> None:
-    page.open(_other_pages(tmp_path)["compare"])
+    page.open(pages["compare"])
     assert page.evaluate("document.querySelector('.badge').textContent") == "FASTER · 1.34x"
     sums = (
         "[...document.querySelectorAll('[aria-labelledby=budget] dl svg')].map(s => "

@@ -58,17 +58,20 @@ def test_the_text_says_what_was_counted(tmp_path: Path, change: dict[str, Any], 
     assert line in shown
 
 
-def test_an_ordinary_clock_is_named_beside_the_steps(tmp_path: Path) -> None:
-    report = capture(tmp_path, {})
-
-    assert "step 10 (AdamW.step)" in " ".join(forms.render(report, "text").split())
-    assert clock_of(report) is None
-
-
-def test_a_capture_of_before_has_the_only_optimizer_named(tmp_path: Path) -> None:
-    report = capture(tmp_path, {"leader": None, "optimizer_updates": {"SGD": 9, "Adam": 0}})
-
-    assert "(SGD.step)" in " ".join(forms.render(report, "text").split())
+@pytest.mark.parametrize(
+    ("change", "shown"),
+    [
+        ({}, "step 10 (AdamW.step)"),
+        # A capture of an earlier version, which names the only optimizer.
+        ({"leader": None, "optimizer_updates": {"SGD": 9, "Adam": 0}}, "(SGD.step)"),
+    ],
+)
+def test_an_ordinary_clock_is_named_with_the_steps(
+    tmp_path: Path, change: dict[str, Any], shown: str
+) -> None:
+    report = capture(tmp_path, change)
+    assert shown in " ".join(forms.render(report, "text").split())
+    assert change or clock_of(report) is None
 
 
 @pytest.mark.parametrize("form", ["markdown", "html"])
@@ -80,28 +83,21 @@ def test_pages_name_the_frameworks_steps(tmp_path: Path, form: str) -> None:
 
 
 def test_the_json_has_the_numbers_apart(tmp_path: Path) -> None:
-    report = capture(
-        tmp_path, {"window": [{**WINDOW, "framework": GLOBAL}], "optimizer_updates": {"AdamW": 28}}
-    )
-
-    assert json.loads(report.to_json())["ranks"][0]["clock"] == {
-        "source": "optimizer",
-        "counts": "AdamW.step",
-        "steps_seen": 14,
-        "steps_skipped": 0,
-        "updates": {"AdamW": 28},
-        "windows": [
-            {
-                "first": 10,
-                "last": 12,
-                "state": "complete",
-                "framework": "transformers",
-                "counter": "global_step",
-                "framework_first": 109,
-                "framework_last": 111,
-            }
-        ],
+    window = {**WINDOW, "framework": GLOBAL}
+    report = capture(tmp_path, {"window": [window], "optimizer_updates": {"AdamW": 28}})
+    clock = json.loads(report.to_json())["ranks"][0]["clock"]
+    (found,) = clock.pop("windows")
+    assert found == {
+        **{key: WINDOW[key] for key in ("first", "last", "state")},
+        "framework": "transformers",
+        "counter": "global_step",
+        "framework_first": 109,
+        "framework_last": 111,
     }
+    assert (clock["source"], clock["counts"], clock["updates"]) == (
+        "optimizer", "AdamW.step", {"AdamW": 28},
+    )  # fmt: skip
+    assert (clock["steps_seen"], clock["steps_skipped"]) == (14, 0)
 
 
 def test_a_trace_alone_has_no_clock(tmp_path: Path) -> None:
@@ -120,23 +116,22 @@ def test_clocks_that_differ_are_told_of_each_rank(tmp_path: Path) -> None:
     assert "rank 1: optimizer" not in text
 
 
-def test_ranks_that_recorded_other_steps_are_told(tmp_path: Path) -> None:
-    late = {**WINDOW, "first": 13, "last": 15, "trace": "rank1.json"}
-
-    report = capture(tmp_path, {}, {"window": [late]}, {})
-
-    (found,) = [finding for finding in report.findings if finding.code == "windows-differ"]
-    assert found.message == (
-        "rank 1 recorded other steps than the rest: 13-15 on rank 1, 10-12 elsewhere"
-    )
-
-
-def test_ranks_that_recorded_the_same_steps_or_none_do_not_differ(tmp_path: Path) -> None:
-    skipped = {**WINDOW, "state": "skipped", "reason": "x", "first": 1, "trace": "rank1.json"}
-
-    report = capture(tmp_path, {}, {"window": [skipped]}, {})
-
-    assert "windows-differ" not in {finding.code for finding in report.findings}
+@pytest.mark.parametrize(
+    ("window", "messages"),
+    [
+        (
+            {"first": 13, "last": 15},
+            ["rank 1 recorded other steps than the rest: 13-15 on rank 1, 10-12 elsewhere"],
+        ),
+        ({"state": "skipped", "reason": "x", "first": 1}, []),
+    ],
+)
+def test_ranks_that_recorded_other_steps_are_reported(
+    tmp_path: Path, window: dict[str, Any], messages: list[str]
+) -> None:
+    own = {**WINDOW, **window, "trace": "rank1.json"}
+    report = capture(tmp_path, {}, {"window": [own]}, {})
+    assert [one.message for one in report.findings if one.code == "windows-differ"] == messages
 
 
 def test_remarks_of_the_agents_are_passed_on_once(tmp_path: Path) -> None:

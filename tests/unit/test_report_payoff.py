@@ -1,14 +1,19 @@
-"""Whether FP8 pays: the word, and the rank that it is about."""
+"""Whether FP8 pays: the word, the rank that it is about, and what the text shows of it."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from fp8verify import Report, inspect
-from fp8verify.report.forms import brief
+from fp8verify.report.forms import RenderOptions, brief, render
 from fp8verify.report.sentences import payoff, payoff_text
 from tests.golden.expectations import ROOT
+from tests.hand_built import BF16, FP32, TraceBuilder
+from tests.unit.test_communication import GATHER, MB, SCATTER, collective
+from tests.unit.test_tax import COPY, INSIDE
 
 
 @pytest.fixture(scope="module")
@@ -64,3 +69,26 @@ def test_a_report_prints_as_a_few_lines(report: Report) -> None:
     shown = repr(report)
     assert shown.startswith("Report: ACTIVE  ")
     assert len(shown.splitlines()) <= 4
+
+
+@pytest.fixture
+def diagnosed(build: TraceBuilder, tmp_path: Path) -> Report:
+    build.step(1).linear(64, 48, 16, fp8=True).step(2).linear(64, 32000, 16, fp8=True)
+    build.launch(COPY, "aten::copy_", types=(FP32, BF16), parents=INSIDE, us=15)
+    collective(build, GATHER, "Byte", MB, 2 * MB)
+    collective(build, SCATTER, "Float", 2 * MB, MB)
+    return inspect(build.write(tmp_path / "trace.json"))
+
+
+def test_a_glance_has_a_line_for_the_gain_and_one_for_the_network(diagnosed: Report) -> None:
+    text = " ".join(render(diagnosed, "text").split())
+    assert "pays likely not: the GPU is idle for 88% of the window; its kernels alone" in text
+    assert "1 of 1 MB all-gathered in FP8 (1.00 bytes a parameter)" in text
+
+
+def test_tables_are_for_those_who_ask(diagnosed: Report) -> None:
+    brief_text, whole = (render(diagnosed, "text", RenderOptions(verbose=v)) for v in (False, True))
+    assert "[lm-head-fp8]" in brief_text
+    for part in ("FP8 overhead", "collective ", "layers (N x K)", "limits ", "for accuracy"):
+        assert part not in brief_text
+        assert part in whole
