@@ -119,31 +119,6 @@ def test_the_report_is_there_when_the_window_closes(
     assert [claim.framework for claim in report.claims] == ["KempnerForge"]
 
 
-@pytest.mark.parametrize(
-    ("options", "fact"),
-    [
-        (["--steps", "3", "--metrics", "x"], "--metrics needs --every"),
-        (["--every", "100", "--after-seconds", "5"], "--every and --after-seconds do not"),
-        (["--every", "100", "--layers"], "--every and --layers do not"),
-        (["--every", "10", "--window", "8"], "do not fit into every 10"),
-        (["--every", "100", "--steps", "3,5"], "names the first window alone"),
-        (["--every", "100", "--stop-on", "BAD"], "'BAD' is none of ACTIVE"),
-        (["--every", "100", "--metrics", "/proc/x.jsonl"], "Cannot write metrics"),
-    ],
-)
-def test_options_that_mean_nothing_are_errors(
-    tmp_path: Path, options: list[str], fact: str
-) -> None:
-    done = fp8verify("run", *options, "true", cwd=tmp_path)
-    assert done.returncode == 2, done.stderr
-    assert fact in done.stderr
-
-
-def test_the_plan_is_told(tmp_path: Path) -> None:
-    done = fp8verify("run", "--every", "100", "--steps", "10-12", "--dry-run", "true", cwd=tmp_path)
-    assert "every 100 steps, from steps 10-12 on" in done.stdout
-
-
 def closed_window(capture: Path, step: int, trace: str) -> Path:
     """Put a recorded window where the agent leaves one that is over."""
     folder = capture / "live" / f"step-{step:09d}"

@@ -1,55 +1,128 @@
-"""Options of `fp8verify run` that decide what is recorded, on the command line itself."""
+"""Options of `fp8verify run`, before the script and after it, and wrong ones."""
 
 from __future__ import annotations
 
-import subprocess
+import json
 import sys
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
+from tests.command_line import fp8verify
 
-def fp8verify(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    (folder / "train.py").write_text("print('must not run')\n")
-    command = [sys.executable, "-m", "fp8verify", "run", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
+SCRIPT = "import json, sys\nprint('ran with', json.dumps(sys.argv[1:]))\n"
 
 
-def test_a_dry_run_runs_nothing(tmp_path: Path) -> None:
-    done = fp8verify(
-        tmp_path,
-        "--dry-run",
-        "--after-seconds",
-        "600",
-        "--ranks",
-        "all",
-        "--debug",
-        "train.py",
-        "--lr",
-        "1",
-    )
+@pytest.fixture(name="folder")
+def _folder(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "notebook.ipynb").touch()
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "__main__.py").write_text(SCRIPT)
+    return tmp_path
+
+
+def run(folder: Path, line: str) -> CompletedProcess[str]:
+    return fp8verify("run", *line.split(), cwd=folder)
+
+
+def seen_by_the_script(done: CompletedProcess[str]) -> list[str]:
+    found: list[str] = json.loads(done.stdout.removeprefix("ran with "))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("line", "seen", "first_step"),
+    [
+        ("train.py --lr 3 --steps 10-12", ["--lr", "3"], 10),
+        ("train.py --steps 3-4 -- --steps 9", ["--", "--steps", "9"], 3),
+        ("-m package --steps 10-12", [], 10),
+        ("train.py --steps=10-12,20 x", ["x"], 10),
+        ("python train.py --lr 3 --steps 10-12", ["--lr", "3"], 10),
+    ],
+)
+def test_a_window_after_the_script_is_ours(
+    line: str, seen: list[str], first_step: int, folder: Path
+) -> None:
+    done = run(folder, line)
+
+    assert done.returncode == 3, done.stderr  # nothing trains here
+    assert seen_by_the_script(done) == seen
+    told, report = done.stderr.split("\n", 1)
+    assert "INCONCLUSIVE" in report
+    assert told.startswith("fp8verify: takes --steps")
+    assert f"{first_step}-" in told
+    assert len(list(folder.glob("fp8verify-capture-*"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "seen"),
+    [
+        ("train.py --steps 200", ["--steps", "200"]),
+        ("train.py -- --steps 10-12", ["--", "--steps", "10-12"]),
+        ("-- train.py --steps 10-12", ["--steps", "10-12"]),
+        ("train.py --layers --min-share 0.9", ["--layers", "--min-share", "0.9"]),
+        ("--steps 10-12 train.py --steps 200 -- x", ["--steps", "200", "--", "x"]),
+    ],
+)
+def test_everything_else_is_the_script_s(line: str, seen: list[str], folder: Path) -> None:
+    done = run(folder, line)
+    assert seen_by_the_script(done) == seen
+    assert "takes" not in done.stderr
+
+
+def test_an_option_of_ours_that_the_script_refuses_is_named(folder: Path) -> None:
+    (folder / "train.py").write_text("import argparse\nargparse.ArgumentParser().parse_args()\n")
+    done = run(folder, "train.py --min-share 0.9")
+    assert done.returncode == 2
+    said = "--min-share is an option of fp8verify: put it before the script."
+    assert said in " ".join(done.stderr.split())
+
+
+def test_a_dry_run_runs_nothing(folder: Path) -> None:
+    before = sorted(folder.iterdir())
+    done = run(folder, "--dry-run --after-seconds 600 --ranks all --debug train.py --lr 1")
 
     assert (done.returncode, done.stderr) == (0, "")
     assert f"{sys.executable} train.py --lr 1\n" in done.stdout
     assert "3 steps, 600 seconds into the run" in done.stdout
     assert "/debug.<node>-<pid>.log\n" in done.stdout
-    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+    assert sorted(folder.iterdir()) == before
+    every = run(folder, "--every 100 --steps 10-12 --dry-run train.py")
+    assert "every 100 steps, from steps 10-12 on" in every.stdout
 
 
 @pytest.mark.parametrize(
-    ("arguments", "fact"),
+    ("line", "error", "hint"),
     [
-        (("-o", "nowhere/report.txt"), "cannot write the report to nowhere/report.txt"),
-        (("--after-seconds", "600", "--steps", "10-12"), "'10-12' is not a number of steps"),
-        (("--steps", "10-12", "--ranks", "some"), "'some' does not name ranks"),
+        ("--stpes 3-4 train.py", "no option --stpes", "Did you mean --steps?"),
+        ("--steps 3-4 notebook.ipynb", "is a notebook", "jupyter execute notebook.ipynb"),
+        ("--steps 3-4 --python /no/python train.py", "/no/python", "--python"),
+        ("--steps 3-4 --trace-dir a:b train.py", "a:b cannot stand in PYTHONPATH", "--trace-dir"),
+        ('--steps 3-4 --trace-dir a"b train.py', "cannot hold a trace", "--trace-dir"),
+        ("-o no/report.txt train.py", "cannot write the report to no/report.txt", ""),
+        ("--after-seconds 600 --steps 10-12 train.py", "'10-12' is not a number of steps", ""),
+        ("--steps 10-12 --ranks some train.py", "'some' does not name ranks", ""),
+        ("--steps 3 --metrics x train.py", "--metrics needs --every", ""),
+        ("--every 100 --after-seconds 5 true", "--every and --after-seconds do not", ""),
+        ("--every 100 --layers true", "--every and --layers do not", ""),
+        ("--every 10 --window 8 true", "do not fit into every 10", ""),
+        ("--every 100 --steps 3,5 true", "names the first window alone", ""),
+        ("--every 100 --stop-on BAD true", "'BAD' is none of ACTIVE", ""),
+        ("--every 100 --metrics /proc/x.jsonl true", "Cannot write metrics", ""),
     ],
 )
-def test_options_that_do_not_fit_are_told_before_the_run(
-    tmp_path: Path, arguments: tuple[str, ...], fact: str
+def test_mistakes_are_told_with_the_way_out_before_the_run(
+    folder: Path, line: str, error: str, hint: str
 ) -> None:
-    done = fp8verify(tmp_path, *arguments, "train.py")
+    done = run(folder, line)
 
     assert (done.returncode, done.stdout) == (2, "")
-    error, hint = done.stderr.splitlines()
-    assert error.startswith(f"error: {fact}")
-    assert hint.startswith("hint: ")
+    first, second = done.stderr.splitlines()
+    assert first.startswith("error: ")
+    assert error in first
+    assert second.startswith("hint: ")
+    assert hint in second

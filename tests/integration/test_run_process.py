@@ -1,146 +1,122 @@
-"""What surrounds the training: exit codes, signals, streams, terminals; no torch needed."""
+"""What surrounds the training is as without us: exit codes, signals, streams, terminals.
+
+No torch is needed here: what is compared is all but the training.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pty
+import re
+import shlex
 import signal
+import struct
 import subprocess
-import sys
-import time
+import termios
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from tests.attached import ROOT, environment
 from tests.command_line import heed_signals
+from tests.integration.shells import OURS, PLAIN, compare, start, wait_until
 
-ROOT = Path(__file__).parents[2]
-ATTACH = Path(__file__).parent / "scripts" / "attach.py"
-
-
-def start(tmp_path: Path, script: str, **options: object) -> subprocess.Popen[bytes]:
-    (tmp_path / "script.py").write_text(script)
-    command = [sys.executable, ATTACH, "3", "0", tmp_path / "capture", tmp_path / "script.py"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), **options.pop("env", {})}  # type: ignore[dict-item]
-    options.setdefault("preexec_fn", heed_signals)
-    return subprocess.Popen(command, env=environment, cwd=tmp_path, **options)  # type: ignore[call-overload,no-any-return]
-
-
-def run(tmp_path: Path, script: str, **options: object) -> tuple[int, bytes, bytes]:
-    child = start(tmp_path, script, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
-    out, err = child.communicate(timeout=60)
-    return child.returncode, out, err
-
-
-def wait_for(path: Path) -> None:
-    deadline = time.monotonic() + 30
-    while not path.exists():
-        assert time.monotonic() < deadline, f"{path} never appeared"
-        time.sleep(0.02)
-
-
-def wait_until_gone(pid: int) -> None:
-    deadline = time.monotonic() + 30
-    with suppress(ProcessLookupError):
-        while True:
-            os.kill(pid, 0)
-            assert time.monotonic() < deadline, f"process {pid} never ended"
-            time.sleep(0.02)
+READY = "import os, pathlib, signal, sys, time\n"
+TOY = "print('a toy')\\n"
+CLOSED = """
+import sys
+found = [stream is None for stream in (sys.stdin, sys.stdout, sys.stderr)]
+print(found)
+open("found", "w").write(str(found))
+"""
+BROKEN = "raise ImportError('libcudart.so.13: cannot open')\\n"
 
 
 @pytest.mark.parametrize(
-    ("ending", "code"),
+    ("script", "line", "expected"),
     [
-        ("sys.exit(7)", 7),
-        ("sys.exit('no')", 1),
-        ("os._exit(5)", 5),
-        ("raise KeyError('x')", 1),
-        ("os.kill(os.getpid(), 15)", 128 + 15),
-        ("pass", 0),
+        ("import sys; sys.exit(7)", "", (7, "")),
+        ("import sys; sys.exit('no')", "", (1, "")),
+        ("import os; os._exit(5)", "", (5, "")),
+        ("raise KeyError('x')", "", (1, "")),
+        ("import os; os.kill(os.getpid(), 15)", "", (128 + 15, "")),
+        (
+            "import os\nos.write(1, bytes(range(256)) * 999)\nos.write(2, b'\\xff end')",
+            "",
+            (0, None),
+        ),
+        (
+            "import os\nfor i in range(200): os.write(1 + i % 2, b'%d\\n' % i)",
+            "exec {} train.py 2>&1",  # both streams in their order
+            (0, "".join(f"{number}\n" for number in range(200))),
+        ),
+        ("import sys; print(sys.stdin.read().upper())", "echo hi | {} train.py", (0, "HI\n\n")),
+        ("import os; print(os.read(7, 9))", "exec 7< train.py; {} train.py", (0, None)),
+        (
+            "import signal; print(signal.getsignal(signal.SIGHUP) == signal.SIG_IGN)",
+            "trap '' HUP; exec {} train.py",  # as nohup does
+            (0, "True\n"),
+        ),
+        (
+            "import importlib.util\nassert importlib.util.find_spec('torch')\nimport torch\n",
+            f'printf "{BROKEN}" > torch.py; exec {{}} train.py',
+            (1, ""),
+        ),
+        (
+            "import torch\nprint(sorted(vars(torch.__loader__)))\n",
+            f'printf "{TOY}" > torch.py; exec {{}} train.py',
+            (0, "a toy\n['name', 'path']\n"),
+        ),
+        (
+            "for i in range(10**6): print(i)",
+            "( {} train.py; echo $? >&2 ) | head -c 10",  # a reader that goes away
+            (0, "0\n1\n2\n3\n4\n"),
+        ),
+        (
+            "import os\ntry: os.write(1, b'line')\nexcept OSError: pass\nopen('survived', 'w')",
+            "exec {} train.py > /dev/full",
+            (0, ""),
+        ),
+        *(
+            (CLOSED, f"exec {{}} train.py {closed}", (0, None))
+            for closed in (">&-", "2>&-", "<&-", ">&- 2>&-", "<&- >&- 2>&-")
+        ),
     ],
 )
-def test_the_exit_code_is_the_runs_own(tmp_path: Path, ending: str, code: int) -> None:
-    assert run(tmp_path, f"import os, sys\n{ending}\n")[0] == code
+def test_a_run_is_as_without_us(
+    tmp_path: Path, script: str, line: str, expected: tuple[int, str | None]
+) -> None:
+    found = compare(tmp_path, script, line or "exec {} train.py")
+
+    code, stdout = expected
+    assert found.code == code
+    assert stdout is None or found.stdout == stdout
 
 
-def test_streams_are_echoed_byte_for_byte(tmp_path: Path) -> None:
-    script = "import os\nos.write(1, bytes(range(256)) * 999)\nos.write(2, b'\\xff no newline')\n"
-
-    code, out, err = run(tmp_path, script)
-
-    assert (code, out, err) == (0, bytes(range(256)) * 999, b"\xff no newline")
+# -- signals --------------------------------------------------------------------------------------
 
 
-def test_one_file_for_both_streams_keeps_their_order(tmp_path: Path) -> None:
-    script = "import os\nfor i in range(200): os.write(1 + i % 2, b'%d\\n' % i)\n"
-
-    child = start(tmp_path, script, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-
-    out, _ = child.communicate(timeout=60)
-    assert out.split() == [b"%d" % i for i in range(200)]
-
-
-def test_input_reaches_the_script(tmp_path: Path) -> None:
-    script = "import sys\nprint(sys.stdin.read().upper())\n"
-    child = start(tmp_path, script, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-
-    assert child.communicate(b"hello", timeout=60)[0] == b"HELLO\n"
-
-
-def test_descriptors_that_the_shell_opened_reach_the_script(tmp_path: Path) -> None:
-    reader, writer = os.pipe()
-    os.write(writer, b"data")
-    os.close(writer)
-    script = f"import os\nprint(os.read({reader}, 9))\n"
-
-    _, out, _ = run(tmp_path, script, pass_fds=[reader])
-
-    os.close(reader)
-    assert out == b"b'data'\n"
+def begun(folder: Path, script: str, *signs: str) -> subprocess.Popen[bytes]:
+    """Start a script, and wait until it has left the first of its signs."""
+    line = f"exec {OURS} --trace-dir capture -o report train.py"
+    child = start(folder, line, READY + script, start_new_session=True, preexec_fn=heed_signals)
+    wait_until((folder / signs[0]).exists)
+    return child
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGINT])
 def test_signals_reach_the_script(tmp_path: Path, number: signal.Signals) -> None:
     script = (
-        "import pathlib, signal, sys, time\n"
         f"signal.signal({int(number)}, lambda *_: sys.exit(9))\n"
-        "pathlib.Path('ready').touch()\n"
-        "time.sleep(90)\n"
+        "pathlib.Path('ready').touch()\ntime.sleep(90)\n"
     )
-    child = start(tmp_path, script, start_new_session=True)
-    wait_for(tmp_path / "ready")
+    child = begun(tmp_path, script, "ready")
 
     child.send_signal(number)
 
     assert child.wait(timeout=60) == 9
-
-
-@pytest.mark.parametrize("sender", ["a process", "the terminal"])
-def test_an_interrupt_on_a_terminal_reaches_the_script_once(tmp_path: Path, sender: str) -> None:
-    (tmp_path / "script.py").write_text(
-        "import pathlib, signal, time\nseen = []\n"
-        "signal.signal(signal.SIGINT, lambda *_: seen.append(1))\n"
-        "pathlib.Path('ready').touch()\n"
-        "while not seen: time.sleep(0.02)\n"
-        "time.sleep(0.3)\npathlib.Path('seen').write_text(str(len(seen)))\n"
-    )
-    child, terminal = pty.fork()
-    if not child:
-        heed_signals()
-        os.chdir(tmp_path)
-        words = [sys.executable, str(ATTACH), "3", "0", "capture", "script.py"]
-        os.execve(sys.executable, words, {**os.environ, "PYTHONPATH": str(ROOT)})
-    wait_for(tmp_path / "ready")
-    if sender == "a process":
-        os.kill(child, signal.SIGINT)
-    else:
-        os.write(terminal, b"\x03")
-
-    wait_for(tmp_path / "seen")
-    os.waitpid(child, 0)
-    os.close(terminal)
-    assert (tmp_path / "seen").read_text() == "1"
 
 
 @pytest.mark.parametrize(
@@ -153,98 +129,108 @@ def test_the_second_interrupt_asks_to_terminate_and_the_third_kills(
 ) -> None:
     last = "pass" if "asked" in signs else "sys.exit(9)"
     script = (
-        "import pathlib, signal, sys, time\n"
-        "def terminate(*_):\n"
-        f"    pathlib.Path('asked').touch()\n    {last}\n"
+        f"def terminate(*_):\n    pathlib.Path('asked').touch()\n    {last}\n"
         "signal.signal(signal.SIGINT, lambda *_: pathlib.Path('interrupted').touch())\n"
         "signal.signal(signal.SIGTERM, terminate)\n"
-        "pathlib.Path('ready').touch()\n"
-        "while True: time.sleep(0.1)\n"
+        "pathlib.Path('ready').touch()\nwhile True: time.sleep(0.1)\n"
     )
-    child = start(tmp_path, script, start_new_session=True)
+    child = begun(tmp_path, script, *signs)
     for sign in signs:
-        wait_for(tmp_path / sign)
+        wait_until((tmp_path / sign).exists)
         child.send_signal(signal.SIGINT)
 
     assert child.wait(timeout=60) == code
 
 
-@pytest.mark.parametrize("options", [(), ("--after-seconds", "0")], ids=["plain", "by click"])
+@pytest.mark.parametrize("options", ["", "--after-seconds 0"], ids=["plain", "by click"])
 @pytest.mark.parametrize(("training", "code"), [(7, 7), (0, 128 + 2)])
 def test_an_interrupt_after_the_training_keeps_its_exit_code(
-    tmp_path: Path, options: tuple[str, ...], training: int, code: int
+    tmp_path: Path, options: str, training: int, code: int
 ) -> None:
-    (tmp_path / "script.py").write_text(
-        "import os, pathlib\n"
-        "pathlib.Path('pid.part').write_text(str(os.getpid()))\n"
+    script = (
+        "import os, pathlib\npathlib.Path('pid.part').write_text(str(os.getpid()))\n"
         f"os.rename('pid.part', 'pid')\nraise SystemExit({training})\n"
     )
     os.mkfifo(tmp_path / "report")  # which nobody reads
-    command = [sys.executable, "-m", "fp8verify", "run", *options, "--steps", "3"]
-    command += ["--trace-dir", "capture", "-o", "report", "script.py"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-
-    child = subprocess.Popen(
-        command,
-        env=environment,
-        cwd=tmp_path,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
+    run = f"exec {PLAIN} -m fp8verify run {options} --steps 3 --trace-dir capture -o report"
+    child = start(
+        tmp_path, f"{run} train.py", script, stderr=subprocess.PIPE, start_new_session=True,
         preexec_fn=heed_signals,
-    )
-    wait_for(tmp_path / "pid")
-    wait_until_gone(int((tmp_path / "pid").read_text()))
-    while child.poll() is None:
+    )  # fmt: skip
+    wait_until((tmp_path / "pid").exists)
+    pid = int((tmp_path / "pid").read_text())
+    wait_until(lambda: not is_running(pid))
+
+    def interrupted() -> bool:
         child.send_signal(signal.SIGINT)
-        time.sleep(0.2)
+        return child.poll() is not None
+
+    wait_until(interrupted, every=0.2)
 
     assert child.returncode == code
-    assert child.stderr is not None
-    assert b"fp8verify inspect" in child.stderr.read()
+    assert b"fp8verify inspect" in child.communicate()[1]
 
 
-def test_what_nohup_ignores_stays_ignored(tmp_path: Path) -> None:
-    script = "import signal\nprint(signal.getsignal(signal.SIGHUP) == signal.SIG_IGN)\n"
-
-    def ignore() -> None:
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
-
-    _, out, _ = run(tmp_path, script, preexec_fn=ignore)
-
-    assert out == b"True\n"
+def is_running(pid: int) -> bool:
+    with suppress(ProcessLookupError):
+        os.kill(pid, 0)
+        return True
+    return False
 
 
-def test_a_background_process_does_not_hold_the_run(tmp_path: Path) -> None:
+# -- terminals ------------------------------------------------------------------------------------
+
+
+def on_a_terminal(folder: Path, script: str) -> tuple[int, int]:
+    """Start a script on a terminal of its own; return the process and the terminal."""
+    (folder / "train.py").write_text(READY + script)
+    child, terminal = pty.fork()
+    if not child:
+        heed_signals()
+        os.chdir(folder)
+        run = f"exec {OURS} --trace-dir capture -o report train.py"
+        os.execve("/bin/sh", ["sh", "-c", run], environment())
+    wait_until((folder / "ready").exists)
+    return child, terminal
+
+
+@pytest.mark.parametrize("sender", ["a process", "the terminal"])
+def test_an_interrupt_on_a_terminal_reaches_the_script_once(tmp_path: Path, sender: str) -> None:
     script = (
-        "import pathlib, subprocess\n"
-        "child = subprocess.Popen(['sleep', '90'])\n"
-        "pathlib.Path('child').write_text(str(child.pid))\n"
-        "print('done')\n"
+        "seen = []\nsignal.signal(signal.SIGINT, lambda *_: seen.append(1))\n"
+        "pathlib.Path('ready').touch()\nwhile not seen: time.sleep(0.02)\n"
+        "time.sleep(0.3)\npathlib.Path('seen').write_text(str(len(seen)))\n"
     )
-    with (tmp_path / "out").open("wb") as out:
-        child = start(tmp_path, script, stdout=out)
+    child, terminal = on_a_terminal(tmp_path, script)
 
-        assert child.wait(timeout=60) == 0  # far less than the sleep
-    assert (tmp_path / "out").read_bytes() == b"done\n"
-    os.kill(int((tmp_path / "child").read_text()), signal.SIGTERM)
+    if sender == "a process":
+        os.kill(child, signal.SIGINT)
+    else:
+        os.write(terminal, b"\x03")
+
+    wait_until((tmp_path / "seen").exists)
+    os.waitpid(child, 0)
+    os.close(terminal)
+    assert (tmp_path / "seen").read_text() == "1"
 
 
-def test_a_reader_that_goes_away_ends_the_run_as_without_us(tmp_path: Path) -> None:
-    script = "import sys\nfor i in range(10**6): print(i)\n"
-    child = start(tmp_path, script, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert child.stdout is not None
-    assert child.stderr is not None
-    child.stdout.read(10)
+def test_a_terminal_that_is_resized_is_so_when_the_run_is_told(tmp_path: Path) -> None:
+    script = (
+        "seen = []\nlook = lambda *_: seen.append(os.get_terminal_size(1).columns)\n"
+        "signal.signal(signal.SIGWINCH, look)\npathlib.Path('ready').touch()\n"
+        "while 123 not in seen: time.sleep(0.02)\npathlib.Path('seen').touch()\n"
+    )
+    child, terminal = on_a_terminal(tmp_path, script)
 
-    child.stdout.close()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 123, 0, 0))
 
-    assert child.wait(timeout=30) == 1
-    assert b"BrokenPipeError" in child.stderr.read()
-    child.stderr.close()
+    wait_until((tmp_path / "seen").exists)
+    os.waitpid(child, 0)
+    os.close(terminal)
 
 
 def test_on_a_terminal_the_script_has_a_terminal(tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(
+    (tmp_path / "train.py").write_text(
         "import os, sys\n"
         "print(sys.stdout.isatty(), sys.stderr.isatty(), os.get_terminal_size().columns)\n"
     )
@@ -255,72 +241,60 @@ def test_on_a_terminal_the_script_has_a_terminal(tmp_path: Path) -> None:
         out.extend(data)
         return data
 
-    environment = f"PYTHONPATH={ROOT}"
-    command = ["env", environment, sys.executable, ATTACH, "3", "0", tmp_path / "capture"]
-    shell = "stty cols 97; exec " + " ".join(map(str, [*command, tmp_path / "script.py"]))
-    status = pty.spawn(["sh", "-c", shell], read)
+    run = f"cd {shlex.quote(str(tmp_path))}; stty cols 97; PYTHONPATH={ROOT} exec {OURS}"
+    status = pty.spawn(["sh", "-c", f"{run} --trace-dir capture -o report train.py"], read)
 
     assert os.waitstatus_to_exitcode(status) == 0
     assert out == b"True True 97\r\n"
     assert (tmp_path / "capture" / "log.txt").read_bytes() == b"True True 97\n"
 
 
+# -- the user's own sitecustomize -----------------------------------------------------------------
+
+
 def test_the_users_own_sitecustomize_still_runs(tmp_path: Path) -> None:
-    theirs = tmp_path / "theirs"
-    theirs.mkdir()
-    (theirs / "sitecustomize.py").write_text("print('theirs', __name__)\n")
-    path = f"{theirs}{os.pathsep}{ROOT}"
+    (tmp_path / "theirs").mkdir()
+    theirs = tmp_path / "theirs" / "sitecustomize.py"
+    theirs.write_text("print('theirs', __name__)\n")
+    script = "import sitecustomize, sys\nprint(sitecustomize.__file__, sys.path[1:3])\n"
+    line = f"PYTHONPATH={theirs.parent}:{ROOT} exec {OURS} -o report train.py"
 
-    _, out, err = run(
-        tmp_path,
-        "import sitecustomize, sys\nprint(sitecustomize.__file__)\nprint(sys.path[1:3])\n",
-        env={"PYTHONPATH": path},
-    )
+    done = start(tmp_path, line, script, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
-    # Once in the driver, which is Python as well, and once in the script.
+    out, err = done.communicate(timeout=60)
+    # Once in the runner, which is Python as well, and once in the script.
     assert out.decode().splitlines() == [
         "theirs sitecustomize",
         "theirs sitecustomize",
-        str(theirs / "sitecustomize.py"),
-        str([str(theirs), str(ROOT)]),
+        f"{theirs} {[str(theirs.parent), str(ROOT)]}",
     ]
     assert err == b""
 
 
 def test_errors_in_the_users_sitecustomize_look_as_without_us(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("raise ValueError('theirs')\n")
-    environment = {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
-    plain = subprocess.run(
-        [sys.executable, "-c", ""], env={**os.environ, **environment}, capture_output=True
+    path = f"PYTHONPATH={ROOT}:{tmp_path}"
+    alone, ours = (
+        start(tmp_path, f"{path} exec {run} train.py", "", stderr=subprocess.PIPE).communicate()[1]
+        for run in (PLAIN, f"{OURS} -o report")
     )
 
-    _, _, err = run(tmp_path, "", env=environment)
-
-    # The driver is Python as well, and complains first.
-    assert b"ValueError: theirs" in plain.stderr
-    assert err == plain.stderr * 2
+    # The runner is Python as well, and complains first.
+    assert b"ValueError: theirs" in alone
+    assert ours == alone * 2
 
 
-def test_a_broken_torch_fails_as_without_us(tmp_path: Path) -> None:
-    (tmp_path / "torch.py").write_text("raise ImportError('libcudart.so.13: cannot open')\n")
-    script = "import importlib.util\nassert importlib.util.find_spec('torch')\nimport torch\n"
+@pytest.mark.parametrize("version", ["2.7", "3.6"])
+def test_an_old_python_below_us_says_nothing_of_us(tmp_path: Path, version: str) -> None:
+    old = next(Path.home().glob(f".pyenv/versions/{version}*/bin/python"), None)
+    if old is None:
+        pytest.skip(f"needs Python {version}")
+    tool = "import sys; print([p for p in sys.path if 'boot' in p])"
+    script = f"import subprocess\nsubprocess.check_call([{str(old)!r}, '-c', {tool!r}])\n"
 
-    code, _, err = run(tmp_path, script)
-
-    assert code == 1
-    assert err.decode().splitlines() == [
-        "Traceback (most recent call last):",
-        f'  File "{tmp_path}/script.py", line 3, in <module>',
-        "    import torch",
-        f'  File "{tmp_path}/torch.py", line 1, in <module>',
-        "    raise ImportError('libcudart.so.13: cannot open')",
-        "ImportError: libcudart.so.13: cannot open",
-    ]
+    assert compare(tmp_path, script).stdout == "[]\n"
 
 
-def test_a_foreign_module_named_torch_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "torch.py").write_text("print('a toy')\n")
-
-    code, out, err = run(tmp_path, "import torch\nprint(sorted(vars(torch.__loader__)))\n")
-
-    assert (code, out, err) == (0, b"a toy\n['name', 'path']\n", b"")
+def test_the_start_of_every_python_is_valid_in_the_oldest() -> None:
+    source = (ROOT / "fp8verify" / "agent" / "boot" / "sitecustomize.py").read_text()
+    assert not re.search(r"->|f\"|: \w+ = |nonlocal|async|:=", source)
