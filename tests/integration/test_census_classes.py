@@ -15,6 +15,7 @@ from fp8verify.agent.census import take_census  # noqa: E402
 pytestmark = pytest.mark.train
 nn = torch.nn
 DELAYED = {"margin": 1, "amax_history_len": 16, "amax_compute_algo": "most_recent"}
+HIGH, MX = "high_precision", "MX (blocks of 32)"
 BLOCKS = {"x_block_scaling_dim": 1, "w_block_scaling_dim": 2, "grad_block_scaling_dim": 1}
 
 
@@ -51,45 +52,56 @@ def census(**modules: Any) -> dict[str, dict[str, Any]]:
     return {record["fqn"]: record for record in take_census([optimizer])}
 
 
+def legs(fprop: str, dgrad: str | None = None, wgrad: str | None = None) -> dict[str, str]:
+    return {"fprop": fprop, "dgrad": dgrad or fprop, "wgrad": wgrad or dgrad or fprop}
+
+
 @pytest.mark.parametrize(
-    ("made", "formats", "scaling"),
+    ("name", "fields", "formats", "scaling"),
     [
-        (recipe("DelayedScaling", **DELAYED), "fp8", "delayed (margin 1, history 16, most_recent)"),
-        (recipe("Float8CurrentScaling"), "fp8", "current (one scale a tensor)"),
+        ("DelayedScaling", DELAYED, legs("fp8"), "delayed (margin 1, history 16, most_recent)"),
+        ("Float8CurrentScaling", {}, legs("fp8"), "current (one scale a tensor)"),
         (
-            recipe("Float8BlockScaling", **BLOCKS),
-            "fp8_block",
+            "Float8BlockScaling",
+            BLOCKS,
+            legs("fp8_block"),
             "blocks (input 1x128, weight 128x128, gradient 1x128)",
         ),
-        (recipe("MXFP8BlockScaling"), "mxfp8", "MX (blocks of 32)"),
+        ("MXFP8BlockScaling", {}, legs("mxfp8"), MX),
         (
-            recipe("NVFP4BlockScaling", disable_rht=True),
-            "nvfp4",
+            "NVFP4BlockScaling",
+            {"disable_rht": True},
+            legs("nvfp4"),
             "NVFP4 (blocks of 16, without Hadamard transforms)",
+        ),
+        # A backward pass in high precision by the recipe; Megatron's no_fp8_wgrad.
+        (
+            "MXFP8BlockScaling",
+            {"backward_override": HIGH},
+            legs("mxfp8", HIGH),
+            f"{MX}, backward in high precision",
+        ),
+        (
+            "MXFP8BlockScaling",
+            {"backward_override": "dequantized"},
+            legs("mxfp8", HIGH),
+            f"{MX}, backward from dequantized operands",
+        ),
+        (
+            "DelayedScaling",
+            {**DELAYED, "override_linear_precision": (False, False, True)},
+            legs("fp8", "fp8", HIGH),
+            "delayed (margin 1, history 16, most_recent)",
         ),
     ],
 )
-def test_recipes_of_transformer_engine(made: Any, formats: str, scaling: str) -> None:
-    record = census(up=te("Linear", {"weight": (32, 16)}, made))["up"]
+def test_recipes_of_transformer_engine(
+    name: str, fields: dict[str, Any], formats: dict[str, str], scaling: str
+) -> None:
+    record = census(up=te("Linear", {"weight": (32, 16)}, recipe(name, **fields)))["up"]
 
-    assert record["formats"] == dict.fromkeys(("fprop", "dgrad", "wgrad"), formats)
-    assert record["state"] == ("fp4" if formats == "nvfp4" else "fp8")
-    assert record["scaling"] == scaling
-
-
-@pytest.mark.parametrize("override", ["high_precision", "dequantized"])
-def test_a_backward_pass_in_high_precision_by_the_recipe(override: str) -> None:
-    made = recipe("MXFP8BlockScaling", backward_override=override)
-    formats = census(up=te("Linear", {"weight": (32, 16)}, made))["up"]["formats"]
-
-    assert formats == {"fprop": "mxfp8", "dgrad": "high_precision", "wgrad": "high_precision"}
-
-
-def test_megatrons_no_fp8_wgrad() -> None:
-    made = recipe("DelayedScaling", override_linear_precision=(False, False, True))
-    formats = census(up=te("Linear", {"weight": (32, 16)}, made))["up"]["formats"]
-
-    assert formats == {"fprop": "fp8", "dgrad": "fp8", "wgrad": "high_precision"}
+    state = "fp4" if formats["fprop"] == "nvfp4" else "fp8"
+    assert (record["formats"], record["state"], record["scaling"]) == (formats, state, scaling)
 
 
 def quantizer(name: str, **more: Any) -> Any:

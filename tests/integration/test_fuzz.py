@@ -24,7 +24,7 @@ from fp8verify.doctor.checks import report_of, to_text
 from fp8verify.doctor.rules import judge
 from fp8verify.errors import Fp8VerifyError
 from fp8verify.prove.ncu import read_launches as read_counts
-from tests.doctor_files import facts_of
+from tests.doctor_files import SOUND, facts_of
 from tests.hand_built import BF16_KERNEL, TraceBuilder
 from tests.other_tools import WRITERS, record
 from tests.unit.test_profiler_table import ROWS, printed
@@ -69,6 +69,11 @@ def seeds(name: str) -> Iterator[tuple[str, random.Random]]:
     for seed in range(SEEDS):
         label = f"{name} {seed}"
         yield label, random.Random(label)
+
+
+def damages(name: str, data: bytes) -> Iterator[tuple[str, bytes]]:
+    """Return data damaged in as many ways as there are seeds."""
+    return ((label, damaged(data, chance)) for label, chance in seeds(name))
 
 
 def is_clean(text: str) -> bool:
@@ -170,8 +175,8 @@ def test_damaged_traces_are_read_or_refused(kind: str, fp8: bool, tmp_path: Path
 
 def test_damaged_traces_are_annotated_or_refused(tmp_path: Path) -> None:
     path, out = tmp_path / "trace.json", tmp_path / "out.json"
-    for label, chance in seeds("annotate"):
-        path.write_bytes(damaged(source("json", True), chance))
+    for label, data in damages("annotate", source("json", True)):
+        path.write_bytes(data)
         try:
             annotate(path, out)
         except Fp8VerifyError as error:
@@ -202,15 +207,15 @@ def test_damaged_captures_are_read_or_refused(file: str, tmp_path: Path) -> None
     if file != "log":
         known = [*ROOT.glob(f"traces/*/{names[file]}"), *ROOT.glob(f"examples/*/*/{names[file]}")]
         original = min((path.read_bytes() for path in known), key=len)
-    for label, chance in seeds(file):
-        (tmp_path / names[file]).write_bytes(damaged(original, chance))
+    for label, data in damages(file, original):
+        (tmp_path / names[file]).write_bytes(data)
         examine(tmp_path, label)
 
 
 def test_a_damaged_rank_among_others_costs_only_itself(tmp_path: Path) -> None:
     (tmp_path / "rank0.json").write_bytes(source("json", False))
-    for label, chance in seeds("ranks"):
-        (tmp_path / "rank1.json").write_bytes(damaged(source("json", False), chance))
+    for label, data in damages("ranks", source("json", False)):
+        (tmp_path / "rank1.json").write_bytes(data)
         report = examine(tmp_path, label)
         if report is not None:
             assert report.verdict not in (Verdict.ACTIVE, Verdict.PARTIAL), label
@@ -220,50 +225,25 @@ def test_a_damaged_rank_among_others_costs_only_itself(tmp_path: Path) -> None:
 # -- configurations -----------------------------------------------------------------------------
 
 CONFIGS = {
-    "train.toml": """\
-[model]
-name = "llama3"
-flavor = "8B"
-converters = ["float8"]
-[float8]
-enable_fsdp_float8_all_gather = true
-filter_fqns = ["output"]
-[training]
-batch_size = 1
-steps = 1_000
-compile = true
-""",
-    "train.yaml": """\
-defaults: &d {fp8: true, fp8_recipe: mxfp8}
-model: {<<: *d, hidden_size: 4096}
-compute_environment: LOCAL_MACHINE
-mixed_precision: fp8
-fp8_config:
-  backend: TE
-  fp8_format: HYBRID
-  amax_history_length: 1024
-""",
-    "train.sh": """\
-#!/bin/bash
-export CUDA_DEVICE_MAX_CONNECTIONS=1 NVTE_FLASH_ATTN=0
-ARGS="--bf16 --fp8-format hybrid \\
-  --fp8-recipe delayed --fp8-amax-history-len 1024"
-for i in 1 2; do torchrun --nproc-per-node 8 pretrain_gpt.py $ARGS ${EXTRA:-}; done
-""",
-    "train.json": '{"fp8": {"enabled": true}, "bf16": {"enabled": true}, "train_batch_size": 8}\n',
-    "train.py": """\
-from torchao.float8 import convert_to_float8_training, Float8LinearConfig
-config = Float8LinearConfig.from_recipe_name("rowwise")
-convert_to_float8_training(model, config=config, module_filter_fn=lambda m, n: n != "head")
-""",
+    name: SOUND[name]
+    for name in (
+        "accelerate.yaml",
+        "config_registry.py",
+        "megatron.sh",
+        "torchtitan.toml",
+        "zero3.json",
+    )
 }
+CONFIGS["merged.yaml"] = (
+    "all: &a {fp8: true, fp8_recipe: mxfp8}\nmodel: {<<: *a, hidden_size: 64}\n"
+)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_damaged_configurations_are_read_or_refused(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
-    for label, chance in seeds(name):
-        path.write_bytes(damaged(CONFIGS[name].encode(), chance))
+    for label, data in damages(name, CONFIGS[name].encode()):
+        path.write_bytes(data)
         try:
             found = report_of(list(judge(facts_of(str(path)))))
         except Fp8VerifyError as error:
@@ -284,8 +264,8 @@ COUNTS = """\
 
 
 def test_damaged_counts_are_read_or_left_out() -> None:
-    for label, chance in seeds("counts"):
-        text = damaged(COUNTS.encode(), chance).decode("utf-8", "replace")
-        for launch in read_counts(text.splitlines(keepends=True)):
+    for label, data in damages("counts", COUNTS.encode()):
+        lines = data.decode("utf-8", "replace").splitlines(keepends=True)
+        for launch in read_counts(lines):
             assert launch.kernel.isprintable(), label
             assert all(isinstance(count, int) for count in launch.metrics.values()), label

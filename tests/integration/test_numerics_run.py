@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
-from typing import Any, NamedTuple, get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import msgspec
 import pytest
@@ -22,14 +19,13 @@ import fp8verify.report.forms
 from fp8verify.capture.numerics import NumericsRecord, SeriesRecord, read_numerics
 from fp8verify.report.model import Finding, Report
 from fp8verify.report.model.numerics import NumericsReport
+from tests.attached import SCRIPTS, Attached, attach, execute, python
 from tests.command_line import fp8verify as fp8verify_command
-from tests.shared_torch import python_with_torch, runs_compiled_code_eagerly
+from tests.shared_torch import runs_compiled_code_eagerly
 
 pytest.importorskip("torchao", reason="needs torchao, from the train extra")
 pytestmark = pytest.mark.train
 
-ROOT = Path(__file__).parents[2]
-SCRIPTS = Path(__file__).parent / "scripts"
 TRAINING = SCRIPTS / "numerics.py"
 WAYS = SCRIPTS / "numerics_ways.py"
 COPIES = SCRIPTS / "weight_copies.py"
@@ -46,19 +42,6 @@ OURS = {
 _folders: list[Path] = []
 
 
-class Done(NamedTuple):
-    code: int
-    output: str
-    capture: Path
-
-
-def execute(*command: object, cwd: Path) -> tuple[int, str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    words = [str(word) for word in command]
-    done = subprocess.run(words, cwd=cwd, env=environment, capture_output=True, timeout=120)
-    return done.returncode, done.stdout.decode()
-
-
 @pytest.fixture(scope="module", autouse=True)
 def _leave_no_folder() -> Iterator[None]:
     """Remove what `run` has made, which its cache keeps for all tests."""
@@ -72,16 +55,19 @@ def _leave_no_folder() -> Iterator[None]:
 @cache
 def run(
     *arguments: str, numerics: tuple[str, ...] = ("--numerics",), script: Path = TRAINING
-) -> Done:
+) -> Attached:
     folder = Path(mkdtemp(prefix="numerics-"))
     _folders.append(folder)
-    driver = [sys.executable, SCRIPTS / "attach.py", *numerics, "--python", python_with_torch()]
-    capture = folder / "capture"
-    code, output = execute(*driver, "2-3", "0", capture, script, *arguments, cwd=folder)
-    return Done(code, output, capture)
+    return attach(folder, "2-3", script, *arguments, options=numerics)
 
 
-def report_of(done: Done) -> Report:
+def is_as_without_us(done: Attached, folder: Path, *command: object) -> bool:
+    """Whether it ended and printed as it does without us."""
+    plain = execute(python(), *command, cwd=folder)
+    return (done.run.code, done.run.stdout) == (plain.code, plain.stdout)
+
+
+def report_of(done: Attached) -> Report:
     return fp8verify.inspect(done.capture)
 
 
@@ -110,12 +96,6 @@ def test_a_sound_run_has_three_rows_a_layer_and_no_finding(recipe: str) -> None:
     formats = {row.format for row in rows if row.tensor == "grad_output"}
     assert formats == {"e5m2" if recipe == "tensorwise" else "e4m3"}
     assert told(report) == []
-
-
-def test_the_output_and_the_exit_code_are_the_trainings_own(tmp_path: Path) -> None:
-    plain = execute(python_with_torch(), TRAINING, cwd=tmp_path)
-    done = run("--recipe", "tensorwise")
-    assert (done.code, done.output) == plain
 
 
 @pytest.mark.parametrize(
@@ -167,7 +147,7 @@ def test_compiled_and_checkpointed_layers_are_measured_once(
     record = read_numerics(done.capture)[0].record.measured
     assert record is not None
     assert {row.calls for row in record.rows} == {1}
-    assert (done.code, done.output) == execute(python_with_torch(), TRAINING, *how, cwd=tmp_path)
+    assert is_as_without_us(done, tmp_path, TRAINING, *how)
 
 
 def test_a_long_run_leaves_a_line_for_every_measured_step() -> None:
@@ -179,24 +159,16 @@ def test_a_long_run_leaves_a_line_for_every_measured_step() -> None:
     assert {"fp8/bwd_scale", "fp8/amax_fwd", "fp8/amax_bwd", "train/grad_norm"} <= set(
         trend[0].scalars
     )
-    printed = dict(re.findall(r"^step (\d+) loss (\S+)$", done.output, re.MULTILINE))
+    printed = dict(re.findall(r"^step (\d+) loss (\S+)$", done.run.stdout, re.MULTILINE))
     for point in trend:
         assert point.scalars["train/loss"] == float(printed[f"{point.step}"])
         assert point.scalars["train/grad_norm"] == pytest.approx(0.001, rel=0.02)
         assert 0 < point.scalars["train/grad_norm_clip_ratio"] < 0.5
 
 
-def test_a_watch_tells_the_figures_of_each_window(tmp_path: Path) -> None:
-    done = fp8verify_command(
-        "run", "--every", "8", "--window", "1", "--numerics-every", "10",
-        "--metrics", "fp8.jsonl",
-        "--trace-dir", "capture", "--", python_with_torch(), TRAINING, "--steps", "33",
-        "--clip", "0.001", cwd=tmp_path, timeout=120, OMP_NUM_THREADS="1",
-    )  # fmt: skip
-
-    assert done.returncode == 3, done.stderr  # a CPU has no kernels to judge
-    assert "failed" not in done.stdout
-    lines = [json.loads(line) for line in (tmp_path / "fp8.jsonl").read_text().splitlines()]
+def watched_lines(folder: Path) -> list[dict[str, Any]]:
+    """Return what a watch wrote of 33 steps, after a look at the figures."""
+    lines = [json.loads(line) for line in (folder / "fp8.jsonl").read_text().splitlines()]
     # Every tenth step at the earliest, and before a window: step 14 comes too soon after 6.
     measured = [(line["step"], line.get("numerics_step")) for line in lines]
     assert measured == [(8, 6), (16, None), (24, 22), (32, None)]
@@ -205,7 +177,20 @@ def test_a_watch_tells_the_figures_of_each_window(tmp_path: Path) -> None:
         assert line["fp8/bwd_scale"] > 1
         assert 0 < line["fp8/amax_bwd"] < 1
         assert 0 < line["train/grad_norm_clip_ratio"] < 0.5
-    for line in lines:
+    return lines
+
+
+def test_a_watch_tells_the_figures_of_each_window(tmp_path: Path) -> None:
+    done = fp8verify_command(
+        "run", "--every", "8", "--window", "1", "--numerics-every", "10",
+        "--metrics", "fp8.jsonl",
+        "--trace-dir", "capture", "--", python(), TRAINING, "--steps", "33",
+        "--clip", "0.001", cwd=tmp_path, timeout=120, OMP_NUM_THREADS="1",
+    )  # fmt: skip
+
+    assert done.returncode == 3, done.stderr  # a CPU has no kernels to judge
+    assert "failed" not in done.stdout
+    for line in watched_lines(tmp_path):
         assert line["train/grad_norm"] == pytest.approx(0.001, rel=0.02)
         assert not OURS & set(line["findings"])
     # All measured steps stay with the run, though its windows are dropped.
@@ -216,23 +201,15 @@ def test_a_watch_tells_the_figures_of_each_window(tmp_path: Path) -> None:
 
 def test_a_watch_inside_the_program_tells_them_too(tmp_path: Path) -> None:
     def own(how: str) -> tuple[str, str]:
-        done = subprocess.run(
-            [python_with_torch(), SCRIPTS / "own_numerics.py", how],
-            cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-            capture_output=True, timeout=120, text=True, check=True,
-        )  # fmt: skip
+        done = execute(python(), SCRIPTS / "own_numerics.py", how, cwd=tmp_path)
+        assert done.code == 0, done.stderr
         return done.stdout, done.stderr
 
     plain, _ = own("plain")
     watched, _ = own("watched")
 
     assert watched == plain
-    lines = [json.loads(line) for line in (tmp_path / "fp8.jsonl").read_text().splitlines()]
-    measured = [(line["step"], line.get("numerics_step")) for line in lines]
-    assert measured == [(8, 6), (16, None), (24, 22), (32, None)]
-    for line in lines[0::2]:
-        assert line["fp8/fwd_scale"] * line["fp8/amax_fwd"] > 0
-        assert 0 < line["train/grad_norm_clip_ratio"] < 0.5
+    watched_lines(tmp_path)
     # One that is closed in the step that it measures leaves nothing behind.
     closed, hooks = own("closed")
     assert closed == plain
@@ -302,7 +279,7 @@ def test_the_forms_show_the_tensors() -> None:
 def test_a_training_is_the_same_bit_for_bit(way: tuple[str, ...], tmp_path: Path) -> None:
     done = run(*way, script=WAYS)
 
-    assert (done.code, done.output) == execute(python_with_torch(), WAYS, *way, cwd=tmp_path)
+    assert is_as_without_us(done, tmp_path, WAYS, *way)
     found = numbers(report_of(done))
     if way[0] in ("raise", "interrupt", "exit"):
         assert (found.step, found.reason) == (None, ENDED)
@@ -324,7 +301,7 @@ def test_copies_of_weights_that_stay_are_found_in_every_run(
 ) -> None:
     done = run(how, numerics=(), script=COPIES)
 
-    assert (done.code, done.output) == execute(python_with_torch(), COPIES, how, cwd=tmp_path)
+    assert is_as_without_us(done, tmp_path, COPIES, how)
     found = [finding for finding in report_of(done).findings if finding.code == "weight-stale"]
     assert [finding.layers for finding in found] == ([layers] if layers else [])
     (window,) = read_numerics(done.capture)[0].record.windows
