@@ -68,9 +68,8 @@ def doctor(
 def _measure(
     facts: Facts, shapes: Sequence[str], tokens: int | None, recipes: Sequence[str]
 ) -> list[Check]:
-    from fp8verify.doctor.measure import keep, measure
+    from fp8verify.doctor.measure import keep, measure, measured
     from fp8verify.doctor.probes import parse_shape, plan
-    from fp8verify.doctor.rules.measured import measured
 
     wanted = plan(facts, [parse_shape(text) for text in shapes], tokens)
     found = measure(facts.installed.interpreter, wanted, recipes or RECIPES)

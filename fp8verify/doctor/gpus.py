@@ -150,45 +150,43 @@ def _leaves(node: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, st
                 yield from _leaves(value, f"{name}.", depth + 1)
 
 
-NAMES = {"fp8": "FP8", "fp8_block": "block-scaled FP8", "mxfp8": "MXFP8", "nvfp4": "NVFP4"}
-_PRECISIONS = {
-    "fp8": Precision.FP8,
-    "fp8_block": Precision.FP8,
-    "mxfp8": Precision.MXFP8,
-    "nvfp4": Precision.NVFP4,
-}
-_NEEDS = {
-    "fp8": "NVIDIA compute capability 8.9 or above, or AMD MI300 or above",
-    "fp8_block": "NVIDIA compute capability 9.0 or above, or AMD MI300 or above",
-    "mxfp8": "NVIDIA compute capability 10.x, or AMD MI350 or above",
-    "nvfp4": "NVIDIA compute capability 10.0 or above",
-}
-# NVIDIA's units are not all: the first compute capability for which Transformer Engine has the
-# format, and the first for which it no longer does (pytorch/quantization.py:164-184, TE d0067d0).
-_LIBRARY: dict[str, tuple[tuple[int, int], tuple[int, int] | None]] = {
-    "fp8_block": ((9, 0), None),
-    "mxfp8": ((10, 0), (12, 0)),
-}
+class Format(NamedTuple):
+    """A low-precision format: its name, the units that multiply it, what has them, in words.
+
+    NVIDIA's units are not all: `first` is the first compute capability for which Transformer Engine
+    has the format, `end` the first for which it no longer does (pytorch/quantization.py:164-184, TE
+    d0067d0).
+    """
+
+    name: str
+    precision: Precision
+    needs: str
+    first: tuple[int, int] = (0, 0)
+    end: tuple[int, int] = (99, 0)
+
+
+FORMATS = {
+    "fp8": Format(
+        "FP8", Precision.FP8, "NVIDIA compute capability 8.9 or above, or AMD MI300 or above"
+    ),
+    "fp8_block": Format(
+        "block-scaled FP8", Precision.FP8,
+        "NVIDIA compute capability 9.0 or above, or AMD MI300 or above", (9, 0),
+    ),
+    "mxfp8": Format(
+        "MXFP8", Precision.MXFP8,
+        "NVIDIA compute capability 10.x, or AMD MI350 or above", (10, 0), (12, 0),
+    ),
+    "nvfp4": Format("NVFP4", Precision.NVFP4, "NVIDIA compute capability 10.0 or above"),
+}  # fmt: skip
 
 
 def trains_in(gpu: Gpu, fmt: str) -> bool | None:
     """Return whether a GPU can train in a format; None where that is not known."""
+    wanted = FORMATS[fmt]
     name = f"{gpu.name} {gpu.capability or ''}"
-    has_units = multiplies(name, gpu.capability, _PRECISIONS[fmt])
-    found = _capability(gpu.capability)
-    if not has_units or found is None or fmt not in _LIBRARY:
+    has_units = multiplies(name, gpu.capability, wanted.precision)
+    major, _, minor = (gpu.capability or "").partition(".")
+    if not has_units or not (major.isdecimal() and minor.isdecimal()):
         return has_units
-    first, end = _LIBRARY[fmt]
-    return found >= first and (end is None or found < end)
-
-
-def needs(fmt: str) -> str:
-    """Say what a format needs."""
-    return _NEEDS[fmt]
-
-
-def _capability(text: str | None) -> tuple[int, int] | None:
-    major, _, minor = (text or "").partition(".")
-    if major.isdecimal() and minor.isdecimal():
-        return int(major), int(minor)
-    return None
+    return wanted.first <= (int(major), int(minor)) < wanted.end

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fp8verify.doctor.checks import Check, Status, report_of, to_text
-from fp8verify.doctor.gpus import NAMES, Gpu, parse, parse_nvidia, trains_in
+from fp8verify.doctor.gpus import FORMATS, Gpu, parse, parse_nvidia, trains_in
 from fp8verify.doctor.installed import cuda_of, find_interpreter, parse_scan
 from fp8verify.doctor.rules import judge
 from fp8verify.doctor.rules.rows import rules
@@ -50,7 +50,7 @@ RECOMPUTES = files.MEGATRON_SH.replace("--bf16", "--bf16 --recompute-granularity
     ],
 )
 def test_which_gpu_trains_in_which_format(name: str, capability: str, formats: set[str]) -> None:
-    assert {fmt for fmt in NAMES if trains_in(Gpu(name, capability), fmt)} == formats
+    assert {fmt for fmt in FORMATS if trains_in(Gpu(name, capability), fmt)} == formats
 
 
 @pytest.mark.parametrize("capability", [None, "", "[N/A]", "9", "nine.zero"])

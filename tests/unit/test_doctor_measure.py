@@ -24,10 +24,10 @@ from fp8verify.doctor.measure import (
     keep,
     kept,
     measure,
+    measured,
     read_answers,
 )
 from fp8verify.doctor.probes import Plan, Probe, Shape, Use, parse_shape, plan
-from fp8verify.doctor.rules.measured import measured
 from fp8verify.errors import UsageError
 from tests import doctor_files as files
 from tests.doctor_files import facts_of, write

@@ -8,7 +8,7 @@ from fp8verify.analysis.gpus import SMALL_SIDE
 from fp8verify.doctor.checks import Check, Status
 from fp8verify.doctor.facts import Facts
 from fp8verify.doctor.frameworks import framework_of
-from fp8verify.doctor.gpus import NAMES
+from fp8verify.doctor.gpus import FORMATS
 from fp8verify.doctor.scripts import Script
 from fp8verify.doctor.training import Ask, Config, LayerSize
 
@@ -67,7 +67,7 @@ def _of_a_script(script: Script, *, alone: bool) -> Iterator[Check]:
 
 def _described(ask: Ask) -> str:
     details = [word for word in (ask.recipe, ask.backend) if word and word != ask.format]
-    return NAMES[ask.format] + (f" ({', '.join(details)})" if details else "")
+    return FORMATS[ask.format].name + (f" ({', '.join(details)})" if details else "")
 
 
 def odd_sizes(facts: Facts) -> Iterator[Check]:

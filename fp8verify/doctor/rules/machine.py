@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from fp8verify.doctor.checks import Check, Status
 from fp8verify.doctor.facts import Facts
-from fp8verify.doctor.gpus import NAMES, Gpu, needs, trains_in
+from fp8verify.doctor.gpus import FORMATS, Gpu, trains_in
 from fp8verify.doctor.installed import cuda_of
 
 _FALLBACKS = (
@@ -49,8 +49,8 @@ def _units(found: tuple[Gpu, ...], fmt: str) -> Check:
         return Check(
             code="no-fp8-units",
             status=Status.FAIL,
-            message=f"{_count(without)} of {len(found)} GPUs cannot multiply {NAMES[fmt]}, which "
-            f"needs {needs(fmt)}",
+            message=f"{_count(without)} of {len(found)} GPUs cannot multiply "
+            f"{FORMATS[fmt].name}, which needs {FORMATS[fmt].needs}",
             hint=f"Train in BF16 there, or on another GPU: {_FALLBACKS}.",
             source=source,
         )
@@ -64,7 +64,7 @@ def _units(found: tuple[Gpu, ...], fmt: str) -> Check:
     return Check(
         code="fp8-units",
         status=Status.OK,
-        message=f"{_count(list(found))} can multiply {NAMES[fmt]}",
+        message=f"{_count(list(found))} can multiply {FORMATS[fmt].name}",
         source=source,
     )
 
