@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -34,10 +32,6 @@ def _pytest(
     return run("-p", "no:cacheprovider", "-p", "no:hypothesispytest", *args)
 
 
-def _assert(pytester: pytest.Pytester, capture: str, share: float) -> pytest.RunResult:
-    return _pytest(pytester, TEST.format(path=str(ROOT / capture), share=share))
-
-
 def _marked(
     pytester: pytest.Pytester, mark: str, capture: str, *args: str | Path
 ) -> pytest.RunResult:
@@ -45,41 +39,31 @@ def _marked(
     return _pytest(pytester, code, "--fp8-trace", ROOT / capture, *args)
 
 
-def test_fp8_passes(pytester: pytest.Pytester) -> None:
-    code = TEST.format(path=str(ROOT / "fp8_compiled"), share=0.99)
-    _pytest(pytester, code, alone=True).assert_outcomes(passed=1)
-
-
-def test_a_silent_failure_fails_with_the_reason_the_share_and_the_findings(
-    pytester: pytest.Pytester,
+@pytest.mark.parametrize(
+    ("capture", "share", "says"),
+    [
+        ("fp8_compiled", 0.99, []),
+        ("fp8_rowwise_gw_hp", 0.5, []),
+        ("fp8_accelerate", 0.3, []),  # below the default
+        ("fp8_rowwise_gw_hp", 0.9, ["E * share: 51.* of GEMM time ran in FP8, 90.0% asked for"]),
+        ("ddp_one_rank_bf16", 0.0, ["E * FP8 is *"]),  # one rank has none
+        (
+            "bf16_filter_rejects_all",
+            0.5,
+            [
+                "E * FP8 is CONTRADICTED: the log claims FP8 *Applied Float8 training*",
+                "E * share: 0.0% of GEMM time ran in FP8, 50.0% asked for",
+                "E * error [[]claimed-not-active[]] *",
+            ],
+        ),
+    ],
+)
+def test_an_assertion_fails_with_the_reason_the_share_and_the_findings(
+    pytester: pytest.Pytester, capture: str, share: float, says: list[str]
 ) -> None:
-    result = _assert(pytester, "bf16_filter_rejects_all", 0.5)
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(
-        [
-            "E * FP8 is CONTRADICTED: the log claims FP8 *Applied Float8 training*",
-            "E * share: 0.0% of GEMM time ran in FP8, 50.0% asked for",
-            "E * error [[]claimed-not-active[]] *",
-        ]
-    )
-
-
-def test_the_share_asked_for_decides(pytester: pytest.Pytester) -> None:
-    _assert(pytester, "fp8_rowwise_gw_hp", 0.5).assert_outcomes(passed=1)
-
-
-def test_a_share_not_reached_fails(pytester: pytest.Pytester) -> None:
-    result = _assert(pytester, "fp8_rowwise_gw_hp", 0.9)
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["E * share: 51.* of GEMM time ran in FP8, 90.0% asked for"])
-
-
-def test_a_share_below_the_default_can_be_asked_for(pytester: pytest.Pytester) -> None:
-    _assert(pytester, "fp8_accelerate", 0.3).assert_outcomes(passed=1)
-
-
-def test_a_rank_without_fp8_fails_whatever_share_is_asked_for(pytester: pytest.Pytester) -> None:
-    _assert(pytester, "ddp_one_rank_bf16", 0.0).assert_outcomes(failed=1)
+    result = _pytest(pytester, TEST.format(path=str(ROOT / capture), share=share))
+    result.assert_outcomes(failed=1) if says else result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(says)
 
 
 def test_the_mark_judges_the_trace_of_the_command_line(pytester: pytest.Pytester) -> None:
@@ -174,11 +158,6 @@ def test_the_summary_lists_verdicts_and_junit_keeps_them(pytester: pytest.Pytest
     assert 'name="fp8verify" value="ACTIVE' in (pytester.path / "out.xml").read_text()
 
 
-def test_a_run_without_reports_has_no_summary(pytester: pytest.Pytester) -> None:
-    result = _pytest(pytester, "def test_it():\n    pass\n")
-    result.stdout.no_fnmatch_line("*fp8verify*=*")
-
-
 def test_the_summary_is_whole_under_xdist(pytester: pytest.Pytester) -> None:
     pytest.importorskip("xdist")
     code = f"""
@@ -207,7 +186,7 @@ def gpu(monkeypatch):
     monkeypatch.setattr(running, "why_not", lambda: None)
 
 def test_it(fp8_run):
-    report = fp8_run(*{command}, steps="2-3", timeout=120)
+    report = fp8_run(*{command}, steps="2-3", timeout={timeout})
     assert report.verdict.value == "INCONCLUSIVE"
     assert "no GPU kernels" in report.reason
 """
@@ -229,30 +208,23 @@ for _ in range(4):
 
 
 @pytest.mark.train
-def test_a_script_runs_under_a_window_and_its_report_comes_back(pytester: pytest.Pytester) -> None:
+@pytest.mark.parametrize(
+    ("word", "timeout", "says"),
+    [
+        ("train", 120, []),
+        ("fail", 120, ["the training exited with 1:", "*the loss is NaN*"]),
+        ("hang", 1, ["the training took more than 1 s:"]),
+    ],
+)
+def test_a_script_runs_under_a_window_and_its_failure_is_the_test_s(
+    pytester: pytest.Pytester, word: str, timeout: int, says: list[str]
+) -> None:
     script = pytester.path / "train.py"
     script.write_text(SCRIPT)
-    command = [str(python_with_torch()), str(script)]
-    _pytest(pytester, RUN.format(command=command)).assert_outcomes(passed=1)
-
-
-@pytest.mark.train
-def test_a_script_that_fails_fails_the_test_with_its_last_words(pytester: pytest.Pytester) -> None:
-    script = pytester.path / "train.py"
-    script.write_text(SCRIPT)
-    result = _pytest(pytester, RUN.format(command=[str(script), "fail"]))
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["the training exited with 1:", "*the loss is NaN*"])
-
-
-@pytest.mark.train
-def test_a_script_that_hangs_is_ended(pytester: pytest.Pytester) -> None:
-    script = pytester.path / "train.py"
-    script.write_text(SCRIPT)
-    code = RUN.format(command=[str(script), "hang"]).replace("timeout=120", "timeout=1")
-    result = _pytest(pytester, code)
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["the training took more than 1 s:"])
+    command = [str(python_with_torch()), str(script), word]
+    result = _pytest(pytester, RUN.format(command=command, timeout=timeout))
+    result.assert_outcomes(failed=1) if says else result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(says)
 
 
 def test_without_a_gpu_a_run_is_skipped_with_the_reason(
@@ -268,18 +240,6 @@ def test_it(fp8_run):
     result.stdout.fnmatch_lines(["SKIPPED * no NVIDIA GPU here"])
 
 
-def test_the_plugin_imports_nothing_until_it_is_used() -> None:
-    code = (
-        "import sys, fp8verify.pytest_plugin\n"
-        "print([m for m in ('torch', 'pandas', 'msgspec', 'rich', 'fp8verify.report.model') "
-        "if m in sys.modules])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
-    )
-    assert done.stdout.strip() == "[]"
-
-
 def test_an_unused_plugin_stays_unloaded_through_a_whole_run(pytester: pytest.Pytester) -> None:
     code = """
 import sys
@@ -288,7 +248,9 @@ def test_it():
     heavy = ("torch", "pandas", "msgspec", "rich", "fp8verify.report.model", "fp8verify.verdict")
     assert [name for name in heavy if name in sys.modules] == []
 """
-    _pytest(pytester, code, alone=True).assert_outcomes(passed=1)
+    result = _pytest(pytester, code, alone=True)
+    result.assert_outcomes(passed=1)
+    result.stdout.no_fnmatch_line("*fp8verify*=*")
 
 
 def test_a_machine_that_cannot_do_what_the_recipe_asks_fails(pytester: pytest.Pytester) -> None:

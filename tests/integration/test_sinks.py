@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fp8verify import inspect
-from fp8verify.errors import InputError, UsageError
+from fp8verify.errors import Fp8VerifyError, InputError, UsageError
 from fp8verify.integrations.sinks import KINDS, open_sink
 from fp8verify.record.window_metrics import WORST, WindowMetrics, scalars_of
 
@@ -93,13 +93,6 @@ def test_wandb_offline_takes_the_scalars(tmp_path: Path, monkeypatch: pytest.Mon
     assert list(tmp_path.rglob("*.wandb"))
 
 
-def test_a_file_that_cannot_be_written_is_an_error_before_the_run() -> None:
-    with pytest.raises(InputError, match="Cannot write metrics to /proc"):
-        open_sink("/proc/none/a.jsonl")
-    with pytest.raises(UsageError, match="empty"):
-        open_sink("")
-
-
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_a_package_that_is_missing_is_named(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     package = {"tensorboard": "tensorboard.summary"}.get(kind, kind)
@@ -110,12 +103,20 @@ def test_a_package_that_is_missing_is_named(kind: str, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    ("what", "hint"), [("tensorbord:runs", "Did you mean tensorboard:?"), ("nosuch:x", "or one of")]
+    ("what", "error", "fact", "hint"),
+    [
+        ("tensorbord:runs", UsageError, "names no sink", "Did you mean tensorboard:?"),
+        ("nosuch:x", UsageError, "names no sink", "or one of"),
+        ("", UsageError, "empty", "fp8.jsonl"),
+        ("/proc/none/a.jsonl", InputError, "Cannot write metrics to /proc", "can be written"),
+    ],
 )
-def test_a_sink_that_does_not_exist_is_no_file(what: str, hint: str) -> None:
-    with pytest.raises(UsageError, match="names no sink") as error:
+def test_what_is_no_sink_is_an_error_before_the_run(
+    what: str, error: type[Fp8VerifyError], fact: str, hint: str
+) -> None:
+    with pytest.raises(error, match=fact) as caught:
         open_sink(what)
-    assert hint in error.value.hint
+    assert hint in caught.value.hint
 
 
 def test_a_sink_that_cannot_be_opened_is_told_in_two_lines(

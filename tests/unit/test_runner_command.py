@@ -24,19 +24,18 @@ def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.chdir(tmp_path)
 
 
-def test_a_script_runs_under_this_python() -> None:
+@pytest.mark.parametrize(
+    ("command", "runs"),
+    [
+        ("train.py --lr 1", [sys.executable, "train.py", "--lr", "1"]),
+        ("-- train.py", [sys.executable, "train.py"]),
+        ("-m pkg.train x", [sys.executable, "-m", "pkg.train", "x"]),
+        ("sh -c true", ["sh", "-c", "true"]),
+    ],
+)
+def test_scripts_and_modules_run_under_this_python(command: str, runs: list[str]) -> None:
     Path("train.py").touch()
-
-    assert resolve_command(["train.py", "--lr", "1"]) == [sys.executable, "train.py", "--lr", "1"]
-    assert resolve_command(["--", "train.py"]) == [sys.executable, "train.py"]
-
-
-def test_a_module_runs_under_this_python() -> None:
-    assert resolve_command(["-m", "pkg.train", "x"]) == [sys.executable, "-m", "pkg.train", "x"]
-
-
-def test_any_other_program_runs_as_it_stands() -> None:
-    assert resolve_command(["sh", "-c", "python train.py"]) == ["sh", "-c", "python train.py"]
+    assert resolve_command(command.split()) == runs
 
 
 @pytest.mark.parametrize(

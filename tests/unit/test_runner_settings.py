@@ -127,17 +127,14 @@ def test_without_steps_the_window_begins_when_step_times_are_stable() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "none", "-1", "0-7", "every:0", "every:", "0,,1"])
-def test_what_is_no_rank_is_told(text: str) -> None:
+def test_what_is_no_rank_is_an_error(text: str) -> None:
     with pytest.raises(UsageError, match="does not name ranks"):
         parse_ranks(text)
 
 
-def test_a_count_of_steps() -> None:
-    assert parse_count(" 3 ") == 3
-
-
 @pytest.mark.parametrize("text", ["", "0", "-3", "10-12", "three", "3.0"])
-def test_what_is_no_count_is_told(text: str) -> None:
+def test_with_after_seconds_steps_is_a_count(text: str) -> None:
+    assert read_settings(steps=" 3 ", after_seconds=9).timed_window == TimedWindow(9, 3)
     with pytest.raises(UsageError, match="not a number of steps") as caught:
         parse_count(text)
     assert "--after-seconds" in caught.value.hint

@@ -20,6 +20,7 @@ from fp8verify.record.runner import run_training
 from fp8verify.record.settings import RunSettings
 
 ROOT = Path(__file__).parents[2]
+OUR_ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 OURS = [sys.executable, "-m", "fp8verify", "run", "--steps", "3-4"]
 # Runs `fp8verify run` up to the training, and says of that moment what there is. Before it only the
 # process that reads its output may be started.
@@ -61,57 +62,29 @@ def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.fixture
-def at_the_start() -> tuple[list[str], list[str], list[str]]:
-    """The first command that a run starts but for its own, what it has imported and its files."""
+def test_nothing_that_can_wait_is_done_before_the_training() -> None:
     Path("train.py").write_text("print('ran')\n")
     Path("pyproject.toml").write_text('[project]\ndependencies = ["fp8verify", "torch"]\n')
     words = ["run", "--steps", "10-12", "--trace-dir", "capture", "train.py", "--lr", "1"]
     done = subprocess.run(
         [sys.executable, "-c", AT_THE_START, *words],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+        env=OUR_ENVIRONMENT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
     command, modules, files = ast.literal_eval(done.stdout)
-    return command, modules, files
+    assert command[1:] == ["train.py", "--lr", "1"]  # nothing but the relay was started before
 
-
-def test_nothing_but_the_reader_of_its_output_is_started_before_the_training(
-    at_the_start: tuple[list[str], list[str], list[str]],
-) -> None:
-    command, _, _ = at_the_start
-    assert command[1:] == ["train.py", "--lr", "1"]
-
-
-def test_nothing_that_can_wait_is_imported_before_the_training(
-    at_the_start: tuple[list[str], list[str], list[str]],
-) -> None:
-    _, modules, _ = at_the_start
     ours = {name for name in modules if name.startswith("fp8verify.")}
     rooms = {name for name in ours if name.split(".")[1] in LATE_ROOMS}
     others = {name for name in ours if name.split(".")[1] in {"verdict", "report"}}
-
     assert set(modules) & LATE == set()
     assert not {name for name in modules if name.partition(".")[0] in {"rich", "msgspec", "isal"}}
     assert rooms == set()
     assert others - OPTIONS_OF <= {"fp8verify.verdict", "fp8verify.report"}
     assert len(ours) < 60
 
-
-def test_few_files_are_made_before_the_training(
-    at_the_start: tuple[list[str], list[str], list[str]],
-) -> None:
-    _, _, files = at_the_start
     kinds = [name.split("/", 1)[-1] for name in files]
-    assert sorted(kinds) == [
-        "_fp8verify_boot.py",
-        "agent.zip",
-        "config.json",
-        "log.txt",
-        "sitecustomize.py",
-    ]
+    own = ["_fp8verify_boot.py", "agent.zip", "config.json", "log.txt", "sitecustomize.py"]
+    assert sorted(kinds) == own
 
 
 # --- the archive
@@ -169,7 +142,7 @@ def test_without_room_for_the_agent_nothing_is_started(tmp_path: Path) -> None:
     limited = f"ulimit -f 256; exec {' '.join(OURS)} --trace-dir capture train.py"
     done = subprocess.run(
         ["bash", "-c", limited],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env=OUR_ENVIRONMENT,
         capture_output=True,
         text=True,
     )
@@ -214,7 +187,7 @@ def test_a_runner_that_is_killed_at_the_start_leaves_a_reader(moment: str) -> No
     )
     done = subprocess.run(
         [sys.executable, "-c", killed, "run", "--steps", "3-4", "--trace-dir", "c", "train.py"],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env=OUR_ENVIRONMENT,
         capture_output=True,  # until the training and the reader of its output end
         text=True,
         timeout=60,
@@ -237,9 +210,8 @@ def test_the_training_gets_no_descriptor_of_the_reader() -> None:
     os.set_inheritable(given, True)
     plain = [sys.executable, "train.py"]
     command = [*OURS, "--exit-zero", "-o", "report.txt", "train.py"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     bare, ours = (
-        subprocess.check_output(words, text=True, pass_fds=[given], env=environment)
+        subprocess.check_output(words, text=True, pass_fds=[given], env=OUR_ENVIRONMENT)
         for words in (plain, command)
     )
     os.close(given)
@@ -257,7 +229,7 @@ def test_the_reader_keeps_no_descriptor_that_the_shell_opened() -> None:
     with subprocess.Popen(
         [*OURS, "--exit-zero", "-o", "report.txt", "train.py"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-        pass_fds=[write_end], env={**os.environ, "PYTHONPATH": str(ROOT)},
+        pass_fds=[write_end], env=OUR_ENVIRONMENT,
     ) as run:  # fmt: skip
         os.close(write_end)
         ended, _, _ = select.select([read_end], [], [], 30)  # once nobody holds the other end
@@ -280,7 +252,7 @@ import torch
 """)
     shown = subprocess.check_output(
         [*OURS, "--exit-zero", "-o", "report", "train.py"],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env=OUR_ENVIRONMENT,
         text=True,
     )
     assert shown.count("asked for torch\n") == 1
