@@ -56,25 +56,18 @@ class SignalForwarder:
         """Ask the run to stop, as a scheduler does."""
         self.forward(signal.SIGTERM, None)
 
-    def interrupt(
-        self, number: int, frame: FrameType | None = None, *, is_alone: bool = False
-    ) -> None:
-        """Handle Ctrl-C: a terminal sends it to the run as well.
+    def interrupt(self, *, from_terminal: bool) -> None:
+        """Handle SIGINT, which a terminal sends to the run as well.
 
         The second one also asks the run to terminate, the third kills it.
-
-        Args:
-            number: SIGINT.
-            frame: not used.
-            is_alone: whether a process sent it, not the terminal.
         """
         self._interrupts += 1
         if self._child is None:  # nor was there one that the terminal could send it to
-            self._early.append(number)
+            self._early.append(signal.SIGINT)
         elif self._interrupts > 1:
             self._child.send_signal(signal.SIGTERM if self._interrupts == 2 else signal.SIGKILL)
-        elif is_alone or not _in_foreground():
-            self.forward(number, frame)
+        elif not from_terminal:
+            self._child.send_signal(signal.SIGINT)
 
     def resize(self, _: int, __: FrameType | None) -> None:
         """Handle a change of the terminal's size."""
@@ -83,31 +76,19 @@ class SignalForwarder:
             os.killpg(os.getpgrp(), signal.SIGWINCH)
 
 
-def _in_foreground() -> bool:
-    try:
-        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
-    except OSError:
-        return False
-    try:
-        return os.tcgetpgrp(terminal) == os.getpgrp()
-    except OSError:
-        return False
-    finally:
-        os.close(terminal)
-
-
 @contextmanager
 def forwarded_signals() -> Iterator[SignalForwarder]:
     """Forward signals while inside. Those that are ignored (nohup) stay so, for the run as well."""
     forwarder = SignalForwarder()
-    handlers: dict[signal.Signals, Callable[[int, FrameType | None], None]] = {
-        **dict.fromkeys(FORWARDED, forwarder.forward),
-        signal.SIGINT: forwarder.interrupt,
-        signal.SIGWINCH: forwarder.resize,
-    }
     if threading.current_thread() is not threading.main_thread():
         yield forwarder
         return
+    handlers: dict[signal.Signals, Callable[[int, FrameType | None], None]] = {
+        **dict.fromkeys(FORWARDED, forwarder.forward),
+        # While the run is spawned; at all other times a thread takes it.
+        signal.SIGINT: lambda *_: forwarder.interrupt(from_terminal=True),
+        signal.SIGWINCH: forwarder.resize,
+    }
     before = {
         number: signal.signal(number, handler)
         for number, handler in handlers.items()
@@ -127,9 +108,6 @@ def _interrupts_with_sender(forwarder: SignalForwarder) -> Iterator[None]:
 
     The main thread blocks it, and so do threads and processes that start from here on.
     """
-    if not hasattr(signal, "sigwaitinfo"):  # macOS
-        yield
-        return
     over = threading.Event()
 
     def wait() -> None:
@@ -137,10 +115,9 @@ def _interrupts_with_sender(forwarder: SignalForwarder) -> Iterator[None]:
             sent = signal.sigwaitinfo({signal.SIGINT})
             if over.is_set():
                 return
-            forwarder.interrupt(signal.SIGINT, is_alone=sent.si_code <= 0)  # the kernel's is above
+            forwarder.interrupt(from_terminal=sent.si_code > 0)  # as all that the kernel sends
 
-    before: set[int] = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    forwarder.mask = before
+    forwarder.mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     waiter = threading.Thread(target=wait, daemon=True)
     try:
         waiter.start()
@@ -151,4 +128,4 @@ def _interrupts_with_sender(forwarder: SignalForwarder) -> Iterator[None]:
             with suppress(ProcessLookupError):
                 signal.pthread_kill(waiter.ident, signal.SIGINT)
             waiter.join()
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, forwarder.mask)
