@@ -57,7 +57,7 @@ class Label(NamedTuple):
 
 
 class Labels:
-    """Labels of kernels, to be asked for in the order in which the file holds them."""
+    """Labels of kernels, taken in the order of the file."""
 
     def __init__(self, trace: Trace) -> None:
         self._names, self._kernels = trace.names, trace.kernels

@@ -185,6 +185,6 @@ def _read(top: Builder, lexeme: str, outermost: bool) -> None:
     words = [lexeme] if lexeme == ANONYMOUS else _QUALIFIER.sub(" ", lexeme).split()
     if not words:
         return
-    if outermost and (len(words) > 1 or not top.joined):  # what stands before is the return type
+    if outermost and (len(words) > 1 or not top.joined):  # what comes before is the return type
         top.finish()
     top.add(words[-1] if outermost else " ".join(words))

@@ -24,7 +24,7 @@ from fp8verify.kernels.symbol import Symbol
 from fp8verify.terms import KernelName, Role
 
 # Each grammar recognizes its own names and returns None for others. Where two could claim a
-# name, the narrower stands first: attention before the CUTLASS kernels it is built from, and the
+# name, the narrower is first: attention before the CUTLASS kernels it is built from, and the
 # words of helpers last.
 GRAMMARS: Final[tuple[Callable[[Symbol], KernelName | None], ...]] = (
     cublas.nvjet,
@@ -53,7 +53,7 @@ GRAMMARS: Final[tuple[Callable[[Symbol], KernelName | None], ...]] = (
 
 
 def decode(name: str) -> KernelName:
-    """Say what a kernel's name alone tells of it.
+    """Say what a kernel's name alone says of it.
 
     It never raises and takes time linear in the name's length. A name that no grammar knows has the
     role OTHER; one that is certainly a GEMM, but does not say its types, is a GEMM of UNKNOWN

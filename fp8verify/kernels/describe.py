@@ -194,7 +194,7 @@ def gemm(
     fast_accum: bool | None = None,
     tokens: Tokens = (),
 ) -> KernelName:
-    """Describe a matrix multiplication (or `role`) whose name tells the types of its operands."""
+    """Describe a matrix multiplication (or `role`) whose name gives the types of its operands."""
     found = product_class(a, b, scale) if precision is None else precision
     reason = f"{evidence}: {operands(a, b, out)}"
     if found is Precision.UNKNOWN:

@@ -32,7 +32,7 @@ _NUMBER: Final = lazy_pattern(r"\d+")
 _LITERAL: Final = lazy_pattern(r"[^E]*")
 _REST: Final = lazy_pattern(r"([^\W\d]\w*)(?=E$)")
 _CLOSURE: Final = lazy_pattern(r"\d*_")
-_CALL: Final = "()"  # stands behind a function whose lambda or local type is named
+_CALL: Final = "()"  # after a function whose lambda or local type is named
 _MAX_LAMBDA: Final = 400
 
 

@@ -27,13 +27,13 @@ class Counts(Enum):
     GROUPED = "grouped"
     """The groups share M, N or K among them."""
     TEMPLATE = "template"
-    """The first two matrices, if nothing stands before them."""
+    """The first two matrices, if nothing comes before them."""
     NEVER = "never"
     """Lists of tensors, whose shapes are not recorded, or layouts that are not known."""
 
 
 class Product(NamedTuple):
-    """A matrix product: the places of its operands among the inputs, and how they lie.
+    """A matrix product: the places of its operands among the inputs, and their layout.
 
     Attributes:
         role: GEMM or GROUPED_GEMM.
@@ -41,8 +41,8 @@ class Product(NamedTuple):
         b: place of B, of shape (…, k, n).
         counts: how FLOPs follow.
         b_is_nk: whether B comes as (…, n, k).
-        packed: elements along K in one recorded element, two where FP4 lies in bytes.
-        scale_a: place of the scales of A, where types and shapes of it tell the recipe.
+        packed: elements along K in one recorded element, two where FP4 is packed in bytes.
+        scale_a: place of the scales of A, where their types and shapes give the recipe.
         own_types: whether the recorded types are those of the operands; functions that cast
             first record what they were given.
         named: the class of the operands where the operator's name says it.
@@ -65,7 +65,7 @@ class LayerInputs(NamedTuple):
     Attributes:
         input: place of the input, of shape (…, k).
         weights: places of the weights, of shape (n, k), in the order of their GEMMs.
-        grouped: whether weights of experts stand for the one, behind others that vary.
+        grouped: whether there are weights of experts in place of the one, after others that vary.
     """
 
     input: int
@@ -74,7 +74,7 @@ class LayerInputs(NamedTuple):
 
 
 class Part(Enum):
-    """The part that an operator has in FP8, beside products."""
+    """The part that an operator has in FP8, apart from products."""
 
     LAYER = "layer"
     """An autograd function whose kernels, but for its GEMMs, all serve FP8."""

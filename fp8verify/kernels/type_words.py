@@ -1,4 +1,4 @@
-"""Operand types that stand in the words of a function's name: `fp8_gemm`, `f8f8bf16`, `a8w8`.
+"""Operand types in the words of a function's name: `fp8_gemm`, `f8f8bf16`, `a8w8`.
 
 A library that spells its types in words has no grammar of its own, so these are the rules that
 the names of many libraries share. What could also be the type of the output, of the weights
@@ -17,7 +17,7 @@ from fp8verify.text import lazy_pattern
 
 _Type = tuple[str, str | None]  # an element and its hardware block scale
 
-# Spellings beside those of `SHORT`, with the block scale that the word implies. MX: OCP
+# Spellings in addition to those of `SHORT`, with the block scale that the word implies. MX: OCP
 # Microscaling Formats v1.0; `mx8`, `mx4`: MSLK; `nvf4`: CUTLASS; fp8e4nv, fp8e5: Triton.
 _SPELLED: Final[dict[str, _Type]] = {
     **{word: (element, None) for word, element in SHORT.items() if element != "int32"},
@@ -108,7 +108,7 @@ def product_of(word: str) -> str | None:
 
 
 def joined(words: tuple[str, ...]) -> tuple[str, ...]:
-    """Join the halves of a pair that stand apart: `a16`, `w16`."""
+    """Join the halves of a pair that are two words: `a16`, `w16`."""
     found: list[str] = []
     for word in words:
         whole = bool(found) and _HALF.fullmatch(word) and _HALF.fullmatch(found[-1])
@@ -169,7 +169,7 @@ def named_element(text: str) -> str | None:
 
 
 def _singles(words: tuple[str, ...]) -> list[_Type]:
-    """Return the types that stand alone and may be the operands', the more exact of two alike."""
+    """Return the types that are whole words, as far as they may be those of operands."""
     found: dict[_Type, None] = {}
     for at, word in enumerate(words):
         match = _JOINED.fullmatch(word)
@@ -180,7 +180,7 @@ def _singles(words: tuple[str, ...]) -> list[_Type]:
 
 
 def _without_vague(found: list[_Type]) -> list[_Type]:
-    """Drop `fp8` beside `mxfp8` or `e4m3`: the same operands, said less exactly."""
+    """Drop `fp8` where there is `mxfp8` or `e4m3`: the same operands, less exactly."""
     exact = {
         product_class(element, element)
         for element, scale in found

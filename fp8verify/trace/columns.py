@@ -28,7 +28,7 @@ def append_all(column: array[Any], values: Sequence[float]) -> None:
 
 
 class Interner(dict[Any, int]):
-    """Numbers its keys in the order in which they are first asked for."""
+    """Numbers its keys in the order of their first look-up."""
 
     def __missing__(self, key: Any) -> int:
         number = self[key] = len(self)
@@ -102,7 +102,7 @@ class OpColumns(Struct):
 
     `op_id` is the number by which kernels name their operator. `inputs` indexes `Columns.inputs`;
     -1 marks an annotation. `sequence` is autograd's number of the node that the operator made, or
-    runs, -1 for none; the column stays empty unless layers are asked for.
+    runs, -1 for none; the column stays empty unless layers are requested.
     """
 
     start: array[int] = field(default_factory=_int64)
@@ -132,7 +132,7 @@ class Columns(Struct):
         correlations: for each kernel the number of the call that launched it, -1 for unknown.
         names: of kernels, numbered by `kernels.name`.
         op_names: of operators and annotations, numbered by `ops.name`.
-        threads: whatever tells CPU threads apart, numbered by `ops.thread` and `calls.thread`.
+        threads: whatever identifies a CPU thread, numbered by `ops.thread` and `calls.thread`.
         collectives: `Collective`s, numbered by `kernels.collective`.
         inputs: the JSON of `Inputs`, numbered by `ops.inputs`.
         sequences: whether `ops.sequence` is filled.

@@ -1,4 +1,4 @@
-"""Find the traces that the user's paths stand for, and the rank of each."""
+"""Find the traces of the user's paths, and the rank of each."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class TraceFiles(list[TraceFile]):
 
 
 def find_traces(*paths: str | Path, declared: Mapping[str, int] | None = None) -> TraceFiles:
-    """Return the traces that `paths` stand for: files, folders, patterns or URLs, by rank.
+    """Return the traces of `paths` (files, folders, patterns or URLs), by rank.
 
     A folder is searched itself; if it holds no trace, its direct subfolders are. A damaged file
     that is called like a rank's trace is returned too: leaving it out would hide a rank.

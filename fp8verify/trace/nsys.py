@@ -41,7 +41,7 @@ _NOTHING: Final = lazy_pattern(
 # Buffers that were still with CUPTI: the work at the end may be missing.
 _OUTSTANDING: Final = lazy_pattern(r"CUPTI buffers: \d+ of \d+")
 # Of every recording with a capture range, and of processes without CUDA, nsys says "Not all CUDA
-# events might have been collected." Whether that is so, the launches tell.
+# events might have been collected." The launches show whether that is so.
 _HEDGED: Final = lazy_pattern(r"^Not all CUDA events might have been collected")
 _GRAPHS: Final = (
     "{} CUDA graphs, {:.1f} ms, were recorded without their kernels; "
@@ -141,7 +141,7 @@ def _captured(marks: Sequence[tuple[Any, Any, bool]]) -> list[tuple[int, int]]:
             open_since[thread] = start
         else:
             found.append((open_since.pop(thread, -_FOREVER), start))
-    # Of many captures, only the time around all of them: each launch is held against each.
+    # Of many captures only the time around all of them: each launch is compared with each.
     found += [(start, _FOREVER) for start in open_since.values()]
     if len(found) > _MOST_CAPTURES:
         return [(min(begin for begin, _ in found), max(end for _, end in found))]

@@ -76,7 +76,7 @@ def comes_through_pipe(paths: Sequence[str | Path]) -> bool:
 
 
 def is_pattern(text: str) -> bool:
-    """Whether a text stands for the paths that match it."""
+    """Whether a text is a pattern of paths."""
     return _PATTERN.search(text) is not None
 
 
@@ -174,7 +174,7 @@ _ENDING = lazy_pattern(
     r"(?:\.pt)?(?:\.trace)?\.(?:json|nsys-rep|sqlite|csv)(?:\.(?:gz|zst))?$", re.IGNORECASE
 )
 _OPEN_FILE = lazy_pattern(r"/(?:dev|proc/self)/fd/\d+")  # as shells call `<(zcat trace.json.gz)`
-# What a profiler or a launcher calls every run's file: it tells no run from another.
+# What a profiler or a launcher calls the file of every run.
 _SAYS_NO_RUN = lazy_pattern(r"(?:rank[-_]?\d+(?:\.w\d+)?|trace)", re.IGNORECASE)
 
 

@@ -15,11 +15,9 @@ from operator import sub
 from struct import error as struct_error
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
-
 from fp8verify.text import clean, lazy_pattern
 from fp8verify.trace.build import fill
-from fp8verify.trace.columns import SEPARATOR, Columns, Inputs, append_all
+from fp8verify.trace.columns import SEPARATOR, Columns, Inputs
 from fp8verify.trace.steps import mark_steps
 
 if TYPE_CHECKING:
@@ -39,20 +37,18 @@ _ANNOTATION = lazy_pattern(
     r"|\[pl\]"
 )
 _MAX_SIZES = 1 << 14
-# The number of the forward pass's thread is not in the text: one stands for all.
-_FORWARD = "forward"
-
-_sizes = msgspec.json.Decoder(list[object])
 
 
 class RangeName(NamedTuple):
-    """What the text of a range says; `sizes` is still text, `sequence` -1 where there is none."""
+    """What the text of a range says.
+
+    `inputs` is the JSON of an operator's `Inputs`, None for an annotation; `sequence` is -1 where
+    there is none. The number of the forward pass's thread is not in the text: 1 is for all.
+    """
 
     name: str
-    is_operator: bool
-    is_node: bool = False
+    inputs: bytes | None = None
     sequence: int = -1
-    sizes: str = ""
 
 
 def parse_range(text: str) -> RangeName:
@@ -60,18 +56,13 @@ def parse_range(text: str) -> RangeName:
     tail = _TAIL.search(text)
     name = text[: tail.start()] if tail else text
     if _ANNOTATION.match(name) or not (tail or _is_plain_operator(name)):
-        return RangeName(name, is_operator=False)
-    if tail is None:
-        return RangeName(name, is_operator=True)
-    rest = text[tail.start() :]
+        return RangeName(name)
+    rest = text[len(name) :]
     number, sizes = _SEQUENCE.match(rest), _SIZES.search(rest)
-    return RangeName(
-        name,
-        is_operator=True,
-        is_node=number is not None and _NODE.search(name) is not None,
-        sequence=int(number[1]) if number else -1,
-        sizes=sizes[1] if sizes and len(sizes[1]) < _MAX_SIZES else "",
-    )
+    dims = sizes[1] if sizes and len(sizes[1]) < _MAX_SIZES else ""
+    is_node = number is not None and _NODE.search(name) is not None
+    parts = (b"", dims.encode("utf-8", "replace"), b"1" if is_node else b"")
+    return RangeName(name, SEPARATOR.join(parts), int(number[1]) if number else -1)
 
 
 def _is_plain_operator(name: str) -> bool:
@@ -158,56 +149,55 @@ class RowCollector:
         self.events += len(block)
         return True
 
-    # Whatever may fail is done before anything is appended, so that columns stay of one length.
-
     def _add_kernels(self, block: Sequence[Row]) -> None:
         names, starts, ends, devices, streams, correlations = zip(*block, strict=True)
-        kernels, known = self.columns.kernels, self.columns.names
-        durations = list(map(sub, ends, starts))
-        start, duration = _times(starts), _times(durations)
-        device, stream = _numbers(devices), _numbers(streams)
-        correlation = _numbers(correlations)
-        name = array("i", map(known.__getitem__, map(_text, names)))
-        kernels.start_ns += start
-        kernels.duration_ns += duration
-        kernels.device += device
-        kernels.stream += stream
-        self.columns.correlations += correlation
-        kernels.name += name
-        self.columns.op_ids += array("q", [-1]) * len(name)
-        kernels.collective += array("i", [-1]) * len(name)
+        columns, kernels = self.columns, self.columns.kernels
+        _extend(
+            (kernels.start_ns, _times(starts)),
+            (kernels.duration_ns, _times(list(map(sub, ends, starts)))),
+            (kernels.device, _numbers(devices)),
+            (kernels.stream, _numbers(streams)),
+            (columns.correlations, _numbers(correlations)),
+            (kernels.name, array("i", map(columns.names.__getitem__, map(_text, names)))),
+            (columns.op_ids, array("q", [-1]) * len(block)),
+            (kernels.collective, array("i", [-1]) * len(block)),
+        )
 
     def _add_calls(self, block: Sequence[Row]) -> None:
         correlations, starts, ends, threads = zip(*block, strict=True)
         columns, calls = self.columns, self.columns.calls
-        correlation, start, end = _numbers(correlations), _times(starts), _times(ends)
-        calls.correlation += correlation
-        calls.start += start
-        calls.thread += array("i", map(columns.threads.__getitem__, threads))
+        start, end = _times(starts), _times(ends)
+        _extend(
+            (calls.correlation, _numbers(correlations)),
+            (calls.start, start),
+            (calls.thread, array("i", map(columns.threads.__getitem__, threads))),
+        )
         columns.note_times(start, end)
 
     def _add_ranges(self, block: Sequence[Row]) -> None:
         texts, starts, ends, threads = zip(*block, strict=True)
         columns, ops = self.columns, self.columns.ops
         start, end = _times(starts), _times(ends)
-        parsed = list(map(parse_range, map(_text, texts)))
-        columns.annotations.extend(
-            place for place, name in enumerate(parsed, len(ops.name)) if not name.is_operator
+        names = list(map(parse_range, map(_text, texts)))
+        inputs = [-1 if name.inputs is None else columns.inputs[name.inputs] for name in names]
+        known = len(ops.name)
+        _extend(
+            (ops.start, start),
+            (ops.end, end),
+            (ops.name, array("i", [columns.op_names[name.name] for name in names])),
+            (ops.inputs, array("i", inputs)),
+            (ops.sequence, array("q", [name.sequence for name in names])),
+            (ops.op_id, array("q", [-1]) * len(block)),
+            (ops.thread, array("i", map(columns.threads.__getitem__, threads))),
         )
-        ops.start += start
-        ops.end += end
-        append_all(ops.name, [columns.op_names[name.name] for name in parsed])
-        append_all(ops.inputs, list(map(self._input, parsed)))
-        append_all(ops.sequence, [name.sequence for name in parsed])
-        ops.op_id += array("q", [-1]) * len(parsed)
-        ops.thread += array("i", map(columns.threads.__getitem__, threads))
+        columns.annotations.extend(known + at for at, one in enumerate(inputs) if one < 0)
         columns.note_times(start, end)
 
-    def _input(self, name: RangeName) -> int:
-        if not name.is_operator:
-            return -1
-        parts = (b"", name.sizes.encode("utf-8", "replace"), b"1" if name.is_node else b"")
-        return self.columns.inputs[SEPARATOR.join(parts)]
+
+def _extend(*values: tuple[array[int], array[int]]) -> None:
+    """Append to columns; whatever may fail is done before, so that they stay of one length."""
+    for column, more in values:
+        column.extend(more)
 
 
 def _blocks(rows: Iterable[Row]) -> Iterator[list[Row]]:

@@ -185,7 +185,7 @@ class Source:
 
 
 class _Counted:
-    """A file with its head put back, that knows how much was read since last asked."""
+    """A file with its head put back, which counts the bytes read since the last `take`."""
 
     def __init__(self, head: bytes, file: IO[bytes]) -> None:
         self._head, self._file = head, file

@@ -226,7 +226,7 @@ def _most_regular(series: _Series, launches: array[int]) -> tuple[int, str] | No
 
 
 def _numbers(members: Sequence[_Range]) -> list[int]:
-    """Return the numbers in the names, if they tell the steps apart; else count from 1."""
+    """Return the numbers in the names if all differ, else count from 1."""
     found = [_NUMBER.search(one.name) for one in members]
     numbers = [int(match[0]) for match in found if match]
     if len(set(numbers)) == len(members):

@@ -29,7 +29,7 @@ class Kernels(Struct):
     `name` indexes `Trace.names`, `op` `Trace.ops`, `step` `Trace.steps` and `collective`
     `Trace.collectives`; -1 says that there is none. Times are int64 nanoseconds. `device` and
     `stream` are -1 where not recorded, `launch` holds `Launch` values. `layer` indexes
-    `Trace.layers` and is empty unless layers were asked for.
+    `Trace.layers` and is empty unless layers were requested.
     """
 
     name: array[int] = field(default_factory=lambda: array("i"))

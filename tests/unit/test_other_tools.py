@@ -14,7 +14,7 @@ from fp8verify import Report, Verdict, inspect
 from fp8verify.annotate import annotate
 from fp8verify.errors import InputError
 from fp8verify.trace import Trace, find_traces, read_trace
-from fp8verify.trace.columns import SEPARATOR, Inputs
+from fp8verify.trace.columns import Inputs
 from fp8verify.trace.rows import parse_range
 from tests.hand_built import BF16_KERNEL, FP8_GRADIENT_KERNEL
 from tests.other_tools import (
@@ -87,27 +87,30 @@ def test_a_range_that_one_thread_begins_and_another_ends_may_be_a_step(tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("text", "name", "is_operator", "is_node", "sequence", "dims"),
+    ("text", "name", "is_node", "sequence", "dims"),
     [
         ("aten::mm, seq = 4, op_id = 9, sizes = [[8, 16], [16, 4], []], input_op_ids = [(8,0)]",
-         "aten::mm", True, False, 4, ((8, 16), (16, 4), ())),
-        ("aten::cat, op_id = 2, sizes = [[[2, 3], [4, 3]], []]", "aten::cat", True, False, -1,
-         ((), ())),
-        ("MmBackward0, seq = 4, op_id = 30", "MmBackward0", True, True, 4, ()),
+         "aten::mm", False, 4, ((8, 16), (16, 4), ())),
+        ("aten::cat, op_id = 2, sizes = [[[2, 3], [4, 3]], []]", "aten::cat", False, -1, ((), ())),
+        ("MmBackward0, seq = 4, op_id = 30", "MmBackward0", True, 4, ()),
         ("autograd::engine::evaluate_function: MmBackward0, seq = 4",
-         "autograd::engine::evaluate_function: MmBackward0", True, True, 4, ()),
-        ("Optimizer.step#AdamW.step, op_id = 5", "Optimizer.step#AdamW.step", False, False, -1, ()),
-        ("forward", "forward", False, False, -1, ()),
-        ("aten::mm", "aten::mm", True, False, -1, ()),
-        ("aten::mm, sizes = [[8, 16", "aten::mm", True, False, -1, ()),
+         "autograd::engine::evaluate_function: MmBackward0", True, 4, ()),
+        ("Optimizer.step#AdamW.step, op_id = 5", "Optimizer.step#AdamW.step", None, -1, ()),
+        ("forward", "forward", None, -1, ()),
+        ("aten::mm", "aten::mm", False, -1, ()),
+        ("aten::mm, sizes = [[8, 16", "aten::mm", False, -1, ()),
     ],
 )  # fmt: skip
 def test_ranges_of_torch_say_operator_sizes_and_sequence(
-    text: str, name: str, is_operator: bool, is_node: bool, sequence: int, dims: tuple[object, ...]
+    text: str, name: str, is_node: bool | None, sequence: int, dims: tuple[object, ...]
 ) -> None:
     found = parse_range(text)
-    assert found[:4] == (name, is_operator, is_node, sequence)
-    assert Inputs(SEPARATOR.join((b"", found.sizes.encode(), b""))).dims == dims
+    assert (found.name, found.sequence) == (name, sequence)
+    if found.inputs is None:
+        assert is_node is None
+    else:
+        inputs = Inputs(found.inputs)
+        assert (inputs.forward_thread is not None, inputs.dims) == (is_node, dims)
 
 
 # -- what is lost -------------------------------------------------------------------------------

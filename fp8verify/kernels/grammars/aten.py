@@ -60,7 +60,7 @@ def _fp8_copy(symbol: Symbol) -> KernelName:
 
 
 def _element(text: str, role: Role) -> str | None:
-    """Return the one floating element type of the functor; FP32 beside it is its arithmetic.
+    """Return the one floating element type of the functor; another FP32 is its arithmetic.
 
     An elementwise lambda takes elements, a reduction's takes partial sums.
     """

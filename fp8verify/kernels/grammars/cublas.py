@@ -309,7 +309,7 @@ _XMMA_ELEMENT: Final = lazy_pattern(r"e4m3|e5m2|bf16|tf32|f16|f32|f64|i8|u8|i32|
 _XMMA_FIELD: Final = lazy_pattern(rf"(?:{_XMMA_ELEMENT.pattern})+")
 _XMMA_CONVOLUTION: Final = frozenset({"fprop", "dgrad", "wgrad", "conv", "deconv"})
 _XMMA_COMPLEX: Final = {"cc": Precision.FP32, "zz": Precision.FP64}
-# Counted on an H200 (scripts/prove_names.py): 2·M·N additions beside the GEMM's 2·M·N·K.
+# Counted on an H200 (scripts/prove_names.py): 2·M·N additions and the GEMM's 2·M·N·K.
 _XMMA_SPLIT_K: Final = "_execute_split_k_kernel"
 
 

@@ -58,7 +58,7 @@ _MOE_PRODUCT: Final = lazy_pattern(r"_(?:fwd|bwd)_(?:\w{1,40}_)?(?:proj|d[WX]\d?
 _LINEAR: Final = frozenset({"relu", "gelu", "silu", "swiglu", "bias", "act", "square"})
 # Parts of a linear layer that may have a kernel of their own.
 _PARTLY_LINEAR: Final = frozenset({"grad", "add", "dbias", "reduce"})
-# Products of libraries whose own word stands before it, as `tinygemm2`.
+# Products with a library's own word as a prefix, as `tinygemm2`.
 _PREFIXED: Final = lazy_pattern(r"(?!implicit|non)[a-z]{2,}gemm\d?")
 _POINTER: Final = lazy_pattern(r"(?P<type>[\w:]+(?: char)?)(?P<const> const)?\*")
 _SCALAR: Final = lazy_pattern(

@@ -28,7 +28,7 @@ _WRITERS: Final = frozenset(
     {Role.CAST_QUANTIZE, Role.AMAX_REDUCE, Role.TRANSPOSE, Role.ELEMENTWISE}
 )
 
-# The first row with a word of the name decides; rows stand in order of how much a word says.
+# The first row with a word of the name decides; rows are in the order of how much a word says.
 _WORDS: Final[tuple[tuple[Role, frozenset[str]], ...]] = (
     (Role.CAST_QUANTIZE, frozenset({"quant"})),
     (Role.OTHER, frozenset({"sort", "radix", "routing", "chunk", "recurrent"})),
@@ -74,7 +74,7 @@ def decode(symbol: Symbol) -> KernelName | None:
 
 
 def _setup(symbol: Symbol, words: frozenset[str]) -> KernelName | None:
-    """Describe what stands around other kernels."""
+    """Describe what sets up or finishes other kernels."""
     if not words & _SETUP:
         return None
     reason = "sets up or finishes the work of other kernels"

@@ -212,7 +212,7 @@ _TRTLLM_ATTENTION: Final = lazy_pattern(
 _QUANTIZE: Final = lazy_pattern(r"quantize_with_block_size")
 _SCALE_TYPE: Final = lazy_pattern(r"(?:\([\w:]*BlockScaleQuantizationType\)|Type::)(\d)")
 # BlockScaleQuantizationType (tensorrt_llm/kernels/quantization.h): 0 and 1 write FP4, 2 MXFP8.
-# Which FP4 the block's size tells, the third argument: 16 elements for NVFP4, 32 for MXFP4.
+# The third argument, the block's size, says which FP4: 16 elements NVFP4, 32 MXFP4.
 _WRITES: Final = {"0": Precision.FP4, "1": Precision.FP4, "2": Precision.MXFP8}
 _BLOCKS: Final = {"16": Precision.NVFP4, "32": Precision.MXFP4}
 

@@ -33,7 +33,7 @@ _SCALED_MM: Final = "__scaled_mm_"
 _OTHER_PRODUCTS: Final = frozenset({"convolution", "attention", "flex", "grouped", "int", "v2"})
 _MATMULS: Final = frozenset({"mm", "bmm", "addmm", "baddbmm", "linear", "matmul"})
 
-# Triton GEMMs whose names do not tell by their words all that their source does.
+# Triton GEMMs whose sources say more than the words of their names.
 _NAMED: Final[tuple[tuple[re.Pattern[str], str | None, Role, Scaling | None], ...]] = (
     # fbgemm_gpu/experimental/gemm/triton_gemm/fp8_gemm.py
     (lazy_pattern(r"_fbgemm_grouped_gemm_fp8\w*"), "fp8", Role.GROUPED_GEMM, Scaling.ROWWISE),

@@ -1,7 +1,7 @@
 """The events that matter, as msgspec structs distinguished by their `cat`.
 
 Everything that no struct names is skipped by the decoder, in C. Fields are in Kineto's order: the
-decoder looks for a key first where the last one was found. A duration must be there: it tells
+decoder looks for a key first where the last one was found. A duration must be there: it separates
 a whole event from one of two halves. The time stamp's type is a parameter: `float` where a double
 holds the nanosecond, `Raw` where only the text does.
 """
