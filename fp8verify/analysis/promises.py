@@ -17,7 +17,7 @@ from fp8verify.terms import LEGS, Leg, Precision, Role
 from fp8verify.text import patterns
 
 if TYPE_CHECKING:
-    from fp8verify.logs.layer_promises import LayerPromise, PhasePromise
+    from fp8verify.logs.promises import LayerPromise, PhasePromise
 
 
 # torch prints it when an API is called, whatever comes of the call.

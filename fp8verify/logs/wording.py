@@ -11,23 +11,24 @@ import re
 from functools import cache
 
 FORMAT = r"(?:(?:MX|NV)[- ]?FP[48]|FP[- ]?[48]|float[- ]?[48])(?:[_-](?:e4m3|e5m2|e2m1|hybrid))?"
-_QUALITY = (
-    r"(?:(?:dynamic|delayed|current|tensor-?wise|row-?wise|block-?wise|scal(?:ed|ing)|native|grouped"
-    r"|experts?|MoE|low[- ]precision|torchao|TE|transformer[- ]engine|hybrid|E4M3|linear"
-    rf"|{FORMAT})\s+){{0,4}}"
-)
-_WORK = (
-    r"(?:mixed[- ]precision(?: training)?|(?:pre-?)?training(?: mode)?|(?:linear|nn\.Linear)s?"
-    r"(?: layers?| modules?)?|layers|GEMMs?|matmuls?|recipe|autocast|compute|precision|scaling"
-    r"|(?:MoE |grouped )?experts|MoE(?: training)?|conversion|backend)"
-)
-_ON = r"(?:active|enabled|activated|applied|turned on|switched on|in use|on\b(?! \w))"
-_OFF = r"(?:disabled|inactive|off\b|(?:turned|switched) off|not (?:enabled|active|applied|used))"
-_FALSE = r"['\"]?\s*[:=]\s*['\"]?(?:false|no|off|0)\b"
-_IS = r"(?:(?:is|are|was|were|has been|have been|now|successfully)\s+)*"
-_LINEAR = rf"(?:(?:te\.)?(?:Float8|MXFP8|NVFP4|MX|FP8|TE)\w*Linear\w*|te\.Linear|{FORMAT})"
-_HIGH = r"(?:bf16|bfloat16|fp16|float16|fp32|float32|half|high[- ]precision)"
-_TE_RECIPE = r"(?:DelayedScaling|(?:Float8|MXFP8|NVFP4)(?:Current|Block)Scaling)"
+# What `<NAME>` stands for in the table.
+_PARTS = {
+    "FORMAT": FORMAT,
+    "QUALITY": r"(?:(?:dynamic|delayed|current|tensor-?wise|row-?wise|block-?wise|scal(?:ed|ing)"
+    r"|native|grouped|experts?|MoE|low[- ]precision|torchao|TE|transformer[- ]engine|hybrid|E4M3"
+    rf"|linear|{FORMAT})\s+){{0,4}}",
+    "WORK": r"(?:mixed[- ]precision(?: training)?|(?:pre-?)?training(?: mode)?"
+    r"|(?:linear|nn\.Linear)s?(?: layers?| modules?)?|layers|GEMMs?|matmuls?|recipe|autocast"
+    r"|compute|precision|scaling|(?:MoE |grouped )?experts|MoE(?: training)?|conversion|backend)",
+    "ON": r"(?:active|enabled|activated|applied|turned on|switched on|in use|on\b(?! \w))",
+    "OFF": r"(?:disabled|inactive|off\b|(?:turned|switched) off"
+    r"|not (?:enabled|active|applied|used))",
+    "FALSE": r"['\"]?\s*[:=]\s*['\"]?(?:false|no|off|0)\b",
+    "IS": r"(?:(?:is|are|was|were|has been|have been|now|successfully)\s+)*",
+    "LINEAR": rf"(?:(?:te\.)?(?:Float8|MXFP8|NVFP4|MX|FP8|TE)\w*Linear\w*|te\.Linear|{FORMAT})",
+    "HIGH": r"(?:bf16|bfloat16|fp16|float16|fp32|float32|half|high[- ]precision)",
+    "TE_RECIPE": r"(?:DelayedScaling|(?:Float8|MXFP8|NVFP4)(?:Current|Block)Scaling)",
+}
 
 OWN = "training script"  # a script's own words, of no framework that we know
 
@@ -137,18 +138,6 @@ fp8 <QUALITY><FORMAT>\s+<QUALITY><WORK>\s*[:=]\s*True\b
 fp8 (?:te\.)?fp8_autocast (?:is )?<ON>
 fp8 Model (?:was )?converted to <QUALITY><LINEAR>(?!\w)
 """
-_PARTS = {
-    "FORMAT": FORMAT,
-    "QUALITY": _QUALITY,
-    "WORK": _WORK,
-    "ON": _ON,
-    "OFF": _OFF,
-    "FALSE": _FALSE,
-    "IS": _IS,
-    "LINEAR": _LINEAR,
-    "HIGH": _HIGH,
-    "TE_RECIPE": _TE_RECIPE,
-}
 
 
 @cache

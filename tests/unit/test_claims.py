@@ -1,22 +1,28 @@
+# ruff: noqa: E501  (log lines as they are)
 """Claims: what a running program says of itself, behind any logger's prefix, and nothing else."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fp8verify.logs.claims import MAX_CLAIMS, read_claims, scan_log
+from fp8verify.logs.claims import MAX_CLAIMS, read_claims, scan_promises
 from fp8verify.logs.lines import Line
 from fp8verify.logs.messages import messages_of
-from fp8verify.logs.wording import OWN, WORDS, patterns
+from fp8verify.logs.wording import WORDS, patterns
 from fp8verify.report.model import Claim
 
 LINE = "Applied Float8 training: recipe=TENSORWISE, fsdp_float8_all_gather=True"
+
+
+def scan_log(lines: Iterable[str]) -> list[Claim]:
+    return scan_promises(lines).claims
 
 
 def only(line: str) -> Claim:
@@ -99,194 +105,83 @@ def test_the_message_of_a_structured_log_is_read(line: str) -> None:
     assert only(line).text == LINE
 
 
-# One line at least of each row of the table: as the source words it, and what it says.
+# One line at least of each row of the table: whose it is, what it says, and how the source words it.
 LINES = [
-    ("KempnerForge", "fp8", LINE),
-    (
-        "nanochat",
-        "fp8",
-        (
-            "✓ FP8 training enabled (tensorwise scaling) - converted 48/49 linear layers, skipped "
-            "1 (too small)"
-        ),
-    ),
-    ("nanochat", "not_fp8", "Warning: FP8 training requires CUDA, ignoring --fp8 flag"),
-    ("torchtitan", "fp8", "Float8 training active"),
-    ("torchtitan", "fp8", "Float8 training active with recipe rowwise"),
-    ("torchtitan", "fp8", "Float8 tensorwise scaled training active"),
-    ("torchtitan", "fp8", "Swapped to Float8Linear layers with enable_fsdp_float8_all_gather=True"),
-    ("torchtitan", "fp8", "Swapped to dynamic float8 linear layers"),
-    (
-        "torchtitan",
-        "fp8",
-        (
-            "Converted GroupedExperts to use dynamic float8 rowwise quantization with scaled "
-            "grouped GEMMs"
-        ),
-    ),
-    ("torchtitan", "fp8", "Converted Linear layers to MXFP8Linear"),
-    ("torchtitan", "fp8", "Converted Linear layers to NVFP4Linear"),
-    ("torchtitan", "fp8", "MX training active with recipe mxfp8_cublas"),
-    ("torchtitan", "fp8", "MXFP8 MoE training enabled"),
-    (
-        "torchtitan",
-        "not_fp8",
-        "Failed to swap to Float8Linear because float8 is only supported on SM89 or later",
-    ),
-    (
-        "torchtitan",
-        "scope",
-        "Using _auto_filter_for_recipe to avoid converting linear layers with dims too small",
-    ),
-    ("torchao", "fp8", "Swapped layers.0.experts.w1 to Float8TrainingWeightWrapperTensor"),
-    ("torchao", "fp8", "PYTORCH_API_USAGE torchao.float8.convert_to_float8_training"),
-    ("accelerate", "fp8", "Found `torchao` installed, using it for FP8 training."),
-    ("accelerate", "fp8", "Mixed precision type: fp8"),
-    (
-        "accelerate",
-        "not_fp8",
-        (
-            "The current device has compute capability of (8, 0) which is insufficient for FP8 "
-            "mixed precision training (requires a GPU Hopper/Ada Lovelace or higher, compute "
-            "capability of 8.9 or higher). Will use FP16 instead."
-        ),
-    ),
-    (
-        "accelerate",
-        "not_fp8",
-        (
-            "The current HPU device is Gaudi1 which does not support FP8 mixed precision training "
-            "(requires Gaudi2 or higher). Will use BF16 instead."
-        ),
-    ),
-    (
-        "LLaMA-Factory",
-        "fp8",
-        (
-            "FP8 training enabled with TorchAO backend. For optimal performance, ensure model "
-            "layer dimensions are mostly divisible by 16. If you encounter issues, try "
-            "fp8_backend='te'."
-        ),
-    ),
-    ("LLaMA-Factory", "fp8", "Accelerate FP8 status - enabled: True, backend: AO"),
-    (
-        "LLaMA-Factory",
-        "fp8",
-        "FP8 environment configured - all FP8 training handled by HuggingFace Accelerate",
-    ),
-    (
-        "LLaMA-Factory",
-        "not_fp8",
-        "WARNING: FP8 was requested but Accelerate shows fp8_enabled=False. FP8 may not be working",
-    ),
-    ("axolotl", "scope", "Patched accelerate fp8 conversion to skip MoE router/gate linears"),
-    ("Megatron-LM", "fp8", "  fp8 ............................................. hybrid"),
-    (
-        "Megatron-LM",
-        "scope",
-        (
-            "/opt/megatron/arguments.py:1061: UserWarning: FSDP2 FP4 param gather is not supported "
-            "yet in TE 2.0, will fallback to bf16"
-        ),
-    ),
-    ("MS-AMP", "fp8", "[INFO] [config.py:1007:print]   msamp_enabled ................ True"),
-    ("prime-rl", "fp8", "Replacing linear layers with FP8 blockwise linear layers (ignore=[])"),
-    (
-        "prime-rl",
-        "fp8",
-        (
-            "Replaced 48 linear layers with FP8 blockwise linear (skipped 1 by name, 0 by "
-            "128-divisibility); first replaced=layers.0.wq, first skipped(name)=lm_head"
-        ),
-    ),
-    (
-        "NeMo Automodel",
-        "fp8",
-        (
-            "experts='torch_mm_mxfp8': MXFP8 grouped GEMM active (routing expert GEMMs through "
-            "torchao.prototype.moe_training)."
-        ),
-    ),
-    (
-        "NeMo Automodel",
-        "fp8",
-        (
-            "[INFO] Transformer Engine FP8: True (recipe=delayed, amax_history_len=16, "
-            "amax_compute_algo=max)"
-        ),
-    ),
-    (OWN, "fp8", "Using Transformer Engine FP8 backend"),
-    (
-        "NeMo",
-        "not_fp8",
-        "Transformer Engine is not available and the FP8 autocast will not be applied.",
-    ),
-    (
-        "NeMo Automodel",
-        "fp8",
-        (
-            "Successfully converted model to FP8 with torchAO, recipe: rowwise, fp8 all-gather "
-            "enabled: False, force recompute FP8 weight in backward pass: False"
-        ),
-    ),
-    ("NeMo Automodel", "fp8", "FP8 quantization applied successfully"),
-    ("NeMo Automodel", "scope", "FP8 conversion: 48 Float8Linear modules, 49 total linear modules"),
-    ("NeMo Automodel", "not_fp8", "FP8 quantization is disabled"),
-    (
-        "Lightning",
-        "scope",
-        "Support for FP8 in the linear layers with this plugin is currently limited to tensors",
-    ),
-    (OWN, "fp8", "Applied Float8 training"),
-    (OWN, "fp8", "Float8 training enabled (rowwise recipe)"),
-    (OWN, "fp8", "torchao float8 training enabled."),
-    (OWN, "fp8", "  FP8 Training: Enabled"),
-    (OWN, "fp8", "Using Transformer Engine FP8 precision"),
-    (OWN, "fp8", "Training in FP8"),
-    (OWN, "fp8", "FP8 training enabled (rowwise), fp8 all-gather enabled: False"),
-    (OWN, "fp8", "Converted 48/49 Linear layers to Float8Linear"),
-    (OWN, "fp8", "  FP8: Converted 12 linear layers to Float8Linear"),
-    (OWN, "fp8", "Mixed precision: fp8"),
-    (OWN, "not_fp8", "Float8 conversion failed: no torchao. Continuing with bf16."),
-    (OWN, "not_fp8", "fp8 requested but no CUDA device; falling back to bf16."),
-    (OWN, "not_fp8", "Using BF16 training instead"),
-    (OWN, "not_fp8", "FP8: disabled"),
-    (OWN, "fp8", "[Trainer] FP8 mixed precision: True"),
-    (OWN, "fp8", "te.fp8_autocast enabled with recipe DelayedScaling"),
-    (OWN, "fp8", "Model converted to FP8 for training"),
-    (OWN, "fp8", "mixed_precision: fp8"),
-    (OWN, "fp8", "fp8_recipe: DelayedScaling(margin=0)"),
-    (OWN, "not_fp8", "convert_to_float8_training ran but no Float8 modules found"),
-    (OWN, "not_fp8", "UserWarning: Please install Transformer engine for FP8 training!"),
-    (OWN, "not_fp8", "FP8 training enabled: False"),
-    (OWN, "not_fp8", "FP8 training not enabled"),
-    (OWN, "not_fp8", "[INFO] Float8 linear is disabled."),
-    (OWN, "fp8", "INFO Float8 conversion complete"),
-    (OWN, "fp8", "INFO Applied fp8 rowwise quantization to model"),
-    (OWN, "fp8", "Using MXFP8BlockScaling recipe (Blackwell optimized)"),
-    ("nanochat", "not_fp8", "FP8 training enabled (tensorwise) - converted 0 layers, skipped 49"),
-    ("torchtitan", "fp8", "Using mxfp8 for _scaled_grouped_mm"),
-    (
-        "Primus",
-        "fp8",
-        (
-            "[titan] 2026-08-22 12:00:00,000 - root - INFO - module wq shape torch.Size([64, 64]), "
-            "replaced to FP8Linear"
-        ),
-    ),
-    (
-        "Composer",
-        "fp8",
-        "2026-08-01 10:00:00 INFO     | composer.trainer.trainer: precision: amp_fp8",
-    ),
-    (
-        OWN,
-        "fp8",
-        (
-            "2026-06-22 10:00:00.123\tnode-17:0\tolmo_core.train.common:63\tINFO\tSwapped linear "
-            "layers to Float8 linear layers"
-        ),
-    ),
+    row.split(" | ", 2)
+    for row in """\
+KempnerForge | fp8 | Applied Float8 training: recipe=TENSORWISE, fsdp_float8_all_gather=True
+nanochat | fp8 | ✓ FP8 training enabled (tensorwise scaling) - converted 48/49 linear layers, skipped 1 (too small)
+nanochat | not_fp8 | Warning: FP8 training requires CUDA, ignoring --fp8 flag
+torchtitan | fp8 | Float8 training active
+torchtitan | fp8 | Float8 training active with recipe rowwise
+torchtitan | fp8 | Float8 tensorwise scaled training active
+torchtitan | fp8 | Swapped to Float8Linear layers with enable_fsdp_float8_all_gather=True
+torchtitan | fp8 | Swapped to dynamic float8 linear layers
+torchtitan | fp8 | Converted GroupedExperts to use dynamic float8 rowwise quantization with scaled grouped GEMMs
+torchtitan | fp8 | Converted Linear layers to MXFP8Linear
+torchtitan | fp8 | Converted Linear layers to NVFP4Linear
+torchtitan | fp8 | MX training active with recipe mxfp8_cublas
+torchtitan | fp8 | MXFP8 MoE training enabled
+torchtitan | not_fp8 | Failed to swap to Float8Linear because float8 is only supported on SM89 or later
+torchtitan | scope | Using _auto_filter_for_recipe to avoid converting linear layers with dims too small
+torchao | fp8 | Swapped layers.0.experts.w1 to Float8TrainingWeightWrapperTensor
+torchao | fp8 | PYTORCH_API_USAGE torchao.float8.convert_to_float8_training
+accelerate | fp8 | Found `torchao` installed, using it for FP8 training.
+accelerate | fp8 | Mixed precision type: fp8
+accelerate | not_fp8 | The current device has compute capability of (8, 0) which is insufficient for FP8 mixed precision training (requires a GPU Hopper/Ada Lovelace or higher, compute capability of 8.9 or higher). Will use FP16 instead.
+accelerate | not_fp8 | The current HPU device is Gaudi1 which does not support FP8 mixed precision training (requires Gaudi2 or higher). Will use BF16 instead.
+LLaMA-Factory | fp8 | FP8 training enabled with TorchAO backend. For optimal performance, ensure model layer dimensions are mostly divisible by 16. If you encounter issues, try fp8_backend='te'.
+LLaMA-Factory | fp8 | Accelerate FP8 status - enabled: True, backend: AO
+LLaMA-Factory | fp8 | FP8 environment configured - all FP8 training handled by HuggingFace Accelerate
+LLaMA-Factory | not_fp8 | WARNING: FP8 was requested but Accelerate shows fp8_enabled=False. FP8 may not be working
+axolotl | scope | Patched accelerate fp8 conversion to skip MoE router/gate linears
+Megatron-LM | fp8 |   fp8 ............................................. hybrid
+Megatron-LM | scope | /opt/megatron/arguments.py:1061: UserWarning: FSDP2 FP4 param gather is not supported yet in TE 2.0, will fallback to bf16
+MS-AMP | fp8 | [INFO] [config.py:1007:print]   msamp_enabled ................ True
+prime-rl | fp8 | Replacing linear layers with FP8 blockwise linear layers (ignore=[])
+prime-rl | fp8 | Replaced 48 linear layers with FP8 blockwise linear (skipped 1 by name, 0 by 128-divisibility); first replaced=layers.0.wq, first skipped(name)=lm_head
+NeMo Automodel | fp8 | experts='torch_mm_mxfp8': MXFP8 grouped GEMM active (routing expert GEMMs through torchao.prototype.moe_training).
+NeMo Automodel | fp8 | [INFO] Transformer Engine FP8: True (recipe=delayed, amax_history_len=16, amax_compute_algo=max)
+training script | fp8 | Using Transformer Engine FP8 backend
+NeMo | not_fp8 | Transformer Engine is not available and the FP8 autocast will not be applied.
+NeMo Automodel | fp8 | Successfully converted model to FP8 with torchAO, recipe: rowwise, fp8 all-gather enabled: False, force recompute FP8 weight in backward pass: False
+NeMo Automodel | fp8 | FP8 quantization applied successfully
+NeMo Automodel | scope | FP8 conversion: 48 Float8Linear modules, 49 total linear modules
+NeMo Automodel | not_fp8 | FP8 quantization is disabled
+Lightning | scope | Support for FP8 in the linear layers with this plugin is currently limited to tensors
+training script | fp8 | Applied Float8 training
+training script | fp8 | Float8 training enabled (rowwise recipe)
+training script | fp8 | torchao float8 training enabled.
+training script | fp8 |   FP8 Training: Enabled
+training script | fp8 | Using Transformer Engine FP8 precision
+training script | fp8 | Training in FP8
+training script | fp8 | FP8 training enabled (rowwise), fp8 all-gather enabled: False
+training script | fp8 | Converted 48/49 Linear layers to Float8Linear
+training script | fp8 |   FP8: Converted 12 linear layers to Float8Linear
+training script | fp8 | Mixed precision: fp8
+training script | not_fp8 | Float8 conversion failed: no torchao. Continuing with bf16.
+training script | not_fp8 | fp8 requested but no CUDA device; falling back to bf16.
+training script | not_fp8 | Using BF16 training instead
+training script | not_fp8 | FP8: disabled
+training script | fp8 | [Trainer] FP8 mixed precision: True
+training script | fp8 | te.fp8_autocast enabled with recipe DelayedScaling
+training script | fp8 | Model converted to FP8 for training
+training script | fp8 | mixed_precision: fp8
+training script | fp8 | fp8_recipe: DelayedScaling(margin=0)
+training script | not_fp8 | convert_to_float8_training ran but no Float8 modules found
+training script | not_fp8 | UserWarning: Please install Transformer engine for FP8 training!
+training script | not_fp8 | FP8 training enabled: False
+training script | not_fp8 | FP8 training not enabled
+training script | not_fp8 | [INFO] Float8 linear is disabled.
+training script | fp8 | INFO Float8 conversion complete
+training script | fp8 | INFO Applied fp8 rowwise quantization to model
+training script | fp8 | Using MXFP8BlockScaling recipe (Blackwell optimized)
+nanochat | not_fp8 | FP8 training enabled (tensorwise) - converted 0 layers, skipped 49
+torchtitan | fp8 | Using mxfp8 for _scaled_grouped_mm
+Primus | fp8 | [titan] 2026-08-22 12:00:00,000 - root - INFO - module wq shape torch.Size([64, 64]), replaced to FP8Linear
+Composer | fp8 | 2026-08-01 10:00:00 INFO     | composer.trainer.trainer: precision: amp_fp8
+training script | fp8 | 2026-06-22 10:00:00.123\tnode-17:0\tolmo_core.train.common:63\tINFO\tSwapped linear layers to Float8 linear layers
+""".splitlines()
 ]
 
 

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from fp8verify.errors import InputError
-from fp8verify.logs import lines, sources
+from fp8verify.logs import lines
 from fp8verify.logs.claims import read_claims
 from fp8verify.logs.lines import Line, read_lines
 
@@ -70,10 +70,10 @@ def test_utf_16_appended_to_ascii_is_still_read(tmp_path: Path) -> None:
 def test_a_claim_across_the_border_of_a_piece_is_read_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: int
 ) -> None:
-    monkeypatch.setattr(sources, "BLOCK_BYTES", 1 << 18)
+    monkeypatch.setattr(lines, "BLOCK_BYTES", 1 << 18)
     monkeypatch.setattr(lines, "MAX_LINE_BYTES", 1 << 16)
     bars = b"first\n" + b" 10%|#| 1/10 [00:01<00:09, 1.0it/s]" * 20_000
-    before, piece, *_ = sources.read_blocks(written(tmp_path, bars), [])
+    before, piece, *_ = lines.read_blocks(written(tmp_path, bars), [])
     at = len(before) + len(piece) - said
     bar = bars.index(b"s]", at) + 2 - at  # the claim comes behind a whole one
     log = written(tmp_path, bars[:6] + bars[6 + bar : at + bar] + LINE.encode() + b". " + bars[at:])
@@ -107,13 +107,13 @@ def test_memory_does_not_grow_with_the_log(tmp_path: Path) -> None:
 
 
 def test_what_is_beyond_the_limit_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "MAX_LOG_BYTES", 1 << 30)
-    monkeypatch.setattr(sources, "BLOCK_BYTES", 1 << 10)
+    monkeypatch.setattr(lines, "MAX_LOG_BYTES", 1 << 30)
+    monkeypatch.setattr(lines, "BLOCK_BYTES", 1 << 10)
     notes: list[str] = []
     log = written(tmp_path, b"step\n" * 1000)
     assert len(list(read_lines(log, notes))) == 1000
     assert notes == []
-    monkeypatch.setattr(sources, "MAX_LOG_BYTES", 1 << 10)
+    monkeypatch.setattr(lines, "MAX_LOG_BYTES", 1 << 10)
     assert len(list(read_lines(log, notes))) < 1000
     assert notes == ["train.log was read up to 0 GiB, the rest was not"]
 

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from fp8verify.logs.claims import scan_log
+from fp8verify.logs.claims import scan_promises
 
 TAKEN_BACK = r"""
 Enabling fp8 layerwise casting for transformer
@@ -278,7 +278,8 @@ def lines(block: str) -> list[str]:
 
 def promises(line: str) -> bool:
     """Whether a line says that this training runs in FP8, and of at least one layer."""
-    return any(claim.says == "fp8" and claim.converted != 0 for claim in scan_log([line]))
+    claims = scan_promises([line]).claims
+    return any(claim.says == "fp8" and claim.converted != 0 for claim in claims)
 
 
 @pytest.mark.parametrize("line", lines(TAKEN_BACK))

@@ -1,22 +1,30 @@
-"""What a log says of single layers and of ranges of steps: pins, overrides, BF16 warm-ups.
+"""What a log says of formats, of single layers and of ranges of steps: pins, BF16 warm-ups.
 
-`read_claims` returns these beside its claims: `LogReading.layers` and `LogReading.phases`. They are
-kept apart from claims because a claim holds for the whole model and for every step.
+`read_claims` returns these with its claims: `LogReading.layers` and `LogReading.phases`. They are
+separate because a claim holds for the whole model and for every step.
 """
 
 from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
 import msgspec
 
-from fp8verify.logs.promised import HIGH_PRECISION, format_of
 from fp8verify.logs.wording import match, without_asides
 from fp8verify.text import lazy_pattern
 
+HIGH_PRECISION = "high_precision"
+_FORMATS = (
+    ("nvfp4", lazy_pattern(r"nv[- ]?fp4|nvfloat4", re.IGNORECASE)),
+    ("mxfp4", lazy_pattern(r"mx[- ]?fp4", re.IGNORECASE)),
+    ("mxfp8", lazy_pattern(r"mx[- ]?fp8|\bMX", re.IGNORECASE)),
+    ("fp4", lazy_pattern(r"(?:fp|float)[- ]?4", re.IGNORECASE)),
+    ("fp8", lazy_pattern(r"(?:fp|float)[- ]?8", re.IGNORECASE)),
+)
 MAX_LAYERS = 10_000  # a log names at most so many layers
 _MAX_CONTENTS = 1 << 14
 _MAX_LINE = 1 << 16
@@ -24,6 +32,15 @@ _MAX_LINE = 1 << 16
 _WRAPPERS = lazy_pattern(r"(?:^|(?<=\.))(?:_orig_mod|_fsdp_wrapped_module|module"
                        r"|_checkpoint_wrapped_module)\.")  # fmt: skip
 _BLOCK = lazy_pattern(r"(?:^|\.)(?:layers|blocks|h|layer)\.(\d+)(?:\.|$)")
+
+
+def format_of(text: str, recipe: str | None = None) -> str | None:
+    """Return the narrowest format that a recipe or, failing that, a line names."""
+    for words in (recipe or "", text):
+        for name, pattern in _FORMATS:
+            if pattern.search(words):
+                return name
+    return None
 
 
 class LayerPromise(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,18 +127,23 @@ WORDS = (
     b"_in_bf16",
     b"num_layers ..",
 )
-_OVERRIDE = lazy_pattern(
-    r"\[Override\] [\w.-]+: (?P<path>\S+) (?P<old>[\w.]+) -> (?P<new>[\w.]+)"
-)  # torchtitan/config/override.py:497
-_MATCHED = lazy_pattern(
-    r"Context \(MatchContext\(module_path='(?P<path>[^']+)'.{0,80}?\)\) "
-    r'matched to quant config "(?P<key>[^"]+)"'
-)  # megatron/core/quantization/quant_config.py:210
 _RECIPE = lazy_pattern(
     r"Loaded quantization recipe from path '.{1,400}?'\. +Contents: '(?P<contents>\{.*\})'"
-)  # the same file, :184
-_FILTER = lazy_pattern(r"['\"]?\bfilter_fqns['\"]?\s*[:=]\s*[\[(](?P<names>[^\])]{1,4000})[\])]")
-_IGNORED = lazy_pattern(r"Ignored modules for Float8 conversion: \[(?P<names>[^\]]{1,4000})\]")
+)  # megatron/core/quantization/quant_config.py:184
+# Lines about layers: whose they are, how their names select modules, and the line.
+_LINES = (
+    # torchtitan/config/override.py:497
+    ("torchtitan", "name", lazy_pattern(
+        r"\[Override\] [\w.-]+: (?P<path>\S+) (?P<old>[\w.]+) -> (?P<new>[\w.]+)")),
+    # megatron/core/quantization/quant_config.py:210
+    ("Megatron-LM", "name", lazy_pattern(
+        r"Context \(MatchContext\(module_path='(?P<path>[^']+)'.{0,80}?\)\) "
+        r'matched to quant config "(?P<key>[^"]+)"')),
+    ("OLMo-core", "name", lazy_pattern(
+        r"Ignored modules for Float8 conversion: \[(?P<names>[^\]]{1,4000})\]")),
+    ("torchtitan", "part", lazy_pattern(
+        r"['\"]?\bfilter_fqns['\"]?\s*[:=]\s*[\[(](?P<names>[^\])]{1,4000})[\])]")),
+)  # fmt: skip
 _QUOTED = lazy_pattern(r"['\"]([^'\"]{1,300})['\"]")
 _HIGH_CLASS = lazy_pattern(r"(?:bf16|bfloat16|fp16|fp32|high)", re.IGNORECASE)
 # torchtitan's word for a filter by size is no name of a layer.
@@ -144,24 +166,30 @@ class LayerScan:
     def add(self, text: str, line: int) -> bool:
         """Read a line; return whether it says something of single layers."""
         text = text[:_MAX_LINE]
-        if found := _OVERRIDE.search(text):
-            new = format_of(found["new"])
-            # An override by another class of high precision, as a fused one, promises nothing.
-            format_ = new or (HIGH_PRECISION if format_of(found["old"]) else None)
-            return self._keep("name", (found["path"],), format_, "torchtitan", line, found[0])
         if found := _RECIPE.search(text):
             self._configs |= _formats_of_configs(found["contents"])
             return True
-        if found := _MATCHED.search(text):
-            format_ = self._configs.get(found["key"]) or _format_of_key(found["key"])
-            return self._keep("name", (found["path"],), format_, "Megatron-LM", line, found[0])
-        if found := _IGNORED.search(text):
-            names = tuple(_QUOTED.findall(found["names"]))
-            return self._keep("name", names, HIGH_PRECISION, "OLMo-core", line, found[0])
-        if found := _FILTER.search(text):
-            names = tuple(n for n in _QUOTED.findall(found["names"]) if n not in _NO_NAMES)
-            return self._keep("part", names, HIGH_PRECISION, "torchtitan", line, found[0])
+        for framework, how, pattern in _LINES:
+            if found := pattern.search(text):
+                groups = found.groupdict()
+                names = [groups["path"]] if "path" in groups else _QUOTED.findall(groups["names"])
+                names = [name for name in names if name not in _NO_NAMES]
+                format_ = self._format(groups)
+                return self._keep(how, names, format_, framework, line=line, text=found[0])
         return False
+
+    def _format(self, groups: Mapping[str, str]) -> str | None:
+        """Return the format of a line's layers; a list names those left in high precision."""
+        if "new" in groups:
+            # An override by another class of high precision, as a fused one, promises nothing.
+            high = HIGH_PRECISION if format_of(groups["old"]) else None
+            return format_of(groups["new"]) or high
+        if "key" not in groups:
+            return HIGH_PRECISION
+        # The name of a configuration tells its format: "mxfp8", "bf16_layers".
+        key = groups["key"]
+        high = HIGH_PRECISION if _HIGH_CLASS.search(key) else None
+        return self._configs.get(key) or format_of(key) or high
 
     def add_blocks(self, values: dict[str, str], line: int, text: str) -> None:
         """Read Megatron's --first-last-layers-bf16 from its dump of arguments."""
@@ -171,23 +199,24 @@ class LayerScan:
         first = _whole(values.get("num_layers_at_start_in_bf16"), 1)
         last = _whole(values.get("num_layers_at_end_in_bf16"), 1)
         numbers = {*range(min(first, MAX_LAYERS)), *range(max(0, count - last), count)}
-        names = tuple(map(str, sorted(numbers)))
-        self._keep("blocks", names, HIGH_PRECISION, "Megatron-LM", line, text)
+        names = list(map(str, sorted(numbers)))
+        self._keep("blocks", names, HIGH_PRECISION, "Megatron-LM", line=line, text=text)
 
     def _keep(
         self,
-        match: str,
-        names: tuple[str, ...],
+        how: str,
+        names: list[str],
         format_: str | None,
         framework: str,
+        *,
         line: int,
         text: str,
     ) -> bool:
         if not names or format_ is None or len(self._found) >= MAX_LAYERS:
             return False
-        self._found[match, names] = LayerPromise(
-            match=match,
-            names=names,
+        self._found[how, tuple(names)] = LayerPromise(
+            match=how,
+            names=tuple(names),
             format=format_,
             framework=framework,
             line=line,
@@ -199,11 +228,6 @@ class LayerScan:
 
 def _whole(text: str | None, default: int) -> int:
     return min(int(text), MAX_LAYERS) if text is not None and text.isdecimal() else default
-
-
-def _format_of_key(key: str) -> str | None:
-    """Return the format that a configuration's name tells: "mxfp8", "bf16_layers"."""
-    return format_of(key) or (HIGH_PRECISION if _HIGH_CLASS.search(key) else None)
 
 
 def _formats_of_configs(text: str) -> dict[str, str]:
@@ -251,31 +275,30 @@ _WARM_UP = lazy_pattern(
 
 def phases_of(text: str, line: int, source: str) -> tuple[PhasePromise, ...]:
     """Return what a message says of ranges of steps; `line` is its number in the log."""
-
-    def phase(format_: str, first: int | None, last: int | None) -> PhasePromise:
-        return PhasePromise(
+    ranges: list[tuple[str, int | None, int | None]] = []
+    low, said = format_of(text), match(text)
+    rest = without_asides(text[said[2].end() :]) if said and said[1] == "fp8" else ""
+    if found := _WARM_UP.search(text):
+        last = _number(found["until"] or found["count"])
+        ranges.append((HIGH_PRECISION, None, last))
+        if low:
+            ranges.append((low, last + 1, None))
+    elif low and (found := _BEGINS.search(rest)):
+        at = found["at"]
+        first = _number(at) if at else _number(found["past"] or found["count"]) + 1
+        if first > 1:
+            ranges.append((low, first, None))
+    return tuple(
+        PhasePromise(
             format=format_,
-            first_step=first,
-            last_step=last,
+            first_step=first_step,
+            last_step=last_step,
             line=line,
             text=text[:300],
             source=source,
         )
-
-    low = format_of(text)
-    if found := _WARM_UP.search(text):
-        last = _number(found["until"] or found["count"])
-        warm_up = phase(HIGH_PRECISION, None, last)
-        return (warm_up, phase(low, last + 1, None)) if low else (warm_up,)
-    said = match(text)
-    rest = without_asides(text[said[2].end() :]) if said and said[1] == "fp8" else ""
-    if low and (found := _BEGINS.search(rest)):
-        if found["at"]:
-            first = _number(found["at"])
-        else:
-            first = _number(found["past"] or found["count"]) + 1
-        return (phase(low, first, None),) if first > 1 else ()
-    return ()
+        for format_, first_step, last_step in ranges
+    )
 
 
 def _number(text: str) -> int:
