@@ -14,9 +14,9 @@ from fp8verify.capture.names import BOOTS
 from fp8verify.capture.numerics import RankNumerics, read_numerics
 from fp8verify.capture.ranks import read_ranks
 from fp8verify.capture.schema import RankMeta
-from fp8verify.logs.layer_promises import LayerPromise, PhasePromise
 from fp8verify.logs.lines import read_lines
 from fp8verify.logs.losses import LossSeries, scan_losses
+from fp8verify.logs.promises import LayerPromise, PhasePromise
 from fp8verify.record.collect_result import notes_on_attachment
 from fp8verify.report.model import Claim
 from fp8verify.trace.places import is_remote, place, reading

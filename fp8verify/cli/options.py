@@ -15,7 +15,7 @@ from fp8verify.errors import UsageError
 from fp8verify.verdict.policy import EXPECTED, FORMATS, Policy, parse_share
 
 if TYPE_CHECKING:
-    from fp8verify.verdict.baseline import Baseline
+    from fp8verify.verdict.gates import Baseline
 
 C = TypeVar("C", bound=Callable[..., Any])
 
@@ -264,7 +264,7 @@ def _read_baseline(
     """Read the baseline before anything else, so that a bad one fails before a long run."""
     if value is None:
         return None
-    from fp8verify.verdict.baseline import read_baseline
+    from fp8verify.verdict.gates import read_baseline
 
     return read_baseline(value)
 

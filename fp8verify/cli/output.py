@@ -130,14 +130,14 @@ def write_report(
     """
     gate = not options.exit_zero
     if options.baseline is not None:
-        from fp8verify.verdict.baseline import hold
+        from fp8verify.verdict.gates import check_baseline
 
-        report = hold(report, options.baseline, options.tolerance, gate=gate)
+        report = check_baseline(report, options.baseline, options.tolerance, gate=gate)
     if options.require_format is not None:
-        from fp8verify.verdict.required_format import hold_format
+        from fp8verify.verdict.gates import check_format
 
         share = options.policy.share
-        report = hold_format(report, options.require_format, share, gate=gate)
+        report = check_format(report, options.require_format, share, gate=gate)
     write_result(report, options.shown, again, stream)
     if options.save_baseline is not None:
         _save_baseline(report, options.save_baseline)
@@ -145,7 +145,7 @@ def write_report(
 
 
 def _save_baseline(report: Report, path: Path) -> None:
-    from fp8verify.verdict.baseline import can_be_baseline, write_baseline
+    from fp8verify.verdict.gates import can_be_baseline, write_baseline
 
     if can_be_baseline(report):
         write_baseline(report, path)

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from msgspec.structs import replace
-
-from fp8verify.compare.causes import why_not_faster
-from fp8verify.compare.losses import loss_findings, pair_losses
+from fp8verify.compare.causes import ranks_that_lost_fp8, why_not_faster
+from fp8verify.compare.losses import loss_findings, pair_losses, why_apart
 from fp8verify.compare.measure import Measured, budget_rows, measure_runs
-from fp8verify.compare.notes import loss_notes, measured_notes, memory_notes, run_notes
 from fp8verify.compare.pairs import (
     pair_gemms,
     pair_layers,
@@ -18,16 +15,27 @@ from fp8verify.compare.pairs import (
     pair_ranks,
     sizes,
 )
-from fp8verify.compare.speed import Speed, differs, measure_speed, reason_of
+from fp8verify.compare.speed import LEAST_STEPS, Speed, differs, measure_speed, reason_of
 from fp8verify.logs.losses import LossSeries
 from fp8verify.report.model import Finding, Report
-from fp8verify.report.model.comparison import Comparison, LossPair, Outcome, Side, StepTimes
+from fp8verify.report.model.comparison import (
+    Comparison,
+    LossPair,
+    MemoryPair,
+    Outcome,
+    Side,
+    StepTimes,
+)
 from fp8verify.report.tables import layer_share
+from fp8verify.text import counted, gib
 from fp8verify.version import __version__
 
 SCHEMA_VERSION = 3
 NOT_COMPARABLE = 3
 _MORE_FP8 = 0.1
+_SAME_MEMORY = 0.02
+_FULL = 0.95
+_APART = 0.1  # between what tensors need more and what torch holds more
 
 
 def compare(
@@ -50,17 +58,34 @@ def compare(
     if before is None or after is None or reason is not None:
         return _not_comparable(reason or "no rank to compare", names)
     loss = pair_losses(ours, theirs) if ours is not None and theirs is not None else None
-    memory = pair_memory(baseline, candidate)
-    return replace(
-        _compared(before, after, loss),
+    memory, speed = pair_memory(baseline, candidate), measure_speed(before, after)
+    return Comparison(
+        schema_version=SCHEMA_VERSION,
+        fp8verify_version=__version__,
+        outcome=speed.outcome,
+        reason=reason_of(speed, before, after),
+        exit_code=0,
         names=names,
         baseline=_side(baseline, before),
         candidate=_side(candidate, after),
+        speedup=round(speed.equal_work, 4),
+        interval=speed.interval and (round(speed.interval[0], 4), round(speed.interval[1], 4)),
+        steps_needed=speed.needed,
+        step_speedup=round(speed.steps, 4),
+        busy_speedup=None if speed.busy is None else round(speed.busy, 4),
+        work_ratio=None if speed.work_ratio is None else round(speed.work_ratio, 4),
+        gemm_speedup=round(speed.gemms, 4),
+        budget=budget_rows(before, after),
+        legs=pair_legs(before, after, speed.work),
+        gemms=pair_gemms(before, after),
+        layers=pair_layers(before, after),
+        ranks=pair_ranks(before, after),
+        loss=loss,
         memory=memory,
+        findings=tuple(_findings(before, after, speed, loss)),
         notes=(
-            *run_notes(baseline, candidate),
-            *measured_notes(before, after),
-            *loss_notes(losses, loss, before, after),
+            *_run_notes(baseline, candidate, before, after),
+            *_loss_notes(losses, loss, speed),
             *memory_notes(memory, baseline, candidate),
         ),
     )
@@ -93,32 +118,6 @@ def _not_comparable(reason: str, names: tuple[str, str]) -> Comparison:
         reason=reason,
         exit_code=NOT_COMPARABLE,
         names=names,
-    )
-
-
-def _compared(before: Measured, after: Measured, loss: LossPair | None) -> Comparison:
-    speed = measure_speed(before, after)
-    return Comparison(
-        schema_version=SCHEMA_VERSION,
-        fp8verify_version=__version__,
-        outcome=speed.outcome,
-        reason=reason_of(speed, before, after),
-        exit_code=0,
-        names=("", ""),
-        speedup=round(speed.equal_work, 4),
-        interval=speed.interval and (round(speed.interval[0], 4), round(speed.interval[1], 4)),
-        steps_needed=speed.needed,
-        step_speedup=round(speed.steps, 4),
-        busy_speedup=None if speed.busy is None else round(speed.busy, 4),
-        work_ratio=None if speed.work_ratio is None else round(speed.work_ratio, 4),
-        gemm_speedup=round(speed.gemms, 4),
-        budget=budget_rows(before, after),
-        legs=pair_legs(before, after, speed.work),
-        gemms=pair_gemms(before, after),
-        layers=pair_layers(before, after),
-        ranks=pair_ranks(before, after),
-        loss=loss,
-        findings=tuple(_findings(before, after, speed, loss)),
     )
 
 
@@ -155,3 +154,96 @@ def _side(report: Report, side: Measured) -> Side:
         ),
         flops_per_step=side.work,
     )
+
+
+# ---- what a reader has to know of the two runs apart from the figures
+
+
+def _run_notes(
+    baseline: Report, candidate: Report, before: Measured, after: Measured
+) -> Iterator[str]:
+    """Yield how the runs, and the steps and GEMMs that are compared, differ."""
+    gpus = (baseline.environment.gpu, candidate.environment.gpu)
+    if gpus[0] != gpus[1]:
+        yield f"different GPUs: {gpus[0]} and {gpus[1]}"
+    ranks = (len(baseline.ranks), len(candidate.ranks))
+    if ranks[0] != ranks[1]:
+        yield f"{ranks[0]} and {ranks[1]} ranks"
+    old, new = before.times, after.times
+    if old.count != new.count:
+        yield f"{old.count} and {new.count} steps compared"
+    for name, times in (("baseline", old), ("candidate", new)):
+        if times.left_out:
+            steps = counted(times.left_out, "step")
+            yield f"{steps} of the {name} left out: longer than 1.5 times the median"
+    if after.measured in ("gpu", "cpu") and min(old.count, new.count) >= LEAST_STEPS:
+        yield "step times are those under the profiler, which slows the CPU down"
+    ours, theirs = sizes(before), sizes(after)
+    if ours and theirs and ours != theirs:
+        yield f"{len(ours ^ theirs)} layer sizes occur in only one run"
+    if not (before.work and after.work):
+        yield "no shapes were recorded: both runs are assumed to do the same work"
+    if after.fp8_share <= before.fp8_share:
+        yield "the candidate runs no more FP8 than the baseline"
+    yield from ranks_that_lost_fp8(before, after)
+
+
+def _loss_notes(
+    losses: tuple[LossSeries | None, LossSeries | None], pair: LossPair | None, speed: Speed
+) -> Iterator[str]:
+    """Yield why losses are not compared, or not judged."""
+    ours, theirs = losses
+    if ours is None and theirs is None:
+        return
+    if ours is None or theirs is None:
+        yield f"only the log of the {'candidate' if ours is None else 'baseline'} has losses"
+    elif pair is None:
+        apart = why_apart(ours, theirs)
+        reason = "the logs' losses have no step in common"
+        yield f"the losses are not compared: {apart}" if apart else reason
+    elif speed.work != 1.0:
+        yield (
+            f"a step of the candidate does {speed.work:.2f} times the work: equal steps are not "
+            "equal tokens, and the gap of the losses is not judged"
+        )
+
+
+def memory_notes(memory: MemoryPair | None, baseline: Report, candidate: Report) -> Iterator[str]:
+    """Say how the peaks of the fullest ranks differ and why."""
+    if memory is None:
+        known = [any(rank.memory for rank in report.ranks) for report in (baseline, candidate)]
+        if any(known):
+            one = "baseline" if known[0] else "candidate"
+            yield f"peak memory is known of the {one} alone: it is read in runs by fp8verify run"
+        return
+    several = len(candidate.ranks) > 1 and memory.rank is not None
+    where = f" of rank {memory.rank}, the fullest" if several else ""
+    tensors = _change(memory.baseline_allocated, memory.candidate_allocated)
+    held = _change(memory.baseline_reserved, memory.candidate_reserved)
+    yield (
+        f"peak memory{where}: {gib(memory.candidate_allocated)} of tensors, {_word(tensors)} the "
+        f"baseline's {gib(memory.baseline_allocated)}; {gib(memory.candidate_reserved)} held by "
+        f"torch, {_word(held)} its {gib(memory.baseline_reserved)}"
+    )
+    if held - tensors > _APART:
+        yield (
+            "torch holds more than the tensors need (fragments, which do not go back to the GPU): "
+            "try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+        )
+    if tensors > _SAME_MEMORY:
+        yield from (f"memory: {line}" for line in memory.why)
+    if memory.total and memory.candidate_reserved >= _FULL * memory.total:
+        yield (
+            f"the candidate fills the GPU{where}: {gib(memory.candidate_reserved)} of "
+            f"{gib(memory.total)}"
+        )
+
+
+def _change(before: int, after: int) -> float:
+    return after / before - 1 if before else 0.0
+
+
+def _word(change: float) -> str:
+    if abs(change) < _SAME_MEMORY:
+        return "as much as"
+    return f"{abs(change):.0%} {'more' if change > 0 else 'less'} than"

@@ -22,7 +22,7 @@ from fp8verify.verdict.assertions import (
     assert_no_regression,
     lowest_share,
 )
-from fp8verify.verdict.baseline import Baseline, layer_states, read_baseline
+from fp8verify.verdict.gates import Baseline, layer_states, read_baseline
 from fp8verify.verdict.policy import Policy
 
 _LOW_PRECISION = ("fp8", "mxfp8")

@@ -23,7 +23,7 @@ from fp8verify.report.page import Page
 from fp8verify.report.report_page import TONES
 from fp8verify.report.sentences import claim_text, clock_lines, memory_lines
 from fp8verify.text import cut_middle, printable
-from fp8verify.verdict.baseline import layer_states
+from fp8verify.verdict.gates import layer_states
 
 _KERNELS = 800
 _RANKS = 1024

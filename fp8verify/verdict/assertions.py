@@ -13,7 +13,7 @@ from fp8verify.verdict.judge import judge
 from fp8verify.verdict.policy import Policy
 
 if TYPE_CHECKING:
-    from fp8verify.verdict.baseline import Baseline
+    from fp8verify.verdict.gates import Baseline
 
 _ROWS = 5
 
@@ -83,7 +83,7 @@ def assert_no_regression(
         InputError: the file is no baseline.
     """
     __tracebackhide__ = True
-    from fp8verify.verdict.baseline import read_baseline, regressions
+    from fp8verify.verdict.gates import read_baseline, regressions
 
     known = read_baseline(Path(baseline)) if isinstance(baseline, (str, Path)) else baseline
     found = list(regressions(report, known, tolerance))

@@ -85,7 +85,8 @@ def _cases(row: Mapping[str, Any]) -> dict[str, Case]:
 
 def _case(row: Mapping[str, str]) -> Case:
     verdict = Verdict(row["verdict"]) if row.get("verdict") else None
-    return Case(Severity(row["severity"]), row["message"], row["hint"], verdict)
+    severity = Severity(row.get("severity", "warning"))
+    return Case(severity, row["message"], row.get("hint", ""), verdict)
 
 
 def finding_page(code: str) -> str:

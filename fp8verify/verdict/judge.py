@@ -68,7 +68,7 @@ def judge(report: Report, policy: Policy) -> Report:
 
     What a baseline added to the findings stays, and still fails the run.
     """
-    summaries = list(map(RankSummary.of, report.ranks))
+    summaries = list(map(RankSummary, report.ranks))
     opinions = [judge_rank(summary, policy) for summary in summaries]
     verdict, reason = judge_run(summaries, opinions)
     code, fails = outcome(verdict, summaries, report.findings, policy)

@@ -43,78 +43,40 @@ class Opinion(NamedTuple):
     reason: str
 
 
-class RankSummary(NamedTuple):
+class RankSummary:
     """What the verdict on one rank depends on, apart from the share that is required.
 
     Attributes:
+        rank: its report; the verdict in it is believed only where it is settled.
         label: what the rank is called.
-        settled: its verdict where no share that is required can change it, else None.
         time: ns in GEMMs of layers by precision class.
         kernels: launches of GEMMs of layers by precision class.
-        attention: ns in unfused products of attention by precision class.
-        untrained: ns in GEMMs of layers that only run forward by precision class.
-        opaque: ns in unrecognized kernels.
-        unplaced: ns in GEMMs in high precision that may be no layer's: no operators are recorded.
-        steps: training steps in its trace.
-        steps_with_gemms: those of them that ran GEMMs of layers that train.
-        cut_off: whether the trace ends early, so that the share of the rest is not known.
-        shortfall: what keeps it from being ACTIVE whatever its share is, None if nothing does.
-        rest: why the share is not all, None where that is not known.
-        judged: whether the rank can lack FP8 at all.
-        expected: what was to run in low precision, None where not known.
+        low_kernels: those in FP8 or FP4.
+        apart: ns in unfused products of attention, and in GEMMs of layers that only run forward.
+        steps_with_gemms: steps that ran GEMMs of layers that train.
     """
 
-    label: str
-    settled: Opinion | None
-    time: Mapping[Precision, int]
-    kernels: Mapping[Precision, int]
-    attention: Mapping[Precision, int]
-    untrained: Mapping[Precision, int]
-    opaque: int
-    unplaced: int
-    steps: int
-    steps_with_gemms: int
-    cut_off: bool
-    shortfall: str | None
-    rest: str | None
-    judged: bool
-    expected: ExpectedReport | None
-
-    @classmethod
-    def of(cls, rank: RankReport) -> RankSummary:
-        """Summarize a rank; its verdict is believed only where it is settled."""
-        attention, untrained = _nanos(rank.attention_gemm), _nanos(rank.untrained_gemm)
-        apart = (rank.attention_gemm.kernels, rank.untrained_gemm.kernels)
-        return cls(
-            label=label_of_rank(rank.rank, rank.source),
-            settled=Opinion(rank.verdict, rank.reason) if rank.settled else None,
-            time={p: ns - attention[p] - untrained[p] for p, ns in _nanos(rank.gemm).items()},
-            kernels={
-                Precision(name): count - sum(kernels[name] for kernels in apart)
-                for name, count in rank.gemm.kernels.items()
-            },
-            attention=attention,
-            untrained=untrained,
-            opaque=round(rank.opaque_us * 1000),
-            unplaced=round(rank.unplaced_us * 1000),
-            steps=len(rank.steps),
-            steps_with_gemms=sum(step.trains for step in rank.steps),
-            cut_off=rank.health.truncated,
-            shortfall=rank.shortfall,
-            rest=rank.rest,
-            judged=rank.judged,
-            expected=rank.expected,
-        )
-
-    @property
-    def low_kernels(self) -> int:
-        """Launches in FP8 or FP4."""
-        return sum(count for precision, count in self.kernels.items() if precision.is_low)
+    def __init__(self, rank: RankReport) -> None:
+        """Subtract from all GEMMs those that the verdict is not about."""
+        others = (rank.attention_gemm, rank.untrained_gemm)
+        self.rank = rank
+        self.label = label_of_rank(rank.rank, rank.source)
+        self.apart = tuple(map(_nanos, others))
+        self.time = {
+            precision: ns - sum(part[precision] for part in self.apart)
+            for precision, ns in _nanos(rank.gemm).items()
+        }
+        self.kernels = {
+            Precision(name): count - sum(other.kernels[name] for other in others)
+            for name, count in rank.gemm.kernels.items()
+        }
+        self.low_kernels = sum(n for precision, n in self.kernels.items() if precision.is_low)
+        self.steps_with_gemms = sum(step.trains for step in rank.steps)
 
     @property
     def in_every_step(self) -> bool:
         """Whether no step of its trace is without GEMMs."""
-        return self.steps_with_gemms == self.steps
+        return self.steps_with_gemms == len(self.rank.steps)
 
     @property
     def share(self) -> float:
@@ -124,10 +86,9 @@ class RankSummary(NamedTuple):
     @property
     def share_of_all(self) -> float | None:
         """The same of all GEMMs, where some are of attention or of layers that only run forward."""
-        apart = (self.attention, self.untrained)
-        if not any(sum(part.values()) for part in apart):
+        if not any(sum(part.values()) for part in self.apart):
             return None
-        return _low_share({p: self.time[p] + sum(a[p] for a in apart) for p in Precision})
+        return _low_share({p: self.time[p] + sum(a[p] for a in self.apart) for p in Precision})
 
     @property
     def unknown(self) -> float:
@@ -138,16 +99,14 @@ class RankSummary(NamedTuple):
     @property
     def share_without_unplaced(self) -> float:
         """The share of low precision if no GEMM counts that may be no layer's."""
-        low = sum(ns for precision, ns in self.time.items() if precision.is_low)
-        placed = sum(self.time.values()) - self.unplaced
-        return round(low / placed, 6) if placed else 0.0
+        return _low_share(self.time, less=round(self.rank.unplaced_us * 1000))
 
     @property
     def opaque_share(self) -> float:
         """Time in unrecognized kernels over that of the layers' GEMMs; 0 for little."""
-        total = sum(self.time.values())
-        known = not total or self.opaque < NEGLIGIBLE * (total + self.opaque)
-        return 0.0 if known else self.opaque / total
+        total, opaque = sum(self.time.values()), round(self.rank.opaque_us * 1000)
+        known = not total or opaque < NEGLIGIBLE * (total + opaque)
+        return 0.0 if known else opaque / total
 
 
 def _nanos(gemm: GemmSummary) -> dict[Precision, int]:
@@ -155,8 +114,9 @@ def _nanos(gemm: GemmSummary) -> dict[Precision, int]:
     return {Precision(name): round(us * 1000) for name, us in gemm.time_us.items()}
 
 
-def _low_share(time: Mapping[Precision, int]) -> float:
-    total = sum(time.values())
+def _low_share(time: Mapping[Precision, int], less: int = 0) -> float:
+    """Return the share of FP8 and FP4 in a time that is shorter by `less`."""
+    total = sum(time.values()) - less
     low = sum(ns for precision, ns in time.items() if precision.is_low)
     return round(low / total, 6) if total else 0.0
 
@@ -194,8 +154,12 @@ def _is_short(
 
 def _falls_short(summary: RankSummary, policy: Policy) -> bool:
     """Whether less ran in low precision than was expected, or asked for, or else than half."""
-    if policy.min_share is None and summary.expected is not None and summary.expected.decides:
-        return not summary.expected.is_met
+    if (
+        policy.min_share is None
+        and summary.rank.expected is not None
+        and summary.rank.expected.decides
+    ):
+        return not summary.rank.expected.is_met
     return summary.share < policy.share
 
 
@@ -204,9 +168,9 @@ def _falls_short(summary: RankSummary, policy: Policy) -> bool:
 
 def judge_rank(summary: RankSummary, policy: Policy) -> Opinion:
     """Judge one rank: by what settles it, else by its share and by what it falls short of."""
-    if summary.settled is not None:
-        return summary.settled
-    share, expected = summary.share, summary.expected
+    if summary.rank.settled:
+        return Opinion(summary.rank.verdict, summary.rank.reason)
+    share, expected = summary.share, summary.rank.expected
     min_share = policy.share
     if policy.min_share is not None or expected is None or not expected.decides:
         expected = None
@@ -218,28 +182,28 @@ def judge_rank(summary: RankSummary, policy: Policy) -> Opinion:
     if undecided is not None:
         return Opinion(Verdict.INCONCLUSIVE, undecided)
     if share < min_share:
-        because = "" if summary.rest is None else f": {summary.rest}"
+        because = "" if summary.rank.rest is None else f": {summary.rank.rest}"
         minimum = "default minimum" if policy.min_share is None else "required minimum"
         below = f"below the {minimum} of {min_share:.0%}{because}"
         return Opinion(Verdict.PARTIAL, f"{_ran(summary)}, {below}")
-    if summary.shortfall is not None:
-        return Opinion(Verdict.PARTIAL, f"{_ran(summary)}, but {summary.shortfall}")
+    if summary.rank.shortfall is not None:
+        return Opinion(Verdict.PARTIAL, f"{_ran(summary)}, but {summary.rank.shortfall}")
     if share >= _NEARLY_ALL:
         return Opinion(Verdict.ACTIVE, _ran(summary) + _steps(summary))
     if expected is not None:
         said = f"{_ran(summary)}{_steps(summary)}; {expectation(expected)}"
         return Opinion(Verdict.ACTIVE, said)
-    return Opinion(Verdict.ACTIVE, _ran(summary, summary.rest) + _steps(summary))
+    return Opinion(Verdict.ACTIVE, _ran(summary, summary.rank.rest) + _steps(summary))
 
 
 def _short_of(expected: ExpectedReport, summary: RankSummary) -> Opinion:
     """Judge a rank of which less ran in low precision than was to."""
-    but = "" if summary.shortfall is None else f", but {summary.shortfall}"
+    but = "" if summary.rank.shortfall is None else f", but {summary.rank.shortfall}"
     said = f"{_ran(summary)}{but}; {expectation(expected)}"
     missing = expected.share_of_flops - TOLERANCE - expected.measured_share_of_flops
-    if summary.shortfall is None and summary.unknown + summary.opaque_share >= missing:
+    if summary.rank.shortfall is None and summary.unknown + summary.opaque_share >= missing:
         return Opinion(Verdict.INCONCLUSIVE, f"{said}, and kernels of unknown precision may be it")
-    if summary.shortfall is None and summary.cut_off:
+    if summary.rank.shortfall is None and summary.rank.health.truncated:
         return Opinion(Verdict.INCONCLUSIVE, f"{said} up to where the trace is cut off")
     return Opinion(Verdict.PARTIAL, said)
 
@@ -260,7 +224,7 @@ def _undecided(summary: RankSummary, min_share: float) -> str | None:
         return f"{took}, kernels of unknown precision {unknown:.1%}"
     if share < min_share <= summary.share_without_unplaced:
         return f"{took}, and without operators the others may be the optimizer's or attention's"
-    if share < min_share and summary.cut_off:
+    if share < min_share and summary.rank.health.truncated:
         return f"{took} up to where the trace is cut off"
     least, most = share / (1 + opaque), (share + unknown + opaque) / (1 + opaque)
     if (least < min_share <= share) or (share < min_share <= most):
@@ -274,7 +238,7 @@ def _ran(summary: RankSummary, rest: str | None = None) -> str:
     formats, whole = low_precision_name(summary.kernels), summary.share_of_all
     of, time = ("", "GEMM time") if whole is None else (" of linear layers", "their time")
     said = None if whole is None else f"{whole:.1%} of all GEMM time: attention is unfused"
-    if sum(summary.untrained.values()):
+    if sum(summary.rank.untrained_gemm.time_us.values()):
         of = " of layers that train"
         said = f"{whole:.1%} of all GEMM time, with what only runs forward"
     remarks = "; ".join(filter(None, [said, rest]))
@@ -285,11 +249,12 @@ def _ran(summary: RankSummary, rest: str | None = None) -> str:
 
 
 def _steps(summary: RankSummary) -> str:
-    if summary.steps < 2 or not summary.steps_with_gemms:
+    steps, trained = len(summary.rank.steps), summary.steps_with_gemms
+    if steps < 2 or not trained:
         return ""
-    if summary.in_every_step:
+    if steps == trained:
         return ", in every step"
-    return f", in {summary.steps_with_gemms} of {summary.steps} steps (the others ran no GEMM)"
+    return f", in {trained} of {steps} steps (the others ran no GEMM)"
 
 
 # ---- all ranks
@@ -299,7 +264,7 @@ def judge_run(summaries: Sequence[RankSummary], opinions: Sequence[Opinion]) -> 
     """Join the opinions on all ranks into the verdict on the run."""
     if len(opinions) == 1:
         return opinions[0]
-    ranks = [pair for pair in zip(summaries, opinions, strict=True) if pair[0].judged]
+    ranks = [pair for pair in zip(summaries, opinions, strict=True) if pair[0].rank.judged]
     low = sum(rank.low_kernels > 0 for rank, _ in ranks)
     formats = low_precision_name(sum((Counter(rank.kernels) for rank, _ in ranks), Counter()))
     without = [rank.label for rank, found in ranks if found.verdict in WITHOUT_FP8]

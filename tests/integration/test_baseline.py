@@ -18,10 +18,10 @@ from fp8verify.pytest_plugin.session_reports import Demands, unmet
 from fp8verify.report.layer_pictures import layer_grid
 from fp8verify.report.model import ModulesReport, Severity
 from fp8verify.verdict.assertions import assert_gemm_precision, assert_no_regression
-from fp8verify.verdict.baseline import (
+from fp8verify.verdict.gates import (
     Baseline,
     baseline_of,
-    hold,
+    check_baseline,
     layer_states,
     read_baseline,
     regressions,
@@ -47,7 +47,7 @@ def _with_layers(report: Report, states: dict[str, str]) -> Report:
 @pytest.mark.parametrize("name", sorted(KNOWN))
 def test_a_run_never_falls_below_itself(name: str) -> None:
     report = report_of(name)
-    held = hold(report, baseline_of(report), 0.0)
+    held = check_baseline(report, baseline_of(report), 0.0)
     assert held.exit_code == report.exit_code
     assert not [finding for finding in held.findings if finding.code == "regression"]
 
@@ -66,9 +66,9 @@ def test_what_fell_is_shown_as_a_difference() -> None:
 def test_the_verdict_stays_and_the_exit_code_does_not() -> None:
     report = report_of("fp8_rowwise_gw_hp")
     baseline = baseline_of(report_of("fp8_compiled"))
-    held = hold(report, baseline, 0.02)
+    held = check_baseline(report, baseline, 0.02)
     assert (held.verdict, report.exit_code, held.exit_code) == (report.verdict, 0, 1)
-    assert hold(report, baseline, 0.02, gate=False).exit_code == 0
+    assert check_baseline(report, baseline, 0.02, gate=False).exit_code == 0
 
 
 @pytest.mark.parametrize(("fell", "counts"), [(0.01, False), (0.02, False), (0.021, True)])
@@ -120,7 +120,7 @@ def test_a_capture_that_cannot_be_compared_fails() -> None:
     report = inspect(ROOT / "fp8_compiled" / "rank0.json.gz")
     found = list(regressions(report, baseline_of(report_of("fp8_compiled")), 0.02))
     assert [(f.code, f.severity) for f in found] == [("baseline-not-comparable", Severity.ERROR)]
-    held = hold(report, baseline_of(report_of("fp8_compiled")), 0.02)
+    held = check_baseline(report, baseline_of(report_of("fp8_compiled")), 0.02)
     assert (held.exit_code, held.fails) == (1, True)
 
 

@@ -13,7 +13,7 @@ from fp8verify.cli.options import FORMATS
 from fp8verify.kernels import decode
 from fp8verify.report.forms import render
 from fp8verify.report.model import Verdict
-from fp8verify.verdict.required_format import hold_format
+from fp8verify.verdict.gates import check_format
 from tests.hand_built import BF16, BF16_KERNEL, E5M2, FP8, TraceBuilder
 
 LEGS = ("fprop", "dgrad", "wgrad")
@@ -250,7 +250,7 @@ def test_a_dgrad_of_a_square_layer_is_no_recomputation(build: TraceBuilder, tmp_
 def test_a_required_format_fails_a_run_in_another(
     build: TraceBuilder, tmp_path: Path, name: str
 ) -> None:
-    found = hold_format(report(layer(build, "mxfp8"), tmp_path), name, Policy().share)
+    found = check_format(report(layer(build, "mxfp8"), tmp_path), name, Policy().share)
 
     assert found.exit_code == (0 if name == "mxfp8" else 1)
     assert bool(told(found, "required-format")) == (name != "mxfp8")

@@ -14,8 +14,8 @@ from fp8verify import Policy, Report, assert_fp8_active, inspect
 from fp8verify.report.forms import NAMES, render
 from fp8verify.report.model import Finding, Severity, Verdict
 from fp8verify.text import format_finding
-from fp8verify.verdict.baseline import Baseline, hold
 from fp8verify.verdict.findings import merge_findings
+from fp8verify.verdict.gates import Baseline, check_baseline
 from fp8verify.verdict.judge import judge
 from tests.hand_built import BF16, BF16_KERNEL, FP8, FP8_KERNEL, TraceBuilder
 
@@ -104,7 +104,7 @@ def test_judging_again_is_inspecting_again(
 
 def test_judging_again_keeps_what_a_baseline_found(build: TraceBuilder, tmp_path: Path) -> None:
     report = inspect(gemms(build, fp8=60, high=40).write(tmp_path / "trace.json"))
-    held = hold(report, Baseline(fp8_share=0.9), 0.02)
+    held = check_baseline(report, Baseline(fp8_share=0.9), 0.02)
     assert judge(held, Policy(min_share=0.6)) == held
     assert judge(held, Policy(exit_zero=True)).exit_code == 0
 

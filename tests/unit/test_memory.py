@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from fp8verify.analysis.inspection import inspect
 from fp8verify.analysis.recorded import memory_report
 from fp8verify.capture.schema import MemoryRecord, ModuleRecord, RankMeta, WindowRecord
-from fp8verify.compare.notes import memory_notes
+from fp8verify.compare.compare import memory_notes
 from fp8verify.compare.pairs import pair_memory
 from fp8verify.report.forms import render
 from fp8verify.report.model import Report

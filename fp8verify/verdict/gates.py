@@ -1,0 +1,245 @@
+"""Gates on a finished report: a baseline that it may not fall below, a number format.
+
+A baseline is what a good run reached, kept in a file.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from fp8verify.errors import InputError, UsageError
+from fp8verify.report.model import (
+    Finding,
+    Leg,
+    RankReport,
+    Report,
+    Scaling,
+    Severity,
+    Verdict,
+    fp8_share,
+)
+from fp8verify.report.tables import layer_share
+from fp8verify.text import label_of_rank, listed
+from fp8verify.verdict.findings_table import finding
+
+SCHEMA = 1
+MAX_BYTES = 64 << 20
+# Shares are kept with six decimals: what is finer is rounding.
+_ROUNDING = 1e-6
+_MAKE_ONE = "Make one from a good run: fp8verify inspect CAPTURE --save-baseline FILE"
+
+
+class Baseline(msgspec.Struct, frozen=True, kw_only=True):
+    """What may not fall: shares of GEMM time from 0 to 1, and the layers' states.
+
+    Attributes:
+        fp8_share: of the run's GEMM time; None where no GEMM ran.
+        lowest_rank_share: of the rank that has the least.
+        legs: the FP8 share of each GEMM leg.
+        layers: the state of each linear layer by name, empty without a census; a layer in several
+            states on several ranks has the worst of them.
+        short_of_expected: by how much the FLOPs in FP8 fell short of those that were to run in it,
+            on the rank where most; None where that was not known.
+    """
+
+    fp8verify_baseline: int = SCHEMA
+    fp8_share: float | None = None
+    lowest_rank_share: float | None = None
+    legs: dict[str, float] = {}
+    layers: dict[str, str] = {}
+    short_of_expected: float | None = None
+
+
+class _Strict(Baseline, frozen=True, kw_only=True):
+    """A baseline from outside, which must say that it is one."""
+
+    fp8verify_baseline: int
+
+
+def baseline_of(report: Report) -> Baseline:
+    """Return what a later run of a report's training is compared with."""
+    shares = [share for rank in report.ranks if (share := layer_share(rank)) is not None]
+    expected = [rank.expected for rank in report.ranks if rank.expected is not None]
+    legs = {leg.leg: fp8_share(leg.time_us) for leg in report.legs}
+    return Baseline(
+        fp8_share=layer_share(report),
+        lowest_rank_share=min(shares, default=None),
+        legs={
+            leg.value: round(share, 6)
+            for leg, share in legs.items()
+            if share is not None and leg not in (Leg.UNKNOWN, Leg.ATTENTION, Leg.OPTIMIZER)
+        },
+        layers=layer_states(report),
+        short_of_expected=max(
+            (
+                round(max(0.0, one.share_of_flops - one.measured_share_of_flops), 6)
+                for one in expected
+            ),
+            default=None,
+        ),
+    )
+
+
+def layer_states(report: Report) -> dict[str, str]:
+    """Return the state of each linear layer by name; "fp8" only if it is that on every rank."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for rank in report.ranks:
+        for state, names in rank.modules.names.items() if rank.modules is not None else ():
+            for name in names:
+                found[name].add(state)
+    return {name: min(states - {"fp8"}, default="fp8") for name, states in found.items()}
+
+
+def read_baseline(path: Path) -> Baseline:
+    """Read a baseline that `write_baseline` wrote.
+
+    Raises:
+        InputError: it cannot be read, or is no baseline of this version.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+        found = msgspec.json.decode(data[:MAX_BYTES], type=_Strict)
+    except OSError as error:
+        raise InputError(f"cannot read the baseline {path}: {error.strerror}.", _MAKE_ONE) from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is no baseline: {str(error)[:200]}.", _MAKE_ONE) from None
+    if found.fp8verify_baseline != SCHEMA:
+        raise InputError(
+            f"{path} has baseline schema {found.fp8verify_baseline}; this version reads {SCHEMA}.",
+            "Save it anew with this version.",
+        )
+    return found
+
+
+def can_be_baseline(report: Report) -> bool:
+    """Whether FP8 GEMMs ran, so that a later run could fall below this one."""
+    return report.verdict in (Verdict.ACTIVE, Verdict.PARTIAL)
+
+
+def write_baseline(report: Report, path: Path) -> None:
+    """Save what a run reached.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    text = msgspec.json.format(msgspec.json.encode(baseline_of(report)), indent=2) + b"\n"
+    try:
+        path.write_bytes(text)
+    except OSError as error:
+        raise UsageError(
+            f"cannot write the baseline to {path}: {error.strerror}.",
+            "Pass --save-baseline a file in a folder that exists and may be written.",
+        ) from None
+
+
+def check_baseline(
+    report: Report, baseline: Baseline, tolerance: float, *, gate: bool = True
+) -> Report:
+    """Append baseline regressions to a report; if there are any, exit with 1.
+
+    Args:
+        report: the run to judge; its verdict stays.
+        baseline: what it is compared with.
+        tolerance: how far a share may fall, in points: 0.02 allows 93% where 95% was.
+        gate: whether the exit code is to change.
+    """
+    return _with_findings(report, list(regressions(report, baseline, tolerance)), gate=gate)
+
+
+def check_format(report: Report, name: str, min_share: float, *, gate: bool = True) -> Report:
+    """Append a finding where a rank's GEMMs did not run in a format; then exit with 1.
+
+    Args:
+        report: the run to judge; its verdict stays.
+        name: one of `fp8verify.verdict.policy.FORMATS`.
+        min_share: of each rank's GEMM time that has to be in it.
+        gate: whether the exit code is to change.
+    """
+    shares = [(rank, _format_share(rank, name)) for rank in report.ranks]
+    short = [(rank, share) for rank, share in shares if share < min_share]
+    if not short:
+        return report
+    took = [f"{share:.1%} on {label_of_rank(of.rank, of.source)}" for of, share in short]
+    unmet = finding(
+        "required-format",
+        format=name,
+        share=min_share,
+        took=listed(took),
+        ranks=[rank.rank for rank, _ in short if rank.rank is not None],
+    )
+    return _with_findings(report, [unmet], gate=gate)
+
+
+def _with_findings(report: Report, found: Sequence[Finding], *, gate: bool) -> Report:
+    fails = any(one.severity is Severity.ERROR for one in found)
+    return replace(
+        report,
+        findings=(*found, *report.findings),
+        exit_code=report.exit_code or int(fails and gate),
+        fails=report.fails or fails,
+    )
+
+
+def _format_share(rank: RankReport, name: str) -> float:
+    """Return the share of the time of layers' GEMMs; block scales are known from the kernels."""
+    apart = (rank.attention_gemm.time_us, rank.untrained_gemm.time_us)
+    total = sum(rank.gemm.time_us.values()) - sum(sum(part.values()) for part in apart)
+    if name == "fp8_block":
+        part = rank.recipe.time_us.get(Scaling.BLOCKWISE.value, 0.0)
+    else:
+        part = rank.gemm.time_us[name] - sum(times[name] for times in apart)
+    return part / total if total else 0.0
+
+
+def regressions(report: Report, baseline: Baseline, tolerance: float) -> Iterator[Finding]:
+    """Yield what fell below the baseline, and what could not be compared with it."""
+    now = baseline_of(report)
+    if now.fp8_share is None:
+        why = "no GEMM ran, so there is no FP8 share to hold against it"
+        yield finding("baseline-not-comparable", why=why)
+        return
+    shares: list[tuple[str, float | None, float | None]]
+    shares = [("the FP8 share of GEMM time", baseline.fp8_share, now.fp8_share)]
+    if len(report.ranks) > 1:
+        lowest = baseline.lowest_rank_share, now.lowest_rank_share
+        shares.append(("the lowest FP8 share of a rank", *lowest))
+    legs = baseline.legs.items()
+    shares += [(f"the FP8 share of {leg}", was, now.legs.get(leg)) for leg, was in legs]
+    for what, was, share in shares:
+        if was is not None and share is not None and share < was - tolerance - _ROUNDING:
+            points = f"({100 * (was - share):.1f} points)"
+            yield _regression(f"{what} fell from {was:.1%} to {share:.1%} {points}")
+    yield from _fallen_layers(baseline.layers, now.layers)
+    was_short, short = baseline.short_of_expected, now.short_of_expected
+    if was_short is None or short is None:
+        return
+    if short > was_short + tolerance + _ROUNDING:
+        what = f"{short:.1%} of GEMM FLOPs were to run in FP8 and did not, {was_short:.1%} before"
+        yield _regression(what)
+
+
+def _fallen_layers(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[Finding]:
+    if before and not now:
+        why = "it lists layers, and this capture has no module census"
+        yield finding("baseline-not-comparable", why=why)
+        return
+    was_fp8 = [name for name, state in before.items() if state == "fp8"]
+    lost = [name for name in was_fp8 if now.get(name, "fp8") != "fp8"]
+    if lost:
+        states = ", ".join(sorted({now[name] for name in lost}))
+        yield _regression(f"{len(lost)} layers left FP8 (now {states}): {listed(lost)}", lost)
+    gone = [name for name in was_fp8 if name not in now]
+    count = sum(state == "fp8" for state in now.values())
+    if gone and count + len(lost) < len(was_fp8):
+        what = f"{len(was_fp8)} layers were in FP8 and {count} are; gone are {listed(gone)}"
+        yield _regression(what, gone)
+
+
+def _regression(what: str, layers: Iterable[str] = ()) -> Finding:
+    return finding("regression", what=what, layers=layers)
