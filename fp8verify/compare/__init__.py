@@ -1,4 +1,4 @@
-"""Two runs held against each other: is FP8 faster, and where does the gain go?"""
+"""Compare two runs: is FP8 faster, and where does the gain go?"""
 
 from fp8verify.compare.compare import compare
 from fp8verify.report.model.comparison import Comparison, Outcome

@@ -35,7 +35,9 @@ def why_not_faster(before: Measured, after: Measured, work: float) -> Iterator[F
     """Name the causes in the order of what they cost, GEMMs first; times are at equal work."""
     growth = {name: time / work - before.budget[name] for name, time in after.budget.items()}
     least = _NOTICEABLE * after.times.mean_us / work
-    causes = [*_ranks(before, after), *_gemms(before, after, growth[GEMM], work, least)]
+    lost = ranks_that_lost_fp8(before, after)
+    causes = [_finding("less FP8 than in the baseline", _RANK_REMEDY, said) for said in lost]
+    causes += _gemms(before, after, growth[GEMM], work, least)
     found = sorted(_others(after, growth), key=lambda cause: -cause[0])
     causes += [_finding(*cause) for cost, *cause in found if cost >= least]
     if not causes:
@@ -57,28 +59,19 @@ def ranks_that_lost_fp8(before: Measured, after: Measured) -> Iterator[str]:
             )
 
 
-def _ranks(before: Measured, after: Measured) -> Iterator[Finding]:
-    for said in ranks_that_lost_fp8(before, after):
-        yield _finding("less FP8 than in the baseline", _RANK_REMEDY, said)
-
-
 def _gemms(
     before: Measured, after: Measured, longer: float, work: float, least: float
 ) -> Iterator[Finding]:
     """Name GEMMs that became slower, or FP8 GEMMs that are hardly faster."""
-    pairs = sorted(pair_gemms(before, after), key=lambda pair: -_lost(pair))
-    slow = [pair for pair in pairs if pair.speedup < _SLOWER]
-    small = _small(after)
+    remedy = payoff_remedy("small") if _small(after) else _GEMM_REMEDY
+    more_fp8 = after.fp8_share > before.fp8_share + _FELL
     if longer >= least:
-        which = ", ".join(
-            f"{pair.n} x {pair.k} {pair.leg} {pair.speedup:.2f}x" for pair in slow[:3]
-        )
+        pairs = sorted(pair_gemms(before, after), key=lambda pair: -_lost(pair))
+        slow = [pair for pair in pairs if pair.speedup < _SLOWER][:3]
+        which = ", ".join(f"{pair.n} x {pair.k} {pair.leg} {pair.speedup:.2f}x" for pair in slow)
         figure = f"they take {_ms(longer)} a step longer{f' ({which})' if which else ''}"
-        yield _finding("slower GEMMs", payoff_remedy("small") if small else _GEMM_REMEDY, figure)
-    elif after.fp8_share > before.fp8_share + _FELL and before.budget[GEMM] < (
-        _HARDLY * after.budget[GEMM] / work
-    ):
-        remedy = payoff_remedy("small") if small else _GEMM_REMEDY
+        yield _finding("slower GEMMs", remedy, figure)
+    elif more_fp8 and before.budget[GEMM] < _HARDLY * after.budget[GEMM] / work:
         yield _finding("GEMMs no faster", remedy, f"in FP8 they gain {_ms(-longer)} a step")
 
 
@@ -87,35 +80,34 @@ def _lost(pair: GemmPair) -> float:
     return pair.candidate_us * pair.candidate_calls * (1 - pair.speedup)
 
 
-def _others(after: Measured, growth: dict[str, float]) -> Iterator[tuple[float, str, str, str]]:
-    """Yield cost, cause, remedy and figure of each kind of work other than GEMMs."""
+def _others(after: Measured, growth: dict[str, float]) -> list[tuple[float, str, str, str]]:
+    """Return cost, cause, remedy and figure of each kind of work other than GEMMs."""
     gain = f"GEMMs gain {_ms(-growth[GEMM])}"
-    # Fused casts do other kernels' work too, so both count.
-    casts = growth[CASTS] + growth[REST] if after.budget[CASTS] else growth[CASTS]
-    cause, remedy = _cast_cause(after)
-    yield (
-        casts,
-        cause,
-        remedy,
-        (
-            f"casts and scales take {_more(growth[CASTS])} a step and other kernels, with which "
-            f"they are fused, {_more(growth[REST])}; {gain}"
-        ),
-    )
-    if not after.budget[CASTS]:
-        yield growth[REST], REST, _REST_REMEDY, f"they take {_more(growth[REST])} a step; {gain}"
     gathers = [rank.communication.weight_gather for rank in after.ranks if rank.communication]
     in_fp8 = any(gather is not None and gather.fp8 for gather in gathers)
-    yield (
-        growth[NETWORK],
-        "communication",
-        f"{_SCALES_REMEDY}{'' if in_fp8 else _GATHER_REMEDY}{_WAIT_REMEDY}",
-        f"{_ms(growth[NETWORK])} a step more of it is exposed, {gain}",
-    )
+    network = f"{_SCALES_REMEDY}{'' if in_fp8 else _GATHER_REMEDY}{_WAIT_REMEDY}"
+    exposed = f"{_ms(growth[NETWORK])} a step more of it is exposed, {gain}"
     waits = f"the GPU waits {_ms(growth[IDLE])} a step longer for the CPU"
-    yield growth[IDLE], "launch-bound", payoff_remedy("launch-bound"), waits
     attention = f"it takes {_more(growth[ATTENTION])} a step; {gain}"
-    yield growth[ATTENTION], ATTENTION, _REST_REMEDY, attention
+    kernels = f"they take {_more(growth[REST])} a step; {gain}"
+    fused = (
+        f"casts and scales take {_more(growth[CASTS])} a step and other kernels, with which "
+        f"they are fused, {_more(growth[REST])}; {gain}"
+    )
+    if after.budget[CASTS]:
+        # Fused casts do other kernels' work too, so both count.
+        rest = [(growth[CASTS] + growth[REST], *_cast_cause(after), fused)]
+    else:
+        rest = [
+            (growth[CASTS], *_cast_cause(after), fused),
+            (growth[REST], REST, _REST_REMEDY, kernels),
+        ]
+    return [
+        *rest,
+        (growth[NETWORK], "communication", network, exposed),
+        (growth[IDLE], "launch-bound", payoff_remedy("launch-bound"), waits),
+        (growth[ATTENTION], ATTENTION, _REST_REMEDY, attention),
+    ]
 
 
 def _cast_cause(after: Measured) -> tuple[str, str]:

@@ -76,14 +76,12 @@ def measure_runs(
     if not (before and after):
         return measure(before) if before else None, measure(after) if after else None
     sources = [_sources(ranks, own) for ranks, own in zip((before, after), logged, strict=True)]
-    for name in ("outside", "log", "gpu", "cpu"):
+    # Where few steps were recorded: the best that both have.
+    wanted = [(name, _LEAST) for name in ("outside", "log", "gpu", "cpu")]
+    wanted += [(name, 1) for name in ("gpu", "cpu", "window")]
+    for name, least in wanted:
         old, new = (side[name] for side in sources)
-        if old and new and min(old.count, new.count) >= _LEAST:
-            return measure(before, name, old), measure(after, name, new)
-    # Few steps were recorded: the best that both have.
-    for name in ("gpu", "cpu", "window"):
-        old, new = (side[name] for side in sources)
-        if old and new:
+        if old and new and min(old.count, new.count) >= least:
             return measure(before, name, old), measure(after, name, new)
     return None, None
 

@@ -213,7 +213,7 @@ def _counts_of(text: str) -> tuple[int | None, int | None]:
 
 
 def _legs_of(format_: str | None, recipe: str | None) -> dict[str, str]:
-    """Return the format of each leg where the recipe's name tells them apart.
+    """Return the format of each leg where the recipe's name distinguishes them.
 
     torchao's rowwise_with_gw_hp (float8/config.py) and mxfp8_rceil_wgrad_with_hp
     (prototype/moe_training/config.py) compute the gradient of the weights in high precision.

@@ -16,7 +16,7 @@ from fp8verify.logs.lines import read_lines
 _BEGINS = re.compile(
     r"(.{0,80}?)(?:Traceback \(most recent call last\):|  File \"[^\"]+\", line \d)"
 )
-# What argparse and click print about options of ours that stand after the script.
+# What argparse and click print about our options placed after the script.
 MISPLACED_OPTION = re.compile(
     r"(?:unrecognized arguments|No such option):.*?(--[a-z-]+)", re.IGNORECASE
 )

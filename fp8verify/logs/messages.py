@@ -1,6 +1,6 @@
 """What a running program says in a line: the message behind progress bars and loggers' prefixes.
 
-Text that stands elsewhere in a line, as in a quotation, a comment or source code, is no message.
+Text elsewhere in a line, as in a quotation, a comment or source code, is no message.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ _STRONG = lazy_pattern(
     r"|\d{1,5}(?=: )|std(?:out|err) [FP](?= )|[\w.-]{1,60}(?= {1,20}\| )"
     r"|[^\s:()]{1,300}\.py:\d+:(?: \w{0,40}Warning:)?"
 )
-# What may also be a word of the text: a logger's name counts only beside a strong prefix.
+# What may also be a word of the text: a logger's name counts only next to a strong prefix.
 _NAME = lazy_pattern(
     r"[A-Za-z_][\w./-]{0,100}(?:::?[\w.<>/-]{1,60}){0,3}(?:\[\d+\])?(?=\s*[:|]|\s+(?:-|>>)\s)"
     r"|[A-Za-z][\w.-]{0,60} [\w./-]{1,60}\[\d+\](?=:)"
@@ -117,7 +117,7 @@ def messages_of(line: Line, words: Sequence[str] = ("",)) -> Iterator[Message]:
 
 
 def _parts(text: str, end: int, *, first: bool = True) -> Iterator[str]:
-    """Yield the line, where it begins here, and what stands behind each break in it."""
+    """Yield the line, where it begins here, and what follows each break in it."""
     if first and _FOREIGN.match(text):
         return
     if first:
@@ -199,7 +199,7 @@ _LOGFMT = lazy_pattern(
 )
 _TEXT_KEYS = ("message", "msg", "event", "log", "text", "textpayload")
 _NESTED_KEYS = ("jsonpayload", "record", "fields")
-# What loggers and shippers of logs write beside a message, and what data sets have beside a text.
+# What loggers and shippers of logs write with a message, and what data sets have with a text.
 # Fields of a structured log that take its message back where they are false.
 _SWITCHES = ("enabled", "active", "applied", "success", "fp8", "fp8_enabled", "use_fp8")
 _LOG_KEYS = lazy_pattern(

@@ -186,7 +186,7 @@ class LayerScan:
             return format_of(groups["new"]) or high
         if "key" not in groups:
             return HIGH_PRECISION
-        # The name of a configuration tells its format: "mxfp8", "bf16_layers".
+        # The name of a configuration has its format: "mxfp8", "bf16_layers".
         key = groups["key"]
         high = HIGH_PRECISION if _HIGH_CLASS.search(key) else None
         return self._configs.get(key) or format_of(key) or high

@@ -231,7 +231,7 @@ _OTHERS = (
     r"|all[-_ ]?gather|dataset|storage|teacher|reference|ref|reward|draft|checkpoint|inference"
     r"|rollouts?|vllm|sglang|eval\w*|vae|text[-_ ]encoders?|frozen|serving|export)"
 )
-# The one rule: what follows a claim and has one of these takes it back. A claim is held against
+# The one rule: what follows a claim and has one of these takes it back. A claim is compared with
 # every step of the window, so a condition and a later beginning do, too.
 _DENIAL = (
     r"\?|\b(?:not|n't|never|failed|unavailable|unsupported|incompatible|disabled|deaktiviert"
@@ -267,7 +267,7 @@ _CLOSED_QUOTE = re.compile(r"([\"'`])\s*[,)\]}; +\\]*$")
 
 
 def sentence_of(text: str, end: int) -> str:
-    """Return the sentence in which a match ended at `end` stands, from the message's start."""
+    """Return the sentence in which a match ended at `end` is, from the message's start."""
     found = _SENTENCE.match(text, end)
     return text[: found.end() if found else end].strip()
 

@@ -26,11 +26,11 @@ _TE_FUNCTIONS = frozenset({"_Linear", "_LayerNormLinear", "_LayerNormMLP", "_Gro
 
 
 def cause_without_fp8(rank: RankEvidence, promises: Promises) -> tuple[str, str]:
-    """Say why no FP8 ran, as far as census, log and operators tell.
+    """Say why no FP8 ran, as far as census, log and operators show it.
 
     Returns:
         The kind of cause, which is a case of `claimed-not-active`, and a sentence; both are empty
-        where nothing tells.
+        where nothing shows it.
     """
     linears = [module for module in rank.modules if module.kind == "linear"]
     total = counted(linears, "linear layer")
@@ -62,7 +62,7 @@ def _is_transformer_engine(row: GemmRow) -> bool:
 
 
 def high_precision_cause(facts: RankFacts, promises: Promises) -> str | None:
-    """Say what most of the GEMMs in high precision are for; None where nothing tells."""
+    """Say what most of the GEMMs in high precision are for; None where nothing shows it."""
     high = [row for row in facts.rank.survey.linear if _is_high(row)]
     if not facts.rank.ran_low or not high:
         return None
@@ -121,7 +121,7 @@ def _pinned(promises: Promises) -> str | None:
 
 
 def _explains(facts: RankFacts, left: Sequence[ModuleRecord]) -> bool:
-    """Whether these layers are most of the FLOPs in high precision, where FLOPs tell."""
+    """Whether these layers are most of the FLOPs in high precision, where FLOPs are known."""
     names = {module.fqn for module in left}
     flops = high = 0.0
     for layer in facts.layers.classes:

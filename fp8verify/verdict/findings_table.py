@@ -23,7 +23,7 @@ class Case(NamedTuple):
 
     Attributes:
         severity: error, warning or info.
-        message: the sentence; facts stand in braces.
+        message: the sentence; facts are in braces.
         hint: what to do, with facts in braces; empty where nothing is to be done.
         verdict: what it makes of its ranks, None where they may be ACTIVE.
     """
@@ -92,7 +92,7 @@ def _case(row: Mapping[str, str]) -> Case:
 def finding_page(code: str) -> str:
     """Return what a code means as Markdown: its severities, its text, its sentences, what to do.
 
-    Facts of a run stand in braces, as in the table.
+    Facts of a run are in braces, as in the table.
 
     Raises:
         KeyError: no finding has this code.

@@ -1,4 +1,4 @@
-"""What the evidence of a rank cannot decide, whatever share is asked for."""
+"""What the evidence of a rank cannot decide, whatever share is required."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from fp8verify.capture.ranks import missed_window
 from fp8verify.verdict.policy import USUAL_SHARE
 from fp8verify.verdict.verdict import NEGLIGIBLE
 
-# Kernels that nobody recognises may hide a training in FP8 from this share of all that may be
-# GEMMs: custom norms, losses and rotations take less beside the GEMMs of a model.
+# Unrecognized kernels may hide a training in FP8 from this share of all that may be GEMMs: custom
+# norms, losses and rotations take less time than the GEMMs of a model.
 MANY_OPAQUE = 0.1
 
 # Notes of the health of a trace that has no kernels for a reason of its own.

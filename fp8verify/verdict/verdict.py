@@ -29,7 +29,7 @@ EXIT_CODES: dict[Verdict, int] = {
 }
 # The gravest first.
 WITHOUT_FP8 = (Verdict.EMULATED, Verdict.CONTRADICTED, Verdict.INACTIVE)
-# Below this share of GEMM time, what is not known cannot stand for a training in FP8.
+# Below this share of GEMM time, what is not known cannot hide a training in FP8.
 NEGLIGIBLE = 0.01
 # Above this share the reason need not say what the rest is.
 _NEARLY_ALL = 0.9
@@ -131,7 +131,7 @@ class Outcome(NamedTuple):
 def outcome(
     verdict: Verdict, summaries: Iterable[RankSummary], findings: Iterable[Finding], policy: Policy
 ) -> Outcome:
-    """Turn verdict, shares and findings into the exit code that a policy asks for."""
+    """Turn verdict, shares and findings into the exit code under a policy."""
     code = EXIT_CODES[verdict]
     if code == 0 and _is_short(verdict, summaries, findings, policy):
         code = 1
@@ -153,7 +153,7 @@ def _is_short(
 
 
 def _falls_short(summary: RankSummary, policy: Policy) -> bool:
-    """Whether less ran in low precision than was expected, or asked for, or else than half."""
+    """Whether less ran in low precision than was expected, or required, or else than half."""
     if (
         policy.min_share is None
         and summary.rank.expected is not None

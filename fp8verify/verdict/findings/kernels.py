@@ -158,7 +158,7 @@ def _named_experts(experts: Sequence[str], rows: Sequence[GemmRow]) -> str:
 
 
 def unknown_gemms(facts: RankFacts, _: Promises) -> Iterator[Finding]:
-    """GEMM kernels whose precision neither their name nor their operator tells."""
+    """GEMM kernels whose precision neither their name nor their operator shows."""
     rank = facts.rank
     rows = [
         row

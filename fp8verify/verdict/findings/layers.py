@@ -1,7 +1,7 @@
 """Findings on layers: converted ones that ran in high precision, left-out ones, pinned ones.
 
 Layers with names (`run --layers`) are judged one by one. Without names, layers of one size cannot
-be told apart; how many of their GEMMs ran in FP8 can.
+be distinguished; how many of their GEMMs ran in FP8 can.
 """
 
 from __future__ import annotations
