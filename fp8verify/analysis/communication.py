@@ -9,7 +9,7 @@ from typing import NamedTuple
 from fp8verify.analysis.gemms import micros, rounded
 from fp8verify.analysis.timeline import Timeline
 from fp8verify.report.model.diagnosis import CollectiveRow, CommunicationReport, WeightGather
-from fp8verify.terms import Collective, Role
+from fp8verify.terms import Role
 from fp8verify.trace import Trace
 
 # Bytes of an element by NCCL's name for its type (c10::ScalarType, torch 2.11).
@@ -71,34 +71,26 @@ def collective_totals(trace: Trace, roles: Sequence[Role]) -> tuple[CollectiveTo
             total = totals[collective, name]
             total[0] += 1
             total[1] += columns.duration_ns[place]
-    return tuple(
-        _total(trace.collectives[number] if number >= 0 else _nameless(trace.names[name]), *total)
-        for (number, name), total in totals.items()
-    )
-
-
-def _nameless(kernel: str) -> Collective:
-    name = kernel.partition("(")[0][:80]
-    return Collective(name=name, dtype="", in_elements=0, out_elements=0, group_size=0)
-
-
-def _total(moved: Collective, calls: int, time_ns: int) -> CollectiveTotal:
-    sizes = (moved.in_elements, moved.out_elements, moved.group_size)
-    return CollectiveTotal(moved.name, moved.dtype, *sizes, calls, time_ns)
+    found = []
+    for (number, name), (calls, time_ns) in totals.items():
+        if number < 0:
+            key = (trace.names[name].partition("(")[0][:80], "", 0, 0, 0)
+        else:
+            moved = trace.collectives[number]
+            sizes = (moved.in_elements, moved.out_elements, moved.group_size)
+            key = (moved.name, moved.dtype, *sizes)
+        found.append(CollectiveTotal(*key, calls, time_ns))
+    return tuple(found)
 
 
 def join(parts: Iterable[Sequence[CollectiveTotal]]) -> tuple[CollectiveTotal, ...]:
     """Add up the collectives of several traces."""
-    totals: dict[tuple[str, str, int, int, int], CollectiveTotal] = {}
-    for total in (total for part in parts for total in part):
-        key = total[:5]
-        known = totals.get(key)
-        totals[key] = (
-            total
-            if known is None
-            else CollectiveTotal(*key, known.calls + total.calls, known.time_ns + total.time_ns)
-        )
-    return tuple(totals.values())
+    totals: dict[tuple[str, str, int, int, int], list[int]] = defaultdict(lambda: [0, 0])
+    for found in (total for part in parts for total in part):
+        total = totals[found[:5]]
+        total[0] += found.calls
+        total[1] += found.time_ns
+    return tuple(CollectiveTotal(*key, *total) for key, total in totals.items())
 
 
 def communication_report(

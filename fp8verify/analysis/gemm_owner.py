@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from fp8verify.analysis.kinds import GemmShape, gemm_shape
-from fp8verify.analysis.purpose import Optimizers
+from fp8verify.analysis.purpose import optimizer_products
 from fp8verify.kernels.operators import find
 from fp8verify.kernels.symbol import split
 from fp8verify.terms import Leg, OpContext, Role
@@ -32,11 +32,8 @@ _Sizes: TypeAlias = tuple[int, tuple[int, ...]]
 
 def owners_of(trace: Trace, kinds: Kinds) -> dict[int, Leg]:
     """Return, by number of kind, ATTENTION and OPTIMIZER for GEMMs that are no layer's."""
-    optimizers = Optimizers(
-        trace.ops, ((kind.name, kind.op) for kind in kinds.kinds if kind.op is not None)
-    )
     gemms = {n: kind for n, kind in enumerate(kinds.kinds) if kind.classification.role.is_gemm}
-    found = {n: Leg.OPTIMIZER for n, kind in gemms.items() if optimizers.multiply(kind.op)}
+    found = dict.fromkeys(optimizer_products(trace.ops, kinds.kinds), Leg.OPTIMIZER)
     batched = {n: kind for n, kind in gemms.items() if n not in found and _is_batched(kind)}
     inside = {n for n, kind in batched.items() if _under_attention(kind.op)}
     if batched:

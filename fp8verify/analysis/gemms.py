@@ -119,35 +119,25 @@ class Survey(NamedTuple):
 _GENERATED: Final = lazy_pattern(r"triton_(?:poi|red|per|tem|for|spl|split_scan)_fused_")
 
 
-class NameConflicts(NamedTuple):
-    """Launches whose names dispute their operators, of all that were held against each other."""
+def name_conflicts(survey: Survey) -> tuple[int, int]:
+    """Count the launches whose names dispute their operators, and all that were compared.
 
-    disputed: int
-    compared: int
-
-    @property
-    def share(self) -> float:
-        """The share of disputed launches."""
-        return self.disputed / self.compared if self.compared else 0.0
-
-
-def name_conflicts(survey: Survey) -> NameConflicts:
-    """Count the GEMMs of a trace, and the operators whose GEMM has the name of another kernel."""
+    An operator of ATen may also have launched what only the code of a compiler launches.
+    """
     gemms = [row for row in (*survey.gemms, *survey.optimizer) if row.kind.op is not None]
-    lost = sum(total.calls for total in survey.others if _is_lost(total.kind))
-    disputed = sum(row.calls for row in gemms if _is_disputed(row.kind))
-    return NameConflicts(disputed + lost, sum(row.calls for row in gemms) + lost)
-
-
-def _is_disputed(kind: Kind) -> bool:
-    found = kind.classification
-    return found.conflict is not None and found.precision is Precision.UNKNOWN
-
-
-def _is_lost(kind: Kind) -> bool:
-    """Whether an operator of ATen launched what only the code of a compiler launches."""
-    op = kind.op.name if kind.op is not None else ""
-    return op.startswith("aten::") and _GENERATED.match(kind.name) is not None
+    lost = sum(
+        total.calls
+        for total in survey.others
+        if total.kind.op is not None
+        and total.kind.op.name.startswith("aten::")
+        and _GENERATED.match(total.kind.name)
+    )
+    disputed = sum(
+        row.calls
+        for row in gemms
+        if row.kind.classification.conflict is not None and row.precision is Precision.UNKNOWN
+    )
+    return disputed + lost, sum(row.calls for row in gemms) + lost
 
 
 def classify_kernels(trace: Trace) -> Kinds:

@@ -49,30 +49,28 @@ def _is_of_layers(name: str) -> bool:
     return row.layer or row.linear or row.encloses is not None or row.part is Part.LAYER
 
 
-class Optimizers:
-    """Tells the products of optimizers in one trace."""
+def optimizer_products(ops: Iterable[OpContext], kinds: Sequence[Kind]) -> set[int]:
+    """Return the places of GEMM kinds that an optimizer launched.
 
-    def __init__(self, ops: Iterable[OpContext], kernels: Iterable[tuple[str, OpContext]]) -> None:
-        """Look for closures and for compiled steps.
-
-        Args:
-            ops: every operator that launched a kernel.
-            kernels: names of kernels with the operators that launched them.
-        """
-        self._closure = any(map(_is_forward_inside, ops))
-        self._compiled = {
-            _graph(op) for name, op in kernels if name.startswith(_FOREACH) and _is_compiled(op)
-        }
-
-    def multiply(self, op: OpContext | None) -> bool:
-        """Whether the product that an operator computes is the optimizer's."""
-        if op is None:
-            return False
-        if op.backward and range_of(op) is None:
-            return False
-        if _is_compiled(op) and range_of(op) is None:
-            return _graph(op) in self._compiled
-        return in_optimizer(op) and (not self._closure or multiplies_square(op))
+    Args:
+        ops: every operator that launched a kernel.
+        kinds: all kinds of kernel.
+    """
+    closure = any(map(_is_forward_inside, ops))
+    loops = [kind.op for kind in kinds if kind.op and kind.name.startswith(_FOREACH)]
+    compiled = {_graph(op) for op in loops if _is_compiled(op)}
+    found = set()
+    for number, kind in enumerate(kinds):
+        op = kind.op
+        if op is None or not kind.classification.role.is_gemm:
+            continue
+        if range_of(op) is not None:
+            is_own = in_optimizer(op) and (not closure or multiplies_square(op))
+        else:
+            is_own = not op.backward and _is_compiled(op) and _graph(op) in compiled
+        if is_own:
+            found.add(number)
+    return found
 
 
 def _is_forward_inside(op: OpContext) -> bool:

@@ -65,13 +65,9 @@ def measure(trace: Trace, roles: Sequence[Role], bounds: StepBounds) -> Timeline
 
 def join(parts: Sequence[Timeline]) -> Timeline:
     """Add up the timelines of several traces of one rank; what lies between them is not counted."""
-    return Timeline(
-        span=sum(part.span for part in parts),
-        busy=sum(part.busy for part in parts),
-        communication=sum(part.communication for part in parts),
-        exposed=sum(part.exposed for part in parts),
-        steps=tuple(step for part in parts for step in part.steps),
-    )
+    steps = tuple(step for part in parts for step in part.steps)
+    span, busy, communication, exposed = map(sum, zip(*(part[:4] for part in parts), strict=True))
+    return Timeline(span, busy, communication, exposed, steps)
 
 
 def step_bounds(trace: Trace) -> StepBounds:

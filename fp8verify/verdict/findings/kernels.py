@@ -193,9 +193,8 @@ def _with_operator(total: KindTotal) -> str:
 
 def conflicts(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     """The first kernel whose name and operator disagree; of many such, that they prove nothing."""
-    found = name_conflicts(facts.rank.survey)
-    if found.share > _MANY_MISNAMED:
-        disputed, compared = found.disputed, found.compared
+    disputed, compared = name_conflicts(facts.rank.survey)
+    if disputed > _MANY_MISNAMED * compared:
         yield finding("name-op-conflict", "many", disputed=disputed, compared=compared)
         return
     for row in facts.rank.survey.gemms:
