@@ -9,8 +9,7 @@ import click
 
 from fp8verify.cli.options import PLACE, FiniteFloat, ResultOptions, flag, result_options
 from fp8verify.cli.output import write_result
-
-_FORMS = ("text", "json", "html", "markdown", "github", "csv")
+from fp8verify.report import COMPARISON_FORMS
 
 
 @click.command("compare")
@@ -35,7 +34,7 @@ _FORMS = ("text", "json", "html", "markdown", "github", "csv")
     help="Exit with 1 if its loss is further above the baseline's: 0.05 on average, 5% of it.",
 )
 @flag("-q", "--quiet", text="Print the verdict and what is wrong, no table.")
-@result_options(_FORMS, "Show every GEMM, layer and rank.")
+@result_options(COMPARISON_FORMS, "Show every GEMM, layer and rank.")
 def command(baseline: str, candidate: str, **given: Any) -> None:
     """Compare two runs: traces, folders of ranks, or captures of `run`.
 
@@ -49,7 +48,7 @@ def command(baseline: str, candidate: str, **given: Any) -> None:
     """
     from fp8verify.compare.public import compare
 
-    options = ResultOptions.take(given, _FORMS)
+    options = ResultOptions.take(given, COMPARISON_FORMS)
     found = compare(baseline, candidate, workers=None, **given)
     write_result(found, options)
     sys.exit(found.exit_code)

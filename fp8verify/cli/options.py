@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import click
 
 from fp8verify.errors import UsageError
+from fp8verify.report import REPORT_FORMS
 from fp8verify.verdict.policy import EXPECTED, FORMATS, Policy, parse_share
 
 if TYPE_CHECKING:
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 
 C = TypeVar("C", bound=Callable[..., Any])
 
-# As `report.forms.NAMES`, which a run would have to wait for.
-REPORT_FORMS = ("text", "json", "html", "markdown", "github", "junit", "csv")
 FILE = click.Path(dir_okay=False, path_type=Path)
 # A path, a pattern, a URL or "-", which stays as it is typed; a shell completes files and folders.
 PLACE = click.Path(readable=False)

@@ -9,14 +9,13 @@ import click
 
 from fp8verify.cli.options import PLACE, ResultOptions, flag, result_options
 from fp8verify.cli.output import write_result
-
-_FORMS = ("text", "json", "csv", "markdown", "html")
+from fp8verify.report import TABLE_FORMS
 
 
 @click.command("table")
 @click.argument("captures", nargs=-1, required=True, metavar="CAPTURE…", type=PLACE)
 @flag("--exit-zero", text="Exit with 0 whatever the verdicts are.")
-@result_options(_FORMS, "Show the reason of each verdict, names uncut.")
+@result_options(TABLE_FORMS, "Show the reason of each verdict, names uncut.")
 def command(captures: tuple[str, ...], exit_zero: bool, **given: Any) -> None:
     """Lay many runs side by side, one row each: a sweep, or a week of CI at a glance.
 
@@ -29,7 +28,7 @@ def command(captures: tuple[str, ...], exit_zero: bool, **given: Any) -> None:
     """
     from fp8verify.compare.public import table
 
-    options = ResultOptions.take(given, _FORMS)
+    options = ResultOptions.take(given, TABLE_FORMS)
     found = table(*captures, workers=None)
     write_result(found, options)
     sys.exit(0 if exit_zero else found.exit_code)

@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from fp8verify.report.rows import Frames
 
 Result: TypeAlias = model.Report | comparison.Comparison | comparison.RunTable
-NAMES = ("text", "json", "html", "markdown", "github", "junit", "csv")
-COMPARISON_NAMES = ("text", "json", "html", "markdown", "github", "csv")
-TABLE_NAMES = ("text", "json", "csv", "markdown", "html")
 
 
 class RenderOptions(NamedTuple):
@@ -53,7 +50,7 @@ def render(found: Result, form: str, options: RenderOptions | None = None) -> st
 
     Args:
         found: a report, a comparison or a table of runs.
-        form: one of `NAMES`, `COMPARISON_NAMES` or `TABLE_NAMES`, or "notebook".
+        form: one of the names in `fp8verify.report`, or "notebook".
         options: how, for text.
     """
     terminal, verbose, width = options or RenderOptions()

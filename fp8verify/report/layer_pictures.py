@@ -11,7 +11,7 @@ from typing import NamedTuple
 from fp8verify.report.charts import BAR_WIDTH, Bar, segments
 from fp8verify.report.model import LEGS, Report, fp8_count
 from fp8verify.report.model.diagnosis import LayerRow
-from fp8verify.report.model.numerics import NumericsReport, TensorRow
+from fp8verify.report.model.numerics import TensorRow
 from fp8verify.report.tables import DEAD, amax_of, figure, kernels_of, legs_shown, sampled_of
 from fp8verify.text import printable
 
@@ -108,10 +108,8 @@ class Numerics(NamedTuple):
 def numerics_picture(report: Report) -> Numerics | None:
     """Lay out the first rank that measured tensors; None where none did."""
     found = next((r.numerics for r in report.ranks if r.numerics and r.numerics.rows), None)
-    return None if found is None else _numerics(found)
-
-
-def _numerics(found: NumericsReport) -> Numerics:
+    if found is None:
+        return None
     by_layer: dict[str, dict[str, TensorRow]] = defaultdict(dict)
     for row in found.rows:
         by_layer[row.layer][row.tensor] = row

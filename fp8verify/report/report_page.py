@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
+from fp8verify.report import tables
 from fp8verify.report.model import (
     LEGS,
     BreakdownReport,
@@ -19,27 +20,7 @@ from fp8verify.report.model.diagnosis import NamedLayersReport, TaxReport
 from fp8verify.report.model.numerics import NumericsReport, TensorRow
 from fp8verify.report.page import BAD, FAIR, GOOD, Grid, Note, Page, lay_out
 from fp8verify.report.sentences import counted_by, payoff, payoff_text, report_notes, steps_shown
-from fp8verify.report.tables import (
-    DEAD,
-    LayerGroup,
-    amax_of,
-    by_severity,
-    figure,
-    gemm_kernels,
-    kernels_of,
-    layer_groups,
-    layer_share,
-    layer_us,
-    legs_shown,
-    millis,
-    other_gemms,
-    percent,
-    precision_rows,
-    precisions,
-    rank_label,
-    sampled_of,
-    shown_findings,
-)
+from fp8verify.report.tables import layer_share, percent, rank_label
 from fp8verify.text import counted, cut_middle
 from fp8verify.verdict.policy import USUAL_SHARE
 
@@ -82,7 +63,7 @@ def report_page(report: Report, *, verbose: bool = False) -> Page:
         name=report.name,
         pays=found and Note("pays", payoff_text(report, found), PAYS_TONES.get(found.word, "")),
         pays_briefly=payoff_text(report, found, short=True) if found else "",
-        findings=tuple(by_severity(shown_findings(report))),
+        findings=tuple(tables.by_severity(tables.shown_findings(report))),
         to_do=tuple(_to_do(report)),
         body=tuple(_body(report, verbose)),
         notes=tuple(report_notes(report, verbose=verbose)),
@@ -144,18 +125,19 @@ def _of_rank(report: Report, rank: RankReport) -> str:
 
 def _gemm_grid(report: Report) -> Grid:
     """GEMMs of layers, whose shares the verdict is about, then those of other work."""
-    others = other_gemms(report)
+    others = tables.other_gemms(report)
     headings = "<GEMM time | kernels | ms | share | TFLOP/s"
     if others:
         headings = "<GEMM of layers | kernels | ms | of layers | TFLOP/s"
-    rows = [(row.precision, row, row.share, _rate(row.tflops)) for row in precision_rows(report)]
+    layers = tables.precision_rows(report)
+    rows = [(row.precision, row, row.share, _rate(row.tflops)) for row in layers]
     apart = [(f"({row.precision}, {what})", row, None, "-") for what, row in others]
     row = "{0} | {1.kernels} | {1.time_us:ms} | {2:%} | {3}"
     return lay_out("GEMM time", headings, row, [*rows, *apart])
 
 
 def _rate(tflops: float | None) -> str:
-    return figure(tflops, ".0f" if tflops is None or tflops >= 9.5 else ".2g")
+    return tables.figure(tflops, ".0f" if tflops is None or tflops >= 9.5 else ".2g")
 
 
 def _leg_grid(report: Report) -> Grid:
@@ -163,7 +145,7 @@ def _leg_grid(report: Report) -> Grid:
         name for name in report.gemm.kernels if any(leg.time_us.get(name) for leg in report.legs)
     ]
     rows = tuple(
-        (leg.leg.value, *(millis(leg.time_us.get(name) or None) for name in kinds))
+        (leg.leg.value, *(tables.millis(leg.time_us.get(name) or None) for name in kinds))
         for leg in report.legs
     )
     return Grid("GEMM time by pass", ("pass (ms)", *kinds), ("pass (ms)",), rows)
@@ -177,7 +159,7 @@ def _gpu_time(report: Report) -> str:
 
 
 def _kernel_grid(report: Report, verbose: bool) -> Grid:
-    kernels = gemm_kernels(report)
+    kernels = tables.gemm_kernels(report)
     top = _KERNELS if len(report.ranks) == 1 else _KERNELS_OF_RANKS
     return lay_out(
         "Longest GEMM kernels",
@@ -240,19 +222,17 @@ def _breakdown_grid(found: BreakdownReport) -> Grid:
 
 def _named_layer_grid(found: NamedLayersReport, where: str, verbose: bool) -> Grid:
     """FP8 GEMMs of all, by pass; times only where they are the run's."""
-    groups = (
-        [LayerGroup(row.layer, (row,)) for row in found.rows] if verbose else layer_groups(found)
-    )
+    groups = tables.layer_groups(found, joined=not verbose)
     shown = groups if verbose else groups[:_LAYERS]
-    legs = legs_shown(found.rows)
+    legs = tables.legs_shown(found.rows)
     eager = found.source == "step"
     title = f"layers{where}: FP8 of all GEMMs"
     title += f" (step {found.step}, not compiled)" if eager else ""
     rows = tuple(
         (
-            *(_low_of_all(kernels_of(group.rows[0], leg), len(group.rows)) for leg in legs),
-            precisions(group.rows[0]),
-            *(() if eager else (millis(sum(map(layer_us, group.rows))),)),
+            *(_low_of_all(tables.kernels_of(group.rows[0], leg), len(group.rows)) for leg in legs),
+            tables.precisions(group.rows[0]),
+            *(() if eager else (tables.millis(sum(map(tables.layer_us, group.rows))),)),
             group.name,
         )
         for group in shown
@@ -288,8 +268,8 @@ def _tensor_grid(found: NumericsReport, title: str, verbose: bool) -> Grid | str
         [
             (
                 row,
-                "dead" if (row.flushed or 0.0) > DEAD else figure(row.sqnr_db, ".1f"),
-                amax_of(row),
+                "dead" if (row.flushed or 0.0) > tables.DEAD else tables.figure(row.sqnr_db, ".1f"),
+                tables.amax_of(row),
             )
             for row in rows
         ],
@@ -316,7 +296,7 @@ def _all_tensors(rows: Sequence[TensorRow]) -> str:
             parts.append(f"{kind.upper()} {middle:.1f} dB ({figures[0]:.1f} to {figures[-1]:.1f})")
     layers = counted({row.layer for row in rows}, "layer")
     line = f"{counted(rows, 'tensor')} of {layers}: {', '.join(parts) or 'no cast is known'}"
-    return "; ".join(filter(None, (line, sampled_of(rows))))
+    return "; ".join(filter(None, (line, tables.sampled_of(rows))))
 
 
 def _step_grid(rank: RankReport) -> Grid:

@@ -143,16 +143,21 @@ class LayerGroup(NamedTuple):
     rows: tuple[NamedLayerRow, ...]
 
 
-def layer_groups(found: NamedLayersReport) -> list[LayerGroup]:
-    """Join layers that are called alike and ran the same; those not all in FP8 come first."""
+def layer_groups(found: NamedLayersReport, *, joined: bool) -> list[LayerGroup]:
+    """Return each layer; if `joined`, those that are called alike and ran the same are one.
+
+    Then layers that are not all in FP8 come first.
+    """
+    if not joined:
+        return [LayerGroup(row.layer, (row,)) for row in found.rows]
     alike: dict[object, list[NamedLayerRow]] = defaultdict(list)
     for row in found.rows:
         ran = tuple((leg.leg, tuple(sorted(leg.kernels.items()))) for leg in row.legs)
         alike[pattern(row.layer), ran].append(row)
-    joined = [
+    groups = [
         LayerGroup(patterns(row.layer for row in rows)[0], tuple(rows)) for rows in alike.values()
     ]
-    return sorted(joined, key=lambda group: _all_low(group.rows[0]))
+    return sorted(groups, key=lambda group: _all_low(group.rows[0]))
 
 
 def _all_low(row: NamedLayerRow) -> bool:

@@ -17,7 +17,7 @@ from markdown_it import MarkdownIt
 from msgspec.structs import replace
 
 from fp8verify import Policy, Report, Verdict
-from fp8verify.report import forms
+from fp8verify.report import REPORT_FORMS, forms
 from fp8verify.report.markup import code, markdown
 from fp8verify.report.model import Finding, Severity
 from fp8verify.text import printable
@@ -56,7 +56,7 @@ def silent() -> Report:
     return report_of("bf16_filter_rejects_all")
 
 
-@pytest.mark.parametrize("form", forms.NAMES)
+@pytest.mark.parametrize("form", REPORT_FORMS)
 @pytest.mark.parametrize("name", sorted(KNOWN))
 def test_every_form_of_every_capture_ends_with_a_line(name: str, form: str) -> None:
     text = forms.render(report_of(name), form)
@@ -64,7 +64,7 @@ def test_every_form_of_every_capture_ends_with_a_line(name: str, form: str) -> N
     assert text.endswith("\n")
 
 
-@pytest.mark.parametrize("form", [form for form in forms.NAMES if form != "json"])
+@pytest.mark.parametrize("form", [form for form in REPORT_FORMS if form != "json"])
 def test_nothing_in_a_report_can_steer_a_terminal(form: str, silent: Report) -> None:
     text = forms.render(_evil(silent), form)
     assert [

@@ -8,7 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from fp8verify import Policy, Report, assert_fp8_active, inspect
-from fp8verify.report.forms import NAMES, render
+from fp8verify.report import REPORT_FORMS
+from fp8verify.report.forms import render
 from fp8verify.report.model import Finding, Severity, Verdict
 from fp8verify.text import format_finding
 from fp8verify.verdict.findings import merge_findings
@@ -109,7 +110,7 @@ def test_findings_alike_are_one_with_the_ranks_and_layers_of_all() -> None:
     assert [format_finding(found, alone=False) for found in same] == ["ranks 0-1: 1 ms"]
 
 
-@pytest.mark.parametrize("form", [name for name in NAMES if name not in ("csv", "json")])
+@pytest.mark.parametrize("form", [name for name in REPORT_FORMS if name not in ("csv", "json")])
 def test_every_form_names_the_rank_of_a_finding(form: str, tmp_path: Path) -> None:
     for rank in (0, 1):
         build = TraceBuilder(rank=rank, world=2).linear(64, 32, 16, fp8=True)

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from fp8verify import Report, inspect
-from fp8verify.report.forms import NAMES, render
+from fp8verify.report import REPORT_FORMS
+from fp8verify.report.forms import render
 from fp8verify.text import shorten
 from tests.hand_built import BF16, BF16_KERNEL, TraceBuilder
 
@@ -333,7 +334,7 @@ def test_the_text_groups_layers_alike_and_counts_the_rest(tmp_path: Path) -> Non
     assert all(len(line) <= 80 for line in text.splitlines())
 
 
-@pytest.mark.parametrize("form", NAMES)
+@pytest.mark.parametrize("form", REPORT_FORMS)
 def test_every_form_takes_a_hostile_name(tmp_path: Path, form: str) -> None:
     name = "<script>alert(1)</script>\x1b[31m`|[x](y)"
     output = render(capture(tmp_path, trace((name, True)), module(name)), form)

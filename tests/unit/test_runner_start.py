@@ -127,13 +127,6 @@ def test_the_archive_serves_other_pythons(tmp_path: Path, version: str) -> None:
     assert done.stdout == "False\n"
 
 
-def test_the_forms_on_the_command_line_are_those_of_reports() -> None:
-    from fp8verify.cli.options import REPORT_FORMS
-    from fp8verify.report import forms
-
-    assert REPORT_FORMS == forms.NAMES
-
-
 # --- a run that starts, and what may fail while it does
 
 
