@@ -30,17 +30,17 @@ _BACKENDS = {"ao": "torchao", "torchao": "torchao", "te": "te", "msamp": "msamp"
 @cache
 def frameworks() -> dict[str, Row]:
     """Return the frameworks by name, in the order in which they are asked."""
-    return {row["name"]: row for row in table("frameworks")["framework"]}
+    return table("frameworks")
 
 
 def recognise(document: Document) -> Config | None:
     """Return the configuration that a document is, None where no framework knows its keys."""
-    for row in frameworks().values():
+    for framework, row in frameworks().items():
         if document.kind in row["kinds"]:
             names = {key: _canonical(key, row) for key in document.values}
             renamed = {names[key]: value for key, value in document.values.items()}
             if _fits(row, document, {**document.values, **renamed}):
-                return _config(row, document, names)
+                return _config(framework, row, document, names)
     return None
 
 
@@ -72,7 +72,7 @@ def _canonical(key: str, row: Row) -> str:
     return str(row.get("alias", {}).get(key, key))
 
 
-def _config(row: Row, document: Document, names: Mapping[str, str]) -> Config:
+def _config(framework: str, row: Row, document: Document, names: Mapping[str, str]) -> Config:
     given: dict[str, Any] = dict(row.get("defaults", {}))
     origins: dict[str, str] = {}
     for key, value in document.values.items():
@@ -82,7 +82,7 @@ def _config(row: Row, document: Document, names: Mapping[str, str]) -> Config:
     shards = next((n for k in row.get("tensor_parallel", ()) if (n := whole(given.get(k)))), 1)
     return Config(
         path=document.path,
-        framework=row["name"],
+        framework=framework,
         kind=document.kind,
         values=document.values,
         lines=document.lines,
