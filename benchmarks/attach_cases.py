@@ -23,7 +23,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-from fp8verify.capture.ranks import read_ranks
+from fp8verify.capture.files import read_ranks
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))

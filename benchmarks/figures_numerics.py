@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import fp8verify
-from fp8verify.capture.numerics import read_numerics
+from fp8verify.capture.files import read_numerics
 
 HERE = Path(__file__).parent
 SOWN, LAYER = 7, "layers.2"

@@ -100,7 +100,7 @@ def train(case: Case) -> None:
 def measure(case: Case, folder: Path) -> dict[str, Any]:
     """Run a case and read its capture."""
     import fp8verify
-    from fp8verify.capture.numerics import read_numerics
+    from fp8verify.capture.files import read_numerics
 
     capture = folder / "capture"
     command = [

@@ -22,7 +22,6 @@ from fp8verify.analysis.sidecars import (
     said_by,
 )
 from fp8verify.analysis.te_debug import read_stats
-from fp8verify.capture.numerics import RankNumerics
 from fp8verify.capture.ranks import (
     called_apis,
     census_remarks,
@@ -31,7 +30,7 @@ from fp8verify.capture.ranks import (
     naming_steps,
     remarks,
 )
-from fp8verify.capture.schema import RankMeta
+from fp8verify.capture.schema import RankMeta, RankNumerics
 from fp8verify.errors import InputError
 from fp8verify.logs.losses import LossSeries
 from fp8verify.report.forms import Report, with_forms

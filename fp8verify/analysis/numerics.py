@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from fp8verify.analysis.gemms import rounded
 from fp8verify.analysis.rank import RankEvidence
-from fp8verify.capture.numerics import (
+from fp8verify.capture.schema import (
     GradientRecord,
     RankNumerics,
     RecipeRecord,

@@ -15,8 +15,7 @@ from fp8verify.analysis.layers import NamedLayers, join_named
 from fp8verify.analysis.purpose import of_the_model
 from fp8verify.analysis.reclassify import is_unrecognized
 from fp8verify.analysis.timeline import Timeline
-from fp8verify.capture.numerics import RankNumerics
-from fp8verify.capture.schema import ModuleRecord, RankMeta
+from fp8verify.capture.schema import ModuleRecord, RankMeta, RankNumerics
 from fp8verify.logs.losses import LossSeries
 from fp8verify.report.model import TimelineReport
 from fp8verify.terms import Precision, Role

@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fp8verify.analysis.te_debug import read_stats
-from fp8verify.capture.files import find_logs
+from fp8verify.capture.files import find_logs, read_numerics, read_ranks
 from fp8verify.capture.names import BOOTS
-from fp8verify.capture.numerics import RankNumerics, read_numerics
-from fp8verify.capture.ranks import read_ranks
-from fp8verify.capture.schema import RankMeta
+from fp8verify.capture.schema import RankMeta, RankNumerics
 from fp8verify.logs.lines import read_lines
 from fp8verify.logs.losses import LossSeries, scan_losses
 from fp8verify.logs.promises import LayerPromise, PhasePromise

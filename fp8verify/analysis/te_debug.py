@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from fp8verify.analysis.numerics import rows_of
-from fp8verify.capture.numerics import (
+from fp8verify.capture.schema import (
     MeasuredRecord,
     NumericsRecord,
     RankNumerics,

@@ -1,19 +1,14 @@
-"""The records of a capture by rank: those of several processes and windows of a rank joined."""
+"""What the records of a capture's ranks say together."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Iterable, Sequence
-from functools import reduce
+from collections.abc import Callable, Container, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
-from msgspec.structs import replace
-
-from fp8verify.capture.files import find_metas, read_meta
 from fp8verify.capture.names import LAYERS, OUTSIDE
-from fp8verify.capture.schema import ModuleRecord, NamingRecord, RankMeta, WindowRecord
+from fp8verify.capture.schema import NamingRecord, RankMeta, WindowRecord
 from fp8verify.trace import TraceFile
 
 MAX_WORLD = 1 << 20
@@ -25,46 +20,6 @@ class NamingStep(NamedTuple):
     step: int | None
     file: TraceFile | None
     reason: str | None
-
-
-def read_ranks(folder: Path) -> dict[int, RankMeta]:
-    """Return the records of a capture folder by rank; other paths have none.
-
-    Raises:
-        InputError: one cannot be read.
-    """
-    records: dict[int, list[RankMeta]] = {}
-    for path in find_metas(folder):
-        meta = read_meta(path)
-        records.setdefault(meta.rank, []).append(meta)
-    return {rank: _join_all(found) for rank, found in records.items()}
-
-
-def _join_all(found: Sequence[RankMeta]) -> RankMeta:
-    joined = reduce(_join, found)
-    if len(found) == 1:
-        return joined
-    told = f"{len(found)} processes of this rank were recorded; their windows stand together"
-    return replace(joined, notes=(told, *joined.notes))
-
-
-def _join(first: RankMeta, second: RankMeta) -> RankMeta:
-    """Join what two processes of one rank noted, as when a shell script trains twice."""
-    return replace(
-        first,
-        windows=tuple(dict.fromkeys((*first.windows, *second.windows))),
-        steps_seen=max(first.steps_seen, second.steps_seen),
-        notes=tuple(dict.fromkeys((*first.notes, *second.notes))),
-        modules=_once(first.modules + second.modules),
-        api_calls=tuple(dict.fromkeys((*first.api_calls, *second.api_calls))),
-        naming=first.naming or second.naming,
-        versions={**second.versions, **first.versions},
-        steps_outside=first.steps_outside or second.steps_outside,
-    )
-
-
-def _once(modules: tuple[ModuleRecord, ...]) -> tuple[ModuleRecord, ...]:
-    return tuple({msgspec.json.encode(module): module for module in modules}.values())
 
 
 def called_apis(metas: dict[int, RankMeta]) -> list[str]:

@@ -13,9 +13,9 @@ import click
 from msgspec.structs import replace
 
 from fp8verify.analysis.inspection import inspect
-from fp8verify.capture.files import find_logs
+from fp8verify.capture.files import find_logs, read_ranks
 from fp8verify.capture.names import LOG
-from fp8verify.capture.ranks import is_left_out, read_ranks
+from fp8verify.capture.ranks import is_left_out
 from fp8verify.cli.output import write_report
 from fp8verify.doctor.afterwards import explain_missing, failure_notes, with_what_was_possible
 from fp8verify.logs.last_error import MISPLACED_OPTION, last_error

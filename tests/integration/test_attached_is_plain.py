@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fp8verify.capture.ranks import read_ranks
+from fp8verify.capture.files import read_ranks
 from fp8verify.capture.schema import RankMeta
 from tests.harness import LOOPS, pair
 from tests.shared_torch import python_with_torch

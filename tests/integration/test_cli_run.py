@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fp8verify.capture.ranks import read_ranks
+from fp8verify.capture.files import read_ranks
 from tests.command_line import fp8verify, refused
 from tests.golden.expectations import ROOT
 from tests.shared_torch import python_with_torch

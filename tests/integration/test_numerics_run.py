@@ -16,7 +16,8 @@ import pytest
 
 import fp8verify
 import fp8verify.report.forms
-from fp8verify.capture.numerics import NumericsRecord, SeriesRecord, read_numerics
+from fp8verify.capture.files import read_numerics
+from fp8verify.capture.schema import NumericsRecord, SeriesRecord
 from fp8verify.report.model import Finding, Report
 from fp8verify.report.model.numerics import NumericsReport
 from tests.attached import SCRIPTS, Attached, attach, execute, python

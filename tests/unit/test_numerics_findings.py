@@ -15,7 +15,8 @@ from fp8verify.analysis.facts import RankFacts, work_out
 from fp8verify.analysis.gather import gather
 from fp8verify.analysis.numerics import numerics_report, scalars_of
 from fp8verify.analysis.promises import collect_promises
-from fp8verify.capture.numerics import (
+from fp8verify.capture.files import read_numerics
+from fp8verify.capture.schema import (
     GradientRecord,
     MeasuredRecord,
     NumericsRecord,
@@ -26,7 +27,6 @@ from fp8verify.capture.numerics import (
     SlotRecord,
     TensorRecord,
     WeightCopyRecord,
-    read_numerics,
 )
 from fp8verify.errors import InputError
 from fp8verify.logs.losses import LossSeries
@@ -627,7 +627,7 @@ def test_of_a_series_that_is_too_long_every_nth_line_is_read(
     assert len(read_numerics(tmp_path)[0].series) == 100
     for limit, value in (("MAX_LINES", 30), ("MAX_SERIES", path.stat().st_size // 3)):
         with monkeypatch.context() as patched:
-            patched.setattr(f"fp8verify.capture.numerics.{limit}", value)
+            patched.setattr(f"fp8verify.capture.schema.{limit}", value)
             steps = [found.step for found in read_numerics(tmp_path)[0].series]
         assert 25 <= len(steps) <= 34
         assert steps[0] == 1000

@@ -13,7 +13,7 @@ from torch import nn
 
 from fp8verify.agent.numerics.casts import E4M3, E5M2
 from fp8verify.agent.numerics.weight_copies import compare, sample_copies
-from fp8verify.capture.numerics import WeightCopyRecord
+from fp8verify.capture.schema import WeightCopyRecord
 from fp8verify.verdict.findings.scales import stale_copies
 
 pytestmark = pytest.mark.train

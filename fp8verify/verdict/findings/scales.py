@@ -23,7 +23,7 @@ from fp8verify.analysis.numerics import (
     steps_of,
 )
 from fp8verify.analysis.promises import Promises
-from fp8verify.capture.numerics import RecipeRecord, SeriesRecord, WeightCopyRecord
+from fp8verify.capture.schema import RecipeRecord, SeriesRecord, WeightCopyRecord
 from fp8verify.logs.losses import LossSeries
 from fp8verify.report.model import Finding
 from fp8verify.text import counted, listed, pattern, shorten

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from fp8verify.analysis.facts import RankFacts
 from fp8verify.analysis.numerics import Step, by_peers, kept_scales, steps_of
 from fp8verify.analysis.promises import Promises
-from fp8verify.capture.numerics import TensorRecord
+from fp8verify.capture.schema import TensorRecord
 from fp8verify.report.model import Finding
 from fp8verify.text import counted, listed, pattern, shorten
 from fp8verify.verdict.findings_table import finding
