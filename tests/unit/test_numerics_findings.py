@@ -627,7 +627,7 @@ def test_of_a_series_that_is_too_long_every_nth_line_is_read(
     assert len(read_numerics(tmp_path)[0].series) == 100
     for limit, value in (("MAX_LINES", 30), ("MAX_SERIES", path.stat().st_size // 3)):
         with monkeypatch.context() as patched:
-            patched.setattr(f"fp8verify.capture.schema.{limit}", value)
+            patched.setattr(f"fp8verify.capture.files.{limit}", value)
             steps = [found.step for found in read_numerics(tmp_path)[0].series]
         assert 25 <= len(steps) <= 34
         assert steps[0] == 1000
