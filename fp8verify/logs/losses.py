@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
-from functools import cache
 from types import MappingProxyType
 from typing import NamedTuple
 
 from fp8verify.errors import UsageError
+from fp8verify.text import lazy_pattern
 
 MAX_POINTS = 1_000_000
 _MAX_LINE = 4096
@@ -31,12 +31,7 @@ class LossPattern(NamedTuple):
     """
 
     framework: str
-    expression: str
-
-    @property
-    def pattern(self) -> re.Pattern[str]:
-        """Compiled when it is first asked for: most logs need one of them."""
-        return _compiled(self.expression)
+    pattern: re.Pattern[str]
 
 
 class LossSeries(NamedTuple):
@@ -54,16 +49,16 @@ class LossSeries(NamedTuple):
     times_us: Mapping[int, float] = _NOTHING
 
 
-@cache
-def _compiled(expression: str) -> re.Pattern[str]:
-    return re.compile(expression.replace("NUM", _NUMBER))
+def _pattern(expression: str) -> re.Pattern[str]:
+    """Return an expression, compiled when it is first used: most logs need one of them."""
+    return lazy_pattern(expression.replace("NUM", _NUMBER))
 
 
 # torchtitan "grad_norm:  1.2", Megatron-LM "grad norm: 1.2", Trainer "'grad_norm': 1.2".
-_GRADIENT = r"(?i:\bgrad[_ ]?norm)'?\s*[:=]\s*'?(?P<value>NUM)"
-_EPOCH = r"'epoch': '?(?P<value>NUM)"  # Trainer's dicts say no step
+_GRADIENT = _pattern(r"(?i:\bgrad[_ ]?norm)'?\s*[:=]\s*'?(?P<value>NUM)")
+_EPOCH = _pattern(r"'epoch': '?(?P<value>NUM)")  # Trainer's dicts say no step
 # Megatron-LM "elapsed time per iteration (ms): 123.4", nanoGPT "time 123.45ms", nanochat "dt: 9ms".
-_TIME = (
+_TIME = _pattern(
     r"(?i:\belapsed time per iteration \((?P<unit>ms|s)\)[:=] ?(?P<value>NUM)"
     r"|\b(?:step[_ ]?time|time|dt)[ :=]+(?P<value2>NUM) ?(?P<unit2>ms|s)\b)"
 )
@@ -72,8 +67,8 @@ _UNITS = {"s": 1e6, "ms": 1e3}
 # The first row that matches any line of a log reads the whole log, so that no loss counts twice;
 # the comment says where the line is written.
 PATTERNS = tuple(
-    LossPattern(*row)
-    for row in (
+    LossPattern(framework, _pattern(expression))
+    for framework, expression in (
         # kempnerforge/metrics/logger.py, format_metrics
         ("KempnerForge", r"\[step (?P<step>\d+)\] loss=(?P<loss>NUM)"),
         # torchtitan/components/metrics.py, MetricsProcessor.log
@@ -118,45 +113,44 @@ def compile_loss_regex(text: str) -> LossPattern:
         raise UsageError(f"--loss-regex is no regular expression: {error}", hint) from None
     if "loss" not in pattern.groupindex:
         raise UsageError("--loss-regex has no group named loss", hint)
-    return LossPattern("--loss-regex", text)
+    return LossPattern("--loss-regex", pattern)
 
 
 class _Reading:
     """What one pattern has read of a log."""
 
     def __init__(self, pattern: LossPattern) -> None:
-        self.series = LossSeries(pattern.framework, {}, False, {}, {}, {})
         self._pattern = pattern.pattern
+        self._points: dict[int, float] = {}
+        self._notes: tuple[dict[int, float], ...] = ({}, {}, {})
+        self.series = LossSeries(pattern.framework, self._points, False, *self._notes)
 
     def take(self, line: str) -> bool:
         """Read a line; return whether it gives a loss."""
         match = self._pattern.search(line)
         if match is None:
             return False
-        step, (_, points, counted, gradients, epochs, times) = _step(match), self.series
-        if step is None and not counted:
+        step = _step(match)
+        if step is None:
             self.series = self.series._replace(counted=True)
-        if len(points) < MAX_POINTS:
-            place = len(points) + 1 if step is None else step
-            loss = _value(match["loss"])
+        if len(self._points) < MAX_POINTS:
+            place = len(self._points) + 1 if step is None else step
             # A step may appear twice, as after a restart or from several ranks: the last value
             # counts, but a number does not hide another rank's NaN.
-            if math.isfinite(points.get(place, 0.0)):
-                points[place] = loss
-            _note(gradients, place, _compiled(_GRADIENT).search(line))
-            _note(times, place, _compiled(_TIME).search(line))
-            if step is None:
-                _note(epochs, place, _compiled(_EPOCH).search(line))
+            if math.isfinite(self._points.get(place, 0.0)):
+                self._points[place] = _value(match["loss"])
+            patterns = (_GRADIENT, _EPOCH if step is None else None, _TIME)
+            for values, pattern in zip(self._notes, patterns, strict=True):
+                found = pattern.search(line) if pattern is not None else None
+                if found is not None:
+                    values[place] = _figure(found.groupdict())
         return True
 
 
-def _note(values: Mapping[int, float], place: int, match: re.Match[str] | None) -> None:
-    if match is None or not isinstance(values, dict):
-        return
-    groups = match.groupdict()
+def _figure(groups: Mapping[str, str | None]) -> float:
+    """Return a number that a line gives; a time in µs."""
     unit = (groups.get("unit") or groups.get("unit2") or "").lower()
-    value = _value(groups.get("value") or groups.get("value2")) * _UNITS.get(unit, 1.0)
-    values[place] = value
+    return _value(groups.get("value") or groups.get("value2")) * _UNITS.get(unit, 1.0)
 
 
 def scan_losses(
