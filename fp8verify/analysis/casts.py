@@ -2,6 +2,11 @@
 
 FP8 has other uses: KV caches, all-to-all of tokens, attention, optimizer states. What emulates FP8
 casts the operands of a layer right before its product, on the same stream.
+
+Also how often the weights of FP8 layers are cast in a step, and what that costs.
+A cast is known to be a weight's by the recorded sizes of its operator. Transformer Engine's casts
+of an input and a weight run under one function, whose weight comes first: of its casts one a GEMM
+is the input's.
 """
 
 from __future__ import annotations

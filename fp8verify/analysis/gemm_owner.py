@@ -1,6 +1,6 @@
 """Whose GEMM a kernel is: a layer's, a product of attention, or the optimizer's.
 
-A trace names no modules, so it is told by what encloses the operator. Products of attention that
+A trace names no modules, so what encloses the operator decides. Products of attention that
 a script writes itself are known by order and shape: scores of (…, L, S), a softmax over S, and
 their product with the values. Their gradients have the same three sizes in another order.
 """

@@ -145,7 +145,7 @@ def _from_shape(kind: Kind, shape: GemmShape | None, forward: Counter[_Size]) ->
 
 
 def layout_leg(kernel: str) -> Leg | None:
-    """Return the leg that the layout of a BLAS kernel's operands means: NN dgrad, NT wgrad."""
+    """Return the pass that the layout of a BLAS kernel's operands means: NN dgrad, NT wgrad."""
     match = _LAYOUT.search(kernel)
     return None if match is None else _LAYOUT_LEGS.get((match[1] or match[2]).upper())
 

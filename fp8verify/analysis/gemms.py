@@ -1,4 +1,4 @@
-"""From the kernels of one rank to its GEMMs: role, precision, leg, step and FLOPs of each."""
+"""From the kernels of one rank to its GEMMs: role, precision, pass, step and FLOPs of each."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Survey(NamedTuple):
     """What the kernels of one rank did: the model's GEMMs, all else by kind, the optimizer's GEMMs.
 
     The model's are those of its linear layers and, where no fused kernel computes attention, the
-    products of attention, whose leg is ATTENTION.
+    products of attention, whose pass is ATTENTION.
     """
 
     gemms: list[GemmRow]
@@ -149,7 +149,7 @@ def classify_kernels(trace: Trace) -> Kinds:
 
 
 def survey(trace: Trace, kinds: Kinds, labels: Iterable[GemmLabel]) -> Survey:
-    """Sum the GEMMs of a trace by kind, step and leg, and its other kernels by kind."""
+    """Sum the GEMMs of a trace by kind, step and pass, and its other kernels by kind."""
     rows = _gemm_rows(trace, kinds, labels)
     return Survey(
         [row for row in rows if row.leg is not Leg.OPTIMIZER],
@@ -246,8 +246,7 @@ GPU_TIME_KEYS: dict[Role, str] = {role: _SHOWN_AS.get(role, role.value) for role
 class GemmTotals(NamedTuple):
     """GEMM time, launches and FLOPs by precision class; `covered_ns` is of those with FLOPs.
 
-    Shares are rounded as the report shows them, so that a verdict never rests on digits that
-    nobody sees.
+    Shares are rounded as the report shows them, so that a verdict never rests on hidden digits.
     """
 
     time_ns: Counter[Precision]

@@ -1,7 +1,7 @@
-"""Which hardware multiplies in which number format.
+"""What GPUs can do: formats of their matrix units, dense peaks, and sizes too small for FP8.
 
-Where it does not, a GEMM "in FP8" is a kernel that converts its operands first. What no row says
-is not known, and None.
+Where a GPU cannot multiply a format, a GEMM "in FP8" is a kernel that converts its operands first.
+What no row says is not known, and None.
 """
 
 from __future__ import annotations

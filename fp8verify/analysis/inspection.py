@@ -74,7 +74,7 @@ def inspect(
             `fp8verify run`, whose logs and census are read too.
         log: the training's log, when it is not in the capture.
         name: what the report calls the run; the name of its folder or file by default.
-        stats: the folder of Transformer Engine's debug logs, whose statistics are held against the
+        stats: the folder of Transformer Engine's debug logs, whose statistics are judged by the
             same rules as those of `fp8verify run --numerics`; with it or `log`, `path` may be
             empty.
         policy: the FP8 share asked for, and how the verdict becomes an exit code.

@@ -1,4 +1,7 @@
-"""Floating-point operations of a GEMM, from the operand shapes its operator recorded."""
+"""Kinds of kernel, one name under one operator, parsed once; and the shape of a GEMM.
+
+The FLOPs of a GEMM follow from the operand shapes that its operator recorded.
+"""
 
 from __future__ import annotations
 

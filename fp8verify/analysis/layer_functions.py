@@ -1,8 +1,8 @@
 """GEMMs of functions that compute whole layers: Transformer Engine's modules.
 
 Such a function records the inputs of the module on its forward pass, and the gradient of its
-output alone on its backward pass. Its GEMMs come in a fixed order, so that each launch is told by
-counting, and a backward pass takes the sizes of the latest forward pass that it fits.
+output alone on its backward pass. Its GEMMs come in a fixed order, so that counting tells
+each launch, and a backward pass takes the sizes of the latest forward pass that it fits.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fp8verify.terms import Leg, OpContext, Role, Shape
 
 
 class Work(NamedTuple):
-    """What one launch computes; no leg on the forward pass, which other evidence tells apart."""
+    """What one launch computes; no pass on the forward pass, which other evidence tells apart."""
 
     leg: Leg | None
     shape: GemmShape | None
@@ -142,7 +142,7 @@ def _whole(
     """Return the functions of which every forward pass has its two gradients in the window.
 
     Others, as those of a layer whose input takes no gradient, or whose weight's gradient is
-    computed later, cannot be told by counting. Recomputed forward passes do not count.
+    computed later, cannot be found by counting. Recomputed forward passes do not count.
     """
     forward: Counter[str] = Counter()
     backward: Counter[str] = Counter()

@@ -79,7 +79,7 @@ class LayerClass(NamedTuple):
         return count // len(self.modules)
 
     def expected(self, leg: Leg) -> int | None:
-        """GEMMs of a leg that the modules should have run in all; None where that is not known."""
+        """GEMMs of a pass that the modules should have run in all; None where that is not known."""
         if self.passes is None:
             return None
         needed = [m for m in self.modules if leg is not Leg.WGRAD or not m.frozen]
@@ -263,7 +263,7 @@ _OF_NO_LAYER = (Leg.ATTENTION, Leg.OPTIMIZER)
 
 
 class LayerGemms(NamedTuple):
-    """GEMMs of one layer, alike in leg and precision; `flops` is of those with known shapes."""
+    """GEMMs of one layer, alike in pass and precision; `flops` is of those with known shapes."""
 
     layer: str
     leg: Leg
@@ -281,7 +281,7 @@ class NamedLayers(NamedTuple):
             times are not the run's.
         step: the number of that step, None if there is none.
         gemms: those of the layers.
-        casts: ns in kernels that FP8 needs beside its GEMMs, by layer.
+        casts: ns in kernels that FP8 needs in addition to its GEMMs, by layer.
         unjoined: GEMMs that ran for no layer, or for one that is not certain.
         flops: of all GEMMs, None unless those of (nearly) all of them are known.
         note: what is missing, or None.
@@ -332,7 +332,7 @@ def join_named(parts: Iterable[NamedLayers | None]) -> NamedLayers | None:
 
 
 def name_layers(trace: Trace, kinds: Kinds, labels: Iterable[GemmLabel]) -> NamedLayers | None:
-    """Add up GEMMs by layer, leg and precision; None where no kernel ran.
+    """Add up GEMMs by layer, pass and precision; None where no kernel ran.
 
     Args:
         trace: read with `layers`.

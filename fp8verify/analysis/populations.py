@@ -1,7 +1,7 @@
 """The GEMMs that train as populations, and what of them falls short of the others.
 
 A population is all GEMMs of one layer size (experts are one), of one pass (fprop, dgrad, wgrad), of
-one forward and backward pass within a step. A part of a run, as a step, a micro-batch or a leg,
+one forward and backward pass within a step. A part of a run, as a step, a micro-batch or a pass,
 falls short where less than half of it is in low precision of what the same layers show elsewhere.
 
 What is unknown is read both ways: to accuse, it counts as low; to acquit, as high.
@@ -168,10 +168,10 @@ def _key(row: GemmRow, forward: set[tuple[int, int]]) -> Key:
     return next((size for size in sizes if size in forward), sizes[0] if sizes else None)
 
 
-class LegReading(NamedTuple):
-    """A leg (fprop, dgrad or wgrad) against the other legs of the same layers.
+class PassReading(NamedTuple):
+    """A pass (fprop, dgrad or wgrad) against the other passes of the same layers.
 
-    `missing` is whether no GEMM of the leg is known at all, nor of the ones that may be of it.
+    `missing` is whether no GEMM of the pass is known at all, nor of the ones that may be of it.
     """
 
     leg: Leg
@@ -180,15 +180,15 @@ class LegReading(NamedTuple):
     missing: bool
 
 
-def read_legs(survey: Survey, leaves_high: Callable[[str], bool]) -> list[LegReading]:
-    """Read each leg both ways.
+def read_passes(survey: Survey, leaves_high: Callable[[str], bool]) -> list[PassReading]:
+    """Read each pass both ways.
 
-    GEMMs of a backward pass that may be dgrad or wgrad, and kernels that nobody recognizes, are of
-    a leg only as far as it lacks GEMMs beside the other legs of its layers.
+    GEMMs of a backward pass that may be dgrad or wgrad, and unrecognized kernels, count for
+    a pass only as far as it has fewer GEMMs than the other passes of its layers.
 
     Args:
         survey: the GEMMs of a rank.
-        leaves_high: whether the recipe itself keeps a leg in high precision; such a leg is no
+        leaves_high: whether the recipe itself keeps a pass in high precision; such a pass is no
             measure for the others.
     """
     table = Populations(survey)
@@ -224,7 +224,7 @@ def read_legs(survey: Survey, leaves_high: Callable[[str], bool]) -> list[LegRea
             for row, key in zip(table.rows, table.keys, strict=True)
             if (settled.get(key, row.leg) if row.leg is Leg.BACKWARD else row.leg) is leg
         ]
-        readings.append(LegReading(leg, found, rows, not own and not is_filled and lack.total > 0))
+        readings.append(PassReading(leg, found, rows, not own and not is_filled and lack.total > 0))
     return readings
 
 
@@ -248,7 +248,7 @@ def _lack(
     leaves_high: Callable[[str], bool],
     whole: Mapping[Hashable, float],
 ) -> Amount:
-    """Return what a leg lacks beside the other legs of its layers, as fprop shows its precision."""
+    """Return what a pass lacks next to others of its layers; fprop shows its precision."""
     low = total = 0.0
     others = _others(by_leg, leg, leaves_high, _CERTAIN)
     for key, work in whole.items():
@@ -267,7 +267,7 @@ def _others(
     leaves_high: Callable[[str], bool],
     legs: Iterable[Leg],
 ) -> dict[Hashable, Amount]:
-    """Add up other legs by layer, but for those that the recipe leaves in high precision."""
+    """Add up other passes by layer, but for those that the recipe leaves in high precision."""
     found: dict[Hashable, Amount] = defaultdict(Amount)
     for other in legs:
         if other not in (leg, Leg.UNKNOWN) and not leaves_high(other.value):
@@ -282,7 +282,7 @@ def total_amount(amounts: Iterable[Amount]) -> Amount:
 
 
 def _unrecognized(survey: Survey, leg: Leg) -> float:
-    """Return the ns of kernels that may be GEMMs of a leg, and that nobody recognizes."""
+    """Return the ns of kernels that are unrecognized and may be GEMMs of a pass."""
     backward = leg is not Leg.FPROP
     return sum(
         total.time_ns

@@ -1,4 +1,23 @@
-"""What the log and the model promised, as one thing to hold the kernels against."""
+"""What the log and the model promised, and what of it the kernels prove.
+
+The expected share of GEMM FLOPs: the census says which layers were converted and how large they
+are, the recipe which of their GEMMs stay in high precision, the log which layers and steps are
+pinned there. The GEMMs that ran say how much work each layer is. The expectation is known only
+where these cover (nearly) all work.
+
+Where a source recorded no operators: an operator says whose GEMM a kernel is and in which pass it
+ran. Without one, a GEMM in high precision may be a layer's, a product of attention, or the
+optimizer's (Muon), and FP8 GEMMs may be those of a forward pass alone. Kernel names still prove:
+
+- a backward pass ran, if a kernel is named for one, for an optimizer's step, or has E5M2 operands:
+  recipes keep gradients in it, activations and weights in E4M3 (arXiv:2209.05433, section 3);
+- dgrad and wgrad ran in FP8 as often as fprop, if for each FP8 GEMM of E4M3 operands alone there
+  are two with gradients. Recomputed forward passes are among the first, so that they hide the
+  proof and never make one;
+- no GEMM in high precision is of a layer that was converted, if there are no more than the layers
+  explain that were left out, and the passes that the recipe leaves in high precision;
+- no pass is hidden in a hundredth of GEMM time: of equal work it takes a sixth to hide half a pass.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +64,7 @@ class Promises(NamedTuple):
         claims: of the log.
         converted: modules that are to compute in low precision.
         emulated: modules that only imitate it.
-        formats: of each leg what the modules promise, or the log where no module does; formats
+        formats: of each pass what the modules promise, or the log where no module does; formats
             and "high_precision", nothing where it is left open.
         layers: what the log says of single layers, pins to high precision included.
         phases: what the log says of ranges of steps.
@@ -107,7 +126,7 @@ class Promises(NamedTuple):
         return " and ".join(format_name(found) for found in sorted(low)) or "FP8"
 
     def leaves_high(self, leg: str) -> bool:
-        """Whether the recipe itself keeps a leg in high precision, as rowwise_with_gw_hp wgrad."""
+        """Whether the recipe itself keeps a pass in high precision, as rowwise_with_gw_hp wgrad."""
         if leg == "wgrad" and any("gw_hp" in recipe for recipe in self.recipes):
             return True
         return self.formats.get(leg) == frozenset({HIGH_PRECISION})
@@ -139,7 +158,7 @@ def collect_promises(
 
 
 def _of_modules(modules: Sequence[ModuleRecord]) -> dict[str, frozenset[str]]:
-    """Return what modules promise of each leg; nothing of one that some of them leave open."""
+    """Return what modules promise of each pass; nothing of one that some of them leave open."""
     found = {leg.value: {module.format_of(leg.value) for module in modules} for leg in LEGS}
     return {
         leg: frozenset(name for name in names if name is not None)
@@ -149,7 +168,7 @@ def _of_modules(modules: Sequence[ModuleRecord]) -> dict[str, frozenset[str]]:
 
 
 def _of_claims(claims: Sequence[Claim]) -> dict[str, frozenset[str]]:
-    """Return what the lines say that name a format: of single legs, else of all."""
+    """Return what the lines say that name a format: of single passes, else of all."""
     said = [claim for claim in claims if claim.says == "fp8" and claim.format is not None]
     return {
         leg.value: frozenset(claim.legs.get(leg.value, claim.format or "") for claim in said)
@@ -257,8 +276,8 @@ def lacks_operators(rank: RankEvidence) -> bool:
     return sum(row.time_ns for row in rows if row.kind.op is None) > _MOST * total
 
 
-def legs_are_proved(rank: RankEvidence, promises: Promises) -> bool:
-    """Whether all legs of the layers that ran in FP8 did, but for those the recipe leaves out."""
+def passes_are_proved(rank: RankEvidence, promises: Promises) -> bool:
+    """Whether all passes of the layers that ran in FP8 did, but for those the recipe leaves out."""
     rows, times = rank.survey.linear, rank.linear.time_ns
     low = [row for row in rows if row.precision.is_low and row.kind.multiplies]
     gradients = sum(row.calls for row in low if has_gradient(row.kind))
@@ -270,7 +289,7 @@ def legs_are_proved(rank: RankEvidence, promises: Promises) -> bool:
 
 
 def high_is_explained(rank: RankEvidence, promises: Promises) -> bool:
-    """Whether the layers left out, and legs left in high precision, explain all other GEMMs."""
+    """Whether the layers left out, and passes left in high precision, explain all other GEMMs."""
     low, high = _launches(rank.survey.linear)
     kept = sum(promises.leaves_high(leg.value) for leg in LEGS)
     left, converted = _layers(rank.modules)
@@ -297,7 +316,7 @@ def _layers(modules: Sequence[ModuleRecord]) -> tuple[int, int]:
     """Return how many layers were left out of the conversion, and how many were converted.
 
     (0, 1) where that cannot be counted: without a census, with experts, which multiply as often as
-    they like, and with layers whose legs differ, as frozen ones' do.
+    they like, and with layers whose passes differ, as frozen ones' do.
     """
     plain = all(m.kind == "linear" and m.training and not m.frozen for m in modules)
     counts: Counter[str] = Counter()

@@ -157,7 +157,7 @@ def _purpose_elsewhere(kind: Kind) -> str | None:
 def _by_types(kind: Kind) -> str | None:
     """Judge a kernel by the recorded types of its operator: what has FP8 data, and is no GEMM.
 
-    Kernels beside a GEMM that its own operator launches set it up.
+    Other kernels that a GEMM's own operator launches set it up.
     """
     op, role = kind.op, kind.classification.role
     if op is None or role not in _CASTING or find(op.name).product is not None:

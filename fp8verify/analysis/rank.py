@@ -28,7 +28,7 @@ _QUANTIZING = (Role.CAST_QUANTIZE, Role.AMAX_REDUCE)
 
 
 class RankEvidence(NamedTuple):
-    """One rank: its kernels by kind and step, and what the runner noted beside its trace.
+    """One rank: its kernels by kind and step, and what the runner noted about it.
 
     It holds sums, not kernels, so that those of a thousand ranks fit.
 
@@ -46,7 +46,7 @@ class RankEvidence(NamedTuple):
         trains: whether a kernel proves that a backward pass ran.
         remarks: what the source does not record.
         numerics: what the runner noted of scales and tensors, if it did.
-        losses: those of the run's log, beside the first rank.
+        losses: those of the run's log, kept with the first rank.
     """
 
     source: str
@@ -113,7 +113,7 @@ class RankEvidence(NamedTuple):
 
     @property
     def unrecognized(self) -> list[KindTotal]:
-        """Kernels of the model that nobody recognises, the longest first."""
+        """Unrecognized kernels of the model, the longest first."""
         found = [total for total in self.survey.others if is_unrecognized(total.kind)]
         return sorted(found, key=lambda total: -total.time_ns)
 

@@ -9,6 +9,13 @@ own. The recorded inputs of the operator decide:
 - a hand-written kernel named for FP8 multiplies FP8 only if both matrices are, or are cast.
 
 Kernels that neither name nor operator explains stay unrecognized: GEMMs of any precision.
+
+Low-precision GEMMs that the GPU of a trace cannot have run as their names say are unknown too.
+Formats that it cannot multiply are converted before the product; kernels that were compiled for
+other GPUs do not run on it at all.
+
+Triton and hand-written kernels load FP8 on any GPU. An A100 multiplies the operands in FP16 or
+BF16; an MI300 multiplies FP8 of the FNUZ encodings alone, and Triton converts the others.
 """
 
 from __future__ import annotations
@@ -168,7 +175,7 @@ def _is_known_gemm(found: Classification) -> bool:
 
 
 def _is_undecided(found: Classification) -> bool:
-    """Whether a kernel may be the product: a GEMM of unknown precision, or one nobody knows."""
+    """Whether a kernel may be the product: a GEMM of unknown precision, or unrecognized."""
     if found.role.is_gemm:
         unknown = found.precision is Precision.UNKNOWN and not found.split_k
         return unknown and found.conflict is None
@@ -205,7 +212,7 @@ def _as_fp8(kind: Kind) -> Kind:
 
 
 def is_unrecognized(kind: Kind) -> bool:
-    """Whether nobody recognises a kernel of the model, so that it may be a GEMM of any precision.
+    """Whether a kernel of the model is unrecognized, so that it may be a GEMM of any precision.
 
     An operator explains its kernels where the table has it or it is ATen's, whose products are all
     there, and where its recorded inputs hold no two matrices.

@@ -1,4 +1,10 @@
-"""When the GPU of a rank was busy: idle time, step times, communication that nothing hides."""
+"""When the GPU of a rank was busy: idle time, step times, communication that nothing hides.
+
+Also the buckets that a picture of it needs, and step times as a mean with its uncertainty.
+Steps that took far longer than the usual one (compilation, a checkpoint, an evaluation) are left
+out. Steps of one window resemble each other more than steps of two do, and neighbours resemble
+each other in a long series: `effective` is the number of independent steps that tell as much.
+"""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from tests.hand_built import (
     FP32,
     TraceBuilder,
 )
-from tests.unit.test_tax import COPY, INSIDE
+from tests.unit.test_fp8_overhead import COPY, INSIDE
 
 FUSED = "triton_red_fused_abs_max_view_4"
 

@@ -15,7 +15,7 @@ from fp8verify.report.model import Role
 from fp8verify.report.sentences import payoff
 from fp8verify.trace import Step, Trace
 from tests.hand_built import BF16, FP8, FP8_KERNEL, FP32, TraceBuilder
-from tests.unit.test_tax import COPY, INSIDE
+from tests.unit.test_fp8_overhead import COPY, INSIDE
 
 OTHER = "triton_poi_fused_add_0"
 

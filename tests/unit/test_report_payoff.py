@@ -13,7 +13,7 @@ from fp8verify.report.sentences import payoff, payoff_text
 from tests.golden.expectations import ROOT
 from tests.hand_built import BF16, FP32, TraceBuilder
 from tests.unit.test_communication import GATHER, MB, SCATTER, collective
-from tests.unit.test_tax import COPY, INSIDE
+from tests.unit.test_fp8_overhead import COPY, INSIDE
 
 
 @pytest.fixture(scope="module")

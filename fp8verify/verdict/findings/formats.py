@@ -9,7 +9,7 @@ from fp8verify.analysis.communication import shards_gradients, weight_gathers
 from fp8verify.analysis.facts import RankFacts
 from fp8verify.analysis.gemms import GemmRow
 from fp8verify.analysis.numerics import recomputed_high, steps_of
-from fp8verify.analysis.populations import LegReading, read_legs
+from fp8verify.analysis.populations import PassReading, read_passes
 from fp8verify.analysis.promises import HIGH_PRECISION, Promises, format_name
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.report.model import LEGS, Finding, Leg, Precision
@@ -31,9 +31,9 @@ _FP4 = frozenset(precision for precision in Precision if precision.is_fp4)
 # ---- passes in high precision where the other passes are in FP8
 
 
-def short_legs(rank: RankEvidence, promises: Promises) -> list[LegReading]:
+def short_legs(rank: RankEvidence, promises: Promises) -> list[PassReading]:
     """Return the legs that fall short even if all that is unknown is FP8."""
-    found = read_legs(rank.survey, promises.leaves_high)
+    found = read_passes(rank.survey, promises.leaves_high)
     return [reading for reading in found if reading.found.accused]
 
 
@@ -53,7 +53,7 @@ def legs_not_fp8(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
         )
 
 
-def _said(short: LegReading) -> str:
+def _said(short: PassReading) -> str:
     high = [row for row in short.rows if not row.precision.is_low]
     main = max(high, key=lambda row: row.time_ns).precision.value.upper()
     name, time_ns = short.leg.value, sum(row.time_ns for row in high)
@@ -75,7 +75,7 @@ def legs_undecided(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
         return
     readings = [
         reading
-        for reading in read_legs(rank.survey, promises.leaves_high)
+        for reading in read_passes(rank.survey, promises.leaves_high)
         if not promises.leaves_high(reading.leg.value)
     ]
     if any(reading.found.accused for reading in readings):

@@ -11,7 +11,7 @@ from fp8verify.analysis.promises import (
     HIGH_PRECISION,
     Promises,
     lacks_operators,
-    legs_are_proved,
+    passes_are_proved,
     unplaced_ns,
 )
 from fp8verify.analysis.rank import RankEvidence
@@ -220,7 +220,7 @@ def _open_without_operators(rank: RankEvidence, promises: Promises, share: float
     if not rank.trains:
         hidden = rank.ran_low or (promises.any and rank.has_fp8_units)
         return f"{ran} nothing shows that a backward pass ran in the window" if hidden else None
-    if rank.ran_low and not legs_are_proved(rank, promises):
+    if rank.ran_low and not passes_are_proved(rank, promises):
         others = rank.linear.kernels.total() - rank.linear.low_kernels
         high = rank.main_high.value.upper()
         return f"{ran} it is open whether the {others} others ({high}) are a leg of the same layers"

@@ -1,4 +1,4 @@
-"""The FP8 tax: which kernels it counts, as what, and in which pass."""
+"""The overhead of FP8: which kernels it counts, as what, and in which pass."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FORWARD, BACKWARD = "matmul_with_hp_or_float8_args", "matmul_with_hp_or_float8_a
 INSIDE = ("_ToFloat8ConstrFunc", FORWARD)
 
 
-def tax(build: TraceBuilder, folder: Path) -> TaxReport | None:
+def overhead(build: TraceBuilder, folder: Path) -> TaxReport | None:
     return inspect(build.write(folder / "trace.json")).ranks[0].tax
 
 
@@ -44,7 +44,7 @@ def test_each_step_of_an_eager_cast_is_told(
 ) -> None:  # fmt: skip
     build.linear(64, 32, 16, fp8=True)
     build.launch(kernel, op, types=types, dims=((64, 16),) * len(types), parents=parents, us=5)
-    found = tax(build, tmp_path)
+    found = overhead(build, tmp_path)
     assert found is not None
     assert [(row.purpose, row.op, row.fused, row.time_us) for row in found.rows] == [
         (purpose, op, False, 5.0)
@@ -56,7 +56,7 @@ def test_fused_casts_are_told_apart_from_eager_ones(build: TraceBuilder, tmp_pat
     fused = "triton_red_fused_abs_max_view_4"
     build.linear(64, 32, 16, fp8=True).launch(fused, fused, us=3)
     build.launch(COPY, "aten::copy_", types=(FP32, BF16), parents=INSIDE, us=7)
-    found = tax(build, tmp_path)
+    found = overhead(build, tmp_path)
     assert found is not None
     assert (found.time_us, found.unfused_us) == (10.0, 7.0)
     assert {(row.purpose, row.fused) for row in found.rows} == {("amax", True), ("cast", False)}
@@ -75,30 +75,32 @@ def test_the_pass_is_that_of_the_operator(
 ) -> None:
     build.linear(64, 32, 16, fp8=True)
     build.launch(CAST, "aten::copy_", types=(E5M2, FP32), parents=parents, backward=backward)
-    found = tax(build, tmp_path)
+    found = overhead(build, tmp_path)
     assert found is not None
     assert [row.leg for row in found.rows] == [leg]
 
 
-def test_what_bf16_needs_as_well_is_no_tax(build: TraceBuilder, tmp_path: Path) -> None:
+def test_what_bf16_needs_as_well_is_no_overhead(build: TraceBuilder, tmp_path: Path) -> None:
     build.linear(64, 32, 16, fp8=True)
     build.launch(COPY, "aten::add", types=(BF16, BF16), us=5)
     # autograd adds gradients in the engine's frame around the node, not in the node
     engine = f"autograd::engine::evaluate_function: {BACKWARD}"
     build.launch(COPY, "aten::add", types=(BF16, BF16), parents=(engine,), us=5)
     build.launch(CAST, "aten::copy_", types=(FP8, FP32), parents=("Optimizer.step#AdamWFp8.step",))
-    assert tax(build, tmp_path) is None
+    assert overhead(build, tmp_path) is None
 
 
-def test_a_bf16_run_pays_no_tax(build: TraceBuilder, tmp_path: Path) -> None:
+def test_a_bf16_run_has_no_overhead(build: TraceBuilder, tmp_path: Path) -> None:
     name = "triton_red_fused_abs_max_view_4"
-    assert tax(build.linear(64, 32, 16, fp8=False).launch(name, name), tmp_path) is None
+    assert overhead(build.linear(64, 32, 16, fp8=False).launch(name, name), tmp_path) is None
 
 
-def test_the_tax_is_held_against_what_fp8_can_save(build: TraceBuilder, tmp_path: Path) -> None:
+def test_the_overhead_is_compared_with_what_fp8_can_save(
+    build: TraceBuilder, tmp_path: Path
+) -> None:
     build.linear(8192, 4096, 4096, fp8=True)  # 30 µs of GEMMs that take 57.9 in BF16
     build.launch(COPY, "aten::copy_", types=(FP32, BF16), parents=INSIDE, us=15)
-    found = tax(build, tmp_path)
+    found = overhead(build, tmp_path)
     assert found is not None
     assert found.saved_at_most_us == pytest.approx(27.9, abs=0.1)
     assert found.share_of_saving == pytest.approx(15 / 27.9, abs=0.01)
@@ -112,7 +114,7 @@ def test_a_step_that_begins_inside_the_optimizer_is_still_the_models(
     around = ("CompiledFunction", "Torch-Compiled Region", "Optimizer.step#AdamW.step")
     fused = "triton_red_fused_abs_max_view_4"
     build.linear(64, 32, 16, fp8=True).launch(fused, fused, parents=around, us=3)
-    found = tax(build, tmp_path)
+    found = overhead(build, tmp_path)
     assert found is not None
     assert found.time_us == 3.0
 
@@ -135,7 +137,7 @@ def test_casts_without_a_clamp_are_casts(
     kernel = COPY if op.startswith("aten") else op
     build.linear(64, 32, 16, fp8=True)
     build.launch(kernel, op, types=types, dims=((64, 16),) * len(types), us=5)
-    found = tax(build, tmp_path)
+    found = overhead(build, tmp_path)
     assert found is not None
     assert [(row.purpose, row.time_us) for row in found.rows] == [(purpose, 5.0)]
 
@@ -144,10 +146,10 @@ def test_what_sets_up_a_gemm_is_no_cast(build: TraceBuilder, tmp_path: Path) -> 
     build.linear(64, 32, 16, fp8=True)
     types, dims = (FP8, FP8), ((64, 16), (16, 32))
     build.launch("setup_kernel", "aten::_scaled_grouped_mm", types=types, dims=dims)
-    assert tax(build, tmp_path) is None
+    assert overhead(build, tmp_path) is None
 
 
-def test_gpu_time_counts_what_the_tax_counts(build: TraceBuilder, tmp_path: Path) -> None:
+def test_gpu_time_counts_what_the_overhead_counts(build: TraceBuilder, tmp_path: Path) -> None:
     build.linear(64, 32, 16, fp8=True).launch("triton_red_fused_abs_max_view_4", us=3)
     build.launch(COPY, "aten::copy_", types=(FP32, BF16), parents=INSIDE, us=7)
     build.launch(COPY, "aten::copy_", types=(FP8, FP8), dims=((4, 4),) * 2, us=2)
