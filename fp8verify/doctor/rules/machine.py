@@ -44,7 +44,7 @@ def gpus(facts: Facts) -> Iterator[Check]:
 def _units(found: tuple[Gpu, ...], fmt: str) -> Check:
     answers = [trains_in(gpu, fmt) for gpu in found]
     without = [gpu for gpu, answer in zip(found, answers, strict=True) if answer is False]
-    source = "evidence/units.py; TE pytorch/quantization.py:151-184; torch aten ScaledBlas.cpp"
+    source = "analysis/gpus.py; TE pytorch/quantization.py:151-184; torch aten ScaledBlas.cpp"
     if without:
         return Check(
             code="no-fp8-units",

@@ -118,7 +118,7 @@ def _conversion(modules: Sequence[ModuleRecord], wish: Wish, facts: Facts) -> It
             message=f"the linear layers' GEMMs can become {1 / (1 - share + share / ratio):.2f} "
             f"times as fast at most on {where}; the step gains less, by its attention, optimizer "
             "and casts",
-            source="Amdahl's law over the peaks of evidence/peaks.py",
+            source="Amdahl's law over the peaks of analysis/gpus.py",
         )
 
 
