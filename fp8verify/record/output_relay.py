@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 DRAIN_S = 1.0  # for children of the training that print without a pause
 TERMINAL_LAG_S = 0.05  # what is written to a pseudo-terminal arrives a little later
 POLL_S = 0.001
-STDERR = 2
 STANDBY = "standby"
 PACKAGE = os.path.abspath(f"{__file__}/../../..")  # noqa: PTH100
 START = (
@@ -212,35 +211,22 @@ def spawn_relay(
     Raises:
         OSError: no process can be started.
     """
-    # Under numbers of their own: no other process that starts meanwhile inherits them.
-    kept = [*given, *(read_end for read_end, _ in ends)]
-    first = max(kept) + 1
-    new = {descriptor: first + place for place, descriptor in enumerate(kept)}
-    words = [sys.executable, "-I", "-S", "-c", START, PACKAGE]
-    words += [str(new[descriptor]) for descriptor in given]
-    words += [boot, role, *(f"{new[read_end]}:{target}" for read_end, target in ends)]
-    # The run waits for this, and `subprocess` would take half a millisecond longer.
-    return os.posix_spawn(
-        sys.executable,
-        words,
-        os.environ,
-        file_actions=[
-            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-            *((os.POSIX_SPAWN_DUP2, old, at) for old, at in new.items()),
-        ],
-        setsigmask=NOT_FOR_RELAY,
-    )
+    import subprocess  # which a relay seldom needs
 
-
-def _detach(kept: set[int]) -> None:
-    """Keep nothing of where the run was started but its standard streams and what is given."""
-    os.setsid()  # Ctrl-C, Ctrl-Z and a terminal that hangs up are not for this process
-    os.chdir("/")
-    with suppress(FileNotFoundError):  # a system without /proc
-        for name in os.listdir("/dev/fd"):  # noqa: PTH208 - pathlib takes longer to import
-            if int(name) > STDERR and int(name) not in kept:
-                with suppress(OSError):  # the one that listed them
-                    os.close(int(name))
+    words = [sys.executable, "-I", "-S", "-c", START, PACKAGE, *map(str, given), boot, role]
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, NOT_FOR_RELAY)
+    try:
+        process = subprocess.Popen(  # noqa: S603 - our own Python
+            [*words, *(f"{read_end}:{target}" for read_end, target in ends)],
+            stdin=subprocess.DEVNULL,
+            pass_fds=[*given, *(read_end for read_end, _ in ends)],
+            cwd="/",
+            start_new_session=True,  # Ctrl-C, Ctrl-Z and a terminal that hangs up are not for it
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    process.returncode = 0  # nobody waits for it
+    return process.pid
 
 
 def main() -> None:
@@ -248,7 +234,6 @@ def main() -> None:
     log, asks, answers = map(int, sys.argv[1:4])
     boot, role, *words = sys.argv[4:]
     ends = [(int(read_end), int(target)) for read_end, target in (w.split(":") for w in words)]
-    _detach({log, asks, answers, *(read_end for read_end, _ in ends)})
     if not relay(asks, answers, log, boot, ends, standby=role == STANDBY):
         import shutil  # seldom needed: the runner was killed and could not
 

@@ -29,9 +29,9 @@ import os, sys
 before = set(sys.modules)
 import _posixsubprocess
 def start(*words, **_):
-    if any("fp8verify.record.output_relay" in str(word) for word in words[1]):
-        return os.getpid()
     command = [os.fsdecode(word) for word in words[0 if isinstance(words[0], (list, tuple)) else 1]]
+    if any("fp8verify.record.output_relay" in word for word in command):
+        return os.getpid()
     modules = sorted(set(sys.modules) - before)
     files = sorted(
         os.path.relpath(os.path.join(folder, name), "capture")
