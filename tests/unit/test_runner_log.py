@@ -20,18 +20,15 @@ def bounded_log(path: Path, **limits: int) -> Iterator[BoundedLog]:
     log.close()
 
 
-def test_a_short_log_is_kept_whole(tmp_path: Path) -> None:
-    with bounded_log(tmp_path / "log.txt") as log:
+def test_a_short_log_is_kept_whole_and_is_on_disk_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "log.txt"
+    with bounded_log(path) as log:
         log.write(b"one\n")
+        assert path.read_bytes() == b"one\n"
         log.write(b"two\n")
-
-    assert (tmp_path / "log.txt").read_bytes() == b"one\ntwo\n"
-
-
-def test_the_head_is_on_disk_at_once(tmp_path: Path) -> None:
-    with bounded_log(tmp_path / "log.txt") as log:
-        log.write(b"one\n")
-        assert (tmp_path / "log.txt").read_bytes() == b"one\n"
+    log.write(b"after the end\n")
+    log.close()
+    assert path.read_bytes() == b"one\ntwo\n"
 
 
 def test_a_long_log_keeps_its_head_and_tail_and_says_what_is_missing(tmp_path: Path) -> None:
@@ -79,12 +76,3 @@ def test_an_endless_line_is_not_kept_in_memory(tmp_path: Path) -> None:
         LineAssembler(log).write(b"x" * (MAX_LINE + 1))
 
         assert (tmp_path / "log.txt").stat().st_size == MAX_LINE + 1
-
-
-def test_what_comes_after_the_end_is_not_kept(tmp_path: Path) -> None:
-    with bounded_log(tmp_path / "log.txt") as log:
-        log.write(b"one\n")
-    log.write(b"two\n")
-    log.close()
-
-    assert (tmp_path / "log.txt").read_bytes() == b"one\n"
