@@ -75,21 +75,27 @@ def _filled(text: str, inputs: dict[str, str]) -> str:
     return re.sub(r"\$\{\{ inputs\.([\w-]+) \}\}", lambda found: inputs[found[1]], text)
 
 
-def test_the_action_passes_on_fp8_and_leaves_page_and_results(tmp_path: Path) -> None:
-    job = uses(tmp_path, path=str(TRACES / "fp8_compiled"), install="false")
-    assert (job.code, job.outputs) == (0, {"verdict": "ACTIVE", "exit-code": "0"}), job.log
-    assert "::notice title=FP8 ACTIVE::" in job.log
-    assert "FP8 ACTIVE" in job.summary
+@pytest.mark.parametrize(
+    ("capture", "code", "verdict", "said"),
+    [
+        ("fp8_compiled", 0, "ACTIVE", "::notice title=FP8 ACTIVE::"),
+        (
+            "bf16_filter_rejects_all",
+            1,
+            "CONTRADICTED",
+            "::error title=FP8 CONTRADICTED::the log claims FP8",
+        ),
+    ],
+)
+def test_the_action_judges_and_leaves_page_and_results(
+    tmp_path: Path, capture: str, code: int, verdict: str, said: str
+) -> None:
+    job = uses(tmp_path, path=str(TRACES / capture), install="false")
+    assert (job.code, job.outputs) == (code, {"verdict": verdict, "exit-code": f"{code}"}), job.log
+    assert said in job.log
+    assert f"FP8 {verdict}" in job.summary
     assert (tmp_path / "fp8.html").stat().st_size
-    assert _failures(tmp_path) == 0
-
-
-def test_the_action_fails_on_contradicted_and_says_why(tmp_path: Path) -> None:
-    job = uses(tmp_path, path=str(TRACES / "bf16_filter_rejects_all"), install="false")
-    assert (job.code, job.outputs) == (1, {"verdict": "CONTRADICTED", "exit-code": "1"})
-    assert "::error title=FP8 CONTRADICTED::the log claims FP8" in job.log
-    assert (tmp_path / "fp8.html").stat().st_size
-    assert _failures(tmp_path) == 1
+    assert _failures(tmp_path) == code
 
 
 @pytest.mark.parametrize(

@@ -28,12 +28,6 @@ def call(*args: object) -> Result:
     return CliRunner().invoke(cli, [*map(str, args)], catch_exceptions=False)
 
 
-def test_a_table_takes_a_list_as_runs_of_their_own(found: fp8verify.Comparison) -> None:
-    table = fp8verify.table([BASELINE, str(CANDIDATE)])
-    assert [row.name for row in table.runs] == ["bf16_width4096", "fp8_width4096"]
-    assert found.names == ("bf16_width4096", "fp8_width4096")
-
-
 @pytest.fixture(scope="module")
 def found() -> fp8verify.Comparison:
     return fp8verify.compare(BASELINE, CANDIDATE)
@@ -42,18 +36,21 @@ def found() -> fp8verify.Comparison:
 # -- compare ------------------------------------------------------------------------------------
 
 
+def test_results_name_their_runs(found: fp8verify.Comparison) -> None:
+    names = ("bf16_width4096", "fp8_width4096")
+    assert found.baseline is not None
+    assert found.candidate is not None
+    assert found.names == (found.baseline.name, found.candidate.name) == names
+    table = fp8verify.table([BASELINE, str(CANDIDATE)])  # a list is runs of their own
+    assert tuple(row.name for row in table.runs) == names
+
+
 def test_compare_takes_paths_and_reports(found: fp8verify.Comparison) -> None:
     reports = [fp8verify.inspect(path) for path in (BASELINE, CANDIDATE)]
     again = fp8verify.compare(*reports)
     assert (again.outcome, again.speedup) == (found.outcome, found.speedup)
     assert again.loss is None  # a report has no log
     assert found.loss is not None
-
-
-def test_runs_called_alike_are_told_apart_by_their_folders(found: fp8verify.Comparison) -> None:
-    assert found.baseline is not None
-    assert found.candidate is not None
-    assert (found.baseline.name, found.candidate.name) == ("bf16_width4096", "fp8_width4096")
 
 
 def test_the_json_keeps_to_its_own_schema(found: fp8verify.Comparison) -> None:

@@ -7,8 +7,6 @@ that the shapes of a product tell its layer without names.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -16,11 +14,10 @@ from typing import Any
 import pytest
 
 from fp8verify.trace import read_trace
-from tests.shared_torch import python_with_torch
+from tests.attached import SCRIPTS, execute, python
 
 pytestmark = pytest.mark.train
 
-ROOT = Path(__file__).parents[2]
 PRODUCTS = ("aten::mm", "aten::addmm")
 STACK = {(16, 32): "up", (32, 48): "down", (48, 64): "head", (64, 80): None}
 STEPS = 2
@@ -29,13 +26,9 @@ STEPS = 2
 @pytest.fixture(scope="module")
 def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("traces")
-    script = Path(__file__).parent / "scripts" / "layer_traces.py"
-    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    environment = {**os.environ, "PYTHONPATH": path}
-    done = subprocess.run(
-        [python_with_torch(), script, folder], env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
+    script = SCRIPTS / "layer_traces.py"
+    done = execute(python(), script, folder, cwd=folder)
+    assert done.code == 0, done.stderr
     return folder
 
 
