@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -71,12 +72,6 @@ def test_fp8_tensors_with_high_precision_gemms_are_emulation(
     assert "emulated" in codes(report)
 
 
-def test_casts_of_an_fp8_optimizer_are_no_emulation(build: TraceBuilder, tmp_path: Path) -> None:
-    build.linear(64, 32, 16, fp8=False)
-    build.launch(CAST, "aten::copy_", types=(FP8, FP32), parents=("Optimizer.step#AdamWFp8.step",))
-    assert verdict(build, tmp_path).verdict == "INACTIVE"
-
-
 def test_a_share_below_the_minimum_is_partial(build: TraceBuilder, tmp_path: Path) -> None:
     build.launch(FP8_KERNEL, "aten::_scaled_mm", types=(FP8, FP8), us=40, backward=True)
     build.launch(BF16_KERNEL, types=(BF16, BF16), us=60, backward=True)
@@ -112,11 +107,6 @@ def test_no_gpu_kernel_is_inconclusive(build: TraceBuilder, tmp_path: Path) -> N
     assert (report.verdict, report.exit_code) == ("INCONCLUSIVE", 3)
     assert report.reason == "no GPU kernels in the trace"
     assert "no-gpu-kernels" in codes(report)
-
-
-def test_kernels_without_a_gemm_are_inconclusive(build: TraceBuilder, tmp_path: Path) -> None:
-    build.launch("triton_poi_fused_add_0", "triton_poi_fused_add_0")
-    assert verdict(build, tmp_path).verdict == "INCONCLUSIVE"
 
 
 def test_damage_without_fp8_is_inconclusive_and_with_fp8_is_not(tmp_path: Path) -> None:
@@ -249,21 +239,46 @@ def test_unknown_gemms_cannot_be_fp8_where_the_gpu_has_no_fp8(tmp_path: Path) ->
     assert verdict(build, tmp_path).verdict == "INACTIVE"
 
 
-def test_fp8_attention_beside_bf16_linears_is_no_emulation(
-    build: TraceBuilder, tmp_path: Path
+ADAM = "Optimizer.step#AdamWFp8.step"
+MUON = "Optimizer.step#Muon.step"
+FMHA = "fmhaSm100aKernel_QkvE4m3OBfloat16H128PagedKvCausalP32VarSeqQ128Kv128StaticContext"
+CODEC = (
+    "void at::native::vectorized_elementwise_kernel<4, fbgemm_gpu::_float_to_hfp8_gpu("
+    "at::Tensor const&, long, long, double)::{lambda(float)#1}, at::detail::Array<char*, 2> >"
+)
+CACHE = "_C_cache_ops::reshape_and_cache"
+TOKENS = ((64, 16), (64, 16))
+# FP8 that no GEMM of a layer multiplies: each launch with its operator, types, shapes and parents.
+OTHER_FP8: dict[str, list[tuple[str, str | None, dict[str, Any]]]] = {
+    "an FP8 optimizer": [(CAST, "aten::copy_", {"types": (FP8, FP32), "parents": (ADAM,)})],
+    "an optimizer's products": [
+        (FP8_KERNEL, "aten::_scaled_mm", {"types": (FP8, FP8), "parents": (MUON,), "us": 90})],
+    "FP8 attention": [(CAST, "aten::copy_", {"types": (FP8, BF16)}), (FMHA, None, {})],
+    "FP8 attention of an operator": [
+        (CAST, "aten::copy_", {"types": (FP8, BF16), "dims": TOKENS}),
+        ("flash_fwd_kernel_fp8", "flash_attn::fwd", {"us": 30})],
+    "codecs of collectives": [(CODEC, "fbgemm::FloatToHFP8Quantized", {})],
+    "a cache": [("reshape_and_cache", CACHE, {"types": (BF16, FP8)})],
+    "a cache with shapes": [("reshape_and_cache", "cache::write", {
+        "types": (BF16, FP8), "dims": ((64, 4, 4), (99, 16, 4, 4))})],
+    "tokens of an all-to-all": [("dequantize_tokens", "moe::after_all_to_all", {
+        "types": (FP8, BF16), "dims": TOKENS})],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("launches", OTHER_FP8.values(), ids=OTHER_FP8)
+def test_fp8_elsewhere_is_neither_fp8_training_nor_emulation(
+    build: TraceBuilder, tmp_path: Path, launches: list[tuple[str, str | None, dict[str, Any]]]
 ) -> None:
-    build.linear(64, 32, 16, fp8=False).launch(CAST, "aten::copy_", types=(FP8, BF16))
-    build.launch(
-        "fmhaSm100aKernel_QkvE4m3OBfloat16H128PagedKvCausalP32VarSeqQ128Kv128StaticContext", None
-    )
-    assert verdict(build, tmp_path).verdict == "INACTIVE"
+    for _ in range(4):
+        for kernel, op, launch in launches:
+            build.launch(kernel, op, **launch)
+        build.linear(64, 32, 16, fp8=False)
+    report = verdict(build, tmp_path)
+    assert report.verdict == "INACTIVE"
+    assert "emulated" not in codes(report)
 
 
-def test_codecs_of_collectives_are_no_emulation(build: TraceBuilder, tmp_path: Path) -> None:
-    build.linear(64, 32, 16, fp8=False)
-    build.launch(
-        "void at::native::vectorized_elementwise_kernel<4, fbgemm_gpu::_float_to_hfp8_gpu("
-        "at::Tensor const&, long, long, double)::{lambda(float)#1}, at::detail::Array<char*, 2> >",
-        "fbgemm::FloatToHFP8Quantized",
-    )
-    assert verdict(build, tmp_path).verdict == "INACTIVE"
+def test_kernels_without_a_gemm_are_inconclusive(build: TraceBuilder, tmp_path: Path) -> None:
+    build.launch("triton_poi_fused_add_0", "triton_poi_fused_add_0")
+    assert verdict(build, tmp_path).verdict == "INCONCLUSIVE"

@@ -310,12 +310,6 @@ def test_the_optimizers_gemms_are_not_the_models(
     assert [row.time_us for row in report.legs if row.leg == "optimizer"] == [{"bf16": 900.0}]
 
 
-def test_the_optimizer_in_fp8_makes_no_training_in_fp8(build: TraceBuilder, tmp_path: Path) -> None:
-    build.linear(M, N, K, fp8=False)
-    build.launch(FP8_KERNEL, "aten::_scaled_mm", types=(FP8, FP8), parents=(MUON,), us=90)
-    assert verdict(build, tmp_path).verdict == "INACTIVE"
-
-
 def test_a_compiled_optimizer_without_a_range_is_known_by_its_loops(
     build: TraceBuilder, tmp_path: Path
 ) -> None:
@@ -407,34 +401,6 @@ def test_a_cast_of_weights_that_is_read_before_the_product_is_emulation(
     build.launch("dequant", "mylib::dequantize", types=(FP8, FP32), dims=((N, K), ()))
     build.linear(M, N, K, fp8=False)
     assert verdict(build, tmp_path).verdict == "EMULATED"
-
-
-@pytest.mark.parametrize(
-    ("kernel", "op", "types", "dims"),
-    [
-        ("reshape_and_cache", "_C_cache_ops::reshape_and_cache", (BF16, FP8), ()),
-        ("reshape_and_cache", "cache::write", (BF16, FP8), ((M, 4, 4), (99, 16, 4, 4))),
-        ("dequantize_tokens", "moe::after_all_to_all", (FP8, BF16), ((M, K), (M, K))),
-    ],
-    ids=["cache", "cache with shapes", "tokens of an all-to-all"],
-)
-def test_fp8_in_storage_and_transport_is_no_emulation(
-    build: TraceBuilder, tmp_path: Path, kernel: str, op: str, types: Any, dims: Any
-) -> None:
-    for _ in range(4):
-        build.launch(kernel, op, types=types, dims=dims)
-        build.linear(M, N, K, fp8=False)
-    report = verdict(build, tmp_path)
-    assert report.verdict == "INACTIVE"
-    assert "emulated" not in codes(report)
-
-
-def test_casts_for_fp8_attention_are_no_emulation(build: TraceBuilder, tmp_path: Path) -> None:
-    for _ in range(3):
-        build.launch(CAST, "aten::copy_", types=(FP8, BF16), dims=((M, K), (M, K)))
-        build.launch("flash_fwd_kernel_fp8", "flash_attn::fwd", us=30)
-        build.linear(M, N, K, fp8=False)
-    assert verdict(build, tmp_path).verdict == "INACTIVE"
 
 
 # -- hardware -------------------------------------------------------------------------------------
