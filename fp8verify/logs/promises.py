@@ -175,7 +175,8 @@ class LayerScan:
                 names = [groups["path"]] if "path" in groups else _QUOTED.findall(groups["names"])
                 names = [name for name in names if name not in _NO_NAMES]
                 format_ = self._format(groups)
-                return self._keep(how, names, format_, framework, line=line, text=found[0])
+                said = {"framework": framework, "line": line}
+                return self._keep(how, names, format_, text=found[0], **said)
         return False
 
     def _format(self, groups: Mapping[str, str]) -> str | None:
@@ -200,29 +201,16 @@ class LayerScan:
         last = _whole(values.get("num_layers_at_end_in_bf16"), 1)
         numbers = {*range(min(first, MAX_LAYERS)), *range(max(0, count - last), count)}
         names = list(map(str, sorted(numbers)))
-        self._keep("blocks", names, HIGH_PRECISION, "Megatron-LM", line=line, text=text)
+        self._keep("blocks", names, HIGH_PRECISION, framework="Megatron-LM", line=line, text=text)
 
     def _keep(
-        self,
-        how: str,
-        names: list[str],
-        format_: str | None,
-        framework: str,
-        *,
-        line: int,
-        text: str,
+        self, how: str, names: list[str], format_: str | None, *, text: str, **said: Any
     ) -> bool:
         if not names or format_ is None or len(self._found) >= MAX_LAYERS:
             return False
-        self._found[how, tuple(names)] = LayerPromise(
-            match=how,
-            names=tuple(names),
-            format=format_,
-            framework=framework,
-            line=line,
-            text=text[:300],
-            source=self._source,
-        )
+        said |= {"text": text[:300], "source": self._source}
+        promise = LayerPromise(match=how, names=tuple(names), format=format_, **said)
+        self._found[how, promise.names] = promise
         return True
 
 
