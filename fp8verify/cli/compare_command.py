@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from fp8verify.cli.options import PLACE, FiniteFloat, ResultOptions, flag, result_options
+from fp8verify.cli.options import PLACE, FiniteFloat, ResultOptions, flag, result_options, valued
 from fp8verify.cli.output import write_result
 from fp8verify.report import COMPARISON_FORMS
 
@@ -17,21 +17,18 @@ from fp8verify.report import COMPARISON_FORMS
 @click.argument("candidate", metavar="CANDIDATE", type=PLACE)
 @click.option("--baseline-log", metavar="FILE", type=PLACE, help="The baseline's log, for losses.")
 @click.option("--candidate-log", metavar="FILE", type=PLACE, help="The candidate's, likewise.")
-@click.option(
-    "--loss-regex",
-    metavar="REGEX",
-    help="Where a log line has the loss: named groups loss and, if it can, step.",
+@valued(
+    "--loss-regex REGEX",
+    text="Where a log line has the loss: named groups loss and, if it can, step.",
 )
-@click.option(
-    "--min-speedup",
+@valued(
+    "--min-speedup F",
     type=FiniteFloat(min=0, min_open=True),
-    metavar="F",
-    help="Exit with 1 if the candidate is not this many times as fast, at equal work.",
+    text="Exit with 1 if the candidate is not this many times as fast, at equal work.",
 )
-@click.option(
-    "--max-loss-gap",
-    metavar="F|P%",
-    help="Exit with 1 if its loss is further above the baseline's: 0.05 on average, 5% of it.",
+@valued(
+    "--max-loss-gap F|P%",
+    text="Exit with 1 if its loss is further above the baseline's: 0.05 on average, 5% of it.",
 )
 @flag("-q", "--quiet", text="Print the verdict and what is wrong, no table.")
 @result_options(COMPARISON_FORMS, "Show every GEMM, layer and rank.")

@@ -15,6 +15,7 @@ from fp8verify.cli.options import (
     form_option,
     output_option,
     refuse_unknown_option,
+    valued,
 )
 from fp8verify.cli.output import emit, screen
 from fp8verify.doctor import RECIPES, Status, doctor
@@ -24,30 +25,27 @@ from fp8verify.doctor.checks import FORMS, to_text
 @click.command(
     "doctor", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
 )
-@click.option(
-    "--config",
+@valued(
+    "--config FILE",
     "configs",
     multiple=True,
-    metavar="FILE",
     type=click.Path(),
-    help="A configuration to check: YAML, TOML, JSON, a launch script or Python. Repeatable.",
+    text="A configuration to check: YAML, TOML, JSON, a launch script or Python. Repeatable.",
 )
 @flag(
     "--measure",
     text="Time the model's matrix sizes on this GPU, in BF16 and in FP8 with all casts.",
 )
-@click.option(
-    "--shape",
+@valued(
+    "--shape MxKxN",
     "shapes",
     multiple=True,
-    metavar="MxKxN",
-    help="A size to measure: tokens, inputs and outputs of a layer. Repeatable.",
+    text="A size to measure: tokens, inputs and outputs of a layer. Repeatable.",
 )
-@click.option(
-    "--tokens",
+@valued(
+    "--tokens M",
     type=click.IntRange(1, 1 << 26),
-    metavar="M",
-    help="Tokens of a micro-batch, if no configuration says.  [default: 8192]",
+    text="Tokens of a micro-batch, if no configuration says.  [default: 8192]",
 )
 @click.option(
     "--recipe",
@@ -57,13 +55,12 @@ from fp8verify.doctor.checks import FORMS, to_text
     help="A recipe of torchao to measure. Repeatable.  [default: all]",
 )
 @flag("--static", text="Read the command's files only; start nothing of it.")
-@click.option(
-    "--timeout",
+@valued(
+    "--timeout S",
     type=FiniteFloat(min=1, max=86400),
     default=120.0,
     show_default=True,
-    metavar="S",
-    help="Seconds after which a command that has built no optimizer is ended.",
+    text="Seconds after which a command that has built no optimizer is ended.",
 )
 @click.option(
     "--require-gpu/--no-require-gpu",

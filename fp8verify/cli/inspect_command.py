@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fp8verify.cli.options import PLACE, ReportOptions, flag, report_options
+from fp8verify.cli.options import PLACE, ReportOptions, flag, report_options, valued
 from fp8verify.cli.output import write_report
 
 if TYPE_CHECKING:
@@ -20,29 +20,25 @@ if TYPE_CHECKING:
 
 @click.command("inspect")
 @click.argument("paths", nargs=-1, metavar="PATH…", type=PLACE)
-@click.option(
-    "--log",
-    metavar="FILE",
+@valued(
+    "--log FILE",
     type=PLACE,
-    help="The training's log, whose claims are checked against the kernels. Needs no PATH: then it "
+    text="The training's log, whose claims are checked against the kernels. Needs no PATH: then it "
     "is all that is reported.",
 )
-@click.option(
-    "--stats",
-    metavar="DIR",
-    help="Transformer Engine's debug logs (nvdlfw_inspect_statistics_logs): findings on their "
+@valued(
+    "--stats DIR",
+    text="Transformer Engine's debug logs (nvdlfw_inspect_statistics_logs): findings on their "
     "underflows, overflows and amax. Needs no PATH.",
 )
-@click.option(
-    "--workers",
+@valued(
+    "--workers N",
     type=click.IntRange(1, 10_000),
-    metavar="N",
-    help="Processes that read the ranks' traces.  [default: the cores, where it pays]",
+    text="Processes that read the ranks' traces.  [default: the cores, where it pays]",
 )
-@click.option(
-    "--scheduler",
-    metavar="ADDRESS",
-    help="Read the ranks' traces on the Dask cluster of this scheduler (tcp://host:8786).",
+@valued(
+    "--scheduler ADDRESS",
+    text="Read the ranks' traces on the Dask cluster of this scheduler (tcp://host:8786).",
 )
 @flag(
     "--breakdown", text="Add HolisticTraceAnalysis' idle, compute and overlap figures of each rank."

@@ -68,6 +68,19 @@ def flag(*names: str, text: str) -> Callable[[Any], Any]:
     return click.option(*names, is_flag=True, help=text)
 
 
+def valued(name: str, *parameter: str, text: str, **more: Any) -> Callable[[Any], Any]:
+    """Return an option with a value.
+
+    Args:
+        name: the option and its value, as the help shows them: "--every N".
+        parameter: the name of the command's parameter, if it is another.
+        text: the help.
+        more: what else `click.option` takes.
+    """
+    option, _, metavar = name.partition(" ")
+    return click.option(option, *parameter, metavar=metavar, help=text, **more)
+
+
 def form_option(forms: Collection[str], text: str, default: str | None = None) -> Callable[[C], C]:
     """Return --format; `text` is its help. Without a default the file's suffix says the form."""
     return click.option(
@@ -104,40 +117,35 @@ def result_options(forms: Collection[str], verbose: str) -> Callable[[C], C]:
 
 
 attach_options = added(
-    click.option(
-        "--steps",
-        metavar="A-B",
-        help="Optimizer steps to record: 1-based, inclusive, counted from the start of this run. "
+    valued(
+        "--steps A-B",
+        text="Optimizer steps to record: 1-based, inclusive, counted from the start of this run. "
         "Several windows: 10-12,500-502; those that touch are one. Step A-1 warms the profiler up. "
         "global:5000-5002 goes by the framework's own numbers, which go on where a run resumes.  "
         "[default: three, once step times are stable]",
     ),
-    click.option(
-        "--after-seconds",
+    valued(
+        "--after-seconds S",
         type=FiniteFloat(min=0, max=1e9),
-        metavar="S",
-        help="Record the first steps that begin S seconds into the run; --steps is then their "
+        text="Record the first steps that begin S seconds into the run; --steps is then their "
         "number.  [default: 3]",
     ),
-    click.option(
-        "--ranks",
+    valued(
+        "--ranks LIST",
         default="auto",
         show_default=True,
-        metavar="LIST",
-        help="Ranks to record: 0, all, 0,7 or every:64; auto is all of up to 8 ranks, and of more "
+        text="Ranks to record: 0, all, 0,7 or every:64; auto is all of up to 8 ranks, and of more "
         "the first one of each node. The others note their modules only.",
     ),
-    click.option(
-        "--trace-dir",
+    valued(
+        "--trace-dir DIR",
         type=click.Path(file_okay=False, path_type=Path),
-        metavar="DIR",
-        help="Folder for the capture; the nodes of one job may share it.  "
+        text="Folder for the capture; the nodes of one job may share it.  "
         "[default of run: fp8verify-capture-<time>-<pid> here]",
     ),
-    click.option(
-        "--job",
-        metavar="NAME",
-        help="The job whose nodes share --trace-dir.  "
+    valued(
+        "--job NAME",
+        text="The job whose nodes share --trace-dir.  "
         "[default: torchrun's --rdzv-id, Slurm's step]",
     ),
     flag(
@@ -275,14 +283,11 @@ report_options = added(
         "[default: as -o ends: .html .json .md .csv .xml; else text]",
     ),
     output_option("Write the report to a file instead of standard output (run: standard error)."),
-    click.option(
-        "--name", metavar="NAME", help="What the report calls the run.  [default: folder or file]"
-    ),
-    click.option(
-        "--min-share",
-        metavar="F",
+    valued("--name NAME", text="What the report calls the run.  [default: folder or file]"),
+    valued(
+        "--min-share F",
         callback=_parse_share,
-        help="Share of GEMM time in FP8 or FP4 that ACTIVE asks for, 0.9 or 90%, or `expected` for "
+        text="Share of GEMM time in FP8 or FP4 that ACTIVE asks for, 0.9 or 90%, or `expected` for "
         "what census and log promise; given, less than that exits with 1.  [default: what is "
         "promised, else 0.5]",
     ),
@@ -293,26 +298,23 @@ report_options = added(
     ),
     flag("--strict", text="Exit with 1 on PARTIAL."),
     flag("--exit-zero", text="Report, and exit with 0 whatever the verdict."),
-    click.option(
-        "--save-baseline",
+    valued(
+        "--save-baseline FILE",
         type=FILE,
-        metavar="FILE",
-        help="Keep the FP8 share, legs and layers of this run for --baseline.",
+        text="Keep the FP8 share, legs and layers of this run for --baseline.",
     ),
-    click.option(
-        "--baseline",
+    valued(
+        "--baseline FILE",
         type=FILE,
-        metavar="FILE",
         callback=_read_baseline,
-        help="Exit with 1 if the FP8 share, a leg or a layer fell below this saved state.",
+        text="Exit with 1 if the FP8 share, a leg or a layer fell below this saved state.",
     ),
-    click.option(
-        "--tolerance",
-        metavar="F",
+    valued(
+        "--tolerance F",
         default="2%",
         show_default=True,
         callback=_parse_share,
-        help="Points by which a share may fall below the baseline.",
+        text="Points by which a share may fall below the baseline.",
     ),
     flag("-v", "--verbose", text="Show every table, uncut."),
     flag(

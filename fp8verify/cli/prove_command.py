@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from fp8verify.cli.options import form_option, output_option
+from fp8verify.cli.options import form_option, output_option, valued
 from fp8verify.errors import UsageError
 
 _DIFFERS = 1
@@ -30,10 +30,8 @@ _NOTHING = 3
     type=click.IntRange(0, 10**9),
     help="How many of them are left out first, as for a warm-up.",
 )
-@click.option(
-    "--kernels",
-    metavar="REGEX",
-    help="Measure kernels with such names instead; '' measures every kernel.",
+@valued(
+    "--kernels REGEX", text="Measure kernels with such names instead; '' measures every kernel."
 )
 @form_option(("text", "json"), "Form of the result.", "text")
 @output_option("Write the result to a file instead of standard output.", "FILE")

@@ -24,6 +24,7 @@ from fp8verify.cli.options import (
     need_linux,
     refuse_unknown_option,
     report_options,
+    valued,
 )
 from fp8verify.errors import Fp8VerifyError, UsageError
 from fp8verify.record.run_watch import RunWatch, WindowReports
@@ -119,66 +120,56 @@ def _parse_verdicts(
     text="Measure input, weight and gradient of every FP8 layer in one step after the windows, "
     "which compiled models run eagerly: what the cast flushes, clips and loses.",
 )
-@click.option(
-    "--numerics-every",
+@valued(
+    "--numerics-every N",
     type=click.IntRange(1, 10**9),
-    metavar="N",
-    help="Measure again every N steps, for trends of a long run; implies --numerics.",
+    text="Measure again every N steps, for trends of a long run; implies --numerics.",
 )
 @flag("--no-log", text="Do not capture what the training prints.")
-@click.option(
-    "--every",
+@valued(
+    "--every N",
     type=click.IntRange(4, 10**9),
-    metavar="N",
-    help="Record a short window every N steps for the whole run, and judge each while the training "
+    text="Record a short window every N steps for the whole run, and judge each while the training "
     "goes on; --steps is then the first window. The exit code is the worst verdict's.",
 )
-@click.option(
-    "--window",
+@valued(
+    "--window K",
     type=click.IntRange(1, 1000),
-    metavar="K",
-    help="Steps in each window of --every.  [default: 2]",
+    text="Steps in each window of --every.  [default: 2]",
 )
-@click.option(
-    "--metrics",
+@valued(
+    "--metrics FILE",
     multiple=True,
-    metavar="FILE",
-    help="With --every: append a JSON line for each window to FILE, or give it to tensorboard:DIR "
+    text="With --every: append a JSON line for each window to FILE, or give it to tensorboard:DIR "
     "or wandb:PROJECT. Several may be given.",
 )
-@click.option(
-    "--on-change",
-    metavar="CMD",
-    help="With --every: run CMD in a shell when the verdict changes. FP8VERIFY_OLD_VERDICT, "
+@valued(
+    "--on-change CMD",
+    text="With --every: run CMD in a shell when the verdict changes. FP8VERIFY_OLD_VERDICT, "
     "FP8VERIFY_NEW_VERDICT, FP8VERIFY_AT and FP8VERIFY_CAPTURE tell it what happened.",
 )
-@click.option(
-    "--stop-on",
-    metavar="VERDICTS",
+@valued(
+    "--stop-on VERDICTS",
     callback=_parse_verdicts,
-    help="With --every: ask the training to stop, by SIGTERM, upon one of these verdicts, such as "
+    text="With --every: ask the training to stop, by SIGTERM, upon one of these verdicts, such as "
     "CONTRADICTED,EMULATED.",
 )
-@click.option(
-    "--max-trace-mb",
+@valued(
+    "--max-trace-mb MB",
     type=click.IntRange(0, 10**9),
-    metavar="MB",
     default=2048,
     show_default=True,
-    help="End a window whose trace would become larger, before compression; 0: never.",
+    text="End a window whose trace would become larger, before compression; 0: never.",
 )
-@click.option(
-    "--max-window-seconds",
+@valued(
+    "--max-window-seconds S",
     type=FiniteFloat(min=0, max=1e9),
-    metavar="S",
     default=900,
     show_default=True,
-    help="End a window after that time, at the end of a step; 0: never.",
+    text="End a window after that time, at the end of a step; 0: never.",
 )
-@click.option(
-    "--python",
-    metavar="PATH",
-    help="Python for SCRIPT.py and -m.  [default: that of the active environment]",
+@valued(
+    "--python PATH", text="Python for SCRIPT.py and -m.  [default: that of the active environment]"
 )
 @flag("--dry-run", text="Say what would be run and injected, and stop.")
 @click.option("-m", "module", is_flag=True, help="SCRIPT is a module, as for python -m.")
