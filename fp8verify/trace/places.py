@@ -21,6 +21,9 @@ _URL = lazy_pattern(r"[A-Za-z][A-Za-z0-9+.\-]+://")
 _READ_AHEAD = 4 << 20
 # For each reading of a remote file.
 MAX_BYTES, MAX_SECONDS = 64 << 30, 1800.0
+# Listings and blocks of files, which are read at once; files themselves are read in blocks.
+MAX_BODY = 64 << 20
+_SILENCE_S = 60
 
 
 def place(text: str | Path) -> Path:
@@ -51,9 +54,25 @@ def _options(url: str) -> dict[str, Any]:
     """Return the options of fsspec's file system: a web server may answer without end."""
     if not url.lower().startswith(("http://", "https://")):
         return {}
-    from fp8verify.trace.http_limits import client_options
+    from aiohttp import ClientPayloadError, ClientResponse, ClientTimeout
 
-    return {"client_kwargs": client_options(MAX_SECONDS)}
+    class BoundedResponse(ClientResponse):
+        """A response whose body is bounded where it is read as a whole."""
+
+        async def read(self) -> bytes:
+            if self._body is None:
+                found = bytearray()
+                async for piece in self.content.iter_chunked(1 << 16):
+                    found += piece
+                    if len(found) > MAX_BODY:
+                        self.close()
+                        raise ClientPayloadError(f"an answer of more than {MAX_BODY >> 20} MB")
+                self._body = bytes(found)
+            return self._body
+
+    silence = min(_SILENCE_S, MAX_SECONDS)
+    timeout = ClientTimeout(total=MAX_SECONDS, sock_connect=silence, sock_read=silence)
+    return {"client_kwargs": {"response_class": BoundedResponse, "timeout": timeout}}
 
 
 def empty_path() -> InputError:

@@ -27,7 +27,7 @@ pytest.importorskip("upath", reason="needs the remote extra")
 s3fs = pytest.importorskip("s3fs", reason="needs the remote extra")
 moto = pytest.importorskip("moto.server", reason="needs moto[server] from the test extra")
 
-http_limits = pytest.importorskip("fp8verify.trace.http_limits", reason="needs aiohttp")
+pytest.importorskip("aiohttp", reason="needs the remote extra")
 
 KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-east-1"}
 
@@ -173,7 +173,7 @@ class _Endless(BaseHTTPRequestHandler):
 def test_an_answer_without_end_is_refused(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(places, "MAX_BYTES", 8 << 20)
     monkeypatch.setattr(places, "MAX_SECONDS", 1.0)
-    monkeypatch.setattr(http_limits, "MAX_BODY", 8 << 20)
+    monkeypatch.setattr(places, "MAX_BODY", 8 << 20)
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Endless)
     Thread(target=server.serve_forever, daemon=True).start()
     try:

@@ -68,6 +68,23 @@ def report(build: TraceBuilder, folder: Path, *modules: dict[str, Any], log: str
     return inspect(folder)
 
 
+def write_numerics(folder: Path, **found: Any) -> None:
+    measured = {
+        "step": 3, "time": 0.0, "rows": [], "recomputed_high": [], "gradient": None, "notes": [],
+        **found,
+    }  # fmt: skip
+    numerics = {"schema": 1, "rank": 0, "windows": [], "measured": measured, "reason": None}
+    (folder / "rank0.numerics.json").write_text(json.dumps(numerics))
+
+
+def recompute(build: TraceBuilder, outputs: int) -> None:
+    """Add a forward GEMM in BF16 that activation checkpointing computes again."""
+    build.launch(
+        BF16_KERNEL, "aten::mm", types=(BF16, BF16), dims=((64, 16), (16, outputs)),
+        parents=("aten::linear", "CheckpointFunctionBackward"), backward=True,
+    )  # fmt: skip
+
+
 def told(found: Report, code: str) -> list[str]:
     return [finding.message for finding in found.findings if finding.code == code]
 
@@ -87,28 +104,33 @@ def test_nvfp4_that_was_promised_is_active_by_its_name(build: TraceBuilder, tmp_
     assert {finding.code for finding in found.findings} <= ABOUT_SPEED
 
 
-def test_bf16_that_was_promised_as_nvfp4_is_contradicted(
-    build: TraceBuilder, tmp_path: Path
-) -> None:
-    found = report(layer(build, "bf16"), tmp_path, module("up", "nvfp4"))
+@pytest.mark.parametrize(
+    ("ran", "promised", "verdict", "code", "message"),
+    [
+        (("bf16",), ("nvfp4",), "CONTRADICTED", "claimed-not-active",
+         "NVFP4 was promised (1 modules of type Linear) and no NVFP4 GEMM ran"),
+        (("nvfp4", "fp8"), ("nvfp4",), "PARTIAL", "higher-than-promised",
+         "NVFP4 was promised for dgrad, and its GEMM time was 100.0% in FP8"),
+        (("fp8", "fp8", "nvfp4"), ("fp8",), "ACTIVE", "lower-than-promised",
+         "FP8 was promised for wgrad, and its GEMM time was 100.0% in NVFP4"),
+        (("fp8",), ("fp8", "fp8", "high_precision"), "ACTIVE", "lower-than-promised",
+         "high precision was promised for wgrad, and its GEMM time was 100.0% in FP8"),
+    ],
+)  # fmt: skip
+def test_another_format_than_promised_is_said(
+    build: TraceBuilder, tmp_path: Path, ran: tuple[str, ...], promised: tuple[str, ...],
+    verdict: str, code: str, message: str,
+) -> None:  # fmt: skip
+    found = report(layer(build, *ran), tmp_path, module("up", *promised))
 
-    assert (found.verdict.value, found.exit_code) == ("CONTRADICTED", 1)
-    [said] = told(found, "claimed-not-active")
-    assert said.startswith("NVFP4 was promised (1 modules of type Linear) and no NVFP4 GEMM ran")
+    assert found.verdict.value == verdict
+    [said] = told(found, code)
+    assert said.startswith(message)
 
 
 def test_the_log_promises_formats_too(build: TraceBuilder, tmp_path: Path) -> None:
     log = "[titan] Converted Linear layers to NVFP4Linear\n"
     assert report(layer(build, "bf16"), tmp_path, log=log).verdict.value == "CONTRADICTED"
-
-
-def test_fp8_in_place_of_nvfp4_is_higher_than_promised(build: TraceBuilder, tmp_path: Path) -> None:
-    found = report(layer(build, "nvfp4", dgrad="fp8"), tmp_path, module("up", "nvfp4"))
-
-    assert found.verdict.value == "PARTIAL"
-    assert told(found, "higher-than-promised") == [
-        "NVFP4 was promised for dgrad, and its GEMM time was 100.0% in FP8"
-    ]
 
 
 def test_a_tail_of_layers_in_bf16_is_no_shortfall(build: TraceBuilder, tmp_path: Path) -> None:
@@ -121,24 +143,6 @@ def test_a_tail_of_layers_in_bf16_is_no_shortfall(build: TraceBuilder, tmp_path:
     assert found.verdict.value == "ACTIVE"
     grave = {f.code for f in found.findings if f.severity.value != "info"}
     assert grave <= ABOUT_SPEED
-
-
-def test_nvfp4_in_place_of_fp8_is_lower_than_promised(build: TraceBuilder, tmp_path: Path) -> None:
-    found = report(layer(build, "fp8", wgrad="nvfp4"), tmp_path, module("up", "fp8"))
-
-    assert found.verdict.value == "ACTIVE"
-    assert told(found, "lower-than-promised") == [
-        "FP8 was promised for wgrad, and its GEMM time was 100.0% in NVFP4"
-    ]
-
-
-def test_a_leg_promised_in_high_precision_that_ran_in_fp8_is_lower(
-    build: TraceBuilder, tmp_path: Path
-) -> None:
-    promised = module("up", "fp8", "fp8", "high_precision")
-    assert told(report(layer(build, "fp8"), tmp_path, promised), "lower-than-promised") == [
-        "high precision was promised for wgrad, and its GEMM time was 100.0% in FP8"
-    ]
 
 
 def test_legs_that_the_recipe_leaves_high_are_no_shortfall(
@@ -175,12 +179,7 @@ def test_kernels_and_casts_tell_of_one_format_of_gradients(
         "layer": "up", "tensor": "grad_output", "source": "replay", "format": "e5m2",
         "scaling": "mxfp8",
     }  # fmt: skip
-    measured = {
-        "step": 3, "time": 0.0, "rows": [row], "recomputed_high": [], "gradient": None,
-        "notes": [],
-    }  # fmt: skip
-    numerics = {"schema": 1, "rank": 0, "windows": [], "measured": measured, "reason": None}
-    (tmp_path / "rank0.numerics.json").write_text(json.dumps(numerics))
+    write_numerics(tmp_path, rows=[row])
     by_kernels = report(layer(build, "mxfp8", MXFP8_E5M2_KERNEL), tmp_path)
     by_casts = report(layer(TraceBuilder(), "mxfp8"), tmp_path)
 
@@ -190,10 +189,7 @@ def test_kernels_and_casts_tell_of_one_format_of_gradients(
 
 def test_a_forward_pass_recomputed_in_bf16_is_told(build: TraceBuilder, tmp_path: Path) -> None:
     layer(build, "fp8")
-    build.launch(
-        BF16_KERNEL, "aten::mm", types=(BF16, BF16), dims=((64, 16), (16, 32)),
-        parents=("aten::linear", "CheckpointFunctionBackward"), backward=True,
-    )  # fmt: skip
+    recompute(build, 32)
     found = report(build, tmp_path, module("up", "fp8"))
 
     assert found.verdict.value == "PARTIAL"
@@ -204,16 +200,8 @@ def test_a_forward_pass_recomputed_in_bf16_is_told(build: TraceBuilder, tmp_path
 
 def test_kernels_and_hooks_tell_of_one_recomputation(build: TraceBuilder, tmp_path: Path) -> None:
     layer(build, "fp8")
-    build.launch(
-        BF16_KERNEL, "aten::mm", types=(BF16, BF16), dims=((64, 16), (16, 32)),
-        parents=("aten::linear", "CheckpointFunctionBackward"), backward=True,
-    )  # fmt: skip
-    measured = {
-        "step": 3, "time": 0.0, "rows": [], "recomputed_high": ["up"], "gradient": None,
-        "notes": [],
-    }  # fmt: skip
-    numerics = {"schema": 1, "rank": 0, "windows": [], "measured": measured, "reason": None}
-    (tmp_path / "rank0.numerics.json").write_text(json.dumps(numerics))
+    recompute(build, 32)
+    write_numerics(tmp_path, recomputed_high=["up"])
     found = report(build, tmp_path, module("up", "fp8"))
 
     (finding,) = [one for one in found.findings if one.code == "recompute-not-fp8"]
@@ -224,10 +212,7 @@ def test_kernels_and_hooks_tell_of_one_recomputation(build: TraceBuilder, tmp_pa
 
 def test_a_recomputed_head_in_bf16_is_as_it_was(build: TraceBuilder, tmp_path: Path) -> None:
     layer(build, "fp8").linear(64, 48, 16, fp8=False)
-    build.launch(
-        BF16_KERNEL, "aten::mm", types=(BF16, BF16), dims=((64, 16), (16, 48)),
-        parents=("aten::linear", "CheckpointFunctionBackward"), backward=True,
-    )  # fmt: skip
+    recompute(build, 48)
     assert not told(report(build, tmp_path), "recompute-not-fp8")
 
 

@@ -32,42 +32,54 @@ def test_external_id_names_the_operator() -> None:
     assert third.op.backward
 
 
-def test_launch_finds_the_innermost_operator_of_its_thread() -> None:
-    events = [
-        op("outer", 0, 100, 1),
-        op("inner", 10, 20, 2),
-        op("later", 40, 20, 3),
-        op("other thread", 15, 5, 4, tid=2),
-        launch(9, 16),
-        kernel("k", 50, 5, 9),
-    ]
+@pytest.mark.parametrize(
+    ("events", "operator", "parents"),
+    [
+        pytest.param(
+            [op("outer", 0, 100, 1), op("inner", 10, 20, 2), op("later", 40, 20, 3),
+             op("other thread", 15, 5, 4, tid=2), launch(9, 16), kernel("k", 50, 5, 9)],
+            "inner", ("outer",), id="innermost operator of the launch's thread",
+        ),
+        pytest.param(
+            [op("aten::mm", 0, 100, 1), annotation("range", 10, 50, external_id=2),
+             launch(9, 20), kernel("k", 50, 5, 9, **{"External id": 2})],
+            "aten::mm", (), id="the id of an annotation gives way to the launch",
+        ),
+        pytest.param(
+            [op("unrelated", 0, 5, 9), op("aten::mm", 10, 20, 1), launch(9, 15),
+             kernel("k", 20, 5, 9, **{"External id": 9})],
+            "aten::mm", (), id="an id equal to the correlation is a placeholder",
+        ),
+        pytest.param(
+            [op("outer", 0, 9, 1), op("inner", 1, 9, 2), launch(9, 5), kernel("k", 6, 1, 9)],
+            "inner", ("outer",), id="rounded to end after the outer range",
+        ),
+        pytest.param(
+            [op("first", 0, 10, 1), op("second", 10, 10, 2), launch(9, 12), kernel("k", 13, 1, 9)],
+            "second", (), id="neighbours that share an instant",
+        ),
+        pytest.param(
+            [*(op(f"depth {i}", i, 200 - 2 * i, i + 1) for i in range(40)), launch(9, 50),
+             kernel("k", 60, 1, 9)],
+            "depth 39", tuple(f"depth {i}" for i in range(38, 22, -1)), id="sixteen parents",
+        ),
+        *(
+            ([annotation(name, 0, 50), op("aten::mm", 10, 20, 1), launch(9, 15),
+              kernel("k", 20, 5, 9)], "aten::mm", (shown,))
+            for name, shown in (
+                ("## Call CompiledFxGraph fqv3dn2rdeyop ##", "## Call CompiledFxGraph ##"),
+                ("Torch-Compiled Region: 12/3", "Torch-Compiled Region"),
+                ("## forward ##", "## forward ##"),
+            )
+        ),
+    ],
+)  # fmt: skip
+def test_the_operator_of_a_kernel_and_its_parents(
+    events: list[dict[str, Any]], operator: str, parents: tuple[str, ...]
+) -> None:
     row = only(events)
     assert row.op is not None
-    assert (row.op.name, row.op.parents, row.launch) == ("inner", ("outer",), 2)
-
-
-def test_external_id_of_an_annotation_gives_way_to_the_launch() -> None:
-    events = [
-        op("aten::mm", 0, 100, 1),
-        annotation("range", 10, 50, external_id=2),
-        launch(9, 20),
-        kernel("k", 50, 5, 9, **{"External id": 2}),
-    ]
-    row = only(events)
-    assert row.op is not None
-    assert row.op.name == "aten::mm"
-
-
-def test_external_id_equal_to_the_correlation_is_a_placeholder() -> None:
-    events = [
-        op("unrelated", 0, 5, 9),
-        op("aten::mm", 10, 20, 1),
-        launch(9, 15),
-        kernel("k", 20, 5, 9, **{"External id": 9}),
-    ]
-    row = only(events)
-    assert row.op is not None
-    assert row.op.name == "aten::mm"
+    assert (row.op.name, row.op.parents, row.launch) == (operator, parents, 2)
 
 
 def test_replayed_graph_gives_all_its_kernels_one_operator() -> None:
@@ -119,22 +131,6 @@ def test_kernel_launched_between_steps_has_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "shown"),
-    [
-        ("## Call CompiledFxGraph fqv3dn2rdeyop ##", "## Call CompiledFxGraph ##"),
-        ("Torch-Compiled Region: 0/0", "Torch-Compiled Region"),
-        ("Torch-Compiled Region: 12/3", "Torch-Compiled Region"),
-        ("## forward ##", "## forward ##"),
-    ],
-)
-def test_volatile_ids_leave_the_names(name: str, shown: str) -> None:
-    events = [annotation(name, 0, 50), op("aten::mm", 10, 20, 1), launch(9, 15)]
-    row = only([*events, kernel("k", 20, 5, 9)])
-    assert row.op is not None
-    assert row.op.parents == (shown,)
-
-
-@pytest.mark.parametrize(
     ("events", "backward"),
     [
         ([op("MmBackward0", 0, 9, 1)], True),
@@ -154,14 +150,6 @@ def test_backward_shows_on_any_enclosing_operator(
     assert row.op.backward is backward
 
 
-def test_parents_are_at_most_sixteen() -> None:
-    nested = [op(f"depth {i}", i, 200 - 2 * i, i + 1) for i in range(40)]
-    row = only([*nested, launch(9, 50), kernel("k", 60, 1, 9)])
-    assert row.op is not None
-    assert row.op.name == "depth 39"
-    assert row.op.parents == tuple(f"depth {i}" for i in range(38, 22, -1))
-
-
 def test_tensor_lists_have_no_shape_of_their_own() -> None:
     dims = [[[4, 4], [8]], [16, 2], []]
     events = [op("aten::cat", 0, 9, 1, **{"Input Dims": dims}), launch(9, 3), kernel("k", 4, 1, 9)]
@@ -175,20 +163,6 @@ def test_order_of_the_file_does_not_matter() -> None:
     expected = sorted(rows(events), key=lambda row: row.name)
     random.Random(5).shuffle(events)
     assert sorted(rows(events), key=lambda row: row.name) == expected
-
-
-def test_whole_microseconds_round_an_inner_range_past_its_outer_one() -> None:
-    events = [op("outer", 0, 9, 1), op("inner", 1, 9, 2), launch(9, 5), kernel("k", 6, 1, 9)]
-    row = only(events)
-    assert row.op is not None
-    assert (row.op.name, row.op.parents) == ("inner", ("outer",))
-
-
-def test_neighbours_that_share_an_instant_do_not_enclose() -> None:
-    events = [op("first", 0, 10, 1), op("second", 10, 10, 2), launch(9, 12), kernel("k", 13, 1, 9)]
-    row = only(events)
-    assert row.op is not None
-    assert (row.op.name, row.op.parents) == ("second", ())
 
 
 @pytest.mark.parametrize("duration", [-1.0, 1_200_930.0, 18446744073709551.0])
