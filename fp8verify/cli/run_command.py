@@ -27,8 +27,8 @@ from fp8verify.cli.options import (
     valued,
 )
 from fp8verify.errors import Fp8VerifyError, UsageError
+from fp8verify.record.log import say
 from fp8verify.record.run_watch import RunWatch, WindowReports
-from fp8verify.record.stderr import log as say
 
 if TYPE_CHECKING:
     from fp8verify.integrations.sinks import Sink

@@ -20,7 +20,7 @@ from fp8verify.cli.output import write_report
 from fp8verify.doctor.afterwards import explain_missing, failure_notes, with_what_was_possible
 from fp8verify.logs.last_error import MISPLACED_OPTION, last_error
 from fp8verify.record.judge import keep_report
-from fp8verify.record.stderr import log as say
+from fp8verify.record.log import say
 from fp8verify.report.forms import Report, render
 from fp8verify.report.model import Finding
 

@@ -1,8 +1,9 @@
-"""Keep the output of a run as one text file of bounded size."""
+"""Keep the output of a run as one text file of bounded size, and say lines of our own."""
 
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections import deque
 from contextlib import suppress
@@ -141,3 +142,12 @@ class LoggedFile(threading.Thread):
         """Return when the file is read to its end, or the time is over."""
         self._over.set()
         self.join(seconds)
+
+
+def say(text: str) -> None:
+    """Write a line of ours; where that cannot be, the run goes on without it."""
+    if sys.stderr is None:  # it is closed (`2>&-`)
+        return
+    with suppress(OSError, ValueError):
+        sys.stderr.write(f"fp8verify: {text}\n")
+        sys.stderr.flush()

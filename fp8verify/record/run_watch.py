@@ -16,7 +16,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from fp8verify.capture.names import METAS
-from fp8verify.record.stderr import log as say
+from fp8verify.record.log import say
 
 # All else that judges is imported on the threads: its import would delay the start of the run.
 if TYPE_CHECKING:

@@ -21,10 +21,10 @@ from fp8verify.record.folder import (
 )
 from fp8verify.record.injection import attach, boot_folder, child_environment
 from fp8verify.record.job import Job, job_of, runner_lock
+from fp8verify.record.log import say
 from fp8verify.record.output import STDERR, STDOUT, Output, relayed_output, reserve_closed_streams
 from fp8verify.record.settings import RankSelection, RunSettings
 from fp8verify.record.signals import SignalForwarder, forwarded_signals
-from fp8verify.record.stderr import log as say
 from fp8verify.text import show_window
 
 if TYPE_CHECKING:
