@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from fp8verify import inspect
-from fp8verify.analysis.fleet import cluster
+from fp8verify.analysis import workers
 from fp8verify.analysis.workers import dask_cluster, retrying_map
 from fp8verify.cli.inspect_command import command
 from fp8verify.errors import InputError, UsageError
@@ -87,7 +87,7 @@ def _open(executor: Any) -> Any:
 
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "nonsense", "nosuch://host:8786"])
 def test_no_scheduler_is_told_in_two_lines(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "_CONNECT_S", 1)
+    monkeypatch.setattr(workers, "_CONNECT_S", 1)
     with (
         pytest.raises(UsageError, match=f"no Dask scheduler answers at {address}") as caught,
         dask_cluster(address),
@@ -112,7 +112,7 @@ def test_no_job_waits_for_a_scheduler_that_is_gone(monkeypatch: pytest.MonkeyPat
         def __exit__(self, *_: object) -> None:
             pass
 
-    monkeypatch.setattr(cluster, "_LOOK_S", 0.01)
+    monkeypatch.setattr(workers, "_LOOK_S", 0.01)
     monkeypatch.setattr("distributed.Client.__new__", lambda *_: Gone())
     monkeypatch.setattr(Gone, "__init__", lambda *_, **__: None)
     with dask_cluster("tcp://gone:1") as executor:
