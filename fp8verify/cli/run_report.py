@@ -17,7 +17,7 @@ from fp8verify.capture.files import find_logs, read_ranks
 from fp8verify.capture.names import LOG
 from fp8verify.capture.ranks import is_left_out
 from fp8verify.cli.output import write_report
-from fp8verify.doctor.afterwards import explain_missing, failure_notes, with_what_was_possible
+from fp8verify.doctor.afterwards import explain_missing, failure_notes
 from fp8verify.logs.last_error import MISPLACED_OPTION, last_error
 from fp8verify.record.judge import keep_report
 from fp8verify.record.log import say
@@ -50,7 +50,7 @@ def report_run(
     report = inspect(
         source, log=log if is_apart else None, name=name, policy=options.policy, run_notes=notes
     )
-    report = with_what_was_possible(explain_missing(report, words))
+    report = explain_missing(report, words)
     report = _with_failure(report, result.capture, result.exit_code)
     report = replace(report, training_exit_code=result.exit_code)
     with suppress(OSError):

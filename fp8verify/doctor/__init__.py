@@ -68,10 +68,9 @@ def doctor(
 def _measure(
     facts: Facts, shapes: Sequence[str], tokens: int | None, recipes: Sequence[str]
 ) -> list[Check]:
-    from fp8verify.doctor.measure import keep, measure, measured
+    from fp8verify.doctor.measure import measure, measured
     from fp8verify.doctor.probes import parse_shape, plan
 
     wanted = plan(facts, [parse_shape(text) for text in shapes], tokens)
     found = measure(facts.installed.interpreter, wanted, recipes or RECIPES)
-    keep(found)
     return list(measured(found, wanted))

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from fp8verify.capture.files import find_logs
 from fp8verify.errors import Fp8VerifyError, InputError
 from fp8verify.logs.lines import read_lines
-from fp8verify.report.model import Finding, Leg, Report, Severity, Verdict
+from fp8verify.report.model import Finding, Report, Severity, Verdict
 
 if TYPE_CHECKING:
     from fp8verify.doctor.causes import Cause
@@ -103,17 +103,3 @@ def _missing(report: Report, command: Sequence[str]) -> Iterator[Finding]:
 
 def _warning(code: str, message: str, hint: str) -> Finding:
     return Finding(code=code, severity=Severity.WARNING, message=message, hint=hint)
-
-
-def with_what_was_possible(report: AnyReport) -> AnyReport:
-    """Add a note on what `doctor --measure` measured here for the sizes that ran."""
-    rows = (row for rank in report.ranks for row in rank.kernels)
-    ran = {row.shape for row in rows if row.leg is Leg.FPROP and row.shape is not None}
-    if not ran:
-        return report
-    from fp8verify.doctor.measure import what_was_possible
-    from fp8verify.doctor.probes import Shape
-
-    sizes = {Shape(m, k, n) for _, m, n, k in ran}
-    note = what_was_possible(sizes, report.environment.gpu)
-    return report if note is None else replace(report, notes=(*report.notes, note))

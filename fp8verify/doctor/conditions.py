@@ -4,7 +4,7 @@ Tests: `true` (given and on), `false` (absent or off), a word or glob in any cas
 value), "!" before a test (also holds where the key is absent), "> 1", "<= @other-key", "% 16" (not
 a multiple), "~regex", for a version a specifier of PEP 440, and a list of tests of which one must
 hold. A list as value holds where one of its items does. A key may be a glob, or "a|b": the first
-that is given.
+that has a value.
 """
 
 from __future__ import annotations
@@ -54,8 +54,9 @@ def value_of(key: str, values: Values) -> Any:
 
 def name_of(key: str, values: Values) -> str | None:
     """Return the name among values that a key stands for: itself, one of "a|b", or a glob's."""
-    for part in key.split("|"):
-        if part in values:
+    parts = key.split("|")
+    for part in parts:
+        if part in values and (len(parts) == 1 or values[part] not in ("", None)):
             return part
         if "*" in part or "[" in part:
             found = next((name for name in values if fnmatchcase(name, part)), None)

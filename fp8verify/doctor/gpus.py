@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import csv
-import json
 import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 from shutil import which
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+import msgspec
 
 from fp8verify.analysis.gpus import multiplies
 from fp8verify.report.model import Precision
@@ -19,11 +20,8 @@ NVIDIA_QUERY = (
     "--query-gpu=name,compute_cap,driver_version,memory.total",
     "--format=csv,noheader",
 )
-_TOOLS = (
-    NVIDIA_QUERY,
-    ("rocm-smi", "--showproductname", "--showdriverversion", "--json"),
-    ("amd-smi", "static", "--asic", "--driver", "--json"),
-)
+# ROCm has it since 6.0, older than which none runs a GPU that multiplies FP8.
+AMD_QUERY = ("amd-smi", "static", "--asic", "--driver", "--json")
 
 
 class Gpu(NamedTuple):
@@ -75,14 +73,14 @@ class Query:
 
 def ask_for_gpus() -> Query | None:
     """Start the driver's tool; None where there is none."""
-    tool = next((tool for tool in _TOOLS if which(tool[0])), None)
+    tool = next((tool for tool in (NVIDIA_QUERY, AMD_QUERY) if which(tool[0])), None)
     return Query(*tool) if tool else None
 
 
 def gpus_of(query: Query | None) -> Gpus:
     """Read what the tool says."""
     if query is None:
-        return Gpus(why_none="neither nvidia-smi, rocm-smi nor amd-smi is here")
+        return Gpus(why_none="neither nvidia-smi nor amd-smi is here")
     code, out, err = query.answer()
     found = tuple(parse(query.program, out)) if code == 0 else ()
     said = (out.strip() or err.strip()).splitlines()
@@ -93,61 +91,37 @@ def gpus_of(query: Query | None) -> Gpus:
 
 def parse(tool: str, text: str) -> Iterator[Gpu]:
     """Read what a tool printed; nothing where it is no answer."""
-    if tool == "nvidia-smi":
-        yield from parse_nvidia(text)
+    if tool == NVIDIA_QUERY[0]:
+        for row in csv.reader(text.splitlines(), skipinitialspace=True):
+            if len(row) == 4:
+                yield Gpu(*(cell.strip() for cell in row))
         return
-    with suppress(ValueError):
-        yield from parse_amd(json.loads(text[_json_start(text) :]))
+    with suppress(msgspec.DecodeError):
+        data = msgspec.json.decode(text, type=_AmdGpus | list[_AmdGpu])
+        for gpu in data if isinstance(data, list) else data.gpu_data:
+            target = gpu.asic.target_graphics_version.lower().partition(":")[0]
+            if target.startswith("gfx"):
+                yield Gpu(gpu.asic.market_name or "AMD GPU", target, gpu.driver.version)
 
 
-def _json_start(text: str) -> int:
-    """Return where JSON begins: rocm-smi prints a warning before it where a GPU sleeps."""
-    return min((place for place in map(text.find, "{[") if place >= 0), default=0)
+class _Asic(msgspec.Struct):
+    target_graphics_version: str = ""
+    market_name: str = ""
 
 
-def parse_nvidia(text: str) -> Iterator[Gpu]:
-    """Read the lines of `NVIDIA_QUERY`."""
-    for row in csv.reader(text.splitlines(), skipinitialspace=True):
-        if len(row) == 4:
-            name, capability, driver, memory = (cell.strip() for cell in row)
-            yield Gpu(name, capability, driver, memory)
+class _Driver(msgspec.Struct):
+    version: str | None = None
 
 
-def parse_amd(data: Any) -> Iterator[Gpu]:
-    """Read the JSON of rocm-smi or amd-smi: any object that names a gfx target is a GPU.
-
-    rocm-smi gives {"card0": {…}, "system": {…}}, amd-smi a list, and from ROCm 7 on a list under
-    "gpu_data".
-    """
-    if isinstance(data, dict) and isinstance(data.get("gpu_data"), list):
-        data = data["gpu_data"]
-    nodes = data.values() if isinstance(data, dict) else data if isinstance(data, list) else ()
-    every = [dict(_leaves(node)) for node in nodes]
-    shared = next((flat["driver version"] for flat in every if flat.get("driver version")), None)
-    for flat in every:
-        target = next((v for v in flat.values() if v.lower().startswith("gfx")), None)
-        if target is not None:
-            name = next((flat[key] for key in _AMD_NAMES if _says(flat.get(key))), "AMD GPU")
-            driver = flat.get("driver.version") or shared
-            yield Gpu(name, target.lower().partition(":")[0], driver)
+class _AmdGpu(msgspec.Struct):
+    asic: _Asic = msgspec.field(default_factory=_Asic)
+    driver: _Driver = msgspec.field(default_factory=_Driver)
 
 
-_AMD_NAMES = ("asic.market_name", "card series", "device name", "card model")
+class _AmdGpus(msgspec.Struct):
+    """The list of GPUs as ROCm 7 wraps it."""
 
-
-def _says(value: str | None) -> bool:
-    return bool(value) and value != "N/A"
-
-
-def _leaves(node: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, str]]:
-    """Yield the texts of an object by their dotted keys in lower case."""
-    if isinstance(node, dict) and depth < 6:
-        for key, value in node.items():
-            name = f"{path}{key}".lower()
-            if isinstance(value, str):
-                yield name, value
-            else:
-                yield from _leaves(value, f"{name}.", depth + 1)
+    gpu_data: list[_AmdGpu] = []
 
 
 class Format(NamedTuple):

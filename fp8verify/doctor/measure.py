@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import tempfile
 from collections import Counter
@@ -14,12 +13,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-import msgspec
-
 from fp8verify.doctor.checks import Check, Status
 from fp8verify.doctor.decoder import IN_A_BLOCK, Group, heads_of
 from fp8verify.doctor.installed import Interpreter
-from fp8verify.doctor.probes import Plan, Probe, Shape, Use
+from fp8verify.doctor.probes import Plan, Probe, Use
 from fp8verify.errors import InputError
 from fp8verify.text import listed, shorten
 
@@ -67,7 +64,7 @@ class Gain(NamedTuple):
         return f"{self.speed_up:.2f}x" + (f" ({bounds})" if self.high - self.low > 0.005 else "")
 
 
-class Measured(msgspec.Struct, frozen=True):
+class Measured(NamedTuple):
     """A probe in BF16 and by each recipe that ran; `errors` has those that did not.
 
     Attributes:
@@ -82,7 +79,7 @@ class Measured(msgspec.Struct, frozen=True):
     groups: tuple[Group, ...]
     rounds_us: dict[str, tuple[float, ...]]
     gemm_us: float = 0.0
-    errors: dict[str, str] = {}
+    errors: Mapping[str, str] = {}
 
     @property
     def probe(self) -> Probe:
@@ -247,57 +244,6 @@ def _gemm_us(trace: Path) -> float:
     from fp8verify.trace import read_trace
 
     return sum(row.time_ns for row in gather(read_trace(trace)).survey.linear) / 1e3
-
-
-def cache_file() -> Path:
-    """Return where measurements are kept for the report of a later run."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(home) / "fp8verify" / "measured.json"
-
-
-class _Kept(msgspec.Struct):
-    gpu: str
-    torch: str
-    probes: tuple[Measured, ...]
-
-
-def keep(measurement: Measurement) -> None:
-    """Keep what was measured; a folder that cannot be written keeps nothing."""
-    gpu = measurement.where.get("gpu")
-    if gpu is None or not measurement.probes:
-        return
-    probes = {one.probe: one for one in (*kept(gpu), *measurement.probes)}
-    record = _Kept(gpu, measurement.where.get("torch", ""), tuple(probes.values()))
-    path = cache_file()
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(msgspec.json.encode(record))
-
-
-def kept(gpu: str | None) -> tuple[Measured, ...]:
-    """Return what was measured on a GPU of this name."""
-    try:
-        found = msgspec.json.decode(cache_file().read_bytes(), type=_Kept)
-    except (OSError, ValueError):
-        return ()
-    return found.probes if found.gpu == gpu else ()
-
-
-def what_was_possible(sizes: set[Shape], gpu: str | None) -> str | None:
-    """Return a note on what was measured on such a GPU for sizes that ran; None for nothing."""
-    measured = [one for one in kept(gpu) if one.recipes and set(one.probe.shapes) <= sizes]
-    if not measured:
-        return None
-    known = {shape for one in measured for shape in one.probe.shapes}
-    pay = {s for one in measured if one.answer is Answer.PAYS for s in one.probe.shapes}
-    # Each layer in the faster one of BF16 and FP8.
-    before = sum(one.layers_us for one in measured)
-    saved = sum(max(0.0, *(one.saved(name).us for name in one.recipes)) for one in measured)
-    return (
-        f"`doctor --measure` on this GPU knows {len(known)} of the {len(sizes)} sizes of layers "
-        f"that ran: FP8 pays for {len(pay)} of them, and one block or layer of each could be "
-        f"{_gain(before, Saved(saved, 0.0)).speed_up:.2f}x as fast as in BF16, casts included"
-    )
 
 
 _STATUS = {Answer.PAYS: Status.OK, Answer.LOSES: Status.WARN, Answer.UNSURE: Status.SKIPPED}

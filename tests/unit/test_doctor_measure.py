@@ -1,4 +1,4 @@
-"""What `doctor --measure` makes of measured times: pays, loses or cannot tell; what to keep."""
+"""What `doctor --measure` makes of measured times: pays, loses or cannot tell."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 
 from fp8verify import inspect
 from fp8verify.capture.schema import ModuleRecord
-from fp8verify.doctor.afterwards import with_what_was_possible
 from fp8verify.doctor.checks import Check, Status
 from fp8verify.doctor.decoder import Group, Heads, Role, heads_of, role_of
 from fp8verify.doctor.dry_start import DryModel
@@ -20,14 +19,11 @@ from fp8verify.doctor.measure import (
     Answer,
     Measured,
     Measurement,
-    cache_file,
-    keep,
-    kept,
     measure,
     measured,
     read_answers,
 )
-from fp8verify.doctor.probes import Plan, Probe, Shape, Use, parse_shape, plan
+from fp8verify.doctor.probes import Plan, Probe, Use, parse_shape, plan
 from fp8verify.errors import UsageError
 from tests import doctor_files as files
 from tests.doctor_files import facts_of, write
@@ -391,26 +387,3 @@ def test_widths_tell_the_heads_of_attention(
 )
 def test_the_role_of_a_layer_is_told_by_its_name(fqn: str, role: Role) -> None:
     assert role_of(fqn) is role
-
-
-def test_what_was_measured_is_in_the_report_of_a_later_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    report = inspect(ROOT / "bf16_width4096")
-    assert with_what_was_possible(report) == report
-    shape = next(
-        Shape(row.shape[1], row.shape[3], row.shape[2])
-        for row in report.ranks[0].kernels
-        if row.shape is not None and row.leg == "fprop"
-    )
-    where = {**WHERE, "gpu": str(report.environment.gpu)}
-    times = {"bf16": (3000.0,), "tensorwise": (1500.0,)}
-    groups = (Group(shape.k, (shape.n,), Role.OTHER),)
-    keep(Measurement((Measured(shape.m, groups, times),), where))
-    assert cache_file().is_relative_to(tmp_path)
-    note = with_what_was_possible(report).notes[-1]
-    assert "knows 1 of the" in note
-    assert "FP8 pays for 1 of them" in note
-    assert "2.00x as fast" in note
-    assert kept("NVIDIA L4") == ()

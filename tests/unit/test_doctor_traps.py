@@ -77,6 +77,8 @@ COMMANDS = [
     ("run.py --recipe llama3_8b_pretrain_8gpu_h100_bf16_config", "Megatron-Bridge", None),
     ("run.py --recipe llama3_8b_pretrain_8gpu_h100_fp8cs_config mixed_precision=bf16_mixed",
      "Megatron-Bridge", None),
+    ("run.py --recipe llama3_8b_pretrain_8gpu_h100_fp8cs_config mixed_precision=",
+     "Megatron-Bridge", "tensorwise"),
     ("run.py --gpu gb200 --compute_dtype fp8_mx", "Megatron-Bridge", "mxfp8"),
     ("run.py --gpu h100 --compute_dtype fp8_sc", "Megatron-Bridge", "blockwise"),
     ("train.py --compute_dtype bfloat16", None, None),
