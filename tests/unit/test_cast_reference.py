@@ -218,14 +218,8 @@ def test_the_recipe_at_hand_is_not_cast_again_whatever_type_its_scales_have() ->
 
 @pytest.mark.parametrize("name", CASTS)
 def test_a_cast_that_loses_nothing_says_so(name: str) -> None:
-    x = torch.full((64, 256), 7.0)
-    seen = row(x, CASTS[name])
-    assert seen["sqnr_db"] >= 140
-    assert min(seen["what_if"].values()) >= 140
-
-
-@pytest.mark.parametrize("name", CASTS)
-def test_zeros_lose_nothing_that_could_be_told(name: str) -> None:
+    seen = row(torch.full((64, 256), 7.0), CASTS[name])
+    assert min(seen["sqnr_db"], *seen["what_if"].values()) >= 140
     seen = row(torch.zeros(64, 256), CASTS[name])
     assert (seen["zeros"], seen["zero_rows"], seen["amax"], seen["rms"]) == (1, 1, 0, 0)
     assert (seen["flushed"], seen["sqnr_db"], seen["what_if"]) == (0, None, {})
