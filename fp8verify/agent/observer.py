@@ -15,7 +15,7 @@ from .debug import debug, describe
 from .framework_counters import StepCounter, sets_up_an_optimizer
 from .numerics.scales import remember
 from .observe import hidden
-from .step_numbers import LOG, SCRIPT, LoggedNumbers, LogLines, observe_beginnings
+from .step_numbers import LOG, SCRIPT, LoggedNumbers, LogLines, SharedOffset, observe_beginnings
 from .windows.manager import WindowManager
 from .windows.user_profiler import ProfilerArbiter
 
@@ -81,7 +81,7 @@ class Observer:
             manager = RepeatingWindows
         self.recorder = manager(config, self.clock, self.arbiter, self._live_optimizers)
         if self.recorder.numbers is not None:
-            self._logged = LoggedNumbers()
+            self._logged, self._shared = LoggedNumbers(), SharedOffset(config["boot"])
             self.lines = LogLines(hidden(self.line_is_logged))
         self._work = work
         self._lock = threading.RLock()
@@ -185,8 +185,9 @@ class Observer:
         """
         step = self.clock.steps + self.clock.has_work(self._work())
         self._logged.take(line, step)
-        if self.recorder.numbers is not None:
-            self.recorder.numbers.learn(self._logged.offset, LOG)
+        if self._logged.offset is not None:
+            self._shared.publish(self._logged.offset)
+        self._learn()
 
     @fail_safe
     def optimizer_is_built(self, optimizer: Any) -> None:
@@ -231,11 +232,19 @@ class Observer:
             self._lock = threading.RLock()
             self.recorder.forget()
 
+    def _learn(self) -> None:
+        """Take the log's numbers of this rank, else of another one."""
+        numbers = self.recorder.numbers
+        if numbers is not None:
+            own = self._logged.offset
+            numbers.learn(self._shared.look() if own is None else own, LOG)
+
     def _ticked(self) -> None:
         if not self._lock.acquire(timeout=PATIENCE_S):
             return  # another thread may need this one to finish what it waits for on the GPU
         try:
             self.clock.outside.tick(disturbed=self.recorder.disturbs or self.arbiter.busy)
+            self._learn()
             self.recorder.after(self.clock.steps)
             self.clock.outside.resume()
         finally:

@@ -6,6 +6,7 @@ They come from `fp8verify.step(number)`, else from the framework's own counter, 
 from __future__ import annotations
 
 import logging
+import os
 import re
 import sys
 import threading
@@ -13,6 +14,7 @@ import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from .framework_counters import (
@@ -165,6 +167,7 @@ DIGITS = re.compile(r"\d+")
 WORDS = ("step", "iter", "update")
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 LEAST_LINES = 3  # for different steps, before a number is believed
+MOST_LOOKS = 1000  # steps in which another rank's offset is looked for
 MAX_KINDS = 64  # of numbers that are followed; a script may print any text
 # A number after a word for step: `iteration 6/`, `[step=12/18`, `step: 14`, `{"global_step": 7}`.
 NUMBER = re.compile(
@@ -217,6 +220,36 @@ class LoggedNumbers:
         known = filter(None, self._kinds.values())
         believed = {offset for offset, steps in known if len(steps) >= LEAST_LINES}
         return believed.pop() if len(believed) == 1 else None
+
+
+class SharedOffset:
+    """How far the log's numbers are ahead of the count, passed from rank to rank.
+
+    Frameworks such as Megatron-LM print their steps on one rank only. All ranks count the same
+    steps, so the one that knows writes the offset into the boot folder, and the others read it.
+    """
+
+    def __init__(self, boot: str) -> None:
+        self._path = Path(boot) / "log-offset"
+        self._looks = MOST_LOOKS
+        self.offset: int | None = None
+
+    def publish(self, offset: int) -> None:
+        """Write what this rank knows, once."""
+        if self.offset is None:
+            self.offset = offset
+            part = self._path.with_name(f"{self._path.name}.{os.getpid()}")
+            with suppress(OSError):  # a node that cannot write there, or a folder that is gone
+                part.write_text(f"{offset}", encoding="ascii")
+                part.replace(self._path)
+
+    def look(self) -> int | None:
+        """Read what another rank knows, if it says so in the first steps."""
+        if self.offset is None and self._looks:
+            self._looks -= 1
+            with suppress(OSError, ValueError):
+                self.offset = int(self._path.read_text(encoding="ascii"))
+        return self.offset
 
 
 class LogLines:

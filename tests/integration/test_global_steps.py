@@ -52,6 +52,16 @@ def test_a_window_that_has_begun_when_its_numbers_are_known_is_recorded_from_the
     assert said in attached.text()
 
 
+def test_the_ranks_learn_the_numbers_from_the_one_that_prints_them(tmp_path: Path) -> None:
+    command = (*TORCHRUN, 2, SCRIPTS / "ddp.py", "last-prints")
+    attached = attach(tmp_path, "global:8-9", *command, ranks="all", fresh=True)
+
+    windows = [attached.meta(rank).windows for rank in (0, 1)]
+    assert [[numbers(window) for window in found] for found in windows] == [
+        [(8, 9, "log step", 8, 9)]
+    ] * 2
+
+
 @pytest.mark.parametrize(
     ("kind", "asked", "said"),
     [
