@@ -80,9 +80,12 @@ def report_of(checks: Iterable[Check]) -> DoctorReport:
     unique = list(dict.fromkeys(checks))
     ordered = sorted(unique, key=lambda check: _GRAVITY.index(check.status))
     report = DoctorReport(status=_worst(ordered), checks=tuple(ordered))
-    unknown = any(check.code == "config-key-unknown" for check in report.not_checked)
-    if report.status is Status.OK and unknown:  # ok is what was recognised and checked
-        return msgspec.structs.replace(report, status=Status.WARN)
+    missing = {check.code for check in report.not_checked}
+    if report.status is Status.OK:  # ok is what was recognised and checked
+        if "config-key-unknown" in missing:
+            return msgspec.structs.replace(report, status=Status.WARN)
+        if "training-not-started" in missing:
+            return msgspec.structs.replace(report, status=Status.SKIPPED)
     return report
 
 
@@ -146,7 +149,9 @@ def _summary(report: DoctorReport) -> str:
     missing = list(dict.fromkeys(check.code for check in report.not_checked))
     if missing:
         words.append(f"not checked: {', '.join(missing)}")
-    return f"{report.status.value.upper()}: {', '.join(words)}" if words else "nothing to check"
+    skipped = report.status is Status.SKIPPED
+    headline = "NO FAULT FOUND" if skipped else report.status.value.upper()
+    return f"{headline}: {', '.join(words)}" if words else "nothing to check"
 
 
 def to_github(report: DoctorReport) -> str:

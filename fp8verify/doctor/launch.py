@@ -18,7 +18,7 @@ from fp8verify.doctor.training import Config
 from fp8verify.errors import Fp8VerifyError
 
 COMMAND = "the command"
-_FP8 = re.compile(r"^--.*(?:fp8|float8|fp4)", re.IGNORECASE)
+_FP8 = re.compile(r"fp8|float8|fp4", re.IGNORECASE)
 _VARIABLE = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 
 

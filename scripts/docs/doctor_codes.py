@@ -34,7 +34,9 @@ _REPOSITORIES = {
     "unsloth": "unslothai/unsloth", "finetrainers": "huggingface/finetrainers",
     "ROCm/Megatron-LM": "ROCm/Megatron-LM", "StyleTTS2": "yl4579/StyleTTS2",
     "LTX-Video-Trainer": "Lightricks/LTX-Video-Trainer",
-    "NeMo-Speech": "NVIDIA-NeMo/Speech", "bionemo-recipes": "NVIDIA/bionemo-framework",
+    "MS-AMP": "Azure/MS-AMP", "OLMo-core": "allenai/OLMo-core",
+    "Lightning": "Lightning-AI/pytorch-lightning", "NeMo-Speech": "NVIDIA-NeMo/Speech",
+    "bionemo-recipes": "NVIDIA/bionemo-framework",
 }  # fmt: skip
 
 

@@ -22,6 +22,7 @@ RULES: tuple[Rule, ...] = (
     asked.odd_sizes,
     asked.small_sizes,
     asked.expected_share,
+    asked.not_started,
     scripts.scripts,
 )
 

@@ -70,6 +70,18 @@ def _described(ask: Ask) -> str:
     return FORMATS[ask.format].name + (f" ({', '.join(details)})" if details else "")
 
 
+def not_started(facts: Facts) -> Iterator[Check]:
+    """What files alone do not tell of a training in FP8, unless the model was built."""
+    if facts.asks and facts.model is None:
+        yield Check(
+            code="training-not-started",
+            status=Status.SKIPPED,
+            message="nothing was started: that the model converts, how many tokens a GEMM sees, "
+            "pipeline stages, CUDA graphs and checkpoints are not checked",
+            hint="Put the command that trains after --.",
+        )
+
+
 def odd_sizes(facts: Facts) -> Iterator[Check]:
     """Layers that cannot be multiplied in FP8, because a side is not a multiple of 16."""
     for config, ask, layers in sized(facts):
