@@ -378,7 +378,7 @@ def test_variables_that_nobody_reads() -> None:
 
 
 ISSUES = tomllib.loads(Path(__file__).parents[1].joinpath("doctor_issues.toml").read_text())
-GPUS = {"H20": files.H20, "B200": B200}
+GPUS = {"H20": files.H20, "B200": B200, "MI300X": files.MI300X, "sm_120": files.RTX6000_PRO}
 
 
 @pytest.mark.parametrize("thread", ISSUES)

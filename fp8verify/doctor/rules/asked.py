@@ -71,8 +71,8 @@ def _described(ask: Ask) -> str:
 
 
 def not_started(facts: Facts) -> Iterator[Check]:
-    """What files alone do not tell of a training in FP8, unless the model was built."""
-    if facts.asks and facts.model is None:
+    """What files alone do not tell of a training, unless its model was built."""
+    if facts.model is None and (facts.asks or facts.scripts or facts.command):
         yield Check(
             code="training-not-started",
             status=Status.SKIPPED,
