@@ -16,7 +16,7 @@ check() { # NAME EXPECTED COMMAND…: run it, compare "pass" or "fail"
   shift 2
   timeout 200 "$@" >"$work/$name.log" 2>&1 || got=fail
   printf '%-34s %-5s expected %-5s %4d s\n' "$name" "$got" "$expected" $((SECONDS - begin))
-  [ "$got" = "$expected" ] || tail -n 25 "$work/$name.log"
+  [ "$got" = "$expected" ] || grep -E 'Error|error:' "$work/$name.log" | head -n 8
 }
 cp -r "$sources/ao" "$sources/TransformerEngine" "$work/"
 patch -s -p1 -d "$work/ao" <"$here/examples/upstream/ao.patch"

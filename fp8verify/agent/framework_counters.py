@@ -19,7 +19,7 @@ from .observe import Observed, observe
 class StepCounter(NamedTuple):
     """Where a framework counts completed optimizer steps, and what it calls before each of them.
 
-    All of them add one after the optimizer's step, so its hook reads one less than the step's
+    Most add one after the optimizer's step, so its hook reads one less than the step's
     number: transformers/trainer.py `state.global_step += 1` (5.23); lightning/pytorch/trainer/
     trainer.py `global_step`, which adds up several optimizers (2.6); deepspeed/runtime/engine.py
     `_take_model_step` (0.19), which adds steps that it skips for an overflow.
@@ -29,8 +29,9 @@ class StepCounter(NamedTuple):
         module: of the class whose instances count.
         cls: the name of that class.
         path: attributes that lead from an instance to its counter.
-        begins: module, class and method that is called for each batch.
+        begins: module, class and method that is called before each batch, or each epoch.
         owner: attribute of that method's instance that counts; "" if it is that itself.
+        early: whether it adds one before the optimizer's step, so that the hook reads the number.
     """
 
     framework: str
@@ -39,6 +40,7 @@ class StepCounter(NamedTuple):
     path: str
     begins: tuple[str, str, str]
     owner: str = ""
+    early: bool = False
 
 
 # transformers/trainer.py calls training_step for every batch (5.23); lightning's
@@ -68,6 +70,15 @@ COUNTERS = (
         "DeepSpeedEngine",
         "global_steps",
         ("deepspeed.runtime.engine", "DeepSpeedEngine", "forward"),
+    ),
+    # Its log is written by another thread. olmo_core/train/trainer.py, _fit_epoch (fa6c501)
+    StepCounter(
+        "olmo-core",
+        "olmo_core.train.trainer",
+        "Trainer",
+        "global_step",
+        ("olmo_core.train.trainer", "Trainer", "_fit_epoch"),
+        early=True,
     ),
 )
 
@@ -125,8 +136,8 @@ class _Watched:
         return {
             "name": self.counter.framework,
             "counter": self.counter.path.rpartition(".")[2],
-            "first": self.first + 1,
-            "last": self.last + 1,
+            "first": self.first + (not self.counter.early),
+            "last": self.last + (not self.counter.early),
         }
 
 
@@ -208,7 +219,9 @@ class CounterOwners:
 
     def _is_made(self, counter: StepCounter, owner: Any) -> None:
         with suppress(Exception):  # this runs inside a call of the script, which must not fail
-            alive = [pair for pair in self._owners if pair[1]() not in (None, owner)]
+            # By identity: a dataclass compares its fields, which may be tensors.
+            known = [(one, held) for one, held in self._owners if held() is not owner]
+            alive = [(one, held) for one, held in known if held() is not None]
             self._owners = [*alive, (counter, weakref.ref(owner))]
 
 

@@ -127,7 +127,7 @@ class GlobalSteps:
         shows = read_counter(self._owner(), counter.path) if counter is not None else None
         if counter is not None and shows is not None and SCRIPT not in self._offsets:
             self.framework, self.counter = counter.framework, counter.path.rpartition(".")[2]
-            return shows + 1 if step else shows
+            return shows + (not counter.early) if step else shows
         for source in (SCRIPT, LOG):
             if source in self._offsets:
                 self.framework, self.counter = source, "step"

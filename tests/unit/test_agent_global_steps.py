@@ -22,7 +22,7 @@ from fp8verify.agent.step_numbers import (
 )
 from fp8verify.agent.windows.plan import GlobalWindows, Plan
 
-TRANSFORMERS, _, _, DEEPSPEED = COUNTERS
+TRANSFORMERS, _, _, DEEPSPEED, OLMO_CORE = COUNTERS
 
 
 def trainer(number: int) -> SimpleNamespace:
@@ -143,6 +143,16 @@ def test_a_counter_is_read_before_it_counts_the_step() -> None:
     one.state.global_step = 5000
     assert numbers.completed(2) == 5001
     assert numbers.shown == "5000-5001"
+
+
+def test_a_counter_that_grows_before_the_optimizer_steps_shows_the_step() -> None:
+    numbers, one = GlobalSteps(), trainer(0)
+    one.global_step = 11
+    numbers.begins(OLMO_CORE, one)
+
+    assert numbers.completed(0) == 11
+    one.global_step = 12
+    assert numbers.completed(1) == 12
 
 
 def test_the_trainer_comes_before_the_engine_that_it_drives() -> None:

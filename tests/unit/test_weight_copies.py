@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import IntEnum
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,11 +21,18 @@ pytestmark = pytest.mark.train
 ROWS, COLUMNS = 256, 384
 
 
+class DType(IntEnum):
+    """As Transformer Engine's, whose str() is a number."""
+
+    kFloat8E4M3 = 7  # noqa: N815
+    kFloat8E5M2 = 8  # noqa: N815
+
+
 class Kept:
     """Looks like a quantized tensor of Transformer Engine: bytes, scales, how they lie."""
 
     def __init__(self, layout: str, weight: torch.Tensor, found: Any = E4M3) -> None:
-        self._fp8_dtype = f"DType.kFloat8{found.name.upper()}"
+        self._fp8_dtype = DType[f"kFloat8{found.name.upper()}"]
         self._layout, self._format = layout, found
         self.cast(weight)
 

@@ -101,7 +101,8 @@ def copy_of(tensor: Any) -> Copy | None:
     if not isinstance(data, Tensor):
         return None
     # On AMD GPUs before MI350 the same names stand for other bytes.
-    kept = "" if torch.version.hip else str(getattr(tensor, "_fp8_dtype", ""))
+    dtype = "" if torch.version.hip else getattr(tensor, "_fp8_dtype", "")
+    kept = str(getattr(dtype, "name", dtype))  # of an IntEnum, str() is the number
     known = E5M2 if "E5M2" in kept else E4M3 if "E4M3" in kept else FORMATS.get(data.dtype)
     if known is None or data.element_size() != 1:
         return None
