@@ -240,9 +240,9 @@ def _layers_report(facts: RankFacts) -> LayersReport | None:
     rank, found = facts.rank, facts.layers
     if not (found.classes or found.apart or found.experts):
         return None
-    note = f"{len(found.apart)} modules have no GEMM of their size" if found.apart else None
+    note = f"no GEMM has the size of {len(found.apart)} of the modules" if found.apart else None
     if rank.meta is None:
-        note = "no census: layers are known by the sizes of their GEMMs alone"
+        note = "no module census: layers are identified by the sizes of their GEMMs only"
     elif not found.classes:
         note = "no GEMM has the size of a layer (shapes not recorded, or layers that are split)"
     return LayersReport(

@@ -233,10 +233,12 @@ def _name_from(naming: NamingStep) -> NamedLayers:
     """Read the step that names layers; what is wrong with it becomes a note."""
     empty = NamedLayers(source="step", step=naming.step)
     if naming.file is None:
-        return empty._replace(note=f"the layers have no names: {naming.reason}")
+        return empty._replace(note=f"layer names are unknown: {naming.reason}")
     part = _read(naming.file)
     if isinstance(part, InputError):
-        return empty._replace(note=f"the layers have no names: {_reason(part)}")
+        return empty._replace(
+            note=f"layer names are unknown, their step cannot be read: {_reason(part)}"
+        )
     named = part.named or empty._replace(note=f"no GPU kernel ran in {naming.file.name}")
     note = named.note or (None if part.health.complete else f"{naming.file.name} is not whole")
     return named._replace(source="step", step=naming.step, note=note)

@@ -109,7 +109,7 @@ def _join_all(found: Sequence[RankMeta]) -> RankMeta:
     joined = reduce(_join, found)
     if len(found) == 1:
         return joined
-    told = f"{len(found)} processes of this rank were recorded; their windows stand together"
+    told = f"{len(found)} processes of this rank were recorded; their windows are shown together"
     return replace(joined, notes=(told, *joined.notes))
 
 

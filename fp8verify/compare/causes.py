@@ -43,8 +43,8 @@ def why_not_faster(before: Measured, after: Measured, work: float) -> Iterator[F
     if not causes:
         grown = sorted((name for name in growth if growth[name] > 0), key=lambda n: -growth[n])
         each = ", ".join(f"{name} {_more(growth[name])}" for name in grown)
-        what = f"no single kind of work takes much longer ({each or 'nothing does'})"
-        figure = f"GEMMs gain {_ms(-growth[GEMM])} a step"
+        what = f"no single kind of work takes much longer ({each or 'none'})"
+        figure = f"GEMMs take {_more(growth[GEMM])} a step"
         causes = [_finding(what, _REST_REMEDY if grown else _NOTHING_GREW, figure)]
     yield from causes
 
@@ -82,17 +82,17 @@ def _lost(pair: GemmPair) -> float:
 
 def _others(after: Measured, growth: dict[str, float]) -> list[tuple[float, str, str, str]]:
     """Return cost, cause, remedy and figure of each kind of work other than GEMMs."""
-    gain = f"GEMMs gain {_ms(-growth[GEMM])}"
+    gain = f"GEMMs take {_more(growth[GEMM])}"
     gathers = [rank.communication.weight_gather for rank in after.ranks if rank.communication]
     in_fp8 = any(gather is not None and gather.fp8 for gather in gathers)
     network = f"{_SCALES_REMEDY}{'' if in_fp8 else _GATHER_REMEDY}{_WAIT_REMEDY}"
-    exposed = f"{_ms(growth[NETWORK])} a step more of it is exposed, {gain}"
+    exposed = f"{_ms(growth[NETWORK])} a step more is exposed; {gain}"
     waits = f"the GPU waits {_ms(growth[IDLE])} a step longer for the CPU"
     attention = f"it takes {_more(growth[ATTENTION])} a step; {gain}"
     kernels = f"they take {_more(growth[REST])} a step; {gain}"
     fused = (
-        f"casts and scales take {_more(growth[CASTS])} a step and other kernels, with which "
-        f"they are fused, {_more(growth[REST])}; {gain}"
+        f"casts and scales take {_more(growth[CASTS])} a step, other kernels, with which they "
+        f"are fused, {_more(growth[REST])}; {gain}"
     )
     if after.budget[CASTS]:
         # Fused casts do other kernels' work too, so both count.

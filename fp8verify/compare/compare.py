@@ -171,20 +171,20 @@ def _run_notes(
         yield f"{ranks[0]} and {ranks[1]} ranks"
     old, new = before.times, after.times
     if old.count != new.count:
-        yield f"{old.count} and {new.count} steps compared"
+        yield f"compared: {old.count} and {new.count} steps"
     for name, times in (("baseline", old), ("candidate", new)):
         if times.left_out:
             steps = counted(times.left_out, "step")
             yield f"{steps} of the {name} left out: longer than 1.5 times the median"
     if after.measured in ("gpu", "cpu") and min(old.count, new.count) >= LEAST_STEPS:
-        yield "step times are those under the profiler, which slows the CPU down"
+        yield "step times were measured under the profiler, which slows the CPU"
     ours, theirs = sizes(before), sizes(after)
     if ours and theirs and ours != theirs:
         yield f"{len(ours ^ theirs)} layer sizes occur in only one run"
     if not (before.work and after.work):
-        yield "no shapes were recorded: both runs are assumed to do the same work"
+        yield "no shapes were recorded: the same work is assumed for both runs"
     if after.fp8_share <= before.fp8_share:
-        yield "the candidate runs no more FP8 than the baseline"
+        yield "the candidate's FP8 share is not above the baseline's"
     yield from ranks_that_lost_fp8(before, after)
 
 

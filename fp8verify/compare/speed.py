@@ -147,16 +147,16 @@ def _needed(before: StepStatistics, after: StepStatistics, ratio: float) -> int:
 def reason_of(speed: Speed, before: Measured, after: Measured) -> str:
     """Say in a sentence how fast the candidate is, and how sure that is."""
     times = (
-        f"a step takes {after.times.mean_us / 1000:.2f} ms, in the baseline "
-        f"{before.times.mean_us / 1000:.2f} ms{_measured_in(after)}"
+        f"a step takes {after.times.mean_us / 1000:.2f} ms, "
+        f"{before.times.mean_us / 1000:.2f} ms in the baseline{_measured_in(after)}"
     )
     ratio = f"{speed.equal_work:.2f}x as fast{bounds(speed.interval)}"
     if speed.work != 1.0:
         ratio = f"at equal work {ratio} ({speed.work:.2f}x the GEMM FLOPs)"
     if speed.needed is not None:
         few = min(before.times.count, after.times.count) < LEAST_STEPS
-        why = ", fewer than three were recorded" if few else ""
-        return f"cannot tell: record {speed.needed} steps of each run{why}; {times}: {ratio}"
+        why = "fewer than three steps were recorded; " if few else ""
+        return f"cannot tell: {why}record {speed.needed} steps of each run; {times}: {ratio}"
     if speed.outcome is Outcome.SAME:
         return f"{times}: {ratio}, less than {_SAME:.0%} apart"
     gain = "" if speed.work != 1.0 else _where_gain_goes(before, after)
@@ -171,9 +171,9 @@ def bounds(interval: tuple[float, float] | None) -> str:
 def _measured_in(side: Measured) -> str:
     return {
         "outside": " (wall time of steps without the profiler)",
-        "log": " (by the training's own log)",
-        "cpu": " (as profiled, on the CPU)",
-        "gpu": " (as profiled)",
+        "log": " (from the training's log)",
+        "cpu": " (on the CPU, under the profiler)",
+        "gpu": " (under the profiler)",
     }.get(side.measured, "")
 
 
@@ -183,6 +183,4 @@ def _where_gain_goes(before: Measured, after: Measured) -> str:
     reached = sum(before.budget.values()) - sum(after.budget.values())
     if gained <= 0 or not 0 <= reached <= gained:
         return ""
-    return (
-        f"; of {gained / 1000:.2f} ms that the GEMMs gain, {reached / 1000:.2f} ms reach the step"
-    )
+    return f"; GEMMs are {gained / 1000:.2f} ms faster, the whole step {reached / 1000:.2f} ms"

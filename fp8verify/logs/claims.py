@@ -130,7 +130,7 @@ class _Scan:
             many = "or more " if len(self._left_out) == _MAX_SHAPES else ""
             notes.append(
                 f"{self._source} has {len(self._left_out)} {many}further lines about FP8 after "
-                f"the first {MAX_CLAIMS}, which were not held against the kernels"
+                f"the first {MAX_CLAIMS}, which were not compared with the kernels"
             )
         claims = sorted(self._claims.values(), key=lambda claim: claim.line)
         return LogReading(claims, notes, self._layers.found, tuple(self._phases.values()))

@@ -102,15 +102,18 @@ def _agreement(
 ) -> tuple[Agreement, str]:
     # CUDA cores scale the output of every kernel, so that their counts decide only alone.
     ran = multiplied or [name for name in CUDA_CORES if operations.get(name)]
-    told = " and ".join(name.upper() for name in ran) or "no"
+    types = " and ".join(name.upper() for name in ran) or "no"
     if not ran:
         return "not counted", "no operation of a type that is counted on this GPU"
     if not decoded.role.is_gemm:
-        return "missed", f"{told} operations in a kernel that its name does not show as a GEMM"
+        return "missed", f"{types} operations in a kernel whose name does not say GEMM"
     if decoded.precision is Precision.UNKNOWN:
-        return "unclaimed", f"the name says nothing of types; {told} operations were counted"
+        return "unclaimed", f"the name says no type; {types} operations were counted"
     if not set(ran) <= SOURCES[decoded.precision]:
-        return "differs", f"the name says {decoded.precision.value}; {told} operations were counted"
+        return (
+            "differs",
+            f"the name says {decoded.precision.value}; {types} operations were counted",
+        )
     if SPLIT_K in decoded.tokens:
         return "agrees", "adds up the parts of the GEMM before it"
     counted = sum(operations[name] for name in ran)

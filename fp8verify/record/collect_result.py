@@ -99,8 +99,8 @@ def _why_unobserved(boot: Path, exit_code: int) -> str:
         return f"the command ended with {exit_code} before its first training step"
     if not _lines(boot / IMPORTED):
         return (
-            "no Python that could be observed imported torch: either the command trains nothing, "
-            "or its Python ran with -I, -E or -S, or a container or launcher dropped PYTHONPATH"
+            "no observed Python process imported torch: either the command trains nothing, or "
+            "its Python ran with -I, -E or -S, or a container or launcher dropped PYTHONPATH"
         )
     return (
         "the command ended without a training step: no torch.optim optimizer stepped; "

@@ -90,7 +90,7 @@ def check_name(folder: Path) -> None:
     if found is None:
         return
     wrong = found[0]
-    why = "cannot stand in PYTHONPATH" if wrong == os.pathsep else "cannot hold a trace"
+    why = "cannot be in PYTHONPATH" if wrong == os.pathsep else "cannot hold a trace"
     shown = name if wrong.isprintable() else ascii(name)
     raise UsageError(
         f"{shown} {why}: there is a {wrong!a} in it.", "Name another folder with --trace-dir."

@@ -113,7 +113,7 @@ class Judge:
             answer: dict[str, Any] = json.loads(answers.readline())
         except (OSError, ValueError):  # no process can be started, or somebody killed it
             self._end_process()
-            return {"error": "the judging process died"}
+            return {"error": "the process that reads windows died"}
         return answer
 
     def _start_process(self) -> subprocess.Popen[str]:

@@ -187,7 +187,7 @@ class RunWatch:
         say(f"{verdict} at step {step}{was}: {metrics['reason']}")
         if verdict in self._stop_on and not self.stopped and not over.is_set():
             self.stopped = True
-            self.notes = (f"the training was asked to stop, since step {step} is {verdict}",)
+            self.notes = (f"fp8verify stopped the training, since step {step} is {verdict}",)
             say(f"{self.notes[0]} (--stop-on)")
             stop()
         if command is not None and before is not None:

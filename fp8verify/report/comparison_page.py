@@ -13,7 +13,7 @@ from fp8verify.report.tables import by_severity, times
 TONES = {Outcome.FASTER: GOOD, Outcome.SLOWER: BAD}
 _TOP = 6
 _LEGEND = (
-    "FP8: share of the GEMM time of linear layers; casts: share of GPU time; gain: GPU time "
+    "FP8: share of GEMM time of linear layers; casts: share of GPU time; gain: GPU time "
     "against BF16, by estimate; times are of one step"
 )
 
@@ -135,7 +135,7 @@ def loss_line(loss: LossPair) -> str:
         for value in (loss.last_baseline, loss.last_candidate)
     )
     return (
-        f"{head}last {last}, gap on average {_number(loss.mean_gap, '+')}, at most "
+        f"{head}last {last}, gap on average {_number(loss.mean_gap, '+')}, largest "
         f"{_number(loss.largest_gap, '+')} "
         f"({_at(loss, loss.largest_gap_step)}){_bad(loss)}"
     )

@@ -29,8 +29,8 @@ PAYS_TONES = {"likely yes": GOOD, "likely not": FAIR}
 # What to do where no error and no warning says it.
 _TO_DO = {
     Verdict.ACTIVE: "nothing: no error and no warning",
-    Verdict.PARTIAL: "See below which layers and passes ran in high precision, and whether they "
-    "were meant to.",
+    Verdict.PARTIAL: "Check which layers and GEMM passes below ran in high precision, and whether "
+    "the recipe leaves them so.",
     Verdict.INACTIVE: "If FP8 was meant, convert the model before the first step (torchao's "
     "convert_to_float8_training, or Transformer Engine's layers inside its autocast); "
     "`fp8verify doctor` checks the configuration beforehand.",
@@ -93,7 +93,7 @@ def _to_do(report: Report) -> Iterator[str]:
     if report.verdict is Verdict.PARTIAL and not report.fails:
         short = any((layer_share(rank) or 0.0) < USUAL_SHARE for rank in report.ranks)
         gate = f"--min-share {USUAL_SHARE:.0%}" if short else "--strict"
-        yield f"Exit code 0: add {gate} to make such a run fail."
+        yield f"The exit code is 0: add {gate} to make such a run fail."
 
 
 def _body(report: Report, verbose: bool) -> Iterator[Grid | str]:

@@ -94,14 +94,15 @@ def payoff_of(rank: RankReport) -> Payoff | None:
     if figures.waits and figures.step_us and figures.gpu_busy_in_step_us:
         word = "no"
         why = (
-            f"the CPU is the bottleneck (of {figures.step_us / 1000:.1f} ms a step the GPU works "
-            f"{figures.gpu_busy_in_step_us / 1000:.1f}); its {alone}"
+            f"the CPU is the bottleneck (the GPU is busy for "
+            f"{figures.gpu_busy_in_step_us / 1000:.1f} ms of each {figures.step_us / 1000:.1f} ms "
+            f"step); {alone}"
         )
     elif step is not None:
         word, why = _word(step), f"a step is about {step:.2f}x as fast as BF16"
     elif figures.idle_share >= _MOSTLY_IDLE:
         word = "likely not"
-        why = f"the GPU is idle for {figures.idle_share:.0%} of the window; its {alone}"
+        why = f"the GPU is idle for {figures.idle_share:.0%} of the window; {alone}"
     else:
         word, why = _word(kernels), f"kernels alone about {kernels:.2f}x as fast as BF16"
     head = f"{word}: {why}, by estimate"
@@ -251,8 +252,8 @@ def _costs(rank: RankReport, alone: bool, verbose: bool) -> Iterator[tuple[str, 
         yield "pays", found.text
     if rank.payoff is not None and verbose:
         limits = (
-            f"the GPU idles {rank.payoff.idle_share:.0%} of the window; of its busy time "
-            f"{rank.payoff.bandwidth_bound_share:.0%} is in kernels that memory bandwidth limits"
+            f"the GPU is idle for {rank.payoff.idle_share:.0%} of the window; "
+            f"{rank.payoff.bandwidth_bound_share:.0%} of its busy time is in memory-bound kernels"
         )
         if rank.payoff.small_gemm_share is not None:
             limits += f"; {rank.payoff.small_gemm_share:.0%} of FP8 GEMM time in small GEMMs"
@@ -262,7 +263,7 @@ def _costs(rank: RankReport, alone: bool, verbose: bool) -> Iterator[tuple[str, 
 
 
 def _network(found: CommunicationReport) -> str:
-    line = f"{millis(found.time_us)} ms in collectives, {millis(found.exposed_us)} of them exposed"
+    line = f"{millis(found.time_us)} ms in collectives, {millis(found.exposed_us)} ms exposed"
     return line if found.weight_gather is None else f"{line}; {_gathered(found.weight_gather)}"
 
 

@@ -135,7 +135,7 @@ def find_traces(*paths: str | Path, declared: Mapping[str, int] | None = None) -
         InputError: nothing there, or no trace among it.
     """
     where = [path for text in paths for path in expand(text)]
-    label = str(where[0]) if len(where) == 1 else f"What {paths[0]} stands for"
+    label = str(where[0]) if len(where) == 1 else f"What {paths[0]} matches"
     with reading(str(where[0])):
         if len(where) == 1 and where[0].is_file():
             return TraceFiles(_of_one_file(where[0]))

@@ -79,7 +79,7 @@ _MAX_NS = 1 << 61
 
 _NO_OPERATORS = (
     "no operators: precision is read from kernel names, GEMMs of an optimizer or of attention "
-    "count as the layers', legs and FLOPs are unknown"
+    "count as the layers', GEMM passes and FLOPs are unknown"
 )
 _NO_TYPES = (
     "operators with the shapes of their inputs, but not with their types: precision is read from "
@@ -259,7 +259,7 @@ def _limits_of(columns: Columns, tool: str, steps: str | None) -> str:
     else:
         facts.append(_NO_TYPES)
     if not columns.steps:
-        facts.append("no steps: the window is judged as one")
+        facts.append("no steps: the verdict covers the trace as a whole")
     text = f"the {tool} trace has {', and '.join(facts)}"
     return (
         text if steps is None else f"{text}; its steps are the ranges called “{clean(steps[:60])}”"

@@ -102,7 +102,7 @@ def _message(report: Report, min_share: float) -> Iterator[str]:
     share, alone = lowest_share(report), len(report.ranks) == 1
     yield f"FP8 is {report.verdict.value}: {report.reason}"
     found = "no GEMM ran" if share is None else f"{share:.1%} of GEMM time ran in FP8"
-    yield f"share: {found}, {min_share:.1%} asked for"
+    yield f"share: {found}, {min_share:.1%} required"
     for finding in report.findings:
         yield f"{finding.severity.value} [{finding.code}] {format_finding(finding, alone=alone)}"
         yield f"    {finding.hint}"

@@ -201,7 +201,7 @@ def regressions(report: Report, baseline: Baseline, tolerance: float) -> Iterato
     """Yield what fell below the baseline, and what could not be compared with it."""
     now = baseline_of(report)
     if now.fp8_share is None:
-        why = "no GEMM ran, so there is no FP8 share to hold against it"
+        why = "no GEMM ran, so there is no FP8 share to compare with it"
         yield finding("baseline-not-comparable", why=why)
         return
     shares: list[tuple[str, float | None, float | None]]
@@ -220,7 +220,10 @@ def regressions(report: Report, baseline: Baseline, tolerance: float) -> Iterato
     if was_short is None or short is None:
         return
     if short > was_short + tolerance + _ROUNDING:
-        what = f"{short:.1%} of GEMM FLOPs were to run in FP8 and did not, {was_short:.1%} before"
+        what = (
+            f"{short:.1%} of GEMM FLOPs were expected in FP8 and did not run in it, "
+            f"{was_short:.1%} in the baseline"
+        )
         yield _regression(what)
 
 
@@ -237,7 +240,7 @@ def _fallen_layers(before: Mapping[str, str], now: Mapping[str, str]) -> Iterato
     gone = [name for name in was_fp8 if name not in now]
     count = sum(state == "fp8" for state in now.values())
     if gone and count + len(lost) < len(was_fp8):
-        what = f"{len(was_fp8)} layers were in FP8 and {count} are; gone are {listed(gone)}"
+        what = f"{len(was_fp8)} layers were in FP8, now {count} are; missing: {listed(gone)}"
         yield _regression(what, gone)
 
 

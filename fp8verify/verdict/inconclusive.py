@@ -40,8 +40,8 @@ def _outside(rank: RankEvidence) -> str | None:
     short = low < USUAL_SHARE * (linear.total_ns + time_ns)
     if short and any(layout_leg(row.kind.name) is not None for row in high):
         return (
-            f"{time_ns / 1e6:.1f} ms of GEMMs in high precision ran outside of any operator, as "
-            "those of CUDA graphs do: a part of the training, or another model"
+            f"{time_ns / 1e6:.1f} ms of GEMMs in high precision ran outside any operator, as in "
+            "CUDA graphs: they may be part of the training or of another model"
         )
     return None
 
@@ -52,7 +52,7 @@ def _untimed(rank: RankEvidence) -> str | None:
     total, untimed = sum(row.calls for row in rows), sum(row.untimed for row in rows)
     mixed = not all(row.precision.is_low for row in rows)
     if untimed == total or (mixed and untimed > NEGLIGIBLE * total):
-        return f"the trace holds no possible duration of {untimed} of {total} GEMM kernels"
+        return f"the trace has no valid duration for {untimed} of {total} GEMM kernels"
     return None
 
 
@@ -62,11 +62,11 @@ def _hidden(rank: RankEvidence) -> str | None:
     low = sum(row.time_ns for row in outside if row.precision.is_low)
     if low > NEGLIGIBLE * (low + rank.linear.total_ns):
         return (
-            "FP8 GEMMs ran outside of any operator, as those of CUDA graphs do: a part of the "
-            "training, or a rollout"
+            "FP8 GEMMs ran outside any operator, as in CUDA graphs: they may be part of the "
+            "training or of a rollout"
         )
     if not rank.health.complete:
-        return "the trace is not whole and what there is of it shows no FP8"
+        return "the trace is incomplete, and what was read shows no FP8"
     if not rank.has_fp8_units:
         return None
     unknown = unknown_share(rank)
@@ -75,8 +75,8 @@ def _hidden(rank: RankEvidence) -> str | None:
     opaque = opaque_share(rank)
     if opaque >= MANY_OPAQUE:
         return (
-            f"no GEMM that is known ran in FP8, and {opaque:.1%} of the time that GEMMs may have "
-            "taken ran in unrecognized kernels"
+            f"no recognized GEMM ran in FP8, and {opaque:.1%} of the time of possible GEMMs was in "
+            "unrecognized kernels"
         )
     return None
 

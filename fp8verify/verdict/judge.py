@@ -25,7 +25,9 @@ from fp8verify.verdict.verdict import (
     outcome,
 )
 
-_FOREIGN = Opinion(Verdict.INCONCLUSIVE, "its file is of another run than the other ranks'")
+_FOREIGN = Opinion(
+    Verdict.INCONCLUSIVE, "its file belongs to another run than those of the other ranks"
+)
 
 
 class Assessment(NamedTuple):
@@ -131,7 +133,7 @@ def _without_fp8(rank: RankEvidence, findings: Sequence[Finding], promises: Prom
 
 def _emulation(promises: Promises) -> str:
     if not promises.emulated:
-        return "tensors were cast as for FP8, but"
+        return "tensors were rounded to FP8, but"
     count, name = len(promises.emulated), promises.emulated[0].class_name
     return f"the model's {count} {name} modules emulate FP8, and"
 

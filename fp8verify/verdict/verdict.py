@@ -16,7 +16,7 @@ from fp8verify.report.model import (
     low_precision_name,
 )
 from fp8verify.report.model.diagnosis import TOLERANCE, ExpectedReport
-from fp8verify.text import abridged, label_of_rank, listed
+from fp8verify.text import abridged, in_sentences, label_of_rank, listed
 from fp8verify.verdict.policy import Policy
 
 EXIT_CODES: dict[Verdict, int] = {
@@ -202,7 +202,9 @@ def _short_of(expected: ExpectedReport, summary: RankSummary) -> Opinion:
     said = f"{_ran(summary)}{but}; {expectation(expected)}"
     missing = expected.share_of_flops - TOLERANCE - expected.measured_share_of_flops
     if summary.rank.shortfall is None and summary.unknown + summary.opaque_share >= missing:
-        return Opinion(Verdict.INCONCLUSIVE, f"{said}, and kernels of unknown precision may be it")
+        return Opinion(
+            Verdict.INCONCLUSIVE, f"{said}, and kernels of unknown precision may be the rest"
+        )
     if summary.rank.shortfall is None and summary.rank.health.truncated:
         return Opinion(Verdict.INCONCLUSIVE, f"{said} up to where the trace is cut off")
     return Opinion(Verdict.PARTIAL, said)
@@ -210,10 +212,10 @@ def _short_of(expected: ExpectedReport, summary: RankSummary) -> Opinion:
 
 def expectation(expected: ExpectedReport) -> str:
     """Say what was to run in low precision, and what did."""
-    left = abridged(expected.left_out, _SHOWN)
-    out = f" ({left} left out)" if left else ""
+    left = abridged(in_sentences(expected.left_out), _SHOWN)
+    out = f" ({left} excluded)" if left else ""
     share, measured = expected.share_of_flops, expected.measured_share_of_flops
-    return f"{share:.0%} of GEMM FLOPs were to run in FP8{out}, {measured:.0%} did"
+    return f"expected {share:.0%} of GEMM FLOPs in FP8{out}, measured {measured:.0%}"
 
 
 def _undecided(summary: RankSummary, min_share: float) -> str | None:
@@ -223,12 +225,13 @@ def _undecided(summary: RankSummary, min_share: float) -> str | None:
     if share < min_share <= share + unknown:
         return f"{took}, kernels of unknown precision {unknown:.1%}"
     if share < min_share <= summary.share_without_unplaced:
-        return f"{took}, and without operators the others may be the optimizer's or attention's"
+        others = "the trace has no operators: the others may be the optimizer's or attention's"
+        return f"{took}, and {others}"
     if share < min_share and summary.rank.health.truncated:
         return f"{took} up to where the trace is cut off"
     least, most = share / (1 + opaque), (share + unknown + opaque) / (1 + opaque)
     if (least < min_share <= share) or (share < min_share <= most):
-        return f"{took}, and unrecognized kernels ran {opaque:.2g} times as long as all GEMMs"
+        return f"{took}, and unrecognized kernels took {opaque:.2g} times as long as all GEMMs"
     return None
 
 
@@ -237,10 +240,10 @@ def _ran(summary: RankSummary, rest: str | None = None) -> str:
     total = sum(summary.kernels.values())
     formats, whole = low_precision_name(summary.kernels), summary.share_of_all
     of, time = ("", "GEMM time") if whole is None else (" of linear layers", "their time")
-    said = None if whole is None else f"{whole:.1%} of all GEMM time: attention is unfused"
+    said = None if whole is None else f"{whole:.1%} of all GEMM time, with unfused attention"
     if sum(summary.rank.untrained_gemm.time_us.values()):
         of = " of layers that train"
-        said = f"{whole:.1%} of all GEMM time, with what only runs forward"
+        said = f"{whole:.1%} of all GEMM time, with layers that only run forward"
     remarks = "; ".join(filter(None, [said, rest]))
     return (
         f"{summary.low_kernels} of {total} GEMM kernels{of} ran in {formats}, "

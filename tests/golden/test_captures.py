@@ -92,7 +92,7 @@ def test_the_share_of_a_head_beside_transformer_engine(recipe: str, scaling: str
     assert report.gemm.flops_coverage == 1
     assert report.gemm.fp8_share_of_flops == pytest.approx(1 - share, abs=1e-6)
     (left,) = [f.message for f in report.findings if f.code == "layer-not-fp8"]
-    assert left == f"1 linear module left in high precision, {share:.1%} of GEMM FLOPs: lm_head"
+    assert left == f"1 linear module not converted to FP8, {share:.1%} of GEMM FLOPs: lm_head"
     modules = report.ranks[0].modules
     assert modules is not None
     assert modules.scalings == (scaling,)
@@ -107,4 +107,4 @@ def test_a_backward_pass_that_the_recipe_leaves_in_bf16_is_two_thirds_of_the_blo
     share = 2 * block / (3 * (head + 2 * block))
     assert report.gemm.fp8_share_of_flops == pytest.approx(share, abs=1e-6)
     messages = [f.message for f in report.findings if f.code == "leg-not-fp8"]
-    assert [message.endswith("as the recipe says") for message in messages] == [True, True]
+    assert [message.endswith("as the recipe specifies") for message in messages] == [True, True]

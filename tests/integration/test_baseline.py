@@ -112,7 +112,7 @@ def test_layers_that_vanish_count_as_fallen_unless_as_many_are_in_fp8() -> None:
     baseline = replace(baseline_of(report), layers={"a": "fp8", "b": "fp8"})
     assert _messages(_with_layers(report, {"a": "fp8", "c": "fp8"}), baseline) == []
     assert _messages(_with_layers(report, {"a": "fp8"}), baseline) == [
-        "below the baseline: 2 layers were in FP8 and 1 are; gone are b"
+        "below the baseline: 2 layers were in FP8, now 1 are; missing: b"
     ]
 
 

@@ -330,7 +330,7 @@ def test_a_training_that_failed_is_told_its_own_error(
 
 def test_a_run_that_was_not_observed_says_why(tmp_path: Path) -> None:
     _, report = report_of(tmp_path, "print('hello')\n")
-    assert "no Python that could be observed imported torch" in json.dumps(report)
+    assert "no observed Python process imported torch" in json.dumps(report)
 
 
 @pytest.mark.parametrize(

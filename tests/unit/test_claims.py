@@ -397,7 +397,7 @@ def test_what_is_beyond_the_limit_is_said(tmp_path: Path) -> None:
     assert read.notes == [
         (
             f"train.log has 7 further lines about FP8 after the first {MAX_CLAIMS}, which were not "
-            "held against the kernels"
+            "compared with the kernels"
         )
     ]
 

@@ -72,7 +72,7 @@ def test_layers_left_out_are_weighed_by_their_flops(build: TraceBuilder, tmp_pat
     assert layer_findings(found) == [
         (
             "info",
-            "1 linear module left in high precision, 25.0% of GEMM FLOPs: router (1 because "
+            "1 linear module not converted to FP8, 25.0% of GEMM FLOPs: router (1 because "
             + reason
             + ")",
         )
@@ -96,8 +96,8 @@ def test_layers_that_other_ranks_converted_are_told_of_the_rank_that_left_them(
     messages = [message for severity, message in layer_findings(inspect(tmp_path))]
 
     assert messages == [
-        "1 linear module left in high precision, 40.0% of GEMM FLOPs: head",
-        "rank 1: 1 linear module left in high precision, 60.0% of GEMM FLOPs: up",
+        "1 linear module not converted to FP8, 40.0% of GEMM FLOPs: head",
+        "rank 1: 1 linear module not converted to FP8, 60.0% of GEMM FLOPs: up",
     ]
 
 
@@ -126,7 +126,7 @@ def test_converted_layers_that_did_not_run_at_all_are_no_fault(
     layers = found.ranks[0].layers
     assert layers is not None
     assert layers.not_joined == ("unused",)
-    assert layers.note == "1 modules have no GEMM of their size"
+    assert layers.note == "no GEMM has the size of 1 of the modules"
 
 
 def test_without_a_census_sizes_in_bf16_alone_are_told(build: TraceBuilder, tmp_path: Path) -> None:

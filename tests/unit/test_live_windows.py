@@ -94,7 +94,7 @@ def test_a_judge_that_is_stopped_or_killed_leaves_nothing(
 
     judging.stop()
 
-    assert [judged.error for judged in answers] == ["the judging process died"] * 2
+    assert [judged.error for judged in answers] == ["the process that reads windows died"] * 2
     assert judging.idle
     assert list(tmp_path.iterdir()) == []
     for process in started:

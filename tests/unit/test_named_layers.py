@@ -239,7 +239,7 @@ def test_nothing_outside_the_capture_is_opened(tmp_path: Path, name: str) -> Non
                     naming=naming)  # fmt: skip
     named = found.ranks[0].named_layers
     assert named is not None
-    assert (named.rows, named.note) == ((), "the layers have no names: it is not there")
+    assert (named.rows, named.note) == ((), "layer names are unknown: it is not there")
 
 
 def test_why_layers_could_not_be_named_is_said(tmp_path: Path) -> None:
@@ -283,7 +283,7 @@ def test_the_step_may_be_noted_by_the_second_process_of_a_rank(tmp_path: Path) -
     (tmp_path / "rank0-123.meta.json").write_text(json.dumps(meta))
     named = inspect(tmp_path).ranks[0].named_layers
     assert named is not None
-    assert (named.step, named.note) == (4, "the layers have no names: it was late")
+    assert (named.step, named.note) == (4, "layer names are unknown: it was late")
 
 
 def test_what_casts_cost_is_told_for_each_layer(tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ def test_clocks_that_differ_are_told_of_each_rank(tmp_path: Path) -> None:
     [
         (
             {"first": 13, "last": 15},
-            ["rank 1 recorded other steps than the rest: 13-15 on rank 1, 10-12 elsewhere"],
+            ["rank 1 recorded different steps: 13-15 on rank 1, 10-12 on the other ranks"],
         ),
         ({"state": "skipped", "reason": "x", "first": 1}, []),
     ],

@@ -82,7 +82,7 @@ def diagnosed(build: TraceBuilder, tmp_path: Path) -> Report:
 
 def test_a_glance_has_a_line_for_the_gain_and_one_for_the_network(diagnosed: Report) -> None:
     text = " ".join(render(diagnosed, "text").split())
-    assert "pays likely not: the GPU is idle for 88% of the window; its kernels alone" in text
+    assert "pays likely not: the GPU is idle for 88% of the window; kernels alone" in text
     assert "1 of 1 MB all-gathered in FP8 (1.00 bytes a parameter)" in text
 
 

@@ -141,7 +141,10 @@ def test_one_fp8_layer_makes_no_step(build: TraceBuilder, tmp_path: Path) -> Non
     report = verdict(build, tmp_path)
     (finding,) = found(report, "step-without-fp8")
     assert (report.verdict, finding.severity) == ("PARTIAL", Severity.ERROR)
-    assert finding.message == "at most 10.0% of the GEMMs of step 2 ran in FP8, 100.0% elsewhere"
+    assert (
+        finding.message
+        == "at most 10.0% of the GEMMs of step 2 ran in FP8, 100.0% in the other steps"
+    )
     assert report.exit_code == 1
 
 
@@ -358,10 +361,10 @@ def test_unfused_attention_is_told_apart_and_named(
     assert report.attention_gemm.kernels["fp32"] == 6
     assert report.gemm.kernels["fp32"] == 6
     assert "100.0% of their time" in report.reason
-    assert "of all GEMM time: attention is unfused" in report.reason
+    assert "of all GEMM time, with unfused attention" in report.reason
     (finding,) = found(report, "attention-unfused")
     assert ("math backend" in finding.message) == bool(parents)
-    assert "6 products in FP32, 0.6 ms" in finding.message
+    assert "6 GEMMs in FP32, 0.6 ms" in finding.message
 
 
 def test_unfused_attention_makes_no_bf16_training_one_in_fp8(

@@ -33,16 +33,17 @@ from fp8verify.terms import Verdict
 
 # What each verdict means: the documentation's tables say it in these words.
 MEANINGS: Mapping[Verdict, str] = {
-    Verdict.ACTIVE: "FP8 GEMMs ran on every rank, in every step and in the backward pass of the "
-    "layers that train, cover what was to run in FP8 (not known: `--min-share` of GEMM time, "
-    "default 50%), and nothing promised in FP8 ran otherwise",
-    Verdict.PARTIAL: "FP8 GEMMs ran, but some rank, step, micro-batch or GEMM leg (fprop, dgrad, "
-    "wgrad) that should have, did not, or the share is below the expected one or the minimum",
-    Verdict.INACTIVE: "no FP8 GEMM ran, and nothing claimed that it would",
-    Verdict.CONTRADICTED: "the log or the model says FP8, the kernels say no",
-    Verdict.EMULATED: "tensors were cast as for FP8, but every GEMM ran in high precision",
-    Verdict.INCONCLUSIVE: "the evidence cannot decide: no GPU kernels, a damaged trace that shows "
-    "no FP8, too much of unknown precision, a window that never opened",
+    Verdict.ACTIVE: "every rank, step, layer and GEMM pass that should run in FP8 did. Where it is "
+    "not known what should, FP8 ran in every step, forward and backward, for at least "
+    "`--min-share` of GEMM time (default 50%)",
+    Verdict.PARTIAL: "FP8 GEMMs ran, but some rank, step, micro-batch or GEMM pass (fprop, dgrad, "
+    "wgrad) that should run in FP8 did not, or the FP8 share is below the expected or the "
+    "minimum share",
+    Verdict.INACTIVE: "no FP8 GEMM ran, and neither the log nor the model claimed FP8",
+    Verdict.CONTRADICTED: "the log or the model says FP8, but no GEMM kernel ran in FP8",
+    Verdict.EMULATED: "tensors were rounded to FP8, but every GEMM ran in high precision",
+    Verdict.INCONCLUSIVE: "the evidence cannot decide: no GPU kernels, a damaged trace without "
+    "FP8, too many GEMMs of unknown precision, or a window that was not recorded",
 }
 
 

@@ -62,8 +62,8 @@ def _said(short: PassReading) -> str:
     count, of = sum(row.calls for row in high), sum(row.calls for row in short.rows)
     return (
         f"{count} of {of} {name} GEMMs ran in {main} ({time_ns / 1e6:.1f} ms): "
-        f"{short.found.part.share:.1%} of {name} is in FP8, {short.found.others.share:.1%} of the "
-        "other passes"
+        f"FP8 share {short.found.part.share:.1%} in {name}, {short.found.others.share:.1%} in the "
+        "other GEMM passes"
     )
 
 
@@ -251,7 +251,7 @@ def mxfp8_e5m2_gradients(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     if e5m2:
         what = f"{counted(e5m2, 'MXFP8 GEMM')} multiplied gradients in E5M2"
     elif modules and silent:
-        what = f"the recipe of {counted(modules, 'MXFP8 module')} gives gradients in E5M2"
+        what = f"the recipe of {counted(modules, 'MXFP8 module')} casts gradients to E5M2"
     elif tensors or promised:
         what = "gradients are cast to MXFP8 in E5M2"
         layers = [row.layer for row in tensors]

@@ -164,7 +164,7 @@ def _missing_by_census(facts: RankFacts) -> tuple[int, int, str]:
 
 def _missing_by_claim(claim: Claim, rank: RankEvidence) -> tuple[int, int, str]:
     """Return the same by a line whose count of all layers is that of the GEMMs."""
-    which = f"{claim.place} says that {claim.converted} of {claim.total} layers were converted"
+    which = f"log {claim.place} says that {claim.converted} of {claim.total} layers were converted"
     rows = [row for row in rank.survey.linear if row.kind.classification.role is Role.GEMM]
     calls = sum(row.calls for row in rows if row.leg is Leg.FPROP)
     each = (claim.total or 0) * _steps(rank)

@@ -122,9 +122,9 @@ def no_backward(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
         return
     hidden = rank.ran_low or (promises.any and rank.has_fp8_units)
     missing = (
-        "no GEMM of a backward pass ran in the window, which ends before the first one"
+        "no backward GEMM ran in the window, which ends before the first backward pass"
         if rank.backward
-        else "no backward pass ran in the window, which evaluates and does not train"
+        else "no backward pass ran in the window: it shows evaluation, not training"
     )
     share = rank.linear.low_precision_share_of_time or 0
     yield finding("no-backward", "open" if hidden else "", missing=missing, share=share)
@@ -210,7 +210,7 @@ def operators_missing(facts: RankFacts, promises: Promises) -> Iterator[Finding]
         yield finding("no-operators", "open", what=open_)
     elif unplaced_ns(rank, promises) and share < USUAL_SHARE:
         high = rank.main_high.value.upper()
-        what = f"without operators, GEMMs in {high} may be the optimizer's or attention's"
+        what = f"the trace has no operators: GEMMs in {high} may be the optimizer's or attention's"
         yield finding("no-operators", what=what)
 
 
@@ -219,9 +219,11 @@ def _open_without_operators(rank: RankEvidence, promises: Promises, share: float
     ran = f"{rank.linear.name} GEMMs took {share:.1%} of GEMM time, but without operators"
     if not rank.trains:
         hidden = rank.ran_low or (promises.any and rank.has_fp8_units)
-        return f"{ran} nothing shows that a backward pass ran in the window" if hidden else None
+        return f"{ran} nothing shows a backward pass in the window" if hidden else None
     if rank.ran_low and not passes_are_proved(rank, promises):
         others = rank.linear.kernels.total() - rank.linear.low_kernels
         high = rank.main_high.value.upper()
-        return f"{ran} it is open whether the {others} others ({high}) are a leg of the same layers"
+        return (
+            f"{ran} it is unknown whether the other {others} ({high}) are a pass of the same layers"
+        )
     return None

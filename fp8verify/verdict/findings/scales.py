@@ -124,7 +124,9 @@ def _is_off(kept: Kept, *, before: bool) -> bool:
 def _stuck(kept: Kept) -> Mapping[str, Any]:
     wants = kept.expected()
     should = (
-        f"while its amax asks for {wants:.4g}" if wants else "and its amax never enters the history"
+        f"although its amax requires {wants:.4g}"
+        if wants
+        else "and its amax never enters the history"
     )
     return {"scale": kept.scale, "should": should}
 
@@ -206,10 +208,10 @@ def history_unused(facts: RankFacts, _: Promises) -> Iterator[Finding]:
         if recipe.name != "DelayedScaling" or length is None:
             continue
         if algorithm == "most_recent" and length > LONG_HISTORY:
-            what = f"{length} steps of amax are kept and only the newest is used"
+            what = f"the history keeps {length} steps of amax, but only the newest is used"
             yield finding("history-unused", what=what, algorithm=algorithm)
         if algorithm == "max" and length == 1:
-            what = "the largest amax of a history of one step is its only one"
+            what = "the history has one step, so its largest amax is always the newest"
             yield finding("history-unused", what=what, algorithm=algorithm)
 
 
@@ -221,7 +223,7 @@ def loss_scales_off(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     scales = loss_scales_of(facts.rank.numerics)
     low = [scale for scale in scales if scale is None or scale < LEAST_LOSS_SCALE]
     if low:
-        now = "infinite" if low[0] is None else f"{low[0]:g} (below {LEAST_LOSS_SCALE:g}, ours)"
+        now = "infinite" if low[0] is None else f"{low[0]:g} (threshold: {LEAST_LOSS_SCALE:g})"
         yield finding("scale-unstable", "loss-scale", now=now)
 
 
@@ -361,9 +363,9 @@ def loss_not_finite(ranks: Sequence[RankFacts], _: Promises) -> Iterator[Finding
         if what is not None:
             rows = [row for step in steps_of(facts.rank.numerics) for row in step.rows]
             first = (
-                "`run --numerics` with a window just before it names the first layer"
+                "`run --numerics` with a window just before it shows the first layer"
                 if all(row.finite for row in rows)
-                else "Begin with the tensor that the other finding names"
+                else "Start with the tensor in the other finding"
             )
             also = f"; try gradient clipping, a lower learning rate{_also(facts)}."
             yield finding("nan-or-inf", "loss", what=what, remedy=first + also)

@@ -226,8 +226,8 @@ def _not_finite(seen: Seen) -> Mapping[str, Any]:
 
 
 _NOT_FINITE_REMEDIES = {
-    "input": "Look at what feeds this layer: the batch, the layer before it, rows of padding that "
-    "nothing has written (MoE), a norm of all-zero rows.",
+    "input": "Check what feeds this layer: the batch, the layer before it, rows of padding that "
+    "are never written (MoE), a norm of all-zero rows.",
     "weight": "The optimizer or the checkpoint put it there: look at the gradient norm and the "
     "steps before, at lr, and at gradient clipping.",
     "grad_output": "The forward pass is finite up to here: look at the loss, at what comes after "
@@ -241,11 +241,11 @@ def _gradient_flushed(seen: Seen) -> Mapping[str, Any]:
     What is wrong with a gradient is wrong with those that are computed from it.
     """
     first = seen.worst
-    said = ", the worst, and so in {} more"  # a log of statistics is in no such order
+    said = ", the worst; also in {} more"  # a log of statistics is in no such order
     if first.source != "te-debug":
         least = flushed_share(seen.worst) / 2
         first = next(row for row in seen.accused if flushed_share(row) >= least)
-        said = ", and so in {} after it in the backward pass"
+        said = "; also in {} after it in the backward pass"
     layers = layers_of([first, *seen.rows])
     others = listed(seen.names(layers)[1:], SHOWN)
     return {
@@ -273,9 +273,9 @@ def _outlier(seen: Seen) -> Mapping[str, Any]:
     ]
     peers = by_peers([row for row in rows if row.finite], worst.tensor)[pattern(worst.layer)]
     usual = _usual(worst, peers)
-    why = f"{amax / (worst.rms or 1.0):.3g} times its rms (from {WIDE_E4M3:.0f} on, ours)"
+    why = f"{amax / (worst.rms or 1.0):.3g} times its RMS (threshold: {WIDE_E4M3:.0f})"
     if usual and amax >= OUTLIER * usual:
-        why = f"{amax / usual:.3g} times the median of its peers (from {OUTLIER:.0f} on, ours)"
+        why = f"{amax / usual:.3g} times the median of its peers (threshold: {OUTLIER:.0f})"
     also = f"; also the {listed(others, 3)}" if others else ""
     return {"amax": amax, "why": why, "also": also, "what_if": what_if(worst)}
 
@@ -346,7 +346,7 @@ def remedy(row: TensorRecord, facts: RankFacts) -> str:
         loss = "scale the loss up, or " if row.tensor == "grad_output" else ""
         return (
             f"Its largest value is {row.amax:.2g}; scales count no amax below {LEAST_AMAX:g} "
-            f"(torchao's EPS), however they are grouped: {loss}find what makes it so small."
+            f"(torchao's EPS), with any scaling: {loss}find what makes it so small."
         )
     rounding = "; on sm_12x see that stochastic rounding works (TE#3281)"
     dead = flushed_share(row) > DEAD and row.tensor == "grad_output"
@@ -355,7 +355,9 @@ def remedy(row: TensorRecord, facts: RankFacts) -> str:
 
 def _how(row: TensorRecord, facts: RankFacts) -> str:
     if row.scaling == "delayed" and (row.saturated or 0.0) >= SATURATED:
-        return "Use current scaling, or scale by block: no margin suits what is clipped as well"
+        return (
+            "Use current scaling, or scale by block: no margin avoids both clipping and underflow"
+        )
     if is_noisy(row) and row.what_if and _better(row) is None:
         return _KEEP_IN_BF16
     if row.scaling == "delayed":
@@ -403,10 +405,10 @@ def _remedy_for_clipping(row: TensorRecord) -> str:
     if row.scaling == "mxfp8":
         return "Round MX scales up (RCEIL, arXiv 2506.08027)."
     if row.scaling != "delayed":
-        return "Make the scale of the largest magnitude of the values that it is for."
+        return "Compute the scale from the largest magnitude of the values that it scales."
     if flushed_share(row) >= UNDERFLOW:
         return (
-            "Use current scaling, or scale by block: no margin suits a tensor whose largest "
+            "Use current scaling, or scale by block: no margin fits a tensor whose largest "
             "values are clipped and whose smallest ones become zero."
         )
     return BETTER_SCALING + "."
