@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,9 @@ from fp8verify.cli.options import (
     refuse_unknown_option,
     valued,
 )
-from fp8verify.cli.output import emit, screen
+from fp8verify.cli.output import emit
 from fp8verify.doctor import RECIPES, Status, doctor
-from fp8verify.doctor.checks import FORMS, to_text
+from fp8verify.doctor.checks import FORMS
 
 
 @click.command(
@@ -104,9 +103,6 @@ def command(
         shapes=shapes,
         **given,
     )
-    if form == "text" and screen(output).terminal:  # a pipe has a line for each text, for grep
-        emit(to_text(report, shutil.get_terminal_size().columns), output)
-    else:
-        emit(FORMS[form](report), output)
+    emit(FORMS[form](report), output)
     warned = report.status is Status.WARN
     sys.exit(report.exit_code or int(strict and warned))

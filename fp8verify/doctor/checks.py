@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from enum import Enum
 
 import msgspec
@@ -97,50 +96,22 @@ def _worst(ordered: list[Check]) -> Status:
 
 
 _WORDS = {Status.FAIL: "FAIL", Status.WARN: "warn", Status.OK: "ok", Status.SKIPPED: "-"}
-_LEAST = 30  # columns that a folded text needs to be read
 _LEVELS = {Status.FAIL: "error", Status.WARN: "warning"}
 
 
-def to_text(report: DoctorReport, columns: int | None = None) -> str:
-    """Render each check with where it is, its hint and its source.
-
-    Args:
-        report: the doctor's.
-        columns: of the terminal, whose lines are folded; None for a line for each text.
-    """
-    return "".join(f"{_folded(*line, columns)}\n" for line in _text_lines(report))
-
-
-def _folded(ahead: str, text: str, columns: int | None) -> str:
-    """Fold a text so that what goes on stands below its beginning, where that leaves room."""
-    if columns is None:
-        return ahead + text
-    indent = len(ahead) if columns - len(ahead) >= _LEAST else 6
-    first = ahead if ahead.strip() else " " * indent
-    return textwrap.fill(
-        text,
-        columns,
-        initial_indent=first,
-        subsequent_indent=" " * indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-
-
-def _text_lines(report: DoctorReport) -> Iterator[tuple[str, str]]:
-    """Yield each line as what stands ahead of its text, and the text."""
+def to_text(report: DoctorReport) -> str:
+    """Render each check with where it is, its hint and its source."""
     width = max((len(check.code) for check in report.checks), default=0)
     pad = " " * (6 + width + 2)
+    lines = []
     for check in report.checks:
-        yield (
-            f"{_WORDS[check.status]:4}  {check.code:{width}}  ",
-            printable(f"{_where(check)}{check.message}"),
-        )
+        text = printable(f"{_where(check)}{check.message}")
+        lines.append(f"{_WORDS[check.status]:4}  {check.code:{width}}  {text}")
         if check.status in _LEVELS and check.hint:
-            yield pad, printable(check.hint)
+            lines.append(pad + printable(check.hint))
         if check.status in _LEVELS and check.source:
-            yield pad, f"[{printable(check.source)}]"
-    yield "", _summary(report)
+            lines.append(f"{pad}[{printable(check.source)}]")
+    return "".join(f"{line}\n" for line in (*lines, _summary(report)))
 
 
 def _summary(report: DoctorReport) -> str:

@@ -68,23 +68,16 @@ class Measured(NamedTuple):
     """A probe in BF16 and by each recipe that ran; `errors` has those that did not.
 
     Attributes:
-        tokens: its tokens.
-        groups: its layers.
+        probe: what was measured.
         rounds_us: µs of a step, by precision and round; rounds of one number belong together.
         gemm_us: µs of the GEMMs of a step in BF16; 0 where no trace has them.
         errors: why a recipe did not run.
     """
 
-    tokens: int
-    groups: tuple[Group, ...]
+    probe: Probe
     rounds_us: dict[str, tuple[float, ...]]
     gemm_us: float = 0.0
     errors: Mapping[str, str] = {}
-
-    @property
-    def probe(self) -> Probe:
-        """What was measured."""
-        return Probe(self.tokens, self.groups)
 
     @property
     def recipes(self) -> tuple[str, ...]:
@@ -235,7 +228,7 @@ def _measured(probe: Probe, answer: Mapping[str, Any]) -> Measured:
     gemm_us = 0.0
     with suppress(InputError, OSError):  # without a trace the whole step is all that is known
         gemm_us = _gemm_us(Path(answer["trace"])) / answer["traced_steps"] / copies
-    return Measured(probe.tokens, probe.groups, rounds, gemm_us, answer["errors"])
+    return Measured(probe, rounds, gemm_us, answer["errors"])
 
 
 def _gemm_us(trace: Path) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fp8verify.doctor.checks import Check, Status, report_of, to_text
+from fp8verify.doctor.checks import Check, Status, report_of
 from fp8verify.doctor.gpus import FORMATS, Gpu, parse, trains_in
 from fp8verify.doctor.installed import cuda_of, find_interpreter, parse_scan
 from fp8verify.doctor.rules import judge
@@ -275,15 +275,3 @@ def test_the_gravest_check_gives_the_status() -> None:
     assert (report.status, report.exit_code) == (Status.FAIL, 1)
     assert [check.code for check in report.checks] == ["b", "a"]
     assert report_of([ok]).exit_code == 0
-
-
-@pytest.mark.parametrize("columns", [40, 80])
-def test_a_terminal_gets_folded_lines_and_a_pipe_whole_ones(columns: int) -> None:
-    hint = " ".join(["this"] * 30)
-    long = Check(code="no-gpu", status=Status.FAIL, message=" ".join(["word"] * 60), hint=hint)
-    report = report_of([long, Check(code="fp8-units", status=Status.OK, message="short")])
-    whole, folded = to_text(report), to_text(report, columns)
-    assert max(map(len, folded.splitlines())) <= columns
-    assert folded.split() == whole.split()
-    assert len(whole.splitlines()) == 4
-    assert folded.splitlines()[1].startswith("      ")

@@ -46,7 +46,7 @@ def one(
     """A probe of one group, by one recipe, whose rounds in FP8 lie within `noise` of `fp8`."""
     rounds = tuple(fp8 + noise * shift for shift in (-1, -0.5, 0, 0.5, 1))
     times = {"bf16": (bf16,) * 5, "tensorwise": rounds}
-    return Measured(8192, (Group(4096, outputs, role),), times, gemm)
+    return Measured(Probe(8192, (Group(4096, outputs, role),)), times, gemm)
 
 
 def single(tokens: int, k: int, outputs: tuple[int, ...], role: Role = Role.OTHER) -> Probe:
