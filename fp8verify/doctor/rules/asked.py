@@ -12,8 +12,6 @@ from fp8verify.doctor.gpus import FORMATS
 from fp8verify.doctor.scripts import Script
 from fp8verify.doctor.training import Ask, Config, LayerSize
 
-ALIGNMENT = 16
-NVFP4_ALIGNMENT = 128
 _MOSTLY = 0.5
 
 
@@ -80,31 +78,6 @@ def not_started(facts: Facts) -> Iterator[Check]:
             "pipeline stages, CUDA graphs and checkpoints are not checked",
             hint="Put the command that trains after --.",
         )
-
-
-def odd_sizes(facts: Facts) -> Iterator[Check]:
-    """Layers that cannot be multiplied in FP8, because a side is not a multiple of 16."""
-    for config, ask, layers in sized(facts):
-        side = NVFP4_ALIGNMENT if ask.format == "nvfp4" else ALIGNMENT
-        odd = [layer for layer in layers if layer.n % side or layer.k % side]
-        if odd:
-            effect = (
-                "Transformer Engine raises “FP8 execution requires …”"
-                if ask.backend == "te"
-                else "torchao's filters leave them in BF16, or torch._scaled_mm raises"
-            )
-            split = f" after the split over {config.tensor_parallel} GPUs"
-            yield Check(
-                code="dims-not-multiple-of-16",
-                status=Status.WARN,
-                message=f"sides not divisible by {side}: {named(odd)}; {effect}",
-                hint=f"Choose sizes that {side} divides"
-                + (split if config.tensor_parallel > 1 else "")
-                + ", or pad the weights.",
-                source="torch aten ScaledBlas.cpp; TE pytorch/utils.py:614; torchtitan nvfp4.py",
-                file=config.path,
-                line=_line(config),
-            )
 
 
 def small_sizes(facts: Facts) -> Iterator[Check]:

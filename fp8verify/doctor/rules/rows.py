@@ -123,12 +123,14 @@ def _facts_of_ask(ask: Ask | None) -> dict[str, Any]:
 
 
 def _facts_of_config(config: Config, facts: Facts, machine: Mapping[str, Any]) -> dict[str, Any]:
-    layers = [layer for one, _, found in sized(facts) if one is config for layer in found]
+    ask, layers = next(
+        ((ask, found) for one, ask, found in sized(facts) if one is config), (config.ask, ())
+    )
     # Whether these are the arguments of a training as a whole, not a part of them.
     trains = "train-iters" in config.given or "train-samples" in config.given
     return {
         **machine,
-        **_facts_of_ask(config.ask),
+        **_facts_of_ask(ask),
         "framework": [config.framework, framework_of(config).get("family", "")],
         "kind": config.kind,
         "compile": {None: "?", True: "on", False: "off"}[config.compile],
