@@ -30,7 +30,9 @@ _BACKENDS = {"ao": "torchao", "torchao": "torchao", "te": "te", "msamp": "msamp"
 @cache
 def frameworks() -> dict[str, Row]:
     """Return the frameworks by name, in the order in which they are asked."""
-    return table("frameworks")
+    rows = dict(table("frameworks"))
+    families = rows.pop("families")
+    return {name: {**families.get(row.get("family"), {}), **row} for name, row in rows.items()}
 
 
 def recognise(document: Document) -> Config | None:
