@@ -78,7 +78,8 @@ def report_of(checks: Iterable[Check]) -> DoctorReport:
     """Join checks to a report, each fact once, the gravest first."""
     unique = list(dict.fromkeys(checks))
     ordered = sorted(unique, key=lambda check: _GRAVITY.index(check.status))
-    report = DoctorReport(status=_worst(ordered), checks=tuple(ordered))
+    worst = ordered[0].status if ordered else Status.SKIPPED
+    report = DoctorReport(status=worst, checks=tuple(ordered))
     missing = {check.code for check in report.not_checked}
     if report.status is Status.OK:  # ok is what was recognised and checked
         if "config-key-unknown" in missing:
@@ -89,10 +90,6 @@ def report_of(checks: Iterable[Check]) -> DoctorReport:
 
 
 _GRAVITY = (Status.FAIL, Status.WARN, Status.OK, Status.SKIPPED)
-
-
-def _worst(ordered: list[Check]) -> Status:
-    return ordered[0].status if ordered else Status.SKIPPED
 
 
 _WORDS = {Status.FAIL: "FAIL", Status.WARN: "warn", Status.OK: "ok", Status.SKIPPED: "-"}

@@ -53,7 +53,8 @@ def read_launch(
     """
     words = list(command)
     variables = {**environment, **dict(_assigned(words))}
-    overrides = _overrides(words)
+    # `--section.key=value`, with which TOML trainings change their file.
+    overrides = {key: value for key, value in arguments(words).items() if "." in key}
     documents = [read_document(path) for path in configs]
     documents += list(_of_the_command([*words, *_default_file(words, variables)], set(configs)))
     found: list[Config] = []
@@ -112,11 +113,6 @@ def _default_file(words: list[str], variables: Mapping[str, str]) -> list[str]:
     cache = variables.get("XDG_CACHE_HOME") or f"{variables.get('HOME', '')}/.cache"
     home = variables.get("HF_HOME") or f"{cache}/huggingface"
     return [f"{home}/accelerate/default_config.yaml"]
-
-
-def _overrides(words: list[str]) -> dict[str, Any]:
-    """Return `--section.key=value` arguments, with which TOML trainings change their file."""
-    return {key: value for key, value in arguments(words).items() if "." in key}
 
 
 def _overridden(document: Document, overrides: dict[str, Any]) -> Document:

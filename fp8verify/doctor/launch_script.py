@@ -74,7 +74,8 @@ class _Script:
     def _assign(self, node: Any) -> None:
         name = node.child_by_field_name("name")
         value = node.child_by_field_name("value")
-        if name is not None and name.type == "variable_name" and _kind(value) != "array":
+        is_array = value is not None and value.type == "array"
+        if name is not None and name.type == "variable_name" and not is_array:
             text = self._resolved(_unquoted(value)) if value is not None else ""
             self.variables[_text(name)] = text.strip("\"'")[:MAX_VALUE]
 
@@ -105,10 +106,6 @@ class _Script:
         resolved = _resolved(text, self.variables) if self._room > 0 else text
         self._room -= max(0, len(resolved) - len(text))
         return resolved
-
-
-def _kind(node: Any) -> str:
-    return node.type if node is not None else ""
 
 
 def _text(node: Any) -> str:

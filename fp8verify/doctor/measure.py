@@ -180,7 +180,14 @@ def measure(
         return Measurement(why_none="no sizes are known: name some with --shape MxKxN")
     probes = list(plan)[:MAX_PROBES]
     with tempfile.TemporaryDirectory(prefix="fp8verify-measure-") as folder:
-        asked = [_request(probe) for probe in probes]
+        asked = [
+            {
+                "tokens": probe.tokens,
+                "groups": [group._asdict() for group in probe.groups],
+                "heads": heads_of(probe.groups),
+            }
+            for probe in probes
+        ]
         request = {**options, "recipes": list(recipes), "probes": asked, "traces": folder}
         try:
             done = subprocess.run(  # noqa: S603 - the user's own Python, our own script
@@ -201,11 +208,6 @@ def measure(
             last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
             return Measurement(why_none=f"{interpreter.program}: {last[:200]}")
         return read_answers(probes, answers)
-
-
-def _request(probe: Probe) -> dict[str, object]:
-    groups = [group._asdict() for group in probe.groups]
-    return {"tokens": probe.tokens, "groups": groups, "heads": heads_of(probe.groups)}
 
 
 def read_answers(probes: Sequence[Probe], answers: Sequence[Mapping[str, Any]]) -> Measurement:

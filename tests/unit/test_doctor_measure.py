@@ -293,12 +293,6 @@ def linear(fqn: str, k: int, n: int, state: str = "fp8") -> ModuleRecord:
     )
 
 
-def planned(tmp_path: Path, *modules: ModuleRecord) -> Plan:
-    """What to measure of a model with these layers, at 8 tokens."""
-    facts = facts_of(write(tmp_path, "k.toml", files.KEMPNERFORGE))
-    return plan(facts._replace(model=DryModel(modules)), [], 8)
-
-
 def decoder(place: int, hidden: int = 128, state: str = "fp8") -> list[ModuleRecord]:
     """The layers of one block of width 64."""
     sizes = {
@@ -313,41 +307,39 @@ def decoder(place: int, hidden: int = 128, state: str = "fp8") -> list[ModuleRec
     return [linear(f"layers.{place}.{name}", *size, state) for name, size in sizes.items()]
 
 
-def test_blocks_that_are_alike_are_one_probe(tmp_path: Path) -> None:
-    head = linear("lm_head", 64, 512, "high_precision")
-    expert = linear("layers.1.mlp.experts.0.w1", 64, 128)
-    modules = [*decoder(0), *decoder(1), *decoder(2, hidden=256), expert, head]
-    found = planned(tmp_path, *modules)
-    narrow, wide = (Probe(8, block(64, hidden, (64, 16, 16))) for hidden in (128, 256))
-    assert list(found) == [narrow, wide, single(8, 64, (512,), Role.HEAD)]
-    assert found[narrow].repeats == 2
-    assert found[narrow].names[-2:] == ("layers.0.mlp.down_proj", "layers.1.mlp.down_proj")
-    assert found[single(8, 64, (512,), Role.HEAD)] == Use(("lm_head",), 1, in_bf16=1)
+HIGH = "high_precision"
+ATTENTION = (64, 16, 16)
+WHOLE, LARGE = (Probe(8, block(64, hidden, ATTENTION)) for hidden in (128, 256))
+PARTLY = Probe(8, block(64, 128, ATTENTION, (False, False, True, True)))
+HEAD = single(8, 64, (512,), Role.HEAD)
+# Layers of a model, what is measured of it: how often it has that, and how often in BF16.
+MODELS: list[tuple[list[ModuleRecord], dict[Probe, tuple[int, int]]]] = [
+    # Blocks that are alike are one probe; experts are not measured.
+    ([*decoder(0), *decoder(1), *decoder(2, hidden=256),
+      linear("layers.1.mlp.experts.0.w1", 64, 128), linear("lm_head", 64, 512, HIGH)],
+     {WHOLE: (2, 0), LARGE: (1, 0), HEAD: (1, 1)}),
+    # A block in BF16 is counted, and one partly in FP8 is its own.
+    ([*decoder(0), *decoder(1, state=HIGH), *decoder(2)[4:],
+      *(one for one in decoder(2, state=HIGH) if "attn" in one.fqn)],
+     {WHOLE: (2, 1), PARTLY: (1, 0)}),
+    # Layers that make no block are measured alone.
+    ([*(one for one in decoder(0) if "o_proj" not in one.fqn), linear("net.0", 32, 16)],
+     {single(8, 64, ATTENTION, Role.ATTENTION_IN): (1, 0),
+      single(8, 64, (128, 128), Role.FEED_FORWARD_IN): (1, 0),
+      single(8, 128, (64,), Role.FEED_FORWARD_OUT): (1, 0),
+      single(8, 32, (16,)): (1, 0)}),
+]  # fmt: skip
 
 
-def test_a_block_in_bf16_is_counted_and_one_partly_in_fp8_is_its_own(tmp_path: Path) -> None:
-    partly = [
-        linear(one.fqn, one.in_features or 0, one.out_features or 0, "high_precision")
-        if "attn" in one.fqn
-        else one
-        for one in decoder(2)
-    ]
-    found = planned(tmp_path, *decoder(0), *decoder(1, state="high_precision"), *partly)
-    whole = Probe(8, block(64, 128, (64, 16, 16)))
-    part = Probe(8, block(64, 128, (64, 16, 16), (False, False, True, True)))
-    assert (found[whole].repeats, found[whole].in_bf16) == (2, 1)
-    assert (found[part].repeats, found[part].in_bf16) == (1, 0)
-
-
-def test_layers_that_make_no_block_are_measured_alone(tmp_path: Path) -> None:
-    without_output = [one for one in decoder(0) if "o_proj" not in one.fqn]
-    found = planned(tmp_path, *without_output, linear("net.0", 32, 16))
-    assert set(found) == {
-        single(8, 64, (64, 16, 16), Role.ATTENTION_IN),
-        single(8, 64, (128, 128), Role.FEED_FORWARD_IN),
-        single(8, 128, (64,), Role.FEED_FORWARD_OUT),
-        single(8, 32, (16,)),
-    }
+@pytest.mark.parametrize(("modules", "expected"), MODELS)
+def test_what_is_measured_of_a_model(
+    tmp_path: Path, modules: list[ModuleRecord], expected: dict[Probe, tuple[int, int]]
+) -> None:
+    facts = facts_of(write(tmp_path, "k.toml", files.KEMPNERFORGE))
+    found = plan(facts._replace(model=DryModel(tuple(modules))), [], 8)
+    assert {probe: (use.repeats, use.in_bf16) for probe, use in found.items()} == expected
+    names = [name for use in found.values() for name in use.names]
+    assert set(names) == {one.fqn for one in modules if "experts" not in one.fqn}
 
 
 @pytest.mark.parametrize(
