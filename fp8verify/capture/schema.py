@@ -375,7 +375,7 @@ class WeightCopyRecord(msgspec.Struct, frozen=True, kw_only=True):
         off_before: share of the copy's values, at the end, that are more than one unit in the last
             place from the cast of the master as it was at the beginning.
         off: the same of the master as it is at the end.
-        likeness: cosine of the angle between copy and master.
+        likeness: cosine of the angle between copy and master; 1 where the framework names the copy.
     """
 
     layer: str

@@ -129,9 +129,13 @@ def test_copies_that_are_cast_in_each_step_are_sound(
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_copy_that_is_never_cast_again_is_stale(layout: str) -> None:
+@pytest.mark.parametrize("steps_before", [1, 500])  # then the copy resembles its master no more
+def test_a_copy_that_is_never_cast_again_is_stale(layout: str, steps_before: int) -> None:
     torch.manual_seed(0)
-    (record,) = train(Linear(layout), 3e-3, refresh=False)
+    module = Linear(layout)
+    with torch.no_grad():
+        module.weight += 1e-2 * (steps_before - 1) * torch.randn_like(module.weight)
+    (record,) = train(module, 3e-3, refresh=False)
     assert record["unchanged"]
     assert record["moved"] == 1
     assert stale([record]) == 1

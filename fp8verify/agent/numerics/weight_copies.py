@@ -44,13 +44,18 @@ class Copy(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """Values of a copy and its master at the same places; `inverse` is None where not known."""
+    """Values of a copy and its master at the same places; `inverse` is None where not known.
+
+    Attributes:
+        certain: whether the framework itself names it the copy of this weight.
+    """
 
     kind: str
     format: Format
     data: Tensor
     inverse: Tensor | None
     master: Tensor
+    certain: bool
 
 
 def sample_copies(modules: Iterable[tuple[str, Any]], optimizers: Iterable[Any]) -> Samples:
@@ -59,31 +64,31 @@ def sample_copies(modules: Iterable[tuple[str, Any]], optimizers: Iterable[Any])
     places: dict[Any, Any] = {}
     samples: Samples = {}
     for name, module in modules:
-        for part, tensor, parameter in _kept_by(module):
+        for part, tensor, parameter, certain in _kept_by(module):
             copy = copy_of(tensor)
             master = _master_of(parameter, states, tensor is parameter)
             if copy is None or master is None or copy.data.numel() != master.numel():
                 continue
             if len(samples) < MOST_COPIES:
-                samples[f"{name}{part}"] = _sample(copy, master, places)
+                samples[f"{name}{part}"] = _sample(copy, master, places, certain)
     return samples
 
 
-def _kept_by(module: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Yield what to add to the layer's name, a tensor that may be an FP8 copy, its parameter."""
+def _kept_by(module: Any) -> Iterator[tuple[str, Any, Any, bool]]:
+    """Yield what to add to a layer's name, what may be an FP8 copy, its parameter, if certain."""
     parameters = {name: p for name, p in module._parameters.items() if p is not None}
     matrices = {name: p for name, p in parameters.items() if p.dim() >= 2}
     workspaces = getattr(module, "_fp8_workspaces", None)
     kept = workspaces.items() if isinstance(workspaces, dict) else ()
     for name, tensor in (*matrices.items(), *kept):
         if name in matrices:
-            yield "" if name == "weight" else f".{name}", tensor, matrices[name]
+            yield "" if name == "weight" else f".{name}", tensor, matrices[name], True
     if len(matrices) != 1:
         return
     ((name, parameter),) = matrices.items()
     for tensor in (*module._buffers.values(), *vars(module).values()):
         if isinstance(tensor, Tensor) and tensor.dim() >= 2:
-            yield "" if name == "weight" else f".{name}", tensor, parameter
+            yield "" if name == "weight" else f".{name}", tensor, parameter, False
 
 
 def copy_of(tensor: Any) -> Copy | None:
@@ -128,7 +133,7 @@ def _master_of(parameter: Any, states: list[Any], is_copy: bool) -> Tensor | Non
     return None
 
 
-def _sample(copy: Copy, master: Tensor, places: dict[Any, Any]) -> Sample:
+def _sample(copy: Copy, master: Tensor, places: dict[Any, Any], certain: bool) -> Sample:
     data = copy.data
     sides = (data[..., 0].numel(), data.shape[-1])
     rows, columns = sides[::-1] if copy.transposed else sides
@@ -145,6 +150,7 @@ def _sample(copy: Copy, master: Tensor, places: dict[Any, Any]) -> Sample:
         data.take(column * rows + row if copy.transposed else place),
         None if inverse is None else inverse.float().reshape(1).expand(len(row)).clone(),
         master.take(place.to(master.device)).to(data.device, torch.float32),
+        certain,
     )
 
 
@@ -188,21 +194,34 @@ def compare(before: Samples, after: Samples) -> list[dict[str, Any]]:
                     "moved": moved,
                     "off_before": off_before,
                     "off": off,
-                    "likeness": likeness if -1 <= likeness <= 1 else 0.0,
+                    "likeness": _likeness(likeness, one),
                 }
             )
     return records
 
 
+def _likeness(cosine: float, sample: Sample) -> float:
+    """Return the cosine of copy and master, which tells a copy from another tensor.
+
+    It is 1 where the framework names the copy: one that is stale for long is like its master no
+    more.
+    """
+    if sample.certain:
+        return 1.0
+    return cosine if -1 <= cosine <= 1 else 0.0
+
+
 def _figures(then: list[Sample], now: list[Sample]) -> Tensor:
-    """Return for each copy: unchanged, share of the master moved, shares off, likeness."""
+    """Return for each copy: unchanged, share of the master moved, shares off, likeness.
+
+    The samples are a few KB a layer. On the CPU, since a GPU loads each kernel at its first use.
+    """
     form = now[0].format
-    data, old = torch.stack([s.data for s in now]), torch.stack([s.data for s in then])
-    master = torch.stack([s.master for s in now])
-    earlier = torch.stack([s.master for s in then])
+    data, old = (torch.stack([s.data for s in some]).cpu() for some in (now, then))
+    master, earlier = (torch.stack([s.master for s in some]).cpu() for some in (now, then))
     values = data.view(form.dtype).float()
     known = [s.inverse for s in now if s.inverse is not None]
-    inverse = torch.stack(known) if known else _fitted(values, master)
+    inverse = torch.stack(known).cpu() if known else _fitted(values, master)
     inverse_before = inverse if known else _fitted(values, earlier)
     likeness = torch.nn.functional.cosine_similarity(
         (values * inverse).double(), master.double(), dim=1
