@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from string import Formatter
@@ -98,3 +99,17 @@ def test_every_code_has_a_page_with_its_sentences_and_what_to_do() -> None:
             assert case.severity in page.splitlines()[0]
             assert case.message in page
             assert case.hint in page
+
+
+@pytest.mark.parametrize("code", findings_table())
+def test_the_page_of_a_finding_says_causes_and_an_example(code: str) -> None:
+    page = " ".join(finding_page(code).split())
+    assert "Causes" in page
+    example = re.search(r"Example: “(.*?)” ?(?:\(`(traces/\w+)`\))? - ", page)
+    assert example is not None
+    said, capture = example.groups()
+    templates = [re.escape(case.message) for case in findings_table()[code].values()]
+    assert any(re.fullmatch(re.sub(r"\\\{.*?\\\}", ".*", one), said) for one in templates)
+    if capture is not None:
+        report = fp8verify.inspect(PACKAGE.parent / capture)
+        assert any(found.message.startswith(said) for found in report.findings)

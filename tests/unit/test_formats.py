@@ -110,11 +110,11 @@ def test_nvfp4_that_was_promised_is_active_by_its_name(build: TraceBuilder, tmp_
         (("bf16",), ("nvfp4",), "CONTRADICTED", "claimed-not-active",
          "NVFP4 was promised (1 modules of type Linear), but no NVFP4 GEMM ran"),
         (("nvfp4", "fp8"), ("nvfp4",), "PARTIAL", "higher-than-promised",
-         "NVFP4 was promised for dgrad, and its GEMM time was 100.0% in FP8"),
+         "NVFP4 was promised for dgrad, but its GEMM time was 100.0% in FP8"),
         (("fp8", "fp8", "nvfp4"), ("fp8",), "ACTIVE", "lower-than-promised",
-         "FP8 was promised for wgrad, and its GEMM time was 100.0% in NVFP4"),
+         "FP8 was promised for wgrad, but its GEMM time was 100.0% in NVFP4"),
         (("fp8",), ("fp8", "fp8", "high_precision"), "ACTIVE", "lower-than-promised",
-         "high precision was promised for wgrad, and its GEMM time was 100.0% in FP8"),
+         "high precision was promised for wgrad, but its GEMM time was 100.0% in FP8"),
     ],
 )  # fmt: skip
 def test_another_format_than_promised_is_said(
