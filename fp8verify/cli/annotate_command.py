@@ -21,11 +21,11 @@ from fp8verify.errors import InputError
     help="The new trace: .json, .json.gz or .json.zst.",
 )
 def command(trace: str, output: Path) -> None:
-    """Copy a trace with every GEMM labelled by precision and leg, for trace viewers.
+    """Copy a trace with every GEMM labelled by precision and GEMM pass, for trace viewers.
 
     Kernels get a colour (chrome://tracing), arguments, a precision track next to their stream
-    (Perfetto colours it by name) and a counter of the FP8 share. Nothing else of it changes.
-    Of a trace that Nsight Systems or rocprofv3 recorded, kernels and steps are written so.
+    (Perfetto colours it by name) and a counter of the FP8 share. Nothing else changes. From a
+    trace of Nsight Systems or rocprofv3, only the kernels and steps are copied.
 
     \b
     fp8verify annotate trace.json.gz -o annotated.json.gz

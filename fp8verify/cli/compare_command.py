@@ -16,21 +16,24 @@ from fp8verify.report import COMPARISON_FORMS
 @click.argument("baseline", metavar="BASELINE", type=PLACE)
 @click.argument("candidate", metavar="CANDIDATE", type=PLACE)
 @click.option("--baseline-log", metavar="FILE", type=PLACE, help="The baseline's log, for losses.")
-@click.option("--candidate-log", metavar="FILE", type=PLACE, help="The candidate's, likewise.")
+@click.option(
+    "--candidate-log", metavar="FILE", type=PLACE, help="The candidate's log, for losses."
+)
 @valued(
     "--loss-regex REGEX",
-    text="Where a log line has the loss: named groups loss and, if it can, step.",
+    text="Finds the loss in a log line: named groups loss and, if possible, step.",
 )
 @valued(
     "--min-speedup F",
     type=FiniteFloat(min=0, min_open=True),
-    text="Exit with 1 if the candidate is not this many times as fast, at equal work.",
+    text="Exit with 1 if the candidate's speed-up at equal work is below this factor.",
 )
 @valued(
     "--max-loss-gap F|P%",
-    text="Exit with 1 if its loss is further above the baseline's: 0.05 on average, 5% of it.",
+    text="Exit with 1 if its mean loss is further above the baseline's: a difference such as 0.05, "
+    "or a share such as 5%.",
 )
-@flag("-q", "--quiet", text="Print the verdict and what is wrong, no table.")
+@flag("-q", "--quiet", text="Print the verdict and the findings, no table.")
 @result_options(COMPARISON_FORMS, "Show every GEMM, layer and rank.")
 def command(baseline: str, candidate: str, **given: Any) -> None:
     """Compare two runs: traces, folders of ranks, or captures of `run`.
@@ -41,7 +44,7 @@ def command(baseline: str, candidate: str, **given: Any) -> None:
     fp8verify compare bf16.json.gz fp8.json.gz --format json
 
     Step times with a 95 % interval, GEMMs by layer size, pass and layer, losses at equal steps.
-    Exit codes: 0 compared, 1 a demand is not met, 2 usage, 3 the runs cannot be compared.
+    Exit codes: 0 compared, 1 a required limit is not met, 2 usage, 3 the runs cannot be compared.
     """
     from fp8verify.compare.public import compare
 

@@ -44,7 +44,7 @@ from fp8verify.doctor.checks import FORMS
 @valued(
     "--tokens M",
     type=click.IntRange(1, 1 << 26),
-    text="Tokens of a micro-batch, if no configuration says.  [default: 8192]",
+    text="Tokens of a micro-batch, if no configuration has them.  [default: 8192]",
 )
 @click.option(
     "--recipe",
@@ -53,21 +53,21 @@ from fp8verify.doctor.checks import FORMS
     type=click.Choice(RECIPES),
     help="A recipe of torchao to measure. Repeatable.  [default: all]",
 )
-@flag("--static", text="Read the command's files only; start nothing of it.")
+@flag("--static", text="Only read the command's files; do not start it.")
 @valued(
     "--timeout S",
     type=FiniteFloat(min=1, max=86400),
     default=120.0,
     show_default=True,
-    text="Seconds after which a command that has built no optimizer is ended.",
+    text="Seconds after which a command is ended that has built no optimizer.",
 )
 @click.option(
     "--require-gpu/--no-require-gpu",
     default=False,
-    help="Fail where no GPU is found; otherwise the exit code does not depend on it.",
+    help="Fail if no GPU is found; otherwise the exit code does not depend on it.",
 )
-@flag("--strict", text="Exit with 1 for warnings and unknown keys, too.")
-@form_option(FORMS, "github prints workflow commands, at the lines of the files.", "text")
+@flag("--strict", text="Also exit with 1 for warnings and unknown keys.")
+@form_option(FORMS, "github prints workflow commands with file and line.", "text")
 @output_option("Write the report to a file instead of standard output.")
 @click.argument("command_line", nargs=-1, metavar="[-- COMMAND…]")
 def command(
@@ -89,10 +89,10 @@ def command(
     fp8verify doctor --config 7b.toml --measure
     fp8verify doctor -- accelerate launch --config_file fp8.yaml train.py
 
-    A command is started until it builds its first optimizer, and ended there: its model's layers
-    are known then. What it does before that is done, such as folders that it makes.
+    A command is started, and ended when it builds its first optimizer, because the layers of its
+    model are known then. Its effects up to that point remain, such as folders that it makes.
 
-    Exit codes: 0 nothing fails, 1 something does (with --strict also warnings), 2 usage.
+    Exit codes: 0 no check fails, 1 a check fails (with --strict also warnings), 2 usage.
     """
     refuse_unknown_option(command, command_line[0] if command_line else "")
     report = doctor(

@@ -16,18 +16,18 @@ from fp8verify.cli.options import attach_options, need_linux
     type=click.Choice(("sh", "fish", "none")),
     default="sh",
     show_default=True,
-    help="Whose syntax to print; none prints NAME=VALUE, as for docker --env-file or a pod's env.",
+    help="Shell syntax; none prints NAME=VALUE, as for docker --env-file or a pod's env.",
 )
 def command(shell: str, **given: Any) -> None:
-    """Print the exports that attach every Python started with them: under srun, Ray, Kubernetes.
+    """Print exports that attach to every Python started with them: under srun, Ray, Kubernetes.
 
     \b
     eval "$(fp8verify env --steps 10-12 --trace-dir DIR)"
     srun python train.py
     fp8verify inspect DIR --log slurm-1.out
 
-    DIR has to be a new folder that every process of the job can write to. Processes that import no
-    torch are left alone. In a notebook the exports have to be there before its kernel starts.
+    DIR must be a new folder that every process of the job can write to. Processes that do not
+    import torch are not changed. For a notebook, set the exports before its kernel starts.
     """
     need_linux("env")
     from fp8verify.record.injection import export_line

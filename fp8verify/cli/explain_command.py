@@ -19,11 +19,11 @@ _CODE = re.compile(r"[a-z0-9]+(-[a-z0-9]+)+")
 
 @click.command("explain")
 @click.argument("names", nargs=-1, metavar="NAME… | CODE… | -")
-@form_option(("text", "json"), "json prints one object a line.", "text")
+@form_option(("text", "json"), "json prints one object per line.", "text")
 def command(names: tuple[str, ...], form: str) -> None:
-    """Say what kernel names and finding codes mean.
+    """Explain kernel names and finding codes.
 
-    - reads one kernel name a line from standard input.
+    - reads kernel names from standard input, one per line.
 
     \b
     fp8verify explain claimed-not-active

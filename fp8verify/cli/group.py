@@ -26,12 +26,12 @@ COMMANDS = {
     "run": "Run a training script, record a window of steps and verify it.",
     "inspect": "Verify traces that exist: a file, a folder of ranks, a capture.",
     "compare": "Compare two runs: is FP8 faster, and where the gain goes.",
-    "table": "Show many runs in one table, a row each.",
+    "table": "Show many runs in one table, one row each.",
     "explain": "Explain kernel names and finding codes.",
     "annotate": "Copy a trace with every GEMM coloured and labelled by precision and pass.",
     "env": "Print exports that attach to jobs whose command cannot be wrapped.",
-    "prove": "Check the classes of GEMM kernels against the GPU's own counters.",
-    "completion": "Print what lets a shell complete commands, options and files.",
+    "prove": "Compare the precision of GEMM kernels with the GPU's own counters.",
+    "completion": "Print a script for shell completion of commands, options and files.",
 }
 MORE = ("env", "prove", "completion")
 NEVER_SET = frozenset({"help", "version", "dry-run"})
@@ -136,12 +136,12 @@ def cli(ctx: click.Context) -> None:
     fp8verify run train.py                    record and verify a training
     fp8verify inspect trace.json.gz           verify a trace that exists
     fp8verify compare bf16/ fp8/              is FP8 faster, and where the gain goes
-    fp8verify table sweep/*/                  many runs, a row each
+    fp8verify table sweep/*/                  many runs, one row each
     fp8verify explain 'nvjet_sm90_qqtst_…'    decode a kernel name
     fp8verify annotate trace.json.gz -o new.json.gz
 
-    Options also come from FP8VERIFY_* variables and, below them, from [tool.fp8verify] in
-    pyproject.toml or from fp8verify.toml, the nearest upwards.
+    Options can also be set by FP8VERIFY_* variables, or by [tool.fp8verify] in pyproject.toml or
+    a fp8verify.toml in this folder or the nearest one above.
 
     Exit codes: 0 FP8 ran, 1 it did not, 2 usage, 3 the evidence cannot decide.
     """

@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 @valued(
     "--log FILE",
     type=PLACE,
-    text="The training's log, whose claims are checked against the kernels. Needs no PATH: then it "
-    "is all that is reported.",
+    text="The training's log; its claims are compared with the kernels. Without PATH, only the log "
+    "is reported.",
 )
 @valued(
     "--stats DIR",
     text="Transformer Engine's debug logs (nvdlfw_inspect_statistics_logs): findings on their "
-    "underflows, overflows and amax. Needs no PATH.",
+    "underflows, overflows and amax. PATH is optional.",
 )
 @valued(
     "--workers N",
     type=click.IntRange(1, 10_000),
-    text="Processes that read the ranks' traces.  [default: the cores, where it pays]",
+    text="Processes that read the traces of the ranks.  [default: by cores and size]",
 )
 @valued(
     "--scheduler ADDRESS",
@@ -53,9 +53,9 @@ def command(
     workers: int | None,
     **given: Any,
 ) -> None:
-    """Verify a trace, a folder with one for each rank, or a capture of `run`.
+    """Verify a trace, a folder with one trace per rank, or a capture of `run`.
 
-    Traces are of torch.profiler (Kineto), Nsight Systems (.sqlite, .nsys-rep) or rocprofv3.
+    Traces come from torch.profiler (Kineto), Nsight Systems (.sqlite, .nsys-rep) or rocprofv3.
 
     PATH may be a pattern, a URL (s3://, gs://, hf://), or - for standard input.
 

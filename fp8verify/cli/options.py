@@ -109,7 +109,7 @@ _WIDTH = click.option(
 def result_options(forms: Collection[str], verbose: str) -> Callable[[C], C]:
     """Return --format, -o, --width and -v; `verbose` says what the last one shows."""
     return added(
-        form_option(forms, "Form of the result.  [default: as -o ends; else text]"),
+        form_option(forms, "Format of the result.  [default: by the suffix of -o; else text]"),
         output_option("Write the result to a file instead of standard output."),
         _WIDTH,
         flag("-v", "--verbose", text=verbose),
@@ -120,22 +120,23 @@ attach_options = added(
     valued(
         "--steps A-B",
         text="Optimizer steps to record: 1-based, inclusive, counted from the start of this run. "
-        "Several windows: 10-12,500-502; those that touch are one. Step A-1 warms the profiler up. "
-        "global:5000-5002 goes by the framework's own numbers, which go on where a run resumes.  "
+        "Several windows: 10-12,500-502; adjacent windows are joined. Step A-1 warms up the "
+        "profiler. global:5000-5002 uses the framework's own step numbers, which continue when a "
+        "run resumes.  "
         "[default: three, once step times are stable]",
     ),
     valued(
         "--after-seconds S",
         type=FiniteFloat(min=0, max=1e9),
-        text="Record the first steps that begin S seconds into the run; --steps is then their "
-        "number.  [default: 3]",
+        text="Record the first steps after S seconds of the run; --steps is then their number.  "
+        "[default: 3]",
     ),
     valued(
         "--ranks LIST",
         default="auto",
         show_default=True,
-        text="Ranks to record: 0, all, 0,7 or every:64; auto is all of up to 8 ranks, and of more "
-        "the first one of each node. The others note their modules only.",
+        text="Ranks to record: 0, all, 0,7 or every:64; auto is every rank "
+        "up to 8 ranks, else the first rank of each node. Other ranks record their modules only.",
     ),
     valued(
         "--trace-dir DIR",
@@ -150,8 +151,8 @@ attach_options = added(
     ),
     flag(
         "--layers",
-        text="Name the layer of every GEMM. A compiled model runs one step after the windows "
-        "eagerly, with eager's rounding and memory.",
+        text="Name the layer of every GEMM. A compiled model then runs one step after the "
+        "windows eagerly, with the rounding and memory of eager mode.",
     ),
     flag("--no-shapes", text="Do not record operator shapes: less memory, and windows end sooner."),
     flag(
@@ -213,7 +214,7 @@ def _form_of(output: Path | None, forms: Collection[str]) -> str:
         return by_suffix
     suffixes = [suffix for suffix, form in _BY_SUFFIX.items() if form in forms]
     raise UsageError(
-        f"{output} would be {by_suffix}, which this result has no form of.",
+        f"{output} would be {by_suffix}, which is no format of this result.",
         f"Let the file end in {' '.join(suffixes)}, or pass --format.",
     )
 
@@ -279,17 +280,17 @@ def _read_baseline(
 report_options = added(
     form_option(
         REPORT_FORMS,
-        "Form of the report; github also appends to the job's summary.  "
-        "[default: as -o ends: .html .json .md .csv .xml; else text]",
+        "Format of the report; github also appends to the job's summary.  "
+        "[default: by the suffix of -o: .html .json .md .csv .xml; else text]",
     ),
     output_option("Write the report to a file instead of standard output (run: standard error)."),
-    valued("--name NAME", text="What the report calls the run.  [default: folder or file]"),
+    valued("--name NAME", text="Name of the run in the report.  [default: folder or file]"),
     valued(
         "--min-share F",
         callback=_parse_share,
-        text="Share of GEMM time in FP8 or FP4 that ACTIVE asks for, 0.9 or 90%, or `expected` for "
-        "what census and log promise; given, less than that exits with 1.  [default: what is "
-        "promised, else 0.5]",
+        text="Share of GEMM time in FP8 or FP4 that ACTIVE requires: 0.9, 90%, or `expected`, "
+        "which is the share that modules and log promise. If given, a smaller share exits with 1.  "
+        "[default: the promised share, else 0.5]",
     ),
     click.option(
         "--require-format",
@@ -297,17 +298,17 @@ report_options = added(
         help="Exit with 1 unless --min-share of every rank's GEMM time ran in this format.",
     ),
     flag("--strict", text="Exit with 1 on PARTIAL."),
-    flag("--exit-zero", text="Report, and exit with 0 whatever the verdict."),
+    flag("--exit-zero", text="Exit with 0 whatever the verdict."),
     valued(
         "--save-baseline FILE",
         type=FILE,
-        text="Keep the FP8 share, legs and layers of this run for --baseline.",
+        text="Save the FP8 shares of the run, its GEMM passes and its layers for --baseline.",
     ),
     valued(
         "--baseline FILE",
         type=FILE,
         callback=_read_baseline,
-        text="Exit with 1 if the FP8 share, a leg or a layer fell below this saved state.",
+        text="Exit with 1 if the FP8 share, a GEMM pass or a layer is below this saved baseline.",
     ),
     valued(
         "--tolerance F",
@@ -316,7 +317,7 @@ report_options = added(
         callback=_parse_share,
         text="Points by which a share may fall below the baseline.",
     ),
-    flag("-v", "--verbose", text="Show every table, uncut."),
+    flag("-v", "--verbose", text="Show every table in full."),
     flag(
         "-q",
         "--quiet",

@@ -21,19 +21,19 @@ _NOTHING = 3
     default=20,
     show_default=True,
     type=click.IntRange(1, 10_000),
-    help="How many launches of GEMM-like kernels are measured.",
+    help="Launches of GEMM-like kernels to measure.",
 )
 @click.option(
     "--skip",
     default=0,
     show_default=True,
     type=click.IntRange(0, 10**9),
-    help="How many of them are left out first, as for a warm-up.",
+    help="Launches to skip first, such as those of a warm-up.",
 )
 @valued(
-    "--kernels REGEX", text="Measure kernels with such names instead; '' measures every kernel."
+    "--kernels REGEX", text="Measure kernels whose names match instead; '' measures every kernel."
 )
-@form_option(("text", "json"), "Form of the result.", "text")
+@form_option(("text", "json"), "Format of the result.", "text")
 @output_option("Write the result to a file instead of standard output.", "FILE")
 def command(
     arguments: tuple[str, ...], launches: int, skip: int, kernels: str | None, form: str,
@@ -41,11 +41,11 @@ def command(
 ) -> None:  # fmt: skip
     """Run COMMAND under Nsight Compute (ncu) and count operations by source type.
 
-    The GPU's counters say how many operations each GEMM kernel did on FP8, BF16 and other
-    operands; they are held against the class that its name means, and against 2·M·N·K where NVTX
-    ranges of torch.autograd.profiler.emit_nvtx(record_shapes=True) tell shapes. ncu runs every
-    measured kernel several times and ends COMMAND after the last. Exit codes: 0 all agree, 1 one
-    differs, 3 nothing could be counted.
+    The GPU's counters show how many operations each GEMM kernel did on FP8, BF16 and other
+    operands. They are compared with the precision in its name, and with 2·M·N·K where NVTX
+    ranges of torch.autograd.profiler.emit_nvtx(record_shapes=True) give shapes. ncu runs every
+    measured kernel several times and ends COMMAND after the last one. Exit codes: 0 all agree,
+    1 one differs, 3 nothing could be counted.
 
     \b
     fp8verify prove -- python train.py

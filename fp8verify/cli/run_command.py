@@ -117,8 +117,8 @@ def _parse_verdicts(
 @attach_options
 @flag(
     "--numerics",
-    text="Measure input, weight and gradient of every FP8 layer in one step after the windows, "
-    "which compiled models run eagerly: what the cast flushes, clips and loses.",
+    text="Measure how much the FP8 casts of each layer's input, weight and gradient flush, clip "
+    "and lose, in one step after the windows, which compiled models run eagerly.",
 )
 @valued(
     "--numerics-every N",
@@ -129,8 +129,8 @@ def _parse_verdicts(
 @valued(
     "--every N",
     type=click.IntRange(4, 10**9),
-    text="Record a short window every N steps for the whole run, and judge each while the training "
-    "goes on; --steps is then the first window. The exit code is the worst verdict's.",
+    text="Record a short window every N steps for the whole run, with a verdict on each during the "
+    "training; --steps is then the first window. The exit code is that of the worst verdict.",
 )
 @valued(
     "--window K",
@@ -140,18 +140,18 @@ def _parse_verdicts(
 @valued(
     "--metrics FILE",
     multiple=True,
-    text="With --every: append a JSON line for each window to FILE, or give it to tensorboard:DIR "
-    "or wandb:PROJECT. Several may be given.",
+    text="With --every: append a JSON line for each window to FILE, or send it to tensorboard:DIR "
+    "or wandb:PROJECT. Repeatable.",
 )
 @valued(
     "--on-change CMD",
     text="With --every: run CMD in a shell when the verdict changes. FP8VERIFY_OLD_VERDICT, "
-    "FP8VERIFY_NEW_VERDICT, FP8VERIFY_AT and FP8VERIFY_CAPTURE tell it what happened.",
+    "FP8VERIFY_NEW_VERDICT, FP8VERIFY_AT and FP8VERIFY_CAPTURE describe the change.",
 )
 @valued(
     "--stop-on VERDICTS",
     callback=_parse_verdicts,
-    text="With --every: ask the training to stop, by SIGTERM, upon one of these verdicts, such as "
+    text="With --every: stop the training by SIGTERM at one of these verdicts, such as "
     "CONTRADICTED,EMULATED.",
 )
 @valued(
@@ -171,7 +171,7 @@ def _parse_verdicts(
 @valued(
     "--python PATH", text="Python for SCRIPT.py and -m.  [default: that of the active environment]"
 )
-@flag("--dry-run", text="Say what would be run and injected, and stop.")
+@flag("--dry-run", text="Print what would be run and injected, and exit.")
 @click.option("-m", "module", is_flag=True, help="SCRIPT is a module, as for python -m.")
 @report_options
 @click.help_option("-h", "--help")
@@ -199,12 +199,12 @@ def command(
     Without --steps, three steps are recorded once step times are stable for five steps and nothing
     compiles, at the latest at step 20 or after 120 s.
 
-    Options stand before the script; after it only --steps with a window, such as 10-12, is
-    fp8verify's. What stands after -- is always the script's.
+    Options come before the script. After it, only --steps with a window such as 10-12 belongs to
+    fp8verify. Everything after -- belongs to the script.
 
-    What the training prints stays as it is; the report goes to standard error, or to a file with
-    -o. A training that fails keeps its own exit code; what was recorded is kept. Ctrl-C goes to the
-    training, the second one also asks it to terminate, the third kills it.
+    The training's output does not change; the report goes to standard error, or to a file with -o.
+    If the training fails, its exit code and the recording are kept. Ctrl-C goes to the training;
+    a second one also sends SIGTERM, a third one kills it.
     """
     need_linux("run")
     from fp8verify.record.runner import describe_run, run_training

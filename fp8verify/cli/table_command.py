@@ -15,16 +15,16 @@ from fp8verify.report import TABLE_FORMS
 @click.command("table")
 @click.argument("captures", nargs=-1, required=True, metavar="CAPTURE…", type=PLACE)
 @flag("--exit-zero", text="Exit with 0 whatever the verdicts are.")
-@result_options(TABLE_FORMS, "Show the reason of each verdict, names uncut.")
+@result_options(TABLE_FORMS, "Show the reason of each verdict, and full names.")
 def command(captures: tuple[str, ...], exit_zero: bool, **given: Any) -> None:
-    """Lay many runs side by side, one row each: a sweep, or a week of CI at a glance.
+    """Show many runs in one table, one row each: a sweep, or a week of CI.
 
     \b
     fp8verify table sweep/*/
     fp8verify table nightly-*/ -o week.html
     fp8verify table sweep/*/ --format csv > sweep.csv
 
-    The exit code is the largest of the runs' own: 0 FP8 ran in all of them.
+    The exit code is the largest one of the runs; 0 means that FP8 ran in all of them.
     """
     from fp8verify.compare.public import table
 

@@ -165,7 +165,7 @@ def _distinct_names(runs: Sequence[tuple[object, Report]]) -> list[str]:
 
 
 def table(*runs: Run | Iterable[Run], workers: int | None = 1) -> RunTable:
-    """Lay many runs side by side, one row each: a sweep, or a week of CI at a glance.
+    """Show many runs in one table, one row each: a sweep, or a week of CI.
 
     Args:
         runs: paths as for `inspect`, or reports, or lists of them.
