@@ -87,7 +87,7 @@ def test_a_file_whose_name_asks_for_a_form_there_is_not_is_a_usage_error(
     pair = captures / "bf16_compiled", captures / "fp8_compiled"
     result = call(*pair, "-o", tmp_path / name)
     assert isinstance(result.exception, UsageError)
-    assert "which this result has no form of" in result.exception.fact
+    assert "which is no format of this result" in result.exception.fact
     assert ".html .htm .json" in result.exception.hint
     assert call(*pair, "-o", tmp_path / name, "--format", "text").exit_code == 0
 
