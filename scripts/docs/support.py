@@ -204,7 +204,7 @@ TRIALS = (
     Trial("NeMo, Megatron-Bridge, Automodel", "log", CPU, "", "lines of its source (Automodel)",
           (_CLAIMS,)),
     Trial("NeMo, Megatron-Bridge, Automodel", "doctor", CPU, "", _FILES,
-          (_TRAPS, f"{_DOCTOR}test_recipes_of_megatron_bridge_ask_by_their_names")),
+          (_TRAPS, f"{_DOCTOR}test_the_arguments_of_a_command_are_read")),
     Trial("prime-rl", "log", CPU, "", "lines of its source", (_CLAIMS,)),
     Trial("prime-rl", "doctor", CPU, "", _FILES, (_TRAPS,)),
     *_on_h100("accelerate, torchao", "verdict run numerics", "2026-11-22",
