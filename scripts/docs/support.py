@@ -13,7 +13,6 @@ from typing import NamedTuple
 from scripts.docs.shell import ROOT
 
 H200 = "H200"
-H100 = "H100"
 CPU = "CPU"
 _NO_DATE = "every run of the tests"
 _GPU_TORCH = "torch 2.11.0+cu130"
@@ -56,6 +55,7 @@ FRAMEWORKS = {
     "KempnerForge": "../examples/kempnerforge/README.md",
     "nanochat": "../examples/nanochat/README.md",
     "Megatron-LM": "../examples/megatron/README.md",
+    "OLMo-core": "",
     "Composer": "",
     "axolotl, LLaMA-Factory, TRL": "",
     "NeMo, Megatron-Bridge, Automodel": "",
@@ -101,11 +101,12 @@ _OWN = "tests/integration/test_script_profilers.py::"
 _FILES = "configurations as its source reads them"
 
 
-def _on_h100(framework: str, features: str, date: str, versions: str) -> tuple[Trial, ...]:
-    """Rows of a framework's own training that benchmarks/gpu/frameworks ran on an H100."""
+def _trained(framework: str, features: str, versions: str) -> tuple[Trial, ...]:
+    """Rows of a framework's own training that benchmarks/gpu/frameworks ran, plain and attached."""
     evidence = ("benchmarks/results/frameworks.md",)
     return tuple(
-        Trial(framework, feature, H100, date, versions, evidence) for feature in features.split()
+        Trial(framework, feature, H200, "2026-11-23", versions, evidence)
+        for feature in features.split()
     )
 
 
@@ -183,16 +184,12 @@ TRIALS = (
     Trial("torchtitan", "profiler", CPU, "", "torch {torch}; a loop with its `profiling` section",
           (f"{_OWN}test_torchtitan_round_after_round",)),
     Trial("torchtitan", "doctor", CPU, "", _FILES, (_TRAPS,)),
-    Trial("KempnerForge", "verdict", H200, "under 0.1.0", "no capture is shipped", ()),
-    Trial("KempnerForge", "run", H200, "under 0.1.0", "no capture is shipped", ()),
     Trial("KempnerForge", "log", H200, "2026-11-21", f"{_AO}; its line, printed by our example",
           ("traces/bf16_filter_rejects_all",)),
     Trial("KempnerForge", "profiler", CPU, "",
           "torch {torch}; a loop with its `[profiling]` section",
           (f"{_OWN}test_kempnerforge_in_the_window",)),
     Trial("KempnerForge", "doctor", CPU, "", _FILES, (_TRAPS,)),
-    Trial("nanochat", "verdict", H200, "under 0.1.0", "no capture is shipped", ()),
-    Trial("nanochat", "run", H200, "under 0.1.0", "no capture is shipped", ()),
     Trial("nanochat", "verdict", H200, "2026-11-22", f"{_GPU_TORCH}; a layer class of its kind",
           ("traces/fp8_own_class", "traces/fp8_muon")),
     Trial("nanochat", "log", CPU, "", "lines of its source", (_CLAIMS,)),
@@ -207,20 +204,23 @@ TRIALS = (
           (_TRAPS, f"{_DOCTOR}test_the_arguments_of_a_command_are_read")),
     Trial("prime-rl", "log", CPU, "", "lines of its source", (_CLAIMS,)),
     Trial("prime-rl", "doctor", CPU, "", _FILES, (_TRAPS,)),
-    *_on_h100("accelerate, torchao", "verdict run numerics", "2026-11-22",
+    *_trained("accelerate, torchao", "verdict run every numerics",
               f"{_AO}, accelerate 1.15.0, INDUCTOR and eager"),
-    *_on_h100("accelerate, Transformer Engine", "verdict run numerics", "2026-11-22",
+    *_trained("accelerate, Transformer Engine", "verdict run every numerics",
               f"{_TE}, accelerate 1.15.0"),
-    *_on_h100("Lightning", "verdict run steps numerics", "2026-11-22",
-              f"{_TE}, lightning 2.6.6"),
-    *_on_h100("DeepSpeed", "verdict run numerics", "2026-11-22",
-              f"{_AO}, deepspeed 0.19.8, ZeRO 1"),
-    *_on_h100("Megatron-LM", "verdict run steps numerics", "2026-11-23",
-              f"{_TE}, Megatron-LM d98e8a64, delayed scaling"),
-    *_on_h100("HF Trainer", "run", "2026-11-23",
-              f"{_AO}, transformers 5.17.0, compiled; the exit codes alone were kept"),
-    *_on_h100("axolotl, LLaMA-Factory, TRL", "run", "2026-11-23",
-              f"{_AO}, trl 1.16.0 (SFTTrainer); the exit codes alone were kept"),
+    *_trained("Lightning", "verdict run steps every numerics", f"{_TE}, lightning 2.6.6"),
+    *_trained("DeepSpeed", "verdict run every numerics", f"{_AO}, deepspeed 0.19.8, ZeRO 1"),
+    *_trained("Megatron-LM", "verdict run steps every profiler numerics",
+              f"{_TE}, Megatron-LM d98e8a64: delayed, first and last layers in BF16, TP 2"),
+    *_trained("HF Trainer", "verdict run steps every numerics",
+              f"{_AO}, transformers 5.17.0, compiled"),
+    *_trained("axolotl, LLaMA-Factory, TRL", "verdict run steps every numerics",
+              f"{_AO}, trl 1.16.0 (SFTTrainer), peft 0.21.0 (LoRA)"),
+    *_trained("KempnerForge", "verdict run steps profiler numerics",
+              f"{_AO}, KempnerForge 5666d0d: one GPU, FSDP2, EP 2, PP 2"),
+    *_trained("nanochat", "verdict run steps numerics", f"{_GPU_TORCH}, nanochat 92d63d4"),
+    *_trained("OLMo-core", "verdict run steps profiler numerics",
+              f"{_AO}, OLMo-core fa6c501: llama2_1B, FSDP"),
 )  # fmt: skip
 
 
