@@ -88,13 +88,13 @@ class BudgetRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GemmPair(msgspec.Struct, frozen=True, kw_only=True):
-    """GEMMs of one leg of the layers of `n` outputs and `k` inputs, in both runs.
+    """GEMMs of one pass of the layers of `n` outputs and `k` inputs, in both runs.
 
     Times are µs of one GEMM with its split-K reduction; `speedup` is of the rate where `tokens`
     differ, else of the time. `calls` are a step's.
 
     Attributes:
-        leg: leg of a GEMM: fprop, dgrad, wgrad, backward, recompute or unknown.
+        leg: pass of a GEMM: fprop, dgrad, wgrad, backward, recompute or unknown.
         n: outputs of the layers.
         k: inputs of the layers.
         baseline_tokens: tokens of a GEMM in the baseline.
@@ -123,10 +123,10 @@ class GemmPair(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LegPair(msgspec.Struct, frozen=True, kw_only=True):
-    """µs a step of all GEMMs of one leg, and how many times faster they are at equal work.
+    """µs a step of all GEMMs of one pass, and how many times faster they are at equal work.
 
     Attributes:
-        leg: leg of a GEMM: fprop, dgrad, wgrad, backward, recompute or unknown.
+        leg: pass of a GEMM: fprop, dgrad, wgrad, backward, recompute or unknown.
         baseline_us: microseconds in the baseline.
         candidate_us: microseconds in the candidate.
         speedup: how many times as fast.
@@ -280,7 +280,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         names: what the baseline and the candidate are called.
         budget: what a mean step is made of.
         legs: GEMM time a step by leg.
-        gemms: GEMMs of both runs, paired by layer size and leg.
+        gemms: GEMMs of both runs, paired by layer size and GEMM pass.
         layers: layers of both runs, paired by name.
         ranks: ranks of both runs, where there are several.
         memory: peaks of GPU memory; null where either is not known.

@@ -167,7 +167,7 @@ class ExpectedReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LayerRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Linear layers of one size, and the GEMMs of that size by leg.
+    """Linear layers of one size, and the GEMMs of that size by GEMM pass.
 
     Attributes:
         n: outputs.
@@ -177,9 +177,10 @@ class LayerRow(msgspec.Struct, frozen=True, kw_only=True):
         names: their names, shortened.
         passes: how often each module ran forward in the window, null where not known.
         passes_per_step: the same in a step, once for each micro-batch.
-        observed: GEMMs that ran, by leg.
-        in_fp8: those of them in FP8 or FP4, by leg.
-        expected: GEMMs that the modules should have run, by leg; empty where unknown.
+        observed: GEMMs that ran, by GEMM pass.
+        in_fp8: those of them in FP8 or FP4, by GEMM pass.
+        expected: GEMMs that the modules should have run, by GEMM pass; empty where
+            unknown.
         share_of_flops: over the FLOPs of all GEMMs of layers, null unless (nearly) all are known.
     """
 
@@ -213,7 +214,7 @@ class LayersReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NamedLeg(msgspec.Struct, frozen=True, kw_only=True):
-    """GEMMs of one layer and leg.
+    """GEMMs of one layer and GEMM pass.
 
     Attributes:
         leg: fprop, dgrad, wgrad, backward, recompute or unknown.

@@ -128,7 +128,7 @@ class NumericsReport(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         step: the step that was measured after the windows, null if none was.
-        reason: why none was measured, null where one was or none was asked for.
+        reason: why none was measured, null where one was or none was requested.
         rows: measured tensors, in the order in which they were met.
         recipes: recipes of Transformer Engine.
         scales: those that delayed scaling keeps.

@@ -55,9 +55,10 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True):
         source: its trace files.
         verdict: of this rank by itself.
         reason: one sentence.
-        settled: whether the verdict is the same whatever share is asked for.
+        settled: whether the verdict is the same whatever share is required.
         shortfall: what keeps a rank whose share suffices from being ACTIVE, null if nothing does.
-        rest: why its share is not all: layers or a leg in high precision; null where not known.
+        rest: cause of a share below 100 %: layers or a pass in high precision; null where
+            unknown.
         gemm: the model's GEMMs, those of linear layers and unfused attention.
         attention_gemm: those of `gemm` that are products of attention, outside of the verdict.
         untrained_gemm: those of `gemm` of layers that only run forward (a teacher, a rollout, an
@@ -66,7 +67,7 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True):
         opaque_us: µs in unrecognized kernels.
         gpu_time_us: µs of all kernels by what they are for.
         copy_time_us: µs of memory copies by kind.
-        legs: GEMM time by leg and precision class.
+        legs: GEMM time by GEMM pass and precision class.
         recipe: how the GEMMs were scaled.
         steps: the training steps.
         steps_outside: wall time of the steps that were neither profiled nor measured; null where
@@ -193,7 +194,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
             evaluation), or that no operator shows to be the training's, outside of the verdict.
         optimizer_gemm: GEMMs of the optimizer's step, which are not in `gemm`.
         gpu_time_us: µs of all kernels by what they are for.
-        legs: GEMM time by leg and precision class.
+        legs: GEMM time by GEMM pass and precision class.
         recipe: how the GEMMs were scaled.
         ranks: each rank.
         claims: what the log says of FP8.
