@@ -1,3 +1,3 @@
-"""The version of the package; every room may import it, the package itself imports rooms."""
+"""The version of the package; every package may import it."""
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
