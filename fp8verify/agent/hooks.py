@@ -40,6 +40,7 @@ from .process import (
 BACKWARD_PASSES = 1 << 62  # above any sequence number
 
 _installed: Observer | None = None
+_handles: list[Any] = []  # of hooks that torch calls in a loop over a dictionary of them
 
 
 def install(config: dict[str, Any]) -> Observer:
@@ -50,7 +51,7 @@ def install(config: dict[str, Any]) -> Observer:
     debug.open(config)
     observer = _installed = Observer(config, _work)
     captured: dict[int, str] = {}  # optimizers whose step is in the CUDA graph being captured
-    handles = [
+    _handles[:] = [
         register_optimizer_step_pre_hook(_before_step(observer)),
         register_optimizer_step_post_hook(_after_step(observer, captured)),
         registrations.begin(),
@@ -68,7 +69,7 @@ def install(config: dict[str, Any]) -> Observer:
     observer.on_steps_in_backward = lambda: observe_function(
         torch.autograd, "backward", observer.backward_begins
     )
-    observer.on_disarm = lambda: _uninstall(observer, handles)
+    observer.on_disarm = lambda: _unobserve(observer)
     atexit.register(observer.finish)
     os.register_at_fork(after_in_child=observer.after_fork)
     windows = [(window["first"], window["last"]) for window in observer.recorder.plan.windows]
@@ -104,13 +105,15 @@ def uninstall() -> None:
     if observer is not None:
         observer.finish(True)
         observer.on_disarm()
+        if not compiles():  # compiled code has guards on torch's hooks, and would be compiled again
+            for handle in _handles:
+                handle.remove()
         atexit.unregister(observer.finish)
 
 
-def _uninstall(observer: Observer, handles: list[Any]) -> None:
-    if not compiles():  # compiled code has guards on torch's hooks, and would be compiled again
-        for handle in handles:
-            handle.remove()
+def _unobserve(observer: Observer) -> None:
+    # This may run in a hook. torch would raise if its dictionary of hooks changed then: they stay,
+    # and do nothing.
     if observer.lines is not None:
         observer.lines.uninstall()
     unobserve_function(torch.autograd, "backward")

@@ -63,7 +63,7 @@ class Observer:
     Attributes:
         armed: False once anything went wrong, or the process is ending.
         lines: reads the lines of the log where windows are by the framework's numbers, else None.
-        on_disarm: takes the hooks away.
+        on_disarm: takes away what may be taken away in a hook.
         on_steps_in_backward: asks for a call of `backward_begins` before each backward pass.
     """
 
