@@ -10,6 +10,7 @@ import os
 import re
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
@@ -227,10 +228,13 @@ class SharedOffset:
 
     Frameworks such as Megatron-LM print their steps on one rank only. All ranks count the same
     steps, so the one that knows writes the offset into the boot folder, and the others read it.
+    What was written before this process began is of an earlier training: torchrun restarted its
+    ranks, or a script trains twice.
     """
 
     def __init__(self, boot: str) -> None:
         self._path = Path(boot) / "log-offset"
+        self._began = time.monotonic()  # which all processes of a machine share
         self._looks = MOST_LOOKS
         self.offset: int | None = None
 
@@ -240,7 +244,7 @@ class SharedOffset:
             self.offset = offset
             part = self._path.with_name(f"{self._path.name}.{os.getpid()}")
             with suppress(OSError):  # a node that cannot write there, or a folder that is gone
-                part.write_text(f"{offset}", encoding="ascii")
+                part.write_text(f"{offset} {time.monotonic()}", encoding="ascii")
                 part.replace(self._path)
 
     def look(self) -> int | None:
@@ -248,7 +252,9 @@ class SharedOffset:
         if self.offset is None and self._looks:
             self._looks -= 1
             with suppress(OSError, ValueError):
-                self.offset = int(self._path.read_text(encoding="ascii"))
+                offset, written = self._path.read_text(encoding="ascii").split()
+                if float(written) >= self._began:
+                    self.offset = int(offset)
         return self.offset
 
 
@@ -261,7 +267,7 @@ class LogLines:
 
     def __init__(self, take: Callable[[str], None]) -> None:
         self._take = take
-        self._streams: list[Any] = []
+        self._streams: list[tuple[Any, Any]] = []
         self._before: Any = None
         self._factory: Any = None
         self._parts = ""
@@ -273,16 +279,17 @@ class LogLines:
         logging.setLogRecordFactory(self._factory)
         for stream in dict.fromkeys((sys.stdout, sys.stderr)):
             with suppress(AttributeError, TypeError):  # a stream of another kind
-                stream.write = partial(self._written, stream.write)  # type: ignore[method-assign]
-                self._streams.append(stream)
+                write = partial(self._written, stream.write)
+                stream.write = write  # type: ignore[method-assign]
+                self._streams.append((stream, write))
 
     def uninstall(self) -> None:
         """Put back what was there, unless the script has put its own in our place."""
         self._take = lambda _: None
         if logging.getLogRecordFactory() == self._factory:
             logging.setLogRecordFactory(self._before)
-        for stream in self._streams:
-            with suppress(AttributeError):
+        for stream, write in self._streams:
+            if getattr(stream, "write", None) is write:
                 del stream.write
         self._streams.clear()
 

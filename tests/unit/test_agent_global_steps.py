@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -18,6 +19,7 @@ from fp8verify.agent.step_numbers import (
     GlobalSteps,
     LoggedNumbers,
     LogLines,
+    SharedOffset,
     observe_beginnings,
 )
 from fp8verify.agent.windows.plan import GlobalWindows, Plan
@@ -113,6 +115,31 @@ def test_logged_and_printed_lines_are_heard_and_left_as_they_are(
     assert heard == ["[step 3] loss=0.5", "step: 4 loss: 2.3"]
     assert capsys.readouterr().out == "step: 4 loss: 2.3\nstep: 9 loss: 1\nstep: 5  loss: 2.3\n"
     assert logging.getLogRecordFactory() is logging.LogRecord
+
+
+def test_a_write_of_the_scripts_own_stays_when_lines_are_no_more_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lines = LogLines(lambda _: None)
+    lines.install()
+    before, copied = sys.stdout.write, list[str]()
+    monkeypatch.setattr(sys.stdout, "write", lambda text: copied.append(text) or before(text))
+    lines.uninstall()
+    print("step: 5")
+
+    assert copied == ["step: 5", "\n"]
+
+
+def test_ranks_share_an_offset_and_a_restarted_training_does_not_take_it(tmp_path: Path) -> None:
+    prints, silent = SharedOffset(str(tmp_path)), SharedOffset(str(tmp_path))
+    assert silent.look() is None
+    prints.publish(0)
+    assert silent.look() == 0
+
+    prints, silent = SharedOffset(str(tmp_path)), SharedOffset(str(tmp_path))
+    assert (prints.look(), silent.look()) == (None, None)
+    prints.publish(500)
+    assert silent.look() == 500
 
 
 def test_a_framework_is_heard_before_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
