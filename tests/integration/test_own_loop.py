@@ -36,6 +36,19 @@ def test_a_window_inside_the_script_s_own_profiler_leaves_it_alone(tmp_path: Pat
     assert json.loads((tmp_path / "theirs.json").read_text())["traceEvents"]
 
 
+def test_a_window_that_another_thread_closes_is_lost_and_does_no_harm(tmp_path: Path) -> None:
+    begin = "import threading, torch, fp8verify\nw = fp8verify.window('cap').__enter__()\n"
+    train = "torch.ones(2, requires_grad=True).sum().backward(); w.step()\n"
+    close = "t = threading.Thread(target=w.close); t.start(); t.join()\n"
+    end = "print(w.report.verdict.value)\n"
+    (tmp_path / "train.py").write_text(begin + train + close + end)
+
+    done = execute(python_with_torch(), "train.py", cwd=tmp_path)
+
+    assert (done.code, done.stderr) == (0, "")
+    assert done.stdout == "INCONCLUSIVE\n"
+
+
 def test_a_watch_hands_every_window_to_its_sinks(tmp_path: Path) -> None:
     said = run("watch", tmp_path)
 

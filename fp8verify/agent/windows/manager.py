@@ -301,8 +301,12 @@ class WindowManager:
         for window in self.plan.windows:
             window["last"] = max(window["first"], min(window["last"], self._clock.steps))
         session = self.recording
-        if session is not None:
+        if session is None:
+            return
+        if session.on_its_thread:
             self._close(session, "complete", None)
+        else:
+            self._lose("the window was closed on another thread than it began on")
 
     def yield_to_user(self) -> None:
         """Leave the profiler to the script's own, which is about to start."""
