@@ -154,6 +154,8 @@ def _leg_grid(report: Report) -> Grid:
 def _gpu_time(report: Report) -> str:
     total = sum(report.gpu_time_us.values())
     shares = sorted(report.gpu_time_us.items(), key=lambda item: -item[1])
+    if not total:  # a trace may say of every kernel that it took no time
+        return "GPU time 0.00 ms"
     parts = [f"{name} {percent(us / total)}" for name, us in shares if us / total >= 0.005]
     return f"GPU time {total / 1000:.2f} ms: {', '.join(parts)}"
 

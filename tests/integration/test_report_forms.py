@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from msgspec.structs import replace
 
-from fp8verify import Policy, Report, Verdict
+from fp8verify import Policy, Report, Verdict, inspect
 from fp8verify.report import REPORT_FORMS, forms
 from fp8verify.report.markup import code, markdown
 from fp8verify.report.model import Finding, Severity
@@ -24,6 +24,7 @@ from fp8verify.text import printable
 from tests.command_line import fp8verify
 from tests.golden.expectations import KNOWN, ROOT
 from tests.golden.reports import report_of
+from tests.hand_built import TraceBuilder
 
 EVIL = (
     "a|b\x1b[2J`<script>alert(1)</script>`*x*\n::error::owned,%0A ]]> &amp; @team #1 \x00\ud800=1"
@@ -62,6 +63,16 @@ def test_every_form_of_every_capture_ends_with_a_line(name: str, form: str) -> N
     text = forms.render(report_of(name), form)
     assert text.rstrip()
     assert text.endswith("\n")
+
+
+@pytest.mark.parametrize("form", REPORT_FORMS)
+def test_gemms_that_took_no_time_are_reported(form: str, tmp_path: Path) -> None:
+    build = TraceBuilder().linear(64, 32, 16, fp8=True)
+    for event in build.events:
+        if event["cat"] == "kernel":
+            event["dur"] = 0
+    build.write(tmp_path / "trace.json")
+    assert forms.render(inspect(tmp_path / "trace.json"), form)
 
 
 @pytest.mark.parametrize("form", [form for form in REPORT_FORMS if form != "json"])

@@ -175,13 +175,13 @@ def opaque_kernels(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     """Kernels that neither a name nor an operator explains, which may be GEMMs of any precision."""
     share, found = opaque_share(facts.rank), facts.rank.unrecognized
     if share >= NEGLIGIBLE:
-        time_ns = sum(total.time_ns for total in found)
+        time_ns, gemm_ns = sum(total.time_ns for total in found), facts.rank.linear.total_ns
         yield finding(
             "opaque-kernels",
             "many" if share >= MANY_OPAQUE else "",
             count=sum(total.calls for total in found),
             ms=time_ns / 1e6,
-            share=time_ns / (facts.rank.linear.total_ns or 1),
+            share=f", {time_ns / gemm_ns:.1%} of GEMM time" if gemm_ns else "",
             kernels=listed([_with_operator(total) for total in found], _NAMED),
         )
 
