@@ -26,8 +26,8 @@ _BYTES = ("Byte", "Char")
 _GATHERS = ("allgather", "_allgather_base", "all_gather")
 _SCATTERS = ("reduce_scatter", "_reduce_scatter_base", "reducescatter")
 _SCALARS = 4096
-# A gathered byte stands for a parameter in FP8, two for one in BF16; a group whose norms or
-# embedding stay in BF16 lies between.
+# A gathered byte is a parameter in FP8, two are one in BF16; a group whose norms or
+# embedding stay in BF16 is in between.
 _FP8_BYTES_PER_PARAMETER = (0.9, 1.9)
 
 

@@ -91,7 +91,7 @@ def within_window(trace: Trace) -> Trace:
     """Return the trace without the kernels that were launched outside of its window.
 
     A profiler that starts while the GPU works records the end of what came before: kernels whose
-    launch is not in the trace, or lies before the first step. Where several ranks are recorded
+    launch is not in the trace, or is before the first step. Where several ranks are recorded
     together, the recording also lasts longer than the steps of each.
     """
     columns = trace.kernels

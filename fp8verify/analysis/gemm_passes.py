@@ -35,7 +35,7 @@ from fp8verify.text import lazy_pattern
 from fp8verify.trace import Trace
 
 _BACKWARD_LEGS = (Leg.DGRAD, Leg.WGRAD, Leg.RECOMPUTE)
-# TN is that of a forward pass, and of dgrad where the weight lies transposed.
+# TN is that of a forward pass, and of dgrad where the weight is stored transposed.
 _LAYOUT_LEGS = {"NN": Leg.DGRAD, "NT": Leg.WGRAD}
 _COMPILED = "CompiledFunction"
 _LAYOUT = lazy_pattern(r"_([NT][NT])[NT]?(?:$|_)|_(nn|nt|tn)_(?:n_tile|align)", re.ASCII)

@@ -70,7 +70,7 @@ def measure(trace: Trace, roles: Sequence[Role], bounds: StepBounds) -> Timeline
 
 
 def join(parts: Sequence[Timeline]) -> Timeline:
-    """Add up the timelines of several traces of one rank; what lies between them is not counted."""
+    """Add up the timelines of several traces of one rank; time between them is not counted."""
     steps = tuple(step for part in parts for step in part.steps)
     span, busy, communication, exposed = map(sum, zip(*(part[:4] for part in parts), strict=True))
     return Timeline(span, busy, communication, exposed, steps)

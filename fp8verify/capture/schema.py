@@ -20,7 +20,7 @@ class FrameworkSteps(msgspec.Struct, frozen=True, kw_only=True):
     """How the training framework numbers the steps of a window.
 
     Attributes:
-        name: "transformers", "lightning" or "deepspeed"; "log" where lines of the log told them,
+        name: "transformers", "lightning", "deepspeed" or "olmo-core"; "log" for lines of the log,
             "script" where `fp8verify.step(number)` did.
         counter: what it calls its counter, such as "global_step".
         first: its number of the window's first step.
@@ -127,7 +127,7 @@ class ModuleRecord(msgspec.Struct, frozen=True, kw_only=True):
         source: the Python module of its class; None in old captures.
         sizes: (outputs, inputs) of each layer of a module that is two, such as LayerNormMLP.
         state: "fp8", "fp8_emulated", "fp8_module_off" (Transformer Engine outside autocast),
-            "fp4", "fp4_emulated", "high_precision" or "unknown" (a class that nobody knows).
+            "fp4", "fp4_emulated", "high_precision" or "unknown" (an unknown class).
         recipe: the casts of each GEMM, or the recipe's name.
         formats: "fp8", "fp8_block", "mxfp8", "nvfp4", "mxfp4" or "high_precision" by leg, as the
             recipe says; a leg that it leaves open is not there.
@@ -365,7 +365,7 @@ class SlotRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WeightCopyRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A sample of the FP8 copy of a weight beside the master that it is cast from.
+    """A sample of the FP8 copy of a weight and of the master that it is cast from.
 
     Attributes:
         kind: class of the tensor that holds the copy.

@@ -68,7 +68,7 @@ class _Commands(click.Group):
         return command
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
-        """Read what stands before the command."""
+        """Read the options before the command."""
         with _usage_errors_of_ours():
             return super().make_context(*args, **extra)
 

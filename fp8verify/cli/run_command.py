@@ -50,7 +50,7 @@ class RunCommand(click.Command):
     """A command whose --steps may also stand after the script, with its options in groups."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Take a `--steps 10-12` that stands after the script, and say so."""
+        """Take a `--steps 10-12` that follows the script, and say so."""
         if not ctx.resilient_parsing:
             given, _, _ = self.make_parser(ctx).parse_args(args=list(args))
             command = given.get("command_line")
@@ -79,7 +79,7 @@ class RunCommand(click.Command):
 def take_steps(command: Sequence[str]) -> tuple[str | None, list[str]]:
     """Take the first `--steps` that has the form of a window out of the words after a script.
 
-    Behind a launcher the script is the first .py file or module; what stands after a `--` is its.
+    Behind a launcher the script is the first .py file or module; what follows `--` is the script's.
     """
     words = list(command)
     module = words.index("-m") + 1 if "-m" in words else 0

@@ -49,7 +49,7 @@ def _causes(log: Path) -> list[Cause]:
 
     try:
         return causes(line.text for line in read_lines(log) if line.first)
-    except InputError:  # a log that cannot be read is told of by the report itself
+    except InputError:  # the report itself mentions an unreadable log
         return []
 
 

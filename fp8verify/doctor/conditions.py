@@ -53,7 +53,7 @@ def value_of(key: str, values: Values) -> Any:
 
 
 def name_of(key: str, values: Values) -> str | None:
-    """Return the name among values that a key stands for: itself, one of "a|b", or a glob's."""
+    """Return the name among values that a key means: itself, one of "a|b", or a glob's."""
     parts = key.split("|")
     for part in parts:
         if part in values and (len(parts) == 1 or values[part] not in ("", None)):

@@ -97,7 +97,7 @@ def _text(path: str) -> str:
 
 
 def flatten(data: Any) -> dict[str, Any]:
-    """Return values by dotted key; a mapping also stands under its own key, as an empty dict."""
+    """Return values by dotted key; a mapping also has its own key, with an empty dict."""
     values: dict[str, Any] = {}
     stack: list[tuple[str, Any, int]] = [("", data, 0)]
     while stack and len(values) < MAX_VALUES:

@@ -165,7 +165,7 @@ class Tail:
                 self._bytes = (self._bytes + some)[-_TAIL:]
 
     def text(self) -> str:
-        """Return the end of the output, once nobody writes to it any more."""
+        """Return the end of the output, once no process writes to it any more."""
         self._thread.join(timeout=1.0)
         return self._bytes.decode("utf-8", "replace")
 

@@ -125,7 +125,7 @@ def _resolved(text: str, variables: Mapping[str, str]) -> str:
 
 
 def _value(match: re.Match[str], variables: Mapping[str, str]) -> str:
-    """Return what a variable stands for; one that is set elsewhere is taken for set and unset."""
+    """Return a variable's values; one that is set elsewhere counts as both set and unset."""
     value = variables.get(match["name"] or match["braced"])
     word = match["word"]
     if word is None:

@@ -21,7 +21,7 @@ from fp8verify.errors import InputError
 from fp8verify.text import listed, shorten
 
 BF16 = "bf16"
-# A model is more than the blocks that are measured: what lies within is no answer.
+# A model is more than the blocks that are measured: a result within this margin is inconclusive.
 # benchmarks/doctor_measure.sh compares the two (docs/doctor.md has its table).
 MARGIN = 0.05
 MAX_PROBES = 24

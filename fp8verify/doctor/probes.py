@@ -125,7 +125,7 @@ def _units(modules: Iterable[ModuleRecord]) -> Iterator[_Unit]:
 
 
 def measurable(module: ModuleRecord) -> bool:
-    """Whether the layer reads all tokens: experts share them, by a routing that nobody knows."""
+    """Whether the layer reads all tokens: experts share them, by a routing that is unknown."""
     sized = module.kind == "linear" and module.in_features and module.out_features
     return bool(sized) and not is_expert(module.fqn)
 
@@ -156,7 +156,7 @@ def _of_sizes(layers: Sequence[LayerSize], tokens: int) -> Plan:
     """Gather the layers of a configuration; a size says how many of it read one input."""
     groups: dict[tuple[Role, int], list[LayerSize]] = defaultdict(list)
     for layer in layers:
-        if not layer.expert:  # whose tokens nobody knows beforehand
+        if not layer.expert:  # whose tokens are unknown beforehand
             groups[layer.role, layer.k].append(layer)
     found = {_group_of_sizes(sizes): _use_of_sizes(sizes) for sizes in groups.values()}
     block = tuple(sorted(filter(_in_a_block, found), key=lambda g: IN_A_BLOCK.index(g.role)))

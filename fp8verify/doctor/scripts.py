@@ -17,11 +17,11 @@ _UNKNOWN = object()
 
 
 class Symbol(str):
-    """The last part of a dotted name that stands where a value is asked for."""
+    """The last part of a dotted name used as a value."""
 
 
 class Variable(NamedTuple):
-    """A bare name that stands where a value is asked for: a variable, or a function."""
+    """A bare name used as a value: a variable, or a function."""
 
     name: str
 

@@ -260,7 +260,7 @@ class Stopwatch:
 
 @torch.library.custom_op("fp8verify::hand_on", mutates_args=(), schema="(Tensor tensor) -> Tensor")  # type: ignore[untyped-decorator]
 def hand_on(tensor: Tensor) -> Tensor:
-    """Copy a tensor, closed to the compiler: it stands for the layer before, which is a GEMM."""
+    """Copy a tensor, opaque to the compiler: it represents the previous layer, which is a GEMM."""
     return tensor.clone()
 
 

@@ -3,7 +3,7 @@
 HTA 0.5 reads a whole trace into a DataFrame, so this takes its time and memory, and is only done
 when asked for. Its figures are its own: it rounds the start of a kernel up and its end down to
 whole µs, merges kernels that overlap on several streams, and leaves the last profiler step out
-unless told otherwise. A rank on which HTA fails (an assertion of its own was seen once) gets no
+by default. A rank on which HTA fails (an assertion of its own was seen once) gets no
 figures and a note.
 """
 

@@ -11,7 +11,7 @@ import re
 from functools import cache
 
 FORMAT = r"(?:(?:MX|NV)[- ]?FP[48]|FP[- ]?[48]|float[- ]?[48])(?:[_-](?:e4m3|e5m2|e2m1|hybrid))?"
-# What `<NAME>` stands for in the table.
+# What `<NAME>` means in the table.
 _PARTS = {
     "FORMAT": FORMAT,
     "QUALITY": r"(?:(?:dynamic|delayed|current|tensor-?wise|row-?wise|block-?wise|scal(?:ed|ing)"

@@ -23,7 +23,7 @@ PATIENCE_S = 20
 def resolve_command(command: Sequence[str], python: str = sys.executable) -> list[str]:
     """Return the argument vector of `SCRIPT.py …`, `-m MODULE …` or any other command.
 
-    Scripts and modules run under `python`; anything else is run as it stands.
+    Scripts and modules run under `python`; anything else is run unchanged.
 
     Raises:
         UsageError: if there is no command, or no module after `-m`.

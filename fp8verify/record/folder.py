@@ -17,7 +17,7 @@ from fp8verify.record.trust import check_capture
 
 PRIVATE = 0o700
 MAX_CLAIM = 64 << 10
-# In the name of a folder. Kineto writes it into JSON as it stands; the last are no UTF-8.
+# In the name of a folder. Kineto writes it into JSON unescaped; the last are not UTF-8.
 UNUSABLE = rf'[{os.pathsep}"\\\x00-\x1f\x7f\ud800-\udfff]'
 
 

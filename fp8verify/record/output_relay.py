@@ -225,7 +225,7 @@ def spawn_relay(
         )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    process.returncode = 0  # nobody waits for it
+    process.returncode = 0  # no one waits for it
     return process.pid
 
 

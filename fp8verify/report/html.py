@@ -169,7 +169,7 @@ def _short(text: str) -> str:
 
 
 def _prose(text: str) -> Markup:
-    """Return a sentence with what stands in backticks as code."""
+    """Return a sentence with text in backticks as code."""
     parts = [escape(part) for part in printable(text).split("`")]
     if len(parts) % 2 == 0:  # a backtick without its pair
         return escape(printable(text))

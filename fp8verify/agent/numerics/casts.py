@@ -26,7 +26,7 @@ class Format(NamedTuple):
         name: "e4m3" or "e5m2", with "fnuz" for AMD's of before MI350.
         dtype: torch's type.
         largest: its largest finite value.
-        clipped: what lies above it is clipped and not just rounded to `largest`.
+        clipped: values above it are clipped, not rounded to `largest`.
         normal: the byte of its smallest normal value.
         emax: exponent of `largest`, which MX scales leave out.
         zeros: bytes that mean zero.

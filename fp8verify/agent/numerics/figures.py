@@ -1,6 +1,6 @@
 """Measure samples of tensors on their own device, several of one shape together.
 
-What is counted here is of sampled rows and stands for whole tensors, with the variance of that;
+Counts are of sampled rows and estimate whole tensors, with the variance of the estimate;
 what is exact is in `measurements.py`.
 """
 

@@ -17,7 +17,7 @@ LEAST_SHOWN = 1e-30
 # A sampled figure is off by at most so many standard errors; rows that share a fault of their own
 # and are all left out may be one in so many of the sampled ones.
 ERRORS, UNSEEN, UNSEEN_DB = 4.0, 4.0, 1.0
-# The figures of a tensor that are worth watching over time, then what findings need beside them.
+# The figures of a tensor that are worth watching over time, then what findings also need.
 SERIES = (
     "source", "format", "scaling", "amax", "rms", "scale", "flushed", "saturated", "sqnr_db",
     "nan", "inf", "rows_not_finite", "zero_rows", "top_blocks", "what_if",
@@ -197,5 +197,5 @@ def decibels(signal: float, noise: float) -> float | None:
 
 
 def _finite(value: float) -> float | None:
-    """Return a number that JSON can hold; a NaN or infinity is told by its share."""
+    """Return a number that JSON can hold; the share of NaN and infinity is a figure of its own."""
     return value if math.isfinite(value) else None

@@ -38,7 +38,7 @@ KINDS = (ModuleList, FrameworkNumbers, WindowLayers, MemoryPeak, Numerics)
 # After the windows the record is kept up to date until so many steps are timed.
 WRITTEN_STEPS = 64
 # No session begins in the hook in which another one ends: a range that C++ has open there could not
-# be ended early, see `OpenRanges`. So one step lies between the last window and the eager one.
+# be ended early, see `OpenRanges`. So one step is between the last window and the eager one.
 STEPS_AFTER_WINDOW = 2
 
 

@@ -61,7 +61,7 @@ class RepeatingWindows(WindowManager):
         return self._begun or super().has_begun
 
     def _may_measure(self, step: int) -> bool:
-        """Whether the second step from now lies before the window that is near."""
+        """Whether the second step from now is before the next window."""
         return self._is_open and step + MEASURING < self.plan.windows[0]["first"]
 
     def after(self, step: int) -> None:

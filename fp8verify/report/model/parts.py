@@ -308,5 +308,5 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def place(self) -> str:
-        """Where it stands: the line of the log, or the call."""
+        """Its place: the line of the log, or the call."""
         return f"line {self.line}" if self.line else self.source

@@ -94,7 +94,7 @@ def _all_high(leg: Leg, gemms: Sequence[LayerGemms]) -> bool:
 
 
 def _exact_names(layers: Iterable[str], rank: RankEvidence) -> str:
-    """Name layers exactly; a pattern stands for all layers that it fits."""
+    """Name layers exactly; a pattern means all layers that match it."""
     found = shorten(layers, (module.fqn for module in rank.modules))
     return listed(in_sentences(found), _SHOWN_BY_NAME)
 
