@@ -45,14 +45,14 @@ def _marked(
         ("fp8_compiled", 0.99, []),
         ("fp8_rowwise_gw_hp", 0.5, []),
         ("fp8_accelerate", 0.3, []),  # below the default
-        ("fp8_rowwise_gw_hp", 0.9, ["E * share: 51.* of GEMM time ran in FP8, 90.0% asked for"]),
+        ("fp8_rowwise_gw_hp", 0.9, ["E * share: 51.* of GEMM time ran in FP8, 90.0% required"]),
         ("ddp_one_rank_bf16", 0.0, ["E * FP8 is *"]),  # one rank has none
         (
             "bf16_filter_rejects_all",
             0.5,
             [
                 "E * FP8 is CONTRADICTED: the log claims FP8 *Applied Float8 training*",
-                "E * share: 0.0% of GEMM time ran in FP8, 50.0% asked for",
+                "E * share: 0.0% of GEMM time ran in FP8, 50.0% required",
                 "E * error [[]claimed-not-active[]] *",
             ],
         ),
@@ -74,7 +74,7 @@ def test_the_mark_judges_the_trace_of_the_command_line(pytester: pytest.Pytester
     ("mark", "capture", "says"),
     [
         ("", "bf16_filter_rejects_all", "FP8 is CONTRADICTED: *"),
-        ("min_share=0.6", "fp8_rowwise_gw_hp", "share: 51.*, 60.0% asked for"),
+        ("min_share=0.6", "fp8_rowwise_gw_hp", "share: 51.*, 60.0% required"),
         ("forbid_legs=['wgrad']", "fp8_rowwise_gw_hp", "100.0% of wgrad GEMM time ran in *"),
         ("layers='*.0'", "fp8_accelerate", "*2 of 6 layers are not in FP8: 0.0 (high_precision)*"),
         ("layers='decoder.*'", "fp8_compiled", "*no linear layer of the model is called like that"),

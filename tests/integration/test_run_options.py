@@ -101,7 +101,7 @@ def test_a_dry_run_runs_nothing(folder: Path) -> None:
         ("--stpes 3-4 train.py", "no option --stpes", "Did you mean --steps?"),
         ("--steps 3-4 notebook.ipynb", "is a notebook", "jupyter execute notebook.ipynb"),
         ("--steps 3-4 --python /no/python train.py", "/no/python", "--python"),
-        ("--steps 3-4 --trace-dir a:b train.py", "a:b cannot stand in PYTHONPATH", "--trace-dir"),
+        ("--steps 3-4 --trace-dir a:b train.py", "a:b cannot be in PYTHONPATH", "--trace-dir"),
         ('--steps 3-4 --trace-dir a"b train.py', "cannot hold a trace", "--trace-dir"),
         ("-o no/report.txt train.py", "cannot write the report to no/report.txt", ""),
         ("--after-seconds 600 --steps 10-12 train.py", "'10-12' is not a number of steps", ""),

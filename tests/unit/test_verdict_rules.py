@@ -96,14 +96,6 @@ def test_work_that_nobody_recognises_leaves_open_whether_fp8_ran(
     assert decided == ({"claimed-not-active"} if expected == "CONTRADICTED" else set())
 
 
-def test_without_gemms_opaque_kernels_have_no_share_of_their_time(
-    build: TraceBuilder, tmp_path: Path
-) -> None:
-    report = verdict(build.launch("main_kernel", "mylib::forward", us=90), tmp_path)
-    (finding,) = found(report, "opaque-kernels")
-    assert finding.message == "1 unrecognized kernels took 0.1 ms: main_kernel (mylib::forward)"
-
-
 @pytest.mark.parametrize(
     ("us", "share", "expected"), [(25, 0.5, "ACTIVE"), (40, 0.5, "INCONCLUSIVE")]
 )
