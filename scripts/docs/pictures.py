@@ -38,7 +38,7 @@ TERMINALS: Mapping[str, Terminal] = {
     "active.svg": Terminal("fp8verify inspect traces/fp8_compiled"),
     "compare.svg": Terminal("fp8verify compare traces/bf16_width4096 traces/fp8_width4096"),
     "doctor.svg": Terminal(
-        "fp8verify doctor --config /tmp/llama3_8b.toml | head -n 4",
+        "fp8verify doctor --config /tmp/llama3_8b.toml | head -n 3",
         before="sed '/converters/d' examples/torchtitan/llama3_8b.toml > /tmp/llama3_8b.toml",
     ),
     "numerics.svg": Terminal("fp8verify inspect examples/data/cpu_numerics_outlier"),
