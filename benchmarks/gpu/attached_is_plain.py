@@ -6,7 +6,6 @@ code 1 if one differs. The profiler's own memory is not counted.
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 from pathlib import Path
@@ -27,8 +26,6 @@ CASES = (
 
 
 def main() -> int:
-    paths = (f"{SCRIPT.parents[2]}", os.environ.get("PYTHONPATH", ""))
-    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
     differ = False
     for command, options in CASES:
         with tempfile.TemporaryDirectory() as name:

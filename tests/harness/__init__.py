@@ -78,7 +78,8 @@ def execute(folder: Path, before: tuple[object, ...], command: tuple[object, ...
     """Run `command` behind the words of `before` in a new folder."""
     folder.mkdir()
     inside = folder.with_name(f"{folder.name}.inside.json")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     environment |= {MARK: str(inside)}
     done = subprocess.run(
         [str(word) for word in (*before, *command)],
