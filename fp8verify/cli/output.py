@@ -103,7 +103,7 @@ def write_result(
         whole: the command that prints the whole result.
         stream: where it goes without a file; standard output if None.
     """
-    from fp8verify.report.forms import RenderOptions, brief, render
+    from fp8verify.report.forms import brief, render
 
     form, output, quiet = options.form, options.output, options.quiet
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
@@ -111,7 +111,7 @@ def write_result(
         _write_file(Path(summary), render(found, "markdown"), mode="a")
     if output is not None or not quiet or form != "text":
         terminal, width = screen(output, options.width, stream)
-        text = render(found, form, RenderOptions(terminal, options.verbose, width))
+        text = render(found, form, terminal=terminal, verbose=options.verbose, width=width)
         emit(text, output, stream)
     if quiet and (output is not None or form == "text"):
         emit(brief(found, str(output or whole)), None, stream)

@@ -1,32 +1,22 @@
-"""Geometry of the pages' pictures: times to the segments of bars, buckets and curves to SVG paths.
+"""The pages' pictures: bars, timelines and curves as SVG, and the table of the modules' states.
 
 Lengths are in user units; the pictures are stretched to the width there is.
 """
 
 from __future__ import annotations
 
-import math
-from collections import Counter
+import re
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from fp8verify.report.model import LegRow, Precision, Report, TimelineReport, fp8_share
-from fp8verify.report.model.comparison import BudgetRow, Comparison, LossPair, RunTable
-from fp8verify.report.tables import millis, percent, precision_rows, times
-from fp8verify.text import printable
+from fp8verify.report.model.comparison import BudgetRow, Comparison, LossPair
+from fp8verify.report.tables import millis, percent, precision_rows
 
 BAR_WIDTH = 1000
 TIMELINE_HEIGHT = 60
-# What the colours mean on the page of a report, of a comparison and of a table of runs.
-LEGENDS = {
-    "fp8": "FP8",
-    "high": "higher precision",
-    "mixed": "some in FP8",
-    "low": "other 4 or 8 bits",
-    "unknown": "unknown precision",
-    "rest": "other kernels",
-}
-WORK_LEGENDS = {
+_WORK_LEGENDS = {
     "work-gemm": "GEMM",
     "work-casts": "casts and scales",
     "work-attention": "attention",
@@ -34,19 +24,19 @@ WORK_LEGENDS = {
     "work-rest": "other kernels",
     "work-idle": "GPU idle or copying",
 }
-CURVE_LEGENDS = {"curve-a": "baseline", "curve-b": "candidate"}
-RUN_LEGENDS = {"fp8": "FP8", "high": "other precisions", "rest": "a step"}
-_WORK_KINDS = {label: kind for kind, label in WORK_LEGENDS.items()}
+_WORK_KINDS = {label: kind for kind, label in _WORK_LEGENDS.items()}
+# What the colours mean, on the page of a report and of a comparison.
+LEGENDS = {
+    "fp8": "FP8",
+    "high": "higher precision",
+    "low": "other 4 or 8 bits",
+    "unknown": "unknown precision",
+    "rest": "other kernels",
+    **_WORK_LEGENDS,
+    "curve-a": "baseline",
+    "curve-b": "candidate",
+}
 _CURVE_HEIGHT = 100
-# Curves that span more than this factor are drawn by their logarithm.
-_WIDE = 10.0
-_STEPS = (2.0, 1.0, 0.5, 0.25, 0.2, 0.1)
-# Ticks of 5 and more are whole numbers; those below may be 2.5 or 0.25 apart.
-_WHOLE = 5.0
-_LEAST_TICKS = 3
-# Shares of an axis: beyond the first a label ends at its tick; the second is room for "25 ms".
-_NEAR_THE_END = 0.96
-_ROOM_FOR_A_UNIT = 0.25
 # More step marks than this would hide the picture.
 _MAX_MARKS = 24
 
@@ -71,21 +61,11 @@ class Bar(NamedTuple):
     figures: str
 
 
-class Tick(NamedTuple):
-    """A mark on an axis, `at` in percent of its length (in a timeline, in user units)."""
+class Mark(NamedTuple):
+    """A labelled place on a timeline, `at` in buckets."""
 
     at: float
     label: str
-
-
-class Bars(NamedTuple):
-    """Bars on one scale, and its axis."""
-
-    rows: list[Bar]
-    ticks: list[Tick]
-
-
-_PERCENT = [Tick(at, f"{at}%") for at in (0, 20, 40, 60, 80, 100)]
 
 
 def segments(parts: Iterable[Part], total: float) -> list[Segment]:
@@ -99,37 +79,14 @@ def segments(parts: Iterable[Part], total: float) -> list[Segment]:
     return found
 
 
-def ticks(total: float, unit: str) -> list[Tick]:
-    """Return round numbers from 0 to `total`, three to six of them; the last has the unit.
-
-    Where it is at the axis' end, its label would run into the one before it, which is left out.
-    """
-    if total <= 0:
-        return []
-    power = 10.0 ** math.floor(math.log10(total))
-    step = next(power * part for part in _STEPS if total / (power * part) >= _LEAST_TICKS)
-    digits = max(0, 1 - math.floor(math.log10(step) + 1e-9)) if step < _WHOLE else 0
-    last = int(total / step + 1e-9)
-    crowded = last * step / total > _NEAR_THE_END and step / total < _ROOM_FOR_A_UNIT
-    return [
-        Tick(round(100 * n * step / total, 3), f"{n * step:.{digits}f}{unit if n == last else ''}")
-        for n in range(last + 1)
-        if not (crowded and n == last - 1)
-    ]
-
-
-def bars(
-    rows: Iterable[tuple[str, Iterable[Part], str]], whole: float, axis: list[Tick] | None = None
-) -> Bars:
+def bars(rows: Iterable[tuple[str, Iterable[Part], str]], whole: float) -> list[Bar]:
     """Draw bars on one scale.
 
     Args:
         rows: label, parts and figures of each bar.
         whole: what the whole width means.
-        axis: by default that of milliseconds, where amounts are microseconds.
     """
-    found = [Bar(label, segments(parts, whole), figures) for label, parts, figures in rows]
-    return Bars(found, ticks(whole / 1000, " ms") if axis is None else axis)
+    return [Bar(label, segments(parts, whole), figures) for label, parts, figures in rows]
 
 
 def kind_of(precision: str) -> str:
@@ -142,7 +99,7 @@ def kind_of(precision: str) -> str:
     return "low" if found.is_low or found is Precision.INT8 else "high"
 
 
-def precision_bar(report: Report) -> Bars:
+def precision_bar(report: Report) -> list[Bar]:
     """Draw one bar: the GEMM time of linear layers by precision."""
     rows = precision_rows(report)
     parts = [
@@ -157,7 +114,7 @@ def _tip(label: str, time_us: float, share: float) -> str:
     return f"{label}: {millis(time_us)} ms, {percent(share)}"
 
 
-def leg_bars(legs: Sequence[LegRow]) -> Bars:
+def leg_bars(legs: Sequence[LegRow]) -> list[Bar]:
     """Draw all passes on one scale, so that their lengths compare."""
     rows = [
         (
@@ -179,7 +136,7 @@ def _by_kind(time_us: Mapping[str, float], where: str) -> list[Part]:
     return sorted(parts, key=lambda part: list(LEGENDS).index(part[0]))
 
 
-def gpu_bars(report: Report) -> Bars:
+def gpu_bars(report: Report) -> list[Bar]:
     """Draw what each kind of kernel took, on the scale of all GPU time."""
     gpu_us = sum(report.gpu_time_us.values())
     gemms = Counter(report.gemm.time_us) + Counter(report.optimizer_gemm.time_us)
@@ -190,10 +147,10 @@ def gpu_bars(report: Report) -> Bars:
             parts = _by_kind(gemms, "GEMMs")
         if us:
             rows.append((name, parts, f"{percent(us / gpu_us)}, {millis(us)} ms"))
-    return bars(rows, gpu_us, _PERCENT)
+    return bars(rows, gpu_us)
 
 
-def step_bars(found: Comparison) -> Bars:
+def step_bars(found: Comparison) -> list[Bar]:
     """Draw a mean step of both runs, by kind of work, on one scale."""
     sides = {
         "baseline": [(row, row.baseline_us) for row in found.budget],
@@ -219,47 +176,6 @@ def work_kinds(found: Comparison) -> list[str]:
     return [_WORK_KINDS[row.name] for row in found.budget if row.name in _WORK_KINDS]
 
 
-def pass_bars(found: Comparison) -> Bars:
-    """Draw the GEMM time of each pass in both runs, on one scale."""
-    rows = [
-        (
-            f"{leg.leg}, {name}",
-            [(kind, us, f"{leg.leg} of the {name}: {millis(us)} ms a step")],
-            f"{millis(us)} ms" + (f", {times(leg.speedup)}" if name == "candidate" else ""),
-        )
-        for leg in found.legs
-        for name, kind, us in (
-            ("baseline", "rest", leg.baseline_us),
-            ("candidate", "work-gemm", leg.candidate_us),
-        )
-    ]
-    return bars(
-        rows, max((max(leg.baseline_us, leg.candidate_us) for leg in found.legs), default=0.0)
-    )
-
-
-def share_bars(found: RunTable) -> Bars:
-    """Draw the FP8 share of each run."""
-    rows = []
-    for run in found.runs:
-        share, name = run.fp8_share_of_time, printable(run.name)
-        if share is not None:
-            tip = f"{name}: {percent(share)} of GEMM time in FP8"
-            parts = [("fp8", share, tip), ("high", 1 - share, tip)]
-            rows.append((name, parts, f"{percent(share)} FP8"))
-    return bars(rows, 1.0, _PERCENT)
-
-
-def run_step_bars(found: RunTable) -> Bars:
-    """Draw the time of a step of each run."""
-    known = [(printable(run.name), run.step_us) for run in found.runs if run.step_us]
-    rows = [
-        (name, [("rest", us, f"{name}: {millis(us)} ms a step")], f"{millis(us)} ms")
-        for name, us in known
-    ]
-    return bars(rows, max((us for _, us in known), default=0.0))
-
-
 class Timeline(NamedTuple):
     """The picture of one trace's GPU time.
 
@@ -268,14 +184,12 @@ class Timeline(NamedTuple):
         bands: the path of each kind (CSS class) that ran.
         marks: where steps begin.
         millis: the length in ms.
-        ticks: of the axis.
     """
 
     width: int
     bands: dict[str, str]
-    marks: list[Tick]
+    marks: list[Mark]
     millis: float
-    ticks: list[Tick]
 
 
 def timeline(report: TimelineReport) -> Timeline:
@@ -298,10 +212,10 @@ def timeline(report: TimelineReport) -> Timeline:
         below = [low + us * scale for low, us in zip(below, row, strict=True)]
     span = count * report.bucket_us
     marks = [
-        Tick(round(count * begin / span, 2), f"step {number}") for number, begin, _ in report.steps
+        Mark(round(count * begin / span, 2), f"step {number}") for number, begin, _ in report.steps
     ]
     marks = marks if len(marks) <= _MAX_MARKS else []
-    return Timeline(count, bands, marks, span / 1000, ticks(span / 1000, " ms"))
+    return Timeline(count, bands, marks, span / 1000)
 
 
 def _columns(row: Sequence[float], below: Sequence[float], scale: float) -> str:
@@ -318,19 +232,15 @@ class Curve(NamedTuple):
 
     Attributes:
         paths: of both runs; a step without a number breaks a path.
-        breaks: of both runs, where it alone first has no number.
-        steps: of the axis.
+        ends: what the left and the right end of the axis are called.
         lowest: the figure at the bottom.
         highest: the figure at the top.
-        bends: whether the heights are logarithms.
     """
 
     paths: list[str]
-    breaks: list[list[float]]
-    steps: list[Tick]
+    ends: tuple[str, str]
     lowest: str
     highest: str
-    bends: bool
 
 
 Points = Sequence[tuple[int, float | None, float | None]]
@@ -345,48 +255,95 @@ def loss_curves(loss: LossPair | None) -> dict[str, Curve | None]:
     return {
         "curve": _curve(loss.curve, unit),
         "gap": _curve(gaps, unit),
-        "gradients": _curve(loss.gradient_curve, unit, may_bend=True),
+        "gradients": _curve(loss.gradient_curve, unit),
     }
 
 
-def _curve(points: Points, unit: str, *, may_bend: bool = False) -> Curve | None:
+def _curve(points: Points, unit: str) -> Curve | None:
     """Draw a figure of both runs; None where fewer than two steps have numbers."""
     values = [value for _, *both in points for value in both if value is not None]
     if len(points) < 2 or not values:
         return None
     low, high = min(values), max(values)
-    bends = may_bend and low > 0 and high > _WIDE * low
-    height = math.log if bends else float
-    lowest, span = height(low), height(high) - height(low) or 1.0
+    scale = _CURVE_HEIGHT / (high - low or 1.0)
     first, last = points[0][0], points[-1][0]
-    xs = [BAR_WIDTH * (step - first) / max(1, last - first) for step, *_ in points]
-    paths, breaks = [], []
-    for own, other in ((1, 2), (2, 1)):
-        ys = [
-            None if (value := point[own]) is None
-            else _CURVE_HEIGHT - _CURVE_HEIGHT * (height(value) - lowest) / span
-            for point in points
-        ]  # fmt: skip
-        paths.append(_path(xs, ys))
-        gaps = (
-            round(x, 1)
-            for x, point in zip(xs, points, strict=True)
-            if point[own] is None and point[other] is not None
-        )
-        breaks.append([*gaps][:1])
-    marks = [Tick(0.0, f"{unit} {first}"), Tick(100.0, f"{unit} {last}")]
-    return Curve(paths, breaks, marks, f"{low:.4g}", f"{high:.4g}", bends)
+    paths = ["", ""]
+    for run in (0, 1):
+        pen = "M"
+        for step, *both in points:
+            value = both[run]
+            if value is None:
+                pen = "M"
+                continue
+            x = BAR_WIDTH * (step - first) / max(1, last - first)
+            # A point alone between two gaps is a line of no length, which is drawn as a dot.
+            paths[run] += f"{pen}{x:.1f} {_CURVE_HEIGHT - scale * (value - low):.1f}"
+            paths[run] += "h0" if pen == "M" else ""
+            pen = "L"
+    return Curve(paths, (f"{unit} {first}", f"{unit} {last}"), f"{low:.4g}", f"{high:.4g}")
 
 
-def _path(xs: Sequence[float], ys: Sequence[float | None]) -> str:
-    """Return the path of a curve; a point without a height breaks it."""
-    drawn, pen = [], "M"
-    for place, (x, y) in enumerate(zip(xs, ys, strict=True)):
-        if y is None:
-            pen = "M"
-            continue
-        drawn.append(f"{pen}{x:.1f} {y:.1f}")
-        if pen == "M" and (place + 1 == len(ys) or ys[place + 1] is None):
-            drawn.append("h0")  # alone between two gaps, it is a dot
-        pen = "L"
-    return "".join(drawn)
+_MAX_COLUMNS = 24
+_MAX_BLOCKS = 256
+_BLOCK = re.compile(r"(?P<block>(?:.*?\.)??\d+)\.(?P<place>.+)")
+_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
+# What a cell says and how it is coloured, by the state of its modules.
+_STATES = {
+    "fp8": ("FP8", "fp8"),
+    "fp4": ("FP4", "low"),
+    "high_precision": ("high", "high"),
+    "fp8_emulated": ("emulated", "unknown"),
+    "fp4_emulated": ("emulated", "unknown"),
+    "unknown": ("unknown", "unknown"),
+    "fp8_module_off": ("off", "high"),
+}
+
+
+class Cell(NamedTuple):
+    """A coloured cell; `kind` is its CSS class, `note` what it says when hovered."""
+
+    text: str
+    kind: str
+    note: str
+
+
+class CellTable(NamedTuple):
+    """Rows of cells under the columns' names; `hidden` rows were left out."""
+
+    columns: list[str]
+    rows: list[tuple[str, list[Cell | None]]]
+    hidden: int
+
+
+def layer_grid(states: Mapping[str, str]) -> CellTable:
+    """Lay out module names and their states: a row a block, a column a place in it.
+
+    More than a screen of columns is folded together.
+    """
+    placed = {name: _place(name) for name in states}
+    if len({place for _, place in placed.values()}) > _MAX_COLUMNS:
+        placed = {name: (row, _NUMBER.sub("*", place)) for name, (row, place) in placed.items()}
+    cells: dict[str, dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
+    for name, (row, place) in placed.items():
+        cells[row][place][states[name]] += 1
+    columns = list(dict.fromkeys(place for _, place in placed.values()))
+    columns.sort(key=bool)  # modules outside of blocks come first
+    rows = [
+        (row, [_state_cell(found[column]) if column in found else None for column in columns])
+        for row, found in list(cells.items())[:_MAX_BLOCKS]
+    ]
+    return CellTable(columns, rows, max(0, len(cells) - _MAX_BLOCKS))
+
+
+def _place(name: str) -> tuple[str, str]:
+    """Split `layers.3.attn.q_proj` into its block and the place in it."""
+    match = _BLOCK.fullmatch(name)
+    return (match["block"], match["place"]) if match else (name, "")
+
+
+def _state_cell(counts: Counter[str]) -> Cell:
+    note = ", ".join(f"{count} {state}" for state, count in counts.items())
+    if len(counts) == 1:
+        (state,) = counts
+        return Cell(*_STATES.get(state, (state, "unknown")), note)
+    return Cell(f"{counts['fp8']}/{sum(counts.values())}", "mixed", note)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -18,20 +18,6 @@ if TYPE_CHECKING:
 Result: TypeAlias = model.Report | comparison.Comparison | comparison.RunTable
 
 
-class RenderOptions(NamedTuple):
-    """How to render, for the forms that leave a choice.
-
-    Attributes:
-        terminal: whether the text goes to a terminal, which shows colours and has a width.
-        verbose: whether to show every table.
-        width: columns of the text; None for the terminal's, or 80.
-    """
-
-    terminal: bool = False
-    verbose: bool = False
-    width: int | None = None
-
-
 def page_of(found: Result, *, verbose: bool = False) -> Page:
     """Lay out a result as a page, which the writers of most formats take."""
     if isinstance(found, model.Report):
@@ -45,15 +31,23 @@ def page_of(found: Result, *, verbose: bool = False) -> Page:
     return run_table_page(found, verbose=verbose)
 
 
-def render(found: Result, form: str, options: RenderOptions | None = None) -> str:
+def render(
+    found: Result,
+    form: str,
+    *,
+    terminal: bool = False,
+    verbose: bool = False,
+    width: int | None = None,
+) -> str:
     """Render a result whole.
 
     Args:
         found: a report, a comparison or a table of runs.
         form: one of the names in `fp8verify.report`, or "notebook".
-        options: how, for text.
+        terminal: whether text goes to a terminal, which shows colours and has a width.
+        verbose: whether text shows every table.
+        width: columns of text; None for the terminal's, or 80.
     """
-    terminal, verbose, width = options or RenderOptions()
     if form == "json":
         return to_json(found)
     if form == "csv":
@@ -112,7 +106,7 @@ class _Rendered:
 
     def to_text(self, *, verbose: bool = False, width: int = 80) -> str:
         """Return the text that the command line prints, without colours."""
-        return render(cast("Result", self), "text", RenderOptions(verbose=verbose, width=width))
+        return render(cast("Result", self), "text", verbose=verbose, width=width)
 
     def _repr_html_(self) -> str:
         return render(cast("Result", self), "notebook")

@@ -15,7 +15,7 @@ import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from fp8verify.report import charts, layer_pictures, tables
+from fp8verify.report import charts, tables
 from fp8verify.report.comparison_page import loss_lines
 from fp8verify.report.model import Report, TimelineReport, Verdict, fp8_count
 from fp8verify.report.model.comparison import Comparison, RunTable
@@ -39,11 +39,11 @@ def write_html(found: Report | Comparison | RunTable, page: Page) -> str:
     """Write a report, a comparison or a table of runs as a page."""
     to_do = [note.text for note in page.actions() if note.label == "to do"]
     if isinstance(found, Report):
-        name, facts = "page", _report_facts(found)
+        name, facts = "page", _report_facts(found, page)
     elif isinstance(found, Comparison):
         name, facts = "compare", _comparison_facts(found)
     else:
-        name, facts = "runs", _run_table_facts(found)
+        name, facts = "runs", {}
     template = _environment().get_template(f"{name}.html.j2")
     return template.render(found=found, page=page, to_do=to_do[:1], **facts)
 
@@ -54,7 +54,7 @@ def write_notebook(page: Page) -> str:
     return _environment().get_template("notebook.html.j2").render(page=page, grids=grids)
 
 
-def _report_facts(report: Report) -> dict[str, Any]:
+def _report_facts(report: Report, page: Page) -> dict[str, Any]:
     """Return what the page of a report shows besides its `Page`, as much as a page can hold."""
     named = next((rank.named_layers for rank in report.ranks if rank.named_layers), None)
     steps = [(rank, step) for rank in report.ranks for step in rank.steps]
@@ -63,9 +63,9 @@ def _report_facts(report: Report) -> dict[str, Any]:
     shown = [rank for rank in not_active_first[:_TIMELINES] if rank.timelines]
     shown.sort(key=lambda rank: -1 if rank.rank is None else rank.rank)
     drawn = [(rank, list(map(charts.timeline, rank.timelines))) for rank in shown]
+    numerics = next((grid for grid in page.grids if grid.title == "Numerics"), None)
     return {
         "report": report,
-        "legends": charts.LEGENDS,
         "clocks": clock_lines(report)[:_CLOCKS],
         "precision_bar": charts.precision_bar(report),
         "legs": charts.leg_bars(report.legs),
@@ -73,14 +73,13 @@ def _report_facts(report: Report) -> dict[str, Any]:
         "timelines": drawn,
         "timeline_data": _embedded([_hover(one) for rank in shown for one in rank.timelines]),
         "hidden_timelines": sum(bool(rank.timelines) for rank in report.ranks) - len(shown),
-        "grid": layer_pictures.layer_grid(layer_states(report)),
+        "grid": charts.layer_grid(layer_states(report)),
         "sizes": [rank.layers for rank in report.ranks if rank.layers and rank.layers.rows][:1],
         "named": named,
         "named_rows": named.rows[:_LAYERS] if named else (),
         "named_legs": tables.legs_shown(named.rows) if named else (),
-        "map": layer_pictures.layer_map(report),
         "memory": memory_lines(report),
-        "numerics": layer_pictures.numerics_picture(report),
+        "numerics": numerics and numerics.head(_LAYERS),
         "ranks": not_active_first[:_RANKS],
         "steps": steps[:_STEPS],
         "hidden_steps": max(0, len(steps) - _STEPS),
@@ -103,20 +102,10 @@ def _hover(report: TimelineReport) -> dict[str, object]:
 
 def _comparison_facts(found: Comparison) -> dict[str, Any]:
     return {
-        "legends": charts.WORK_LEGENDS | charts.CURVE_LEGENDS,
         "steps": charts.step_bars(found),
-        "legs": charts.pass_bars(found),
         "kinds": charts.work_kinds(found),
         "loss_line": loss_lines(found.loss) if found.loss else "",
         **charts.loss_curves(found.loss),
-    }
-
-
-def _run_table_facts(found: RunTable) -> dict[str, Any]:
-    return {
-        "legends": charts.RUN_LEGENDS,
-        "shares": charts.share_bars(found),
-        "steps": charts.run_step_bars(found),
     }
 
 
@@ -133,6 +122,7 @@ def _environment() -> Environment:
     for name, file in (("style", "page.css"), ("script", "page.js")):
         text = loader.get_source(found, file)[0]
         found.globals |= {name: text, f"{name}_hash": _hash(text)}
+    found.globals["legends"] = charts.LEGENDS
     found.tests["worse"] = lambda rank: rank.verdict is not Verdict.ACTIVE
     found.filters |= {
         "percent": tables.percent,

@@ -236,8 +236,3 @@ def millis(time_us: float | None) -> str:
 def times(speedup: float | None) -> str:
     """Return a speed-up as "1.38x", or "-" for None."""
     return "-" if speedup is None else f"{speedup:.2f}x"
-
-
-def software(report: Report) -> str:
-    """Return the recorded versions, as "torch 2.11.0, torchao 0.17.0"; nothing where none are."""
-    return ", ".join(f"{name} {known}" for name, known in report.environment.versions.items())

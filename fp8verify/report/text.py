@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from io import StringIO
 
 from rich.cells import cell_len
@@ -17,7 +17,7 @@ from fp8verify.text import printable
 
 PLAIN_WIDTH = 80
 MAX_WIDTH = 120
-# A last column of words that is cut keeps at least this much, else rows are laid out one by one.
+# A last column of words that is cut keeps at least this much.
 _LEAST_WORDS = 12
 _GAP = 2
 _LABEL_WIDTH = 9
@@ -59,7 +59,7 @@ def write_text(
         markup=False,  # names and log lines may hold brackets
         emoji=False,
     )
-    console.print(Group(*_sections(page, columns, verbose)))
+    console.print(Group(*_sections(page, columns, verbose)), crop=False)
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
 
 
@@ -111,9 +111,9 @@ def _sections(page: Page, width: int, verbose: bool) -> Iterator[RenderableType]
         yield _below(*infos)
 
 
-def _below(*parts: RenderableType) -> Padding:
+def _below(*parts: RenderableType) -> Group:
     """Leave an empty line above parts of the page."""
-    return Padding(Group(*parts), (1, 0, 0, 0))
+    return Group("", *parts)
 
 
 def _infos(page: Page, verbose: bool) -> Iterator[RenderableType]:
@@ -132,33 +132,32 @@ def _infos(page: Page, verbose: bool) -> Iterator[RenderableType]:
 
 
 def _grid(grid: Grid, width: int, verbose: bool) -> Iterator[RenderableType]:
-    """Yield a grid with its lines; where its columns do not fit, each row is a block of its own.
+    """Yield a grid with its lines.
 
-    Figures are never cut. Only a last column of words is, with a sign, and not with `verbose`.
+    Figures are never cut. Only a last column of words is, with a sign, and not with `verbose`; a
+    table that does not fit even so is as wide as it needs.
     """
     shown = grid if verbose else grid.head(grid.shown)
     if grid.above:
         yield Text(printable(grid.above))
-    rows = [tuple(map(printable, row)) for row in shown.rows]
-    if _width(grid, rows) > width:
-        for row in rows:
-            yield from map(Text, _block(grid, row, width))
-    elif rows:
-        yield _table(grid, rows, verbose)
+    if shown.rows:
+        yield _table(shown, width, verbose)
     yield from (Text(printable(line)) for line in shown.below)
 
 
-def _width(grid: Grid, rows: Sequence[tuple[str, ...]]) -> int:
-    """Return the columns of the screen that a table needs."""
+def _table(grid: Grid, width: int, uncut: bool) -> Table:
+    rows = [tuple(map(printable, row)) for row in grid.rows]
     needed = [max(map(cell_len, cells)) for cells in zip(grid.names, *rows, strict=True)]
-    if grid.stretch:
-        needed[-1] = min(needed[-1], max(_LEAST_WORDS, len(grid.names[-1]) // 2))
-    return sum(needed) + _GAP * (len(needed) - 1)
-
-
-def _table(grid: Grid, rows: Sequence[tuple[str, ...]], uncut: bool) -> Table:
+    gaps = _GAP * (len(needed) - 1)
+    words = min(needed[-1], max(_LEAST_WORDS, len(grid.names[-1]) // 2))
+    fits = sum(needed[:-1]) + gaps + (words if grid.stretch else needed[-1]) <= width
     table = Table(
-        box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold", expand=grid.stretch
+        box=None,
+        pad_edge=False,
+        padding=(0, _GAP, 0, 0),
+        header_style="bold",
+        expand=grid.stretch,
+        width=None if fits else sum(needed) + gaps,
     )
     for place, name in enumerate(grid.names):
         last = grid.stretch and place == len(grid.names) - 1
@@ -172,24 +171,3 @@ def _table(grid: Grid, rows: Sequence[tuple[str, ...]], uncut: bool) -> Table:
     for first, *others in rows:
         table.add_row(Text(first, _CELL_STYLES.get(first, "")), *map(Text, others))
     return table
-
-
-def _block(grid: Grid, row: tuple[str, ...], width: int) -> list[str]:
-    """Lay one row out as "heading value" after "heading value", then its words in lines."""
-    pairs = [f"{name} {cell}" for name, cell in zip(grid.names, row, strict=True) if cell != "-"]
-    if not grid.stretch or row[-1] == "-":
-        return filled(pairs, width)
-    words, room = row[-1], width - _GAP
-    cut = [words[start : start + room] for start in range(0, len(words), room)]
-    return [*filled(pairs[:-1], width), *(f"  {part}" for part in cut)]
-
-
-def filled(parts: Iterable[str], width: int) -> list[str]:
-    """Fill lines with parts that are not broken themselves; those after the first are set in."""
-    lines: list[str] = []
-    for part in parts:
-        if lines and len(lines[-1]) + len(part) + _GAP <= width:
-            lines[-1] += f", {part}"
-        else:
-            lines.append(f"  {part}" if lines else part)
-    return lines

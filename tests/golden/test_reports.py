@@ -14,7 +14,7 @@ import jsonschema
 import pytest
 
 import fp8verify
-from fp8verify.report.forms import RenderOptions, render, to_json
+from fp8verify.report.forms import render, to_json
 from fp8verify.report.tables import gemm_kernels, millis, percent, precision_rows
 from fp8verify.report.text import PLAIN_WIDTH
 from scripts.schemas import DOCUMENTS, generate_schema, schema
@@ -107,10 +107,10 @@ def test_colour_only_on_a_terminal_and_not_with_no_color(monkeypatch: pytest.Mon
     report = report_of("fp8_compiled")
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")
-    assert "\x1b[" in render(report, "text", RenderOptions(terminal=True))
+    assert "\x1b[" in render(report, "text", terminal=True)
     assert "\x1b[" not in report.to_text()
     monkeypatch.setenv("NO_COLOR", "1")
-    assert "\x1b[3" not in render(report, "text", RenderOptions(terminal=True))
+    assert "\x1b[3" not in render(report, "text", terminal=True)
 
 
 def test_what_came_from_outside_cannot_steer_a_terminal(tmp_path: Path) -> None:

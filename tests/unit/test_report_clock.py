@@ -110,7 +110,7 @@ def test_a_trace_alone_has_no_clock(tmp_path: Path) -> None:
 def test_clocks_that_differ_are_told_of_each_rank(tmp_path: Path) -> None:
     report = capture(tmp_path, {}, {}, {"steps_skipped": 1})
 
-    text = forms.render(report, "text", forms.RenderOptions(verbose=True))
+    text = forms.render(report, "text", verbose=True)
     assert "rank 0: optimizer steps (AdamW.step), window 10-12" in text
     assert "rank 2: optimizer steps (AdamW.step), window 10-12; 1 step skipped" in text
     assert "rank 1: optimizer" not in text

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from fp8verify import Report, inspect
-from fp8verify.report.forms import RenderOptions, brief, render
+from fp8verify.report.forms import brief, render
 from fp8verify.report.sentences import payoff, payoff_text
 from tests.golden.expectations import ROOT
 from tests.hand_built import BF16, FP32, TraceBuilder
@@ -87,7 +87,7 @@ def test_a_glance_has_a_line_for_the_gain_and_one_for_the_network(diagnosed: Rep
 
 
 def test_tables_are_for_those_who_ask(diagnosed: Report) -> None:
-    brief_text, whole = (render(diagnosed, "text", RenderOptions(verbose=v)) for v in (False, True))
+    brief_text, whole = (render(diagnosed, "text", verbose=v) for v in (False, True))
     assert "[lm-head-fp8]" in brief_text
     for part in ("FP8 overhead", "collective ", "layers (N x K)", "limits ", "for accuracy"):
         assert part not in brief_text
