@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fp8verify.report.charts import layer_grid
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -16,6 +15,7 @@ from msgspec.structs import replace
 from fp8verify import Report, inspect
 from fp8verify.errors import InputError
 from fp8verify.pytest_plugin.session_reports import Demands, unmet
+from fp8verify.report.charts import layer_grid
 from fp8verify.report.model import ModulesReport, Severity
 from fp8verify.verdict.assertions import assert_gemm_precision, assert_no_regression
 from fp8verify.verdict.gates import (

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from fp8verify.report.charts import layer_grid
 from hypothesis import given
 from hypothesis import strategies as st
+
+from fp8verify.report.charts import layer_grid
 
 
 def test_blocks_are_rows_and_what_stands_alone_comes_first() -> None:
