@@ -55,7 +55,7 @@ def command(
 ) -> None:
     """Verify a trace, a folder with one trace per rank, or a capture of `run`.
 
-    Traces come from torch.profiler (Kineto), Nsight Systems (.sqlite, .nsys-rep) or rocprofv3.
+    Traces come from torch.profiler (Kineto), Nsight Systems (.sqlite) or rocprofv3.
 
     PATH may be a pattern, a URL (s3://, gs://, hf://), or - for standard input.
 

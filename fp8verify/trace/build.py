@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
 from itertools import compress, count, islice
 from operator import eq
 from typing import TYPE_CHECKING, Any
@@ -139,20 +139,16 @@ def _bounded_names(columns: Columns, health: Health) -> list[str]:
 
 def _process(columns: Columns) -> int | None:
     """Return the process of most operators, as far as threads name their process."""
-    threads = list(columns.threads)
-    processes = {thread[0] for thread in threads if isinstance(thread, tuple)}
-    if len(processes) == 1 and all(isinstance(thread, tuple) for thread in threads):
-        (only,) = processes if columns.ops.thread else (None,)
-        return only if isinstance(only, int) else None
-    counts: Counter[object] = Counter()
-    for number, calls in Counter(columns.ops.thread).items():
-        thread = threads[number]
-        counts[thread[0] if isinstance(thread, tuple) else None] += calls
+    owners = [thread[0] if isinstance(thread, tuple) else None for thread in columns.threads]
+    calls: Counter[object] = Counter()
+    if len(set(owners)) == 1:
+        calls[owners[0]] = len(columns.ops.thread)
+    else:
+        for thread, count_of_thread in Counter(columns.ops.thread).items():
+            calls[owners[thread]] += count_of_thread
     # Of equally many the least, as the order of the threads says nothing.
-    found = max(
-        counts, key=lambda one: (counts[one], -one if isinstance(one, int) else 0), default=None
-    )
-    return found if isinstance(found, int) else None
+    found = max(sorted(calls, key=str), key=calls.__getitem__, default=None)
+    return found if isinstance(found, int) and calls[found] else None
 
 
 def _clear_bad_durations(columns: Columns) -> int:
@@ -193,38 +189,27 @@ def _drop_duplicates(columns: Columns) -> int:
     after another.
     """
     kernels = columns.kernels
-    again = _again(columns, _together(kernels.start_ns))
-    if again:
-        kept = array("b", [1]) * len(kernels)
-        for row in again:
-            kept[row] = 0
-        for table, name in [
-            *((kernels, name) for name in kernels.__struct_fields__),
-            *((columns, name) for name in ("op_ids", "correlations")),
-        ]:
-            values: array[Any] = getattr(table, name)
-            setattr(table, name, array(values.typecode, compress(values, kept)))
-    return len(again)
-
-
-def _together(starts: array[int]) -> Iterable[int]:
-    """Return the rows of kernels that start when another one does, as hardly any do."""
-    ordered = sorted(starts)
+    ordered = sorted(kernels.start_ns)
     shared = set(compress(ordered, map(eq, ordered, islice(ordered, 1, None))))
-    return compress(range(len(starts)), map(shared.__contains__, starts)) if shared else ()
-
-
-def _again(columns: Columns, rows: Iterable[int]) -> list[int]:
-    """Return those of some rows that repeat another one."""
-    kernels = columns.kernels
+    if not shared:  # hardly any kernel starts when another one does
+        return 0
     same = (
         *(columns.correlations, columns.op_ids, kernels.start_ns, kernels.duration_ns),
         *(kernels.name, kernels.device, kernels.stream),
     )
-    found, seen = list[int](), set[tuple[int, ...]]()
-    for row in rows:
+    kept, seen = array("b", [1]) * len(kernels), set[tuple[int, ...]]()
+    for row in compress(count(), map(shared.__contains__, kernels.start_ns)):
         key = tuple(column[row] for column in same)
         if key in seen and key[0] >= 0:
-            found.append(row)
+            kept[row] = 0
         seen.add(key)
-    return found
+    dropped = kept.count(0)
+    tables: tuple[tuple[Any, Sequence[str]], ...] = (
+        (kernels, kernels.__struct_fields__),
+        (columns, ("op_ids", "correlations")),
+    )
+    for table, names in tables if dropped else ():
+        for name in names:
+            values: array[Any] = getattr(table, name)
+            setattr(table, name, array(values.typecode, compress(values, kept)))
+    return dropped

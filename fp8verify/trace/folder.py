@@ -7,15 +7,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, count
 from pathlib import Path
-from typing import NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from fp8verify.errors import InputError
 from fp8verify.text import clean, lazy_pattern
 from fp8verify.trace.places import expand, is_pipe, is_remote, reading
 from fp8verify.trace.readers import glance_at, suffixes
-from fp8verify.trace.source import Glance, Part
+from fp8verify.trace.source import Glance
 
 _RANK = lazy_pattern(r"rank[-_]?(\d{1,9})(?!\d)", re.IGNORECASE)
 _PROBES_AT_ONCE = 16
@@ -23,8 +23,8 @@ _PROBES_AT_ONCE = 16
 _OURS = lazy_pattern(r"^\.|(\.meta|\.numerics|\.schema)\.json$|^expected\.json$|^report.*\.json$")
 # The extra step that `fp8verify run --layers` records is not a training step.
 _NO_RANKS = "layers"
-# What rocprofv3 and nsys write of the same process in several forms, the best to read first.
-_FORMS = ("_results.db", "_kernel_trace.csv", ".sqlite", ".nsys-rep")
+# What rocprofv3 writes of the same process in several forms, the best to read first.
+_FORMS = ("_results.db", "_kernel_trace.csv")
 
 
 class TraceFile(Struct, frozen=True):
@@ -45,54 +45,24 @@ class TraceFile(Struct, frozen=True):
     part: int | None = None
 
 
-class _Found(NamedTuple):
-    """A trace with its rank by metadata or name, if any; `instead` is what to read for the file."""
-
-    path: Path
-    rank: int | None
-    part: Part | None = None
-    shares_file: bool = False
-    instead: Path | None = None
-
-    def as_file(
-        self, rank: int, name: str, *, declared: bool = False, guessed: bool = False
-    ) -> TraceFile:
-        """Return it as the trace of a rank; one of several in a file is named by its process."""
-        shown = clean(name)
-        if self.part and self.shares_file:
-            shown = f"{shown} ({self.part.label})"
-        number = self.part.number if self.part else None
-        return TraceFile(
-            self.instead or self.path, rank, shown, declared=declared, guessed=guessed, part=number
-        )
-
-
-def _with_ranks(found: list[_Found], declared: Mapping[str, int]) -> list[TraceFile]:
+def _with_ranks(found: list[TraceFile], declared: Mapping[str, int]) -> list[TraceFile]:
     """Return the files by rank; those of unknown rank get the free numbers in order.
 
     Windows that the runner noted come in its order. A name that files share has the folder's
     before it.
     """
     counts = Counter(path.name for path in {one.path for one in found})
-    names = {
-        one.path: one.path.name
-        if counts[one.path.name] == 1
-        else f"{one.path.parent.name}/{one.path.name}"
-        for one in found
-    }
-    place = {name: index for index, name in enumerate(declared)}
-    windows = [one for one in found if one.path.name in declared and not one.shares_file]
-    files = [
-        one.as_file(declared[one.path.name], names[one.path], declared=True)
-        for one in sorted(windows, key=lambda one: place[one.path.name])
-    ]
-    others = [one for one in found if one.path.name not in declared or one.shares_file]
-    taken = {file.rank for file in files} | {one.rank for one in others}
+    files = []
+    for one in found:
+        path, rank = one.path, declared.get(one.path.name)
+        name = one.name if counts[path.name] == 1 else f"{clean(path.parent.name)}/{one.name}"
+        own = one if rank is None else replace(one, rank=rank, declared=True, guessed=False)
+        files.append(replace(own, name=name))
+    taken = {file.rank for file in files if not file.guessed}
     free = (number for number in count() if number not in taken)
-    for one in others:
-        number = next(free) if one.rank is None else one.rank
-        files.append(one.as_file(number, names[one.path], guessed=one.rank is None))
-    return sorted(files, key=lambda file: file.rank)
+    files = [replace(file, rank=next(free)) if file.guessed else file for file in files]
+    place = {name: index for index, name in enumerate(declared)}
+    return sorted(files, key=lambda file: (file.rank, place.get(file.path.name, len(place))))
 
 
 def _rank_of_name(name: str) -> int | None:
@@ -143,7 +113,7 @@ def find_traces(*paths: str | Path, declared: Mapping[str, int] | None = None) -
         named = set(map(str, paths))
         empty = [one for one in held if str(one) in named and not held[one] and one.is_dir()]
     probes = _probe_all(_one_form_each(list(dict.fromkeys(chain.from_iterable(held.values())))))
-    found = [one for path, probe in probes.items() for one in _ranks_in(path, probe)]
+    found = [one for path, probe in probes.items() for one in _traces_in(path, probe)]
     known = {one.path for one in found}
     declared = declared or {}
     if not any(probes[path].is_trace or path.name in declared for path in known):
@@ -164,19 +134,26 @@ def _no_trace(label: str, files: Iterable[Path]) -> NoTraceError:
 
 def _of_one_file(path: Path) -> list[TraceFile]:
     """Return the ranks of a file; what is wrong with it is reported when it is read."""
-    found = list(_ranks_in(path, _probe(path)._replace(is_trace=True)))
-    if len(found) == 1:
-        return [found[0].as_file(_rank_of_name(path.name) or 0, path.name)]
-    return [one.as_file(rank, path.name) for rank, one in enumerate(found)]
+    found = list(_traces_in(path, _probe(path)._replace(is_trace=True)))
+    first = _rank_of_name(path.name) or 0 if len(found) == 1 else 0
+    return [replace(one, rank=rank, guessed=False) for rank, one in enumerate(found, first)]
 
 
-def _ranks_in(path: Path, glance: Glance) -> Iterator[_Found]:
-    """Yield the traces of a file, none if it is none; a damaged one must be called like one."""
+def _traces_in(path: Path, glance: Glance) -> Iterator[TraceFile]:
+    """Yield the traces of a file, none if it is none; a damaged one must be called like one.
+
+    One of several in a file is named by its process.
+    """
     rank = glance.rank if glance.rank is not None else _rank_of_name(path.name)
-    if glance.is_trace or (glance.is_damaged and rank is not None):
-        shared = len(glance.parts) > 1
-        for part in glance.parts or (None,):
-            yield _Found(path, None if shared else rank, part, shared, glance.instead)
+    if not (glance.is_trace or (glance.is_damaged and rank is not None)):
+        return
+    name = clean(path.name)
+    if len(glance.parts) > 1:
+        for number, label in glance.parts:
+            yield TraceFile(path, 0, f"{name} ({label})", guessed=True, part=number)
+    else:
+        part = glance.parts[0].number if glance.parts else None
+        yield TraceFile(path, rank or 0, name, guessed=rank is None, part=part)
 
 
 def _probe_all(paths: list[Path]) -> dict[Path, Glance]:
@@ -233,16 +210,6 @@ def _trace_files(folder: Path) -> list[Path]:
 
 def _one_form_each(paths: list[Path]) -> list[Path]:
     """Leave out files that hold the trace of another file in another form."""
-    best: dict[tuple[str, str], int] = {}
-    form_of = {path: _form(path) for path in paths}
-    for stem, place in filter(None, form_of.values()):
-        best[stem] = min(place, best.get(stem, place))
-    return [path for path, form in form_of.items() if form is None or best[form[0]] == form[1]]
-
-
-def _form(path: Path) -> tuple[tuple[str, str], int] | None:
-    """Return folder and name without the ending, and the place of the ending in `_FORMS`."""
-    for place, ending in enumerate(_FORMS):
-        if path.name.endswith(ending):
-            return (str(path.parent), path.name.removesuffix(ending)), place
-    return None
+    better, other = _FORMS
+    databases = {str(path).removesuffix(better) for path in paths if path.name.endswith(better)}
+    return [path for path in paths if str(path).removesuffix(other) not in databases]

@@ -5,18 +5,14 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections import defaultdict
-from itertools import compress, count, groupby, islice, pairwise, tee
-from operator import eq, gt
+from itertools import compress, count, tee
+from operator import eq, ge, gt
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from fp8verify.trace.columns import Columns, OpColumns
-
-
-# Kineto writes annotations after operators, so that a thread's ranges come in a few sorted runs.
-_FEW_RUNS = 1024
 
 
 def nest(
@@ -59,22 +55,18 @@ def start_order(
 ) -> array[int]:
     """Return `rows` by start, an enclosing range before what it encloses.
 
-    Of ranges that are equal, annotations (`inputs` < 0) enclose operators. The usual input is a few
-    sorted runs, which are merged without making a Python object of every row at once.
+    Of ranges that are equal, annotations (`inputs` < 0) enclose operators.
     """
-    breaks = list(islice(_places(gt, rows, start), _FEW_RUNS))
-    if len(breaks) < _FEW_RUNS:
-        rows = _merge_runs(rows, breaks, start)
-    else:
+    if next(_places(gt, rows, start), None) is not None:
         rows = array("i", sorted(rows, key=start.__getitem__))
-    if next(_places(eq, rows, start), None) is not None:
-        for _, run in groupby(range(len(rows)), key=lambda index: start[rows[index]]):
-            first, *rest = run
-            if rest:
-                tied = slice(first, rest[-1] + 1)
-                rows[tied] = array(
-                    "i", sorted(rows[tied], key=lambda row: (-end[row], inputs[row] >= 0))
-                )
+    done = 0
+    for place in _places(eq, rows, start):
+        if place < done:
+            continue
+        first, time = place - 1, start[rows[place]]
+        done = next((n for n in range(place, len(rows)) if start[rows[n]] != time), len(rows))
+        tied = sorted(rows[first:done], key=lambda row: (-end[row], inputs[row] >= 0))
+        rows[first:done] = array("i", tied)
     return rows
 
 
@@ -85,15 +77,6 @@ def _places(
     starts, following = tee(map(start.__getitem__, rows))
     next(following, None)
     return compress(count(1), map(relation, starts, following))
-
-
-def _merge_runs(rows: array[int], breaks: list[int], start: array[int]) -> array[int]:
-    """Merge sorted runs; a new one begins at each of `breaks`."""
-    bounds = [0, *breaks, len(rows)]
-    merged = rows[: bounds[1]]
-    for begin, stop in pairwise(bounds[1:]):
-        _merge(merged, rows[begin:stop], start)
-    return merged
 
 
 def _merge(merged: array[int], run: array[int], start: array[int]) -> None:
@@ -123,7 +106,7 @@ def link_thread(
     """Link the ranges of one thread as `link_parents` does, whatever their order is.
 
     Kineto writes operators in order and annotations after them, and seldom do two begin in the
-    same nanosecond: that is tried first, and given up at the first range that proves otherwise.
+    same nanosecond: only what proves otherwise is sorted.
 
     Args:
         rows: the operators of the thread, as they came.
@@ -138,11 +121,9 @@ def link_thread(
     ordered = rows[:]
     if annotations:
         _merge(ordered, array("i", annotations), ops.start)
-    found = link_parents(ordered, ops.start, ops.end, parent, instants, strictly=True)
-    if found is None:
-        ordered = start_order(rows + array("i", annotations), ops.start, ops.end, ops.inputs)
-        found = link_parents(ordered, ops.start, ops.end, parent, instants) or []
-    return found
+    if next(_places(ge, ordered, ops.start), None) is not None:
+        ordered = start_order(ordered, ops.start, ops.end, ops.inputs)
+    return link_parents(ordered, ops.start, ops.end, parent, instants)
 
 
 def link_parents(
@@ -151,9 +132,7 @@ def link_parents(
     end: array[int],
     parent: array[int],
     instants: Sequence[int],
-    *,
-    strictly: bool = False,
-) -> list[int] | None:
+) -> list[int]:
     """Set `parent` of each of one thread's `rows`, and find what encloses each of `instants`.
 
     A range is inside another that it overlaps and that began before it: whole-microsecond traces
@@ -167,10 +146,9 @@ def link_parents(
         end: of all ranges.
         parent: of all ranges; filled in for `rows`, -1 for outermost ones.
         instants: times in ascending order.
-        strictly: give up if two ranges do not begin one after the other.
 
     Returns:
-        For each instant the innermost enclosing row, or -1; None if it gave up.
+        For each instant the innermost enclosing row, or -1.
     """
     # The innermost open range, and when it ends; `parent` leads from it to those around it, whose
     # ends are kept. Where none is open, -1 is a range without end.
@@ -180,11 +158,7 @@ def link_parents(
     waiting = iter((*instants, _FOREVER))
     instant = next(waiting)
     begins, finishes = map(start.__getitem__, rows), map(end.__getitem__, rows)
-    before = -_FOREVER
     for row, begin, finish in zip(rows, begins, finishes, strict=True):
-        if begin <= before and strictly:
-            return None
-        before = begin
         while instant < begin:
             while until < instant:
                 inner, until = parent[inner], ends.pop()

@@ -10,8 +10,9 @@ tables multiplies their rows.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from fp8verify.text import clean, lazy_pattern
 from fp8verify.trace.build import main_device
@@ -22,7 +23,6 @@ from fp8verify.trace.tables import Trace
 if TYPE_CHECKING:
     from fp8verify.trace.columns import Columns
     from fp8verify.trace.database import Database
-    from fp8verify.trace.tables import Health
 
 
 # Texts of nsys 2024.2.3's libraries: "CUPTI dropped 7 records. …", "Number of incomplete CUPTI
@@ -40,112 +40,65 @@ _NOTHING: Final = lazy_pattern(
 )
 # Buffers that were still with CUPTI: the work at the end may be missing.
 _OUTSTANDING: Final = lazy_pattern(r"CUPTI buffers: \d+ of \d+")
-# Of every recording with a capture range, and of processes without CUDA, nsys says "Not all CUDA
-# events might have been collected." The launches show whether that is so.
-_HEDGED: Final = lazy_pattern(r"^Not all CUDA events might have been collected")
 _GRAPHS: Final = (
     "{} CUDA graphs, {:.1f} ms, were recorded without their kernels; "
     "nsys profile --cuda-graph-trace=node records these"
 )
 _FOREVER: Final = 1 << 62
-_MOST_CAPTURES: Final = 100
-
-
-class Launches(NamedTuple):
-    """Launches of kernels (correlation id, start), and begins and ends of graph captures.
-
-    A capture is (time, thread, whether it begins).
-    """
-
-    calls: list[tuple[Any, Any]]
-    captures: list[tuple[Any, Any, bool]]
-
-
-def note_losses(
-    health: Health,
-    texts: Sequence[str],
-    launches: Launches,
-    columns: Columns,
-    graphs: tuple[int, int],
-) -> None:
-    """Note what was recorded without its kernels, and what the profiler says it lost.
-
-    Args:
-        health: takes the notes.
-        texts: the profiler's remarks; they hold paths, and nothing of them is kept.
-        launches: of the process.
-        columns: its kernels and calls.
-        graphs: number and time (ns) of the CUDA graphs that were recorded without kernels.
-    """
-    count, time_ns = graphs
-    facts = [
-        _GRAPHS.format(count, time_ns / 1e6) if count else None,
-        "Nsight Systems says that events were lost" if any(map(_is_loss, texts)) else None,
-        _missing_kernels(launches, columns, texts),
-    ]
-    found = [fact for fact in facts if fact]
-    health.records_lost |= bool(found)
-    health.notes += found
 
 
 def _is_loss(text: str) -> bool:
     return bool(_LOST.search(text)) and not _NOTHING.search(text)
 
 
-def _missing_kernels(launches: Launches, columns: Columns, texts: Sequence[str]) -> str | None:
-    """Describe launches without their kernel.
+def _missing_kernels(tables: _Tables, columns: Columns, *, outstanding: bool) -> int:
+    """Return the number of launches without their kernel.
 
     What was launched last may still have waited for the GPU when the recording ended. It is only
-    missed where the profiler says that buffers did not come back.
+    missed where the profiler says that buffers did not come back (`outstanding`).
     """
     kernels, calls = columns.kernels, columns.calls
     started = dict(zip(columns.correlations, kernels.start_ns, strict=True))
     lone = [
         start
-        for correlation, start in launches.calls
+        for correlation, start in tables.launches
         if isinstance(start, int) and isinstance(correlation, int) and correlation not in started
     ]
     if not started or not lone:
-        return None
-    until = max(kernels.start_ns)
-    if any(map(_OUTSTANDING.search, texts)):
-        until = _FOREVER
-    else:
+        return 0
+    until = _FOREVER
+    if not outstanding:
         # From here on, a launch may have waited longer than the recording went on.
         calls_of_kernels = zip(calls.correlation, calls.start, strict=True)
         waits = (started[c] - start for c, start in calls_of_kernels if c in started)
-        until -= max(waits, default=_FOREVER)
-    captured = _captured(launches.captures)
-    missed = [
-        start
-        for start in lone
-        if start < until and not any(begin <= start <= end for begin, end in captured)
-    ]
-    if not missed:
-        return None
-    hedged = any(map(_HEDGED.search, texts))
-    remark = ", and Nsight Systems says that not all events might have been collected"
-    return f"{len(missed)} kernels were launched that are not in the trace{remark * hedged}"
+        until = max(kernels.start_ns) - max(waits, default=_FOREVER)
+    begins, ends = _captured(tables.captures)
+    return sum(
+        start < until and bisect_right(begins, start) <= bisect_left(ends, start) for start in lone
+    )
 
 
-def _captured(marks: Sequence[tuple[Any, Any, bool]]) -> list[tuple[int, int]]:
-    """Return when a CUDA graph was being captured: what is launched then does not run.
+def _captured(marks: Iterable[tuple[Any, bool]]) -> tuple[list[int], list[int]]:
+    """Return when CUDA graphs were being captured: what is launched then does not run.
 
-    A capture whose begin or end was not recorded lasts from or to the trace's.
+    Args:
+        marks: when captures begin (True) and end, on any thread. One whose begin or end was not
+            recorded lasts from or to the trace's.
+
+    Returns:
+        Begins and ends of the times, which do not overlap.
     """
-    found: list[tuple[int, int]] = []
-    open_since: dict[object, int] = {}
-    timed = [mark for mark in marks if isinstance(mark[0], int)]
-    for start, thread, begins in sorted(timed, key=lambda mark: mark[0]):
-        if begins:
-            open_since[thread] = start
-        else:
-            found.append((open_since.pop(thread, -_FOREVER), start))
-    # Of many captures only the time around all of them: each launch is compared with each.
-    found += [(start, _FOREVER) for start in open_since.values()]
-    if len(found) > _MOST_CAPTURES:
-        return [(min(begin for begin, _ in found), max(end for _, end in found))]
-    return found
+    timed = sorted(mark for mark in marks if isinstance(mark[0], int))
+    begins, ends, captures = list[int](), list[int](), 0
+    if timed and not timed[0][1]:
+        timed.insert(0, (-_FOREVER, True))
+    for time, is_begin in timed:
+        if is_begin and not captures:
+            begins.append(time)
+        captures = max(0, captures + (1 if is_begin else -1))
+        if not captures and len(ends) < len(begins):
+            ends.append(time)
+    return begins, [*ends, _FOREVER]
 
 
 NAME: Final = "Nsight Systems"
@@ -221,8 +174,17 @@ def read_export(database: Database, name: str, how: Reading) -> Trace:
     for kind, table in COPIES.items():
         rows.copies(kind, tables.spans(table, "bytes"))
     trace = Trace(source=name)
-    graphs = totals(tables.spans(GRAPHS, "start"))[:2]
-    note_losses(trace.health, tables.remarks(), tables.launches, rows.columns, graphs)
+    graphs, graphs_ns, _ = totals(tables.spans(GRAPHS, "start"))
+    texts = tables.remarks()  # they hold paths, and nothing of them is kept
+    outstanding = any(map(_OUTSTANDING.search, texts))
+    missing = _missing_kernels(tables, rows.columns, outstanding=outstanding)
+    if graphs:
+        trace.health.notes.append(_GRAPHS.format(graphs, graphs_ns / 1e6))
+    if any(map(_is_loss, texts)):
+        trace.health.notes.append("Nsight Systems says that events were lost")
+    if missing:
+        trace.health.notes.append(f"{missing} kernels were launched that are not in the trace")
+    trace.health.records_lost = bool(trace.health.notes)
     rows.fill(trace, NAME, layers=how.layers)
     trace.gpu, trace.compute_capability = tables.gpu(main_device(trace.kernels))
     return trace
@@ -232,7 +194,8 @@ class _Tables:
     """The rows of one process.
 
     Attributes:
-        launches: what `calls` found of launches and captures.
+        launches: correlation id and start of what `calls` found that launches a kernel.
+        captures: when captures of graphs begin (True) and end, as `calls` found.
     """
 
     def __init__(self, database: Database, process: int | None) -> None:
@@ -241,7 +204,8 @@ class _Tables:
         for number, value in database.table(STRINGS, "id", "value"):
             if isinstance(value, str):
                 self._strings.setdefault(number, value)
-        self.launches = Launches([], [])
+        self.launches: list[tuple[Any, Any]] = []
+        self.captures: list[tuple[Any, bool]] = []
 
     def kernels(self) -> Iterator[Sequence[Any]]:
         """Yield name, start, end, device, stream and correlation id of kernels."""
@@ -269,9 +233,9 @@ class _Tables:
         }
         for name, result, *row in self._mine(CALLS, "nameId", "returnValue", *columns):
             if name in launching and not result:
-                self.launches.calls.append((row[0], row[1]))
+                self.launches.append((row[0], row[1]))
             elif name in capturing:
-                self.launches.captures.append((row[1], row[3], capturing[name]))
+                self.captures.append((row[1], capturing[name]))
             yield row
 
     def ranges(self, kind: int) -> Iterator[Sequence[Any]]:

@@ -190,7 +190,7 @@ def reading(what: str | Path) -> Iterator[None]:
 
 
 _ENDING = lazy_pattern(
-    r"(?:\.pt)?(?:\.trace)?\.(?:json|nsys-rep|sqlite|csv)(?:\.(?:gz|zst))?$", re.IGNORECASE
+    r"(?:\.pt)?(?:\.trace)?\.(?:json|sqlite|csv)(?:\.(?:gz|zst))?$", re.IGNORECASE
 )
 _OPEN_FILE = lazy_pattern(r"/(?:dev|proc/self)/fd/\d+")  # as shells call `<(zcat trace.json.gz)`
 # What a profiler or a launcher calls the file of every run.

@@ -8,8 +8,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple, Protocol, cast
 
+from fp8verify.errors import InputError
 from fp8verify.text import lazy_pattern
-from fp8verify.trace.nsys_report import SUFFIX, export
 from fp8verify.trace.places import open_binary, reading
 from fp8verify.trace.source import Glance, Reading, Source
 
@@ -87,9 +87,9 @@ KINETO = Format(
 )
 PRINTED_TABLE = Format("fp8verify.trace.profiler_table", (), _is_text)
 # The first whose probe agrees reads the file. Kineto's reader, which takes all others, says best
-# what is wrong with a broken one. A report of Nsight Systems is exported before it is opened.
+# what is wrong with a broken one.
 FORMATS: tuple[Format, ...] = (
-    Format("fp8verify.trace.profiler_database", (*_SQLITE_SUFFIXES, SUFFIX), _is_sqlite),
+    Format("fp8verify.trace.profiler_database", _SQLITE_SUFFIXES, _is_sqlite),
     Format("fp8verify.trace.rocprof", _ROCPROF_SUFFIXES, _is_kernel_table),
     PRINTED_TABLE,
     KINETO,
@@ -109,8 +109,7 @@ def glance_at(path: Path) -> tuple[Format, Glance]:
     """
     with _open(path) as source:
         found = _format_of(source)
-        glance = found.reader.glance(source)
-        return found, glance._replace(instead=None if source.path == path else source.path)
+        return found, found.reader.glance(source)
 
 
 def read_trace(
@@ -141,10 +140,13 @@ def read_open_trace(file: IO[bytes], name: str) -> Trace:
 
 @contextmanager
 def _open(path: Path, name: str | None = None) -> Iterator[Source]:
-    with reading(path):
-        readable = export(path) if path.name.endswith(SUFFIX) else path
-        with open_binary(readable) as file:
-            yield Source(file, name or path.name, readable)
+    if path.name.endswith(".nsys-rep"):
+        raise InputError(
+            f"{path} is a report of Nsight Systems, which only nsys can read.",
+            f"Export it: nsys export --type sqlite {path}",
+        )
+    with reading(path), open_binary(path) as file:
+        yield Source(file, name or path.name, path)
 
 
 def _format_of(source: Source) -> Format:

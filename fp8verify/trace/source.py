@@ -41,15 +41,13 @@ class Part(NamedTuple):
 class Glance(NamedTuple):
     """What the start of a file shows; a damaged file may be a trace without looking like one.
 
-    `parts` are the processes of a file that may hold several. `instead` is what to read for a
-    file that another program had to unpack.
+    `parts` are the processes of a file that may hold several.
     """
 
     is_trace: bool = False
     is_damaged: bool = False
     rank: int | None = None
     parts: tuple[Part, ...] = ()
-    instead: Path | None = None
 
 
 class Reading(NamedTuple):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import sqlite3
-import stat
 from pathlib import Path
 
 import pytest
@@ -201,13 +200,11 @@ def without_a_kernel(
     return export
 
 
-@pytest.mark.parametrize("hedged", [False, True])
-def test_a_launch_without_its_kernel_is_a_loss(tmp_path: Path, hedged: bool) -> None:
-    found = remarked(tmp_path, without_a_kernel(tmp_path, 3), *NO_LOSSES[:hedged])
+def test_a_launch_without_its_kernel_is_a_loss(tmp_path: Path) -> None:
+    found = remarked(tmp_path, without_a_kernel(tmp_path, 3))
     assert found.verdict is Verdict.INCONCLUSIVE
     [note] = found.ranks[0].health.notes
-    assert note.startswith("1 kernels were launched that are not in the trace")
-    assert ("not all events might have been collected" in note) is hedged
+    assert note == "1 kernels were launched that are not in the trace"
 
 
 def test_what_was_launched_last_may_have_waited_for_the_end(tmp_path: Path) -> None:
@@ -223,6 +220,8 @@ def test_what_was_launched_last_may_have_waited_for_the_end(tmp_path: Path) -> N
     [
         (((1090, 1210),), 0, Verdict.INACTIVE),  # captured into a graph: it does not run
         (((2090, 2210),), 0, Verdict.INCONCLUSIVE),
+        (((0, 50), (2090, 2210)), 0, Verdict.INCONCLUSIVE),
+        (((0, 50), (1000, 1500), (1090, 1210)), 0, Verdict.INACTIVE),
         ((), 1, Verdict.INACTIVE),  # refused by CUDA
     ],
 )
@@ -389,31 +388,12 @@ def test_a_merged_database_holds_a_rank_for_each_process(tmp_path: Path) -> None
     assert [rank.verdict for rank in report.ranks] == [Verdict.ACTIVE, Verdict.INACTIVE]
 
 
-def test_reports_are_exported_by_nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = write_nsys(recording("step 3"), tmp_path)
-    made = made.rename(tmp_path / "made")
+def test_a_report_of_nsys_has_to_be_exported(tmp_path: Path) -> None:
     path = tmp_path / "run.nsys-rep"
     path.write_bytes(b"a report")
-    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    fact = refused(path)
-    assert "nsys is not on the PATH" in fact
-    tool = tmp_path / "bin" / "nsys"
-    tool.parent.mkdir()
-    tool.write_text(f'#!/bin/sh\n[ "$1 $2 $3 $4" = "export --type sqlite --output" ] || exit 9\n'
-                    f'/bin/cp {made} "$5"\n')  # fmt: skip
-    tool.chmod(tool.stat().st_mode | stat.S_IXUSR)
-    assert inspect(path).verdict is Verdict.ACTIVE
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["bin", "made", "run.nsys-rep"]
-
-
-def test_a_report_that_nsys_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tool = tmp_path / "nsys"
-    tool.write_text("#!/bin/sh\necho 'Invalid report file.' >&2\nexit 1\n")
-    tool.chmod(tool.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    path = tmp_path / "bad.nsys-rep"
-    path.write_bytes(b"a report")
-    assert "Invalid report file" in refused(path)
+    with pytest.raises(InputError) as error:
+        inspect(path)
+    assert f"nsys export --type sqlite {path}" in error.value.hint
 
 
 def test_annotate_writes_what_viewers_read(tmp_path: Path) -> None:
