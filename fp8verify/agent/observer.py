@@ -297,6 +297,13 @@ class Observer:
 
 
 def _version(optimizer: Any) -> int:
-    """Return a number that grows whenever the optimizer changes its parameters."""
+    """Return a number that grows whenever the optimizer changes its parameters.
+
+    Fused kernels do not raise the versions of the parameters, but of the state's `step`.
+    """
     parameters = (p for group in optimizer.param_groups for p in group["params"])
-    return sum(parameter._version for parameter in islice(parameters, MAX_VERSIONS))
+    total = 0
+    for parameter in islice(parameters, MAX_VERSIONS):
+        step = optimizer.state.get(parameter, {}).get("step")
+        total += parameter._version + getattr(step, "_version", 0)
+    return total

@@ -38,6 +38,7 @@ def same(
         (("builds_modules", "full", "torchao"), 8),
         (("optimizer",), 7),
         (("traced_optimizer", "full"), 7),
+        (("fused_step",), 7),
         (("scaler",), 7),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
