@@ -6,9 +6,11 @@ import csv
 import gzip
 import json
 import sqlite3
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -41,7 +43,8 @@ def record(trace: Path, *, ranges: bool = True) -> Recording:
     raw = trace.read_bytes()
     text = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
     document = json.loads(text, parse_float=Decimal)  # doubles lose nanoseconds
-    found, numbers, threads = Recording(), count(1), _Threads()
+    found, numbers = Recording(), count(1)
+    threads = defaultdict[tuple[Any, Any], int](partial(next, count(PROCESS + 1)))  # Nsight's ids
     if properties := document.get("deviceProperties"):
         found.gpu = properties[0]["name"]
         found.capability = (properties[0]["computeMajor"], properties[0]["computeMinor"])
@@ -50,13 +53,14 @@ def record(trace: Path, *, ranges: bool = True) -> Recording:
         if category in ("kernel", "cuda_runtime", "cuda_driver", "cpu_op", "user_annotation"):
             start = round(event["ts"] * 1000)
             end = start + round(event["dur"] * 1000)
+            thread = threads[event["pid"], event["tid"]]
         if category == "kernel":
             place = (args.get("device", 0), args.get("stream", 0))
             found.kernels.append((event["name"], start, end, *place, args.get("correlation")))
         elif category in ("cuda_runtime", "cuda_driver") and "correlation" in args:
-            found.calls.append((args["correlation"], start, end, threads[event]))
+            found.calls.append((args["correlation"], start, end, thread))
         elif category in ("cpu_op", "user_annotation") and ranges:
-            found.ranges.append((nvtx_text(event, next(numbers)), start, end, threads[event]))
+            found.ranges.append((nvtx_text(event, next(numbers)), start, end, thread))
         elif category in ("gpu_memcpy", "gpu_memset"):
             length = round(event["dur"] * 1000)
             found.copies.append((category.removeprefix("gpu_"), 0, length, args.get("bytes", 0)))
@@ -73,17 +77,6 @@ def nvtx_text(event: dict[str, Any], number: int) -> str:
     if args.get("Input Dims"):
         text += f", sizes = {json.dumps(args['Input Dims'])}, input_op_ids = [({number},0)]"
     return text
-
-
-class _Threads:
-    """The ids that Nsight Systems would give the threads of a trace."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[Any, Any], int] = {}
-
-    def __getitem__(self, event: dict[str, Any]) -> int:
-        key = (event["pid"], event["tid"])
-        return self._known.setdefault(key, PROCESS + len(self._known) + 1)
 
 
 # -- Nsight Systems -----------------------------------------------------------------------------
@@ -166,22 +159,6 @@ def write_nsys(recorded: Recording, folder: Path) -> Path:
     """Write an export of Nsight Systems."""
     path = folder / "run.sqlite"
     Export(path).add(recorded).close()
-    return path
-
-
-def write_old_nsys(recorded: Recording, folder: Path) -> Path:
-    """Write an export as of 2019: texts of ranges in their rows, fewer columns and tables."""
-    path = folder / "old.sqlite"
-    export = Export(path).add(recorded)
-    export.run("ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL RENAME TO k")
-    columns = "start, end, deviceId, streamId, correlationId, demangledName, shortName"
-    export.run(f"CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL AS SELECT {columns} FROM k")
-    if recorded.ranges:
-        export.run("ALTER TABLE NVTX_EVENTS RENAME TO n")
-        columns = "n.start, n.end, n.globalTid, n.eventType, s.value AS text"
-        join = "FROM n JOIN StringIds s ON s.id = n.textId ORDER BY n.rowid"
-        export.run(f"CREATE TABLE NVTX_EVENTS AS SELECT {columns} {join}")
-    export.close()
     return path
 
 
@@ -300,24 +277,16 @@ class Rocpd:
         self._database.execute(f"INSERT INTO rocpd_{table}{self._suffix} VALUES ({marks})", values)
 
 
-def write_rocpd(recorded: Recording, folder: Path) -> Path:
-    """Write a rocpd database with times in its rows."""
+def write_rocpd(recorded: Recording, folder: Path, *, newer: bool = False) -> Path:
+    """Write a rocpd database with times in its rows, or, a newer one, in a table of their own."""
     path = folder / "77_results.db"
-    Rocpd(path, newer=False).add(recorded).close()
-    return path
-
-
-def write_newer_rocpd(recorded: Recording, folder: Path) -> Path:
-    """Write a rocpd database with times in a table of their own."""
-    path = folder / "78_results.db"
-    Rocpd(path, newer=True).add(recorded).close()
+    Rocpd(path, newer=newer).add(recorded).close()
     return path
 
 
 WRITERS: dict[str, Callable[[Recording, Path], Path]] = {
     "nsys": write_nsys,
-    "nsys 2019": write_old_nsys,
     "rocprof csv": write_rocprof_csv,
     "rocpd": write_rocpd,
-    "rocpd, newer": write_newer_rocpd,
+    "rocpd, newer": partial(write_rocpd, newer=True),
 }

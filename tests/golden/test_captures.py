@@ -108,3 +108,20 @@ def test_a_backward_pass_that_the_recipe_leaves_in_bf16_is_two_thirds_of_the_blo
     assert report.gemm.fp8_share_of_flops == pytest.approx(share, abs=1e-6)
     messages = [f.message for f in report.findings if f.code == "leg-not-fp8"]
     assert [message.endswith("as the recipe specifies") for message in messages] == [True, True]
+
+
+def test_a_layer_left_in_bf16_is_told_from_others_of_its_size() -> None:
+    report = report_of("fp8_layers_compiled")
+    named = report.ranks[0].named_layers
+    assert named is not None
+    assert (named.source, named.step, named.gemms, named.unjoined) == ("step", 5, 45, 0)
+    parts = [f"attn.{part}_proj" for part in "qkvo"]
+    parts += [f"mlp.{part}_proj" for part in ("gate", "up", "down")]
+    names = [*(f"layers.{block}.{part}" for block in range(2) for part in parts), "head"]
+    left = ("head", "layers.1.attn.k_proj")
+    assert {row.layer: {leg.leg: leg.kernels for leg in row.legs} for row in named.rows} == {
+        name: {leg: {"bf16" if name in left else "fp8": 1} for leg in ("fprop", "dgrad", "wgrad")}
+        for name in names
+    }
+    (message,) = (f.message for f in report.findings if f.code == "layer-not-fp8")
+    assert message.endswith("layers.1.attn.k_proj, head")

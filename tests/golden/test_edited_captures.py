@@ -169,9 +169,6 @@ def on_gpu(gpu: str, major: int, minor: int, name: str = SM90) -> Capture:
 RULES: dict[str, tuple[Edit, str, str | None]] = {
     # parts of a training in BF16
     "a step in the middle": (lambda: some_in_bf16(in_step(1)), "PARTIAL", "step-without-fp8"),
-    "all but the first step": (
-        lambda: some_in_bf16(lambda c, k: c.step_of(k) > 0), "PARTIAL", "step-without-fp8",
-    ),
     "the forward pass": (lambda: some_in_bf16(is_forward), "PARTIAL", "leg-not-fp8"),
     "wgrad": (lambda: some_in_bf16(is_wgrad), "PARTIAL", "leg-not-fp8"),
     "wgrad, and no shapes": (
@@ -185,21 +182,18 @@ RULES: dict[str, tuple[Edit, str, str | None]] = {
     # what was recorded
     "ends before the backward pass": (cut_before_the_backward_pass, "INCONCLUSIVE", "no-backward"),
     "FP8, then BF16, in one file": (lambda: fp8().then(bf16()), "PARTIAL", "step-without-fp8"),
-    "BF16, then FP8, in one file": (lambda: bf16().then(fp8()), "PARTIAL", "step-without-fp8"),
     "the times of the BF16 half are lost": (
         lambda: half_in_bf16_and_untimed(0), "INCONCLUSIVE", None,
     ),
     "the times of the FP8 half are lost": (
         lambda: half_in_bf16_and_untimed(1), "INCONCLUSIVE", None,
     ),
-    "no times in FP8": (lambda: untimed(fp8()), "INCONCLUSIVE", None),
     "no times in BF16": (lambda: untimed(bf16()), "INACTIVE", None),
     # names
     "names cut at 20 characters": (
         lambda: gemms_called(SM90[:20], fp8()), "ACTIVE", None,
     ),
     "names of nothing": (lambda: gemms_called("k1", fp8()), "ACTIVE", None),
-    "names of nothing in BF16": (lambda: gemms_called("k1", bf16()), "INACTIVE", None),
     "names of nothing under a library": (
         lambda: gemms_called("k1", fp8(), "acme::run"), "INCONCLUSIVE", "opaque-kernels",
     ),
@@ -216,21 +210,12 @@ RULES: dict[str, tuple[Edit, str, str | None]] = {
     "4% unknown": (lambda: opaque_share(0.04), "INACTIVE", "opaque-kernels"),
     "30% unknown": (lambda: opaque_share(0.3), "INCONCLUSIVE", "opaque-kernels"),
     "casts called fp8_gemm": (lambda: casts_called("fp8_gemm"), "INCONCLUSIVE", None),
-    "casts called fp8_gemm under a cast": (
-        lambda: casts_called("fp8_gemm", op="acme::cast_to_fp8"), "INCONCLUSIVE", None,
-    ),
     "casts called fp8_gemm_quantize": (
         lambda: casts_called("fp8_gemm_quantize_kernel", recorded=False), "INCONCLUSIVE", None,
     ),
     "all names exchanged": (shuffled, "INCONCLUSIVE", "name-op-conflict"),
-    "names of GEMMs and casts exchanged": (
-        lambda: shuffled("nvjet", "triton"), "INCONCLUSIVE", "name-op-conflict",
-    ),
     "names of casts exchanged": (lambda: shuffled("triton"), "ACTIVE", None),
     "a step called BF16": (lambda: named_in_bf16(in_step(1)), "INCONCLUSIVE", "name-op-conflict"),
-    "a third called BF16": (
-        lambda: named_in_bf16(in_place(0)), "INCONCLUSIVE", "name-op-conflict",
-    ),
     "a third in BF16": (lambda: some_in_bf16(in_place(0)), "ACTIVE", None),
     "FP8 attention alone": (
         lambda: attention_called("void flash::FlashAttnFwdSm90<cutlass::float_e4m3_t>"),
@@ -245,14 +230,8 @@ RULES: dict[str, tuple[Edit, str, str | None]] = {
     "Hopper's kernels on an A100": (
         lambda: on_gpu("NVIDIA A100-SXM4-80GB", 8, 0), "INCONCLUSIVE", "no-fp8-units",
     ),
-    "Hopper's kernels on an L40S": (
-        lambda: on_gpu("NVIDIA L40S", 8, 9), "INCONCLUSIVE", "no-fp8-units",
-    ),
     "Hopper's kernels on a B200": (
         lambda: on_gpu("NVIDIA B200", 10, 0), "INCONCLUSIVE", "no-fp8-units",
-    ),
-    "Blackwell's kernels on an H100": (
-        lambda: on_gpu("NVIDIA H100 80GB HBM3", 9, 0, SM100), "INCONCLUSIVE", "no-fp8-units",
     ),
     "cuBLAS on an MI300X": (
         lambda: on_gpu("AMD Instinct MI300X", 9, 4).without_operators(),
@@ -262,9 +241,6 @@ RULES: dict[str, tuple[Edit, str, str | None]] = {
         lambda: on_gpu("NVIDIA H100 80GB HBM3", 9, 0, TENSILE), "INCONCLUSIVE", "no-fp8-units",
     ),
     "Ada's kernels on an L40S": (lambda: on_gpu("NVIDIA L40S", 8, 9, SM89), "ACTIVE", None),
-    "Ada's kernels on an RTX 5090": (
-        lambda: on_gpu("NVIDIA GeForce RTX 5090", 12, 0, SM89), "ACTIVE", None,
-    ),
     "Blackwell's kernels on a B200": (
         lambda: on_gpu("NVIDIA B200", 10, 0, SM100), "ACTIVE", None,
     ),
@@ -309,7 +285,6 @@ def test_converted_layers_of_which_a_third_ran_in_bf16_are_a_shortfall(
     [
         ("FP8 training enabled (tensorwise scaling) - converted 15/15 linear layers", "PARTIAL"),
         ("FP8 training enabled (tensorwise scaling) - converted 10/15 linear layers", "ACTIVE"),
-        ("FP8 training enabled (tensorwise scaling) - converted 15/49 linear layers", "ACTIVE"),
         ("FP8 training enabled", "ACTIVE"),
     ],
 )
@@ -344,12 +319,6 @@ def test_a_share_of_a_trace_that_is_cut_off_is_not_that_of_the_run(
     assert list(contradictions(report)) == []
 
 
-def test_every_step_of_joined_recordings_counts(tmp_path: Path) -> None:
-    report = inspect(fp8().then(bf16()).write(tmp_path / "trace.json"))
-    assert [step.step for step in report.ranks[0].steps] == [10, 11, 12] * 2
-    assert report.gemm.kernels["fp8"] == report.gemm.kernels["bf16"] == 135
-
-
 def test_events_that_are_recorded_twice_count_once(tmp_path: Path) -> None:
     once = inspect(fp8().write(tmp_path / "once.json"))
     capture = fp8()
@@ -372,11 +341,7 @@ def test_a_rate_that_bf16_cannot_reach_is_no_proof_beside_bf16(tmp_path: Path) -
     [
         (CLAIM, "CONTRADICTED"),
         ("[eval] " + CLAIM, "INACTIVE"),
-        ("[previous run] " + CLAIM, "INACTIVE"),
         ("FP8 training enabled in config, but no FP8-capable GPU found\n", "INACTIVE"),
-        ("FP8 training enabled; running in bf16 instead\n", "INACTIVE"),
-        ("FP8 enabled for frozen base weights\n", "INACTIVE"),
-        ("FP8 training enabled after warmup\n", "INACTIVE"),
         ("Training in FP8 from step 500\n", "INACTIVE"),
         ("Training in FP8 from step 0\n", "CONTRADICTED"),
         ("Converted 0 of 48 linear layers to Float8Linear\n", "INACTIVE"),

@@ -1,4 +1,4 @@
-"""Every capture that ships, as Nsight Systems and rocprofv3 would have recorded it."""
+"""Captures that ship, as Nsight Systems and rocprofv3 would have recorded them."""
 
 from __future__ import annotations
 
@@ -12,38 +12,25 @@ import pytest
 from fp8verify import Report, Verdict, inspect
 from fp8verify.kernels import decode
 from fp8verify.report.model import Precision, RankReport
+from fp8verify.trace import read_trace
 from tests.golden.expectations import KINETO, ROOT
 from tests.golden.reports import report_of
-from tests.other_tools import WRITERS, Recording, record, write_nsys
+from tests.other_tools import WRITERS, Export, Recording, record, write_nsys
 
+# Every form of these: compiled, eager with two ranks, Transformer Engine, CUDA graphs, experts.
+IN_EVERY_FORM = (
+    *("fp8_compiled", "ddp_one_rank_bf16", "bf16_te_no_autocast", "fp8_te_backward_bf16"),
+    *("fp8_cudagraphs", "fp8_experts", "fp8_muon", "bf16_filter_rejects_all"),
+)
 # Other tools lack input types, which name some of nanochat's casts.
 CAPTURES = sorted(set(KINETO) - {"fp8_nanochat"})
-# Small captures show what is peculiar to a form; two forms are enough of those with large traces.
-LARGE = {
-    "ddp_one_rank_bf16",
-    "fp8_kempnerforge",
-    "fp8_megatron_first_last",
-    "fp8_unfused_attention",
-    "fp8_width4096",
-    "fsdp_fp8_all_gather",
-}
-CASES = [
-    (name, form)
-    for name in CAPTURES
-    for form in (["nsys", "rocpd, newer"] if name in LARGE else WRITERS)
-]
-
-
-@pytest.fixture(scope="module", params=CAPTURES)
-def capture(request: pytest.FixtureRequest) -> tuple[Path, Report, list[Recording]]:
-    folder = ROOT / str(request.param)
-    recorded = [record(trace) for trace in sorted(folder.glob("rank*.json*"))
-                if ".meta." not in trace.name]  # fmt: skip
-    return folder, report_of(folder.name), recorded
-
-
 # Which GEMMs are the layers' only operators tell, where names and counts do not.
 NEED_OPERATORS = {"fp8_megatron_first_last", "fp8_muon", "fp8_unfused_attention"}
+
+
+def recordings(name: str) -> list[Recording]:
+    traces = sorted((ROOT / name).glob("rank*.json*"))
+    return [record(trace) for trace in traces if ".meta." not in trace.name]
 
 
 def times(rank: RankReport) -> dict[str, float]:
@@ -53,9 +40,9 @@ def times(rank: RankReport) -> dict[str, float]:
     return found
 
 
-def converted(capture: Path, recorded: list[Recording], form: str, folder: Path) -> Report:
+def converted(name: str, recorded: list[Recording], form: str, folder: Path) -> Report:
     """Inspect the capture with its traces in another form, and its logs and census as they are."""
-    for file in capture.iterdir():
+    for file in (ROOT / name).iterdir():
         if file.suffix == ".txt" or file.name.endswith(".meta.json"):
             shutil.copy(file, folder)
     for rank, one in enumerate(recorded):
@@ -68,31 +55,28 @@ def converted(capture: Path, recorded: list[Recording], form: str, folder: Path)
     return inspect(folder)
 
 
-@pytest.mark.parametrize(("capture", "form"), CASES, indirect=["capture"], scope="module")
-def test_verdict_times_legs_and_steps_are_those_of_kineto(
-    capture: tuple[Path, Report, list[Recording]], form: str, tmp_path: Path
-) -> None:
-    folder, known, recorded = capture
-    found = converted(folder, recorded, form, tmp_path)
-    assert (found.verdict, found.reason) == (known.verdict, known.reason)
-    assert [rank.gemm for rank in found.ranks] == [rank.gemm for rank in known.ranks]
-    assert {leg.leg: leg.kernels for leg in found.legs} == {
-        leg.leg: leg.kernels for leg in known.legs
-    }
-    for one, other in zip(found.ranks, known.ranks, strict=True):
-        assert one.steps == other.steps
-        assert one.health.kernels == other.health.kernels
-        assert times(one) == pytest.approx(times(other), abs=0.01)
-        assert one.layers == other.layers
+@pytest.mark.parametrize("name", IN_EVERY_FORM)
+def test_verdict_times_legs_and_steps_are_those_of_kineto(name: str, tmp_path: Path) -> None:
+    recorded, known = recordings(name), report_of(name)
+    for form in WRITERS:
+        folder = tmp_path / form
+        folder.mkdir()
+        found = converted(name, recorded, form, folder)
+        assert (found.verdict, found.reason) == (known.verdict, known.reason)
+        legs = [{leg.leg: leg.kernels for leg in one.legs} for one in (found, known)]
+        assert legs[0] == legs[1]
+        for one, other in zip(found.ranks, known.ranks, strict=True):
+            assert (one.gemm, one.steps, one.layers) == (other.gemm, other.steps, other.layers)
+            assert one.health.kernels == other.health.kernels
+            assert times(one) == pytest.approx(times(other), abs=0.01)
 
 
-def test_kernels_alone_give_the_same_verdict_and_times(
-    capture: tuple[Path, Report, list[Recording]], tmp_path: Path
-) -> None:
-    folder, known, recorded = capture
-    bare = [Recording(kernels=one.kernels, gpu=one.gpu) for one in recorded]
-    found = converted(folder, bare, "nsys", tmp_path)
-    if folder.name in NEED_OPERATORS:
+@pytest.mark.parametrize("name", CAPTURES)
+def test_kernels_alone_give_the_same_verdict_and_times(name: str, tmp_path: Path) -> None:
+    known = report_of(name)
+    bare = [Recording(kernels=one.kernels, gpu=one.gpu) for one in recordings(name)]
+    found = converted(name, bare, "nsys", tmp_path)
+    if name in NEED_OPERATORS:
         assert found.verdict is Verdict.INCONCLUSIVE
         assert "no-operators" in {finding.code for finding in found.findings}
     else:
@@ -104,38 +88,30 @@ def test_kernels_alone_give_the_same_verdict_and_times(
 
 
 def test_ranks_in_one_file_are_told_apart_by_their_processes(tmp_path: Path) -> None:
-    from tests.other_tools import Export
-
-    folder = ROOT / "ddp_one_rank_bf16"
-    known = report_of(folder.name)
+    known = report_of("ddp_one_rank_bf16")
     export = Export(tmp_path / "node.sqlite")
-    for rank in (0, 1):
-        recorded = record(folder / f"rank{rank}.json.gz")
+    for rank, recorded in enumerate(recordings(known.name)):
         kernels = [(*k[:3], rank, *k[4:]) for k in recorded.kernels]
         process = 1 << 48 | (9000 - rank) << 24
         export.add(Recording(kernels, recorded.calls, recorded.ranges, gpu=recorded.gpu), process)
     helper = Recording(kernels=[("void fill_kernel()", 5, 9, 0, 7, 1)])
     export.add(helper, 1 << 48 | 12345 << 24).close()
-    for path in (tmp_path, tmp_path / "node.sqlite"):
-        found = inspect(path)
-        assert found.verdict is known.verdict
-        assert [rank.rank for rank in found.ranks] == [0, 1]
-        assert [rank.source for rank in found.ranks] == [
-            "node.sqlite (process 9000)",
-            "node.sqlite (process 8999)",
-        ]
-        assert [rank.gemm for rank in found.ranks] == [rank.gemm for rank in known.ranks]
+    found = inspect(tmp_path)
+    assert found.verdict is known.verdict
+    assert [(rank.rank, rank.source) for rank in found.ranks] == [
+        (0, "node.sqlite (process 9000)"),
+        (1, "node.sqlite (process 8999)"),
+    ]
+    assert [rank.gemm for rank in found.ranks] == [rank.gemm for rank in known.ranks]
 
 
 def test_both_spellings_of_a_recorded_kernel_say_the_same(tmp_path: Path) -> None:
     path = tmp_path / "run.sqlite"
     path.write_bytes(gzip.decompress((ROOT / "fp8_nsys" / "rank0.sqlite.gz").read_bytes()))
-    database = sqlite3.connect(path)
-    names = database.execute(
+    names = sqlite3.connect(path).execute(
         "SELECT DISTINCT d.value, m.value FROM CUPTI_ACTIVITY_KIND_KERNEL k "
         "JOIN StringIds d ON d.id = k.demangledName JOIN StringIds m ON m.id = k.mangledName"
-    ).fetchall()
-    database.close()
+    )
     found = [(decode(one), decode(other)) for one, other in names]
     assert len(found) == 62
     for one, other in found:
@@ -144,12 +120,7 @@ def test_both_spellings_of_a_recorded_kernel_say_the_same(tmp_path: Path) -> Non
 
 
 def test_layers_by_name_are_found_from_ranges(tmp_path: Path) -> None:
-    folder = ROOT / "fp8_layers_compiled"
-    shutil.copytree(folder / "layers", tmp_path / "kineto")
-    [trace] = (tmp_path / "kineto").glob("*.json.gz")
-    from fp8verify.trace import read_trace
-
+    (trace,) = (ROOT / "fp8_layers_compiled" / "layers").glob("*.json.gz")
     known = read_trace(trace, layers=True)
     found = read_trace(write_nsys(record(trace), tmp_path), layers=True)
-    assert found.layers == known.layers
-    assert found.kernels.layer == known.kernels.layer
+    assert (found.layers, found.kernels.layer) == (known.layers, known.kernels.layer)

@@ -35,13 +35,6 @@ def test_the_text_is_the_golden_one(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(KNOWN))
-def test_the_text_is_one_screen_of_80_columns(name: str) -> None:
-    lines = report_of(name).to_text().splitlines()
-    assert max(map(len, lines)) <= PLAIN_WIDTH
-    assert len(lines) <= 60
-
-
-@pytest.mark.parametrize("name", sorted(KNOWN))
 def test_the_json_keeps_to_its_schema(name: str) -> None:
     report = json.loads(to_json(report_of(name)))
     jsonschema.validate(report, schema(), cls=jsonschema.Draft202012Validator)
@@ -72,13 +65,13 @@ def test_every_property_of_a_schema_is_described(document: str) -> None:
     ] == []
 
 
-@pytest.mark.parametrize("width", [40, 80])
+@pytest.mark.parametrize("width", [40, PLAIN_WIDTH])
 @pytest.mark.parametrize("name", sorted(KNOWN))
 def test_no_figure_is_lost_where_there_is_little_room(name: str, width: int) -> None:
     report = report_of(name)
     lines = report.to_text(width=width).splitlines()
     words = " ".join(" ".join(lines).split())
-    assert width < 80 or max(map(len, lines)) <= width
+    assert width < PLAIN_WIDTH or (max(map(len, lines)) <= width and len(lines) <= 60)  # a screen
     for row in precision_rows(report):
         assert millis(row.time_us) in words
         assert percent(row.share) in words
@@ -97,12 +90,6 @@ def test_nothing_is_cut_for_those_who_ask_for_all(name: str) -> None:
         assert row.name.replace(" ", "") in text
 
 
-def test_the_verdict_what_it_is_worth_and_what_to_do_come_first() -> None:
-    text = report_of("ddp_one_rank_bf16").to_text()
-    places = [text.index(part) for part in ("PARTIAL", "pays ", "error ", "to do ", "GEMM time")]
-    assert places == sorted(places)
-
-
 def test_colour_only_on_a_terminal_and_not_with_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
     report = report_of("fp8_compiled")
     monkeypatch.delenv("NO_COLOR", raising=False)
@@ -111,16 +98,3 @@ def test_colour_only_on_a_terminal_and_not_with_no_color(monkeypatch: pytest.Mon
     assert "\x1b[" not in report.to_text()
     monkeypatch.setenv("NO_COLOR", "1")
     assert "\x1b[3" not in render(report, "text", terminal=True)
-
-
-def test_what_came_from_outside_cannot_steer_a_terminal(tmp_path: Path) -> None:
-    from tests.hand_built import BF16, TraceBuilder
-
-    evil = "\x1b]0;owned\x07[bold]nvjet_sm90_tst_\x1b[2J"
-    trace = TraceBuilder().launch(evil, types=(BF16, BF16)).write(tmp_path / "trace.json")
-    log = tmp_path / "train.log"
-    log.write_text("Float8 training active with recipe rowwise\x1b[2J\n")
-    text = fp8verify.inspect(trace, log=log).to_text(verbose=True)
-    assert "\x1b" not in text
-    assert "\x07" not in text
-    assert "[bold]" in text
