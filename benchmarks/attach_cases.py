@@ -5,7 +5,7 @@
 
 The loops in `attach/` follow the public sources that their first lines name, by repository, file
 and commit, on models that a CPU trains in a moment; `attach/libraries.py` trains real libraries;
-the others are those of the tests. Compared is all that `tests.harness.Outcome` has: exit code,
+the others are those of the tests. Compared is all that `benchmarks.harness.Outcome` has: exit code,
 output, files, processes, and of a process that is not behind a launcher its descriptors, threads,
 signal handlers, memory, graphs, graph breaks and recompilations.
 """
@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 sys.path.append(str(ROOT / "build" / "libraries"))  # timm, see scripts/test_libraries.sh
 
-from tests.harness import SPARE_MB, pair  # noqa: E402
+from benchmarks.harness import SPARE_MB, pair  # noqa: E402
 
 MB_OF_EVENTS = 100  # of memory for one MB of a packed trace
 LIBRARIES = (

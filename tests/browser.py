@@ -1,41 +1,44 @@
-"""A headless Chromium, driven over its DevTools protocol through two pipes."""
+"""A headless Chromium: it opens a page in a frame, runs a script there, and tells the outcome."""
 
 from __future__ import annotations
 
-import base64
+import html
 import json
-import os
+import re
 import shutil
 import subprocess
-import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--hide-scrollbars",
-    "--remote-debugging-pipe",
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--hide-scrollbars", "--disable-background-networking", "--enable-logging=stderr"),
+    "--virtual-time-budget=20000",
+    *("--allow-file-access-from-files", "--disable-web-security"),  # so that we see the frame
 )
-_PATIENCE = 60.0
-# The browser reads commands from descriptor 3 and writes to 4.
-_EXEC = """
-import os, sys
-commands, answers = (os.dup(os.dup(int(number))) for number in sys.argv[1:3])
-os.dup2(commands, 3)
-os.dup2(answers, 4)
-os.execv(sys.argv[3], sys.argv[3:])
-"""
+DARK = "--blink-settings=preferredColorScheme=0"
+_FRAME = """<!DOCTYPE html><body style="margin:0">
+<iframe src="%s" style="width:%dpx;height:%dpx;border:0"></iframe>
+<script>
+document.querySelector("iframe").onload = async ({target: {contentWindow: page}}) => {
+  const run = (window, document, innerWidth) => { %s };
+  let value;
+  try { value = await run(page, page.document, page.innerWidth); } catch (e) { value = `${e}`; }
+  const seen = document.createElement("pre");
+  seen.id = "seen";
+  seen.textContent = JSON.stringify(value ?? null);
+  document.body.append(seen);
+};
+</script>"""
+
+
+class Seen(NamedTuple):
+    """What a script returned, and what the console, the security policy and the network said."""
+
+    value: Any
+    complaints: list[str]
 
 
 def find_browser() -> str | None:
@@ -43,141 +46,33 @@ def find_browser() -> str | None:
     return next(filter(None, map(shutil.which, NAMES)), None)
 
 
-class Page:
-    """One page; `complaints` are what its console, its security policy and its network said."""
-
-    def __init__(self, read_end: int, write_end: int) -> None:
-        self.complaints: list[str] = []
-        self.requests: list[str] = []
-        self._in, self._out = read_end, write_end
-        self._rest = b""
-        self._number = 0
-        self._session = ""
-        target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        attached = self.call("Target.attachToTarget", targetId=target, flatten=True)
-        self._session = attached["sessionId"]
-        for domain in ("Page", "Runtime", "Log", "Network"):
-            self.call(f"{domain}.enable")
-
-    def call(self, method: str, **params: Any) -> Any:
-        """Call a method of the protocol and return its result."""
-        self._number += 1
-        message: dict[str, Any] = {"id": self._number, "method": method, "params": params}
-        if self._session:
-            message["sessionId"] = self._session
-        os.write(self._out, json.dumps(message).encode() + b"\0")
-        while True:
-            answer = self._receive()
-            if answer.get("id") == self._number:
-                if "error" in answer:
-                    raise RuntimeError(answer["error"])
-                return answer["result"]
-            self._note(answer)
-
-    def open(
-        self, path: Path, *, width: int = 1280, height: int = 900, dark: bool = False
-    ) -> float:
-        """Load a file and return the seconds until it had loaded."""
-        self.call(
-            "Emulation.setDeviceMetricsOverride",
-            width=width,
-            height=height,
-            deviceScaleFactor=1,
-            mobile=width < 600,
-        )
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.call("Emulation.setEmulatedMedia", features=[scheme])
-        begin = time.monotonic()
-        self.call("Page.navigate", url=path.as_uri())
-        while (
-            self.evaluate("document.readyState") != "complete"
-            or self.evaluate("location.protocol") != "file:"
-        ):
-            if time.monotonic() - begin > _PATIENCE:
-                raise TimeoutError(f"{path} did not load")
-            time.sleep(0.01)
-        return time.monotonic() - begin
-
-    def evaluate(self, expression: str) -> Any:
-        """Return the value of a JavaScript expression."""
-        result = self.call(
-            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
-        )
-        if "exceptionDetails" in result:
-            raise RuntimeError(result["exceptionDetails"])
-        return result["result"].get("value")
-
-    def press(self, key: str, code: int, text: str = "") -> None:
-        """Press and release a key."""
-        for kind in ("keyDown", "keyUp"):
-            self.call(
-                "Input.dispatchKeyEvent",
-                type=kind,
-                key=key,
-                windowsVirtualKeyCode=code,
-                **({"text": text} if text and kind == "keyDown" else {}),
-            )
-
-    def screenshot(self, path: Path) -> None:
-        """Save a picture of the whole page."""
-        size = self.call("Page.getLayoutMetrics")["cssContentSize"]
-        clip = {"x": 0, "y": 0, "width": size["width"], "height": min(size["height"], 8000)}
-        found = self.call(
-            "Page.captureScreenshot", clip={**clip, "scale": 1}, captureBeyondViewport=True
-        )
-        path.write_bytes(base64.b64decode(found["data"]))
-
-    def _receive(self) -> dict[str, Any]:
-        while b"\0" not in self._rest:
-            data = os.read(self._in, 1 << 20)
-            if not data:
-                raise RuntimeError("the browser went away")
-            self._rest += data
-        message, _, self._rest = self._rest.partition(b"\0")
-        found: dict[str, Any] = json.loads(message)
-        return found
-
-    def _note(self, event: dict[str, Any]) -> None:
-        params = event.get("params", {})
-        if event.get("method") == "Runtime.exceptionThrown":
-            self.complaints.append(str(params["exceptionDetails"]))
-        elif event.get("method") == "Runtime.consoleAPICalled":
-            self.complaints.append(str(params["args"]))
-        elif event.get("method") == "Log.entryAdded":
-            self.complaints.append(params["entry"]["text"])
-        elif event.get("method") == "Network.requestWillBeSent":
-            self.requests.append(params["request"]["url"])
+def browse(
+    page: Path, script: str = "", *, width: int = 1280, height: int = 900, dark: bool = False
+) -> Seen:
+    """Open a file and run the body of a function of `window`, `document` and `innerWidth` there."""
+    with tempfile.TemporaryDirectory() as folder:
+        frame = Path(folder, "frame.html")
+        frame.write_text(_FRAME % (page.as_uri(), width, height, script), encoding="utf-8")
+        options = ["--dump-dom", *([DARK] if dark else [])]
+        done = _chromium(Path(folder), frame, (max(width, 500), height), *options)
+    found = re.search(r'<pre id="seen">(.*?)</pre>', done.stdout, re.DOTALL)
+    assert found is not None, done.stderr
+    complaints = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+    return Seen(json.loads(html.unescape(found[1])), complaints)
 
 
-@contextmanager
-def browser(folder: Path) -> Iterator[Page]:
-    """Start the browser with a fresh profile in `folder`, and end it."""
+def screenshot(page: Path, picture: Path, width: int) -> None:
+    """Save a picture of the whole page."""
+    height, _ = browse(page, "return document.documentElement.scrollHeight", width=width)
+    with tempfile.TemporaryDirectory() as folder:
+        _chromium(Path(folder), page, (width, min(height, 8000)), f"--screenshot={picture}")
+
+
+def _chromium(
+    folder: Path, page: Path, size: tuple[int, int], *options: str
+) -> subprocess.CompletedProcess[str]:
     program = find_browser()
     assert program is not None
-    to_read, to_us = os.pipe()
-    from_us, to_write = os.pipe()
-    process = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            _EXEC,
-            str(from_us),
-            str(to_us),
-            program,
-            *FLAGS,
-            f"--user-data-dir={folder / 'profile'}",
-        ],
-        pass_fds=(from_us, to_us),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    os.close(from_us)
-    os.close(to_us)
-    try:
-        yield Page(to_read, to_write)
-    finally:
-        process.terminate()
-        process.wait(30)
-        os.close(to_read)
-        os.close(to_write)
+    place = [f"--user-data-dir={folder / 'profile'}", "--window-size={},{}".format(*size)]
+    command = [program, *FLAGS, *place, *options, page.as_uri()]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)

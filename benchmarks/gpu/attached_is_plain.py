@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.harness import pair
+from benchmarks.harness import pair
 
 SCRIPT = Path(__file__).with_name("attached_loops.py")
 

@@ -127,19 +127,18 @@ def draw() -> list[str]:
 
 
 def _draw_pages(names: list[str]) -> list[str]:
-    from tests.browser import browser, find_browser
+    from tests.browser import find_browser, screenshot
 
     if find_browser() is None:
         print(f"no Chromium here: {', '.join(names)} stay as they are", file=sys.stderr)
         return []
     known = json.loads(_MADE_OF.read_text()) if _MADE_OF.exists() else {}
-    with tempfile.TemporaryDirectory() as folder, browser(Path(folder)) as page:
+    with tempfile.TemporaryDirectory() as folder:
         for name in names:
             capture, width = PAGES[name]
             shown = Path(folder, "report.html")
             printed(f"fp8verify inspect {capture} --exit-zero --format html -o {shown}")
-            page.open(shown, width=width)
-            page.screenshot(PICTURES / name)
+            screenshot(shown, PICTURES / name, width)
             printed.cache_clear()
             known[name] = _made_of(capture)
     _MADE_OF.write_text(json.dumps(known, indent=2, sort_keys=True) + "\n")

@@ -166,15 +166,6 @@ def test_the_action_judges_with_what_its_own_pip_step_installed(tmp_path: Path) 
     assert _failures(tmp_path) == 1
 
 
-def test_the_action_installs_itself_unless_told_not_to() -> None:
-    action = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
-    install, judge = action["runs"]["steps"]
-    assert 'pip install --quiet "$GITHUB_ACTION_PATH[zstd]"' in install["run"]
-    assert _wanted(install, {"install": "true"})
-    assert not _wanted(install, {"install": "false"})
-    assert judge["id"] in action["outputs"]["verdict"]["value"]
-
-
 def test_every_input_is_documented() -> None:
     action = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
     page = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.harness import pair
 from fp8verify.capture.files import read_ranks
 from fp8verify.capture.schema import RankMeta
-from tests.harness import LOOPS, pair
 from tests.shared_torch import python_with_torch
 
 pytestmark = pytest.mark.train
+LOOPS = Path(__file__).parent / "loops"
 
 
 def same(

@@ -79,14 +79,6 @@ def test_what_is_said_of_a_machine(
     assert all(line in done.stdout for line in lines)
 
 
-def test_no_gpu_changes_the_exit_code_only_where_one_is_required(machine: Machine) -> None:
-    config = write(machine.folder, "a.yaml", files.ACCELERATE_AO)
-    for arguments in ((), ("--config", config)):
-        done = machine.doctor(*arguments, "--format", "json")
-        assert (done.returncode, checks(done)["no-gpu"]) == (0, "skipped")
-        assert machine.doctor(*arguments, "--require-gpu").returncode == 1
-
-
 def test_a_warning_leaves_the_exit_code_and_shows_the_line(machine: Machine) -> None:
     config = write(machine.folder, "a.yaml", f"{files.ACCELERATE_AO}  flavour: vanilla\n")
     done = machine.has(H200).doctor("--config", config)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import gzip
 import os
 import subprocess
@@ -11,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from fp8verify.errors import InputError
-from fp8verify.trace.places import reading
 from tests.command_line import fp8verify, refused
 from tests.golden.expectations import ROOT
 from tests.hand_built import TraceBuilder
@@ -54,13 +51,6 @@ def test_a_damaged_file_is_described_as_it_is(
     assert [
         word for word in ("PYTHONPATH", "ProfilerActivity", "training step") if word in text
     ] == []
-
-
-def test_a_file_that_may_not_be_read_is_told_as_that() -> None:
-    with pytest.raises(InputError) as caught, reading("a.json"):
-        raise PermissionError(errno.EACCES, "Permission denied")
-    assert caught.value.fact == "a.json cannot be read: Permission denied."
-    assert caught.value.hint == "Give this user the right to read it."
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +10,6 @@ import pytest
 
 from tests.command_line import fp8verify, refused
 from tests.golden.expectations import ROOT
-from tests.hand_built import TraceBuilder
 
 
 @pytest.mark.parametrize(
@@ -29,20 +26,6 @@ def test_the_verdict_is_printed_and_is_the_exit_code(capture: str, verdict: str,
     assert done.returncode == code
     assert f"\n\n{verdict}  " in done.stdout
     assert done.stderr == ""
-
-
-def test_the_log_line_stands_beside_the_kernels_that_contradict_it() -> None:
-    text = fp8verify("inspect", ROOT / "bf16_filter_rejects_all").stdout
-    assert "Applied Float8 training: recipe=TENSORWISE" in " ".join(text.split())
-    assert "nvjet_sm90_tst_" in text
-    assert "claimed-not-active" in text
-
-
-def test_json_goes_to_a_file_whole(tmp_path: Path) -> None:
-    out = tmp_path / "report.json"
-    done = fp8verify("inspect", ROOT / "fp8_compiled", "--format", "json", "-o", out)
-    assert (done.returncode, done.stdout) == (0, "")
-    assert json.loads(out.read_text())["verdict"] == "ACTIVE"
 
 
 @pytest.mark.parametrize(
@@ -63,42 +46,6 @@ def test_options_change_the_exit_code(capture: str, options: str, code: int) -> 
     assert done.returncode == code
     wanted = "[required-format] nvfp4 was required for 50% of GEMM time"
     assert (wanted in done.stdout) == ("nvfp4" in options)
-
-
-def test_a_log_of_its_own_is_held_against_the_trace(tmp_path: Path) -> None:
-    log = tmp_path / "train.log"
-    log.write_text("[rank0]:2026-11-21 Float8 training active with recipe rowwise\n")
-    trace = ROOT / "bf16_compiled" / "rank0.json.gz"
-    done = fp8verify("inspect", trace, "--log", log)
-    assert done.stdout.splitlines()[2].startswith("CONTRADICTED")
-
-
-def test_a_trace_without_gpu_kernels_is_inconclusive_not_an_error(tmp_path: Path) -> None:
-    build = TraceBuilder().linear(64, 32, 16, fp8=True)
-    build.events = [event for event in build.events if event["cat"] != "kernel"]
-    done = fp8verify("inspect", build.write(tmp_path / "trace.json"))
-    assert done.returncode == 3
-    assert "no GPU kernels in the trace" in done.stdout
-
-
-def _bad_inputs(folder: Path) -> dict[str, Path]:
-    (folder / "empty.json").touch()
-    (folder / "text.json").write_text("step 1 | loss 2.5\n")
-    (folder / "settings.json").write_text('{"batch": 4}')
-    (folder / "cut.json.gz").write_bytes(gzip.compress(b"{" * 1000)[:12])
-    (folder / "binary.json").write_bytes(bytes(range(256)) * 10)
-    (folder / "nothing").mkdir()
-    (folder / "unrelated").mkdir()
-    (folder / "unrelated" / "settings.json").write_text('{"batch": 4}')
-    return {path.name: path for path in [*folder.iterdir(), folder / "missing.json"]}
-
-
-BAD = "missing.json empty.json text.json settings.json cut.json.gz binary.json nothing unrelated"
-
-
-@pytest.mark.parametrize("name", BAD.split())
-def test_bad_input_gets_two_lines_and_exit_code_2(tmp_path: Path, name: str) -> None:
-    assert name in refused(fp8verify("inspect", _bad_inputs(tmp_path)[name]))[0]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -43,30 +42,10 @@ def test_a_cluster_gives_the_same_report(scheduler: str, tmp_path: Path) -> None
     assert (result.stdout, result.exit_code) == (plain, 1)  # a rank ran no FP8
 
 
-def test_relative_paths_mean_the_same_on_the_workers(
-    scheduler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_ranks(tmp_path / "traces", fp8="yy")
-    monkeypatch.chdir(tmp_path)
-    with dask_cluster(scheduler) as executor:
-        assert inspect("traces", executor=executor).verdict == "ACTIVE"
-
-
-def test_the_work_is_done_by_more_than_one_process(scheduler: str) -> None:
-    with dask_cluster(scheduler) as executor:
-        pids = {future.result() for future in [executor.submit(pid_of, i) for i in range(20)]}
-    assert len(pids) == 2
-    assert os.getpid() not in pids
-
-
 def test_an_error_on_a_worker_is_raised_as_it_was(scheduler: str) -> None:
     with dask_cluster(scheduler) as executor, pytest.raises(InputError, match="no trace") as caught:
         executor.submit(fail, InputError).result()
     assert caught.value.hint == "Name another file."
-
-
-def pid_of(_: int) -> int:
-    return os.getpid()
 
 
 def test_a_job_whose_worker_dies_is_done_elsewhere(scheduler: str, tmp_path: Path) -> None:

@@ -175,9 +175,3 @@ def test_static_starts_nothing(tmp_path: Path) -> None:
     found, _ = doctor(tmp_path, "--static", "--", sys.executable, "train.py")
     assert not (tmp_path / "started").exists()
     assert "model-not-seen" not in found
-
-
-def test_a_command_that_is_none_is_an_error_of_two_lines(tmp_path: Path) -> None:
-    done = fp8verify("doctor", "--", "no-such-program", cwd=tmp_path)
-    assert done.returncode == 2
-    assert [line.split(":")[0] for line in done.stderr.splitlines()] == ["error", "hint"]

@@ -23,7 +23,6 @@ from fp8verify.annotate import annotate
 from fp8verify.doctor.checks import report_of, to_text
 from fp8verify.doctor.rules import judge
 from fp8verify.errors import Fp8VerifyError
-from fp8verify.prove.ncu import read_launches as read_counts
 from tests.doctor_files import SOUND, facts_of
 from tests.hand_built import BF16_KERNEL, TraceBuilder
 from tests.other_tools import WRITERS, record
@@ -253,19 +252,3 @@ def test_damaged_configurations_are_read_or_refused(name: str, tmp_path: Path) -
 
 
 # -- counters -----------------------------------------------------------------------------------
-
-COUNTS = """\
-==PROF== Connected to process 7
-"ID","Process ID","Kernel Name","NVTX","sm__ops_path_tensor_op_hmma_src_fp8.sum"
-"","","","","inst"
-"0","7","nvjet_sm90_qqtst_128","aten::_scaled_mm, op_id = 9, sizes = [[64, 32], [32, 16]]","65,536"
-"1","7","nvjet_sm90_tst_128","fp8verify m=64 n=16 k=32","1.7e10"
-"""
-
-
-def test_damaged_counts_are_read_or_left_out() -> None:
-    for label, data in damages("counts", COUNTS.encode()):
-        lines = data.decode("utf-8", "replace").splitlines(keepends=True)
-        for launch in read_counts(lines):
-            assert launch.kernel.isprintable(), label
-            assert all(isinstance(count, int) for count in launch.metrics.values()), label

@@ -66,10 +66,6 @@ def test_an_assertion_fails_with_the_reason_the_share_and_the_findings(
     result.stdout.fnmatch_lines(says)
 
 
-def test_the_mark_judges_the_trace_of_the_command_line(pytester: pytest.Pytester) -> None:
-    _marked(pytester, "min_share=0.9", "fp8_compiled").assert_outcomes(passed=1)
-
-
 @pytest.mark.parametrize(
     ("mark", "capture", "says"),
     [
@@ -104,13 +100,6 @@ class TestRecipes:
     result = _pytest(pytester, code)
     result.assert_outcomes(passed=2, failed=2)
     result.stdout.fnmatch_lines(["*marked fp8, and the test asked for no report*"])
-
-
-def test_without_a_trace_a_marked_test_is_skipped_and_says_why(pytester: pytest.Pytester) -> None:
-    code = "import pytest\n\n@pytest.mark.fp8\ndef test_it():\n    assert False\n"
-    result = _pytest(pytester, code, "-rs")
-    result.assert_outcomes(skipped=1)
-    result.stdout.fnmatch_lines(["SKIPPED * marked fp8, and no --fp8-trace was given"])
 
 
 @pytest.mark.parametrize(

@@ -84,17 +84,6 @@ def test_a_capture_in_a_bucket_is_read_with_its_census_and_log(bucket: Any, tmp_
     assert len(report.claims) == 1
 
 
-def test_one_object_and_a_packed_log(bucket: Any, tmp_path: Path) -> None:
-    TraceBuilder().linear(64, 32, 16, fp8=True).write(tmp_path / "trace.json")
-    log = gzip.compress(b"Float8 training active with recipe rowwise\n")
-    (tmp_path / "train.log.gz").write_bytes(log)
-    upload(bucket, tmp_path, "traces")
-    report = inspect("s3://traces/trace.json", log="s3://traces/train.log.gz")
-    assert report.verdict == "ACTIVE"
-    assert report.ranks[0].source == "trace.json"
-    assert len(report.claims) == 1
-
-
 @pytest.mark.parametrize(
     "path", ["s3://traces/none.json", "s3://traces/none/rank*.json", "s3://no-such-bucket/a.json"]
 )

@@ -2,50 +2,66 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
-from tests.attached import SCRIPTS, attach
+from tests.attached import SCRIPTS, attach, compare
+
+pytestmark = pytest.mark.train
+SCRIPT = SCRIPTS / "self_profiling.py"
+OURS, THEIRS = ("fp8verify", "complete"), ("script", "complete")
 
 
-@pytest.mark.train
-@pytest.mark.parametrize("window", ["6-8", "5-7", "7"])
-def test_kempnerforge_in_the_window(tmp_path: Path, window: str) -> None:
-    config = tmp_path / "debug.toml"
-    config.write_text(
-        '[profiling]\nenable = true\nstart_step = 5\nend_step = 8\ntrace_dir = "profiler_traces"\n'
-    )
+@pytest.mark.parametrize(
+    ("when", "windows"),
+    [
+        ("during", [("fp8verify", "cut", 4, 6), (*THEIRS, 5, 6)]),
+        ("in-our-warm-up", [(*OURS, 6, 8)]),
+        ("before", [(*OURS, 8, 10), (*THEIRS, 3, 5)]),
+        ("before-and-done", [(*OURS, 4, 6)]),
+        ("after", [(*OURS, 4, 6)]),
+        ("warming-up", [(*THEIRS, 5, 6)]),
+    ],
+)
+def test_a_script_that_profiles_itself_keeps_its_trace(
+    tmp_path: Path, when: str, windows: list[tuple[str, str, int, int]]
+) -> None:
+    theirs = tmp_path / "theirs.json"
 
-    attached = attach(tmp_path, window, SCRIPTS / "kempnerforge_profiling.py", config)
+    attached = compare(tmp_path, "4-6", SCRIPT, when, theirs)
 
-    (found,) = attached.meta().windows
-    assert (found.profiler, found.state, found.first, found.last) == ("script", "complete", 6, 8)
-    (theirs,) = (tmp_path / "profiler_traces").iterdir()
-    assert (attached.capture / str(found.trace)).read_bytes() == theirs.read_bytes()
-
-
-@pytest.mark.train
-def test_kempnerforge_that_ends_before_the_window_does(tmp_path: Path) -> None:
-    config = tmp_path / "debug.toml"
-    config.write_text('[profiling]\nstart_step = 5\nend_step = 8\ntrace_dir = "t"\n')
-
-    attached = attach(tmp_path, "8-10", SCRIPTS / "kempnerforge_profiling.py", config)
-
-    ours, theirs = attached.meta().windows
-    assert (ours.profiler, ours.state, ours.first, ours.last) == ("fp8verify", "complete", 11, 13)
-    assert (theirs.profiler, theirs.first, theirs.last) == ("script", 6, 8)
+    assert attached.run.code == 0
+    found = attached.meta().windows
+    assert [(w.profiler, w.state, w.first, w.last) for w in found] == windows
+    assert json.loads(theirs.read_text())["traceEvents"][-1]["name"] == "Record Window End"
+    for window in found:
+        if window.profiler == "script":
+            assert (attached.capture / str(window.trace)).read_bytes() == theirs.read_bytes()
+            assert any(f"whose trace {theirs} was copied" in n for n in attached.meta().notes)
+        else:
+            assert window.first in attached.steps(window.trace)
 
 
-@pytest.mark.train
-@pytest.mark.parametrize("done", [0, 30])
-def test_torchtitan_round_after_round(tmp_path: Path, done: int) -> None:
-    folder = tmp_path / "traces"
+@pytest.mark.parametrize(
+    ("framework", "window", "done", "windows"),
+    [
+        ("kempnerforge", "6-8", 0, [(*THEIRS, 6, 8)]),
+        ("kempnerforge", "7", 0, [(*THEIRS, 6, 8)]),
+        ("kempnerforge", "8-10", 0, [(*OURS, 11, 13), (*THEIRS, 6, 8)]),
+        ("torchtitan", "6", 0, [(*THEIRS, 6, 6)]),
+        ("torchtitan", "6", 30, [(*THEIRS, 6, 6)]),
+    ],
+)
+def test_what_a_framework_profiles_is_the_window(
+    tmp_path: Path, framework: str, window: str, done: int, windows: list[object]
+) -> None:
+    attached = attach(tmp_path, window, SCRIPT, framework, "traces", done)
 
-    attached = attach(tmp_path, "6", SCRIPTS / "torchtitan_profiling.py", folder, done)
-
-    (found,) = attached.meta().windows
-    assert (found.profiler, found.first, found.last) == ("script", 6, 6)
-    assert len(list(folder.iterdir())) == 2
-    theirs = folder / f"iteration_{done + 6}" / "rank0_trace.json"
-    assert (attached.capture / str(found.trace)).read_bytes() == theirs.read_bytes()
+    found = attached.meta().windows
+    assert [(w.profiler, w.state, w.first, w.last) for w in found] == windows
+    traces = sorted(path for path in (tmp_path / "traces").rglob("*") if path.is_file())
+    assert len(traces) == (2 if framework == "torchtitan" else 1)
+    kept = (attached.capture / str(found[-1].trace)).read_bytes()
+    assert kept in [trace.read_bytes() for trace in traces if f"_{done + 12}/" not in f"{trace}"]

@@ -9,7 +9,7 @@ import click
 import pytest
 
 from fp8verify.cli.group import COMMANDS, cli, options_of
-from fp8verify.record.settings_file import OWN_ONLY, find_settings, steps_of_profiling
+from fp8verify.record.settings_file import OWN_ONLY, find_settings
 from tests.command_line import fp8verify
 
 
@@ -95,12 +95,6 @@ def test_a_wrong_value_is_told_with_the_place_where_it_stands(tmp_path: Path) ->
     assert {done.returncode for done in (in_file, in_variable, on_the_line)} == {2}
 
 
-def test_a_key_of_another_command_is_no_error(tmp_path: Path) -> None:
-    (tmp_path / "fp8verify.toml").write_text('steps = "3"\nmin_share = "80%"\n')
-    done = fp8verify("explain", "nvjet_qqtst_128x256", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-
-
 @pytest.mark.parametrize(
     ("table", "steps", "folder"),
     [
@@ -115,13 +109,6 @@ def test_the_habit_of_trainings_is_understood(
     found = plan(tmp_path)
     assert found["record"].startswith(steps)
     assert found["capture"].startswith(folder)
-
-
-@pytest.mark.parametrize(
-    "profiling", [{"start_step": 8, "end_step": 8}, {"start_step": "5", "end_step": 8}, []]
-)
-def test_a_profiling_table_without_steps_names_none(profiling: object) -> None:
-    assert steps_of_profiling(profiling) is None
 
 
 def test_the_training_s_own_profiling_names_the_steps(tmp_path: Path) -> None:

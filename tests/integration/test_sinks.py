@@ -60,22 +60,6 @@ def test_tensorboard_reads_the_scalars(tmp_path: Path) -> None:
         assert events.Tensors(name)[0].tensor_proto.float_val[0] == pytest.approx(value)
 
 
-def test_a_summary_writer_of_the_training_stays_open() -> None:
-    from fp8verify.integrations.sinks import TensorBoardSink
-
-    calls: list[Any] = []
-
-    class Writer:
-        def add_scalar(self, *given: Any) -> None:
-            calls.append(given)
-
-        def flush(self) -> None:
-            pass
-
-    feed(TensorBoardSink(Writer()))
-    assert calls[0] == ("fp8/share_of_gemm_time", 0.75, 101)
-
-
 def test_wandb_offline_takes_the_scalars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wandb = pytest.importorskip("wandb")
     for name, value in {"WANDB_MODE": "offline", "WANDB_DIR": str(tmp_path)}.items():

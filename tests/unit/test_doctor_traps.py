@@ -373,7 +373,9 @@ def test_variables_that_nobody_reads() -> None:
     assert "ACCELERATE_FP8_BACKEND" in complaints(facts)["config-key-ignored"].message
 
 
-ISSUES = tomllib.loads(Path(__file__).parents[1].joinpath("doctor_issues.toml").read_text())
+ISSUES = tomllib.loads(
+    Path(__file__).parents[2].joinpath("benchmarks", "doctor_issues.toml").read_text()
+)
 GPUS = {"H20": files.H20, "B200": B200, "MI300X": files.MI300X, "sm_120": files.RTX6000_PRO}
 
 

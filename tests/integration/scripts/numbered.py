@@ -13,10 +13,9 @@ import sys
 import torch
 
 kind, done, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-log = logging.getLogger(kind)
 
 
-def train(model, optimizer):
+def update(model, optimizer):
     optimizer.zero_grad()
     loss = model(torch.ones(4, 16)).square().mean()
     loss.backward()
@@ -29,53 +28,59 @@ def new():
     return model, torch.optim.AdamW(model.parameters(), lr=1e-3)
 
 
-def kempnerforge():
-    handler = logging.StreamHandler(sys.stdout)
-    handler.setFormatter(logging.Formatter("[rank 0] INFO     %(message)s"))
-    logging.getLogger("kempnerforge").addHandler(handler)
-    logger = logging.getLogger("kempnerforge.metrics")
-    logging.getLogger("kempnerforge").setLevel(logging.DEBUG)
-    logging.getLogger("kempnerforge").propagate = False
+def train(say=None):
     model, optimizer = new()
+    for step in range(done + 1, done + count + 1):
+        loss = update(model, optimizer)
+        if say is not None:
+            say(step, loss)
+
+
+def logger_of(name, form):
+    logger = logging.getLogger(name)
+    logger.handlers.clear()
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(logging.Formatter(form))
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    return logger
+
+
+def kempnerforge():
+    logger_of("kempnerforge", "[rank 0] INFO     %(message)s")
+    logger = logging.getLogger("kempnerforge.metrics")
     if done:
         logger.info(f"Resumed from step {done}, {done * 1024:,} tokens seen")
-    for step in range(done + 1, done + count + 1):
-        loss = train(model, optimizer)
+
+    def say(step, loss):
         if step % 2 == 0 or step == 1:
             logger.info(f"\033[2m[step {step}]\033[0m loss={loss:.4f} | lr=1.00e-03")
 
+    train(say)
+
 
 def torchtitan():
-    logger = logging.getLogger()
-    logger.setLevel(logging.INFO)
-    logger.handlers.clear()
-    logger.addHandler(logging.StreamHandler(sys.stdout))
-    model, optimizer = new()
+    logger = logger_of(None, "%(message)s")
     logger.info(f"Training starts at step {done + 1}")
-    for step in range(done + 1, done + count + 1):
-        loss = train(model, optimizer)
-        logger.info(f"\033[31mstep: {step:2}  \033[32mloss: {loss:7.4f}  memory: 1GiB")
+    train(
+        lambda step, loss: logger.info(
+            f"\033[31mstep: {step:2}  \033[32mloss: {loss:7.4f}  memory: 1GiB"
+        )
+    )
 
 
 def printed():
-    model, optimizer = new()
-    for step in range(done + 1, done + count + 1):
-        print("step:", step, "", f"loss: {train(model, optimizer):.4f}")
+    train(lambda step, loss: print("step:", step, "", f"loss: {loss:.4f}"))
 
 
 def told():
     import fp8verify
 
-    model, optimizer = new()
-    for step in range(done + 1, done + count + 1):
-        train(model, optimizer)
-        fp8verify.step(step)
+    train(lambda step, _: fp8verify.step(step))
 
 
-def nothing():
-    model, optimizer = new()
-    for _ in range(count):
-        train(model, optimizer)
+nothing = train
 
 
 def dry_run():
@@ -86,35 +91,31 @@ def dry_run():
     optimizer.zero_grad()
     _init_optim_state(optimizer)
     for _ in range(count):
-        train(model, optimizer)
+        update(model, optimizer)
 
 
 def folds():
     for fold in range(2):
-        model, optimizer = new()
-        for step in range(1, count + 1):
-            loss = train(model, optimizer)
-            print(f"fold {fold} [step {step}] loss={loss:.4f}")
+        train(lambda step, loss, fold=fold: print(f"fold {fold} [step {step}] loss={loss:.4f}"))
 
 
 def gan():
-    (generator, first), (critic, second) = new(), new()
+    generator, critic = new(), new()
     for _ in range(count):
         for _ in range(3):
-            train(critic, second)
-        train(generator, first)
+            update(*critic)
+        update(*generator)
 
 
 def ema():
     model, optimizer = new()
     shadow = copy.deepcopy(model)
     for step in range(done + 1, done + count + 1):
-        loss = train(model, optimizer)
+        print(f"[step {step}] loss={update(model, optimizer):.4f}")
         with torch.no_grad():
             for ours, theirs in zip(shadow.parameters(), model.parameters(), strict=True):
                 ours.lerp_(theirs, 0.1)
             shadow(torch.ones(4, 16))
-        print(f"[step {step}] loss={loss:.4f}")
 
 
 vars()[kind]()

@@ -13,9 +13,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
-LOOPS = HERE / "loops"
+ROOT = HERE.parent
 OURS = ("capture", "report")  # what `fp8verify run` leaves in the working directory
 MARK = "FP8VERIFY_HARNESS"
 SPARE_MB = 64  # the agent, and the events of a small window
@@ -23,7 +22,7 @@ SPARE_MB = 64  # the agent, and the events of a small window
 
 @dataclass(frozen=True)
 class Outcome:
-    """All that can be seen of a training from outside and, by `witness.py`, from inside.
+    """All that can be seen of a training from outside and, by `attach/witness.py`, from inside.
 
     Attributes:
         code: exit code; of one that a signal ended, 128 and the signal's number.
@@ -105,11 +104,12 @@ def pair(
 ) -> tuple[Outcome, Outcome]:
     """Run a script plain and attached; `arguments` are the words after `python`.
 
-    Args:
-        folder: gets one folder for each of the two, and the capture in `attached/capture`.
-        witness: whether to look from inside too, which takes a script and no `-m`.
+    `folder` gets one folder for each of the two, and the capture in `attached/capture`. A `witness`
+    looks from inside too, which takes a script and no `-m`.
     """
-    command = (python, HERE / "witness.py", *arguments) if witness else (python, *arguments)
+    command = (
+        (python, HERE / "attach" / "witness.py", *arguments) if witness else (python, *arguments)
+    )
     run = (sys.executable, "-m", "fp8verify", "run", *options, "--trace-dir", OURS[0])
     plain = execute(folder / "plain", (), command)
     attached = execute(folder / "attached", (*run, "-o", OURS[1], "--exit-zero", "--"), command)

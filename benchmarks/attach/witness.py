@@ -1,6 +1,6 @@
 """Run a script and write down, at exit, what its process looks like from inside.
 
-`witness.py SCRIPT ARGUMENTS...`; the file's name is in the environment, see `tests.harness`.
+`witness.py SCRIPT ARGUMENTS...`; the file's name is in the environment, see `../harness.py`.
 """
 
 import atexit
