@@ -148,11 +148,10 @@ def parts(database: Database) -> Glance:
     most = max((count for count, _ in counts.values()), default=0)
     ordered = sorted(counts, key=lambda process: (counts[process][1], process))
     kept = [process for process in ordered if counts[process][0] >= _LEAST_SHARE * most]
-    return Glance(is_trace=True, parts=tuple(map(_part, kept)))
-
-
-def _part(process: int) -> Part:
-    return Part(process, f"process {_system_number(process)}")
+    return Glance(
+        is_trace=True,
+        parts=tuple(Part(process, f"process {_system_number(process)}") for process in kept),
+    )
 
 
 def _system_number(process: int) -> int:
@@ -209,8 +208,6 @@ class _Tables:
 
     def kernels(self) -> Iterator[Sequence[Any]]:
         """Yield name, start, end, device, stream and correlation id of kernels."""
-        if not self._database.has(KERNELS, "start", "end"):
-            return
         text = self._strings.get
         for demangled, mangled, short, *rest in self._mine(
             KERNELS,
@@ -222,16 +219,14 @@ class _Tables:
 
     def calls(self) -> Iterator[Sequence[Any]]:
         """Yield correlation id, start, end and thread of calls into CUDA, and note launches."""
-        columns = ("correlationId", "start", "end", "globalTid")
-        if not self._database.has(CALLS, *columns):
-            return
         launching = {number for number, text in self._strings.items() if _LAUNCH.match(text)}
         capturing = {
             number: found[1].lower() == "begin"
             for number, text in self._strings.items()
             if (found := _CAPTURE.match(text))
         }
-        for name, result, *row in self._mine(CALLS, "nameId", "returnValue", *columns):
+        columns = ("nameId", "returnValue", "correlationId", "start", "end", "globalTid")
+        for name, result, *row in self._mine(CALLS, *columns):
             if name in launching and not result:
                 self.launches.append((row[0], row[1]))
             elif name in capturing:
@@ -244,8 +239,6 @@ class _Tables:
         That is the training's and torch's; libraries have their own. A range that was still open
         has no end, and gets the trace's.
         """
-        if not self._database.has(RANGES, "start", "end", "eventType", "globalTid"):
-            return
         last = max(map(self._last_end, (KERNELS, CALLS)))
         for event, domain, text, number, start, end, thread in self._mine(
             RANGES, "eventType", "domainId", "text", "textId", "start", "end", "globalTid"
@@ -257,8 +250,7 @@ class _Tables:
 
     def spans(self, table: str, size: str) -> Iterator[Sequence[Any]]:
         """Yield start, end and another column of a table."""
-        columns = ("start", "end", size)
-        return self._mine(table, *columns) if self._database.has(table, *columns) else iter(())
+        return self._mine(table, "start", "end", size)
 
     def remarks(self) -> list[str]:
         """Return what the profiler remarked of the process or of none; the texts hold paths."""

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from fp8verify.text import lazy_pattern
-from fp8verify.trace.kineto.reader import not_json
+from fp8verify.trace.kineto.reader import not_a_trace
 from fp8verify.trace.rows import RowCollector
 from fp8verify.trace.source import Glance, Reading, Source
 from fp8verify.trace.tables import Trace
 
-_RULE: Final = lazy_pattern(r"-{5,}(?:  -{5,}){4,}")
+_RULE: Final = lazy_pattern(r"(?<!-)-{5,}(?:  -{5,}){4,}")
 _DASHES: Final = lazy_pattern(r"-+")
 # The GPU's own column: "Self CUDA", "Self XPU", "Self HIP"; not "Self CUDA %" nor "Self CUDA Mem".
 _DEVICE: Final = lazy_pattern(r"Self (?!CPU$)([A-Z][A-Z0-9]*)")
@@ -27,7 +27,6 @@ _NS: Final = {"us": 10**3, "ms": 10**6, "s": 10**9}
 # Ranges of user annotations have rows of the GPU, too.
 _RANGE: Final = lazy_pattern(r"ProfilerStep|## Call |nccl:|Optimizer\.|FSDP::|DistributedData")
 _COPY: Final = lazy_pattern(r"Mem(cpy|set) ")
-_MAX_LINE: Final = 1 << 16
 # Rows of the trace that all calls become; more are counted as so many, with their time.
 _MAX_CALLS: Final = 200_000
 _WHOLE: Final = 0.98
@@ -61,7 +60,7 @@ def read(source: Source, how: Reading) -> Trace:
     for found in _tables(source):
         table = found
     if table is None:
-        raise not_json(source)
+        raise not_a_trace(source, "JSON")
     kernels = _kernels(table)
     trace, rows = Trace(source=source.name), RowCollector()
     rows.kernels(_launches([row for row in kernels if not _COPY.match(row.name)]))
@@ -108,7 +107,7 @@ def _tables(source: Source) -> Iterator[_Table]:
     columns: list[slice] = []
     header: list[str] = []
     rows: list[_Row] = []
-    for line in _lines(source):
+    for line in source.lines():
         if rule := _RULE.search(line):
             if rows:
                 columns, header = [], []
@@ -156,18 +155,3 @@ def _nanoseconds(text: str) -> int:
         return round(float(found[1]) * _NS[found[2]]) if found else 0
     except ValueError:
         return 0
-
-
-def _lines(source: Source) -> Iterator[str]:
-    """Yield the lines; of a longer one than any table has, nothing."""
-    rest, skipping = b"", False
-    for piece in source:
-        *lines, rest = (rest + piece).split(b"\n")
-        for line in lines:
-            if not skipping and len(line) <= _MAX_LINE:
-                yield line.decode("utf-8", "replace").rstrip("\r")
-            skipping = False
-        if len(rest) > _MAX_LINE:
-            rest, skipping = b"", True
-    if rest and not skipping:
-        yield rest.decode("utf-8", "replace")

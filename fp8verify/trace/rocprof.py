@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-from codecs import getincrementaldecoder
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 NAME = "rocprofv3"
 ENDING = "_kernel_trace.csv"
 _CALL = ("Correlation_Id", "Start_Timestamp", "End_Timestamp", "Thread_Id")
-_MAX_LINE = 1 << 20
 
 
 def glance(source: Source) -> Glance:
@@ -109,7 +107,7 @@ class _Table:
         self._rows = csv.reader(self._lines())
         header = self._next() or []
         self._width = len(header)
-        self.columns = {name.strip().lower(): place for place, name in enumerate(header)}
+        self.columns = {name.strip("\ufeff ").lower(): place for place, name in enumerate(header)}
 
     def rows(self, *wanted: str) -> Iterator[Sequence[str]]:
         """Yield the values of some columns, "" where the file has no such column.
@@ -132,19 +130,10 @@ class _Table:
             return []
 
     def _lines(self) -> Iterator[str]:
-        decode = getincrementaldecoder("utf-8-sig")("replace").decode
-        rest = ""
-        for piece in self._source:
-            *lines, rest = (rest + decode(piece)).split("\n")
-            if len(rest) > _MAX_LINE:
-                raise InputError(
-                    f"{self._source.name} has a line of more than {_MAX_LINE >> 20} MB.",
-                    "This is not a table of rocprofv3.",
-                )
-            yield from (line + "\n" for line in lines)
-        self.is_cut = bool(rest) or self._source.damage is not None
-        if rest:
-            yield rest
+        for line in self._source.lines():
+            self.is_cut = not line.endswith("\n")
+            yield line
+        self.is_cut |= self._source.damage is not None
 
 
 def numbers(values: Iterable[str]) -> list[int | None]:
@@ -224,29 +213,24 @@ class _Rocpd:
     def __init__(self, database: Database, suffix: str, name: str) -> None:
         self._database, self._suffix = database, suffix
         self._times: dict[object, Any] | None = None
-        if self._has(_KERNELS, "start_id", "end_id", "track_id"):
+        if database.has(_KERNELS + suffix, "start_id", "end_id", "track_id"):
             self._times = self._by_id(_TIMES, "value")
             places = self._rows(_TRACKS, "id", "tid", "agent_id", "stream_id")
             self._tracks = {number: place for number, *place in places}
-        elif not self._has(_KERNELS, "start", "end"):
+        elif not database.has(_KERNELS + suffix, "start", "end"):
             raise InputError(
                 f"{name} is a rocprofv3 database in a layout that is not known.",
                 "Export CSV: rocpd convert --output-format csv.",
             )
         self._stacks = self._by_id(_EVENTS, "stack_id")
-        strings = self._by_id(_STRINGS, "string")
-        self._names = {number: name for number, name in strings.items() if isinstance(name, str)}
+        self._names = self._by_id(_STRINGS, "string")
 
     def kernels(self) -> Iterator[Sequence[Any]]:
         """Yield name, start, end, device, stream and correlation id of kernels."""
-        if not self._has(_SYMBOLS, "id"):
-            return
         columns = ("id", "display_name", "kernel_name")
         names = {number: shown or name for number, shown, name in self._rows(_SYMBOLS, *columns)}
-        has_stacks = self._has(_EVENTS, "stack_id")
         for (symbol, event), start, end, place in self._timed(_KERNELS, "kernel_id", "event_id"):
-            stack = self._stacks.get(event) if has_stacks else -1
-            yield names.get(symbol), start, end, *place[1:], stack
+            yield names.get(symbol), start, end, *place[1:], self._stacks.get(event)
 
     def calls(self) -> Iterator[Sequence[Any]]:
         """Yield correlation id, start, end and thread of calls into HIP."""
@@ -267,9 +251,8 @@ class _Rocpd:
 
     def copies(self) -> Iterator[Sequence[Any]]:
         """Yield start, end and bytes of copies."""
-        if self._has(_COPIES, "size"):
-            for (size,), start, end, _ in self._timed(_COPIES, "size"):
-                yield start, end, size
+        for (size,), start, end, _ in self._timed(_COPIES, "size"):
+            yield start, end, size
 
     def gpu(self, agent: int) -> str | None:
         """Return the name of the GPU of an agent."""
@@ -278,9 +261,7 @@ class _Rocpd:
 
     def _regions(self, *, markers: bool) -> Iterator[Sequence[Any]]:
         """Yield event, correlation id, start, end and thread of calls, or of roctx ranges."""
-        if not (self._has(_REGIONS, "name_id") and self._has(_EVENTS, "stack_id")):
-            return
-        kind = {n: name.startswith(_MARKERS) for n, name in self._names.items()}
+        kind = {n: str(name).startswith(_MARKERS) for n, name in self._names.items()}
         for (name, event), start, end, place in self._timed(_REGIONS, "name_id", "event_id"):
             stack = self._stacks.get(event)
             if stack is not None and kind.get(name) is markers:
@@ -309,9 +290,6 @@ class _Rocpd:
 
     def _rows(self, table: str, *columns: str) -> Iterator[Sequence[Any]]:
         return self._database.table(table + self._suffix, *columns)
-
-    def _has(self, table: str, *columns: str) -> bool:
-        return self._database.has(table + self._suffix, *columns)
 
 
 def _text_of(extdata: object) -> str | None:

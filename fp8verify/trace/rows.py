@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from operator import sub
 from struct import error as struct_error
@@ -137,7 +137,8 @@ class RowCollector:
         trace.health.events, trace.health.skipped_events = self.events, self.skipped
 
     def _take(self, rows: Iterable[Row], add: _Add) -> None:
-        for block in _blocks(rows):
+        waiting = iter(rows)
+        while block := list(islice(waiting, _BLOCK)):
             if not self._try(add, block):
                 self.skipped += sum(not self._try(add, [row]) for row in block)
 
@@ -198,12 +199,6 @@ def _extend(*values: tuple[array[int], array[int]]) -> None:
     """Append to columns; whatever may fail is done before, so that they stay of one length."""
     for column, more in values:
         column.extend(more)
-
-
-def _blocks(rows: Iterable[Row]) -> Iterator[list[Row]]:
-    waiting = iter(rows)
-    while block := list(islice(waiting, _BLOCK)):
-        yield block
 
 
 def totals(rows: Iterable[Row]) -> tuple[int, int, int]:

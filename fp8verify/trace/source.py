@@ -17,6 +17,7 @@ except ImportError:  # no wheel for this processor
 
 READ_SIZE = 1 << 17
 PIECE_SIZE = 1 << 16
+MAX_LINE = 1 << 16
 # Bytes that are decoded at once.
 BLOCK_SIZE = 1 << 19
 # A gzip member may hold a few bytes only; magic numbers and headers are shorter than this.
@@ -83,13 +84,14 @@ class Source:
     def __init__(self, file: IO[bytes], name: str, path: Path | None = None) -> None:
         self.name, self.path = name, path
         self.damage: str | None = None
-        self._file = file
-        self._read = self._written = 0
-        first = file.read(READ_SIZE)
+        self._file = _Counted(file)
+        self._written = 0
+        first = self._file.read(READ_SIZE)
         if not first:
             raise InputError(
                 f"{name} is empty.", "Give a trace that the profiler finished writing."
             )
+        self._file.put_back(first)
         self._pieces = self._unpacked(first)
         self.head = b""
         while len(self.head) < _HEAD_SIZE and (piece := next(self._pieces, b"")):
@@ -100,28 +102,34 @@ class Source:
             yield self.head
         yield from self._pieces
 
+    def lines(self) -> Iterator[str]:
+        """Yield the lines of a text with their ends; one of more than `MAX_LINE` bytes is cut."""
+        rest = b""
+        for piece in self:
+            *lines, rest = (rest + piece).split(b"\n")
+            for line in lines:
+                yield line[:MAX_LINE].decode("utf-8", "replace") + "\n"
+            rest = rest[: MAX_LINE + 1]
+        if rest:
+            yield rest[:MAX_LINE].decode("utf-8", "replace")
+
     def _unpacked(self, first: bytes) -> Iterator[bytes]:
         if first.startswith(GZIP_MAGIC):
-            return self._gzip(first)
+            return self._gzip()
         if first.startswith(ZSTD_MAGIC):
-            return self._zstd(first)
-        return self._plain(first)
+            return self._zstd()
+        return iter(lambda: self._file.read(READ_SIZE), b"")
 
-    def _plain(self, data: bytes) -> Iterator[bytes]:
-        while data:
-            yield data
-            data = self._file.read(READ_SIZE)
-
-    def _gzip(self, first: bytes) -> Iterator[bytes]:
+    def _gzip(self) -> Iterator[bytes]:
         try:
-            yield from self._members(first)
+            yield from self._members()
         except inflate.error:
             self.damage = "the gzip data is corrupt"
 
-    def _members(self, data: bytes) -> Iterator[bytes]:
+    def _members(self) -> Iterator[bytes]:
         """Yield what the members of a gzip file hold, one after another."""
         inflater = inflate.decompressobj(wbits=31)
-        members = 0
+        data, members = b"", 0
         while data or (data := self._file.read(READ_SIZE)):
             if inflater.eof:
                 if not data.lstrip(b"\0"):  # tar and tape padding
@@ -131,18 +139,15 @@ class Source:
                 members += 1
                 self._refuse_members(members)
             piece = inflater.decompress(data, PIECE_SIZE)
-            rest = inflater.unused_data if inflater.eof else inflater.unconsumed_tail
-            self._count(len(data) - len(rest), len(piece))
-            data = rest
+            data = inflater.unused_data if inflater.eof else inflater.unconsumed_tail
             if piece:
-                yield piece
+                yield self._counted(piece)
         while not inflater.eof and (piece := inflater.decompress(b"", PIECE_SIZE)):
-            self._count(0, len(piece))
-            yield piece
+            yield self._counted(piece)
         if not inflater.eof:
             self.damage = "the gzip data ends early"
 
-    def _zstd(self, first: bytes) -> Iterator[bytes]:
+    def _zstd(self) -> Iterator[bytes]:
         """Yield what the frames of a zstd file hold."""
         try:
             import zstandard
@@ -152,26 +157,24 @@ class Source:
                 "installed.",
                 "pip install 'fp8verify[zstd]', or unpack the file with `zstd -d`.",
             ) from None
-        counted = _Counted(first, self._file)
         reader = zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(
-            cast("IO[bytes]", counted), read_across_frames=True, read_size=READ_SIZE
+            cast("IO[bytes]", self._file), read_across_frames=True, read_size=READ_SIZE
         )
         try:
             while piece := reader.read(PIECE_SIZE):
-                self._count(counted.take(), len(piece))
-                yield piece
+                yield self._counted(piece)
         except zstandard.ZstdError:
             self.damage = "the zstd data is corrupt"
 
-    def _count(self, read: int, written: int) -> None:
-        """Stop a file whose expansion no trace reaches."""
-        self._read += read
-        self._written += written
-        if self._written > RATIO_FREE and self._written > MAX_RATIO * self._read:
+    def _counted(self, piece: bytes) -> bytes:
+        """Return what was unpacked; stop a file whose expansion no trace reaches."""
+        self._written += len(piece)
+        if self._written > RATIO_FREE and self._written > MAX_RATIO * self._file.total:
             raise InputError(
                 f"{self.name} expands more than {MAX_RATIO} times: a decompression bomb.",
                 "Unpack it yourself if you trust it, and give the .json.",
             )
+        return piece
 
     def _refuse_members(self, members: int) -> None:
         """Stop a file of gzip members that hold next to nothing, each of which takes time."""
@@ -183,17 +186,17 @@ class Source:
 
 
 class _Counted:
-    """A file with its head put back, which counts the bytes read since the last `take`."""
+    """A file that counts the bytes read, and to which its first ones can be put back."""
 
-    def __init__(self, head: bytes, file: IO[bytes]) -> None:
-        self._head, self._file = head, file
-        self._taken = 0
+    def __init__(self, file: IO[bytes]) -> None:
+        self.total = 0
+        self._file, self._head = file, b""
 
-    def read(self, size: int = -1) -> bytes:
-        data, self._head = (self._head, b"") if self._head else (self._file.read(size), b"")
-        self._taken += len(data)
+    def read(self, size: int) -> bytes:
+        data, self._head = self._head or self._file.read(size), b""
+        self.total += len(data)
         return data
 
-    def take(self) -> int:
-        taken, self._taken = self._taken, 0
-        return taken
+    def put_back(self, head: bytes) -> None:
+        self._head = head
+        self.total -= len(head)

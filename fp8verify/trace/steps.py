@@ -8,7 +8,6 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, compress, count, pairwise
-from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from fp8verify.text import lazy_pattern
@@ -28,7 +27,7 @@ def mark_profiler_steps(columns: Columns) -> None:
     """Fill in the steps from torch.profiler's ranges: of those that overlap, the longest.
 
     Threads and processes write a range of their own for a step. Ranges of one number that are
-    apart are of recordings that were joined, and each is a step.
+    apart are of recordings that were joined, and each is a step if something began in it.
     """
     columns.step_names = {i for name, i in columns.op_names.items() if name.startswith(_PREFIX)}
     names = list(columns.op_names)
@@ -38,10 +37,20 @@ def mark_profiler_steps(columns: Columns) -> None:
     for row in _rows_with(set(numbers), ops.name):
         number = numbers[ops.name[row]]
         found[number].append(Step(number, ops.start[row], ops.end[row]))
-    columns.steps = sorted(_apart(columns, found), key=_start)
-    if len(columns.steps) > 1 and _is_empty(columns, columns.steps[-1]):
+    apart = {number: _longest(ranges) for number, ranges in found.items()}
+    steps = sorted(chain.from_iterable(apart.values()), key=_start)
+    if len(steps) > len(apart):
+        always = {max(ranges, key=_length) for ranges in apart.values()}
+        begun = _first_begun(columns, [step.start_ns for step in steps])
+        steps = [
+            step
+            for index, step in enumerate(steps)
+            if step in always or begun.get(index, step.end_ns + 1) <= step.end_ns
+        ]
+    if len(steps) > 1 and _is_empty(columns, steps[-1]):
         # The profiler's `step` after the last step of a loop begins one that never comes.
-        columns.steps.pop()
+        steps.pop()
+    columns.steps = steps
 
 
 def _rows_with(wanted: set[int], column: array[int]) -> Iterator[int]:
@@ -74,22 +83,6 @@ def _length(step: Step) -> tuple[int, int]:
     return step.end_ns - step.start_ns, -step.start_ns
 
 
-def _apart(columns: Columns, ranges: dict[int, list[Step]]) -> list[Step]:
-    """Return the longest range of each number, and others far from it in which something began."""
-    found = {number: _longest(same) for number, same in ranges.items()}
-    longest = {number: max(same, key=_length) for number, same in found.items()}
-    more = sorted((step for same in found.values() for step in same), key=_start)
-    if len(more) == len(longest):
-        return more
-    always = {index for index, step in enumerate(more) if step == longest[step.number]}
-    busy = _busy(columns, [step.start_ns for step in more])
-    return [
-        step
-        for index, step in enumerate(more)
-        if index in always or busy.get(index, step.end_ns + 1) <= step.end_ns
-    ]
-
-
 def _longest(ranges: list[Step]) -> list[Step]:
     """Return the longest of each group of ranges that overlap."""
     groups: list[list[Step]] = []
@@ -104,7 +97,7 @@ def _longest(ranges: list[Step]) -> list[Step]:
     return [max(group, key=_length) for group in groups]
 
 
-def _busy(columns: Columns, starts: list[int]) -> dict[int, int]:
+def _first_begun(columns: Columns, starts: list[int]) -> dict[int, int]:
     """Return for each of the ranges that start then when anything first began in or behind it."""
     ops, first = columns.ops, dict[int, int]()
     names = zip(ops.start, ops.name, strict=True)
@@ -142,10 +135,6 @@ _STEP_NAME = lazy_pattern(
 )
 _NUMBER = lazy_pattern(r"\d{1,9}(?!.*\d)")
 _DIGITS = lazy_pattern(r"\d+")
-# Ranges that are not called a step must repeat, hold what runs, and hold it evenly.
-_LEAST_REPEATS = 3
-_LEAST_COVERED = 0.9
-_UNEVEN = 0.25
 
 
 class _Range(NamedTuple):
@@ -156,7 +145,7 @@ class _Range(NamedTuple):
 
 
 def mark_steps(columns: Columns, process_ranges: Iterable[tuple[str, int, int]] = ()) -> str | None:
-    """Fill in the steps: torch.profiler's, ranges called a step, or the most regular ones.
+    """Fill in the steps: torch.profiler's, or ranges called a step.
 
     Args:
         columns: of one process.
@@ -169,10 +158,9 @@ def mark_steps(columns: Columns, process_ranges: Iterable[tuple[str, int, int]] 
     if columns.steps:
         return None
     series = _series(columns, process_ranges)
-    named = [key for key in series if _STEP_NAME.fullmatch(series[key][0].name)]
-    best = max(named, key=lambda key: _total(series[key]), default=None)
-    if best is None:
-        best = _most_regular(series, array("q", sorted(columns.calls.start)))
+    best = max(
+        series, key=lambda key: sum(one.end - one.start for one in series[key]), default=None
+    )
     if best is None:
         return None
     chosen = series[best]
@@ -181,48 +169,28 @@ def mark_steps(columns: Columns, process_ranges: Iterable[tuple[str, int, int]] 
     return None if best[1].startswith(_PREFIX) else best[1]
 
 
-_Series = dict[tuple[int, str], list[_Range]]
-
-
-def _series(columns: Columns, process_ranges: Iterable[tuple[str, int, int]]) -> _Series:
-    """Return the annotations that never overlap others of their name and thread, by both."""
-    found: _Series = defaultdict(list)
+def _series(
+    columns: Columns, process_ranges: Iterable[tuple[str, int, int]]
+) -> dict[tuple[int, str], list[_Range]]:
+    """Return the ranges called a step, by thread and name, if none of those overlap."""
+    found: dict[tuple[int, str], list[_Range]] = defaultdict(list)
     ops, names = columns.ops, list(columns.op_names)
+    steps = {number for number, name in enumerate(names) if _STEP_NAME.fullmatch(name)}
     for row in columns.annotations:
-        name = names[ops.name[row]]
-        one = _Range(name, ops.start[row], ops.end[row], ops.name[row])
-        found[ops.thread[row], _DIGITS.sub("#", name)].append(one)
+        if ops.name[row] in steps:
+            name = names[ops.name[row]]
+            one = _Range(name, ops.start[row], ops.end[row], ops.name[row])
+            found[ops.thread[row], _DIGITS.sub("#", name)].append(one)
     for name, start, end in process_ranges:
-        found[-1, _DIGITS.sub("#", name)].append(_Range(name, start, end, -1))
+        if _STEP_NAME.fullmatch(name):
+            found[-1, _DIGITS.sub("#", name)].append(_Range(name, start, end, -1))
     for members in found.values():
         members.sort(key=lambda one: one.start)
-    return {key: members for key, members in found.items() if _never_overlap(members)}
-
-
-def _never_overlap(members: Sequence[_Range]) -> bool:
-    return all(before.end <= after.start for before, after in pairwise(members))
-
-
-def _total(members: Iterable[_Range]) -> int:
-    return sum(one.end - one.start for one in members)
-
-
-def _most_regular(series: _Series, launches: array[int]) -> tuple[int, str] | None:
-    """Return the ranges that hold nearly all launches, and as many each; the most, if several."""
-    if not launches:
-        return None
-    regular: dict[tuple[int, str], int] = {}
-    for key, members in series.items():
-        if len(members) < _LEAST_REPEATS:
-            continue
-        counts = [
-            bisect_right(launches, one.end) - bisect_right(launches, one.start) for one in members
-        ]
-        usual = median(counts)
-        even = all(abs(count - usual) <= _UNEVEN * usual for count in counts)
-        if even and sum(counts) >= _LEAST_COVERED * len(launches):
-            regular[key] = sum(counts)
-    return max(regular, key=lambda key: (regular[key], -len(series[key])), default=None)
+    return {
+        key: members
+        for key, members in found.items()
+        if all(before.end <= after.start for before, after in pairwise(members))
+    }
 
 
 def _numbers(members: Sequence[_Range]) -> list[int]:

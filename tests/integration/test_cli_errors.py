@@ -26,10 +26,15 @@ EMPTY = b'{"traceEvents":[]}'
     [
         ("a.json", EMPTY, 3, ["INCONCLUSIVE the trace holds no events", "on_trace_ready"]),
         ("a.json.gz", PACKED[:20_000], 3, ["cut off before its first GPU kernel"]),
-        ("a.json.gz", PACKED[:60], 2, ["a.json.gz cannot be unpacked: the gzip data ends early."]),
-        ("a.json.gz", PACKED[:200], 2, ["a.json.gz is cut off before its first event", "copy or"]),
-        ("a.json.gz", b"no gzip" * 99, 2, ["is not compressed as its name says, and is not JSON."]),
-        ("b.json.gz", gzip.compress(b"")[:10] + os.urandom(2000), 2, ["cannot be unpacked"]),
+        (
+            "a.json.gz",
+            PACKED[:60],
+            2,
+            ["is damaged before its first event: the gzip data ends early."],
+        ),
+        ("a.json.gz", PACKED[:200], 2, ["is damaged before its first event", "copy or"]),
+        ("a.json.gz", b"no gzip" * 99, 2, ["a.json.gz is not JSON."]),
+        ("b.json.gz", gzip.compress(b"")[:10] + os.urandom(2000), 2, ["is damaged"]),
         (
             "a.json",
             b'{"traceEvents":[%s]}' % UNREADABLE,

@@ -58,21 +58,13 @@ def steps_of(tmp_path: Path, recorded: Recording) -> list[int]:
         (("iteration 7", "iteration 8"), [7, 7, 8, 8]),
         (("train_step", "train_step"), [1, 1, 2, 2]),
         (("ProfilerStep#4, op_id = 9", "step 1"), [4, 4, -1, -1]),
-        (("tick", "tick", "tick"), [1, 1, 2, 2, 3, 3]),
-        (("tick", "tick"), [-1] * 4),
         (("forward", "backward", "optimizer_step"), [-1] * 6),
     ],
 )
-def test_steps_are_ranges_called_so_or_the_most_regular(
+def test_steps_are_ranges_called_so(
     tmp_path: Path, names: tuple[str, ...], steps: list[int]
 ) -> None:
     assert steps_of(tmp_path, recording(*names)) == steps
-
-
-def test_uneven_ranges_are_no_steps(tmp_path: Path) -> None:
-    recorded = recording("tick", "tick", "tick")
-    recorded.calls += [(100 + n, 2500 + n, 2501 + n, THREAD) for n in range(4)]
-    assert set(steps_of(tmp_path, recorded)) == {-1}
 
 
 def test_a_range_that_one_thread_begins_and_another_ends_may_be_a_step(tmp_path: Path) -> None:

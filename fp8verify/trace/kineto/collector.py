@@ -19,24 +19,13 @@ from fp8verify.trace.kineto.events import EXACT_LIMIT, parse_micros, to_nanoseco
 from fp8verify.trace.steps import mark_profiler_steps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
 
 _name_of, _thread_of = attrgetter("name"), attrgetter("pid", "tid")
 _inputs_of = attrgetter("types", "dims", "forward_thread")
 # An hour: a copy beyond it is a broken counter.
 MAX_COPY_US = 3.6e9
-
-
-def add_events(
-    columns: Columns, groups: Mapping[type, list[Any]], starts: Mapping[type, list[int]]
-) -> None:
-    """Append events by type; `starts` are the times of all types that have one."""
-    for kind, times in starts.items():
-        TIMED_ADDERS[kind](columns, groups[kind], times)
-    for kind, name in _COPIES.items():
-        if kind in groups:
-            _add_copies(columns, name, groups[kind])
 
 
 def _add_ops(columns: Columns, group: list[Any], starts: list[int]) -> None:
@@ -220,7 +209,11 @@ class Collector:
         stamps = {kind: [e.ts for e in groups[kind]] for kind in TIMED_ADDERS if kind in groups}
         # All time stamps first: a bad one must refuse the block before anything is added.
         starts = {kind: self._nanoseconds(group) for kind, group in stamps.items()}
-        add_events(self.columns, groups, starts)
+        for kind, times in starts.items():
+            TIMED_ADDERS[kind](self.columns, groups[kind], times)
+        for kind, name in _COPIES.items():
+            if kind in groups:
+                _add_copies(self.columns, name, groups[kind])
         self.events += len(decoded)
 
     # -- times ----------------------------------------------------------------------------------

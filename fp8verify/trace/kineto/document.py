@@ -70,9 +70,8 @@ class Buffer:
 
 # Keys of the Trace Event Format with which an event can begin.
 _FIRST_KEYS = rb"ph|cat|name|pid|tid|ts|dur|args|id|bp|s|tts|sf"
-BOUNDARY = lazy_pattern(rb'\}\s*,\s*(?=\{\s*"(?:' + _FIRST_KEYS + rb')"\s*:)')
 _SEPARATOR = lazy_pattern(rb'\}\s*,\s*\{\s*"[^"\\]*"\s*:')
-_LIKELY_SEPARATOR = lazy_pattern(rb'\}\s*,\s*\{\s*"(?:' + _FIRST_KEYS + rb')"\s*:')
+_LIKELY_SEPARATOR = lazy_pattern(rb'(\}\s*,\s*)\{\s*"(?:' + _FIRST_KEYS + rb')"\s*:')
 _OPEN, _OPEN_LIST, _CLOSE = b"{[]"
 
 
@@ -192,9 +191,9 @@ class EventList:
             if stop is not None:
                 self._sink.event(data[pos : start + stop[1]], stop[0])
                 pos = start + stop[1]
-            elif match := BOUNDARY.search(data, pos):
+            elif match := _LIKELY_SEPARATOR.search(data, pos):
                 self._sink.skip()
-                pos = match.end()
+                pos = match.end(1)
             else:
                 return pos
         return pos

@@ -8,8 +8,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from msgspec import Struct, field
-
 from fp8verify.errors import InputError
 from fp8verify.text import clean
 from fp8verify.trace.build import fill, main_device
@@ -24,38 +22,33 @@ _MAX_NOTES = 20
 _LEVELS = frozenset({"INFO", "WARNING", "ERROR"})
 
 
-class Metadata(Struct):
-    """What the top level of the document says apart from its events."""
+class Metadata:
+    """Takes what the top level of the document says apart from its events.
 
-    rank: int | None = None
-    world_size: int | None = None
-    base_ns: int = 0
-    record_shapes: bool = False
-    devices: dict[int, tuple[str, str | None]] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    records_lost: bool = False
+    Attributes:
+        devices: name and compute capability by number.
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        self.devices: dict[int, tuple[str, str | None]] = {}
+        self._trace = trace
 
     def take(self, key: str, value: Any, _: bytes) -> None:
         """Keep what matters of one top-level entry; values of an unexpected type are ignored."""
+        trace, health = self._trace, self._trace.health
         if key == "distributedInfo" and isinstance(value, dict):
-            self.rank = _count(value.get("rank"))
-            self.world_size = _count(value.get("world_size"))
+            trace.rank = _count(value.get("rank"))
+            trace.world_size = _count(value.get("world_size"))
         elif key == "deviceProperties" and isinstance(value, list):
             self.devices = dict(filter(None, map(_device, value)))
         elif key == "baseTimeNanoseconds":
-            self.base_ns = _count(value, 1 << 62) or 0
+            trace.base_ns = _count(value, 1 << 62) or 0
         elif key == "record_shapes":
-            self.record_shapes = bool(value)
+            trace.record_shapes = bool(value)
         elif key in _LEVELS:
             remarks = _remarks(value)
-            self.records_lost |= any(remarks.values())
-            self.notes = [*self.notes, *remarks][:_MAX_NOTES]
-
-    def device(self, number: int) -> tuple[str | None, str | None]:
-        """Name and compute capability of a device, of the first one if `number` is unknown."""
-        if not self.devices:
-            return None, None
-        return self.devices.get(number, next(iter(self.devices.values())))
+            health.records_lost |= any(remarks.values())
+            health.notes = [*health.notes, *remarks][:_MAX_NOTES]
 
 
 def _device(value: Any) -> tuple[int, tuple[str, str | None]] | None:
@@ -109,13 +102,13 @@ _CUT = "The file is cut or corrupt: copy or export it again (`gzip -t` or `zstd 
 
 def glance(source: Source) -> Glance:
     """Read the metadata before the events, the rank among them."""
-    metadata = Metadata()
-    document = Document(Buffer(source, source.name), None, metadata)
+    trace = Trace(source=source.name)
+    document = Document(Buffer(source, source.name), None, Metadata(trace))
     is_json = document.read()
     return Glance(
         is_trace=document.is_trace,
         is_damaged=not document.is_trace and not (is_json and document.closed),
-        rank=metadata.rank,
+        rank=trace.rank,
     )
 
 
@@ -125,19 +118,15 @@ def read(source: Source, how: Reading) -> Trace:
     Raises:
         InputError: the bytes are not JSON, or hold no list of events.
     """
-    collector, metadata = Collector(sequences=how.layers), Metadata()
+    trace, collector = Trace(source=source.name), Collector(sequences=how.layers)
+    metadata = Metadata(trace)
     document = Document(Buffer(source, source.name), collector, metadata, how.block_size)
     is_json = document.read()
     more = is_json and document.closed and document.more()
-    if not is_json:
-        raise not_json(source)
     if not document.is_trace:
-        raise _no_events(source)
-    trace = Trace(source=source.name, rank=metadata.rank, world_size=metadata.world_size)
-    trace.base_ns, trace.record_shapes = metadata.base_ns, metadata.record_shapes
+        raise not_a_trace(source, "a trace: no list of events in it" if is_json else "JSON")
     health = trace.health
     health.truncated = not document.closed or source.damage is not None
-    health.records_lost, health.notes = metadata.records_lost, list(metadata.notes)
     health.extra_documents = int(more)
     if source.damage:
         health.notes.append(source.damage)
@@ -147,26 +136,17 @@ def read(source: Source, how: Reading) -> Trace:
         health.notes.append("the metadata is damaged; the events after it were found")
     fill(trace, collector.finish(), layers=how.layers)
     health.events, health.skipped_events = collector.events, collector.skipped
-    trace.gpu, trace.compute_capability = metadata.device(main_device(trace.kernels))
+    if metadata.devices:
+        first = next(iter(metadata.devices.values()))
+        device = main_device(trace.kernels)
+        trace.gpu, trace.compute_capability = metadata.devices.get(device, first)
     return trace
 
 
-def _no_events(source: Source) -> InputError:
-    """Say why a JSON document holds no list of events: it is cut off, or is something else."""
+def not_a_trace(source: Source, what: str) -> InputError:
+    """Say what a file is not, or that it is damaged before its first event."""
     if source.damage is not None:
         return InputError(
-            f"{source.name} is cut off before its first event: {source.damage}.", _CUT
+            f"{source.name} is damaged before its first event: {source.damage}.", _CUT
         )
-    return InputError(f"{source.name} is not a trace: no list of events in it.", _HINT)
-
-
-def not_json(source: Source) -> InputError:
-    """Say why no JSON begins: data that cannot be unpacked, or a file that is something else."""
-    if source.damage is not None:
-        return InputError(f"{source.name} cannot be unpacked: {source.damage}.", _CUT)
-    if source.name.endswith((".gz", ".zst")):
-        return InputError(
-            f"{source.name} is not compressed as its name says, and is not JSON.",
-            "The file is something else, or was damaged on the way: copy or export it again.",
-        )
-    return InputError(f"{source.name} is not JSON.", _HINT)
+    return InputError(f"{source.name} is not {what}.", _HINT)
