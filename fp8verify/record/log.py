@@ -12,6 +12,7 @@ HEAD_BYTES = TAIL_BYTES = 8 << 20
 MAX_LINE = 64 << 10
 CHUNK = 64 << 10
 FILE_POLL_S = 0.25
+FINISH_S = 10.0
 
 
 class BoundedLog:
@@ -22,7 +23,7 @@ class BoundedLog:
     """
 
     def __init__(self, descriptor: int, head: int = HEAD_BYTES, tail: int = TAIL_BYTES) -> None:
-        self._descriptor = descriptor
+        self.descriptor = descriptor
         self._lock = threading.Lock()
         self._is_open = True
         self._head_left = max(0, head - os.fstat(descriptor).st_size)
@@ -41,7 +42,7 @@ class BoundedLog:
                 self._append(b"\n[fp8verify: %d bytes left out here]\n" % self._left_out)
             for chunk in self._tail:
                 self._append(chunk)
-            os.close(self._descriptor)
+            os.close(self.descriptor)
 
     def write(self, data: bytes) -> None:
         """Append `data`; from whatever thread."""
@@ -63,7 +64,7 @@ class BoundedLog:
         # If the disk is full, the rest of the log is lost and the run goes on.
         with suppress(OSError):
             while data:
-                data = data[os.write(self._descriptor, data) :]
+                data = data[os.write(self.descriptor, data) :]
 
 
 class LineAssembler:
@@ -105,12 +106,12 @@ class LineAssembler:
 
 
 class LoggedFile(threading.Thread):
-    """Copies into a log what a regular file gets from now on; takes over both descriptors."""
+    """Copies into a log what a regular file gets from now on; takes over its descriptor."""
 
-    def __init__(self, file: int, log: int) -> None:
+    def __init__(self, file: int, log: BoundedLog) -> None:
         super().__init__(daemon=True)
         self._file = file
-        self._log = BoundedLog(log)
+        self._log = log
         self._over = threading.Event()
 
     def run(self) -> None:
@@ -126,7 +127,6 @@ class LoggedFile(threading.Thread):
                 break
             self._over.wait(FILE_POLL_S)
         lines.flush()
-        self._log.close()
         os.close(self._file)
 
     def _read(self) -> bytes:
@@ -138,10 +138,10 @@ class LoggedFile(threading.Thread):
                 data = os.read(self._file, CHUNK)
         return data
 
-    def finish(self, seconds: float) -> None:
-        """Return when the file is read to its end, or the time is over."""
+    def finish(self) -> None:
+        """Return when the file is read to its end, or a child that prints on takes too long."""
         self._over.set()
-        self.join(seconds)
+        self.join(FINISH_S)
 
 
 def say(text: str) -> None:

@@ -10,172 +10,67 @@ import fcntl
 import os
 import stat
 import termios
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from fp8verify.record.folder import writing_to
-from fp8verify.record.log import LoggedFile
-from fp8verify.record.output_relay import DRAIN, DRAINED, relay, spawn_relay
+from fp8verify.record.log import BoundedLog, LoggedFile
+from fp8verify.record.output_relay import Relay
 
 STDOUT, STDERR = 1, 2
-ANSWER_S = 10.0  # longer than the relay takes, unless somebody has stopped it
-MOST_RELAYS = 8  # one after the other: whatever kills them may kill each
-
-
-class OutputPipe:
-    """A pipe or pseudo-terminal that the training writes to instead of one of our descriptors.
-
-    Attributes:
-        target: our descriptor, to which all is forwarded.
-        read_end: where the relay reads; -1 once no process reads any more.
-        write_end: what the training gets.
-    """
-
-    def __init__(self, target: int) -> None:
-        self.target = target
-        self._is_terminal = os.isatty(target)
-        self.read_end, self.write_end = _pseudo_terminal(target) if self._is_terminal else os.pipe()
-
-    def resize(self) -> bool:
-        """Give the training's terminal the size of ours; return whether it had another one."""
-        return self._is_terminal and _copy_window_size(self.target, self.write_end)
-
-    def close_read_end(self) -> None:
-        """Let the training see that it has no reader, once the relay has closed its end too."""
-        if self.read_end >= 0:
-            os.close(self.read_end)
-            self.read_end = -1
 
 
 class Output:
-    """The streams of one run and, once it has started, what reads them.
+    """The streams of one run and what reads them, before the training starts.
 
-    The ends that the relay reads stay open here too: a relay that is killed gets a successor, and
-    the training always has a reader.
+    Args:
+        log: the file that gets all that the training writes.
+        boot: the boot folder.
+
+    Raises:
+        InputError: the log cannot be written.
     """
 
-    def __init__(self, log: Path) -> None:
+    def __init__(self, log: Path, boot: Path) -> None:
         with writing_to(log.parent):
-            self._log = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        self._log = BoundedLog(descriptor)
         self._files: list[LoggedFile] = []
-        self._pipes: dict[int, OutputPipe] = {}
+        self._given: dict[int, int] = {}  # what the training gets for our descriptor
+        ends = []  # where to read, and what to forward it to
         targets = [target for target in (STDOUT, STDERR) if _is_given(target)]
         self._are_one = len(targets) == 2 and os.path.sameopenfile(STDOUT, STDERR)
         for target in targets[:1] if self._are_one else targets:
             file = _open_file(target)
             if file is None:
-                self._pipes[target] = OutputPipe(target)
+                read_end, self._given[target] = _pipe_like(target)
+                ends.append((read_end, target))
             else:
-                self._files.append(LoggedFile(file, os.dup(self._log)))
-        self._boot: Path | None = None
-        self._ask = -1
-        self._lock = threading.Lock()  # of which relay there is, what it was asked, and the ends
-        self._is_finishing = False
-        self._drained = threading.Event()
-
-    def start(self, boot: Path) -> None:
-        """Start what reads, before the training starts."""
-        self._boot = boot
-        for file in self._files:
-            file.start()
-        threading.Thread(target=self._keep_relay, args=(self._start_relay(),), daemon=True).start()
+                self._files.append(LoggedFile(file, self._log))
+        for logged in self._files:
+            logged.start()
+        self._relay = Relay(self._log, str(boot), ends)
 
     def stream(self, target: int) -> int | None:
         """Return what the run gets as its stdout (1) or stderr (2); None for our own."""
-        pipe = self._pipes.get(STDOUT if self._are_one else target)
-        return None if pipe is None else pipe.write_end
+        return self._given.get(STDOUT if self._are_one else target)
 
     def resize(self) -> bool:
         """Follow a change of our terminal's size; return whether there was one."""
-        resized = [pipe.resize() for pipe in self._pipes.values()]
+        resized = [_copy_window_size(ours, given) for ours, given in self._given.items()]
         return any(resized)
 
-    def finish(self) -> None:
+    def close(self) -> None:
         """Return when all that the run has written is forwarded and logged.
 
-        Children that it left behind still write; the relay stays for them.
+        Children that it left behind may still write.
         """
-        self._close_write_ends()
-        for file in self._files:
-            if file.ident is not None:
-                file.finish(ANSWER_S)
-        if self._boot is not None:
-            with self._lock:
-                self._is_finishing = True
-                self._ask_to_drain()
-            self._drained.wait(ANSWER_S)
-        with self._lock:
-            for pipe in self._pipes.values():
-                pipe.close_read_end()
-            os.close(self._log)
-            self._log = -1
-            if self._ask >= 0:
-                os.close(self._ask)
-
-    def _close_write_ends(self) -> None:
-        for pipe in self._pipes.values():
-            os.close(pipe.write_end)
-
-    def _ask_to_drain(self) -> None:
-        with suppress(OSError):  # the relay was killed
-            os.write(self._ask, DRAIN)
-
-    def _start_relay(self, *, in_thread: bool = False) -> int | None:
-        """Start a relay and return where it answers; None if there is nothing to read any more.
-
-        Where no process can be started, a thread of ours does its work for as long as we live.
-        """
-        with self._lock:
-            ends = [(p.read_end, p.target) for p in self._pipes.values() if p.read_end >= 0]
-            if not ends or self._log < 0:
-                return None
-            asks, ask = os.pipe()
-            answer, answers = os.pipe()
-            try:
-                if in_thread:
-                    raise BlockingIOError
-                spawn_relay([self._log, asks, answers], f"{self._boot}", ends)
-            except OSError:
-                own = [(os.dup(read_end), target) for read_end, target in ends]
-                given = (asks, answers, os.dup(self._log), f"{self._boot}", own)
-                threading.Thread(target=relay, args=given, daemon=True).start()
-            else:
-                os.close(asks)
-                os.close(answers)
-            if self._ask >= 0:
-                os.close(self._ask)
-            self._ask = ask
-            if self._is_finishing:
-                self._ask_to_drain()
-        return answer
-
-    def _keep_relay(self, answer: int | None) -> None:
-        """Do what the relay says, and start another one where it was killed."""
-        starts = 1
-        while answer is not None:
-            while said := os.read(answer, 1):
-                if said == DRAINED:
-                    self._drained.set()
-                    os.close(answer)
-                    return
-                with self._lock:
-                    self._pipes[said[0]].close_read_end()
-            os.close(answer)
-            starts += 1
-            answer = self._start_relay(in_thread=starts > MOST_RELAYS)
-        self._drained.set()
-
-
-@contextmanager
-def relayed_output(log: Path) -> Iterator[Output]:
-    """Yield the streams for a run; what it has written by the end is forwarded and in the log."""
-    output = Output(log)
-    try:
-        yield output
-    finally:
-        output.finish()
+        for given in self._given.values():
+            os.close(given)
+        for logged in self._files:
+            logged.finish()
+        self._relay.finish()
+        self._log.close()
 
 
 def reserve_closed_streams() -> None:
@@ -212,13 +107,19 @@ def _open_file(target: int) -> int | None:
     return descriptor
 
 
-def _pseudo_terminal(terminal: int) -> tuple[int, int]:
-    master, slave = os.openpty()
+def _pipe_like(target: int) -> tuple[int, int]:
+    """Return the two ends of a terminal if the target is one, else of a pipe."""
+    if not os.isatty(target):
+        return os.pipe()
+    try:
+        master, slave = os.openpty()
+    except OSError:  # the system has no more of them
+        return os.pipe()
     with suppress(termios.error):
-        attributes = termios.tcgetattr(terminal)
+        attributes = termios.tcgetattr(target)
         attributes[1] &= ~termios.OPOST  # our own terminal turns \n into \r\n, once
         termios.tcsetattr(slave, termios.TCSANOW, attributes)
-    _copy_window_size(terminal, slave)
+    _copy_window_size(target, slave)
     return master, slave
 
 

@@ -1,11 +1,10 @@
-"""A small process that forwards what the training writes to our stdout and stderr, and logs it.
+"""Forward what the training writes to our stdout and stderr, and log it.
 
-It is a process of its own because those who hold the other ends may outlive us: a background child
-of the training that still prints, and the training itself if we are killed. It ends when no process
-holds them any more. If it is killed, the runner, which holds the ends that it reads, starts another
-one. Once the runner is killed, the relay starts a standby that does the same.
+The runner does so itself. Since those who hold the other ends may outlive it (a background child of
+the training that still prints, and the training if the runner is killed), a standby waits: a small
+process with the same ends, which takes over once the runner is gone, with a standby of its own.
 
-In this process only the standard library is imported.
+In the standby only the standard library is imported.
 """
 
 from __future__ import annotations
@@ -22,88 +21,83 @@ from fp8verify.record.log import CHUNK, BoundedLog, LineAssembler
 
 TYPE_CHECKING = False  # as in typing, which takes longer to import than all the rest
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Callable, Sequence
 
 DRAIN_S = 1.0  # for children of the training that print without a pause
-TERMINAL_LAG_S = 0.05  # what is written to a pseudo-terminal arrives a little later
-POLL_S = 0.001
-STANDBY = "standby"
+TERMINAL_LAG_MS = 50  # what is written to a pseudo-terminal arrives a little later
+MOST_STANDBYS = 8  # one after the other: whatever kills them may kill each
 PACKAGE = os.path.abspath(f"{__file__}/../../..")  # noqa: PTH100
 START = (
     "import sys; sys.path.insert(0, sys.argv.pop(1)); "
     "from fp8verify.record.output_relay import main; main()"
 )
-# Sent to whole process groups and jobs; the relay has to see the others' last words.
-NOT_FOR_RELAY = (
+# Sent to whole process groups and jobs; the standby has to see the others' last words.
+NOT_FOR_STANDBY = (
     signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP, signal.SIGUSR1,
     signal.SIGUSR2, signal.SIGPIPE,
 )  # fmt: skip
-DRAIN = b"d"
-DRAINED = b"d"  # all other answers are the target of a stream that is closed
+ENDED = b"e"  # what a runner that ends says to its standby; one that is killed says nothing
 
 
 class Stream(threading.Thread):
     """Reads one end and writes to one target until no process holds the other end.
 
     Args:
-        read_end: a pipe or pseudo-terminal.
+        read_end: a pipe or pseudo-terminal, closed once there is nothing to read any more.
         target: where everything goes.
         log: gets the same.
-        on_closed: called with the target before `read_end` is closed.
+        leave: closed on its other side when only what was written until now is wanted.
+        on_broken: called where the target has no reader any more.
+
+    Attributes:
+        is_open: whether some process may still write.
     """
 
     def __init__(
-        self, read_end: int, target: int, log: BoundedLog, on_closed: Callable[[int], object]
+        self, read_end: int, target: int, log: BoundedLog, leave: int, on_broken: Callable[[], None]
     ) -> None:
         super().__init__(daemon=True)
-        self._read_end = read_end
-        self._target = target
+        self.read_end = read_end
+        self.target = target
+        self.is_open = True
         self._is_terminal = os.isatty(target)
         self._log = LineAssembler(log)
-        self._on_closed = on_closed
-        self._lock = threading.Lock()
-        self._ended = False
+        self._leave = leave
+        self._on_broken = on_broken
 
     def run(self) -> None:
-        """Forward everything."""
-        while not self._ended:
-            _wait_for(self._read_end, select.POLLIN, None)
-            with self._lock:
-                self._ended = not self._forward_some()
+        """Forward everything, or until there is nothing and we are to leave."""
+        either = select.poll()
+        either.register(self.read_end, select.POLLIN)
+        either.register(self._leave, 0)
+        deadline = None
+        while self.is_open:
+            if deadline is None and any(found == self._leave for found, _ in either.poll()):
+                deadline = time.monotonic() + DRAIN_S
+            if deadline is not None and (time.monotonic() > deadline or self._is_empty()):
+                break
+            self._forward_some()
+        self._log.flush()
 
-    def _forward_some(self) -> bool:
-        """Forward what is there; False at the end, or if it has no reader any more."""
+    def _is_empty(self) -> bool:
+        lag = TERMINAL_LAG_MS if self._is_terminal else 0
+        return not _wait_for(self.read_end, select.POLLIN, lag)
+
+    def _forward_some(self) -> None:
         data = self._read()
         self._log.write(data)
-        if data and self._write(data):
-            return True
-        # Without a reader the training gets an error when it writes, as it would without us.
-        self._on_closed(self._target)
-        os.close(self._read_end)
-        self._log.flush()
-        return False
-
-    def drain(self, deadline: float) -> None:
-        """Return when all is forwarded that was written until now, or at the deadline."""
-        lag = TERMINAL_LAG_S if self._is_terminal else 0
-        while not self._ended and (left := deadline - time.monotonic()) > 0:
-            if self._lock.acquire(timeout=left):
-                try:
-                    if self._is_empty(lag):
-                        break
-                finally:
-                    self._lock.release()
-                time.sleep(POLL_S)
-        if self._lock.acquire(timeout=POLL_S):
-            self._log.flush()
-            self._lock.release()
-
-    def _is_empty(self, lag: float) -> bool:
-        return self._ended or not _wait_for(self._read_end, select.POLLIN, lag)
+        has_reader = self._write(data)
+        if not data or not has_reader:
+            # Without a reader the training gets an error when it writes, as it would without us.
+            self.is_open = False
+            os.close(self.read_end)
+            if not has_reader:
+                self._on_broken()
 
     def _read(self) -> bytes:
         try:
-            return os.read(self._read_end, CHUNK)
+            return os.read(self.read_end, CHUNK)
         except OSError:  # EIO on Linux: the other side of the terminal is closed
             return b""
 
@@ -111,7 +105,7 @@ class Stream(threading.Thread):
         """Write what can be written; False if it has no reader any more."""
         try:
             while data:
-                data = data[_write_some(self._target, data) :]
+                data = data[_write_some(self.target, data) :]
         except BrokenPipeError:
             return False
         except OSError:
@@ -128,113 +122,116 @@ def _write_some(target: int, data: bytes) -> int:
         return 0
 
 
-def _wait_for(descriptor: int, what: int, seconds: float | None) -> bool:
+def _wait_for(descriptor: int, what: int, milliseconds: float | None) -> bool:
     poll = select.poll()
     poll.register(descriptor, what)
-    return bool(poll.poll(None if seconds is None else 1000 * seconds))
+    return bool(poll.poll(milliseconds))
 
 
-def relay(
-    asks: int,
-    answers: int,
-    log: int,
-    boot: str,
-    ends: Sequence[tuple[int, int]],
-    *,
-    standby: bool = False,
-) -> bool:
-    """Forward until no process can write any more; return whether our runner is still there.
+class Relay:
+    """Forwards and logs the streams of a run, once the standby is there.
 
     Args:
-        asks: where the runner writes `DRAIN`.
-        answers: where it is answered.
-        log: descriptor of the log, which is closed once the runner has asked to drain.
+        log: the log.
         boot: the boot folder.
         ends: where to read, and what to forward it to.
-        standby: whether to begin only when the relay that started this one is killed.
     """
-    if standby:
-        os.read(asks, 1)
-    kept = BoundedLog(log)
-    successors: list[int] = []
 
-    def on_closed(target: int) -> None:
-        with suppress(OSError):  # the runner is gone
-            os.write(answers, bytes([target]))
-        for process in successors:  # which holds the end that the training is to see closed
-            os.kill(process, signal.SIGKILL)
+    def __init__(self, log: BoundedLog, boot: str, ends: Sequence[tuple[int, int]]) -> None:
+        self._log = log.descriptor
+        self._boot = boot
+        self._leave, self._wake = os.pipe()
+        self._streams = [
+            Stream(read_end, target, log, self._leave, self._restart_standby)
+            for read_end, target in ends
+        ]
+        self._standby: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()  # of the standby, and whether there is to be one
+        self._is_over = False
+        self._start_standby()
+        threading.Thread(target=self._keep_standby, daemon=True).start()
+        for stream in self._streams:
+            stream.start()
 
-    pipes = [Stream(read_end, target, kept, on_closed) for read_end, target in ends]
-    for pipe in pipes:
-        pipe.start()
-    is_asked = not standby and os.read(asks, 1) == DRAIN
-    if is_asked:
-        deadline = time.monotonic() + DRAIN_S
-        for pipe in pipes:
-            pipe.drain(deadline)
-        kept.close()
-        with suppress(OSError):
-            os.write(answers, DRAINED)
-    else:
-        with suppress(OSError):  # no process is left
-            successors.append(_start_standby(log, boot, ends))
-    for pipe in pipes:
-        pipe.join()
-    kept.close()
-    for process in successors:
-        os.kill(process, signal.SIGKILL)
-    return is_asked
+    def join(self) -> None:
+        """Return when no process can write any more."""
+        for stream in self._streams:
+            stream.join()
 
+    def finish(self) -> None:
+        """Return when all that was written until now is forwarded.
 
-def _start_standby(log: int, boot: str, ends: Sequence[tuple[int, int]]) -> int:
-    """Start a relay that begins when this one is killed; return its process id."""
-    life, _alive = os.pipe()  # whose other end this process holds
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    try:
-        return spawn_relay([log, life, nowhere], boot, ends, STANDBY)
-    finally:
-        os.close(life)
-        os.close(nowhere)
+        Children that the run left behind may still write; the standby stays for them.
+        """
+        os.close(self._wake)
+        self.join()
+        os.close(self._leave)
+        with self._lock:
+            self._is_over = True
+            left = [stream.read_end for stream in self._streams if stream.is_open]
+            for read_end in left:
+                os.close(read_end)
+            if self._standby is None or self._standby.stdin is None:
+                return
+            if left:
+                with suppress(OSError):  # it was killed
+                    os.write(self._standby.stdin.fileno(), ENDED)
+            else:
+                self._standby.kill()
+            self._standby.stdin.close()
 
+    def _keep_standby(self) -> None:
+        """Start another standby where one was killed."""
+        for _ in range(MOST_STANDBYS):
+            if self._standby is None:  # none is needed, or no process can be started
+                return
+            self._standby.wait()
+            with self._lock:
+                if self._is_over:
+                    return
+                self._start_standby()
 
-def spawn_relay(
-    given: Sequence[int], boot: str, ends: Sequence[tuple[int, int]], role: str = "first"
-) -> int:
-    """Start a relay as a process and return its id.
+    def _restart_standby(self) -> None:
+        """Let no standby hold an end that the training is to see closed."""
+        with self._lock:
+            if self._standby is not None:
+                self._standby.kill()
 
-    Args:
-        given: descriptors of the log, of what asks and of what is answered.
-        boot: the boot folder.
-        ends: where to read, and what to forward it to.
-        role: `STANDBY` for one that waits.
+    def _start_standby(self) -> None:
+        import subprocess  # which a standby seldom needs
 
-    Raises:
-        OSError: no process can be started.
-    """
-    import subprocess  # which a relay seldom needs
-
-    words = [sys.executable, "-I", "-S", "-c", START, PACKAGE, *map(str, given), boot, role]
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, NOT_FOR_RELAY)
-    try:
-        process = subprocess.Popen(  # noqa: S603 - our own Python
-            [*words, *(f"{read_end}:{target}" for read_end, target in ends)],
-            stdin=subprocess.DEVNULL,
-            pass_fds=[*given, *(read_end for read_end, _ in ends)],
-            cwd="/",
-            start_new_session=True,  # Ctrl-C, Ctrl-Z and a terminal that hangs up are not for it
-        )
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    process.returncode = 0  # no one waits for it
-    return process.pid
+        self._standby = None
+        ends = [stream for stream in self._streams if stream.is_open]
+        if not ends:
+            return
+        words = [sys.executable, "-I", "-S", "-c", START, PACKAGE, str(self._log), self._boot]
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, NOT_FOR_STANDBY)
+        try:
+            with suppress(OSError):  # no process is left
+                self._standby = subprocess.Popen(  # noqa: S603 - our own Python
+                    [*words, *(f"{stream.read_end}:{stream.target}" for stream in ends)],
+                    stdin=subprocess.PIPE,
+                    pass_fds=[self._log, *(stream.read_end for stream in ends)],
+                    cwd="/",
+                    start_new_session=True,  # Ctrl-C, Ctrl-Z and a hang-up are not for it
+                )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def main() -> None:
-    """Do what the command line says, as `spawn_relay` wrote it."""
-    log, asks, answers = map(int, sys.argv[1:4])
-    boot, role, *words = sys.argv[4:]
+    """Take over from the process that started us, as its command line says, once it is gone."""
+    log, boot, *words = sys.argv[1:]
+    has_ended = os.read(0, 1) == ENDED
+    if has_ended:  # what comes after the end of the training is not logged
+        os.dup2(os.open(os.devnull, os.O_WRONLY), int(log))
+    kept = BoundedLog(int(log))
     ends = [(int(read_end), int(target)) for read_end, target in (w.split(":") for w in words)]
-    if not relay(asks, answers, log, boot, ends, standby=role == STANDBY):
+    relay = Relay(kept, boot, ends)
+    relay.join()
+    kept.close()
+    relay.finish()
+    if not has_ended:
         import shutil  # seldom needed: the runner was killed and could not
 
         shutil.rmtree(boot, ignore_errors=True)

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,7 @@ from fp8verify.record.folder import (
 from fp8verify.record.injection import attach, boot_folder, child_environment
 from fp8verify.record.job import Job, job_of, runner_lock
 from fp8verify.record.log import say
-from fp8verify.record.output import STDERR, STDOUT, Output, relayed_output, reserve_closed_streams
+from fp8verify.record.output import STDERR, STDOUT, Output, reserve_closed_streams
 from fp8verify.record.settings import RankSelection, RunSettings
 from fp8verify.record.signals import SignalForwarder, forwarded_signals
 from fp8verify.text import show_window
@@ -95,9 +95,8 @@ def _spawn(arguments: list[str], boot: Path, log: Path | None, signals: SignalFo
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:  # as where it is closed
             stream.flush()
-    with relayed_output(log) if log is not None else nullcontext() as output:
-        if output is not None:
-            output.start(boot)  # if we are killed from here on, what the run writes is still read
+    # If we are killed from here on, what the run writes is still read.
+    with closing(Output(log, boot)) if log is not None else nullcontext() as output:
         try:
             with signals.mask_of_caller():
                 child = _popen(arguments, boot, output)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from fp8verify.record import collect_result, output
+from fp8verify.record import collect_result, output, output_relay
 from fp8verify.record.injection import boot_folder, write_agent
 from fp8verify.record.runner import run_training
 from fp8verify.record.settings import RunSettings
@@ -251,20 +251,28 @@ import torch
     assert shown.count("asked for torch\n") == 1
 
 
-def test_where_no_process_can_be_started_a_thread_relays_the_output(
+def test_where_no_standby_can_be_started_the_output_is_forwarded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def none_left(*_: object) -> None:
-        raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+    monkeypatch.setattr(output_relay.sys, "executable", "/nonexistent")
+    Path("train.sh").write_text("echo out\necho err >&2\n")
 
-    monkeypatch.setattr(output, "spawn_relay", none_left)
-    Path("train.py").write_text("import sys\nprint('out')\nprint('err', file=sys.stderr)\n")
-
-    result = run_training(["train.py"], RunSettings(trace_dir=Path("capture")))
+    result = run_training(["sh", "train.sh"], RunSettings(trace_dir=Path("capture")))
 
     shown = capfd.readouterr()
     assert (result.exit_code, shown.out, shown.err) == (0, "out\n", "err\n")
     assert sorted((tmp_path / "capture" / "log.txt").read_text().split()) == ["err", "out"]
+
+
+def test_without_a_free_terminal_the_training_gets_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left() -> tuple[int, int]:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(output.os, "isatty", lambda _: True)
+    monkeypatch.setattr(output.os, "openpty", none_left)
+    ends = output._pipe_like(1)
+    os.write(ends[1], b"line")
+    assert os.read(ends[0], 9) == b"line"
 
 
 def test_the_boot_folder_serves_pythons_of_another_version(tmp_path: Path) -> None:
