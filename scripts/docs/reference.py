@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import fp8verify
-from fp8verify.agent.patches import PATCHES
 from fp8verify.cli.group import COMMANDS
 from fp8verify.report.model import Severity, Verdict
 from fp8verify.report.model.report import MEANINGS
@@ -154,12 +153,8 @@ def doctor_measured() -> str:
 
 def patches() -> str:
     """Every intrusion of the agent into the training's process."""
-    rows = [
-        f"| {one.target} | {one.when} | {one.why} | {one.compiled} | `agent/{one.file}` |"
-        for one in PATCHES
-    ]
-    head = ["| what | when | why nothing gentler does | torch.compile sees | file |"]
-    return "\n".join([*head, "|---|---|---|---|---|", *rows])
+    lines = (ROOT / "fp8verify" / "agent" / "patches.md").read_text(encoding="utf-8").splitlines()
+    return "\n".join(line for line in lines if line.startswith("|"))
 
 
 TABLES: Mapping[str, Callable[[], str]] = {
