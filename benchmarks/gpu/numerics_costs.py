@@ -91,15 +91,14 @@ def _turns(ms: dict[int, float]) -> Iterator[float]:
 
 # What the agent calls, by the module and class that it is looked up in.
 PARTS = (
-    ("instruments.numerics", "Numerics", "_start"),
-    ("instruments.numerics", "Numerics", "_finish"),
-    ("instruments.numerics", "Numerics", "_write"),
+    ("numerics.instrument", "Numerics", "_start"),
+    ("numerics.instrument", "Numerics", "_finish"),
+    ("numerics.instrument", "Numerics", "_write"),
     ("numerics.step_hooks", None, "gradient_norm"),
-    ("numerics.step_hooks", "NumericsHooks", "_guarded"),
-    ("numerics.measurements", "Measurements", "add"),
-    ("numerics.measurements", "Measurements", "add_bytes"),
-    ("numerics.measurements", "Measurements", "records"),
-    ("numerics.measurements", "Waiting", "_measure"),
+    ("numerics.step_hooks", "NumericsHooks", "_guard"),
+    ("numerics.table", "Measurements", "add"),
+    ("numerics.table", "Measurements", "add_bytes"),
+    ("numerics.table", "Measurements", "records"),
 )
 
 

@@ -261,7 +261,7 @@ class TensorRecord(msgspec.Struct, frozen=True, kw_only=True):
         format: "e4m3" or "e5m2", None where the cast is not known.
         scaling: "tensorwise", "rowwise", "delayed", "block_1x128", "block_128x128" or "mxfp8".
         calls: passes of the layer in the step that were added up.
-        sampled: elements of which the shares are; amax and rows are of all.
+        sampled: elements of which the shares are; amax and rows are of all. Since 0.3.0 all are.
         amax: the largest magnitude, None if it is not finite.
         scale: what values are multiplied by, where one holds for the whole tensor.
         zeros: of the values; of source "bytes", of the bytes.
@@ -273,8 +273,7 @@ class TensorRecord(msgspec.Struct, frozen=True, kw_only=True):
         sqnr_db: signal to quantisation noise.
         top_blocks: share of MX blocks more than half of whose values are the largest.
         what_if: the same in dB under other recipes.
-        error: by how much figures of a sample may be off, by name: four standard errors, and for
-            shares what rows that were all left out could hold. Empty where all was measured.
+        error: by how much figures of a sample may be off, by name. Empty where all was measured.
     """
 
     layer: str

@@ -12,9 +12,12 @@ import pytest
 pytest.importorskip("torch", reason="needs torch, from the train extra")
 pytest.importorskip("torchao", reason="needs torchao, from the train extra")
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from fp8verify.agent.numerics import figures
 from fp8verify.agent.numerics.casts import (
     BLOCK_ROW,
+    BLOCK_SQUARE,
     DELAYED,
     E4M3,
     E5M2,
@@ -26,9 +29,8 @@ from fp8verify.agent.numerics.casts import (
     absolute_maxima,
     quantize,
 )
-from fp8verify.agent.numerics.figures import WHAT_IF, measure_bytes
-from fp8verify.agent.numerics.measurements import Measurements
-from fp8verify.agent.numerics.sampling import MOST_ELEMENTS
+from fp8verify.agent.numerics.figures import WHAT_IF
+from fp8verify.agent.numerics.table import Measurements, decibels
 from fp8verify.agent.precision import casts_of
 
 pytestmark = pytest.mark.train
@@ -157,17 +159,6 @@ def test_calls_of_one_layer_add_up() -> None:
     assert seen["rms"] == pytest.approx(math.sqrt((1 + 64) / 2))
 
 
-def test_a_large_tensor_is_sampled_and_its_amax_is_not() -> None:
-    x = torch.zeros(3 * MOST_ELEMENTS // 1024, 1024, dtype=torch.bfloat16)
-    x[1, 7] = 5.0  # not among every third row
-
-    seen = row(x, Cast(E4M3, ROWWISE))
-
-    assert seen["sampled"] == MOST_ELEMENTS
-    assert seen["amax"] == 5.0
-    assert seen["zero_rows"] == pytest.approx(1 - 1 / len(x))
-
-
 CASTS = {
     "tensorwise": Cast(E4M3, TENSORWISE),
     "tensorwise, power of 2": Cast(E4M3, TENSORWISE, power_of_2=True),
@@ -177,6 +168,56 @@ CASTS = {
     "mxfp8": Cast(E4M3, MXFP8, ceiling=True),
     "delayed": Cast(E4M3, DELAYED, scale=torch.tensor(4.0)),
 }
+
+
+@pytest.mark.parametrize("name", [*CASTS, "square", "by row"])
+def test_a_large_tensor_is_measured_whole_in_small_parts(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = wild(1024, 256)
+    x[517, 3] = 1e5
+    own = {
+        "square": Cast(E4M3, BLOCK_SQUARE),
+        "by row": Cast(E4M3, ROWWISE, scale=torch.rand(len(x))),
+    }
+    cast = {**CASTS, **own}[name]
+    whole = row(x, cast)
+    monkeypatch.setattr(figures, "PART", 1 << 15)
+    largest: list[int] = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+            out = func(*args, **(kwargs or {}))
+            given = x.untyped_storage().data_ptr()
+            if isinstance(out, torch.Tensor) and out.untyped_storage().data_ptr() != given:
+                largest.append(out.numel())
+            return out
+
+    with Watch():
+        parts = row(x, cast)
+
+    assert max(largest) <= 1 << 15
+    what_if = parts.pop("what_if")
+    assert what_if == pytest.approx(whole.pop("what_if"), abs=2e-3)
+    assert parts == {key: pytest.approx(value) for key, value in whole.items()}
+    assert (parts["amax"], parts["sampled"]) == (x.abs().max(), x.numel())
+    by_hand = float(x.double().square().mean().sqrt())
+    assert parts["rms"] == pytest.approx(by_hand, rel=1e-6)
+
+
+@pytest.mark.parametrize(("noise", "db"), [(0.0, 150.0), (1e-30, 150.0), (1e-3, 30.0)])
+def test_a_cast_that_loses_next_to_nothing_is_capped(noise: float, db: float) -> None:
+    assert decibels(1.0, noise) == db
+
+
+def test_what_is_lost_of_some_calls_alone_is_not_told() -> None:
+    measured = Measurements()
+    for cast in (CASTS["rowwise"], None):
+        measured.add("layer", "grad_output", wild(), cast)
+    (seen,) = measured.records()
+    assert (seen["source"], seen["calls"], seen["sqnr_db"], seen["flushed"]) == (
+        "values", 2, None, None,
+    )  # fmt: skip
 
 
 def in_float64(x: Any, cast: Cast) -> tuple[float, float]:
@@ -295,9 +336,9 @@ def test_mx_scales_that_are_rounded_up_clip_nothing(ceiling: bool) -> None:
 def test_bytes_are_told_apart() -> None:
     for found in FORMATS.values():
         values = torch.tensor([0.0, found.largest, -found.largest, float("nan"), 1.0])
-        seen = measure_bytes(values.to(found.dtype), found)
-        counts = {name: int(seen[name]) for name in ("zeros", "saturated", "nan")}
-        assert counts == {"zeros": 1, "saturated": 2, "nan": 1}, found.name
+        line = figures.measure_bytes(values.to(found.dtype), found).tolist()
+        seen = dict(zip(figures.COLUMNS, line, strict=True))
+        assert (seen["zeros"], seen["saturated"], seen["nan"]) == (1, 2, 1), found.name
 
 
 @pytest.mark.parametrize("place", [1, 12_345, (1 << 24) + 7])

@@ -14,7 +14,6 @@ from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
 from fp8verify.agent.numerics.casts import E4M3
-from fp8verify.agent.numerics.measurements import Measurements
 from fp8verify.agent.numerics.scales import KeptScales, gradient_norm, scale_records
 from fp8verify.agent.numerics.step_hooks import (
     CLIPPING,
@@ -23,6 +22,7 @@ from fp8verify.agent.numerics.step_hooks import (
     Operand,
     watch_products,
 )
+from fp8verify.agent.numerics.table import Measurements
 
 pytestmark = pytest.mark.train
 

@@ -1,18 +1,13 @@
-"""Measure samples of tensors on their own device, several of one shape together.
-
-Counts are of sampled rows and estimate whole tensors, with the variance of the estimate;
-what is exact is in `measurements.py`.
-"""
+"""Measure whole tensors on their own device, in parts that bound the memory; nothing waits."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from .casts import (
     BLOCK_ROW,
+    BLOCKS,
     DELAYED,
     E4M3,
     E5M2,
@@ -26,9 +21,8 @@ from .casts import (
     can_block,
     quantize,
 )
-from .sampling import Weights
 
-CHUNK = 1 << 24  # bytes that are compared at once
+PART = 1 << 23  # elements at once: 32 MB in float32, of which there are four at a time
 # The same tensor under other recipes: what was lost. Only bytes need scales of float64.
 WHAT_IF: dict[str, Cast] = {
     "tensorwise_e4m3": Cast(E4M3, TENSORWISE, double=False),
@@ -37,147 +31,126 @@ WHAT_IF: dict[str, Cast] = {
     "block_1x128_e4m3": Cast(E4M3, BLOCK_ROW, double=False),
     "mxfp8_e4m3": Cast(E4M3, MXFP8, ceiling=True, double=False),
 }
-# The columns of a line: what is exact, then totals over the tensor with their variances, its scale.
-EXACT = ("amax", "zero_rows", "rows_not_finite", "peaks_left")
-COUNTS = ("zeros", "flushed", "saturated", "subnormal", "nan", "inf", "top_blocks")
-SQUARES = ("signal", "noise", *WHAT_IF)
-TOTALS = (*COUNTS, *SQUARES)
-VARIANCES = tuple(f"{name} variance" for name in TOTALS)
-COLUMNS = (*EXACT, *TOTALS, *VARIANCES, "scale")
-MAXIMA = {"amax", "scale"}  # of all calls of a layer the largest counts; the others are added up
+MAXIMA = ("amax", "scale")  # of all calls of a layer the largest counts; the others are added up
+COUNTS = (
+    "zero_rows", "rows_not_finite",
+    "zeros", "nan", "inf", "flushed", "saturated", "subnormal", "top_blocks",
+)  # fmt: skip
+SQUARES = ("signal", "noise", *WHAT_IF)  # a recipe whose blocks do not fit has NaN
+COLUMNS = (*MAXIMA, *COUNTS, *SQUARES)
 
 Figures = dict[str, Tensor]
 
 
-def measure(rows: Tensor, height: int, amax: Tensor, cast: Cast | None) -> Figures:
-    """Return the figures of n tensors by unit: counts, and the roots of squares.
+def measure(x: Tensor, cast: Cast | None, as_type: torch.dtype | None = None) -> Tensor:
+    """Return the figures of a tensor, in the order of `COLUMNS`, in float64 on its device.
 
     Args:
-        rows: sampled rows of n tensors, (n, units * height, columns).
-        height: rows of a unit.
-        amax: the largest magnitudes of these tensors, whether in their sample or not, (n).
-        cast: how all of them are cast; None where that is not known.
-
-    Returns:
-        Each figure as (n, units), and `scale` as (n) where one holds for the whole tensor.
+        x: a tensor of any shape and strides, whose last dimension is a row.
+        cast: how it is cast; None where that is not known, or its blocks do not fit.
+        as_type: to which type it is converted before.
     """
-    x = rows.to(torch.float32)
-    units = x.shape[1] // height
-    maxima = absolute_maxima(x).unsqueeze(-1)
-    of_all = amax.to(torch.float32).view(-1, 1, 1)
-    nonzero, nan = _count(x, units), _count(x != x, units)
-    size = x[0].numel() // units
+    x = x.reshape(-1, x.shape[-1] if x.dim() else 1)
+    x_type = as_type or x.dtype
+    maxima = absolute_maxima(x).to(x_type).unsqueeze(-1)
+    amax = maxima.amax()
+    total: Figures = {
+        "amax": amax,
+        "zero_rows": (maxima == 0).sum(),
+        # Not "less than infinity": a NaN is neither.
+        "rows_not_finite": len(maxima) - (maxima < float("inf")).sum(),
+    }
+    whole = BLOCKS[cast.scaling][0] if cast is not None and cast.scaling in BLOCKS else 1
+    height = max(1, PART // (x.shape[-1] * whole)) * whole
+    for first in range(0, len(x), height):
+        rows = slice(first, first + height)
+        own = cast
+        if cast is not None and cast.scale is not None and cast.scale.numel() > 1:
+            own = cast._replace(scale=cast.scale.reshape(-1, 1)[rows])
+        part = _measure_part(x[rows].to(x_type).to(torch.float32), own, amax, maxima[rows])
+        total["scale"] = part.pop("scale", amax.new_zeros(()))
+        for name, value in part.items():
+            total[name] = total[name] + value if name in total else value
+    return _line(total)
+
+
+def measure_bytes(data: Tensor, found: Format) -> Tensor:
+    """Return the figures that the bytes of an FP8 tensor tell without its values."""
+    data = data.view(torch.uint8)
+    wanted = {"zeros": found.zeros, "saturated": found.tops, "nan": found.not_numbers}
+    # Cut, since a mask is as large; without a copy of what is not contiguous.
+    flat = data.view(-1) if data.is_contiguous() else data
+    parts = flat.split(max(1, 2 * PART // max(1, flat[0].numel()))) if data.numel() else ()
+    counts = {
+        name: [sum(torch.count_nonzero(part == code) for code in codes) for part in parts]
+        for name, codes in wanted.items()
+    }
+    return _line({name: sum(found, data.new_zeros((), dtype=torch.int64))
+                  for name, found in counts.items()})  # fmt: skip
+
+
+def _line(figures: Figures) -> Tensor:
+    some = next(iter(figures.values()))
+    nothing = some.new_zeros((), dtype=torch.float64)
+    unknown = nothing + float("nan")
+    found = [figures.get(name, unknown if name in WHAT_IF else nothing) for name in COLUMNS]
+    return torch.stack([one.double() for one in found])
+
+
+def _measure_part(x: Tensor, cast: Cast | None, amax: Tensor, maxima: Tensor) -> Figures:
+    """Return figures of some rows in float32.
+
+    Args:
+        x: these rows.
+        cast: how they are cast.
+        amax: of the whole tensor.
+        maxima: of each of these rows, (rows, 1).
+    """
+    kept, nan = torch.count_nonzero(x), torch.count_nonzero(x != x)
     found: Figures = {
-        "zeros": size - nonzero,
+        "zeros": x.numel() - kept,
         "nan": nan,
-        "inf": size - nan - _count(x.abs() < float("inf"), units),
+        "inf": x.numel() - nan - torch.count_nonzero(x.abs() < float("inf")),
         # In float64: squares of gradients leave the range of float32.
-        "signal": torch.linalg.vector_norm(
-            x.view(len(x), units, -1), dim=2, dtype=torch.float64
-        ),
-    }  # fmt: skip
-    if cast is not None and can_block(x.shape, cast.scaling):
-        found.update(_under(x, cast, maxima if cast.scaling == ROWWISE else of_all, nonzero))
-    # A few blocks of rows do not show what single values lose under other recipes.
-    for name, other in WHAT_IF.items() if height == 1 else ():
+        "signal": torch.linalg.vector_norm(x, dtype=torch.float64).square(),
+    }
+    if cast is not None:
+        found |= _under(x, cast, maxima if cast.scaling == ROWWISE else amax, kept)
+    for name, other in WHAT_IF.items():
         if not can_block(x.shape, other.scaling):
             continue
         if cast is not None and cast.scale is None and other == cast._replace(double=other.double):
             found[name] = found["noise"]
         else:
-            row_wise = other.scaling == ROWWISE
-            found[name] = _noise(quantize(x, other, maxima if row_wise else of_all), units)
+            of = maxima if other.scaling == ROWWISE else amax
+            found[name] = _noise(quantize(x, other, of))
     return found
-
-
-def as_lines(
-    figures: Figures, exact: Tensor, weights: Weights, peaks: tuple[Tensor, Tensor] | None = None
-) -> Tensor:
-    """Return a line for each tensor, in the order of `COLUMNS`.
-
-    Args:
-        figures: of n tensors by unit, as `measure` returns them.
-        exact: what is known of whole tensors, (n, 4) in the order of `EXACT`.
-        weights: what each unit counts for.
-        peaks: the squares of the largest values of all rows, added up over tensors, (n), and over
-            sampled units, (n, units). Only what is left of the signal is then estimated, so that
-            an outlier that is in no sampled row counts all the same.
-    """
-    nothing = torch.zeros_like(figures["zeros"], dtype=torch.float64)
-    unknown = nothing + float("nan")  # a recipe whose blocks do not fit loses not nothing
-    counts = [figures[name].double() if name in figures else nothing for name in COUNTS]
-    roots = [figures.get(n, unknown if n in WHAT_IF else nothing).double() for n in SQUARES]
-    squares = [root.square() for root in roots]
-    if peaks is not None:
-        squares[0] = (squares[0] - peaks[1]).clamp_(min=0)
-    totals, variances = weights.add_up(torch.stack([*counts, *squares]))
-    if peaks is not None:
-        totals[len(COUNTS)] += peaks[0]
-    scale = figures["scale"].double() if "scale" in figures else exact.new_zeros(len(exact))
-    return torch.cat((exact, totals.t(), variances.t(), scale.unsqueeze(1)), dim=1)
-
-
-def _count(x: Tensor, units: int) -> Tensor:
-    return torch.count_nonzero(x.reshape(len(x), units, -1), dim=2)
 
 
 def _under(x: Tensor, cast: Cast, amax: Tensor, nonzero: Tensor) -> Figures:
-    units = nonzero.shape[1]
     done = quantize(x, cast, amax)
     magnitudes = done.values.view(torch.uint8) & 0x7F
-    kept = _count(magnitudes, units)
+    kept = torch.count_nonzero(magnitudes)
     found: Figures = {
-        "noise": _noise(done, units),
+        "noise": _noise(done),
         "flushed": nonzero - kept,
-        "subnormal": kept - _count(magnitudes >= cast.format.normal, units),
+        "subnormal": kept - torch.count_nonzero(magnitudes >= cast.format.normal),
     }
     if cast.scale is not None or cast.scaling == MXFP8:  # others fit the largest value
-        found["saturated"] = _count(done.scaled.abs() > cast.format.clipped, units)
+        found["saturated"] = torch.count_nonzero(done.scaled.abs() > cast.format.clipped)
     if cast.scaling in (TENSORWISE, DELAYED):
-        found["scale"] = done.scale.flatten(1).amax(dim=1).expand(x.shape[0])
+        found["scale"] = done.scale.amax()
     if cast.scaling == MXFP8:
         # Blocks more than half of whose values are the largest: arXiv 2506.20752.
         at_top = (magnitudes == cast.format.tops[0]).sum(dim=(-3, -1))
-        found["top_blocks"] = _count(at_top > magnitudes.shape[-1] / 2, units)
+        found["top_blocks"] = torch.count_nonzero(at_top > magnitudes.shape[-1] / 2)
     return found
 
 
-def _noise(done: Quantized, units: int) -> Tensor:
-    """Return the norm of what the cast lost; what shares a scale is divided by it once."""
+def _noise(done: Quantized) -> Tensor:
+    """Return the squares of what the cast lost; what shares a scale is divided by it once."""
     lost = done.values.to(torch.float32).sub_(done.scaled)
-    shared = [place for place in range(2, lost.dim()) if done.scale.shape[place] == 1]
-    norm = torch.linalg.vector_norm(lost, dim=shared, keepdim=True)
-    norm = norm.double().div_(done.scale).view(len(lost), units, -1)
-    return torch.linalg.vector_norm(norm, dim=2)
-
-
-def measure_bytes(data: Tensor, found: Format) -> Figures:
-    """Return what all bytes of an FP8 tensor tell without the values that they came from."""
-    data = data.view(torch.uint8)
-    wanted = {"zeros": found.zeros, "saturated": found.tops, "nan": found.not_numbers}
-    return {
-        name: torch.stack([_any_of(part, codes) for part in _parts(data)]).sum().view(1, 1)
-        for name, codes in wanted.items()
-    }
-
-
-def _parts(data: Tensor) -> Sequence[Tensor]:
-    """Cut a tensor so that a mask of a part takes little memory."""
-    flat = data.view(-1) if data.is_contiguous() else data
-    rows = max(1, CHUNK // (flat[0].numel() or 1)) if flat.numel() else 1
-    parts: Sequence[Tensor] = flat.split(rows)
-    return parts
-
-
-def _any_of(data: Tensor, wanted: Sequence[int]) -> Tensor:
-    """Count bytes that are among those wanted; of all above a limit by one comparison."""
-    lows = sorted(byte for byte in wanted if byte < 0x80)
-    both = {*lows, *(byte | 0x80 for byte in lows)} == set(wanted)
-    if both and lows == list(range(lows[0], 0x80)):
-        return torch.count_nonzero((data & 0x7F) >= lows[0])
-    if both and len(lows) == 1:
-        return torch.count_nonzero((data & 0x7F) == lows[0])
-    found = data == wanted[0]
-    for byte in wanted[1:]:
-        found |= data == byte
-    return torch.count_nonzero(found)
+    scale = done.scale.reshape((1,) * (lost.dim() - done.scale.dim()) + done.scale.shape)
+    shared = [place for place in range(lost.dim()) if scale.shape[place] == 1]
+    norm = torch.linalg.vector_norm(lost, dim=shared, keepdim=True, dtype=torch.float64)
+    return norm.div_(scale).square_().sum()

@@ -34,8 +34,8 @@ from ..precision import (
 )
 from ..process import captures_graph, on_autograd_thread
 from .casts import E4M3, FORMATS, ROWWISE, TENSORWISE, Cast
-from .measurements import Measurements
 from .scales import gradient_norm
+from .table import Measurements
 
 MOST_LAYERS = 4096
 NAMED = 3  # layers that a note names

@@ -5,18 +5,17 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-from .casts import Cast
-from .figures import COLUMNS, MAXIMA, WHAT_IF
+import torch
+from torch import Tensor
 
+from .casts import BLOCKS, MXFP8, Cast, can_block
+from .figures import COLUMNS, MAXIMA, WHAT_IF, measure, measure_bytes
+
+MOST_ROWS = 1 << 14
+MOST_CALLS = 1 << 17
 MOST_DB = 150.0  # of a cast that loses nothing or next to nothing: float32 has no more
-# Below it a cast whose scale is held at that of the smallest amax, 1e-12, may lose all of a tensor
-# and its squares be zero in float32 nevertheless.
-LEAST_SHOWN = 1e-30
-# A sampled figure is off by at most so many standard errors; rows that share a fault of their own
-# and are all left out may be one in so many of the sampled ones.
-ERRORS, UNSEEN, UNSEEN_DB = 4.0, 4.0, 1.0
 # The figures of a tensor that are worth watching over time, then what findings also need.
 SERIES = (
     "source", "format", "scaling", "amax", "rms", "scale", "flushed", "saturated", "sqnr_db",
@@ -24,47 +23,100 @@ SERIES = (
 )  # fmt: skip
 
 
-class Sizes(NamedTuple):
-    """What the host knows of a call.
+class Measurements:
+    """All tensors of a step. Nothing waits for a GPU until `records`."""
 
-    Attributes:
-        rows: of the whole tensor; 0 where only bytes were seen.
-        elements: of the whole tensor.
-        sampled: elements of the sample.
-        blocks: MX blocks.
-        units: what rows are sampled by, of a tensor that is sampled.
-        spread: how many of these were taken from all over it.
-    """
+    def __init__(self) -> None:
+        self._rows: dict[tuple[str, str], Row] = {}  # in the order in which they were met
+        self._lines: defaultdict[torch.device, list[tuple[Row, Tensor]]] = defaultdict(list)
+        self._calls = 0
 
-    rows: int = 0
-    elements: int = 0
-    sampled: int = 0
-    blocks: int = 0
-    units: int = 0
-    spread: int = 0
+    def add(
+        self,
+        layer: str,
+        tensor: str,
+        x: Tensor,
+        cast: Cast | None,
+        *,
+        as_type: torch.dtype | None = None,
+    ) -> bool:
+        """Measure a tensor under a cast, or its values alone where none is known.
+
+        Args:
+            layer: the layer's name.
+            tensor: input, weight or grad_output.
+            x: the tensor, which is only read.
+            cast: as the layer does.
+            as_type: to which type the layer converts it first.
+
+        Returns:
+            Whether there was room for it.
+        """
+        width = x.shape[-1] if x.dim() else 1
+        height = x.numel() // width
+        replayed = cast if cast is None or can_block((height, width), cast.scaling) else None
+        row = self._row(layer, tensor, "values" if replayed is None else "replay", cast)
+        if row is None:
+            return False
+        row.rows += height
+        row.elements += x.numel()
+        if replayed is not None and replayed.scaling == MXFP8:
+            row.blocks += x.numel() // BLOCKS[MXFP8][1]
+        self._lines[x.device].append((row, measure(x, replayed, as_type)))
+        return True
+
+    def add_bytes(self, layer: str, tensor: str, data: Tensor, cast: Cast) -> bool:
+        """Count the bytes of an FP8 tensor whose values were not seen."""
+        row = self._row(layer, tensor, "bytes", cast)
+        if row is None:
+            return False
+        row.elements += data.numel()
+        self._lines[data.device].append((row, measure_bytes(data, cast.format)))
+        return True
+
+    def records(self) -> list[dict[str, Any]]:
+        """Copy all figures to the host and lay them out; waits for the devices."""
+        for device, pairs in self._lines.items():
+            if device.type == "cuda":  # the training may have used several streams
+                torch.cuda.synchronize(device)
+            lines = torch.stack([line for _, line in pairs]).tolist()
+            for (row, _), line in zip(pairs, lines, strict=True):
+                row.add(line)
+        self._lines.clear()
+        return [
+            {"layer": layer, "tensor": tensor, **row.record()}
+            for (layer, tensor), row in self._rows.items()
+        ]
+
+    def _row(self, layer: str, tensor: str, source: str, cast: Cast | None) -> Row | None:
+        """Return the row of a tensor for one more call; None if there is no room."""
+        key = (layer, tensor)
+        full = key not in self._rows and len(self._rows) >= MOST_ROWS
+        if full or self._calls >= MOST_CALLS:
+            return None
+        self._calls += 1
+        row = self._rows.setdefault(key, Row(source))
+        row.calls += 1
+        if row.source != source:  # what a cast loses is not known of all calls
+            row.source = "values"
+        if cast is not None:
+            row.format, row.scaling = cast.format.name, cast.scaling
+        return row
 
 
 class Row:
     """What was added up for one tensor of one layer.
 
     `source` is "replay" (the cast was repeated), "bytes" (FP8 bytes alone were seen) or "values"
-    (no cast is known).
+    (no cast is known). `rows` is 0 where only bytes were seen; `blocks` are those of MX.
     """
 
-    def __init__(self) -> None:
-        self.sizes = Sizes()
-        self.calls = 0
-        self.source = "values"
+    def __init__(self, source: str) -> None:
+        self.calls = self.rows = self.elements = self.blocks = 0
+        self.source = source
         self.format: str | None = None
         self.scaling: str | None = None
         self.figures: defaultdict[str, float] = defaultdict(float)
-
-    def begin(self, source: str, cast: Cast | None, sizes: Sizes) -> None:
-        """Note a call, and how its tensor is cast."""
-        if cast is not None:
-            self.source, self.format, self.scaling = source, cast.format.name, cast.scaling
-        self.calls += 1
-        self.sizes = Sizes(*map(sum, zip(self.sizes, sizes, strict=True)))
 
     def add(self, line: Sequence[float]) -> None:
         """Add the figures of a call, whose elements are `COLUMNS`."""
@@ -77,98 +129,37 @@ class Row:
 
     def record(self) -> dict[str, Any]:
         """Lay out all figures; those that are not known, or not of this world, are None."""
-        found, replayed, values = self.figures, self.source == "replay", self.source != "bytes"
-        rows, elements, blocks = self.sizes.rows, self.sizes.elements or 1, self.sizes.blocks
-        nan, inf = self._not_finite()
-        mean = found["signal"] / elements
+        found, elements = self.figures, self.elements or 1
+        replayed, values = self.source == "replay", self.source != "bytes"
+        # An infinite scale makes NaN of zeros.
+        finite = not (found["nan"] or found["inf"])
         known = {
-            "zeros": not (nan or inf),  # an infinite scale makes NaN of zeros
-            "flushed": replayed and not (nan or inf),
-            "saturated": self.source != "values" and not (nan or inf),
-            "subnormal": replayed and not (nan or inf),
+            "zeros": finite,
+            "flushed": replayed and finite,
+            "saturated": self.source != "values" and finite,
+            "subnormal": replayed and finite,
         }
-        shares = {
-            name: max(0.0, found[name] / elements) if told else None for name, told in known.items()
-        }
+        mean, signal = found["signal"] / elements, found["signal"]
+        what_if = {name: decibels(signal, found[name]) for name in WHAT_IF if values}
         return {
             "source": self.source,
             "format": self.format,
             "scaling": self.scaling,
             "calls": self.calls,
-            "elements": self.sizes.elements,
-            "sampled": self.sizes.sampled,
+            "elements": self.elements,
+            "sampled": self.elements,
             "amax": _finite(found["amax"]) if values else None,
             "rms": math.sqrt(mean) if values and math.isfinite(mean) else None,
             "scale": _finite(found["scale"]) or None,
-            **shares,
-            "nan": nan,
-            "inf": inf,
+            **{name: found[name] / elements if told else None for name, told in known.items()},
+            "nan": found["nan"] / elements,
+            "inf": found["inf"] / elements,
             "rows_not_finite": int(found["rows_not_finite"]),
-            "zero_rows": found["zero_rows"] / rows if rows else None,
-            "sqnr_db": self._sqnr() if replayed else None,
-            "top_blocks": found["top_blocks"] / blocks if blocks else None,
-            "what_if": {n: db for n in WHAT_IF if values and (db := self._what_if(n)) is not None},
-            "error": self._errors([name for name, told in known.items() if told]),
+            "zero_rows": found["zero_rows"] / self.rows if self.rows else None,
+            "sqnr_db": decibels(signal, found["noise"]) if replayed else None,
+            "top_blocks": found["top_blocks"] / self.blocks if self.blocks else None,
+            "what_if": {name: db for name, db in what_if.items() if db is not None},
         }
-
-    def _not_finite(self) -> tuple[float, float]:
-        """Return the shares of NaN and infinity: at least one element of each such row of all."""
-        found, elements = self.figures, self.sizes.elements or 1
-        nan, inf = found["nan"] / elements, found["inf"] / elements
-        least = found["rows_not_finite"] / elements
-        if math.isnan(found["amax"]):  # it comes before infinities
-            return max(nan, least if not inf else 1 / elements), inf
-        return nan, max(inf, least)
-
-    def _sqnr(self) -> float | None:
-        """Return the decibels of the cast: none at all where it made everything zero.
-
-        The squares of what is lost of such values may be below all of float32.
-        """
-        found = self.figures
-        if found["flushed"] and found["flushed"] == self.sizes.elements - found["zeros"]:
-            return 0.0
-        return decibels(found["signal"], found["noise"])
-
-    def _what_if(self, name: str) -> float | None:
-        """Return the decibels under another recipe; None where its noise is too small to see."""
-        found = self.figures
-        if not found[name] and found["amax"] < LEAST_SHOWN:
-            return None
-        return decibels(found["signal"], found[name])
-
-    def _errors(self, shares: Sequence[str]) -> dict[str, float]:
-        """Return by how much each figure may be off for being of a sample."""
-        found, sizes = self.figures, self.sizes
-        if not sizes.spread or not math.isfinite(found["signal"]):
-            return {}
-        unseen = UNSEEN / sizes.spread * max(0.0, 1 - sizes.spread / sizes.units)
-        errors = {name: self._error(name) / sizes.elements + unseen for name in shares}
-        relative = {
-            name: self._error(name) / found[name] if found[name] > 0 else 0.0
-            for name in ("signal", "noise", *WHAT_IF)
-        }
-        root = math.sqrt(max(0.0, found["signal"]) / sizes.elements)
-        errors["rms"] = root * relative["signal"] / 2
-        decibel = 10 / math.log(10)
-        of_ratio = {
-            name: decibel * math.hypot(relative["signal"], relative[name])
-            for name in ("noise", *WHAT_IF)
-        }
-        # What the largest values of rows that were left out may lose to rounding.
-        rounding = found["peaks_left"] * (2.0**-8 if self.format == "e4m3" else 2.0**-6) / 3
-        left = decibel * math.log1p(rounding / found["noise"]) if found["noise"] > 0 else 0.0
-        errors["sqnr_db"] = of_ratio.pop("noise") + UNSEEN_DB / sizes.spread + left
-        errors["what_if"] = max(of_ratio.values(), default=0.0) + UNSEEN_DB / sizes.spread
-        return {name: float(f"{value:.3g}") for name, value in errors.items() if value < math.inf}
-
-    def _error(self, name: str) -> float:
-        variance = self.figures[f"{name} variance"]
-        if not 0 <= variance < math.inf:
-            return 0.0
-        # The variance of a few units, as of blocks of rows, is not well known itself.
-        few = 1 + 4 * self.calls / max(1, self.sizes.spread)
-        return ERRORS * few * math.sqrt(variance)
 
 
 def series_line(result: dict[str, Any]) -> dict[str, Any]:
