@@ -39,7 +39,6 @@ class Interner(dict[Any, int]):
 SEPARATOR = b"\0"
 
 _types = msgspec.json.Decoder(tuple[str, ...])
-_dims = msgspec.json.Decoder(tuple[tuple[int, ...], ...])
 _any = msgspec.json.Decoder()
 
 
@@ -69,11 +68,7 @@ class Inputs:
         """The shapes; a list of tensors has shapes of its own, and counts as having none."""
         raw = self._parts[1]
         try:
-            return _dims.decode(raw) if raw else ()
-        except (ValueError, RecursionError):
-            pass
-        try:
-            return tuple(_shape(item) for item in _any.decode(raw))
+            return tuple(_shape(item) for item in _any.decode(raw)) if raw else ()
         except (ValueError, TypeError, RecursionError):
             return ()
 

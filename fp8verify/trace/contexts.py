@@ -17,7 +17,8 @@ _VOLATILE = (
     (lazy_pattern(r"^(## Call \w+) \w+ ##$"), r"\1 ##"),
     (lazy_pattern(r"^(Torch-Compiled Region): .*$", re.DOTALL), r"\1"),
 )
-_BACKWARD = lazy_pattern(r"^autograd::engine::evaluate_function:|Backward\d*$")
+# A node of autograd's backward pass.
+BACKWARD = lazy_pattern(r"^autograd::engine::evaluate_function:|Backward\d*$")
 
 _UNKNOWN = -2
 
@@ -56,15 +57,11 @@ class Contexts:
         key = (self._link_of(row), self._ops.inputs[row])
         number = self._numbers.get(key)
         if number is None:
-            number = self._numbers[key] = self._number(*key)
-        return number
-
-    def _number(self, link: int, inputs: int) -> int:
-        # Inputs that differ only in the thread of the forward pass make equal contexts.
-        context = self._build(link, inputs)
-        number = self._known.setdefault(context, len(self.ops))
-        if number == len(self.ops):
-            self.ops.append(context)
+            # Inputs that differ only in the thread of the forward pass make equal contexts.
+            context = self._build(*key)
+            number = self._numbers[key] = self._known.setdefault(context, len(self.ops))
+            if number == len(self.ops):
+                self.ops.append(context)
         return number
 
     def _link_of(self, row: int) -> int:
@@ -94,7 +91,7 @@ class Contexts:
         backward = (
             (inputs >= 0 and self._inputs[inputs].forward_thread is not None)
             or (outer >= 0 and self._links[outer][2])
-            or _BACKWARD.search(name) is not None
+            or BACKWARD.search(name) is not None
         )
         key = (name, outer, backward)
         link = self._link_numbers.get(key)

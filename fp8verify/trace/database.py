@@ -12,7 +12,7 @@ from typing import Any
 
 from fp8verify.errors import InputError
 from fp8verify.trace.places import is_remote
-from fp8verify.trace.source import GZIP_MAGIC, ZSTD_MAGIC, Source
+from fp8verify.trace.source import Source
 
 MAGIC = b"SQLite format 3\0"
 # What is packed, remote or piped is copied first; a day of training is a few gigabytes.
@@ -148,18 +148,13 @@ def unread_wal(source: Source) -> bool:
 @contextmanager
 def _local(source: Source) -> Iterator[Path]:
     path = source.path
-    if path is not None and not is_remote(path) and not _is_packed(path):
+    if path is not None and not is_remote(path) and not source.is_packed:
         yield path
         return
     with tempfile.TemporaryDirectory(prefix="fp8verify-") as folder:
         copy = Path(folder) / "copy.sqlite"
         _copy(source, copy)
         yield copy
-
-
-def _is_packed(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(4).startswith((GZIP_MAGIC, ZSTD_MAGIC))
 
 
 def _copy(source: Source, target: Path) -> None:

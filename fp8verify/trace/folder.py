@@ -178,26 +178,18 @@ def _candidates_in(path: Path) -> list[Path]:
     """Return the files of a path; of a folder without any those of its direct subfolders."""
     if path.is_file():
         return [] if _OURS.search(path.name) else [path]
-    if not path.is_dir():
-        raise _no_path(path)
-    found = _trace_files(path)
-    if not found:
-        for child in sorted(entry for entry in path.iterdir() if entry.is_dir()):
-            if child.name != _NO_RANKS:
-                found += _trace_files(child)
-    return found
-
-
-def _no_path(path: Path) -> InputError:
-    """Say what is wrong with a path that is neither a file nor a folder."""
     if is_pipe(path):
-        return InputError(
+        raise InputError(
             f"{path} is a pipe, which can be read only once, and only by itself.",
             "Write what comes through it into a file.",
         )
-    if path.exists():
-        return InputError(f"{path} is neither a file nor a folder.", "Give a trace.")
-    return InputError(f"{path} does not exist.", "Give a trace or a folder of traces.")
+    with reading(str(path)):
+        found = _trace_files(path)
+        if not found:
+            for child in sorted(entry for entry in path.iterdir() if entry.is_dir()):
+                if child.name != _NO_RANKS:
+                    found += _trace_files(child)
+        return found
 
 
 def _trace_files(folder: Path) -> list[Path]:

@@ -168,8 +168,7 @@ def read_export(database: Database, name: str, how: Reading) -> Trace:
     rows, tables = RowCollector(), _Tables(database, how.part)
     rows.kernels(tables.kernels())
     rows.calls(tables.calls())
-    rows.ranges(tables.ranges(_PUSH_POP))
-    rows.process_ranges(row[:3] for row in tables.ranges(_START_END))
+    rows.ranges(tables.ranges())
     for kind, table in COPIES.items():
         rows.copies(kind, tables.spans(table, "bytes"))
     trace = Trace(source=name)
@@ -233,7 +232,7 @@ class _Tables:
                 self.captures.append((row[1], capturing[name]))
             yield row
 
-    def ranges(self, kind: int) -> Iterator[Sequence[Any]]:
+    def ranges(self) -> Iterator[Sequence[Any]]:
         """Yield text, start, end and thread of NVTX ranges of the default domain.
 
         That is the training's and torch's; libraries have their own. A range that was still open
@@ -243,10 +242,11 @@ class _Tables:
         for event, domain, text, number, start, end, thread in self._mine(
             RANGES, "eventType", "domainId", "text", "textId", "start", "end", "globalTid"
         ):
-            if event == kind and not domain:
-                name = text or self._strings.get(number)
-                if name is not None:
-                    yield name, start, last if end is None else end, thread
+            name = text or self._strings.get(number)
+            if event in (_PUSH_POP, _START_END) and not domain and name is not None:
+                # A range that one thread starts and another may end belongs to none.
+                own = thread if event == _PUSH_POP else None
+                yield name, start, last if end is None else end, own
 
     def spans(self, table: str, size: str) -> Iterator[Sequence[Any]]:
         """Yield start, end and another column of a table."""

@@ -44,7 +44,10 @@ def read(source: Source, how: Reading) -> Trace:
         )
     trace, rows = Trace(source=source.name), RowCollector()
     rows.kernels(_kernels(table))
-    _read_neighbours(source, rows)
+    rows.calls(map(numbers, _neighbour(source, "_hip_api_trace.csv", *_CALL)))
+    markers = _neighbour(source, "_marker_api_trace.csv", "Function", *_CALL[1:])
+    rows.ranges((text, *numbers(rest)) for text, *rest in markers)
+    rows.copies("memcpy", map(numbers, _neighbour(source, "_memory_copy_trace.csv", *_CALL[1:3])))
     rows.skipped += table.skipped
     rows.fill(trace, NAME, layers=how.layers)
     trace.health.truncated = table.is_cut
@@ -63,14 +66,6 @@ def _kernels(table: _Table) -> Iterator[Sequence[Any]]:
     for kind, name, *rest in table.rows(*wanted, "Agent_Id", stream, "Correlation_Id"):
         if kind in ("", "KERNEL_DISPATCH"):
             yield name, *numbers(rest)
-
-
-def _read_neighbours(source: Source, rows: RowCollector) -> None:
-    """Read the other tables of the process, as far as they were recorded."""
-    rows.calls(map(numbers, _neighbour(source, "_hip_api_trace.csv", *_CALL)))
-    markers = _neighbour(source, "_marker_api_trace.csv", "Function", *_CALL[1:])
-    rows.ranges((text, *numbers(rest)) for text, *rest in markers)
-    rows.copies("memcpy", map(numbers, _neighbour(source, "_memory_copy_trace.csv", *_CALL[1:3])))
 
 
 def _gpu(source: Source, agent: int) -> str | None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fp8verify.text import clean, lazy_pattern
 from fp8verify.trace.build import fill
 from fp8verify.trace.columns import SEPARATOR, Columns, Inputs
+from fp8verify.trace.contexts import BACKWARD
 from fp8verify.trace.steps import mark_steps
 
 if TYPE_CHECKING:
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 _TAIL = lazy_pattern(r", (?:seq|op_id|sizes|input_op_ids) = ")
 _SEQUENCE = lazy_pattern(r", seq = (\d{1,18})")
 _SIZES = lazy_pattern(r", sizes = (\[.*?\])(?:, input_op_ids = |$)", re.DOTALL)
-# A node of autograd's backward pass; its number is that of the operator which made it.
-_NODE = lazy_pattern(r"^autograd::engine::evaluate_function:|Backward\d*$")
 _NAMESPACED = lazy_pattern(r"\w+::\w")
 # What `record_function` marks: Kineto keeps these apart as annotations, NVTX does not.
 _ANNOTATION = lazy_pattern(
@@ -60,13 +59,13 @@ def parse_range(text: str) -> RangeName:
     rest = text[len(name) :]
     number, sizes = _SEQUENCE.match(rest), _SIZES.search(rest)
     dims = sizes[1] if sizes and len(sizes[1]) < _MAX_SIZES else ""
-    is_node = number is not None and _NODE.search(name) is not None
+    is_node = number is not None and BACKWARD.search(name) is not None
     parts = (b"", dims.encode("utf-8", "replace"), b"1" if is_node else b"")
     return RangeName(name, SEPARATOR.join(parts), int(number[1]) if number else -1)
 
 
 def _is_plain_operator(name: str) -> bool:
-    return _NAMESPACED.match(name) is not None or _NODE.search(name) is not None
+    return _NAMESPACED.match(name) is not None or BACKWARD.search(name) is not None
 
 
 Row = Sequence[Any]
@@ -98,7 +97,6 @@ class RowCollector:
     def __init__(self) -> None:
         self.columns = Columns()
         self.events = self.skipped = 0
-        self._process_ranges: list[tuple[str, int, int]] = []
 
     def kernels(self, rows: Iterable[Row]) -> None:
         """Take rows of name, start, end, device, stream and correlation id."""
@@ -109,14 +107,11 @@ class RowCollector:
         self._take(rows, self._add_calls)
 
     def ranges(self, rows: Iterable[Row]) -> None:
-        """Take rows of text, start, end and thread; ranges of one thread nest."""
-        self._take(rows, self._add_ranges)
+        """Take rows of text, start, end and thread; ranges of one thread nest.
 
-    def process_ranges(self, rows: Iterable[Row]) -> None:
-        """Take rows of text, start and end that belong to no thread: they may mark steps."""
-        for text, start, end in rows:
-            if isinstance(text, str) and isinstance(start, int) and isinstance(end, int):
-                self._process_ranges.append((text, start, end))
+        Those that belong to no thread (None) may mark steps.
+        """
+        self._take(rows, self._add_ranges)
 
     def copies(self, kind: str, rows: Iterable[Row]) -> None:
         """Take rows of start, end and (if known) bytes of "memcpy" or "memset"."""
@@ -131,7 +126,7 @@ class RowCollector:
     def fill(self, trace: Trace, tool: str, *, layers: bool) -> None:
         """Fill a trace with all rows, and say what the tool that recorded them cannot say."""
         columns = self.columns
-        steps = mark_steps(columns, self._process_ranges)
+        steps = mark_steps(columns)
         trace.remarks = [_limits_of(columns, tool, steps)] if columns.kernels.name else []
         fill(trace, columns, layers=layers)
         trace.health.events, trace.health.skipped_events = self.events, self.skipped

@@ -74,6 +74,7 @@ class Source:
         name: what errors and reports call it.
         path: of the file, packed or not; None for a pipe.
         head: the first bytes, a few hundred or more unless the file is shorter.
+        is_packed: whether the file itself is gzip or zstd.
         damage: why the bytes ended early, if they did.
 
     Raises:
@@ -92,6 +93,7 @@ class Source:
                 f"{name} is empty.", "Give a trace that the profiler finished writing."
             )
         self._file.put_back(first)
+        self.is_packed = first.startswith((GZIP_MAGIC, ZSTD_MAGIC))
         self._pieces = self._unpacked(first)
         self.head = b""
         while len(self.head) < _HEAD_SIZE and (piece := next(self._pieces, b"")):

@@ -6,9 +6,9 @@ import re
 from array import array
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from itertools import chain, compress, count, pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from fp8verify.text import lazy_pattern
 from fp8verify.trace.tables import Step
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 # torch.profiler's `step` opens a range of this name on the CPU, whichever tool records it.
 _PREFIX = "ProfilerStep#"
-_STRETCH = 256
 _STEP = lazy_pattern(_PREFIX + r"([0-9]{1,17})")
 
 
@@ -34,7 +33,7 @@ def mark_profiler_steps(columns: Columns) -> None:
     numbers = {i: int(m[1]) for i in columns.step_names if (m := _STEP.fullmatch(names[i]))}
     ops = columns.ops
     found: dict[int, list[Step]] = defaultdict(list)
-    for row in _rows_with(set(numbers), ops.name):
+    for row in compress(count(), map(numbers.__contains__, ops.name)):
         number = numbers[ops.name[row]]
         found[number].append(Step(number, ops.start[row], ops.end[row]))
     apart = {number: _longest(ranges) for number, ranges in found.items()}
@@ -51,14 +50,6 @@ def mark_profiler_steps(columns: Columns) -> None:
         # The profiler's `step` after the last step of a loop begins one that never comes.
         steps.pop()
     columns.steps = steps
-
-
-def _rows_with(wanted: set[int], column: array[int]) -> Iterator[int]:
-    """Yield the rows that hold one of the numbers, which most stretches of the column do not."""
-    for first in range(0, len(column), _STRETCH):
-        part = column[first : first + _STRETCH]
-        if not wanted.isdisjoint(part):
-            yield from compress(count(first), map(wanted.__contains__, part))
 
 
 def _is_empty(columns: Columns, step: Step) -> bool:
@@ -137,19 +128,10 @@ _NUMBER = lazy_pattern(r"\d{1,9}(?!.*\d)")
 _DIGITS = lazy_pattern(r"\d+")
 
 
-class _Range(NamedTuple):
-    name: str
-    start: int
-    end: int
-    op_name: int
+def mark_steps(columns: Columns) -> str | None:
+    """Fill in the steps of one process: torch.profiler's, or ranges called a step.
 
-
-def mark_steps(columns: Columns, process_ranges: Iterable[tuple[str, int, int]] = ()) -> str | None:
-    """Fill in the steps: torch.profiler's, or ranges called a step.
-
-    Args:
-        columns: of one process.
-        process_ranges: text, start and end of ranges that belong to no thread.
+    Of several such ranges those that hold the most time count, by thread and name.
 
     Returns:
         What the ranges are called that count as steps; None for torch.profiler's, or none.
@@ -157,46 +139,33 @@ def mark_steps(columns: Columns, process_ranges: Iterable[tuple[str, int, int]] 
     mark_profiler_steps(columns)
     if columns.steps:
         return None
-    series = _series(columns, process_ranges)
-    best = max(
-        series, key=lambda key: sum(one.end - one.start for one in series[key]), default=None
-    )
-    if best is None:
-        return None
-    chosen = series[best]
-    columns.steps = [Step(n, r.start, r.end) for n, r in zip(_numbers(chosen), chosen, strict=True)]
-    columns.step_names |= {found.op_name for found in chosen if found.op_name >= 0}
-    return None if best[1].startswith(_PREFIX) else best[1]
-
-
-def _series(
-    columns: Columns, process_ranges: Iterable[tuple[str, int, int]]
-) -> dict[tuple[int, str], list[_Range]]:
-    """Return the ranges called a step, by thread and name, if none of those overlap."""
-    found: dict[tuple[int, str], list[_Range]] = defaultdict(list)
     ops, names = columns.ops, list(columns.op_names)
-    steps = {number for number, name in enumerate(names) if _STEP_NAME.fullmatch(name)}
-    for row in columns.annotations:
-        if ops.name[row] in steps:
-            name = names[ops.name[row]]
-            one = _Range(name, ops.start[row], ops.end[row], ops.name[row])
-            found[ops.thread[row], _DIGITS.sub("#", name)].append(one)
-    for name, start, end in process_ranges:
-        if _STEP_NAME.fullmatch(name):
-            found[-1, _DIGITS.sub("#", name)].append(_Range(name, start, end, -1))
-    for members in found.values():
-        members.sort(key=lambda one: one.start)
-    return {
-        key: members
-        for key, members in found.items()
-        if all(before.end <= after.start for before, after in pairwise(members))
+    called = {number for number, name in enumerate(names) if _STEP_NAME.fullmatch(name)}
+    series: dict[tuple[int, str], list[int]] = defaultdict(list)
+    for row in sorted(columns.annotations, key=ops.start.__getitem__):
+        if ops.name[row] in called:
+            series[ops.thread[row], _DIGITS.sub("#", names[ops.name[row]])].append(row)
+    lengths = {
+        key: sum(ops.end[row] - ops.start[row] for row in rows)
+        for key, rows in series.items()
+        if all(ops.end[before] <= ops.start[after] for before, after in pairwise(rows))
     }
+    if not lengths:
+        return None
+    best = max(lengths, key=lengths.__getitem__)
+    rows = series[best]
+    numbers = _numbers([names[ops.name[row]] for row in rows])
+    columns.steps = [
+        Step(number, ops.start[row], ops.end[row])
+        for number, row in zip(numbers, rows, strict=True)
+    ]
+    columns.step_names |= {ops.name[row] for row in rows}
+    return best[1]
 
 
-def _numbers(members: Sequence[_Range]) -> list[int]:
+def _numbers(names: Sequence[str]) -> list[int]:
     """Return the numbers in the names if all differ, else count from 1."""
-    found = [_NUMBER.search(one.name) for one in members]
-    numbers = [int(match[0]) for match in found if match]
-    if len(set(numbers)) == len(members):
+    numbers = [int(match[0]) for match in map(_NUMBER.search, names) if match]
+    if len(set(numbers)) == len(names):
         return numbers
-    return list(range(1, len(members) + 1))
+    return list(range(1, len(names) + 1))

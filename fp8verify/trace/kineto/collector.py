@@ -139,7 +139,7 @@ class Collector:
         self.columns = Columns(sequences=sequences)
         self.events = self.skipped = 0
         self._base_ns: int | None = None
-        self._exact = self._whole_micros = False
+        self._exact = False
         self._decoders = ev.Decoders(ev.Micros, sequences=sequences)
 
     def finish(self) -> Columns:
@@ -162,14 +162,12 @@ class Collector:
     def _add_exactly(self, data: bytes | memoryview, decode: Callable[[], list[Any]]) -> None:
         """Add what `decode` returns; keep the text of time stamps where a double loses digits."""
         try:
-            self._add(decode())
+            self._add(decode(), may_round=False)
         except _NeedsTextError:
-            self._whole_micros = not _LARGE_FRACTION.search(data)
-            if not self._whole_micros:
+            if _LARGE_FRACTION.search(data):
                 self._exact = True
                 self._decoders = ev.Decoders(Raw, sequences=self.columns.sequences)
-            self._add(decode())
-            self._whole_micros = False
+            self._add(decode(), may_round=True)
 
     def event(self, data: bytes, scanned: Any) -> None:
         """Take one event; what no decoder accepts is counted as skipped."""
@@ -202,13 +200,13 @@ class Collector:
             return False
         return True
 
-    def _add(self, decoded: list[Any]) -> None:
+    def _add(self, decoded: list[Any], *, may_round: bool) -> None:
         groups = defaultdict[type, list[Any]](list)
         for event in decoded:
             groups[type(event)].append(event)
         stamps = {kind: [e.ts for e in groups[kind]] for kind in TIMED_ADDERS if kind in groups}
         # All time stamps first: a bad one must refuse the block before anything is added.
-        starts = {kind: self._nanoseconds(group) for kind, group in stamps.items()}
+        starts = {kind: self._nanoseconds(own, may_round) for kind, own in stamps.items()}
         for kind, times in starts.items():
             TIMED_ADDERS[kind](self.columns, groups[kind], times)
         for kind, name in _COPIES.items():
@@ -218,7 +216,7 @@ class Collector:
 
     # -- times ----------------------------------------------------------------------------------
 
-    def _nanoseconds(self, stamps: list[Any]) -> list[int]:
+    def _nanoseconds(self, stamps: list[Any], may_round: bool) -> list[int]:
         """Return the times since the whole microsecond of the first event.
 
         Raises:
@@ -229,7 +227,7 @@ class Collector:
             exact = list(map(parse_micros, stamps))
             base_ns = self._base(exact[0] // 1000)
             return [ns - base_ns for ns in exact]
-        if max(stamps) >= EXACT_LIMIT and not self._whole_micros:
+        if max(stamps) >= EXACT_LIMIT and not may_round:
             raise _NeedsTextError
         return to_nanoseconds(stamps, self._base(int(stamps[0])) // 1000)
 
@@ -246,7 +244,12 @@ def _read_leniently(data: bytes) -> dict[str, Any]:
         ValueError: no event.
         RecursionError: it is nested too deep.
     """
-    event = _loads(data)
+    event = json.loads(
+        data.decode("utf-8", "replace"),
+        strict=False,
+        parse_float=Decimal,
+        parse_constant=lambda _: None,
+    )
     if not isinstance(event, dict):
         raise ValueError("not an event")
     kept = {key: event[key] for key in _FIELDS if event.get(key) is not None}
@@ -254,12 +257,3 @@ def _read_leniently(data: bytes) -> dict[str, Any]:
         args = kept["args"]
         kept["args"] = {key: args[key] for key in ev.ARGS if args.get(key) is not None}
     return kept
-
-
-def _loads(data: bytes) -> Any:
-    return json.loads(
-        data.decode("utf-8", "replace"),
-        strict=False,
-        parse_float=Decimal,
-        parse_constant=lambda _: None,
-    )

@@ -298,21 +298,15 @@ class Document:
 
     def _read_entry(self) -> bool:
         """Read one `"key": value`; False if it is damaged or cut."""
-        key = self._read_key()
-        if key is None:
+        self._buffer.fill(1 << 12)
+        match = _KEY.match(self._buffer.data, self._buffer.pos)
+        if not match:
             return False
+        self._buffer.pos, key = match.end(), match[1]
         if key == b"traceEvents" and self._peek() == b"[":
             self._buffer.pos += 1
             return self._read_events()
         return self._read_value(key.decode("latin-1"))
-
-    def _read_key(self) -> bytes | None:
-        self._buffer.fill(1 << 12)
-        match = _KEY.match(self._buffer.data, self._buffer.pos)
-        if not match:
-            return None
-        self._buffer.pos = match.end()
-        return match[1]
 
     def _read_value(self, key: str) -> bool:
         buffer = self._buffer
