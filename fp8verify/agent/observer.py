@@ -179,12 +179,8 @@ class Observer:
 
     @fail_safe
     def line_is_logged(self, line: str) -> None:
-        """Take a line of the log, which may name a step.
-
-        A line that comes after the next step's forward pass is about that step.
-        """
-        step = self.clock.steps + self.clock.has_work(self._work())
-        self._logged.take(line, step)
+        """Take a line of the log, which may name a step."""
+        self._logged.take(line, self.clock.steps, self.clock.has_work(self._work()))
         if self._logged.offset is not None:
             self._shared.publish(self._logged.offset)
         self._learn()

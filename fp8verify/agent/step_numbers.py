@@ -169,7 +169,7 @@ WORDS = ("step", "iter", "update")
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 LEAST_LINES = 3  # for different steps, before a number is believed
 MOST_LOOKS = 1000  # steps in which another rank's offset is looked for
-MAX_KINDS = 64  # of numbers that are followed; a script may print any text
+MAX_KINDS = 128  # of numbers that are followed; a script may print any text
 # A number after a word for step: `iteration 6/`, `[step=12/18`, `step: 14`, `{"global_step": 7}`.
 NUMBER = re.compile(
     r"(?P<word>(?<![a-z])(?:[a-z]+[_ -])?(?:steps?|iter(?:ation)?s?|updates?))"
@@ -188,13 +188,18 @@ class LoggedNumbers:
     A number is followed by the text before it. It is the step's if it equals our own count plus a
     constant in all its lines, for at least three steps. Numbers that disagree with one another give
     none: it is not known which one is meant.
+
+    A line after a forward pass is about the step that has begun, as where the loss is printed
+    before the update. Where the numbers contradict that (the forward pass was a validation, or
+    torch.compile traced), they are held against the completed steps alone.
     """
 
     def __init__(self) -> None:
-        self._kinds: dict[str, tuple[int, set[int]] | None] = {}  # None of one that was wrong
+        # By whether steps that have begun count, and by the text; None of one that was wrong.
+        self._kinds: dict[tuple[bool, str], tuple[int, set[int]] | None] = {}
 
-    def take(self, line: str, step: int) -> None:
-        """Take the numbers of a line that is about the `step`-th step of this run."""
+    def take(self, line: str, steps: int, begun: bool = False) -> None:
+        """Take the numbers of a line that comes after `steps` steps, in one that has `begun`."""
         text = COLOURS.sub("", line[:MAX_LINE])
         later = LATER_EPOCH.search(text) is not None
         for found in NUMBER.finditer(text):
@@ -202,9 +207,11 @@ class LoggedNumbers:
                 continue
             before = text[max(0, found.start() - BEFORE) : found.start("number")]
             kind = " ".join(DIGITS.sub("#", before).split())
-            self._follow(kind, int(found["number"]) - step, step)
+            for counts_begun in (True, False):
+                step = steps + (begun and counts_begun)
+                self._follow((counts_begun, kind), int(found["number"]) - step, step)
 
-    def _follow(self, kind: str, offset: int, step: int) -> None:
+    def _follow(self, kind: tuple[bool, str], offset: int, step: int) -> None:
         if kind not in self._kinds:
             if len(self._kinds) < MAX_KINDS:
                 self._kinds[kind] = (offset, {step})
@@ -218,9 +225,15 @@ class LoggedNumbers:
     @property
     def offset(self) -> int | None:
         """What the log's numbers are ahead of our count; None if that is not known."""
-        known = filter(None, self._kinds.values())
-        believed = {offset for offset, steps in known if len(steps) >= LEAST_LINES}
-        return believed.pop() if len(believed) == 1 else None
+        for counts_begun in (True, False):
+            believed = {
+                found[0]
+                for (counts, _), found in self._kinds.items()
+                if counts == counts_begun and found and len(found[1]) >= LEAST_LINES
+            }
+            if believed:
+                return believed.pop() if len(believed) == 1 else None
+        return None
 
 
 class SharedOffset:

@@ -273,3 +273,21 @@ def test_the_numbers_of_several_trainings_are_told() -> None:
         numbers.learn(number - step, LOG)
         numbers.completed(step)
     assert numbers.shown == "1-3, 1-2"
+
+
+def test_a_line_after_a_validation_is_about_the_step_before_it() -> None:
+    numbers = LoggedNumbers()
+    for step in range(1, 6):
+        numbers.take(f"step:{step}/16 train_time:645ms", step + 10)
+        if step % 2 == 0:  # the validation's forward pass looks like that of the next step
+            numbers.take(f"step:{step}/16 val_loss:3.2", step + 10, begun=True)
+
+    assert numbers.offset == -10
+
+
+def test_a_loss_that_is_printed_before_the_update_is_about_the_step_that_has_begun() -> None:
+    numbers = LoggedNumbers()
+    for step in range(1, 6):
+        numbers.take(f"iteration {step}/ 14 loss 3.2", step + 99, begun=True)
+
+    assert numbers.offset == -100
