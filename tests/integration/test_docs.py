@@ -22,6 +22,7 @@ from scripts.docs.reference import TABLES
 from scripts.docs.support import CPU, FEATURES, FRAMEWORKS, TRIALS, Trial
 from tests.command_line import on_the_path
 from tests.golden.expectations import ROOT
+from tests.golden.reports import report_of
 
 REPOSITORY = ROOT.parent
 DOCS = REPOSITORY / "docs"
@@ -39,77 +40,59 @@ def _blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
-def _run_job(capture: str, folder: Path) -> tuple[list[int], str, str]:
-    """Run the steps of the documented job as GitHub does; return codes, output and summary."""
+@pytest.mark.parametrize(
+    ("capture", "codes", "line"),
+    [
+        ("fp8_compiled", [0, 0], "::notice title=FP8 ACTIVE::"),
+        (
+            "bf16_filter_rejects_all",
+            [1, 0],
+            "::error title=FP8 CONTRADICTED::the log claims FP8",
+        ),
+    ],
+)
+def test_the_ci_job_is_green_on_fp8_and_red_on_the_silent_failure(
+    capture: str, codes: list[int], line: str, tmp_path: Path
+) -> None:
+    """The steps of the documented job run as GitHub runs them."""
     job = yaml.safe_load(_blocks("ci.md", "yaml")[0])["jobs"]["fp8"]
     assert list(job["env"]) == ["CAPTURE"]
-    summary = folder / "summary.md"
+    summary = tmp_path / "summary.md"
     where = {"CAPTURE": str(ROOT / capture), "GITHUB_STEP_SUMMARY": str(summary)}
-    codes, output = [], ""
+    ended, output = [], ""
     for step in job["steps"]:
         command: Any = step.get("run")
-        if command is None or command.startswith(_ELSEWHERE):
-            continue
-        if any(codes) and step.get("if") != "always()":
-            continue
-        done = _shell(command, folder, "--noprofile", "--norc", "-eo", "pipefail", **where)
-        codes.append(done.returncode)
-        output += done.stdout
-    return codes, output, summary.read_text(encoding="utf-8")
-
-
-def test_the_ci_job_is_green_on_fp8(tmp_path: Path) -> None:
-    codes, output, summary = _run_job("fp8_compiled", tmp_path)
-    assert codes == [0, 0]
-    assert output.startswith("::notice title=FP8 ACTIVE::")
-    assert summary.startswith("## ✅ FP8 ACTIVE")
-    assert (tmp_path / "fp8.html").stat().st_size
-    assert (tmp_path / "fp8.xml").stat().st_size
-
-
-def test_the_ci_job_is_red_on_the_silent_failure_and_says_why(tmp_path: Path) -> None:
-    codes, output, summary = _run_job("bf16_filter_rejects_all", tmp_path)
-    assert codes == [1, 0]
+        wanted = not any(ended) or step.get("if") == "always()"
+        if command is not None and wanted and not command.startswith(_ELSEWHERE):
+            done = _shell(command, tmp_path, "--noprofile", "--norc", "-eo", "pipefail", **where)
+            ended.append(done.returncode)
+            output += done.stdout
+    assert ended == codes
+    assert output.startswith(line)
+    verdict = report_of(capture).verdict.value
+    assert f"FP8 {verdict}" in summary.read_text(encoding="utf-8")
+    assert verdict in (tmp_path / "fp8.html").read_text(encoding="utf-8")
     suite = Xml.parse(tmp_path / "fp8.xml").find("testsuite")
     assert suite is not None
-    assert suite.get("failures") == "1"
-    assert "CONTRADICTED" in (tmp_path / "fp8.html").read_text(encoding="utf-8")
-    first = output.splitlines()[0]
-    assert first.startswith("::error title=FP8 CONTRADICTED::the log claims FP8")
-    assert "all 135 GEMM kernels ran in BF16" in first
-    assert "CONTRADICTED" in summary
-
-
-def _pytest_of(page: str, tmp_path: Path, capture: str, name: str) -> str:
-    """Run the tests that a page shows, as they stand there, on a capture of ours."""
-    text = (REPOSITORY / page).read_text(encoding="utf-8")
-    source = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)[0]
-    (tmp_path / "test_shown.py").write_text(source)
-    (tmp_path / "captures").mkdir(exist_ok=True)
-    (tmp_path / "captures" / name).symlink_to(ROOT / capture)
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "test_shown.py"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        cwd=tmp_path,
-        env={**on_the_path(tmp_path), "CUDA_VISIBLE_DEVICES": "-1", "COLUMNS": "200"},
-    )
-    return f"exit {done.returncode}\n{done.stdout}"
+    assert suite.get("failures") == str(codes[0])
 
 
 @pytest.mark.parametrize(
-    ("page", "capture", "name", "says"),
+    ("capture", "says"),
     [
-        ("docs/ci.md", "fp8_experts", "moe", "exit 0\n"),
-        ("docs/ci.md", "bf16_experts", "moe", "no GEMM of aten::_scaled_grouped_mm ran"),
+        ("fp8_experts", "exit 0\n"),
+        ("bf16_experts", "no GEMM of aten::_scaled_grouped_mm ran"),
     ],
 )
 def test_the_tests_that_are_shown_pass_on_fp8_and_fail_without(
-    tmp_path: Path, page: str, capture: str, name: str, says: str
+    tmp_path: Path, capture: str, says: str
 ) -> None:
-    shown = _pytest_of(page, tmp_path, capture, name)
+    (tmp_path / "test_shown.py").write_text(_blocks("ci.md", "python")[0])
+    (tmp_path / "captures").mkdir()
+    (tmp_path / "captures" / "moe").symlink_to(ROOT / capture)
+    command = f"{shlex.quote(sys.executable)} -m pytest -p no:cacheprovider test_shown.py"
+    done = _shell(command, tmp_path, CUDA_VISIBLE_DEVICES="-1", COLUMNS="200")
+    shown = f"exit {done.returncode}\n{done.stdout}"
     assert says in shown
     assert bool(re.search(r"^FAILED [A-Z]+ ", shown, re.MULTILINE)) == (says != "exit 0\n")
 

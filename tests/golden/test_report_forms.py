@@ -20,8 +20,7 @@ from fp8verify.report import REPORT_FORMS, forms
 from fp8verify.report.markup import code, markdown
 from fp8verify.report.model import Finding, Severity
 from fp8verify.text import printable
-from tests.command_line import fp8verify
-from tests.golden.expectations import KNOWN, ROOT
+from tests.golden.expectations import KNOWN
 from tests.golden.reports import report_of
 from tests.hand_built import TraceBuilder
 
@@ -91,14 +90,6 @@ def test_github_annotates_a_silent_failure_as_an_error(silent: Report) -> None:
     assert any(line.startswith("::error title=FP8 claimed-not-active::") for line in rest)
 
 
-def test_github_commands_cannot_be_smuggled_in(silent: Report) -> None:
-    evil = Finding(code="a:b,c", severity=Severity.INFO, message=EVIL, hint="")
-    lines = forms.render(replace(silent, findings=(evil,)), "github").splitlines()
-    assert len(lines) == 2
-    assert lines[1].startswith("::notice title=FP8 a%3Ab%2Cc::a|b")
-    assert "%0A::error::owned,%250A" in lines[1]
-
-
 def test_github_shows_as_many_annotations_as_github_does(silent: Report) -> None:
     one = Finding(code="rank-without-fp8", severity=Severity.ERROR, message="rank 1", hint="")
     lines = forms.render(replace(silent, findings=(one,) * 300), "github").splitlines()
@@ -146,15 +137,6 @@ def test_markdown_says_the_verdict_the_shares_and_the_findings() -> None:
     assert "<td>1</td>\n<td>CONTRADICTED</td>" in html
 
 
-def test_markdown_keeps_hostile_text_as_text(silent: Report) -> None:
-    html = _html(forms.render(_evil(silent), "markdown"))
-    assert "<script" not in html
-    assert "<em>x</em>" not in html
-    assert html.count("<tr>") == html.count("</tr>")
-    head = html.split("<tbody>")[-1].split("</tr>")[0]
-    assert head.count("<td") == 5
-
-
 @given(st.text(max_size=60))
 def test_a_code_span_holds_what_was_put_in(text: str) -> None:
     shown = printable(text)
@@ -194,22 +176,7 @@ def test_no_csv_cell_is_a_formula(first: str, silent: Report) -> None:
     assert text.splitlines()[1].rsplit(",", 1)[1][:1] in ("'", "\N{REPLACEMENT CHARACTER}")
 
 
-def test_a_notebook_shows_the_verdict_and_escapes_the_rest(silent: Report) -> None:
-    assert "CONTRADICTED" in silent._repr_html_()
-    assert "<script" not in forms.render(_evil(silent), "notebook")
-
-
 # -- the command line ---------------------------------------------------------------------------
-
-
-def test_github_appends_to_the_job_summary(tmp_path: Path) -> None:
-    summary = tmp_path / "summary.md"
-    summary.write_text("# before\n")
-    where = {"GITHUB_STEP_SUMMARY": str(summary)}
-    done = fp8verify("inspect", ROOT / "bf16_filter_rejects_all", "--format", "github", **where)
-    assert done.returncode == 1
-    assert done.stdout.startswith("::error title=FP8 CONTRADICTED::")
-    assert summary.read_text().startswith("# before\n## ❌ FP8 CONTRADICTED")
 
 
 def test_a_report_keeps_its_forms_on_every_way_back() -> None:
@@ -219,3 +186,22 @@ def test_a_report_keeps_its_forms_on_every_way_back() -> None:
         assert isinstance(same, Report)
         assert same.to_json() == report.to_json()
         assert same == report
+
+
+def test_hostile_text_leaves_the_structure_of_every_form(silent: Report) -> None:
+    evil = _evil(silent)
+    suite = Xml.fromstring(forms.render(evil, "junit"))[0]
+    assert "<script>alert(1)</script>" in "".join(suite.itertext())
+    rows = list(csv.reader(io.StringIO(forms.render(evil, "csv"))))
+    assert {len(row) for row in rows} == {len(rows[0])}
+    assert rows[1][5].startswith("'=")
+    html = _html(forms.render(evil, "markdown"))
+    assert "<script" not in html + forms.render(evil, "notebook")
+    assert "<em>x</em>" not in html
+    assert html.count("<tr>") == html.count("</tr>")
+    assert html.split("<tbody>")[-1].split("</tr>")[0].count("<td") == 5
+    finding = Finding(code="a:b,c", severity=Severity.INFO, message=EVIL, hint="")
+    _, second = forms.render(replace(silent, findings=(finding,)), "github").splitlines()
+    assert second.startswith("::notice title=FP8 a%3Ab%2Cc::a|b")
+    assert "%0A::error::owned,%250A" in second
+    assert "CONTRADICTED" in silent._repr_html_()
