@@ -108,13 +108,6 @@ def test_arguments_that_are_empty_or_missing_get_labels(tmp_path: Path) -> None:
     assert labels == [{"fp8verify": {"precision": "fp8", "leg": "unknown"}}] * 2
 
 
-def test_a_trace_without_events_stays_one(tmp_path: Path) -> None:
-    path, out = tmp_path / "trace.json", tmp_path / "out.json"
-    path.write_text('{"traceEvents": []}')
-    assert annotate(path, out) == {}
-    assert _load(out) == {"traceEvents": []}
-
-
 def test_damage_is_left_out_and_the_kernels_after_it_are_labelled(tmp_path: Path) -> None:
     build = TraceBuilder().linear(64, 32, 16, fp8=True).linear(64, 32, 32, fp8=False)
     text = json.dumps(build.document(), indent=2)

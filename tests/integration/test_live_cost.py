@@ -19,14 +19,6 @@ def counts(run: Run) -> list[tuple[int, ...]]:
     return [tuple(map(int, line.split())) for line in run.stdout.splitlines()[-4:]]
 
 
-def test_a_watch_searches_once_before_the_training_goes_on(tmp_path: Path) -> None:
-    run = execute(python_with_torch(), COUNTED, 10, "watch", 10, cwd=tmp_path)
-
-    searches = counts(run)
-    assert [searched for searched, _ in searches] == [1, 0, 0, 0]
-    assert searches[2:] == [(0, 0), (0, 0)]
-
-
 def test_a_watch_from_outside_never_searches_and_walks_once(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "fp8verify", "run", "--every", 10, "--metrics", "fp8.jsonl"]
     options = ["--trace-dir", tmp_path / "cap", "-o", tmp_path / "report.txt"]

@@ -13,20 +13,19 @@ from tests.golden.reports import report_of
 from tests.unit.reference_reader import reference_trace
 
 ROOT = Path(__file__).parents[2]
-SHIPPED, TRUTH = ROOT / "traces", ROOT.parent / "shared" / "truth"
+SHIPPED = ROOT / "traces"
 
 
 def captures() -> list[Path]:
-    """Return every shipped capture of Kineto, and the single traces beside the checkout."""
-    shipped = [path for path in SHIPPED.iterdir() if any(path.glob("rank*.json.gz"))]
-    return [*sorted(shipped), *sorted(TRUTH.glob("*.json.gz"))]
+    """Return every shipped capture of Kineto."""
+    return sorted(path for path in SHIPPED.iterdir() if any(path.glob("rank*.json.gz")))
 
 
-@pytest.mark.parametrize("path", captures(), ids=lambda path: f"{path.parent.name}-{path.name}")
+@pytest.mark.parametrize("path", captures(), ids=lambda path: path.name)
 def test_report_is_that_of_the_reference_reader(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    report = to_json(report_of(path.name) if path.parent == SHIPPED else inspect(path))
+    report = to_json(report_of(path.name))
     read = []
 
     def slow(path: Path, *, name: str | None = None, layers: bool = False, **_: object) -> object:

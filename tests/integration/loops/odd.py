@@ -1,8 +1,11 @@
-"""Trainings that do more than train: `odd.py CASE`."""
+"""Trainings that do more than train: `odd.py CASE`; `changes ABBA` names the threads of steps."""
 
+import asyncio
 import os
+import queue
 import signal
 import sys
+import threading
 import time
 
 import torch
@@ -11,13 +14,18 @@ torch.manual_seed(0)
 torch.set_num_threads(1)
 
 
-def train(steps=6):
+def build(seed=0):
+    torch.manual_seed(seed)
     model = torch.nn.Linear(16, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    return model, torch.optim.SGD(model.parameters(), lr=0.01)
+
+
+def train(steps=6, model_and_optimizer=None, step=lambda function: function()):
+    model, optimizer = model_and_optimizer or build()
     for _ in range(steps):
         loss = model(torch.ones(4, 16)).sum()
         loss.backward()
-        optimizer.step()
+        step(optimizer.step)
         optimizer.zero_grad()
     return f"{loss.item():.4f}"
 
@@ -62,13 +70,69 @@ def signals():
     heard = []
     for number in (signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, lambda number, _: heard.append(number))
-    model = torch.nn.Linear(16, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    model, optimizer = build()
     for step in range(6):
         model(torch.ones(4, 16)).sum().backward()
         optimizer.step()
         os.kill(os.getpid(), signal.SIGTERM if step == 3 else signal.SIGUSR1)
     print(sorted(map(int, heard)))
+
+
+class Worker:
+    """A thread that calls what it is given."""
+
+    def __init__(self):
+        self.calls, self.done = queue.Queue(), queue.Queue()
+        threading.Thread(target=self.run, daemon=True).start()
+
+    def run(self):
+        while True:
+            self.done.put(self.calls.get()())
+
+    def __call__(self, function):
+        self.calls.put(function)
+        self.done.get()
+
+
+def changes():
+    """Step on changing threads; M is the main thread."""
+    threads = {name: Worker() for name in "ABC"} | {"M": lambda function: function()}
+    names = iter(sys.argv[2])
+    print(train(len(sys.argv[2]), step=lambda function: threads[next(names)](function)))
+
+
+def two_threads():
+    """Train twice, in two threads of one process."""
+    both, losses = [build(seed) for seed in (1, 2)], {}
+
+    def run(number):
+        losses[number] = train(60, both[number])
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    print(sorted(losses.items()))
+
+
+def tasks():
+    """Let a pool of asyncio make each optimizer step, while it is busy."""
+    model, optimizer = build()
+
+    async def steps():
+        for _ in range(24):
+            loss = model(torch.ones(4, 16)).sum()
+            loss.backward()
+            await asyncio.to_thread(optimizer.step)
+            optimizer.zero_grad()
+            await asyncio.sleep(0)
+        print(f"{loss.item():.4f}")
+
+    async def both():
+        await asyncio.gather(steps(), asyncio.to_thread(sum, range(10**6)))
+
+    asyncio.run(both())
 
 
 globals()[sys.argv[1]]()
