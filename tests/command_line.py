@@ -36,16 +36,6 @@ def refused(done: subprocess.CompletedProcess[str], code: int = 2) -> tuple[str,
     return first.removeprefix("error: "), second.removeprefix("hint: ")
 
 
-def on_the_path(folder: Path) -> dict[str, str]:
-    """Return an environment in which the command `fp8verify` is this checkout's; for shells."""
-    program = folder / "bin" / "fp8verify"
-    program.parent.mkdir(exist_ok=True)
-    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m fp8verify "$@"\n')
-    program.chmod(0o755)
-    path = f"{program.parent}{os.pathsep}{os.environ['PATH']}"
-    return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)}
-
-
 def heed_signals() -> None:
     """Make a process about to start heed what one started by `nohup … &` ignores.
 

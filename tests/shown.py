@@ -15,10 +15,12 @@ from scripts.docs.blocks import console_blocks, pages
 from scripts.docs.shell import ROOT
 
 
-def run(command: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(
+    command: str, folder: Path, *options: str, **environment: str
+) -> subprocess.CompletedProcess[str]:
     """Run a command in bash, in a folder, with this Python and this `fp8verify` on the PATH."""
     return subprocess.run(
-        ["bash", "-c", command],
+        ["bash", *options, "-c", command],
         capture_output=True,
         text=True,
         timeout=180,
@@ -27,6 +29,10 @@ def run(command: str, folder: Path, **environment: str) -> subprocess.CompletedP
         env={**os.environ, **our_environment(folder), **environment},
         stdin=subprocess.DEVNULL,
     )
+
+
+# As runners of GitHub start bash.
+OF_GITHUB = ("--noprofile", "--norc", "-eo", "pipefail")
 
 
 def our_environment(folder: Path) -> dict[str, str]:

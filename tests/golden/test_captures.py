@@ -75,6 +75,12 @@ def test_a_share_of_everything_is_asked_of_every_rank() -> None:
     assert report.verdict == "PARTIAL"
 
 
+# Of two blocks and the head of whole_models.py: 8192 tokens, 2 blocks, width 2048; the head takes 4
+# tokens fewer.
+HEAD, BLOCK = 8188 * 8192, 8192 * (3 * 2048 + 2048 + 2 * 4 * 2048)
+OF_FLOPS = (2 * BLOCK / (HEAD + 2 * BLOCK), HEAD / (HEAD + 2 * BLOCK))
+
+
 @pytest.mark.parametrize(
     ("recipe", "scaling"),
     [
@@ -84,30 +90,19 @@ def test_a_share_of_everything_is_asked_of_every_rank() -> None:
     ],
 )
 def test_the_share_of_a_head_beside_transformer_engine(recipe: str, scaling: str) -> None:
-    # whole_models.py: 8192 tokens, 2 blocks, width 2048; the head takes 4 tokens fewer.
     report = report_of(f"fp8_te_modules_{recipe}")
-    head, block = 8188 * 8192, 8192 * (3 * 2048 + 2048 + 2 * 4 * 2048)
-    share = head / (head + 2 * block)
-
+    blocks, share = OF_FLOPS
     assert report.gemm.flops_coverage == 1
-    assert report.gemm.fp8_share_of_flops == pytest.approx(1 - share, abs=1e-6)
+    assert report.gemm.fp8_share_of_flops == pytest.approx(blocks, abs=1e-6)
+    forward_alone = report_of("fp8_te_backward_bf16")
+    assert forward_alone.gemm.fp8_share_of_flops == pytest.approx(blocks / 3, abs=1e-6)
+    messages = [f.message for f in forward_alone.findings if f.code == "leg-not-fp8"]
+    assert [message.endswith("as the recipe specifies") for message in messages] == [True, True]
     (left,) = [f.message for f in report.findings if f.code == "layer-not-fp8"]
     assert left == f"1 linear module not converted to FP8, {share:.1%} of GEMM FLOPs: lm_head"
     modules = report.ranks[0].modules
     assert modules is not None
     assert modules.scalings == (scaling,)
-
-
-def test_a_backward_pass_that_the_recipe_leaves_in_bf16_is_two_thirds_of_the_blocks() -> None:
-    # As above: 8192 tokens, 2 blocks, width 2048; the head takes 4 tokens fewer.
-    report = report_of("fp8_te_backward_bf16")
-    head, block = 8188 * 8192, 8192 * (3 * 2048 + 2048 + 2 * 4 * 2048)
-
-    assert report.gemm.flops_coverage == 1
-    share = 2 * block / (3 * (head + 2 * block))
-    assert report.gemm.fp8_share_of_flops == pytest.approx(share, abs=1e-6)
-    messages = [f.message for f in report.findings if f.code == "leg-not-fp8"]
-    assert [message.endswith("as the recipe specifies") for message in messages] == [True, True]
 
 
 def test_a_layer_left_in_bf16_is_told_from_others_of_its_size() -> None:

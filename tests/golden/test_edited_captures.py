@@ -15,7 +15,6 @@ from fp8verify import Report, inspect
 from fp8verify.report.model import Precision, Severity, Verdict
 from tests.golden.edits import LAUNCHES, Capture, Event
 from tests.golden.expectations import ROOT
-from tests.hand_built import BF16_KERNEL
 
 CLAIM = "Applied Float8 training: recipe=tensorwise\n"
 FAILING = {Verdict.INACTIVE: 1, Verdict.CONTRADICTED: 1, Verdict.EMULATED: 1}
@@ -123,13 +122,6 @@ def shuffled(*beginnings: str) -> Capture:
     return capture
 
 
-def named_in_bf16(chosen: Callable[[Capture, Event], bool]) -> Capture:
-    """Let only the names of GEMMs say BF16, and not their operators."""
-    capture = fp8()
-    kernels = [kernel for kernel in capture.low if chosen(capture, kernel)]
-    return capture.rename(kernels, BF16_KERNEL)
-
-
 def in_place(remainder: int) -> Callable[[Capture, Event], bool]:
     """Choose every third GEMM of one capture."""
     places = dict[int, int]()
@@ -215,7 +207,6 @@ RULES: dict[str, tuple[Edit, str, str | None]] = {
     ),
     "all names exchanged": (shuffled, "INCONCLUSIVE", "name-op-conflict"),
     "names of casts exchanged": (lambda: shuffled("triton"), "ACTIVE", None),
-    "a step called BF16": (lambda: named_in_bf16(in_step(1)), "INCONCLUSIVE", "name-op-conflict"),
     "a third in BF16": (lambda: some_in_bf16(in_place(0)), "ACTIVE", None),
     "FP8 attention alone": (
         lambda: attention_called("void flash::FlashAttnFwdSm90<cutlass::float_e4m3_t>"),
@@ -268,7 +259,6 @@ def with_census(chosen: Callable[[Capture, Event], bool], folder: Path) -> Path:
     ("chosen", "verdict"),
     [
         (in_place(0), "PARTIAL"),
-        (in_place(1), "PARTIAL"),
         (lambda *_: False, "ACTIVE"),
     ],
 )

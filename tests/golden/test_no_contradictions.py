@@ -16,7 +16,7 @@ from fp8verify.report.model import (
     Verdict,
 )
 from fp8verify.report.page import Grid
-from fp8verify.report.tables import layer_share, layer_times
+from fp8verify.report.tables import layer_share
 from tests.golden.expectations import KNOWN
 from tests.golden.reports import report_of
 
@@ -111,19 +111,6 @@ def test_every_form_has_the_verdict_the_findings_and_their_figures(report: Repor
         for finding in report.findings:
             if finding.severity is not Severity.INFO:
                 assert finding.code in text, form
-
-
-def test_no_advice_is_given_for_what_is_so_already(report: Report) -> None:
-    said = " ".join((f.message + f.hint) for f in report.findings)
-    sixteen = sum(us for name, us in layer_times(report).items() if name in ("bf16", "fp16"))
-    for rank in report.ranks:
-        if rank.tax is not None and not rank.tax.unfused_us:
-            assert not any(
-                "Compile the model" in found.hint and (not found.ranks or rank.rank in found.ranks)
-                for found in report.findings
-            )
-    if not sixteen and len(report.ranks) == 1 and "attention" not in said:
-        assert "with all 16-bit GEMMs in FP8" not in render(report, "text")
 
 
 def test_attention_and_optimizer_are_named_apart_wherever_they_are_left_out(report: Report) -> None:

@@ -13,7 +13,7 @@ from xml.etree import ElementTree as Xml
 
 import pytest
 
-from tests.command_line import on_the_path
+from tests.shown import OF_GITHUB, run
 
 ROOT = Path(__file__).parents[2]
 TRACES = ROOT / "traces"
@@ -29,11 +29,7 @@ class Job(NamedTuple):
 
 
 def uses(folder: Path, environment: dict[str, str] | None = None, **given: str) -> Job:
-    """Run the steps of action.yml as GitHub does, with inputs filled in and `if` heeded.
-
-    `environment` takes the place of one in which `fp8verify` is that of this checkout.
-    """
-    base = on_the_path(folder) if environment is None else {**os.environ, **environment}
+    """Run the steps of action.yml as GitHub does, with inputs filled in and `if` heeded."""
     action = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
     known = {name: about.get("default", "") for name, about in action["inputs"].items()}
     unknown = set(given) - set(known)
@@ -46,21 +42,14 @@ def uses(folder: Path, environment: dict[str, str] | None = None, **given: str) 
         "GITHUB_ACTION_PATH": str(ROOT),
         "GITHUB_OUTPUT": str(files["outputs"]),
         "GITHUB_STEP_SUMMARY": str(files["summary"]),
+        **(environment or {}),
     }
     code, log = 0, ""
     for step in action["runs"]["steps"]:
         if code or not _wanted(step, inputs):
             continue
         env = {name: _filled(value, inputs) for name, value in step.get("env", {}).items()}
-        done = subprocess.run(
-            ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-            cwd=folder,
-            env={**base, **shared, **env},
-        )
+        done = run(step["run"], folder, *OF_GITHUB, **shared, **env)
         code, log = done.returncode, log + done.stdout + done.stderr
     outputs = dict(line.split("=", 1) for line in files["outputs"].read_text().splitlines())
     return Job(code, outputs, log, files["summary"].read_text(), folder)
@@ -114,14 +103,6 @@ def test_the_inputs_reach_the_judge(
     assert not (tmp_path / "fp8.html").exists()
 
 
-def test_a_strictness_that_is_no_word_for_it_fails_instead_of_being_left_out(
-    tmp_path: Path,
-) -> None:
-    job = uses(tmp_path, path=str(TRACES / "fp8_compiled"), install="false", strict="yes")
-    assert job.code == 2
-    assert "::error::strict is true or false, not 'yes'" in job.log
-
-
 def test_the_log_and_the_baseline_reach_the_judge(tmp_path: Path) -> None:
     capture = TRACES / "fp8_rowwise_gw_hp"
     saved = [sys.executable, "-m", "fp8verify", "inspect", TRACES / "fp8_compiled"]
@@ -134,11 +115,13 @@ def test_the_log_and_the_baseline_reach_the_judge(tmp_path: Path) -> None:
     assert uses(tmp_path, path=str(trace), install="false", log=log).code == 1
 
 
-def test_a_value_is_never_read_as_shell_code(tmp_path: Path) -> None:
+def test_a_value_is_never_read_as_shell_code_nor_a_wrong_one_left_out(tmp_path: Path) -> None:
     job = uses(tmp_path, path="$(touch made); touch made #", install="false")
-    assert job.code == 2
-    assert job.outputs == {"verdict": "", "exit-code": "2"}
+    assert (job.code, job.outputs) == (2, {"verdict": "", "exit-code": "2"})
     assert not (tmp_path / "made").exists()
+    job = uses(tmp_path, path=str(TRACES / "fp8_compiled"), install="false", strict="yes")
+    assert job.code == 2
+    assert "::error::strict is true or false, not 'yes'" in job.log
 
 
 def test_the_action_judges_with_what_its_own_pip_step_installed(tmp_path: Path) -> None:
@@ -182,15 +165,7 @@ def hook(folder: Path, *files: str) -> subprocess.CompletedProcess[str]:
     """Run the hook as pre-commit does: its entry, then the files that changed and match."""
     (about,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8"))
     matching = [name for name in files if re.search(about["files"], name)]
-    return subprocess.run(
-        [*shlex.split(about["entry"]), *matching],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        cwd=folder,
-        env=on_the_path(folder),
-    )
+    return run(f"{about['entry']} {shlex.join(matching)}", folder)
 
 
 def test_the_hook_passes_good_configurations_and_fails_bad_ones(tmp_path: Path) -> None:

@@ -126,13 +126,3 @@ def _complete(words: str) -> list[str]:
 )
 def test_a_shell_completes_commands_options_and_files(words: str, expected: list[str]) -> None:
     assert _complete(words) == expected
-
-
-@pytest.mark.parametrize(
-    ("shell", "word"), [("bash", "complete "), ("zsh", "compdef "), ("fish", "complete ")]
-)
-def test_completion_of_each_shell_is_a_script_that_asks_fp8verify(shell: str, word: str) -> None:
-    done = fp8verify("completion", shell)
-    assert done.returncode == 0
-    assert word in done.stdout
-    assert "_FP8VERIFY_COMPLETE=" in done.stdout

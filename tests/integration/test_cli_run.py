@@ -50,14 +50,6 @@ def test_a_window_that_never_opens_says_what_to_pass(tmp_path: Path) -> None:
     assert "the run ended" not in done.stdout
 
 
-def test_a_script_without_training_keeps_its_output_and_exit_code(tmp_path: Path) -> None:
-    script = tmp_path / "seven.py"
-    script.write_text("import sys\nprint('out')\nprint('err', file=sys.stderr)\nsys.exit(7)\n")
-    done = run(tmp_path, "--steps", "3-4", "-o", "report.txt", script)
-    assert (done.returncode, done.stdout, done.stderr) == (7, "out\n", "err\n")
-    assert "INCONCLUSIVE" in (tmp_path / "report.txt").read_text()
-
-
 def test_a_later_run_of_the_job_does_not_mix_with_the_capture(tmp_path: Path) -> None:
     script = tmp_path / "x.py"
     script.write_text("print('ran')\n")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,9 +19,9 @@ from scripts.docs.blocks import console_blocks, pages, rewritten
 from scripts.docs.pictures import PICTURES, stale_pages, stale_terminals
 from scripts.docs.reference import TABLES
 from scripts.docs.support import CPU, FEATURES, FRAMEWORKS, TRIALS, Trial
-from tests.command_line import on_the_path
 from tests.golden.expectations import ROOT
 from tests.golden.reports import report_of
+from tests.shown import OF_GITHUB, put, run
 
 REPOSITORY = ROOT.parent
 DOCS = REPOSITORY / "docs"
@@ -64,7 +63,7 @@ def test_the_ci_job_is_green_on_fp8_and_red_on_the_silent_failure(
         command: Any = step.get("run")
         wanted = not any(ended) or step.get("if") == "always()"
         if command is not None and wanted and not command.startswith(_ELSEWHERE):
-            done = _shell(command, tmp_path, "--noprofile", "--norc", "-eo", "pipefail", **where)
+            done = run(command, tmp_path, *OF_GITHUB, **where)
             ended.append(done.returncode)
             output += done.stdout
     assert ended == codes
@@ -91,53 +90,36 @@ def test_the_tests_that_are_shown_pass_on_fp8_and_fail_without(
     (tmp_path / "captures").mkdir()
     (tmp_path / "captures" / "moe").symlink_to(ROOT / capture)
     command = f"{shlex.quote(sys.executable)} -m pytest -p no:cacheprovider test_shown.py"
-    done = _shell(command, tmp_path, CUDA_VISIBLE_DEVICES="-1", COLUMNS="200")
+    done = run(command, tmp_path, CUDA_VISIBLE_DEVICES="-1", COLUMNS="200")
     shown = f"exit {done.returncode}\n{done.stdout}"
     assert says in shown
     assert bool(re.search(r"^FAILED [A-Z]+ ", shown, re.MULTILINE)) == (says != "exit 0\n")
 
 
-def _shell(
-    command: str, folder: Path, *options: str, **env: str
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["bash", *options, "-c", command],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        cwd=folder,
-        env={**on_the_path(folder), **env},
-    )
-
-
 def stand_ins(folder: Path, *scripts: str) -> None:
     """Put launchers on the PATH, and scripts beside, that write down what they are given."""
     body = "import sys\nwith open('given.txt', 'a') as file:\n    print(*sys.argv, file=file)\n"
-    (folder / "bin").mkdir(exist_ok=True)
     for launcher in ("torchrun", "accelerate", "deepspeed"):
-        program = folder / "bin" / launcher
-        program.write_text(f"#!{sys.executable}\n{body}")
-        program.chmod(0o755)
+        put(folder, launcher, f"#!{sys.executable}\n{body}")
     for script in scripts:
         place = folder / script
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(body)
 
 
-LAUNCHES = [
-    (page, command)
+LAUNCHES = {
+    command
     for page in PAGES
     for block in console_blocks((REPOSITORY / page).read_text(encoding="utf-8"))
     if block.before == "<!-- launch -->"
     for command in block.commands
-]
+}
 
 
-@pytest.mark.parametrize("command", sorted({command for _, command in LAUNCHES}))
+@pytest.mark.parametrize("command", sorted(LAUNCHES))
 def test_a_command_that_is_shown_launches_what_it_names(tmp_path: Path, command: str) -> None:
     stand_ins(tmp_path, "train.py", "package/train.py")
-    done = _shell(command, tmp_path)
+    done = run(command, tmp_path)
     assert done.returncode == 3, done.stderr  # it trained nothing: the evidence cannot decide
     words = shlex.split(command)
     launched = words[words.index("--") + 1 :] if "--" in words else ["train.py"]

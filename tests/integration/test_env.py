@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +14,7 @@ from fp8verify.capture.files import find_metas, read_meta
 from tests.attached import ROOT, SCRIPTS
 from tests.command_line import fp8verify
 from tests.shared_torch import python_with_torch
+from tests.shown import run
 
 RAY_LIKE = '''"""Start workers as Ray does: own processes, with the environment of the driver."""
 
@@ -28,27 +28,13 @@ sys.exit(max(worker.wait() for worker in workers))
 '''
 
 
-def in_shell(script: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Run a shell script in which `fp8verify` is ours."""
-    function = f'fp8verify() {{ {sys.executable} -m fp8verify "$@"; }}\n'
-    return subprocess.run(
-        ["sh", "-ec", function + script],
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-
-
 @pytest.mark.train
 def test_workers_are_attached_by_environment_alone(tmp_path: Path) -> None:
     folder = tmp_path / "a capture"
     driver = tmp_path / "driver.py"
     driver.write_text(RAY_LIKE.format(python=python_with_torch(), loop=SCRIPTS / "loop.py"))
 
-    done = in_shell(
+    done = run(
         f'eval "$(fp8verify env --steps 2-3 --ranks all --trace-dir "{folder}")"\n'
         f"{sys.executable} {driver} 0 1\n",
         tmp_path,
@@ -101,12 +87,11 @@ def test_what_each_shell_gets(tmp_path: Path) -> None:
     (boot,) = (tmp_path / "it's none").glob(".boot-*")
     assert lines["none"] == f"PYTHONPATH={boot}"
     for before, after in (("", ""), ("/old", ":/old")):
-        done = in_shell(f'PYTHONPATH={before}\n{lines["sh"]}\necho "$PYTHONPATH"', tmp_path)
+        script = f'PYTHONPATH={before}\n{lines["sh"]}\necho "$PYTHONPATH"'
+        said = subprocess.check_output(["sh", "-ec", script], text=True)
         (boot,) = (tmp_path / "it's sh").glob(".boot-*")
-        assert done.stdout == f"{boot}{after}\n"
-    if shutil.which("fish"):
-        fish = ["fish", "-c", lines["fish"] + "\necho $PYTHONPATH"]
-        assert subprocess.check_output(fish, text=True).startswith(str(tmp_path))
+        assert said == f"{boot}{after}\n"
+    assert lines["fish"].startswith("set -gx --path --prepend PYTHONPATH ")
 
 
 @pytest.mark.parametrize("folder", [None, "a:b"])

@@ -361,13 +361,23 @@ def test_api_usage_that_the_user_asked_for_is_echoed(
 
 @pytest.mark.parametrize(
     ("windows", "theirs"),
-    [("3,5-6", (0, 0)), ("3-7", (5, 7)), ("6", (2, 4))],
+    [("3,5-6", (-1, -1)), ("3-7", (5, 7)), ("6", (2, 4))],
     ids=["ours-and-ours", "ours-and-theirs", "theirs-and-ours"],
 )
 def test_ranges_from_one_profiler_session_into_another_do_no_harm(
     tmp_path: Path, windows: str, theirs: tuple[int, int]
 ) -> None:
-    attached = compare(tmp_path, windows, SCRIPTS / "wide_ranges.py", *theirs)
+    made = "[torch.profiler.record_function(f'epoch {n}') for n in range(200)]"
+    before = f"torch.wide, torch.theirs = {made}, torch.profiler.profile()"
+    first, last = theirs
+    spans = {
+        3: "[one.__enter__() for one in torch.wide]",
+        6: "[one.__exit__(None, None, None) for one in reversed(torch.wide)]",
+        first: "torch.theirs.start()",
+        last + 1: "torch.theirs.stop()",
+    }
+    at = [word for step, code in spans.items() for word in ("--at", step, code)]
+    attached = compare(tmp_path, windows, LOOP, "--steps", 8, "--before", before, *at)
 
     assert attached.run.code == 0
     assert {"complete", "cut"} >= set(attached.states)

@@ -17,9 +17,7 @@ from typing import Any
 
 import pytest
 
-from fp8verify.cli.run_command import training_comes_first
 from fp8verify.record import command
-from fp8verify.record.collect_result import RunResult
 from tests.attached import SCRIPTS
 from tests.integration.shells import OURS, PLAIN, compare, execute, start, wait_until
 from tests.shared_torch import python_with_torch
@@ -347,23 +345,6 @@ def test_a_capture_that_is_removed_costs_the_report(
     assert done.stderr.startswith("fp8verify: ")
     assert len(done.stderr.splitlines()) == 1
     assert training or "there is no report: " in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("training", "exit_zero", "code"), [(7, False, 7), (0, False, 3), (0, True, 0)]
-)
-def test_an_error_of_the_report_comes_after_the_training(
-    capsys: pytest.CaptureFixture[str], training: int, exit_zero: bool, code: int
-) -> None:
-    result = RunResult(Path("capture"), training)
-    with (
-        pytest.raises(SystemExit) as ended,
-        training_comes_first(result, debug=False, exit_zero=exit_zero),
-    ):
-        raise ValueError("ours")
-
-    assert ended.value.code == code
-    assert "there is no report: ValueError: ours" in capsys.readouterr().err
 
 
 def test_a_tool_without_torch_runs_the_script_with_the_active_environments_python(

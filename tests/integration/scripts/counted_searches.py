@@ -1,11 +1,11 @@
-"""Count searches of all objects and walks over modules: STEPS for each line [watch EVERY]."""
+"""Count searches of all objects and walks over modules: STEPS for each line."""
 
 import gc
 import sys
 
 import torch
 
-steps, watch = int(sys.argv[1]), sys.argv[2:]
+steps = int(sys.argv[1])
 counts = {"searches": 0, "walks": 0}
 
 
@@ -27,11 +27,6 @@ model = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(200)))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 count(gc, "get_objects", "searches")
 count(torch.nn.Module, "named_modules", "walks", is_outermost)
-watching = None
-if watch:
-    import fp8verify
-
-    watching = fp8verify.watch(every=int(watch[1]))
 for _ in range(4):
     for _ in range(steps):
         model(torch.ones(2, 8)).sum().backward()
@@ -39,5 +34,3 @@ for _ in range(4):
         optimizer.zero_grad()
     print(counts["searches"], counts["walks"])
     counts.update(searches=0, walks=0)
-if watching is not None:
-    watching.close()
