@@ -286,6 +286,23 @@ class EagerMode:
 eager_mode = EagerMode()
 
 
+class EagerNames(LayerNames):
+    """Names the layers of compiled code, which runs eagerly until they are removed.
+
+    Raises:
+        RuntimeError: compiled code cannot run eagerly.
+    """
+
+    def __init__(self, modules: Sequence[tuple[str, Any]]) -> None:
+        eager_mode.enter()
+        super().__init__(modules)
+
+    def remove(self) -> None:
+        """Take the hooks off."""
+        super().remove()
+        eager_mode.leave()
+
+
 def compiles() -> bool:
     """Return whether torch.compile was asked to compile anything in this process."""
     eval_frame = sys.modules.get("torch._dynamo.eval_frame")

@@ -41,6 +41,10 @@ def new_window(first: int, last: int, **more: Any) -> Window:
 class RankRecord:
     """The windows and notes of one rank and what its instruments saw; on disk from step 1 on.
 
+    Attributes:
+        naming: the one among the windows that is the eager step that names layers, None if there is
+            none; one whose `first` is None never will be.
+
     Args:
         config: the boot folder's `config.json`.
         clock: counts the steps.
@@ -60,14 +64,13 @@ class RankRecord:
     ) -> None:
         self.rank, self.world_size = 0, 1
         self.sees_gpu: bool | None = None
+        self.naming: Window | None = None
         self._config = config
         self._clock = clock
         self._windows = windows
         self._sections = sections
         self._waiting = waiting
-        self._by_script: list[Window] = []
         self._notes: list[str] = []
-        self._naming: dict[str, Any] | None = None
         self._seen = ""
         self._files: RankFiles | None = None
         self._written_at = 0.0
@@ -97,23 +100,11 @@ class RankRecord:
         window.update(state=state, reason=reason, **more)
         self.write()
 
-    def add_script_window(self, first: int, last: int, trace: str) -> None:
-        """Add what the script's own profiler recorded."""
-        window = new_window(first, last, state="complete", trace=trace, profiler="script")
-        self._by_script.append(window)
-        self.write()
-
-    def mark_naming(self, step: int | None, reason: str | None, trace: str | None = None) -> None:
-        """Set what became of the step that names the layers of compiled code."""
-        debug.event(f"eager step {step}: {reason or 'its trace is written'}")
-        self._naming = {"step": step, "trace": trace, "reason": reason}
-        self.write()
-
     @property
     def has_steps(self) -> bool:
         """Whether a trace was written that holds a whole step."""
-        windows, steps = [*self._windows, *self._by_script], self._clock.steps
-        return any(window["trace"] and window["first"] <= steps for window in windows)
+        steps = self._clock.steps
+        return any(window["trace"] and window["first"] <= steps for window in self._windows)
 
     def leave_out(self, state: str, reason: str) -> None:
         """Set the state of every window that has not begun."""
@@ -154,7 +145,10 @@ class RankRecord:
             "schema": SCHEMA,
             "rank": self.rank,
             "world_size": self.world_size,
-            "window": [*self._windows, *self._by_script, *self._waiting(self._seen)],
+            "window": [
+                *(window for window in self._windows if window is not self.naming),
+                *self._waiting(self._seen),
+            ],
             "steps_seen": clock.steps,
             "steps_skipped": clock.skipped,
             "clock": clock.source,
@@ -164,12 +158,18 @@ class RankRecord:
             "steps_outside": clock.outside.summary(),
             "process": os.getpid(),
             "recording": self._config["recording"],
-            "naming": self._naming,
+            "naming": self._named(),
             "api_calls": api_calls,
             "versions": versions(),
             "environment": {**gpu(), "sees_gpu": self.sees_gpu},
             **self._sections(),
         }
+
+    def _named(self) -> dict[str, Any] | None:
+        found = self.naming
+        if found is None:
+            return None
+        return {"step": found["first"], "trace": found["trace"], "reason": found["reason"]}
 
 
 class RankFiles:
@@ -206,11 +206,6 @@ class RankFiles:
         suffix = f".w{window + 1}" if window else ""
         packed = ".gz" if self._packs else ""
         return self.folder / f"{self.stem}{suffix}.json{packed}"
-
-    def script_path(self, number: int, source: Path) -> Path:
-        """Return where the copy of a trace of the script's own profiler belongs."""
-        suffix = ".json.gz" if source.suffix == ".gz" else ".json"
-        return self.folder / f"{self.stem}.script{number if number > 1 else ''}{suffix}"
 
     def layers_path(self) -> Path:
         """Return where the trace of the eager step that names layers belongs."""

@@ -152,9 +152,8 @@ def steps_seen(capture: Path) -> int:
 
 
 def _is_done(windows: Sequence[WindowRecord], count: int) -> bool:
-    asked = [window for window in windows if window.profiler != "script"]
-    to_come = [w for w in asked if w.state in ("never", "cut") and w.trace is None]
-    return len(asked) >= count and not to_come
+    to_come = [w for w in windows if w.state in ("never", "cut") and w.trace is None]
+    return len(windows) >= count and not to_come
 
 
 def _wanted_metas(capture: Path, ranks: RankSelection) -> list[RankMeta | None]:

@@ -436,13 +436,16 @@ def test_layers_of_a_compiled_model_are_named_in_a_step_of_their_own(
 
 
 @runs_compiled_code_eagerly
-@pytest.mark.parametrize(("window", "step"), [("4-5", 7), ("5-6", 8)], ids=["inside", "before"])
+@pytest.mark.parametrize(
+    ("window", "step", "reason"),
+    [("4-5", 7, "the run ended inside step 7"), ("5-6", 8, "the run ended after step 6")],
+    ids=["inside", "before"],
+)
 def test_a_run_that_ends_before_its_layers_are_named_says_so(
-    tmp_path: Path, window: str, step: int
+    tmp_path: Path, window: str, step: int, reason: str
 ) -> None:
     attached = compare(tmp_path, window, LOOP, "--compile", "model", options=("--layers",))
 
-    reason = "the run ended after step 6"
     assert attached.meta().naming == NamingRecord(step=step, reason=reason)
     assert not (attached.capture / "layers").exists()
 

@@ -55,6 +55,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from fp8verify.agent.clock import Clock
     from fp8verify.agent.debug import debug
     from fp8verify.agent.framework_counters import owners
+    from fp8verify.agent.record import new_window
     from fp8verify.agent.windows.manager import WindowManager
     from fp8verify.agent.windows.user_profiler import ProfilerArbiter
 
@@ -89,7 +90,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             recorder.after(step)
         clock.outside.resume()
         clock.outside.tick(disturbed=False)
-        recorder.record.mark_naming(6, None, recorder.record.files.layers_path().name)
+        named = recorder.record.files.layers_path().name
+        recorder.record.naming = new_window(6, 6, trace=named)
         recorder.record.write()
         debug.open({"debug": False})
     return folder

@@ -13,10 +13,10 @@ import torch
 from ..clock import Clock
 from ..debug import debug
 from ..instruments import (
+    EagerNames,
     FrameworkNumbers,
     InstrumentContext,
     InstrumentSet,
-    LayerNames,
     MemoryPeak,
     ModuleList,
     WindowLayers,
@@ -32,7 +32,7 @@ from .export import ExportError
 from .limits import TerminationGuard, WindowLimits
 from .plan import GlobalWindows, Plan, TimedStart
 from .session import OpenRanges, Session, gpu_finishes_within
-from .user_profiler import RUNNING, ProfilerArbiter, SharedWindows
+from .user_profiler import RUNNING, ProfilerArbiter
 
 KINDS = (ModuleList, FrameworkNumbers, WindowLayers, MemoryPeak, Numerics)
 # After the windows the record is kept up to date until so many steps are timed.
@@ -71,8 +71,9 @@ class WindowManager:
         self._session: Session | None = None
         self._window = 0  # the index of the session's
         self._lost: Session | None = None
-        self._naming: int | None = None  # the eager step that names layers
-        self._names: LayerNames | None = None  # while that step runs
+        self._names: EagerNames | None = None  # while the eager step that names layers runs
+        self._gave_way: set[int] = set()  # windows that wait for the script's profiler to end
+        self._moved: set[int] = set()
         self._closing = self._ends_after = False
         context = InstrumentContext(config, optimizers, lambda: self.record, self._may_measure)
         self._instruments = InstrumentSet(context, KINDS)
@@ -96,7 +97,6 @@ class WindowManager:
             if self.numbers is None
             else GlobalWindows(self.plan, self.numbers, self.record.note)
         )
-        self._shared = SharedWindows(self.plan, self.record, self._arbiter)
 
     def _why_not_placed(self, window: Window, seen: str) -> str:
         source = self._timed if window["asked"] is None else self._global
@@ -141,10 +141,9 @@ class WindowManager:
         self.keep_limits(step)
         if step == 1:
             self._note_rank()
-        self._name_layers(step)
         self._instruments.call("after_step", step)
-        self._arbiter.look(step)
-        self._shared.settle(step)
+        if self._gave_way and not self._arbiter.busy:
+            self._move_windows(step)
         self._place_timed_window(step)
         if self._global is not None:
             self._global.after(step)
@@ -165,17 +164,18 @@ class WindowManager:
         if session is None:
             return
         if not session.on_its_thread:
-            self._lose("the steps moved to another thread")
-        elif self._names is None:
-            last = self.plan.windows[self._window]["last"]
-            reason = self._limits.exceeded(_autograd_nodes())
-            if step > last:  # two threads stepped at once
-                late = f"its last step was over before it could end, at {step}"
-                self._close(session, "cut", late)
-            elif reason is not None and step < last:
-                self._close(session, "cut", f"{reason} after step {step}")
+            self._lose(session, "the steps moved to another thread")
+            return
+        last = self.plan.windows[self._window]["last"]
+        reason = self._limits.exceeded(_autograd_nodes())
+        if step > last:  # two threads stepped at once
+            self._close(session, "cut", f"its last step was over before it could end, at {step}")
+        elif reason is not None and step < last:
+            self._close(session, "cut", f"{reason} after step {step}")
 
     def _note_rank(self) -> None:
+        if self.plan.starts_at_once:
+            self.record.note("step 1 includes set-up, compilation and autotuning")
         if not self._is_selected():
             reason = f"rank {self.record.rank} is not among the ranks to profile"
             self.record.leave_out("skipped", reason)
@@ -193,40 +193,67 @@ class WindowManager:
             first = self._timed.first_step(step + 2, self.record.world_size)
             self.plan.place(window, first, first + window["last"] - window["first"])
 
+    def _move_windows(self, step: int) -> None:
+        """Move the windows that the script's profiler took behind it, each once."""
+        for index in sorted(self._gave_way - self._moved):
+            window = self.plan.windows[index]
+            before = f"{window['first']}-{window['last']}"
+            if self.plan.move(index, step):
+                self.record.note(
+                    f"the script's own profiler was running when window {before} was to begin: "
+                    f"steps {window['first']}-{window['last']} were chosen instead"
+                )
+        self._moved |= self._gave_way
+        self._gave_way.clear()
+
+    def _give_way(self, index: int) -> None:
+        self.record.mark(self.plan.windows[index], "skipped", RUNNING)
+        if index not in self._moved:
+            self._gave_way.add(index)
+
     def _prepare(self, window: int) -> None:
         if self._is_selected() and not self._arbiter.busy and self._lost is None:
-            self._end_naming("a window began")
             if self._session is not None:  # two threads stepped at once: it was never started
                 self._session.drop()
             self._session, self._window = self._new_session(), window
             self._session.prepare()
 
     def _start(self, index: int) -> None:
-        self._instruments.call("before_window")
+        window = self.plan.windows[index]
+        is_naming = window is self.record.naming
+        if not is_naming:
+            self._instruments.call("before_window")
         if not self._is_selected():
             self.record.write()
             return
-        window = self.plan.windows[index]
         if self._lost is not None:
             self.record.mark(window, "skipped", "the session of an earlier window still recorded")
             return
         if self._arbiter.busy:
-            self.record.mark(window, "skipped", RUNNING)
-            self._shared.wait(index, may_move=True)
+            self._give_way(index)
             return
-        self._end_naming("a window began")
+        if is_naming:
+            try:
+                self._names = EagerNames(linear_modules(self._optimizers()))
+            except RuntimeError as error:
+                self.record.mark(window, "skipped", str(error))
+                return
         if self._session is not None and not self._session.on_its_thread:
             self._session.drop()
             self._session = None
-        if self._session is None:
-            self._session = self._new_session()
+        self._session = self._session or self._new_session()
         self._window = index
         # Written now, for a process that is killed inside the window.
         self.record.mark(window, "cut", "the process was killed inside the window")
-        self._instruments.call("begin")
-        if window["first"] == 1:
-            self.record.note("step 1 includes set-up, compilation and autotuning")
-        self._session.start(self._metadata(window["first"], window["last"]))
+        if not is_naming:
+            self._instruments.call("begin")
+        metadata = {
+            "version": self._config["version"],
+            "rank": self.record.rank,
+            "clock": self._clock.source,
+            "window": [window["first"], window["last"]],
+        }
+        self._session.start(metadata)
         self.record.sees_gpu = self._session.sees_gpu
         self._limits.begin(_autograd_nodes())
         self._termination.arm()
@@ -236,22 +263,40 @@ class WindowManager:
         if session is None or self._window != window:
             return
         self._close(session, "complete", None)
-        if self._config["layers"] and compiles() and self.plan.finished(self._clock.steps):
+        layers = self._config["layers"] and self.record.naming is None and compiles()
+        if layers and self.plan.finished(self._clock.steps):
             self._plan_naming()
+
+    def _plan_naming(self) -> None:
+        """Have the layers of compiled code named in an eager step of its own, after the windows."""
+        if all(is_selected(rank, self._config["ranks"]) for rank in range(self.record.world_size)):
+            step = self._clock.steps + STEPS_AFTER_WINDOW
+            self.record.naming = new_window(step, step)
+            self.plan.windows.append(self.record.naming)
+        else:
+            # A rank that alone runs eagerly may order its collectives differently: all, or none.
+            why = "layers of compiled code need --ranks all"
+            self.record.naming = {"first": None, "trace": None, "reason": why}
+        self.record.write()
 
     def _close(self, session: Session, state: str, reason: str | None) -> None:
         """Write the trace of the open window."""
         window = self.plan.windows[self._window]
+        is_naming = window is self.record.naming
         self._closing = True
         try:
             self._session = None
             session.stop()
-            seen = self._instruments.call("end")
+            seen = self._leave("end")
+            if is_naming and reason is not None:
+                self.record.mark(window, "dropped", reason)
+                return
             if self.numbers is not None and seen.get("framework") is None:
                 seen["framework"] = self.numbers.numbers_of(window["first"], window["last"])
+            files = self.record.files
+            path = files.layers_path() if is_naming else files.trace_path(self._window)
             try:
-                files = self.record.files
-                trace = session.export(files.trace_path(self._window), files.drafts)
+                trace = session.export(path, files.drafts)
             except ExportError as error:
                 debug.error("writing the trace")
                 self.record.mark(window, "dropped", f"{error}", **seen)
@@ -264,10 +309,18 @@ class WindowManager:
         if self._ends_after:  # SIGTERM arrived meanwhile
             os.kill(os.getpid(), signal.SIGTERM)
 
+    def _leave(self, method: str) -> dict[str, Any]:
+        """Have the instruments `end` or `drop` the window; compiled code runs as before."""
+        names, self._names = self._names, None
+        if names is None:
+            return self._instruments.call(method)
+        names.remove()
+        return {}
+
     def _drop(self, reason: str) -> None:
         """Forget the session, whether it records or is only prepared."""
         session, self._session = self._session, None
-        self._instruments.call("drop")
+        self._leave("drop")
         self._termination.disarm()
         if session is not None:
             recording = session.state == "recording"
@@ -275,23 +328,13 @@ class WindowManager:
             if recording:
                 self.record.mark(self.plan.windows[self._window], "dropped", reason)
 
-    def _lose(self, reason: str) -> None:
-        """Give the open window up, whose session this thread may not stop."""
-        session = self._session
-        if session is None:
-            return
-        if self._names is not None:
-            self._end_naming(reason)
-            return
-        self._session = None
-        self._instruments.call("drop")
+    def _lose(self, session: Session, reason: str) -> None:
+        """Give the open window up, whose session only its own thread may stop."""
+        self._session, self._lost = None, session
+        self._leave("drop")
         self._termination.disarm()
         self.record.mark(self.plan.windows[self._window], "dropped", reason)
-        self._leave_to_its_thread(session)
-
-    def _leave_to_its_thread(self, session: Session) -> None:
         debug.event("a session is left to its thread")
-        self._lost = session
         session.stop_when_possible()
 
     # --- the end, and others that take over -------------------------------------------------------
@@ -306,39 +349,35 @@ class WindowManager:
         if session.on_its_thread:
             self._close(session, "complete", None)
         else:
-            self._lose("the window was closed on another thread than it began on")
+            self._lose(session, "the window was closed on another thread than it began on")
 
     def yield_to_user(self) -> None:
         """Leave the profiler to the script's own, which is about to start."""
         took_over = "the script's own profiler took over"
-        self._end_naming(took_over)
         session = self.recording
         if session is None or not session.on_its_thread:
             self._drop(took_over)
         elif self._current > self.plan.windows[self._window]["first"]:
             self._close(session, "cut", f"{took_over} in step {self._current}")
-            self._shared.wait(self._window, may_move=False)
-        else:  # not one step of ours is whole: the window is the script's, or moves
+        else:  # not one step of ours is whole
             self._session = None
             session.stop()
-            self._instruments.call("drop")
-            self.record.mark(self.plan.windows[self._window], "skipped", RUNNING)
-            self._shared.wait(self._window, may_move=True)
+            self._leave("drop")
+            self._termination.disarm()
+            self._give_way(self._window)
         if not self.plan.finished(self._clock.steps):
             self._ranges.watch()  # what begins in its session may end in one of ours
 
     def finish(self, *, goes_on: bool = False) -> None:
         """Close what is open and write the last word: the process ends, unless it `goes_on`."""
-        self._end_naming(f"the run ended after step {self._clock.steps}")
         session = self.recording
         if session is not None:
             if session.on_its_thread:
                 self._close_at_the_end(session, f"the run ended inside step {self._current}")
             else:
-                self._lose("the run ended on another thread than the window began on")
+                self._lose(session, "the run ended on another thread than the window began on")
         elif goes_on:
             self._drop("the watch ended")  # a profiler that is prepared would stay so
-        self._shared.finish()
         if self._clock.steps:
             self.record.write(ended=True)
 
@@ -363,9 +402,8 @@ class WindowManager:
             f"stopped observing after step {self._clock.steps}: {reason}; {debug.how_to_see_more}"
         )
         self.record.fail(reason)
-        self._instruments.call("drop")
+        self._leave("drop")
         self._termination.disarm()
-        self._end_naming(reason)
         session, self._session = self.recording, None
         if session is not None and not session.stop_on_its_thread():
             session.stop_when_possible()
@@ -373,83 +411,13 @@ class WindowManager:
 
     def forget(self) -> None:
         """Let go of the profiler, in a forked child that does not own it."""
-        self._session = self._lost = self._naming = self._names = None
+        self._session = self._lost = self._names = None
         self._termination.disarm()
         self._ranges.unwatch()
-
-    # --- the eager step that names the layers of compiled code ------------------------------------
-
-    def _plan_naming(self) -> None:
-        every_rank = range(self.record.world_size)
-        if not all(is_selected(rank, self._config["ranks"]) for rank in every_rank):
-            # A rank that alone runs eagerly may order its collectives differently: all, or none.
-            self.record.mark_naming(None, "layers of compiled code need --ranks all")
-            return
-        self._naming = self._clock.steps + STEPS_AFTER_WINDOW
-        self.record.mark_naming(self._naming, "the process ended before the step")
-
-    def _name_layers(self, step: int) -> None:
-        if self._naming is None or step < self._naming - 1:
-            return
-        if self._names is not None:
-            self._end_naming(None)
-            return
-        names = LayerNames(linear_modules(self._optimizers()))
-        try:
-            eager_mode.enter()
-        except RuntimeError as error:
-            names.remove()
-            self._end_naming(str(error))
-            return
-        self._names, self._session = names, self._new_session()
-        self.record.mark_naming(self._naming, "the process ended inside the step")
-        try:
-            self._session.start(self._metadata(self._naming, self._naming))
-        except RuntimeError as error:
-            debug.error("beginning the eager step that names layers")
-            self._end_naming(str(error))
-
-    def _end_naming(self, why_not: str | None) -> None:
-        """Go back to compiled code; keep the trace unless `why_not`."""
-        step, self._naming = self._naming, None
-        names, self._names = self._names, None
-        if names is None:
-            if step is not None:
-                self.record.mark_naming(step, why_not)
-            return
-        names.remove()
-        eager_mode.leave()
-        session, self._session = self._session, None
-        trace = None
-        if session is not None and session.state == "recording":
-            if not session.on_its_thread:
-                why_not = why_not or "the steps moved to another thread"
-                self._leave_to_its_thread(session)
-            elif why_not is None or gpu_finishes_within():
-                session.stop()
-            else:
-                session.drop()
-            if why_not is None:
-                try:
-                    files = self.record.files
-                    trace = session.export(files.layers_path(), files.drafts)
-                except ExportError as error:
-                    why_not = f"{error}"
-        self.record.mark_naming(step, why_not, trace)
-
-    # ----------------------------------------------------------------------------------------------
 
     @property
     def _current(self) -> int:
         return self._clock.steps + 1
-
-    def _metadata(self, first: int, last: int) -> dict[str, Any]:
-        return {
-            "version": self._config["version"],
-            "rank": self.record.rank,
-            "clock": self._clock.source,
-            "window": [first, last],
-        }
 
     def _new_session(self) -> Session:
         return Session(self._arbiter, self._ranges, record_shapes=self._config["record_shapes"])

@@ -47,6 +47,16 @@ class Plan:
         window.update(first=first, last=last)
         self.windows.append(window)
 
+    def move(self, index: int, step: int) -> bool:
+        """Give a window the first free steps after `step`; return whether no other has them."""
+        window = self.windows[index]
+        first, last = step + 2, step + 2 + window["last"] - window["first"]
+        later = [other["first"] for other in self.windows if other["first"] > step]
+        if later and last >= min(later) - 1:
+            return False  # no profiler session begins in the step in which one ends
+        window.update(first=first, last=last, state="never", reason=None)
+        return True
+
     def unreached(self, seen: str) -> list[Window]:
         """Return the windows that still wait, with the reason; `seen` says how the run ended."""
         for window in self.waiting:

@@ -75,7 +75,7 @@ class RepeatingWindows(WindowManager):
                 return
         super().after(step)
         over = self.plan.finished(step) and self._session is None
-        if over and not self._shared.waiting:
+        if over and not self._gave_way:
             self._closed()
 
     def finish(self, *, goes_on: bool = False) -> None:
