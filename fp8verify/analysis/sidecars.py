@@ -113,7 +113,7 @@ def remarks_on(log: str | Path | None, losses: LossSeries | None) -> list[str]:
         first, last = min(losses.points), max(losses.points)
         said = f"{path.name} has losses of steps {first} to {last}"
         notes.append(f"{said}, the last is {losses.points[last]:.4g}")
-    end = deque((line.text for line in read_lines(path) if line.first), maxlen=_AT_THE_END)
+    end = deque((line.text for line in read_lines(path)), maxlen=_AT_THE_END)
     known = causes(end)
     notes += [
         f"{path.name} ends with an error (“{cause.text[:120]}”): {cause.cause}. {cause.remedy}"

@@ -48,7 +48,7 @@ def _causes(log: Path) -> list[Cause]:
     from fp8verify.doctor.causes import causes
 
     try:
-        return causes(line.text for line in read_lines(log) if line.first)
+        return causes(line.text for line in read_lines(log))
     except InputError:  # the report itself mentions an unreadable log
         return []
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from fp8verify.logs import promises
 from fp8verify.logs.lines import Line, read_lines
@@ -19,6 +21,7 @@ from fp8verify.logs.promises import (
     LayerPromise,
     LayerScan,
     PhasePromise,
+    first_and_last,
     format_of,
     phases_of,
 )
@@ -30,7 +33,10 @@ MAX_CLAIMS = 200
 _WORDS = tuple(word.decode() for word in WORDS)
 _LAYER_WORDS = tuple(word.decode() for word in promises.WORDS)
 _MAX_SHAPES = 10_000
+_MAX_SHAPE = 2000
 _MAX_TEXT = 300
+# As many digits as before, so that fp8 stays another word than fp16.
+_DIGITS = str.maketrans("123456789", "0" * 9)
 _INDEX = re.compile(r"(?<=\.)\d+(?=\.)")
 # The value of a recipe where there is none.
 _NO_RECIPE = frozenset({"none", "null", "false", "off", "no", "disabled", "na"})
@@ -61,7 +67,7 @@ def read_claims(path: Path) -> LogReading:
     notes: list[str] = []
     scan = _Scan(path.name)
     words = (*WORDS, *promises.WORDS)
-    for line in read_lines(path, notes, words=words, but=scan.barren):
+    for line in read_lines(path, notes, words=words):
         scan.add(line)
     found = scan.finish()
     return found._replace(notes=notes + found.notes)
@@ -87,32 +93,38 @@ class _Scan:
         self._source = source
         self._claims: dict[tuple[str, str], Claim] = {}
         self._left_out: set[tuple[str, str]] = set()
-        self.barren: set[bytes] = set()
-        self._layers = LayerScan(source)
-        self._phases: dict[str, PhasePromise] = {}
-        self._dump = _ArgumentDump(source, self._layers)
+        self._barren: set[str] = set()
+        self._layers = LayerScan()
+        self._phases: dict[PhasePromise, None] = {}
+        self._arguments: dict[str, tuple[str, int, str]] = {}
 
     def add(self, line: Line) -> None:
-        found = False
         lower = line.text.lower()
-        if any(map(lower.__contains__, _LAYER_WORDS)):
-            found = self._layers.add(line.text, line.number)
+        shape = lower.translate(_DIGITS) if len(lower) < _MAX_SHAPE else ""
+        if shape in self._barren:
+            return
+        found = any(map(lower.__contains__, _LAYER_WORDS)) and self._layers.add(
+            line.text, line.number
+        )
         if says_something(line.text):
-            for message in messages_of(line, (*_WORDS, *_LAYER_WORDS)):
+            for message in messages_of(line.text, (*_WORDS, *_LAYER_WORDS)):
                 found = self._add(message, line.number) or found
-        if line.shape and not found and len(self.barren) < _MAX_SHAPES:
-            self.barren.add(line.shape)
+        if shape and not found and len(self._barren) < _MAX_SHAPES:
+            self._barren.add(shape)
 
     def _add(self, message: Message, number: int) -> bool:
-        if not message.denied and self._dump.add(message.text, number):
-            return True
         claim = claim_of(message, number, self._source)
         if claim is not None:
             self._keep(claim)
-        phases = [] if message.denied else phases_of(message.text, number, self._source)
-        for phase in phases:
-            self._phases.setdefault(f"{phase.text} {phase.format}", phase)
-        return claim is not None or bool(phases)
+        if message.denied:
+            return claim is not None
+        argument = _ARGUMENT.match(message.text)
+        if argument and argument["value"] != "None":
+            said = argument["value"].strip(), number, message.text.strip()
+            self._arguments.setdefault(argument["name"], said)
+        phases = phases_of(message.text)
+        self._phases.update(dict.fromkeys(phases))
+        return claim is not None or argument is not None or bool(phases)
 
     def _keep(self, claim: Claim) -> None:
         # torchao names each of a model's layers in a line of its own.
@@ -122,9 +134,36 @@ class _Scan:
         elif key not in self._claims and len(self._left_out) < _MAX_SHAPES:
             self._left_out.add(key)
 
+    def _add_megatron(self, kind: str) -> None:
+        """Join the arguments of one format: megatron/training/arguments.py:1990 prints them."""
+        values = {name: value for name, (value, *_) in self._arguments.items()}
+        if values.get(kind) not in _FORMAT_VALUES[kind]:
+            return
+        _, number, text = self._arguments[kind]
+        recipe = values.get(f"{kind}_recipe")
+        low = format_of(kind, recipe) or kind
+        high_wgrad = {"fprop": low, "dgrad": low, "wgrad": HIGH_PRECISION}
+        # The argument and the field of the configuration are called differently.
+        gathers = {values.get(f"{kind}_param_gather"), values.get(f"{kind}_param")}
+        claim = Claim(
+            line=number,
+            text=text,
+            framework="Megatron-LM",
+            says="fp8",
+            recipe=recipe,
+            source=self._source,
+            format=low,
+            all_gather=True if "True" in gathers else False if "False" in gathers else None,
+            legs=high_wgrad if values.get(f"{kind}_wgrad") == "False" else {},
+        )
+        self._keep(claim)
+        if blocks := first_and_last(values):
+            _, *line = self._arguments["first_last_layers_bf16"]
+            self._layers.keep("blocks", blocks, HIGH_PRECISION, "Megatron-LM", *line)
+
     def finish(self) -> LogReading:
-        for claim in self._dump.finish():
-            self._keep(claim)
+        for kind in _FORMAT_VALUES:
+            self._add_megatron(kind)
         notes = []
         if self._left_out:
             many = "or more " if len(self._left_out) == _MAX_SHAPES else ""
@@ -133,43 +172,52 @@ class _Scan:
                 f"the first {MAX_CLAIMS}, which were not compared with the kernels"
             )
         claims = sorted(self._claims.values(), key=lambda claim: claim.line)
-        return LogReading(claims, notes, self._layers.found, tuple(self._phases.values()))
+        return LogReading(claims, notes, tuple(self._layers.found.values()), tuple(self._phases))
 
 
 # ---- one message
 
 
-def claim_of(message: Message, number: int = 1, source: str = "log") -> Claim | None:
+def claim_of(message: Message, number: int, source: str) -> Claim | None:
     """Return what a message claims, or None."""
     found = match(message.text)
     if found is None:
         return None
     framework, says, where = found
-    sentence = sentence_of(message.text, where.end())
-    groups = where.groupdict()
-    recipe = groups.get("recipe") or groups.get("block") or _recipe_of(sentence)
-    converted, total = _counts_of(sentence)
     if message.denied and (says == "fp8" or framework == OWN):
         return None
+    sentence = sentence_of(message.text, where.end())
+    counts = next((said for pattern in _COUNTS if (said := pattern.search(sentence))), None)
+    converted = int(counts["converted"]) if counts else None
+    total = int(counts["total"]) if counts and counts["total"] else None
     if says == "fp8" and converted == 0:
         says = "not_fp8"
-    on = says == "fp8"
-    if on and (denies(sentence, where.end()) or (recipe or "").lower() in _NO_RECIPE):
-        return None
-    gather = _ALL_GATHER.search(sentence) if on else None
-    format_ = format_of(sentence, recipe) or "fp8" if on else None
-    return Claim(
+    claim = Claim(
         line=number,
         text=clean(sentence[:_MAX_TEXT]),
         framework=framework,
         says=says,
-        recipe=recipe if on else None,
-        all_gather=gather[1].lower() == "true" if gather else None,
         source=source,
-        format=format_,
-        legs=_legs_of(format_, recipe),
         converted=converted,
         total=total,
+    )
+    if says != "fp8":
+        return claim
+    named = _RECIPE.search(sentence)
+    recipe = where.groupdict().get("recipe") or (named and (named["named"] or named["known"]))
+    if denies(sentence, where.end()) or (recipe or "").lower() in _NO_RECIPE:
+        return None
+    low = format_of(sentence, recipe) or "fp8"
+    # torchao's rowwise_with_gw_hp (float8/config.py) and mxfp8_rceil_wgrad_with_hp
+    # (prototype/moe_training/config.py) compute the gradient of the weights in high precision.
+    high_wgrad = re.search("gw_hp|wgrad_with_hp", recipe or "", re.IGNORECASE)
+    gather = _ALL_GATHER.search(sentence)
+    return replace(
+        claim,
+        recipe=recipe,
+        all_gather=gather[1].lower() == "true" if gather else None,
+        format=low,
+        legs={"fprop": low, "dgrad": low, "wgrad": HIGH_PRECISION} if high_wgrad else {},
     )
 
 
@@ -185,43 +233,12 @@ _ALL_GATHER = lazy_pattern(
 _COUNTS = (
     lazy_pattern(r"\b(?P<converted>\d{1,7}) Float8Linear modules, (?P<total>\d{1,7}) total"),
     lazy_pattern(
-        r"\b(?:convert|swapp|replac|wrapp)(?:ed|ing) (?P<converted>\d{1,7})"
-        r"(?:\s*(?:/|of|out of)\s*(?P<total>\d{1,7}))?(?= (?:[\w.]+ ){0,2}(?:layers?|modules?|"
-        r"linears?)\b)",
-        re.IGNORECASE,
-    ),
-    lazy_pattern(
-        r"\b(?P<converted>\d{1,7})\s*(?:/|of|out of)\s*(?P<total>\d{1,7}) "
-        r"(?:[\w.]+ ){0,2}(?:layers|modules|linears)\b",
+        r"\b(?:(?:convert|swapp|replac|wrapp)(?:ed|ing) (?=\d)|(?=\d{1,7}\s*(?:/|of|out of)\s*\d))"
+        r"(?P<converted>\d{1,7})(?:\s*(?:/|of|out of)\s*(?P<total>\d{1,7}))? (?:[\w.]+ ){0,2}"
+        r"(?:layers?|modules?|linears?)\b",
         re.IGNORECASE,
     ),
 )
-
-
-def _recipe_of(text: str) -> str | None:
-    """Return the recipe that a line names in words of its own."""
-    found = _RECIPE.search(text)
-    return (found["named"] or found["known"]) if found else None
-
-
-def _counts_of(text: str) -> tuple[int | None, int | None]:
-    """Return how many layers a line says were converted, and of how many."""
-    for pattern in _COUNTS:
-        if found := pattern.search(text):
-            return int(found["converted"]), int(found["total"]) if found["total"] else None
-    return None, None
-
-
-def _legs_of(format_: str | None, recipe: str | None) -> dict[str, str]:
-    """Return the format of each leg where the recipe's name distinguishes them.
-
-    torchao's rowwise_with_gw_hp (float8/config.py) and mxfp8_rceil_wgrad_with_hp
-    (prototype/moe_training/config.py) compute the gradient of the weights in high precision.
-    """
-    name = (recipe or "").lower()
-    if format_ is None or not ("gw_hp" in name or "wgrad_with_hp" in name):
-        return {}
-    return {"fprop": format_, "dgrad": format_, "wgrad": HIGH_PRECISION}
 
 
 def claim_of_call(name: str) -> Claim:
@@ -238,68 +255,7 @@ def claim_of_call(name: str) -> Claim:
     )
 
 
-# ---- the dump of arguments that Megatron-LM and DeepSpeed print, one `name ....... value` a line
-
+# The dump of arguments that Megatron-LM and DeepSpeed print, one `name ....... value` a line. Its
+# lines say little each on their own: `fp8_recipe` has a value also where FP8 is off.
 _ARGUMENT = lazy_pattern(r"(?P<name>[a-z]\w{1,47}) \.{3,} (?P<value>\S.{0,80})$")
 _FORMAT_VALUES = {"fp8": ("hybrid", "e4m3"), "fp4": ("e2m1",)}
-
-
-class _ArgumentDump:
-    """Collects the arguments about low precision, line by line, into claims and pins.
-
-    Its lines say little each on their own: `fp8_recipe` has a value also where FP8 is off.
-    """
-
-    def __init__(self, source: str, layers: LayerScan) -> None:
-        self._source = source
-        self._layers = layers
-        self._lines: dict[str, tuple[int, str]] = {}
-        self._values: dict[str, str] = {}
-        self._claims: list[Claim] = []
-
-    def add(self, text: str, number: int) -> bool:
-        """Read a message; return whether it is a line of a dump."""
-        found = _ARGUMENT.match(text)
-        if found is None:
-            return False
-        name = found["name"]
-        if name in self._values:  # another dump begins
-            self.finish()
-        self._values[name] = found["value"].strip()
-        self._lines[name] = number, found[0].strip()
-        return True
-
-    def finish(self) -> list[Claim]:
-        """Return the claims of all dumps."""
-        for kind, values in _FORMAT_VALUES.items():
-            if self._values.get(kind) in values:
-                self._add_megatron(kind)
-        if self._values.get("msamp_enabled") == "True":
-            level = self._values.get("msamp_optlevel")
-            self._claim("msamp_enabled", framework="MS-AMP", recipe=level, format="fp8")
-        self._values, self._lines = {}, {}
-        return self._claims
-
-    def _add_megatron(self, kind: str) -> None:
-        """Join the lines of one format: megatron/training/arguments.py:1990 prints them."""
-        values = {name: value for name, value in self._values.items() if value != "None"}
-        recipe = values.get(f"{kind}_recipe")
-        low = format_of(kind, recipe) or kind
-        high_wgrad = {"fprop": low, "dgrad": low, "wgrad": HIGH_PRECISION}
-        # The argument and the field of the configuration are called differently.
-        gathers = {values.get(f"{kind}_param_gather"), values.get(f"{kind}_param")}
-        self._claim(
-            kind,
-            framework="Megatron-LM",
-            recipe=recipe,
-            format=low,
-            all_gather=True if "True" in gathers else False if "False" in gathers else None,
-            legs=high_wgrad if values.get(f"{kind}_wgrad") == "False" else {},
-        )
-        number, text = self._lines.get("first_last_layers_bf16", (0, ""))
-        self._layers.add_blocks(values, number, text)
-
-    def _claim(self, argument: str, **said: Any) -> None:
-        number, text = self._lines[argument]
-        claim = Claim(line=number, text=text, says="fp8", source=self._source, **said)
-        self._claims.append(claim)

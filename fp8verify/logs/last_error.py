@@ -43,7 +43,7 @@ def last_error(logs: Iterable[Path]) -> str | None:
 
 def _errors_in(log: Path) -> Iterator[str]:
     with suppress(InputError):  # the report itself has a note on a log that cannot be read
-        lines = (line.text for line in read_lines(log) if line.first)
+        lines = (line.text for line in read_lines(log))
         yield from _errors(islice(lines, _MAX_LINES))
 
 

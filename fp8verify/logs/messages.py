@@ -6,14 +6,12 @@ Text elsewhere in a line, as in a quotation, a comment or source code, is no mes
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import msgspec
 
-from fp8verify.logs.lines import OVERLAP_BYTES, Line
 from fp8verify.text import lazy_pattern
 
 MAX_MESSAGE = 4096
@@ -78,7 +76,7 @@ _NAME = lazy_pattern(
 )
 _FIELD = lazy_pattern(r"[\w.:/@-]{1,160}(?=\t)")  # of a logger that separates with tabs
 _SEPARATOR = lazy_pattern(
-    r"[\s\ufeff]+|[:»•·\u2013\u2014]+|(?<=.)\|+|>{1,2}(?=\s)|(?:[-*]|={2,}|-{3,}|\*{2,})(?=\s)"
+    r"[\s\ufeff\ufffd]+|[:»•·\u2013\u2014]+|(?<=.)\|+|>{1,2}(?=\s)|(?:[-*]|={2,}|-{3,}|\*{2,})(?=\s)"
 )
 _DENIAL = lazy_pattern(
     r"\bdry\b|\bdry.?run|\bwould\b|\bexample|\bsample\b|\bskip|\bnot\b|^\[no\b|\bfail|\bdisab"
@@ -99,48 +97,42 @@ _TEXTUAL = lazy_pattern(
 )
 # Programs that serve a model and train none, as their loggers are called.
 _SERVES = lazy_pattern(r"\b(?:vllm|sglang|lmdeploy|tensorrt_llm)\b", re.IGNORECASE)
-_CROSSES = frozenset("✗✘❌✖⛔🚫☐⬜❎⏭🟥🔴")
-_JOINERS = frozenset("\u200d\ufe0e\ufe0f√")
+_MARKS = lazy_pattern(r"[\u2190-\u2bff\u200d\ufe0e\ufe0f\U0001f000-\U0001faff]+")
+_CROSSES = lazy_pattern("[✗✘❌✖⛔🚫☐⬜❎⏭🟥🔴]")
 
 
-def messages_of(line: Line, words: Sequence[str] = ("",)) -> Iterator[Message]:
+def messages_of(line: str, words: Sequence[str] = ("",)) -> Iterator[Message]:
     """Yield what a program says in a line: mostly one message, several after progress bars.
 
     Only what has one of `words`, given in lower case, is looked at: a line may hold the progress
     bars of a whole run.
     """
-    # What begins late in a piece of a line is read whole in the next one.
-    end = len(line.text) if line.last else len(line.text) - OVERLAP_BYTES // 2
-    for part in _parts(line.text, end, first=line.first):
+    for part in _parts(line):
         if any(map(part.lower().__contains__, words)):
-            yield from _messages(part, 0)
+            yield from _messages(part)
 
 
-def _parts(text: str, end: int, *, first: bool = True) -> Iterator[str]:
-    """Yield the line, where it begins here, and what follows each break in it."""
-    if first and _FOREIGN.match(text):
+def _parts(text: str) -> Iterator[str]:
+    """Yield the line and what follows each break in it."""
+    if _FOREIGN.match(text):
         return
-    if first:
-        yield text
-    start, quotes = 0, 0
+    yield text
+    quotes = 0
     breaks = [found.span() for found in _BREAK.finditer(text)]
-    for (_, stop), (until, _) in pairwise([*breaks, (len(text), 0)]):
-        quotes += text.count('"', start, stop)
-        start = stop
-        if start < end and quotes % 2 == 0 and until - start >= _SHORTEST:
-            yield text[start:until]
+    for (_, start), (end, _) in pairwise([(0, 0), *breaks, (len(text), 0)]):
+        if start and quotes % 2 == 0 and end - start >= _SHORTEST:
+            yield text[start:end]
+        quotes += text.count('"', start, end)
 
 
-def _messages(text: str, depth: int) -> Iterator[Message]:
+def _messages(text: str, depth: int = 0) -> Iterator[Message]:
     text = _COLOR.sub("", text[: None if "{" in text[:200] else 2 * MAX_MESSAGE]).rstrip()
     prefix = _prefix(text)
     body = text[prefix.end :]
-    if body.startswith("{") and depth < _MAX_NESTING:
-        for inner in _json_message(body).splitlines():
-            for part in _parts(inner, len(inner)):
+    if depth < _MAX_NESTING and (inner := _structured(body)) is not None:
+        for line in inner.splitlines():
+            for part in _parts(line):
                 yield from _messages(part, depth + 1)
-    elif (said := _LOGFMT.match(body)) and depth < _MAX_NESTING:
-        yield from _messages(said["text"].replace('\\"', '"'), depth + 1)
     elif prefix.strong or _indent(text) < _INDENT:
         yield Message(body[:MAX_MESSAGE], prefix.denied)
 
@@ -157,81 +149,58 @@ def _prefix(text: str) -> _Prefix:
         if found := _STRONG.match(text, at):
             strong, names = True, 0
             denied = denied or bool(_DENIAL.search(found[0]))
-            at = found.end()
-        elif (strong and (found := _FIELD.match(text, at))) or (
-            found := _SEPARATOR.match(text, at)
-        ):
-            at = found.end()
-        elif marks := _marks(text, at):
+        elif found := _MARKS.match(text, at):
             # A mark is what a program prints to be seen, as good as a logger's prefix.
             strong = True
-            denied = denied or not _CROSSES.isdisjoint(text[at:marks])
-            at = marks
+            denied = denied or bool(_CROSSES.search(found[0]))
         elif not names and (found := _NAME.match(text, at)) and not _TEXTUAL.search(found[0]):
-            if not strong and not _logged_after(text, found.end()):
+            # A host's or a program's name is followed by what only a logger writes.
+            if not strong and not _STRONG.match(text, _next_word(text, found.end())):
                 break
             names += 1
             denied = denied or bool(_SERVES.search(found[0]))
-            at = found.end()
-        else:
+        elif not (found := (strong and _FIELD.match(text, at)) or _SEPARATOR.match(text, at)):
             break
+        at = found.end()
     return _Prefix(at, strong, denied)
 
 
-def _logged_after(text: str, at: int) -> bool:
-    """Whether a host's or program's name is followed by what only a logger writes."""
-    separator = re.compile(r"[\s:|]*").match(text, at)
-    return bool(_STRONG.match(text, separator.end() if separator else at))
-
-
-def _marks(text: str, at: int) -> int:
-    end = at
-    while end < len(text) and (
-        text[end] in _JOINERS or unicodedata.category(text[end]) in {"So", "Sk"}
-    ):
-        end += 1
-    return end if end > at and text[at] not in "^`\u00b4\u00a8" else 0
+def _next_word(text: str, at: int) -> int:
+    return len(text) - len(text[at:].lstrip(" \t:|"))
 
 
 _LOGFMT = lazy_pattern(
     r'(?:[\w.@-]{1,60}=(?:"(?:[^"\\]|\\.){0,400}"|[^\s"]{0,200})\s+){0,12}'
     r'(?:msg|message|event)="(?P<text>(?:[^"\\]|\\.){1,4000})"'
 )
-_TEXT_KEYS = ("message", "msg", "event", "log", "text", "textpayload")
+_TEXT_KEYS = ("message", "msg", "event", "log", "text")
 _NESTED_KEYS = ("jsonpayload", "record", "fields")
-# What loggers and shippers of logs write with a message, and what data sets have with a text.
-# Fields of a structured log that take its message back where they are false.
-_SWITCHES = ("enabled", "active", "applied", "success", "fp8", "fp8_enabled", "use_fp8")
+# What loggers and shippers of logs write with a message, and data sets do not with a text.
 _LOG_KEYS = lazy_pattern(
-    r"@?time|date|ts$|asctime|level|severity|logger|name$|rank|stream|pid|process|thread|line_?no"
-    r"|func|file|module|pathname|host|pod|container|kubernetes|record|caller|__realtime|log\."
-)
-_DATA_KEYS = lazy_pattern(
-    r"prompt|complet|response|instruction|input|output|label|answer|question|role|content|title"
-    r"|url|source|text_?id|id$|tokens?$|split|dataset|score|chosen|rejected|summary|meta$"
+    r"@?time|date|ts$|asctime|level|severity|logger|rank|stream|pid|process|thread|line_?no"
+    r"|func|file|module|pathname|host|pod|container|kubernetes|record|caller|log$|json|fields"
 )
 
 
-def _json_message(text: str) -> str:
-    """Return the message of a JSON log's object, "" where the object is none."""
+def _structured(text: str) -> str | None:
+    """Return the message of a record of a structured log, "" of other JSON, None of other text."""
+    if not text.startswith("{"):
+        said = _LOGFMT.match(text)
+        return said["text"].replace('\\"', '"') if said else None
     try:
         value = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError, UnicodeError):
         return ""
-    return _said(value, 0) if isinstance(value, dict) else ""
+    return _said(value) if isinstance(value, dict) else ""
 
 
-def _said(value: dict[str, Any], depth: int) -> str:
-    keys = {str(key).lower(): item for key, item in value.items()}
-    if any(keys.get(key) is False for key in _SWITCHES):
-        return ""
-    logged = any(map(_LOG_KEYS.match, keys))
-    if not logged and ("text" in keys or any(map(_DATA_KEYS.search, keys))):
-        return ""
-    for key in _TEXT_KEYS:
-        if isinstance(keys.get(key), str):
-            return str(keys[key])
+def _said(record: dict[str, Any]) -> str:
+    keys = {str(key).lower(): item for key, item in record.items()}
     for key in _NESTED_KEYS:
-        if isinstance(keys.get(key), dict) and depth < _MAX_NESTING:
-            return _said({**keys[key], "level": None}, depth + 1)
-    return ""
+        if isinstance(keys.get(key), dict):
+            keys = {**keys[key], **keys}
+    is_log = any(map(_LOG_KEYS.match, keys)) or (len(keys) == 1 and "text" not in keys)
+    # A false field, as "enabled", takes the message back.
+    if not is_log or any(item is False for item in keys.values()):
+        return ""
+    return next((keys[key] for key in _TEXT_KEYS if isinstance(keys.get(key), str)), "")

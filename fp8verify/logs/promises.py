@@ -9,12 +9,9 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Mapping
-from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, NamedTuple
 
-import msgspec
-
-from fp8verify.logs.wording import match, without_asides
+from fp8verify.logs.wording import match
 from fp8verify.text import lazy_pattern
 
 HIGH_PRECISION = "high_precision"
@@ -28,9 +25,6 @@ _FORMATS = (
 MAX_LAYERS = 10_000  # a log names at most so many layers
 _MAX_CONTENTS = 1 << 14
 _MAX_LINE = 1 << 16
-# What wrappers put into a module's name: torch.compile, FSDP1, DDP, checkpointing.
-_WRAPPERS = lazy_pattern(r"(?:^|(?<=\.))(?:_orig_mod|_fsdp_wrapped_module|module"
-                       r"|_checkpoint_wrapped_module)\.")  # fmt: skip
 _BLOCK = lazy_pattern(r"(?:^|\.)(?:layers|blocks|h|layer)\.(\d+)(?:\.|$)")
 
 
@@ -43,20 +37,18 @@ def format_of(text: str, recipe: str | None = None) -> str | None:
     return None
 
 
-class LayerPromise(msgspec.Struct, frozen=True, kw_only=True):
+class LayerPromise(NamedTuple):
     """The format in which a log line says that certain layers run.
 
     Attributes:
         match: how `names` select a module by its qualified name: "name" (the same, apart from
-            wrappers and leading parts that only one side has), "part" (contained in it, as
-            torchtitan's filter_fqns), "glob" (fnmatch), or "blocks" (transformer blocks, names are
-            their numbers from 0).
-        names: the names, parts, patterns or numbers; any of them selects.
+            leading parts that only one side has), "part" (contained in it, as torchtitan's
+            filter_fqns), or "blocks" (transformer blocks, names are their numbers from 0).
+        names: the names, parts or numbers; any of them selects.
         format: fp8, mxfp8, nvfp4, mxfp4, fp4, or high_precision (a pin).
         framework: whose line it is.
         line: its number, from 1.
         text: the line.
-        source: name of the log.
     """
 
     match: str
@@ -65,7 +57,6 @@ class LayerPromise(msgspec.Struct, frozen=True, kw_only=True):
     framework: str
     line: int
     text: str
-    source: str = "log"
 
     @property
     def is_pin(self) -> bool:
@@ -74,46 +65,32 @@ class LayerPromise(msgspec.Struct, frozen=True, kw_only=True):
 
     def covers(self, module: str) -> bool:
         """Whether the line is about a module, given by its qualified name."""
-        bare = _WRAPPERS.sub("", module)
         if self.match == "blocks":
-            block = _BLOCK.search(bare)
+            block = _BLOCK.search(module)
             return block is not None and block[1] in self.names
         if self.match == "part":
-            return any(name in bare for name in self.names)
-        if self.match == "glob":
-            return any(fnmatchcase(bare, name) for name in self.names)
-        return any(_same(bare, _WRAPPERS.sub("", name)) for name in self.names)
+            return any(name in module for name in self.names)
+        ours = f".{module}"
+        return any(ours.endswith(f".{name}") or f".{name}".endswith(ours) for name in self.names)
 
 
-class PhasePromise(msgspec.Struct, frozen=True, kw_only=True):
+class PhasePromise(NamedTuple):
     """The format in which a log line says that a range of steps runs.
 
     Attributes:
         format: fp8, mxfp8, nvfp4, mxfp4, fp4, or high_precision (a warm-up).
         first_step: first step of the range; None where it begins with the training.
         last_step: last step of the range; None where it lasts to the end.
-        line: its number, from 1.
-        text: the line.
-        source: name of the log.
     """
 
     format: str
     first_step: int | None
     last_step: int | None
-    line: int
-    text: str
-    source: str = "log"
 
     def covers(self, step: int) -> bool:
         """Whether a step, by the training's own number, is in the range."""
         first, last = self.first_step, self.last_step
         return (first is None or step >= first) and (last is None or step <= last)
-
-
-def _same(ours: str, theirs: str) -> bool:
-    """Whether two names are the same but for leading parts of the longer one."""
-    short, long = sorted((ours, theirs), key=len)
-    return bool(short) and (long == short or long.endswith(f".{short}"))
 
 
 # Words, in lower case, of which a line about single layers has one.
@@ -151,17 +128,15 @@ _NO_NAMES = frozenset({"auto_filter_small_kn"})
 
 
 class LayerScan:
-    """Collects what the lines of a log say of single layers."""
+    """Collects what the lines of a log say of single layers.
 
-    def __init__(self, source: str) -> None:
-        self._source = source
+    Attributes:
+        found: by how and which layers, the last line about them only.
+    """
+
+    def __init__(self) -> None:
+        self.found: dict[tuple[str, tuple[str, ...]], LayerPromise] = {}
         self._configs: dict[str, str] = {}
-        self._found: dict[tuple[str, tuple[str, ...]], LayerPromise] = {}
-
-    @property
-    def found(self) -> tuple[LayerPromise, ...]:
-        """What was found, the last line about a layer only."""
-        return tuple(self._found.values())
 
     def add(self, text: str, line: int) -> bool:
         """Read a line; return whether it says something of single layers."""
@@ -171,47 +146,41 @@ class LayerScan:
             return True
         for framework, how, pattern in _LINES:
             if found := pattern.search(text):
-                groups = found.groupdict()
-                names = [groups["path"]] if "path" in groups else _QUOTED.findall(groups["names"])
+                said = found.groupdict()
+                names = [said["path"]] if "path" in said else _QUOTED.findall(said["names"])
                 names = [name for name in names if name not in _NO_NAMES]
-                format_ = self._format(groups)
-                said = {"framework": framework, "line": line}
-                return self._keep(how, names, format_, text=found[0], **said)
+                return self.keep(how, names, self._format(said), framework, line, found[0])
         return False
 
-    def _format(self, groups: Mapping[str, str]) -> str | None:
+    def _format(self, said: Mapping[str, str]) -> str | None:
         """Return the format of a line's layers; a list names those left in high precision."""
-        if "new" in groups:
+        if "new" in said:
             # An override by another class of high precision, as a fused one, promises nothing.
-            high = HIGH_PRECISION if format_of(groups["old"]) else None
-            return format_of(groups["new"]) or high
-        if "key" not in groups:
+            return format_of(said["new"]) or (HIGH_PRECISION if format_of(said["old"]) else None)
+        if "key" not in said:
             return HIGH_PRECISION
         # The name of a configuration has its format: "mxfp8", "bf16_layers".
-        key = groups["key"]
+        key = said["key"]
         high = HIGH_PRECISION if _HIGH_CLASS.search(key) else None
         return self._configs.get(key) or format_of(key) or high
 
-    def add_blocks(self, values: dict[str, str], line: int, text: str) -> None:
-        """Read Megatron's --first-last-layers-bf16 from its dump of arguments."""
-        if values.get("first_last_layers_bf16") != "True":
-            return
-        count = _whole(values.get("num_layers"), 0)
-        first = _whole(values.get("num_layers_at_start_in_bf16"), 1)
-        last = _whole(values.get("num_layers_at_end_in_bf16"), 1)
-        numbers = {*range(min(first, MAX_LAYERS)), *range(max(0, count - last), count)}
-        names = list(map(str, sorted(numbers)))
-        self._keep("blocks", names, HIGH_PRECISION, framework="Megatron-LM", line=line, text=text)
-
-    def _keep(
-        self, how: str, names: list[str], format_: str | None, *, text: str, **said: Any
-    ) -> bool:
-        if not names or format_ is None or len(self._found) >= MAX_LAYERS:
+    def keep(self, how: str, names: list[str], format_: str | None, *said_by: Any) -> bool:
+        """Keep what a line (framework, number, text) says of layers; return whether it says it."""
+        if not names or format_ is None or len(self.found) >= MAX_LAYERS:
             return False
-        said |= {"text": text[:300], "source": self._source}
-        promise = LayerPromise(match=how, names=tuple(names), format=format_, **said)
-        self._found[how, promise.names] = promise
+        key = how, tuple(names)
+        self.found[key] = LayerPromise(*key, format_, *said_by)
         return True
+
+
+def first_and_last(arguments: Mapping[str, str]) -> list[str]:
+    """Return the numbers of the blocks that Megatron's --first-last-layers-bf16 keeps in BF16."""
+    if arguments.get("first_last_layers_bf16") != "True":
+        return []
+    count = _whole(arguments.get("num_layers"), 0)
+    first = _whole(arguments.get("num_layers_at_start_in_bf16"), 1)
+    last = _whole(arguments.get("num_layers_at_end_in_bf16"), 1)
+    return list(map(str, sorted({*range(first), *range(max(0, count - last), count)})))
 
 
 def _whole(text: str | None, default: int) -> int:
@@ -219,27 +188,25 @@ def _whole(text: str | None, default: int) -> int:
 
 
 def _formats_of_configs(text: str) -> dict[str, str]:
-    """Return the format of each configuration of a TE precision file, as Megatron prints it."""
+    """Return the format of each configuration of a TE precision file, as Megatron prints it.
+
+    By megatron/core/extensions/transformer_engine.py.
+    """
     try:
         contents = ast.literal_eval(text) if len(text) < _MAX_CONTENTS else {}
-    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        recipes = {
+            str(name): dict(config["training_recipe"])
+            for name, config in contents["configs"].items()
+        }
+    except (ValueError, SyntaxError, RecursionError, MemoryError, LookupError, TypeError,
+            AttributeError):  # fmt: skip
         return {}
-    configs = contents.get("configs") if isinstance(contents, dict) else None
-    if not isinstance(configs, dict):
-        return {}
-    return {str(name): _format_of_config(value) for name, value in configs.items()}
-
-
-def _format_of_config(config: Any) -> str:
-    """Return the format of a configuration: megatron/core/extensions/transformer_engine.py."""
-    recipe = config.get("training_recipe") if isinstance(config, dict) else None
-    if not isinstance(recipe, dict):
-        return HIGH_PRECISION
-    for kind in ("fp4", "fp8"):
-        name = recipe.get(f"{kind}_quantization_recipe")
-        if name:
-            return format_of(str(name)) or kind
-    return HIGH_PRECISION
+    formats = {}
+    for name, recipe in recipes.items():
+        kinds = [kind for kind in ("fp4", "fp8") if recipe.get(f"{kind}_quantization_recipe")]
+        said = [format_of(str(recipe[f"{kind}_quantization_recipe"])) or kind for kind in kinds]
+        formats[name] = said[0] if said else HIGH_PRECISION
+    return formats
 
 
 _STEP = (
@@ -248,9 +215,9 @@ _STEP = (
 _COUNT = r"(?P<{}>\d[\d_,]*) (?:\w+[ -]?){{0,2}}?(?:steps|iterations|iters)\b"
 # FP8 that begins later: “FP8 training enabled from step 500 on”, “… after 100 warm-up steps”.
 _BEGINS = lazy_pattern(
-    rf"\b(?:from|at|since|start(?:s|ing)?(?: at| from)?|begin(?:s|ning)?(?: at| from)?)\s+"
-    rf"{_STEP.format('at')}|\bafter (?:the first |a )?(?:{_STEP.format('past')}"
-    rf"|{_COUNT.format('count')})",
+    rf"[\s,;(]*(?:(?:from|at|since|start(?:s|ing)?(?: at| from)?|begin(?:s|ning)?(?: at| from)?)\s+"
+    rf"{_STEP.format('at')}|after (?:the first |a )?(?:{_STEP.format('past')}"
+    rf"|{_COUNT.format('count')}))",
     re.IGNORECASE,
 )
 # A warm-up: “BF16 warm-up for 100 steps”, “training in bf16 for the first 100 steps”.
@@ -261,32 +228,18 @@ _WARM_UP = lazy_pattern(
 )
 
 
-def phases_of(text: str, line: int, source: str) -> tuple[PhasePromise, ...]:
-    """Return what a message says of ranges of steps; `line` is its number in the log."""
-    ranges: list[tuple[str, int | None, int | None]] = []
+def phases_of(text: str) -> tuple[PhasePromise, ...]:
+    """Return what a message says of ranges of steps."""
     low, said = format_of(text), match(text)
-    rest = without_asides(text[said[2].end() :]) if said and said[1] == "fp8" else ""
     if found := _WARM_UP.search(text):
         last = _number(found["until"] or found["count"])
-        ranges.append((HIGH_PRECISION, None, last))
-        if low:
-            ranges.append((low, last + 1, None))
-    elif low and (found := _BEGINS.search(rest)):
-        at = found["at"]
-        first = _number(at) if at else _number(found["past"] or found["count"]) + 1
+        warm_up = PhasePromise(HIGH_PRECISION, None, last)
+        return (warm_up, PhasePromise(low, last + 1, None)) if low else (warm_up,)
+    if said and said[1] == "fp8" and low and (found := _BEGINS.match(text, said[2].end())):
+        first = _number(found["at"] or found["past"] or found["count"]) + (not found["at"])
         if first > 1:
-            ranges.append((low, first, None))
-    return tuple(
-        PhasePromise(
-            format=format_,
-            first_step=first_step,
-            last_step=last_step,
-            line=line,
-            text=text[:300],
-            source=source,
-        )
-        for format_, first_step, last_step in ranges
-    )
+            return (PhasePromise(low, first, None),)
+    return ()
 
 
 def _number(text: str) -> int:

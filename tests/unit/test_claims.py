@@ -13,8 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fp8verify.logs.claims import MAX_CLAIMS, read_claims, scan_promises
-from fp8verify.logs.lines import Line
-from fp8verify.logs.messages import messages_of
 from fp8verify.logs.wording import WORDS, patterns
 from fp8verify.report.model import Claim
 
@@ -260,7 +258,6 @@ def test_every_row_of_the_table_has_a_line_here() -> None:
         json.dumps({"text": LINE}),
         json.dumps({"text": LINE, "label": 1}),
         json.dumps({"message": LINE, "response": "yes"}),
-        json.dumps({"prompt": "x", "completion": LINE}),
         f'"a text with 3/10 [00:01<00:02, 3it/s]{LINE}"',
         # other things than the GEMMs of linear layers
         "Using FP8 KV cache",
@@ -407,14 +404,6 @@ def test_lines_that_differ_in_counters_only_do_not_hide_a_claim(tmp_path: Path) 
     steps = [f"step {i} | FP16 training | fp8 scale {i}" for i in range(50)]
     log.write_text("\n".join([*steps, "FP8 training is slow", "FP8 training enabled!"]))
     assert [claim.line for claim in read_claims(log).claims] == [52]
-
-
-def test_what_begins_at_the_end_of_a_piece_is_left_to_the_next() -> None:
-    bars = " 10%|#| 1/10 [00:01<00:09, 1.0it/s]" * 1000
-    cut = Line(1, bars + LINE[:30], first=False, last=False)
-    whole = Line(1, bars + LINE[:30], first=False, last=True)
-    assert [message.text for message in messages_of(whole)][-1] == LINE[:30]
-    assert all(message.text != LINE[:30] for message in messages_of(cut))
 
 
 @pytest.mark.parametrize("text", ["FP8 " * 2000, "MXFP8 training in " * 500, "fp8" + "." * 4000])

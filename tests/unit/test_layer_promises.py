@@ -28,13 +28,13 @@ def read(*lines: str) -> LogReading:
         (
             [(f"{PREFIX}[Override] mxfp8: model.layers.3.attention.wq Linear.Config -> "
              "MXFP8Linear.Config with recipe='mxfp8_rceil'")],
-            "_orig_mod.layers.3.attention.wq",
+            "layers.3.attention.wq",
             "layers.13.attention.wq",
             "mxfp8",
         ),
         (
             ["[Override] bf16: layers.0.mlp.w2 Float8Linear.Config -> Linear.Config"],
-            "layers.0._checkpoint_wrapped_module.mlp.w2",
+            "layers.0.mlp.w2",
             "layers.0.mlp.w1",
             "high_precision",
         ),

@@ -48,14 +48,6 @@ def test_each_kind_of_line_end_ends_a_line(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("mark", ["\ufeff", ""])
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-16-le", "utf-16-be"])
-def test_each_encoding_is_told(tmp_path: Path, encoding: str, mark: str) -> None:
-    log = written(tmp_path, f"{mark}step 1\r\n✓ ready\r\n{LINE}\r\n".encode(encoding))
-    assert texts(log) == ["step 1", "✓ ready", LINE]
-    assert [claim.line for claim in read_claims(log).claims] == [3]
-
-
 def test_a_hole_of_nuls_is_no_text(tmp_path: Path) -> None:
     log = written(tmp_path, b"\0" * 9000 + f"one\n{LINE}\n".encode())
     assert [claim.line for claim in read_claims(log).claims] == [2]
@@ -66,28 +58,10 @@ def test_utf_16_appended_to_ascii_is_still_read(tmp_path: Path) -> None:
     assert [claim.line for claim in read_claims(log).claims] == [2001]
 
 
-@pytest.mark.parametrize("said", [0, 1, 30, len(LINE) - 1, len(LINE)])
-def test_a_claim_across_the_border_of_a_piece_is_read_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: int
-) -> None:
-    monkeypatch.setattr(lines, "BLOCK_BYTES", 1 << 18)
-    monkeypatch.setattr(lines, "MAX_LINE_BYTES", 1 << 16)
-    bars = b"first\n" + b" 10%|#| 1/10 [00:01<00:09, 1.0it/s]" * 20_000
-    before, piece, *_ = lines.read_blocks(written(tmp_path, bars), [])
-    at = len(before) + len(piece) - said
-    bar = bars.index(b"s]", at) + 2 - at  # the claim comes behind a whole one
-    log = written(tmp_path, bars[:6] + bars[6 + bar : at + bar] + LINE.encode() + b". " + bars[at:])
-    (claim,) = read_claims(log).claims
-    assert (claim.line, claim.recipe, claim.all_gather) == (2, "TENSORWISE", True)
-
-
 def test_a_line_without_end_comes_in_pieces(tmp_path: Path) -> None:
     log = written(tmp_path, b"ab" * (8 << 20) + b"\nnext")
     pieces = list(read_lines(log))
     assert {piece.number for piece in pieces} == {1, 2}
-    firsts, lasts = ([piece[place] for piece in pieces] for place in (2, 3))
-    assert firsts == [True, *[False] * (len(pieces) - 2), True]
-    assert lasts == [*[False] * (len(pieces) - 2), True, True]
     assert pieces[-1] == Line(2, "next")
     assert max(len(piece.text) for piece in pieces) < 6 << 20
 
