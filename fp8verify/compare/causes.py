@@ -10,7 +10,6 @@ from fp8verify.compare.pairs import pair_gemms
 from fp8verify.report.model import Finding
 from fp8verify.report.model.comparison import GemmPair
 from fp8verify.report.tables import layer_share
-from fp8verify.terms import Scaling
 from fp8verify.verdict.findings.speed import MOSTLY, payoff_remedy
 from fp8verify.verdict.findings_table import finding
 
@@ -116,9 +115,7 @@ def _cast_cause(after: Measured) -> tuple[str, str]:
         return "unfused eager casts", payoff_remedy("")
     if _small(after):
         return f"small GEMMs (a side below {SMALL_SIDE})", payoff_remedy("small")
-    scalings = {name for rank in after.ranks for name in rank.recipe.time_us}
-    tensorwise = scalings <= {Scaling.TENSORWISE.value}
-    return "costly casts", payoff_remedy("cheap-casts" if tensorwise else "casts")
+    return "costly casts", payoff_remedy("casts")
 
 
 def _small(after: Measured) -> bool:

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fp8verify.report.model.parts import Finding
 from fp8verify.terms import Severity, Verdict
@@ -26,12 +26,14 @@ class Case(NamedTuple):
         message: the sentence; facts are in braces.
         hint: what to do, with facts in braces; empty where nothing is to be done.
         verdict: what it makes of its ranks, None where they may be ACTIVE.
+        place: in the table.
     """
 
     severity: Severity
     message: str
     hint: str
     verdict: Verdict | None
+    place: int
 
 
 def finding(
@@ -74,19 +76,32 @@ def findings_table() -> Mapping[str, Mapping[str, Case]]:
     else:
         import tomli as tomllib
     text = Path(__file__).with_name("findings.toml").read_text(encoding="utf-8")
-    return {code: _cases(row) for code, row in tomllib.loads(text).items()}
+    rows = [
+        (Severity(severity), code, row)
+        for severity, codes in tomllib.loads(text).items()
+        for code, row in codes.items()
+    ]
+    by_itself = {code: row for _, code, row in rows if "message" in row}
+    table: dict[str, dict[str, Case]] = defaultdict(dict)
+    for place, (severity, code, row) in enumerate(rows):
+        cases = {name: case for name, case in row.items() if isinstance(case, dict)}
+        if "message" in row:
+            cases[""] = {}
+        for name, case in cases.items():
+            fields = {**by_itself[code], **case}
+            makes = fields.get("verdict") if severity is not Severity.INFO else None
+            verdict = Verdict(makes) if makes else None
+            table[code][name] = Case(
+                severity, fields["message"], fields.get("hint", ""), verdict, place
+            )
+    return table
 
 
-def _cases(row: Mapping[str, Any]) -> dict[str, Case]:
-    own = {key: value for key, value in row.items() if isinstance(value, str)}
-    cases = {key: value for key, value in row.items() if not isinstance(value, str)}
-    return {name: _case({**own, **case}) for name, case in {"": {}, **cases}.items()}
-
-
-def _case(row: Mapping[str, str]) -> Case:
-    verdict = Verdict(row["verdict"]) if row.get("verdict") else None
-    severity = Severity(row.get("severity", "warning"))
-    return Case(severity, row["message"], row.get("hint", ""), verdict)
+def place_of(found: Finding) -> tuple[int, int]:
+    """Return where a finding stands in a report: the gravest first, else as in the table."""
+    cases = findings_table()[found.code].values()
+    place = min((case.place for case in cases if case.severity is found.severity), default=0)
+    return list(Severity).index(found.severity), place
 
 
 def finding_page(code: str) -> str:

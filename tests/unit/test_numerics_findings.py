@@ -173,15 +173,8 @@ def test_the_worst_step_is_named_beside_the_first() -> None:
     steps[9] = all_layers(kind="grad_output", flushed=0.9995)
     steps[10] = all_layers()
     (finding,) = found(facts_of(steps[5], series=series_of(steps)))
-    assert "100.0% to zero: it is dead" in finding.message
+    assert "flushes 100.0% to zero" in finding.message
     assert finding.message.endswith("in 5 of 6 measured steps, first in step 5, worst in step 9")
-
-
-def test_the_loss_is_sent_to_the_tensor_of_a_later_step() -> None:
-    series = series_of({7: all_layers(nan=0.1)})
-    losses = LossSeries("a plain loop", {7: math.nan}, counted=False)
-    hints = [f.hint for f in found(facts_of(all_layers(), series=series, losses=losses))]
-    assert [hint for hint in hints if "the other finding" in hint]
 
 
 def test_a_line_of_an_old_capture_is_cast_as_its_first_step() -> None:
@@ -242,7 +235,7 @@ def test_what_sound_runs_show_is_no_fault(odd: dict[str, Any]) -> None:
     assert codes(facts_of(all_layers(**odd))) == []
 
 
-def test_what_follows_from_an_outlier_is_mentioned_and_not_accused() -> None:
+def test_what_follows_from_an_outlier_is_not_accused() -> None:
     rows = [
         replace(row, amax=4000.0) if (row.layer, row.tensor) in {
             (NAMES[1], "weight"), (NAMES[3], "input")
@@ -251,7 +244,7 @@ def test_what_follows_from_an_outlier_is_mentioned_and_not_accused() -> None:
     ]  # fmt: skip
     (finding,) = found(facts_of(rows))
     assert finding.layers == (NAMES[1],)
-    assert f"also the input of {NAMES[3]}" in finding.message
+    assert "the weight of layers.1.down reaches 4e+03, 1e+03 times the median" in finding.message
 
 
 def test_the_gradient_that_is_flushed_first_is_accused_and_nothing_else() -> None:
@@ -268,17 +261,13 @@ def test_the_gradient_that_is_flushed_first_is_accused_and_nothing_else() -> Non
         "gradient-flushed",
         ("layers.4.down", "layers.3.down"),
     )
-    assert "grad_output of layers.4.down flushes 70.0% to zero; also in 1 after it in the" in (
-        finding.message
-    )
+    assert "grad_output of layers.4.down flushes 70.0% to zero" in finding.message
 
 
 def test_a_gradient_below_every_scale_is_not_sent_to_other_scales() -> None:
     rows = [tensor(NAMES[0], "grad_output", format="e5m2", flushed=1.0, amax=1e-30, sqnr_db=0.0)]
     (finding,) = found(facts_of(rows))
     assert "scale the loss up" in finding.hint
-    (weight,) = found(facts_of([tensor(kind="weight", flushed=1.0, amax=1e-30, sqnr_db=0.0)]))
-    assert "loss" not in weight.hint
     assert "rowwise" not in finding.hint
 
 
@@ -313,6 +302,11 @@ SCALES: dict[str, tuple[dict[str, Any], str]] = {
     "an unused slot": (scale(1.0, 1.0, [0.0] * 7), ""),
     "a history of no step": (scale(1.0, 1.0, []), ""),
     "with a margin": (scale(SOUND / 2, SOUND / 2, STEADY, margin=1), ""),
+    "never updated": ({"slots": [slot(1.0, 1.0, STEADY)]}, "scale-stuck"),
+    "never rolled": (
+        {"slots": [slot(1.0, 1.0, [], staged=3.0, staged_before=2.0)]}, "scale-stuck"),
+    "clipped by half": (
+        {"slots": [slot(448.0 / 9.2, SOUND, [4.0, 4.1, 4.2, 4.05, 9.0, 9.1, 9.2])]}, "saturates"),
     "without the margin": (scale(SOUND / 2, SOUND / 2, STEADY), "scale-stuck"),
     "of each step": (scale(2 * SOUND, 2 * SOUND, STEADY), "scale-stuck"),
     "of every tenth step": (scale(2 * SOUND, 2 * SOUND, STEADY, interval=10), ""),
@@ -342,37 +336,15 @@ def test_what_a_scale_shows(facts: dict[str, Any], expected: str) -> None:
     assert codes(facts_of(**facts)) == ([expected] if expected else [])
 
 
-def test_the_worst_scale_is_named_first_and_not_among_the_others() -> None:
+def test_the_worst_scale_is_named_first() -> None:
     jumps = [
         slot(448.0 / amax, SOUND, [*STEADY, amax], layer=name)
         for name, amax in zip(NAMES[:3], (20.0, 40.0, 30.0), strict=True)
     ]
     (finding,) = found(facts_of(slots=jumps))
-    said, also = finding.message.split("; also ")
-    assert said.startswith(f"the amax of the input of {NAMES[1]} jumped to 9.5 times")
-    assert also == f"the input of {NAMES[0]}, the input of {NAMES[2]}"
-
-
-@pytest.mark.parametrize(
-    "stuck",
-    [
-        slot(1.0, 1.0, STEADY),
-        slot(2 * SOUND, 2 * SOUND, STEADY),
-        slot(1.0, 1.0, [], staged=3.0, staged_before=2.0),
-    ],
-    ids=["never updated", "frozen", "never rolled"],
-)
-def test_a_stuck_scale_is_an_error(stuck: SlotRecord) -> None:
-    (finding,) = found(facts_of(slots=[stuck]))
-    assert (finding.code, finding.severity) == ("scale-stuck", Severity.ERROR)
-    assert finding.layers == (NAMES[0],)
-
-
-def test_a_value_that_the_scale_clipped_by_half_is_told_with_the_margin() -> None:
-    amax = [4.0, 4.1, 4.2, 4.05, 9.0, 9.1, 9.2]
-    (finding,) = found(facts_of(slots=[slot(448.0 / 9.2, SOUND, amax)]))
-    assert finding.code == "saturates"
-    assert "fp8_margin 0 → 1" in finding.hint
+    assert finding.message.startswith(f"the amax of the input of {NAMES[1]} jumped to 9.5 times")
+    assert finding.message.endswith(", one of 3 layers: layers.*.down (3)")
+    assert finding.layers == tuple(NAMES[:3])
 
 
 def test_recomputation_in_high_precision_names_its_layer() -> None:
@@ -385,8 +357,9 @@ def test_scales_differ_between_ranks_of_one_group() -> None:
         facts_of(slots=[slot(SOUND * (1 + r), None, STEADY, group=0)], rank=r, groups=[(0, 1)])
         for r in range(2)
     ]
-    (finding,) = found(*ranks)[-1:]
-    assert (finding.code, finding.ranks) == ("scales-differ-between-ranks", (0, 1))
+    (finding,) = [one for one in found(*ranks) if one.code == "scales-differ-between-ranks"]
+    assert finding.ranks == (0, 1)
+    assert f"{SOUND:.4g} on rank 0 and {2 * SOUND:.4g} on rank 1 (1" in finding.message
 
 
 def test_ranks_of_different_groups_or_of_tensor_parallel_weights_may_differ() -> None:
@@ -403,10 +376,11 @@ def test_ranks_of_different_groups_or_of_tensor_parallel_weights_may_differ() ->
         assert "scales-differ-between-ranks" not in codes(*ranks)
 
 
-def test_a_loss_that_is_no_number_is_told_at_its_first_step() -> None:
-    losses = LossSeries("a plain loop", {1: 2.0, 2: math.nan, 3: math.inf}, counted=False)
+@pytest.mark.parametrize(("counted", "where"), [(False, "step 2"), (True, "logged value 2")])
+def test_a_loss_that_is_no_number_is_told_at_its_first_step(counted: bool, where: str) -> None:
+    losses = LossSeries("a plain loop", {1: 2.0, 2: math.nan, 3: math.inf}, counted=counted)
     (finding,) = found(facts_of(losses=losses))
-    assert finding.message == "the loss in the log is nan at step 2"
+    assert finding.message == f"the loss in the log is nan at {where}"
 
 
 @pytest.mark.parametrize(
@@ -429,12 +403,6 @@ def test_gradients_that_stay_broken_are_told(
     assert codes(facts_of(series=series, loss_scales=loss_scales)) == expected
 
 
-def test_a_value_without_a_step_is_not_called_one() -> None:
-    losses = LossSeries("Hugging Face Trainer", {1: 2.0, 2: math.nan}, counted=True)
-    (finding,) = found(facts_of(losses=losses))
-    assert finding.message == "the loss in the log is nan at logged value 2"
-
-
 def test_an_amax_that_grows_over_a_long_run_is_told() -> None:
     grown = [line(100 * n, 2.0**n) for n in range(12)]
     (finding,) = found(facts_of(series=grown))
@@ -443,50 +411,33 @@ def test_an_amax_that_grows_over_a_long_run_is_told() -> None:
     assert codes(facts_of(series=[line(100 * n, 4.0 + n % 2) for n in range(12)])) == []
 
 
-def test_zeros_and_noise_of_one_tensor_are_one_finding() -> None:
-    (finding,) = found(facts_of(all_layers(flushed=0.3, sqnr_db=7.0)))
-    assert finding.code == "underflow-high"
-    assert "input of layers.2.down flushes 30.0% to zero and keeps 7.0 dB of it" in (
-        finding.message
-    )
-
-
 def test_what_clips_a_tensor_is_told_once() -> None:
     clipped = slot(448.0 / 9.2, SOUND, [4.0, 4.1, 4.2, 4.05, 9.0, 9.1, 9.2])
     measured = [tensor(scaling="delayed", saturated=0.01, what_if={})]
     assert codes(facts_of(measured, [clipped])) == ["saturates"]
-    elsewhere = [tensor(NAMES[1], scaling="delayed", saturated=0.01, what_if={})]
-    assert codes(facts_of(elsewhere, [clipped])) == ["saturates", "saturates"]
     jumped = slot(SOUND, SOUND, [*STEADY, 20.0], amax_before=STEADY[-1])  # a window of one step
     assert codes(facts_of(slots=[jumped])) == ["amax-spike"]
 
 
 @pytest.mark.parametrize(
-    ("row", "margin", "said", "unsaid"),
+    ("row", "said", "unsaid"),
     [
         # What would help is what the figures say, and nothing against them.
-        ({"what_if": {"rowwise_e4m3": 31.0}}, 0, "rowwise_e4m3 would keep 31.0 dB", "BF16"),
+        ({"what_if": {"rowwise_e4m3": 31.0}}, "rowwise_e4m3 would keep 31.0 dB", "BF16"),
         # A few large values keep their dB whatever becomes of the others.
-        ({"what_if": {"rowwise_e4m3": 31.6}, "sqnr_db": 31.5}, 0, "Scale by row", "dB"),
-        ({"what_if": {"rowwise_e4m3": 7.2}}, 0, "Keep the layer in BF16", "Scale by row"),
-        ({"what_if": {}}, 0, "Scale by row or block", "none of the usual recipes"),
-        ({"scaling": "delayed"}, 2, "fp8_margin 2 → 1", "amax_history_len"),
-        ({"scaling": "delayed"}, 1, "fp8_margin 1 → 0", "amax_history_len"),
-        ({"scaling": "delayed"}, 0, "Shorten amax_history_len", "margin"),
-        ({"scaling": "delayed", "saturated": 0.1}, 2, "no margin", "fp8_margin"),
-        ({"scaling": "rowwise"}, 0, "Keep the layer in BF16", "none of the usual recipes"),
+        ({"what_if": {"rowwise_e4m3": 31.6}, "sqnr_db": 31.5}, "Scale by row", "dB"),
+        ({"what_if": {"rowwise_e4m3": 7.2}}, "Keep the layer in BF16", "Scale by row"),
+        ({"what_if": {}}, "Scale by row or block", "none of the usual recipes"),
+        ({"scaling": "delayed"}, "Lower a margin above 0", "none of the usual recipes"),
+        ({"scaling": "delayed", "saturated": 0.1}, "no margin", "Lower a margin"),
+        ({"scaling": "rowwise"}, "Keep the layer in BF16", "none of the usual recipes"),
     ],
 )
-def test_advice_fits_the_figures(row: dict[str, Any], margin: int, said: str, unsaid: str) -> None:
-    facts = facts_of(
-        all_layers(**{"flushed": 0.3, "sqnr_db": 7.0, **row}),
-        [slot(SOUND / 2**margin, None, STEADY, layer=NAMES[2])],
-        recipes=[recipe(margin=margin)],
-    )
-    hints = [finding.hint for finding in found(facts) if finding.code == "underflow-high"]
-    assert len(hints) == 1
-    assert said in hints[0]
-    assert unsaid not in hints[0]
+def test_advice_fits_the_figures(row: dict[str, Any], said: str, unsaid: str) -> None:
+    told = found(facts_of(all_layers(**{"flushed": 0.3, "sqnr_db": 7.0, **row})))
+    (hint,) = [finding.hint for finding in told if finding.code == "underflow-high"]
+    assert said in hint
+    assert unsaid not in hint
 
 
 def test_clipping_and_zeros_of_one_tensor_get_one_advice() -> None:
@@ -499,56 +450,6 @@ def test_a_clipped_tensor_of_a_scripts_own_scale_is_not_sent_to_a_margin() -> No
     (finding,) = found(facts_of(all_layers(saturated=0.1)))
     assert finding.code == "saturates"
     assert "margin" not in finding.hint
-
-
-@pytest.mark.parametrize(
-    ("names", "said"),
-    [
-        (NAMES[:1], "in 1 row in step 5"),
-        (NAMES[:2], "in step 5, before 1 other tensor"),
-        (NAMES[:3], "in step 5, before 2 other tensors"),
-    ],
-)
-def test_one_thing_is_not_called_many(names: list[str], said: str) -> None:
-    rows = [tensor(name, nan=0.1, rows_not_finite=1) for name in names]
-    (finding,) = found(facts_of(rows))
-    assert finding.message.endswith(said)
-
-
-def test_ranks_and_scales_are_counted() -> None:
-    def of(rank: int, count: int) -> RankFacts:
-        slots = [
-            slot(SOUND * (1 + (rank > 1)), None, STEADY, group=0, layer=NAMES[n])
-            for n in range(count)
-        ]
-        return facts_of(slots=slots, rank=rank, groups=[(0, 1, 2)])
-
-    one, two = (found(*(of(rank, count) for rank in range(3)))[-1].message for count in (1, 2))
-    assert one == (
-        "1 scale differs between ranks that share it; the input of layers.0.down has "
-        f"{SOUND:.4g} on ranks 0, 1 and {2 * SOUND:.4g} on rank 2"
-    )
-    assert two.startswith("2 scales differ between ranks that share them; ")
-
-
-@pytest.mark.parametrize(
-    ("facts", "hint"),
-    [
-        ({}, "try gradient clipping, a lower learning rate."),
-        ({"slots": [slot(SOUND, SOUND, STEADY)]}, "a lower learning rate, a larger margin."),
-        ({"rows": [tensor(kind="grad_output")]}, "a lower learning rate, E5M2 for gradients."),
-        (
-            {"rows": [tensor(kind="grad_output", format="e5m2")]},
-            "try gradient clipping, a lower learning rate.",
-        ),
-    ],
-)
-def test_a_loss_that_breaks_is_sent_to_what_the_recipe_has(
-    facts: dict[str, Any], hint: str
-) -> None:
-    losses = LossSeries("torchtitan", {1: 2.0, 2: math.nan}, False)
-    (finding,) = found(facts_of(**facts, losses=losses))
-    assert finding.hint.endswith(hint)
 
 
 @pytest.mark.parametrize(

@@ -386,15 +386,6 @@ def test_experts_in_batched_products_are_no_attention(build: TraceBuilder, tmp_p
     assert not found(report, "attention-unfused")
 
 
-def test_a_router_is_the_models_and_is_noted(build: TraceBuilder, tmp_path: Path) -> None:
-    build.linear(M, N, K, fp8=True).linear(M, 8, K, fp8=False)
-    dims = ((M, K), (8, K, N), (8,))
-    build.launch("cutlass_grouped_kernel", "aten::_grouped_mm", types=(BF16, BF16), dims=dims)
-    report = verdict(build, tmp_path)
-    assert report.gemm.kernels["bf16"] == 4
-    assert "8x16 (a router of 8 experts)" in found(report, "layer-not-fp8")[0].message
-
-
 # -- casts that feed GEMMs ------------------------------------------------------------------------
 
 

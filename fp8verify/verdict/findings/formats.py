@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 
 from fp8verify.analysis.communication import shards_gradients, weight_gathers
 from fp8verify.analysis.facts import RankFacts
@@ -137,18 +137,16 @@ def other_than_promised(facts: RankFacts, promises: Promises) -> Iterator[Findin
     Libraries fall back from FP4 to FP8 without a word. Legs in high precision are `leg-not-fp8` and
     `layer-not-fp8`: recipes leave layers there on purpose.
     """
-    rank = facts.rank
-    legs = {leg: promises.formats[leg.value] for leg in LEGS if promises.formats.get(leg.value)}
-    higher = {
-        leg: formats
-        for leg, formats in legs.items()
-        if formats <= _FOUR_BITS and _time_share(rank, leg, _FP8) > _ANY
-    }
-    lower = {
-        leg: formats
-        for leg, formats in legs.items()
-        if _time_share(rank, leg, _below(formats, rank)) > _MOST
-    }
+    rank, higher, lower = facts.rank, {}, {}
+    for leg in LEGS:
+        promised = promises.formats.get(leg.value)
+        times = _times(rank, (leg,))
+        if not promised or not times.total():
+            continue
+        if promised <= _FOUR_BITS and _share(times, _FP8) > _ANY:
+            higher[leg] = promised
+        if _share(times, _below(promised, rank)) > _MOST:
+            lower[leg] = promised
     if higher:
         yield finding("higher-than-promised", promised=_promise_of(higher), ran=_ran(rank, higher))
     if lower:
@@ -173,10 +171,16 @@ def _times(rank: RankEvidence, legs: Container[Leg | None]) -> Counter[Precision
     return times
 
 
-def _time_share(rank: RankEvidence, leg: Leg, precisions: frozenset[Precision]) -> float:
-    """Return the share of a leg's GEMM time in some classes."""
-    times = _times(rank, (leg,))
-    return sum(times[one] for one in precisions) / (times.total() or 1)
+def _share(times: Counter[Precision], precisions: Iterable[Precision]) -> float:
+    return sum(times[one] for one in precisions) / times.total()
+
+
+def _ran(rank: RankEvidence, legs: Container[Leg | None]) -> str:
+    times = _times(rank, legs)
+    parts = [
+        f"{_share(times, (name,)):.1%} in {name.value.upper()}" for name, _ in times.most_common()
+    ]
+    return f"its GEMM time was {', '.join(parts)}"
 
 
 def _promise_of(legs: Mapping[Leg, frozenset[str]]) -> str:
@@ -188,14 +192,6 @@ def _promise_of(legs: Mapping[Leg, frozenset[str]]) -> str:
         )
         words[" or ".join(sorted(spoken))].append(leg.value)
     return "; ".join(f"{name} was promised for {listed(of)}" for name, of in words.items())
-
-
-def _ran(rank: RankEvidence, legs: Mapping[Leg, frozenset[str]]) -> str:
-    times = _times(rank, legs)
-    total = times.total()
-    longest = times.most_common() if total else []
-    parts = [f"{time_ns / total:.1%} in {name.value.upper()}" for name, time_ns in longest]
-    return f"its GEMM time was {', '.join(parts)}"
 
 
 def recipe_mismatch(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
@@ -233,31 +229,28 @@ def mxfp8_e5m2_gradients(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     rank = facts.rank
     mx = [row for row in rank.survey.gemms if row.precision is Precision.MXFP8]
     e5m2 = sum(row.calls for row in mx if "e5m2" in _elements(row))
+    if e5m2:
+        what = f"{counted(e5m2, 'MXFP8 GEMM')} multiplied gradients in E5M2"
+        yield finding("mxfp8-e5m2-gradients", what=what)
+        return
     # The census counts where no kernel of the backward pass says what it multiplied.
-    modules = [m for m in rank.modules if m.gradients == "e5m2" and m.format_of("dgrad") == "mxfp8"]
     backward = [row for row in mx if row.leg is not Leg.FPROP]
     silent = bool(backward) and all(None in _elements(row) for row in backward)
-    tensors = [
-        row
+    layers = [
+        module.fqn
+        for module in rank.modules
+        if silent and module.gradients == "e5m2" and module.format_of("dgrad") == "mxfp8"
+    ]
+    layers += [
+        row.layer
         for step in steps_of(rank.numerics)
         for row in step.rows
         if row.scaling == "mxfp8" and (row.format or "").startswith("e5m2")
     ]
-    promised = any(
-        recipe.name == "MXFP8BlockScaling" and recipe.backward == "e5m2"
-        for recipe in recipes_of(facts)
-    )
-    layers: list[str] = []
-    if e5m2:
-        what = f"{counted(e5m2, 'MXFP8 GEMM')} multiplied gradients in E5M2"
-    elif modules and silent:
-        what = f"the recipe of {counted(modules, 'MXFP8 module')} casts gradients to E5M2"
-    elif tensors or promised:
+    recipes = {(recipe.name, recipe.backward) for recipe in recipes_of(facts)}
+    if layers or ("MXFP8BlockScaling", "e5m2") in recipes:
         what = "gradients are cast to MXFP8 in E5M2"
-        layers = [row.layer for row in tensors]
-    else:
-        return
-    yield finding("mxfp8-e5m2-gradients", what=what, layers=layers)
+        yield finding("mxfp8-e5m2-gradients", what=what, layers=layers)
 
 
 def _elements(row: GemmRow) -> tuple[str | None, str | None]:

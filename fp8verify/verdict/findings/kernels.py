@@ -96,7 +96,7 @@ def no_fp8_units(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
     elif rows:
         yield finding(
             "no-fp8-units",
-            "mixed" if rank.ran_low else "",
+            "" if rank.ran_low else "alone",
             count=sum(row.calls for row in rows),
             formats=spoken,
             gpu=rank.gpu,
@@ -200,9 +200,7 @@ def conflicts(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     for row in facts.rank.survey.gemms:
         conflict = row.kind.classification.conflict
         if conflict is not None:
-            case = "unknown" if row.precision is Precision.UNKNOWN else ""
-            kernel = _short(row.kind.name)
-            yield finding("name-op-conflict", case, conflict=conflict, kernel=kernel)
+            yield finding("name-op-conflict", conflict=conflict, kernel=_short(row.kind.name))
             return
 
 

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Sequence
 
-from msgspec.structs import replace
-
 from fp8verify.analysis.facts import RankFacts
-from fp8verify.analysis.layers import LayerClass, LayerGemms
+from fp8verify.analysis.layers import LayerGemms
 from fp8verify.analysis.promises import CONVERTED, HIGH_PRECISION, Promises
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.schema import ModuleRecord
@@ -52,14 +50,14 @@ def named_not_fp8(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
             by_leg[leg].append(module.fqn)
     seen = f" (seen in step {named.step}, which ran without torch.compile)"
     where = "" if named.step is None else seen
+    every = [module.fqn for module in rank.modules]  # a pattern means all layers that match it
     if whole:
         yield finding(
             "layer-not-fp8",
-            "named",
             count=counted(whole, "converted layer"),
             format=promises.name,
             share=f"{where}{of_flops(named.share(whole))}",
-            names=_exact_names(whole, rank),
+            names=listed(in_sentences(shorten(whole, every)), _SHOWN_BY_NAME),
             layers=whole,
         )
     # `leg-not-fp8` of the whole leg names these layers already.
@@ -72,7 +70,7 @@ def named_not_fp8(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
                 leg=leg.value,
                 layers_named=counted(layers, "converted layer"),
                 where=where,
-                names=_exact_names(layers, rank),
+                names=listed(in_sentences(shorten(layers, every)), _SHOWN_BY_NAME),
                 layers=layers,
             )
 
@@ -91,12 +89,6 @@ def _all_high(leg: Leg, gemms: Sequence[LayerGemms]) -> bool:
     vague = [found.precision for found in gemms if found.leg in VAGUE_LEGS]
     sure = not any(found.is_low or found is Precision.UNKNOWN for found in ran + vague)
     return bool(ran) and sure
-
-
-def _exact_names(layers: Iterable[str], rank: RankEvidence) -> str:
-    """Name layers exactly; a pattern means all layers that match it."""
-    found = shorten(layers, (module.fqn for module in rank.modules))
-    return listed(in_sentences(found), _SHOWN_BY_NAME)
 
 
 # ---- by size: converted layers of which none, or only some, ran in FP8
@@ -214,34 +206,20 @@ def pinned_layers_low(facts: RankFacts, promises: Promises) -> Iterator[Finding]
 
 
 def layers_left_out(ranks: Sequence[RankFacts], promises: Promises) -> Iterator[Finding]:
-    """Layers that the configuration left in high precision, mostly by design: by name, or size."""
-    if not promises.converted:
-        yield from _sizes_left_out(ranks)
-        return
-    linears = [[m for m in facts.rank.modules if m.kind == "linear"] for facts in ranks]
-    left = [{m.fqn: m for m in of if m.state == "high_precision"} for of in linears]
-    converted = {m.fqn for of in linears for m in of if m.state != "high_precision"}
-    everywhere = {name: m for of in left for name, m in of.items() if name not in converted}
-    if everywhere:
-        yield _left_out(everywhere, ranks, here=False)
-    for facts, of in zip(ranks, left, strict=True):
-        only_here = {name: m for name, m in of.items() if name in converted}
-        if only_here:
-            found = _left_out(only_here, [facts], here=True)
-            yield replace(found, ranks=facts.rank.numbers, per_rank=True)
-
-
-def _left_out(left: dict[str, ModuleRecord], ranks: Sequence[RankFacts], *, here: bool) -> Finding:
-    reasons = [module.reason for module in left.values() if module.reason]
-    because = f" ({len(reasons)} because {reasons[0]})" if reasons else ""
-    return finding(
-        "layer-not-fp8",
-        "left-out-here" if here else "left-out",
-        count=counted(left, "linear module"),
-        share=of_flops(_share_of(left, ranks)),
-        names=f"{_names(left.values())}{because}",
-        layers=left,
-    )
+    """Layers that the configuration left in high precision, mostly by design."""
+    modules = (module for facts in ranks for module in facts.rank.modules)
+    left = {m.fqn: m for m in modules if m.kind == "linear" and m.state == "high_precision"}
+    if left and promises.converted:
+        reasons = [module.reason for module in left.values() if module.reason]
+        because = f" ({len(reasons)} because {reasons[0]})" if reasons else ""
+        yield finding(
+            "layer-not-fp8",
+            "left-out",
+            count=counted(left, "linear module"),
+            share=of_flops(_share_of(left, ranks)),
+            names=f"{_names(left.values())}{because}",
+            layers=left,
+        )
 
 
 def _share_of(left: Container[str], ranks: Sequence[RankFacts]) -> float | None:
@@ -256,57 +234,30 @@ def _share_of(left: Container[str], ranks: Sequence[RankFacts]) -> float | None:
     return flops / known if known and None not in totals else None
 
 
-def _sizes_left_out(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
+def sizes_left_out(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
     """Without a census: layer sizes that ran only in high precision, where others ran in FP8."""
-    for facts in ranks:
-        rank, known = facts.rank, facts.layers
-        left = [layer for layer in known.classes if layer.never_in_fp8 and not layer.modules]
-        if rank.ran_low and left:
-            experts = _expert_counts(rank)
-            sizes = ", ".join(_sized(layer, experts) for layer in left[:_SHOWN])
-            share = of_flops(known.share(left))
-            found = finding("layer-not-fp8", "sizes", sizes=sizes, share=share)
-            yield replace(found, ranks=rank.numbers, per_rank=True)
-            return
+    left = [layer for layer in facts.layers.classes if layer.never_in_fp8 and not layer.modules]
+    if facts.rank.ran_low and left and not promises.converted:
+        sizes = abridged([f"{layer.size.n}x{layer.size.k}" for layer in left], _SHOWN)
+        share = of_flops(facts.layers.share(left))
+        yield finding("layer-not-fp8", "sizes", sizes=sizes, share=share)
 
 
-def _sized(layer: LayerClass, experts: Container[int]) -> str:
-    """Return a layer's size, with what it is where it has an output for each expert."""
-    router = f" (a router of {layer.size.n} experts)" if layer.size.n in experts else ""
-    return f"{layer.size.n}x{layer.size.k}{router}"
-
-
-def _expert_counts(rank: RankEvidence) -> set[int]:
-    """Return how many experts the grouped GEMMs of a rank have, by the weights' first dimension."""
-    rows = [r for r in rank.survey.gemms if r.kind.classification.role is Role.GROUPED_GEMM]
-    ops = (row.kind.op for row in rows)
-    return {dims[0] for op in ops if op is not None for dims in op.dims if len(dims) == 3}
-
-
-def head_in_fp8(ranks: Sequence[RankFacts], _: Promises) -> Iterator[Finding]:
+def head_in_fp8(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     """A language model's head, which recipes mostly leave in high precision."""
-    for facts in ranks:
-        head = head_of(facts.layers)
-        if facts.rank.ran_low and head is not None and any(head.in_fp8.values()):
-            yield finding(
-                "lm-head-fp8",
-                name=head.modules[0].fqn if len(head.modules) == 1 else "the layer",
-                outputs=head.size.n,
-                ranks=facts.rank.numbers,
-                layers=[module.fqn for module in head.modules],
-            )
-            return
+    head = head_of(facts.layers)
+    if facts.rank.ran_low and head is not None and any(head.in_fp8.values()):
+        yield finding(
+            "lm-head-fp8",
+            name=head.modules[0].fqn if len(head.modules) == 1 else "the layer",
+            outputs=head.size.n,
+            layers=[module.fqn for module in head.modules],
+        )
 
 
-def outside_autocast(ranks: Sequence[RankFacts], promises: Promises) -> Iterator[Finding]:
+def outside_autocast(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
     """Transformer Engine's layers where none of them ran inside its FP8 autocast."""
-    modules = (module for facts in ranks for module in facts.rank.modules)
-    off = {module.fqn: module for module in modules if module.state == "fp8_module_off"}
-    if off and not promises.converted:
-        names = _names(off.values())
-        yield finding("layer-not-fp8", "outside-autocast", count=len(off), names=names, layers=off)
-    elif not promises.any and not any(facts.rank.ran_low for facts in ranks):
-        causes = (cause_without_fp8(facts.rank, promises) for facts in ranks)
-        what = next((text for case, text in causes if case == "outside-autocast"), None)
-        if what is not None:
-            yield finding("layer-not-fp8", "functions-outside-autocast", what=what)
+    case, what = cause_without_fp8(facts.rank, promises)
+    if case == "outside-autocast" and not promises.any and not facts.rank.ran_low:
+        off = [module.fqn for module in facts.rank.modules if module.state == "fp8_module_off"]
+        yield finding("layer-not-fp8", "outside-autocast", what=what, layers=off)

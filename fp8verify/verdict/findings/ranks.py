@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from fp8verify.analysis.facts import RankFacts
@@ -18,7 +18,6 @@ from fp8verify.verdict.inconclusive import undecidable
 _SHARE_GAP = 0.1
 # Ranks record the same steps within minutes of each other.
 _ANOTHER_RUN_NS = 6 * 3600 * 10**9
-_SLOWER = 1.1
 
 
 def ranks_that_can_lack(ranks: Sequence[RankFacts]) -> list[bool]:
@@ -121,23 +120,23 @@ def ranks_not_observed(ranks: Sequence[RankFacts], _: Promises) -> Iterator[Find
 
 def windows_differ(ranks: Sequence[RankFacts], _: Promises) -> Iterator[Finding]:
     """Ranks that recorded other steps than the rest, as a window by time may make them."""
-    recorded = [(facts.rank, _windows(facts.rank)) for facts in ranks]
-    common = Counter(steps for _, steps in recorded if steps).most_common(1)
-    other = [(rank, steps) for rank, steps in recorded if steps and steps != common[0][0]]
-    if other:
+    recorded: dict[str, list[RankEvidence]] = defaultdict(list)
+    for facts in ranks:
+        windows = facts.rank.meta.windows if facts.rank.meta else ()
+        steps = [f"{w.first}-{w.last}" for w in windows if w.state in ("complete", "cut")]
+        if steps:
+            recorded[", ".join(steps)].append(facts.rank)
+    if len(recorded) > 1:
+        common, *others = sorted(recorded, key=lambda steps: -len(recorded[steps]))
+        other = [rank for steps in others for rank in recorded[steps]]
         yield finding(
             "windows-differ",
-            labels=listed([rank.label for rank, _ in other]),
-            label=other[0][0].label,
-            steps=other[0][1],
-            common=common[0][0],
-            ranks=_numbers(rank for rank, _ in other),
+            labels=listed([rank.label for rank in other]),
+            steps=others[0],
+            label=other[0].label,
+            common=common,
+            ranks=_numbers(other),
         )
-
-
-def _windows(rank: RankEvidence) -> str:
-    windows = rank.meta.windows if rank.meta else ()
-    return ", ".join(f"{w.first}-{w.last}" for w in windows if w.state in ("complete", "cut"))
 
 
 def shares_differ(ranks: Sequence[RankFacts], _: Promises) -> Iterator[Finding]:
@@ -159,38 +158,6 @@ def shares_differ(ranks: Sequence[RankFacts], _: Promises) -> Iterator[Finding]:
 
 def _share(rank: RankEvidence) -> float:
     return rank.linear.low_precision_share_of_time or 0.0
-
-
-def slower_rank(ranks: Sequence[RankFacts], _: Promises) -> Iterator[Finding]:
-    """The slowest and the fastest rank, by the median GPU time of their steps."""
-    timed = [(_median_step(facts.rank), facts.rank) for facts in ranks if facts.rank.steps]
-    if len(timed) < 2:
-        return
-    (slow_ns, slow), (fast_ns, fast) = max(timed, key=_time), min(timed, key=_time)
-    if slow_ns > _SLOWER * fast_ns:
-        yield finding(
-            "rank-slower",
-            slow_rank=slow.label,
-            slow_ms=slow_ns / 1e6,
-            fast_rank=fast.label,
-            fast_ms=fast_ns / 1e6,
-            ranks=_numbers([slow, fast]),
-        )
-
-
-def _time(timed: tuple[int, RankEvidence]) -> int:
-    return timed[0]
-
-
-def _median_step(rank: RankEvidence) -> int:
-    """Return the median GPU time of a step in ns, its CPU time where no kernel is known by step.
-
-    The first step of a window begins with its first kernel, and is left out.
-    """
-    on_gpu = [ns for ns in rank.timeline.steps if ns]
-    on_cpu = [step.end_ns - step.start_ns for step, _ in rank.steps]
-    times = sorted(on_gpu[1:] or on_gpu or on_cpu)
-    return times[len(times) // 2]
 
 
 def _numbers(ranks: Iterable[RankEvidence]) -> tuple[int, ...]:

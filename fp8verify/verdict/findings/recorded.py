@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from fp8verify.analysis.facts import RankFacts
 from fp8verify.analysis.gemms import gemm_totals
@@ -14,9 +14,7 @@ from fp8verify.analysis.promises import (
     passes_are_proved,
     unplaced_ns,
 )
-from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.names import OUTSIDE
-from fp8verify.capture.schema import WindowRecord
 from fp8verify.report.model import Finding, Leg
 from fp8verify.text import counted, listed
 from fp8verify.verdict.findings_table import finding
@@ -65,7 +63,6 @@ def damaged(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     notes = f" ({'; '.join(health.notes[:3])})" if health.notes else ""
     yield finding(
         "damaged-trace",
-        "" if health.kernels else "no-kernels",
         source=rank.source,
         damage=", ".join(fact for fact, holds in damage.items() if holds) + notes,
     )
@@ -73,38 +70,32 @@ def damaged(facts: RankFacts, _: Promises) -> Iterator[Finding]:
 
 def window_not_whole(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     """A window that was not recorded, or not to its end."""
-    rank, seen = facts.rank, facts.rank.meta.steps_seen if facts.rank.meta else 0
-    recorded = [step.number for step, _ in rank.steps]
-    for window in rank.meta.windows if rank.meta else ():
-        if _was_lost(window, recorded):
-            yield finding(
-                "window-not-complete", "lost", window=window.name, profiler=window.profiler
-            )
-        elif window.state != "complete":
-            yield finding(
-                "window-not-complete",
-                _case_of_window(window, seen),
-                window=window.name,
-                state=_WINDOW_STATES.get(window.state, "is not complete"),
-                reason=window.reason,
-                first=max(2, seen - (window.last - window.first)),
-                last=seen,
-                counted=", counted from its start" if window.asked else "",
-            )
-
-
-def _was_lost(window: WindowRecord, recorded: Sequence[int]) -> bool:
-    """Whether a profiler around the run kept no step of a window, and kept others."""
-    began = window.profiler in OUTSIDE and window.state in ("complete", "cut")
-    return began and bool(recorded) and not any(window.first <= n <= window.last for n in recorded)
-
-
-def _case_of_window(window: WindowRecord, seen: int) -> str:
-    if window.state == "never" and seen >= 2:
-        return "not-reached"
-    if window.trace is not None:
-        return "kept"
-    return window.state if window.state in ("never", "skipped", "dropped") else ""
+    meta, recorded = facts.rank.meta, [step.number for step, _ in facts.rank.steps]
+    seen = meta.steps_seen if meta else 0
+    for window in meta.windows if meta else ():
+        began = window.state in ("complete", "cut")
+        kept = any(window.first <= number <= window.last for number in recorded)
+        state = _WINDOW_STATES.get(window.state, "is not complete")
+        reason: str | None = window.reason
+        if began and window.profiler in OUTSIDE and recorded and not kept:
+            case, state = "lost", "has no trace"
+            reason = f"{window.profiler} kept none of its steps"
+        elif window.state == "complete":
+            continue
+        else:
+            case = window.state if window.state in ("never", "skipped") else ""
+            if window.state == "never" and seen >= 2:
+                case = "not-reached"
+        yield finding(
+            "window-not-complete",
+            case,
+            window=window.name,
+            state=state,
+            reason=reason,
+            first=max(2, seen - (window.last - window.first)),
+            last=seen,
+            counted=", counted from its start" if window.asked else "",
+        )
 
 
 # ---- steps that train
@@ -205,25 +196,17 @@ def operators_missing(facts: RankFacts, promises: Promises) -> Iterator[Finding]
     rank, share = facts.rank, facts.rank.linear.low_precision_share_of_time or 0
     if not rank.survey.linear or not lacks_operators(rank):
         return
-    open_ = _open_without_operators(rank, promises, share)
-    if open_ is not None:
-        yield finding("no-operators", "open", what=open_)
+    ran = f"{rank.linear.name} GEMMs took {share:.1%} of GEMM time, but without operators"
+    high = rank.main_high.value.upper()
+    hidden = rank.ran_low or (promises.any and rank.has_fp8_units)
+    if not rank.trains and hidden:
+        what = f"{ran} nothing shows a backward pass in the window"
+        yield finding("no-operators", "open", what=what)
+    elif rank.ran_low and not passes_are_proved(rank, promises):
+        others = rank.linear.kernels.total() - rank.linear.low_kernels
+        of = "are a pass of the same layers"
+        what = f"{ran} it is unknown whether the other {others} ({high}) {of}"
+        yield finding("no-operators", "open", what=what)
     elif unplaced_ns(rank, promises) and share < USUAL_SHARE:
-        high = rank.main_high.value.upper()
         what = f"the trace has no operators: GEMMs in {high} may be the optimizer's or attention's"
         yield finding("no-operators", what=what)
-
-
-def _open_without_operators(rank: RankEvidence, promises: Promises, share: float) -> str | None:
-    """Say what is open whatever share is required."""
-    ran = f"{rank.linear.name} GEMMs took {share:.1%} of GEMM time, but without operators"
-    if not rank.trains:
-        hidden = rank.ran_low or (promises.any and rank.has_fp8_units)
-        return f"{ran} nothing shows a backward pass in the window" if hidden else None
-    if rank.ran_low and not passes_are_proved(rank, promises):
-        others = rank.linear.kernels.total() - rank.linear.low_kernels
-        high = rank.main_high.value.upper()
-        return (
-            f"{ran} it is unknown whether the other {others} ({high}) are a pass of the same layers"
-        )
-    return None

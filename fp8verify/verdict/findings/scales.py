@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fp8verify.analysis.facts import RankFacts
 from fp8verify.analysis.numerics import (
@@ -19,86 +19,64 @@ from fp8verify.analysis.numerics import (
     histories_of,
     kept_scales,
     loss_scales_of,
-    measured_rows,
     steps_of,
 )
 from fp8verify.analysis.promises import Promises
-from fp8verify.capture.schema import RecipeRecord, SeriesRecord, WeightCopyRecord
+from fp8verify.capture.schema import RecipeRecord, TensorRecord, WeightCopyRecord
 from fp8verify.logs.losses import LossSeries
 from fp8verify.report.model import Finding
-from fp8verify.text import counted, listed, pattern, shorten
-from fp8verify.verdict.findings.tensors import BETTER_SCALING, SHOWN, is_clipped
+from fp8verify.text import label_of_ranks, listed, pattern
+from fp8verify.verdict.findings.tensors import Accused, accuse, is_clipped
 from fp8verify.verdict.findings_table import finding
 
-TOLERANCE_OCTAVES = 0.02
-SPIKE = 4.0  # ours: times the largest amax that the history held before
-LEAST_HISTORY = 4
-CLIPPED = 2.0  # ours: a value clipped by half; less is hard to distinguish from rounding
-LONG_HISTORY = 16  # TE's DelayedScaling keeps 1024 by default, Megatron 1
-MOST_OCTAVES = 4.0  # ours, over a series or a history
-LEAST_POINTS = 5
-GROWN = 8.0  # ours, after the warm-up: a sound small model grew 27 times in its first 150 steps
-WARM_UP_STEPS = 200  # ours
-LEAST_LOSS_SCALE = 1.0  # ours; torch's GradScaler begins with 65,536
-STALE = 0.01  # ours; of the sampled values of a weight: a sound copy has none
-LIKE = 0.5  # ours; a tensor that resembles a weight less is no copy of it
+_TOLERANCE_OCTAVES = 0.02
+_SPIKE = 4.0  # ours: times the largest amax that the history held before
+_LEAST_HISTORY = 4
+_CLIPPED = 2.0  # ours: a value clipped by half; less is hard to distinguish from rounding
+_LONG_HISTORY = 16  # TE's DelayedScaling keeps 1024 by default, Megatron 1
+_MOST_OCTAVES = 4.0  # ours, over a series or a history
+_LEAST_POINTS = 5
+_GROWN = 8.0  # ours, after the warm-up: a sound small model grew 27 times in its first 150 steps
+_WARM_UP_STEPS = 200  # ours
+_LEAST_LOSS_SCALE = 1.0  # ours; torch's GradScaler begins with 65,536
+_STALE = 0.01  # ours; of the sampled values of a weight: a sound copy has none
+_LIKE = 0.5  # ours; a tensor that resembles a weight less is no copy of it
 
 
 # ---- scales that delayed scaling keeps
 
 
+class Rule(NamedTuple):
+    """A finding on a scale that is kept.
+
+    Attributes:
+        code: of the finding.
+        holds: whether a scale is accused.
+        figure: what the sentence says of the scale: the larger, the worse.
+        limit: the threshold that the sentence names.
+        case: of the code.
+    """
+
+    code: str
+    holds: Callable[[Kept], bool]
+    figure: Callable[[Kept], float]
+    limit: float = 0.0
+    case: str = ""
+
+
 def kept_scales_off(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     """Scales that do not follow their amax, that clip it, or that it jumps away from."""
-    kept = kept_scales(facts.rank.numerics)
-    used = [one for one in kept if one.used]
-    broken = [one for one in used if not 0 < one.scale < math.inf]
-    sound = [one for one in used if 0 < one.scale < math.inf]
-    yield from _accuse("scale-stuck", "", list(filter(_is_stuck, kept)), _first, _stuck)
-    yield from _accuse("saturates", "delayed", _clipping(kept, facts), _clipped, _saturates)
-    spikes = [one for one in kept if _spike(one) >= SPIKE]
-    yield from _accuse("amax-spike", "", spikes, _spike, _jumped)
-    yield from _accuse("scale-unstable", "", broken, _first, lambda one: {"scale": one.scale})
-    restless = [one for one in sound if _octaves(one) > MOST_OCTAVES]
-    yield from _accuse("scale-unstable", "swinging", restless, _octaves, _swinging)
+    kept = [one for one in kept_scales(facts.rank.numerics) if one.used]
+    rows = (row for step in steps_of(facts.rank.numerics) for row in step.rows)
+    clipped = any(map(is_clipped, rows))  # then the finding on the tensor says so
+    for rule in _RULES:
+        if not (rule.code == "saturates" and clipped):
+            accused = [Accused(rule.figure(one), 0, one.slot) for one in kept if rule.holds(one)]
+            yield from accuse(rule.code, accused, case=rule.case, limit=rule.limit)
 
 
-def _accuse(
-    code: str,
-    case: str,
-    accused: Sequence[Kept],
-    badness: Callable[[Kept], float],
-    facts: Callable[[Kept], Mapping[str, Any]],
-) -> Iterator[Finding]:
-    """Make one finding of the scales that are accused: it names the worst, and the others."""
-    if accused:
-        worst = max(accused, key=badness)
-        names = dict.fromkeys(map(_name, accused))
-        others = [name for name in names if name != _name(worst)]
-        yield finding(
-            code,
-            case,
-            name=_name(worst),
-            others=f"; also {listed(others, SHOWN)}" if others else "",
-            layers=[one.slot.layer for one in accused],
-            **facts(worst),
-        )
-
-
-def _first(_: Kept) -> float:
-    return 0.0
-
-
-def _name(kept: Kept) -> str:
-    gemm = f" (GEMM {kept.slot.gemm + 1})" if kept.slot.gemm else ""
-    return f"the {kept.slot.tensor} of {kept.slot.layer}{gemm}"
-
-
-def _better_scaling(kept: Kept) -> str:
-    """Say what suits values that jump better than the scale at hand."""
-    interval = kept.recipe.interval or 1
-    if interval > 1:
-        return f"{BETTER_SCALING}; interval is {interval}: Transformer Engine before 1.8 obeys it"
-    return BETTER_SCALING
+def _scale(kept: Kept) -> float:
+    return kept.scale
 
 
 def _is_stuck(kept: Kept) -> bool:
@@ -107,53 +85,23 @@ def _is_stuck(kept: Kept) -> bool:
         return False
     if not kept.slot.largest_amax:  # recorded, and never rolled into the history
         return bool(kept.slot.staged and kept.slot.staged_before)
-    return _is_off(kept, before=False) and _is_off(kept, before=True)
+    # A history just loses its oldest step: one end of the window alone may be explained by that.
+    return _is_off(kept, kept.expected()) and _is_off(kept, kept.expected(before=True))
 
 
-def _is_off(kept: Kept, *, before: bool) -> bool:
-    """Whether the scale is not what the recipe makes of the history, at an end of the window.
-
-    A history just loses its oldest step: one end alone may be explained by that.
-    """
-    wants = kept.expected(before=before)
-    if not wants or not 0 < kept.scale < math.inf:
+def _is_off(kept: Kept, wanted: float | None) -> bool:
+    """Whether the scale is not what the recipe makes of the history."""
+    if not wanted or not 0 < kept.scale < math.inf:
         return False
-    return abs(math.log2(kept.scale) - math.log2(wants)) > TOLERANCE_OCTAVES
-
-
-def _stuck(kept: Kept) -> Mapping[str, Any]:
-    wants = kept.expected()
-    should = (
-        f"although its amax requires {wants:.4g}"
-        if wants
-        else "and its amax never enters the history"
-    )
-    return {"scale": kept.scale, "should": should}
+    return abs(math.log2(kept.scale) - math.log2(wanted)) > _TOLERANCE_OCTAVES
 
 
 def _spike(kept: Kept) -> float:
     """Return how many times the largest amax of the steps before the newest one is."""
     earlier = [amax for amax in kept.slot.amax[:-1] if amax]
-    if len(earlier) < LEAST_HISTORY or not kept.newest:
+    if len(earlier) < _LEAST_HISTORY or not kept.newest:
         return 0.0
     return kept.newest / max(earlier)
-
-
-def _jumped(kept: Kept) -> Mapping[str, Any]:
-    return {"times": _spike(kept), "threshold": SPIKE, "remedy": _better_scaling(kept)}
-
-
-def _clipping(kept: Sequence[Kept], facts: RankFacts) -> list[Kept]:
-    """Return the scales that clipped an amax of the window, if no other finding says so."""
-    found = [
-        one
-        for one in kept
-        if _clipped(one) >= CLIPPED
-        and not (_spike(one) >= SPIKE and one.first_of_window == one.newest)
-    ]
-    rows = (row for step in steps_of(facts.rank.numerics) for row in step.rows) if found else ()
-    measured = {(row.layer, row.tensor) for row in rows if is_clipped(row)}
-    return [one for one in found if (one.slot.layer, one.slot.tensor) not in measured]
 
 
 def _clipped(kept: Kept) -> float:
@@ -164,34 +112,35 @@ def _clipped(kept: Kept) -> float:
     return amax * float(scale) / kept.slot.largest
 
 
-def _saturates(kept: Kept) -> Mapping[str, Any]:
-    margin = kept.recipe.margin or 0
-    return {
-        "times": _clipped(kept),
-        "threshold": CLIPPED,
-        "remedy": _better_scaling(kept),
-        "margin": margin,
-        "more": margin + 1,
-    }
-
-
 def _octaves(kept: Kept) -> float:
     """Return how far an amax swings to and fro; a steady rise or fall is no swing."""
     known = [math.log2(value) for value in kept.slot.amax if value]
     steps = [after - before for before, after in pairwise(known)]
     turns = sum(a * b < 0 for a, b in pairwise(steps))
-    if len(known) < LEAST_POINTS or 2 * turns < len(steps):
+    if not 0 < kept.scale < math.inf or len(known) < _LEAST_POINTS or 2 * turns < len(steps):
         return 0.0
     return max(known) - min(known)
 
 
-def _swinging(kept: Kept) -> Mapping[str, Any]:
-    return {
-        "octaves": _octaves(kept),
-        "steps": len(kept.slot.amax),
-        "threshold": MOST_OCTAVES,
-        "remedy": _better_scaling(kept),
-    }
+_RULES = (
+    Rule("scale-stuck", _is_stuck, _scale),
+    Rule(
+        "saturates",
+        lambda kept: _clipped(kept) >= _CLIPPED and _spike(kept) < _SPIKE,
+        _clipped,
+        _CLIPPED,
+        "delayed",
+    ),
+    Rule("amax-spike", lambda kept: _spike(kept) >= _SPIKE, _spike, _SPIKE),
+    Rule("scale-unstable", lambda kept: not 0 < kept.scale < math.inf, _scale),
+    Rule(
+        "scale-unstable",
+        lambda kept: _octaves(kept) > _MOST_OCTAVES,
+        _octaves,
+        _MOST_OCTAVES,
+        "swinging",
+    ),
+)
 
 
 def recipes_of(facts: RankFacts) -> list[RecipeRecord]:
@@ -202,17 +151,12 @@ def recipes_of(facts: RankFacts) -> list[RecipeRecord]:
 
 
 def history_unused(facts: RankFacts, _: Promises) -> Iterator[Finding]:
-    """Histories of amax that the algorithm does not look at."""
+    """Histories of amax of which the algorithm looks at one step only."""
     for recipe in recipes_of(facts):
-        length, algorithm = recipe.history_length, recipe.algorithm
-        if recipe.name != "DelayedScaling" or length is None:
-            continue
-        if algorithm == "most_recent" and length > LONG_HISTORY:
-            what = f"the history keeps {length} steps of amax, but only the newest is used"
-            yield finding("history-unused", what=what, algorithm=algorithm)
-        if algorithm == "max" and length == 1:
-            what = "the history has one step, so its largest amax is always the newest"
-            yield finding("history-unused", what=what, algorithm=algorithm)
+        length = recipe.history_length or 0
+        unused = {"most_recent": length > _LONG_HISTORY, "max": length == 1}
+        if recipe.name == "DelayedScaling" and unused.get(recipe.algorithm or ""):
+            yield finding("history-unused", length=length, algorithm=recipe.algorithm)
 
 
 # ---- loss scales, and trends of a long run
@@ -220,96 +164,68 @@ def history_unused(facts: RankFacts, _: Promises) -> Iterator[Finding]:
 
 def loss_scales_off(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     """Loss scales that GradScaler has halved to less than one, and infinite ones."""
-    scales = loss_scales_of(facts.rank.numerics)
-    low = [scale for scale in scales if scale is None or scale < LEAST_LOSS_SCALE]
-    if low:
-        now = "infinite" if low[0] is None else f"{low[0]:g} (threshold: {LEAST_LOSS_SCALE:g})"
-        yield finding("scale-unstable", "loss-scale", now=now)
+    for scale in loss_scales_of(facts.rank.numerics):
+        if scale is None or scale < _LEAST_LOSS_SCALE:
+            now = "infinite" if scale is None else f"{scale:g}"
+            yield finding("scale-unstable", "loss-scale", now=now, limit=_LEAST_LOSS_SCALE)
+            return
 
 
 def growing_amax(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     """Tensors whose amax keeps growing after the warm-up of a long run."""
     series = facts.rank.numerics.series if facts.rank.numerics is not None else ()
     # While a model begins to learn, every amax grows.
-    late = [line for line in series[len(series) // 2 :] if line.step >= WARM_UP_STEPS]
-    grown = list(_grown(late))
-    if grown:
-        times, layer, tensor = max(grown)
-        yield finding(
-            "scale-unstable",
-            "growing",
-            tensor=tensor,
-            layer=layer,
-            times=times,
-            first=late[0].step,
-            last=late[-1].step,
-            threshold=GROWN,
-            layers=[name for _, name, _ in grown],
-        )
-
-
-def _grown(series: Sequence[SeriesRecord]) -> Iterator[tuple[float, str, str]]:
-    """Yield how many times the amax of a tensor grew, its layer, and which tensor it is."""
-    for (layer, tensor), points in histories_of(series, "amax").items():
-        values = [amax for _, amax in points]
+    late = [line for line in series[len(series) // 2 :] if line.step >= _WARM_UP_STEPS]
+    grown = []
+    for (layer, tensor), points in histories_of(late, "amax").items():
+        values = [value for _step, value in points]
         up = sum(after >= before for before, after in pairwise(values))
-        rises = len(values) >= LEAST_POINTS and values[0] > 0 and up >= 0.75 * (len(values) - 1)
-        if rises and values[-1] >= GROWN * values[0]:
-            yield values[-1] / values[0], layer, tensor
+        rises = len(values) >= _LEAST_POINTS and values[0] > 0 and up >= 0.75 * (len(values) - 1)
+        if rises and values[-1] >= _GROWN * values[0]:
+            row = TensorRecord(layer=layer, tensor=tensor, source="values")
+            grown.append(Accused(values[-1] / values[0], late[-1].step, row))
+    first = late[0].step if late else 0
+    yield from accuse("scale-unstable", grown, case="growing", limit=_GROWN, first=first)
 
 
 # ---- scales that ranks share
 
 
-class Shared(NamedTuple):
-    """A scale that is to be the same in a group of ranks after a step."""
-
-    group: tuple[int, ...]
-    layer: str
-    tensor: str
-    gemm: int
-    step: int
-
-
 def scales_differ(ranks: Sequence[RankFacts], _: Promises) -> Iterator[Finding]:
     """Scales of one tensor that differ between ranks which should share its amax."""
     # The ranks that have each value of a scale, as its record spells it.
-    held: dict[Shared, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    held: dict[tuple[object, ...], dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for facts in ranks:
+        kept = [one for one in kept_scales(facts.rank.numerics) if one.used]
         for rank in facts.rank.numbers:
-            for kept in kept_scales(facts.rank.numerics):
-                for shared in _shared(kept, rank) if kept.used else ():
-                    held[shared][kept.slot.scale].append(rank)
+            for one in kept:
+                for group in _sharing(one, rank):
+                    slot, step = one.slot, one.window.last_step
+                    held[slot.layer, slot.tensor, slot.gemm, step, group][slot.scale].append(rank)
     differ = {key: values for key, values in held.items() if len(values) > 1}
     if differ:
         first, values = next(iter(differ.items()))
-        apart = {rank for one in differ.values() for those in one.values() for rank in those}
-        shown = [f"{float(scale):.4g} on {_ranks(those)}" for scale, those in values.items()]
+        shown = [f"{float(scale):.4g} on {label_of_ranks(on)}" for scale, on in values.items()]
         yield finding(
             "scales-differ-between-ranks",
-            count=f"{counted(differ, 'scale')} differ{'s' if len(differ) == 1 else ''}",
-            them="it" if len(differ) == 1 else "them",
-            tensor=first.tensor,
-            layer=first.layer,
+            layer=first[0],
+            tensor=first[1],
             values=listed(shown, between=" and "),
-            ranks=sorted(apart),
-            layers=[key.layer for key in differ],
+            count=len(differ),
+            ranks=sorted({rank for one in differ.values() for on in one.values() for rank in on}),
+            layers=[str(key[0]) for key in differ],
         )
 
 
-def _shared(kept: Kept, rank: int) -> Iterator[Shared]:
-    """Yield a scale for each group of ranks in which it is to be the same."""
+def _sharing(kept: Kept, rank: int) -> Iterator[tuple[int, ...]]:
+    """Yield each group of ranks in which a scale is to be the same."""
     groups, slot = kept.window.groups, kept.slot
     wanted = [slot.group] if kept.recipe.reduces_amax else []
     if slot.tensor == "input":  # ranks that share a layer see parts of one input
         wanted.append(slot.tensor_parallel)
     for place in wanted:
         if 0 <= place < len(groups) and rank in groups[place] and len(groups[place]) > 1:
-            yield Shared(groups[place], slot.layer, slot.tensor, slot.gemm, kept.window.last_step)
-
-
-def _ranks(numbers: Sequence[int]) -> str:
-    return f"rank{'' if len(numbers) == 1 else 's'} {listed(list(map(str, numbers)))}"
+            yield groups[place]
 
 
 # ---- FP8 copies of weights
@@ -318,22 +234,12 @@ def _ranks(numbers: Sequence[int]) -> str:
 def weight_stale(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     """Copies that stayed the same over a window in which their masters moved away from them."""
     windows = facts.rank.numerics.record.windows if facts.rank.numerics is not None else ()
-    stale = {window.last_step: stale_copies(window.weights) for window in windows}
-    step, found = max(stale.items(), key=lambda pair: len(pair[1]), default=(0, []))
-    if found:
-        worst = max(found, key=_off)
-        layers = [one.layer for one in found]
-        named = listed(shorten(layers, layers), SHOWN)
-        yield finding(
-            "weight-stale",
-            layer=worst.layer,
-            kind=worst.kind,
-            share=_off(worst),
-            sampled=worst.sampled,
-            step=step,
-            others=f"; stale in {len(layers)} layers: {named}" if len(layers) > 1 else "",
-            layers=layers,
-        )
+    stale = [
+        Accused(_off(copy), window.last_step, copy)
+        for window in windows
+        for copy in stale_copies(window.weights)
+    ]
+    yield from accuse("weight-stale", stale)
 
 
 def stale_copies(copies: Sequence[WeightCopyRecord]) -> list[WeightCopyRecord]:
@@ -345,7 +251,7 @@ def stale_copies(copies: Sequence[WeightCopyRecord]) -> list[WeightCopyRecord]:
 
 
 def _is_stale(one: WeightCopyRecord) -> bool:
-    return one.unchanged and one.moved > 0 and _off(one) > STALE and one.likeness >= LIKE
+    return one.unchanged and one.moved > 0 and _off(one) > _STALE and one.likeness >= _LIKE
 
 
 def _off(one: WeightCopyRecord) -> float:
@@ -361,14 +267,7 @@ def loss_not_finite(ranks: Sequence[RankFacts], _: Promises) -> Iterator[Finding
     for facts in ranks[:1]:
         what = _broken_loss(facts.rank.losses) or _broken_gradients(facts)
         if what is not None:
-            rows = [row for step in steps_of(facts.rank.numerics) for row in step.rows]
-            first = (
-                "`run --numerics` with a window just before it shows the first layer"
-                if all(row.finite for row in rows)
-                else "Start with the tensor in the other finding"
-            )
-            also = f"; try gradient clipping, a lower learning rate{_also(facts)}."
-            yield finding("nan-or-inf", "loss", what=what, remedy=first + also)
+            yield finding("nan-or-inf", "loss", what=what)
 
 
 def _broken_loss(losses: LossSeries | None) -> str | None:
@@ -391,11 +290,3 @@ def _broken_gradients(facts: RankFacts) -> str | None:
     if len(broken) < 2 or len(broken) < len(found) or loss_scales_of(facts.rank.numerics):
         return None
     return f"the gradients of steps {listed(broken)} are not finite"
-
-
-def _also(facts: RankFacts) -> str:
-    """Add what else may help, as far as the recipe has it."""
-    margin = ", a larger margin" if kept_scales(facts.rank.numerics) else ""
-    gradients = [row for row in measured_rows(facts.rank.numerics) if row.tensor == "grad_output"]
-    formats = {row.format for row in gradients if row.scaling != "mxfp8"}
-    return f"{margin}, E5M2 for gradients" if "e4m3" in formats else margin

@@ -10,7 +10,7 @@ from fp8verify.analysis.gemms import gemm_totals
 from fp8verify.analysis.gpus import SMALL_SIDE
 from fp8verify.analysis.promises import Promises
 from fp8verify.kernels.operators import find
-from fp8verify.report.model import Finding, Precision, Role, Scaling
+from fp8verify.report.model import Finding, Precision, Role
 from fp8verify.report.model.diagnosis import PayoffReport, TaxReport
 from fp8verify.verdict.findings_table import finding, findings_table
 
@@ -41,7 +41,7 @@ def fp8_not_paying(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     pauses = figures.idle_share if figures.waits is None and times_are_whole else 0.0
     pays = found.cost_us <= found.saved_us
     if overhead is not None and figures.speedup_estimate is not None and not pays:
-        cause, case = _cause(figures, overhead, facts)
+        cause, case = _cause(figures, overhead)
         yield finding(
             "fp8-not-paying",
             case,
@@ -62,15 +62,14 @@ def fp8_not_paying(facts: RankFacts, _: Promises) -> Iterator[Finding]:
         yield finding("small-gemms", share=figures.small_gemm_share, side=SMALL_SIDE)
 
 
-def _cause(found: PayoffReport, overhead: TaxReport, facts: RankFacts) -> tuple[str, str]:
+def _cause(found: PayoffReport, overhead: TaxReport) -> tuple[str, str]:
     """Return what costs most, and the case with a remedy that is not in force already."""
     if overhead.unfused_us >= MOSTLY * overhead.time_us:
         compiled = any(row.fused for row in overhead.rows)
         return "unfused eager casts", "graph-breaks" if compiled else ""
     if (found.small_gemm_share or 0) >= MOSTLY:
         return f"small GEMMs (a side below {SMALL_SIDE})", "small"
-    scalings = {row.scaling for row in facts.rank.survey.gemms if row.scaling is not None}
-    return "costly casts", "cheap-casts" if scalings <= {Scaling.TENSORWISE} else "casts"
+    return "costly casts", "casts"
 
 
 def attention_unfused(facts: RankFacts, _: Promises) -> Iterator[Finding]:

@@ -1,385 +1,198 @@
 """Findings on measured tensors, in every step that was measured. None makes a verdict.
 
-Each row of `TENSOR_RULES` says which tensors of one step it accuses and how bad each is; a finding
-names the worst step and tensor, and the first step. Each threshold has its source: a number of a
-paper, a tool or a test suite; those called "ours" lie well outside what sound runs showed on an
-H200 (docs/numerics.md).
+Each row of `_RULES` is a threshold on a figure of a tensor; its finding names the worst step and
+tensor, and the first step. Each threshold has its source: a number of a paper, a tool or a test
+suite; those called "ours" lie well outside what sound runs showed on an H200 (docs/numerics.md).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
+from msgspec.structs import asdict
+
 from fp8verify.analysis.facts import RankFacts
-from fp8verify.analysis.numerics import Step, by_peers, kept_scales, steps_of
+from fp8verify.analysis.numerics import Step, by_peers, steps_of
 from fp8verify.analysis.promises import Promises
-from fp8verify.capture.schema import TensorRecord
+from fp8verify.capture.schema import SlotRecord, TensorRecord, WeightCopyRecord
 from fp8verify.report.model import Finding
-from fp8verify.text import counted, listed, pattern, shorten
+from fp8verify.text import counted, listed, patterns
 from fp8verify.verdict.findings_table import finding
 
-UNDERFLOW = 0.01  # BioNeMo, analyze_activation_underflows.py: marks > 1.0 %
-DEAD = 0.999
-GRADIENT_FLUSHED = 0.10  # ours; a sick layer of BioNeMo's summary_fl4.csv reached 0.092
-SQNR_DB = 20.0  # ours; torchao/test/float8 accepts casts from 25 dB, whole blocks from 20
-SQNR_MX_DB = 22.0  # ours; torchao's tests of MXFP8 accept from 24
-SATURATED = 1e-5  # FP8-LM, arXiv 2310.18313: lowers its scale from 0.001 % on
-TOP_BLOCKS = 0.05  # ours, after arXiv 2506.20752: blocks whose values share the last bucket
-ZERO_ROWS = 0.01  # ours
-OUTLIER = 100.0  # ours; times the median of the same projection in other layers
-LEAST_PEERS = 3
-WIDE_E4M3 = 2.0**13  # ours; at amax / rms above it a typical value of E4M3 is subnormal
-LEAST_AMAX = 1e-12  # torchao/float8/float8_utils.py, EPS
-WORTH_DB = 1.0
-ONE_SCALE = ("tensorwise", "delayed")
-SHOWN = 4  # layers or scales that a message names
-BETTER_SCALING = "Raise margin by one, lengthen amax_history_len, or use current scaling"
-_KEEP_IN_BF16 = "Keep the layer in BF16 (filter_fqns, module_filter_fn)"
-_LEAST_HOLDS = ("tensorwise", "rowwise", "block_1x128")
-_TENSORS = ("weight", "input", "grad_output")
+_UNDERFLOW = 0.01  # BioNeMo, analyze_activation_underflows.py: marks > 1.0 %
+_GRADIENT_FLUSHED = 0.10  # ours; a sick layer of BioNeMo's summary_fl4.csv reached 0.092
+_SQNR_DB = 20.0  # ours; torchao/test/float8 accepts casts from 25 dB, whole blocks from 20
+_SQNR_MX_DB = 22.0  # ours; torchao's tests of MXFP8 accept from 24
+_SATURATED = 1e-5  # FP8-LM, arXiv 2310.18313: lowers its scale from 0.001 % on
+_TOP_BLOCKS = 0.05  # ours, after arXiv 2506.20752: blocks whose values share the last bucket
+_ZERO_ROWS = 0.01  # ours
+_OUTLIER = 100.0  # ours; times the median of the same projection in other layers
+_LEAST_PEERS = 3
+_WIDE_E4M3 = 2.0**13  # ours; at amax / rms above it a typical value of E4M3 is subnormal
+_LEAST_AMAX = 1e-12  # torchao/float8/float8_utils.py, EPS
+_WORTH_DB = 1.0
+_ONE_SCALE = ("tensorwise", "delayed")
+_SHOWN = 4  # layers that a message names
 
 
-# ---- how bad a tensor is
+# ---- one finding of all records that a rule accuses
 
 
-def flushed_share(row: TensorRecord) -> float:
-    """Return the share of a tensor's values that the cast makes zero, 0 if not measured."""
-    return row.flushed or 0.0
+class Accused(NamedTuple):
+    """A record that a rule accuses, with how bad it is and the step in which it was seen."""
+
+    figure: float
+    step: int
+    record: TensorRecord | SlotRecord | WeightCopyRecord
 
 
-def is_flushed_gradient(row: TensorRecord) -> bool:
-    """Whether a tensor is a gradient of which the cast makes a good part zero."""
-    return row.tensor == "grad_output" and flushed_share(row) >= GRADIENT_FLUSHED
+def accuse(
+    code: str,
+    accused: Sequence[Accused],
+    *,
+    case: str = "",
+    limit: float = 0.0,
+    steps: int = 1,
+    **facts: object,
+) -> Iterator[Finding]:
+    """Make one finding of the records that a rule accuses: it names the worst, of equals the first.
+
+    Args:
+        code: of the finding.
+        accused: records in the order in which they were met; of none there is no finding.
+        case: of the code.
+        limit: the threshold that the sentence names.
+        steps: how many steps were measured.
+        facts: what the sentence names besides the fields of the worst record, `name`, `figure`,
+            `step`, `others` (how many layers are accused) and `when` (in how many steps).
+    """
+    if not accused:
+        return
+    figure, step, worst = max(accused, key=lambda one: one.figure)
+    layers = list(dict.fromkeys(one.record.layer for one in accused))
+    numbers = sorted({one.step for one in accused})
+    also = f", worst in step {step}" if step != numbers[0] else ""
+    when = f"; in {len(numbers)} of {steps} measured steps, first in step {numbers[0]}{also}"
+    named = listed(patterns(layers), _SHOWN)
+    common = {
+        "name": _name(worst),
+        "figure": figure,
+        "limit": limit,
+        "step": step,
+        "others": f", one of {len(layers)} layers: {named}" if len(layers) > 1 else "",
+        "when": when if steps > 1 else "",
+    }
+    yield finding(code, case, layers=layers, **{**asdict(worst), **common, **facts})
+
+
+def _name(record: TensorRecord | SlotRecord | WeightCopyRecord) -> str:
+    gemm = getattr(record, "gemm", 0)
+    return (
+        f"the {getattr(record, 'tensor', 'weight')} of {record.layer}"
+        f"{f' (GEMM {gemm + 1})' if gemm else ''}"
+    )
+
+
+# ---- thresholds on a figure of one tensor
+
+
+class Rule(NamedTuple):
+    """A threshold on a figure of a tensor.
+
+    Attributes:
+        code: of the finding.
+        figure: how bad a tensor is.
+        limit: it is accused from this figure on.
+        holds: for which tensors the rule holds.
+        remedy: what would help the worst of them.
+    """
+
+    code: str
+    figure: Callable[[TensorRecord], float]
+    limit: float
+    holds: Callable[[TensorRecord], bool] = lambda _: True
+    remedy: Callable[[TensorRecord], str] = lambda _: ""
+
+
+def measured_tensors(facts: RankFacts, _: Promises) -> Iterator[Finding]:
+    """Hold all measured tensors against all thresholds."""
+    steps = steps_of(facts.rank.numerics)
+    for rule in _RULES:
+        accused = [
+            Accused(rule.figure(row), step.number, row)
+            for step in steps
+            for row in step.rows
+            if row.finite and rule.holds(row) and rule.figure(row) >= rule.limit
+        ]
+        if accused:
+            worst: Any = max(accused, key=lambda one: one.figure).record
+            remedy = rule.remedy(worst)
+            yield from accuse(rule.code, accused, limit=rule.limit, steps=len(steps), remedy=remedy)
 
 
 def is_clipped(row: TensorRecord) -> bool:
     """Whether the cast clips enough of a tensor to report; bytes do not show it from rounding."""
-    return row.finite and row.source != "bytes" and (row.saturated or 0.0) >= SATURATED
+    return row.finite and row.source != "bytes" and _saturated(row) >= _SATURATED
 
 
-def is_noisy(row: TensorRecord) -> bool:
-    """Whether the cast leaves too little of a tensor."""
-    return row.sqnr_db is not None and row.sqnr_db < least_sqnr(row)
+def _flushed(row: TensorRecord) -> float:
+    return row.flushed or 0.0
 
 
-def least_sqnr(row: TensorRecord) -> float:
-    """Return the dB over the noise of its cast that a tensor must keep."""
-    return SQNR_MX_DB if row.scaling == "mxfp8" and row.format == "e4m3" else SQNR_DB
+def _saturated(row: TensorRecord) -> float:
+    return row.saturated or 0.0
 
 
-def _is_underflow(row: TensorRecord) -> bool:
-    return flushed_share(row) >= UNDERFLOW and not is_flushed_gradient(row)
+def _is_flushed_gradient(row: TensorRecord) -> bool:
+    return row.tensor == "grad_output" and _flushed(row) >= _GRADIENT_FLUSHED
 
 
-def _has_zero_rows(row: TensorRecord) -> bool:
-    """Whether a scale by row or block is at its limit for some rows."""
-    by_group = bool(row.scaling) and row.scaling not in ONE_SCALE
-    return by_group and (row.zero_rows or 0.0) >= ZERO_ROWS
-
-
-def _all_if(holds: Callable[[TensorRecord], bool]) -> Callable[..., list[TensorRecord]]:
-    """Accuse each tensor that holds; with NaN and infinity no other figure means anything."""
-    return lambda rows: [row for row in rows if row.finite and holds(row)]
-
-
-# ---- outliers: a tensor against its peers
-
-
-def _outlier_rows(rows: Sequence[TensorRecord]) -> list[TensorRecord]:
-    """Return the tensors whose values dwarf those of their peers, or of which one dwarfs the rest.
-
-    A weight that is too large makes its output and gradients large too: only the cause is accused.
-    """
-    return next((found for found in _outliers(rows).values() if found), [])
-
-
-def _outliers(rows: Sequence[TensorRecord]) -> dict[str, list[TensorRecord]]:
-    """Return outliers by tensor; gradients that flush the rest are another finding's."""
-    sound = [row for row in rows if row.finite]
-    flushed = any(map(is_flushed_gradient, sound))
-    return {
-        tensor: [
-            row
-            for peers in by_peers(sound, tensor).values()
-            for row in peers
-            if _is_large(row, peers) or _is_wide(row)
-        ]
-        for tensor in _TENSORS
-        if not (flushed and tensor == "grad_output")
-    }
-
-
-def _is_large(row: TensorRecord, peers: Sequence[TensorRecord]) -> bool:
-    amax = row.amax or 0.0
-    least = min((peer.amax for peer in peers if peer.amax), default=0.0)
-    if not least or amax < OUTLIER * least:
-        return False
-    usual = _usual(row, peers)
-    return bool(usual) and amax >= OUTLIER * usual
-
-
-def _usual(row: TensorRecord, peers: Sequence[TensorRecord]) -> float:
-    """Return the median amax of the same projection in other layers, 0 where these are too few."""
-    others = [peer.amax for peer in peers if peer is not row and peer.amax]
-    return median(others) if len(others) >= LEAST_PEERS else 0.0
-
-
-def _is_wide(row: TensorRecord) -> bool:
-    narrow = row.scaling in ONE_SCALE and row.format == "e4m3"
-    return bool(narrow and row.amax and row.rms and row.amax / row.rms >= WIDE_E4M3)
-
-
-# ---- the rules
-
-
-class Seen(NamedTuple):
-    """What a rule accuses over all measured steps.
-
-    Attributes:
-        step: the worst of them.
-        accused: its accused tensors, in the order of the step.
-        worst: the worst of these.
-        rows: the accused of all steps, each tensor once.
-    """
-
-    step: Step
-    accused: Sequence[TensorRecord]
-    worst: TensorRecord
-    rows: Sequence[TensorRecord]
-    facts: RankFacts
-
-    def names(self, layers: Sequence[str]) -> list[str]:
-        """Return layers by their shortened names."""
-        return list(dict.fromkeys(shorten(layers, (row.layer for row in self.step.rows))))
-
-
-class Rule(NamedTuple):
-    """A finding on the tensors of one step.
-
-    Attributes:
-        code: of the finding.
-        accused: returns the tensors that are accused.
-        badness: says how bad one of them is.
-        facts: returns what the sentence names, apart from `tensor`, `layer`, `others` and `when`.
-    """
-
-    code: str
-    accused: Callable[[Sequence[TensorRecord]], list[TensorRecord]]
-    badness: Callable[[TensorRecord], float]
-    facts: Callable[[Seen], Mapping[str, Any]]
-
-
-def measured_tensors(facts: RankFacts, _: Promises) -> Iterator[Finding]:
-    """Apply all rules to all measured steps of a rank."""
-    steps = steps_of(facts.rank.numerics)
-    for rule in TENSOR_RULES:
-        hits = [(step, rows) for step in steps if (rows := rule.accused(step.rows))]
-        if not hits:
-            continue
-        # Of equals the first step.
-        step, accused = max(hits, key=lambda hit: max(map(rule.badness, hit[1])))
-        every = [accused, *(rows for _, rows in hits)]
-        by_tensor = {(row.layer, row.tensor): row for part in every for row in part}
-        worst = max(accused, key=rule.badness)
-        seen = Seen(step, accused, worst, tuple(by_tensor.values()), facts)
-        layers = layers_of(seen.rows)
-        named = listed(seen.names(layers), SHOWN)
-        common = {
-            "tensor": worst.tensor,
-            "layer": worst.layer,
-            "others": f", the worst of {len(layers)} layers: {named}" if len(layers) > 1 else "",
-            "when": _when(len(steps), [step.number for step, _ in hits], step.number),
-            "layers": layers,
-        }
-        yield finding(rule.code, **{**common, **rule.facts(seen)})
-
-
-def _when(count: int, numbers: Sequence[int], worst: int) -> str:
-    """Say in which of several measured steps something is found."""
-    if count < 2:
-        return ""
-    also = f", worst in step {worst}" if worst != numbers[0] else ""
-    return f"; in {len(numbers)} of {count} measured steps, first in step {numbers[0]}{also}"
-
-
-def layers_of(rows: Iterable[TensorRecord]) -> tuple[str, ...]:
-    """Return the names of the layers of some tensors, each once."""
-    return tuple(dict.fromkeys(row.layer for row in rows))
-
-
-def _not_finite(seen: Seen) -> Mapping[str, Any]:
-    first, after = seen.accused[0], seen.accused[1:]
-    count = first.rows_not_finite
-    kind = "NaN" if first.nan else "infinity" if first.inf else "values that are not finite"
-    return {
-        "tensor": first.tensor,
-        "layer": first.layer,
-        "kind": "NaN and infinity" if first.nan and first.inf else kind,
-        "rows": f" in {counted(count, 'row')}" if count else "",
-        "step": seen.step.number,
-        "others": f", before {counted(after, 'other tensor')}" if after else "",
-        "remedy": _NOT_FINITE_REMEDIES.get(first.tensor, ""),
-        "layers": (first.layer,),
-    }
-
-
-_NOT_FINITE_REMEDIES = {
-    "input": "Check what feeds this layer: the batch, the layer before it, rows of padding that "
-    "are never written (MoE), a norm of all-zero rows.",
-    "weight": "The optimizer or the checkpoint put it there: look at the gradient norm and the "
-    "steps before, at lr, and at gradient clipping.",
-    "grad_output": "The forward pass is finite up to here: look at the loss, at what comes after "
-    "this layer, and at the loss scale.",
-}
-
-
-def _gradient_flushed(seen: Seen) -> Mapping[str, Any]:
-    """Accuse the first gradient in the order of the backward pass, if about as bad as the worst.
-
-    What is wrong with a gradient is wrong with those that are computed from it.
-    """
-    first = seen.worst
-    said = ", the worst; also in {} more"  # a log of statistics is in no such order
-    if first.source != "te-debug":
-        least = flushed_share(seen.worst) / 2
-        first = next(row for row in seen.accused if flushed_share(row) >= least)
-        said = "; also in {} after it in the backward pass"
-    layers = layers_of([first, *seen.rows])
-    others = listed(seen.names(layers)[1:], SHOWN)
-    return {
-        "layer": first.layer,
-        "share": flushed_share(first),
-        "dead": _dead(first),
-        "others": f"{said.format(len(layers) - 1)}: {others}" if len(layers) > 1 else "",
-        "threshold": GRADIENT_FLUSHED,
-        "remedy": remedy(first, seen.facts),
-        "layers": layers,
-    }
-
-
-def _dead(row: TensorRecord) -> str:
-    return ": it is dead" if flushed_share(row) > DEAD else ""
-
-
-def _outlier(seen: Seen) -> Mapping[str, Any]:
-    worst, amax, rows = seen.worst, seen.worst.amax or 0.0, seen.step.rows
-    others = [
-        f"{row.tensor} of {row.layer}"
-        for tensor, found in _outliers(rows).items()
-        for row in found
-        if tensor != worst.tensor
-    ]
-    peers = by_peers([row for row in rows if row.finite], worst.tensor)[pattern(worst.layer)]
-    usual = _usual(worst, peers)
-    why = f"{amax / (worst.rms or 1.0):.3g} times its RMS (threshold: {WIDE_E4M3:.0f})"
-    if usual and amax >= OUTLIER * usual:
-        why = f"{amax / usual:.3g} times the median of its peers (threshold: {OUTLIER:.0f})"
-    also = f"; also the {listed(others, 3)}" if others else ""
-    return {"amax": amax, "why": why, "also": also, "what_if": what_if(worst)}
-
-
-def _underflow(seen: Seen) -> Mapping[str, Any]:
-    worst = seen.worst
-    keeps = f" and keeps {worst.sqnr_db:.1f} dB of it" if is_noisy(worst) else ""
-    return {
-        "share": flushed_share(worst),
-        "keeps": f"{_dead(worst)}{keeps}",
-        "threshold": UNDERFLOW,
-        "remedy": remedy(worst, seen.facts),
-    }
-
-
-TENSOR_RULES = (
-    Rule(
-        "nan-or-inf",
-        lambda rows: [row for row in rows if not row.finite],
-        lambda _: 0.0,
-        _not_finite,
-    ),
-    Rule("gradient-flushed", _all_if(is_flushed_gradient), flushed_share, _gradient_flushed),
-    Rule("outlier-layer", _outlier_rows, lambda row: row.amax or 0.0, _outlier),
-    Rule("underflow-high", _all_if(_is_underflow), flushed_share, _underflow),
-    Rule(
-        "sqnr-low",
-        # But for those accused of their zeros.
-        _all_if(lambda row: is_noisy(row) and flushed_share(row) < UNDERFLOW),
-        lambda row: -(row.sqnr_db or 0.0),
-        lambda seen: {
-            "db": seen.worst.sqnr_db,
-            "threshold": least_sqnr(seen.worst),
-            "remedy": remedy(seen.worst, seen.facts),
-        },
-    ),
-    Rule(
-        "saturates",
-        _all_if(is_clipped),
-        lambda row: row.saturated or 0.0,
-        lambda seen: {
-            "share": seen.worst.saturated,
-            "remedy": _remedy_for_clipping(seen.worst),
-        },
-    ),
-    Rule(
-        "mx-last-bucket",
-        _all_if(lambda row: (row.top_blocks or 0.0) >= TOP_BLOCKS),
-        lambda row: row.top_blocks or 0.0,
-        lambda seen: {"share": seen.worst.top_blocks, "threshold": TOP_BLOCKS},
-    ),
-    Rule(
-        "zero-rows",
-        _all_if(_has_zero_rows),
-        lambda row: row.zero_rows or 0.0,
-        lambda seen: {"share": seen.worst.zero_rows, "threshold": ZERO_ROWS},
-    ),
-)
+def _lacking_db(row: TensorRecord) -> float:
+    """Return by how many dB the SQNR of a tensor's cast is too low; negative where it is not."""
+    if row.sqnr_db is None:
+        return -1.0
+    mx = row.scaling == "mxfp8" and row.format == "e4m3"
+    return (_SQNR_MX_DB if mx else _SQNR_DB) - row.sqnr_db
 
 
 # ---- remedies
 
 
-def remedy(row: TensorRecord, facts: RankFacts) -> str:
-    """Say what would help under the recipe at hand."""
-    if row.amax and row.amax < LEAST_AMAX and row.scaling in _LEAST_HOLDS:
-        # Only gradients grow with the loss.
-        loss = "scale the loss up, or " if row.tensor == "grad_output" else ""
+def _remedy(row: TensorRecord) -> str:
+    """Say what would help a tensor that loses too much in its cast."""
+    if (
+        row.amax
+        and row.amax < _LEAST_AMAX
+        and row.scaling in ("rowwise", "block_1x128", *_ONE_SCALE)
+    ):
         return (
-            f"Its largest value is {row.amax:.2g}; scales count no amax below {LEAST_AMAX:g} "
-            f"(torchao's EPS), with any scaling: {loss}find what makes it so small."
+            f"Its largest value is {row.amax:.2g}; scales count no amax below {_LEAST_AMAX:g} "
+            "(torchao's EPS): find what makes it so small, or scale the loss up if only gradients "
+            "are."
         )
-    rounding = "; on sm_12x see that stochastic rounding works (TE#3281)"
-    dead = flushed_share(row) > DEAD and row.tensor == "grad_output"
-    return f"{_how(row, facts)}{what_if(row)}{rounding if dead else ''}."
+    return f"{_how(row)}{what_if(row)}."
 
 
-def _how(row: TensorRecord, facts: RankFacts) -> str:
-    if row.scaling == "delayed" and (row.saturated or 0.0) >= SATURATED:
-        return (
-            "Use current scaling, or scale by block: no margin avoids both clipping and underflow"
-        )
-    if is_noisy(row) and row.what_if and _better(row) is None:
-        return _KEEP_IN_BF16
+def _how(row: TensorRecord) -> str:
+    if _lacking_db(row) > 0 and row.what_if and _better(row) is None:
+        return "Keep the layer in BF16 (filter_fqns, module_filter_fn)"
     if row.scaling == "delayed":
-        margin = _margin(row, facts)
-        if margin > 0:
-            return f"Lower margin (fp8_margin {margin} → {margin - 1}), or use current scaling"
+        if is_clipped(row):
+            return (
+                "Use current scaling, or scale by block: no margin avoids both clipping and "
+                "underflow"
+            )
         return (
-            "Shorten amax_history_len if an old spike keeps the scale small, or use current scaling"
+            "Lower a margin above 0, shorten amax_history_len if an old spike keeps the scale "
+            "small, or use current scaling"
         )
-    if row.tensor == "grad_output" and row.format == "e4m3" and row.scaling == "tensorwise":
+    if row.scaling != "tensorwise":
+        return "Keep the layer in BF16 (filter_fqns, module_filter_fn)"
+    if row.tensor == "grad_output" and row.format == "e4m3":
         return "Cast gradients to E5M2 (hybrid format), or scale by row"
-    if row.scaling == "tensorwise":
-        return "Scale by row or block (rowwise, rowwise_with_gw_hp, Float8BlockScaling)"
-    return _KEEP_IN_BF16
-
-
-def _margin(row: TensorRecord, facts: RankFacts) -> int:
-    """Return the margin of the scales that the run keeps for a tensor, 0 where it keeps none."""
-    key = (row.layer, row.tensor)
-    kept = kept_scales(facts.rank.numerics)
-    margins = (one.recipe.margin for one in kept if (one.slot.layer, one.slot.tensor) == key)
-    return max((margin or 0 for margin in margins), default=0)
+    return "Scale by row or block (rowwise, rowwise_with_gw_hp, Float8BlockScaling)"
 
 
 def what_if(row: TensorRecord) -> str:
@@ -387,7 +200,7 @@ def what_if(row: TensorRecord) -> str:
 
     A few large values have nearly all of the signal: what becomes of the others dB do not show.
     """
-    if not (row.what_if and is_noisy(row)):
+    if not row.what_if or _lacking_db(row) <= 0:
         return ""
     best = _better(row)
     if best is None:
@@ -398,7 +211,7 @@ def what_if(row: TensorRecord) -> str:
 def _better(row: TensorRecord) -> tuple[str, float] | None:
     """Return the best of the other recipes by SQNR, if it is better."""
     best = max(row.what_if.items(), key=lambda item: item[1], default=None)
-    return best if best is not None and best[1] >= (row.sqnr_db or 0.0) + WORTH_DB else None
+    return best if best is not None and best[1] >= (row.sqnr_db or 0.0) + _WORTH_DB else None
 
 
 def _remedy_for_clipping(row: TensorRecord) -> str:
@@ -406,9 +219,102 @@ def _remedy_for_clipping(row: TensorRecord) -> str:
         return "Round MX scales up (RCEIL, arXiv 2506.08027)."
     if row.scaling != "delayed":
         return "Compute the scale from the largest magnitude of the values that it scales."
-    if flushed_share(row) >= UNDERFLOW:
-        return (
-            "Use current scaling, or scale by block: no margin fits a tensor whose largest "
-            "values are clipped and whose smallest ones become zero."
+    if _flushed(row) >= _UNDERFLOW:
+        return f"{_how(row)}."
+    return "Raise margin by one, lengthen amax_history_len, or use current scaling."
+
+
+_RULES = (
+    Rule(
+        "gradient-flushed",
+        # Of gradients of which half is lost the first in the backward pass is the cause.
+        lambda row: min(0.5, _flushed(row)),
+        _GRADIENT_FLUSHED,
+        holds=_is_flushed_gradient,
+        remedy=_remedy,
+    ),
+    Rule(
+        "underflow-high",
+        _flushed,
+        _UNDERFLOW,
+        holds=lambda row: not _is_flushed_gradient(row),
+        remedy=_remedy,
+    ),
+    # But for those accused of their zeros.
+    Rule("sqnr-low", _lacking_db, 0.0, lambda row: _flushed(row) < _UNDERFLOW, _remedy),
+    Rule("saturates", _saturated, _SATURATED, is_clipped, _remedy_for_clipping),
+    Rule("mx-last-bucket", lambda row: row.top_blocks or 0.0, _TOP_BLOCKS),
+    # Under scales by row or block, which are at their limit there.
+    Rule(
+        "zero-rows",
+        lambda row: row.zero_rows or 0.0,
+        _ZERO_ROWS,
+        holds=lambda row: bool(row.scaling) and row.scaling not in _ONE_SCALE,
+    ),
+)
+
+
+# ---- what a single tensor does not show
+
+
+def not_finite(facts: RankFacts, _: Promises) -> Iterator[Finding]:
+    """The first tensor with NaN or infinity, of which no other figure means anything."""
+    steps = steps_of(facts.rank.numerics)
+    found = [
+        Accused(0.0, step.number, row) for step in steps for row in step.rows if not row.finite
+    ]
+    if found:
+        first: Any = found[0].record
+        after = sum(one.step == found[0].step for one in found) - 1
+        others = f", before {counted(after, 'other tensor')}" if after else ""
+        yield from accuse(
+            "nan-or-inf",
+            [one._replace(record=first) for one in found],
+            case=first.tensor,
+            steps=len(steps),
+            kind="NaN" if first.nan else "infinity" if first.inf else "values that are not finite",
+            others=others,
         )
-    return BETTER_SCALING + "."
+
+
+def outlier_layers(facts: RankFacts, _: Promises) -> Iterator[Finding]:
+    """Tensors whose values dwarf those of their peers, or of which one value dwarfs the rest.
+
+    A weight that is too large makes its output and gradients large too: only the cause is accused.
+    """
+    steps = steps_of(facts.rank.numerics)
+    for tensor in ("weight", "input", "grad_output"):
+        found = [one for step in steps for one in _outliers(step, tensor)]
+        if found:
+            is_wide = all(wide for wide, _ in found)  # those beyond their peers are worse
+            accused = [one for wide, one in found if wide is is_wide]
+            worst: Any = max(accused, key=lambda one: one.figure).record
+            yield from accuse(
+                "outlier-layer",
+                accused,
+                case="wide" if is_wide else "",
+                limit=_WIDE_E4M3 if is_wide else _OUTLIER,
+                steps=len(steps),
+                what_if=what_if(worst),
+            )
+            return
+
+
+def _outliers(step: Step, tensor: str) -> Iterator[tuple[bool, Accused]]:
+    """Yield the outliers of a step, and whether only their own values show it."""
+    sound = [row for row in step.rows if row.finite]
+    if tensor == "grad_output" and any(map(_is_flushed_gradient, sound)):
+        return  # those that flush the rest are another finding's
+    for peers in by_peers(sound, tensor).values():
+        known = {row.layer: row.amax for row in peers if row.amax}
+        least = min(known.values(), default=0.0)
+        for row in peers:
+            amax = row.amax or 0.0
+            narrow = row.scaling in _ONE_SCALE and row.format == "e4m3"
+            if len(known) > _LEAST_PEERS and amax >= _OUTLIER * least:
+                usual = median(known[layer] for layer in known if layer != row.layer)
+                if amax >= _OUTLIER * usual:
+                    yield False, Accused(amax / usual, step.number, row)
+                    continue
+            if narrow and row.rms and amax >= _WIDE_E4M3 * row.rms:
+                yield True, Accused(amax / row.rms, step.number, row)
