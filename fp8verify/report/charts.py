@@ -1,18 +1,17 @@
-"""The pages' pictures: bars, timelines and curves as SVG, and the table of the modules' states.
+"""The pages' pictures: bars, timelines and curves as SVG.
 
 Lengths are in user units; the pictures are stretched to the width there is.
 """
 
 from __future__ import annotations
 
-import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from fp8verify.report.model import LegRow, Precision, Report, TimelineReport, fp8_share
 from fp8verify.report.model.comparison import BudgetRow, Comparison, LossPair
-from fp8verify.report.tables import millis, percent, precision_rows
+from fp8verify.report.tables import millis, percent
 
 BAR_WIDTH = 1000
 TIMELINE_HEIGHT = 60
@@ -97,17 +96,6 @@ def kind_of(precision: str) -> str:
     if found is Precision.UNKNOWN:
         return "unknown"
     return "low" if found.is_low or found is Precision.INT8 else "high"
-
-
-def precision_bar(report: Report) -> list[Bar]:
-    """Draw one bar: the GEMM time of linear layers by precision."""
-    rows = precision_rows(report)
-    parts = [
-        (kind_of(row.precision), row.time_us, _tip(row.precision, row.time_us, row.share))
-        for row in rows
-    ]
-    gemm_us = sum(row.time_us for row in rows)
-    return bars([("GEMMs", parts, f"{millis(gemm_us)} ms")], gemm_us)
 
 
 def _tip(label: str, time_us: float, share: float) -> str:
@@ -281,69 +269,3 @@ def _curve(points: Points, unit: str) -> Curve | None:
             paths[run] += "h0" if pen == "M" else ""
             pen = "L"
     return Curve(paths, (f"{unit} {first}", f"{unit} {last}"), f"{low:.4g}", f"{high:.4g}")
-
-
-_MAX_COLUMNS = 24
-_MAX_BLOCKS = 256
-_BLOCK = re.compile(r"(?P<block>(?:.*?\.)??\d+)\.(?P<place>.+)")
-_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
-# What a cell says and how it is coloured, by the state of its modules.
-_STATES = {
-    "fp8": ("FP8", "fp8"),
-    "fp4": ("FP4", "low"),
-    "high_precision": ("high", "high"),
-    "fp8_emulated": ("emulated", "unknown"),
-    "fp4_emulated": ("emulated", "unknown"),
-    "unknown": ("unknown", "unknown"),
-    "fp8_module_off": ("off", "high"),
-}
-
-
-class Cell(NamedTuple):
-    """A coloured cell; `kind` is its CSS class, `note` what it says when hovered."""
-
-    text: str
-    kind: str
-    note: str
-
-
-class CellTable(NamedTuple):
-    """Rows of cells under the columns' names; `hidden` rows were left out."""
-
-    columns: list[str]
-    rows: list[tuple[str, list[Cell | None]]]
-    hidden: int
-
-
-def layer_grid(states: Mapping[str, str]) -> CellTable:
-    """Lay out module names and their states: a row a block, a column a place in it.
-
-    More than a screen of columns is folded together.
-    """
-    placed = {name: _place(name) for name in states}
-    if len({place for _, place in placed.values()}) > _MAX_COLUMNS:
-        placed = {name: (row, _NUMBER.sub("*", place)) for name, (row, place) in placed.items()}
-    cells: dict[str, dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
-    for name, (row, place) in placed.items():
-        cells[row][place][states[name]] += 1
-    columns = list(dict.fromkeys(place for _, place in placed.values()))
-    columns.sort(key=bool)  # modules outside of blocks come first
-    rows = [
-        (row, [_state_cell(found[column]) if column in found else None for column in columns])
-        for row, found in list(cells.items())[:_MAX_BLOCKS]
-    ]
-    return CellTable(columns, rows, max(0, len(cells) - _MAX_BLOCKS))
-
-
-def _place(name: str) -> tuple[str, str]:
-    """Split `layers.3.attn.q_proj` into its block and the place in it."""
-    match = _BLOCK.fullmatch(name)
-    return (match["block"], match["place"]) if match else (name, "")
-
-
-def _state_cell(counts: Counter[str]) -> Cell:
-    note = ", ".join(f"{count} {state}" for state, count in counts.items())
-    if len(counts) == 1:
-        (state,) = counts
-        return Cell(*_STATES.get(state, (state, "unknown")), note)
-    return Cell(f"{counts['fp8']}/{sum(counts.values())}", "mixed", note)

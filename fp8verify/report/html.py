@@ -21,16 +21,9 @@ from fp8verify.report.model import Report, TimelineReport, Verdict, fp8_count
 from fp8verify.report.model.comparison import Comparison, RunTable
 from fp8verify.report.page import Page
 from fp8verify.report.report_page import TONES
-from fp8verify.report.sentences import claim_text, clock_lines, memory_lines
 from fp8verify.text import cut_middle, printable
-from fp8verify.verdict.gates import layer_states
 
-_KERNELS = 800
-_RANKS = 1024
 _TIMELINES = 16
-_STEPS = 2000
-_CLOCKS = 8
-_LAYERS = 1000
 _NAME_WIDTH = 240
 _ROWS = 64  # of a table in a notebook
 
@@ -57,34 +50,25 @@ def write_notebook(page: Page) -> str:
 def _report_facts(report: Report, page: Page) -> dict[str, Any]:
     """Return what the page of a report shows besides its `Page`, as much as a page can hold."""
     named = next((rank.named_layers for rank in report.ranks if rank.named_layers), None)
-    steps = [(rank, step) for rank in report.ranks for step in rank.steps]
-    kernels = tables.merge_kernels(report)
     not_active_first = sorted(report.ranks, key=lambda rank: rank.verdict is Verdict.ACTIVE)
     shown = [rank for rank in not_active_first[:_TIMELINES] if rank.timelines]
     shown.sort(key=lambda rank: -1 if rank.rank is None else rank.rank)
     drawn = [(rank, list(map(charts.timeline, rank.timelines))) for rank in shown]
-    numerics = next((grid for grid in page.grids if grid.title == "Numerics"), None)
     return {
         "report": report,
-        "clocks": clock_lines(report)[:_CLOCKS],
-        "precision_bar": charts.precision_bar(report),
         "legs": charts.leg_bars(report.legs),
         "gpu_times": charts.gpu_bars(report),
         "timelines": drawn,
         "timeline_data": _embedded([_hover(one) for rank in shown for one in rank.timelines]),
         "hidden_timelines": sum(bool(rank.timelines) for rank in report.ranks) - len(shown),
-        "grid": charts.layer_grid(layer_states(report)),
+        # Of several ranks the first one's.
+        "grids": {grid.title: grid for grid in reversed(list(page.grids))},
         "sizes": [rank.layers for rank in report.ranks if rank.layers and rank.layers.rows][:1],
         "named": named,
-        "named_rows": named.rows[:_LAYERS] if named else (),
         "named_legs": tables.legs_shown(named.rows) if named else (),
-        "memory": memory_lines(report),
-        "numerics": numerics and numerics.head(_LAYERS),
-        "ranks": not_active_first[:_RANKS],
-        "steps": steps[:_STEPS],
-        "hidden_steps": max(0, len(steps) - _STEPS),
-        "kernels": kernels[:_KERNELS],
-        "hidden_kernels": max(0, len(kernels) - _KERNELS),
+        "ranks": not_active_first,
+        "steps": [(rank, step) for rank in report.ranks for step in rank.steps],
+        "kernels": tables.merge_kernels(report),
     }
 
 
@@ -142,7 +126,6 @@ def _environment() -> Environment:
         "kernels_of": tables.kernels_of,
         "precisions": tables.precisions,
         "layer_us": tables.layer_us,
-        "said": claim_text,
     }
     return found
 

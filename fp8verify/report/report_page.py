@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from fp8verify.report import tables
 from fp8verify.report.model import (
@@ -19,9 +19,10 @@ from fp8verify.report.model import (
 from fp8verify.report.model.diagnosis import NamedLayersReport, TaxReport
 from fp8verify.report.model.numerics import NumericsReport, TensorRow
 from fp8verify.report.page import BAD, FAIR, GOOD, Grid, Note, Page, lay_out
-from fp8verify.report.sentences import counted_by, payoff, payoff_text, report_notes, steps_shown
+from fp8verify.report.sentences import counted_by, payoff, report_notes, steps_shown
 from fp8verify.report.tables import layer_share, percent, rank_label
-from fp8verify.text import counted, cut_middle
+from fp8verify.text import counted, cut_middle, shorten
+from fp8verify.verdict.gates import layer_states
 from fp8verify.verdict.policy import USUAL_SHARE
 
 TONES = {Verdict.ACTIVE: GOOD, Verdict.PARTIAL: FAIR, Verdict.INCONCLUSIVE: FAIR}
@@ -61,8 +62,8 @@ def report_page(report: Report, *, verbose: bool = False) -> Page:
         reason=report.reason,
         fails=report.fails,
         name=report.name,
-        pays=found and Note("pays", payoff_text(report, found), PAYS_TONES.get(found.word, "")),
-        pays_briefly=payoff_text(report, found, short=True) if found else "",
+        pays=found and Note("pays", found.text, PAYS_TONES.get(found.word, "")),
+        pays_briefly=found.head if found else "",
         findings=tuple(tables.by_severity(tables.shown_findings(report))),
         to_do=tuple(_to_do(report)),
         body=tuple(_body(report, verbose)),
@@ -107,6 +108,8 @@ def _body(report: Report, verbose: bool) -> Iterator[Grid | str]:
         yield _rank_grid(report)
     if report.breakdown is not None:
         yield _breakdown_grid(report.breakdown)
+    if verbose and (states := layer_states(report)):
+        yield _module_grid(states)
     named = [(rank, rank.named_layers) for rank in report.ranks if rank.named_layers is not None]
     for rank, layers in named if verbose else named[:1]:
         yield _named_layer_grid(layers, _of_rank(report, rank), verbose)
@@ -220,6 +223,17 @@ def _breakdown_grid(found: BreakdownReport) -> Grid:
         rows,
         below=found.notes,
     )
+
+
+def _module_grid(states: Mapping[str, str]) -> Grid:
+    """The precision that each linear module is set for, FP8 last."""
+    kinds = sorted(dict.fromkeys(states.values()), key=lambda state: state == "fp8")
+    rows = [
+        (state.replace("_", " "), name)
+        for state in kinds
+        for name in shorten([name for name, own in states.items() if own == state], states)
+    ]
+    return lay_out("Modules", "<precision | <linear modules", "{0} | {1}", rows, stretch=True)
 
 
 def _named_layer_grid(found: NamedLayersReport, where: str, verbose: bool) -> Grid:

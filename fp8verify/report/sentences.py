@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from fp8verify.report.model import (
-    Claim,
     ClockReport,
     ModulesReport,
     RankReport,
@@ -45,34 +44,27 @@ class Payoff(NamedTuple):
         word: "likely yes", "about even", "likely not", "no" where the CPU decides, or
             "not yet" where no FP8 GEMM ran.
         speedup: of the GPU time over BF16; None where no FP8 GEMM ran.
-        head: the answer, without the rank.
+        head: the answer.
         text: the answer and what it rests on.
-        rank: the rank that it is about.
     """
 
     word: str
     speedup: float | None
     head: str
     text: str
-    rank: RankReport
 
 
 def payoff(report: Report) -> Payoff | None:
     """Say whether FP8 pays on the rank that gains least; None where that cannot be estimated."""
-    found = list(filter(None, map(payoff_of, report.ranks)))
-    measured = [one for one in found if one.speedup is not None]
-    if measured:
-        return min(measured, key=lambda one: one.speedup or 0.0)
-    return found[0] if found else None
-
-
-def payoff_text(report: Report, found: Payoff, *, short: bool = False) -> str:
-    """Return the sentence; of several ranks with the one that it is about."""
-    text = found.head if short else found.text
+    found = [(one, rank) for rank in report.ranks if (one := payoff_of(rank)) is not None]
+    if not found:
+        return None
+    measured = [pair for pair in found if pair[0].speedup is not None]
+    one, rank = min(measured, key=lambda pair: pair[0].speedup or 0.0) if measured else found[0]
     if len(report.ranks) == 1:
-        return text
-    least = ", which gains least" if found.speedup is not None else ""
-    return f"{rank_label(found.rank)}{least}: {text}"
+        return one
+    where = f"{rank_label(rank)}{', which gains least' if measured else ''}: "
+    return one._replace(head=where + one.head, text=where + one.text)
 
 
 def payoff_of(rank: RankReport) -> Payoff | None:
@@ -89,7 +81,7 @@ def payoff_of(rank: RankReport) -> Payoff | None:
             f"FP8 could make GPU time at most {figures.ceiling:.2f}x as fast, by estimate: 16-bit "
             f"GEMMs are {figures.sixteen_bit_gemm_share:.0%} of it"
         )
-        return Payoff("not yet", None, head, f"{head}. {possible}", rank)
+        return Payoff("not yet", None, head, f"{head}. {possible}")
     alone = f"kernels alone would be about {kernels:.2f}x as fast as BF16"
     if figures.waits and figures.step_us and figures.gpu_busy_in_step_us:
         word = "no"
@@ -107,7 +99,7 @@ def payoff_of(rank: RankReport) -> Payoff | None:
         word, why = _word(kernels), f"kernels alone about {kernels:.2f}x as fast as BF16"
     head = f"{word}: {why}, by estimate"
     text = f"{head}. {_what_limits(rank, figures, figures.ceiling)}"
-    return Payoff(word, kernels if step is None else step, head, text, rank)
+    return Payoff(word, kernels if step is None else step, head, text)
 
 
 def _word(speedup: float) -> str:
@@ -145,15 +137,6 @@ def counted_by(report: Report) -> str:
     return f" ({call})" if call else ""
 
 
-def clock_lines(report: Report) -> list[tuple[RankReport, str]]:
-    """Return each rank that has a clock with its line; of ranks alike, the first."""
-    lines: dict[str, RankReport] = {}
-    for rank in report.ranks:
-        if rank.clock is not None:
-            lines.setdefault(_clock(rank.clock), rank)
-    return [(rank, line) for line, rank in lines.items()]
-
-
 def _clock(clock: ClockReport) -> str:
     counted = "optimizer steps" + (f" ({clock.counts})" if clock.counts else "")
     parts = ["fp8verify.step()" if clock.source == "explicit" else counted]
@@ -188,7 +171,8 @@ def report_notes(report: Report, *, verbose: bool) -> Iterator[Note]:
     """Yield the notes in their order; without `verbose` those of the first rank."""
     alone = len(report.ranks) == 1
     for claim in report.claims if verbose else report.claims[:_CLAIMS]:
-        yield Note("log", claim_text(claim))
+        meaning = _MEANINGS.get(claim.text) or f"{claim.text} ({claim.framework}'s wording)"
+        yield Note("log", f"{claim.place}: {meaning}")
     yield from (Note("clock", line) for line in _clock_notes(report, verbose))
     for rank in report.ranks if verbose else report.ranks[:1]:
         if rank.modules is not None:
@@ -200,8 +184,11 @@ def report_notes(report: Report, *, verbose: bool) -> Iterator[Note]:
         yield from _of_rank(report, rank, _costs(rank, alone, verbose))
     for rank in report.ranks if verbose else report.ranks[:1]:
         yield from _of_rank(report, rank, _numerics(rank, verbose))
-    if not verbose:  # the rank that used most is the one that runs out
-        yield from (Note("memory", line) for line in memory_lines(report)[:1])
+    used = [(rank, rank.memory) for rank in report.ranks if rank.memory is not None]
+    if used and not verbose:  # the rank that used most is the one that runs out
+        rank, memory = max(used, key=lambda pair: pair[1].reserved_peak)
+        most = f"{rank_label(rank)}, the fullest of {len(used)}: " if len(used) > 1 else ""
+        yield Note("memory", most + _memory(memory))
     yield from (Note("note", note) for note in report.notes)
 
 
@@ -211,17 +198,15 @@ def _of_rank(report: Report, rank: RankReport, found: Iterator[tuple[str, str]])
     return (Note(label, prefix + text) for label, text in found)
 
 
-def claim_text(claim: Claim) -> str:
-    """Return what a log line claims; the framework is the one whose wording it is."""
-    meaning = _MEANINGS.get(claim.text) or f"{claim.text} ({claim.framework}'s wording)"
-    return f"{claim.place}: {meaning}"
-
-
 def _clock_notes(report: Report, verbose: bool) -> Iterator[str]:
-    clocks = clock_lines(report)
+    """Yield the line of each clock; of ranks alike, that of the first."""
+    clocks: dict[str, tuple[RankReport, ClockReport]] = {}
+    for rank in report.ranks:
+        if rank.clock is not None:
+            clocks.setdefault(_clock(rank.clock), (rank, rank.clock))
     alone = len(clocks) == 1
-    for rank, line in clocks if verbose else clocks[:1]:
-        if verbose or not (alone and rank.clock is not None and _head_says_all(rank.clock)):
+    for line, (rank, clock) in list(clocks.items())[: None if verbose else 1]:
+        if verbose or not (alone and _head_says_all(clock)):
             yield line if alone else f"{rank_label(rank)}: {line}"
 
 
@@ -300,16 +285,6 @@ def _scales(found: NumericsReport) -> str:
     free = [row.headroom_octaves for row in found.scales if row.headroom_octaves is not None]
     headroom = f"; headroom {min(free):.1f} to {max(free):.1f} octaves" if free else ""
     return f"{recipe.name}{how and f' ({how})'}{headroom}"
-
-
-def memory_lines(report: Report) -> list[str]:
-    """Return the memory of the fullest rank, and what FP8 has to do with it."""
-    known = [(rank, rank.memory) for rank in report.ranks if rank.memory is not None]
-    if not known:
-        return []
-    rank, memory = max(known, key=lambda pair: pair[1].reserved_peak)
-    most = f"{rank_label(rank)}, the fullest of {len(known)}: " if len(known) > 1 else ""
-    return [most + _memory(memory), *memory.why]
 
 
 def _memory(found: MemoryReport) -> str:

@@ -100,35 +100,35 @@ def _tflops(gemm: GemmSummary, name: str) -> float | None:
 
 def merge_kernels(report: Report) -> list[KernelRow]:
     """Return the kernels of all ranks by time, those alike in name, operator and leg added up."""
-    merged: dict[tuple[str, str, str | None, str | None], KernelRow] = {}
+    alike: dict[tuple[object, ...], list[KernelRow]] = defaultdict(list)
     for row in (row for rank in report.ranks for row in rank.kernels):
-        key = (row.name, row.precision, row.leg, row.op)
-        known = merged.get(key)
-        merged[key] = row if known is None else _added(known, row)
-    return sorted(merged.values(), key=lambda row: -row.time_us)
+        alike[row.name, row.precision, row.leg, row.op].append(row)
+    return sorted(map(_merged, alike.values()), key=lambda row: -row.time_us)
 
 
-def _added(first: KernelRow, second: KernelRow) -> KernelRow:
+def _merged(rows: Sequence[KernelRow]) -> KernelRow:
     """Add launches of perhaps other shapes: rates are weighted by time, which is exact."""
+    first, *others = rows
+    if not others:
+        return first
     return replace(
         first,
-        time_us=first.time_us + second.time_us,
-        kernels=first.kernels + second.kernels,
-        dims=first.dims if first.dims == second.dims else None,
-        shape=first.shape if first.shape == second.shape else None,
-        tflops=_weighted(first, second, first.tflops, second.tflops),
-        percent_of_peak=_weighted(first, second, first.percent_of_peak, second.percent_of_peak),
+        time_us=sum(row.time_us for row in rows),
+        kernels=sum(row.kernels for row in rows),
+        dims=first.dims if all(row.dims == first.dims for row in others) else None,
+        shape=first.shape if all(row.shape == first.shape for row in others) else None,
+        tflops=_mean([(row.tflops, row.time_us) for row in rows]),
+        percent_of_peak=_mean([(row.percent_of_peak, row.time_us) for row in rows]),
     )
 
 
-def _weighted(
-    first: KernelRow, second: KernelRow, rate: float | None, other: float | None
-) -> float | None:
-    """Average two rates over the times of their rows; None unless both are known."""
-    time_us = first.time_us + second.time_us
-    if rate is None or other is None or not time_us:
+def _mean(rates: Sequence[tuple[float | None, float]]) -> float | None:
+    """Average rates over times; None unless all are known."""
+    known = [(rate, us) for rate, us in rates if rate is not None]
+    time_us = sum(us for _, us in known)
+    if len(known) < len(rates) or not time_us:
         return None
-    return round((rate * first.time_us + other * second.time_us) / time_us, 1)
+    return round(sum(rate * us for rate, us in known) / time_us, 1)
 
 
 def gemm_kernels(report: Report) -> list[KernelRow]:

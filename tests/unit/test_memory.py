@@ -13,7 +13,6 @@ from fp8verify.analysis.recorded import memory_report
 from fp8verify.capture.schema import MemoryRecord, ModuleRecord, RankMeta, WindowRecord
 from fp8verify.compare.compare import memory_notes
 from fp8verify.compare.pairs import pair_memory
-from fp8verify.report.forms import render
 from fp8verify.report.model import Report
 from fp8verify.report.model.numerics import MemoryReport
 from fp8verify.report.sentences import report_notes
@@ -185,4 +184,3 @@ def test_the_fullest_rank_stands_for_a_run(plain: Report) -> None:
     assert full == "the candidate fills the GPU of rank 1, the fullest: 78.0 GiB of 80.0 GiB"
     (shown,) = [note.text for note in report_notes(after, verbose=False) if note.label == "memory"]
     assert shown.startswith("rank 1, the fullest of 2: peak 60.0 GiB of tensors, 78.0 GiB held by")
-    assert shown in render(after, "html")

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from fp8verify import Report, inspect
 from fp8verify.report.forms import brief, render
-from fp8verify.report.sentences import payoff, payoff_text
+from fp8verify.report.sentences import payoff
 from tests.golden.expectations import ROOT
 from tests.hand_built import BF16, FP32, TraceBuilder
 from tests.unit.test_communication import GATHER, MB, SCATTER, collective
@@ -42,12 +42,9 @@ def test_the_word_follows_from_the_estimate(report: Report, speedup: float, word
 
 
 def test_of_several_ranks_the_one_that_gains_least_counts(report: Report) -> None:
-    several = _gaining(report, 1.3, 0.8, 1.2)
-    found = payoff(several)
+    found = payoff(_gaining(report, 1.3, 0.8, 1.2))
     assert found is not None
-    assert payoff_text(several, found).startswith(
-        "rank 1, which gains least: likely not: kernels alone about 0.80x"
-    )
+    assert found.text.startswith("rank 1, which gains least: likely not: kernels alone about 0.80x")
 
 
 def test_without_fp8_it_says_what_fp8_could_do() -> None:
