@@ -1,7 +1,7 @@
 """Judge windows in a process of lower priority, while the training goes on.
 
-`python -m fp8verify.record.judge` reads one JSON request a line, inspects the folder that it names,
-and answers with the report and the metrics of the window. It ends with its input.
+`python -m fp8verify.record.judge` reads a JSON request, inspects the folder that it names, writes
+the report into it, and answers with the metrics of the window.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from fp8verify.errors import Fp8VerifyError
 from fp8verify.record.window_metrics import WindowMetrics
@@ -30,14 +30,14 @@ class Judged(NamedTuple):
     """A window that was judged: its metrics, or why there are none."""
 
     folder: Path
-    metrics: WindowMetrics | None
+    metrics: WindowMetrics | None = None
     error: str | None = None
 
 
 class Judge:
     """Judges captures in the order in which they are submitted, and writes `report.json` into each.
 
-    One process serves all that wait, and ends when none does: between windows no memory is used.
+    Each one has a process of its own: between windows no memory is used.
 
     Args:
         policy: what the verdict asks for.
@@ -49,55 +49,47 @@ class Judge:
         self._on_judged = on_judged
         self._waiting: deque[tuple[Path, Path | None]] = deque()
         self._lock = threading.Lock()  # of all that follows
-        self._thread: threading.Thread | None = None
-        self._is_busy = False
+        self._thread: threading.Thread | None = None  # while there is something to judge
         self._process: subprocess.Popen[str] | None = None
-        self._is_stopped = False
 
     @property
     def idle(self) -> bool:
         """Whether all that was submitted is judged."""
-        return not self._is_busy
+        return self._thread is None
 
     def submit(self, folder: Path, log: Path | None = None) -> None:
         """Let a capture be judged."""
         with self._lock:
             self._waiting.append((folder, log))
-            if not self._is_busy:
-                self._is_busy = True
+            if self._thread is None:
                 self._thread = threading.Thread(target=self._judge_all, daemon=True)
                 self._thread.start()
 
     def wait(self) -> None:
         """Return when all are judged."""
-        if self._thread is not None:
-            self._thread.join()
+        thread = self._thread
+        if thread is not None:
+            thread.join()
 
     def stop(self) -> None:
         """Return at once; what is not judged stays so."""
         with self._lock:
-            self._is_stopped = True
             self._waiting.clear()
             if self._process is not None:
                 self._process.kill()
         self.wait()
 
     def _judge_all(self) -> None:
-        while (waiting := self._next()) is not None:
-            folder, log = waiting
-            answer = self._ask(folder, log)
-            if "report" in answer:
-                try:
-                    keep_report(folder, answer["report"])
-                except OSError as error:
-                    answer = {"error": f"{type(error).__name__}: {error}"}
-            self._on_judged(Judged(folder, answer.get("metrics"), answer.get("error")))
-        self._end_process()
-
-    def _next(self) -> tuple[Path, Path | None] | None:
-        with self._lock:
-            self._is_busy = bool(self._waiting)
-            return self._waiting.popleft() if self._waiting else None
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    self._thread = None
+                    return
+                folder, log = self._waiting.popleft()
+                self._process = None
+                with suppress(OSError):
+                    self._process = _start_process()
+            self._on_judged(Judged(folder, **self._ask(folder, log)))
 
     def _ask(self, folder: Path, log: Path | None) -> dict[str, Any]:
         request = {
@@ -105,40 +97,28 @@ class Judge:
             "log": str(log.absolute()) if log is not None else None,
             "policy": self._policy._asdict(),
         }
+        process = self._process
+        if process is None:
+            return {"error": "no process that reads windows can be started"}
+        answer, _ = process.communicate(json.dumps(request))
         try:
-            process = self._process or self._start_process()
-            requests, answers = cast(IO[str], process.stdin), cast(IO[str], process.stdout)
-            requests.write(json.dumps(request) + "\n")
-            requests.flush()
-            answer: dict[str, Any] = json.loads(answers.readline())
-        except (OSError, ValueError):  # no process can be started, or somebody killed it
-            self._end_process()
+            found: dict[str, Any] = json.loads(answer)
+        except ValueError:  # somebody killed it
             return {"error": "the process that reads windows died"}
-        return answer
+        return found
 
-    def _start_process(self) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "fp8verify.record.judge"],
-            cwd=PACKAGE,  # where `-m` finds us, and not what the training calls like our modules
-            env=_environment(),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            start_new_session=True,  # Ctrl-C is for the training
-        )
-        with self._lock:
-            self._process = process
-            if self._is_stopped:
-                process.kill()
-        return process
 
-    def _end_process(self) -> None:
-        with self._lock:
-            process, self._process = self._process, None
-        if process is not None:
-            with suppress(OSError, ValueError):  # it was killed before it read all
-                process.communicate()
+def _start_process() -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "fp8verify.record.judge"],
+        cwd=PACKAGE,  # where `-m` finds us, and not what the training calls like our modules
+        env=_environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,  # Ctrl-C is for the training
+    )
 
 
 def _environment() -> dict[str, str]:
@@ -164,18 +144,14 @@ def keep_report(folder: Path, text: str) -> None:
 
 
 def main() -> None:
-    """Answer every request; an error is an answer too."""
+    """Answer one request; an error is an answer too."""
     with suppress(OSError):
         os.nice(NICE)  # the training comes first
+    request = json.load(sys.stdin)
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what a library prints is not an answer
-    for request in sys.stdin:
-        answer = _answer(**json.loads(request))
-        try:
-            answers.write(json.dumps(answer) + "\n")
-            answers.flush()
-        except BrokenPipeError:
-            return
+    with suppress(BrokenPipeError), answers:
+        json.dump(_answer(**request), answers)
 
 
 def _answer(folder: str, log: str | None, policy: dict[str, Any]) -> dict[str, Any]:
@@ -184,7 +160,8 @@ def _answer(folder: str, log: str | None, policy: dict[str, Any]) -> dict[str, A
 
     try:
         report = inspect(folder, log=log, policy=Policy(**policy))
-        return {"metrics": window_metrics(report), "report": report.to_json()}
+        keep_report(Path(folder), report.to_json())
+        return {"metrics": window_metrics(report)}
     except Fp8VerifyError as error:
         return {"error": error.fact.rstrip(".")}
     except Exception as error:

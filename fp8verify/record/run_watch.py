@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from fp8verify.capture.names import METAS
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
 POLL_S = 0.5
 LIVE = "live"
-COMMAND_S = 600.0  # how long one call of --on-change may take
+COMMAND_S = 60.0  # how long one call of --on-change may take
 AT_THE_END_S = 30.0  # how long the end of the run waits for all of them
 MAX_ERRORS = 8
 
@@ -133,6 +132,8 @@ class RunWatch:
         self._sinks = sinks
         self._command = on_change
         self._stop_on = stop_on
+        self._errors: list[str] = []  # of the command, the first eight
+        self._left_s = AT_THE_END_S
 
     def __call__(
         self, capture: CaptureFolder, stop: Callable[[], None]
@@ -149,8 +150,9 @@ class RunWatch:
         from fp8verify.record.judge import Judge
         from fp8verify.record.live_windows import History, is_closed
 
-        command = ChangeCommand(self._command, capture.path) if self._command else None
-        history = History(capture.path, self._sinks, partial(self._changed, command, stop, over))
+        history = History(
+            capture.path, self._sinks, partial(self._changed, capture.path, stop, over)
+        )
         judge = Judge(self._policy, history.take)
         submitted: set[str] = set()
         is_over = False
@@ -165,17 +167,15 @@ class RunWatch:
                         judge.submit(folder, capture.log if capture.log.is_file() else None)
         judge.wait()
         history.close()
-        if command is not None:
-            command.finish()
         self.worst = history.worst
         with suppress(OSError):
             live.rmdir()
-        errors = [*history.errors, *(command.errors if command is not None else ())]
-        self.notes = (self._summary(capture.path, history), *self.notes, *errors)
+        summary = self._summary(capture.path, history)
+        self.notes = (summary, *self.notes, *history.errors, *self._errors)
 
     def _changed(
         self,
-        command: ChangeCommand | None,
+        capture: Path,
         stop: Callable[[], None],
         over: threading.Event,
         before: str | None,
@@ -190,8 +190,42 @@ class RunWatch:
             self.notes = (f"fp8verify stopped the training, since step {step} is {verdict}",)
             say(f"{self.notes[0]} (--stop-on)")
             stop()
-        if command is not None and before is not None:
-            command.run(before, metrics)
+        if self._command is not None and before is not None:
+            variables = {
+                "FP8VERIFY_OLD_VERDICT": before,
+                "FP8VERIFY_NEW_VERDICT": str(verdict),
+                "FP8VERIFY_AT": str(step),
+                "FP8VERIFY_CAPTURE": str(capture),
+            }
+            failure = self._run_command(self._command, variables, over)
+            if failure is not None and len(self._errors) < MAX_ERRORS:
+                self._errors.append(f"--on-change at step {step}: the command {failure}")
+
+    def _run_command(
+        self, command: str, variables: dict[str, str], over: threading.Event
+    ) -> str | None:
+        """Run a shell command and return how it failed; windows wait for it, the end not long."""
+        if self._left_s <= 0:
+            return "was not run: the run had ended"
+        process = subprocess.Popen(  # noqa: S602 - a command of the user's, for a shell
+            command,
+            shell=True,
+            stdin=subprocess.DEVNULL,
+            stdout=sys.stderr or subprocess.DEVNULL,  # None where it is closed
+            env={**os.environ, **variables},
+            start_new_session=True,  # what it started can be ended with it
+        )
+        ends_at = time.monotonic() + COMMAND_S
+        while time.monotonic() < ends_at and self._left_s > 0:
+            with suppress(subprocess.TimeoutExpired):
+                code = process.wait(timeout=POLL_S)
+                return f"failed with exit code {code}" if code else None
+            if over.is_set():
+                self._left_s -= POLL_S
+        with suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        return "was ended: it took too long"
 
     def _summary(self, capture: Path, history: History) -> str:
         from fp8verify.record.live_windows import steps_seen
@@ -206,68 +240,3 @@ class RunWatch:
             f"no window was recorded: the run ended after step {steps}, and the first window was "
             f"to be steps {live.first}-{live.first + live.length - 1}"
         )
-
-
-class ChangeCommand:
-    """Runs a shell command for each change, in order, on a thread: windows are judged meanwhile.
-
-    Attributes:
-        errors: how calls failed, the first eight.
-    """
-
-    def __init__(self, command: str, capture: Path) -> None:
-        self.errors: list[str] = []
-        self._command = command
-        self._capture = capture
-        self._calls: SimpleQueue[dict[str, str] | None] = SimpleQueue()
-        self._ends_at = float("inf")
-        self._thread = threading.Thread(target=self._run_all, daemon=True)
-        self._thread.start()
-
-    def run(self, before: str, metrics: WindowMetrics) -> None:
-        """Let the command run for a change to the verdict of `metrics`; returns at once."""
-        self._calls.put(
-            {
-                "FP8VERIFY_OLD_VERDICT": before,
-                "FP8VERIFY_NEW_VERDICT": str(metrics["verdict"]),
-                "FP8VERIFY_AT": str(metrics["step"]),
-                "FP8VERIFY_CAPTURE": str(self._capture),
-            }
-        )
-
-    def finish(self) -> None:
-        """Wait for the calls that are left, but not for ever."""
-        self._ends_at = time.monotonic() + AT_THE_END_S
-        self._calls.put(None)
-        self._thread.join()
-
-    def _run_all(self) -> None:
-        for variables in iter(self._calls.get, None):
-            try:
-                failure = self._failure(variables)
-            except OSError as error:
-                failure = f"cannot be run: {error.strerror}"
-            if failure is not None and len(self.errors) < MAX_ERRORS:
-                at = variables["FP8VERIFY_AT"]
-                self.errors.append(f"--on-change at step {at}: the command {failure}")
-
-    def _failure(self, variables: dict[str, str]) -> str | None:
-        if time.monotonic() > self._ends_at:
-            return "was not run: the run had ended"
-        process = subprocess.Popen(  # noqa: S602 - a command of the user's, for a shell
-            self._command,
-            shell=True,
-            stdin=subprocess.DEVNULL,
-            stdout=sys.stderr or subprocess.DEVNULL,  # None where it is closed
-            env={**os.environ, **variables},
-            start_new_session=True,  # what it started can be ended with it
-        )
-        began = time.monotonic()
-        while time.monotonic() < min(began + COMMAND_S, self._ends_at):
-            with suppress(subprocess.TimeoutExpired):
-                code = process.wait(timeout=POLL_S)
-                return f"failed with exit code {code}" if code else None
-        with suppress(OSError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        return "was ended: it took too long"

@@ -67,7 +67,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[str]]:
     processes: list[subprocess.Popen[str]] = []
 
     def start(_: list[str], **options: object) -> subprocess.Popen[str]:
-        code = "import sys, time; sys.stdin.readline(); time.sleep(600)"
+        code = "import sys, time; sys.stdin.read(); time.sleep(600)"
         processes.append(popen([sys.executable, "-c", code], **options))  # type: ignore[call-overload]
         return processes[-1]
 
