@@ -1,9 +1,8 @@
 """Run a command under Nsight Compute and read its counters back.
 
 `ncu --csv --page raw` writes one row for each profiled launch. The log mixes ncu's own lines
-(`==PROF== …`) with the table, a second row holds units, and newer versions may write one row for
-each metric instead. Numbers have thousands separators, of the locale. A table appears again for
-every process.
+(`==PROF== …`) with the table, and a second row holds units. Numbers have thousands separators, of
+the locale. A table appears again for every process.
 """
 
 from __future__ import annotations
@@ -29,13 +28,11 @@ GEMM_LIKE: Final = (
     "nvjet|[gG]emm|GEMM|gemv|cutlass|xmma|[mM]atmul|_mm_|_mm$|triton_tem|marlin|wgmma|bmm|gmm"
 )
 _QUERY_SECONDS: Final = 120
-_METRIC: Final = re.compile(r"^\s*\"?(?P<name>[a-z]+__\w+)\b")
+_METRIC: Final = re.compile(r"^\s*\"?([a-z]+__\w+)\b", re.MULTILINE)
 _PERMISSION: Final = "ERR_NVGPUCTRPERM"
 _KERNEL: Final = "Kernel Name"
-_LONG: Final = ("Metric Name", "Metric Value")
-# Ranges of torch.autograd.profiler.emit_nvtx(record_shapes=True), and of our own script.
+# Ranges of torch.autograd.profiler.emit_nvtx(record_shapes=True).
 _NVTX: Final = re.compile(r"(?P<op>[\w.:]{1,200}), [^\"]{0,300}?sizes = \[(?P<sizes>[\[\]\d, ]*)\]")
-_OWN: Final = re.compile(r"fp8verify m=(?P<m>\d{1,15}) n=(?P<n>\d{1,15}) k=(?P<k>\d{1,15})")
 _SIZE: Final = re.compile(r"\[([\d, ]*)\]")
 _MAX_ROWS: Final = 100_000
 _MAX_LINE: Final = 1 << 16
@@ -84,41 +81,38 @@ def find_gpu() -> Gpu:
     Raises:
         ProveError: no NVIDIA GPU, or one whose counters are in no table.
     """
-    smi = shutil.which("nvidia-smi")
-    if smi is None:
-        raise _no_nvidia()
-    done = _output([smi, "--query-gpu=compute_cap,name", "--format=csv,noheader"])
-    capability, _, name = (done.splitlines() or [""])[0].partition(",")
-    chip = CHIPS.get(capability.strip())
+    done = _output(["nvidia-smi", "--query-gpu=compute_cap,name", "--format=csv,noheader"])
+    capability, _, name = (part.strip() for part in done.partition("\n")[0].partition(","))
     if not name:
-        raise _no_nvidia()
+        raise ProveError(
+            "No NVIDIA GPU was found: nvidia-smi is missing or lists none.",
+            "Run this on the machine that trains. AMD's GPUs count by rocprofv3 --pmc "
+            "SQ_INSTS_VALU_MFMA_MOPS_F8 SQ_INSTS_VALU_MFMA_MOPS_BF16 (512 operations a count; E5M2 "
+            "counts as F8).",
+        )
+    chip = CHIPS.get(capability)
     if chip is None:
         known = ", ".join(f"{key} ({row.gpus})" for key, row in CHIPS.items())
         raise ProveError(
-            f"No counters are known for {name.strip()}, compute capability {capability.strip()}.",
+            f"No counters are known for {name}, compute capability {capability}.",
             f"Known are {known}. Names are still decoded: fp8verify explain.",
         )
-    return Gpu(name.strip(), capability.strip(), chip)
-
-
-def _no_nvidia() -> ProveError:
-    if any(shutil.which(tool) for tool in ("amd-smi", "rocm-smi", "rocminfo")):
-        return ProveError(
-            "Nsight Compute counts on NVIDIA GPUs only, and this machine has AMD's.",
-            "Use rocprofv3 --pmc SQ_INSTS_VALU_MFMA_MOPS_F8 SQ_INSTS_VALU_MFMA_MOPS_BF16 there "
-            "(512 operations a count; E5M2 counts as F8).",
-        )
-    return ProveError(
-        "No NVIDIA GPU was found: nvidia-smi is missing or lists none.",
-        "Run this on the machine that trains.",
-    )
+    return Gpu(name, capability, chip)
 
 
 def metrics_of(ncu: str, gpu: Gpu) -> dict[str, Counter]:
-    """Return the metrics to measure on a GPU, out of those that this version of ncu knows."""
-    lines = _output([ncu, "--query-metrics"]).splitlines()
-    known = [match["name"] for line in lines if (match := _METRIC.match(line))]
-    return choose(gpu.chip, known)
+    """Return the metrics to measure on a GPU, out of those that this version of ncu knows.
+
+    Raises:
+        ProveError: it knows none of them.
+    """
+    chosen = choose(gpu.chip, _METRIC.findall(_output([ncu, "--query-metrics"])))
+    if not chosen:
+        raise ProveError(
+            f"ncu lists no counter of operations for {gpu.name}.",
+            "See what `ncu --query-metrics` says.",
+        )
+    return chosen
 
 
 def _output(command: Sequence[str]) -> str:
@@ -235,10 +229,7 @@ def _rows(lines: Iterable[str]) -> Iterator[tuple[int, dict[str, str]]]:
 
 
 def _metrics(row: Mapping[str, str]) -> dict[str, int]:
-    if all(column in row for column in _LONG):
-        pairs = [(row[_LONG[0]], row[_LONG[1]])]
-    else:
-        pairs = [(column, text) for column, text in row.items() if "__" in column]
+    pairs = ((column, text) for column, text in row.items() if "__" in column)
     counts = ((name.removesuffix(".sum"), _number(text)) for name, text in pairs)
     return {name: count for name, count in counts if count is not None}
 
@@ -256,21 +247,13 @@ def _number(text: str) -> int | None:
 
 def _flops(row: Mapping[str, str]) -> int | None:
     """Return 2·M·N·K from the innermost NVTX range that tells sizes."""
-    texts = [text for column, text in row.items() if column != _KERNEL and text]
-    for text in reversed(texts):
-        own = _OWN.search(text)
-        if own:
-            return 2 * int(own["m"]) * int(own["n"]) * int(own["k"])
-        ranges = list(_NVTX.finditer(text))
-        if ranges:
-            return _recorded(ranges[-1])
-    return None
-
-
-def _recorded(match: re.Match[str]) -> int | None:
-    sizes = [
+    texts = [text for column, text in row.items() if column != _KERNEL]
+    ranges = [found for text in texts for found in _NVTX.finditer(text)]
+    if not ranges:
+        return None
+    sizes = tuple(
         tuple(int(size[:15]) for size in found[1].replace(" ", "").split(",") if size)
-        for found in _SIZE.finditer(match["sizes"])
-    ]
-    shape = gemm_shape(OpContext(name=match["op"], dims=tuple(sizes)))
+        for found in _SIZE.finditer(ranges[-1]["sizes"])
+    )
+    shape = gemm_shape(OpContext(name=ranges[-1]["op"], dims=sizes))
     return None if shape is None else shape.flops
