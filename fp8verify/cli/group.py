@@ -31,9 +31,8 @@ COMMANDS = {
     "annotate": "Copy a trace with every GEMM coloured and labelled by precision and pass.",
     "env": "Print exports that attach to jobs whose command cannot be wrapped.",
     "prove": "Compare the precision of GEMM kernels with the GPU's own counters.",
-    "completion": "Print a script for shell completion of commands, options and files.",
 }
-MORE = ("env", "prove", "completion")
+MORE = ("env", "prove")
 NEVER_SET = frozenset({"help", "version", "dry-run"})
 HUGE = 10**18  # above what any option takes, and far below what Python refuses to write as text
 
@@ -57,8 +56,6 @@ class _Commands(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         """Import a command; a variable sets each option: --min-share is FP8VERIFY_MIN_SHARE."""
-        if cmd_name == "completion":
-            return completion
         if cmd_name not in COMMANDS:
             return None
         module: Any = importlib.import_module(f"fp8verify.cli.{cmd_name}_command")
@@ -197,42 +194,16 @@ def _as_typed(file: SettingsFile, name: str, value: Any, option: click.Option) -
     Raises:
         UsageError: it is of another kind.
     """
-    if option.is_flag:
-        if isinstance(value, bool):
-            return value
-        raise UsageError(f"{file.path}: {name} is true or false.", f"Write {name} = true.")
     items = value if isinstance(value, list) else [value]
-    if not all(
-        isinstance(item, (str, int, float)) and not isinstance(item, bool) for item in items
+    kinds = {bool} if option.is_flag else {str, int, float}
+    # To Python True is a number too, and a huge one cannot be written as text.
+    if not {type(item) for item in items} <= kinds or any(
+        isinstance(item, int) and abs(item) > HUGE for item in items
     ):
-        raise UsageError(
-            f"{file.path}: the value of {name} is neither text nor a number.",
-            f'Write it as on the command line: {name} = "…".',
-        )
-    if any(isinstance(item, int) and abs(item) > HUGE for item in items):
-        raise UsageError(
-            f"{file.path}: the value of {name} is larger than any that an option takes.",
-            "Write a smaller number.",
-        )
+        wanted = "true or false" if option.is_flag else "text or a number below 10^18"
+        hint = f"Write {name} = " + ("true." if option.is_flag else '"…", as on the command line.')
+        raise UsageError(f"{file.path}: the value of {name} is not {wanted}.", hint)
+    if option.is_flag:
+        return value
     words = [str(item) for item in items]
     return words if option.multiple else ",".join(words)
-
-
-@click.command("completion")
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def completion(shell: str) -> None:
-    """Print what lets a shell complete commands, options and files.
-
-    \b
-    eval "$(fp8verify completion bash)"       in ~/.bashrc (bash 4.4 or newer)
-    eval "$(fp8verify completion zsh)"        in ~/.zshrc, after compinit
-    fp8verify completion fish > ~/.config/fish/completions/fp8verify.fish
-    """
-    from click.shell_completion import get_completion_class
-
-    found = get_completion_class(shell)
-    if found is None:  # pragma: no cover - click has all three
-        raise click.UsageError(f"this version of click knows no {shell}")
-    # `source` of bash starts bash to learn its version; the script is the same without.
-    script = found(cli, {}, "fp8verify", "_FP8VERIFY_COMPLETE")
-    click.echo(script.source_template % script.source_vars())

@@ -23,10 +23,6 @@ C = TypeVar("C", bound=Callable[..., Any])
 FILE = click.Path(dir_okay=False, path_type=Path)
 # A path, a pattern, a URL or "-", which stays as it is typed; a shell completes files and folders.
 PLACE = click.Path(readable=False)
-# Narrower than this no figure has room.
-LEAST_WIDTH = 20
-MOST_WIDTH = 1000
-
 
 _BY_SUFFIX = {
     ".html": "html",
@@ -98,20 +94,11 @@ def output_option(text: str, metavar: str | None = None) -> Callable[[C], C]:
     return click.option("-o", "--output", type=FILE, metavar=metavar, help=text)
 
 
-_WIDTH = click.option(
-    "--width",
-    type=click.IntRange(LEAST_WIDTH, MOST_WIDTH),
-    metavar="N",
-    help="Columns of the text.  [default: COLUMNS, or the terminal's, or 80]",
-)
-
-
 def result_options(forms: Collection[str], verbose: str) -> Callable[[C], C]:
-    """Return --format, -o, --width and -v; `verbose` says what the last one shows."""
+    """Return --format, -o and -v; `verbose` says what the last one shows."""
     return added(
         form_option(forms, "Format of the result.  [default: by the suffix of -o; else text]"),
         output_option("Write the result to a file instead of standard output."),
-        _WIDTH,
         flag("-v", "--verbose", text=verbose),
     )
 
@@ -189,7 +176,6 @@ class ResultOptions(NamedTuple):
 
     form: str
     output: Path | None
-    width: int | None
     verbose: bool
     quiet: bool
 
@@ -323,7 +309,6 @@ report_options = added(
         "--quiet",
         text="Print at most four lines: verdict, error, whether FP8 pays, where the report is.",
     ),
-    _WIDTH,
 )
 
 

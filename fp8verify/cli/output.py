@@ -6,16 +6,18 @@ import os
 import sys
 from io import TextIOWrapper
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, NamedTuple, TextIO
+from typing import IO, TYPE_CHECKING, TextIO
 
 import click
 
-from fp8verify.cli.options import LEAST_WIDTH, MOST_WIDTH, ReportOptions, ResultOptions
+from fp8verify.cli.options import ReportOptions, ResultOptions
 from fp8verify.errors import UsageError
 
 if TYPE_CHECKING:
     from fp8verify.report.forms import Result
     from fp8verify.report.model import Report
+
+LEAST_WIDTH, MOST_WIDTH = 20, 1000  # narrower than this no figure has room
 
 
 def emit(text: str, file: Path | None, stream: TextIO | None = None) -> None:
@@ -58,37 +60,19 @@ def _write_file(path: Path, text: str, mode: str = "w") -> None:
         ) from None
 
 
-class Screen(NamedTuple):
-    """What the text is for.
-
-    Attributes:
-        terminal: whether it shows colours.
-        width: its columns, None for the terminal's own.
-    """
-
-    terminal: bool
-    width: int | None
-
-
-def screen(file: object, width: int | None = None, stream: IO[str] | None = None) -> Screen:
-    """Say what the text of a command is for.
+def _screen(file: object, stream: IO[str] | None) -> tuple[bool, int | None]:
+    """Return whether text shows colours, and its width; None for the terminal's own.
 
     Colours are for terminals, and for pipes where FORCE_COLOR is set (force-color.org); a pipe is
     as wide as COLUMNS says.
-
-    Args:
-        file: the file that -o names; None for `stream`.
-        width: what --width says.
-        stream: where text without a file goes, standard output by default.
     """
-    stream = stream or sys.stdout
     # Python has no stream where the descriptor is closed.
     terminal = file is None and stream is not None and stream.isatty()
     forced = file is None and bool(os.environ.get("FORCE_COLOR"))
     said = os.environ.get("COLUMNS", "")
-    if width is None and said.isdecimal() and LEAST_WIDTH <= int(said) <= MOST_WIDTH:
-        width = int(said)
-    return Screen(terminal or forced, width or (None if terminal else 80))
+    if said.isdecimal() and LEAST_WIDTH <= int(said) <= MOST_WIDTH:
+        return terminal or forced, int(said)
+    return terminal or forced, None if terminal else 80
 
 
 def write_result(
@@ -110,7 +94,7 @@ def write_result(
     if form == "github" and summary:
         _write_file(Path(summary), render(found, "markdown"), mode="a")
     if output is not None or not quiet or form != "text":
-        terminal, width = screen(output, options.width, stream)
+        terminal, width = _screen(output, stream or sys.stdout)
         text = render(found, form, terminal=terminal, verbose=options.verbose, width=width)
         emit(text, output, stream)
     if quiet and (output is not None or form == "text"):

@@ -8,7 +8,7 @@ import re
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,7 @@ from fp8verify.cli.options import (
 from fp8verify.errors import Fp8VerifyError, UsageError
 from fp8verify.record.log import say
 from fp8verify.record.run_watch import RunWatch, WindowReports
+from fp8verify.record.settings_file import steps_of_training
 
 if TYPE_CHECKING:
     from fp8verify.integrations.sinks import Sink
@@ -41,7 +42,7 @@ _WINDOWS = rf"(?:[0-9]{{1,9}},)*{_WINDOW}(?:,(?:{_WINDOW}|[0-9]{{1,9}}))*|global
 _GROUPS = {
     "Record": "steps after_seconds ranks trace_dir layers numerics numerics_every",
     "Watch": "every window metrics on_change stop_on",
-    "Report": "form output name width verbose quiet",
+    "Report": "form output name verbose quiet",
     "Gate": "min_share require_format strict exit_zero save_baseline baseline tolerance",
 }
 
@@ -252,29 +253,19 @@ def _sinks(metrics: tuple[str, ...]) -> list[Sink]:
 def _settle_window(
     steps: str | None, after_seconds: float | None, words: list[str]
 ) -> tuple[str | None, float | None]:
-    """Settle windows and times from different places: the command line is above a variable."""
+    """Settle windows and times from different places: the command line is above the others."""
     if steps is None and after_seconds is None:
-        return _steps_of_training(words), None
-    if steps is not None and after_seconds is not None and not steps.isdecimal():
-        if _rank("steps") < _rank("after_seconds"):
-            return steps, None
-        if _rank("after_seconds") < _rank("steps"):
-            return None, after_seconds
+        for word in words:
+            steps = steps_of_training(Path(word)) if word.endswith(".toml") else None
+            if steps is not None:
+                click.echo(f"fp8verify: steps {steps}, by the [profiling] of {word}", err=True)
+                break
+    elif steps is not None and after_seconds is not None and not steps.isdecimal():
+        if not _is_on_the_line("after_seconds"):
+            after_seconds = None
+        elif not _is_on_the_line("steps"):
+            steps = None
     return steps, after_seconds
-
-
-def _steps_of_training(words: list[str]) -> str | None:
-    """Return the steps that the `[profiling]` of the training's configuration names, and say so."""
-    for word in words:
-        if word.endswith(".toml"):
-            from fp8verify.record.settings_file import read_toml, steps_of_profiling
-
-            with suppress(OSError, ValueError):
-                steps = steps_of_profiling(read_toml(Path(word)).get("profiling"))
-                if steps is not None:
-                    click.echo(f"fp8verify: steps {steps}, by the [profiling] of {word}", err=True)
-                    return steps
-    return None
 
 
 def _need_every(**given: object) -> None:
@@ -285,15 +276,14 @@ def _need_every(**given: object) -> None:
     """
     for name, value in given.items():
         # A settings file may serve runs of both kinds.
-        if value and _rank(name) == 0:
+        if value and _is_on_the_line(name):
             wanted = "--" + name.replace("_", "-")
             raise UsageError(f"{wanted} needs --every.", f"Such as --every 1000 {wanted} ….")
 
 
-def _rank(name: str) -> int:
-    order = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT, ParameterSource.DEFAULT_MAP)
+def _is_on_the_line(name: str) -> bool:
     source = click.get_current_context().get_parameter_source(name)
-    return order.index(source) if source in order else len(order)
+    return source is ParameterSource.COMMANDLINE
 
 
 def _check_output(path: Path | None) -> None:

@@ -23,7 +23,7 @@ from fp8verify.record.injection import attach, boot_folder, child_environment
 from fp8verify.record.job import Job, job_of, runner_lock
 from fp8verify.record.log import say
 from fp8verify.record.output import STDERR, STDOUT, Output, reserve_closed_streams
-from fp8verify.record.settings import RankSelection, RunSettings
+from fp8verify.record.settings import RunSettings
 from fp8verify.record.signals import SignalForwarder, forwarded_signals
 from fp8verify.text import show_window
 
@@ -131,27 +131,13 @@ def describe_run(command: Sequence[str], settings: RunSettings) -> str:
 
     arguments = resolve_command(command, python_for(command, settings.python).program)
     capture = settings.trace_dir or "fp8verify-capture-<time>-<pid>"
-    facts = {
-        "run": shlex.join(arguments),
-        "record": _windows(settings),
-        "ranks": _ranks(settings.ranks),
-        "capture": f"{capture}",
-        "job": settings.job or job_of(arguments, os.environ).name,
-        "log": f"{capture}/log.txt" if settings.capture_log else None,
-        "inject": f"PYTHONPATH={capture}/.boot-<random>: a sitecustomize that arms the agent once "
-        "torch is imported",
-        "debug": f"{capture}/debug.<node>-<pid>.log" if settings.debug else None,
-        "layers": "named" if settings.layers else None,
-        "numerics": _numerics(settings),
-    }
-    return "".join(f"{name:8} {fact}\n" for name, fact in facts.items() if fact)
-
-
-def _numerics(settings: RunSettings) -> str | None:
-    if not settings.numerics:
-        return None
-    again = f", then every {settings.numerics_every} steps" if settings.numerics_every else ""
-    return f"measured in the second step after the windows{again}"
+    return (
+        f"run      {shlex.join(arguments)}\n"
+        f"record   {_windows(settings)}\n"
+        f"capture  {capture}\n"
+        f"inject   PYTHONPATH={capture}/.boot-<random>: a sitecustomize that arms the agent once "
+        "torch is imported\n"
+    )
 
 
 def _windows(settings: RunSettings) -> str:
@@ -168,11 +154,3 @@ def _windows(settings: RunSettings) -> str:
         window = show_window((live.first, live.first + live.length - 1))
         shown.append(f"every {live.every} steps, from steps {window} on")
     return ", ".join(shown)
-
-
-def _ranks(ranks: RankSelection) -> str:
-    if ranks.auto:
-        return "all of up to 8, else the first of each node"
-    if ranks.every == 1:
-        return "all"
-    return f"every {ranks.every}th" if ranks.every else ", ".join(map(str, ranks.only))

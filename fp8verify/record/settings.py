@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import re
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,16 +10,12 @@ from typing import Any, NamedTuple
 from fp8verify.errors import UsageError
 from fp8verify.text import Window, join_windows, show_window
 
-MAX_DIGITS = 9
 GLOBAL = "global:"
-EVERY = "every:"
-AUTO = "auto"
 PER_NODE = 8
 MAX_WINDOWS = 100
 # Far above what three steps of large models make; a closure that LBFGS calls in a loop made more.
 MAX_TRACE_MB = 2048
 MAX_WINDOW_SECONDS = 900.0
-DEBUG = "FP8VERIFY_DEBUG"
 MOST_STEPS = 10**9
 MIN_BETWEEN = 3  # steps in which one profiler session is over and the next is prepared
 
@@ -119,14 +115,13 @@ def read_settings(
     after_seconds: float | None = None,
     every: int | None = None,
     window: int | None = None,
-    ranks: str = AUTO,
+    ranks: str = "auto",
     trace_dir: str | Path | None = None,
     layers: bool = False,
     numerics: bool = False,
     numerics_every: int | None = None,
     no_log: bool = False,
     no_shapes: bool = False,
-    debug: bool = False,
     **as_given: Any,
 ) -> RunSettings:
     """Return what the options of `fp8verify run` ask for.
@@ -143,7 +138,6 @@ def read_settings(
         numerics_every: after how many steps to measure them again.
         no_log: whether to leave the output of the run alone.
         no_shapes: whether to leave out the operators' input shapes.
-        debug: whether every process writes down what the agent did; so does FP8VERIFY_DEBUG.
         as_given: other fields of `RunSettings`.
 
     Raises:
@@ -172,7 +166,6 @@ def read_settings(
         numerics_every=numerics_every,
         capture_log=not no_log,
         record_shapes=not no_shapes,
-        debug=debug or os.environ.get(DEBUG, "").lower() in {"1", "true", "yes", "on"},
         **as_given,
     )
 
@@ -246,14 +239,13 @@ def parse_windows(text: str) -> tuple[Window, ...]:
 
 
 def _parse_window(part: str, text: str) -> Window:
-    beginning, dash, end = part.partition("-")
-    first = _number(beginning)
-    last = _number(end) if dash else first
-    if first is None or last is None:
+    found = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", part)
+    if found is None:
         raise UsageError(
             f"{text[:80]!r} does not name steps.",
             "Give the first and last step, such as 10-12, or several windows: 10-12,500-502.",
         )
+    first, last = int(found[1]), int(found[2] or found[1])
     if first < 1:
         raise UsageError(f"{part} begins before the first step.", "Steps are counted from 1.")
     if last < first:
@@ -267,9 +259,8 @@ def parse_count(text: str) -> int:
     Raises:
         UsageError: if it is not a whole number above zero.
     """
-    count = _number(text.strip())
-    if count:
-        return count
+    if re.fullmatch("0*[1-9][0-9]{0,8}", text.strip()):
+        return int(text)
     raise UsageError(
         f"{text[:80]!r} is not a number of steps.",
         "With --after-seconds, --steps says how many to record, such as 3.",
@@ -283,24 +274,16 @@ def parse_ranks(text: str) -> RankSelection:
         UsageError: if it is none of these.
     """
     text = text.strip()
-    if text == AUTO:
+    if text == "auto":
         return RankSelection(auto=True)
     if text == "all":
         return RankSelection(every=1)
-    if text.startswith(EVERY):
-        every = _number(text.removeprefix(EVERY))
-        if every:
-            return RankSelection(every=every)
-    ranks = [_number(part.strip()) for part in text.split(",")]
-    if None not in ranks:
-        return RankSelection(only=tuple(sorted({rank for rank in ranks if rank is not None})))
+    every = re.fullmatch("every:0*([1-9][0-9]{0,8})", text)
+    if every is not None:
+        return RankSelection(every=int(every[1]))
+    if re.fullmatch("[0-9]{1,9}( *, *[0-9]{1,9})*", text):
+        return RankSelection(only=tuple(sorted({int(rank) for rank in text.split(",")})))
     raise UsageError(
         f"{text[:80]!r} does not name ranks.",
         "Give auto, all, every:64, or a list such as 0 or 0,7.",
     )
-
-
-def _number(text: str) -> int | None:
-    """Return the whole number of `text`; each start of a run would compile a pattern for it."""
-    plain = text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS
-    return int(text) if plain else None

@@ -7,10 +7,10 @@ may have written it.
 from __future__ import annotations
 
 import os
-import re
 import stat
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,10 +21,6 @@ OWN_FILE = "fp8verify.toml"
 PROJECT_FILE = "pyproject.toml"
 TABLE = "fp8verify"
 MAX_BYTES = 1 << 20
-# Every way to write the table's name: in a header, as a dotted key, or inside of `tool`.
-TABLE_NAMED = (
-    rb"tool[\"']?\s*\.\s*[\"']?fp8verify|^\s*(?:\[\s*[\"']?tool[\"']?\s*\]|[\"']?tool[\"']?\s*=)"
-)
 # What runs a program, writes a file or opens a connection: not from a file that a group may write.
 OWN_ONLY = (
     "python", "output", "save-baseline", "scheduler", "on-change", "trace-dir", "metrics",
@@ -55,15 +51,10 @@ def find_settings(folder: Path) -> SettingsFile:
             if found is None:
                 continue
             data, is_shared = found
-            if name == PROJECT_FILE and not _has_table(data):
+            table = _table(path, data)
+            if table is None:
                 continue
-            table: Any = _parse(path, data)
-            if name == PROJECT_FILE:
-                tools = table.get("tool")
-                table = tools.get(TABLE) if isinstance(tools, dict) else None
-            if not isinstance(table, dict):
-                continue
-            values = _values(path, table)
+            values = {key.replace("_", "-"): value for key, value in table.items()}
             dropped = [key for key in OWN_ONLY if is_shared and values.pop(key, None) is not None]
             if dropped:
                 keys = ", ".join(dropped)
@@ -116,29 +107,20 @@ def _read_trusted(path: Path, notes: list[str]) -> tuple[bytes, bool] | None:
         return file.read(MAX_BYTES + 1), is_shared
 
 
-def _has_table(data: bytes) -> bool:
-    # Most projects have none, and are not parsed: what only depends on fp8verify has its name too.
-    return TABLE.encode() in data and bool(re.search(TABLE_NAMED, data, re.MULTILINE))
-
-
-def _parse(path: Path, data: bytes) -> dict[str, Any]:
+def _table(path: Path, data: bytes) -> dict[str, Any] | None:
+    """Return the settings in a file; None for a project that has none."""
+    if path.name == PROJECT_FILE and TABLE.encode() not in data:
+        return None  # as most, which are not parsed
     try:
-        return parse_toml(data)
+        table: Any = parse_toml(data)
     except ValueError as error:
         raise InputError(
             f"The settings {path} are not TOML: {str(error)[:200]}.", "Fix the file, or remove it."
         ) from None
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    """Return the TOML document at `path`.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it is not TOML, or larger than 1 MB.
-    """
-    with path.open("rb") as file:
-        return parse_toml(file.read(MAX_BYTES + 1))
+    if path.name == PROJECT_FILE:
+        tools = table.get("tool")
+        table = tools.get(TABLE) if isinstance(tools, dict) else None
+    return table if isinstance(table, dict) else None
 
 
 def parse_toml(data: bytes) -> dict[str, Any]:
@@ -160,34 +142,16 @@ def parse_toml(data: bytes) -> dict[str, Any]:
     return document
 
 
-def _values(path: Path, table: dict[str, Any]) -> dict[str, Any]:
-    values = {name.replace("_", "-"): value for name, value in table.items()}
-    profiling = values.pop("profiling", None)
-    if profiling is None:
-        return values
-    steps = steps_of_profiling(profiling)
-    if steps is None and not (isinstance(profiling, dict) and profiling.get("enable") is False):
-        raise InputError(
-            f"The [profiling] of {path} names no steps.",
-            "Give start_step and end_step, such as 5 and 8 for the steps 6-8, or enable = false.",
-        )
-    folder = profiling.get("trace_dir") if steps else None
-    return {
-        **({"steps": steps} if steps else {}),
-        **({"trace-dir": folder} if folder else {}),
-        **values,
-    }
-
-
-def steps_of_profiling(profiling: Any) -> str | None:
-    """Return the window that a `[profiling]` table of a training records, None if it does not.
+def steps_of_training(config: Path) -> str | None:
+    """Return the window that the `[profiling]` table of a training records, None if it does not.
 
     As in KempnerForge: `start_step` warms the profiler up, the steps after it are recorded up to
     `end_step`, inclusive.
     """
-    if not isinstance(profiling, dict) or profiling.get("enable", True) is not True:
-        return None
-    first, last = profiling.get("start_step"), profiling.get("end_step")
-    if type(first) is not int or type(last) is not int or not 0 <= first < last:
-        return None
-    return f"{first + 1}-{last}"
+    with suppress(OSError, ValueError, AttributeError), config.open("rb") as file:
+        profiling = parse_toml(file.read(MAX_BYTES + 1)).get("profiling", {})
+        first, last = profiling.get("start_step"), profiling.get("end_step")
+        is_window = type(first) is int and type(last) is int and 0 <= first < last
+        if is_window and profiling.get("enable", True) is True:
+            return f"{first + 1}-{last}"
+    return None

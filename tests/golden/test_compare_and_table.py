@@ -226,7 +226,7 @@ def test_what_is_no_trace_is_a_usage_error(bad: str) -> None:
 
 
 def test_a_table_has_a_row_for_each_run() -> None:
-    done = call("table", ROOT / "fp8_compiled", ROOT / "ddp_one_rank_bf16", "--width", "100")
+    done = call("table", ROOT / "fp8_compiled", ROOT / "ddp_one_rank_bf16")
     lines = done.output.splitlines()
     assert lines[1].split()[:2] == ["ACTIVE", "100.0%"]
     assert lines[2].split()[:3] == ["PARTIAL", "19.6%", "0.0%"]

@@ -84,12 +84,12 @@ def test_an_option_of_ours_that_the_script_refuses_is_named(folder: Path) -> Non
 
 def test_a_dry_run_runs_nothing(folder: Path) -> None:
     before = sorted(folder.iterdir())
-    done = run(folder, "--dry-run --after-seconds 600 --ranks all --debug train.py --lr 1")
+    done = run(folder, "--dry-run --after-seconds 600 --trace-dir cap train.py --lr 1")
 
     assert (done.returncode, done.stderr) == (0, "")
     assert f"{sys.executable} train.py --lr 1\n" in done.stdout
     assert "3 steps, 600 seconds into the run" in done.stdout
-    assert "/debug.<node>-<pid>.log\n" in done.stdout
+    assert "PYTHONPATH=cap/.boot-" in done.stdout
     assert sorted(folder.iterdir()) == before
     every = run(folder, "--every 100 --steps 10-12 --dry-run train.py")
     assert "every 100 steps, from steps 10-12 on" in every.stdout

@@ -15,8 +15,8 @@ from fp8verify.record import injection
 from fp8verify.record.command import resolve_command
 from fp8verify.record.folder import CaptureFolder, remove_shared_agent
 from fp8verify.record.injection import attach, boot_folder, child_environment
-from fp8verify.record.runner import describe_run, run_training
-from fp8verify.record.settings import RankSelection, RunSettings, TimedWindow
+from fp8verify.record.runner import run_training
+from fp8verify.record.settings import RunSettings
 
 
 @pytest.fixture(autouse=True)
@@ -112,24 +112,3 @@ def test_a_runner_whose_job_has_no_agent_of_ours_brings_its_own(
 
         assert archive == str(boot / "agent.zip")
         assert zipfile.is_zipfile(archive)
-
-
-def test_a_dry_run_says_what_would_happen_and_makes_nothing() -> None:
-    Path("train.py").touch()
-    settings = RunSettings(
-        windows=((10, 12), (500, 500)),
-        timed_window=TimedWindow(seconds=600),
-        ranks=RankSelection(every=64),
-        trace_dir=Path("out"),
-    )
-
-    lines = describe_run(["train.py", "--lr", "a b"], settings).splitlines()
-
-    assert lines[:4] == [
-        f"run      {sys.executable} train.py --lr 'a b'",
-        "record   steps 10-12, steps 500, 3 steps, 600 seconds into the run",
-        "ranks    every 64th",
-        "capture  out",
-    ]
-    assert any("PYTHONPATH=out/.boot-" in line for line in lines)
-    assert [path.name for path in Path.cwd().iterdir()] == ["train.py"]

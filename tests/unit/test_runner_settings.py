@@ -138,17 +138,3 @@ def test_with_after_seconds_steps_is_a_count(text: str) -> None:
     with pytest.raises(UsageError, match="not a number of steps") as caught:
         parse_count(text)
     assert "--after-seconds" in caught.value.hint
-
-
-@pytest.mark.parametrize(
-    ("option", "variable", "wanted"),
-    [(True, None, True), (False, "1", True), (False, "0", False), (False, None, False)],
-)
-def test_debug_is_asked_for_by_option_or_variable(
-    monkeypatch: pytest.MonkeyPatch, option: bool, variable: str | None, wanted: bool
-) -> None:
-    monkeypatch.delenv("FP8VERIFY_DEBUG", raising=False)
-    if variable is not None:
-        monkeypatch.setenv("FP8VERIFY_DEBUG", variable)
-
-    assert read_settings(steps="3", debug=option).debug is wanted

@@ -64,7 +64,7 @@ def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_nothing_that_can_wait_is_done_before_the_training() -> None:
     Path("train.py").write_text("print('ran')\n")
-    Path("pyproject.toml").write_text('[project]\ndependencies = ["fp8verify", "torch"]\n')
+    Path("pyproject.toml").write_text('[project]\ndependencies = ["torch"]\n')
     words = ["run", "--steps", "10-12", "--trace-dir", "capture", "train.py", "--lr", "1"]
     done = subprocess.run(
         [sys.executable, "-c", AT_THE_START, *words],
