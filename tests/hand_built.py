@@ -67,49 +67,22 @@ class TraceBuilder:
         numbers = {} if sequence is None else {"Sequence number": sequence}
         numbers |= {"Fwd thread id": 1} if numbers and backward else {}
         if layer is not None:
-            self._cpu("user_annotation", f"fp8verify:{layer}", start + 10, 65, thread, {})
+            self._cpu("user_annotation", f"fp8verify:{layer}", start + 10, 65, thread)
         around = [*parents, *(["autograd::engine::evaluate_function: X"] if backward else [])]
         for depth, name in enumerate(reversed(around)):
-            self._cpu(
-                "cpu_op",
-                name,
-                start + depth,
-                90 - 2 * depth,
-                thread,
-                {"External id": self._next(), **(numbers if backward else {})},
-            )
-        external = self._next()
+            of_node = {"External id": self._next(), **(numbers if backward else {})}
+            self._cpu("cpu_op", name, start + depth, 90 - 2 * depth, thread, **of_node)
+        ids = {"External id": self._next()}
         if op is not None:
-            found: dict[str, Any] = {"External id": external, **({} if backward else numbers)}
+            found: dict[str, Any] = {**ids, **({} if backward else numbers)}
             if types:
                 found |= {"Input type": list(types), "Input Dims": [list(d) for d in dims]}
-            self._cpu("cpu_op", op, start + 20, 50, thread, found)
-        self._cpu(
-            "cuda_driver",
-            "cuLaunchKernelEx",
-            start + 30,
-            5,
-            thread,
-            {"External id": external, "correlation": external},
-        )
-        self.events.append(
-            {
-                "ph": "X",
-                "cat": "kernel",
-                "name": kernel,
-                "pid": 0,
-                "tid": 7,
-                "ts": start + 40,
-                "dur": us,
-                "args": {
-                    "External id": external,
-                    "device": 0,
-                    "stream": 7,
-                    "correlation": external,
-                    **args,
-                },
-            }
-        )
+            self._cpu("cpu_op", op, start + 20, 50, thread, **found)
+        ids["correlation"] = ids["External id"]
+        self._cpu("cuda_driver", "cuLaunchKernelEx", start + 30, 5, thread, **ids)
+        event = {"ph": "X", "cat": "kernel", "name": kernel, "pid": 0, "tid": 7}
+        place = {"ts": start + 40, "dur": us, "args": {**ids, "device": 0, "stream": 7, **args}}
+        self.events.append({**event, **place})
         self._clock += 100
         return self
 
@@ -120,28 +93,25 @@ class TraceBuilder:
         self._sequence += 1
         number = None if layer is None else self._sequence
         op, low, grad = ("aten::_scaled_mm", FP8, E5M2) if fp8 else ("aten::mm", BF16, BF16)
-        forward, backward = (FP8_KERNEL, FP8_GRADIENT_KERNEL) if fp8 else (BF16_KERNEL, BF16_KERNEL)
-        node = ("MmBackward0",)
+        kernels = (FP8_KERNEL, FP8_GRADIENT_KERNEL, FP8_GRADIENT_KERNEL)
+        if not fp8:
+            kernels = tuple(BF16_KERNEL.replace("TNT", layout) for layout in ("TNT", "NNT", "NTT"))
+        forward, *gradients = kernels
         self.launch(
             forward, op, types=(low, low), dims=((m, k), (k, n)), layer=layer, sequence=number
         )
-        self.launch(
-            backward if fp8 else BF16_KERNEL.replace("TNT", "NNT"),
-            op, types=(grad, low), dims=((m, n), (n, k)), parents=node, backward=True,
-            sequence=number,
-        )  # fmt: skip
-        self.launch(
-            backward if fp8 else BF16_KERNEL.replace("TNT", "NTT"),
-            op, types=(grad, low), dims=((n, m), (m, k)), parents=node, backward=True,
-            sequence=number,
-        )  # fmt: skip
+        for kernel, dims in zip(gradients, (((m, n), (n, k)), ((n, m), (m, k))), strict=True):
+            self.launch(
+                kernel, op, types=(grad, low), dims=dims, parents=("MmBackward0",), backward=True,
+                sequence=number,
+            )  # fmt: skip
         return self
 
     def document(self) -> dict[str, Any]:
         """Return the trace as the document that Kineto would write."""
         ends = [*(start for _, start in self._steps[1:]), self._clock][: len(self._steps)]
         for (number, start), end in zip(self._steps, ends, strict=True):
-            self._cpu("user_annotation", f"ProfilerStep#{number}", start, end - start - 1, 1, {})
+            self._cpu("user_annotation", f"ProfilerStep#{number}", start, end - start - 1, 1)
         self._steps = []
         gpu = [e for e in self.events if e["cat"] == "kernel"]
         cpu = [e for e in self.events if e["cat"] != "kernel"]
@@ -154,9 +124,7 @@ class TraceBuilder:
         path.write_text(json.dumps(self.document(), indent=2))
         return path
 
-    def _cpu(
-        self, cat: str, name: str, ts: float, dur: float, tid: int, args: dict[str, Any]
-    ) -> None:
+    def _cpu(self, cat: str, name: str, ts: float, dur: float, tid: int, **args: Any) -> None:
         event = {"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": tid, "ts": ts, "dur": dur}
         self.events.append({**event, "args": args})
 
