@@ -13,6 +13,7 @@ import pytest
 from tests.command_line import fp8verify, refused
 from tests.golden.expectations import ROOT
 from tests.hand_built import TraceBuilder
+from tests.shown import run
 
 PACKED = (ROOT / "fp8_compiled" / "rank0.json.gz").read_bytes()
 UNREADABLE = b'{"ph":"X","cat":"kernel","name":"k","ts":NaN,"dur":1}'
@@ -117,30 +118,14 @@ def test_a_place_without_the_right_to_it_is_told_in_two_lines(tmp_path: Path, ty
     assert "Permission denied" in refused(done)[0]
 
 
-def test_a_full_disk_behind_standard_output_is_told_in_two_lines() -> None:
-    with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "fp8verify", "inspect", ROOT / "fp8_compiled"],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
-    assert done.returncode == 2
-    assert done.stderr.splitlines() == [
-        "error: No space left on device.",
-        "hint: Make room, or write elsewhere.",
-    ]
+def test_a_full_disk_behind_standard_output_is_told_in_two_lines(tmp_path: Path) -> None:
+    done = run(f"fp8verify inspect {ROOT / 'fp8_compiled'} > /dev/full", tmp_path)
+    assert refused(done) == ("No space left on device.", "Make room, or write elsewhere.")
 
 
 def test_a_current_folder_that_was_removed_is_told_as_that(tmp_path: Path) -> None:
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    command = f"rmdir {gone}; exec {sys.executable} -m fp8verify run --steps 2-3 -- true"
-    done = subprocess.run(
-        ["sh", "-c", command], capture_output=True, text=True, cwd=gone, check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT.parent)},
-    )  # fmt: skip
+    ours = f"exec {sys.executable} -m fp8verify run --steps 2-3 -- true"
+    done = run(f"mkdir gone; cd gone; rmdir ../gone; {ours}", tmp_path)
     assert refused(done)[0] == "The current folder was removed."
 
 

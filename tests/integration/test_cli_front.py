@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ import pytest
 from fp8verify.cli.group import COMMANDS
 from tests.command_line import fp8verify
 from tests.golden.expectations import ROOT
+from tests.shown import run
 
 CAPTURE = ROOT / "fp8_compiled"
 
@@ -34,17 +33,13 @@ def test_quiet_is_a_few_lines_with_the_command_for_the_rest() -> None:
     assert lines[-1] == f"report   fp8verify inspect {CAPTURE}"
 
 
-def test_quiet_names_the_log_too_and_no_command_for_what_came_through_a_pipe() -> None:
+def test_quiet_names_the_log_too_and_no_command_for_what_came_through_a_pipe(
+    tmp_path: Path,
+) -> None:
     trace, log = CAPTURE / "rank0.json.gz", CAPTURE / "log.txt"
     done = fp8verify("inspect", trace, "--log", log, "-q")
     assert done.stdout.splitlines()[-1] == f"report   fp8verify inspect {trace} --log {log}"
-    piped = subprocess.run(
-        [sys.executable, "-m", "fp8verify", "inspect", "-", "-q"],
-        input=trace.read_bytes(),
-        stdout=subprocess.PIPE,
-        check=True,
-    )
-    lines = piped.stdout.decode().splitlines()
+    lines = run(f"fp8verify inspect - -q < {trace}", tmp_path).stdout.splitlines()
     assert [line.split()[0] for line in lines] == ["ACTIVE", "pays"]
 
 
@@ -82,7 +77,7 @@ def test_a_form_that_is_asked_for_goes_before_the_suffix(tmp_path: Path) -> None
     assert json.loads((tmp_path / "a.html").read_text())["verdict"] == "ACTIVE"
 
 
-@pytest.mark.parametrize(("columns", "widest"), [("", 80), ("60", 60), ("100", 100), ("none", 80)])
+@pytest.mark.parametrize(("columns", "widest"), [("", 80), ("90", 90), ("100", 100), ("none", 80)])
 def test_a_pipe_is_as_wide_as_it_is_told(columns: str, widest: int) -> None:
     done = fp8verify("inspect", CAPTURE, COLUMNS=columns)
     assert widest - 10 < max(map(len, done.stdout.splitlines())) <= widest
