@@ -40,16 +40,6 @@ def test_a_cpu_training_is_captured_and_inconclusive(tmp_path: Path) -> None:
     assert {"rank0.json.gz", "rank0.meta.json", "log.txt"} <= names
 
 
-@pytest.mark.train
-def test_a_window_that_never_opens_says_what_to_pass(tmp_path: Path) -> None:
-    python = python_with_torch()
-    done = run(tmp_path, "--steps", "30-31", python, EXAMPLE, "--steps", "4", "--device", "cpu")
-    assert done.returncode == 3
-    assert "the run ended after step 4" in done.stderr
-    assert "--steps 3-4" in done.stderr
-    assert "the run ended" not in done.stdout
-
-
 def test_a_later_run_of_the_job_does_not_mix_with_the_capture(tmp_path: Path) -> None:
     script = tmp_path / "x.py"
     script.write_text("print('ran')\n")

@@ -40,9 +40,11 @@ main()
 """
 
 
-def elsewhere(*args: str | Path) -> subprocess.CompletedProcess[str]:
+def elsewhere(folder: Path, *args: str | Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", PRELUDE, *map(str, args)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=60, check=False
+    )
 
 
 CONFIG = ROOT.parent / "examples" / "torchtitan" / "llama3_8b.toml"
@@ -53,28 +55,21 @@ READING = {
     "table": (("table", ROOT / "bf16_compiled", ROOT / "fp8_compiled"), 1, "INACTIVE"),
     "explain": (("explain", KERNEL), 0, "fp8"),
     "doctor": (("doctor", "--config", CONFIG), 0, "llama3_8b.toml"),
+    "annotate": (("annotate", ROOT / "fp8_experts" / "rank0.json.gz", "-o", "out"), 0, "labelled"),
 }
 
 
 @pytest.mark.parametrize("command", READING)
-def test_reading_needs_nothing_of_linux(command: str) -> None:
+def test_reading_needs_nothing_of_linux(command: str, tmp_path: Path) -> None:
     args, code, shown = READING[command]
-    done = elsewhere(*args)
+    done = elsewhere(tmp_path, *args)
     assert (done.returncode, done.stderr) == (code, "")
     assert shown in done.stdout
 
 
-def test_annotating_needs_nothing_of_linux(tmp_path: Path) -> None:
-    out = tmp_path / "out.json"
-    done = elsewhere("annotate", ROOT / "fp8_experts" / "rank0.json.gz", "-o", out)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert out.stat().st_size
-
-
 @pytest.mark.parametrize("args", [("run", "--steps", "1-2", "train.py"), ("env", "--steps", "1-2")])
 def test_recording_says_that_it_needs_linux(args: tuple[str, ...], tmp_path: Path) -> None:
-    folder = ("--trace-dir", str(tmp_path / "new"))
-    done = elsewhere(args[0], *folder, *args[1:])
+    done = elsewhere(tmp_path, args[0], "--trace-dir", "new", *args[1:])
     fact, hint = done.stderr.splitlines()
     assert done.returncode == 2
     assert "needs Linux" in fact

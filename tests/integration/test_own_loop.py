@@ -80,17 +80,12 @@ def test_a_window_that_the_script_s_own_profiler_took_ends_with_the_last_step(
     assert int(last) < 10
 
 
-def test_a_closed_watch_counts_no_step() -> None:
-    pytest.importorskip("torch", reason="needs torch, from the train extra")
+def test_steps_that_do_not_fit_or_come_after_the_end_are_an_error() -> None:
     with fp8verify.watch(every=100) as watch:
         pass
     watch.close()
-
     with pytest.raises(UsageError, match="closed"):
         watch.step()
-
-
-def test_steps_that_do_not_fit_are_an_error() -> None:
     with pytest.raises(UsageError, match="do not fit"):
         fp8verify.watch(every=4, window=3)
     for wrong in (0, -1, 1.5, float("nan"), float("inf"), 1e300, "10"):

@@ -95,20 +95,6 @@ def test_what_is_not_there_is_told_in_two_lines(path: str) -> None:
     assert caught.value.hint
 
 
-def test_no_credentials_are_told_in_two_lines(
-    bucket: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    del bucket
-    for name in KEYS:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    with pytest.raises(InputError) as caught:
-        inspect("s3://traces/rank0.json")
-    assert "s3://traces/rank0.json" in str(caught.value)
-
-
 def test_memory_is_read_in_this_process() -> None:
     import fsspec
 
