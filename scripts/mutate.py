@@ -194,9 +194,11 @@ def main() -> int:
         def run(job: Job) -> str | None:
             tree = free.get()
             try:
-                return survives(job, tree)
+                found = survives(job, tree)
             finally:
                 free.put(tree)
+            print(job[0].module_path, job[0].start_pos[0], found or "killed", flush=True)
+            return found
 
         with ThreadPoolExecutor(args.workers) as pool:
             outcomes = list(pool.map(run, jobs))
