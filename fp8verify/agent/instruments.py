@@ -18,6 +18,7 @@ from torch.profiler import record_function
 
 from .census import take_census
 from .debug import debug, describe
+from .eager import eager_mode
 from .framework_counters import FrameworkCounters, owners
 from .layers import linear_modules
 from .observe import hidden
@@ -244,46 +245,6 @@ class LayerNames:
         # Without an error in between, calls of modules nest.
         with suppress(IndexError):
             self._open[threading.get_ident()].pop().__exit__(None, None, None)
-
-
-class EagerMode:
-    """One stance for all who want the same step to run eagerly: the last to leave ends it.
-
-    torch.compile ignores hooks that come after it: for a step compiled code then runs eagerly, and
-    what was compiled is kept.
-
-    Attributes:
-        users: how many have entered.
-    """
-
-    def __init__(self) -> None:
-        self.users = 0
-        self._stance: Any = None
-
-    def enter(self) -> None:
-        """Let compiled code run eagerly until `leave`.
-
-        Raises:
-            RuntimeError: torch is older than 2.6, or this was called from compiled code.
-        """
-        if not self.users:
-            if not hasattr(torch.compiler, "set_stance"):
-                raise RuntimeError(
-                    f"compiled code runs eagerly from torch 2.6 on: this is {torch.__version__}"
-                )
-            self._stance = torch.compiler.set_stance("force_eager")
-            self._stance.__enter__()
-        self.users += 1
-
-    def leave(self) -> None:
-        """Let compiled code run as before, once all have left."""
-        self.users -= 1
-        if not self.users:
-            stance, self._stance = self._stance, None
-            stance.__exit__(None, None, None)
-
-
-eager_mode = EagerMode()
 
 
 class EagerNames(LayerNames):

@@ -12,7 +12,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ..debug import debug, describe
-from ..instruments import Instrument, InstrumentContext, compiles, eager_mode
+from ..eager import eager_mode
+from ..instruments import Instrument, InstrumentContext, compiles
 from ..layers import expert_modules, linear_modules
 from ..process import is_selected
 from .scales import KeptScales, gradient_norm, scale_records, scales_of, used_scalers
@@ -110,6 +111,7 @@ class Numerics(Instrument):
             due = self._latest is None or first - self._latest >= self._every
             if due and self.context.may_measure(step):
                 self._next, self._reason = first, ENDED
+                self._plan_eager(first)
                 self._write()
         elif step + 1 >= self._next:
             self._start()
@@ -172,6 +174,11 @@ class Numerics(Instrument):
                 return
             self._eager = True
         self._hooks = NumericsHooks(self._modules())
+
+    def _plan_eager(self, step: int) -> None:
+        if compiles() and self._obstacle() is None:
+            record = self.context.record()
+            eager_mode.plan(step, self.context.config["boot"], record.rank, record.world_size)
 
     def _leave(self) -> None:
         """Take the hooks off; compiled code runs as before."""

@@ -12,6 +12,7 @@ import torch
 
 from ..clock import Clock
 from ..debug import debug
+from ..eager import eager_mode
 from ..instruments import (
     EagerNames,
     FrameworkNumbers,
@@ -21,7 +22,6 @@ from ..instruments import (
     ModuleList,
     WindowLayers,
     compiles,
-    eager_mode,
 )
 from ..layers import linear_modules
 from ..numerics.instrument import Numerics
@@ -273,6 +273,7 @@ class WindowManager:
             step = self._clock.steps + STEPS_AFTER_WINDOW
             self.record.naming = new_window(step, step)
             self.plan.windows.append(self.record.naming)
+            eager_mode.plan(step, self._config["boot"], self.record.rank, self.record.world_size)
         else:
             # A rank that alone runs eagerly may order its collectives differently: all, or none.
             why = "layers of compiled code need --ranks all"

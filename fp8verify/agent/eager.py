@@ -1,0 +1,112 @@
+"""Steps in which compiled code runs eagerly, so that hooks are called: whether one may, and how."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+
+# Eager code keeps what compiled code fuses or computes again: of the memory that a step takes on
+# top of parameters and optimizer, so many times as much must be free.
+EAGER_MEMORY = 2
+
+
+def obstacle() -> str | None:
+    """Return why a step of this process must not run eagerly, None if it may."""
+    flex = getattr(torch.ops.higher_order, "flex_attention", None)
+    if getattr(flex, "_dispatch_cache", None):  # empty until it is called, or traced, once
+        return "without torch.compile, FlexAttention stores the scores of all pairs of tokens"
+    if not torch.cuda.is_initialized():
+        return None
+    held = torch.cuda.memory_allocated()
+    free = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - held
+    needed = EAGER_MEMORY * (torch.cuda.max_memory_allocated() - held)
+    if needed > free:
+        return (
+            f"it may need {needed / 2**30:.1f} GiB of GPU memory without torch.compile, and "
+            f"{free / 2**30:.1f} GiB are free"
+        )
+    return None
+
+
+class EagerVote:
+    """What the ranks of a node agree on for one step: all run it eagerly, or none.
+
+    A rank that alone runs eagerly may order its collectives differently, and hang. Each votes when
+    the step is planned, and reads all votes when it comes. One that misses a vote takes its own
+    back; whoever has not voted by then is at least the steps in between behind, and sees that.
+    """
+
+    def __init__(self, boot: str, step: int, rank: int, world_size: int) -> None:
+        self._ranks, self._own = range(world_size), rank
+        self._path = Path(boot) / f"eager-{step}"
+        self._obstacle = obstacle()
+        self._cast("no" if self._obstacle else "yes")
+
+    def why_not(self) -> str | None:
+        """Return why the step must not run eagerly, None if all ranks do."""
+        if self._obstacle is None and any(self._vote(rank) != "yes" for rank in self._ranks):
+            self._cast("no")
+            self._obstacle = "not all ranks of the training are known to be able to, on this node"
+        return self._obstacle
+
+    def _cast(self, vote: str) -> None:
+        with suppress(OSError):  # one that cannot be written is missed by all
+            self._path.with_name(f"{self._path.name}.{self._own}").write_text(vote, "ascii")
+
+    def _vote(self, rank: int) -> str | None:
+        with suppress(OSError):
+            return self._path.with_name(f"{self._path.name}.{rank}").read_text("ascii")
+        return None
+
+
+class EagerMode:
+    """One stance for all who want the same step to run eagerly: the last to leave ends it.
+
+    torch.compile ignores hooks that come after it: for a step compiled code then runs eagerly, and
+    what was compiled is kept.
+
+    Attributes:
+        users: how many have entered.
+    """
+
+    def __init__(self) -> None:
+        self.users = 0
+        self._stance: Any = None
+        self._vote: tuple[int, EagerVote] | None = None
+
+    def plan(self, step: int, boot: str, rank: int, world_size: int) -> None:
+        """Vote on a step that is to run eagerly, at least one step before it."""
+        if self._vote is None or self._vote[0] != step:
+            self._vote = step, EagerVote(boot, step, rank, world_size)
+
+    def enter(self) -> None:
+        """Let compiled code run eagerly until `leave`.
+
+        Raises:
+            RuntimeError: the step would not fit into memory or not all ranks run it eagerly, torch
+                is older than 2.6, or this was called from compiled code.
+        """
+        if not self.users:
+            why_not = self._vote[1].why_not() if self._vote else "it was not planned"
+            if why_not is not None:
+                raise RuntimeError(why_not)
+            if not hasattr(torch.compiler, "set_stance"):
+                raise RuntimeError(
+                    f"compiled code runs eagerly from torch 2.6 on: this is {torch.__version__}"
+                )
+            self._stance = torch.compiler.set_stance("force_eager")
+            self._stance.__enter__()
+        self.users += 1
+
+    def leave(self) -> None:
+        """Let compiled code run as before, once all have left."""
+        self.users -= 1
+        if not self.users:
+            stance, self._stance = self._stance, None
+            stance.__exit__(None, None, None)
+
+
+eager_mode = EagerMode()

@@ -1,0 +1,93 @@
+"""A step of compiled code runs eagerly only where that harms no rank."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from fp8verify.agent import eager  # noqa: E402
+from fp8verify.agent.eager import EagerMode, EagerVote  # noqa: E402
+
+pytestmark = pytest.mark.train
+GIB = 2**30
+
+
+def on_a_gpu(monkeypatch: pytest.MonkeyPatch, *, peak: float, free: float) -> None:
+    """Stand in for a GPU with 10 GiB held between steps, `peak` in them, and so many free."""
+    figures = {
+        "is_initialized": True,
+        "memory_allocated": 10 * GIB,
+        "memory_reserved": 10 * GIB,
+        "max_memory_allocated": int(peak * GIB),
+        "mem_get_info": (int(free * GIB), 80 * GIB),
+    }
+    for name, value in figures.items():
+        monkeypatch.setattr(torch.cuda, name, lambda value=value: value)
+
+
+@pytest.mark.parametrize(("free", "fits"), [(41, True), (39, False)])
+def test_twice_the_memory_of_a_step_must_be_free(
+    monkeypatch: pytest.MonkeyPatch, free: float, fits: bool
+) -> None:
+    on_a_gpu(monkeypatch, peak=30, free=free)
+
+    why_not = eager.obstacle()
+
+    assert (why_not is None) is fits
+    assert fits or "40.0 GiB" in str(why_not)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_flex_attention_never_runs_eagerly() -> None:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    query = torch.randn(1, 1, 128, 16)
+    flex_attention(query, query, query)
+
+    assert "FlexAttention" in str(eager.obstacle())
+
+
+@pytest.fixture
+def able(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(eager, "obstacle", lambda: None)
+
+
+@pytest.mark.usefixtures("able")
+def test_all_ranks_vote_for_it(tmp_path: Path) -> None:
+    votes = [EagerVote(str(tmp_path), 12, rank, 2) for rank in range(2)]
+
+    assert [vote.why_not() for vote in votes] == [None, None]
+
+
+@pytest.mark.usefixtures("able")
+def test_a_rank_that_misses_a_vote_stops_all(tmp_path: Path) -> None:
+    early = EagerVote(str(tmp_path), 12, 0, 2)
+    assert early.why_not() is not None
+    late = EagerVote(str(tmp_path), 12, 1, 2)
+
+    assert late.why_not() is not None
+
+
+def test_a_rank_that_cannot_stops_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(eager, "obstacle", lambda: "no memory")
+    unable = EagerVote(str(tmp_path), 12, 0, 2)
+    monkeypatch.setattr(eager, "obstacle", lambda: None)
+    other = EagerVote(str(tmp_path), 12, 1, 2)
+
+    assert unable.why_not() == "no memory"
+    assert other.why_not() is not None
+
+
+@pytest.mark.usefixtures("able")
+def test_a_step_is_entered_only_as_planned(tmp_path: Path) -> None:
+    mode = EagerMode()
+    with pytest.raises(RuntimeError, match="not planned"):
+        mode.enter()
+    mode.plan(12, str(tmp_path), 0, 1)
+    mode.enter()
+
+    assert mode.users == 1
+    mode.leave()
