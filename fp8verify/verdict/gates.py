@@ -6,7 +6,7 @@ A baseline is what a good run reached, kept in a file.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -23,7 +23,7 @@ from fp8verify.report.model import (
     Verdict,
     fp8_share,
 )
-from fp8verify.report.tables import layer_share
+from fp8verify.report.tables import layer_share, layer_times
 from fp8verify.text import label_of_rank, listed
 from fp8verify.verdict.findings_table import finding
 
@@ -38,50 +38,54 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
     """What may not fall: shares of GEMM time from 0 to 1, and the layers' states.
 
     Attributes:
+        fp8verify_baseline: the version of this format; a file without it is no baseline.
         fp8_share: of the run's GEMM time; None where no GEMM ran.
         lowest_rank_share: of the rank that has the least.
         legs: the FP8 share of each GEMM leg.
         layers: the state of each linear layer by name, empty without a census; a layer in several
             states on several ranks has the worst of them.
-        short_of_expected: by how much the FLOPs in FP8 fell short of those that were to run in it,
-            on the rank where most; None where that was not known.
+        share_of_expected: how much of the FLOPs that were to run in FP8 did, on the rank where
+            least; None where that was not known.
     """
 
-    fp8verify_baseline: int = SCHEMA
+    fp8verify_baseline: int
     fp8_share: float | None = None
     lowest_rank_share: float | None = None
     legs: dict[str, float] = {}
     layers: dict[str, str] = {}
-    short_of_expected: float | None = None
+    share_of_expected: float | None = None
 
-
-class _Strict(Baseline, frozen=True, kw_only=True):
-    """A baseline from outside, which must say that it is one."""
-
-    fp8verify_baseline: int
+    @property
+    def shares(self) -> dict[str, float | None]:
+        """What may not fall by more than the tolerance, by the name that a regression gives it."""
+        return {
+            "the FP8 share of GEMM time": self.fp8_share,
+            "the lowest FP8 share of a rank": self.lowest_rank_share,
+            **{f"the FP8 share of {leg}": share for leg, share in self.legs.items()},
+            "the FP8 share of the GEMM FLOPs expected in FP8": self.share_of_expected,
+        }
 
 
 def baseline_of(report: Report) -> Baseline:
     """Return what a later run of a report's training is compared with."""
     shares = [share for rank in report.ranks if (share := layer_share(rank)) is not None]
-    expected = [rank.expected for rank in report.ranks if rank.expected is not None]
+    met = [
+        min(1.0, one.measured_share_of_flops / one.share_of_flops)
+        for one in (rank.expected for rank in report.ranks)
+        if one is not None and one.share_of_flops
+    ]
     legs = {leg.leg: fp8_share(leg.time_us) for leg in report.legs}
     return Baseline(
+        fp8verify_baseline=SCHEMA,
         fp8_share=layer_share(report),
-        lowest_rank_share=min(shares, default=None),
+        lowest_rank_share=min(shares) if len(shares) > 1 else None,
         legs={
             leg.value: round(share, 6)
             for leg, share in legs.items()
             if share is not None and leg not in (Leg.UNKNOWN, Leg.ATTENTION, Leg.OPTIMIZER)
         },
         layers=layer_states(report),
-        short_of_expected=max(
-            (
-                round(max(0.0, one.share_of_flops - one.measured_share_of_flops), 6)
-                for one in expected
-            ),
-            default=None,
-        ),
+        share_of_expected=round(min(met), 6) if met else None,
     )
 
 
@@ -104,7 +108,7 @@ def read_baseline(path: Path) -> Baseline:
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
-        found = msgspec.json.decode(data[:MAX_BYTES], type=_Strict)
+        found = msgspec.json.decode(data[:MAX_BYTES], type=Baseline)
     except OSError as error:
         raise InputError(f"cannot read the baseline {path}: {error.strerror}.", _MAKE_ONE) from None
     except (ValueError, RecursionError) as error:
@@ -188,12 +192,12 @@ def _with_findings(report: Report, found: Sequence[Finding], *, gate: bool) -> R
 
 def _format_share(rank: RankReport, name: str) -> float:
     """Return the share of the time of layers' GEMMs; block scales are known from the kernels."""
-    apart = (rank.attention_gemm.time_us, rank.untrained_gemm.time_us)
-    total = sum(rank.gemm.time_us.values()) - sum(sum(part.values()) for part in apart)
+    times = layer_times(rank)
+    total = sum(times.values())
     if name == "fp8_block":
         part = rank.recipe.time_us.get(Scaling.BLOCKWISE.value, 0.0)
     else:
-        part = rank.gemm.time_us[name] - sum(times[name] for times in apart)
+        part = times[name]
     return part / total if total else 0.0
 
 
@@ -204,45 +208,24 @@ def regressions(report: Report, baseline: Baseline, tolerance: float) -> Iterato
         why = "no GEMM ran, so there is no FP8 share to compare with it"
         yield finding("baseline-not-comparable", why=why)
         return
-    shares: list[tuple[str, float | None, float | None]]
-    shares = [("the FP8 share of GEMM time", baseline.fp8_share, now.fp8_share)]
-    if len(report.ranks) > 1:
-        lowest = baseline.lowest_rank_share, now.lowest_rank_share
-        shares.append(("the lowest FP8 share of a rank", *lowest))
-    legs = baseline.legs.items()
-    shares += [(f"the FP8 share of {leg}", was, now.legs.get(leg)) for leg, was in legs]
-    for what, was, share in shares:
+    for what, was in baseline.shares.items():
+        share = now.shares.get(what)
         if was is not None and share is not None and share < was - tolerance - _ROUNDING:
             points = f"({100 * (was - share):.1f} points)"
-            yield _regression(f"{what} fell from {was:.1%} to {share:.1%} {points}")
-    yield from _fallen_layers(baseline.layers, now.layers)
-    was_short, short = baseline.short_of_expected, now.short_of_expected
-    if was_short is None or short is None:
-        return
-    if short > was_short + tolerance + _ROUNDING:
-        what = (
-            f"{short:.1%} of GEMM FLOPs were expected in FP8 and did not run in it, "
-            f"{was_short:.1%} in the baseline"
-        )
-        yield _regression(what)
-
-
-def _fallen_layers(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[Finding]:
-    if before and not now:
+            fell = f"{what} fell from {was:.1%} to {share:.1%} {points}"
+            yield finding("regression", what=fell)
+    if baseline.layers and not now.layers:
         why = "it lists layers, and this capture has no module census"
         yield finding("baseline-not-comparable", why=why)
         return
-    was_fp8 = [name for name, state in before.items() if state == "fp8"]
-    lost = [name for name in was_fp8 if now.get(name, "fp8") != "fp8"]
+    was_fp8 = [name for name, state in baseline.layers.items() if state == "fp8"]
+    lost = [name for name in was_fp8 if now.layers.get(name, "fp8") != "fp8"]
     if lost:
-        states = ", ".join(sorted({now[name] for name in lost}))
-        yield _regression(f"{len(lost)} layers left FP8 (now {states}): {listed(lost)}", lost)
-    gone = [name for name in was_fp8 if name not in now]
-    count = sum(state == "fp8" for state in now.values())
+        states = ", ".join(sorted({now.layers[name] for name in lost}))
+        left = f"{len(lost)} layers left FP8 (now {states}): {listed(lost)}"
+        yield finding("regression", what=left, layers=lost)
+    gone = [name for name in was_fp8 if name not in now.layers]
+    count = sum(state == "fp8" for state in now.layers.values())
     if gone and count + len(lost) < len(was_fp8):
         what = f"{len(was_fp8)} layers were in FP8, now {count} are; missing: {listed(gone)}"
-        yield _regression(what, gone)
-
-
-def _regression(what: str, layers: Iterable[str] = ()) -> Finding:
-    return finding("regression", what=what, layers=layers)
+        yield finding("regression", what=what, layers=gone)

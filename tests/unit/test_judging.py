@@ -69,7 +69,7 @@ def test_judging_again_is_inspecting_again(
 
 def test_judging_again_keeps_what_a_baseline_found(build: TraceBuilder, tmp_path: Path) -> None:
     report = inspect(gemms(build, fp8=60, high=40).write(tmp_path / "trace.json"))
-    held = check_baseline(report, Baseline(fp8_share=0.9), 0.02)
+    held = check_baseline(report, Baseline(fp8verify_baseline=1, fp8_share=0.9), 0.02)
     assert judge(held, Policy(min_share=0.6)) == held
     assert judge(held, Policy(exit_zero=True)).exit_code == 0
 
