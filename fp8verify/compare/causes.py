@@ -97,10 +97,7 @@ def _others(after: Measured, growth: dict[str, float]) -> list[tuple[float, str,
         # Fused casts do other kernels' work too, so both count.
         rest = [(growth[CASTS] + growth[REST], *_cast_cause(after), fused)]
     else:
-        rest = [
-            (growth[CASTS], *_cast_cause(after), fused),
-            (growth[REST], REST, _REST_REMEDY, kernels),
-        ]
+        rest = [(growth[REST], REST, _REST_REMEDY, kernels)]
     return [
         *rest,
         (growth[NETWORK], "communication", network, exposed),

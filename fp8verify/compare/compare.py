@@ -15,7 +15,7 @@ from fp8verify.compare.pairs import (
     pair_ranks,
     sizes,
 )
-from fp8verify.compare.speed import LEAST_STEPS, Speed, differs, measure_speed, reason_of
+from fp8verify.compare.speed import LEAST_STEPS, differs, measure_speed, reason_of, work_ratio
 from fp8verify.logs.losses import LossSeries
 from fp8verify.report.model import Finding, Report
 from fp8verify.report.model.comparison import (
@@ -26,7 +26,6 @@ from fp8verify.report.model.comparison import (
     Side,
     StepTimes,
 )
-from fp8verify.report.tables import layer_share
 from fp8verify.text import counted, gib
 from fp8verify.version import __version__
 
@@ -42,6 +41,7 @@ def compare(
     baseline: Report,
     candidate: Report,
     losses: tuple[LossSeries | None, LossSeries | None] = (None, None),
+    names: tuple[str, str] | None = None,
 ) -> Comparison:
     """Compare two runs of the same model over the ranks that both have.
 
@@ -49,45 +49,49 @@ def compare(
         baseline: the report on the run to compare with, BF16 as a rule.
         candidate: the report on the run in question.
         losses: the loss of either run's log, where there is one.
+        names: what the runs are called; the reports' names by default.
     """
-    names = (baseline.name, candidate.name)
+    names = names or (baseline.name, candidate.name)
     ours, theirs = losses
     logged = (ours.times_us if ours else {}, theirs.times_us if theirs else {})
     before, after = measure_runs(baseline, candidate, logged)
     reason = _obstacle(before, after)
     if before is None or after is None or reason is not None:
-        return _not_comparable(reason or "no rank to compare", names)
+        return Comparison(
+            schema_version=SCHEMA_VERSION,
+            fp8verify_version=__version__,
+            outcome=Outcome.NOT_COMPARABLE,
+            reason=reason or "no rank to compare",
+            exit_code=NOT_COMPARABLE,
+            names=names,
+        )
     loss = pair_losses(ours, theirs) if ours is not None and theirs is not None else None
-    memory, speed = pair_memory(baseline, candidate), measure_speed(before, after)
+    ratio = work_ratio(before, after)
+    work = ratio if ratio is not None and differs(ratio) else 1.0
+    memory, speed = pair_memory(baseline, candidate), measure_speed(before, after, work)
     return Comparison(
         schema_version=SCHEMA_VERSION,
         fp8verify_version=__version__,
-        outcome=speed.outcome,
-        reason=reason_of(speed, before, after),
+        reason=reason_of(speed, work, before, after),
         exit_code=0,
         names=names,
-        baseline=_side(baseline, before),
-        candidate=_side(candidate, after),
-        speedup=round(speed.equal_work, 4),
-        interval=speed.interval and (round(speed.interval[0], 4), round(speed.interval[1], 4)),
-        steps_needed=speed.needed,
-        step_speedup=round(speed.steps, 4),
-        busy_speedup=None if speed.busy is None else round(speed.busy, 4),
-        work_ratio=None if speed.work_ratio is None else round(speed.work_ratio, 4),
-        gemm_speedup=round(speed.gemms, 4),
+        baseline=_side(names[0], baseline, before),
+        candidate=_side(names[1], candidate, after),
         budget=budget_rows(before, after),
-        legs=pair_legs(before, after, speed.work),
+        legs=pair_legs(before, after, work),
         gemms=pair_gemms(before, after),
         layers=pair_layers(before, after),
         ranks=pair_ranks(before, after),
         loss=loss,
         memory=memory,
-        findings=tuple(_findings(before, after, speed, loss)),
+        findings=tuple(_findings(before, after, speed.outcome, work, loss)),
         notes=(
             *_run_notes(baseline, candidate, before, after),
-            *_loss_notes(losses, loss, speed),
+            *_loss_notes(losses, loss, work),
             *memory_notes(memory, baseline, candidate),
         ),
+        work_ratio=None if ratio is None else round(ratio, 4),
+        **speed._asdict(),
     )
 
 
@@ -110,38 +114,27 @@ def _obstacle(before: Measured | None, after: Measured | None) -> str | None:
     return None
 
 
-def _not_comparable(reason: str, names: tuple[str, str]) -> Comparison:
-    return Comparison(
-        schema_version=SCHEMA_VERSION,
-        fp8verify_version=__version__,
-        outcome=Outcome.NOT_COMPARABLE,
-        reason=reason,
-        exit_code=NOT_COMPARABLE,
-        names=names,
-    )
-
-
 def _findings(
-    before: Measured, after: Measured, speed: Speed, loss: LossPair | None
+    before: Measured, after: Measured, outcome: Outcome, work: float, loss: LossPair | None
 ) -> Iterator[Finding]:
     """Yield why the candidate is not faster, where that is established, and what its loss tells."""
-    same = speed.outcome is Outcome.SAME and after.fp8_share > before.fp8_share + _MORE_FP8
-    if speed.outcome is Outcome.SLOWER or same:
-        yield from why_not_faster(before, after, speed.work)
-    if speed.work == 1.0:
+    same = outcome is Outcome.SAME and after.fp8_share > before.fp8_share + _MORE_FP8
+    if outcome is Outcome.SLOWER or same:
+        yield from why_not_faster(before, after, work)
+    if work == 1.0:
         yield from loss_findings(loss)
 
 
-def _side(report: Report, side: Measured) -> Side:
+def _side(name: str, report: Report, side: Measured) -> Side:
     rank, times = side.ranks[0], side.times
     return Side(
-        name=report.name,
+        name=name,
         source=rank.source,
         rank=rank.rank,
         ranks=tuple(one.rank for one in side.ranks if one.rank is not None),
         verdict=report.verdict,
         gpu=report.environment.gpu,
-        fp8_share_of_time=side.fp8_share if len(side.ranks) > 1 else layer_share(rank),
+        fp8_share_of_time=side.fp8_share,
         step=StepTimes(
             measured=side.measured,
             steps=times.count,
@@ -189,7 +182,7 @@ def _run_notes(
 
 
 def _loss_notes(
-    losses: tuple[LossSeries | None, LossSeries | None], pair: LossPair | None, speed: Speed
+    losses: tuple[LossSeries | None, LossSeries | None], pair: LossPair | None, work: float
 ) -> Iterator[str]:
     """Yield why losses are not compared, or not judged."""
     ours, theirs = losses
@@ -201,9 +194,9 @@ def _loss_notes(
         apart = why_apart(ours, theirs)
         reason = "the logs' losses have no step in common"
         yield f"the losses are not compared: {apart}" if apart else reason
-    elif speed.work != 1.0:
+    elif work != 1.0:
         yield (
-            f"a step of the candidate does {speed.work:.2f} times the work: equal steps are not "
+            f"a step of the candidate does {work:.2f} times the work: equal steps are not "
             "equal tokens, and the gap of the losses is not judged"
         )
 

@@ -63,15 +63,8 @@ def compare(
     patterns = PATTERNS if loss_regex is None else (compile_loss_regex(loss_regex),)
     before, before_loss = _load(baseline, baseline_log, patterns, workers)
     after, after_loss = _load(candidate, candidate_log, patterns, workers)
-    found = compare_reports(before, after, (before_loss, after_loss))
     old, new = _distinct_names(((baseline, before), (candidate, after)))
-    found = replace(found, names=(old, new))
-    if found.baseline is not None and found.candidate is not None:
-        found = replace(
-            found,
-            baseline=replace(found.baseline, name=old),
-            candidate=replace(found.candidate, name=new),
-        )
+    found = compare_reports(before, after, (before_loss, after_loss), (old, new))
     return with_forms(Comparison, apply_gate(found, min_speedup=min_speedup, max_loss_gap=gap))
 
 

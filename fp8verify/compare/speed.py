@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from fp8verify.analysis.timeline import LONG_SERIES
 from fp8verify.compare.measure import GEMM, Measured
 from fp8verify.report.model import StepStatistics
 from fp8verify.report.model.comparison import Outcome
@@ -21,6 +22,9 @@ LEAST_STEPS = 3
 _USUAL_VARIATION = 0.03
 _ENOUGH = 5
 _MOST_STEPS = 1000
+# Neighbours that resemble each other make a mean less certain by this variance, which few steps do
+# not show: a correlation of 0.25 is assumed of them.
+_DRIFT = (1 + 0.25) / (1 - 0.25)
 # Standard errors beyond which a difference is found in 80 % of the comparisons: 2.1 + 0.84.
 _FOUND = 2.94
 # Quantiles of Student's t for 95 % (two-sided) by degrees of freedom.
@@ -31,49 +35,35 @@ _STUDENT = (
 
 
 class Speed(NamedTuple):
-    """How many times as fast the candidate is.
+    """How many times as fast the candidate is: figures of a `Comparison`, as they are called there.
 
-    Attributes:
-        outcome: whether that is faster.
-        steps: mean step of the baseline over that of the candidate.
-        work: what a step does, over the baseline's; 1 where it is the same or not known.
-        work_ratio: the same, as measured; None where not known.
-        equal_work: of the steps at equal work.
-        interval: 95 % bounds of `equal_work`; None where a run has fewer than three steps.
-        needed: steps of each run that would tell, where these do not.
-        busy: at equal work, without the time in which the GPU waits; None where not known.
-        gemms: of the GEMMs, at equal work.
+    The interval is None where a run has fewer than three steps.
     """
 
     outcome: Outcome
-    steps: float
-    work: float
-    work_ratio: float | None
-    equal_work: float
+    speedup: float
     interval: tuple[float, float] | None
-    needed: int | None
-    busy: float | None
-    gemms: float
+    steps_needed: int | None
+    step_speedup: float
+    busy_speedup: float | None
+    gemm_speedup: float
 
 
-def measure_speed(before: Measured, after: Measured) -> Speed:
-    """Measure how many times as fast the candidate is."""
-    ratio = work_ratio(before, after)
-    work = ratio if ratio is not None and differs(ratio) else 1.0
+def measure_speed(before: Measured, after: Measured, work: float = 1.0) -> Speed:
+    """Measure how many times as fast the candidate is, whose step does `work` times as much."""
     steps = before.times.mean_us / after.times.mean_us
     interval = _interval(before.times, after.times, work)
     outcome = _outcome(interval)
     undecided = outcome is Outcome.UNDECIDED
+    gemms = before.budget[GEMM] / after.budget[GEMM]
     return Speed(
         outcome=outcome,
-        steps=steps,
-        work=work,
-        work_ratio=ratio,
-        equal_work=steps * work,
-        interval=interval,
-        needed=_needed(before.times, after.times, steps * work) if undecided else None,
-        busy=before.busy / after.busy * work if after.busy > 0 else None,
-        gemms=before.budget[GEMM] / after.budget[GEMM] * work,
+        speedup=round(steps * work, 4),
+        interval=interval and (round(interval[0], 4), round(interval[1], 4)),
+        steps_needed=_needed(before.times, after.times, steps * work) if undecided else None,
+        step_speedup=round(steps, 4),
+        busy_speedup=round(before.busy / after.busy * work, 4) if after.busy > 0 else None,
+        gemm_speedup=round(gemms * work, 4),
     )
 
 
@@ -83,11 +73,13 @@ def work_ratio(before: Measured, after: Measured) -> float | None:
     Steps of as many FLOPs do the same work, whatever else a window recorded: it may begin or end
     within a step. Otherwise the forward pass counts, which recomputation does not change.
     """
-    if before.step_flops and after.step_flops and before.work and after.work:
+    if not (before.work and after.work):
+        return None
+    if before.step_flops and after.step_flops:
         ratio = after.step_flops / before.step_flops
         if not differs(ratio):
             return ratio
-    return after.work / before.work if before.work and after.work else None
+    return after.work / before.work
 
 
 def differs(ratio: float) -> bool:
@@ -102,7 +94,12 @@ def _interval(
     if min(before.count, after.count) < LEAST_STEPS:
         return None
     parts = [
-        (((side.deviation_us or 0.0) / side.mean_us) ** 2 / side.effective, side.effective - 1)
+        (
+            ((side.deviation_us or 0.0) / side.mean_us) ** 2
+            / side.effective
+            * (_DRIFT if side.count < LONG_SERIES else 1.0),
+            side.effective - 1,
+        )
         for side in (before, after)
     ]
     sampled = sum(variance for variance, _ in parts)
@@ -144,22 +141,22 @@ def _needed(before: StepStatistics, after: StepStatistics, ratio: float) -> int:
     return min(_MOST_STEPS, max(least, math.ceil(2 * variation**2 / sampled)))
 
 
-def reason_of(speed: Speed, before: Measured, after: Measured) -> str:
+def reason_of(speed: Speed, work: float, before: Measured, after: Measured) -> str:
     """Say in a sentence how fast the candidate is, and how sure that is."""
     times = (
         f"a step takes {after.times.mean_us / 1000:.2f} ms, "
         f"{before.times.mean_us / 1000:.2f} ms in the baseline{_measured_in(after)}"
     )
-    ratio = f"{speed.equal_work:.2f}x as fast{bounds(speed.interval)}"
-    if speed.work != 1.0:
-        ratio = f"at equal work {ratio} ({speed.work:.2f}x the GEMM FLOPs)"
-    if speed.needed is not None:
+    ratio = f"{speed.speedup:.2f}x as fast{bounds(speed.interval)}"
+    if work != 1.0:
+        ratio = f"at equal work {ratio} ({work:.2f}x the GEMM FLOPs)"
+    if speed.steps_needed is not None:
         few = min(before.times.count, after.times.count) < LEAST_STEPS
         why = "fewer than three steps were recorded; " if few else ""
-        return f"cannot tell: {why}record {speed.needed} steps of each run; {times}: {ratio}"
+        return f"cannot tell: {why}record {speed.steps_needed} steps of each run; {times}: {ratio}"
     if speed.outcome is Outcome.SAME:
         return f"{times}: {ratio}, less than {_SAME:.0%} apart"
-    gain = "" if speed.work != 1.0 else _where_gain_goes(before, after)
+    gain = "" if work != 1.0 else _where_gain_goes(before, after)
     return f"{times}: {ratio}{gain}"
 
 
