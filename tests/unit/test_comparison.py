@@ -129,6 +129,7 @@ def test_casts_that_outweigh_the_gain_are_the_cause(
     found = compare(before, run(tmp_path, fp8=True, us=10, casts=casts, cast_us=90, n=n))
     assert found.outcome is Outcome.SLOWER
     assert causes(found)[0] == cause
+    assert "tensorwise" not in found.findings[0].hint  # its scaling by the kernels' names
 
 
 def test_a_gpu_that_waits_longer_is_the_cause(tmp_path: Path) -> None:
@@ -136,12 +137,6 @@ def test_a_gpu_that_waits_longer_is_the_cause(tmp_path: Path) -> None:
     found = compare(before, run(tmp_path, fp8=True, us=30, steps=6))  # launches stay 100 µs apart
     assert found.outcome is not Outcome.FASTER
     assert causes(found) == ["launch-bound"]
-
-
-def test_two_bf16_runs_get_no_finding_and_a_note(tmp_path: Path) -> None:
-    found = compare(run(tmp_path, fp8=False, us=20), run(tmp_path, fp8=False, us=90))
-    assert not found.findings
-    assert "the candidate's FP8 share is not above the baseline's" in found.notes
 
 
 def test_steps_alike_are_the_same(tmp_path: Path) -> None:
@@ -167,15 +162,6 @@ def test_gemms_that_became_slower_are_the_first_cause(tmp_path: Path) -> None:
     assert "they take 0.60 ms a step longer" in found.findings[0].message
     found = compare(before, run(tmp_path, fp8=True, us=400, casts="fused", cast_us=2000))
     assert causes(found) == ["slower GEMMs", "costly casts"]
-
-
-def test_no_cause_advises_what_the_run_already_does(tmp_path: Path) -> None:
-    before = run(tmp_path, fp8=False, us=20)
-    found = compare(before, run(tmp_path, fp8=True, us=10, casts="fused", cast_us=900))
-    assert causes(found)[0] == "costly casts"
-    assert "casts and scales take +0.90 ms a step" in found.findings[0].message
-    assert "GEMMs take -0.03 ms" in found.findings[0].message
-    assert "tensorwise" not in found.findings[0].hint  # its scaling by the kernels' names
 
 
 def test_another_batch_is_compared_at_equal_work(tmp_path: Path) -> None:
@@ -326,17 +312,6 @@ def test_the_gemms_that_lost_most_are_named_first(tmp_path: Path) -> None:
     named = found.findings[0].message.split("(")[1]
     assert named.startswith("1024 x 2048")  # four calls of 60 us each, one of the large layer
     assert found.findings[0].message.count("1024 x 2048") == 3
-
-
-def test_a_slower_run_without_a_cause_says_what_grew(tmp_path: Path) -> None:
-    before = with_ranks(run(tmp_path, fp8=True, us=400), {})
-    slower = {"steps_outside": outside(1300.0)}
-    before = replace(before, ranks=(replace(before.ranks[0], steps_outside=outside(1250.0)),))
-    after = replace(before, ranks=(replace(before.ranks[0], **slower),))
-    found = compare(before, after)
-    assert found.outcome is Outcome.SLOWER
-    assert causes(found) == ["launch-bound"]
-    assert "waits 0.05 ms a step longer" in found.findings[0].message
 
 
 def test_work_that_grew_little_each_is_listed(tmp_path: Path) -> None:
