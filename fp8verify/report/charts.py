@@ -159,11 +159,6 @@ def _work(row: BudgetRow, us: float) -> Part:
     return _WORK_KINDS.get(row.name, "work-rest"), own, tip
 
 
-def work_kinds(found: Comparison) -> list[str]:
-    """Return the colours that `step_bars` uses."""
-    return [_WORK_KINDS[row.name] for row in found.budget if row.name in _WORK_KINDS]
-
-
 class Timeline(NamedTuple):
     """The picture of one trace's GPU time.
 

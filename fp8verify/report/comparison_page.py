@@ -177,11 +177,6 @@ def loss_trend(loss: LossPair) -> str:
     return "; ".join(parts)
 
 
-def loss_lines(loss: LossPair) -> str:
-    """Say all of the losses in one sentence."""
-    return "; ".join(filter(None, (loss_line(loss), loss_trend(loss))))
-
-
 def run_table_page(found: RunTable, *, verbose: bool = False) -> Page:
     """Lay out a table of runs, a row each; with `verbose` the reason of each verdict is below.
 

@@ -9,6 +9,7 @@ import msgspec
 from fp8verify.report import model
 from fp8verify.report.model import comparison
 from fp8verify.report.page import Page
+from fp8verify.text import printable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -76,15 +77,22 @@ def to_json(found: msgspec.Struct) -> str:
 
 
 def brief(found: Result, whole: str = "") -> str:
-    """Return a result in at most four lines.
+    """Return at most four lines: the verdict, what fails, whether FP8 pays, where the rest is.
 
     Args:
         found: a report, a comparison or a table of runs.
         whole: the file of the whole result, or the command that prints it; empty if none can.
     """
-    from fp8verify.report.text import brief as brief_text
-
-    return brief_text(page_of(found), whole)
+    page = page_of(found)
+    lines = [f"{page.verdict}  {page.reason} ({page.name})."]
+    error = next((one for one in page.findings if one.severity is model.Severity.ERROR), None)
+    if error is not None:
+        lines.append(f"error    [{error.code}] {error.message}")
+    if page.pays is not None:
+        lines.append(f"{page.pays.label:8} {page.pays_briefly}")
+    if whole:
+        lines.append(f"report   {whole}")
+    return "".join(f"{printable(line)}\n" for line in lines)
 
 
 class _Rendered:

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from typing import Any
 
-import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from fp8verify.report import charts, tables
-from fp8verify.report.comparison_page import loss_lines
 from fp8verify.report.model import Report, TimelineReport, Verdict, fp8_count
 from fp8verify.report.model.comparison import Comparison, RunTable
 from fp8verify.report.page import Page
@@ -34,7 +33,7 @@ def write_html(found: Report | Comparison | RunTable, page: Page) -> str:
     if isinstance(found, Report):
         name, facts = "page", _report_facts(found, page)
     elif isinstance(found, Comparison):
-        name, facts = "compare", _comparison_facts(found)
+        name, facts = "compare", _comparison_facts(found, page)
     else:
         name, facts = "runs", {}
     template = _environment().get_template(f"{name}.html.j2")
@@ -59,7 +58,7 @@ def _report_facts(report: Report, page: Page) -> dict[str, Any]:
         "legs": charts.leg_bars(report.legs),
         "gpu_times": charts.gpu_bars(report),
         "timelines": drawn,
-        "timeline_data": _embedded([_hover(one) for rank in shown for one in rank.timelines]),
+        "timeline_data": [_hover(one) for rank in shown for one in rank.timelines],
         "hidden_timelines": sum(bool(rank.timelines) for rank in report.ranks) - len(shown),
         # Of several ranks the first one's.
         "grids": {grid.title: grid for grid in reversed(list(page.grids))},
@@ -84,11 +83,13 @@ def _hover(report: TimelineReport) -> dict[str, object]:
     }
 
 
-def _comparison_facts(found: Comparison) -> dict[str, Any]:
+def _comparison_facts(found: Comparison, page: Page) -> dict[str, Any]:
+    loss = [page.pays.text] if page.pays else []
     return {
         "steps": charts.step_bars(found),
-        "kinds": charts.work_kinds(found),
-        "loss_line": loss_lines(found.loss) if found.loss else "",
+        "loss_line": "; ".join(
+            [*loss, *(part for part in page.body if isinstance(part, str) and part)]
+        ),
         **charts.loss_curves(found.loss),
     }
 
@@ -143,19 +144,8 @@ def _short(text: str) -> str:
 
 def _prose(text: str) -> Markup:
     """Return a sentence with text in backticks as code."""
-    parts = [escape(part) for part in printable(text).split("`")]
-    if len(parts) % 2 == 0:  # a backtick without its pair
-        return escape(printable(text))
-    return Markup("").join(
-        Markup("<code>{}</code>").format(part) if place % 2 else part
-        for place, part in enumerate(parts)
-    )
-
-
-def _embedded(data: Any) -> str:
-    """Return JSON that may stand inside a script element: no markup begins or ends in it."""
-    text = msgspec.json.encode(data).decode()
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    marked = re.sub(r"`([^`]*)`", r"<code>\1</code>", escape(printable(text)))
+    return Markup(marked)  # noqa: S704 - escaped before
 
 
 def _hash(text: str) -> str:

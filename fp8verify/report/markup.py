@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from itertools import groupby
 from xml.etree import ElementTree as Xml
 
 from fp8verify.report.model import Finding, Report, Severity, Verdict
@@ -14,11 +13,8 @@ from fp8verify.text import printable
 
 _ROWS = 64
 _SIGNS = {GOOD: "✅", FAIR: "⚠️", BAD: "❌"}
-# GitHub shows ten annotations of each kind for a step; one is the verdict's.
-_ANNOTATIONS = 9
 _LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "notice"}
 _SPECIAL = re.compile(r"([\\`*_\[\]|~])")
-_TICKS = re.compile(r"`+")
 
 
 def write_markdown(page: Page) -> str:
@@ -44,7 +40,7 @@ def _blocks(page: Page) -> Iterator[str]:
 
 
 def _finding(finding: Finding) -> str:
-    head = f"- **{finding.severity.value}** {code(finding.code)}: {markdown(finding.message)}"
+    head = f"- **{finding.severity.value}** `{finding.code}`: {markdown(finding.message)}"
     return f"{head}  \n  To do: {markdown(finding.hint)}" if finding.hint else head
 
 
@@ -70,26 +66,14 @@ def markdown(text: str) -> str:
     return _SPECIAL.sub(r"\\\1", safe).replace("@", "&#64;").replace("#", "&#35;")
 
 
-def code(text: str) -> str:
-    """Return a Markdown code span that may stand in a table cell."""
-    safe = printable(text).replace("|", "\\|")
-    fence = "`" * (1 + max((len(run) for run in _TICKS.findall(safe)), default=0))
-    pad = " " if safe.startswith("`") or safe.endswith("`") else ""
-    return f"{fence}{pad}{safe}{pad}{fence}"
-
-
 def write_github(page: Page) -> str:
     """Write the verdict and the findings as workflow commands, one a line."""
     gain = f"\nDoes it pay? {page.pays_briefly}." if page.pays else ""
-    lines = [annotation(page.level, f"FP8 {page.verdict}", f"{page.reason} ({page.name}).{gain}")]
-    for severity, group in groupby(page.findings, key=lambda finding: finding.severity):
-        found = list(group)
-        for finding in found[:_ANNOTATIONS]:
-            text = f"{finding.message}\n{finding.hint}" if finding.hint else finding.message
-            lines.append(annotation(_LEVELS[severity], f"FP8 {finding.code}", text))
-        if len(found) > _ANNOTATIONS:
-            more = len(found) - _ANNOTATIONS
-            lines.append(f"{more} more findings of severity {severity.value}")
+    level = "error" if page.fails else "notice" if page.tone == GOOD else "warning"
+    lines = [annotation(level, f"FP8 {page.verdict}", f"{page.reason} ({page.name}).{gain}")]
+    for finding in page.findings:
+        text = f"{finding.message}\n{finding.hint}" if finding.hint else finding.message
+        lines.append(annotation(_LEVELS[finding.severity], f"FP8 {finding.code}", text))
     return "".join(f"{line}\n" for line in lines)
 
 

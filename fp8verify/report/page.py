@@ -138,11 +138,6 @@ class Page(NamedTuple):
     software: str = ""
 
     @property
-    def level(self) -> str:
-        """How CI marks it: an error is what fails; any other than a good one is a warning."""
-        return "error" if self.fails else "notice" if self.tone == GOOD else "warning"
-
-    @property
     def grids(self) -> Iterator[Grid]:
         """The tables."""
         return (part for part in self.body if isinstance(part, Grid))

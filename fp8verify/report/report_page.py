@@ -246,16 +246,16 @@ def _named_layer_grid(found: NamedLayersReport, where: str, verbose: bool) -> Gr
     title += f" (step {found.step}, not compiled)" if eager else ""
     rows = tuple(
         (
-            *(_low_of_all(tables.kernels_of(group.rows[0], leg), len(group.rows)) for leg in legs),
-            tables.precisions(group.rows[0]),
-            *(() if eager else (tables.millis(sum(map(tables.layer_us, group.rows))),)),
-            group.name,
+            *(_low_of_all(tables.kernels_of(alike[0], leg), len(alike)) for leg in legs),
+            tables.precisions(alike[0]),
+            *(() if eager else (tables.millis(sum(map(tables.layer_us, alike))),)),
+            name,
         )
-        for group in shown
+        for name, alike in shown
     )
     below = []
     if len(shown) < len(groups):
-        hidden = sum(len(group.rows) for group in groups[len(shown) :])
+        hidden = sum(len(alike) for _, alike in groups[len(shown) :])
         below.append(f"… and {hidden} more layers with --verbose")
     if found.unjoined and found.rows:
         below.append(f"{found.unjoined} of {found.gemms} GEMMs could not be joined to a layer")

@@ -114,16 +114,11 @@ def _kernels(report: Report) -> Iterator[Row]:
             yield rank.rank, *_fields(row, KernelRow.__struct_fields__)
 
 
-_GEMM = "leg op shape kernels time_us tflops percent_of_peak"
-
-
 def _gemms(report: Report) -> Iterator[Row]:
     for rank in report.ranks:
         for row in rank.kernels:
             if row.role.is_gemm:
-                precision = row.precision
-                own = _fields(row, _GEMM.split())
-                yield rank.rank, row.name, precision.value, precision.is_fp8, *own
+                yield rank.rank, *_fields(row, KernelRow.__struct_fields__), row.precision.is_fp8
 
 
 def _steps(report: Report) -> Iterator[Row]:
@@ -168,7 +163,7 @@ def _ranks(report: Report) -> Iterator[Row]:
 # The columns of each frame, and the function that makes its rows.
 _FRAMES: dict[str, tuple[str, Callable[[Report], Iterator[Row]]]] = {
     "kernels": (" ".join(("rank", *KernelRow.__struct_fields__)), _kernels),
-    "gemms": (f"rank name precision is_fp8 {_GEMM}", _gemms),
+    "gemms": (" ".join(("rank", *KernelRow.__struct_fields__, "is_fp8")), _gemms),
     "steps": ("rank step fp8_share_of_time gemm_us cpu_us gpu_us", _steps),
     "layers": ("rank layer state", _layers),
     "named_layers": ("rank layer leg precision kernels time_us source", _named_layers),

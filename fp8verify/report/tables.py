@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -76,10 +76,7 @@ def layer_share(of: Report | RankReport) -> float | None:
     return low_precision_share(layer_times(of))
 
 
-_Number = TypeVar("_Number", int, float)
-
-
-def _less(whole: Mapping[str, _Number], *parts: Mapping[str, _Number]) -> dict[str, _Number]:
+def _less(whole: Mapping[str, float], *parts: Mapping[str, float]) -> dict[str, float]:
     return {name: value - sum(part.get(name, 0) for part in parts) for name, value in whole.items()}
 
 
@@ -136,28 +133,22 @@ def gemm_kernels(report: Report) -> list[KernelRow]:
     return [row for row in merge_kernels(report) if row.role.is_gemm]
 
 
-class LayerGroup(NamedTuple):
-    """Layers called alike that ran the same; `name` is "layers.*.up (2)" for two of them."""
+def layer_groups(
+    found: NamedLayersReport, *, joined: bool
+) -> list[tuple[str, list[NamedLayerRow]]]:
+    """Return each layer under its name.
 
-    name: str
-    rows: tuple[NamedLayerRow, ...]
-
-
-def layer_groups(found: NamedLayersReport, *, joined: bool) -> list[LayerGroup]:
-    """Return each layer; if `joined`, those that are called alike and ran the same are one.
-
-    Then layers that are not all in FP8 come first.
+    If `joined`, those that are called alike and ran the same are one, "layers.*.up (2)", and layers
+    that are not all in FP8 come first.
     """
     if not joined:
-        return [LayerGroup(row.layer, (row,)) for row in found.rows]
+        return [(row.layer, [row]) for row in found.rows]
     alike: dict[object, list[NamedLayerRow]] = defaultdict(list)
     for row in found.rows:
         ran = tuple((leg.leg, tuple(sorted(leg.kernels.items()))) for leg in row.legs)
         alike[pattern(row.layer), ran].append(row)
-    groups = [
-        LayerGroup(patterns(row.layer for row in rows)[0], tuple(rows)) for rows in alike.values()
-    ]
-    return sorted(groups, key=lambda group: _all_low(group.rows[0]))
+    groups = [(patterns(row.layer for row in rows)[0], rows) for rows in alike.values()]
+    return sorted(groups, key=lambda group: _all_low(group[1][0]))
 
 
 def _all_low(row: NamedLayerRow) -> bool:

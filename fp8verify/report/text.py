@@ -63,24 +63,6 @@ def write_text(
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
 
 
-def brief(page: Page, whole: str = "") -> str:
-    """Return at most four lines: the verdict, what fails, whether FP8 pays, where the rest is.
-
-    Args:
-        page: the result.
-        whole: the file of the whole result, or the command that prints it; empty if none can.
-    """
-    lines = [f"{page.verdict}  {page.reason} ({page.name})."]
-    error = next((one for one in page.findings if one.severity is Severity.ERROR), None)
-    if error is not None:
-        lines.append(f"error    [{error.code}] {error.message}")
-    if page.pays is not None:
-        lines.append(f"{page.pays.label:8} {page.pays_briefly}")
-    if whole:
-        lines.append(f"report   {whole}")
-    return "".join(f"{printable(line)}\n" for line in lines)
-
-
 def _sections(page: Page, width: int, verbose: bool) -> Iterator[RenderableType]:
     if page.head:
         yield Text(printable(page.head), style="dim")
