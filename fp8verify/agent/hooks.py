@@ -1,4 +1,4 @@
-"""Every hook that stays on torch for the whole run; they can be put in and taken off again."""
+"""Every hook that stays on torch for the whole run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from torch.optim.optimizer import (
 
 from .debug import debug
 from .framework_counters import counter_classes, owners
-from .instruments import compiles
 from .layers import registrations, remember
 from .observe import (
     hidden,
@@ -40,23 +39,25 @@ from .process import (
 BACKWARD_PASSES = 1 << 62  # above any sequence number
 
 _installed: Observer | None = None
-_handles: list[Any] = []  # of hooks that torch calls in a loop over a dictionary of them
+_hooked = False
+_captured: dict[int, str] = {}  # optimizers whose step is in the CUDA graph being captured
 
 
 def install(config: dict[str, Any]) -> Observer:
     """Hook torch for this process, once, and return the observer behind the hooks."""
-    global _installed
+    global _installed, _hooked
     if _installed is not None:
         return _installed
     debug.open(config)
     observer = _installed = Observer(config, _work)
-    captured: dict[int, str] = {}  # optimizers whose step is in the CUDA graph being captured
-    _handles[:] = [
-        register_optimizer_step_pre_hook(_before_step(observer)),
-        register_optimizer_step_post_hook(_after_step(observer, captured)),
-        registrations.begin(),
-    ]
-    _observe_graphs(observer, captured)
+    # They stay, and do nothing without an observer: torch calls them in a loop over a dictionary,
+    # which may not change in it, and compiled code has guards on them.
+    if not _hooked:
+        _hooked = True
+        register_optimizer_step_pre_hook(_before_step())
+        register_optimizer_step_post_hook(_after_step())
+        registrations.begin()
+    _observe_graphs(observer)
     observe(torch.amp.GradScaler, "update", observer.scaler_updates)
     observe(torch.amp.GradScaler, "__init__", lambda scaler: _observe_update(scaler, observer))
     observe(Optimizer, "__init__", lambda optimizer: _optimizer_is_built(optimizer, observer))
@@ -99,21 +100,16 @@ def installed() -> Observer | None:
 
 
 def uninstall() -> None:
-    """Close what is open and take the hooks away, so that they can be installed again."""
+    """Close what is open, and observe no more until the next `install`."""
     global _installed
     observer, _installed = _installed, None
     if observer is not None:
         observer.finish(True)
         observer.on_disarm()
-        if not compiles():  # compiled code has guards on torch's hooks, and would be compiled again
-            for handle in _handles:
-                handle.remove()
         atexit.unregister(observer.finish)
 
 
 def _unobserve(observer: Observer) -> None:
-    # This may run in a hook. torch would raise if its dictionary of hooks changed then: they stay,
-    # and do nothing.
     if observer.lines is not None:
         observer.lines.uninstall()
     unobserve_function(torch.autograd, "backward")
@@ -150,19 +146,22 @@ def _work() -> int:
     return int(torch._C._autograd._get_sequence_nr())
 
 
-def _is_traced(observer: Observer) -> Callable[[], None]:
-    """Return what torch.compile calls once, while it traces a hook, and whose result it keeps."""
+def _tell(method: str, *args: Any) -> None:
+    if _installed is not None:
+        getattr(_installed, method)(*args)
 
-    def is_traced() -> None:
-        observer.step_is_traced()
 
-    is_traced._dynamo_marked_constant = True  # type: ignore[attr-defined]
-    return is_traced
+def _is_traced() -> None:
+    """Note what torch.compile calls once, while it traces a hook, and whose result it keeps."""
+    _tell("step_is_traced")
+
+
+_is_traced._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 # A pre hook that returns a tuple would replace the arguments of step(): both return None.
-def _before_step(observer: Observer) -> Callable[..., None]:
-    is_traced, enters = _is_traced(observer), hidden(observer.optimizer_enters)
+def _before_step() -> Callable[..., None]:
+    is_traced, enters = _is_traced, hidden(lambda: _tell("optimizer_enters"))
 
     def fp8verify_before_step(*_: Any) -> None:
         if torch.compiler.is_compiling():
@@ -174,16 +173,14 @@ def _before_step(observer: Observer) -> Callable[..., None]:
     return fp8verify_before_step
 
 
-def _after_step(observer: Observer, captured: dict[int, str]) -> Callable[..., None]:
-    is_traced = _is_traced(observer)
-
+def _after_step() -> Callable[..., None]:
     def has_stepped(optimizer: Any) -> None:
         if captures_graph():  # the step is being recorded into a CUDA graph, not executed
-            captured[id(optimizer)] = type(optimizer).__name__
+            _captured[id(optimizer)] = type(optimizer).__name__
         else:
-            observer.optimizer_leaves(optimizer, on_autograd_thread())
+            _tell("optimizer_leaves", optimizer, on_autograd_thread())
 
-    has_stepped = hidden(has_stepped)
+    is_traced, has_stepped = _is_traced, hidden(has_stepped)
 
     def fp8verify_after_step(optimizer: Any, *_: Any) -> None:
         if torch.compiler.is_compiling():
@@ -195,20 +192,15 @@ def _after_step(observer: Observer, captured: dict[int, str]) -> Callable[..., N
     return fp8verify_after_step
 
 
-def _observe_graphs(observer: Observer, captured: dict[int, str]) -> None:
-    """Count the steps in CUDA graphs, by id and class of their optimizers, when they are replayed.
-
-    Args:
-        observer: is called right before a graph with steps in it is replayed.
-        captured: the optimizers that stepped while the current graph is captured.
-    """
+def _observe_graphs(observer: Observer) -> None:
+    """Count the steps in CUDA graphs, by their optimizers, when they are replayed."""
     graphs: weakref.WeakKeyDictionary[Any, dict[int, str]] = weakref.WeakKeyDictionary()
 
     def ends(graph: Any) -> None:
-        if captured:
+        if _captured:
             with suppress(TypeError):  # one that cannot be referred to weakly
-                graphs[graph] = dict(captured)
-            captured.clear()
+                graphs[graph] = dict(_captured)
+            _captured.clear()
 
     def is_replayed(graph: Any) -> None:
         optimizers = graphs.get(graph) if graphs else None
@@ -216,7 +208,7 @@ def _observe_graphs(observer: Observer, captured: dict[int, str]) -> None:
             observer.graph_is_replayed(optimizers)
 
     listeners: dict[str, Callable[[Any], None]] = {
-        "capture_begin": lambda _: captured.clear(),
+        "capture_begin": lambda _: _captured.clear(),
         "capture_end": ends,
         "replay": is_replayed,
     }

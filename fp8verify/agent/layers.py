@@ -47,28 +47,19 @@ class Registrations:
     """Hears of every module that becomes part of another one.
 
     Attributes:
-        changes: grows whenever a model may have changed; None as long as the hook is off.
+        changes: grows whenever a model may have changed; None before the hook is on.
     """
 
     def __init__(self) -> None:
         self.changes: int | None = None
-        self._heard = 0
-        self._handle: Any = None
 
-    def begin(self) -> Registrations:
-        """Register the hook until `remove`."""
-        self._handle = register_module_module_registration_hook(hidden(self._registered))
-        self.changes = self._heard
-        return self
-
-    def remove(self) -> None:
-        """Remove the hook."""
-        self._handle.remove()
-        self.changes = None
+    def begin(self) -> None:
+        """Register the hook, for good."""
+        register_module_module_registration_hook(hidden(self._registered))
+        self.changes = 0
 
     def _registered(self, module: nn.Module, _: str, child: nn.Module | None) -> None:
-        self._heard += 1
-        self.changes = self._heard
+        self.changes = (self.changes or 0) + 1
         remember(module)
         if child is not None:
             remember(child)

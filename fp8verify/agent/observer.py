@@ -17,6 +17,7 @@ from .numerics.scales import remember
 from .observe import hidden
 from .step_numbers import LOG, SCRIPT, LoggedNumbers, LogLines, SharedOffset, observe_beginnings
 from .windows.manager import WindowManager
+from .windows.session import EXIT_PATIENCE_S
 from .windows.user_profiler import ProfilerArbiter
 
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -202,13 +203,16 @@ class Observer:
     @fail_safe
     def finish(self, goes_on: bool = False) -> None:
         """Close what is open when the process ends, or the watch in one that `goes_on`."""
-        with self._lock:
-            if self._reads_versions:
-                self._count_compiled_steps()
-            if self._postponed and self.recorder.recording:
-                self._ticked()
-            self.recorder.finish(goes_on=goes_on)
-            self.armed = False
+        if self._lock.acquire(timeout=EXIT_PATIENCE_S):
+            try:
+                if self._reads_versions:
+                    self._count_compiled_steps()
+                if self._postponed and self.recorder.recording:
+                    self._ticked()
+                self.recorder.finish(goes_on=goes_on)
+            finally:
+                self._lock.release()
+        self.armed = False
 
     def disarm(self, reason: str) -> None:
         """Stop observing for good and say why in the record."""

@@ -178,25 +178,6 @@ def _is_mx(weight: Any) -> bool:
 # older versions lack have defaults. The recipes themselves read the environment
 # (NVTE_BACKWARD_OVERRIDE and the like), as defaults of their fields.
 
-# pytorch/tensor/*_tensor.py and custom_recipes: what a CustomRecipe's factory makes.
-_QUANTIZERS = {
-    "Float8Quantizer": "fp8",
-    "Float8CurrentScalingQuantizer": "fp8",
-    "CurrentScalingQuantizerRef": "fp8",
-    "Float8BlockQuantizer": "fp8_block",
-    "MXFP8Quantizer": "mxfp8",
-    "NVFP4Quantizer": "nvfp4",
-    "NVFP4QuantizerRef": "nvfp4",
-    "IdentityQuantizer": HIGH,
-    "NoneType": HIGH,
-}
-# The operands of each GEMM by the direction of the tensor that it reads: pytorch/tensor/
-# hybrid_tensor.py. Quantizers are in the order input, weight, output and grad_output, grad_input.
-_OPERANDS = {
-    "fprop": (("scaling_fwd", 0, "rowwise"), ("scaling_fwd", 1, "rowwise")),
-    "dgrad": (("scaling_bwd", 0, "rowwise"), ("scaling_fwd", 1, "columnwise")),
-    "wgrad": (("scaling_bwd", 0, "columnwise"), ("scaling_fwd", 0, "columnwise")),
-}
 # What a recipe calls each tensor in its settings, and the dimensions of its blocks by default.
 _SETTINGS = {
     INPUT: ("fwd_inp", "x", 1),
@@ -244,14 +225,12 @@ def _te_module(module: Any) -> Promise:
     recipe = getattr(module, "fp8_meta", {}).get("recipe")
     name = recipe_class(recipe)
     known = RECIPES.get(name)
-    formats = (
-        dict.fromkeys(LEGS, known.format) if known and known.format else _by_quantizers(module)
-    )
-    formats |= dict.fromkeys(_high_legs(recipe) & formats.keys(), HIGH)
+    if known is None:  # CustomRecipe: a factory of the script's own makes any format
+        return Promise("unknown", name)
+    formats = dict.fromkeys(LEGS, known.format) | dict.fromkeys(_high_legs(recipe), HIGH)
     gradients = _format_name(recipe) in ("HYBRID", "E4M3", "E5M2")
-    promise = _promise(formats, name) if formats else Promise("fp8", name)
-    return promise._replace(
-        scaling=_words(recipe, known) if known else None,
+    return _promise(formats, name)._replace(
+        scaling=_words(recipe, known),
         gradients=formats_of(recipe)[1].name if gradients else None,
     )
 
@@ -263,25 +242,6 @@ def _high_legs(recipe: Any) -> set[str]:
     # Before 2.10 (fprop, dgrad, wgrad); Megatron-LM's --no-fp8-wgrad sets the last one.
     override = tuple(getattr(recipe, "override_linear_precision", None) or ())
     return {leg for leg, high in zip(LEGS, override) if high}  # noqa: B905 - a newer one may be longer
-
-
-def _by_quantizers(module: Any) -> dict[str, str]:
-    """Return the formats by the quantizers that a custom recipe made for the module."""
-    quantizers = getattr(module, "quantizers", None) or {}
-    formats = {}
-    for leg, operands in _OPERANDS.items():
-        found = set()
-        for key, place, direction in operands:
-            known = quantizers.get(key)
-            quantizer = known[place] if known is not None and len(known) > place else ...
-            # A hybrid quantizer has one for each direction.
-            inner = getattr(quantizer, f"{direction}_quantizer", quantizer)
-            found.add(_QUANTIZERS.get(type(inner).__name__))
-        if HIGH in found:
-            formats[leg] = HIGH  # the other operand is dequantized
-        elif len(found) == 1 and None not in found:
-            formats[leg] = str(found.pop())
-    return formats
 
 
 def _words(recipe: Any, known: Recipe) -> str:
@@ -371,7 +331,7 @@ def _mx_recipe_casts(recipe: Any, _: dict[str, Any]) -> Casts:
 class Recipe(NamedTuple):
     """A class of recipe: the format of all legs, how it scales in words, and its casts to FP8."""
 
-    format: str | None
+    format: str
     words: str | Callable[[Any], str]
     casts: Callable[[Any, dict[str, Any]], Casts] | None = None
 
@@ -382,7 +342,6 @@ RECIPES = {
     "Float8BlockScaling": Recipe("fp8_block", _block_words, _computed_casts),
     "MXFP8BlockScaling": Recipe("mxfp8", "MX (blocks of 32)", _mx_recipe_casts),
     "NVFP4BlockScaling": Recipe("nvfp4", _nvfp4_words),
-    "CustomRecipe": Recipe(None, "by a custom recipe"),
 }
 
 

@@ -80,12 +80,24 @@ def test_a_window_that_the_script_s_own_profiler_took_ends_with_the_last_step(
     assert int(last) < 10
 
 
-def test_steps_that_do_not_fit_or_come_after_the_end_are_an_error() -> None:
-    with fp8verify.watch(every=100) as watch:
-        pass
-    watch.close()
+def test_a_watch_that_a_hook_of_the_script_closes_counts_no_step() -> None:
+    torch = pytest.importorskip("torch", reason="needs torch, from the train extra")
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    parameter = torch.nn.Parameter(torch.ones(2))
+    parameter.grad = torch.ones(2)
+    optimizer = torch.optim.SGD([parameter], lr=0.1)
+    for _ in range(2):
+        with fp8verify.watch(every=100) as watch:
+            closes = register_optimizer_step_post_hook(lambda *_, watch=watch: watch.close())
+            optimizer.step()
+            closes.remove()
+
     with pytest.raises(UsageError, match="closed"):
         watch.step()
+
+
+def test_steps_that_do_not_fit_are_an_error() -> None:
     with pytest.raises(UsageError, match="do not fit"):
         fp8verify.watch(every=4, window=3)
     for wrong in (0, -1, 1.5, float("nan"), float("inf"), 1e300, "10"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -41,6 +42,21 @@ def test_a_collective_without_its_peer_is_not_waited_for(monkeypatch: pytest.Mon
         assert not finishes_within(0.05)
     finally:
         peer.set()
+
+
+@pytest.mark.usefixtures("_gpu")
+@pytest.mark.parametrize("idle", [False, True])
+def test_where_no_thread_starts_at_exit_the_stream_is_asked(
+    monkeypatch: pytest.MonkeyPatch, idle: bool
+) -> None:
+    def fail(_: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    stream = SimpleNamespace(query=lambda: idle)
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
+
+    assert finishes_within(0.05) == idle
 
 
 @pytest.mark.usefixtures("_gpu")

@@ -12,7 +12,6 @@ import faulthandler
 import os
 import select
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -26,8 +25,7 @@ from ..observe import call_on_main_thread
 # Bytes of JSON for one autograd node: the operators and kernels of its forward and backward pass.
 # 1.7 KB an operator with its shapes (torch 2.13, CPU), some five events a node.
 BYTES_PER_NODE = 8 << 10
-PATIENCE_S = 5.0  # for a main thread that makes no move after SIGTERM
-LOOKS = 10
+PATIENCE_S = 5.0  # for a main thread that runs no Python after SIGTERM
 
 
 class WindowLimits:
@@ -91,13 +89,17 @@ class TerminationGuard:
         """Put back what was there, or what the script has put there meanwhile."""
         if self._alarm is None:
             return
-        alarm, self._alarm = self._alarm, None
-        faulthandler.unregister(signal.SIGTERM)
-        os.close(alarm)  # the thread reads its end
+        self._silence()
         if _on_main_thread():
             self._put_back()
         else:
             call_on_main_thread(self._put_back)
+
+    def _silence(self) -> None:
+        alarm, self._alarm = self._alarm, None
+        if alarm is not None:
+            faulthandler.unregister(signal.SIGTERM)
+            os.close(alarm)  # the thread reads its end
 
     def _put_back(self) -> None:
         if self._alarm is None:  # else armed again meanwhile
@@ -106,13 +108,13 @@ class TerminationGuard:
             signal.signal(signal.SIGTERM, signal.SIG_DFL if ours else found)
 
     def _terminate(self, *_: Any) -> None:
+        self._silence()  # the main thread has moved
         ends = True
         try:
             ends = self._close()
         except Exception:
             debug.error("closing the window on SIGTERM")
         if ends:
-            self.disarm()
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGTERM)
 
@@ -123,28 +125,14 @@ def _on_main_thread() -> bool:
 
 def _end_if_it_hangs(reader: int) -> None:
     """Wait for the signal; end the process by it if the main thread then makes no move."""
-    rang = os.read(reader, 1)
-    places: set[object] = set()
-    while rang and len(places) < 2 and not _at_end(reader):
-        places = {_place()}
-        for _ in range(LOOKS):
-            if _at_end(reader):
-                break
-            time.sleep(PATIENCE_S / LOOKS)
-            places.add(_place())
-        if len(places) == 1 and not _at_end(reader):
-            ctypes.CDLL(None).signal(int(signal.SIGTERM), 0)  # Python's own is for the main thread
-            os.kill(os.getpid(), signal.SIGTERM)
-    os.close(reader)
-
-
-def _at_end(reader: int) -> bool:
-    while select.select([reader], [], [], 0)[0]:
-        if not os.read(reader, 4096):
-            return True
-    return False
-
-
-def _place() -> object:
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    return None if frame is None else (id(frame), frame.f_lasti)
+    until: float | None = None
+    with open(reader, "rb", buffering=0) as alarm:
+        while True:
+            left = None if until is None else max(0.0, until - time.monotonic())
+            if not select.select([alarm], [], [], left)[0]:
+                ctypes.CDLL(None).signal(int(signal.SIGTERM), 0)  # Python's needs the main thread
+                os.kill(os.getpid(), signal.SIGTERM)
+                return
+            if not alarm.read(4096):
+                return
+            until = until or time.monotonic() + PATIENCE_S

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import json
 import threading
+import time
 import weakref
 from contextlib import suppress
 from pathlib import Path
@@ -232,6 +233,12 @@ def gpu_finishes_within(seconds: float = EXIT_PATIENCE_S) -> bool:
             idle.set()
 
     thread = threading.Thread(target=wait, name="fp8verify-wait", daemon=True)
-    thread.start()
+    try:
+        thread.start()
+    except RuntimeError:  # Python 3.12.0 and 3.12.1 start none at exit: ask this stream alone
+        stream, until = torch.cuda.current_stream(), time.monotonic() + seconds
+        while not stream.query() and time.monotonic() < until:
+            time.sleep(0.01)
+        return bool(stream.query())
     thread.join(seconds)
     return idle.is_set()
