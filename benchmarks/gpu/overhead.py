@@ -1,6 +1,6 @@
 """Measure what attaching costs a compiled FP8 training.
 
-    python benchmarks/gpu/overhead.py [--against TREE]
+    python benchmarks/gpu/overhead.py [--parts outside,inside,start] [--against TREE]
 
 Equal runs differ by more than we add, so that what can be is compared inside one process: steps
 with and without our hooks, and the steps of many windows with their neighbours. Step times are
@@ -124,17 +124,20 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--against", type=Path, metavar="TREE")
-    other = parser.parse_args().against
+    parser.add_argument("--parts", default="outside,inside,start")
+    arguments = parser.parse_args()
+    other, parts = arguments.against, arguments.parts.split(",")
     trees = {"attached_s": ROOT, **({"other_s": other.absolute()} if other else {})}
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        starts = all_starts(folder, trees)
-        found = outside(folder)
-        windows = {tree: inside(folder, path) for tree, path in trees.items()}
-    error = found["outside_standard_error"]
+        starts = all_starts(folder, trees) if "start" in parts else {}
+        found = outside(folder) if "outside" in parts else {}
+        windows = {tree: inside(folder, path) for tree, path in trees.items() if "inside" in parts}
     print("| | change |\n|---|---|")
-    print(f"| step outside a window | {found['outside_change']:+.2%} ± {error:.2%} |")
+    if found:
+        error = found["outside_standard_error"]
+        print(f"| step outside a window | {found['outside_change']:+.2%} ± {error:.2%} |")
     for tree, figures in windows.items():
         print(f"| {tree}: step inside a window | {figures['inside_change']:+.2%} |")
         print(f"| {tree}: first window of three steps | {figures['first_window_s']:+.3f} s |")

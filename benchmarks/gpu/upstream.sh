@@ -36,6 +36,7 @@ torchao() {
 torchtitan() {
   cp -r "$sources/torchtitan" "$work/"
   cd "$work/torchtitan" || return
+  touch tests/__init__.py # this repository has a package of that name too
   sed -i 's/ngpu: int = 4/ngpu: int = 1/' tests/integration_tests/__init__.py # one GPU here
   sed -i 's/disable_cuda_graphs: bool = False/disable_cuda_graphs: bool = True/' torchtitan/config/configs.py
   local test="python3 -m tests.integration_tests.run_tests --test_suite h100 --test_name float8 --ngpu 1"
