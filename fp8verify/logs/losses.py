@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
-from types import MappingProxyType
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from fp8verify.errors import UsageError
@@ -20,7 +19,7 @@ _NUMBER = (
     r"(?:[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?"
     r"|(?i:[-+]?(?:nan(?!o)|inf(?:inity)?(?!o|e|l|r|i)))(?!_))"
 )
-_NOTHING: Mapping[int, float] = MappingProxyType({})
+_NOTHING: dict[int, float] = {}  # never written to
 
 
 class LossPattern(NamedTuple):
@@ -44,9 +43,9 @@ class LossSeries(NamedTuple):
     framework: str
     points: dict[int, float]
     counted: bool
-    gradients: Mapping[int, float] = _NOTHING
-    epochs: Mapping[int, float] = _NOTHING
-    times_us: Mapping[int, float] = _NOTHING
+    gradients: dict[int, float] = _NOTHING
+    epochs: dict[int, float] = _NOTHING
+    times_us: dict[int, float] = _NOTHING
 
 
 def _pattern(expression: str) -> re.Pattern[str]:
@@ -116,43 +115,6 @@ def compile_loss_regex(text: str) -> LossPattern:
     return LossPattern("--loss-regex", pattern)
 
 
-class _Reading:
-    """What one pattern has read of a log."""
-
-    def __init__(self, pattern: LossPattern) -> None:
-        self._pattern = pattern.pattern
-        self._points: dict[int, float] = {}
-        self._notes: tuple[dict[int, float], ...] = ({}, {}, {})
-        self.series = LossSeries(pattern.framework, self._points, False, *self._notes)
-
-    def take(self, line: str) -> bool:
-        """Read a line; return whether it gives a loss."""
-        match = self._pattern.search(line)
-        if match is None:
-            return False
-        step = _step(match)
-        if step is None:
-            self.series = self.series._replace(counted=True)
-        if len(self._points) < MAX_POINTS:
-            place = len(self._points) + 1 if step is None else step
-            # A step may appear twice, as after a restart or from several ranks: the last value
-            # counts, but a number does not hide another rank's NaN.
-            if math.isfinite(self._points.get(place, 0.0)):
-                self._points[place] = _value(match["loss"])
-            patterns = (_GRADIENT, _EPOCH if step is None else None, _TIME)
-            for values, pattern in zip(self._notes, patterns, strict=True):
-                found = pattern.search(line) if pattern is not None else None
-                if found is not None:
-                    values[place] = _figure(found.groupdict())
-        return True
-
-
-def _figure(groups: Mapping[str, str | None]) -> float:
-    """Return a number that a line gives; a time in µs."""
-    unit = (groups.get("unit") or groups.get("unit2") or "").lower()
-    return _value(groups.get("value") or groups.get("value2")) * _UNITS.get(unit, 1.0)
-
-
 def scan_losses(
     lines: Iterable[str], patterns: tuple[LossPattern, ...] = PATTERNS
 ) -> LossSeries | None:
@@ -161,25 +123,47 @@ def scan_losses(
     Values that are not numbers count as NaN. What looks like a plain loop may be a framework's
     evaluation before its first step, as nanoGPT's: of the two the one with more steps counts.
     """
-    readings: list[_Reading] = []
-    left = list(patterns)
+    found: dict[str, LossSeries] = {}
+    counted = set()
+    left = patterns
     for raw in lines:
         line = raw[:_MAX_LINE]
         if patterns is PATTERNS and "loss" not in line.lower():
             continue
         if "\x1b" in line:
             line = _ANSI.sub("", line)
-        if any(reading.take(line) for reading in readings):
+        tried = ((name, match) for name, pattern in left if (match := pattern.search(line)))
+        name, match = next(tried, ("", None))
+        if match is None:
             continue
-        for pattern in left:
-            reading = _Reading(pattern)
-            if reading.take(line):
-                readings.append(reading)
-                is_plain = pattern.framework == PLAIN
-                left = [one for one in left if one is not pattern] if is_plain else []
-                break
-    found = (reading.series for reading in readings)
-    return max(found, key=lambda series: len(series.points), default=None)
+        if name not in found:
+            found[name] = LossSeries(name, {}, False, {}, {}, {})
+            left = tuple(p for p in patterns if name == PLAIN or p.framework in found)
+        step = _step(match)
+        if step is None:
+            counted.add(name)
+        _take(found[name], step, line, _value(match["loss"]))
+    longest = max(found.values(), key=lambda series: len(series.points), default=None)
+    return longest and longest._replace(counted=longest.framework in counted)
+
+
+def _take(series: LossSeries, step: int | None, line: str, loss: float) -> None:
+    """Add what a line with a loss says."""
+    points = series.points
+    if len(points) >= MAX_POINTS:
+        return
+    place = len(points) + 1 if step is None else step
+    # A step may appear twice, as after a restart or from several ranks: the last value counts, but
+    # a number does not hide another rank's NaN.
+    if math.isfinite(points.get(place, 0.0)):
+        points[place] = loss
+    if found := _GRADIENT.search(line):
+        series.gradients[place] = _value(found["value"])
+    if step is None and (found := _EPOCH.search(line)):
+        series.epochs[place] = _value(found["value"])
+    if found := _TIME.search(line):
+        unit = (found["unit"] or found["unit2"]).lower()
+        series.times_us[place] = _value(found["value"] or found["value2"]) * _UNITS[unit]
 
 
 def _step(match: re.Match[str]) -> int | None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from functools import cache
 
+from fp8verify.text import lazy_pattern
+
 FORMAT = r"(?:(?:MX|NV)[- ]?FP[48]|FP[- ]?[48]|float[- ]?[48])(?:[_-](?:e4m3|e5m2|e2m1|hybrid))?"
 # What `<NAME>` means in the table.
 _PARTS = {
@@ -145,22 +147,18 @@ fp8 Model (?:was )?converted to <QUALITY><LINEAR>(?!\w)
 
 
 @cache
-def patterns() -> tuple[tuple[str, str, str], ...]:
+def patterns() -> tuple[tuple[str, str, re.Pattern[str]], ...]:
     """Return the rows of the table: framework, what it says, expression."""
-    found: list[tuple[str, str, str]] = []
+    found = []
     framework = ""
-    for line in _TABLE.splitlines():
-        if line.startswith("    "):
-            found[-1] = (*found[-1][:2], found[-1][2] + line[4:])
-        elif line.startswith("["):
+    for line in re.sub(r"\n {4}", "", _TABLE).splitlines():
+        if line.startswith("["):
             framework = line[1:-1]
         elif line and not line.startswith("#"):
             says, _, expression = line.partition(" ")
-            found.append((framework, says, expression))
-    return tuple(
-        (framework, says, re.sub(r"<([A-Z_]+)>", lambda part: _PARTS[part[1]], expression))
-        for framework, says, expression in found
-    )
+            whole = re.sub(r"<([A-Z_]+)>", lambda part: _PARTS[part[1]], expression)
+            found.append((framework, says, re.compile(whole, re.IGNORECASE | re.DOTALL)))
+    return tuple(found)
 
 
 # A line without any of these words, in lower case, is not looked at; a line with one is looked
@@ -178,27 +176,23 @@ WORDS = (
     b"training instead",
     b"msamp",
 )
-_DEEDS = (
+_DEEDS = lazy_pattern(
     r"train|warm|disab|conver|swapp|appl|enabl|activ|precision|recipe|quanti[sz]|using|replac|wrapp"
     r"|fall|fail|revert|continu|running|insufficient|support|gather|requested|\.{4}|turned"
-    r"|: ?o(?:n|ff)\b"
+    r"|: ?o(?:n|ff)\b",
+    re.IGNORECASE,
 )
-
-
-@cache
-def _compiled(expression: str) -> re.Pattern[str]:
-    return re.compile(expression, re.IGNORECASE | re.DOTALL)
 
 
 def says_something(text: str) -> bool:
     """Whether a line with one of `WORDS` says that something is done."""
-    return _compiled(_DEEDS).search(text) is not None
+    return _DEEDS.search(text) is not None
 
 
 def match(text: str) -> tuple[str, str, re.Match[str]] | None:
     """Return whose wording a message has, what it says (fp8, not_fp8 or scope) and the match."""
-    for framework, says, expression in patterns():
-        if found := _compiled(expression).match(text):
+    for framework, says, pattern in patterns():
+        if found := pattern.match(text):
             return framework, says, found
     return None
 
@@ -208,10 +202,11 @@ _SENTENCE = re.compile(
     r".*?(?:(?<!\.)[.!](?=\s|$)(?!\s*[(\[]default)|(?<![:=\s])\s{3,}|[\r\n]|$)", re.DOTALL
 )
 # What may follow a claim: an end, a stop, a bracket, a preposition; no part of a file name.
-_FOLLOWS = (
+_FOLLOWS = lazy_pattern(
     r"\s*(?:$|[,;!()\[\]|=\u2013\u2014\u2026\u2713\u2714\u2705]|\.(?!\w)|:|(?:(?<=\s)/|-)(?=[\s>-])"
     r"|(?:on|for|with|using|in|to|across|at|by|via|from|and|of|successfully|recipe|scaling|now"
-    r"|layers?|modules?|training|linear)\b)|\s{2,}"
+    r"|layers?|modules?|training|linear)\b)|\s{2,}",
+    re.IGNORECASE,
 )
 # What says nothing against it: compile=False, fp8 all-gather enabled: False, skipped 1 (too small).
 _ASIDES = re.compile(
@@ -222,7 +217,7 @@ _ASIDES = re.compile(
 )
 # The one rule: what follows a claim and has one of these takes it back, or is not understood. A
 # claim is compared with every step of the window, so a condition and a later beginning do, too.
-_DENIAL = (
+_DENIAL = lazy_pattern(
     r"\?|\b(?:no|not|n't|non|never|none|null|nil|zero|false|off|without|error|fail\w*|unavailable"
     r"|unsupported|un\w+ed|unknown|unset|auto|incompatible|disabl\w+|ignor\w+|skip\w*|revert\w*|rolled"
     r"|cancel\w*|abort\w*|overrid\w+|instead|but|however|n/a|nein|nicht|deaktiviert"
@@ -238,7 +233,8 @@ _DENIAL = (
     r"|(?<![\w.])0(?![\w.])|[\[({]\s*[\])}]|^\s*[:=>-]+\s*['\"]?(?:[n\W]|auto)?['\"]?\s*$"
     # templates, and marks and languages that are not understood
     r"|[(\[]default:?|\{(?!True|False)[^}]*\}|%[-\d.]*[sdrf](?!\w)|%\(\w+\)|<[a-z_]+>|\$\{?\w"
-    r"|[^\x00-\x7f\u2013\u2014\u2026\u2713\u2714\u2705]"
+    r"|[^\x00-\x7f\u2013\u2014\u2026\u2713\u2714\u2705]",
+    re.IGNORECASE,
 )
 _CLOSED_QUOTE = re.compile(r"([\"'`])\s*[,)\]}; +\\]*$")
 
@@ -254,7 +250,7 @@ def denies(sentence: str, end: int) -> bool:
     rest = sentence[end:]
     closed = _CLOSED_QUOTE.search(sentence)
     return bool(
-        not _compiled(_FOLLOWS).match(rest)
+        not _FOLLOWS.match(rest)
         or (closed is not None and sentence.count(closed[1]) % 2 == 1)
-        or _compiled(_DENIAL).search(_ASIDES.sub("x", rest))
+        or _DENIAL.search(_ASIDES.sub("x", rest))
     )
