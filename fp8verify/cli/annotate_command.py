@@ -23,9 +23,8 @@ from fp8verify.errors import InputError
 def command(trace: str, output: Path) -> None:
     """Copy a trace with every GEMM labelled by precision and GEMM pass, for trace viewers.
 
-    Kernels get a colour (chrome://tracing), arguments, a precision track next to their stream
-    (Perfetto colours it by name) and a counter of the FP8 share. Nothing else changes. From a
-    trace of Nsight Systems or rocprofv3, only the kernels and steps are copied.
+    Kernels get a colour (chrome://tracing), arguments and a precision track next to their stream
+    (Perfetto colours it by name). Nothing else changes.
 
     \b
     fp8verify annotate trace.json.gz -o annotated.json.gz

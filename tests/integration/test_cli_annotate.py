@@ -81,7 +81,7 @@ def test_every_layout_of_the_file_is_kept(indent: int | None, layout: str, tmp_p
     assert _without_labels(events) == original
 
 
-def test_the_precision_track_and_the_counter_say_when_fp8_ran(tmp_path: Path) -> None:
+def test_the_precision_track_says_when_fp8_ran(tmp_path: Path) -> None:
     build = TraceBuilder().launch(FP8_KERNEL, types=(FP8, FP8), us=30)
     build.launch(BF16_KERNEL, types=(BF16, BF16), us=10)
     path, out = build.write(tmp_path / "trace.json"), tmp_path / "out.json"
@@ -92,8 +92,6 @@ def test_the_precision_track_and_the_counter_say_when_fp8_ran(tmp_path: Path) ->
     kernel = next(event for event in build.events if event["name"] == FP8_KERNEL)
     assert (first["ts"], first["dur"], first["pid"]) == (kernel["ts"], 30, 0)
     assert [event["name"] for event in ours if event["ph"] == "X"] == ["fp8 fprop", "bf16 fprop"]
-    shares = [event["args"]["FP8"] for event in ours if event["ph"] == "C"]
-    assert shares == [100.0, 0.0]
 
 
 def test_arguments_that_are_empty_or_missing_get_labels(tmp_path: Path) -> None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import gzip
-import json
 import sqlite3
 from pathlib import Path
 
 import pytest
 
 from fp8verify import Report, Verdict, inspect
-from fp8verify.annotate import annotate
 from fp8verify.errors import InputError
 from fp8verify.trace import Trace, find_traces, read_trace
 from fp8verify.trace.columns import Inputs
@@ -386,17 +384,3 @@ def test_a_report_of_nsys_has_to_be_exported(tmp_path: Path) -> None:
     with pytest.raises(InputError) as error:
         inspect(path)
     assert f"nsys export --type sqlite {path}" in error.value.hint
-
-
-def test_annotate_writes_what_viewers_read(tmp_path: Path) -> None:
-    path, out = tmp_path / "node.sqlite", tmp_path / "out.json"
-    export = Export(path).add(recording("step 3", "step 4"))
-    export.add(recording("step 3", "step 4", kernel=BF16_KERNEL), PROCESS + (1 << 24)).close()
-    assert annotate(path, out) == {"fp8": 4, "bf16": 4}
-    events = json.loads(out.read_text())["traceEvents"]
-    kernels = [event for event in events if event.get("cat") == "kernel"]
-    assert [event["args"]["fp8verify"]["precision"] for event in kernels] == ["fp8"] * 4 + [
-        "bf16"
-    ] * 4
-    assert {event["pid"] for event in kernels} == {0, 100}
-    assert [event["ts"] for event in kernels[:2]] == [0.2, 0.3]
