@@ -1,0 +1,70 @@
+"""Every figure of every report and of some comparisons, condensed: none changes unseen.
+
+Prose is left out, so that a better sentence changes nothing here. FP8VERIFY_UPDATE_GOLDENS=1 writes
+figures.json anew: look with `inspect --format json` at what changed before committing it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fp8verify
+from tests.golden.expectations import KNOWN, ROOT
+from tests.golden.reports import report_of
+
+GOLDEN = Path(__file__).with_name("figures.json")
+NUMERICS = ROOT.parent / "examples" / "data" / "cpu_numerics_outlier"
+PAIRS = (
+    *(
+        "bf16_width4096 fp8_width4096",
+        "bf16_compiled fp8_accelerate",
+        "fp8_layers_compiled fp8_muon",
+    ),
+    *("ddp_one_rank_bf16 fsdp_fp8_all_gather", "fp8_te_modules_delayed fp8_te_modules_block"),
+)
+
+
+def figures(value: Any) -> Any:
+    """Return a document without sentences; names, codes and numbers stay."""
+    if isinstance(value, dict):
+        return {key: figures(one) for key, one in value.items() if key != "fp8verify_version"}
+    if isinstance(value, list):
+        return [figures(one) for one in value if not (isinstance(one, str) and " " in one)]
+    return None if isinstance(value, str) and " " in value else value
+
+
+def condensed(document: dict[str, Any]) -> dict[str, str]:
+    """Return a digest for each part of a document, and for each part of its ranks."""
+    parts = {key: value for key, value in document.items() if key != "ranks"}
+    for place, rank in enumerate(document.get("ranks", [])):
+        parts |= {f"ranks.{place}.{key}": value for key, value in rank.items()}
+    return {
+        key: hashlib.sha256(json.dumps(figures(value), sort_keys=True).encode()).hexdigest()[:8]
+        for key, value in parts.items()
+        if value not in (None, [], {}) and not (isinstance(value, str) and " " in value)
+    }
+
+
+def found_of(name: str) -> dict[str, str]:
+    if " " in name:
+        result = fp8verify.compare(*(ROOT / run for run in name.split()))
+        return condensed(json.loads(result.to_json()))
+    report = fp8verify.inspect(NUMERICS) if name == NUMERICS.name else report_of(name)
+    return condensed(json.loads(report.to_json()))
+
+
+@pytest.mark.parametrize("name", [*sorted(KNOWN), NUMERICS.name, *PAIRS])
+def test_the_figures_are_the_golden_ones(name: str) -> None:
+    known = json.loads(GOLDEN.read_text()) if GOLDEN.exists() else {}
+    found = found_of(name)
+    if os.environ.get("FP8VERIFY_UPDATE_GOLDENS"):
+        known[name] = found
+        GOLDEN.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
+    parts = known[name].keys() | found.keys()
+    assert [part for part in sorted(parts) if known[name].get(part) != found.get(part)] == []
