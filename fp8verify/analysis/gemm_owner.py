@@ -45,8 +45,7 @@ def _is_batched(kind: Kind) -> bool:
     """Whether a kernel multiplies batches of matrices: no linear layer does, but for experts."""
     if kind.op is not None and kind.op.name in _BATCHED:
         return True
-    under_attention = kind.op is not None and _under_attention(kind.op)
-    return under_attention or "bmm" in split(kind.name[:200])
+    return _under_attention(kind.op) or "bmm" in split(kind.name[:200])
 
 
 def _under_attention(op: OpContext | None) -> bool:
