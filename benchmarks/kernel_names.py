@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fp8verify.kernels import decode
-from fp8verify.report.model import KernelName, Precision, Role
+from fp8verify.terms import KernelName, Precision, Role
 
 _LISTS = Path(__file__).resolve().parents[2] / "shared" / "kernels"
 DEFAULT = sorted(_LISTS.glob("kernel_names*.csv"))

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from fp8verify.integrations.own_loop import Window as window  # noqa: N813
     from fp8verify.kernels import decode as explain
     from fp8verify.report.forms import Comparison, Report, RunTable
-    from fp8verify.report.model import KernelName, Verdict
+    from fp8verify.terms import KernelName, Verdict
     from fp8verify.verdict.assertions import (
         assert_fp8_active,
         assert_gemm_precision,
@@ -66,7 +66,7 @@ _NAMES_OF = {
     "integrations.own_loop": "watch window",
     "kernels": "explain",
     "report.forms": "Comparison Report RunTable",
-    "report.model": "KernelName Verdict",
+    "terms": "KernelName Verdict",
     "verdict.assertions": "assert_fp8_active assert_gemm_precision assert_no_regression",
     "verdict.policy": "Policy",
 }

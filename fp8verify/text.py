@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence, Sized
 from typing import TYPE_CHECKING, Any, AnyStr, cast
 
 if TYPE_CHECKING:
-    from fp8verify.report.model import Finding
+    from fp8verify.report.model.parts import Finding
 
 
 # Commands that GitHub and Azure take from the log of a job, and obey.

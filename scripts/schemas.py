@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 
 import fp8verify
-from fp8verify.report.model import Report
 from fp8verify.report.model.comparison import Comparison, RunTable
+from fp8verify.report.model.report import Report
 
 FOLDER = Path(fp8verify.__file__).parent / "report"
 # The documents that have a schema, by the name of its file.

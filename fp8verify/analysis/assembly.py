@@ -23,16 +23,6 @@ from fp8verify.analysis.recorded import (
     steps_outside,
 )
 from fp8verify.capture.schema import ModuleRecord
-from fp8verify.report.model import (
-    Finding,
-    HealthReport,
-    KernelRow,
-    LegRow,
-    RankReport,
-    RecipeSeen,
-    Report,
-    StepReport,
-)
 from fp8verify.report.model.diagnosis import (
     LayerRow,
     LayersReport,
@@ -40,6 +30,15 @@ from fp8verify.report.model.diagnosis import (
     NamedLayersReport,
     NamedLeg,
 )
+from fp8verify.report.model.parts import (
+    Finding,
+    HealthReport,
+    KernelRow,
+    LegRow,
+    RecipeSeen,
+    StepReport,
+)
+from fp8verify.report.model.report import RankReport, Report
 from fp8verify.terms import LEGS, Leg, Verdict
 from fp8verify.text import patterns
 from fp8verify.verdict.judge import Assessment

@@ -11,7 +11,7 @@ from fp8verify.analysis.gemm_passes import place_gemms, place_in_passes
 from fp8verify.analysis.kinds import GemmLabel, GemmShape, Kind, Kinds, gemm_shape
 from fp8verify.analysis.purpose import purpose_of
 from fp8verify.analysis.reclassify import settle_by_inputs, settle_unsupported_formats
-from fp8verify.report.model import GemmSummary
+from fp8verify.report.model.parts import GemmSummary
 from fp8verify.terms import (
     Leg,
     Precision,

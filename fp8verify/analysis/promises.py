@@ -30,8 +30,8 @@ from fp8verify.analysis.layers import LayerClass, Layers
 from fp8verify.analysis.purpose import has_gradient
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.schema import ModuleRecord
-from fp8verify.report.model import Claim
 from fp8verify.report.model.diagnosis import ExpectedReport
+from fp8verify.report.model.parts import Claim
 from fp8verify.terms import LEGS, Leg, Precision, Role
 from fp8verify.text import patterns
 

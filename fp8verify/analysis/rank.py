@@ -17,7 +17,7 @@ from fp8verify.analysis.reclassify import is_unrecognized
 from fp8verify.analysis.timeline import Timeline
 from fp8verify.capture.schema import ModuleRecord, RankMeta, RankNumerics
 from fp8verify.logs.losses import LossSeries
-from fp8verify.report.model import TimelineReport
+from fp8verify.report.model.parts import TimelineReport
 from fp8verify.terms import Precision, Role
 from fp8verify.text import label_of_rank
 from fp8verify.trace import Health, Step

@@ -16,7 +16,7 @@ from fp8verify.logs.lines import read_lines
 from fp8verify.logs.losses import LossSeries, scan_losses
 from fp8verify.logs.promises import LayerPromise, PhasePromise
 from fp8verify.record.collect_result import notes_on_attachment
-from fp8verify.report.model import Claim
+from fp8verify.report.model.parts import Claim
 from fp8verify.trace.places import is_remote, place, reading
 
 

@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeAlias
 
 from fp8verify.analysis.kinds import Kinds
 from fp8verify.kernels import Classification
-from fp8verify.report.model import StepStatistics, TimelineReport
+from fp8verify.report.model.parts import StepStatistics, TimelineReport
 from fp8verify.terms import Precision, Role
 from fp8verify.trace import Kernels, Trace
 

@@ -11,7 +11,7 @@ import click
 
 from fp8verify.cli.options import form_option
 from fp8verify.errors import UsageError
-from fp8verify.report.model import KernelName
+from fp8verify.terms import KernelName
 
 _MAX_NAME = 1 << 16
 _CODE = re.compile(r"[a-z0-9]+(-[a-z0-9]+)+")

@@ -15,7 +15,7 @@ from fp8verify.cli.output import write_report
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-    from fp8verify.report.model import Report
+    from fp8verify.report.model.report import Report
 
 
 @click.command("inspect")

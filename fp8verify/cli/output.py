@@ -15,7 +15,7 @@ from fp8verify.errors import UsageError
 
 if TYPE_CHECKING:
     from fp8verify.report.forms import Result
-    from fp8verify.report.model import Report
+    from fp8verify.report.model.report import Report
 
 LEAST_WIDTH, MOST_WIDTH = 20, 1000  # narrower than this no figure has room
 

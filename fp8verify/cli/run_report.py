@@ -22,7 +22,7 @@ from fp8verify.logs.last_error import MISPLACED_OPTION, last_error
 from fp8verify.record.judge import keep_report
 from fp8verify.record.log import say
 from fp8verify.report.forms import Report, render
-from fp8verify.report.model import Finding
+from fp8verify.report.model.parts import Finding
 
 if TYPE_CHECKING:
     from fp8verify.cli.options import ReportOptions

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from fp8verify.analysis.gpus import SMALL_SIDE
 from fp8verify.compare.measure import ATTENTION, CASTS, GEMM, IDLE, NETWORK, REST, Measured
 from fp8verify.compare.pairs import pair_gemms
-from fp8verify.report.model import Finding
 from fp8verify.report.model.comparison import GemmPair
+from fp8verify.report.model.parts import Finding
 from fp8verify.report.tables import layer_share
 from fp8verify.verdict.findings.speed import MOSTLY, payoff_remedy
 from fp8verify.verdict.findings_table import finding

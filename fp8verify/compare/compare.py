@@ -17,7 +17,6 @@ from fp8verify.compare.pairs import (
 )
 from fp8verify.compare.speed import LEAST_STEPS, differs, measure_speed, reason_of, work_ratio
 from fp8verify.logs.losses import LossSeries
-from fp8verify.report.model import Finding, Report
 from fp8verify.report.model.comparison import (
     Comparison,
     LossPair,
@@ -26,6 +25,8 @@ from fp8verify.report.model.comparison import (
     Side,
     StepTimes,
 )
+from fp8verify.report.model.parts import Finding
+from fp8verify.report.model.report import Report
 from fp8verify.text import counted, gib
 from fp8verify.version import __version__
 

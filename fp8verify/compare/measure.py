@@ -9,9 +9,11 @@ from statistics import fmean, median
 from typing import NamedTuple
 
 from fp8verify.analysis.timeline import step_statistics
-from fp8verify.report.model import KernelRow, Leg, RankReport, Report, StepStatistics
 from fp8verify.report.model.comparison import BudgetRow
+from fp8verify.report.model.parts import KernelRow, StepStatistics
+from fp8verify.report.model.report import RankReport, Report
 from fp8verify.report.tables import layer_share
+from fp8verify.terms import Leg
 from fp8verify.text import join_windows
 
 GEMM, CASTS, ATTENTION = "GEMM", "casts and scales", "attention"

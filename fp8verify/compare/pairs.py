@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fp8verify.compare.measure import Measured, measure, products, steps_of
-from fp8verify.report.model import KernelRow, Leg, RankReport, Report
 from fp8verify.report.model.comparison import GemmPair, LayerPair, LegPair, MemoryPair, RankPair
 from fp8verify.report.model.diagnosis import NamedLayerRow
 from fp8verify.report.model.numerics import MemoryReport
+from fp8verify.report.model.parts import KernelRow
+from fp8verify.report.model.report import RankReport, Report
 from fp8verify.report.tables import layer_share
+from fp8verify.terms import Leg
 
 _Key = tuple[str, int, int]
 

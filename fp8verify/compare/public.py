@@ -16,11 +16,13 @@ from fp8verify.errors import UsageError
 from fp8verify.logs.lines import read_lines
 from fp8verify.logs.losses import PATTERNS, LossPattern, LossSeries, compile_loss_regex, scan_losses
 from fp8verify.report.forms import Comparison, RunTable, with_forms
-from fp8verify.report.model import Finding, Report, Severity
 from fp8verify.report.model.comparison import Comparison as Compared
 from fp8verify.report.model.comparison import LossPair, Outcome, RunRow
+from fp8verify.report.model.parts import Finding
+from fp8verify.report.model.report import Report
 from fp8verify.report.sentences import payoff, steps_shown
 from fp8verify.report.tables import layer_share, precision_rows
+from fp8verify.terms import Severity
 from fp8verify.trace.places import place, reading
 from fp8verify.verdict.assertions import lowest_share
 from fp8verify.verdict.findings_table import finding

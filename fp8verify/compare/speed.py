@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from fp8verify.analysis.timeline import LONG_SERIES
 from fp8verify.compare.measure import GEMM, Measured
-from fp8verify.report.model import StepStatistics
 from fp8verify.report.model.comparison import Outcome
+from fp8verify.report.model.parts import StepStatistics
 
 # Work that differs by less is the same.
 SAME_WORK = 0.01

@@ -16,7 +16,9 @@ from msgspec.structs import replace
 from fp8verify.capture.files import find_logs
 from fp8verify.errors import Fp8VerifyError, InputError
 from fp8verify.logs.lines import read_lines
-from fp8verify.report.model import Finding, Report, Severity, Verdict
+from fp8verify.report.model.parts import Finding
+from fp8verify.report.model.report import Report
+from fp8verify.terms import Severity, Verdict
 
 if TYPE_CHECKING:
     from fp8verify.doctor.causes import Cause

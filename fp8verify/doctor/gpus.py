@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from fp8verify.analysis.gpus import multiplies
-from fp8verify.report.model import Precision
+from fp8verify.terms import Precision
 
 TIMEOUT_S = 15.0
 NVIDIA_QUERY = (

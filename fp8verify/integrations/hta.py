@@ -23,7 +23,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from fp8verify.errors import UsageError
-from fp8verify.report.model import BreakdownReport, RankBreakdown, Report
+from fp8verify.report.model.report import BreakdownReport, RankBreakdown, Report
 from fp8verify.trace import TraceFile, find_traces
 from fp8verify.trace.places import is_remote
 

@@ -26,7 +26,7 @@ from fp8verify.logs.promises import (
     phases_of,
 )
 from fp8verify.logs.wording import OWN, WORDS, denies, match, says_something, sentence_of
-from fp8verify.report.model import Claim
+from fp8verify.report.model.parts import Claim
 from fp8verify.text import clean, lazy_pattern
 
 MAX_CLAIMS = 200

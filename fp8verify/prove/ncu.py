@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from fp8verify.analysis.kinds import gemm_shape
 from fp8verify.errors import Fp8VerifyError
 from fp8verify.prove.counters import CHIPS, Chip, Counter, choose
-from fp8verify.report.model import OpContext
+from fp8verify.terms import OpContext
 from fp8verify.text import clean
 
 # Words of kernels that multiply matrices; what they catch besides is left out afterwards.

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from fp8verify.doctor import DoctorReport
     from fp8verify.pytest_plugin.session_reports import SessionReports
-    from fp8verify.report.model import Report
+    from fp8verify.report.model.report import Report
     from fp8verify.verdict.assertions import (
         assert_fp8_active,
         assert_gemm_precision,

@@ -14,7 +14,7 @@ from tempfile import mkdtemp
 import msgspec
 import pytest
 
-from fp8verify.report.model import Report
+from fp8verify.report.model.report import Report
 
 # The control device of NVIDIA's driver, and the GPU of the Windows Subsystem for Linux.
 _GPU_DEVICES = ("/dev/nvidiactl", "/dev/dxg")

@@ -13,8 +13,9 @@ import pytest
 
 from fp8verify.analysis.inspection import inspect
 from fp8verify.errors import Fp8VerifyError
-from fp8verify.report.model import Leg, Report, Verdict
+from fp8verify.report.model.report import Report
 from fp8verify.report.tables import percent
+from fp8verify.terms import Leg, Verdict
 from fp8verify.text import listed, printable
 from fp8verify.verdict.assertions import (
     assert_fp8_active,

@@ -17,7 +17,7 @@ from fp8verify.integrations.sinks import Sink
 from fp8verify.record.judge import Judged
 from fp8verify.record.settings import RankSelection
 from fp8verify.record.window_metrics import WindowMetrics
-from fp8verify.report.model import Verdict
+from fp8verify.terms import Verdict
 
 STRAGGLERS_S = 60.0  # how long the other ranks may take to write the traces of a window
 KEPT = "kept"

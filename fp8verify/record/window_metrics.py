@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterable
 from statistics import median
 from typing import Any
 
-from fp8verify.report.model import Leg, Precision, Report, Verdict, scalars
+from fp8verify.report.model import scalars
 from fp8verify.report.model.numerics import TrendPoint
+from fp8verify.report.model.report import Report
+from fp8verify.terms import Leg, Precision, Verdict
 
 WindowMetrics = dict[str, Any]  # one line of --metrics
 LOW = tuple(precision.value for precision in Precision if precision.is_low)

@@ -9,9 +9,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from fp8verify.report.model import LegRow, Precision, Report, TimelineReport, fp8_share
 from fp8verify.report.model.comparison import BudgetRow, Comparison, LossPair
+from fp8verify.report.model.parts import LegRow, TimelineReport
+from fp8verify.report.model.report import Report
 from fp8verify.report.tables import millis, percent
+from fp8verify.terms import Precision, fp8_share
 
 BAR_WIDTH = 1000
 TIMELINE_HEIGHT = 60

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from fp8verify.report.model import Verdict
 from fp8verify.report.model.comparison import Comparison, LossPair, Outcome, RunTable
 from fp8verify.report.page import BAD, FAIR, GOOD, Grid, Note, Page, lay_out
 from fp8verify.report.tables import by_severity, times
+from fp8verify.terms import Verdict
 
 TONES = {Outcome.FASTER: GOOD, Outcome.SLOWER: BAD}
 _TOP = 6

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
 
 import msgspec
 
-from fp8verify.report import model
-from fp8verify.report.model import comparison
+from fp8verify.report.model import comparison, report
 from fp8verify.report.page import Page
+from fp8verify.terms import Severity
 from fp8verify.text import printable
 
 if TYPE_CHECKING:
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
     from fp8verify.report.rows import Frames
 
-Result: TypeAlias = model.Report | comparison.Comparison | comparison.RunTable
+Result: TypeAlias = report.Report | comparison.Comparison | comparison.RunTable
 
 
 def page_of(found: Result, *, verbose: bool = False) -> Page:
     """Lay out a result as a page, which the writers of most formats take."""
-    if isinstance(found, model.Report):
+    if isinstance(found, report.Report):
         from fp8verify.report.report_page import report_page
 
         return report_page(found, verbose=verbose)
@@ -66,7 +66,7 @@ def render(
         return html.write_html(found, page) if form == "html" else html.write_notebook(page)
     from fp8verify.report import markup
 
-    if form == "junit" and isinstance(found, model.Report):
+    if form == "junit" and isinstance(found, report.Report):
         return markup.write_junit(found, page)
     return {"markdown": markup.write_markdown, "github": markup.write_github}[form](page)
 
@@ -85,7 +85,7 @@ def brief(found: Result, whole: str = "") -> str:
     """
     page = page_of(found)
     lines = [f"{page.verdict}  {page.reason} ({page.name})."]
-    error = next((one for one in page.findings if one.severity is model.Severity.ERROR), None)
+    error = next((one for one in page.findings if one.severity is Severity.ERROR), None)
     if error is not None:
         lines.append(f"error    [{error.code}] {error.message}")
     if page.pays is not None:
@@ -136,7 +136,7 @@ class _OneTable(_Rendered):
         return to_frame(*columns_and_rows(cast("Result", self)))
 
 
-class Report(_Rendered, model.Report, frozen=True, kw_only=True):
+class Report(_Rendered, report.Report, frozen=True, kw_only=True):
     """The finished report, which can render itself; each form is imported when it is asked for."""
 
     def to_pandas(self) -> Frames:

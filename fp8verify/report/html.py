@@ -16,10 +16,12 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from fp8verify.report import charts, tables
-from fp8verify.report.model import Report, TimelineReport, Verdict, fp8_count
 from fp8verify.report.model.comparison import Comparison, RunTable
+from fp8verify.report.model.parts import TimelineReport
+from fp8verify.report.model.report import Report
 from fp8verify.report.page import Page
 from fp8verify.report.report_page import TONES
+from fp8verify.terms import Verdict, fp8_count
 from fp8verify.text import cut_middle, printable
 
 _TIMELINES = 16

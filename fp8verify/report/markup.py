@@ -6,9 +6,11 @@ import re
 from collections.abc import Iterator
 from xml.etree import ElementTree as Xml
 
-from fp8verify.report.model import Finding, Report, Severity, Verdict
+from fp8verify.report.model.parts import Finding
+from fp8verify.report.model.report import Report
 from fp8verify.report.page import BAD, FAIR, GOOD, Grid, Page
 from fp8verify.report.tables import layer_share, percent, rank_label
+from fp8verify.terms import Severity, Verdict
 from fp8verify.text import printable
 
 _ROWS = 64

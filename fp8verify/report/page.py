@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from string import Formatter
 from typing import Any, NamedTuple
 
-from fp8verify.report.model import Finding, Severity
+from fp8verify.report.model.parts import Finding
 from fp8verify.report.tables import millis, percent, times
+from fp8verify.terms import Severity
 from fp8verify.text import gib
 
 GOOD, FAIR, BAD = "good", "fair", "bad"

@@ -6,21 +6,13 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from fp8verify.report import tables
-from fp8verify.report.model import (
-    LEGS,
-    BreakdownReport,
-    RankReport,
-    Report,
-    Severity,
-    Verdict,
-    low_precision_count,
-    low_precision_name,
-)
 from fp8verify.report.model.diagnosis import NamedLayersReport, TaxReport
 from fp8verify.report.model.numerics import NumericsReport, TensorRow
+from fp8verify.report.model.report import BreakdownReport, RankReport, Report
 from fp8verify.report.page import BAD, FAIR, GOOD, Grid, Note, Page, lay_out
 from fp8verify.report.sentences import counted_by, payoff, report_notes, steps_shown
 from fp8verify.report.tables import layer_share, percent, rank_label
+from fp8verify.terms import LEGS, Severity, Verdict, low_precision_count, low_precision_name
 from fp8verify.text import counted, cut_middle, shorten
 from fp8verify.verdict.gates import layer_states
 from fp8verify.verdict.policy import USUAL_SHARE

@@ -21,9 +21,10 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from fp8verify.errors import UsageError
-from fp8verify.report.model import KernelRow, Report
 from fp8verify.report.model.comparison import Comparison, RunRow, RunTable
 from fp8verify.report.model.numerics import TensorRow
+from fp8verify.report.model.parts import KernelRow
+from fp8verify.report.model.report import Report
 from fp8verify.text import printable
 
 if TYPE_CHECKING:

@@ -5,19 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from fp8verify.report.model import (
-    ClockReport,
-    ModulesReport,
-    RankReport,
-    Report,
-    WindowReport,
-    low_precision_count,
-    low_precision_name,
-)
 from fp8verify.report.model.diagnosis import CommunicationReport, PayoffReport, WeightGather
 from fp8verify.report.model.numerics import MemoryReport, NumericsReport
+from fp8verify.report.model.parts import ClockReport, ModulesReport, WindowReport
+from fp8verify.report.model.report import RankReport, Report
 from fp8verify.report.page import Note
 from fp8verify.report.tables import figure, millis, rank_label
+from fp8verify.terms import low_precision_count, low_precision_name
 from fp8verify.text import gib, listed, show_steps, show_window
 
 # Estimates from peak rates are no better than this.

@@ -8,20 +8,11 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from fp8verify.report.model import (
-    LEGS,
-    Finding,
-    GemmSummary,
-    KernelRow,
-    Leg,
-    RankReport,
-    Report,
-    Severity,
-    low_precision_count,
-    low_precision_share,
-)
 from fp8verify.report.model.diagnosis import NamedLayerRow, NamedLayersReport
 from fp8verify.report.model.numerics import TensorRow
+from fp8verify.report.model.parts import Finding, GemmSummary, KernelRow
+from fp8verify.report.model.report import RankReport, Report
+from fp8verify.terms import LEGS, Leg, Severity, low_precision_count, low_precision_share
 from fp8verify.text import format_finding, label_of_rank, pattern, patterns
 
 DEAD = 0.999  # share of values that the cast makes zero: the dB of the others mean nothing

@@ -11,8 +11,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from fp8verify.report.model import Precision, Severity, Verdict
 from fp8verify.report.page import BAD, FAIR, GOOD, Grid, Note, Page
+from fp8verify.terms import Precision, Severity, Verdict
 from fp8verify.text import printable
 
 PLAIN_WIDTH = 80

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fp8verify.report.model import KernelRow, Precision, Report, Verdict
+from fp8verify.report.model.parts import KernelRow
+from fp8verify.report.model.report import Report
 from fp8verify.report.tables import layer_share
+from fp8verify.terms import Precision, Verdict
 from fp8verify.text import format_finding
 from fp8verify.verdict.judge import judge
 from fp8verify.verdict.policy import Policy
@@ -45,7 +47,7 @@ def assert_gemm_precision(
 
     Args:
         report: what `fp8verify.inspect` returned.
-        precision: one class of `fp8verify.report.model.Precision`, or several that are all right.
+        precision: one class of `fp8verify.terms.Precision`, or several that are all right.
         leg: only these GEMMs: fprop, dgrad, wgrad or recompute.
         op: only those of this operator, such as "aten::_grouped_mm".
 

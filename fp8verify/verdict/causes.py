@@ -11,7 +11,7 @@ from fp8verify.analysis.layers import LayerClass, Layers
 from fp8verify.analysis.promises import CONVERTED, Promises
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.schema import ModuleRecord
-from fp8verify.report.model import LEGS, Leg, Precision
+from fp8verify.terms import LEGS, Leg, Precision
 from fp8verify.text import abridged, counted, in_sentences, listed, patterns
 
 # Names of output heads in Hugging Face, torchtitan, Megatron-LM and nanoGPT.

@@ -13,17 +13,10 @@ import msgspec
 from msgspec.structs import replace
 
 from fp8verify.errors import InputError, UsageError
-from fp8verify.report.model import (
-    Finding,
-    Leg,
-    RankReport,
-    Report,
-    Scaling,
-    Severity,
-    Verdict,
-    fp8_share,
-)
+from fp8verify.report.model.parts import Finding
+from fp8verify.report.model.report import RankReport, Report
 from fp8verify.report.tables import layer_share, layer_times
+from fp8verify.terms import Leg, Scaling, Severity, Verdict, fp8_share
 from fp8verify.text import label_of_rank, listed
 from fp8verify.verdict.findings_table import finding
 

@@ -10,7 +10,9 @@ from msgspec.structs import replace
 from fp8verify.analysis.facts import RankFacts
 from fp8verify.analysis.promises import Promises
 from fp8verify.analysis.rank import RankEvidence
-from fp8verify.report.model import Finding, Report, Severity, Verdict
+from fp8verify.report.model.parts import Finding
+from fp8verify.report.model.report import Report
+from fp8verify.terms import Severity, Verdict
 from fp8verify.verdict.causes import cause_without_fp8, high_precision_cause
 from fp8verify.verdict.findings import join_findings, rank_findings
 from fp8verify.verdict.findings.ranks import other_runs, ranks_that_can_lack

@@ -6,10 +6,18 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from fp8verify.report.model import Finding, Precision, RankReport, Severity, Verdict
 from fp8verify.report.model.diagnosis import TOLERANCE, ExpectedReport
+from fp8verify.report.model.parts import Finding
+from fp8verify.report.model.report import RankReport
 from fp8verify.report.tables import layer_times
-from fp8verify.terms import low_precision_count, low_precision_name, low_precision_share
+from fp8verify.terms import (
+    Precision,
+    Severity,
+    Verdict,
+    low_precision_count,
+    low_precision_name,
+    low_precision_share,
+)
 from fp8verify.text import abridged, in_sentences, label_of_rank, listed
 from fp8verify.verdict.policy import Policy
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import fp8verify
 from fp8verify.cli.group import COMMANDS
-from fp8verify.report.model import Severity, Verdict
 from fp8verify.report.model.report import MEANINGS
+from fp8verify.terms import Severity, Verdict
 from fp8verify.verdict.findings_table import finding_page, findings_table
 from fp8verify.verdict.verdict import EXIT_CODES
 from scripts.docs import support

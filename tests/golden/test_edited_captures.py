@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fp8verify import Report, inspect
-from fp8verify.report.model import Precision, Severity, Verdict
+from fp8verify.terms import Precision, Severity, Verdict
 from tests.golden.edits import LAUNCHES, Capture, Event
 from tests.golden.expectations import ROOT
 

@@ -9,14 +9,10 @@ import pytest
 
 from fp8verify import Report
 from fp8verify.report.forms import page_of, render
-from fp8verify.report.model import (
-    Precision,
-    RankReport,
-    Severity,
-    Verdict,
-)
+from fp8verify.report.model.report import RankReport
 from fp8verify.report.page import Grid
 from fp8verify.report.tables import layer_share
+from fp8verify.terms import Precision, Severity, Verdict
 from tests.golden.expectations import KNOWN
 from tests.golden.reports import report_of
 

@@ -11,7 +11,8 @@ import pytest
 
 from fp8verify import Report, Verdict, inspect
 from fp8verify.kernels import decode
-from fp8verify.report.model import Precision, RankReport
+from fp8verify.report.model.report import RankReport
+from fp8verify.terms import Precision
 from fp8verify.trace import read_trace
 from tests.golden.expectations import KINETO, ROOT
 from tests.golden.reports import report_of

@@ -9,7 +9,7 @@ import pytest
 
 from fp8verify.kernels import decode
 from fp8verify.prove.agreement import SOURCES, judge
-from fp8verify.report.model import Precision
+from fp8verify.terms import Precision
 
 COUNTED = sorted({source for row in SOURCES.values() for source in row})
 

@@ -18,7 +18,8 @@ from msgspec.structs import replace
 from fp8verify import Policy, Report, inspect
 from fp8verify.report import REPORT_FORMS, forms
 from fp8verify.report.markup import markdown
-from fp8verify.report.model import Finding, Severity
+from fp8verify.report.model.parts import Finding
+from fp8verify.terms import Severity
 from tests.golden.expectations import KNOWN
 from tests.golden.reports import report_of
 from tests.hand_built import TraceBuilder

@@ -19,7 +19,7 @@ from fp8verify.record.folder import CaptureFolder
 from fp8verify.record.run_watch import RunWatch
 from fp8verify.record.settings import read_settings
 from fp8verify.record.window_metrics import WindowMetrics
-from fp8verify.report.model import Report
+from fp8verify.report.model.report import Report
 from fp8verify.verdict.policy import Policy
 from tests.attached import ROOT
 from tests.command_line import fp8verify

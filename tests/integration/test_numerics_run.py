@@ -18,8 +18,9 @@ import fp8verify
 import fp8verify.report.forms
 from fp8verify.capture.files import read_numerics
 from fp8verify.capture.schema import NumericsRecord, SeriesRecord
-from fp8verify.report.model import Finding, Report
 from fp8verify.report.model.numerics import NumericsReport
+from fp8verify.report.model.parts import Finding
+from fp8verify.report.model.report import Report
 from tests.attached import SCRIPTS, Attached, attach, execute, python
 from tests.command_line import fp8verify as fp8verify_command
 from tests.shared_torch import runs_compiled_code_eagerly

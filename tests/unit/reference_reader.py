@@ -13,7 +13,7 @@ from decimal import ROUND_HALF_EVEN, Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fp8verify.report.model import Collective, OpContext
+from fp8verify.terms import Collective, OpContext
 from fp8verify.text import clean
 from fp8verify.trace import Step, Trace
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fp8verify.logs.claims import MAX_CLAIMS, read_claims, scan_promises
 from fp8verify.logs.wording import WORDS, patterns
-from fp8verify.report.model import Claim
+from fp8verify.report.model.parts import Claim
 
 LINE = "Applied Float8 training: recipe=TENSORWISE, fsdp_float8_all_gather=True"
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from fp8verify.kernels import Classification, classify, decode
-from fp8verify.report.model import OpContext, Precision, Role, Scaling
+from fp8verify.terms import OpContext, Precision, Role, Scaling
 
 BF16, HALF, FLOAT, CHAR = "c10::BFloat16", "c10::Half", "float", "signed char"
 E4M3, E5M2, E8M0 = "c10::Float8_e4m3fn", "c10::Float8_e5m2", "c10::Float8_e8m0fnu"

@@ -14,7 +14,7 @@ from fp8verify import Report, inspect
 from fp8verify.analysis.timeline import step_statistics
 from fp8verify.compare import Comparison, Outcome, compare
 from fp8verify.logs.losses import LossSeries
-from fp8verify.report.model import StepStatistics
+from fp8verify.report.model.parts import StepStatistics
 from tests.hand_built import (
     BF16,
     BF16_KERNEL,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fp8verify import inspect
-from fp8verify.report.model import Report
+from fp8verify.report.model.report import Report
 from fp8verify.verdict.judge import judge
 from fp8verify.verdict.policy import Policy
 from tests.hand_built import TraceBuilder

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from fp8verify.analysis.kinds import gemm_shape
-from fp8verify.report.model import OpContext
+from fp8verify.terms import OpContext
 
 
 @pytest.mark.parametrize(

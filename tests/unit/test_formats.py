@@ -12,7 +12,7 @@ from fp8verify import Policy, Report, inspect
 from fp8verify.cli.options import FORMATS
 from fp8verify.kernels import decode
 from fp8verify.report.forms import render
-from fp8verify.report.model import Verdict
+from fp8verify.terms import Verdict
 from fp8verify.verdict.gates import check_format
 from tests.hand_built import BF16, BF16_KERNEL, E5M2, FP8, TraceBuilder
 

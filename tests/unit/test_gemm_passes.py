@@ -5,7 +5,7 @@ from __future__ import annotations
 from fp8verify.analysis.gemm_passes import Placed, place_gemms
 from fp8verify.analysis.kinds import Kind
 from fp8verify.kernels import classify, decode
-from fp8verify.report.model import OpContext, Role
+from fp8verify.terms import OpContext, Role
 from tests.hand_built import BF16, BF16_KERNEL, E5M2, FP8, FP8_GRADIENT_KERNEL, FP8_KERNEL
 
 Site = tuple[Kind, int]  # a kind and how often it was launched

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fp8verify.analysis.gemms import Survey, classify_kernels, label_gemms, survey
-from fp8verify.report.model import Precision
+from fp8verify.terms import Precision
 from fp8verify.trace import read_trace
 from tests.hand_built import BF16, BF16_KERNEL, FP8, FP8_KERNEL, TraceBuilder
 

@@ -9,7 +9,7 @@ import pytest
 from fp8verify.analysis.layers import LayerGemms, NamedLayers, join_named
 from fp8verify.analysis.numerics import scalars_of
 from fp8verify.capture.schema import SeriesRecord
-from fp8verify.report.model import Leg, Precision
+from fp8verify.terms import Leg, Precision
 
 
 def window(flops: int | None, note: str | None = None) -> NamedLayers:

@@ -10,7 +10,8 @@ from msgspec.structs import replace
 from fp8verify import Policy, Report, assert_fp8_active, inspect
 from fp8verify.report import REPORT_FORMS
 from fp8verify.report.forms import render
-from fp8verify.report.model import Finding, Severity, Verdict
+from fp8verify.report.model.parts import Finding
+from fp8verify.terms import Severity, Verdict
 from fp8verify.text import format_finding
 from fp8verify.verdict.findings import merge_findings
 from fp8verify.verdict.gates import Baseline, check_baseline

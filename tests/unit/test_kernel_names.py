@@ -9,7 +9,7 @@ import pytest
 
 from fp8verify.kernels import decode
 from fp8verify.kernels.symbol import Symbol
-from fp8verify.report.model import Precision, Role, Scaling
+from fp8verify.terms import Precision, Role, Scaling
 
 
 def labelled_names() -> list[dict[str, str]]:

@@ -13,8 +13,8 @@ from fp8verify.analysis.recorded import memory_report
 from fp8verify.capture.schema import MemoryRecord, ModuleRecord, RankMeta, WindowRecord
 from fp8verify.compare.compare import memory_notes
 from fp8verify.compare.pairs import pair_memory
-from fp8verify.report.model import Report
 from fp8verify.report.model.numerics import MemoryReport
+from fp8verify.report.model.report import Report
 from fp8verify.report.sentences import report_notes
 from tests.hand_built import TraceBuilder
 

@@ -30,7 +30,8 @@ from fp8verify.capture.schema import (
 )
 from fp8verify.errors import InputError
 from fp8verify.logs.losses import LossSeries
-from fp8verify.report.model import Finding, Severity
+from fp8verify.report.model.parts import Finding
+from fp8verify.terms import Severity
 from fp8verify.trace import Trace
 from fp8verify.verdict.findings import join_findings, rank_findings
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fp8verify.kernels import decode
 from fp8verify.kernels.symbol import as_cxxfilt
-from fp8verify.report.model import KernelName, Precision
+from fp8verify.terms import KernelName, Precision
 from tests.nvidia_spelling import as_nvidia
 from tests.unit.test_kernel_names import labelled_names
 

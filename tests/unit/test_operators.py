@@ -11,7 +11,7 @@ import pytest
 from fp8verify.analysis.kinds import gemm_shape
 from fp8verify.kernels.operator_types import multiplies_fp8
 from fp8verify.kernels.operators import OPERATORS, UNKNOWN, Counts, find, function_of
-from fp8verify.report.model import OpContext, Precision, Role
+from fp8verify.terms import OpContext, Precision, Role
 
 E4M3, E5M2, BF16, FP32 = "c10::Float8_e4m3fn", "c10::Float8_e5m2", "c10::BFloat16", "float"
 Dims = tuple[tuple[int, ...], ...]

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from fp8verify import Report, inspect
 from fp8verify.analysis.timeline import measure, step_bounds
-from fp8verify.report.model import Role
 from fp8verify.report.sentences import payoff
+from fp8verify.terms import Role
 from fp8verify.trace import Step, Trace
 from tests.hand_built import BF16, FP8, FP8_KERNEL, FP32, TraceBuilder
 from tests.unit.test_fp8_overhead import COPY, INSIDE

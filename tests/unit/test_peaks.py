@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fp8verify.analysis.gpus import PEAKS, peak_of, peak_tflops
-from fp8verify.report.model import Precision
+from fp8verify.terms import Precision
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from fp8verify.prove.agreement import SOURCES, judge, prove_launches
 from fp8verify.prove.counters import CHIPS, choose
 from fp8verify.prove.ncu import read_launches as read
-from fp8verify.report.model import Precision
+from fp8verify.terms import Precision
 from tests.fake_ncu import BF16, FFMA, FP8, HMMA, METRICS, log_of
 
 FP8_NAME = "nvjet_sm90_qqtst_128x128_128x6_2x1_v_bz_TNT"

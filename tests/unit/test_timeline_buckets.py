@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fp8verify.analysis.gather import gather
 from fp8verify.analysis.timeline import BUCKETS
 from fp8verify.report.charts import BAR_WIDTH, TIMELINE_HEIGHT, segments, timeline
-from fp8verify.report.model import TimelineReport
+from fp8verify.report.model.parts import TimelineReport
 from fp8verify.trace import Trace, read_trace
 from tests.hand_built import BF16, BF16_KERNEL, FP8, FP8_KERNEL, TraceBuilder
 

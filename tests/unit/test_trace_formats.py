@@ -10,7 +10,7 @@ import pytest
 
 from fp8verify.annotate import annotate
 from fp8verify.errors import InputError
-from fp8verify.report.model import OpContext
+from fp8verify.terms import OpContext
 from fp8verify.trace import Launch, Trace, find_traces, read_open_trace, read_trace, readers
 from fp8verify.trace.build import fill
 from fp8verify.trace.columns import Columns, Interner

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from fp8verify.analysis.gpus import fp8_encoding, multiplies, runs_elsewhere
-from fp8verify.report.model import Precision
+from fp8verify.terms import Precision
 
 MAX_1550 = "Intel(R) Data Center GPU Max 1550"
 

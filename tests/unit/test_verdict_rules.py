@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from fp8verify import Policy, Report, inspect
-from fp8verify.report.model import Finding, Severity
+from fp8verify.report.model.parts import Finding
+from fp8verify.terms import Severity
 from tests.hand_built import (
     BF16,
     BF16_KERNEL,

@@ -11,7 +11,7 @@ from fp8verify.analysis.facts import RankFacts, work_out
 from fp8verify.analysis.gather import gather
 from fp8verify.analysis.promises import collect_promises
 from fp8verify.capture.schema import ModuleRecord, RankMeta
-from fp8verify.report.model import Finding
+from fp8verify.report.model.parts import Finding
 from fp8verify.trace.readers import read_trace
 from fp8verify.verdict.findings.speed import weight_recast
 from tests.hand_built import FP8_KERNEL, TraceBuilder

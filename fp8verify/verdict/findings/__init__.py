@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from fp8verify.analysis.facts import RankFacts
 from fp8verify.analysis.promises import Promises
-from fp8verify.report.model import Finding
+from fp8verify.report.model.parts import Finding
 from fp8verify.text import label_of_ranks
 from fp8verify.verdict.findings_table import place_of
 

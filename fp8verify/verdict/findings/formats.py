@@ -12,7 +12,8 @@ from fp8verify.analysis.numerics import recomputed_high, steps_of
 from fp8verify.analysis.populations import PassReading, read_passes
 from fp8verify.analysis.promises import HIGH_PRECISION, Promises, format_name
 from fp8verify.analysis.rank import RankEvidence
-from fp8verify.report.model import LEGS, Finding, Leg, Precision
+from fp8verify.report.model.parts import Finding
+from fp8verify.terms import LEGS, Leg, Precision
 from fp8verify.text import abridged, counted, listed, patterns, shorten
 from fp8verify.verdict.findings.scales import recipes_of
 from fp8verify.verdict.findings_table import finding

@@ -10,7 +10,8 @@ from fp8verify.analysis.gemms import GemmRow, KindTotal, name_conflicts
 from fp8verify.analysis.gpus import multiplies, peak_of, runs_elsewhere
 from fp8verify.analysis.promises import CONVERTED, Promises
 from fp8verify.analysis.rank import RankEvidence
-from fp8verify.report.model import Finding, Precision, Role
+from fp8verify.report.model.parts import Finding
+from fp8verify.terms import Precision, Role
 from fp8verify.text import lazy_pattern, listed, patterns
 from fp8verify.verdict.causes import cause_without_fp8
 from fp8verify.verdict.findings_table import finding

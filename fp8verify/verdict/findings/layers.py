@@ -13,7 +13,8 @@ from fp8verify.analysis.layers import LayerGemms
 from fp8verify.analysis.promises import CONVERTED, HIGH_PRECISION, Promises
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.schema import ModuleRecord
-from fp8verify.report.model import LEGS, VAGUE_LEGS, Claim, Finding, Leg, Precision, Role
+from fp8verify.report.model.parts import Claim, Finding
+from fp8verify.terms import LEGS, VAGUE_LEGS, Leg, Precision, Role
 from fp8verify.text import abridged, counted, in_sentences, listed, of_flops, patterns, shorten
 from fp8verify.verdict.causes import cause_without_fp8, head_of
 from fp8verify.verdict.findings.formats import short_legs

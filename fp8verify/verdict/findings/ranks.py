@@ -10,7 +10,7 @@ from fp8verify.analysis.facts import RankFacts
 from fp8verify.analysis.populations import Key, Populations
 from fp8verify.analysis.promises import Promises
 from fp8verify.analysis.rank import RankEvidence
-from fp8verify.report.model import Finding
+from fp8verify.report.model.parts import Finding
 from fp8verify.text import counted, listed
 from fp8verify.verdict.findings_table import finding
 from fp8verify.verdict.inconclusive import undecidable

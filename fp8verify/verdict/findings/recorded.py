@@ -15,7 +15,8 @@ from fp8verify.analysis.promises import (
     unplaced_ns,
 )
 from fp8verify.capture.names import OUTSIDE
-from fp8verify.report.model import Finding, Leg
+from fp8verify.report.model.parts import Finding
+from fp8verify.terms import Leg
 from fp8verify.text import counted, listed
 from fp8verify.verdict.findings_table import finding
 from fp8verify.verdict.inconclusive import LOG_ALONE, is_empty

@@ -24,7 +24,7 @@ from fp8verify.analysis.numerics import (
 from fp8verify.analysis.promises import Promises
 from fp8verify.capture.schema import RecipeRecord, TensorRecord, WeightCopyRecord
 from fp8verify.logs.losses import LossSeries
-from fp8verify.report.model import Finding
+from fp8verify.report.model.parts import Finding
 from fp8verify.text import label_of_ranks, listed, pattern
 from fp8verify.verdict.findings.tensors import Accused, accuse, is_clipped
 from fp8verify.verdict.findings_table import finding

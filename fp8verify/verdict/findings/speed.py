@@ -10,8 +10,9 @@ from fp8verify.analysis.gemms import gemm_totals
 from fp8verify.analysis.gpus import SMALL_SIDE
 from fp8verify.analysis.promises import Promises
 from fp8verify.kernels.operators import find
-from fp8verify.report.model import Finding, Precision, Role
 from fp8verify.report.model.diagnosis import PayoffReport, TaxReport
+from fp8verify.report.model.parts import Finding
+from fp8verify.terms import Precision, Role
 from fp8verify.verdict.findings_table import finding, findings_table
 
 MOSTLY = 0.5

@@ -17,7 +17,7 @@ from fp8verify.analysis.facts import RankFacts
 from fp8verify.analysis.numerics import Step, by_peers, steps_of
 from fp8verify.analysis.promises import Promises
 from fp8verify.capture.schema import SlotRecord, TensorRecord, WeightCopyRecord
-from fp8verify.report.model import Finding
+from fp8verify.report.model.parts import Finding
 from fp8verify.text import counted, listed, patterns
 from fp8verify.verdict.findings_table import finding
 
