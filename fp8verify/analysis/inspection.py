@@ -21,7 +21,6 @@ from fp8verify.analysis.sidecars import (
     remarks_on,
     said_by,
 )
-from fp8verify.analysis.te_debug import read_stats
 from fp8verify.capture.ranks import (
     called_apis,
     census_remarks,
@@ -41,7 +40,7 @@ from fp8verify.trace import (
     find_traces,
     read_trace,
 )
-from fp8verify.trace.places import comes_through_pipe, reading, run_name
+from fp8verify.trace.places import comes_through_pipe, run_name
 from fp8verify.trace.readers import PRINTED_TABLE, glance_at
 from fp8verify.verdict.inconclusive import LOG_ALONE
 from fp8verify.verdict.judge import assess, judge
@@ -58,7 +57,6 @@ def inspect(
     *,
     log: str | Path | None = None,
     name: str | None = None,
-    stats: str | Path | None = None,
     policy: Policy | None = None,
     run_notes: Sequence[str] = (),
     workers: int | None = 1,
@@ -72,11 +70,8 @@ def inspect(
             rank, a pattern such as "traces/rank*.json.gz", a URL of one of these (s3://, gs://,
             hf://), "-" for a trace on standard input, several of these, or a capture of
             `fp8verify run`, whose logs and census are read too.
-        log: the training's log, when it is not in the capture.
+        log: the training's log, when it is not in the capture; with it, `path` may be empty.
         name: what the report calls the run; the name of its folder or file by default.
-        stats: the folder of Transformer Engine's debug logs, whose statistics are judged by the
-            same rules as those of `fp8verify run --numerics`; with it or `log`, `path` may be
-            empty.
         policy: the FP8 share asked for, and how the verdict becomes an exit code.
         run_notes: why `fp8verify run` could not observe the run, if it could not.
         workers: processes that read the ranks' traces; None for as many as pay. A script that
@@ -90,12 +85,12 @@ def inspect(
     paths = [path] if isinstance(path, (str, Path)) else list(path)
     policy = policy or Policy()
     if not paths:
-        return _inspect_without_traces(log, stats, policy, name)
+        return _inspect_log_alone(log, policy, name)
     name = name or run_name(paths)
     if comes_through_pipe(paths):
         said = said_by(None, log)
         return _report([read_pipe(paths[0])], said, policy, [*run_notes, *said.notes], name)
-    sidecars = read_sidecars(paths, stats)
+    sidecars = read_sidecars(paths)
     metas, folder = sidecars.metas, sidecars.folder
     said = said_by(folder, log, called_apis(metas))
     notes = [*run_notes, *sidecars.notes]
@@ -129,17 +124,8 @@ def inspect(
     return replace(report, findings=findings)
 
 
-def _inspect_without_traces(
-    log: str | Path | None, stats: str | Path | None, policy: Policy, name: str | None
-) -> Report:
-    """Report statistics alone, or a log alone; no kernel is seen, so the verdict stays open."""
-    if stats is not None:
-        folder = Path(stats)
-        with reading(str(folder)):
-            found = read_stats(folder)
-        ranks = [gather(Trace(source=folder.name, rank=rank)) for rank in sorted(found)]
-        ranks = _with_records(ranks, {}, found, None)
-        return _report(ranks, Said(), policy, [], name or run_name([folder]))
+def _inspect_log_alone(log: str | Path | None, policy: Policy, name: str | None) -> Report:
+    """Report what a log alone says; no kernel is seen, so the verdict stays open."""
     if log is None:
         raise InputError("No path was given.", "Give a trace or a folder of traces.")
     said, losses = said_by(None, log), losses_of(None, log)

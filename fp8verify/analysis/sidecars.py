@@ -8,7 +8,6 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from fp8verify.analysis.te_debug import read_stats
 from fp8verify.capture.files import find_logs, read_numerics, read_ranks
 from fp8verify.capture.names import BOOTS
 from fp8verify.capture.schema import RankMeta, RankNumerics
@@ -36,23 +35,21 @@ class Sidecars(NamedTuple):
     notes: tuple[str, ...]
 
 
-def read_sidecars(paths: Sequence[str | Path], stats: str | Path | None) -> Sidecars:
+def read_sidecars(paths: Sequence[str | Path]) -> Sidecars:
     """Read the files next to the traces.
 
     Args:
         paths: what the user gave as traces; a capture is recognised where it is the only one.
-        stats: the folder of Transformer Engine's debug logs, if there is one.
     """
     with reading(str(paths[0])):
         folder = place(paths[0]) if len(paths) == 1 else None
-        statistics = read_stats(Path(stats)) if stats is not None else {}
         if folder is None or not folder.is_dir():
-            return Sidecars(None, {}, statistics, ())
+            return Sidecars(None, {}, {}, ())
         metas = read_ranks(folder)
         notes: tuple[str, ...] = ()
         if not is_remote(folder) and any(folder.glob(BOOTS)):  # what `fp8verify env` attached to
             notes = notes_on_attachment(folder, observed=bool(metas))
-        return Sidecars(folder, metas, read_numerics(folder) | statistics, notes)
+        return Sidecars(folder, metas, read_numerics(folder), notes)
 
 
 class Said(NamedTuple):

@@ -256,8 +256,8 @@ class TensorRecord(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         layer: the module's name; of a module with two GEMMs the weight's too, "mlp.fc1".
         tensor: "input", "weight" or "grad_output".
-        source: "replay" (the cast was repeated), "bytes" (the FP8 bytes were seen, not the values),
-            "values" (the cast is not known) or "te-debug" (Transformer Engine's own log).
+        source: "replay" (the cast was repeated), "bytes" (the FP8 bytes were seen, not the values)
+            or "values" (the cast is not known).
         format: "e4m3" or "e5m2", None where the cast is not known.
         scaling: "tensorwise", "rowwise", "delayed", "block_1x128", "block_128x128" or "mxfp8".
         calls: passes of the layer in the step that were added up.

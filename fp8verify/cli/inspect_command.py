@@ -27,11 +27,6 @@ if TYPE_CHECKING:
     "is reported.",
 )
 @valued(
-    "--stats DIR",
-    text="Transformer Engine's debug logs (nvdlfw_inspect_statistics_logs): findings on their "
-    "underflows, overflows and amax. PATH is optional.",
-)
-@valued(
     "--workers N",
     type=click.IntRange(1, 10_000),
     text="Processes that read the traces of the ranks.  [default: by cores and size]",
@@ -47,7 +42,6 @@ if TYPE_CHECKING:
 def command(
     paths: tuple[str, ...],
     log: str | None,
-    stats: str | None,
     scheduler: str | None,
     breakdown: bool,
     workers: int | None,
@@ -64,7 +58,7 @@ def command(
     fp8verify inspect traces/ --format json -o report.json
     fp8verify inspect 's3://bucket/run7/rank*.json.gz' --workers 8
     """
-    if not paths and stats is None and log is None:
+    if not paths and log is None:
         raise click.UsageError("Missing argument 'PATH…'.")
     options = ReportOptions.take(given)
     if breakdown:
@@ -80,7 +74,6 @@ def command(
             paths,
             log=log,
             name=options.name,
-            stats=stats,
             policy=options.policy,
             workers=workers,
             executor=executor,
@@ -88,7 +81,7 @@ def command(
         )
     if breakdown:
         report = add_breakdown(report, paths)
-    named = [word for pair in (("--log", log), ("--stats", stats)) if pair[1] for word in pair]
+    named = ("--log", log) if log else ()
     again = shlex.join(map(str, ("fp8verify", "inspect", *paths, *named)))
     sys.exit(write_report(report, options, "" if comes_through_pipe(paths) else again))
 

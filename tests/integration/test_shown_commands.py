@@ -17,7 +17,6 @@ from tests.golden.expectations import ROOT as TRACES
 from tests.other_tools import record, write_nsys, write_rocprof_csv
 from tests.shared_torch import python_with_torch
 from tests.shown import ROOT, Shown, put
-from tests.unit.test_te_debug import write as write_te_logs
 
 LOOP = ROOT / "tests" / "integration" / "scripts" / "numerics.py"
 _EXECUTE = "from nbclient.cli import main; main()"  # what the program jupyter-execute does
@@ -61,13 +60,9 @@ def test_numerics_are_measured_and_read(shown: Shown, tmp_path: Path) -> None:
         pytest.skip("needs torchao, from the train extra")
     source = LOOP.read_text(encoding="utf-8")
     (tmp_path / "train.py").write_text(source.replace("default=6)", "default=16)"))
-    write_te_logs(tmp_path)
     for command in shown.commands:
-        if " run " in command:
-            done = shown.run(command, FP8VERIFY_PYTHON=str(python_with_torch()))
-            assert done.returncode == 3, done.stderr  # no GPU kernels
-        else:
-            assert "underflow-high" in shown.run(command).stdout
+        done = shown.run(command, FP8VERIFY_PYTHON=str(python_with_torch()))
+        assert done.returncode == 3, done.stderr  # no GPU kernels
     assert len(list(tmp_path.glob("fp8verify-capture-*/rank0.numerics.json"))) == 2
 
 

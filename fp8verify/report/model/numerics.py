@@ -11,7 +11,7 @@ class TensorRow(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         layer: name in the model; of a module with two GEMMs with the weight's, as mlp.fc1.
         tensor: input, weight or grad_output.
-        source: replay (the cast was repeated), bytes (FP8 bytes were seen), values or te-debug.
+        source: replay (the cast was repeated), bytes (FP8 bytes were seen) or values.
         format: e4m3 or e5m2, null where the cast is not known.
         scaling: tensorwise, rowwise, delayed, block_1x128, block_128x128 or mxfp8.
         elements: how many values it has, over all passes of the layer.
