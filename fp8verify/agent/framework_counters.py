@@ -115,57 +115,44 @@ def class_in(module: str, name: str) -> type | None:
     return cls if isinstance(cls, type) else None
 
 
-class _Watched:
-    """One live counter: what it read before the window, and at its first and last step."""
-
-    def __init__(self, counter: StepCounter, owner: Any) -> None:
-        self.counter = counter
-        self.owner = weakref.ref(owner)
-        self.before = read_counter(owner, counter.path)
-        self.first: int | None = None
-        self.last: int | None = None
-
-    def look(self) -> None:
-        self.last = read_counter(self.owner(), self.counter.path)
-        if self.first is None:
-            self.first = self.last
-
-    def numbers(self) -> dict[str, Any] | None:
-        if self.first is None or self.last is None:
-            return None
-        return {
-            "name": self.counter.framework,
-            "counter": self.counter.path.rpartition(".")[2],
-            "first": self.first + (not self.counter.early),
-            "last": self.last + (not self.counter.early),
-        }
-
-
 class FrameworkCounters:
     """The framework's numbers of the steps of one window; `owners` are `CounterOwners.live`'s."""
 
     def __init__(self, owners: Iterable[tuple[StepCounter, Any]]) -> None:
-        self._watched = [_Watched(counter, owner) for counter, owner in owners]
+        self._held = [(counter, weakref.ref(owner)) for counter, owner in owners]
+        self._before = self._read()
+        self._first: list[int | None] | None = None
+        self._last: list[int | None] = []
 
     def look(self) -> None:
         """Read the counters, from the hook of an optimizer, at the end of a step."""
-        for watched in self._watched:
-            watched.look()
+        self._last = self._read()
+        self._first = self._first or self._last
 
     def result(self) -> dict[str, Any] | None:
-        """Return the framework and its numbers of the window's first and last step, if known."""
-        found = self.moving
-        return found or next(filter(None, (one.numbers() for one in self._watched[:1])), None)
+        """Return the framework and its numbers of the window's first and last step, if known.
 
-    @property
-    def moving(self) -> dict[str, Any] | None:
-        """The same of the first counter that has moved, None if none has."""
-        moved = (
-            one.numbers()
-            for one in self._watched
-            if one.last is not None and one.before is not None and one.last > one.before
-        )
-        return next(filter(None, moved), None)
+        They are those of the first counter that moved, else of the first.
+        """
+        known = [
+            (last > before, counter, first, last)
+            for (counter, _), before, first, last in zip(
+                self._held, self._before, self._first or (), self._last, strict=False
+            )
+            if before is not None and first is not None and last is not None
+        ]
+        if not known:
+            return None
+        _, counter, first, last = next((one for one in known if one[0]), known[0])
+        return {
+            "name": counter.framework,
+            "counter": counter.path.rpartition(".")[2],
+            "first": first + (not counter.early),
+            "last": last + (not counter.early),
+        }
+
+    def _read(self) -> list[int | None]:
+        return [read_counter(owner(), counter.path) for counter, owner in self._held]
 
 
 class CounterOwners:

@@ -20,10 +20,8 @@ from typing import Any
 
 from .framework_counters import (
     COUNTERS,
-    FrameworkCounters,
     StepCounter,
     class_in,
-    owners,
     read_counter,
 )
 from .observe import Observed, observe
@@ -73,7 +71,6 @@ class GlobalSteps:
         self.stride = 1
         self._counter: StepCounter | None = None
         self._owner: Callable[[], Any] = lambda: None
-        self._found: FrameworkCounters | None = None
         self._offsets: dict[str, int] = {}
         self._ranges: list[tuple[int, int]] = []
         self._last: tuple[int, int] | None = None
@@ -133,19 +130,7 @@ class GlobalSteps:
             if source in self._offsets:
                 self.framework, self.counter = source, "step"
                 return step + self._offsets[source]
-        return self._search(step) if step else None
-
-    def _search(self, step: int) -> int | None:
-        """Return the number of a counter whose framework began no step, but that moves."""
-        if self._found is None:
-            self._found = FrameworkCounters(owners.live()) if step == 1 else None
-            return None
-        self._found.look()
-        found = self._found.moving
-        if found is None:
-            return None
-        self.framework, self.counter = found["name"], found["counter"]
-        return int(found["last"])
+        return None
 
     def _note(self, step: int, number: int) -> None:
         before, self._last = self._last, (step, number)

@@ -122,12 +122,6 @@ def test_a_library_that_puts_its_own_in_our_place_is_observed_again(frameworks: 
     assert frameworks.live() == [after]
 
 
-def test_the_class_is_as_it_was_when_nothing_is_observed(frameworks: Frameworks) -> None:
-    observed = vars(frameworks.trainer)["__init__"]
-    unobserve_all()
-    assert vars(frameworks.trainer)["__init__"] is observed.method
-
-
 def test_a_counter_is_read_before_it_counts_the_step(frameworks: Frameworks) -> None:
     engine = frameworks.engine(108)
     steps = [lambda number=n: setattr(engine, "global_steps", number) for n in (109, 110, 111)]
@@ -157,11 +151,8 @@ def test_a_counter_without_a_number_and_no_framework_have_none(
     engine = frameworks.engine(shown)
     assert frameworks.numbers(lambda: None) is None
     assert engine.global_steps is shown
-
-
-def test_an_engine_that_is_gone_is_no_error(frameworks: Frameworks) -> None:
     kept = [frameworks.engine(1)]
-    assert frameworks.numbers(kept.clear) is None
+    assert frameworks.numbers(kept.clear) is None  # it is gone
 
 
 @pytest.fixture
@@ -171,12 +162,6 @@ def _millions(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(process, "MAX_BLOCKS", 0)
     monkeypatch.setattr(gc, "get_objects", scan)
-
-
-def test_instances_are_found_by_their_class(frameworks: Frameworks) -> None:
-    engines = [frameworks.engine(), frameworks.engine()]
-    found = find_instances(lambda kind: kind is frameworks.engine)
-    assert {id(engine) for engine in found} == {id(engine) for engine in engines}
 
 
 @pytest.mark.usefixtures("_millions")

@@ -171,15 +171,10 @@ def test_a_counter_is_read_before_it_counts_the_step() -> None:
     assert numbers.completed(2) == 5001
     assert numbers.shown == "5000-5001"
 
-
-def test_a_counter_that_grows_before_the_optimizer_steps_shows_the_step() -> None:
-    numbers, one = GlobalSteps(), trainer(0)
-    one.global_step = 11
+    # One that counts before the optimizer steps shows the number of the step.
+    numbers, one.global_step = GlobalSteps(), 12
     numbers.begins(OLMO_CORE, one)
-
-    assert numbers.completed(0) == 11
-    one.global_step = 12
-    assert numbers.completed(1) == 12
+    assert [numbers.completed(step) for step in (0, 1)] == [12, 12]
 
 
 def test_the_trainer_comes_before_the_engine_that_it_drives() -> None:
@@ -238,33 +233,22 @@ def placed(
     return [(one["first"], one["last"], *one["asked"]) for one in plan.windows], notes
 
 
-def test_a_window_is_placed_in_time_to_be_prepared() -> None:
-    at: list[int | None] = [100, 101, 102, 103, 104, 105]
-    assert placed([(105, 107)], at[:3])[0] == []
-    assert placed([(105, 107)], at[:4]) == ([(5, 7, 105, 107)], [])
-
-
-def test_a_window_may_begin_with_the_first_step_of_a_resumed_run() -> None:
-    assert placed([(101, 102)], [100])[0] == [(1, 2, 101, 102)]
-
-
-def test_a_counter_that_grows_by_two_in_a_step() -> None:
-    assert placed([(9, 12)], [None, 1, 3, 5, 7, 9])[0] == [(5, 6, 9, 12)]
-
-
-def test_a_window_that_is_over_when_the_numbers_are_known_does_not_open() -> None:
-    windows, _ = placed([(3, 4), (12, 13)], [None, None, 10, 11, 12])
-    assert windows == [(4, 5, 12, 13)]
-
-
-def test_windows_do_not_begin_where_another_ends() -> None:
-    windows, notes = placed([(5, 5), (7, 8)], [3, 4, 5, 6, 7, 8])
-    assert windows == [(2, 2, 5, 5), (4, 5, 7, 8)]
-    assert notes == []
-
-
-def test_a_second_training_that_counts_from_one_again_is_not_recorded_twice() -> None:
-    assert placed([(3, 4)], [None, 1, 2, 3, 4, 1, 2, 3, 4])[0] == [(3, 4, 3, 4)]
+@pytest.mark.parametrize(
+    ("windows", "at", "found"),
+    [
+        ([(105, 107)], [100, 101, 102], []),
+        ([(105, 107)], [100, 101, 102, 103], [(5, 7, 105, 107)]),  # in time to be prepared
+        ([(101, 102)], [100], [(1, 2, 101, 102)]),  # the first step of a resumed run
+        ([(9, 12)], [None, 1, 3, 5, 7, 9], [(5, 6, 9, 12)]),  # a counter of two optimizers
+        ([(3, 4), (12, 13)], [None, None, 10, 11, 12], [(4, 5, 12, 13)]),  # one is over
+        ([(5, 5), (7, 8)], [3, 4, 5, 6, 7, 8], [(2, 2, 5, 5), (4, 5, 7, 8)]),
+        ([(3, 4)], [None, 1, 2, 3, 4, 1, 2, 3, 4], [(3, 4, 3, 4)]),  # trains twice
+    ],
+)
+def test_a_window_gets_its_steps_once(
+    windows: list[tuple[int, int]], at: list[int | None], found: list[tuple[int, ...]]
+) -> None:
+    assert placed(windows, at) == (found, [])
 
 
 def test_the_numbers_of_several_trainings_are_told() -> None:

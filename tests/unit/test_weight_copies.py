@@ -62,19 +62,12 @@ class Kept:
             padded[:, : columns // 32] = exponent + 127
             self._rowwise_scale_inv = padded.to(torch.uint8)
             return
-        self._is_2D_scaled = self._layout == "square"
-        if self._is_2D_scaled:
-            blocks = x.view(rows // 128, 128, columns // 128, 128).abs().amax((1, 3)) / largest
-            full = blocks.repeat_interleave(128, 0).repeat_interleave(128, 1)
-            self._rowwise_scale_inv = torch.nn.functional.pad(blocks, (0, 1))
-        else:
-            blocks = x.view(rows, -1, 128).abs().amax(2) / largest
-            full = blocks.repeat_interleave(128, 1)
-            self._rowwise_scale_inv = blocks.t().contiguous()
-        self._rowwise_data = quantized(full)
+        blocks = x.view(rows, -1, 128).abs().amax(2) / largest
+        self._rowwise_scale_inv = blocks.t().contiguous()
+        self._rowwise_data = quantized(blocks.repeat_interleave(128, 1))
 
 
-LAYOUTS = ("tensor", "transposed", "square", "row", "mx")
+LAYOUTS = ("tensor", "transposed", "row", "mx")
 
 
 class Linear(nn.Linear):

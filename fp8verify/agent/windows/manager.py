@@ -207,8 +207,10 @@ class WindowManager:
         self._gave_way.clear()
 
     def _give_way(self, index: int) -> None:
-        self.record.mark(self.plan.windows[index], "skipped", RUNNING)
-        if index not in self._moved:
+        window = self.plan.windows[index]
+        self.record.mark(window, "skipped", RUNNING)
+        # The other ranks run their eager step now.
+        if index not in self._moved and window is not self.record.naming:
             self._gave_way.add(index)
 
     def _prepare(self, window: int) -> None:
