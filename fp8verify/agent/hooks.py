@@ -24,9 +24,6 @@ from .observe import (
     hidden,
     invisible,
     observe,
-    observe_function,
-    unobserve_all,
-    unobserve_function,
 )
 from .observer import Observer
 from .process import (
@@ -66,11 +63,6 @@ def install(config: dict[str, Any]) -> Observer:
     if observer.lines is not None:
         observer.look_for_beginnings()
         observer.lines.install()
-    # Tensor.backward looks this up too.
-    observer.on_steps_in_backward = lambda: observe_function(
-        torch.autograd, "backward", observer.backward_begins
-    )
-    observer.on_disarm = lambda: _unobserve(observer)
     atexit.register(observer.finish)
     os.register_at_fork(after_in_child=observer.after_fork)
     windows = [(window["first"], window["last"]) for window in observer.recorder.plan.windows]
@@ -105,16 +97,8 @@ def uninstall() -> None:
     observer, _installed = _installed, None
     if observer is not None:
         observer.finish(True)
-        observer.on_disarm()
+        observer.unobserve()
         atexit.unregister(observer.finish)
-
-
-def _unobserve(observer: Observer) -> None:
-    if observer.lines is not None:
-        observer.lines.uninstall()
-    unobserve_function(torch.autograd, "backward")
-    unobserve_all()
-    owners.forget()
 
 
 def _optimizer_is_built(optimizer: Any, observer: Observer) -> None:

@@ -10,11 +10,13 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any, TypeVar
 
+import torch
+
 from .clock import Clock
 from .debug import debug, describe
-from .framework_counters import StepCounter, sets_up_an_optimizer
+from .framework_counters import StepCounter, owners, sets_up_an_optimizer
 from .numerics.scales import remember
-from .observe import hidden
+from .observe import hidden, observe_function, unobserve_all, unobserve_function
 from .step_numbers import LOG, SCRIPT, LoggedNumbers, LogLines, SharedOffset, observe_beginnings
 from .windows.manager import WindowManager
 from .windows.session import EXIT_PATIENCE_S
@@ -64,15 +66,11 @@ class Observer:
     Attributes:
         armed: False once anything went wrong, or the process is ending.
         lines: reads the lines of the log where windows are by the framework's numbers, else None.
-        on_disarm: takes away what may be taken away in a hook.
-        on_steps_in_backward: asks for a call of `backward_begins` before each backward pass.
     """
 
     def __init__(self, config: dict[str, Any], work: Callable[[], int]) -> None:
         self.armed = True
         self.lines: Any = None
-        self.on_disarm: Callable[[], None] = lambda: None
-        self.on_steps_in_backward: Callable[[], None] = lambda: None
         self.arbiter = ProfilerArbiter(self.foreign_profiler)
         self.clock = Clock(work())
         manager = WindowManager
@@ -88,7 +86,6 @@ class Observer:
         self._lock = threading.RLock()
         self._optimizers: dict[int, weakref.ref[Any]] = {}
         self._postponed = False
-        self._observes_backward = False
         self._reads_versions = False
         self._versions: dict[int, int] = {}
         self._built: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
@@ -133,7 +130,7 @@ class Observer:
 
     @fail_safe
     def backward_begins(self) -> None:
-        """Do what is due before a backward pass; asked for by `on_steps_in_backward`."""
+        """Do what is due before a backward pass; asked for by `_observe_backward`."""
         if self._lock.acquire(blocking=False):
             try:
                 self.recorder.keep_limits(self.clock.steps)
@@ -218,11 +215,19 @@ class Observer:
         """Stop observing for good and say why in the record."""
         self.armed = False
         try:
-            self.on_disarm()
+            self.unobserve()
             self.recorder.abandon(reason)
         except Exception:
             # The record cannot be written either: only the debug log can tell.
             debug.error("giving up")
+
+    def unobserve(self) -> None:
+        """Take away what may be taken away in a hook."""
+        if self.lines is not None:
+            self.lines.uninstall()
+        unobserve_function(torch.autograd, "backward")
+        unobserve_all()
+        owners.forget()
 
     def after_fork(self) -> None:
         """Leave a forked child alone, unless the training itself is still to start in it."""
@@ -277,9 +282,9 @@ class Observer:
                 self._ticked()
 
     def _observe_backward(self) -> None:
-        if not self._observes_backward:
-            self._observes_backward = True
-            self.on_steps_in_backward()
+        observe_function(
+            torch.autograd, "backward", self.backward_begins
+        )  # as Tensor.backward does
 
     def _remember(self, key: int, optimizer: Any) -> None:
         known = self._optimizers.get(key)
