@@ -3,10 +3,11 @@
     python benchmarks/doctor_table.py FOLDER GAIN
 
 A training's speed-up is that of the steps before its profiler starts, and its bounds those of their
-quartiles. The two agree where these do not contradict the doctor's answer, and a step that saves
-what the doctor says is as fast as they are, to 5 %. Below the table is where the doctor and
-`fp8verify compare` see the time go, for each model. FOLDER also gets doctor_measure.json: copied to
-benchmarks/results, it is the table of the documentation (`python -m scripts.docs`).
+quartiles. The doctor measures layers alone, so that training gains at least what it says: the two
+agree where a step that saves that much is no faster than training's, to 5 %. Below the table is
+where the doctor and `fp8verify compare` see the time go, for each model. FOLDER also gets
+doctor_measure.json: copied to benchmarks/results, it is the table of the documentation
+(`python -m scripts.docs`).
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ HEADS = (
 )
 Row = dict[str, str]
 _MODEL = re.compile(
-    r"BF16 ([\d.]+) ms a step, \w+ ([\d.]+) with casts, ([\d.]+)x(?: \(([\d.]+-[\d.]+)\))?: "
-    r"(pays|does not pay|cannot tell)"
+    r"BF16 ([\d.]+) ms a step, \w+ ([\d.]+) ms with casts, ([\d.]+)x(?: \(([\d.]+-[\d.]+)\))?: "
+    r"(pays|does not pay alone|cannot tell)"
 )
 
 
@@ -110,7 +111,7 @@ def where(folder: Path) -> str:
     for path in folder.glob("*.doctor.json"):
         for check in json.loads(path.read_text())["checks"]:
             if check["code"] == "measured-model":
-                return check["source"].removeprefix("measured on ").rpartition(", ")[0]
+                return check["source"].removeprefix("measured on ").rpartition(", compiled")[0]
     return "unknown"
 
 
@@ -119,12 +120,9 @@ def agreement(doctor: Said | None, training: Trained | None) -> str:
     if doctor is None or training is None:
         return "-"
     predicted = training.bf16 / (training.bf16 - (doctor.bf16 - doctor.fp8))
-    if not training.low / (1 + MARGIN) <= predicted <= training.high * (1 + MARGIN):
+    if predicted > training.high * (1 + MARGIN):
         return "NO"
-    if doctor.answer == "cannot tell":
-        return "within the doubt" if 1 / (1 + MARGIN) <= training.speed_up <= 1 + MARGIN else "NO"
-    pays = doctor.answer == "pays"
-    return "yes" if (training.high > 1 if pays else training.low < 1) else "NO"
+    return "yes" if doctor.answer != "pays" or training.high > 1 else "NO"
 
 
 def said(path: Path) -> Said | None:

@@ -5,12 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fp8verify.doctor.checks import Check, DoctorReport, Status, report_of
-
-if TYPE_CHECKING:
-    from fp8verify.doctor.facts import Facts
 
 # torchao float8/config.py, Float8LinearRecipeName: those that can be measured.
 RECIPES = ("tensorwise", "rowwise", "rowwise_with_gw_hp")
@@ -61,16 +57,7 @@ def doctor(
         facts = facts._replace(model=dry_start(facts.command, timeout or TIMEOUT_S))
     checks = list(judge(facts))
     if measure:
-        checks += _measure(facts, shapes, tokens, recipes)
+        from fp8verify.doctor.measure import measure as times
+
+        checks += times(facts, shapes, tokens, recipes or RECIPES)
     return report_of(checks)
-
-
-def _measure(
-    facts: Facts, shapes: Sequence[str], tokens: int | None, recipes: Sequence[str]
-) -> list[Check]:
-    from fp8verify.doctor.measure import measure, measured
-    from fp8verify.doctor.probes import parse_shape, plan
-
-    wanted = plan(facts, [parse_shape(text) for text in shapes], tokens)
-    found = measure(facts.installed.interpreter, wanted, recipes or RECIPES)
-    return list(measured(found, wanted))

@@ -9,7 +9,6 @@ from functools import cache
 from typing import Any
 
 from fp8verify.doctor.conditions import MISSING, all_hold, is_on, name_of, table, value_of
-from fp8verify.doctor.decoder import Role
 from fp8verify.doctor.documents import Document
 from fp8verify.doctor.training import (
     Ask,
@@ -165,12 +164,12 @@ def _layers(sizes: Row, given: Values, shards: int) -> Iterator[LayerSize]:
         yield from (part._replace(modules=part.modules * (count - sparse) // count)
                     for part in layers[3:] if sparse < count)  # fmt: skip
         inner = llama_layers(dim, width, sparse * active, gated=gated, shards=1)[3:]
-        yield from (part._replace(expert=True, name=f"expert {part.name}") for part in inner)
+        yield from (part._replace(kind="expert", name=f"expert {part.name}") for part in inner)
     else:
         yield from layers
     vocabulary = number("vocabulary")
     if vocabulary:
-        yield LayerSize("output head", vocabulary, dim, role=Role.HEAD)
+        yield LayerSize("output head", vocabulary, dim, kind="head")
 
 
 def _hidden(sizes: Row, given: Values, dim: int) -> int:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from fp8verify.doctor.decoder import Role
-
 Values = Mapping[str, Any]
 
 
@@ -29,17 +27,15 @@ class Ask(NamedTuple):
 class LayerSize(NamedTuple):
     """Linear layers of one size: N outputs, K inputs, and how many of them a model has.
 
-    `siblings` of them read one input, as do those of other sizes with the same role. `expert`: of a
-    mixture of experts, counted by the experts that a token meets.
+    `kind`: "head" of an output head, "expert" of a mixture of experts, which are counted by those
+    that a token meets.
     """
 
     name: str
     n: int
     k: int
     modules: int = 1
-    role: Role = Role.OTHER
-    siblings: int = 1
-    expert: bool = False
+    kind: str = ""
 
 
 class Config(NamedTuple):
@@ -122,9 +118,9 @@ def llama_layers(
     kv = dim if not (heads and kv_heads) else dim // heads * kv_heads
     inner, gates = hidden // shards, 2 if gated else 1
     return (
-        LayerSize("attention q", dim // shards, dim, layers, Role.ATTENTION_IN),
-        LayerSize("attention k, v", max(1, kv // shards), dim, 2 * layers, Role.ATTENTION_IN, 2),
-        LayerSize("attention o", dim, dim // shards, layers, Role.ATTENTION_OUT),
-        LayerSize("feed-forward in", inner, dim, gates * layers, Role.FEED_FORWARD_IN, gates),
-        LayerSize("feed-forward out", dim, inner, layers, Role.FEED_FORWARD_OUT),
+        LayerSize("attention q", dim // shards, dim, layers),
+        LayerSize("attention k, v", max(1, kv // shards), dim, 2 * layers),
+        LayerSize("attention o", dim, dim // shards, layers),
+        LayerSize("feed-forward in", inner, dim, gates * layers),
+        LayerSize("feed-forward out", dim, inner, layers),
     )

@@ -146,11 +146,7 @@ def sized(facts: Facts) -> Iterator[tuple[Config, Ask, tuple[LayerSize, ...]]]:
 def _converted(config: Config) -> tuple[LayerSize, ...]:
     """Return the layers that the framework converts: `high` names those that it does not."""
     high = framework_of(config).get("sizes", {}).get("high", ())
-    return tuple(
-        part
-        for part in config.layers
-        if part.role.value not in high and not (part.expert and "expert" in high)
-    )
+    return tuple(part for part in config.layers if part.kind not in high)
 
 
 def named(layers: list[LayerSize]) -> str:
