@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,79 +28,83 @@ if TYPE_CHECKING:
     from fp8verify.verdict.policy import Policy
 
 POLL_S = 0.5
-LIVE = "live"
 COMMAND_S = 60.0  # how long one call of --on-change may take
 AT_THE_END_S = 30.0  # how long the end of the run waits for all of them
 MAX_ERRORS = 8
 
 
-@contextmanager
-def in_parallel(
-    capture: CaptureFolder, follow: Callable[[threading.Event], None]
-) -> Iterator[None]:
-    """Run `follow` on a thread while inside; its event is set when the run is over.
+class Watcher:
+    """Follows a run on a thread, if its runner is the one that made the capture.
 
-    Only the runner that made the capture does so.
+    Args:
+        settings: of the run.
+        policy: what a verdict asks for.
     """
-    if capture.secondary_node is not None:
-        yield
-        return
-    over = threading.Event()
-    thread = threading.Thread(target=follow, args=(over,), daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
+
+    def __init__(self, settings: RunSettings, policy: Policy) -> None:
+        self.settings = settings
+        self.policy = policy
+        self.over = threading.Event()  # the run has ended
+
+    @contextmanager
+    def following(self, capture: CaptureFolder, stop: Callable[[], None]) -> Iterator[None]:
+        """Follow the run while inside; `stop` asks it to end."""
+        if capture.secondary_node is not None:
+            yield
+            return
+        thread = threading.Thread(target=self.follow, args=(capture, stop), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self.over.set()
+            thread.join()
+
+    def follow(self, capture: CaptureFolder, stop: Callable[[], None]) -> None:
+        """Return once the run is over."""
+        raise NotImplementedError
 
 
-class WindowReports:
+class WindowReports(Watcher):
     """Judges the capture when a window has closed on all ranks that record it.
 
     With `prints`, each verdict is a line on standard error. Where the report goes to a file the
-    training's standard error stays its own.
+    training's standard error stays its own. What is not judged when the run ends is left to the
+    report on the run.
     """
 
     def __init__(self, settings: RunSettings, policy: Policy, *, prints: bool) -> None:
-        self._settings = settings
-        self._policy = policy
+        super().__init__(settings, policy)
         self._prints = prints
 
-    def __call__(
-        self, capture: CaptureFolder, _stop: Callable[[], None]
-    ) -> AbstractContextManager[None]:
-        """Judge while inside; what is not judged on leaving is left to the report on the run."""
-        return in_parallel(capture, partial(self._follow, capture.path))
-
-    def _follow(self, capture: Path, over: threading.Event) -> None:
-        while not any(capture.glob(METAS)):
-            if over.wait(POLL_S):
+    def follow(self, capture: CaptureFolder, stop: Callable[[], None]) -> None:  # noqa: ARG002
+        """Judge until the last window is judged, or the run is over."""
+        folder = capture.path
+        while not any(folder.glob(METAS)):
+            if self.over.wait(POLL_S):
                 return
         from fp8verify.record.judge import Judge
         from fp8verify.record.live_windows import progress
 
-        judge = Judge(self._policy, partial(self._say, capture, over))
+        judge = Judge(self.policy, partial(self._say, folder))
         judged = 0
-        while not over.wait(POLL_S):
+        while not self.over.wait(POLL_S):
             with suppress(Exception):  # the training may remove or exchange anything there
-                closed, is_last = progress(
-                    capture, self._settings.ranks, self._settings.window_count
-                )
+                closed, is_last = progress(folder, self.settings.ranks, self.settings.window_count)
                 if closed > judged:
-                    judge.submit(capture)
+                    judge.submit(folder)
                     judged = closed
                 elif is_last and judge.idle:
                     return  # the run may go on for days
         judge.stop()
 
-    def _say(self, capture: Path, over: threading.Event, found: Judged) -> None:
-        if self._prints and found.metrics is not None and not over.is_set():
+    def _say(self, capture: Path, found: Judged) -> None:
+        if self._prints and found.metrics is not None and not self.over.is_set():
             verdict, reason = found.metrics["verdict"], found.metrics["reason"]
             say(f"{verdict} so far: {reason}; {capture / 'report.json'}")
 
 
-class RunWatch:
+class RunWatch(Watcher):
     """Watches a run of `--every` for its whole life.
 
     Args:
@@ -124,44 +128,34 @@ class RunWatch:
         on_change: str | None = None,
         stop_on: frozenset[str] = frozenset(),
     ) -> None:
+        super().__init__(settings, policy)
         self.worst: Path | None = None
         self.stopped = False
         self.notes: tuple[str, ...] = ()
-        self._settings = settings
-        self._policy = policy
         self._sinks = sinks
         self._command = on_change
         self._stop_on = stop_on
         self._errors: list[str] = []  # of the command, the first eight
         self._left_s = AT_THE_END_S
 
-    def __call__(
-        self, capture: CaptureFolder, stop: Callable[[], None]
-    ) -> AbstractContextManager[None]:
-        """Watch while inside; on leaving, wait until all windows are judged."""
-        return in_parallel(capture, partial(self._follow, capture, stop))
-
-    def _follow(
-        self, capture: CaptureFolder, stop: Callable[[], None], over: threading.Event
-    ) -> None:
-        live = capture.path / LIVE
-        while not live.is_dir() and not over.wait(POLL_S):
+    def follow(self, capture: CaptureFolder, stop: Callable[[], None]) -> None:
+        """Judge each window; at the end of the run, wait until all are judged."""
+        live = capture.path / "live"
+        while not live.is_dir() and not self.over.wait(POLL_S):
             pass
         from fp8verify.record.judge import Judge
         from fp8verify.record.live_windows import History, is_closed
 
-        history = History(
-            capture.path, self._sinks, partial(self._changed, capture.path, stop, over)
-        )
-        judge = Judge(self._policy, history.take)
+        history = History(capture.path, self._sinks, partial(self._changed, capture.path, stop))
+        judge = Judge(self.policy, history.take)
         submitted: set[str] = set()
         is_over = False
         while not is_over:
-            is_over = over.wait(POLL_S)
+            is_over = self.over.wait(POLL_S)
             with suppress(OSError):  # no window was recorded yet, or one is being moved
                 for folder in sorted(live.iterdir()):
                     if folder.name not in submitted and (
-                        is_over or is_closed(folder, self._settings.ranks)
+                        is_over or is_closed(folder, self.settings.ranks)
                     ):
                         submitted.add(folder.name)
                         judge.submit(folder, capture.log if capture.log.is_file() else None)
@@ -174,18 +168,13 @@ class RunWatch:
         self.notes = (summary, *self.notes, *history.errors, *self._errors)
 
     def _changed(
-        self,
-        capture: Path,
-        stop: Callable[[], None],
-        over: threading.Event,
-        before: str | None,
-        metrics: WindowMetrics,
+        self, capture: Path, stop: Callable[[], None], before: str | None, metrics: WindowMetrics
     ) -> None:
         """Report a verdict that differs from the last one, and do what the user asked for."""
         verdict, step = metrics["verdict"], metrics["step"]
         was = "" if before is None else f", was {before}"
         say(f"{verdict} at step {step}{was}: {metrics['reason']}")
-        if verdict in self._stop_on and not self.stopped and not over.is_set():
+        if verdict in self._stop_on and not self.stopped and not self.over.is_set():
             self.stopped = True
             self.notes = (f"fp8verify stopped the training, since step {step} is {verdict}",)
             say(f"{self.notes[0]} (--stop-on)")
@@ -197,13 +186,11 @@ class RunWatch:
                 "FP8VERIFY_AT": str(step),
                 "FP8VERIFY_CAPTURE": str(capture),
             }
-            failure = self._run_command(self._command, variables, over)
+            failure = self._run_command(self._command, variables)
             if failure is not None and len(self._errors) < MAX_ERRORS:
                 self._errors.append(f"--on-change at step {step}: the command {failure}")
 
-    def _run_command(
-        self, command: str, variables: dict[str, str], over: threading.Event
-    ) -> str | None:
+    def _run_command(self, command: str, variables: dict[str, str]) -> str | None:
         """Run a shell command and return how it failed; windows wait for it, the end not long."""
         if self._left_s <= 0:
             return "was not run: the run had ended"
@@ -220,7 +207,7 @@ class RunWatch:
             with suppress(subprocess.TimeoutExpired):
                 code = process.wait(timeout=POLL_S)
                 return f"failed with exit code {code}" if code else None
-            if over.is_set():
+            if self.over.is_set():
                 self._left_s -= POLL_S
         with suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -233,7 +220,7 @@ class RunWatch:
         counts = ", ".join(f"{count} {verdict}" for verdict, count in history.counts.items())
         if counts:
             return f"of the run's windows {counts}"
-        live, steps = self._settings.live, steps_seen(capture)
+        live, steps = self.settings.live, steps_seen(capture)
         if live is None or not steps:
             return "no window was recorded"
         return (

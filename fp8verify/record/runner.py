@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
+from collections.abc import Sequence
+from contextlib import ExitStack, closing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,13 +29,11 @@ from fp8verify.text import show_window
 
 if TYPE_CHECKING:
     from fp8verify.record.collect_result import RunResult
-
-# Goes on while the training runs, given its capture and how to ask it to stop.
-RunWatcher = Callable[[CaptureFolder, Callable[[], None]], AbstractContextManager[None]]
+    from fp8verify.record.run_watch import Watcher
 
 
 def run_training(
-    command: Sequence[str], settings: RunSettings, watch: RunWatcher | None = None
+    command: Sequence[str], settings: RunSettings, watch: Watcher | None = None
 ) -> RunResult:
     """Run `command` to its end, observed as `settings` say, and return where the capture is.
 
@@ -64,7 +62,7 @@ def run_training(
             boot = stack.enter_context(boot_folder(capture.path))
             attach(boot, capture, settings, shared=(job.runners or 1) > 1)
             log = capture.log if settings.capture_log else None
-            with nullcontext() if watch is None else watch(capture, signals.stop):
+            with nullcontext() if watch is None else watch.following(capture, signals.stop):
                 exit_code = _spawn(arguments, boot, log, signals)
             result = _result(settings, boot, capture, exit_code)
         if lock.last:
@@ -99,7 +97,13 @@ def _spawn(arguments: list[str], boot: Path, log: Path | None, signals: SignalFo
     with closing(Output(log, boot)) if log is not None else nullcontext() as output:
         try:
             with signals.mask_of_caller():
-                child = _popen(arguments, boot, output)
+                child = subprocess.Popen(  # noqa: S603 - running the user's command is the job
+                    arguments,
+                    env=child_environment(os.environ, boot),
+                    stdout=output.stream(STDOUT) if output is not None else None,
+                    stderr=output.stream(STDERR) if output is not None else None,
+                    close_fds=False,  # the shell may have opened some for the script: <(zcat …)
+                )
         except OSError as error:
             raise InputError(
                 f"Cannot run {arguments[0]}: {error.strerror}.",
@@ -108,16 +112,6 @@ def _spawn(arguments: list[str], boot: Path, log: Path | None, signals: SignalFo
         signals.watch(child, output.resize if output is not None else None)
         code = child.wait()
     return code if code >= 0 else 128 - code
-
-
-def _popen(arguments: list[str], boot: Path, output: Output | None) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(  # noqa: S603 - running the user's command is the job
-        arguments,
-        env=child_environment(os.environ, boot),
-        stdout=output.stream(STDOUT) if output is not None else None,
-        stderr=output.stream(STDERR) if output is not None else None,
-        close_fds=False,  # the shell may have opened some for the script: <(zcat data.gz)
-    )
 
 
 def describe_run(command: Sequence[str], settings: RunSettings) -> str:

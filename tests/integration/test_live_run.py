@@ -133,7 +133,7 @@ def watched(
     """Watch a capture whose windows are there already, or come `meanwhile`."""
     settings = read_settings(steps=None, every=10, ranks=ranks)
     watch = RunWatch(settings, Policy(), sinks, **options)
-    with watch(CaptureFolder(capture), lambda: None):
+    with watch.following(CaptureFolder(capture), lambda: None):
         meanwhile()
     return watch
 
@@ -171,7 +171,7 @@ def test_a_change_runs_a_command_and_a_verdict_stops_the_training(
     closed_window(tmp_path, 1, "fp8_compiled")
     closed_window(tmp_path, 2, "fp8_emulated")
 
-    with watch(CaptureFolder(tmp_path), stopped.set):
+    with watch.following(CaptureFolder(tmp_path), stopped.set):
         assert stopped.wait(60)
 
     # The steps are those of the captures.

@@ -172,11 +172,12 @@ def test_a_runner_that_is_killed_at_the_start_leaves_a_reader(moment: str) -> No
     Path("train.py").write_text(PRINTS)
     killed = (
         "import os, signal, sys\nfrom fp8verify.cli import main\n"
-        "from fp8verify.record import runner\nbefore = runner._popen\n"
-        "def start(*given):\n"
-        f"    {'before(*given)' if moment == 'after' else 'pass'}\n"
+        "from fp8verify.record import runner\nbefore = runner.subprocess.Popen\n"
+        "def start(words, **given):\n"
+        "    if words[-1] != 'train.py':\n        return before(words, **given)\n"
+        f"    {'before(words, **given)' if moment == 'after' else 'pass'}\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
-        "runner._popen = start\nsys.argv[0] = 'fp8verify'\nmain()"
+        "runner.subprocess.Popen = start\nsys.argv[0] = 'fp8verify'\nmain()"
     )
     done = subprocess.run(
         [sys.executable, "-c", killed, "run", "--steps", "3-4", "--trace-dir", "c", "train.py"],
