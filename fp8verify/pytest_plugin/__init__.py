@@ -29,20 +29,7 @@ if TYPE_CHECKING:
     from fp8verify.doctor import DoctorReport
     from fp8verify.pytest_plugin.session_reports import SessionReports
     from fp8verify.report.model.report import Report
-    from fp8verify.verdict.assertions import (
-        assert_fp8_active,
-        assert_gemm_precision,
-        assert_no_regression,
-    )
 
-__all__ = [
-    "assert_fp8_active",
-    "assert_gemm_precision",
-    "assert_no_regression",
-    "fp8_doctor",
-    "fp8_report",
-    "fp8_run",
-]
 MARK = "fp8"
 _MARK_HELP = (
     "fp8(min_share=F, forbid_legs=[...], layers=PATTERN): every report that the test obtains must "
@@ -55,9 +42,10 @@ _session = pytest.StashKey["SessionReports"]()
 
 
 def __getattr__(name: str) -> Any:
-    if not name.startswith("assert_") or name not in __all__:
+    """Return one of the assertions on reports, which come with all that judges."""
+    if not name.startswith("assert_"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module("fp8verify.verdict.assertions"), name)
+    return getattr(import_module("fp8verify"), name)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

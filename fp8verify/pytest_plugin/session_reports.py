@@ -23,7 +23,7 @@ from fp8verify.verdict.assertions import (
     assert_no_regression,
     lowest_share,
 )
-from fp8verify.verdict.gates import Baseline, layer_states, read_baseline
+from fp8verify.verdict.gates import layer_states
 from fp8verify.verdict.policy import Policy
 
 _LOW_PRECISION = ("fp8", "mxfp8")
@@ -47,8 +47,7 @@ class SessionReports:
         self._current = current
         self.min_share: float = config.getoption("--fp8-min-share")
         self._trace: str | None = config.getoption("--fp8-trace")
-        self._baseline_path: str | None = config.getoption("--fp8-baseline")
-        self._baseline: Baseline | None = None
+        self._baseline: str | None = config.getoption("--fp8-baseline")
         self._default: dict[tuple[str | None, float], Report] = {}
 
     def prepare(self, item: pytest.Item) -> None:
@@ -83,7 +82,10 @@ class SessionReports:
         item = self._current()
         if item is not None:
             item.stash.setdefault(_REPORTS, []).append(report)
-            item.user_properties.append(("fp8verify", _line(report)))
+            share = f"{percent(lowest_share(report)):>6} of GEMM time in FP8"
+            ranks = f" ({len(report.ranks)} ranks)" if len(report.ranks) > 1 else ""
+            line = f"{report.verdict.value:12} {share}, {report.name}{ranks}"
+            item.user_properties.append(("fp8verify", printable(line)))
         return report
 
     def judge(self, item: pytest.Item) -> None:
@@ -95,22 +97,33 @@ class SessionReports:
             pytest.fail("marked fp8, and the test asked for no report", pytrace=False)
         if not reports:
             self.inspect(min_share=demands.min_share)
-        complaints = [line for report in reports for line in self._unmet(report, demands)]
+        with _two_lines():
+            complaints = [line for one in reports for line in self._unmet(one, demands)]
         if complaints:
             pytest.fail("\n".join(complaints), pytrace=False)
 
     def _unmet(self, report: Report, demands: Demands) -> list[str]:
+        """Return what a report does not meet, a message each."""
         share = self.min_share if demands.min_share is None else demands.min_share
-        complaints = unmet(report, demands, share, self._read_baseline())
+        checks = [
+            partial(assert_fp8_active, report, min_share=share),
+            *(
+                partial(assert_gemm_precision, report, _LOW_PRECISION, leg=leg)
+                for leg in demands.forbid_legs
+            ),
+            *(partial(_assert_layers_fp8, report, pattern) for pattern in demands.layers),
+        ]
+        if self._baseline is not None:
+            checks.append(partial(assert_no_regression, report, self._baseline))
+        complaints = []
+        for check in checks:
+            try:
+                check()
+            except AssertionError as error:  # noqa: PERF203 - a few checks
+                complaints.append(str(error))
         if complaints and report.verdict is Verdict.ACTIVE:
             return [f"FP8 ran, and not as this test asks ({printable(report.name)}):", *complaints]
         return complaints
-
-    def _read_baseline(self) -> Baseline | None:
-        if self._baseline is None and self._baseline_path is not None:
-            with _two_lines():
-                self._baseline = read_baseline(Path(self._baseline_path))
-        return self._baseline
 
 
 @contextmanager
@@ -122,14 +135,6 @@ def _two_lines() -> Iterator[None]:
     except Fp8VerifyError as error:
         # `from None`: pytest would show the error itself above it, a second time.
         raise pytest.fail.Exception(f"{error.fact}\n{error.hint}", pytrace=False) from None
-
-
-def _line(report: Report) -> str:
-    """Say a report in one line for the summary and for --junit-xml."""
-    ranks = f" ({len(report.ranks)} ranks)" if len(report.ranks) > 1 else ""
-    share = percent(lowest_share(report))
-    line = f"{report.verdict.value:12} {share:>6} of GEMM time in FP8, {report.name}{ranks}"
-    return printable(line)
 
 
 class Demands(NamedTuple):
@@ -173,30 +178,6 @@ def _names(value: object) -> tuple[str, ...]:
     if isinstance(value, str):
         return (value,)
     return tuple(map(str, value)) if isinstance(value, Iterable) else ()
-
-
-def unmet(
-    report: Report, demands: Demands, min_share: float, baseline: Baseline | None
-) -> list[str]:
-    """Return what a report does not meet, a message each."""
-    checks = [
-        partial(assert_fp8_active, report, min_share=min_share),
-        *(
-            partial(assert_gemm_precision, report, _LOW_PRECISION, leg=leg)
-            for leg in demands.forbid_legs
-        ),
-        *(partial(_assert_layers_fp8, report, pattern) for pattern in demands.layers),
-        *([partial(assert_no_regression, report, baseline)] if baseline is not None else []),
-    ]
-    return [message for message in map(_complaint, checks) if message is not None]
-
-
-def _complaint(check: Callable[[], None]) -> str | None:
-    try:
-        check()
-    except AssertionError as error:
-        return str(error)
-    return None
 
 
 def _assert_layers_fp8(report: Report, pattern: str) -> None:

@@ -55,11 +55,22 @@ def collect_result(
 ) -> RunResult:
     """Return what a run that has ended left in its capture and in its boot folder."""
     collect_rank_logs(boot, capture)
-    unwritten = _remove_empty(capture.path)
+    # Records that a full disk left empty.
+    empty = [
+        path for path in capture.path.glob(METAS) if path.is_file() and not path.stat().st_size
+    ]
+    for path in empty:
+        path.unlink()
+    unwritten = tuple(f"{path.name} could not be written: is the disk full?" for path in empty)
     errors = boot_errors(boot, capture.path if settings.debug else None)
     ranks = tuple(int(line) for line in _lines(boot / RANKS) if line.isdecimal())
-    _remove_drafts(capture.path, ranks)
-    inner = _inner_captures(boot)
+    # What processes of this run were writing when they were killed.
+    for rank in set(ranks):
+        for name in (f".rank{rank}.*", f".rank{rank}-*"):
+            for draft in (*capture.path.glob(name), *capture.path.glob(f"live/*/{name}")):
+                with suppress(OSError):
+                    draft.unlink()
+    inner = [folder for folder in _lines(boot / INNER) if any(Path(folder).glob(METAS))]
     if not errors and any(capture.path.glob(METAS)):
         return RunResult(capture.path, exit_code, notes=unwritten, ranks=ranks)
     if inner:
@@ -70,28 +81,6 @@ def collect_result(
         exit_code=exit_code,
         notes=errors or unwritten or (_why_unobserved(boot, exit_code),),
     )
-
-
-def _remove_empty(folder: Path) -> tuple[str, ...]:
-    """Take away records that a full disk left empty, and say so."""
-    empty = [path for path in folder.glob(METAS) if path.is_file() and not path.stat().st_size]
-    for path in empty:
-        path.unlink()
-    return tuple(f"{path.name} could not be written: is the disk full?" for path in empty)
-
-
-def _remove_drafts(folder: Path, ranks: tuple[int, ...]) -> None:
-    """Remove what processes of this run were writing when they were killed."""
-    for rank in set(ranks):
-        for name in (f".rank{rank}.*", f".rank{rank}-*"):
-            for draft in (*folder.glob(name), *folder.glob(f"live/*/{name}")):
-                with suppress(OSError):
-                    draft.unlink()
-
-
-def _inner_captures(boot: Path) -> list[str]:
-    found = dict.fromkeys(_lines(boot / INNER))
-    return [folder for folder in found if any(Path(folder).glob(METAS))]
 
 
 def _why_unobserved(boot: Path, exit_code: int) -> str:
@@ -148,17 +137,10 @@ def collect_rank_logs(boot: Path, capture: CaptureFolder) -> None:
         with suppress(ValueError, KeyError, TypeError, OSError):
             stream = json.loads(line)
             name, source = stream["name"], Path(stream["path"])
-            if NAME.fullmatch(name) and not _is_ours(source):
+            # What goes to our own stdout or stderr is in the log already.
+            is_ours = any(os.path.samestat(source.stat(), os.fstat(given)) for given in (1, 2))
+            if NAME.fullmatch(name) and not is_ours:
                 _copy_ends(source, capture.path / f"log.{name}{suffix}.txt")
-
-
-def _is_ours(log: Path) -> bool:
-    """Whether our own stdout or stderr goes to this file, which is in the log already."""
-    for descriptor in (1, 2):
-        with suppress(OSError):
-            if os.path.samestat(log.stat(), os.fstat(descriptor)):
-                return True
-    return False
 
 
 def _copy_ends(source: Path, target: Path) -> None:

@@ -39,17 +39,16 @@ def resolve_command(command: Sequence[str], python: str = sys.executable) -> lis
             raise UsageError("-m names no module.", "Name one: fp8verify run -m package.train")
         return [python, *words]
     if words[0].endswith(".py"):
-        _check_script(Path(words[0]))
+        script = Path(words[0])
+        if script.is_dir():
+            raise InputError(f"{script} is a folder, not a script.", "Name the script in it.")
+        if not script.is_file():
+            raise InputError(
+                f"There is no script {script}.", f"The current folder is {Path.cwd()}."
+            )
         return [python, *words]
     _check_program(words[0])
     return words
-
-
-def _check_script(script: Path) -> None:
-    if script.is_dir():
-        raise InputError(f"{script} is a folder, not a script.", "Name the script in it.")
-    if not script.is_file():
-        raise InputError(f"There is no script {script}.", f"The current folder is {Path.cwd()}.")
 
 
 def _check_program(name: str) -> None:

@@ -61,12 +61,17 @@ def make_capture_folder(
             earlier run of this one, or other users may write it.
     """
     shared = job is not None and (once or wanted is not None)
-    folder = (wanted or Path(_default_name(job if once else None))).absolute()
+    if wanted is None:
+        time_and_process = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.getpid()}"
+        label = re.sub(r"[^A-Za-z0-9._-]", "-", job)[:128] if job and once else time_and_process
+        wanted = Path(f"fp8verify-capture-{label}")
+    folder = wanted.absolute()
     existed = folder.exists()
     try:
         folder.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
         notes = check_capture(folder)
-        if (folder / CLAIM).exists() or not _is_empty(folder):
+        # A claim in the making is hidden.
+        if not all(entry.name.startswith(".claim-") for entry in folder.iterdir()):
             return _join(folder, job, once=once)._replace(notes=notes)
         started = time.time()
         if not shared or job is None or _claim(folder, job, started):
@@ -137,17 +142,6 @@ def remove_shared_agent(folder: Path) -> None:
     """Remove the agent that the runners of the job shared, if there is one."""
     with suppress(OSError):  # the run may have removed the capture
         (folder / AGENT).unlink()
-
-
-def _default_name(job: str | None) -> str:
-    if job is not None:
-        return f"fp8verify-capture-{re.sub(r'[^A-Za-z0-9._-]', '-', job)[:128]}"
-    return f"fp8verify-capture-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.getpid()}"
-
-
-def _is_empty(folder: Path) -> bool:
-    # A claim in the making is hidden.
-    return all(entry.name.startswith(".claim-") for entry in folder.iterdir())
 
 
 def _claim(folder: Path, job: str, started: float) -> bool:

@@ -97,8 +97,12 @@ def attach(boot: Path, capture: CaptureFolder, settings: RunSettings, *, shared:
             if capture.secondary_node is None:
                 archive = capture.path / AGENT
                 write_agent(archive)
-            elif _appears(capture.path / AGENT):
-                archive = capture.path / AGENT
+            else:
+                deadline = time.monotonic() + PATIENCE_S
+                while not (capture.path / AGENT).is_file() and time.monotonic() < deadline:
+                    time.sleep(POLL_S)
+                if (capture.path / AGENT).is_file():
+                    archive = capture.path / AGENT
         if archive.parent == boot:
             write_agent(archive)
         config = agent_config(
@@ -110,6 +114,13 @@ def attach(boot: Path, capture: CaptureFolder, settings: RunSettings, *, shared:
             started=capture.started,
         )
         write_config(boot, config)
+
+
+def write_config(boot: Path, config: dict[str, Any]) -> None:
+    """Write what the agent reads."""
+    descriptor = os.open(boot / CONFIG, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        json.dump(config, file)
 
 
 def agent_config(
@@ -149,13 +160,6 @@ def agent_config(
     }
 
 
-def _appears(archive: Path) -> bool:
-    deadline = time.monotonic() + PATIENCE_S
-    while not archive.is_file() and time.monotonic() < deadline:
-        time.sleep(POLL_S)
-    return archive.is_file()
-
-
 def write_agent(archive: Path) -> None:
     """Write the agent as one file, from which the Pythons of a training import it.
 
@@ -189,13 +193,6 @@ def _renamed(code: CodeType, name: str) -> CodeType:
     """Return byte code whose tracebacks show a file of another name."""
     inner = tuple(_renamed(c, name) if isinstance(c, CodeType) else c for c in code.co_consts)
     return code.replace(co_filename=name, co_consts=inner)
-
-
-def write_config(boot: Path, config: dict[str, Any]) -> None:
-    """Write what the agent reads."""
-    descriptor = os.open(boot / CONFIG, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        json.dump(config, file)
 
 
 def child_environment(environment: Mapping[str, str], boot: Path) -> dict[str, str]:

@@ -80,7 +80,6 @@ def _places(folder: Path) -> Iterator[Path]:
 def _read_trusted(path: Path, notes: list[str]) -> tuple[bytes, bool] | None:
     """Return what a file holds and whether its group may write it; None where it is not read."""
     try:
-        link_owner = path.lstat().st_uid
         # The descriptor is checked: the name may mean another file a moment later.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -96,9 +95,7 @@ def _read_trusted(path: Path, notes: list[str]) -> tuple[bytes, bool] | None:
         if not stat.S_ISREG(status.st_mode):
             return None
         if not is_trusted(path.parent):
-            why = why_distrusted(status)
-            if link_owner not in (os.getuid(), 0):
-                why = "it is a link of another user"
+            why = why_distrusted(path, file.fileno())
             if why is not None:
                 if path.name == OWN_FILE or TABLE.encode() in file.read(MAX_BYTES):
                     notes.append(f"{path} is not read: {why}; {TRUST}={path.parent} trusts it")

@@ -18,11 +18,20 @@ def is_trusted(place: Path) -> bool:
     return any(place.resolve().is_relative_to(Path(entry).resolve()) for entry in trusted)
 
 
-def why_distrusted(status: os.stat_result) -> str | None:
-    """Return why a file or folder is not believed, None if it is."""
-    if status.st_uid not in (os.getuid(), 0):
-        return "it belongs to another user"
-    return "all users may write it" if status.st_mode & stat.S_IWOTH else None
+def why_distrusted(path: Path, descriptor: int) -> str | None:
+    """Return why an open file or folder is not believed, None if it is."""
+    if path.is_symlink() and not _is_ours(path.lstat()):
+        return "it is a link of another user"
+    status = os.fstat(descriptor)
+    if status.st_mode & stat.S_IWOTH:
+        return "all users may write it"
+    if _is_ours(status) or (stat.S_ISDIR(status.st_mode) and _owns_what_it_makes(descriptor)):
+        return None
+    return "it belongs to another user"
+
+
+def _is_ours(status: os.stat_result) -> bool:
+    return status.st_uid in (os.getuid(), 0)
 
 
 def check_capture(folder: Path) -> tuple[str, ...]:
@@ -37,19 +46,9 @@ def check_capture(folder: Path) -> tuple[str, ...]:
     """
     if is_trusted(folder):
         return ()
-    link = folder.lstat()
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        status = os.fstat(descriptor)
-        why = why_distrusted(status)
-        if (
-            why is not None
-            and not status.st_mode & stat.S_IWOTH
-            and _owns_what_it_makes(descriptor)
-        ):
-            why = None
-        if stat.S_ISLNK(link.st_mode) and link.st_uid not in (os.getuid(), 0):
-            why = "it is a link of another user"
+        why = why_distrusted(folder, descriptor)
     finally:
         os.close(descriptor)
     if why is not None:
@@ -104,19 +103,17 @@ def _owns_what_it_makes(descriptor: int) -> bool:
 
 def _is_shared(status: os.stat_result) -> bool:
     """Whether other users may rename what is in a folder; a group of this user alone is none."""
-    if status.st_uid not in (os.getuid(), 0):
+    if not _is_ours(status):
         return True
     if status.st_mode & stat.S_ISVTX or not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         return False
-    return bool(status.st_mode & stat.S_IWOTH) or not _is_own_group(status.st_gid)
-
-
-def _is_own_group(number: int) -> bool:
+    if status.st_mode & stat.S_IWOTH:
+        return True
     import grp
     import pwd
 
     try:
-        user, group = pwd.getpwuid(os.getuid()), grp.getgrgid(number)
+        user, group = pwd.getpwuid(os.getuid()), grp.getgrgid(status.st_gid)
     except KeyError:
-        return False
-    return user.pw_gid == number and not set(group.gr_mem) - {user.pw_name}
+        return True
+    return user.pw_gid != status.st_gid or bool(set(group.gr_mem) - {user.pw_name})

@@ -7,12 +7,12 @@ import os
 import shutil
 import stat
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from fp8verify.capture.files import find_logs
 from fp8verify.errors import InputError
-from fp8verify.record import trust
 from fp8verify.record.collect_result import STREAMS, collect_rank_logs
 from fp8verify.record.folder import CaptureFolder, make_capture_folder
 from fp8verify.record.job import Job, job_of, node_name, runner_lock
@@ -66,7 +66,8 @@ def test_a_folder_that_others_made_or_may_write_is_refused(
 def test_a_folder_whose_parent_a_group_may_write_gets_a_note(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(trust, "_is_own_group", lambda _: False)
+    other = SimpleNamespace(gr_mem=["somebody"])
+    monkeypatch.setattr("grp.getgrgid", lambda _: other)
     assert make_capture_folder(Path("private")).notes == ()
     Path.cwd().chmod(0o775)
     assert str(Path.cwd()) in make_capture_folder(Path("shared")).notes[0]
