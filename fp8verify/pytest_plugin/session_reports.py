@@ -97,33 +97,13 @@ class SessionReports:
             pytest.fail("marked fp8, and the test asked for no report", pytrace=False)
         if not reports:
             self.inspect(min_share=demands.min_share)
+        share = self.min_share if demands.min_share is None else demands.min_share
         with _two_lines():
-            complaints = [line for one in reports for line in self._unmet(one, demands)]
+            complaints = [
+                line for one in reports for line in unmet(one, demands, share, self._baseline)
+            ]
         if complaints:
             pytest.fail("\n".join(complaints), pytrace=False)
-
-    def _unmet(self, report: Report, demands: Demands) -> list[str]:
-        """Return what a report does not meet, a message each."""
-        share = self.min_share if demands.min_share is None else demands.min_share
-        checks = [
-            partial(assert_fp8_active, report, min_share=share),
-            *(
-                partial(assert_gemm_precision, report, _LOW_PRECISION, leg=leg)
-                for leg in demands.forbid_legs
-            ),
-            *(partial(_assert_layers_fp8, report, pattern) for pattern in demands.layers),
-        ]
-        if self._baseline is not None:
-            checks.append(partial(assert_no_regression, report, self._baseline))
-        complaints = []
-        for check in checks:
-            try:
-                check()
-            except AssertionError as error:  # noqa: PERF203 - a few checks
-                complaints.append(str(error))
-        if complaints and report.verdict is Verdict.ACTIVE:
-            return [f"FP8 ran, and not as this test asks ({printable(report.name)}):", *complaints]
-        return complaints
 
 
 @contextmanager
@@ -178,6 +158,29 @@ def _names(value: object) -> tuple[str, ...]:
     if isinstance(value, str):
         return (value,)
     return tuple(map(str, value)) if isinstance(value, Iterable) else ()
+
+
+def unmet(report: Report, demands: Demands, min_share: float, baseline: str | None) -> list[str]:
+    """Return what a report does not meet, a message each."""
+    checks = [
+        partial(assert_fp8_active, report, min_share=min_share),
+        *(
+            partial(assert_gemm_precision, report, _LOW_PRECISION, leg=leg)
+            for leg in demands.forbid_legs
+        ),
+        *(partial(_assert_layers_fp8, report, pattern) for pattern in demands.layers),
+    ]
+    if baseline is not None:
+        checks.append(partial(assert_no_regression, report, baseline))
+    complaints = []
+    for check in checks:
+        try:
+            check()
+        except AssertionError as error:  # noqa: PERF203 - a few checks
+            complaints.append(str(error))
+    if complaints and report.verdict is Verdict.ACTIVE:
+        return [f"FP8 ran, and not as this test asks ({printable(report.name)}):", *complaints]
+    return complaints
 
 
 def _assert_layers_fp8(report: Report, pattern: str) -> None:
