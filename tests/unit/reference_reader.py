@@ -8,14 +8,13 @@ from __future__ import annotations
 import gzip
 import json
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from decimal import ROUND_HALF_EVEN, Decimal
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from fp8verify.terms import Collective, OpContext
 from fp8verify.text import clean
-from fp8verify.trace import Step, Trace
+from fp8verify.trace import Trace
 
 OPS = {"cpu_op"}
 RANGES = OPS | {"user_annotation"}
@@ -71,62 +70,6 @@ def reference_read(raw: bytes) -> Reading:
     document = json.loads(text, parse_float=Decimal)
     events = document if isinstance(document, list) else document["traceEvents"]
     return _Reference(events).reading()
-
-
-def reference_trace(path: Path, *, name: str | None = None) -> Trace:
-    """Read a sound trace into what `fp8verify.trace.read_trace` returns."""
-    raw = path.read_bytes()
-    text = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
-    found = json.loads(text, parse_float=Decimal)
-    document = found if isinstance(found, dict) else {"traceEvents": found}
-    reading = _Reference(document["traceEvents"]).reading()
-    info = document.get("distributedInfo", {})
-    trace = Trace(
-        source=name or path.name, rank=info.get("rank"), world_size=info.get("world_size")
-    )
-    trace.record_shapes = bool(document.get("record_shapes"))
-    trace.copies = dict(sorted(reading.copies.items()))
-    trace.steps = [Step(*step) for step in reading.steps]
-    _fill(trace, reading)
-    devices = {d["id"]: d for d in document.get("deviceProperties", [])}
-    if devices:
-        main = Counter(row.device for row in reading.kernels).most_common(1)
-        device = devices.get(main[0][0] if main else -1, next(iter(devices.values())))
-        trace.gpu = device["name"]
-        if "computeMajor" in device:
-            trace.compute_capability = f"{device['computeMajor']}.{device['computeMinor']}"
-    return trace
-
-
-def _fill(trace: Trace, reading: Reading) -> None:
-    numbers = {number: index for index, (number, *_) in enumerate(reading.steps)}
-    for row in reading.kernels:
-        columns = {
-            "name": _number(trace.names, row.name),
-            "start_ns": row.start_ns,
-            "duration_ns": row.duration_ns,
-            "device": row.device,
-            "stream": row.stream,
-            "op": _number(trace.ops, row.op),
-            "step": -1 if row.step is None else numbers[row.step],
-            "launch": row.launch,
-            "collective": _number(trace.collectives, row.collective),
-        }
-        for column, value in columns.items():
-            getattr(trace.kernels, column).append(value)
-    launches = [row.launch for row in reading.kernels]
-    trace.health.events, trace.health.kernels = reading.events, len(launches)
-    trace.health.bad_durations = reading.bad_durations
-    trace.health.kernels_without_launch = launches.count(0)
-    trace.health.kernels_without_op = len(launches) - launches.count(2)
-
-
-def _number(known: list[Any], value: Any) -> int:
-    if value is None:
-        return -1
-    if value not in known:
-        known.append(value)
-    return known.index(value)
 
 
 def _ns(micros: Any) -> int:

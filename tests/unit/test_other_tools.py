@@ -10,10 +10,10 @@ import pytest
 
 from fp8verify import Report, Verdict, inspect
 from fp8verify.errors import InputError
-from fp8verify.trace import Trace, find_traces, read_trace
+from fp8verify.trace import Trace, find_traces, read_open_trace, read_trace
 from fp8verify.trace.columns import Inputs
 from fp8verify.trace.rows import parse_range
-from tests.hand_built import BF16_KERNEL, FP8_GRADIENT_KERNEL
+from tests.hand_built import BF16_KERNEL, FP8_GRADIENT_KERNEL, TraceBuilder
 from tests.other_tools import (
     PROCESS,
     SECRET,
@@ -356,6 +356,16 @@ def test_packed_databases_are_copied_first(tmp_path: Path, ending: str) -> None:
         path = packed
     assert [step.number for step in read_trace(path).steps] == [3]
     assert [step.number for step in trace_of_folder(tmp_path).steps] == [3]
+
+
+def test_the_first_bytes_choose_the_reader_and_not_the_name(tmp_path: Path) -> None:
+    kineto = TraceBuilder().step(5).linear(64, 32, 16, fp8=True).write(tmp_path / "a.json")
+    named = {"b.sqlite": kineto, "c.json": write_nsys(recording("step 3"), tmp_path)}
+    for name, source in named.items():
+        path = source.rename(tmp_path / name)
+        with path.open("rb") as file:
+            steps = [read_trace(path).steps, read_open_trace(file, "pipe").steps]
+        assert [one.number for found in steps for one in found] == [5 if name[0] == "b" else 3] * 2
 
 
 def trace_of_folder(folder: Path) -> Trace:

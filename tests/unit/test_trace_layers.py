@@ -63,84 +63,89 @@ def backward(ts: float, external_id: int, number: int, **more: int) -> list[Even
     ]
 
 
-def test_forward_kernels_have_the_layer_around_them(tmp_path: Path) -> None:
-    found = layers(
-        tmp_path, *forward("up", 1000, 1, 5), *runs("in", 1012, 1, 1),
-        op("aten::mm", 1050, 20, 2), *runs("out", 1052, 2, 2),
-    )  # fmt: skip
-    assert found == {"in": "up", "out": None}
+GRAD = [*backward(2000, 10, 5), *runs("grad", 2012, 1, 10, tid=AUTOGRAD)]
+UP = [*forward("up", 1000, 1, 5), *runs("in", 1012, 1, 1)]
+SAME = {SEQUENCE: 5, FORWARD: 0}  # what `forward("up", …)` carries
 
 
-def test_of_nested_layers_the_innermost_counts(tmp_path: Path) -> None:
-    found = layers(
-        tmp_path, annotation("fp8verify:lora", 990, 200), *forward("lora.base", 1000, 1, 5),
-        *runs("base", 1012, 1, 1), op("aten::mm", 1100, 20, 2), *runs("adapter", 1102, 2, 2),
-    )  # fmt: skip
-    assert found == {"base": "lora.base", "adapter": "lora"}
-
-
-def test_a_launch_without_an_operator_of_its_own_has_its_place_in_time(tmp_path: Path) -> None:
-    found = layers(
-        tmp_path, op("CheckpointFunction", 990, 200, 9), annotation("fp8verify:up", 1000, 40),
-        *runs("triton", 1010, 1, 9), *runs("other", 1060, 2, 9),
-    )  # fmt: skip
-    assert found == {"triton": "up", "other": None}
-
-
-def test_a_launch_outside_of_the_operator_counts_less_than_the_operator(tmp_path: Path) -> None:
-    found = layers(
-        tmp_path, *forward("up", 1000, 1, 5), annotation("fp8verify:down", 1100, 40),
-        *runs("in", 1110, 1, 1),
-    )  # fmt: skip
-    assert found == {"in": "up"}
-
-
-def test_operators_called_like_layers_name_nothing(tmp_path: Path) -> None:
-    found = layers(tmp_path, op("fp8verify:up", 1000, 40, 1), *runs("in", 1010, 1, 1))
-    assert found == {"in": None}
-
-
-def test_backward_kernels_have_the_layer_that_made_their_node(tmp_path: Path) -> None:
-    found = layers(
-        tmp_path, *forward("up", 1000, 1, 5), *forward("down", 1100, 2, 6),
-        *backward(2000, 10, 6), *runs("down grad", 2012, 1, 10, tid=AUTOGRAD),
-        *backward(2100, 20, 5), *runs("up grad", 2112, 2, 20, tid=AUTOGRAD),
-        *backward(2200, 30, 7), *runs("lost", 2212, 3, 30, tid=AUTOGRAD),
-    )  # fmt: skip
-    assert found == {"down grad": "down", "up grad": "up", "lost": None}
-
-
-def test_the_last_operator_of_a_number_made_the_node(tmp_path: Path) -> None:
-    """One before the layer that needs no node carries the same number."""
-    same = {SEQUENCE: 5, FORWARD: 0}
-    found = layers(
-        tmp_path, op("aten::to", 980, 5, 3, **same), *forward("up", 1000, 1, 5),
-        *backward(2000, 10, 5), *runs("up grad", 2012, 1, 10, tid=AUTOGRAD),
-    )  # fmt: skip
-    assert found == {"up grad": "up"}
-    after = op("aten::mm", 1060, 5, 3, **same)
-    found = layers(
-        tmp_path, *forward("up", 1000, 1, 5), after,
-        *backward(2000, 10, 5), *runs("no layer's", 2012, 1, 10, tid=AUTOGRAD),
-    )  # fmt: skip
-    assert found == {"no layer's": None}
-
-
-def test_a_number_of_two_layers_is_joined_to_neither(tmp_path: Path) -> None:
-    found = layers(
-        tmp_path, *forward("up", 1000, 1, 5), *forward("down", 1100, 2, 5),
-        *backward(2000, 10, 5), *runs("grad", 2012, 1, 10, tid=AUTOGRAD),
-    )  # fmt: skip
-    assert found == {"grad": None}
-
-
-def test_a_number_of_a_layer_and_of_what_encloses_it_is_the_inner_ones(tmp_path: Path) -> None:
-    found = layers(
-        tmp_path, annotation("fp8verify:lora", 980, 100),
-        op("aten::to", 985, 5, 3, **{SEQUENCE: 5, FORWARD: 0}), *forward("base", 1000, 1, 5),
-        *backward(2000, 10, 5), *runs("grad", 2012, 1, 10, tid=AUTOGRAD),
-    )  # fmt: skip
-    assert found == {"grad": "base"}
+@pytest.mark.parametrize(
+    ("events", "found"),
+    [
+        pytest.param(
+            [*UP, op("aten::mm", 1050, 20, 2), *runs("out", 1052, 2, 2)],
+            {"in": "up", "out": None}, id="around",
+        ),
+        pytest.param(
+            [annotation("fp8verify:lora", 990, 200), *forward("lora.base", 1000, 1, 5),
+             *runs("base", 1012, 1, 1), op("aten::mm", 1100, 20, 2), *runs("adapter", 1102, 2, 2)],
+            {"base": "lora.base", "adapter": "lora"}, id="the innermost",
+        ),
+        pytest.param(
+            [op("CheckpointFunction", 990, 200, 9), annotation("fp8verify:up", 1000, 40),
+             *runs("triton", 1010, 1, 9), *runs("other", 1060, 2, 9)],
+            {"triton": "up", "other": None}, id="a launch without an operator of its own",
+        ),
+        pytest.param(
+            [*forward("up", 1000, 1, 5), annotation("fp8verify:down", 1100, 40),
+             *runs("in", 1110, 1, 1)],
+            {"in": "up"}, id="a launch outside of the operator",
+        ),
+        pytest.param(
+            [op("fp8verify:up", 1000, 40, 1), *runs("in", 1010, 1, 1)],
+            {"in": None}, id="an operator called like a layer",
+        ),
+        pytest.param(
+            [*forward("up", 1000, 1, 5), *forward("down", 1100, 2, 6), *GRAD,
+             *backward(2100, 20, 6), *runs("down grad", 2112, 2, 20, tid=AUTOGRAD),
+             *backward(2200, 30, 7), *runs("lost", 2212, 3, 30, tid=AUTOGRAD)],
+            {"grad": "up", "down grad": "down", "lost": None}, id="the layer that made the node",
+        ),
+        pytest.param(
+            [op("aten::to", 980, 5, 3, **SAME), *forward("up", 1000, 1, 5), *GRAD],
+            {"grad": "up"}, id="an operator before the layer that needs no node",
+        ),
+        pytest.param(
+            [*forward("up", 1000, 1, 5), op("aten::mm", 1060, 5, 3, **SAME), *GRAD],
+            {"grad": None}, id="an operator after the layer",
+        ),
+        pytest.param(
+            [*forward("up", 1000, 1, 5), *forward("down", 1100, 2, 5), *GRAD],
+            {"grad": None}, id="a number of two layers",
+        ),
+        pytest.param(
+            [annotation("fp8verify:lora", 980, 100), op("aten::to", 985, 5, 3, **SAME),
+             *forward("base", 1000, 1, 5), *GRAD],
+            {"grad": "base"}, id="a number of a layer and of what encloses it",
+        ),
+        pytest.param(
+            [*forward("up", 1000, 1, 5), *forward("down", 1000, 2, 5, tid=3), *GRAD],
+            {"grad": None}, id="threads that cannot be told apart",
+        ),
+        pytest.param(
+            [annotation("ProfilerStep#1", 900, 300), annotation("fp8verify:raised", 950, 5000),
+             op("aten::mm", 960, 10, 9), *runs("other", 962, 2, 9), *UP],
+            {"other": None, "in": "up"}, id="an annotation that was left open",
+        ),
+        pytest.param(
+            [op("Optimizer.step#AdamW.step", 900, 60, 8), annotation("ProfilerStep#2", 950, 600),
+             *UP],
+            {"in": "up"}, id="a step that an optimizer's hook began",
+        ),
+        pytest.param(  # a damaged trace may let nodes name what came after them
+            [*forward("up", 3000, 1, 5), *GRAD], {"grad": None}, id="numbers that lead in circles",
+        ),
+        pytest.param(
+            [*forward("up", 1.7e15 + 0.25, 1, 5), *runs("in", 1.7e15 + 12.25, 1, 1),
+             *backward(1.7e15 + 1000.25, 10, 5),
+             *runs("grad", 1.7e15 + 1012.25, 2, 10, tid=AUTOGRAD)],
+            {"in": "up", "grad": "up"}, id="time stamps that are read as text",
+        ),
+    ],
+)  # fmt: skip
+def test_the_layer_of_a_kernel(
+    tmp_path: Path, events: list[Event], found: dict[str, str | None]
+) -> None:
+    assert layers(tmp_path, *events) == found
 
 
 def recomputed() -> list[Event]:
@@ -178,43 +183,6 @@ def test_a_graph_made_on_autograds_thread_is_looked_for_there(tmp_path: Path) ->
     assert found == expected
 
 
-def test_threads_that_cannot_be_told_apart_join_nothing(tmp_path: Path) -> None:
-    found = layers(
-        tmp_path, *forward("up", 1000, 1, 5), *forward("down", 1000, 2, 5, tid=3),
-        *backward(2000, 10, 5), *runs("grad", 2012, 1, 10, tid=AUTOGRAD),
-    )  # fmt: skip
-    assert found == {"grad": None}
-
-
-def test_an_annotation_that_was_left_open_names_nothing(tmp_path: Path) -> None:
-    step = annotation("ProfilerStep#1", 900, 300)
-    left_open = annotation("fp8verify:raised", 950, 5000)
-    found = layers(
-        tmp_path, step, left_open, op("aten::mm", 960, 10, 9), *runs("other", 962, 1, 9),
-        *forward("up", 1000, 1, 5), *runs("in", 1012, 2, 1),
-    )  # fmt: skip
-    assert found == {"other": None, "in": "up"}
-
-
-def test_a_step_that_an_optimizers_hook_began_hides_no_layer(tmp_path: Path) -> None:
-    """Such a step lies in the optimizer's range and outlasts it."""
-    found = layers(
-        tmp_path, op("Optimizer.step#AdamW.step", 900, 60, 8),
-        annotation("ProfilerStep#2", 950, 600),
-        *forward("up", 1000, 1, 5), *runs("in", 1012, 1, 1),
-    )  # fmt: skip
-    assert found == {"in": "up"}
-
-
-def test_sequences_that_lead_in_circles_end(tmp_path: Path) -> None:
-    """A damaged trace may let nodes name what came after them."""
-    found = layers(
-        tmp_path, *forward("up", 3000, 1, 5),
-        *backward(2000, 10, 5), *runs("grad", 2012, 1, 10, tid=AUTOGRAD),
-    )  # fmt: skip
-    assert found == {"grad": None}
-
-
 @pytest.mark.parametrize("number", ["-1", "99999999999999999999", '"x"', "null"])
 def test_numbers_that_are_none_cost_at_most_their_event(tmp_path: Path, number: str) -> None:
     path = tmp_path / "trace.json"
@@ -224,15 +192,6 @@ def test_numbers_that_are_none_cost_at_most_their_event(tmp_path: Path, number: 
     assert len(trace.kernels) == 1
     assert trace.health.skipped_events <= 1
     assert list(trace.kernels.layer) == [0]
-
-
-def test_the_exact_reading_of_large_time_stamps_keeps_the_numbers(tmp_path: Path) -> None:
-    late = 1.7e15 + 0.25
-    found = layers(
-        tmp_path, *forward("up", late, 1, 5), *runs("in", late + 12, 1, 1),
-        *backward(late + 1000, 10, 5), *runs("grad", late + 1012, 2, 10, tid=AUTOGRAD),
-    )  # fmt: skip
-    assert found == {"in": "up", "grad": "up"}
 
 
 def test_layers_are_joined_only_where_that_is_asked_for(tmp_path: Path) -> None:

@@ -9,17 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fp8verify.errors import InputError
-from fp8verify.trace import Trace, find_traces
+from fp8verify.trace import Trace
 from fp8verify.trace.kineto import reader
 from fp8verify.trace.source import Reading, Source
+from tests.golden.expectations import ROOT
 from tests.unit.reference_reader import reference_read, view
 from tests.unit.trace_events import HEAD, as_document, kernel_names, sample
-
-TRUTH = Path(__file__).parents[3] / "shared" / "truth"
 
 NAMES = st.sampled_from(
     ["aten::mm", "MmBackward0", "ProfilerStep#3", "ProfilerStep#x", "Torch-Compiled Region: 0/1"]
@@ -154,11 +153,7 @@ def test_arbitrary_bytes_never_raise(data: bytes) -> None:
     read_or_refuse(b'{"traceEvents": [' + data, 1 << 20)
 
 
-@pytest.mark.skipif(not TRUTH.is_dir(), reason="the captures with known truth are not here")
-@pytest.mark.parametrize("name", ["fp8_tensorwise_compile", "fp8_cudagraphs", "te_block"])
-@settings(max_examples=3, suppress_health_check=list(HealthCheck))
-@given(block_size=st.integers(1 << 12, 1 << 21))
-def test_real_captures_read_as_the_reference_does(name: str, block_size: int) -> None:
-    [file] = find_traces(TRUTH / f"{name}.json.gz")
-    data = file.path.read_bytes()
-    assert view(read(data, block_size)) == reference_read(data)
+@pytest.mark.parametrize("path", sorted(ROOT.glob("*/rank0.json.gz")), ids=lambda p: p.parent.name)
+def test_shipped_captures_read_as_the_reference_does(path: Path) -> None:
+    data = path.read_bytes()
+    assert view(read(data, 30_011)) == reference_read(data)
