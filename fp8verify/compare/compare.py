@@ -34,8 +34,6 @@ SCHEMA_VERSION = 3
 NOT_COMPARABLE = 3
 _MORE_FP8 = 0.1
 _SAME_MEMORY = 0.02
-_FULL = 0.95
-_APART = 0.1  # between what tensors need more and what torch holds more
 
 
 def compare(
@@ -55,17 +53,18 @@ def compare(
     names = names or (baseline.name, candidate.name)
     ours, theirs = losses
     logged = (ours.times_us if ours else {}, theirs.times_us if theirs else {})
-    before, after = measure_runs(baseline, candidate, logged)
-    reason = _obstacle(before, after)
-    if before is None or after is None or reason is not None:
+    measured = measure_runs(baseline, candidate, logged)
+    reason = measured if isinstance(measured, str) else _obstacle(*measured)
+    if isinstance(measured, str) or reason:
         return Comparison(
             schema_version=SCHEMA_VERSION,
             fp8verify_version=__version__,
             outcome=Outcome.NOT_COMPARABLE,
-            reason=reason or "no rank to compare",
+            reason=reason or "",
             exit_code=NOT_COMPARABLE,
             names=names,
         )
+    before, after = measured
     loss = pair_losses(ours, theirs) if ours is not None and theirs is not None else None
     ratio = work_ratio(before, after)
     work = ratio if ratio is not None and differs(ratio) else 1.0
@@ -96,10 +95,8 @@ def compare(
     )
 
 
-def _obstacle(before: Measured | None, after: Measured | None) -> str | None:
+def _obstacle(before: Measured, after: Measured) -> str | None:
     """Say why the runs cannot be compared, or None where they can."""
-    if before is None or after is None:
-        return f"no GEMM ran in the {'baseline' if before is None else 'candidate'}"
     ours, theirs = sizes(before), sizes(after)
     if ours and theirs and not ours & theirs:
         return "the runs have no layer size in common: they train different models"
@@ -219,18 +216,8 @@ def memory_notes(memory: MemoryPair | None, baseline: Report, candidate: Report)
         f"baseline's {gib(memory.baseline_allocated)}; {gib(memory.candidate_reserved)} held by "
         f"torch, {_word(held)} its {gib(memory.baseline_reserved)}"
     )
-    if held - tensors > _APART:
-        yield (
-            "torch holds more than the tensors need (fragments, which do not go back to the GPU): "
-            "try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
-        )
     if tensors > _SAME_MEMORY:
         yield from (f"memory: {line}" for line in memory.why)
-    if memory.total and memory.candidate_reserved >= _FULL * memory.total:
-        yield (
-            f"the candidate fills the GPU{where}: {gib(memory.candidate_reserved)} of "
-            f"{gib(memory.total)}"
-        )
 
 
 def _change(before: int, after: int) -> float:

@@ -60,8 +60,8 @@ def measure_runs(
     baseline: Report,
     candidate: Report,
     logged: tuple[Mapping[int, float], Mapping[int, float]] = ({}, {}),
-) -> tuple[Measured | None, Measured | None]:
-    """Measure the ranks that both runs have, else the first of each that ran a GEMM.
+) -> tuple[Measured, Measured] | str:
+    """Measure the ranks that both runs have, else the first of each; or say why that cannot be.
 
     Args:
         baseline: the report on the run to compare with.
@@ -76,7 +76,7 @@ def measure_runs(
     before = [ours[number] for number in common] or list(ours.values())[:1]
     after = [theirs[number] for number in common] or list(theirs.values())[:1]
     if not (before and after):
-        return measure(before) if before else None, measure(after) if after else None
+        return f"no GEMM ran in the {'candidate' if before else 'baseline'}"
     sources = [_sources(ranks, own) for ranks, own in zip((before, after), logged, strict=True)]
     # Where few steps were recorded: the best that both have.
     wanted = [(name, _LEAST) for name in ("outside", "log", "gpu", "cpu")]
@@ -84,26 +84,18 @@ def measure_runs(
     for name, least in wanted:
         old, new = (side[name] for side in sources)
         if old and new and min(old.count, new.count) >= least:
-            return measure(before, name, old), measure(after, name, new)
-    return None, None
+            return _measure(before, name, old), _measure(after, name, new)
+    return "no rank to compare"
 
 
-def measure(
-    ranks: Sequence[RankReport], source: str = "", times: StepStatistics | None = None
-) -> Measured | None:
-    """Measure ranks of one run; None where no time is known.
+def profiled_step_us(rank: RankReport) -> float | None:
+    """Return the mean step of a rank under the profiler in µs, None where no time is known."""
+    times = _profiled([rank], "gpu") or _profiled([rank], "cpu") or _window([rank])
+    return round(times.mean_us, 3) if times else None
 
-    Args:
-        ranks: the ranks.
-        source: where the step times are from.
-        times: the step times; without them, those of the window.
-    """
-    if times is None:
-        found = _sources(ranks, {})
-        source = next((name for name in ("gpu", "cpu", "window") if found[name]), "window")
-        times = found[source]
-    if times is None:
-        return None
+
+def _measure(ranks: Sequence[RankReport], source: str, times: StepStatistics) -> Measured:
+    """Measure ranks of one run by these step times."""
     budgets = [_budget(rank, times.mean_us) for rank in ranks]
     work = [_work(rank) for rank in ranks]
     known = [flops for flops in work if flops]

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from fp8verify.compare.measure import Measured, measure, products, steps_of
+from fp8verify.compare.measure import Measured, products, profiled_step_us, steps_of
 from fp8verify.report.model.comparison import GemmPair, LayerPair, LegPair, MemoryPair, RankPair
 from fp8verify.report.model.diagnosis import NamedLayerRow
 from fp8verify.report.model.numerics import MemoryReport
@@ -174,17 +174,17 @@ def pair_ranks(baseline: Measured, candidate: Measured) -> tuple[RankPair, ...]:
     return tuple(
         RankPair(
             rank=old.rank,
-            baseline_us=round(before.times.mean_us, 3),
-            candidate_us=round(after.times.mean_us, 3),
-            step_speedup=round(before.times.mean_us / after.times.mean_us, 4),
+            baseline_us=before,
+            candidate_us=after,
+            step_speedup=round(before / after, 4),
             baseline_fp8_share=layer_share(old),
             candidate_fp8_share=layer_share(new),
         )
         for old, new in pairs
         if len(baseline.ranks) > 1
         and old.rank is not None
-        and (before := measure([old])) is not None
-        and (after := measure([new])) is not None
+        and (before := profiled_step_us(old))
+        and (after := profiled_step_us(new))
     )
 
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from fp8verify.analysis.inspection import inspect
 from fp8verify.capture.files import find_logs
 from fp8verify.compare.compare import compare as compare_reports
-from fp8verify.compare.measure import measure, steps_of
+from fp8verify.compare.measure import profiled_step_us, steps_of
 from fp8verify.errors import UsageError
 from fp8verify.logs.lines import read_lines
 from fp8verify.logs.losses import PATTERNS, LossPattern, LossSeries, compile_loss_regex, scan_losses
@@ -187,7 +187,6 @@ def _row(report: Report, name: str) -> RunRow:
     """Return what a table of runs shows of a report; times are of its first rank with GEMMs."""
     known = [r for r in report.ranks if r.payoff is not None and any(r.gemm.kernels.values())]
     rank = known[0] if known else None
-    measured = measure([rank]) if rank else None
     found = payoff(report)
     gemm, severities = report.gemm, [one.severity for one in report.findings]
     gemm_us = sum(gemm.time_us.values())
@@ -204,7 +203,7 @@ def _row(report: Report, name: str) -> RunRow:
         lowest_rank_share=lowest_share(report),
         precisions=tuple(row.precision for row in precision_rows(report)),
         scaling=tuple(report.recipe.time_us),
-        step_us=round(measured.times.mean_us, 3) if measured else None,
+        step_us=profiled_step_us(rank) if rank else None,
         gemm_us_per_step=round(sum(rank.gemm.time_us.values()) / steps_of(rank), 3)
         if rank
         else None,

@@ -320,8 +320,7 @@ def test_work_that_grew_little_each_is_listed(tmp_path: Path) -> None:
 
     found = compare(timed(400, 1250), timed(405, 1282))
     (cause,) = causes(found)
-    assert cause.startswith("no single kind of work takes much longer")
-    assert cause.endswith("(GPU idle or copying +0.02 ms, GEMM +0.01 ms)")
+    assert cause == "no single kind of work takes much longer"
     assert "GEMMs take +0.01 ms" in found.findings[0].message
 
 

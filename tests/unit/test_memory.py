@@ -163,14 +163,6 @@ def test_the_same_memory_is_called_so(plain: Report) -> None:
     assert "as much as the baseline's 40.0 GiB" in said
 
 
-def test_tensors_and_what_torch_holds_may_disagree(plain: Report) -> None:
-    both = with_memory(plain, (40, 50)), with_memory(plain, (38, 60))
-    said = notes(*both)
-    assert "5% less than" in said[0]
-    assert "20% more than its 50.0 GiB" in said[0]
-    assert "expandable_segments" in said[1]
-
-
 def test_one_side_without_counters_is_said(plain: Report) -> None:
     (said,) = notes(plain, with_memory(plain, (40, 50)))
     assert said.startswith("peak memory is known of the candidate alone")
@@ -179,8 +171,7 @@ def test_one_side_without_counters_is_said(plain: Report) -> None:
 
 def test_the_fullest_rank_stands_for_a_run(plain: Report) -> None:
     after = with_memory(plain, (40, 50), (60, 78))
-    first, full = notes(with_memory(plain, (40, 50), (40, 50)), after)
+    (first,) = notes(with_memory(plain, (40, 50), (40, 50)), after)
     assert first.startswith("peak memory of rank 1, the fullest: 60.0 GiB of tensors, 50% more")
-    assert full == "the candidate fills the GPU of rank 1, the fullest: 78.0 GiB of 80.0 GiB"
     (shown,) = [note.text for note in report_notes(after, verbose=False) if note.label == "memory"]
     assert shown.startswith("rank 1, the fullest of 2: peak 60.0 GiB of tensors, 78.0 GiB held by")

@@ -19,101 +19,56 @@ FP8 training enabled, but skipped because no layer matched
 Disabling FP8 training
 Cannot use FP8 training
 run: fp8-training-enabled
-checkpoint: fp8 enabled
-dataset: FP8 enabled
 FP8 training enabled => no
-FP8 training enabled … failed
 Enabling FP8 training… failed
-Using FP8 training... not supported
 FP8 training enabled after 1000 steps
 FP8 training enabled from step 500
-FP8 training enabled later
 FP8 training active until step 1000
-FP8 training enabled for the first 10 steps
-Switching to FP8 training at step 1000
 Will enable FP8 training
-Training in FP8 starts at step 1000
 Float8 training active soon
 FP8 is enabled after calibration
 FP8 enabled during evaluation only
 FP8 training enabled once warmup ends
-FP8 training enabled upon reaching loss 2.0
-FP8 training enabled as soon as loss < 3
-FP8 training enabled before phase 2
 FP8 training enabled in phase 2
 FP8 training enabled -> False
 FP8 training enabled on 0 layers
-FP8 training enabled for no layers
 No FP8 training enabled
-FP8 training turned on? no
 FP8 training enabled by mistake; turning it off
-FP8 training enabled earlier has been turned off
 FP8 training enabled [SKIPPED]
 FP8 training enabled ✗
 FP8 training enabled: ❌
 fp8 enabled: N
-fp8 enabled: [ ]
 fp8 enabled: []
 fp8 enabled: unset
-fp8 enabled: auto
 FP8 training enabled, however no layer was converted
-FP8 training enabled but all layers were filtered out
 FP8 training enabled without effect
 FP8 training enabled; emulated in bf16
 Using FP8 recipe none
-Using FP8 training: False
 Using fp8 autocast (enabled=False)
-Mixed precision: fp8=False
-Training with FP8: False
 FP8 training enabled when torchao is installed
 Is FP8 training enabled?
-Enabling FP8 training can speed up training
 Training with fp8 would give 1.5x throughput
-Training in FP8 vs BF16
 Tip: FP8 training enabled gives more speed
 Note: FP8 training enabled by default in the next release
-To speed up: Using FP8 training
 --fp8    FP8 training enabled
-usage: train.py [--fp8] FP8 training enabled
 FP8 training enabled (default: False)
 2x faster than fp8
 Comparing against: FP8 training enabled
-baseline: FP8 training enabled
-[vllm] FP8 enabled for KV cache
-FP8 enabled for KV cache
 FP8 training enabled for optimizer states
 (EngineCore pid=1) Using FP8 compute for rollout
-FP8 enabled for rollouts
 FP8 enabled for the frozen text encoder
 Converting model weights to FP8 for inference
 FP8 enabled for all-gather
-Converted layers to FP8 storage
 Converted model to FP8 weights (layerwise casting, compute in bf16)
-FP8 enabled (weights only)
 Mixed precision: /runs/fp8/config.yaml
-Training with fp8_baseline.yaml
 Saving run to fp8_training_enabled/ckpt
 wandb: Syncing run fp8 training enabled
-run_name: FP8 training enabled
-output_dir=/runs/fp8-training-enabled
-fp8: False
-'fp8': False,
-"fp8": {"enabled": false}
-Namespace(fp8=None)
 float8.enable_fsdp_float8_all_gather = False
 FP8 training enabled 失败
-FP8 training enabled: nein
-FP8训练未启用
 Training in FP8 nicht möglich
 FP8 training enabled（已禁用）
 RuntimeError: FP8 training enabled on a GPU without FP8
-E   AssertionError: Training in FP8
-ERROR: Using FP8 training on unsupported device
-FP8 training enabled by user, overriding with bf16
-Attempting: Using FP8 training
-Enabling FP8 training: error: no module torchao
 Converting layers to Float8Linear: 0 converted
-Converted linear layers to Float8Linear (0/48)
 Applied FP8 recipe to the KV cache
 Simulating: FP8 training enabled
 """
