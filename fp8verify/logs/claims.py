@@ -14,7 +14,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from fp8verify.logs import promises
-from fp8verify.logs.lines import Line, read_lines
+from fp8verify.logs.lines import read_lines
 from fp8verify.logs.messages import Message, messages_of
 from fp8verify.logs.promises import (
     HIGH_PRECISION,
@@ -65,24 +65,20 @@ def read_claims(path: Path) -> LogReading:
         InputError: the file cannot be opened or read.
     """
     notes: list[str] = []
-    scan = _Scan(path.name)
-    words = (*WORDS, *promises.WORDS)
-    for line in read_lines(path, notes, words=words):
-        scan.add(line)
-    found = scan.finish()
+    found = scan_promises(read_lines(path, notes, words=(*WORDS, *promises.WORDS)), path.name)
     return found._replace(notes=notes + found.notes)
 
 
-def scan_promises(lines: Iterable[str], *, source: str = "log") -> LogReading:
-    """Return what a log that is given line by line claims and promises.
+def scan_promises(lines: Iterable[tuple[int, str]], source: str = "log") -> LogReading:
+    """Return what a log claims and promises.
 
     Args:
-        lines: the log's lines; escape sequences of terminals are ignored.
+        lines: the number and the text of each line.
         source: the file's name, kept in each claim.
     """
     scan = _Scan(source)
-    for number, text in enumerate(lines, start=1):
-        scan.add(Line(number, text.rstrip("\r\n")))
+    for number, text in lines:
+        scan.add(number, text)
     return scan.finish()
 
 
@@ -92,23 +88,21 @@ class _Scan:
     def __init__(self, source: str) -> None:
         self._source = source
         self._claims: dict[tuple[str, str], Claim] = {}
-        self._left_out: set[tuple[str, str]] = set()
+        self._left_out = 0
         self._barren: set[str] = set()
         self._layers = LayerScan()
         self._phases: dict[PhasePromise, None] = {}
         self._arguments: dict[str, tuple[str, int, str]] = {}
 
-    def add(self, line: Line) -> None:
-        lower = line.text.lower()
+    def add(self, number: int, text: str) -> None:
+        lower = text.lower()
         shape = lower.translate(_DIGITS) if len(lower) < _MAX_SHAPE else ""
         if shape in self._barren:
             return
-        found = any(map(lower.__contains__, _LAYER_WORDS)) and self._layers.add(
-            line.text, line.number
-        )
-        if says_something(line.text):
-            for message in messages_of(line.text, (*_WORDS, *_LAYER_WORDS)):
-                found = self._add(message, line.number) or found
+        found = any(map(lower.__contains__, _LAYER_WORDS)) and self._layers.add(text, number)
+        if says_something(text):
+            for message in messages_of(text, (*_WORDS, *_LAYER_WORDS)):
+                found = self._add(message, number) or found
         if shape and not found and len(self._barren) < _MAX_SHAPES:
             self._barren.add(shape)
 
@@ -131,8 +125,8 @@ class _Scan:
         key = (claim.framework, _INDEX.sub("*", claim.text))
         if len(self._claims) < MAX_CLAIMS:
             self._claims.setdefault(key, claim)
-        elif key not in self._claims and len(self._left_out) < _MAX_SHAPES:
-            self._left_out.add(key)
+        elif key not in self._claims:
+            self._left_out += 1
 
     def _add_megatron(self, kind: str) -> None:
         """Join the arguments of one format: megatron/training/arguments.py:1990 prints them."""
@@ -166,9 +160,8 @@ class _Scan:
             self._add_megatron(kind)
         notes = []
         if self._left_out:
-            many = "or more " if len(self._left_out) == _MAX_SHAPES else ""
             notes.append(
-                f"{self._source} has {len(self._left_out)} {many}further lines about FP8 after "
+                f"{self._source} has {self._left_out} further lines about FP8 after "
                 f"the first {MAX_CLAIMS}, which were not compared with the kernels"
             )
         claims = sorted(self._claims.values(), key=lambda claim: claim.line)

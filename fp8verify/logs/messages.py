@@ -30,14 +30,6 @@ class Message(NamedTuple):
     denied: bool = False
 
 
-class _Prefix(NamedTuple):
-    """Where a message begins, whether only a logger writes what precedes it, and denies it."""
-
-    end: int
-    strong: bool
-    denied: bool
-
-
 # Where a message may begin within a line: after a cursor move, a progress bar of tqdm, and rows
 # of one character, which progress bars and rulers are made of.
 _BREAK = lazy_pattern(
@@ -127,14 +119,14 @@ def _parts(text: str) -> Iterator[str]:
 
 def _messages(text: str, depth: int = 0) -> Iterator[Message]:
     text = _COLOR.sub("", text[: None if "{" in text[:200] else 2 * MAX_MESSAGE]).rstrip()
-    prefix = _prefix(text)
-    body = text[prefix.end :]
+    at, strong, denied = _prefix(text)
+    body = text[at:]
     if depth < _MAX_NESTING and (inner := _structured(body)) is not None:
         for line in inner.splitlines():
             for part in _parts(line):
                 yield from _messages(part, depth + 1)
-    elif prefix.strong or _indent(text) < _INDENT:
-        yield Message(body[:MAX_MESSAGE], prefix.denied)
+    elif strong or _indent(text) < _INDENT:
+        yield Message(body[:MAX_MESSAGE], denied)
 
 
 def _indent(text: str) -> int:
@@ -142,8 +134,11 @@ def _indent(text: str) -> int:
     return len(expanded) - len(expanded.lstrip())
 
 
-def _prefix(text: str) -> _Prefix:
-    """Read what loggers and launchers put before a message."""
+def _prefix(text: str) -> tuple[int, bool, bool]:
+    """Read what loggers and launchers put before a message.
+
+    Return where that ends, whether only a logger writes it, and whether it denies the message.
+    """
     at, strong, denied, names = 0, False, False, 0
     for _ in range(_MAX_PREFIXES):
         if found := _STRONG.match(text, at):
@@ -162,7 +157,7 @@ def _prefix(text: str) -> _Prefix:
         elif not (found := (strong and _FIELD.match(text, at)) or _SEPARATOR.match(text, at)):
             break
         at = found.end()
-    return _Prefix(at, strong, denied)
+    return at, strong, denied
 
 
 def _next_word(text: str, at: int) -> int:

@@ -204,7 +204,7 @@ _SENTENCE = re.compile(
 # What may follow a claim: an end, a stop, a bracket, a preposition; no part of a file name.
 _FOLLOWS = lazy_pattern(
     r"\s*(?:$|[,;!()\[\]|=\u2013\u2014\u2026\u2713\u2714\u2705]|\.(?!\w)|:|(?:(?<=\s)/|-)(?=[\s>-])"
-    r"|(?:on|for|with|using|in|to|across|at|by|via|from|and|of|successfully|recipe|scaling|now"
+    r"|(?:on|for|with|using|in|to|across|at|by|via|from|and|but|of|successfully|recipe|scaling|now"
     r"|layers?|modules?|training|linear)\b)|\s{2,}",
     re.IGNORECASE,
 )
@@ -212,25 +212,33 @@ _FOLLOWS = lazy_pattern(
 _ASIDES = re.compile(
     r"\b(?!(?:enabled?|active|applied|fp8|float8|recipe(?:_name)?|format|status|success)\b)"
     r"\w+(?:\(\w+\))?\s*=\s*(?:\w+|\[\])|\S*all[-_ ]?gather\w*(?: enabled)?\s*[=:]\s*\{?\w+\}?"
-    r"|\bskipped:? \d+\b(?: \([^)]{1,80}\))?",
+    # other layers
+    r"|\b(?:skipp|exclud|ignor)\w+:? (?:\d+\b(?: \([^)]{1,80}\))?"
+    r"|[\w.]*(?:head|output|norm|embed)\w*)|\b\d+ (?:layers? |modules? )?skipped\b"
+    # what comes after: resumption, evaluation, checkpoints, warm-up of the learning rate
+    r"|[,;|] ?(?:resum|eval|checkpoint|sav|log|lr|compar)[^;|]*"
+    r"|^ for \d[\d_,]* (?:steps|epochs|iter\w*)",
     re.IGNORECASE,
+)
+_OTHERS = (
+    r"(?:kv[-_ ]?cache|attention(?!\s*(?:and|&|\+|,|/))|optimi[sz]er|all[-_ ]to[-_ ]all|comm\w*"
+    r"|all[-_ ]?gather|dataset|storage|teacher|reference|ref|reward|draft|checkpoint|inference"
+    r"|rollouts?|vllm|sglang|eval\w*|vae|text[-_ ]encoders?|frozen|serving|export)"
 )
 # The one rule: what follows a claim and has one of these takes it back, or is not understood. A
 # claim is compared with every step of the window, so a condition and a later beginning do, too.
 _DENIAL = lazy_pattern(
-    r"\?|\b(?:no|not|n't|non|never|none|null|nil|zero|false|off|without|error|fail\w*|unavailable"
-    r"|unsupported|un\w+ed|unknown|unset|auto|incompatible|disabl\w+|ignor\w+|skip\w*|revert\w*|rolled"
-    r"|cancel\w*|abort\w*|overrid\w+|instead|but|however|n/a|nein|nicht|deaktiviert"
+    r"\?|\b(?:no|not|n't|non|never|none|null|nil|zero|false|off|without effect|error|fail\w*"
+    r"|unavailable|unsupported|un\w+ed|unknown|unset|incompatible|disabl\w+|ignor\w+|skip\w*|revert\w*"
+    r"|rolled|cancel\w*|abort\w*|overrid\w+|instead|but (?:no|all)|n/a|nein|nicht|deaktiviert"
     # conditions, plans, times, and what is only said of FP8
     r"|if|when\w*|unless|once|soon|should|would|could|can|must|may|might|requir\w+|means|will"
-    r"|dry|later|next|emulat\w+|compar\w+|vs|versus|casting|only|compute[sd]?|until|till|upon"
-    r"|mistake|steps?|iter\w*|epochs?|phases?|stages?|hours?|re?start\w*|warm-?up|calibration"
+    r"|dry|later|next|emulat\w+|compar\w+|vs|versus|casting|weights?[- ]only|compute[sd]? in"
+    r"|until|till|upon|mistake|steps?|iter\w*|epochs?|phases?|stages?|hours?|re?start\w*|warm-?up|calibration"
     # other models and other tensors than the inputs of the linear layers that are trained
-    r"|caches?|attention|optimi[sz]er|comm\w*|(?:all[-_ ])?(?:gather|to[-_ ]all)|dataset|storage"
-    r"|teacher|ref|reference|reward|draft|checkpoint|inference|rollouts?|vllm|sglang|eval\w*|vae"
-    r"|encoders?|frozen|serving|export)\b"
+    rf"|(?:for|of|in|to|on|during)\s+(?:the\s+)?(?:(?!and\b)\w+\s+){{0,2}}?{_OTHERS})\b"
     # nothing, or no value
-    r"|(?<![\w.])0(?![\w.])|[\[({]\s*[\])}]|^\s*[:=>-]+\s*['\"]?(?:[n\W]|auto)?['\"]?\s*$"
+    r"|(?<!rank )(?<![\w.])0(?![\w.])|[\[({]\s*[\])}]|^\s*[:=>-]+\s*['\"]?(?:[n\W]|auto)?['\"]?\s*$"
     # templates, and marks and languages that are not understood
     r"|[(\[]default:?|\{(?!True|False)[^}]*\}|%[-\d.]*[sdrf](?!\w)|%\(\w+\)|<[a-z_]+>|\$\{?\w"
     r"|[^\x00-\x7f\u2013\u2014\u2026\u2713\u2714\u2705]",

@@ -19,7 +19,7 @@ LINE = "Applied Float8 training: recipe=TENSORWISE, fsdp_float8_all_gather=True"
 
 
 def scan_log(lines: Iterable[str]) -> list[Claim]:
-    return scan_promises(lines).claims
+    return scan_promises(enumerate((line.rstrip("\n") for line in lines), start=1)).claims
 
 
 def only(line: str) -> Claim:

@@ -19,7 +19,7 @@ CONTENTS = (
 
 
 def read(*lines: str) -> LogReading:
-    return scan_promises(lines)
+    return scan_promises(enumerate(lines, start=1))
 
 
 @pytest.mark.parametrize(

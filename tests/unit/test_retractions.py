@@ -74,6 +74,11 @@ Simulating: FP8 training enabled
 """
 
 CLAIMS = r"""
+FP8 training enabled, evaluating every 100 steps
+FP8 training enabled for attention and MLP layers
+FP8 training enabled, but lm_head stays in BF16
+FP8 training enabled with the AdamW optimizer
+FP8 training enabled: 48 layers, 0 skipped
 FP8 training enabled (recipe=tensorwise, emulate=False)
 FP8 training enabled, lm_head forced to bf16
 FP8 training enabled with bf16 master weights
@@ -110,7 +115,7 @@ def lines(block: str) -> list[str]:
 
 def promises(line: str) -> bool:
     """Whether a line says that this training runs in FP8, and of at least one layer."""
-    claims = scan_promises([line]).claims
+    claims = scan_promises([(1, line)]).claims
     return any(claim.says == "fp8" and claim.converted != 0 for claim in claims)
 
 
@@ -126,8 +131,6 @@ def test_what_else_a_line_says_leaves_its_claim(line: str) -> None:
 
 NOT_UNDERSTOOD = r"""
 FP8 training enabled, lm_head not converted
-FP8 training enabled, evaluating every 100 steps
-FP8 training enabled for attention and MLP layers
 FP8 training enabled（张量级缩放）
 """
 
