@@ -30,7 +30,7 @@ from .layers import (
     trained_layers,
 )
 from .observe import observe
-from .precision import HIGH, HIGH_PRECISION, Promise, promise_of
+from .precision import HIGH_PRECISION, Promise, promise_of
 
 FP8_ALIGNMENT = 16  # torch._scaled_mm: both trailing dimensions must be divisible by it
 # Transformer Engine's grouped linear has a 2-D weight for each expert: module/grouped_linear.py.
@@ -88,7 +88,6 @@ def _record(
     name = class_name(module)
     # FSDP2 makes a subclass on the spot: the Python module is that of the class below it.
     source = next((cls for cls in type(module).__mro__ if cls.__name__ == name), type(module))
-    low = [leg for leg, found in promise.formats.items() if found != HIGH]
     return {
         "fqn": fqn,
         "class": name,
@@ -102,7 +101,6 @@ def _record(
         "training": module.training,
         "frozen": weight is None or not weight.requires_grad,
         **promise._asdict(),
-        "fp8_legs": low if promise.state.startswith("fp8") else [],
     }
 
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from msgspec.structs import replace
-
 from fp8verify.analysis.gemms import gpu_time
-from fp8verify.analysis.layers import Layers, join_by_size, misjudged
+from fp8verify.analysis.layers import Layers, join_by_size
 from fp8verify.analysis.payoff import Payoff, payoff
 from fp8verify.analysis.promises import Promises, expected_share
 from fp8verify.analysis.rank import RankEvidence
@@ -43,7 +41,6 @@ def work_out(rank: RankEvidence, promises: Promises) -> RankFacts:
     made_fp8_tensors = rank.made_fp8_tensors()
     casts = rank.ran_low or made_fp8_tensors
     times = gpu_time(rank.survey, casts=casts)
-    rank = _with_known_states(rank)
     modules = rank.meta.modules if rank.meta is not None else None
     layers = join_by_size(rank.survey.linear, modules)
     return RankFacts(
@@ -54,17 +51,3 @@ def work_out(rank: RankEvidence, promises: Promises) -> RankFacts:
         payoff=payoff(rank, times, casts=casts),
         expected=expected_share(rank, layers, promises),
     )
-
-
-def _with_known_states(rank: RankEvidence) -> RankEvidence:
-    """Take back what an old census said of classes that it did not know."""
-    if rank.meta is None:
-        return rank
-    wrong = misjudged(rank.survey.linear, rank.meta.modules)
-    if not wrong:
-        return rank
-    modules = tuple(
-        replace(module, state="unknown") if module.fqn in wrong else module
-        for module in rank.meta.modules
-    )
-    return rank._replace(meta=replace(rank.meta, modules=modules))

@@ -19,7 +19,6 @@ from fp8verify.terms import LEGS, Leg, Precision, Role
 from fp8verify.trace import Trace
 
 TRANSFORMER_ENGINE = "transformer_engine"
-_PLAIN_CLASSES = ("Linear", "NonDynamicallyQuantizableLinear", "Conv1D")
 _BACKWARD = (Leg.DGRAD, Leg.WGRAD)
 # What tells Transformer Engine's modules, also below classes of Megatron-LM or a script's own:
 # common/recipe/__init__.py, the recipe that the module ran under.
@@ -27,8 +26,6 @@ _RECIPES = (
     "DelayedScaling", "Float8CurrentScaling", "Float8BlockScaling", "MXFP8BlockScaling",
     "NVFP4BlockScaling", "CustomRecipe",
 )  # fmt: skip
-# Of captures that recorded neither recipe nor source: transformer_engine/pytorch/module.
-_CLASSES = ("LayerNormLinear", "LayerNormMLP", "GroupedLinear")
 # Its FP8 parameters, of fp8_model_init: transformer_engine/pytorch/tensor.
 FP8_PARAMETERS = ("Float8Tensor", "Float8BlockwiseQTensor", "MXFP8Tensor")
 
@@ -166,26 +163,6 @@ def join_by_size(gemms: Sequence[GemmRow], modules: Sequence[ModuleRecord] | Non
     )
 
 
-def misjudged(gemms: Sequence[GemmRow], modules: Sequence[ModuleRecord]) -> frozenset[str]:
-    """Return the modules that an old census took for high precision, and that ran in FP8 or FP4.
-
-    It knew neither the Python module of a class nor that one may have a `forward` of its own; a
-    class of the name that PyTorch's or transformers' linear has is believed.
-    """
-    suspects = [
-        module
-        for module in modules
-        if module.state == "high_precision"
-        and module.source is None
-        and module.class_name not in _PLAIN_CLASSES
-    ]
-    if not suspects:
-        return frozenset()
-    joined = join_by_size(gemms, suspects)
-    ran_low = {layer.size for layer in joined.classes if not layer.never_in_fp8}
-    return frozenset(m.fqn for m in suspects if not ran_low.isdisjoint(sizes_of(m)))
-
-
 def sizes_of(module: ModuleRecord) -> tuple[Size, ...]:
     """Return the sizes of the linear layers of a module, nothing where they are not known."""
     if module.kind != "linear":
@@ -199,11 +176,9 @@ def sizes_of(module: ModuleRecord) -> tuple[Size, ...]:
 
 
 def is_transformer_engine(module: ModuleRecord) -> bool:
-    """Whether a module is Transformer Engine's; old captures tell by class and recipe alone."""
+    """Whether a module is Transformer Engine's, by its recipe, its weight or its class."""
     if module.recipe in _RECIPES or module.weight_class in FP8_PARAMETERS:
         return True
-    if module.source is None:
-        return module.class_name in _CLASSES
     return package_of(module) == TRANSFORMER_ENGINE
 
 

@@ -66,28 +66,14 @@ def modules_report(meta: RankMeta | None) -> ModulesReport | None:
         counts={state: len(fqns) for state, fqns in sorted(names.items())},
         names={state: tuple(fqns) for state, fqns in sorted(names.items())},
         recipes=tuple(sorted({module.recipe for module in linears if module.recipe})),
-        scalings=tuple(sorted(filter(None, set(map(_scaling, linears))))),
+        scalings=tuple(sorted({module.scaling for module in linears if module.scaling})),
         unknown_classes=tuple(sorted({_class(m) for m in linears if m.state == "unknown"})),
     )
-
-
-# Old captures have the class of Transformer Engine's recipe alone.
-_SCALINGS = {
-    "DelayedScaling": "delayed",
-    "Float8CurrentScaling": "current",
-    "Float8BlockScaling": "blocks",
-    "MXFP8BlockScaling": "MX",
-    "NVFP4BlockScaling": "NVFP4",
-}
 
 
 def _is_linear(module: ModuleRecord) -> bool:
     """Whether a module multiplies by a weight of its own: experts and attention cores do not."""
     return module.kind == "linear" and not module.class_name.endswith("DotProductAttention")
-
-
-def _scaling(module: ModuleRecord) -> str | None:
-    return module.scaling or _SCALINGS.get(module.recipe or "")
 
 
 def _class(module: ModuleRecord) -> str:

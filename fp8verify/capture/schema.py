@@ -134,8 +134,6 @@ class ModuleRecord(msgspec.Struct, frozen=True, kw_only=True):
         scaling: how the recipe scales, in words.
         gradients: the element type of gradients by the recipe, "e4m3" or "e5m2".
         reason: why it cannot be in FP8, where that can be known.
-        fp8_legs: those of "fprop", "dgrad" and "wgrad" that it computes in FP8 by its recipe; old
-            captures have no `formats`.
     """
 
     fqn: str
@@ -151,16 +149,13 @@ class ModuleRecord(msgspec.Struct, frozen=True, kw_only=True):
     frozen: bool = False
     recipe: str | None = None
     reason: str | None = None
-    fp8_legs: tuple[str, ...] = ()
     formats: dict[str, str] = {}
     scaling: str | None = None
     gradients: str | None = None
 
     def format_of(self, leg: str) -> str | None:
         """Return what the module promises of a leg: a format, "high_precision", or None."""
-        if self.formats or not self.fp8_legs:
-            return self.formats.get(leg)
-        return "fp8" if leg in self.fp8_legs else "high_precision"
+        return self.formats.get(leg)
 
 
 class EnvironmentRecord(msgspec.Struct, frozen=True, kw_only=True):

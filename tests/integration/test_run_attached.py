@@ -400,8 +400,8 @@ def test_the_census_knows_float8_modules(tmp_path: Path, recipe: str) -> None:
     first, second = attached.meta().modules
     assert (first.fqn, first.class_name, first.state) == ("0", "Float8Linear", "fp8_emulated")
     assert (first.in_features, first.out_features) == (32, 32)
-    legs = {"tensorwise": ("fprop", "dgrad", "wgrad"), "rowwise_with_gw_hp": ("fprop", "dgrad")}
-    assert first.fp8_legs == legs[recipe]
+    wgrad = {"tensorwise": "fp8", "rowwise_with_gw_hp": "high_precision"}
+    assert first.formats == {"fprop": "fp8", "dgrad": "fp8", "wgrad": wgrad[recipe]}
     assert (second.fqn, second.class_name, second.state) == ("2", "Linear", "high_precision")
     assert second.reason == "out_features 24 is not divisible by 16"
     # The conversion is known by its call, though no log tells of it.

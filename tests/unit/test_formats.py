@@ -156,13 +156,6 @@ def test_legs_that_the_recipe_leaves_high_are_no_shortfall(
     assert [finding.severity.value for finding in legs] == ["info", "info"]
 
 
-def test_old_captures_have_the_legs_in_fp8_alone(build: TraceBuilder, tmp_path: Path) -> None:
-    old = {**module("up", "fp8"), "formats": {}, "fp8_legs": ["fprop", "dgrad"]}
-    found = report(layer(build, "fp8", wgrad="bf16"), tmp_path, old)
-
-    assert [f.severity.value for f in found.findings if f.code == "leg-not-fp8"] == ["info"]
-
-
 def test_gradients_in_e5m2_beside_mx_scales_are_an_error(
     build: TraceBuilder, tmp_path: Path
 ) -> None:
@@ -253,16 +246,3 @@ def test_a_class_that_nobody_knows_is_unknown_and_its_gemms_decide(
     assert modules is not None
     assert (modules.counts, modules.unknown_classes) == ({"unknown": 1}, ("nanochat.fp8.Own",))
     assert "unknown (nanochat.fp8.Own: the GEMMs decide)" in render(found, "text")
-
-
-def test_an_old_census_that_took_it_for_high_precision_is_corrected(
-    build: TraceBuilder, tmp_path: Path
-) -> None:
-    old = {"state": "high_precision", "formats": {}, "source": None}
-    own = module("up", "x", **old) | {"class": "Float8Linear"}
-    plain = module("same_size", "x", **old)
-    found = report(layer(build, "fp8"), tmp_path, own, plain)
-
-    modules = found.ranks[0].modules
-    assert modules is not None
-    assert modules.names == {"unknown": ("up",), "high_precision": ("same_size",)}

@@ -20,7 +20,7 @@ def linear(fqn: str, n: int, k: int, *, fp8: bool, **more: Any) -> dict[str, Any
     return {
         "fqn": fqn, "class": "Float8Linear" if fp8 else "Linear", "kind": "linear",
         "state": "fp8" if fp8 else "high_precision", "in_features": k, "out_features": n,
-        "fp8_legs": LEGS if fp8 else [], **more,
+        "formats": dict.fromkeys(LEGS, "fp8") if fp8 else {}, **more,
     }  # fmt: skip
 
 

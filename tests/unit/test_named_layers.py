@@ -23,7 +23,9 @@ def module(fqn: str, *, fp8: bool = True, legs: list[str] | None = None) -> dict
     return {
         "fqn": fqn, "class": "Float8Linear" if fp8 else "Linear", "kind": "linear",
         "state": "fp8" if fp8 else "high_precision", "in_features": K, "out_features": N,
-        "fp8_legs": (legs if legs is not None else LEGS) if fp8 else [],
+        "formats": {
+            leg: "fp8" if legs is None or leg in legs else "high_precision" for leg in LEGS
+        } if fp8 else {},
     }  # fmt: skip
 
 
