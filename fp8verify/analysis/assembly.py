@@ -67,10 +67,11 @@ def assemble(
         name: what the run is called.
     """
     surveys = [facts.rank.survey for facts in ranks]
-    gemms = [row for survey in surveys for row in survey.gemms]
-    optimizer = [row for survey in surveys for row in survey.optimizer]
-    attention = [row for survey in surveys for row in survey.attention]
-    untrained = [row for survey in surveys for row in survey.untrained]
+    whole = Survey(
+        gemms=[row for survey in surveys for row in survey.gemms],
+        others=[],
+        optimizer=[row for survey in surveys for row in survey.optimizer],
+    )
     return Report(
         schema_version=SCHEMA_VERSION,
         name=name,
@@ -79,15 +80,15 @@ def assemble(
         reason="",
         exit_code=0,
         fails=False,
-        gemm=gemm_totals(gemms).summary(),
-        attention_gemm=gemm_totals(attention).summary(),
-        untrained_gemm=gemm_totals(untrained).summary(),
-        optimizer_gemm=gemm_totals(optimizer).summary(),
+        gemm=gemm_totals(whole.gemms).summary(),
+        attention_gemm=gemm_totals(whole.attention).summary(),
+        untrained_gemm=gemm_totals(whole.untrained).summary(),
+        optimizer_gemm=gemm_totals(whole.optimizer).summary(),
         gpu_time_us={
             key: micros(sum(facts.gpu_time[key] for facts in ranks)) for key in ranks[0].gpu_time
         },
-        legs=_pass_rows([*gemms, *optimizer]),
-        recipe=_recipe_seen(gemms),
+        legs=_pass_rows([*whole.gemms, *whole.optimizer]),
+        recipe=_recipe_seen(whole.gemms),
         ranks=tuple(
             _rank_report(facts, found, promises)
             for facts, found in zip(ranks, assessed, strict=True)
@@ -118,7 +119,7 @@ def _rank_report(facts: RankFacts, assessed: Assessment, promises: Promises) -> 
         judged=assessed.judged,
         expected=facts.expected,
         gpu_time_us={key: micros(ns) for key, ns in facts.gpu_time.items()},
-        copy_time_us={name: micros(copy[1]) for name, copy in rank.copies.items()},
+        copy_time_us={name: micros(ns) for name, ns in rank.copies.items()},
         legs=_pass_rows([*survey.gemms, *survey.optimizer]),
         recipe=_recipe_seen(survey.gemms),
         steps=_step_reports(facts),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from fp8verify.analysis.gemms import micros, rounded
@@ -81,16 +81,6 @@ def collective_totals(trace: Trace, roles: Sequence[Role]) -> tuple[CollectiveTo
             key = (moved.name, moved.dtype, *sizes)
         found.append(CollectiveTotal(*key, calls, time_ns))
     return tuple(found)
-
-
-def join(parts: Iterable[Sequence[CollectiveTotal]]) -> tuple[CollectiveTotal, ...]:
-    """Add up the collectives of several traces."""
-    totals: dict[tuple[str, str, int, int, int], list[int]] = defaultdict(lambda: [0, 0])
-    for found in (total for part in parts for total in part):
-        total = totals[found[:5]]
-        total[0] += found.calls
-        total[1] += found.time_ns
-    return tuple(CollectiveTotal(*key, *total) for key, total in totals.items())
 
 
 def communication_report(

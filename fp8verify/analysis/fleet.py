@@ -47,13 +47,6 @@ class RankJob(NamedTuple):
     naming: NamingStep | None = None
 
 
-class ExaminedRank(NamedTuple):
-    """What came of a job: evidence of what was readable, and why a part of it was not."""
-
-    evidence: RankEvidence
-    error: InputError | None = None
-
-
 def gather_ranks(
     files: Sequence[TraceFile],
     *,
@@ -78,10 +71,10 @@ def gather_ranks(
         InputError: none can be read, or two unrelated traces turn out to be of one rank.
     """
     jobs = _jobs(files, naming or {})
-    ranks: list[ExaminedRank] = []
+    ranks: list[RankEvidence] = []
     kinds: dict[Kind, Kind] = {}
     for rank in _examine_all(jobs, workers, executor):
-        ranks.append(rank._replace(evidence=_sharing(rank.evidence, kinds)))
+        ranks.append(_sharing(rank, kinds))
         if on_progress is not None:
             on_progress(len(ranks), len(jobs))
     return _in_order(ranks)
@@ -116,7 +109,7 @@ def _jobs(files: Iterable[TraceFile], naming: Mapping[int, NamingStep]) -> list[
 
 def _examine_all(
     jobs: list[RankJob], workers: int | None, executor: Executor | None
-) -> Iterator[ExaminedRank]:
+) -> Iterator[RankEvidence]:
     shared = all(is_shared(file.path) for job in jobs for file in job.files)
     count = min(_worth(jobs) if workers is None else workers, len(jobs))
     if not shared or (executor is None and count <= 1):
@@ -168,11 +161,11 @@ def _unpacked_size(file: TraceFile) -> int:
     return size if file.name.endswith(".json") else size * _USUAL_RATIO
 
 
-def _in_order(ranks: list[ExaminedRank]) -> list[RankEvidence]:
+def _in_order(ranks: list[RankEvidence]) -> list[RankEvidence]:
     errors = [rank.error for rank in ranks if rank.error is not None]
-    if len(errors) == len(ranks) and not any(rank.evidence.health.events for rank in ranks):
+    if len(errors) == len(ranks) and not any(rank.health.events for rank in ranks):
         raise errors[0]
-    kept, notes = _without_launchers([rank.evidence for rank in ranks])
+    kept, notes = _without_launchers(ranks)
     first, *others = join_cycles(kept)
     by_rank: dict[int | None, RankEvidence] = {}
     for evidence in (first._replace(remarks=(*first.remarks, *notes)), *others):
@@ -202,31 +195,29 @@ def _without_launchers(found: list[RankEvidence]) -> tuple[list[RankEvidence], t
 
 def _runs_nothing(evidence: RankEvidence) -> bool:
     ran = evidence.health.kernels or evidence.copies or evidence.timeline.steps
-    is_whole = evidence.health.complete and evidence.unreadable is None
+    is_whole = evidence.health.complete and evidence.error is None
     return evidence.guessed and evidence.process is None and is_whole and not ran
 
 
-def examine(job: RankJob) -> ExaminedRank:
+def examine(job: RankJob) -> RankEvidence:
     """Read the traces of a rank; one that cannot be read costs only itself."""
     read = [_read(file) for file in job.files]
     parts = [part for part in read if not isinstance(part, InputError)]
     error = next((part for part in read if isinstance(part, InputError)), None)
     first = job.files[0]
     evidence = merge_windows(parts or [gather(Trace(source=first.name, rank=first.rank))])
-    if error is not None:
-        evidence = evidence._replace(unreadable=_reason(error))
+    evidence = evidence._replace(error=error)
     if evidence.named is None and job.naming is not None:
         evidence = evidence._replace(named=_name_from(job.naming))
-    return ExaminedRank(evidence, error)
+    return evidence
 
 
-def not_examined(job: RankJob, reason: str) -> ExaminedRank:
+def not_examined(job: RankJob, reason: str) -> RankEvidence:
     """Return what is known of a job that no worker could finish."""
     first = job.files[0]
     hint = "Read it alone to see why; fewer --workers need less memory."
     error = InputError(f"{first.name}: {reason}.", hint)
-    evidence = gather(Trace(source=first.name, rank=first.rank))
-    return ExaminedRank(evidence._replace(unreadable=_reason(error)), error)
+    return gather(Trace(source=first.name, rank=first.rank))._replace(error=error)
 
 
 def _name_from(naming: NamingStep) -> NamedLayers:
@@ -237,7 +228,7 @@ def _name_from(naming: NamingStep) -> NamedLayers:
     part = _read(naming.file)
     if isinstance(part, InputError):
         return empty._replace(
-            note=f"layer names are unknown, their step cannot be read: {_reason(part)}"
+            note=f"layer names are unknown, their step cannot be read: {part.fact.rstrip('.')}"
         )
     named = part.named or empty._replace(note=f"no GPU kernel ran in {naming.file.name}")
     note = named.note or (None if part.health.complete else f"{naming.file.name} is not whole")
@@ -258,11 +249,6 @@ def _read(file: TraceFile) -> RankEvidence | InputError:
     if trace.rank is None:
         trace.rank = file.rank
     return gather(trace, layers=file.layers)._replace(guessed=guessed)
-
-
-def _reason(error: InputError) -> str:
-    """Return the fact of an error as a part of a longer sentence."""
-    return error.fact.rstrip(".")
 
 
 def read_pipe(path: str | Path) -> RankEvidence:

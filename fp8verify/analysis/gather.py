@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from itertools import compress
 from operator import add
@@ -25,17 +25,15 @@ from fp8verify.analysis.gemms import (
 from fp8verify.analysis.layers import name_layers
 from fp8verify.analysis.purpose import is_update, proves_training, runs_backward
 from fp8verify.analysis.rank import RankEvidence
-from fp8verify.capture.schema import RankMeta
 from fp8verify.trace import Step, Trace
 from fp8verify.trace.tables import Kernels, Launch
 
 
-def gather(trace: Trace, meta: RankMeta | None = None, *, layers: bool = False) -> RankEvidence:
+def gather(trace: Trace, *, layers: bool = False) -> RankEvidence:
     """Classify the kernels of a trace and add them up.
 
     Args:
         trace: one window of the rank.
-        meta: what the runner noted of it.
         layers: add them up by layer as well; the trace was read so.
     """
     trace = within_window(trace)
@@ -54,7 +52,7 @@ def gather(trace: Trace, meta: RankMeta | None = None, *, layers: bool = False) 
         gpu=trace.gpu,
         compute_capability=trace.compute_capability,
         health=trace.health,
-        copies=trace.copies,
+        copies=Counter({name: time_ns for name, (_, time_ns, _) in trace.copies.items()}),
         process=trace.process,
         bounds=bounds,
         began_ns=trace.base_ns + bounds[0] if trace.base_ns and bounds else None,
@@ -63,7 +61,6 @@ def gather(trace: Trace, meta: RankMeta | None = None, *, layers: bool = False) 
         buckets=(buckets,) if buckets else (),
         survey=found,
         steps=_by_step(trace, found.gemms),
-        meta=meta,
         named=name_layers(trace, kinds, labels) if layers else None,
         fed=0 if any_low else fed_gemms(trace, kinds, labels),
         backward=runs_backward(kinds.kinds, labels),

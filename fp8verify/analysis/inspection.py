@@ -206,6 +206,6 @@ def _untraced(folder: Path, metas: dict[int, RankMeta]) -> list[RankEvidence]:
     if not metas:
         return [gather(Trace(source=folder.name))]
     return [
-        gather(Trace(source=folder.name, rank=rank, world_size=meta.world_size), meta)
+        gather(Trace(source=folder.name, rank=rank, world_size=meta.world_size))
         for rank, meta in sorted(metas.items())
     ]

@@ -71,7 +71,7 @@ def payoff(rank: RankEvidence, gpu_time: Mapping[str, int], *, casts: bool) -> P
     gemms, busy = rank.survey.linear, rank.timeline.busy
     if not gemms or not busy:
         return None
-    time_ns, copying = rank.linear.time_ns, sum(time_ns for _, time_ns, _ in rank.copies.values())
+    time_ns, copying = rank.linear.time_ns, rank.copies.total()
     low = sum(ns for precision, ns in time_ns.items() if precision.is_low)
     sixteen_bit = sum(time_ns[precision] for precision in _SIXTEEN_BIT)
     saved = _saved(rank, [row for row in gemms if row.precision.is_low])

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fp8verify.analysis import communication, timeline
+from fp8verify.analysis import timeline
 from fp8verify.analysis.communication import CollectiveTotal
 from fp8verify.analysis.gemms import GemmRow, GemmTotals, KindTotal, Survey, gemm_totals
 from fp8verify.analysis.gpus import multiplies
@@ -16,6 +16,7 @@ from fp8verify.analysis.purpose import of_the_model
 from fp8verify.analysis.reclassify import is_unrecognized
 from fp8verify.analysis.timeline import Timeline
 from fp8verify.capture.schema import ModuleRecord, RankMeta, RankNumerics
+from fp8verify.errors import InputError
 from fp8verify.logs.losses import LossSeries
 from fp8verify.report.model.parts import TimelineReport
 from fp8verify.terms import Precision, Role
@@ -33,8 +34,8 @@ class RankEvidence(NamedTuple):
     It holds sums, not kernels, so that those of a thousand ranks fit.
 
     Attributes:
-        copies: (count, nanoseconds, bytes) of memcpy and memset.
-        unreadable: why a trace of the rank could not be read.
+        copies: ns of memcpy and memset.
+        error: why a trace of the rank could not be read.
         named: the layers, if they have names.
         process: the number of the process.
         bounds: when its first kernel began and its last one ended, in ns.
@@ -55,13 +56,13 @@ class RankEvidence(NamedTuple):
     gpu: str | None
     compute_capability: str | None
     health: Health
-    copies: dict[str, tuple[int, int, int]]
+    copies: Counter[str]
     collectives: tuple[CollectiveTotal, ...]
     timeline: Timeline
     survey: Survey
     steps: tuple[tuple[Step, GemmTotals], ...]
-    meta: RankMeta | None
-    unreadable: str | None = None
+    meta: RankMeta | None = None
+    error: InputError | None = None
     buckets: tuple[TimelineReport, ...] = ()
     named: NamedLayers | None = None
     process: int | None = None
@@ -75,6 +76,11 @@ class RankEvidence(NamedTuple):
     remarks: tuple[str, ...] = ()
     numerics: RankNumerics | None = None
     losses: LossSeries | None = None
+
+    @property
+    def unreadable(self) -> str | None:
+        """Why a trace of the rank could not be read, as a part of a longer sentence."""
+        return None if self.error is None else self.error.fact.rstrip(".")
 
     @property
     def saw_no_gpu(self) -> bool:
@@ -164,16 +170,13 @@ def merge_windows(parts: Sequence[RankEvidence]) -> RankEvidence:
     health = Health()
     for part in parts:
         health.add(part.health)
-    copies: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
-    for name, copied in (item for part in parts for item in part.copies.items()):
-        copies[name].append(copied)
     bounds = [part.bounds for part in parts if part.bounds is not None]
     return parts[0]._replace(
         source=", ".join(part.source for part in parts),
         health=health,
-        copies={name: _sum_copies(found) for name, found in copies.items()},
+        copies=sum((part.copies for part in parts), Counter()),
         bounds=(min(bounds)[0], max(end for _, end in bounds)) if bounds else None,
-        collectives=communication.join(part.collectives for part in parts),
+        collectives=tuple(total for part in parts for total in part.collectives),
         timeline=timeline.join([part.timeline for part in parts]),
         buckets=tuple(one for part in parts for one in part.buckets),
         survey=_joined_survey(parts),
@@ -185,11 +188,6 @@ def merge_windows(parts: Sequence[RankEvidence]) -> RankEvidence:
         trains=any(part.trains for part in parts),
         remarks=tuple(dict.fromkeys(remark for part in parts for remark in part.remarks)),
     )
-
-
-def _sum_copies(found: Sequence[tuple[int, int, int]]) -> tuple[int, int, int]:
-    count, time_ns, size = map(sum, zip(*found, strict=True))
-    return count, time_ns, size
 
 
 def _joined_survey(parts: Sequence[RankEvidence]) -> Survey:

@@ -76,22 +76,14 @@ def _run(
                 healthy = False
         for future in wait(running, return_when=FIRST_COMPLETED).done:
             job = running.pop(future)
-            error = _error_of(future)
-            if error is None:
-                yield future.result()
-            else:
+            try:
+                result = future.result()
+            except Exception as error:  # also of one that its executor cancelled
                 suspects.append(job)
                 healthy = healthy and not isinstance(error, BrokenExecutor)
+            else:
+                yield result
     return suspects
-
-
-def _error_of(future: Future[Any]) -> Exception | None:
-    """Return why a future has no result; one that its executor cancelled has none either."""
-    try:
-        future.result()
-    except Exception as error:
-        return error
-    return None
 
 
 def _reason(error: Exception) -> str:
