@@ -16,7 +16,7 @@ from msgspec.structs import replace
 import fp8verify
 from fp8verify.cli.group import cli
 from fp8verify.compare.public import apply_gate, parse_gap
-from fp8verify.errors import Fp8VerifyError, UsageError
+from fp8verify.errors import UsageError
 from fp8verify.report.model.comparison import LossPair
 from scripts.schemas import schema
 from tests.golden.expectations import KNOWN, ROOT
@@ -91,12 +91,6 @@ def test_figures_of_the_csv_are_those_of_the_json(found: fp8verify.Comparison) -
     gemms = [float(row["speedup"]) for row in rows if row["kind"] == "gemm"]
     assert gemms == [pair.speedup for pair in found.gemms]
     assert len(found.to_pandas()) == len(rows)
-
-
-def test_a_comparison_prints_as_a_few_lines(found: fp8verify.Comparison) -> None:
-    assert repr(found).startswith("Comparison: FASTER  a step takes")
-    assert len(repr(found).splitlines()) <= 4
-    assert "<table>" in found._repr_html_()
 
 
 @pytest.mark.parametrize(
@@ -215,13 +209,6 @@ def test_a_file_whose_name_asks_for_a_form_there_is_not_is_a_usage_error(tmp_pat
     assert ".html .htm .json" in result.exception.hint
 
 
-@pytest.mark.parametrize("bad", ["nowhere.json", "README.md"])
-def test_what_is_no_trace_is_a_usage_error(bad: str) -> None:
-    result = call("compare", ROOT / "bf16_compiled", ROOT / bad)
-    assert isinstance(result.exception, Fp8VerifyError)
-    assert result.exception.exit_code == 2
-
-
 # -- table --------------------------------------------------------------------------------------
 
 
@@ -244,6 +231,7 @@ def test_every_result_has_every_form(found: fp8verify.Comparison) -> None:
         assert re.search(r"^\| ?---", result.to_markdown(), re.MULTILINE)
         assert "\x1b" not in result.to_text(width=100)
         assert result._repr_html_().startswith("<div>")
+        assert len(repr(result).splitlines()) <= 6
         assert len(result.to_pandas())
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -53,15 +54,9 @@ def test_a_job_whose_worker_dies_is_done_elsewhere(scheduler: str, tmp_path: Pat
     marker.touch()
     jobs = ["a", f"die-once:{marker}", "b", "c"]
     with dask_cluster(scheduler) as executor:
-        found = sorted(retrying_map(work, jobs, lambda: _open(executor), 4, give_up))
+        found = sorted(retrying_map(work, jobs, lambda: nullcontext(executor), 4, give_up))
     assert found == ["did a", "did b", "did c", "did die-once"]
     assert not marker.exists()
-
-
-def _open(executor: Any) -> Any:
-    from contextlib import nullcontext
-
-    return nullcontext(executor)
 
 
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "nonsense", "nosuch://host:8786"])
@@ -95,7 +90,7 @@ def test_no_job_waits_for_a_scheduler_that_is_gone(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("distributed.Client.__new__", lambda *_: Gone())
     monkeypatch.setattr(Gone, "__init__", lambda *_, **__: None)
     with dask_cluster("tcp://gone:1") as executor:
-        found = list(retrying_map(work, ["a", "b"], lambda: _open(executor), 2, give_up))
+        found = list(retrying_map(work, ["a", "b"], lambda: nullcontext(executor), 2, give_up))
     reason = "its worker failed twice with ConnectionError (the Dask scheduler is gone)"
     assert sorted(found) == [f"a: {reason}", f"b: {reason}"]
 
