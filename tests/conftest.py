@@ -1,4 +1,4 @@
-"""What all tests share: the captures that ship with the project, and hand-built traces."""
+"""What all tests share: hand-built traces, and the commands of pages."""
 
 from __future__ import annotations
 
@@ -19,11 +19,6 @@ if importlib.util.find_spec("hypothesis"):
     UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.register_profile("unhurried", UNHURRIED)
     settings.load_profile("unhurried")
-
-
-@pytest.fixture
-def captures() -> Path:
-    return ROOT / "traces"
 
 
 @pytest.fixture
