@@ -42,14 +42,21 @@ SOUND = (
     "fp8_te_modules_delayed", "fp8_triton_template", "fp8_unfused_attention", "fp8_width4096",
     "fsdp_fp8_all_gather",
 )  # fmt: skip
+# Two micro-batches a step; less than half of its GEMM time is in FP8 by design, so that a fault is
+# found where one of these findings is.
+ACCUMULATING = "fp8_megatron_first_last"
+FELL_SHORT = "pass-without-fp8 step-without-fp8"
 # The classes that the evidence in a capture can decide, and why the others cannot be.
 CLASSES = {
     "sound": (True, ""),
     "one rank in BF16": (True, ""),
     "one step in BF16": (True, ""),
-    "one micro-batch in BF16": (True, ""),
+    "one micro-batch of two in BF16": (True, ""),
     "one leg in BF16": (True, ""),
-    "one layer in BF16": (False, "layers below 2 % of GEMM FLOPs are within the tolerance"),
+    "one layer in BF16": (
+        False,
+        "without a census, or of a class of one's own, a filter may have left it out",
+    ),
     "half of the layers in BF16": (True, ""),  # of captures with a census
     "empty filter, FP8 claimed": (True, ""),
     "pinned layer in FP8": (True, ""),
@@ -176,7 +183,7 @@ def in_bf16(gemms: Iterable[Gemm], name: str | None = None) -> None:
 
 
 class Case(NamedTuple):
-    """One capture to inspect: its class, and which finding is wanted where ACTIVE is right."""
+    """One capture to inspect: its class, and of which findings one is wanted, if any is."""
 
     kind: str
     capture: str
@@ -214,6 +221,14 @@ def cases(root: Path, rng: random.Random) -> Iterator[Case]:
             make = _edit(folder, lambda _: False, log=line)
             yield Case("pinned layer in FP8", f"{name}: {pin}", make, "pinned-layer-low")
 
+    folder = root / ACCUMULATING
+    parts = sorted({(gemm.step, gemm.pass_number) for gemm in Capture(folder).gemms()})
+    for part in [*parts, *sorted({number for _, number in parts})]:
+        wrong = _edit(folder, lambda gemm, part=part: part in (
+            (gemm.step, gemm.pass_number), gemm.pass_number))  # fmt: skip
+        label = f"{ACCUMULATING}: {part}"
+        yield Case("one micro-batch of two in BF16", label, wrong, FELL_SHORT)
+
 
 NVFP4 = "NVFP4 training enabled with recipe nvfp4"
 Chosen = Callable[[Gemm], bool]
@@ -224,12 +239,6 @@ def _choices(gemms: list[Gemm], *, census: bool) -> Iterator[tuple[str, str, Cho
     steps = sorted({gemm.step for gemm in gemms if gemm.step >= 0})
     for step in steps if len(steps) > 1 else ():
         yield "one step in BF16", str(step), lambda gemm, step=step: gemm.step == step
-    passes = sorted({gemm.pass_number for gemm in gemms})
-    for number in passes if len(passes) > 1 else ():
-        yield (
-            "one micro-batch in BF16", str(number),
-            lambda gemm, number=number: gemm.pass_number == number,
-        )  # fmt: skip
     if {gemm.backward for gemm in gemms} == {False, True}:
         yield "one leg in BF16", "fprop", lambda gemm: not gemm.backward
         yield "one leg in BF16", "dgrad and wgrad", lambda gemm: gemm.backward
@@ -335,7 +344,7 @@ class Outcome(NamedTuple):
     def answer(self) -> str:
         """Return right, false accept, false reject or no answer."""
         if self.case.wanted is not None:
-            return "right" if self.case.wanted in self.codes else "false accept"
+            return "right" if self.codes & set(self.case.wanted.split()) else "false accept"
         if self.verdict == "INCONCLUSIVE":
             return "no answer"
         if self.case.kind == "sound":

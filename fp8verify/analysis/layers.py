@@ -91,11 +91,16 @@ class LayerClass(NamedTuple):
         leg = Leg.FPROP
         lacking = passes * len(self.converted) - self.in_fp8.get(leg, 0)
         high = self.observed.get(leg, 0) - self.in_fp8.get(leg, 0)
-        return max(0, min(lacking, high)) if any(map(self._backward_is_short, _BACKWARD)) else 0
+        is_short = any(self._backward_is_short(leg, passes) for leg in _BACKWARD)
+        return max(0, min(lacking, high)) if is_short else 0
 
-    def _backward_is_short(self, leg: Leg) -> bool:
-        promised = all(m.format_of(leg.value) not in (None, "high_precision") for m in self.modules)
-        return promised and self.observed.get(leg, 0) > self.in_fp8.get(leg, 0)
+    def _backward_is_short(self, leg: Leg, passes: int) -> bool:
+        """Whether more than the unconverted modules ran a pass high, or GEMMs of it are absent."""
+        formats = {module.format_of(leg.value) for module in self.converted}
+        observed, expected = self.observed.get(leg, 0), self.expected(leg) or 0
+        high = observed - self.in_fp8.get(leg, 0)
+        is_short = high > passes * (len(self.modules) - len(self.converted)) or observed < expected
+        return not formats & {None, "high_precision"} and is_short
 
     @property
     def never_in_fp8(self) -> bool:

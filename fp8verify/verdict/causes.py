@@ -25,6 +25,19 @@ _SIZES = 3
 _TE_FUNCTIONS = frozenset({"_Linear", "_LayerNormLinear", "_LayerNormMLP", "_GroupedLinear"})
 
 
+def ran_high(rank: RankEvidence) -> str:
+    """Say in what the GEMMs of a rank without FP8 ran."""
+    linear, main = rank.linear, rank.main_precision()
+    total, same = linear.kernels.total(), linear.kernels[main]
+    of = " of linear layers" if rank.survey.attention else ""
+    kernels = f"{total} GEMM kernels{' of layers that train' if rank.survey.untrained else of}"
+    if main is Precision.UNKNOWN:
+        return f"none of the {kernels} is known to have run in FP8"
+    if same == total:
+        return f"all {kernels} ran in {main.value.upper()}"
+    return f"none of the {kernels} ran in FP8 ({same} in {main.value.upper()})"
+
+
 def cause_without_fp8(rank: RankEvidence, promises: Promises) -> tuple[str, str]:
     """Say why no FP8 ran, as far as census, log and operators show it.
 
@@ -49,13 +62,14 @@ def cause_without_fp8(rank: RankEvidence, promises: Promises) -> tuple[str, str]
     none = next((claim for claim in promises.claims if claim.converted == 0 and claim.total), None)
     if none is not None:
         return "not-converted", f"0 of {none.total} layers were converted (log {none.place})"
-    layers = sum(row.calls for row in rank.survey.linear if _is_transformer_engine(row))
+    layers = sum(row.calls for row in rank.survey.linear if runs_transformer_engine(row))
     if layers and layers == sum(row.calls for row in rank.survey.linear):
         return "outside-autocast", "Transformer Engine's layers ran outside its FP8 autocast"
     return "", ""
 
 
-def _is_transformer_engine(row: GemmRow) -> bool:
+def runs_transformer_engine(row: GemmRow) -> bool:
+    """Whether a GEMM was launched by one of Transformer Engine's functions."""
     op = row.kind.op
     around = () if op is None else (op.name, *op.parents)
     return any(name.removesuffix("Backward") in _TE_FUNCTIONS for name in around)
@@ -63,61 +77,42 @@ def _is_transformer_engine(row: GemmRow) -> bool:
 
 def high_precision_cause(facts: RankFacts, promises: Promises) -> str | None:
     """Say what most of the GEMMs in high precision are for; None where nothing shows it."""
-    high = [row for row in facts.rank.survey.linear if _is_high(row)]
+    high = [
+        row
+        for row in facts.rank.survey.linear
+        if not row.precision.is_low and row.precision is not Precision.UNKNOWN
+    ]
     if not facts.rank.ran_low or not high:
         return None
-    return (
-        _left_out(facts, promises)
-        or _counted(promises)
-        or _pinned(promises)
-        or _sizes(facts, high)
-        or _leg(high)
-    )
+    return _left_out(facts) or _logged(promises) or _sizes(facts, high) or _leg(high)
 
 
-def _is_high(row: GemmRow) -> bool:
-    return not row.precision.is_low and row.precision is not Precision.UNKNOWN
-
-
-def _left_out(facts: RankFacts, promises: Promises) -> str | None:
+def _left_out(facts: RankFacts) -> str | None:
     """By the census: layers that were not converted."""
     linears = [module for module in facts.rank.modules if module.kind == "linear"]
     left = [module for module in linears if module.state == "high_precision"]
-    if not left or len(left) == len(linears):
+    if not left or len(left) == len(linears) or not _explains(facts, left):
         return None
-    if not _explains(facts, left):
-        return None
-    precision = facts.rank.main_high.value.upper()
     if len(left) <= _FEW:
+        precision = facts.rank.main_high.value.upper()
         return f"{', '.join(in_sentences(module.fqn for module in left))} ran in {precision}"
     of = f"{len(left)} of {counted(linears, 'linear layer')}"
     names = abridged(in_sentences(patterns(module.fqn for module in left)), _SIZES)
-    said = [claim.line for claim in promises.claims if claim.total == len(linears)]
-    pins = [promises.pin(module.fqn) for module in left]
-    if pins[0] is not None and None not in pins:
-        said = [pins[0].line]
-    where = f" (log line {said[0]})" if said and said[0] else ""
-    return f"{of} were left out of the conversion{where}: {names}"
+    return f"{of} were left out of the conversion: {names}"
 
 
-def _counted(promises: Promises) -> str | None:
-    """By the log: a line that counts the converted layers."""
+def _logged(promises: Promises) -> str | None:
+    """By the log: a line that counts the converted layers, or that keeps some in high precision."""
     for claim in promises.claims:
         if claim.converted is not None and claim.total and 2 * claim.converted < claim.total:
-            left = claim.total - claim.converted
-            of = f"{left} of {claim.total} layers"
+            of = f"{claim.total - claim.converted} of {claim.total} layers"
             return f"{of} were left out of the conversion (log {claim.place})"
+    for pin in promises.layers:
+        if pin.is_pin:
+            blocks = f"block{'' if len(pin.names) == 1 else 's'} " if pin.match == "blocks" else ""
+            names = f"{blocks}{listed(pin.names)}"
+            return f"{pin.framework} keeps {names} in high precision (log line {pin.line})"
     return None
-
-
-def _pinned(promises: Promises) -> str | None:
-    """By the log: a line that keeps layers in high precision, as an argument that it prints."""
-    pin = next((promise for promise in promises.layers if promise.is_pin), None)
-    if pin is None:
-        return None
-    blocks = f"block{'' if len(pin.names) == 1 else 's'} {listed(pin.names)}"
-    names = blocks if pin.match == "blocks" else listed(pin.names)
-    return f"{pin.framework} keeps {names} in high precision (log line {pin.line})"
 
 
 def _explains(facts: RankFacts, left: Sequence[ModuleRecord]) -> bool:

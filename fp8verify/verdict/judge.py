@@ -13,7 +13,7 @@ from fp8verify.analysis.rank import RankEvidence
 from fp8verify.report.model.parts import Finding
 from fp8verify.report.model.report import Report
 from fp8verify.terms import Severity, Verdict
-from fp8verify.verdict.causes import cause_without_fp8, high_precision_cause
+from fp8verify.verdict.causes import cause_without_fp8, high_precision_cause, ran_high
 from fp8verify.verdict.findings import join_findings, rank_findings
 from fp8verify.verdict.findings.ranks import other_runs, ranks_that_can_lack
 from fp8verify.verdict.inconclusive import undecidable
@@ -118,44 +118,13 @@ def _message(findings: Sequence[Finding], verdict: Verdict) -> str | None:
 
 def _without_fp8(rank: RankEvidence, findings: Sequence[Finding], promises: Promises) -> Opinion:
     """Judge a rank that ran GEMMs and none in low precision, by what its findings make of it."""
-    made = {finding.verdict for finding in findings}
-    ran, (_, cause) = _ran(rank), cause_without_fp8(rank, promises)
-    because = f": {cause}" if cause and rank.has_fp8_units else ""
-    if Verdict.EMULATED in made:
-        units = next((found.message for found in findings if found.code == "no-fp8-units"), None)
-        if units is not None and rank.upcast:
-            return Opinion(Verdict.EMULATED, units)
-        return Opinion(Verdict.EMULATED, f"{_emulation(promises)} {ran}")
-    if Verdict.CONTRADICTED in made:
-        return Opinion(Verdict.CONTRADICTED, f"{_promise(promises)}, but {ran}{because}")
+    for verdict in (Verdict.EMULATED, Verdict.CONTRADICTED):
+        reason = _message(findings, verdict)
+        if reason is not None:
+            return Opinion(verdict, reason)
+    ran = ran_high(rank)
     if promises.fallback is not None:
         return Opinion(Verdict.INACTIVE, f"{ran}, as the log says: “{promises.fallback.text}”")
+    cause = cause_without_fp8(rank, promises)[1] if rank.has_fp8_units else ""
+    because = f": {cause}" if cause else ""
     return Opinion(Verdict.INACTIVE, f"{ran}, and nothing claimed FP8{because}")
-
-
-def _emulation(promises: Promises) -> str:
-    if not promises.emulated:
-        return "tensors were rounded to FP8, but"
-    count, name = len(promises.emulated), promises.emulated[0].class_name
-    return f"the model's {count} {name} modules emulate FP8, and"
-
-
-def _promise(promises: Promises) -> str:
-    claim = promises.claim
-    if claim is not None:
-        if not claim.line:
-            return f"the script asks {claim.framework} for {promises.name} ({claim.text})"
-        return f"the log claims {promises.name} ({claim.place}: “{claim.text}”)"
-    count, name = len(promises.converted), promises.converted[0].class_name
-    return f"the model has {count} {name} modules set for {promises.name}"
-
-
-def _ran(rank: RankEvidence) -> str:
-    """Say in what the GEMMs of a rank without FP8 ran."""
-    linear, main = rank.linear, rank.main_precision()
-    total, same, name = linear.kernels.total(), linear.kernels[main], main.value.upper()
-    of = " of linear layers" if rank.survey.attention else ""
-    kernels = f"{total} GEMM kernels{' of layers that train' if rank.survey.untrained else of}"
-    if same == total:
-        return f"all {kernels} ran in {name}"
-    return f"none of the {kernels} ran in FP8 ({same} in {name})"

@@ -108,7 +108,7 @@ def test_nvfp4_that_was_promised_is_active_by_its_name(build: TraceBuilder, tmp_
     ("ran", "promised", "verdict", "code", "message"),
     [
         (("bf16",), ("nvfp4",), "CONTRADICTED", "claimed-not-active",
-         "NVFP4 was promised (1 modules of type Linear), but no NVFP4 GEMM ran"),
+         "the model has 1 Linear modules set for NVFP4, but all 3 GEMM kernels ran in BF16"),
         (("nvfp4", "fp8"), ("nvfp4",), "PARTIAL", "higher-than-promised",
          "NVFP4 was promised for dgrad, but its GEMM time was 100.0% in FP8"),
         (("fp8", "fp8", "nvfp4"), ("fp8",), "ACTIVE", "lower-than-promised",

@@ -10,10 +10,11 @@ from fp8verify.analysis.gemms import GemmRow, KindTotal, name_conflicts
 from fp8verify.analysis.gpus import multiplies, peak_of, runs_elsewhere
 from fp8verify.analysis.promises import CONVERTED, Promises
 from fp8verify.analysis.rank import RankEvidence
+from fp8verify.capture.schema import ModuleRecord
 from fp8verify.report.model.parts import Finding
 from fp8verify.terms import Precision, Role
 from fp8verify.text import lazy_pattern, listed, patterns
-from fp8verify.verdict.causes import cause_without_fp8
+from fp8verify.verdict.causes import cause_without_fp8, ran_high
 from fp8verify.verdict.findings_table import finding
 from fp8verify.verdict.inconclusive import MANY_OPAQUE, opaque_share
 from fp8verify.verdict.verdict import NEGLIGIBLE
@@ -49,15 +50,13 @@ def emulated_or_contradicted(facts: RankFacts, promises: Promises) -> Iterator[F
     if rank.ran_low or not rank.survey.linear:
         return
     casts = facts.made_fp8_tensors or (promises.any and rank.quantizes())
-    emulates, main = bool(promises.emulated or casts), rank.main_precision()
+    emulates, ran = bool(promises.emulated or casts), ran_high(rank)
     if emulates:
-        known = f"every GEMM ran in {main.value.upper()}"
-        unknown = main is Precision.UNKNOWN
-        yield finding(
-            "emulated",
-            "" if rank.has_fp8_units else "no-units",
-            gemms="no GEMM of known precision multiplied FP8" if unknown else known,
-        )
+        what = "tensors were rounded to FP8, but"
+        if promises.emulated:
+            what = f"the model's {_modules(promises.emulated)} emulate FP8, and"
+        case = "" if rank.has_fp8_units else "no-units"
+        yield finding("emulated", case, what=what, ran=ran)
     if promises.any and not rank.health.skipped_events:
         case, cause = cause_without_fp8(rank, promises)
         yield finding(
@@ -65,16 +64,23 @@ def emulated_or_contradicted(facts: RankFacts, promises: Promises) -> Iterator[F
             "no-units" if not rank.has_fp8_units else "emulated" if emulates else case,
             format=promises.name,
             promise=_promise(promises),
-            cause=f": {cause}" if cause else "",
+            ran=ran,
+            cause=f": {cause}" if cause and rank.has_fp8_units else "",
         )
 
 
 def _promise(promises: Promises) -> str:
     claim = promises.claim
-    if claim is not None:
-        return f"log {claim.place}" if claim.line else claim.place
-    modules = promises.converted or promises.emulated
-    return f"{len(modules)} modules of type {modules[0].class_name}"
+    if claim is None:
+        modules = promises.converted or promises.emulated
+        return f"the model has {_modules(modules)} set for {promises.name}"
+    if not claim.line:
+        return f"the script asks {claim.framework} for {promises.name} ({claim.text})"
+    return f"the log claims {promises.name} ({claim.place}: “{claim.text}”)"
+
+
+def _modules(modules: Sequence[ModuleRecord]) -> str:
+    return f"{len(modules)} {modules[0].class_name} modules"
 
 
 def no_fp8_units(facts: RankFacts, promises: Promises) -> Iterator[Finding]:

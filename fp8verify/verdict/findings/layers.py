@@ -9,20 +9,21 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Sequence
 
 from fp8verify.analysis.facts import RankFacts
-from fp8verify.analysis.layers import LayerGemms
+from fp8verify.analysis.layers import LayerGemms, is_transformer_engine
 from fp8verify.analysis.promises import CONVERTED, HIGH_PRECISION, Promises
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.report.model.parts import Claim, Finding
 from fp8verify.terms import LEGS, VAGUE_LEGS, Leg, Precision, Role
 from fp8verify.text import abridged, counted, in_sentences, listed, of_flops, patterns, shorten
-from fp8verify.verdict.causes import cause_without_fp8, head_of
+from fp8verify.verdict.causes import cause_without_fp8, head_of, runs_transformer_engine
 from fp8verify.verdict.findings.formats import short_legs
 from fp8verify.verdict.findings_table import finding
 from fp8verify.verdict.verdict import NEGLIGIBLE
 
 _SHOWN = 4
 _SHOWN_BY_NAME = 8
+_UNKNOWN = Precision.UNKNOWN
 _BACKWARD = (Leg.DGRAD, Leg.WGRAD, Leg.BACKWARD)
 
 
@@ -88,7 +89,7 @@ def _all_high(leg: Leg, gemms: Sequence[LayerGemms]) -> bool:
     """Whether a leg ran, and surely all of it in high precision."""
     ran = [found.precision for found in gemms if found.leg is leg]
     vague = [found.precision for found in gemms if found.leg in VAGUE_LEGS]
-    sure = not any(found.is_low or found is Precision.UNKNOWN for found in ran + vague)
+    sure = not any(found.is_low or found is _UNKNOWN for found in ran + vague)
     return bool(ran) and sure
 
 
@@ -128,7 +129,7 @@ def partly_executed(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
     rank = facts.rank
     if not rank.ran_low or promises.leaves_high("fprop"):
         return
-    found = [_missing_by_census(facts)] if rank.named is None else []
+    found = [_missing_by_census(facts), _missing_by_function(rank)] if rank.named is None else []
     if not rank.modules:
         found += [_missing_by_claim(claim, rank) for claim in promises.claims]
     for missing, wanted, which in found:
@@ -155,15 +156,26 @@ def _missing_by_census(facts: RankFacts) -> tuple[int, int, str]:
     return missing, wanted, f"some of {abridged(names, _SHOWN)}"
 
 
+def _missing_by_function(rank: RankEvidence) -> tuple[int, int, str]:
+    """Return the same of Transformer Engine's functions, if all of its modules were converted."""
+    modules = [module for module in rank.modules if is_transformer_engine(module)]
+    rows = [row for row in rank.survey.gemms if runs_transformer_engine(row)]
+    high = [row for row in rows if not row.precision.is_low and row.precision is not _UNKNOWN]
+    wanted = sum(row.calls for row in rows if row.leg is Leg.FPROP)
+    missing = sum(row.calls for row in high if row.leg is Leg.FPROP)
+    all_converted = bool(modules) and all(module.state in CONVERTED for module in modules)
+    trained = any(row.leg in _BACKWARD for row in high)
+    which = "some of Transformer Engine's layers"
+    return missing if all_converted and trained else 0, wanted, which
+
+
 def _missing_by_claim(claim: Claim, rank: RankEvidence) -> tuple[int, int, str]:
     """Return the same by a line whose count of all layers is that of the GEMMs."""
     which = f"log {claim.place} says that {claim.converted} of {claim.total} layers were converted"
     rows = [row for row in rank.survey.linear if row.kind.classification.role is Role.GEMM]
     calls = sum(row.calls for row in rows if row.leg is Leg.FPROP)
     each = (claim.total or 0) * _steps(rank)
-    known = all(
-        row.precision is not Precision.UNKNOWN and row.leg is not Leg.UNKNOWN for row in rows
-    )
+    known = all(row.precision is not _UNKNOWN and row.leg is not Leg.UNKNOWN for row in rows)
     if claim.says != "fp8" or not claim.converted or not each or calls % each or not known:
         return 0, 0, which
     wanted = calls // (claim.total or 1) * claim.converted
