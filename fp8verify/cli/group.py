@@ -7,7 +7,7 @@ order.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -163,7 +163,7 @@ def _settings_for(command: click.Command) -> dict[str, Any]:
     for note in file.notes:
         say(note)
     if not options.keys() >= file.values.keys():
-        _refuse_unknown_keys(file)
+        _refuse_unknown_key(file)
     return {
         str(options[name].name): _as_typed(file, name, value, options[name])
         for name, value in file.values.items()
@@ -171,21 +171,19 @@ def _settings_for(command: click.Command) -> dict[str, Any]:
     }
 
 
-def _refuse_unknown_keys(file: SettingsFile) -> None:
+def _refuse_unknown_key(file: SettingsFile) -> None:
     commands = (cli.get_command(click.Context(cli), name) for name in COMMANDS)
     known = {name for command in commands if command for name in options_of(command)}
-    for name in sorted(file.values.keys() - known):
-        fact = f"{file.path} sets {name[:80]!r}, which is not an option."
-        raise UsageError(fact, _meant_key(name, known))
-
-
-def _meant_key(name: str, known: Iterable[str]) -> str:
+    unknown = sorted(file.values.keys() - known)
+    if not unknown:
+        return
     from difflib import get_close_matches  # only a slip is worth its import
 
-    if name == "tool":
-        return "In fp8verify.toml the options stand at the top, without [tool.fp8verify]."
-    near = get_close_matches(name, known, n=1)
-    return f"Did you mean {near[0]}?" if near else f"Options are: {', '.join(sorted(known))}."
+    near = get_close_matches(unknown[0], known, n=1)
+    hint = f"Did you mean {near[0]}?" if near else f"Options are: {', '.join(sorted(known))}."
+    if unknown[0] == "tool":
+        hint = "In fp8verify.toml the options stand at the top, without [tool.fp8verify]."
+    raise UsageError(f"{file.path} sets {unknown[0][:80]!r}, which is not an option.", hint)
 
 
 def _as_typed(file: SettingsFile, name: str, value: Any, option: click.Option) -> Any:

@@ -124,14 +124,10 @@ def write_report(
         report = check_format(report, options.require_format, share, gate=gate)
     write_result(report, options.shown, again, stream)
     if options.save_baseline is not None:
-        _save_baseline(report, options.save_baseline)
+        from fp8verify.verdict.gates import can_be_baseline, write_baseline
+
+        if can_be_baseline(report):
+            write_baseline(report, options.save_baseline)
+        else:
+            click.echo(f"no baseline was saved: the run is {report.verdict.value}", err=True)
     return report.exit_code
-
-
-def _save_baseline(report: Report, path: Path) -> None:
-    from fp8verify.verdict.gates import can_be_baseline, write_baseline
-
-    if can_be_baseline(report):
-        write_baseline(report, path)
-    else:
-        click.echo(f"no baseline was saved: the run is {report.verdict.value}", err=True)

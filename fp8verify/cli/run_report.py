@@ -55,23 +55,17 @@ def report_run(
     report = replace(report, training_exit_code=result.exit_code)
     with suppress(OSError):
         keep_report(source, report.to_json())
-    page = _write_page(result.capture, report) if options.is_default else None
+    page = result.capture / PAGE
+    if options.is_default:
+        with suppress(OSError):
+            page.write_text(render(report, "html"), encoding="utf-8")
     again = shlex.join(["fp8verify", "inspect", os.path.relpath(source)])
     # Never the training's own standard output, even where standard error is closed.
     stream = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115 - until the exit
     code = write_report(report, options, again, stream)
-    if page is not None and not options.shown.quiet:
+    if options.is_default and page.is_file() and not options.shown.quiet:
         say(f"the whole report: {os.path.relpath(page)}")
     return code
-
-
-def _write_page(capture: Path, report: Report) -> Path | None:
-    """Write the report into the capture as a page; None where that cannot be."""
-    page = capture / PAGE
-    with suppress(OSError):
-        page.write_text(render(report, "html"), encoding="utf-8")
-        return page
-    return None
 
 
 def is_for_other_ranks(result: RunResult, ranks: RankSelection) -> bool:

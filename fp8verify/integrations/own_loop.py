@@ -116,7 +116,8 @@ class Watch:
             numerics_every=numerics_every,
             no_shapes=not record_shapes,
         )
-        opened = [open_sink(one) for one in _listed(sinks)]
+        several = isinstance(sinks, (list, tuple, set, frozenset))
+        opened = [open_sink(one) for one in cast(Any, sinks if several else [sinks])]
         self._is_temporary = folder is None
         self._recording = Recording(settings)
         self.folder = self._recording.folder
@@ -166,12 +167,6 @@ class Watch:
     def _closed(self, folder: Path) -> None:
         if is_closed(folder, FIRST_RANK):
             self._judge.submit(folder)
-
-
-def _listed(sinks: Destination | Iterable[Destination]) -> list[Destination]:
-    if isinstance(sinks, (list, tuple, set, frozenset)):
-        return list(sinks)
-    return [cast(Destination, sinks)]
 
 
 class Window:

@@ -119,15 +119,12 @@ def _agreement(
     counted = sum(operations[name] for name in ran)
     if flops is not None and counted < flops:
         return "differs", f"{counted:,} operations were counted of 2·M·N·K = {flops:,}"
-    return "agrees", _exactness(counted, flops)
-
-
-def _exactness(counted: int, flops: int | None) -> str:
     if flops is None:
-        return "type agrees; the shape is not known"
+        return "agrees", "type agrees; the shape is not known"
     if counted == flops:
-        return "type agrees, and the count is 2·M·N·K"
-    return f"type agrees; the count is 2·M·N·K and {counted / flops - 1:.1%} of padding"
+        return "agrees", "type agrees, and the count is 2·M·N·K"
+    padding = f"{counted / flops - 1:.1%} of padding"
+    return "agrees", f"type agrees; the count is 2·M·N·K and {padding}"
 
 
 def as_json(gpu: Gpu, proofs: Sequence[Proof]) -> str:

@@ -147,7 +147,13 @@ def read_settings(
         _check_count(name, count)
     wanted: dict[str, Any] = {"windows": ()}
     if steps is not None and steps.strip().startswith(GLOBAL):
-        _refuse_with_global(every, after_seconds)
+        if every is not None or after_seconds is not None:
+            other = "--every" if every is not None else "--after-seconds"
+            raise UsageError(
+                f"--steps {GLOBAL}A-B and {other} do not go together.",
+                f"With {other}, steps are counted from the start of this run; its report and its "
+                "lines name the framework's own numbers too.",
+            )
         wanted["global_windows"] = parse_windows(steps.strip().removeprefix(GLOBAL))
     elif every is not None:
         wanted["live"] = _live_windows(every, window, steps, after_seconds, layers=layers)
@@ -177,17 +183,6 @@ def _check_count(name: str, value: object) -> None:
             f"{name} is {value!r}, which is not a number of steps.",
             f"Give a whole number from 1 to {MOST_STEPS}, such as 1000.",
         )
-
-
-def _refuse_with_global(every: int | None, after_seconds: float | None) -> None:
-    if every is None and after_seconds is None:
-        return
-    other = "--every" if every is not None else "--after-seconds"
-    raise UsageError(
-        f"--steps {GLOBAL}A-B and {other} do not go together.",
-        f"With {other}, steps are counted from the start of this run; its report and its lines "
-        "name the framework's own numbers too.",
-    )
 
 
 def _live_windows(

@@ -78,6 +78,7 @@ def scalars_in(metrics: WindowMetrics) -> dict[str, float]:
 
 def scalars_of(report: Report) -> dict[str, float]:
     """Return the scalars that a report gives, by name."""
+    norms = [n.norm for rank in report.ranks if rank.numerics for n in rank.numerics.gradients[-1:]]
     overheads = [rank.tax.share_of_gpu_time for rank in report.ranks if rank.tax is not None]
     found = {
         "fp8/active": float(report.verdict is Verdict.ACTIVE),
@@ -91,7 +92,8 @@ def scalars_of(report: Report) -> dict[str, float]:
         "fp8/tax": max(overheads, default=None),
         "fp8/step_time_ms": _step_time(report),
         **{name: _numerics(report, name) for name in WORST},
-        scalars.GRAD_NORM.name: _gradient_norm(report),
+        # The newest norm of the first rank that has one.
+        scalars.GRAD_NORM.name: next((norm for norm in norms if norm is not None), None),
     }
     return {name: float(value) for name, value in found.items() if value is not None}
 
@@ -128,12 +130,6 @@ def _numerics(report: Report, name: str) -> float | None:
         found = [getattr(row, column) for row in rows if row.tensor in tensors]
         values = [float(value) for value in found if value is not None]
     return WORST[name](values) if values else None
-
-
-def _gradient_norm(report: Report) -> float | None:
-    """Return the newest norm of the first rank that has one."""
-    norms = [n.norm for rank in report.ranks if rank.numerics for n in rank.numerics.gradients[-1:]]
-    return next((norm for norm in norms if norm is not None), None)
 
 
 def _short(value: float) -> float:
