@@ -82,11 +82,6 @@ def test_the_operator_of_a_kernel_and_its_parents(
     assert (row.op.name, row.op.parents, row.launch) == (operator, parents, 2)
 
 
-def test_replayed_graph_gives_all_its_kernels_one_operator() -> None:
-    events = [op("graph", 0, 20, 1), launch(9, 5), *[kernel("k", 10 + i, 1, 9) for i in range(5)]]
-    assert {row.op.name for row in rows(events) if row.op} == {"graph"}
-
-
 @pytest.mark.parametrize(
     ("events", "launched"),
     [
@@ -94,13 +89,14 @@ def test_replayed_graph_gives_all_its_kernels_one_operator() -> None:
         ([launch(9, 0), kernel("k", 1, 1, 9)], 1),
         ([annotation("range", 0, 9), launch(9, 1), kernel("k", 2, 1, 9)], 1),
         ([op("o", 0, 9, 1), launch(9, 1), kernel("k", 2, 1, 9)], 2),
+        ([op("graph", 0, 9, 1), launch(9, 1), *(kernel("k", 10 + i, 1, 9) for i in range(5))], 2),
     ],
 )
 def test_how_far_back_a_kernel_leads(events: list[dict[str, Any]], launched: int) -> None:
     trace = read_bytes(as_document(events))
-    assert list(trace.kernels.launch) == [launched]
-    assert trace.health.kernels_without_launch == (launched == 0)
-    assert trace.health.kernels_without_op == (launched < 2)
+    assert set(trace.kernels.launch) == {launched}
+    assert bool(trace.health.kernels_without_launch) == (launched == 0)
+    assert bool(trace.health.kernels_without_op) == (launched < 2)
 
 
 def test_step_is_that_of_the_launch_on_any_thread() -> None:

@@ -179,12 +179,9 @@ def test_what_is_no_trace_is_refused(data: bytes, fact: str) -> None:
     assert caught.value.hint
 
 
-def test_missing_file_is_refused(tmp_path: Path) -> None:
+def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="does not exist"):
         read_trace(tmp_path / "none.json")
-
-
-def test_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read: Is a directory"):
         read_trace(tmp_path)
 
