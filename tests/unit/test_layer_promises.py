@@ -128,18 +128,6 @@ def test_a_promise_may_hold_for_some_steps_only(
         assert not phase.covers((first or 1) - 1 if first else (last or 0) + 1)
 
 
-def test_promises_are_read_from_a_file_of_many_lines(tmp_path: Path) -> None:
-    log = tmp_path / "train.log"
-    noise = [f"step {i} loss 2.{i}" for i in range(3000)]
-    lines = [
-        f"[Override] fp8: layers.{i}.w1 Linear.Config -> Float8Linear.Config" for i in range(9)
-    ]
-    log.write_text("\n".join([*noise, *lines, *noise]))
-    assert [layer.names for layer in read_claims(log).layers] == [
-        (f"layers.{i}.w1",) for i in range(9)
-    ]
-
-
 def test_a_list_of_filters_may_be_spread_over_lines(tmp_path: Path) -> None:
     log = tmp_path / "train.log"
     dump = (

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fp8verify.errors import UsageError
-from fp8verify.logs.losses import PATTERNS, compile_loss_regex, scan_losses
+from fp8verify.logs.losses import PATTERNS, LossPattern, LossSeries, compile_loss_regex, scan_losses
 
 TITAN = (
     "[titan] 2025-06-01 10:00:00,000 - root - INFO - \x1b[31mstep: 20  \x1b[32mloss:  2.3456  "
@@ -42,6 +43,12 @@ LINES = {
 }
 
 
+def read(lines: Iterable[str], patterns: tuple[LossPattern, ...] = PATTERNS) -> LossSeries:
+    found = scan_losses(lines, patterns)
+    assert found is not None
+    return found
+
+
 def test_every_pattern_has_a_line_here() -> None:
     assert {pattern.framework for pattern in PATTERNS} == set(LINES)
 
@@ -49,8 +56,7 @@ def test_every_pattern_has_a_line_here() -> None:
 @pytest.mark.parametrize("framework", LINES)
 def test_the_line_of_each_framework_gives_step_and_loss(framework: str) -> None:
     line, step = LINES[framework]
-    found = scan_losses(["unrelated", line, "also unrelated, loss of packets"])
-    assert found is not None
+    found = read(["unrelated", line, "also unrelated, loss of packets"])
     assert found.framework == framework
     assert found.points == {step: 2.3456}
     assert found.counted is (framework == "Hugging Face Trainer")
@@ -67,8 +73,7 @@ def test_the_line_of_each_framework_gives_step_and_loss(framework: str) -> None:
     ],
 )
 def test_plain_loops_write_it_in_many_ways(line: str) -> None:
-    found = scan_losses([line])
-    assert found is not None
+    found = read([line])
     assert found.points == {10: 9.31}
 
 
@@ -87,56 +92,42 @@ def test_other_losses_are_none(line: str) -> None:
     assert scan_losses([line]) is None
 
 
-def test_lines_without_steps_are_counted() -> None:
-    lines = [f"{{'loss': {x}, 'grad_norm': 1.0}}" for x in (3.0, 2.0, 1.0)]
-    found = scan_losses(lines)
-    assert found is not None
-    assert found.points == {1: 3.0, 2: 2.0, 3: 1.0}
-
-
 def test_lines_without_steps_keep_their_epochs() -> None:
     lines = ["{'loss': 3.0, 'grad_norm': 1.0, 'epoch': 0.25}", "{'loss': '2', 'learning_rate': 1}"]
-    found = scan_losses(lines)
-    assert found is not None
+    found = read(lines)
     assert (found.epochs, found.gradients) == ({1: 0.25}, {1: 1.0})
 
 
 def test_the_first_pattern_reads_the_whole_log() -> None:
-    found = scan_losses(["iter 1: loss 3.0, time 1ms", "step 1 | loss 9.0"])
-    assert found is not None
+    found = read(["iter 1: loss 3.0, time 1ms", "step 1 | loss 9.0"])
     assert found.points == {1: 3.0}
 
 
 def test_an_evaluation_before_the_first_step_is_no_plain_loop() -> None:
     lines = ["step 0: train loss 10.9, val loss 10.9", "iter 0: loss 10.8, time 1ms"]
-    found = scan_losses([*lines, "iter 10: loss 9.9, time 1ms"])
-    assert found is not None
+    found = read([*lines, "iter 10: loss 9.9, time 1ms"])
     assert (found.framework, found.points) == ("nanoGPT", {0: 10.8, 10: 9.9})
 
 
 def test_one_foreign_line_does_not_take_a_plain_loops_log_over() -> None:
-    found = scan_losses(["step 1 | loss 3.0", "step 2 | loss 2.0", "iter 1: loss 9.0, time 1ms"])
-    assert found is not None
+    found = read(["step 1 | loss 3.0", "step 2 | loss 2.0", "iter 1: loss 9.0, time 1ms"])
     assert (found.framework, found.points) == ("a plain loop", {1: 3.0, 2: 2.0})
 
 
 def test_a_loss_that_is_no_number_counts_as_such() -> None:
-    found = scan_losses(["step 1 | loss 2.0", "step 2 | loss nan", "step 3 | loss inf"])
-    assert found is not None
+    found = read(["step 1 | loss 2.0", "step 2 | loss nan", "step 3 | loss inf"])
     assert [math.isfinite(loss) for loss in found.points.values()] == [True, False, False]
 
 
 def test_another_ranks_number_does_not_hide_a_nan() -> None:
     lines = ["step 1 | loss 2.0", "step 2 | loss nan", "step 2 | loss 2.1", "step 1 | loss 1.9"]
-    found = scan_losses(lines)
-    assert found is not None
+    found = read(lines)
     assert found.points[1] == 1.9
     assert math.isnan(found.points[2])
 
 
 def test_lines_that_ranks_wrote_into_each_other_are_read() -> None:
-    found = scan_losses(["step 7 | loss nanstep 7 | loss 2.5", "step 8 | loss info"])
-    assert found is not None
+    found = read(["step 7 | loss nanstep 7 | loss 2.5", "step 8 | loss info"])
     assert list(found.points) == [7]
     assert math.isnan(found.points[7])
 
@@ -151,8 +142,7 @@ def test_lines_that_ranks_wrote_into_each_other_are_read() -> None:
     ],
 )
 def test_step_times_that_a_line_gives_are_kept(line: str, us: float | None) -> None:
-    found = scan_losses([line])
-    assert found is not None
+    found = read([line])
     assert found.times_us.get(20) == us
 
 
@@ -163,8 +153,7 @@ def test_a_hostile_line_takes_no_longer_than_another() -> None:
 
 def test_a_regex_of_ones_own() -> None:
     pattern = compile_loss_regex(r"it=(?P<step>\d+) .*nll=(?P<loss>\S+)")
-    found = scan_losses(["it=4 x nll=2.5", "it=5 x nll=nan", "it=6 x nll=oops"], (pattern,))
-    assert found is not None
+    found = read(["it=4 x nll=2.5", "it=5 x nll=nan", "it=6 x nll=oops"], (pattern,))
     assert found.points[4] == 2.5
     assert math.isnan(found.points[5])
     assert math.isnan(found.points[6])
@@ -184,6 +173,5 @@ def test_any_text_is_read_without_an_error(lines: list[str]) -> None:
 
 @given(st.dictionaries(st.integers(0, 10**6), st.floats(0, 1e3), min_size=1, max_size=20))
 def test_what_is_written_is_read_back(points: dict[int, float]) -> None:
-    found = scan_losses(f"step {step} | loss {loss:.4f} | 1 ms" for step, loss in points.items())
-    assert found is not None
+    found = read(f"step {step} | loss {loss:.4f} | 1 ms" for step, loss in points.items())
     assert found.points == {step: float(f"{loss:.4f}") for step, loss in points.items()}
