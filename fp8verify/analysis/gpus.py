@@ -31,40 +31,32 @@ _NVIDIA: Final[dict[Precision, tuple[int, int]]] = {
 
 
 class Family(NamedTuple):
-    """GPUs of one instruction set: names that tell it, formats of its matrix units, source."""
+    """GPUs of one instruction set: names that tell it, formats of its matrix units."""
 
     name: re.Pattern[str]
     capability: str | None
     formats: frozenset[Precision]
-    evidence: str
 
 
 _CDNA1_2: Final = frozenset({Precision.FP16, Precision.BF16, Precision.INT8})
 _CDNA3: Final = _CDNA1_2 | {Precision.FP8, Precision.TF32}
 _CDNA4: Final = _CDNA1_2 | {Precision.FP8, Precision.MXFP8, Precision.MXFP4, Precision.FP4}
 _FAMILIES: Final[tuple[Family, ...]] = (
+    # AMD CDNA 4 ISA: v_mfma_scale_f32_*_f8f6f4; no xf32 any more
+    Family(lazy_pattern(r"MI35[05]X|GFX950"), "9.5", _CDNA4),
+    # AMD CDNA 3 ISA: v_mfma_f32_*_fp8_fp8 (the FNUZ encodings), xf32
+    Family(lazy_pattern(r"MI3(?:00[XA]|08X|25X)|GFX942"), "9.4", _CDNA3),
+    # AMD CDNA 2 ISA: no FP8 instructions
+    Family(lazy_pattern(r"MI2[15]0X?|GFX90A"), None, _CDNA1_2),
+    # AMD CDNA 1 ISA: no FP8 instructions
+    Family(lazy_pattern(r"MI100|GFX908"), None, _CDNA1_2),
+    # Intel oneAPI GPU optimization guide: XMX of Xe-HPC, no FP8
     Family(
-        lazy_pattern(r"MI35[05]X|GFX950"), "9.5", _CDNA4,
-        "AMD CDNA 4 ISA: v_mfma_scale_f32_*_f8f6f4; no xf32 any more",
-    ),
-    Family(
-        lazy_pattern(r"MI3(?:00[XA]|08X|25X)|GFX942"), "9.4", _CDNA3,
-        "AMD CDNA 3 ISA: v_mfma_f32_*_fp8_fp8 (the FNUZ encodings), xf32",
-    ),
-    Family(
-        lazy_pattern(r"MI2[15]0X?|GFX90A"), None, _CDNA1_2,
-        "AMD CDNA 2 ISA: no FP8 instructions",
-    ),
-    Family(
-        lazy_pattern(r"MI100|GFX908"), None, _CDNA1_2,
-        "AMD CDNA 1 ISA: no FP8 instructions",
-    ),
-    Family(
-        lazy_pattern(r"DATA CENTER GPU MAX"), None,
+        lazy_pattern(r"DATA CENTER GPU MAX"),
+        None,
         frozenset({Precision.FP16, Precision.BF16, Precision.TF32, Precision.INT8}),
-        "Intel oneAPI GPU optimization guide: XMX of Xe-HPC, no FP8",
     ),
-)  # fmt: skip
+)
 _NVIDIA_NAME: Final = lazy_pattern(
     r"\b(?:NVIDIA|TESLA|GEFORCE|QUADRO)\b|^(?:[ABHL]\d{1,3}|GB?H?\d00)\b"
 )
@@ -152,14 +144,8 @@ class Peak(NamedTuple):
     bf16: float
     tf32: float
     fp4: float
-    evidence: str
     proves: bool = True
 
-
-_AMD: Final = "AMD Instinct {} data sheet, {}"
-_ADA: Final = "NVIDIA Ada whitepaper v2.1, 2023 (FP8 with FP16 accumulation)"
-_RTX_BLACKWELL: Final = "NVIDIA RTX Blackwell whitepaper, 2025 (FP8 with FP16 accumulation)"
-_PRO_BLACKWELL: Final = "NVIDIA RTX PRO Blackwell whitepaper, 2025"
 
 # By the words of the device name that a trace gives, without maker, memory and form factor. Data
 # sheets that quote sparse rates are halved here. GeForce GPUs multiply FP8 and FP16 with FP16
@@ -167,46 +153,43 @@ _PRO_BLACKWELL: Final = "NVIDIA RTX PRO Blackwell whitepaper, 2025"
 # measured at 706 to 739 TFLOP/s, against 419 listed for FP32 accumulation), so that there a higher
 # rate than that of BF16 proves nothing.
 PEAKS: Final[dict[str, Peak]] = {
-    "GB300": Peak(5000, 2500, 1250, 15000, "NVIDIA Blackwell Ultra GB300 datasheet, 2025"),
-    "B300": Peak(4500, 2250, 1100, 14000, "NVIDIA DGX B300 datasheet, 2025, per GPU"),
-    "GB200": Peak(5000, 2500, 1250, 10000, "NVIDIA GB200 NVL72 datasheet, 2024, per GPU"),
-    "B200": Peak(4500, 2250, 1100, 9000, "NVIDIA DGX B200 datasheet, 2024, per GPU"),
-    "GH200": Peak(1979, 989.4, 494.7, 0, "NVIDIA GH200 datasheet, 2024"),
-    "H200": Peak(1979, 989.4, 494.7, 0, "NVIDIA H200 datasheet, 2024 (SXM)"),
-    "H200 NVL": Peak(1671, 835.5, 417.5, 0, "NVIDIA H200 datasheet, 2024 (NVL)"),
-    "H100": Peak(1979, 989.4, 494.7, 0, "NVIDIA H100 whitepaper, 2023 (SXM5)"),
-    "H100 NVL": Peak(1671, 835.5, 417.5, 0, "NVIDIA H100 datasheet, 2024 (NVL)"),
-    "H100 PCIE": Peak(1513, 756, 378, 0, "NVIDIA H100 whitepaper, 2023 (PCIe)"),
-    "H800": Peak(1979, 989.4, 494.7, 0, "NVIDIA H800 product brief: the H100's rates"),
-    "H800 PCIE": Peak(1513, 756, 378, 0, "NVIDIA H800 PCIe product brief: the H100 PCIe's rates"),
-    "H20": Peak(296, 148, 74, 0, "NVIDIA H20 product brief, 2024"),
-    "A100": Peak(0, 312, 156, 0, "NVIDIA A100 datasheet, 2021 (SXM and PCIe)"),
-    "A800": Peak(0, 312, 156, 0, "NVIDIA A800 product brief: the A100's rates"),
-    "L40S": Peak(733, 362.05, 183, 0, "NVIDIA L40S datasheet, 2023"),
-    "L40": Peak(362, 181.05, 90.5, 0, "NVIDIA L40 datasheet, 2023"),
-    "L20": Peak(239, 119.5, 59.8, 0, "NVIDIA L20 product brief, 2024"),
-    "L4": Peak(242.5, 121, 60, 0, "NVIDIA L4 datasheet, 2023 (sparse rates halved)"),
-    "RTX 6000 ADA GENERATION": Peak(
-        728.5, 364.2, 182.1, 0, "NVIDIA RTX 6000 Ada datasheet, 2023 (sparse rates halved)"
-    ),
-    "RTX PRO 6000 BLACKWELL WORKSTATION EDITION": Peak(
-        1007.6, 503.8, 251.9, 2015.2, _PRO_BLACKWELL
-    ),
-    "RTX PRO 6000 BLACKWELL MAX Q WORKSTATION EDITION": Peak(
-        877.9, 438.9, 219.5, 1755.7, _PRO_BLACKWELL
-    ),
-    "RTX PRO 6000 BLACKWELL SERVER EDITION": Peak(
-        1000, 500, 250, 2000, "NVIDIA RTX PRO 6000 Server Edition datasheet, 2025 (rounded up)"
-    ),
-    "RTX 5090": Peak(838, 209.5, 104.8, 1676, _RTX_BLACKWELL, False),
-    "RTX 5080": Peak(450.2, 112.6, 56.3, 900.4, _RTX_BLACKWELL, False),
-    "RTX 4090": Peak(660.6, 165.2, 82.6, 0, _ADA, False),
-    "RTX 4080": Peak(389.9, 97.5, 48.7, 0, _ADA, False),
-    "MI355X": Peak(5033, 2516, 0, 10066, _AMD.format("MI355X", 2025)),
-    "MI350X": Peak(4614, 2307, 0, 9228, _AMD.format("MI350X", 2025)),
-    "MI325X": Peak(2614.9, 1307.4, 653.7, 0, _AMD.format("MI325X", 2024)),
-    "MI300X": Peak(2614.9, 1307.4, 653.7, 0, _AMD.format("MI300X", 2023)),
-    "MI300A": Peak(1961.2, 980.6, 490.3, 0, _AMD.format("MI300A", 2023)),
+    "GB300": Peak(5000, 2500, 1250, 15000),  # NVIDIA Blackwell Ultra GB300 datasheet, 2025
+    "B300": Peak(4500, 2250, 1100, 14000),  # NVIDIA DGX B300 datasheet, 2025, per GPU
+    "GB200": Peak(5000, 2500, 1250, 10000),  # NVIDIA GB200 NVL72 datasheet, 2024, per GPU
+    "B200": Peak(4500, 2250, 1100, 9000),  # NVIDIA DGX B200 datasheet, 2024, per GPU
+    "GH200": Peak(1979, 989.4, 494.7, 0),  # NVIDIA GH200 datasheet, 2024
+    "H200": Peak(1979, 989.4, 494.7, 0),  # NVIDIA H200 datasheet, 2024 (SXM)
+    "H200 NVL": Peak(1671, 835.5, 417.5, 0),  # NVIDIA H200 datasheet, 2024 (NVL)
+    "H100": Peak(1979, 989.4, 494.7, 0),  # NVIDIA H100 whitepaper, 2023 (SXM5)
+    "H100 NVL": Peak(1671, 835.5, 417.5, 0),  # NVIDIA H100 datasheet, 2024 (NVL)
+    "H100 PCIE": Peak(1513, 756, 378, 0),  # NVIDIA H100 whitepaper, 2023 (PCIe)
+    "H800": Peak(1979, 989.4, 494.7, 0),  # NVIDIA H800 product brief: the H100's rates
+    "H800 PCIE": Peak(1513, 756, 378, 0),  # NVIDIA H800 PCIe product brief: the H100 PCIe's rates
+    "H20": Peak(296, 148, 74, 0),  # NVIDIA H20 product brief, 2024
+    "A100": Peak(0, 312, 156, 0),  # NVIDIA A100 datasheet, 2021 (SXM and PCIe)
+    "A800": Peak(0, 312, 156, 0),  # NVIDIA A800 product brief: the A100's rates
+    "L40S": Peak(733, 362.05, 183, 0),  # NVIDIA L40S datasheet, 2023
+    "L40": Peak(362, 181.05, 90.5, 0),  # NVIDIA L40 datasheet, 2023
+    "L20": Peak(239, 119.5, 59.8, 0),  # NVIDIA L20 product brief, 2024
+    "L4": Peak(242.5, 121, 60, 0),  # NVIDIA L4 datasheet, 2023 (sparse rates halved)
+    # NVIDIA RTX 6000 Ada datasheet, 2023 (sparse rates halved)
+    "RTX 6000 ADA GENERATION": Peak(728.5, 364.2, 182.1, 0),
+    # NVIDIA RTX PRO Blackwell whitepaper, 2025
+    "RTX PRO 6000 BLACKWELL WORKSTATION EDITION": Peak(1007.6, 503.8, 251.9, 2015.2),
+    "RTX PRO 6000 BLACKWELL MAX Q WORKSTATION EDITION": Peak(877.9, 438.9, 219.5, 1755.7),
+    # NVIDIA RTX PRO 6000 Server Edition datasheet, 2025 (rounded up)
+    "RTX PRO 6000 BLACKWELL SERVER EDITION": Peak(1000, 500, 250, 2000),
+    # NVIDIA RTX Blackwell whitepaper, 2025 (FP8 with FP16 accumulation)
+    "RTX 5090": Peak(838, 209.5, 104.8, 1676, proves=False),
+    "RTX 5080": Peak(450.2, 112.6, 56.3, 900.4, proves=False),
+    # NVIDIA Ada whitepaper v2.1, 2023 (FP8 with FP16 accumulation)
+    "RTX 4090": Peak(660.6, 165.2, 82.6, 0, proves=False),
+    "RTX 4080": Peak(389.9, 97.5, 48.7, 0, proves=False),
+    "MI355X": Peak(5033, 2516, 0, 10066),  # AMD Instinct MI355X data sheet, 2025
+    "MI350X": Peak(4614, 2307, 0, 9228),  # AMD Instinct MI350X data sheet, 2025
+    "MI325X": Peak(2614.9, 1307.4, 653.7, 0),  # AMD Instinct MI325X data sheet, 2024
+    "MI300X": Peak(2614.9, 1307.4, 653.7, 0),  # AMD Instinct MI300X data sheet, 2023
+    "MI300A": Peak(1961.2, 980.6, 490.3, 0),  # AMD Instinct MI300A data sheet, 2023
 }
 
 # Words of a device name that do not make it another part: maker, memory, form factor. Any other

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from msgspec import convert
@@ -126,32 +126,20 @@ def steps_of(numerics: RankNumerics | None) -> list[Step]:
     """Return all measured steps of a rank, the first one and those of its series, in order."""
     if numerics is None:
         return []
-    known = {(row.layer, row.tensor): row for row in numerics.rows}
-    steps: dict[int, Sequence[TensorRecord]]
-    steps = {line.step: rows_of(line, known) for line in numerics.series}
+    steps = {line.step: _rows_of(line) for line in numerics.series}
     if numerics.record.measured is not None:
         steps[numerics.record.measured.step] = numerics.record.measured.rows
     return [Step(number, steps[number]) for number in sorted(steps)]
 
 
-def measured_rows(numerics: RankNumerics | None) -> Sequence[TensorRecord]:
-    """Return the tensors of the first measured step."""
-    return numerics.rows if numerics is not None else ()
-
-
-def rows_of(
-    line: SeriesRecord, known: Mapping[tuple[str, str], TensorRecord]
-) -> tuple[TensorRecord, ...]:
-    """Return a line's columns as rows; how they are cast is `known` where an old line lacks it."""
+def _rows_of(line: SeriesRecord) -> tuple[TensorRecord, ...]:
+    """Return a line's columns as rows."""
     columns = {name: getattr(line, name) for name in _COLUMNS}
     rows = []
-    for place, key in enumerate(zip(line.layer, line.tensor, strict=False)):
+    for place, (layer, tensor) in enumerate(zip(line.layer, line.tensor, strict=False)):
         # A line that was damaged may have columns of different lengths.
         here = {name: column[place] for name, column in columns.items() if place < len(column)}
-        cast = known.get(key)
-        if cast is not None and "source" not in here:
-            here |= {"source": cast.source, "format": cast.format, "scaling": cast.scaling}
-        rows.append(TensorRecord(layer=key[0], tensor=key[1], **{"source": "replay", **here}))
+        rows.append(TensorRecord(layer=layer, tensor=tensor, **{"source": "replay", **here}))
     return tuple(rows)
 
 
@@ -260,7 +248,7 @@ def numerics_report(rank: RankEvidence) -> NumericsReport | None:
     return NumericsReport(
         step=measured.step if measured is not None else None,
         reason=(found.record.reason or _why_no_rows(found)) if found is not None else None,
-        rows=tuple(map(_tensor_row, measured_rows(found))),
+        rows=tuple(map(_tensor_row, found.rows if found is not None else ())),
         recipes=tuple(
             convert(recipe, RecipeSettings, from_attributes=True)
             for recipe in dict.fromkeys(recipes)
