@@ -201,38 +201,29 @@ def _kernel_rows(survey: Survey, gpu: str | None) -> tuple[KernelRow, ...]:
         total[2] += row.flops or 0
     for other in survey.others:
         totals[other.kind, None, None] = [other.calls, other.time_ns, 0]
-    rows = [_kernel_row(gpu, *key, *total) for key, total in totals.items()]
+    rows, peaks = [], peak_of(gpu)
+    for (kind, leg, shape), (calls, time_ns, flops) in totals.items():
+        found, op = kind.classification, kind.op
+        tflops = round(flops / time_ns / 1000, 1) if flops and time_ns else None
+        peak = peak_tflops(peaks, found.precision)
+        shown = KernelRow(
+            name=kind.name,
+            role=found.role,
+            precision=found.precision,
+            library=found.library,
+            op=op.name if op else None,
+            leg=leg,
+            dims=op.dims[:4] if op and leg is not None else None,
+            shape=None if shape is None else tuple(shape),
+            kernels=calls,
+            time_us=micros(time_ns),
+            tflops=tflops,
+            percent_of_peak=round(100 * tflops / peak, 1) if tflops and peak else None,
+            decided_by=found.source,
+            reason=found.reason,
+        )
+        rows.append(shown)
     return tuple(sorted(rows, key=lambda row: (-row.time_us, row.name)))
-
-
-def _kernel_row(
-    gpu: str | None,
-    kind: Kind,
-    leg: Leg | None,
-    shape: GemmShape | None,
-    calls: int,
-    time_ns: int,
-    flops: int,
-) -> KernelRow:
-    found, op = kind.classification, kind.op
-    tflops = round(flops / time_ns / 1000, 1) if flops and time_ns else None
-    peak = peak_tflops(peak_of(gpu), found.precision) if tflops else None
-    return KernelRow(
-        name=kind.name,
-        role=found.role,
-        precision=found.precision,
-        library=found.library,
-        op=op.name if op else None,
-        leg=leg,
-        dims=op.dims[:4] if op and leg is not None else None,
-        shape=None if shape is None else tuple(shape),
-        kernels=calls,
-        time_us=micros(time_ns),
-        tflops=tflops,
-        percent_of_peak=round(100 * tflops / peak, 1) if tflops and peak else None,
-        decided_by=found.source,
-        reason=found.reason,
-    )
 
 
 def _layers_report(facts: RankFacts) -> LayersReport | None:

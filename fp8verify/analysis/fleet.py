@@ -94,17 +94,10 @@ def _sharing(evidence: RankEvidence, kinds: dict[Kind, Kind]) -> RankEvidence:
 
 def _jobs(files: Iterable[TraceFile], naming: Mapping[int, NamingStep]) -> list[RankJob]:
     """Make one job of the declared windows of a rank, and one of every other file."""
-    by_rank: dict[int, list[TraceFile]] = defaultdict(list)
-    jobs = []
-    for file in files:
-        if file.declared:
-            by_rank[file.rank].append(file)
-        else:
-            jobs.append(RankJob((file,), naming.get(file.rank)))
-    return [
-        *(RankJob(tuple(found), naming.get(rank)) for rank, found in by_rank.items()),
-        *jobs,
-    ]
+    windows: dict[Hashable, list[TraceFile]] = defaultdict(list)
+    for file in sorted(files, key=lambda file: not file.declared):
+        windows[file.rank if file.declared else file].append(file)
+    return [RankJob(tuple(found), naming.get(found[0].rank)) for found in windows.values()]
 
 
 def _examine_all(

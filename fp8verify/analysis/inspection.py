@@ -172,16 +172,10 @@ def _with_records(
 ) -> list[RankEvidence]:
     """Add to each rank what the runner noted about it, and to the first one the run's losses."""
     found = []
-    for place, rank in enumerate(ranks):
+    for rank in ranks:
         number = -1 if rank.rank is None else rank.rank
-        found.append(
-            rank._replace(
-                meta=metas.get(number),
-                numerics=numerics.get(number),
-                losses=None if place else losses,
-            )
-        )
-    return found
+        found.append(rank._replace(meta=metas.get(number), numerics=numerics.get(number)))
+    return [found[0]._replace(losses=losses), *found[1:]]
 
 
 def _notes(files: TraceFiles, metas: dict[int, RankMeta]) -> list[str]:
@@ -203,9 +197,8 @@ def _notes(files: TraceFiles, metas: dict[int, RankMeta]) -> list[str]:
 
 def _untraced(folder: Path, metas: dict[int, RankMeta]) -> list[RankEvidence]:
     """Make evidence of a capture whose window never opened: there is a census at best."""
-    if not metas:
-        return [gather(Trace(source=folder.name))]
-    return [
-        gather(Trace(source=folder.name, rank=rank, world_size=meta.world_size))
+    traces = [
+        Trace(source=folder.name, rank=rank, world_size=meta.world_size)
         for rank, meta in sorted(metas.items())
     ]
+    return list(map(gather, traces or [Trace(source=folder.name)]))

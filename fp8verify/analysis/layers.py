@@ -156,7 +156,20 @@ def join_by_size(gemms: Sequence[GemmRow], modules: Sequence[ModuleRecord] | Non
     if sizes_of_gemms:
         forward = [row for row in rows if row.leg is Leg.FPROP]
         sizes = {Size(n, k, _library_of(row)) for row in forward for n, k in row.layer_sizes}
-    found = [layer for layer in _classes(rows, sizes, by_size) if layer.observed]
+    observed: dict[Size, Counter[Leg]] = defaultdict(Counter)
+    in_fp8: dict[Size, Counter[Leg]] = defaultdict(Counter)
+    flops: Counter[Size] = Counter()
+    for row in rows:
+        of_row = _size_of(row, sizes)
+        if of_row is not None:
+            observed[of_row][row.leg] += row.calls
+            flops[of_row] += row.flops or 0
+            if row.precision.is_low:
+                in_fp8[of_row][row.leg] += row.calls
+    found = [
+        LayerClass(size, tuple(by_size[size]), dict(legs), dict(in_fp8[size]), flops[size])
+        for size, legs in observed.items()
+    ]
     found.sort(key=lambda layer: (-layer.flops, *layer.size[:2], layer.size.library or ""))
     joined = {layer.size for layer in found}
     totals = gemm_totals(gemms)
@@ -204,31 +217,6 @@ def _library_of(row: GemmRow) -> str | None:
     name = op.name if op is not None else ""
     inputs = find(function_of(name) or name).layer_inputs
     return TRANSFORMER_ENGINE if inputs is not None else None
-
-
-def _classes(
-    rows: Sequence[GemmRow], sizes: set[Size], modules: dict[Size, list[ModuleRecord]]
-) -> list[LayerClass]:
-    observed: dict[Size, Counter[Leg]] = defaultdict(Counter)
-    in_fp8: dict[Size, Counter[Leg]] = defaultdict(Counter)
-    flops: Counter[Size] = Counter()
-    for row in rows:
-        size = _size_of(row, sizes)
-        if size is not None:
-            observed[size][row.leg] += row.calls
-            flops[size] += row.flops or 0
-            if row.precision.is_low:
-                in_fp8[size][row.leg] += row.calls
-    return [
-        LayerClass(
-            size,
-            tuple(modules.get(size, ())),
-            dict(observed[size]),
-            dict(in_fp8[size]),
-            flops[size],
-        )
-        for size in sizes
-    ]
 
 
 def _size_of(row: GemmRow, sizes: set[Size]) -> Size | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, compress, pairwise
-from operator import add, not_
+from operator import not_
 from statistics import fmean, median, variance
 from typing import NamedTuple, TypeAlias
 
@@ -133,19 +133,18 @@ _LONGEST = 3  # kernels named in a tooltip
 _FP8, _HIGH, _UNKNOWN, _REST = range(4)
 
 
-def bucket_times(trace: Trace, kinds: Kinds, bounds: StepBounds) -> TimelineReport | None:
-    """Spread the kernels of a trace over `BUCKETS` buckets of equal length; None without any.
+def bucket_times(
+    trace: Trace, kinds: Kinds, bounds: StepBounds, whole: tuple[int, int]
+) -> TimelineReport:
+    """Spread the kernels of a trace over `BUCKETS` buckets of equal length.
 
     Args:
         trace: the kernels.
         kinds: theirs.
         bounds: when the kernels of each step ran.
+        whole: when the first kernel began and the last one ended.
     """
-    columns = trace.kernels
-    if not len(columns):
-        return None
-    begin = min(columns.start_ns)
-    end = max(map(add, columns.start_ns, columns.duration_ns))
+    begin, end = whole
     width = max(1, -(-(end - begin) // BUCKETS))
     times = [[0] * BUCKETS for _ in range(4)]
     classes = [_class_of(kind.classification) for kind in kinds.kinds]
