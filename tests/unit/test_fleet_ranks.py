@@ -326,7 +326,7 @@ def test_a_pipe_beside_another_trace_is_told_to_become_a_file(tmp_path: Path) ->
 
 
 def test_what_is_there_and_is_no_file_is_not_called_missing() -> None:
-    with pytest.raises(InputError, match="/dev/null is neither a file nor a folder"):
+    with pytest.raises(InputError, match="/dev/null cannot be read: Not a directory"):
         inspect("/dev/null")
 
 
