@@ -75,7 +75,6 @@ def read_script(path: str, text: str) -> Script:
 
 
 def _calls(tree: ast.AST) -> Iterator[Call]:
-    sizes = _sizes(tree)
     stack: list[tuple[ast.AST, tuple[int, int] | None]] = [(tree, None)]
     while stack:
         node, function = stack.pop()
@@ -84,8 +83,8 @@ def _calls(tree: ast.AST) -> Iterator[Call]:
         stack += [(child, function) for child in reversed(list(ast.iter_child_nodes(node)))]
         name = _name(node.func) if isinstance(node, ast.Call) else None
         if isinstance(node, ast.Call) and name is not None:
-            literals = {key.arg: _literal(key.value, sizes) for key in node.keywords if key.arg}
-            positional = {str(i): _literal(arg, sizes) for i, arg in enumerate(node.args)}
+            literals = {key.arg: _literal(key.value) for key in node.keywords if key.arg}
+            positional = {str(i): _literal(arg) for i, arg in enumerate(node.args)}
             yield Call(name, {**positional, **literals}, node.lineno, function)
 
 
@@ -99,22 +98,12 @@ def _name(function: ast.expr) -> str | None:
     return function.id if isinstance(function, ast.Name) else None
 
 
-def _sizes(tree: ast.AST) -> dict[str, int]:
-    """Return the variables that the source assigns once, and a whole number."""
-    found: dict[str, list[ast.expr]] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            found.setdefault(node.targets[0].id, []).append(node.value)
-    only = {name: _literal(values[0], {}) for name, values in found.items() if len(values) == 1}
-    return {name: value for name, value in only.items() if type(value) is int}
-
-
-def _literal(node: ast.expr, sizes: Mapping[str, int]) -> Any:
+def _literal(node: ast.expr) -> Any:
     """Return a literal, the symbol of a name such as `torch.float8_e4m3fn`, or a variable."""
     if isinstance(node, ast.Attribute):
         return Symbol(node.attr)
     if isinstance(node, ast.Name):
-        return sizes.get(node.id, Variable(node.id))
+        return Variable(node.id)
     try:
         return ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):

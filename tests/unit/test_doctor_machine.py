@@ -61,8 +61,6 @@ def test_a_capability_that_is_not_known_decides_nothing(capability: str | None) 
     assert check.status is Status.SKIPPED
 
 
-OLD_DRIVER = H100._replace(driver="550.54.15")
-AMD_DRIVER = MI300X._replace(driver="6.14.14")
 # Arguments of `facts_of`, a file, and all that is told.
 MACHINES: list[tuple[dict[str, Any], str, str]] = [
     ({"gpus": [A100]}, "", "fail no-fp8-units"),
@@ -74,9 +72,7 @@ MACHINES: list[tuple[dict[str, Any], str, str]] = [
     ({"gpus": [A100]}, files.TORCHTITAN_PYTHON, "fail no-fp8-units"),
     ({"gpus": []}, "", "fail no-gpu"),
     ({"gpus": [], "require_gpu": False}, "", ""),
-    ({"gpus": [OLD_DRIVER]}, "", "fail driver-too-old"),
-    ({"gpus": [OLD_DRIVER], "versions": {**GOOD, "torch": "2.9.1+cu128"}}, "", ""),
-    ({"gpus": [AMD_DRIVER]}, "", ""),
+    ({"gpus": [MI300X]}, "", ""),
     ({"versions": {**GOOD, "torchao": "0.8.0"}}, files.TORCHTITAN_TOML, "fail torchao-too-old"),
     ({"versions": {**GOOD, "torchao": "0.9.0"}}, files.TORCHTITAN_TOML, ""),
     ({"versions": {"torch": "not a version", "torchao": "?"}}, "", ""),

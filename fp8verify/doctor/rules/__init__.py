@@ -11,7 +11,6 @@ from fp8verify.doctor.rules import asked, keys, machine, rows, scripts
 Rule = Callable[[Facts], Iterator[Check]]
 RULES: tuple[Rule, ...] = (
     machine.gpus,
-    machine.driver,
     machine.torch_of_the_training,
     machine.libraries,
     asked.asked,

@@ -1,4 +1,4 @@
-"""Rules on the machine: its GPUs, its driver and what is installed for the training."""
+"""Rules on the machine: its GPUs and what is installed for the training."""
 
 from __future__ import annotations
 
@@ -8,17 +8,12 @@ from collections.abc import Iterator
 from fp8verify.doctor.checks import Check, Status
 from fp8verify.doctor.facts import Facts
 from fp8verify.doctor.gpus import FORMATS, Gpu, trains_in
-from fp8verify.doctor.installed import cuda_of
 
 _FALLBACKS = (
     "torchao raises (“torch._scaled_mm is only supported on CUDA devices with compute capability "
     ">= 9.0 or 8.9, or ROCm MI300+”), Transformer Engine raises, accelerate warns and trains in "
     "FP16"
 )
-# Driver from which on a CUDA runtime works: CUDA Toolkit release notes, "Minor version
-# compatibility", read 2026-11-22.
-_DRIVERS = {11: 450, 12: 525, 13: 580}
-_CUDA_NOTES = "CUDA Toolkit release notes, table 2"
 
 
 def gpus(facts: Facts) -> Iterator[Check]:
@@ -72,33 +67,6 @@ def _units(found: tuple[Gpu, ...], fmt: str) -> Check:
 def _count(found: list[Gpu]) -> str:
     counts = Counter((gpu.name, gpu.capability) for gpu in found)
     return ", ".join(f"{n} x {name} ({cap or '?'})" for (name, cap), n in counts.items())
-
-
-def driver(facts: Facts) -> Iterator[Check]:
-    """Whether the driver can run the CUDA that torch was built for."""
-    nvidia = [gpu for gpu in facts.gpus.found if not (gpu.capability or "").startswith("gfx")]
-    version = nvidia[0].driver if nvidia else None
-    cuda = cuda_of(facts.versions)
-    major = (version or "").partition(".")[0]
-    if cuda is None or not major.isdecimal() or cuda[0] not in _DRIVERS:
-        return
-    least = _DRIVERS[cuda[0]]
-    if int(major) < least:
-        yield Check(
-            code="driver-too-old",
-            status=Status.FAIL,
-            message=f"driver {version} cannot run torch {facts.versions['torch']}, built for CUDA "
-            f"{cuda[0]}.{cuda[1]}, which needs driver {least} or above",
-            hint="Update the driver, or install a torch built for an older CUDA.",
-            source=_CUDA_NOTES,
-        )
-    else:
-        yield Check(
-            code="driver",
-            status=Status.OK,
-            message=f"driver {version} runs CUDA {cuda[0]}.{cuda[1]}",
-            source=_CUDA_NOTES,
-        )
 
 
 def torch_of_the_training(facts: Facts) -> Iterator[Check]:

@@ -51,15 +51,23 @@ class Subject(NamedTuple):
     config: Config | None = None
 
 
-def rules_of(groups: Mapping[str, list[dict[str, Any]]]) -> list[Rule]:
+def rules_of(groups: Mapping[str, list[Any]]) -> list[Rule]:
     """Return the rows of a table of rules by code."""
     return [
         Rule(code, Status(status), row[status], row)
         for code, rows in groups.items()
-        for row in rows
+        for row in map(_by_name, rows)
         for status in _STATUSES
         if status in row
     ]
+
+
+def _by_name(row: dict[str, Any] | list[Any]) -> dict[str, Any]:
+    """Return a row whose fields have names; those of a list are its columns."""
+    if isinstance(row, dict):
+        return row
+    where, status, message, remedy, evidence = row
+    return {"where": where, status: message, "remedy": remedy, "evidence": evidence}
 
 
 @cache

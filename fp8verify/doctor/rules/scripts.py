@@ -63,8 +63,6 @@ def _calls(row: Mapping[str, Any], script: Script) -> Iterator[Call]:
                 around[place] = re.search(row["function"], text) is not None
             if not around[place]:
                 continue
-        if "line" in row and not re.search(row["line"], script.text.splitlines()[call.line - 1]):
-            continue
         if all_hold(row.get("when", {}), call.arguments) and all(
             _every(tests, call.arguments.get(name)) for name, tests in row.get("every", {}).items()
         ):
