@@ -12,11 +12,11 @@ from fp8verify.doctor.installed import Installed, Interpreter
 from fp8verify.doctor.launch import read_launch
 from fp8verify.doctor.rules import judge
 
-H100 = Gpu("NVIDIA H100 80GB HBM3", "9.0", "580.65.06", "81559 MiB")
-H20 = Gpu("NVIDIA H20", "9.0", "580.65.06", "97871 MiB")
-A100 = Gpu("NVIDIA A100-SXM4-80GB", "8.0", "580.65.06", "81920 MiB")
-B200 = Gpu("NVIDIA B200", "10.0", "580.65.06", "183359 MiB")
-RTX6000_PRO = Gpu("NVIDIA RTX PRO 6000 Blackwell", "12.0", "580.65.06", "97887 MiB")
+H100 = Gpu("NVIDIA H100 80GB HBM3", "9.0")
+H20 = Gpu("NVIDIA H20", "9.0")
+A100 = Gpu("NVIDIA A100-SXM4-80GB", "8.0")
+B200 = Gpu("NVIDIA B200", "10.0")
+RTX6000_PRO = Gpu("NVIDIA RTX PRO 6000 Blackwell", "12.0")
 MI300X = Gpu("AMD Instinct MI300X", "gfx942")
 GOOD = {
     "torch": "2.11.0+cu130",

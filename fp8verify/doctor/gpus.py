@@ -15,13 +15,9 @@ from fp8verify.analysis.gpus import multiplies
 from fp8verify.terms import Precision
 
 TIMEOUT_S = 15.0
-NVIDIA_QUERY = (
-    "nvidia-smi",
-    "--query-gpu=name,compute_cap,driver_version,memory.total",
-    "--format=csv,noheader",
-)
+NVIDIA_QUERY = ("nvidia-smi", "--query-gpu=name,compute_cap", "--format=csv,noheader")
 # ROCm has it since 6.0, older than which none runs a GPU that multiplies FP8.
-AMD_QUERY = ("amd-smi", "static", "--asic", "--driver", "--json")
+AMD_QUERY = ("amd-smi", "static", "--asic", "--json")
 
 
 class Gpu(NamedTuple):
@@ -29,8 +25,6 @@ class Gpu(NamedTuple):
 
     name: str
     capability: str | None = None
-    driver: str | None = None
-    memory: str | None = None
 
 
 class Gpus(NamedTuple):
@@ -93,7 +87,7 @@ def parse(tool: str, text: str) -> Iterator[Gpu]:
     """Read what a tool printed; nothing where it is no answer."""
     if tool == NVIDIA_QUERY[0]:
         for row in csv.reader(text.splitlines(), skipinitialspace=True):
-            if len(row) == 4:
+            if len(row) == 2:
                 yield Gpu(*(cell.strip() for cell in row))
         return
     with suppress(msgspec.DecodeError):
@@ -101,7 +95,7 @@ def parse(tool: str, text: str) -> Iterator[Gpu]:
         for gpu in data if isinstance(data, list) else data.gpu_data:
             target = gpu.asic.target_graphics_version.lower().partition(":")[0]
             if target.startswith("gfx"):
-                yield Gpu(gpu.asic.market_name or "AMD GPU", target, gpu.driver.version)
+                yield Gpu(gpu.asic.market_name or "AMD GPU", target)
 
 
 class _Asic(msgspec.Struct):
@@ -109,13 +103,8 @@ class _Asic(msgspec.Struct):
     market_name: str = ""
 
 
-class _Driver(msgspec.Struct):
-    version: str | None = None
-
-
 class _AmdGpu(msgspec.Struct):
     asic: _Asic = msgspec.field(default_factory=_Asic)
-    driver: _Driver = msgspec.field(default_factory=_Driver)
 
 
 class _AmdGpus(msgspec.Struct):

@@ -119,7 +119,7 @@ def test_the_library_that_is_asked_for_must_be_there(
     assert code not in complaints(facts_of(path, versions={}))  # not the training's Python
 
 
-L40S = Gpu("NVIDIA L40S", "8.9", "580.65.06", "46068 MiB")
+L40S = Gpu("NVIDIA L40S", "8.9")
 TE_D006 = "TE d0067d0 pytorch/quantization.py:"
 NIGHTLY = {"torch": "2.14.0.dev20260701+cu130", "triton": "3.8.0", "torchao": "0.18.0"}
 BLOCKWISE = files.MEGATRON_SH.replace("hybrid", "e4m3 --fp8-recipe blockwise")
@@ -206,11 +206,8 @@ def test_versions_of_cuda() -> None:
 
 
 def test_nvidia_smi_is_read() -> None:
-    text = "NVIDIA H200, 9.0, 580.65.06, 143771 MiB\nNVIDIA H200, 9.0, 580.65.06, 143771 MiB\n"
-    assert (
-        list(parse("nvidia-smi", text))
-        == [Gpu("NVIDIA H200", "9.0", "580.65.06", "143771 MiB")] * 2
-    )
+    text = "NVIDIA H200, 9.0\nNVIDIA H200, 9.0\n"
+    assert list(parse("nvidia-smi", text)) == [Gpu("NVIDIA H200", "9.0")] * 2
     assert list(parse("nvidia-smi", "NVIDIA-SMI has failed\n")) == []
 
 
@@ -221,14 +218,14 @@ AMD_SMI_GPU = {
         "market_name": "AMD Instinct MI350X", "vendor_id": "0x1002", "oam_id": 6,
         "target_graphics_version": "gfx950",
     },
-    "driver": {"name": "amdgpu", "version": "6.18.3"},
+    "driver": {"name": "amdgpu"},
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("form", [[AMD_SMI_GPU], {"gpu_data": [AMD_SMI_GPU]}])
 def test_amd_smi_is_read_as_rocm_6_and_7_print_it(form: object) -> None:
     (gpu,) = parse("amd-smi", json.dumps(form))
-    assert gpu == Gpu("AMD Instinct MI350X", "gfx950", "6.18.3")
+    assert gpu == Gpu("AMD Instinct MI350X", "gfx950")
 
 
 @pytest.mark.parametrize(
