@@ -59,7 +59,8 @@ def assert_gemm_precision(
     names = [precision] if isinstance(precision, str) else list(precision)
     wanted = set(map(Precision, names))
     what = " ".join(filter(None, [leg, "GEMM", op and f"of {op}"]))
-    rows = [row for row in _gemms(report) if leg in (None, row.leg) and op in (None, row.op)]
+    gemms = [row for rank in report.ranks for row in rank.kernels if row.role.is_gemm]
+    rows = [row for row in gemms if leg in (None, row.leg) and op in (None, row.op)]
     if not rows:
         raise AssertionError(f"no {what} ran: {report.reason}")
     others = [row for row in rows if row.precision not in wanted]
@@ -108,10 +109,6 @@ def _message(report: Report, min_share: float) -> Iterator[str]:
     for finding in report.findings:
         yield f"{finding.severity.value} [{finding.code}] {format_finding(finding, alone=alone)}"
         yield f"    {finding.hint}"
-
-
-def _gemms(report: Report) -> Iterator[KernelRow]:
-    return (row for rank in report.ranks for row in rank.kernels if row.role.is_gemm)
 
 
 def _line(row: KernelRow) -> str:

@@ -118,8 +118,7 @@ def finding_page(code: str) -> str:
     makes = f"; can make the verdict {verdicts}" if verdicts else ""
     hints: dict[str, list[str]] = defaultdict(list)
     for case in cases:
-        if case.hint not in hints[case.message]:
-            hints[case.message].append(case.hint)
+        hints[case.message].append(case.hint)
     said = [
         f"- {message}"
         + "".join(f"  \n  → {hint}" for hint in dict.fromkeys(hints[message]) if hint)

@@ -156,22 +156,15 @@ def test_legs_that_the_recipe_leaves_high_are_no_shortfall(
     assert [finding.severity.value for finding in legs] == ["info", "info"]
 
 
-def test_gradients_in_e5m2_beside_mx_scales_are_an_error(
-    build: TraceBuilder, tmp_path: Path
-) -> None:
-    found = report(layer(build, "mxfp8", MXFP8_E5M2_KERNEL), tmp_path)
-
-    assert told(found, "mxfp8-e5m2-gradients") == ["1 MXFP8 GEMM multiplied gradients in E5M2"]
-    assert not told(report(layer(TraceBuilder(), "mxfp8"), tmp_path), "mxfp8-e5m2-gradients")
-
-
-def test_kernels_and_casts_tell_of_one_format_of_gradients(
+def test_gradients_in_e5m2_beside_mx_scales_are_told_by_kernels_or_casts(
     build: TraceBuilder, tmp_path: Path
 ) -> None:
     row = {
         "layer": "up", "tensor": "grad_output", "source": "replay", "format": "e5m2",
         "scaling": "mxfp8",
     }  # fmt: skip
+    plain = report(layer(TraceBuilder(), "mxfp8"), tmp_path)
+    assert not told(plain, "mxfp8-e5m2-gradients")
     write_numerics(tmp_path, rows=[row])
     by_kernels = report(layer(build, "mxfp8", MXFP8_E5M2_KERNEL), tmp_path)
     by_casts = report(layer(TraceBuilder(), "mxfp8"), tmp_path)
@@ -180,26 +173,17 @@ def test_kernels_and_casts_tell_of_one_format_of_gradients(
     assert told(by_casts, "mxfp8-e5m2-gradients") == ["gradients are cast to MXFP8 in E5M2"]
 
 
-def test_a_forward_pass_recomputed_in_bf16_is_told(build: TraceBuilder, tmp_path: Path) -> None:
-    layer(build, "fp8")
-    recompute(build, 32)
-    found = report(build, tmp_path, module("up", "fp8"))
-
-    assert found.verdict.value == "PARTIAL"
-    assert told(found, "recompute-not-fp8") == [
-        "1 recomputed forward GEMM ran in BF16 (0.0 ms), and in FP8 when they ran first"
-    ]
-
-
 def test_kernels_and_hooks_tell_of_one_recomputation(build: TraceBuilder, tmp_path: Path) -> None:
     layer(build, "fp8")
     recompute(build, 32)
+    said = "1 recomputed forward GEMM ran in BF16 (0.0 ms), and in FP8 when they ran first"
+    assert told(report(build, tmp_path, module("up", "fp8")), "recompute-not-fp8") == [said]
     write_numerics(tmp_path, recomputed_high=["up"])
     found = report(build, tmp_path, module("up", "fp8"))
 
     (finding,) = [one for one in found.findings if one.code == "recompute-not-fp8"]
     assert (finding.layers, finding.verdict) == (("up",), Verdict.PARTIAL)
-    assert "1 recomputed forward GEMM ran in BF16" in finding.message
+    assert said in finding.message
     assert "up ran in FP8 and, when activation checkpointing computed it again" in finding.message
 
 
