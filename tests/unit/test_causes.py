@@ -9,6 +9,7 @@ import pytest
 from fp8verify import Report, inspect
 from fp8verify.report.forms import page_of
 from tests.golden.expectations import ROOT
+from tests.hand_built import TraceBuilder
 
 MEGATRON = """\
 ------------------------ arguments ------------------------
@@ -54,3 +55,18 @@ def test_every_verdict_but_a_clean_active_says_what_to_do(path: Path) -> None:
     assert nothing == (
         report.verdict == "ACTIVE" and {f.severity for f in report.findings} <= {"info"}
     )
+
+
+@pytest.mark.parametrize(
+    ("converted", "cause"),
+    [(20, "28 of 48 layers were left out of the conversion (log line 1)"), (30, "ran in BF16")],
+)
+def test_the_layers_that_a_log_counts_are_the_cause_if_most_were_left_out(
+    converted: int, cause: str, tmp_path: Path
+) -> None:
+    build, log = TraceBuilder().step(1), tmp_path / "train.log"
+    for place in range(4):
+        build.linear(64, 32, 16 * (place + 1), fp8=not place)
+    log.write_text(f"FP8 training enabled - converted {converted}/48 linear layers\n")
+    report = inspect(build.write(tmp_path / "trace.json"), log=log)
+    assert report.reason.endswith(cause)

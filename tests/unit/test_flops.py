@@ -11,6 +11,7 @@ from fp8verify.terms import OpContext
     [
         ("aten::mm", ((8, 16), (16, 4)), 2 * 8 * 16 * 4),
         ("aten::addmm", ((4,), (8, 16), (16, 4)), 2 * 8 * 16 * 4),
+        ("aten::mv", ((8, 16), (16,)), 2 * 8 * 16),
         ("aten::bmm", ((3, 8, 16), (3, 16, 4)), 3 * 2 * 8 * 16 * 4),
         ("aten::baddbmm", ((3, 8, 4), (3, 8, 16), (3, 16, 4)), 3 * 2 * 8 * 16 * 4),
         ("aten::linear", ((2, 8, 16), (4, 16)), 2 * 16 * 16 * 4),
@@ -37,6 +38,7 @@ def test_flops_follow_from_the_recorded_shapes(
     [
         None,
         OpContext(name="aten::mm"),
+        OpContext(name="aten::mv", dims=((8, 16), (16, 4))),
         OpContext(name="aten::mm", dims=((8, 16), (17, 4))),
         OpContext(name="aten::mm", dims=((8,), (16, 4))),
         OpContext(name="_LinearBackward", dims=((2, 8, 4), ())),

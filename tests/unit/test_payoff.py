@@ -14,7 +14,7 @@ from fp8verify.analysis.timeline import measure, step_bounds
 from fp8verify.report.sentences import payoff
 from fp8verify.terms import Role
 from fp8verify.trace import Step, Trace
-from tests.hand_built import BF16, FP8, FP8_KERNEL, FP32, TraceBuilder
+from tests.hand_built import BF16, BF16_KERNEL, FP8, FP8_KERNEL, FP32, TraceBuilder
 from tests.unit.test_fp8_overhead import COPY, INSIDE
 
 OTHER = "triton_poi_fused_add_0"
@@ -192,3 +192,19 @@ def test_many_small_gemms_are_said_while_fp8_still_pays(
     found = [f for f in report(build, tmp_path).findings if f.code == "small-gemms"]
     assert [f.severity.value for f in found] == ["info"]
     assert "40%" in found[0].message
+
+
+@pytest.mark.parametrize(("step_us", "waits"), [(215, False), (230, True)])
+def test_a_gpu_waits_if_a_tenth_of_a_step_outside_the_window_is_not_its_own(
+    step_us: int, waits: bool, tmp_path: Path
+) -> None:
+    build = TraceBuilder(rank=0).step(1).launch(BF16_KERNEL, us=100).launch(BF16_KERNEL, us=100)
+    build.write(tmp_path / "rank0.json")
+    ns = step_us * 1000
+    times = {"count": 9, "total_ns": 9 * ns, "samples_ns": [ns] * 9}
+    times |= dict.fromkeys(("median_ns", "p25_ns", "p75_ns"), ns)
+    meta = {"schema": 1, "rank": 0, "steps_seen": 9, "window": [], "steps_outside": times}
+    (tmp_path / "rank0.meta.json").write_text(json.dumps(meta))
+    found = inspect(tmp_path).ranks[0].payoff
+    assert found is not None
+    assert found.waits is waits
