@@ -100,7 +100,7 @@ class LayerClass(NamedTuple):
         observed, expected = self.observed.get(leg, 0), self.expected(leg) or 0
         high = observed - self.in_fp8.get(leg, 0)
         is_short = high > passes * (len(self.modules) - len(self.converted)) or observed < expected
-        return not formats & {None, "high_precision"} and is_short
+        return "high_precision" not in formats and is_short
 
     @property
     def never_in_fp8(self) -> bool:
