@@ -28,7 +28,7 @@ show() {
   .venv/bin/"$@"
 }
 show fp8verify inspect traces/fp8_compiled
-show fp8verify inspect traces/bf16_filter_rejects_all --exit-zero
+show fp8verify inspect traces/bf16_torchtitan_auto_filter --exit-zero
 if [ "$gpu" = yes ]; then
   show fp8verify run examples/train_gpt.py --precision fp8 --compile --steps 10-12
 fi

@@ -34,7 +34,7 @@ class Terminal(NamedTuple):
 
 
 TERMINALS: Mapping[str, Terminal] = {
-    "contradicted.svg": Terminal("fp8verify inspect traces/bf16_filter_rejects_all"),
+    "torchtitan.svg": Terminal("fp8verify inspect traces/bf16_torchtitan_auto_filter"),
     "active.svg": Terminal("fp8verify inspect traces/fp8_compiled"),
     "compare.svg": Terminal("fp8verify compare traces/bf16_width4096 traces/fp8_width4096"),
     "doctor.svg": Terminal(

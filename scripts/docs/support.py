@@ -55,6 +55,8 @@ FRAMEWORKS = {
     "KempnerForge": "../examples/kempnerforge/README.md",
     "nanochat": "../examples/nanochat/README.md",
     "Megatron-LM": "../examples/megatron/README.md",
+    "torchtune": "",
+    "modded-nanogpt": "",
     "OLMo-core": "",
     "Composer": "",
     "axolotl, LLaMA-Factory, TRL": "",
@@ -84,6 +86,8 @@ HAS_NOT = {
     "accelerate, torchao": {"steps", "callback", "profiler"},
     "accelerate, Transformer Engine": {"steps", "callback", "profiler"},
     "nanochat": {"callback", "doctor"},
+    "modded-nanogpt": {"log", "callback", "profiler", "doctor"},
+    "torchtune": {"log", "callback"},
 }
 _ATTACHED = "tests/integration/test_run_attached.py::"
 _LIVE = "tests/integration/test_live_run.py::"
@@ -220,6 +224,12 @@ TRIALS = (
     *_trained("KempnerForge", "verdict run steps profiler numerics",
               f"{_AO}, KempnerForge 5666d0d: one GPU, FSDP2, EP 2, PP 2"),
     *_trained("nanochat", "verdict run steps numerics", f"{_GPU_TORCH}, nanochat 92d63d4"),
+    *_trained("torchtitan", "verdict run steps every numerics",
+              f"{_AO}, torchtitan b5bcd76 and 2b935fa"),
+    *_trained("torchtune", "verdict run every numerics",
+              f"{_AO}, torchtune 41aaca4: full_finetune_distributed"),
+    *_trained("modded-nanogpt", "verdict run steps numerics",
+              f"{_GPU_TORCH}, modded-nanogpt 0d20074"),
     *_trained("OLMo-core", "verdict run steps profiler numerics",
               f"{_AO}, OLMo-core fa6c501: llama2_1B, FSDP"),
 )  # fmt: skip

@@ -171,6 +171,10 @@ KNOWN: dict[str, Known] = {
         ("layer-not-fp8",),
         {leg: {"fp8": 6 * 8, "bf16": 6 * (8 + 1)} for leg in ("fprop", "dgrad", "wgrad")},
     ),
+    # 4 blocks of 7 linears and the head, none converted; a part of each block is computed again.
+    "bf16_torchtitan_auto_filter": Known("CONTRADICTED", 1, (BF16_MM,), ("claimed-not-active",)),
+    # 4 blocks of 7 linears; the head in eight chunks stays in BF16.
+    "fp8_torchtune": Known("ACTIVE", 0, (FP8_MM, BF16_MM)),
     "ddp_one_rank_bf16": Known("PARTIAL", 1, (FP8_MM, BF16_MM), ("rank-without-fp8",)),
 }
 

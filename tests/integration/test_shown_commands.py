@@ -42,7 +42,7 @@ def test_a_clone_is_installed_and_gives_verdicts(shown: Shown, tmp_path: Path) -
     put(tmp_path, "pip", f'#!/bin/sh\nexec "{sys.executable}" -m pip "$@"\n')
     put(tmp_path, "fp8verify", f'#!/bin/sh\nexec "{installed}/bin/fp8verify" "$@"\n')
     settings = {"PIP_NO_DEPS": "1", "PIP_NO_INDEX": "1", "PIP_NO_BUILD_ISOLATION": "0"}
-    says = {"-m venv": "", "pip": "", "rejects_all": "CONTRADICTED ", "YOUR_TRACE": "ACTIVE "}
+    says = {"-m venv": "", "pip": "", "auto_filter": "CONTRADICTED ", "YOUR_TRACE": "ACTIVE "}
     for command in shown.commands:
         environment = {"PIP_TARGET": str(installed), **settings, "PYTHONPATH": str(installed)}
         if command.startswith("pip"):
