@@ -31,18 +31,13 @@ def command(trace: str, output: Path) -> None:
     fp8verify annotate capture/rank0.json.gz -o rank0-annotated.json
     """
     from fp8verify.annotate import annotate
-
-    counts = annotate(_only_trace(trace), output)
-    shown = ", ".join(f"{count} {name}" for name, count in counts.most_common())
-    click.echo(f"{output}: {sum(counts.values())} GEMM kernels labelled{shown and f' ({shown})'}")
-
-
-def _only_trace(path: str) -> Path:
     from fp8verify.trace import find_traces
 
-    files = find_traces(path)
+    files = find_traces(trace)
     if len({file.path for file in files}) > 1:
         raise InputError(
-            f"{path} holds {len(files)} traces.", f"Name one of them, such as {files[0].path}."
+            f"{trace} holds {len(files)} traces.", f"Name one of them, such as {files[0].path}."
         )
-    return Path(path) if Path(path).is_file() else files[0].path
+    counts = annotate(Path(trace) if Path(trace).is_file() else files[0].path, output)
+    shown = ", ".join(f"{count} {name}" for name, count in counts.most_common())
+    click.echo(f"{output}: {sum(counts.values())} GEMM kernels labelled{shown and f' ({shown})'}")

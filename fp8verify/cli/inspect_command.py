@@ -69,7 +69,12 @@ def command(
     from fp8verify.analysis.inspection import inspect
     from fp8verify.trace.places import comes_through_pipe
 
-    with _executor(scheduler) as executor, rank_progress() as on_progress:
+    cluster: AbstractContextManager[Executor | None] = nullcontext()
+    if scheduler is not None:
+        from fp8verify.analysis.workers import dask_cluster
+
+        cluster = dask_cluster(scheduler)
+    with cluster as executor, rank_progress() as on_progress:
         report: Report = inspect(
             paths,
             log=log,
@@ -84,11 +89,3 @@ def command(
     named = ("--log", log) if log else ()
     again = shlex.join(map(str, ("fp8verify", "inspect", *paths, *named)))
     sys.exit(write_report(report, options, "" if comes_through_pipe(paths) else again))
-
-
-def _executor(scheduler: str | None) -> AbstractContextManager[Executor | None]:
-    if scheduler is None:
-        return nullcontext()
-    from fp8verify.analysis.workers import dask_cluster
-
-    return dask_cluster(scheduler)

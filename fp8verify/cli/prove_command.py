@@ -10,9 +10,6 @@ import click
 from fp8verify.cli.options import form_option, output_option, valued
 from fp8verify.errors import UsageError
 
-_DIFFERS = 1
-_NOTHING = 3
-
 
 @click.command("prove", context_settings={"ignore_unknown_options": True})
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND …")
@@ -68,6 +65,6 @@ def command(
     emit(f"{shown}\n", output)
     verdicts = {proof.agreement for proof in proofs}
     if verdicts & {"differs", "missed"}:
-        sys.exit(_DIFFERS)
+        sys.exit(1)
     if "agrees" not in verdicts:
-        sys.exit(_NOTHING)
+        sys.exit(3)

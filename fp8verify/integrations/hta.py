@@ -18,7 +18,6 @@ from importlib import metadata
 from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -82,7 +81,8 @@ def _analyse(file: TraceFile) -> RankBreakdown | str:
                 include_last_profiler_step=True,
             )
             row = analysis.get_temporal_breakdown(visualize=False).iloc[0]
-            overlap = _overlap(analysis)
+            pairs = analysis.get_comm_comp_overlap(visualize=False)
+            overlap = float(pairs["comp_comm_overlap_pctg"].iloc[0])
         except Exception as error:  # HTA raises whatever pandas does, and assertions
             return f"HTA gives no figures ({type(error).__name__})"
     return RankBreakdown(
@@ -91,13 +91,5 @@ def _analyse(file: TraceFile) -> RankBreakdown | str:
         idle_us=float(row["idle_time(us)"]),
         compute_us=float(row["compute_time(us)"]),
         non_compute_us=float(row["non_compute_time(us)"]),
-        communication_overlap_percent=overlap,
+        communication_overlap_percent=None if math.isnan(overlap) else overlap,
     )
-
-
-def _overlap(analysis: Any) -> float | None:
-    """Return how much of communication overlapped with computation, None without communication."""
-    overlap = float(
-        analysis.get_comm_comp_overlap(visualize=False)["comp_comm_overlap_pctg"].iloc[0]
-    )
-    return None if math.isnan(overlap) else overlap

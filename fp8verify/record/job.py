@@ -47,7 +47,9 @@ def job_of(command: Sequence[str], environment: Mapping[str, str]) -> Job:
     rendezvous = _option(command, RDZV_ID) or environment.get("PET_RDZV_ID")
     if rendezvous is not None and rendezvous != NO_ID:
         return Job(f"rdzv-{rendezvous}")
-    return _slurm(environment) or _mpi(environment) or Job(_meeting_place(command, environment))
+    space, size = environment.get("PMIX_NAMESPACE"), environment.get("OMPI_COMM_WORLD_SIZE", "")
+    mpi = Job(f"mpi-{space}", int(size), once=True) if space and size.isdecimal() else None
+    return _slurm(environment) or mpi or Job(_meeting_place(command, environment))
 
 
 def _slurm(environment: Mapping[str, str]) -> Job | None:
@@ -58,13 +60,6 @@ def _slurm(environment: Mapping[str, str]) -> Job | None:
     name = f"slurm-{job}.{step}" + (f"-{restarts}" if restarts != "0" else "")
     tasks = environment.get("SLURM_STEP_NUM_TASKS") or environment.get("SLURM_NTASKS", "")
     return Job(name, int(tasks) if tasks.isdecimal() else None, once=True)
-
-
-def _mpi(environment: Mapping[str, str]) -> Job | None:
-    space, size = environment.get("PMIX_NAMESPACE"), environment.get("OMPI_COMM_WORLD_SIZE", "")
-    if not space or not size.isdecimal():
-        return None
-    return Job(f"mpi-{space}", int(size), once=True)
 
 
 def _meeting_place(command: Sequence[str], environment: Mapping[str, str]) -> str | None:

@@ -146,11 +146,6 @@ def progress(capture: Path, ranks: RankSelection, count: int) -> tuple[int, bool
     return closed, all(_is_done(meta.windows, count) for meta in known)
 
 
-def steps_seen(capture: Path) -> int:
-    """Return how many steps the rank that got farthest has counted."""
-    return max((meta.steps_seen for meta in _metas(capture)), default=0)
-
-
 def _is_done(windows: Sequence[WindowRecord], count: int) -> bool:
     to_come = [w for w in windows if w.state in ("never", "cut") and w.trace is None]
     return len(windows) >= count and not to_come
@@ -158,12 +153,13 @@ def _is_done(windows: Sequence[WindowRecord], count: int) -> bool:
 
 def _wanted_metas(capture: Path, ranks: RankSelection) -> list[RankMeta | None]:
     """Return the records of the requested ranks, None for one that is not there yet."""
-    metas = {meta.rank: meta for meta in _metas(capture)}
+    metas = {meta.rank: meta for meta in metas_of(capture)}
     size = max((meta.world_size for meta in metas.values()), default=1)
     return [metas.get(rank) for rank in range(size) if ranks.includes(rank, size)]
 
 
-def _metas(capture: Path) -> list[RankMeta]:
+def metas_of(capture: Path) -> list[RankMeta]:
+    """Return the records of the ranks that have one."""
     found = []
     for path in find_metas(capture):
         with suppress(InputError):  # claimed, and not written yet

@@ -215,12 +215,13 @@ class RunWatch(Watcher):
         return "was ended: it took too long"
 
     def _summary(self, capture: Path, history: History) -> str:
-        from fp8verify.record.live_windows import steps_seen
+        from fp8verify.record.live_windows import metas_of
 
         counts = ", ".join(f"{count} {verdict}" for verdict, count in history.counts.items())
         if counts:
             return f"of the run's windows {counts}"
-        live, steps = self.settings.live, steps_seen(capture)
+        live = self.settings.live
+        steps = max((meta.steps_seen for meta in metas_of(capture)), default=0)
         if live is None or not steps:
             return "no window was recorded"
         return (

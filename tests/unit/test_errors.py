@@ -32,11 +32,6 @@ def test_errors_survive_pickling(kind: type[Fp8VerifyError], protocol: int) -> N
         assert same.exit_code == error.exit_code
 
 
-def test_a_traceback_has_the_next_step_too() -> None:
-    error = InputError("a.json is no trace.", "Name another file.")
-    assert str(error) == "a.json is no trace.\nhint: Name another file."
-
-
 def test_the_kinds_that_are_tested_are_all() -> None:
     assert {InputError, UsageError, NoTraceError} <= set(kinds())
 

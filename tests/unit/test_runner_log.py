@@ -31,17 +31,6 @@ def test_a_short_log_is_kept_whole_and_is_on_disk_at_once(tmp_path: Path) -> Non
     assert path.read_bytes() == b"one\ntwo\n"
 
 
-def test_a_long_log_keeps_its_head_and_tail_and_says_what_is_missing(tmp_path: Path) -> None:
-    with bounded_log(tmp_path / "log.txt", head=8, tail=8) as log:
-        for number in range(10):
-            log.write(b"line %d\n" % number)
-
-    text = (tmp_path / "log.txt").read_text()
-    assert text.startswith("line 0\n")
-    assert text.endswith("line 8\nline 9\n")
-    assert "\n[fp8verify: 48 bytes left out here]\n" in text
-
-
 @given(st.lists(st.binary(max_size=40)))
 def test_nothing_is_lost_uncounted(tmp_path_factory: object, chunks: list[bytes]) -> None:
     path = tmp_path_factory.mktemp("log") / "log.txt"  # type: ignore[attr-defined]

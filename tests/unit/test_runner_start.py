@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from fp8verify.record import collect_result, output, output_relay
-from fp8verify.record.injection import boot_folder, write_agent
+from fp8verify.record.injection import write_agent
 from fp8verify.record.runner import run_training
 from fp8verify.record.settings import RunSettings
 
@@ -274,16 +274,3 @@ def test_without_a_free_terminal_the_training_gets_a_pipe(monkeypatch: pytest.Mo
     ends = output._pipe_like(1)
     os.write(ends[1], b"line")
     assert os.read(ends[0], 9) == b"line"
-
-
-def test_the_boot_folder_serves_pythons_of_another_version(tmp_path: Path) -> None:
-    python = next(Path.home().glob(".pyenv/versions/3.12.*/bin/python"), None)
-    if python is None or sys.version_info[:2] == (3, 12):
-        pytest.skip("needs Python 3.12")
-    Path("torch.py").write_text("")
-    with boot_folder(tmp_path) as boot:
-        (boot / "config.json").write_text("{}")
-        environment = {"PYTHONPATH": f"{boot}:."}
-        code = "import torch, sys; print([m for m in sys.modules if 'fp8verify' in m])"
-        done = subprocess.check_output([python, "-c", code], env=environment, text=True)
-        assert "_fp8verify_boot" in done
