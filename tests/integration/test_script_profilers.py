@@ -57,3 +57,31 @@ def test_a_window_that_a_framework_profiles_moves_behind_it(
     assert any("were chosen instead" in note for note in attached.meta().notes)
     traces = [path for path in (tmp_path / "traces").rglob("*") if path.is_file()]
     assert len(traces) == (2 if framework == "torchtitan" else 1)
+
+
+REPEATING = """
+import torch
+from torch.profiler import profile, schedule
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def train():
+    model(torch.ones(2, 8)).sum().backward()
+    optimizer.step()
+with profile(schedule=schedule(wait=1, warmup=1, active=3)) as profiler:
+    for _ in range(14):
+        train()
+        profiler.step()
+for _ in range(6):
+    train()
+"""
+
+
+def test_a_window_moves_behind_a_profiler_that_records_again_and_again(tmp_path: Path) -> None:
+    script = tmp_path / "repeating.py"
+    script.write_text(REPEATING)
+
+    attached = attach(tmp_path, "5-6", script)
+
+    (found,) = attached.meta().windows
+    assert (found.state, found.last - found.first) == ("complete", 1)
+    assert found.first > 14

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -40,6 +41,7 @@ WRITTEN_STEPS = 64
 # No session begins in the hook in which another one ends: a range that C++ has open there could not
 # be ended early, see `OpenRanges`. So one step is between the last window and the eager one.
 STEPS_AFTER_WINDOW = 2
+MOST_MOVES = 20  # of a window behind the script's own profiler
 
 
 class WindowManager:
@@ -73,7 +75,7 @@ class WindowManager:
         self._lost: Session | None = None
         self._names: EagerNames | None = None  # while the eager step that names layers runs
         self._gave_way: set[int] = set()  # windows that wait for the script's profiler to end
-        self._moved: set[int] = set()
+        self._moves: Counter[int] = Counter()
         self._closing = self._ends_after = False
         context = InstrumentContext(config, optimizers, lambda: self.record, self._may_measure)
         self._instruments = InstrumentSet(context, KINDS)
@@ -194,23 +196,26 @@ class WindowManager:
             self.plan.place(window, first, first + window["last"] - window["first"])
 
     def _move_windows(self, step: int) -> None:
-        """Move the windows that the script's profiler took behind it, each once."""
-        for index in sorted(self._gave_way - self._moved):
+        """Move the windows that the script's profiler took behind it.
+
+        One that records again and again may take a window several times.
+        """
+        for index in sorted(self._gave_way):
             window = self.plan.windows[index]
             before = f"{window['first']}-{window['last']}"
-            if self.plan.move(index, step):
+            if self.plan.move(index, step) and not self._moves[index]:
                 self.record.note(
                     f"the script's own profiler was running when window {before} was to begin: "
-                    f"steps {window['first']}-{window['last']} were chosen instead"
+                    "later steps were chosen instead"
                 )
-        self._moved |= self._gave_way
+            self._moves[index] += 1
         self._gave_way.clear()
 
     def _give_way(self, index: int) -> None:
         window = self.plan.windows[index]
         self.record.mark(window, "skipped", RUNNING)
         # The other ranks run their eager step now.
-        if index not in self._moved and window is not self.record.naming:
+        if self._moves[index] < MOST_MOVES and window is not self.record.naming:
             self._gave_way.add(index)
 
     def _prepare(self, window: int) -> None:
