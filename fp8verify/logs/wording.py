@@ -217,7 +217,9 @@ _ASIDES = re.compile(
     r"|[\w.]*(?:head|output|norm|embed)\w*)|\b\d+ (?:layers? |modules? )?skipped\b"
     # what comes after: resumption, evaluation, checkpoints, warm-up of the learning rate
     r"|[,;|] ?(?:resum|eval|checkpoint|sav|log|lr|compar)[^;|]*"
-    r"|^ for \d[\d_,]* (?:steps|epochs|iter\w*)",
+    r"|^ for \d[\d_,]* (?:steps|epochs|iter\w*)"
+    # from the beginning on
+    r"|\b(?:from|at|since|starting(?: at| from)?) (?:step|iter(?:ation)?) [01]\b",
     re.IGNORECASE,
 )
 _OTHERS = (

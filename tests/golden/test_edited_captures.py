@@ -333,6 +333,7 @@ def test_a_rate_that_bf16_cannot_reach_is_no_proof_beside_bf16(tmp_path: Path) -
         ("[eval] " + CLAIM, "INACTIVE"),
         ("FP8 training enabled in config, but no FP8-capable GPU found\n", "INACTIVE"),
         ("Training in FP8 from step 500\n", "INACTIVE"),
+        ("Training in FP8 from step 0\n", "CONTRADICTED"),
         ("Converted 0 of 48 linear layers to Float8Linear\n", "INACTIVE"),
         ("Converted 47 of 48 linear layers to Float8Linear\n", "CONTRADICTED"),
     ],
