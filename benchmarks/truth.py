@@ -55,9 +55,9 @@ CLASSES = {
     "one leg in BF16": (True, ""),
     "one layer in BF16": (
         False,
-        "without a census, or of a class of one's own, a filter may have left it out",
+        "without a module list, or of a class of one's own, a filter may have left it out",
     ),
-    "half of the layers in BF16": (True, ""),  # of captures with a census
+    "half of the layers in BF16": (True, ""),  # of captures with a module list
     "empty filter, FP8 claimed": (True, ""),
     "pinned layer in FP8": (True, ""),
     "NVFP4 promised, FP8 ran": (True, ""),
@@ -125,7 +125,7 @@ class Capture:
         return list(_numbered(gemm for _, gemm in found))
 
     def write(self, folder: Path, log: str | None = None, *, alone: bool = False) -> Path:
-        """Write the capture with its census and its log; `log` adds lines, or stands alone."""
+        """Write the capture with its module list and its log; `log` adds lines, or stands alone."""
         folder.mkdir(parents=True)
         for name, document in self.documents.items():
             data = json.dumps(document).encode()

@@ -1,6 +1,6 @@
 """How messages write counts, lists, steps and names of layers, and how outside text is cleaned.
 
-Names of layers are exactly as the census has them, or shortened for a list: the agent takes the
+Names of layers are exactly as the module list has them, or shortened: the agent takes the
 wrappers of DDP, FSDP, compile and checkpointing off a name once, where it reads the model.
 """
 

@@ -59,7 +59,7 @@ class _Float8Product(torch.autograd.Function):
 
 
 class Float8Linear(nn.Linear):
-    """A linear class of a script's own, as nanochat has one, that no census can know."""
+    """A linear class of a script's own, as nanochat has one, that no module list can know."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (…, in) to (…, out)."""

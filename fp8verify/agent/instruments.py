@@ -111,7 +111,7 @@ class InstrumentSet:
 class ModuleList(Instrument):
     """Lists the modules before each window, or after it where no optimizer had stepped before.
 
-    Under a watch it is that of the first window: a census walks over the whole model.
+    Under a watch it is that of the first window: a module list walks over the whole model.
     """
 
     def __init__(self, context: InstrumentContext) -> None:

@@ -227,13 +227,13 @@ def _kernel_rows(survey: Survey, gpu: str | None) -> tuple[KernelRow, ...]:
 
 
 def _layers_report(facts: RankFacts) -> LayersReport | None:
-    """Lay out the layers of a rank; None where neither shapes nor a census tell of any."""
+    """Lay out the layers of a rank; None where neither shapes nor a module list tell of any."""
     rank, found = facts.rank, facts.layers
     if not (found.classes or found.apart or found.experts):
         return None
     note = f"no GEMM has the size of {len(found.apart)} of the modules" if found.apart else None
     if rank.meta is None:
-        note = "no module census: layers are identified by the sizes of their GEMMs only"
+        note = "no module list: layers are identified by the sizes of their GEMMs only"
     elif not found.classes:
         note = "no GEMM has the size of a layer (shapes not recorded, or layers that are split)"
     return LayersReport(

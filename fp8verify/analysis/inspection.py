@@ -1,4 +1,4 @@
-"""The main job: traces, logs and censuses on disk in, a finished report out."""
+"""The main job: traces, logs and module lists on disk in, a finished report out."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def inspect(
         path: a Kineto Chrome trace (.json, .json.gz, .json.zst), a folder with one for each
             rank, a pattern such as "traces/rank*.json.gz", a URL of one of these (s3://, gs://,
             hf://), "-" for a trace on standard input, several of these, or a capture of
-            `fp8verify run`, whose logs and census are read too.
+            `fp8verify run`, whose logs and module list are read too.
         log: the training's log, when it is not in the capture; with it, `path` may be empty.
         name: what the report calls the run; the name of its folder or file by default.
         policy: the FP8 share asked for, and how the verdict becomes an exit code.
@@ -116,7 +116,7 @@ def inspect(
     notes += [*remarks_on(log, None), *said.notes, *remarked]
     report = _report(ranks, said, policy, notes, name)
     findings = tuple(
-        replace(finding, message=f"{finding.message}, {len(metas)} by census")
+        replace(finding, message=f"{finding.message}, {len(metas)} by module list")
         if finding.code == "ranks-not-observed" and len(metas) > len(ranks)
         else finding
         for finding in report.findings
@@ -196,7 +196,7 @@ def _notes(files: TraceFiles, metas: dict[int, RankMeta]) -> list[str]:
 
 
 def _untraced(folder: Path, metas: dict[int, RankMeta]) -> list[RankEvidence]:
-    """Make evidence of a capture whose window never opened: there is a census at best."""
+    """Make evidence of a capture whose window never opened: there is a module list at best."""
     traces = [
         Trace(source=folder.name, rank=rank, world_size=meta.world_size)
         for rank, meta in sorted(metas.items())

@@ -1,4 +1,4 @@
-"""Layer by layer: the linear modules of the census against the GEMMs of their shapes.
+"""Layer by layer: the linear modules of the list against the GEMMs of their shapes.
 
 A trace does not name modules, so they are joined by shape: all linears of N outputs and K inputs
 are one class, and so are all products of (tokens, K) by (K, N).
@@ -46,7 +46,7 @@ class LayerClass(NamedTuple):
     """All linears of one size, and the GEMMs of that size; counts by leg.
 
     Attributes:
-        modules: those of the census, none where there is no census.
+        modules: those of the module list, none where there is none.
         observed: GEMMs that ran.
         in_fp8: those of them in FP8 or FP4.
         flops: of all of them, whatever the leg.
@@ -140,11 +140,11 @@ class Layers(NamedTuple):
 
 
 def join_by_size(gemms: Sequence[GemmRow], modules: Sequence[ModuleRecord] | None) -> Layers:
-    """Join the modules of a rank's census to its GEMMs by size.
+    """Join the modules of a rank's module list to its GEMMs by size.
 
     Args:
         gemms: those of the rank.
-        modules: its census; None where there is none, and the forward GEMMs give the sizes.
+        modules: its module list; None where there is none, and the forward GEMMs give the sizes.
     """
     sizes_of_gemms, modules = modules is None, modules or ()
     by_size: dict[Size, list[ModuleRecord]] = defaultdict(list)
@@ -201,7 +201,7 @@ def is_transformer_engine(module: ModuleRecord) -> bool:
 
 
 def package_of(module: ModuleRecord) -> str:
-    """Return the package that a module's class is of, empty where the census does not say it."""
+    """Return the package that a module's class is of, empty where that is not known."""
     return (module.source or "").split(".")[0]
 
 

@@ -1,7 +1,7 @@
 """What the log and the model promised, and what of it the kernels prove.
 
-The expected share of GEMM FLOPs: the census says which layers were converted and how large they
-are, the recipe which of their GEMMs stay in high precision, the log which layers and steps are
+The expected share of GEMM FLOPs: the module list says which layers were converted and how large
+they are, the recipe which of their GEMMs stay in high precision, the log which layers and steps are
 pinned there. The GEMMs that ran say how much work each layer is. The expectation is known only
 where these cover (nearly) all work.
 
@@ -143,7 +143,7 @@ def collect_promises(
     layers: Sequence[LayerPromise] = (),
     phases: Sequence[PhasePromise] = (),
 ) -> Promises:
-    """Join what the logs promise with the modules that any rank's census found converted."""
+    """Join what the logs promise with the modules that any rank's module list found converted."""
     modules = [module for rank in ranks for module in rank.modules]
     converted = tuple(module for module in modules if module.state in CONVERTED)
     emulated = tuple(module for module in modules if module.state in EMULATED)
@@ -177,15 +177,15 @@ def _of_claims(claims: Sequence[Claim]) -> dict[str, frozenset[str]]:
     }
 
 
-# The work that no module of the census explains may be at most this share.
+# The work that no listed module explains may be at most this share.
 _UNEXPLAINED = 0.01
 
 
 def expected_share(rank: RankEvidence, layers: Layers, promises: Promises) -> ExpectedReport | None:
-    """Return what was to run in low precision; None where census and GEMMs do not tell.
+    """Return what was to run in low precision; None where module list and GEMMs do not tell.
 
     Args:
-        rank: with a census.
+        rank: with a module list.
         layers: its modules by size.
         promises: what the log and the model promised.
     """
@@ -315,8 +315,8 @@ def _launches(rows: Iterable[GemmRow]) -> tuple[int, int]:
 def _layers(modules: Sequence[ModuleRecord]) -> tuple[int, int]:
     """Return how many layers were left out of the conversion, and how many were converted.
 
-    (0, 1) where that cannot be counted: without a census, with experts, which multiply as often as
-    they like, and with layers whose passes differ, as frozen ones' do.
+    (0, 1) where that cannot be counted: without a module list, with experts, which multiply as
+    often as they like, and with layers whose passes differ, as frozen ones' do.
     """
     plain = all(m.kind == "linear" and m.training and not m.frozen for m in modules)
     counts: Counter[str] = Counter()

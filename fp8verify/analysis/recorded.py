@@ -1,4 +1,4 @@
-"""Lay out what was recorded: the clock, its windows, the census, memory and versions."""
+"""Lay out what was recorded: the clock, its windows, the module list, memory and versions."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def read_meta(path: Path) -> RankMeta:
     Raises:
         InputError: if it cannot be read, or is not such a file.
     """
-    return _read(path, RankMeta, "is not a module census")
+    return _read(path, RankMeta, "is not a module list")
 
 
 def _read(path: Path, kind: type[Record], is_not: str) -> Record:

@@ -83,7 +83,7 @@ def _naming_trace(folder: Path, rank: int, naming: NamingRecord) -> TraceFile | 
 
 
 def census_remarks(metas: dict[int, RankMeta], profiled: Container[int | None]) -> list[str]:
-    """Return how the census of ranks that were not profiled differs from that of the same modules.
+    """Return how the module list of ranks that were not profiled differs from the others'.
 
     Args:
         metas: the records of all ranks.
@@ -103,7 +103,7 @@ def census_remarks(metas: dict[int, RankMeta], profiled: Container[int | None]) 
             if unprofiled:
                 more = f" and {len(unprofiled) - 1} more" if len(unprofiled) > 1 else ""
                 remarks.append(
-                    f"rank {unprofiled[0]}{more}: not profiled, and by its census {differ} of "
+                    f"rank {unprofiled[0]}{more}: not profiled, and by its module list {differ} of "
                     f"{len(states)} modules have another precision than on the other ranks"
                 )
     return remarks

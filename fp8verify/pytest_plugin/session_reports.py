@@ -188,7 +188,7 @@ def _assert_layers_fp8(report: Report, pattern: str) -> None:
     matching = {name: state for name, state in states.items() if fnmatchcase(name, pattern)}
     others = [f"{name} ({state})" for name, state in matching.items() if state != "fp8"]
     if not states:
-        why = "this capture has no module census"
+        why = "this capture has no module list"
     elif not matching:
         why = "no linear layer of the model is called like that"
     elif others:

@@ -39,7 +39,7 @@ def ran_high(rank: RankEvidence) -> str:
 
 
 def cause_without_fp8(rank: RankEvidence, promises: Promises) -> tuple[str, str]:
-    """Say why no FP8 ran, as far as census, log and operators show it.
+    """Say why no FP8 ran, as far as module list, log and operators show it.
 
     Returns:
         The kind of cause, which is a case of `claimed-not-active`, and a sentence; both are empty

@@ -35,8 +35,8 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
         fp8_share: of the run's GEMM time; None where no GEMM ran.
         lowest_rank_share: of the rank that has the least.
         legs: the FP8 share of each GEMM leg.
-        layers: the state of each linear layer by name, empty without a census; a layer in several
-            states on several ranks has the worst of them.
+        layers: the state of each linear layer by name, empty without a module list; a layer in
+            several states on several ranks has the worst of them.
         share_of_expected: how much of the FLOPs that were to run in FP8 did, on the rank where
             least; None where that was not known.
     """
@@ -208,7 +208,7 @@ def regressions(report: Report, baseline: Baseline, tolerance: float) -> Iterato
             fell = f"{what} fell from {was:.1%} to {share:.1%} {points}"
             yield finding("regression", what=fell)
     if baseline.layers and not now.layers:
-        why = "it lists layers, and this capture has no module census"
+        why = "it lists layers, and this capture has no module list"
         yield finding("baseline-not-comparable", why=why)
         return
     was_fp8 = [name for name, state in baseline.layers.items() if state == "fp8"]

@@ -248,7 +248,7 @@ def test_the_verdict_is_that_of_the_edit(rule: str, tmp_path: Path) -> None:
 
 
 def with_census(chosen: Callable[[Capture, Event], bool], folder: Path) -> Path:
-    """Write an edited capture with its census, by which every linear layer was converted."""
+    """Write an edited capture with its module list, by which every linear layer was converted."""
     (folder / "rank0.json.gz").write_bytes(gzip.compress(json.dumps(
         some_in_bf16(chosen).document).encode()))  # fmt: skip
     shutil.copy(ROOT / "fp8_compiled" / "rank0.meta.json", folder)

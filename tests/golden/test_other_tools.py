@@ -42,7 +42,7 @@ def times(rank: RankReport) -> dict[str, float]:
 
 
 def converted(name: str, recorded: list[Recording], form: str, folder: Path) -> Report:
-    """Inspect the capture with its traces in another form, and its logs and census as they are."""
+    """Inspect the capture with its traces in another form, logs and module list as they are."""
     for file in (ROOT / name).iterdir():
         if file.suffix == ".txt" or file.name.endswith(".meta.json"):
             shutil.copy(file, folder)

@@ -47,7 +47,7 @@ def test_a_meta_file_of_a_later_version_is_read(tmp_path: Path) -> None:
     ids=["empty", "cut", "a list", "no text", "deep", "nothing in it", "wrong type"],
 )
 def test_what_is_no_meta_file_is_told(tmp_path: Path, content: object) -> None:
-    with pytest.raises(InputError, match="is not a module census") as caught:
+    with pytest.raises(InputError, match="is not a module list") as caught:
         read_meta(write(tmp_path, content))
     assert "\n" not in caught.value.fact
 
@@ -83,5 +83,5 @@ def test_a_rank_that_was_not_profiled_is_named_by_its_census() -> None:
     metas[5] = census(5, "high_precision", "fp8", "high_precision")
     metas[7] = census(7, "high_precision", prefix="head")  # another stage of a pipeline
     (remark,) = census_remarks(metas, {0})
-    assert remark.startswith("rank 5: not profiled, and by its census 1 of 3 modules")
+    assert remark.startswith("rank 5: not profiled, and by its module list 1 of 3 modules")
     assert census_remarks(metas, {0, 5}) == []  # its own trace says more

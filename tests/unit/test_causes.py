@@ -1,4 +1,4 @@
-"""The verdict names its cause where census, log or operators tell it, and what to do about that."""
+"""The verdict names its cause where module list, log or operators tell it, and what to do."""
 
 from __future__ import annotations
 

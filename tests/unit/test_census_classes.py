@@ -1,4 +1,4 @@
-"""The census on classes of libraries that are not installed, by their names, and on own ones."""
+"""The module list on classes of libraries that are not installed, by name, and on own ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The census on torchao's own classes, converted as its users do; none of them runs a GEMM."""
+"""The module list on torchao's own classes, converted as its users do; none of them runs a GEMM."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was to run in FP8, by census, recipe and log, against what did."""
+"""What was to run in FP8, by module list, recipe and log, against what did."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers: the census against the GEMMs of the layers' sizes."""
+"""Layers: the module list against the GEMMs of the layers' sizes."""
 
 from __future__ import annotations
 

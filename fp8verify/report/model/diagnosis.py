@@ -140,7 +140,7 @@ TOLERANCE = 0.02
 
 
 class ExpectedReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What was to run in low precision, by census, recipe and log, against what did.
+    """What was to run in low precision, by module list, recipe and log, against what did.
 
     Attributes:
         share_of_flops: of the FLOPs of the GEMMs that train, what was to run in FP8 or FP4.
@@ -172,7 +172,7 @@ class LayerRow(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         n: outputs.
         k: inputs.
-        modules: modules of the census.
+        modules: modules of the list.
         converted: those of them that are set for FP8.
         names: their names, shortened.
         passes: how often each module ran forward in the window, null where not known.
@@ -232,9 +232,9 @@ class NamedLayerRow(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         layer: its name in the model.
-        n: outputs, null where the census does not know the layer.
+        n: outputs, null where the module list does not know the layer.
         k: inputs.
-        state: what the census says of it.
+        state: what the module list says of it.
         legs: its GEMMs.
         casts_us: µs that FP8 cost in addition to the GEMMs, null where it did not run.
     """

@@ -222,7 +222,7 @@ class ModulesReport(msgspec.Struct, frozen=True, kw_only=True):
         names: names of the modules of each state.
         recipes: recipes that the modules say.
         scalings: how their recipes scale, as configured.
-        unknown_classes: classes of modules whose precision the census cannot tell: their GEMMs
+        unknown_classes: classes of modules whose precision the module list cannot tell: their GEMMs
             decide.
     """
 

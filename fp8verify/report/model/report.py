@@ -79,7 +79,7 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True):
         payoff: what FP8 can gain, null without GEMMs.
         layers: linear layers by size, null where unknown.
         named_layers: linear layers by name, null where the run recorded none.
-        modules: the census of modules, null without a capture.
+        modules: the list of modules, null without a capture.
         health: how whole the trace is.
         clock: what `fp8verify run` counted as a step, null without a capture.
         numerics: scales, tensors and gradients of `fp8verify run`, null without a capture.

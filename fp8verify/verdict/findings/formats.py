@@ -226,7 +226,7 @@ def all_gather_not_fp8(facts: RankFacts, promises: Promises) -> Iterator[Finding
 
 
 def mxfp8_e5m2_gradients(facts: RankFacts, _: Promises) -> Iterator[Finding]:
-    """MXFP8 with gradients in E5M2: by the kernels, the census, measured tensors or the recipe."""
+    """MXFP8 with gradients in E5M2: by kernels, module list, measured tensors or recipe."""
     rank = facts.rank
     mx = [row for row in rank.survey.gemms if row.precision is Precision.MXFP8]
     e5m2 = sum(row.calls for row in mx if "e5m2" in _elements(row))
@@ -234,7 +234,7 @@ def mxfp8_e5m2_gradients(facts: RankFacts, _: Promises) -> Iterator[Finding]:
         what = f"{counted(e5m2, 'MXFP8 GEMM')} multiplied gradients in E5M2"
         yield finding("mxfp8-e5m2-gradients", what=what)
         return
-    # The census counts where no kernel of the backward pass says what it multiplied.
+    # The module list counts where no kernel of the backward pass says what it multiplied.
     backward = [row for row in mx if row.leg is not Leg.FPROP]
     silent = bool(backward) and all(None in _elements(row) for row in backward)
     layers = [

@@ -153,7 +153,7 @@ def grouped_high_precision(facts: RankFacts, promises: Promises) -> Iterator[Fin
 
 
 def _named_experts(experts: Sequence[str], rows: Sequence[GemmRow]) -> str:
-    """Name the experts by the census, else by the shape of their weights."""
+    """Name the experts by the module list, else by the shape of their weights."""
     if experts:
         return f"MoE experts {', '.join(patterns(experts)[:_NAMED_EXPERTS])}"
     stacked = {dims for row in rows if row.kind.op for dims in row.kind.op.dims if len(dims) == 3}

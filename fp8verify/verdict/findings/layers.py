@@ -122,7 +122,7 @@ def converted_not_executed(facts: RankFacts, promises: Promises) -> Iterator[Fin
 
 
 def partly_executed(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
-    """Layers that were converted, by the census or the log, where only some ran in FP8.
+    """Layers that were converted, by the module list or the log, where only some ran in FP8.
 
     What ran in high precision only forward may be an evaluation, which recipes leave there.
     """
