@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +14,9 @@ from fp8verify.agent.numerics.instrument import Numerics  # noqa: E402 - needs t
 pytestmark = pytest.mark.train
 
 
-def measured(steps: int, *, every: int = 0, live: bool = False, free: int = 0) -> list[int]:
+def measured(
+    steps: int, boot: Path, *, every: int = 0, live: bool = False, free: int = 0
+) -> list[int]:
     """Train, and return the steps that were measured; none may be before the step `free`."""
     model = torch.nn.Linear(16, 16)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -24,7 +27,7 @@ def measured(steps: int, *, every: int = 0, live: bool = False, free: int = 0) -
         "numerics_every": every,
         "live": live,
         "ranks": {"every": 1},
-        "boot": "",
+        "boot": f"{boot}",
     }
     context: Any = SimpleNamespace(
         config={**config, "ranks": {"every": 1}},
@@ -54,5 +57,7 @@ def measured(steps: int, *, every: int = 0, live: bool = False, free: int = 0) -
     ],
     ids=str,
 )
-def test_steps_are_measured_as_often_as_asked(options: dict[str, Any], steps: list[int]) -> None:
-    assert measured(16, **options) == steps
+def test_steps_are_measured_as_often_as_asked(
+    options: dict[str, Any], steps: list[int], tmp_path: Path
+) -> None:
+    assert measured(16, tmp_path, **options) == steps
