@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from decimal import Decimal
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-from msgspec import Raw
-
 from fp8verify.terms import Collective
-from fp8verify.text import lazy_pattern
 from fp8verify.trace.columns import SEPARATOR, Columns, append_all
 from fp8verify.trace.kineto import events as ev
-from fp8verify.trace.kineto.events import EXACT_LIMIT, parse_micros, to_nanoseconds
 from fp8verify.trace.steps import mark_profiler_steps
 
 if TYPE_CHECKING:
@@ -117,17 +111,6 @@ TIMED_ADDERS: dict[type, Callable[[Columns, list[Any], list[int]], None]] = {
 _COPIES: dict[type, str] = {ev.GpuMemcpy: "memcpy", ev.GpuMemset: "memset"}
 
 
-_LARGE_FRACTION = lazy_pattern(rb'"ts"\s*:\s*"?-?\d{13,}\.\d*[1-9]')
-
-
-_FIELDS = ("cat", "name", "pid", "tid", "ts", "dur", "args")
-_as_json = msgspec.json.Encoder(decimal_format="number").encode
-
-
-class _NeedsTextError(Exception):
-    """A time stamp that a double may not hold to the nanosecond."""
-
-
 class Collector:
     """The sink of a document's events, which fills the columns.
 
@@ -138,14 +121,13 @@ class Collector:
     def __init__(self, *, sequences: bool = False) -> None:
         self.columns = Columns(sequences=sequences)
         self.events = self.skipped = 0
-        self._base_ns: int | None = None
-        self._exact = False
-        self._decoders = ev.Decoders(ev.Micros, sequences=sequences)
+        self._base_us: int | None = None
+        self._decoders = ev.Decoders(sequences=sequences)
 
     def finish(self) -> Columns:
         """Return the columns of all events."""
         columns = self.columns
-        columns.base_ns = self._base_ns or 0
+        columns.base_ns = 1000 * (self._base_us or 0)
         mark_profiler_steps(columns)
         return columns
 
@@ -154,20 +136,10 @@ class Collector:
     def block(self, data: bytes | memoryview) -> bool:
         """Take a JSON list of whole events; False if it does not decode as such."""
         try:
-            self._add_exactly(data, lambda: self._decoders.block.decode(data))
+            self._add(self._decoders.block.decode(data))
         except (ValueError, RecursionError):
             return False
         return True
-
-    def _add_exactly(self, data: bytes | memoryview, decode: Callable[[], list[Any]]) -> None:
-        """Add what `decode` returns; keep the text of time stamps where a double loses digits."""
-        try:
-            self._add(decode(), may_round=False)
-        except _NeedsTextError:
-            if _LARGE_FRACTION.search(data):
-                self._exact = True
-                self._decoders = ev.Decoders(Raw, sequences=self.columns.sequences)
-            self._add(decode(), may_round=True)
 
     def event(self, data: bytes, scanned: Any) -> None:
         """Take one event; what no decoder accepts is counted as skipped."""
@@ -194,66 +166,51 @@ class Collector:
             repaired = _read_leniently(data)
             if repaired.get("cat") != ev.KERNEL:
                 repaired.setdefault("dur", 0)
-            data = _as_json(repaired)
-            self._add_exactly(data, lambda: [self._decoders.lax_event.decode(data)])
-        except (ValueError, RecursionError, ArithmeticError):
+            sound = json.dumps(repaired, ensure_ascii=False).encode("utf-8", "replace")
+            self._add([self._decoders.lax_event.decode(sound)])
+        except (ValueError, RecursionError):
             return False
         return True
 
-    def _add(self, decoded: list[Any], *, may_round: bool) -> None:
+    def _add(self, decoded: list[Any]) -> None:
         groups = defaultdict[type, list[Any]](list)
         for event in decoded:
             groups[type(event)].append(event)
-        stamps = {kind: [e.ts for e in groups[kind]] for kind in TIMED_ADDERS if kind in groups}
-        # All time stamps first: a bad one must refuse the block before anything is added.
-        starts = {kind: self._nanoseconds(own, may_round) for kind, own in stamps.items()}
-        for kind, times in starts.items():
-            TIMED_ADDERS[kind](self.columns, groups[kind], times)
+        for kind, add in TIMED_ADDERS.items():
+            if kind in groups:
+                add(self.columns, groups[kind], self._nanoseconds(groups[kind]))
         for kind, name in _COPIES.items():
             if kind in groups:
                 _add_copies(self.columns, name, groups[kind])
         self.events += len(decoded)
 
-    # -- times ----------------------------------------------------------------------------------
+    def _nanoseconds(self, group: list[Any]) -> list[int]:
+        """Return when events began, since the whole microsecond of the first event of all.
 
-    def _nanoseconds(self, stamps: list[Any], may_round: bool) -> list[int]:
-        """Return the times since the whole microsecond of the first event.
-
-        Raises:
-            ValueError: not a time stamp.
-            _NeedsTextError: the doubles lost nanoseconds.
+        A double holds the nanosecond of the stamps that Kineto writes today, which are relative,
+        and a quarter of a microsecond of the absolute ones of older traces.
         """
-        if self._exact:
-            exact = list(map(parse_micros, stamps))
-            base_ns = self._base(exact[0] // 1000)
-            return [ns - base_ns for ns in exact]
-        if max(stamps) >= EXACT_LIMIT and not may_round:
-            raise _NeedsTextError
-        return to_nanoseconds(stamps, self._base(int(stamps[0])) // 1000)
-
-    def _base(self, micros: int) -> int:
-        if self._base_ns is None:
-            self._base_ns = micros * 1000
-        return self._base_ns
+        if self._base_us is None:
+            self._base_us = int(group[0].ts)
+        base = float(self._base_us)  # exact, and quicker to subtract than an int
+        return [round((event.ts - base) * 1000) for event in group]
 
 
 def _read_leniently(data: bytes) -> dict[str, Any]:
-    """Return the fields of an event that are decoded, without those that are null or were NaN.
+    """Return the fields of an event without those that are null or were NaN.
 
     Raises:
         ValueError: no event.
         RecursionError: it is nested too deep.
     """
-    event = json.loads(
-        data.decode("utf-8", "replace"),
-        strict=False,
-        parse_float=Decimal,
-        parse_constant=lambda _: None,
-    )
+    text = data.decode("utf-8", "replace")
+    event = json.loads(text, strict=False, parse_constant=lambda _: None)
     if not isinstance(event, dict):
         raise ValueError("not an event")
-    kept = {key: event[key] for key in _FIELDS if event.get(key) is not None}
-    if isinstance(kept.get("args"), dict):
-        args = kept["args"]
-        kept["args"] = {key: args[key] for key in ev.ARGS if args.get(key) is not None}
-    return kept
+    if isinstance(event.get("args"), dict):
+        event["args"] = _without_null(event["args"])
+    return _without_null(event)
+
+
+def _without_null(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}

@@ -2,27 +2,17 @@
 
 Everything that no struct names is skipped by the decoder, in C. Fields are in Kineto's order: the
 decoder looks for a key first where the last one was found. A duration must be there: it separates
-a whole event from one of two halves. The time stamp's type is a parameter: `float` where a double
-holds the nanosecond, `Raw` where only the text does.
+a whole event from one of two halves.
 """
 
 from __future__ import annotations
 
 from functools import reduce
-from math import floor
 from operator import or_
-from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Raw, Struct, field
-
-from fp8verify.text import lazy_pattern
-
-if TYPE_CHECKING:
-    from msgspec import Raw
-
-
-TimeT = TypeVar("TimeT")
 
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 # Differences and sums of three such numbers of microseconds still fit int64 nanoseconds; 3e15 is
@@ -76,48 +66,46 @@ class CopyArgs(Struct, gc=False):
     bytes: int = 0
 
 
-class CpuOp(Struct, Generic[TimeT], tag_field="cat", tag="cpu_op", gc=False, kw_only=True):
+class CpuOp(Struct, tag_field="cat", tag="cpu_op", gc=False, kw_only=True):
     """An operator, or (subclass) a range that the user or a framework named."""
 
     name: str
     pid: Id = 0
     tid: Id = 0
-    ts: TimeT
+    ts: Micros
     dur: Length
     args: OpArgs = field(default_factory=OpArgs)
 
 
-class SequencedOp(CpuOp[TimeT], Generic[TimeT], tag="cpu_op", gc=False):
+class SequencedOp(CpuOp, tag="cpu_op", gc=False):
     """`CpuOp` where layers are named; other traces are read faster without."""
 
     args: SequencedOpArgs = field(default_factory=SequencedOpArgs)
 
 
-class Annotation(CpuOp[TimeT], Generic[TimeT], tag="user_annotation", gc=False):
+class Annotation(CpuOp, tag="user_annotation", gc=False):
     """A `record_function` range on the CPU, `ProfilerStep#N` among them."""
 
 
-class RuntimeCall(
-    Struct, Generic[TimeT], tag_field="cat", tag="cuda_runtime", gc=False, kw_only=True
-):
+class RuntimeCall(Struct, tag_field="cat", tag="cuda_runtime", gc=False, kw_only=True):
     """A call into the CUDA or HIP runtime."""
 
     pid: Id = 0
     tid: Id = 0
-    ts: TimeT
+    ts: Micros
     dur: Length
     args: LaunchArgs = field(default_factory=LaunchArgs)
 
 
-class DriverCall(RuntimeCall[TimeT], Generic[TimeT], tag="cuda_driver", gc=False):
+class DriverCall(RuntimeCall, tag="cuda_driver", gc=False):
     """A call into the CUDA driver: cuBLAS and Triton launch this way."""
 
 
-class GpuKernel(Struct, Generic[TimeT], tag_field="cat", tag="kernel", gc=False):
+class GpuKernel(Struct, tag_field="cat", tag="kernel", gc=False):
     """A kernel that ran on the GPU."""
 
     name: str
-    ts: TimeT
+    ts: Micros
     dur: float
     args: KernelArgs = field(default_factory=KernelArgs)
 
@@ -143,14 +131,6 @@ KERNEL = str(GpuKernel.__struct_config__.tag)
 TIMED = (CpuOp, Annotation, *CALLS, GpuKernel)
 UNTIMED = (GpuMemcpy, GpuMemset)
 
-ARGS = tuple(
-    {
-        item.encode_name
-        for kind in (SequencedOpArgs, LaunchArgs, KernelArgs, CopyArgs)
-        for item in msgspec.structs.fields(kind)
-    }
-)
-
 # Kineto's other activity types (ActivityType.cpp) and flow categories; unknown ones are learnt.
 IGNORED = (
     "ac2g",
@@ -166,22 +146,18 @@ IGNORED = (
 
 
 class Decoders:
-    """The decoder of a list of events and of one event, for one type of time stamp.
+    """The decoder of a list of events and of one event.
 
     `sequences` has operators decoded as `SequencedOp`.
     """
 
-    def __init__(self, time: Any, *, sequences: bool = False) -> None:
-        self._time = time
-        self._timed: tuple[Any, ...] = TIMED
-        if sequences:
-            self._timed = (SequencedOp, *(kind for kind in TIMED if kind is not CpuOp))
+    def __init__(self, *, sequences: bool = False) -> None:
+        self._wanted = (SequencedOp if sequences else CpuOp, *TIMED[1:], *UNTIMED)
         self._ignored = {cat: _ignored(cat) for cat in IGNORED}
         self._build()
 
     def _build(self) -> None:
-        timed = (kind[self._time] for kind in self._timed)
-        event: Any = reduce(or_, (*timed, *UNTIMED, *self._ignored.values()))
+        event: Any = reduce(or_, (*self._wanted, *self._ignored.values()))
         self.block: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[event])
         self.lax_event: msgspec.json.Decoder[Any] = msgspec.json.Decoder(event, strict=False)
 
@@ -192,7 +168,7 @@ class Decoders:
     def learn(self, category: str) -> None:
         """Ignore events of `category` from now on, without a detour for each."""
         is_text = category.isprintable()  # a lone surrogate cannot be a tag
-        if is_text and len(self._ignored) < _MAX_CATEGORIES and not self.knows(category):
+        if is_text and len(self._ignored) < _MAX_CATEGORIES:
             self._ignored[category] = _ignored(category)
             self._build()
 
@@ -203,39 +179,3 @@ _WANTED = frozenset(str(kind.__struct_config__.tag) for kind in (*TIMED, *UNTIME
 
 def _ignored(category: str) -> type[Struct]:
     return msgspec.defstruct("Ignored", [], tag_field="cat", tag=category, gc=False)
-
-
-# Below 2**43 microseconds neighbouring doubles are less than a nanosecond apart, so the nearest
-# nanosecond is the one that was written; beyond, only the text knows.
-EXACT_LIMIT = 2.0**43
-
-_PLAIN = lazy_pattern(rb'"?(-?)(\d{1,16})(?:\.(\d*))?"?')
-
-
-def to_nanoseconds(micros: list[float], base: int) -> list[int]:
-    """Return nanoseconds since `base` microseconds, exact for stamps that doubles hold."""
-    if max(micros) - base < EXACT_LIMIT and base - min(micros) < EXACT_LIMIT:
-        offset = float(base)  # exact below 2**53, and quicker to subtract than an int
-        return [round((value - offset) * 1000) for value in micros]
-    return [(floor(value) - base) * 1000 + round(value % 1 * 1000) for value in micros]
-
-
-def parse_micros(raw: Raw) -> int:
-    """Return the nanoseconds of a JSON number or of a string that holds one.
-
-    Raises:
-        ValueError: not a number, or beyond int64 nanoseconds.
-    """
-    text = bytes(raw)
-    match = _PLAIN.fullmatch(text)
-    if match is None:
-        micros = float(text.strip(b'"'))
-        found = round(micros * 1000) if abs(micros) <= MAX_MICROS else 1 << 63
-    else:
-        sign, whole, fraction = match.groups()
-        digits = (fraction or b"")[:4].ljust(4, b"0")
-        found = int(whole) * 1000 + (int(digits) + 5) // 10
-        found = -found if sign else found
-    if abs(found) > MAX_MICROS * 1000:
-        raise ValueError("time stamp out of range")
-    return found
