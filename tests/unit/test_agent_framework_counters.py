@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch, from the train extra")
-from fp8verify.agent import layers, process  # noqa: E402 - needs torch
+from fp8verify.agent import instruments, layers, process  # noqa: E402 - needs torch
 from fp8verify.agent.framework_counters import (  # noqa: E402
     COUNTERS,
     CounterOwners,
@@ -162,6 +162,18 @@ def _millions(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(process, "MAX_BLOCKS", 0)
     monkeypatch.setattr(gc, "get_objects", scan)
+
+
+@pytest.mark.parametrize(("live", "times"), [(None, 2), ({"every": 9}, 1)])
+def test_a_watch_lists_the_modules_once(
+    monkeypatch: pytest.MonkeyPatch, live: object, times: int
+) -> None:
+    calls: list[object] = []
+    monkeypatch.setattr(instruments, "take_census", lambda of: calls.append(of) or [])
+    listed = ModuleList(InstrumentContext({"live": live}, list))
+    listed.before_window()
+    listed.before_window()
+    assert len(calls) == times
 
 
 @pytest.mark.usefixtures("_millions")

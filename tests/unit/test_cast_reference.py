@@ -333,6 +333,13 @@ def test_mx_scales_that_are_rounded_up_clip_nothing(ceiling: bool) -> None:
     assert row(x, Cast(E4M3, MXFP8, ceiling=ceiling))["saturated"] == (0 if ceiling else 1)
 
 
+def test_blocks_at_the_largest_value_are_counted() -> None:
+    x = torch.full((4, 32), 448.0)
+    x[:1, 1:] = 100.0  # one value alone is no crowd
+
+    assert row(x, Cast(E4M3, MXFP8))["top_blocks"] == 3 / 4
+
+
 def test_bytes_are_told_apart() -> None:
     for found in FORMATS.values():
         values = torch.tensor([0.0, found.largest, -found.largest, float("nan"), 1.0])

@@ -93,6 +93,16 @@ def test_converted_layers_that_ran_in_bf16_are_named(build: TraceBuilder, tmp_pa
     assert found.verdict == "PARTIAL"
 
 
+@pytest.mark.parametrize(("short", "told"), [(1, False), (5, True)])
+def test_one_layer_of_many_in_bf16_is_too_little_to_accuse(
+    build: TraceBuilder, tmp_path: Path, short: int, told: bool
+) -> None:
+    for number in range(150):
+        build.linear(64, 48, 16, fp8=number >= short)
+    modules = [linear(f"layers.{number}.up", 48, 16, fp8=True) for number in range(150)]
+    assert bool(layer_findings(report(build, tmp_path, *modules))) is told
+
+
 def test_converted_layers_that_did_not_run_at_all_are_no_fault(
     build: TraceBuilder, tmp_path: Path
 ) -> None:

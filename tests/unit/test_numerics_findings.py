@@ -130,6 +130,7 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"flushed": 0.3}, "underflow-high"),
     ({"sqnr_db": 19.0}, "sqnr-low"),
     ({"kind": "weight", "amax": 401.0}, "outlier-layer"),
+    ({"kind": "grad_output", "amax": 401.0}, "outlier-layer"),
     ({"rms": 4.0 / 2**14}, "outlier-layer"),
     ({"saturated": 2e-5, "scaling": "delayed"}, "saturates"),
     ({"top_blocks": 0.06, "scaling": "mxfp8"}, "mx-last-bucket"),

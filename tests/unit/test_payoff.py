@@ -48,6 +48,16 @@ def test_the_estimate_of_an_fp8_run_counts_its_casts(build: TraceBuilder, tmp_pa
     assert found.ceiling == pytest.approx((40 + 40 * 1.97) / 80, rel=1e-3)
 
 
+def test_a_gemm_gains_by_its_own_size_however_often_it_runs(
+    build: TraceBuilder, tmp_path: Path
+) -> None:
+    for _ in range(4):
+        fp8_gemm(build, 2048, 10)
+    found = report(build, tmp_path).ranks[0].payoff
+    assert found is not None
+    assert found.speedup_estimate == pytest.approx(1.78)
+
+
 def test_a_gpu_without_fp8_units_has_nothing_to_gain(tmp_path: Path) -> None:
     build = TraceBuilder(gpu="NVIDIA A100-SXM4-80GB", capability=(8, 0))
     found = report(build.linear(64, 32, 16, fp8=False), tmp_path).ranks[0].payoff

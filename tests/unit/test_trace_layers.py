@@ -101,6 +101,12 @@ SAME = {SEQUENCE: 5, FORWARD: 0}  # what `forward("up", …)` carries
             {"grad": "up", "down grad": "down", "lost": None}, id="the layer that made the node",
         ),
         pytest.param(
+            [*forward("up", 1000, 1, 0), *backward(2000, 10, 0),
+             *runs("grad", 2012, 1, 10, tid=AUTOGRAD), *forward("down", 1100, 2, -1),
+             *backward(2100, 20, -1), *runs("lost", 2112, 2, 20, tid=AUTOGRAD)],
+            {"grad": "up", "lost": None}, id="numbers from zero on",
+        ),
+        pytest.param(
             [op("aten::to", 980, 5, 3, **SAME), *forward("up", 1000, 1, 5), *GRAD],
             {"grad": "up"}, id="an operator before the layer that needs no node",
         ),

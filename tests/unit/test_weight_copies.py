@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from fp8verify.agent.numerics.casts import E4M3, E5M2
-from fp8verify.agent.numerics.weight_copies import compare, sample_copies
+from fp8verify.agent.numerics.weight_copies import _places, compare, sample_copies
 from fp8verify.capture.schema import WeightCopyRecord
 from fp8verify.verdict.findings.scales import stale_copies
 
@@ -219,6 +219,21 @@ def test_a_tensor_that_is_no_copy_of_the_weight_accuses_nothing() -> None:
     assert stale(train(module, 1e-2, refresh=False)) == 0  # type: ignore[arg-type]
     module.quantized = Own("tensor").quantized.t().contiguous()  # lies the other way around
     assert stale(train(module, 1e-2, refresh=False)) == 0  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(256, 384), (3, 1000), (5000, 7), (1, 1)])
+def test_samples_are_spread_over_the_matrix(rows: int, columns: int) -> None:
+    row, column = _places(rows, columns, torch.device("cpu"))
+    assert 0 <= row.min() <= rows // 2 <= row.max() < rows
+    assert 0 <= column.min() <= columns // 2 <= column.max() < columns
+    if rows * columns > 16 * 2048:
+        assert len(set(zip(row.tolist(), column.tolist(), strict=True))) == len(row)
+
+
+def test_a_copy_of_a_part_of_the_weight_is_not_sampled() -> None:
+    module = Linear("tensor")
+    module._fp8_workspaces["weight"].cast(module.weight[: ROWS // 2])
+    assert sample_copies([("layer", module)], []) == {}
 
 
 def test_modules_without_a_copy_are_not_sampled() -> None:
