@@ -99,7 +99,9 @@ def test_one_layer_of_many_in_bf16_is_too_little_to_accuse(
 ) -> None:
     for number in range(150):
         build.linear(64, 48, 16, fp8=number >= short)
+    build.linear(64, 32, 16, fp8=True)
     modules = [linear(f"layers.{number}.up", 48, 16, fp8=True) for number in range(150)]
+    modules.append(linear("down", 32, 16, fp8=True))
     assert bool(layer_findings(report(build, tmp_path, *modules))) is told
 
 
