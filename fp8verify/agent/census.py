@@ -15,13 +15,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from torch import nn
 from torch.optim.optimizer import Optimizer
 
 from .layers import (
     Layer,
-    all_modules,
-    canonical_name,
     class_name,
     distinct_names,
     expert_weights,
@@ -127,7 +124,7 @@ def _look_and_end(out: Path) -> None:
         if not modules:  # an optimizer of nothing, of a metric or of a test tensor
             return
         known = [name for name in LIBRARIES if name in sys.modules]
-        record = {"modules": modules, "tied": _tied_linears(), "libraries": known}
+        record = {"modules": modules, "libraries": known}
         path = out / f"model-{os.getpid()}.json"
         draft = path.with_name(f"{path.name}.part")
         draft.write_text(json.dumps(record), encoding="utf-8")
@@ -138,18 +135,3 @@ def _look_and_end(out: Path) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(0)
-
-
-def _tied_linears() -> list[str]:
-    """Return the linear layers whose weight is an embedding's too."""
-    modules = list(all_modules())
-    owned = {id(m.weight) for m in modules if isinstance(m, nn.Embedding)}
-    children = {id(child) for m in modules for child in m._modules.values()}
-    names = [
-        canonical_name(name)
-        for root in modules
-        if id(root) not in children
-        for name, m in root.named_modules()
-        if not isinstance(m, nn.Embedding) and id(getattr(m, "weight", None)) in owned
-    ]
-    return list(dict.fromkeys(names))

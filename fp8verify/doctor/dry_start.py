@@ -19,6 +19,7 @@ import msgspec
 
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.doctor.causes import Cause, causes
+from fp8verify.doctor.training import flops, layers_of
 from fp8verify.record.command import resolve_command
 from fp8verify.record.injection import (
     ARCHIVE,
@@ -43,24 +44,19 @@ class DryModel(NamedTuple):
 
     Attributes:
         modules: the linear layers of the model, in the order of the model.
-        tied: names of those that share their weight with an embedding.
         why_none: why no model was seen; "" where one was.
         remedy: the next step where none was seen.
         causes: known causes of a failure, if it failed.
-        appeared: names that appeared in the current folder meanwhile.
     """
 
     modules: tuple[ModuleRecord, ...] = ()
-    tied: tuple[str, ...] = ()
     why_none: str = ""
     remedy: str = ""
     causes: tuple[Cause, ...] = ()
-    appeared: tuple[str, ...] = ()
 
 
 class _Seen(msgspec.Struct):
     modules: tuple[ModuleRecord, ...]
-    tied: tuple[str, ...] = ()
 
 
 def dry_start(command: Sequence[str], timeout: float = TIMEOUT_S) -> DryModel:
@@ -72,7 +68,6 @@ def dry_start(command: Sequence[str], timeout: float = TIMEOUT_S) -> DryModel:
         UsageError, InputError: the command cannot be run.
     """
     arguments = resolve_command(command)
-    before = _names_here()
     with tempfile.TemporaryDirectory(prefix="fp8verify-doctor-") as name:
         folder = Path(name)
         with boot_folder(folder) as boot:
@@ -80,23 +75,14 @@ def dry_start(command: Sequence[str], timeout: float = TIMEOUT_S) -> DryModel:
             write_agent(boot / ARCHIVE)
             write_config(boot, config)
             ending, tail = _run(arguments, boot, name, timeout)
-        seen = _read(folder)
-    appeared = tuple(sorted(_names_here() - before))
-    if seen is not None:
-        return DryModel(seen.modules, seen.tied, appeared=appeared)
+        modules = _read(folder)
+    if modules:
+        return DryModel(modules)
     return DryModel(
         why_none=_why(ending, tail, timeout),
         remedy=_remedy(ending),
         causes=tuple(causes(tail.splitlines())),
-        appeared=appeared,
     )
-
-
-def _names_here() -> set[str]:
-    try:
-        return {path.name for path in Path().iterdir()}
-    except OSError:  # the folder is gone, or not to be listed
-        return set()
 
 
 def _run(arguments: list[str], boot: Path, mark: str, timeout: float) -> tuple[int | None, str]:
@@ -121,17 +107,13 @@ def _run(arguments: list[str], boot: Path, mark: str, timeout: float) -> tuple[i
     return code, output.text()
 
 
-def _read(folder: Path) -> _Seen | None:
+def _read(folder: Path) -> tuple[ModuleRecord, ...]:
     """Return the largest model that a process had: ranks have the same, helpers a smaller one."""
-    found: list[_Seen] = []
+    found: list[tuple[ModuleRecord, ...]] = []
     for path in folder.glob("model-*.json"):
         with suppress(OSError, ValueError):
-            found.append(msgspec.json.decode(path.read_bytes(), type=_Seen))
-    return max(found, key=_parameters, default=None)
-
-
-def _parameters(seen: _Seen) -> int:
-    return sum((m.in_features or 0) * (m.out_features or 0) for m in seen.modules)
+            found.append(msgspec.json.decode(path.read_bytes(), type=_Seen).modules)
+    return max(found, key=lambda modules: flops(layers_of(modules)), default=())
 
 
 def _why(ending: int | None, tail: str, timeout: float) -> str:

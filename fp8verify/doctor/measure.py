@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 
 from fp8verify.doctor.checks import Check, Status
 from fp8verify.doctor.facts import Facts
+from fp8verify.doctor.training import LayerSize, layers_of
 from fp8verify.errors import UsageError
-from fp8verify.text import listed, shorten
+from fp8verify.text import listed
 
 BF16 = "bf16"
 MARGIN = 0.05  # a gain or loss within it is inconclusive
@@ -43,13 +44,6 @@ class Shape(NamedTuple):
     n: int
 
 
-class Use(NamedTuple):
-    """The names of a model's layers of one size, and how many there are; 0 outside of a model."""
-
-    names: tuple[str, ...] = ()
-    times: int = 0
-
-
 def measure(
     facts: Facts, shapes: Sequence[str], tokens: int | None, recipes: Sequence[str], **options: Any
 ) -> Iterator[Check]:
@@ -65,8 +59,9 @@ def measure(
     Raises:
         UsageError: a shape is none.
     """
-    uses = {parse_shape(text): Use() for text in shapes} | _of_the_training(facts, tokens)
-    asked = list(uses)[:MAX_SHAPES]
+    given: dict[Shape, list[LayerSize]] = {parse_shape(text): [] for text in shapes}
+    layers_by_shape = given | _of_the_training(facts, tokens)
+    asked = list(layers_by_shape)[:MAX_SHAPES]
     compiled = not any(config.ask and config.compile is False for config in facts.configs)
     request = {"shapes": asked, "recipes": list(recipes), "compile": compiled, **options}
     where, found = _answers(facts.installed.interpreter.program, request)
@@ -82,15 +77,16 @@ def measure(
     source = f"measured on {versions}, {'' if compiled else 'not '}compiled, each layer alone"
     model: list[tuple[int, Rounds]] = []
     for shape, answer in zip(asked, found, strict=True):
-        use, rounds = uses[shape], answer["rounds"]
+        layers, rounds = layers_by_shape[shape], answer["rounds"]
         failed = "".join(f"; {name} failed ({why})" for name, why in answer["errors"].items())
-        yield _check(f"{_named(shape, use)}{failed}", rounds, source, code="measured")
-        if use.times:
-            model.append((use.times, rounds))
+        yield _check(f"{_named(shape, layers)}{failed}", rounds, source, code="measured")
+        if layers:
+            model.append((sum(layer.modules for layer in layers), rounds))
     if model:
         complete = [name for name in (BF16, *recipes) if all(name in one for _, one in model)]
         sums = {name: _sum([(count, one[name]) for count, one in model]) for name in complete}
-        missing = f"; {len(uses) - len(asked)} sizes are left out" if len(uses) > len(asked) else ""
+        left_out = len(layers_by_shape) - len(asked)
+        missing = f"; {left_out} sizes are left out" if left_out else ""
         label = f"the model's linear layers{missing}"
         yield _check(label, sums, source, code="measured-model")
 
@@ -111,28 +107,20 @@ def parse_shape(text: str) -> Shape:
     return Shape(*sizes)
 
 
-def _of_the_training(facts: Facts, tokens: int | None) -> dict[Shape, Use]:
-    """Return the sizes of the layers that are to run in FP8; of experts the tokens are unknown."""
-    found: dict[Shape, Use] = {}
-
-    def add(m: int, k: int, n: int, name: str, times: int) -> None:
-        use = found.get(Shape(m, k, n), Use())
-        found[Shape(m, k, n)] = Use((*use.names, name), use.times + times)
-
+def _of_the_training(facts: Facts, tokens: int | None) -> dict[Shape, list[LayerSize]]:
+    """Return the layers that are to run in FP8 by their size; of experts the tokens are unknown."""
     if facts.model is not None and facts.model.modules:
-        m = tokens or next((one.tokens for one in facts.configs if one.tokens), DEFAULT_TOKENS)
         linears = [one for one in facts.model.modules if one.kind == "linear"]
         # Before accelerate's prepare() none is converted, and all are measured.
         low = [one for one in linears if one.state in _LOW] or linears
-        for module in low:
-            if module.in_features and module.out_features and not _EXPERT.search(module.fqn):
-                add(m, module.in_features, module.out_features, module.fqn, 1)
-        return found
-    for config in facts.configs:
-        for layer in config.layers:
-            if layer.kind != "expert":
-                m = tokens or config.tokens or DEFAULT_TOKENS
-                add(m, layer.k, layer.n, layer.name, layer.modules)
+        layers = layers_of(one for one in low if not _EXPERT.search(one.fqn))
+    else:
+        layers = tuple(layer for config in facts.configs for layer in config.layers)
+    m = tokens or next((one.tokens for one in facts.configs if one.tokens), DEFAULT_TOKENS)
+    found: dict[Shape, list[LayerSize]] = {}
+    for layer in layers:
+        if layer.kind != "expert":
+            found.setdefault(Shape(m, layer.k, layer.n), []).append(layer)
     return found
 
 
@@ -180,12 +168,12 @@ def _check(label: str, rounds: Rounds, source: str, *, code: str) -> Check:
             hint="Measure fewer tokens with --tokens where memory is short.",
             source=source,
         )
-    told = [f"{name} {_ms(rounds[name])} with casts, {_gain(rounds, name)}" for name in recipes]
-    gain = _gain(rounds, recipes[0])
+    told = [f"{name} {_ms(rounds[name])} with casts, {_gained(rounds, name)}" for name in recipes]
+    _, low, high = _gain(rounds, recipes[0])
     answer, status = "cannot tell", Status.SKIPPED
-    if gain.low >= 1 + MARGIN:
+    if low >= 1 + MARGIN:
         answer, status = "pays", Status.OK
-    elif gain.high <= 1 / (1 + MARGIN):
+    elif high <= 1 / (1 + MARGIN):
         answer, status = "does not pay alone", Status.WARN
     return Check(
         code=code,
@@ -196,30 +184,26 @@ def _check(label: str, rounds: Rounds, source: str, *, code: str) -> Check:
     )
 
 
-class _Gain(NamedTuple):
-    """How many times as fast FP8 is, and the bounds of that by all rounds but the extremes."""
-
-    speed_up: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        bounds = f" ({self.low:.2f}-{self.high:.2f})" if self.high - self.low > 0.005 else ""
-        return f"{self.speed_up:.2f}x{bounds}"
-
-
-def _gain(rounds: Rounds, recipe: str) -> _Gain:
+def _gain(rounds: Rounds, recipe: str) -> tuple[float, float, float]:
+    """Return how many times as fast FP8 is, and its bounds by all rounds but the extremes."""
     pairs = zip(rounds[BF16], rounds[recipe], strict=True)
     ratios = sorted(bf16 / fp8 for bf16, fp8 in pairs)
     inner = ratios[1:-1] or ratios
-    return _Gain(median(ratios), inner[0], inner[-1])
+    return median(ratios), inner[0], inner[-1]
+
+
+def _gained(rounds: Rounds, recipe: str) -> str:
+    speed_up, low, high = _gain(rounds, recipe)
+    bounds = f" ({low:.2f}-{high:.2f})" if high - low > 0.005 else ""
+    return f"{speed_up:.2f}x{bounds}"
 
 
 def _ms(rounds: Sequence[float]) -> str:
     return f"{median(rounds) / 1e3:.2f} ms"
 
 
-def _named(shape: Shape, use: Use) -> str:
-    names = f" ({listed(shorten(use.names, use.names), 3)})" if use.names else ""
-    often = f", {use.times} times" if use.times > 1 else ""
+def _named(shape: Shape, layers: Sequence[LayerSize]) -> str:
+    names = f" ({listed([layer.name for layer in layers], 3)})" if layers else ""
+    count = sum(layer.modules for layer in layers)
+    often = f", {count} times" if count > 1 else ""
     return f"{shape.m} tokens, {shape.k} -> {shape.n}{names}{often}"

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fp8verify.text import listed, shorten
+
+if TYPE_CHECKING:
+    from fp8verify.capture.schema import ModuleRecord
 
 Values = Mapping[str, Any]
 
@@ -36,6 +41,22 @@ class LayerSize(NamedTuple):
     k: int
     modules: int = 1
     kind: str = ""
+
+
+def flops(layers: Iterable[LayerSize]) -> int:
+    """Return what the FLOPs of layers are proportional to."""
+    return sum(layer.n * layer.k * layer.modules for layer in layers)
+
+
+def layers_of(modules: Iterable[ModuleRecord]) -> tuple[LayerSize, ...]:
+    """Return modules as layers, those of one size as one."""
+    names: dict[tuple[int, int], list[str]] = {}
+    for module in modules:
+        if module.in_features and module.out_features:
+            names.setdefault((module.out_features, module.in_features), []).append(module.fqn)
+    return tuple(
+        LayerSize(listed(shorten(fqns, fqns), 3), n, k, len(fqns)) for (n, k), fqns in names.items()
+    )
 
 
 class Config(NamedTuple):

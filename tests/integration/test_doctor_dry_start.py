@@ -77,9 +77,7 @@ def test_it_ends_at_the_optimizer_and_nothing_of_the_training_is_written(tmp_pat
     assert "block.gate (4096 -> 8): block.experts.* (2) stay" in stops["message"]
     assert found["model-layers"]["message"].startswith("1 of 4 linear layers would run in FP8, 20%")
     assert "block.gate 4096 -> 8" in found["dims-not-multiple-of-16"]["message"]
-    assert found["tied-head"]["status"] == "warn"
     assert found["te-not-installed"]["status"] == "fail"
-    assert "dry-start-wrote" not in found
 
 
 def test_a_model_without_a_converted_layer_fails_where_a_file_asks_for_fp8(tmp_path: Path) -> None:
@@ -134,8 +132,6 @@ WINDOW = "raise ValueError('end_step must be greater than start_step')\n"
         ("input('really? ')", "model-not-seen", "EOFError"),
         ("print('all is well')", "model-not-seen", "exit code 0"),
         (WINDOW, "known-failure", "profiling window"),
-        ("import os\nos.makedirs('checkpoints')\n" + HEAD + TRAIN, "dry-start-wrote",
-         "checkpoints"),
     ],
 )  # fmt: skip
 def test_what_a_script_does_before_an_optimizer_is_told(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from fp8verify.analysis.gpus import SMALL_SIDE
 from fp8verify.doctor.checks import Check, Status
@@ -10,9 +10,11 @@ from fp8verify.doctor.facts import Facts
 from fp8verify.doctor.frameworks import framework_of
 from fp8verify.doctor.gpus import FORMATS
 from fp8verify.doctor.scripts import Script
-from fp8verify.doctor.training import Ask, Config, LayerSize
+from fp8verify.doctor.training import Ask, Config, LayerSize, flops, layers_of
+from fp8verify.text import listed
 
 _MOSTLY = 0.5
+_SHOWN = 6
 
 
 def asked(facts: Facts) -> Iterator[Check]:
@@ -96,11 +98,15 @@ def not_started(facts: Facts) -> Iterator[Check]:
 
 def small_sizes(facts: Facts) -> Iterator[Check]:
     """Layers so small that casting costs more than the faster product gains."""
-    for config, ask, layers in sized(facts):
-        small = [layer for layer in layers if too_small(layer.n, layer.k, ask.recipe)]
+    models: list[tuple[Config | None, Ask, tuple[LayerSize, ...]]] = [*sized(facts)]
+    if facts.model is not None:
+        ask = facts.asks[0][0] if facts.asks else Ask("fp8")
+        models.append((None, ask, layers_of(facts.model.modules)))
+    for config, ask, layers in models:
+        small = [layer for layer in layers if _too_small(layer.n, layer.k, ask.recipe)]
         if not small:
             continue
-        share = _flops(small) / _flops(layers)
+        share = flops(small) / flops(layers)
         yield Check(
             code="dims-too-small-to-pay",
             status=Status.WARN if share > _MOSTLY else Status.OK,
@@ -109,8 +115,8 @@ def small_sizes(facts: Facts) -> Iterator[Check]:
             "measure them here: fp8verify doctor --measure.",
             source="torchao float8_linear_utils.py, _auto_filter_for_recipe (H100); "
             "analysis/gpus.py",
-            file=config.path,
-            line=_line(config),
+            file=config.path if config else None,
+            line=_line(config) if config else None,
         )
 
 
@@ -138,11 +144,7 @@ def fp8_share(config: Config) -> float | None:
     if not layers:
         return None
     low = [part for part in _converted(config) if not (part.n % 16 or part.k % 16)]
-    return _flops(low) / _flops(layers)
-
-
-def _flops(layers: list[LayerSize] | tuple[LayerSize, ...]) -> int:
-    return sum(layer.n * layer.k * layer.modules for layer in layers)
+    return flops(low) / flops(layers)
 
 
 def sized(facts: Facts) -> Iterator[tuple[Config, Ask, tuple[LayerSize, ...]]]:
@@ -163,9 +165,9 @@ def _converted(config: Config) -> tuple[LayerSize, ...]:
     return tuple(part for part in config.layers if part.kind not in high)
 
 
-def named(layers: list[LayerSize]) -> str:
+def named(layers: Sequence[LayerSize]) -> str:
     """Return layers as a message names them: K -> N."""
-    return ", ".join(f"{layer.name} {layer.k} -> {layer.n}" for layer in layers)
+    return listed([f"{layer.name} {layer.k} -> {layer.n}" for layer in layers], _SHOWN)
 
 
 def _line(config: Config) -> int | None:
@@ -173,7 +175,7 @@ def _line(config: Config) -> int | None:
     return next((config.lines[name] for name in names if name in config.lines), None)
 
 
-def too_small(n: int, k: int, recipe: str | None) -> bool:
+def _too_small(n: int, k: int, recipe: str | None) -> bool:
     """Return whether a layer with N outputs and K inputs is expected to lose by FP8.
 
     torchao's thresholds for its own recipes (float8_linear_utils.py, `_auto_filter_for_recipe`,

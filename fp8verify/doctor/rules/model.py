@@ -3,33 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from fp8verify.analysis.gpus import peak_of
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.doctor.checks import Check, Status
 from fp8verify.doctor.facts import Facts
-from fp8verify.doctor.rules.asked import too_small
-from fp8verify.doctor.training import Ask
+from fp8verify.doctor.rules.asked import named
+from fp8verify.doctor.training import flops, layers_of
 from fp8verify.text import listed, shorten
 
 _SHOWN = 6
 _LOW = ("fp8", "fp4", "fp8_emulated", "fp8_module_off")
 _ALIGNMENT = 16
-_MOSTLY = 0.5
 _BY_PREPARE = ("accelerate", "axolotl", "LLaMA-Factory")  # they convert after the optimizer
-
-
-class Wish(NamedTuple):
-    """What is asked for, None for nothing, and by which framework; "" for a script."""
-
-    ask: Ask | None
-    framework: str = ""
-
-    @property
-    def te(self) -> bool:
-        """Whether Transformer Engine is named."""
-        return self.ask is not None and self.ask.backend == "te"
 
 
 def model(facts: Facts) -> Iterator[Check]:
@@ -54,47 +40,28 @@ def model(facts: Facts) -> Iterator[Check]:
             source="dry start",
         )
     else:
-        wish = _wish(facts)
-        yield from _conversion(dry.modules, wish, facts)
-        yield from _stopped(dry.modules, wish, facts)
+        yield from _conversion(dry.modules, facts)
         yield from _odd(dry.modules)
-        yield from _small(dry.modules, wish)
-        yield from _tied([m.fqn for m in dry.modules if m.fqn in dry.tied], wish)
-    if dry.appeared:
-        yield Check(
-            code="dry-start-wrote",
-            status=Status.WARN,
-            message=f"the script made {listed(dry.appeared, _SHOWN)} here before its first "
-            "optimizer",
-            hint="The doctor removes nothing of yours; --static runs nothing.",
-        )
 
 
-def _wish(facts: Facts) -> Wish:
-    asked = [Wish(config.ask, config.framework) for config in facts.configs if config.ask]
-    asked += [Wish(ask) for script in facts.scripts for ask in script.asks]
-    return asked[0] if asked else Wish(None)
-
-
-def _would_convert(modules: Sequence[ModuleRecord], wish: Wish) -> list[ModuleRecord]:
-    """Return the layers that run in FP8: those converted by now, or by accelerate's prepare()."""
-    now = [module for module in modules if module.state in _LOW]
-    if now or wish.ask is None or wish.framework not in _BY_PREPARE:
-        return now
-    linears = [module for module in modules if module.kind == "linear"]
-    if wish.te:
-        left = _after_a_stop(linears)
-    else:  # accelerate/utils/ao.py leaves the first and the last linear layer out
-        left = [module.fqn for module in (*linears[:1], *linears[-1:])]
-    return [m for m in linears if m.fqn not in left and not _is_odd(m)]
-
-
-def _conversion(modules: Sequence[ModuleRecord], wish: Wish, facts: Facts) -> Iterator[Check]:
-    converted = _would_convert(modules, wish)
-    share = _flops(converted) / (_flops(modules) or 1)
+def _conversion(modules: Sequence[ModuleRecord], facts: Facts) -> Iterator[Check]:
+    converted = [module for module in modules if module.state in _LOW]
+    ask, framework = next(
+        ((config.ask, config.framework) for config in facts.configs if config.ask), (None, "")
+    )
+    if ask is not None and framework in _BY_PREPARE and not converted:
+        linears = [module for module in modules if module.kind == "linear"]
+        if ask.backend == "te" or (ask.backend is None and "torchao" not in facts.versions):
+            left = _after_a_stop(linears)
+            if left and framework == "accelerate":
+                yield _stopped(linears, left)
+        else:  # accelerate/utils/ao.py leaves the first and the last linear layer out
+            left = [module.fqn for module in (*linears[:1], *linears[-1:])]
+        converted = [m for m in linears if m.fqn not in left and not _is_odd(m)]
+    share = flops(layers_of(converted)) / (flops(layers_of(modules)) or 1)
     done = {module.fqn for module in converted}
     rest = _named([m for m in modules if m.fqn not in done], modules) or "none"
-    low = bool(converted) or wish.ask is None
+    low = bool(converted) or not facts.asks
     yield Check(
         code="model-layers",
         # What a script asks for may stand in a branch that does not run.
@@ -122,23 +89,17 @@ def _conversion(modules: Sequence[ModuleRecord], wish: Wish, facts: Facts) -> It
         )
 
 
-def _stopped(modules: Sequence[ModuleRecord], wish: Wish, facts: Facts) -> Iterator[Check]:
-    chosen = wish.ask is not None and wish.ask.backend is None and "torchao" not in facts.versions
-    if wish.framework != "accelerate" or not (wish.te or chosen):
-        return
-    linears = [module for module in modules if module.kind == "linear"]
-    left = _after_a_stop(linears)
-    if left:
-        first = next(module for module in linears if _is_odd(module))
-        yield Check(
-            code="accelerate-conversion-stops",
-            status=Status.WARN,
-            message=f"accelerate stops converting at {first.fqn} ({first.in_features} -> "
-            f"{first.out_features}): {listed(shorten(left, (m.fqn for m in linears)), _SHOWN)} "
-            "stay in high precision",
-            hint="Define the odd layer after the others in its module, or pad it to 16.",
-            source="accelerate utils/transformer_engine.py:50 (return inside the loop; PR #1188)",
-        )
+def _stopped(linears: Sequence[ModuleRecord], left: Sequence[str]) -> Check:
+    first = next(module for module in linears if _is_odd(module))
+    return Check(
+        code="accelerate-conversion-stops",
+        status=Status.WARN,
+        message=f"accelerate stops converting at {first.fqn} ({first.in_features} -> "
+        f"{first.out_features}): {listed(shorten(left, (m.fqn for m in linears)), _SHOWN)} "
+        "stay in high precision",
+        hint="Define the odd layer after the others in its module, or pad it to 16.",
+        source="accelerate utils/transformer_engine.py:50 (return inside the loop; PR #1188)",
+    )
 
 
 def _after_a_stop(linears: Sequence[ModuleRecord]) -> list[str]:
@@ -155,45 +116,14 @@ def _after_a_stop(linears: Sequence[ModuleRecord]) -> list[str]:
 
 
 def _odd(modules: Sequence[ModuleRecord]) -> Iterator[Check]:
-    sizes = [f"{m.fqn} {m.in_features} -> {m.out_features}" for m in modules if _is_odd(m)]
-    if sizes:
+    odd = layers_of(module for module in modules if _is_odd(module))
+    if odd:
         yield Check(
             code="dims-not-multiple-of-16",
             status=Status.WARN,
-            message=f"sides not divisible by {_ALIGNMENT}: {listed(sizes, _SHOWN)}",
+            message=f"sides not divisible by {_ALIGNMENT}: {named(odd)}",
             hint="Such layers stay in high precision or raise: pad them, or leave them out.",
             source="dry start; torch aten ScaledBlas.cpp",
-        )
-
-
-def _small(modules: Sequence[ModuleRecord], wish: Wish) -> Iterator[Check]:
-    recipe = wish.ask.recipe if wish.ask is not None else None
-    small = [
-        m for m in modules
-        if m.in_features and m.out_features and too_small(m.out_features, m.in_features, recipe)
-    ]  # fmt: skip
-    if small:
-        share = _flops(small) / (_flops(modules) or 1)
-        yield Check(
-            code="dims-too-small-to-pay",
-            status=Status.WARN if share > _MOSTLY else Status.OK,
-            message=f"too small to pay, {share:.0%} of the linear layers' FLOPs: "
-            f"{_named(small, modules)}",
-            hint="Leave them in BF16, or measure them here: fp8verify doctor --measure.",
-            source="dry start; torchao float8_linear_utils.py (H100); our SMALL_SIDE",
-        )
-
-
-def _tied(heads: Sequence[str], wish: Wish) -> Iterator[Check]:
-    if heads:
-        copies = "; a conversion that copies weights parts them" if wish.te else ""
-        parts = wish.te and wish.framework == "accelerate"
-        yield Check(
-            code="tied-head",
-            status=Status.WARN if parts else Status.OK,
-            message=f"{listed(heads)} shares its weight with an embedding{copies}",
-            hint="Leave the head out of the conversion.",
-            source="dry start; accelerate utils/transformer_engine.py (te_module.weight.copy_)",
         )
 
 
@@ -204,7 +134,3 @@ def _named(some: Sequence[ModuleRecord], modules: Sequence[ModuleRecord]) -> str
 def _is_odd(module: ModuleRecord) -> bool:
     sides = (module.in_features, module.out_features)
     return any(side is not None and side % _ALIGNMENT for side in sides)
-
-
-def _flops(modules: Sequence[ModuleRecord]) -> int:
-    return sum((module.in_features or 0) * (module.out_features or 0) for module in modules)
