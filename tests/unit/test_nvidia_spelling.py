@@ -6,21 +6,11 @@ import csv
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 
 from fp8verify.kernels import decode
-from fp8verify.kernels.symbol import as_cxxfilt
 from fp8verify.terms import KernelName, Precision
 from tests.nvidia_spelling import as_nvidia
 from tests.unit.test_kernel_names import labelled_names
-
-PIECES = st.sampled_from(
-    ["void ", "<unnamed>", "(int)", "(bool)", "(unsigned long)", "128", "-1", "[lambda(", ")",
-     " (instance ", ")]", "const ", "float", " *", " &", "operator ()", "operator ", "<", ">",
-     ", ", "::", "T1", "(", "unsigned ", "long ", "]", "{", "}", "const", " ", "*", "\x00"]
-)  # fmt: skip
-TEXTS = st.one_of(st.text(max_size=100), st.lists(PIECES, max_size=30).map("".join))
 
 
 def _names() -> list[dict[str, str]]:
@@ -46,27 +36,6 @@ def test_three_spellings_of_a_kernel_say_the_same(row: dict[str, str]) -> None:
     assert (mangled.role, mangled.precision) == (found.role, found.precision)
     if row["cxxfilt"]:
         assert said(decode(row["cxxfilt"])) == said(found)
-        assert as_cxxfilt(row["cxxfilt"]) == row["cxxfilt"]
-
-
-@pytest.mark.parametrize(
-    ("nvidia", "cxxfilt"),
-    [
-        ("void f<(int)4, (int)-1, (unsigned int)2, (long)3, (unsigned long)5>(T1 *)",
-         "void f<4, -1, 2u, 3l, 5ul>(T1*)"),
-        ("void f<(bool)1, (bool)0, (ns::Style)2>()", "void f<true, false, (ns::Style)2>()"),
-        ("void ns::<unnamed>::f<float>(const float *, const ns::A &)",
-         "void ns::(anonymous namespace)::f<float>(float const*, ns::A const&)"),
-        ("void f<void g<float>(A &)::[lambda(int) (instance 1)]>(const unsigned char *, void **)",
-         "void f<g<float>(A&)::{lambda(int)#1}>(unsigned char const*, void**)"),
-        ("void f<h()::[lambda() (instance 3)]::operator ()() const::[lambda(A) (instance 12)]>(B)",
-         "void f<h()::{lambda()#3}::operator()() const::{lambda(A)#12}>(B)"),
-        ("void f<g()::[unnamed type (instance 1)]>(T1)", "void f<g()::{unnamed type#1}>(T1)"),
-    ],
-)  # fmt: skip
-def test_each_peculiarity_has_its_counterpart(nvidia: str, cxxfilt: str) -> None:
-    assert as_cxxfilt(nvidia) == cxxfilt
-    assert as_cxxfilt(cxxfilt) == cxxfilt
 
 
 def test_a_numbered_parameter_is_the_template_argument_unless_a_pack_is_before_it() -> None:
@@ -74,16 +43,6 @@ def test_a_numbered_parameter_is_the_template_argument_unless_a_pack_is_before_i
     assert decode(name.format("")).precision is Precision.BF16
     assert decode(name.format(", T2...")).precision is Precision.UNKNOWN
     assert decode(name.format("").replace("T1", "T7")).precision is Precision.UNKNOWN
-
-
-@given(TEXTS)
-@example("(int)(int)4")
-@example("a  * *& <unnamed> *")
-@example("const const  *")
-def test_any_text_is_spelled_once_and_for_all(text: str) -> None:
-    once = as_cxxfilt(text)
-    assert as_cxxfilt(once) == once
-    assert decode(text).name == text
 
 
 def test_every_name_that_is_known_means_the_same_in_nvidias_spelling() -> None:
