@@ -39,7 +39,6 @@ GRAMMARS: Final[tuple[Callable[[Symbol], KernelName | None], ...]] = (
     libraries.deepgemm,
     amd.tensile,
     libraries.tensorrt_llm,
-    libraries.fbgemm,
     cublas.decode,
     amd.composable_kernel,
     amd.aiter_assembly,

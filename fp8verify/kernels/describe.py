@@ -73,6 +73,12 @@ SHORT: Final = _spellings(
     }
 )
 
+# Letters of BLAS, of complex numbers too (gc and gz: by three multiplications), and NVIDIA's i.
+BLAS: Final = {
+    "h": "fp16", "s": "fp32", "c": "fp32", "gc": "fp32", "d": "fp64", "z": "fp64", "gz": "fp64",
+    "i": "int8",
+}  # fmt: skip
+
 # The block scale formats; a scale format never makes an operand FP8 (UE4M3 scales NVFP4).
 SCALES: Final[dict[str, str]] = {
     "float_ue8m0_t": "ue8m0",
@@ -81,18 +87,12 @@ SCALES: Final[dict[str, str]] = {
     "ue4m3": "ue4m3",
 }
 
+# The classes of elements that are not called like their class, as "bf16" is.
 CLASSES: Final[dict[str, Precision]] = {
+    **{precision.value: precision for precision in Precision},
     "e4m3": Precision.FP8,
     "e5m2": Precision.FP8,
-    "fp8": Precision.FP8,
     "e2m1": Precision.FP4,
-    "fp4": Precision.FP4,
-    "bf16": Precision.BF16,
-    "fp16": Precision.FP16,
-    "tf32": Precision.TF32,
-    "fp32": Precision.FP32,
-    "fp64": Precision.FP64,
-    "int8": Precision.INT8,
     "uint8": Precision.INT8,
 }
 
@@ -108,16 +108,6 @@ SPOKEN: Final[dict[str, str]] = {
     "e5m2": "FP8 E5M2",
     "fp8": "FP8 (E4M3 or E5M2, chosen at run time)",
     "e2m1": "FP4 E2M1",
-    "fp4": "FP4",
-    "bf16": "BF16",
-    "fp16": "FP16",
-    "tf32": "TF32",
-    "fp32": "FP32",
-    "fp64": "FP64",
-    "int8": "INT8",
-    "uint8": "UINT8",
-    "int4": "INT4",
-    "int32": "INT32",
 }
 
 
@@ -144,7 +134,7 @@ def product_class(a: str | None, b: str | None, scale: str | None = None) -> Pre
 
 def spoken(element: str | None) -> str:
     """Return how people write the element type: "FP8 E4M3" for "e4m3"."""
-    return SPOKEN.get(element or "", element or "an unknown type")
+    return SPOKEN.get(element or "", (element or "").upper() or "an unknown type")
 
 
 Tokens = tuple[tuple[str, str], ...]
@@ -154,15 +144,6 @@ SPLIT_K: Final = ("splitKreduce", "adds up the parts of a GEMM whose K was split
 # Inductor has a template of torch._scaled_mm for FP8 alone, FP4 goes to cuBLAS
 # (torch/_inductor/kernel/mm.py, `tuned_scaled_mm`, torch 2.11).
 SCALED_MM: Final = ("scaled_mm", "the product of torch._scaled_mm, whose template takes FP8")
-
-SCALING: Final[dict[Scaling, str]] = {
-    Scaling.TENSORWISE: "one scale for a whole tensor",
-    Scaling.ROWWISE: "one scale for each row of A and column of B",
-    Scaling.BLOCKWISE: "FP32 scales for blocks of 128",
-    Scaling.MXFP8: "MXFP8: one E8M0 scale for 32 elements",
-    Scaling.NVFP4: "NVFP4: one E4M3 scale for 16 elements",
-    Scaling.MXFP4: "MXFP4: one E8M0 scale for 32 elements",
-}
 
 
 def operands(a: str | None, b: str | None, out: str | None) -> str:

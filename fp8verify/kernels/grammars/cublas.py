@@ -14,7 +14,7 @@ from typing import Final
 
 from fp8verify.kernels import describe
 from fp8verify.kernels.cxx import Type, walk
-from fp8verify.kernels.describe import CPP, SHORT, spoken
+from fp8verify.kernels.describe import BLAS, CPP, SHORT, spoken
 from fp8verify.kernels.symbol import Symbol
 from fp8verify.terms import KernelName, Precision, Role, Scaling
 from fp8verify.text import lazy_pattern
@@ -60,7 +60,7 @@ _MODIFIERS: Final[dict[str, str]] = {
     "coopB": "two warp groups share B",
     "algo2": "fast accumulation off",
     "bias": "adds a bias",
-    "ovscale": describe.SCALING[Scaling.ROWWISE],
+    "ovscale": "one scale for each row of A and column of B",
     "h": "tiles run along rows",
     "v": "tiles run along columns",
 }
@@ -193,19 +193,6 @@ _CLASSIC: Final = lazy_pattern(
     r"(?P<letter>gc|gz|[shdiczb])(?P<mma>\d+)?(?P<op>gemm|cudnn)"
     r"(?:_(?P<operand>fp16|bf16|int8|int4|tf32))?(?P<tile>_\d+x\d+)?(?=_|$)\w*"
 )
-# Letters of BLAS; gc and gz are the 3-multiplication complex forms.
-_SIMT: Final[dict[str, Precision]] = {
-    "s": Precision.FP32,
-    "c": Precision.FP32,
-    "gc": Precision.FP32,
-    "h": Precision.FP16,
-    "d": Precision.FP64,
-    "z": Precision.FP64,
-    "gz": Precision.FP64,
-    "i": Precision.INT8,
-}
-_SIMT_ELEMENTS: Final = {"s": "fp32", "h": "fp16", "d": "fp64", "i": "int8"}
-
 # Function names of the matrix-vector and small-matrix kernels, launched by aten::mm and addmm.
 _GEMV: Final = lazy_pattern(r"gemv[\dNx]\w*|gemmSN_[NT]{2}_kernel|gemmk1_kernel|dot_kernel")
 _LARGE_K: Final = lazy_pattern(r"(?P<letter>[shd])gemm_largek_lds\d+|[sd]gemm_\w+")
@@ -227,7 +214,7 @@ def decode(symbol: Symbol) -> KernelName | None:
         return describe.other(_LIBRARY, Role.OTHER, reason)
     magma = _MAGMA.fullmatch(base)
     if magma:  # CUDA cores multiply in the letter's type, whatever type is stored
-        element = _SIMT_ELEMENTS[magma["letter"]]
+        element = BLAS[magma["letter"]]
         return describe.gemm(_LIBRARY, f"{base} computes in", element, element)
     if symbol.is_identifier:
         return _classic(symbol)
@@ -244,14 +231,13 @@ def _classic(symbol: Symbol) -> KernelName | None:
     library = "cuDNN" if role is Role.CONV else _LIBRARY
     letter, operand = match["letter"], SHORT.get(match["operand"] or "")
     evidence = f"{letter}{match['mma'] or ''}{match['op']}" + (f" on {operand}" if operand else "")
-    precision: Precision | None = _SIMT.get(letter, Precision.UNKNOWN)
-    element = _SIMT_ELEMENTS.get(letter)
+    element = BLAS.get(letter)
     if match["mma"] and letter == "s":
-        precision, element = None, operand or (_untagged(match["mma"]) if match["tile"] else None)
-    elif letter == "s" and operand == "int8":
-        precision = Precision.UNKNOWN  # int8 is read, FP32 is multiplied
-    elif letter == "i" and operand == "int4":
-        precision, element = Precision.UNKNOWN, operand
+        element = operand or (_untagged(match["mma"]) if match["tile"] else None)
+    elif operand == "int4" and letter == "i":
+        element = operand
+    elif operand == "int8" and letter == "s":
+        element = None  # INT8 is read, FP32 is multiplied
     return describe.gemm(
         library,
         f"{library} kernel type {evidence}",
@@ -259,7 +245,6 @@ def _classic(symbol: Symbol) -> KernelName | None:
         element,
         SHORT.get(match["out"] or "", "int32" if letter == "i" else None),
         role=role,
-        precision=precision,
     )
 
 
@@ -286,7 +271,7 @@ def _vector(symbol: Symbol, base: str) -> KernelName | None:
         return None
     element = _vector_element(tree, base)
     if large and element is None:
-        element = _SIMT_ELEMENTS.get(base[0])
+        element = BLAS[base[0]]
     return describe.gemm(_LIBRARY, f"{base} operand type", element, element)
 
 

@@ -20,7 +20,7 @@ from typing import Final
 
 from fp8verify.kernels import describe
 from fp8verify.kernels.cxx import EMPTY, Type, segments, walk
-from fp8verify.kernels.describe import CPP, SCALES, SHORT
+from fp8verify.kernels.describe import BLAS, CPP, SCALES, SHORT
 from fp8verify.kernels.symbol import Symbol
 from fp8verify.terms import KernelName, Precision, Role, Scaling
 from fp8verify.text import lazy_pattern
@@ -37,13 +37,6 @@ _OPERATION: Final = lazy_pattern(
 _SPLIT_OPERATION: Final = lazy_pattern(r"(?P<letter>)(?P<mma>)(?P<via>9xbf16|3xtf32)(?P<op>gemm)")
 _SCALED: Final = lazy_pattern(r"(?P<scale>ue8m0|ue4m3)x(?P<element>\w+)")
 _CONVOLUTION: Final = frozenset({"fprop", "dgrad", "wgrad"})
-
-# The accumulator's letter, where the name has no operand tag. Tensor-core m16n8k8 on 32-bit
-# operands exists for TF32 only (PTX ISA); FP64 tensor cores are m8n8k4.
-_SIMT_LETTERS: Final = {
-    "s": "fp32", "c": "fp32", "d": "fp64", "z": "fp64", "gz": "fp64", "h": "fp16",
-}  # fmt: skip
-_TENSOR_LETTERS: Final = {"h": "fp16", "d": "fp64", "z": "fp64", "gz": "fp64"}
 
 
 def procedural(symbol: Symbol) -> KernelName | None:
@@ -149,11 +142,10 @@ def _implied(operation: re.Match[str], unit: str) -> str | None:
     letter, mma, via = operation["letter"], operation["mma"], operation["via"]
     if via:
         return SHORT.get(via, "fp32")  # 9xbf16 and 3xtf32 emulate FP32
-    if unit == "simt":
-        return _SIMT_LETTERS.get(letter)
-    if mma == "1688" and letter in ("s", "c"):
-        return "tf32"
-    return _TENSOR_LETTERS.get(letter)
+    if unit != "simt" and letter in ("s", "c", "i"):
+        # The accumulator's letter. m16n8k8 on 32-bit operands exists for TF32 only (PTX ISA).
+        return "tf32" if mma == "1688" and letter != "i" else None
+    return BLAS.get(letter)
 
 
 _KERNELS: Final = frozenset({"device_kernel", "Kernel", "Kernel2"})

@@ -1,4 +1,4 @@
-"""Libraries with small grammars: TensorRT-LLM, DeepGEMM, Marlin, FBGEMM, NCCL, cuDNN, copies."""
+"""Libraries with small grammars: TensorRT-LLM, DeepGEMM, Marlin, NCCL, cuDNN, copies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fp8verify.kernels import describe
 from fp8verify.kernels.cxx import Type
 from fp8verify.kernels.describe import CPP, SHORT
 from fp8verify.kernels.symbol import Symbol, split
-from fp8verify.terms import KernelName, Precision, Role, Scaling
+from fp8verify.terms import KernelName, Role, Scaling
 from fp8verify.text import lazy_pattern
 
 # Copies and fills that the driver runs, as Kineto and roctracer name them.
@@ -26,30 +26,6 @@ def memory(symbol: Symbol) -> KernelName | None:
     if not _COPY.fullmatch(symbol.text):
         return None
     return describe.other("driver", Role.MEMORY, "a copy or fill of memory")
-
-
-# FBGEMM GenAI's matrix-vector kernels: `gemv_quantized_<A>_<B>`, `bf16fp8bf16_fast_gemv`.
-#
-# `bf16fp8bf16` reads BF16 activations, FP8 weights, and writes BF16: weight-only, no FP8 product.
-# Source: fbgemm_gpu/experimental/gen_ai/src/quantize/fast_gemv.
-_GEMV_TYPE: Final = "bf16|fp16|fp8|int4|int8|fp32"
-_GEMV_QUANTIZED: Final = lazy_pattern(rf"gemv_quantized_(?P<a>{_GEMV_TYPE})_(?P<b>{_GEMV_TYPE})")
-_GEMV_PLAIN: Final = lazy_pattern(rf"gemv_(?P<a>{_GEMV_TYPE})(?P<b>)")
-_GEMV_FAST: Final = lazy_pattern(
-    rf"(?P<a>{_GEMV_TYPE})(?:(?P<b>{_GEMV_TYPE})(?P<out>{_GEMV_TYPE}))?_fast_gemv(?:_meta)?"
-)
-
-
-def fbgemm(symbol: Symbol) -> KernelName | None:
-    """Decode an FBGEMM matrix-vector kernel."""
-    for pattern in (_GEMV_QUANTIZED, _GEMV_PLAIN, _GEMV_FAST):
-        match = pattern.fullmatch(symbol.base)
-        if match:
-            a = SHORT[match["a"]]
-            b = SHORT[match["b"]] if match["b"] else a
-            out = SHORT.get(match.groupdict().get("out") or "")
-            return describe.gemm("FBGEMM", f"name {symbol.base}", a, b, out)
-    return None
 
 
 # cuDNN and MIOpen kernels other than xmma, CUTLASS and attention ones.
@@ -84,51 +60,12 @@ def convolution(symbol: Symbol) -> KernelName | None:
     return None
 
 
-# Marlin weight-only GEMMs: `marlin::Marlin<a, b, c, s, ...>` with vLLM ScalarType ids.
-#
-# An id packs exponent bits, mantissa bits, sign, bias, finite and NaN flags (vllm/scalar_type.hpp:
-# exponent | mantissa << 8 | signed << 16 | bias << 17 | finite << 49 | nan << 50). The operands
-# differ in type, and the kernel converts B first, so the class of the product is not in the name:
-# a=bf16, b=e4m3 is W8A16 and no FP8 GEMM.
-_MARLIN_SPACES: Final = {
-    "marlin": Role.GEMM,
-    "gptq_marlin": Role.GEMM,
-    "marlin_24": Role.GEMM,
-    "marlin_dense": Role.GEMM,
-    "marlin_moe_wna16": Role.GROUPED_GEMM,
-    "marlin_moe": Role.GROUPED_GEMM,
-}
-_MARLIN_ID: Final = lazy_pattern(r"\d{1,19}(?=l?$|ll$)")
-# (exponent bits, mantissa bits, signed) of the floating and the integer ids.
-_MARLIN_FORMATS: Final = {
-    (8, 7, 1): "bf16",
-    (5, 10, 1): "fp16",
-    (4, 3, 1): "e4m3",
-    (5, 2, 1): "e5m2",
-    (2, 1, 1): "e2m1",
-    (8, 0, 0): "ue8m0",
-    (0, 4, 0): "int4",
-    (0, 8, 0): "uint8",
-    (0, 7, 1): "int8",
-}
-
-
-def scalar_type(number: int) -> str | None:
-    """Return the element type of a vLLM ScalarType id."""
-    return _MARLIN_FORMATS.get((number & 0xFF, number >> 8 & 0xFF, number >> 16 & 1))
-
-
 def marlin(symbol: Symbol) -> KernelName | None:
-    """Decode a Marlin kernel."""
-    role = _MARLIN_SPACES.get(symbol.path[0]) if symbol.path else None
-    bare = symbol.path == ("Marlin",)
-    if not bare and (role is None or not symbol.base.startswith("Marlin")):
+    """Decode a Marlin kernel: its operands differ in type, and B is converted first."""
+    if not symbol.base.startswith("Marlin"):
         return None
-    found = [_MARLIN_ID.match(argument.name) for argument in symbol.tree.args[:3]]
-    types = [scalar_type(int(match[0])) if match else None for match in found]
-    a, b, out = (*types, None, None, None)[:3]
-    evidence = "Marlin ScalarType ids" if a and b else "Marlin, weight-only"
-    return describe.gemm("Marlin", evidence, a, b, out, role=role or Role.GEMM)
+    role = Role.GROUPED_GEMM if "moe" in symbol.path[0] else Role.GEMM
+    return describe.gemm("Marlin", "Marlin, weight-only", None, None, role=role)
 
 
 # DeepGEMM's JIT kernels: `deep_gemm::sm90_fp8_gemm_1d2d_impl<...>` and their siblings.
@@ -209,16 +146,10 @@ _TRTLLM_GEMM: Final = lazy_pattern(
 _TRTLLM_ATTENTION: Final = lazy_pattern(
     rf"fmhaSm\d+[af]?(?:Kernel)?_Qkv?(?P<qkv>{_TRTLLM_TYPE})(?:O(?P<out>{_TRTLLM_TYPE}))?\w*"
 )
-_QUANTIZE: Final = lazy_pattern(r"quantize_with_block_size")
-_SCALE_TYPE: Final = lazy_pattern(r"(?:\([\w:]*BlockScaleQuantizationType\)|Type::)(\d)")
-# BlockScaleQuantizationType (tensorrt_llm/kernels/quantization.h): 0 and 1 write FP4, 2 MXFP8.
-# The third argument, the block's size, says which FP4: 16 elements NVFP4, 32 MXFP4.
-_WRITES: Final = {"0": Precision.FP4, "1": Precision.FP4, "2": Precision.MXFP8}
-_BLOCKS: Final = {"16": Precision.NVFP4, "32": Precision.MXFP4}
 
 
 def tensorrt_llm(symbol: Symbol) -> KernelName | None:
-    """Decode a TensorRT-LLM GEMM, attention or block-quantize kernel."""
+    """Decode a TensorRT-LLM GEMM or attention kernel."""
     gemm = _TRTLLM_GEMM.fullmatch(symbol.text)
     if gemm:
         return _trtllm_gemm(gemm)
@@ -227,8 +158,6 @@ def tensorrt_llm(symbol: Symbol) -> KernelName | None:
         element, out = _trtllm_element(attention["qkv"])[0], _trtllm_element(attention["out"])[0]
         evidence = f"trtllm-gen attention, Qkv{attention['qkv']}"
         return describe.gemm("TensorRT-LLM", evidence, element, element, out, role=Role.ATTENTION)
-    if _QUANTIZE.fullmatch(symbol.base):
-        return _quantize(symbol)
     if symbol.base == "cudaCoreGemm" and symbol.tree.args:
         a = CPP.get(symbol.tree.args[0].name)
         return describe.gemm("TensorRT-LLM", "cudaCoreGemm element type", a, a)
@@ -260,21 +189,6 @@ def _trtllm_element(text: str | None) -> tuple[str | None, str | None]:
     if text.startswith("Mx"):
         return element, "ue8m0"
     return element, "ue4m3" if text == "E2m1" else None
-
-
-def _quantize(symbol: Symbol) -> KernelName:
-    arguments = symbol.tree.args
-    first = "::".join(arguments[0].parts) if arguments else ""
-    match = _SCALE_TYPE.fullmatch(first)
-    precision = _WRITES.get(match[1], Precision.UNKNOWN) if match else Precision.UNKNOWN
-    if precision is Precision.FP4 and len(arguments) > 2:
-        precision = _BLOCKS.get(arguments[2].name, precision)
-    return describe.other(
-        "TensorRT-LLM",
-        Role.CAST_QUANTIZE,
-        "quantizes to a block-scaled format; the type is its first template argument",
-        precision=precision,
-    )
 
 
 # Communication: NCCL and RCCL, DeepEP, custom all-reduces, NVSHMEM, user buffers.

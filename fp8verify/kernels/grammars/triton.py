@@ -33,15 +33,8 @@ _SCALED_MM: Final = "__scaled_mm_"
 _OTHER_PRODUCTS: Final = frozenset({"convolution", "attention", "flex", "grouped", "int", "v2"})
 _MATMULS: Final = frozenset({"mm", "bmm", "addmm", "baddbmm", "linear", "matmul"})
 
-# Triton GEMMs whose sources say more than the words of their names.
-_NAMED: Final[tuple[tuple[re.Pattern[str], str | None, Role, Scaling | None], ...]] = (
-    # fbgemm_gpu/experimental/gemm/triton_gemm/fp8_gemm.py
-    (lazy_pattern(r"_fbgemm_grouped_gemm_fp8\w*"), "fp8", Role.GROUPED_GEMM, Scaling.ROWWISE),
-    # Primus-Turbo primus_turbo/triton/gemm/gemm_fp8_kernel.py: every layout of a blockwise GEMM
-    (lazy_pattern(r"_blockwise_fp8_unified_kernel"), "fp8", Role.GEMM, Scaling.BLOCKWISE),
-    # vllm, sglang: fused_moe.py; any type
-    (lazy_pattern(r"_?fused_moe_kernel\w*"), None, Role.GROUPED_GEMM, None),
-)
+# Primus-Turbo primus_turbo/triton/gemm/gemm_fp8_kernel.py: every layout of a blockwise GEMM
+_BLOCKWISE: Final = "_blockwise_fp8_unified_kernel"
 _MATMUL_OGS: Final = lazy_pattern(
     r"_(?:p_)?matmul_ogs_[NTV]+_(?P<out>\w+?)x(?P<a>\w+?)x(?P<b>[a-z]+\d\w*?)_\d+x\w+"
 )
@@ -58,9 +51,9 @@ def decode(symbol: Symbol) -> KernelName | None:
     ogs = _MATMUL_OGS.fullmatch(symbol.text)
     if ogs:
         return _matmul_ogs(ogs)
-    for pattern, element, role, scaling in _NAMED:
-        if pattern.fullmatch(symbol.text):
-            return _library(symbol, element, role, scaling)
+    if symbol.text == _BLOCKWISE:
+        evidence = f"library function {_BLOCKWISE}"
+        return describe.gemm("Triton", evidence, "fp8", "fp8", scaling=Scaling.BLOCKWISE)
     return None
 
 
@@ -126,14 +119,3 @@ def _matmul_ogs(match: re.Match[str]) -> KernelName:
 def _ogs_type(text: str) -> tuple[str | None, bool]:
     bare = text.removeprefix("mx")
     return _OGS_TYPES.get(bare, SHORT.get(bare)), bare != text
-
-
-def _library(
-    symbol: Symbol, element: str | None, role: Role, scaling: Scaling | None
-) -> KernelName:
-    if element is None:
-        reason = "a Triton GEMM of a library whose names do not say the operand types"
-        return describe.other("Triton", role, reason)
-    return describe.gemm(
-        "Triton", f"library function {symbol.text}", element, element, role=role, scaling=scaling
-    )
