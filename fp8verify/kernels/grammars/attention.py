@@ -5,7 +5,6 @@ They contain matrix products, in FP8 too, and are never GEMM time of linear laye
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 from fp8verify.kernels import describe
@@ -25,26 +24,16 @@ _NAMESPACES: Final = {
     "sm90": "FlashMLA",
     "aotriton": "AOTriton",
 }
-# Function names that start like this, with the library; each seen in a trace or a wheel's symbols.
-_FUNCTIONS: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
-    (lazy_pattern(r"fmha_cutlass[FB]\w*"), "PyTorch"),
-    (lazy_pattern(r"cudnn_generated_\w*(?:sdpa|flash_[fb]prop|attention)\w*"), "cuDNN"),
-    (lazy_pattern(r"fmha_(?:v\d|mhca)\w*"), "TensorRT-LLM"),
-    (lazy_pattern(r"paged_attention_\w+"), "vLLM"),
-    (lazy_pattern(r"kernel_unified_attention\w*"), "vLLM"),
-    (lazy_pattern(r"_?attn_(?:fwd|bwd)\w*"), "Triton"),
-    (lazy_pattern(r"_?flash_attention_\w+|_?flash_(?:fwd|bwd|attn|mla)_\w+"), "FlashAttention"),
-    (lazy_pattern(r"_?(?:\w+_)?(?:fp8_)?paged_mqa_logits\w*"), "DeepGEMM"),
-    (lazy_pattern(r"_fwd_(?:grouped_)?kernel(?:_stage\d)?"), "SGLang"),
-    (lazy_pattern(r"masked_multihead_attention_kernel\w*|mmha_\w+"), "TensorRT-LLM"),
-)
+# Functions whose names do not say attention, or not in words.
+_CUDNN: Final = lazy_pattern(r"cudnn_generated_\w*(?:sdpa|flash_[fb]prop|attention)\w*")
+_SGLANG: Final = lazy_pattern(r"_fwd_(?:grouped_)?kernel(?:_stage\d)?")
 _CUDNN_PARTS: Final = frozenset({"compute_dot_do_o_specialized", "compute_dot_do_o",
                                  "convert_dq_to_16bits"})  # fmt: skip
 _FLASHINFER_HELPERS: Final = frozenset({"quantization", "sampling", "norm", "activation",
                                         "pos_enc", "trtllm_allreduce_fusion"})  # fmt: skip
 # Words of attention in the names of other libraries, unless the kernel only prepares or stores.
 _WORDS: Final = frozenset({"attn", "attention", "mla", "mha", "mqa", "fmha", "sdpa", "alibi",
-                           "dkdv", "dkdvdq", "hstu", "sage"})  # fmt: skip
+                           "dkdv", "dkdvdq", "hstu", "sage", "mmha"})  # fmt: skip
 _BACKWARD: Final = frozenset({"dq", "dkv", "dk", "dv"})
 _PASSES: Final = frozenset({"fwd", "bwd", "forward", "backward", "prefill", "decode", "bmm"})
 _AROUND: Final = frozenset({"quant", "quantize", "amax", "scale", "cat", "concat", "rope", "norm",
@@ -56,13 +45,17 @@ def by_words(symbol: Symbol) -> KernelName | None:
     """Decode an attention kernel of a library without a grammar, by the words of its name."""
     ordered = split(symbol.base)
     words = frozenset(ordered)
-    names = bool(words & _WORDS) or ordered[:1] == ("pa",) or words >= {"prefill", "kv"}
-    if not names and not ("bwd" in words and words & _BACKWARD):
+    names = (
+        bool(words & _WORDS)
+        or ordered[:1] == ("pa",)
+        or words >= {"prefill", "kv"}
+        or ("flash" in words and words & _PASSES)
+        or ("bwd" in words and words & _BACKWARD)
+    )
+    if not names or words & _NEVER or (words & _AROUND and not words & _PASSES):
         return None
-    if words & _NEVER or (words & _AROUND and not words & _PASSES):
-        return None
-    reason = f"function name {symbol.base}: attention"
-    return describe.other("unknown", Role.ATTENTION, reason)
+    library = symbol.path[0] if symbol.path[1:] else "unknown"
+    return _described(symbol, library, f"function name {symbol.base}: attention")
 
 
 def decode(symbol: Symbol) -> KernelName | None:
@@ -70,8 +63,11 @@ def decode(symbol: Symbol) -> KernelName | None:
     library = _library(symbol)
     if library is None:
         return None
+    return _described(symbol, library, f"an attention kernel of {library}")
+
+
+def _described(symbol: Symbol, library: str, reason: str) -> KernelName:
     element = _element(symbol.tree)
-    reason = f"an attention kernel of {library}"
     if element is None:
         return describe.other(library, Role.ATTENTION, reason)
     return describe.gemm(library, reason, element, element, role=Role.ATTENTION)
@@ -84,11 +80,11 @@ def _library(symbol: Symbol) -> str | None:
     if first in _NAMESPACES and len(symbol.path) > 1:
         helps = _FLASHINFER_HELPERS & set(symbol.path) or "gemm" in split(symbol.base)
         return None if helps else _NAMESPACES[first]
-    if first == "cudnn" and symbol.base in _CUDNN_PARTS:
+    if (first == "cudnn" and symbol.base in _CUDNN_PARTS) or _CUDNN.fullmatch(first):
         return "cuDNN"
     if symbol.base == "device_kernel":
         return _cutlass(symbol.tree)
-    return next((name for row, name in _FUNCTIONS if row.fullmatch(symbol.base)), None)
+    return "SGLang" if _SGLANG.fullmatch(symbol.base) else None
 
 
 def _cutlass(tree: Type) -> str | None:
