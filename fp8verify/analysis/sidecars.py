@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,7 +11,7 @@ from fp8verify.capture.files import find_logs, read_numerics, read_ranks
 from fp8verify.capture.names import BOOTS
 from fp8verify.capture.schema import RankMeta, RankNumerics
 from fp8verify.logs.lines import read_lines
-from fp8verify.logs.losses import LossSeries, scan_losses
+from fp8verify.logs.losses import LossSeries, read_losses
 from fp8verify.logs.promises import LayerPromise, PhasePromise
 from fp8verify.record.collect_result import notes_on_attachment
 from fp8verify.report.model.parts import Claim
@@ -85,8 +84,7 @@ def said_by(folder: Path | None, log: str | Path | None, calls: Sequence[str] = 
 
 def losses_of(folder: Path | None, log: str | Path | None) -> LossSeries | None:
     """Return the losses that the logs tell, None where there are none."""
-    found = (read_lines(path, words=(b"loss",)) for path in _logs(folder, log))
-    return scan_losses(line.text for line in chain.from_iterable(found))
+    return read_losses(_logs(folder, log))
 
 
 def _logs(folder: Path | None, log: str | Path | None) -> list[Path]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -13,8 +12,7 @@ from fp8verify.capture.files import find_logs
 from fp8verify.compare.compare import compare as compare_reports
 from fp8verify.compare.measure import profiled_step_us, steps_of
 from fp8verify.errors import UsageError
-from fp8verify.logs.lines import read_lines
-from fp8verify.logs.losses import PATTERNS, LossPattern, LossSeries, compile_loss_regex, scan_losses
+from fp8verify.logs.losses import PATTERNS, LossPattern, LossSeries, compile_loss_regex, read_losses
 from fp8verify.report.forms import Comparison, RunTable, with_forms
 from fp8verify.report.model.comparison import Comparison as Compared
 from fp8verify.report.model.comparison import LossPair, Outcome, RunRow
@@ -139,8 +137,7 @@ def _load(
         where = place(str(run))
         inside = find_logs(where) if where.is_dir() else []
         logs = [place(str(log))] if log is not None else inside
-        lines = (line.text for line in chain.from_iterable(map(read_lines, logs)))
-        return report, scan_losses(lines, patterns)
+        return report, read_losses(logs, patterns)
 
 
 def _distinct_names(runs: Sequence[tuple[object, Report]]) -> list[str]:

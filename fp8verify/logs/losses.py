@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
+from itertools import chain
+from pathlib import Path
 from typing import NamedTuple
 
 from fp8verify.errors import UsageError
+from fp8verify.logs.lines import read_lines
 from fp8verify.text import lazy_pattern
 
 MAX_POINTS = 1_000_000
@@ -49,18 +52,23 @@ class LossSeries(NamedTuple):
 
 
 def _pattern(expression: str) -> re.Pattern[str]:
-    """Return an expression, compiled when it is first used: most logs need one of them."""
-    return lazy_pattern(expression.replace("NUM", _NUMBER))
+    """Return an expression, compiled when it is first used: most logs need one of them.
+
+    `\\bstep` is looked for as `step`, which is four times as fast, and then for what precedes it.
+    """
+    literal_first = re.sub(r"^\\b(\w+)(?!\?)", r"\1(?<!\\w\1)", expression)
+    return lazy_pattern(literal_first.replace("NUM", _NUMBER))
 
 
+# The next two are of lines in lower case.
 # torchtitan "grad_norm:  1.2", Megatron-LM "grad norm: 1.2", Trainer "'grad_norm': 1.2".
-_GRADIENT = _pattern(r"(?i:\bgrad[_ ]?norm)'?\s*[:=]\s*'?(?P<value>NUM)")
-_EPOCH = _pattern(r"'epoch': '?(?P<value>NUM)")  # Trainer's dicts say no step
+_GRADIENT = _pattern(r"\bgrad[_ ]?norm'?\s*[:=]\s*'?(?P<value>NUM)")
 # Megatron-LM "elapsed time per iteration (ms): 123.4", nanoGPT "time 123.45ms", nanochat "dt: 9ms".
 _TIME = _pattern(
-    r"(?i:\belapsed time per iteration \((?P<unit>ms|s)\)[:=] ?(?P<value>NUM)"
-    r"|\b(?:step[_ ]?time|time|dt)[ :=]+(?P<value2>NUM) ?(?P<unit2>ms|s)\b)"
+    r"\b(?:elapsed time per iteration \((?P<unit>ms|s)\)[:=] ?(?P<value>NUM)"
+    r"|(?:step[_ ]?time|time|dt)[ :=]+(?P<value2>NUM) ?(?P<unit2>ms|s)\b)"
 )
+_EPOCH = _pattern(r"'epoch': '?(?P<value>NUM)")  # Trainer's dicts say no step
 _UNITS = {"s": 1e6, "ms": 1e3}
 
 # The first row that matches any line of a log reads the whole log, so that no loss counts twice;
@@ -115,6 +123,19 @@ def compile_loss_regex(text: str) -> LossPattern:
     return LossPattern("--loss-regex", pattern)
 
 
+def read_losses(
+    logs: Iterable[Path], patterns: tuple[LossPattern, ...] = PATTERNS
+) -> LossSeries | None:
+    """Return what `scan_losses` finds in logs.
+
+    Raises:
+        InputError: a log cannot be opened or read.
+    """
+    words = (b"loss",) if patterns is PATTERNS else ()
+    lines = chain.from_iterable(read_lines(log, words=words) for log in logs)
+    return scan_losses((line.text for line in lines), patterns)
+
+
 def scan_losses(
     lines: Iterable[str], patterns: tuple[LossPattern, ...] = PATTERNS
 ) -> LossSeries | None:
@@ -128,8 +149,6 @@ def scan_losses(
     left = patterns
     for raw in lines:
         line = raw[:_MAX_LINE]
-        if patterns is PATTERNS and "loss" not in line.lower():
-            continue
         if "\x1b" in line:
             line = _ANSI.sub("", line)
         tried = ((name, match) for name, pattern in left if (match := pattern.search(line)))
@@ -157,13 +176,14 @@ def _take(series: LossSeries, step: int | None, line: str, loss: float) -> None:
     # a number does not hide another rank's NaN.
     if math.isfinite(points.get(place, 0.0)):
         points[place] = loss
-    if found := _GRADIENT.search(line):
+    lower = line.lower()
+    if found := _GRADIENT.search(lower):
         series.gradients[place] = _value(found["value"])
     if step is None and (found := _EPOCH.search(line)):
         series.epochs[place] = _value(found["value"])
-    if found := _TIME.search(line):
-        unit = (found["unit"] or found["unit2"]).lower()
-        series.times_us[place] = _value(found["value"] or found["value2"]) * _UNITS[unit]
+    if ("time" in lower or "dt" in lower) and (found := _TIME.search(lower)):
+        unit = _UNITS[found["unit"] or found["unit2"]]
+        series.times_us[place] = _value(found["value"] or found["value2"]) * unit
 
 
 def _step(match: re.Match[str]) -> int | None:
