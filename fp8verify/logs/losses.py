@@ -54,9 +54,9 @@ class LossSeries(NamedTuple):
 def _pattern(expression: str) -> re.Pattern[str]:
     """Return an expression, compiled when it is first used: most logs need one of them.
 
-    `\\bstep` is looked for as `step`, which is four times as fast, and then for what precedes it.
+    A first word is looked for literally, which is four times as fast, and then what precedes it.
     """
-    literal_first = re.sub(r"^\\b(\w+)(?!\?)", r"\1(?<!\\w\1)", expression)
+    literal_first = re.sub(r"^\\b(\w+)", r"\1(?<!\\w\1)", expression)
     return lazy_pattern(literal_first.replace("NUM", _NUMBER))
 
 
