@@ -49,6 +49,11 @@ class Symbol:
         """Whether the whole name is one identifier, as Triton's and cuBLAS's are."""
         return self.text.isidentifier() and not self.is_mangled
 
+    @property
+    def library(self) -> str:
+        """The namespace; Triton for a bare identifier, as hardly anything else has such names."""
+        return "Triton" if self.is_identifier else self.path[0] if self.path[1:] else "unknown"
+
     @cached_property
     def tree(self) -> cxx.Type:
         """The function with its template arguments, without its parameters."""

@@ -54,8 +54,7 @@ def by_words(symbol: Symbol) -> KernelName | None:
     )
     if not names or words & _NEVER or (words & _AROUND and not words & _PASSES):
         return None
-    library = symbol.path[0] if symbol.path[1:] else "unknown"
-    return _described(symbol, library, f"function name {symbol.base}: attention")
+    return _described(symbol, symbol.library, f"function name {symbol.base}: attention")
 
 
 def decode(symbol: Symbol) -> KernelName | None:

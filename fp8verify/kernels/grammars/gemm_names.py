@@ -80,7 +80,7 @@ def decode(symbol: Symbol) -> KernelName | None:
         return None
     if "chunk" in words:
         reason = "a product inside a chunked scan (state-space models, linear attention)"
-        return describe.other(_library(symbol), Role.OTHER, reason)
+        return describe.other(symbol.library, Role.OTHER, reason)
     before, after = words[:place], words[place:]
     if _HADAMARD & set(words):
         reason = f"function name {symbol.base}: a Hadamard transform with a cast, and no GEMM"
@@ -137,9 +137,9 @@ def _gemm(
     role = role or (Role.GROUPED_GEMM if _is_grouped(words) else Role.GEMM)
     if types.a is None and types.b is None:
         reason = f"the name {symbol.base} says that it is a GEMM, and nothing certain of its types"
-        return describe.other(_library(symbol), role, reason)
+        return describe.other(symbol.library, role, reason)
     return describe.gemm(
-        _library(symbol),
+        symbol.library,
         f"function name {base}",
         *types[:3],
         role=role,
@@ -147,10 +147,6 @@ def _gemm(
         scaling=type_words.scaling(words, types),
         fast_accum=type_words.fast_accumulation(words),
     )
-
-
-def _library(symbol: Symbol) -> str:
-    return "Triton" if symbol.is_identifier else symbol.path[0] if symbol.path[1:] else "unknown"
 
 
 def _is_grouped(words: tuple[str, ...]) -> bool:

@@ -65,7 +65,8 @@ def marlin(symbol: Symbol) -> KernelName | None:
     if not symbol.base.startswith("Marlin"):
         return None
     role = Role.GROUPED_GEMM if "moe" in symbol.path[0] else Role.GEMM
-    return describe.gemm("Marlin", "Marlin, weight-only", None, None, role=role)
+    reason = "a Marlin GEMM, whose weights are of another format and are converted first"
+    return describe.other("Marlin", role, reason)
 
 
 # DeepGEMM's JIT kernels: `deep_gemm::sm90_fp8_gemm_1d2d_impl<...>` and their siblings.
