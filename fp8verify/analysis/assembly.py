@@ -12,7 +12,7 @@ from fp8verify.analysis.facts import RankFacts
 from fp8verify.analysis.gemms import GemmRow, Survey, gemm_totals, micros
 from fp8verify.analysis.gpus import peak_of, peak_tflops
 from fp8verify.analysis.kinds import GemmShape, Kind
-from fp8verify.analysis.layers import LayerClass, LayerGemms, Layers
+from fp8verify.analysis.layers import LayerClass, Layers
 from fp8verify.analysis.numerics import numerics_report
 from fp8verify.analysis.promises import Promises, unplaced_ns
 from fp8verify.analysis.recorded import (
@@ -28,7 +28,6 @@ from fp8verify.report.model.diagnosis import (
     LayersReport,
     NamedLayerRow,
     NamedLayersReport,
-    NamedLeg,
 )
 from fp8verify.report.model.parts import (
     Finding,
@@ -271,35 +270,29 @@ def _named_layers_report(facts: RankFacts) -> NamedLayersReport | None:
     measured = rank.numerics.record.measured if rank.numerics is not None else None
     if measured is not None and measured.step == named.step:
         casts = {}  # `run --numerics` cast in that step too
+    by_layer = named.by_layer()
+    none = None if by_layer else "no GEMM could be joined to a layer"
     return NamedLayersReport(
         source=named.source,
         step=named.step,
         rows=tuple(
-            _named_row(layer, gemms, modules.get(layer), casts.get(layer))
-            for layer, gemms in named.by_layer().items()
+            _named_row(layer, rows, modules.get(layer), casts.get(layer))
+            for layer, rows in by_layer.items()
         ),
-        gemms=sum(gemms.calls for gemms in named.gemms) + named.unjoined,
-        unjoined=named.unjoined,
-        note=named.note,
+        gemms=sum(row.calls for row in named.rows),
+        unjoined=sum(row.calls for row in named.rows if not row.layer),
+        note=named.note or none,
     )
 
 
 def _named_row(
-    layer: str, gemms: Sequence[LayerGemms], module: ModuleRecord | None, casts: int | None
+    layer: str, rows: Sequence[GemmRow], module: ModuleRecord | None, casts: int | None
 ) -> NamedLayerRow:
-    legs = [leg for leg in Leg if any(found.leg is leg for found in gemms)]
     return NamedLayerRow(
         layer=layer,
         n=module.out_features if module else None,
         k=module.in_features if module else None,
         state=module.state if module else None,
-        legs=tuple(
-            NamedLeg(
-                leg=leg,
-                kernels={g.precision.value: g.calls for g in gemms if g.leg is leg},
-                time_us={g.precision.value: micros(g.time_ns) for g in gemms if g.leg is leg},
-            )
-            for leg in legs
-        ),
+        legs=_pass_rows(rows),
         casts_us=None if casts is None else micros(casts),
     )

@@ -201,7 +201,7 @@ def examine(job: RankJob) -> RankEvidence:
     evidence = merge_windows(parts or [gather(Trace(source=first.name, rank=first.rank))])
     evidence = evidence._replace(error=error)
     if evidence.named is None and job.naming is not None:
-        evidence = evidence._replace(named=_name_from(job.naming))
+        evidence = evidence._replace(naming=_name_from(job.naming))
     return evidence
 
 
@@ -223,7 +223,7 @@ def _name_from(naming: NamingStep) -> NamedLayers:
         return empty._replace(
             note=f"layer names are unknown, their step cannot be read: {part.fact.rstrip('.')}"
         )
-    named = part.named or empty._replace(note=f"no GPU kernel ran in {naming.file.name}")
+    named = part.named or empty._replace(note=f"no GEMM ran in {naming.file.name}")
     note = named.note or (None if part.health.complete else f"{naming.file.name} is not whole")
     return named._replace(source="step", step=naming.step, note=note)
 
@@ -241,7 +241,7 @@ def _read(file: TraceFile) -> RankEvidence | InputError:
     guessed = trace.rank is None and file.guessed
     if trace.rank is None:
         trace.rank = file.rank
-    return gather(trace, layers=file.layers)._replace(guessed=guessed)
+    return gather(trace)._replace(guessed=guessed)
 
 
 def read_pipe(path: str | Path) -> RankEvidence:

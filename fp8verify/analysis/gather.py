@@ -22,20 +22,15 @@ from fp8verify.analysis.gemms import (
     label_gemms,
     survey,
 )
-from fp8verify.analysis.layers import name_layers
+from fp8verify.analysis.layers import name_casts
 from fp8verify.analysis.purpose import is_update, proves_training, runs_backward
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.trace import Step, Trace
 from fp8verify.trace.tables import Kernels, Launch
 
 
-def gather(trace: Trace, *, layers: bool = False) -> RankEvidence:
-    """Classify the kernels of a trace and add them up.
-
-    Args:
-        trace: one window of the rank.
-        layers: add them up by layer as well; the trace was read so.
-    """
+def gather(trace: Trace) -> RankEvidence:
+    """Classify the kernels of a trace, one window of a rank, and add them up."""
     trace = within_window(trace)
     kinds = classify_kernels(trace)
     roles = kinds.roles()
@@ -60,7 +55,7 @@ def gather(trace: Trace, *, layers: bool = False) -> RankEvidence:
         buckets=(timeline.bucket_times(trace, kinds, steps, bounds),) if bounds else (),
         survey=found,
         steps=_by_step(trace, found.gemms),
-        named=name_layers(trace, kinds, labels) if layers else None,
+        casts=name_casts(trace, kinds),
         fed=0 if any_low else fed_gemms(trace, kinds, labels),
         backward=runs_backward(kinds.kinds, labels),
         updates=any(map(is_update, kinds.kinds)),

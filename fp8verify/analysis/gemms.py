@@ -34,6 +34,8 @@ class GemmRow(NamedTuple):
         untimed: launches of which the record holds no possible duration.
         trained: whether their layer has gradients; what only runs forward is not judged.
         number: of the forward and backward pass within the step.
+        layer: the name of its layer, "" if it is of none for certain, None where the trace names
+            no layers.
     """
 
     kind: Kind
@@ -46,6 +48,7 @@ class GemmRow(NamedTuple):
     untimed: int = 0
     trained: bool = True
     number: int = 0
+    layer: str | None = None
 
     @property
     def scaling(self) -> Scaling | None:
@@ -180,23 +183,24 @@ def label_gemms(trace: Trace, kinds: Kinds) -> list[GemmLabel]:
 
 
 def _gemm_rows(trace: Trace, kinds: Kinds, labels: Iterable[GemmLabel]) -> list[GemmRow]:
-    totals: dict[tuple[int, int, Leg, GemmShape | None, bool, int], list[int]]
+    totals: dict[tuple[int, int, Leg, GemmShape | None, bool, int, str | None], list[int]]
     totals = defaultdict(lambda: [0, 0, 0])
-    columns = trace.kernels
+    columns, names = trace.kernels, [*trace.layers, ""]
     for place, number, leg, shape, trained, in_step in labels:
-        total = totals[number, columns.step[place], leg, shape, trained, in_step]
+        layer = names[columns.layer[place]] if columns.layer else None
+        total = totals[number, columns.step[place], leg, shape, trained, in_step, layer]
         total[0] += 1
         total[1] += columns.duration_ns[place]
         total[2] += not columns.duration_ns[place]
     rows = []
-    for (number, step, leg, shape, trained, in_step), (calls, time_ns, untimed) in totals.items():
+    for key, (calls, time_ns, untimed) in totals.items():
+        number, step, leg, shape, trained, in_step, layer = key
         kind = kinds.kinds[number]
         flops = None if shape is None else shape.flops * calls
         if not kind.multiplies:
             flops = 0
-        rows.append(
-            GemmRow(kind, step, leg, calls, time_ns, flops, shape, untimed, trained, in_step)
-        )
+        found = (kind, step, leg, calls, time_ns, flops, shape, untimed, trained, in_step, layer)
+        rows.append(GemmRow(*found))
     return rows
 
 

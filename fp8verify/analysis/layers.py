@@ -7,11 +7,11 @@ are one class, and so are all products of (tokens, K) by (K, N).
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from fp8verify.analysis.gemms import NEGLIGIBLE, GemmRow, gemm_totals
-from fp8verify.analysis.kinds import GemmLabel, Kinds
+from fp8verify.analysis.gemms import GemmRow, gemm_totals
+from fp8verify.analysis.kinds import Kinds
 from fp8verify.analysis.purpose import purpose_of
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.kernels.operators import find, function_of
@@ -227,130 +227,48 @@ def _size_of(row: GemmRow, sizes: set[Size]) -> Size | None:
     return next((size for size in fits if size in sizes), None)
 
 
-_OF_NO_LAYER = (Leg.ATTENTION, Leg.OPTIMIZER)
-
-
-class LayerGemms(NamedTuple):
-    """GEMMs of one layer, alike in pass and precision; `flops` is of those with known shapes."""
-
-    layer: str
-    leg: Leg
-    precision: Precision
-    calls: int
-    time_ns: int
-    flops: int
-
-
 class NamedLayers(NamedTuple):
-    """What ran for each layer, in the order in which the layers ran first.
+    """What ran for each layer.
 
     Attributes:
+        rows: the GEMMs of layers; `layer` of those that are of none for certain is empty.
+        casts: ns in kernels that FP8 needs in addition to its GEMMs, by layer.
         source: "window", or "step" for the eager step after the windows of compiled code, whose
             times are not the run's.
         step: the number of that step, None if there is none.
-        gemms: those of the layers.
-        casts: ns in kernels that FP8 needs in addition to its GEMMs, by layer.
-        unjoined: GEMMs that ran for no layer, or for one that is not certain.
-        flops: of all GEMMs, None unless those of (nearly) all of them are known.
         note: what is missing, or None.
     """
 
+    rows: Sequence[GemmRow] = ()
+    casts: Mapping[str, int] = {}
     source: str = "window"
     step: int | None = None
-    gemms: tuple[LayerGemms, ...] = ()
-    casts: dict[str, int] = {}  # noqa: RUF012  (never changed)
-    unjoined: int = 0
-    flops: int | None = 0
     note: str | None = None
 
-    def by_layer(self) -> dict[str, list[LayerGemms]]:
-        """Return the GEMMs of each layer."""
-        found: dict[str, list[LayerGemms]] = defaultdict(list)
-        for gemms in self.gemms:
-            found[gemms.layer].append(gemms)
-        return dict(found)
+    def by_layer(self) -> dict[str, list[GemmRow]]:
+        """Return the GEMMs of each layer, in the order in which the layers ran first."""
+        found: dict[str, list[GemmRow]] = defaultdict(list)
+        for row in self.rows:
+            if row.layer:
+                found[row.layer].append(row)
+        return found
 
-    def share(self, layers: Iterable[str]) -> float | None:
+    def share(self, layers: Collection[str]) -> float | None:
         """Return the FLOPs of some layers over those of all GEMMs; None where not known."""
-        wanted = set(layers)
-        part = sum(gemms.flops for gemms in self.gemms if gemms.layer in wanted)
-        return part / self.flops if self.flops else None
+        totals = gemm_totals(self.rows)
+        part = sum(row.flops or 0 for row in self.rows if row.layer in layers)
+        return part / totals.flops.total() if totals.knows_flops else None
 
 
-def join_named(parts: Iterable[NamedLayers | None]) -> NamedLayers | None:
-    """Add up the windows of a rank; None if none of them has names."""
-    found = [part for part in parts if part is not None]
-    if len(found) < 2:
-        return found[0] if found else None
-    totals: dict[tuple[str, Leg, Precision], list[int]] = defaultdict(lambda: [0, 0, 0])
-    for layer, leg, precision, *values in (gemms for part in found for gemms in part.gemms):
-        total = totals[layer, leg, precision]
-        totals[layer, leg, precision] = [a + b for a, b in zip(total, values, strict=True)]
-    casts: Counter[str] = Counter()
-    for part in found:
-        casts.update(part.casts)
-    flops = [part.flops for part in found if part.flops is not None]
-    return NamedLayers(
-        gemms=tuple(LayerGemms(*key, *total) for key, total in totals.items()),
-        casts=dict(casts),
-        unjoined=sum(part.unjoined for part in found),
-        flops=sum(flops) if len(flops) == len(found) else None,
-        note=next((part.note for part in found if part.note), None),
-    )
-
-
-def name_layers(trace: Trace, kinds: Kinds, labels: Iterable[GemmLabel]) -> NamedLayers | None:
-    """Add up GEMMs by layer, pass and precision; None where no kernel ran.
-
-    Args:
-        trace: read with `layers`.
-        kinds: of its kernels.
-        labels: of its GEMMs.
-    """
-    columns = trace.kernels
-    if not len(columns):
-        return None
-    totals: dict[tuple[int, Leg, Precision], list[int]] = defaultdict(lambda: [0, 0, 0])
-    unjoined = all_flops = unknown_ns = gemm_ns = 0
-    for place, number, leg, shape, *_ in labels:
-        if leg in _OF_NO_LAYER:
-            continue
-        kind, layer, time_ns = kinds.kinds[number], columns.layer[place], columns.duration_ns[place]
-        flops = shape.flops if shape is not None and kind.multiplies else 0
-        all_flops += flops
-        gemm_ns += time_ns
-        unknown_ns += time_ns if shape is None and kind.multiplies else 0
-        if layer < 0:
-            unjoined += 1
-            continue
-        total = totals[layer, leg, kind.classification.precision]
-        total[0] += 1
-        total[1] += time_ns
-        total[2] += flops
-    gemms = tuple(
-        LayerGemms(trace.layers[layer], leg, precision, *total)
-        for (layer, leg, precision), total in sorted(totals.items(), key=lambda item: item[0][0])
-    )
-    return NamedLayers(
-        gemms=gemms,
-        casts=_casts(trace, kinds),
-        unjoined=unjoined,
-        flops=all_flops if unknown_ns <= gemm_ns * NEGLIGIBLE else None,
-        note=None if gemms else "no GEMM could be joined to a layer",
-    )
-
-
-def _casts(trace: Trace, kinds: Kinds) -> dict[str, int]:
+def name_casts(trace: Trace, kinds: Kinds) -> Counter[str]:
     """Return the ns that each layer's casts, scales and copies for FP8 took."""
     costs = [
         not kind.classification.role.is_gemm and purpose_of(kind) is not None
         for kind in kinds.kinds
     ]
-    found: dict[str, int] = defaultdict(int)
-    columns = trace.kernels
-    for number, layer, time_ns in zip(
-        kinds.numbers, columns.layer, columns.duration_ns, strict=True
-    ):
+    found: Counter[str] = Counter()
+    columns = trace.kernels  # `layer` is empty where the trace names none
+    for number, layer, time_ns in zip(kinds.numbers, columns.layer, columns.duration_ns):  # noqa: B905
         if layer >= 0 and costs[number]:
             found[trace.layers[layer]] += time_ns
-    return dict(found)
+    return found

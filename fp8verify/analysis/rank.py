@@ -11,7 +11,7 @@ from fp8verify.analysis.communication import CollectiveTotal
 from fp8verify.analysis.gemms import GemmRow, GemmTotals, KindTotal, Survey, gemm_totals
 from fp8verify.analysis.gpus import multiplies
 from fp8verify.analysis.kinds import Kind
-from fp8verify.analysis.layers import NamedLayers, join_named
+from fp8verify.analysis.layers import NamedLayers
 from fp8verify.analysis.purpose import of_the_model
 from fp8verify.analysis.reclassify import is_unrecognized
 from fp8verify.analysis.timeline import Timeline
@@ -19,7 +19,7 @@ from fp8verify.capture.schema import ModuleRecord, RankMeta, RankNumerics
 from fp8verify.errors import InputError
 from fp8verify.logs.losses import LossSeries
 from fp8verify.report.model.parts import TimelineReport
-from fp8verify.terms import Precision, Role
+from fp8verify.terms import Leg, Precision, Role
 from fp8verify.text import label_of_rank
 from fp8verify.trace import Health, Step
 
@@ -36,7 +36,8 @@ class RankEvidence(NamedTuple):
     Attributes:
         copies: ns of memcpy and memset.
         error: why a trace of the rank could not be read.
-        named: the layers, if they have names.
+        casts: ns in casts and scales by layer, where the trace names layers.
+        naming: the eager step that named the layers, if one did.
         process: the number of the process.
         bounds: when its first kernel began and its last one ended, in ns.
         began_ns: when its first kernel began, in ns since 1970, if the source says so.
@@ -64,7 +65,8 @@ class RankEvidence(NamedTuple):
     meta: RankMeta | None = None
     error: InputError | None = None
     buckets: tuple[TimelineReport, ...] = ()
-    named: NamedLayers | None = None
+    casts: Counter[str] = Counter()  # noqa: RUF012  (never changed)
+    naming: NamedLayers | None = None
     process: int | None = None
     bounds: tuple[int, int] | None = None
     began_ns: int | None = None
@@ -76,6 +78,13 @@ class RankEvidence(NamedTuple):
     remarks: tuple[str, ...] = ()
     numerics: RankNumerics | None = None
     losses: LossSeries | None = None
+
+    @property
+    def named(self) -> NamedLayers | None:
+        """The layers by name, if they have names."""
+        gemms = [row for row in self.survey.gemms if row.leg is not Leg.ATTENTION]
+        rows = [row for row in gemms if row.layer is not None]
+        return NamedLayers(rows, self.casts) if rows else self.naming
 
     @property
     def unreadable(self) -> str | None:
@@ -181,7 +190,7 @@ def merge_windows(parts: Sequence[RankEvidence]) -> RankEvidence:
         buckets=tuple(one for part in parts for one in part.buckets),
         survey=_joined_survey(parts),
         steps=tuple(step for part in parts for step in part.steps),
-        named=join_named(part.named for part in parts),
+        casts=sum((part.casts for part in parts), Counter()),
         fed=sum(part.fed for part in parts),
         backward=any(part.backward for part in parts),
         updates=any(part.updates for part in parts),

@@ -6,28 +6,28 @@ from typing import Any
 
 import pytest
 
-from fp8verify.analysis.layers import LayerGemms, NamedLayers, join_named
+from fp8verify.analysis.gemms import GemmRow
+from fp8verify.analysis.kinds import Kind
+from fp8verify.analysis.layers import NamedLayers
 from fp8verify.analysis.numerics import scalars_of
 from fp8verify.capture.schema import SeriesRecord
-from fp8verify.terms import Leg, Precision
+from fp8verify.kernels import classify, decode
+from fp8verify.terms import Leg
 
 
-def window(flops: int | None, note: str | None = None) -> NamedLayers:
-    gemms = (LayerGemms("a", Leg.FPROP, Precision.FP8, 2, 30, 400),)
-    return NamedLayers(gemms=gemms, casts={"a": 7}, unjoined=1, flops=flops, note=note)
+def row(layer: str, flops: int | None) -> GemmRow:
+    found = classify(decode("nvjet_qqtst_128x128_128x6_1x2_h_bz_TNT"), None)
+    return GemmRow(Kind("gemm", None, found), 0, Leg.FPROP, 2, 30, flops, layer=layer)
 
 
-@pytest.mark.parametrize(("flops", "joined"), [((400, 800), 1200), ((400, None), None)])
-def test_windows_of_named_layers_are_added_up(
-    flops: tuple[int | None, ...], joined: int | None
+@pytest.mark.parametrize(("flops", "share"), [(200, 0.5), (None, None)])
+def test_layers_have_a_share_where_the_flops_of_all_gemms_are_known(
+    flops: int | None, share: float | None
 ) -> None:
-    found = join_named([None, *(window(each, "cut" if each is None else None) for each in flops)])
-    assert found is not None
-    assert found.gemms == (LayerGemms("a", Leg.FPROP, Precision.FP8, 4, 60, 800),)
-    assert (found.casts, found.unjoined, found.flops) == ({"a": 14}, 2, joined)
-    assert found.note == ("cut" if joined is None else None)
-    assert join_named([None, window(5)]) == window(5)
-    assert join_named([None]) is None
+    rows = [row("b", 200), row("a", 400), row("", flops), row("b", 0)]
+    named = NamedLayers(rows)
+    assert list(named.by_layer()) == ["b", "a"]
+    assert named.share(["a"]) == share
 
 
 def test_the_worst_tensor_of_each_pass_is_a_step_s_figure() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from fp8verify.report.model.parts import LegRow
 from fp8verify.terms import Leg
 
 
@@ -213,20 +214,6 @@ class LayersReport(msgspec.Struct, frozen=True, kw_only=True):
     note: str | None
 
 
-class NamedLeg(msgspec.Struct, frozen=True, kw_only=True):
-    """GEMMs of one layer and GEMM pass.
-
-    Attributes:
-        leg: fprop, dgrad, wgrad, backward, recompute or unknown.
-        kernels: launches by precision class.
-        time_us: µs by precision class.
-    """
-
-    leg: Leg
-    kernels: dict[str, int]
-    time_us: dict[str, float]
-
-
 class NamedLayerRow(msgspec.Struct, frozen=True, kw_only=True):
     """What ran for one linear layer.
 
@@ -243,7 +230,7 @@ class NamedLayerRow(msgspec.Struct, frozen=True, kw_only=True):
     n: int | None
     k: int | None
     state: str | None
-    legs: tuple[NamedLeg, ...]
+    legs: tuple[LegRow, ...]
     casts_us: float | None
 
 

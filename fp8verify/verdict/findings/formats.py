@@ -41,10 +41,13 @@ def short_legs(rank: RankEvidence, promises: Promises) -> list[PassReading]:
 def legs_not_fp8(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
     """A leg in high precision, all of it or most; by the recipe's design it is information."""
     rank = facts.rank
-    named = rank.named.gemms if rank.named is not None else ()
+    named = rank.named.by_layer() if rank.named is not None else {}
     for short in short_legs(rank, promises) if rank.ran_low else ():
-        high = [one.layer for one in named if one.leg is short.leg and not one.precision.is_low]
-        layers = dict.fromkeys(high)
+        layers = [
+            layer
+            for layer, rows in named.items()
+            if any(row.leg is short.leg and not row.precision.is_low for row in rows)
+        ]
         yield finding(
             "leg-not-fp8",
             "by-recipe" if promises.leaves_high(short.leg.value) else "",

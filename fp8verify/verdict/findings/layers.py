@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Sequence
 
 from fp8verify.analysis.facts import RankFacts
-from fp8verify.analysis.layers import LayerGemms, is_transformer_engine
+from fp8verify.analysis.gemms import GemmRow
+from fp8verify.analysis.layers import is_transformer_engine
 from fp8verify.analysis.promises import CONVERTED, HIGH_PRECISION, Promises
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.schema import ModuleRecord
@@ -85,7 +86,7 @@ def _promised(module: ModuleRecord, promises: Promises) -> Iterator[Leg]:
                 yield leg
 
 
-def _all_high(leg: Leg, gemms: Sequence[LayerGemms]) -> bool:
+def _all_high(leg: Leg, gemms: Sequence[GemmRow]) -> bool:
     """Whether a leg ran, and surely all of it in high precision."""
     ran = [found.precision for found in gemms if found.leg is leg]
     vague = [found.precision for found in gemms if found.leg in VAGUE_LEGS]
