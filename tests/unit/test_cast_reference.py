@@ -137,6 +137,9 @@ def test_the_figures_of_a_tensor_are_counted() -> None:
     seen = row(x, Cast(E4M3, DELAYED, scale=torch.tensor(1.0)))
     assert (seen["nan"], seen["rows_not_finite"], seen["amax"]) == (1 / 128, 1, None)
     assert seen["flushed"] is None
+    x[4, 3:6] = float("-inf")
+    assert row(x, Cast(E4M3, DELAYED, scale=torch.tensor(1.0)))["inf"] == 3 / 128
+    x[4, 4:6] = 1.0
 
     x[4, 3] = 480.0
     seen = row(x, Cast(E4M3, DELAYED, scale=torch.tensor(1.0)))

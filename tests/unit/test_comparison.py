@@ -139,6 +139,14 @@ def test_a_gpu_that_waits_longer_is_the_cause(tmp_path: Path) -> None:
     assert causes(found) == ["launch-bound"]
 
 
+def test_the_reason_names_both_steps(tmp_path: Path) -> None:
+    found = compare(run(tmp_path, fp8=False, us=80), run(tmp_path, fp8=True, us=40))
+    assert found.baseline is not None
+    assert found.candidate is not None
+    before, after = found.baseline.step.mean_us / 1000, found.candidate.step.mean_us / 1000
+    assert f"a step takes {after:.2f} ms, {before:.2f} ms in the baseline" in found.reason
+
+
 def test_steps_alike_are_the_same(tmp_path: Path) -> None:
     found = compare(run(tmp_path, fp8=False, us=50), run(tmp_path, fp8=False, us=50))
     assert (found.outcome, found.speedup) == (Outcome.SAME, 1.0)

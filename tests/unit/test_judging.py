@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from fp8verify import Policy, Report, assert_fp8_active, inspect
+from fp8verify import Policy, Report, assert_fp8_active, assert_gemm_precision, inspect
 from fp8verify.report import REPORT_FORMS
 from fp8verify.report.forms import render
 from fp8verify.report.model.parts import Finding
@@ -48,6 +48,20 @@ def test_an_assertion_agrees_with_the_inspection_under_the_same_share(
     else:
         with pytest.raises(AssertionError, match=f"FP8 is {verdict}"):
             assert_fp8_active(inspect(trace, policy=Policy(min_share=0.4)), min_share=min_share)
+
+
+def test_an_assertion_names_the_longest_kernels_and_the_ranks(tmp_path: Path) -> None:
+    for rank in range(2):
+        build = TraceBuilder(rank=rank, world=2).linear(64, 32, 16, fp8=bool(rank))
+        for number in range(7):
+            build.launch(f"{BF16_KERNEL}{number}", types=(BF16, BF16), us=10 * number + 10)
+        build.write(tmp_path / f"rank{rank}.json")
+    with pytest.raises(AssertionError, match="rank 1: "):
+        assert_fp8_active(inspect(tmp_path))
+    with pytest.raises(AssertionError) as failed:
+        assert_gemm_precision(inspect(tmp_path))
+    lines = str(failed.value).splitlines()[1:]
+    assert [float(line.split()[0]) for line in lines[::2]] == [0.07, 0.06, 0.05]
 
 
 @pytest.mark.parametrize("second", [Policy(), Policy(min_share=0.4), Policy(strict=True)], ids=str)

@@ -53,6 +53,18 @@ def test_losses_are_compared_at_equal_steps() -> None:
     assert (found.mean_gap, found.largest_gap, found.largest_gap_step) == (0.125, 0.5, 2)
 
 
+@pytest.mark.parametrize(("epoch", "compared"), [(0.1, True), (0.103, False)])
+def test_counted_losses_must_be_of_the_same_epochs(epoch: float, compared: bool) -> None:
+    before = series(*curve(200), counted=True, epoch=0.1)
+    assert (pair_losses(before, series(*curve(200), counted=True, epoch=epoch)) is not None) is (
+        compared
+    )
+    rounded = LossSeries(
+        "test", before.points, True, {}, {p: e + 0.15 for p, e in before.epochs.items() if p > 100}
+    )
+    assert pair_losses(before, rounded) is not None
+
+
 def noisy(steps: int, kind: str, scatter: random.Random) -> list[float]:
     """Losses of one distribution whose noise is large: normal, or of the long tail of a product."""
     if kind == "normal":

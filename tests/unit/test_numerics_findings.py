@@ -273,6 +273,13 @@ def test_a_gradient_below_every_scale_is_not_sent_to_other_scales() -> None:
     assert "rowwise" not in finding.hint
 
 
+@pytest.mark.parametrize("name", [NAMES[0], NAMES[-1]])
+def test_an_outlier_is_held_against_all_its_peers(name: str) -> None:
+    rows = [tensor(one, amax=2000.0 if one == name else 4.0 + n) for n, one in enumerate(NAMES)]
+    (finding,) = found(facts_of(rows))
+    assert (finding.code, finding.layers) == ("outlier-layer", (name,))
+
+
 def test_with_few_peers_nobody_is_an_outlier() -> None:
     rows = [tensor(NAMES[0]), tensor(NAMES[1]), tensor(NAMES[2], amax=1e6, rms=1e5)]
     assert codes(facts_of(rows)) == []
@@ -411,6 +418,9 @@ def test_an_amax_that_grows_over_a_long_run_is_told() -> None:
     assert (finding.code, finding.layers) == ("scale-unstable", (NAMES[0],))
     assert "grew by a factor of 32 from step 600 to 1100" in finding.message
     assert codes(facts_of(series=[line(100 * n, 4.0 + n % 2) for n in range(12)])) == []
+    for factor, code in ((8.0, ["scale-unstable"]), (7.9, [])):
+        slowly = [line(1000 + n, factor ** (max(0, n - 6) / 5)) for n in range(12)]
+        assert codes(facts_of(series=slowly)) == code
 
 
 def test_what_clips_a_tensor_is_told_once() -> None:

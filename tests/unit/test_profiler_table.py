@@ -97,6 +97,12 @@ def test_a_table_that_leaves_kernels_out_proves_no_absence(
     assert "row_limit=-1" in str(found.ranks[0].health.notes)
 
 
+def test_times_are_read_in_their_units(tmp_path: Path) -> None:
+    rows = ((FP8, "0.000us", "0.250s", 5), (BF16_KERNEL, "0.000us", "1.500ms", 3))
+    found = times(read(tmp_path, printed(rows, "251.500ms")))
+    assert found == {FP8: (5, 250_000_000), BF16_KERNEL: (3, 1_500_000)}
+
+
 def test_of_several_tables_the_last_counts(tmp_path: Path) -> None:
     first = printed(((BF16_KERNEL, "0.000us", "285.000us", 9),))
     assert FP8 in times(read(tmp_path, f"{first}step 2\n{printed()}"))

@@ -34,6 +34,10 @@ def test_a_window_one_step_after_another_is_prepared_when_that_has_stopped() -> 
     assert timetable((5, 6), (8, 8))[6] == [("stop", 0), ("prepare", 1)]
 
 
+def test_a_window_right_after_another_is_not_prepared_while_that_records() -> None:
+    assert ("prepare", 1) not in timetable((5, 6), (7, 8)).get(5, [])
+
+
 def test_a_window_known_by_its_time_is_prepared_when_the_time_has_come() -> None:
     plan = Plan([(3, 4)], [new_window(2, 3)])
     assert plan.placed_are_over(4)

@@ -121,6 +121,13 @@ def test_the_agent_takes_one_rank_of_each_node_of_a_large_run(
     assert [rank for rank in range(16) if process.is_selected(rank, ranks)][: len(chosen)] == chosen
 
 
+@pytest.mark.parametrize(("text", "chosen"), [("0,7", [0, 7]), ("every:3", [0, 3, 6]), ("2", [2])])
+def test_the_agent_takes_the_ranks_that_were_named(text: str, chosen: list[int]) -> None:
+    process = pytest.importorskip("fp8verify.agent.process")
+    ranks = parse_ranks(text)._asdict()
+    assert [rank for rank in range(8) if process.is_selected(rank, ranks)] == chosen
+
+
 def test_without_steps_the_window_begins_when_step_times_are_stable() -> None:
     window = TimedWindow(seconds=120.0, steps=3, auto=True)
     assert read_settings(steps=None).timed_window == window
