@@ -1,4 +1,4 @@
-"""Name the cause of a training that failed with a message of data/failures.toml."""
+"""Name the cause of a training that failed with a message that is known."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
-from fp8verify.doctor.conditions import table
+from fp8verify.doctor.tables import rules, table
 
 MAX_LINE = 4096
 MAX_CAUSES = 5
@@ -45,12 +45,20 @@ def causes(lines: Iterable[str]) -> list[Cause]:
 
 
 def failures() -> list[dict[str, Any]]:
-    """Return the rows of data/failures.toml, each with its `check`, "" where no check tells it."""
+    """Return the messages that are known, each with its `check`, "" where no check tells it.
+
+    They are the rows of data/failures.toml, and the rules that have a message as `dies`.
+    """
     groups = {name: rows for name, rows in table("failures").items() if isinstance(rows, list)}
+    told = [r for name in ("rules", "scripts") for found in rules(name).values() for r in found]
     return [
         {**row, "check": "" if code == "other" else code}
         for code, rows in groups.items()
         for row in rows
+    ] + [
+        {**rule.fields, "pattern": rule.fields["dies"], "cause": rule.plain, "check": rule.code}
+        for rule in told
+        if "dies" in rule.fields
     ]
 
 

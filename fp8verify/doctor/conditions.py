@@ -13,8 +13,6 @@ import operator
 import re
 from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
-from functools import cache
-from importlib import resources
 from typing import Any
 
 from packaging.specifiers import SpecifierSet
@@ -33,17 +31,6 @@ _OPERATORS: dict[str, Callable[[int, int], bool]] = {
     ">=": operator.ge,
     "%": lambda value, side: bool(value % side),
 }
-
-
-@cache
-def table(name: str) -> dict[str, Any]:
-    """Return a table of data/ as TOML reads it."""
-    import sys
-    from importlib import import_module
-
-    library = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
-    file = resources.files("fp8verify.doctor") / "data" / f"{name}.toml"
-    return dict(library.loads(file.read_text(encoding="utf-8")))
 
 
 def value_of(key: str, values: Values) -> Any:

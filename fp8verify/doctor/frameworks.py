@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from fp8verify.doctor.conditions import MISSING, all_hold, is_on, name_of, table, value_of
+from fp8verify.doctor.conditions import MISSING, all_hold, is_on, name_of, value_of
 from fp8verify.doctor.documents import Document
+from fp8verify.doctor.tables import table
 from fp8verify.doctor.training import (
     Ask,
     Config,

@@ -10,7 +10,8 @@ import ast
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from fp8verify.doctor.conditions import all_hold, table
+from fp8verify.doctor.conditions import all_hold
+from fp8verify.doctor.tables import table
 from fp8verify.doctor.training import Ask
 
 _UNKNOWN = object()
@@ -85,7 +86,10 @@ def _calls(tree: ast.AST) -> Iterator[Call]:
         if isinstance(node, ast.Call) and name is not None:
             literals = {key.arg: _literal(key.value) for key in node.keywords if key.arg}
             positional = {str(i): _literal(arg) for i, arg in enumerate(node.args)}
-            yield Call(name, {**positional, **literals}, node.lineno, function)
+            arguments = {**positional, **literals}
+            recipe = _recipe(arguments)
+            known = {"recipe": recipe} if recipe is not None else {}
+            yield Call(name, {**arguments, **known}, node.lineno, function)
 
 
 def _name(function: ast.expr) -> str | None:
@@ -115,7 +119,7 @@ def _asks(calls: tuple[Call, ...]) -> Iterator[Ask]:
     for call in calls:
         row = known.get(call.name)
         if row is not None and not ("unless" in row and all_hold(row["unless"], call.arguments)):
-            given = recipe_of(call) if row["format"] == "fp8" else None
+            given = call.arguments.get("recipe") if row["format"] == "fp8" else None
             fixed = None if "recipe_name" in call.arguments else row.get("recipe")
             yield Ask(row["format"], given or fixed, row.get("backend"), call.name)
         elif call.arguments.get("mixed_precision") == "fp8":
@@ -124,9 +128,9 @@ def _asks(calls: tuple[Call, ...]) -> Iterator[Ask]:
             yield Ask("fp8", "delayed", "te", "precision")
 
 
-def recipe_of(call: Call) -> str | None:
+def _recipe(arguments: Mapping[str, Any]) -> str | None:
     """Return the recipe of a call: a string, or a member of an enumeration; None for a variable."""
-    recipe = call.arguments.get("recipe_name", call.arguments.get("0"))
+    recipe = arguments.get("recipe_name", arguments.get("0"))
     if isinstance(recipe, Symbol):
         return recipe.lower() if recipe.isupper() else None
     return recipe if isinstance(recipe, str) else None

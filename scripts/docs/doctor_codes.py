@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fp8verify.doctor.causes import failures
-from fp8verify.doctor.conditions import table
-from fp8verify.doctor.rules.rows import Rule, rules, rules_of
+from fp8verify.doctor.tables import Rule, rules
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -50,15 +49,16 @@ def doctor_codes() -> str:
     """Return a section for every code: what it says, its rules with example, thread, remedy."""
     sections: dict[str, list[str]] = {}
     changes, sources = dict(examples()["rules"]), dict(examples()["scripts"])
-    for group, found in rules().items():
+    for group, found in rules("rules").items():
         for rule in found:
             parts = sections.setdefault(rule.code, [])
             name = "" if group in ("any", "machine") else group
-            parts += _rule(rule, name, _change(changes.pop(rule.message, None)))
-    for rule in rules_of(table("scripts")["rule"]):
-        sections.setdefault(rule.code, []).extend(_rule(rule, "", _source(sources[rule.message])))
+            parts += _rule(rule, name, _change(changes.pop(rule.plain, None)))
+    for rule in rules("scripts")["script"]:
+        sections.setdefault(rule.code, []).extend(_rule(rule, "", _source(sources[rule.plain])))
     for row in failures():
-        sections.setdefault(row["check"], []).append(_failure(row))
+        if "dies" not in row:
+            sections.setdefault(row["check"], []).append(_failure(row))
     parts = []
     for code, says in examples()["codes"].items():
         parts.append(f"### `{code}`\n\n{says[:1].upper()}{says[1:]}.")
@@ -68,12 +68,13 @@ def doctor_codes() -> str:
 
 def _rule(rule: Rule, group: str, example: str) -> Iterator[str]:
     status = {"fail": "FAIL"}.get(rule.status.value, rule.status.value)
-    message = re.sub(r"<[=@]?([^<>]+)>", lambda m: f"`{m[1].split('|')[0]}`", rule.message)
     frameworks = rule.fields.get("where", {}).get("framework", group)
     where = ", ".join(frameworks) if isinstance(frameworks, list) else group
-    yield f"**{status}**{f' ({where})' if where else ''}: {message}. {rule.fields['remedy']}"
+    yield f"**{status}**{f' ({where})' if where else ''}: {rule.plain}. {rule.fields['remedy']}"
     if example:
         yield example
+    if "dies" in rule.fields:
+        yield f"A run that dies of it ends with `{_last_line(rule.plain)}`."
     yield f"Evidence: {_linked(rule.fields['evidence'])}."
 
 
@@ -81,20 +82,24 @@ def _source(text: str) -> str:
     return f"```text\n{text.strip()}\n```"
 
 
-def _change(change: list[str] | None) -> str:
-    if change is None:
+def _change(found: list[list[str]] | None) -> str:
+    if found is None:
         return ""
-    lines = [f"- {line}" for line in change[1].splitlines()]
-    lines += [f"+ {line}" for line in change[2].splitlines()]
+    _, old, new = found[0]
+    lines = [f"- {line}" for line in old.splitlines()]
+    lines += [f"+ {line}" for line in new.splitlines()]
     return "```diff\n" + "\n".join(lines) + "\n```"
 
 
 def _failure(row: Mapping[str, Any]) -> str:
-    last = examples()["failures"][row["cause"]][0].split(" ⏎ ")[-1]
     return (
-        f"A run that ends with `{last.replace('`', chr(39))[:110]}`: {row['cause']}. "
+        f"A run that ends with `{_last_line(row['cause'])}`: {row['cause']}. "
         f"{row['remedy']} Evidence: {_linked(row['evidence'])}."
     )
+
+
+def _last_line(cause: str) -> str:
+    return str(examples()["failures"][cause][0].split(" ⏎ ")[-1].replace("`", "'")[:110])
 
 
 def _linked(evidence: str) -> str:

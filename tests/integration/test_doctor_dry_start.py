@@ -131,7 +131,7 @@ WINDOW = "raise ValueError('end_step must be greater than start_step')\n"
         (NEEDS_DATA, "model-not-seen", "the following arguments are required: --data"),
         ("input('really? ')", "model-not-seen", "EOFError"),
         ("print('all is well')", "model-not-seen", "exit code 0"),
-        (WINDOW, "known-failure", "profiling window"),
+        (WINDOW, "known-failure", "the profiler's window"),
     ],
 )  # fmt: skip
 def test_what_a_script_does_before_an_optimizer_is_told(

@@ -45,5 +45,5 @@ def test_only_a_run_that_failed_has_notes(tmp_path: Path) -> None:
     assert failure_notes(tmp_path, 0) == ()
     assert failure_notes(tmp_path / "gone", 1) == ()
     (note,) = failure_notes(tmp_path, 1)
-    assert note.startswith("the training failed, log.txt line 2: KempnerForge's profiling window")
+    assert note.startswith("the training failed, log.txt line 2: the profiler's window")
     assert note.endswith("(doctor: profiling-window)")

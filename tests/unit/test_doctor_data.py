@@ -5,16 +5,14 @@ from __future__ import annotations
 import re
 
 from fp8verify.doctor.causes import failures
-from fp8verify.doctor.conditions import table
 from fp8verify.doctor.frameworks import frameworks
 from fp8verify.doctor.rules.keys import schemas
-from fp8verify.doctor.rules.rows import rules, rules_of
+from fp8verify.doctor.tables import rules, table
 from scripts.docs.doctor_codes import doctor_codes, examples
 from tests.golden.expectations import ROOT
 
 PACKAGE = ROOT.parent / "fp8verify" / "doctor"
-RULES = [rule for found in rules().values() for rule in found]
-RULES += rules_of(table("scripts")["rule"])
+RULES = [r for name in ("rules", "scripts") for found in rules(name).values() for r in found]
 ROWS = [rule.fields for rule in RULES] + table("rules")["variable"] + failures()
 
 
@@ -36,7 +34,7 @@ def test_every_row_has_evidence_and_a_remedy() -> None:
 
 
 def test_every_example_is_of_a_row() -> None:
-    assert set(examples()["rules"]) | set(examples()["scripts"]) <= {r.message for r in RULES}
+    assert set(examples()["rules"]) | set(examples()["scripts"]) <= {r.plain for r in RULES}
     assert set(examples()["failures"]) == {row["cause"] for row in failures()}
 
 

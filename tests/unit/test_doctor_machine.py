@@ -12,7 +12,7 @@ from fp8verify.doctor.checks import Check, Status, report_of
 from fp8verify.doctor.gpus import FORMATS, Gpu, parse, trains_in
 from fp8verify.doctor.installed import cuda_of, find_interpreter, parse_scan
 from fp8verify.doctor.rules import judge
-from fp8verify.doctor.rules.rows import rules
+from fp8verify.doctor.tables import rules
 from tests import doctor_files as files
 from tests.doctor_files import (
     A100,
@@ -174,7 +174,9 @@ BAD: list[tuple[str, dict[str, Any], str | None, dict[str, Any]]] = [
     ("verl#6172", {"environment": FP32_SCALES, "gpus": [B200]}, BLOCKWISE, {"gpus": [H100]}),
     (f"{TE_D006}164", {"gpus": [RTX6000_PRO]}, MXFP8, {"gpus": [B200]}),
 ]  # fmt: skip
-RULES = [rule for found in rules().values() for rule in found if rule.code == "known-bad-versions"]
+RULES = [
+    rule for found in rules("rules").values() for rule in found if rule.code == "known-bad-versions"
+]
 
 
 @pytest.mark.parametrize(("thread", "machine", "text", "repair"), BAD)

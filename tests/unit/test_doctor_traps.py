@@ -14,9 +14,8 @@ else:
     import tomli as tomllib
 
 from fp8verify.doctor.checks import report_of
-from fp8verify.doctor.conditions import table
 from fp8verify.doctor.rules import judge
-from fp8verify.doctor.rules.rows import Rule, rules, rules_of
+from fp8verify.doctor.tables import Rule, rules
 from scripts.docs.doctor_codes import examples
 from tests import doctor_files as files
 from tests.doctor_files import B200, H100, SOUND, complaints, facts_of, write
@@ -143,12 +142,15 @@ def test_a_launch_script_is_read_as_a_shell_expands_it(
     assert complaints(facts) == {}
 
 
-RULES = {rule.message: rule for found in reversed(rules().values()) for rule in found}
+RULES = {rule.plain: rule for found in reversed(rules("rules").values()) for rule in found}
+CHANGES = [(plain, change) for plain, found in examples()["rules"].items() for change in found]
 
 
-@pytest.mark.parametrize("message", examples()["rules"])
-def test_the_example_of_a_rule_is_told_by_its_code(tmp_path: Path, message: str) -> None:
-    rule, (name, old, new) = RULES[message], examples()["rules"][message]
+@pytest.mark.parametrize(("plain", "change"), CHANGES)
+def test_the_example_of_a_rule_is_told_by_its_code(
+    tmp_path: Path, plain: str, change: list[str]
+) -> None:
+    rule, (name, old, new) = RULES[plain], change
     assert old in SOUND[name]
     path = write(tmp_path, name, SOUND[name].replace(old, new, 1))
     gpus = [] if rule.fields.get("where", {}).get("capability") is False else [H100]
@@ -159,12 +161,12 @@ def test_the_example_of_a_rule_is_told_by_its_code(tmp_path: Path, message: str)
     assert not any("<" in check.message for check in found)
 
 
-SCRIPTS = rules_of(table("scripts")["rule"])
+SCRIPTS = rules("scripts")["script"]
 
 
 @pytest.mark.parametrize("rule", SCRIPTS, ids=lambda rule: f"{rule.code}-{rule.fields['calls'][0]}")
 def test_the_example_of_a_script_s_rule_is_told_at_its_line(tmp_path: Path, rule: Rule) -> None:
-    source, row = examples()["scripts"][rule.message], rule.fields
+    source, row = examples()["scripts"][rule.plain], rule.fields
     path = write(tmp_path, "train.py", source)
     environment = {"ACCELERATE_MIXED_PRECISION": "fp8"} if "asks_outside" in row else {}
     found = [c for c in judge(facts_of(path, environment=environment)) if c.hint == row["remedy"]]
@@ -210,7 +212,7 @@ SLIPS = [
     ("config_registry.py", '"rowwise"', '"tensorwise"', "value fail", "rowwise"),
     ("config_registry.py", "NVFP4LinearConverter.Config(fqns",
      'MXFP8LinearConverter.Config(recipe_name="mxfp8_rceil", fqns',
-     "key warn", "fqns"),
+     "key warn", "Leave it out"),
     ("megatron.sh", "--fp8-format hybrid", "--fp8-format e5m2", "value warn", ""),
     ("megatron.sh", "--fp8-param-gather", "--fp8-param-gahter", "key fail", "fp8-param-gather"),
     ("ms_swift.sh", "--fp8_recipe blockwise", "--fp8_recipe block", "value fail", "blockwise"),

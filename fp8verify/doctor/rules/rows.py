@@ -4,40 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from functools import cache
 from typing import Any, NamedTuple
 
 from fp8verify.doctor.checks import Check, Status
-from fp8verify.doctor.conditions import MISSING, all_hold, holds, name_of, table, value_of
+from fp8verify.doctor.conditions import MISSING, all_hold, holds, name_of, value_of
 from fp8verify.doctor.facts import Facts
 from fp8verify.doctor.frameworks import framework_of
 from fp8verify.doctor.installed import built_for, parsed
 from fp8verify.doctor.launch_script import arguments
 from fp8verify.doctor.rules.asked import fp8_share, named, sized
+from fp8verify.doctor.tables import Rule, rules, table
 from fp8verify.doctor.training import Ask, Config, LayerSize, word
-
-_STATUSES = ("fail", "warn", "ok")
-
-
-class Rule(NamedTuple):
-    """A row of a table of rules: its code, how grave it is, its message and all its fields."""
-
-    code: str
-    status: Status
-    message: str
-    fields: Mapping[str, Any]
-
-    def check(self, message: str, read: str, file: str | None, line: int | None) -> Check:
-        """Return the check that the row makes, with its message filled in."""
-        return Check(
-            code=self.code,
-            status=self.status,
-            message=message,
-            hint=self.fields["remedy"],
-            source=f"{self.fields['evidence']}; read {read}",
-            file=file,
-            line=line,
-        )
 
 
 class Subject(NamedTuple):
@@ -51,32 +28,6 @@ class Subject(NamedTuple):
     config: Config | None = None
 
 
-def rules_of(groups: Mapping[str, list[Any]]) -> list[Rule]:
-    """Return the rows of a table of rules by code."""
-    return [
-        Rule(code, Status(status), row[status], row)
-        for code, rows in groups.items()
-        for row in map(_by_name, rows)
-        for status in _STATUSES
-        if status in row
-    ]
-
-
-def _by_name(row: dict[str, Any] | list[Any]) -> dict[str, Any]:
-    """Return a row whose fields have names; those of a list are its columns."""
-    if isinstance(row, dict):
-        return row
-    where, status, message, remedy, evidence = row
-    return {"where": where, status: message, "remedy": remedy, "evidence": evidence}
-
-
-@cache
-def rules() -> dict[str, list[Rule]]:
-    """Return the rows of data/rules.toml by group: a framework, a family, "any" or "machine"."""
-    groups = {name: rows for name, rows in table("rules").items() if isinstance(rows, dict)}
-    return {name: rules_of(rows) for name, rows in groups.items()}
-
-
 def rows(facts: Facts) -> Iterator[Check]:
     """Yield what the rows of the table say."""
     machine = _facts_of_machine(facts)
@@ -86,13 +37,14 @@ def rows(facts: Facts) -> Iterator[Check]:
     ]
     asks: list[Ask | None] = [ask for script in facts.scripts for ask in script.asks]
     others = [Subject({**machine, **_facts_of_ask(ask)}, ask) for ask in [*asks, None]]
-    for group, found in rules().items():
+    for group, found in rules("rules").items():
         subjects = [one for one in configs if group in ("any", *one.facts["framework"])]
         for rule in found:
             if group != "machine":
-                yield from (_check(rule, one) for one in subjects if _holds(rule, one))
-            elif any(_holds(rule, one) for one in [*configs, *others]):
-                yield rule.check(rule.message, table("rules")["read"], None, None)
+                for subject in subjects:
+                    yield from _checks(rule, subject)
+            elif any(_is_about(rule, one) for one in [*configs, *others]):
+                yield rule.check(rule.message, None, None)
     yield from _variables(facts)
 
 
@@ -152,28 +104,25 @@ def _facts_of_config(config: Config, facts: Facts, machine: Mapping[str, Any]) -
     }
 
 
-def _holds(rule: Rule, subject: Subject) -> bool:
-    row, config = rule.fields, subject.config
-    for name, test in row.get("where", {}).items():
+def _is_about(rule: Rule, subject: Subject) -> bool:
+    for name, test in rule.fields.get("where", {}).items():
         value = subject.facts.get(name, MISSING)
         if not (all_hold(test, value) if isinstance(test, dict) else holds(test, value, {})):
             return False
-    if config is None or "when" not in row:
-        return True
-    value = value_of(next(iter(row["when"])), config.given)
-    if "scalar" in row and isinstance(value, list) is row["scalar"]:
-        return False
-    return all_hold(row["when"], config.given)
+    return True
 
 
-def _check(rule: Rule, subject: Subject) -> Check:
+def _checks(rule: Rule, subject: Subject) -> Iterator[Check]:
     config, ask = subject.config, subject.ask
-    assert config is not None  # noqa: S101 - other groups than "machine" are for configurations
-    first = next(iter(rule.fields.get("when", {})), "") or (ask.key if ask else "")
-    name = name_of(rule.fields.get("key", first), config.given) or ""
-    line = config.lines.get(config.origins.get(name, name))
-    message = _message(rule, config, subject.facts)
-    return rule.check(message, table("rules")["read"], config.path, line)
+    if config is None or not _is_about(rule, subject):
+        return
+    for when in rule.alternatives():
+        if all_hold(when, config.given):
+            first = next(iter(when), "") or (ask.key if ask else "")
+            name = name_of(rule.fields.get("key", first), config.given) or ""
+            line = config.lines.get(config.origins.get(name, name))
+            message = _message(rule, config, {**subject.facts, "key": spelled(first, config)})
+            yield rule.check(message, config.path, line)
 
 
 _PART = re.compile(r"<(=|@|)([^<>]+)>")
@@ -192,8 +141,8 @@ def _message(rule: Rule, config: Config, facts: Mapping[str, Any]) -> str:
 
 
 def _derived(name: str, rule: Rule, config: Config, facts: Mapping[str, Any]) -> str:
-    if name == "tokens":
-        return str(config.tokens)
+    if name in ("tokens", "key"):
+        return str(facts[name])
     if name == "sides":
         test, layers = rule.fields["where"]["sides"], facts["layers"]
         return named([part for part in layers if _is_odd(part, test)])

@@ -4,30 +4,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
 from itertools import islice
 from typing import Any
 
-from fp8verify.doctor.checks import Check, Status
-from fp8verify.doctor.conditions import all_hold, holds, table, value_of
+from fp8verify.doctor.checks import Check
+from fp8verify.doctor.conditions import all_hold, holds, value_of
 from fp8verify.doctor.facts import Facts
-from fp8verify.doctor.rules.rows import fp8_from_outside, rules_of
-from fp8verify.doctor.scripts import Call, Script, recipe_of
+from fp8verify.doctor.rules.rows import fp8_from_outside
+from fp8verify.doctor.scripts import Call, Script
+from fp8verify.doctor.tables import rules
 
 _MOST = 20  # checks of one row for one source
 
 
 def scripts(facts: Facts) -> Iterator[Check]:
-    """Yield what the rows of the table say of each call, and of its arguments."""
+    """Yield what the rows of the table say of each call."""
     for script in facts.scripts:
-        for call in script.calls:
-            yield from _arguments(script, call)
-        for rule in rules_of(table("scripts")["rule"]):
+        for rule in rules("scripts")["script"]:
             row = rule.fields
             called = row["calls"] == ["*"] or any(script.named(*row["calls"]))
             if called and _reads_so(row, script, facts):
                 for call in islice(_calls(row, script), _MOST):
-                    yield rule.check(_message(rule.message, call), _read(), script.path, call.line)
+                    yield rule.check(_message(rule.message, call), script.path, call.line)
 
 
 def _message(message: str, call: Call) -> str:
@@ -75,38 +73,3 @@ def _every(tests: list[str], value: Any) -> bool:
         and bool(value)
         and all(holds(tests, item, {}) for item in value)
     )
-
-
-def _arguments(script: Script, call: Call) -> Iterator[Check]:
-    """Yield fields that a converter lacks, and recipes that it does not know."""
-    fields = table("scripts")["fields"].get(call.name, ())
-    for name in call.arguments if fields else ():
-        if not name.isdecimal() and name not in fields:
-            yield Check(
-                code="config-key-unknown",
-                status=Status.WARN,
-                message=f"{call.name}.Config has no field {name} (TypeError)",
-                hint=f"Its fields: {', '.join(fields)}.",
-                source=f"torchtitan b5bcd76 components/quantization; read {_read()}",
-                file=script.path,
-                line=call.line,
-            )
-    known = table("scripts")["recipes"].get(call.name)
-    recipe = recipe_of(call)
-    if known and recipe is not None and recipe not in known:
-        near = get_close_matches(recipe.lower(), known, n=1) or known
-        gone = " (tensorwise is gone)" if recipe == "tensorwise" else ""
-        yield Check(
-            code="config-value-unknown",
-            status=Status.FAIL,
-            message=f"recipe_name={recipe!r} is none of {', '.join(known)}{gone}",
-            hint=f"Did you mean {near[0]!r}?",
-            source="torchao float8/config.py; torchtitan b5bcd76 components/quantization; "
-            f"read {_read()}",
-            file=script.path,
-            line=call.line,
-        )
-
-
-def _read() -> str:
-    return str(table("scripts")["read"])
