@@ -21,12 +21,15 @@ def arm(config: dict[str, Any], after_import: AfterImport) -> Any:
         from .census import install_dry
 
         return install_dry(config["dry"])
-    from .framework_counters import owners
+    import sys
+
+    from .framework_counters import COUNTERS
     from .hooks import install
     from .process import CONVERSIONS, watch_api_calls
 
     observer = install(config)
-    owners.listen(after_import)
+    for module in {counter.module for counter in COUNTERS}.difference(sys.modules):
+        after_import(module, observer.look_for_frameworks)
     after_import(CONVERSIONS, watch_api_calls)
     return observer
 

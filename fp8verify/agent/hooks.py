@@ -18,7 +18,6 @@ from torch.optim.optimizer import (
 )
 
 from .debug import debug
-from .framework_counters import counter_classes, owners
 from .layers import registrations, remember
 from .observe import (
     hidden,
@@ -57,11 +56,10 @@ def install(config: dict[str, Any]) -> Observer:
     _observe_graphs(observer)
     observe(torch.amp.GradScaler, "update", observer.scaler_updates)
     observe(torch.amp.GradScaler, "__init__", lambda scaler: _observe_update(scaler, observer))
-    observe(Optimizer, "__init__", lambda optimizer: _optimizer_is_built(optimizer, observer))
-    owners.look()
+    observe(Optimizer, "__init__", observer.optimizer_is_built)
+    observer.look_for_frameworks()
     observer.arbiter.install()
     if observer.lines is not None:
-        observer.look_for_beginnings()
         observer.lines.install()
     atexit.register(observer.finish)
     os.register_at_fork(after_in_child=observer.after_fork)
@@ -71,18 +69,14 @@ def install(config: dict[str, Any]) -> Observer:
 
 
 def install_late(config: dict[str, Any]) -> Observer:
-    """Hook torch in a program that may have built its model and its Trainer by now.
+    """Hook torch in a program that may have built its model by now.
 
-    What there is is searched for at once, and not while the first window is recorded.
+    It is searched for at once, and not while the first window is recorded.
     """
     observer = install(config)
-    wanted = (*counter_classes(), Module)
     with suppress(TooManyObjectsError):
-        found = find_instances(lambda kind: issubclass(kind, wanted))
-        owners.learn(found)
-        for module in found:
-            if isinstance(module, Module):
-                remember(module)
+        for module in find_instances(lambda kind: issubclass(kind, Module)):
+            remember(module)
     return observer
 
 
@@ -99,16 +93,6 @@ def uninstall() -> None:
         observer.finish(True)
         observer.unobserve()
         atexit.unregister(observer.finish)
-
-
-def _optimizer_is_built(optimizer: Any, observer: Observer) -> None:
-    observer.optimizer_is_built(optimizer)
-    if not observer.armed:
-        return
-    with suppress(Exception):  # this runs inside a call of the script, which must not fail
-        owners.look()  # a framework that trains with it is imported by now
-        if observer.lines is not None:
-            observer.look_for_beginnings()
 
 
 def _observe_update(scaler: Any, observer: Observer) -> None:

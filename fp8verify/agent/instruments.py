@@ -19,7 +19,7 @@ from torch.profiler import record_function
 from .census import take_census
 from .debug import debug, describe
 from .eager import eager_mode
-from .framework_counters import FrameworkCounters, owners
+from .framework_counters import StepCounter, counters
 from .layers import linear_modules
 from .observe import hidden
 from .process import can_look
@@ -146,25 +146,42 @@ class FrameworkNumbers(Instrument):
 
     def __init__(self, context: InstrumentContext) -> None:
         super().__init__(context)
-        self._counters: FrameworkCounters | None = None
+        self._reads = False
+        self._before: dict[StepCounter, int] = {}
+        self._first: dict[StepCounter, int] = {}
+        self._last: dict[StepCounter, int] = {}
 
     def begin(self) -> None:
-        """Read the counters of the objects that are alive now."""
-        self._counters = FrameworkCounters(owners.live())
+        """Read what the counters show before the window's first step."""
+        self._reads = True
+        self._before, self._first, self._last = counters.shown(), {}, {}
 
     def after_step(self, _: int, /) -> None:
         """Read the counters."""
-        if self._counters is not None:
-            self._counters.look()
+        if self._reads:
+            self._last = counters.shown()
+            self._first = self._first or self._last
 
     def end(self) -> dict[str, Any]:
-        """Return the window's `FrameworkSteps`."""
-        counters, self._counters = self._counters, None
-        return {"framework": counters.result() if counters is not None else None}
+        """Return the window's `FrameworkSteps`, by the first counter that moved, if any did."""
+        self._reads = False
+        known = [one for one in self._last if one in self._first]
+        moved = [one for one in known if self._last[one] > self._before.get(one, self._first[one])]
+        counter = next(iter((*moved, *known)), None)
+        if counter is None:
+            return {"framework": None}
+        return {
+            "framework": {
+                "name": counter.framework,
+                "counter": counter.name,
+                "first": self._first[counter] + (not counter.early),
+                "last": self._last[counter] + (not counter.early),
+            }
+        }
 
     def drop(self) -> None:
-        """Forget the counters."""
-        self._counters = None
+        """Read the counters no more."""
+        self._reads = False
 
 
 class MemoryPeak(Instrument):

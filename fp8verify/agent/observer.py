@@ -14,10 +14,10 @@ import torch
 
 from .clock import Clock
 from .debug import debug, describe
-from .framework_counters import StepCounter, owners, sets_up_an_optimizer
+from .framework_counters import counters, sets_up_an_optimizer
 from .numerics.scales import remember
 from .observe import hidden, observe_function, unobserve_all, unobserve_function
-from .step_numbers import LOG, SCRIPT, LoggedNumbers, LogLines, SharedOffset, observe_beginnings
+from .step_numbers import LOG, SCRIPT, LoggedNumbers, LogLines, SharedOffset
 from .windows.manager import WindowManager
 from .windows.session import EXIT_PATIENCE_S
 from .windows.user_profiler import ProfilerArbiter
@@ -164,16 +164,15 @@ class Observer:
             self._ticked()
 
     @fail_safe
-    def framework_begins(self, counter: StepCounter, owner: Any) -> None:
-        """Note that a framework begins a step, and which object counts it."""
-        if self.recorder.numbers is not None:
-            self.recorder.numbers.begins(counter, owner)
+    def framework_begins(self) -> None:
+        """Note that a framework begins a step."""
         if not self.clock.steps and not self.recorder.has_begun:
             self.recorder.before_first_step()
 
-    def look_for_beginnings(self) -> None:
+    @fail_safe
+    def look_for_frameworks(self) -> None:
         """Observe the steps of the frameworks that are imported by now."""
-        observe_beginnings(self.framework_begins)
+        counters.observe(self.framework_begins)
 
     @fail_safe
     def line_is_logged(self, line: str) -> None:
@@ -191,6 +190,7 @@ class Observer:
         starts_at_once = not self.clock.steps and self.recorder.plan.starts_at_once
         if starts_at_once and not self.recorder.has_begun:
             self.recorder.after(0)
+        counters.observe(self.framework_begins)  # some libraries put their own method there
 
     @fail_safe
     def foreign_profiler(self) -> None:
@@ -227,7 +227,7 @@ class Observer:
             self.lines.uninstall()
         unobserve_function(torch.autograd, "backward")
         unobserve_all()
-        owners.forget()
+        counters.forget()
 
     def after_fork(self) -> None:
         """Leave a forked child alone, unless the training itself is still to start in it."""

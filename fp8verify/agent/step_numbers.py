@@ -11,48 +11,19 @@ import re
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .framework_counters import (
-    COUNTERS,
-    StepCounter,
-    class_in,
-    read_counter,
-)
-from .observe import Observed, observe
+from .framework_counters import counters
 
 # Other sources of numbers than a framework's counter.
 LOG = "log"  # lines of its log
 SCRIPT = "script"  # `fp8verify.step(number)`
 MAX_STRIDE = 64
 MAX_RANGES = 4
-_PRECEDENCE = tuple(dict.fromkeys(counter.framework for counter in COUNTERS))
-
-
-def observe_beginnings(begins: Callable[[StepCounter, Any], None]) -> None:
-    """Have `begins` called with a framework's counter, and what holds it, before each step.
-
-    Only frameworks that are imported by now are observed, each once.
-    """
-    for counter in COUNTERS:
-        module, name, method = counter.begins
-        cls = class_in(module, name)
-        known = vars(cls).get(method) if cls is not None else None
-        if cls is not None and known is not None and not isinstance(known, Observed):
-            observe(cls, method, partial(_tell_owner, begins, counter))
-
-
-def _tell_owner(
-    begins: Callable[[StepCounter, Any], None], counter: StepCounter, instance: Any
-) -> None:
-    owner = getattr(instance, counter.owner, None) if counter.owner else instance
-    if owner is not None:
-        begins(counter, owner)
 
 
 class GlobalSteps:
@@ -69,21 +40,9 @@ class GlobalSteps:
         self.framework: str | None = None
         self.counter = "step"
         self.stride = 1
-        self._counter: StepCounter | None = None
-        self._owner: Callable[[], Any] = lambda: None
         self._offsets: dict[str, int] = {}
         self._ranges: list[tuple[int, int]] = []
         self._last: tuple[int, int] | None = None
-
-    def begins(self, counter: StepCounter, owner: Any) -> None:
-        """Note that a framework begins a step; one that drives another has the better numbers."""
-        held = self._owner()
-        if held is not None and held is not owner and self._counter is not None:
-            known = _PRECEDENCE.index(self._counter.framework)
-            if known < _PRECEDENCE.index(counter.framework):
-                return
-        if held is not owner:
-            self._counter, self._owner = counter, weakref.ref(owner)
 
     def learn(self, offset: int | None, source: str) -> None:
         """Take how far the numbers of the log or the script are ahead of our count, if known."""
@@ -121,11 +80,10 @@ class GlobalSteps:
         return any(first <= number <= last for first, last in self._ranges)
 
     def _read(self, step: int) -> int | None:
-        counter = self._counter
-        shows = read_counter(self._owner(), counter.path) if counter is not None else None
-        if counter is not None and shows is not None and SCRIPT not in self._offsets:
-            self.framework, self.counter = counter.framework, counter.path.rpartition(".")[2]
-            return shows + (not counter.early) if step else shows
+        shown = counters.shown() if SCRIPT not in self._offsets else {}
+        for counter, number in shown.items():  # a framework that drives another one comes first
+            self.framework, self.counter = counter.framework, counter.name
+            return number + (not counter.early) if step else number
         for source in (SCRIPT, LOG):
             if source in self._offsets:
                 self.framework, self.counter = source, "step"

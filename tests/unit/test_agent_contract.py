@@ -26,6 +26,9 @@ pytestmark = pytest.mark.train
 class Engine:
     global_steps = 0
 
+    def forward(self) -> None:
+        pass
+
 
 class Experts(torch.nn.Module):  # type: ignore[misc, name-defined]
     def __init__(self) -> None:
@@ -54,7 +57,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Record three windows of a rank: one complete, two never reached, and an eager step."""
     from fp8verify.agent.clock import Clock
     from fp8verify.agent.debug import debug
-    from fp8verify.agent.framework_counters import owners
+    from fp8verify.agent.framework_counters import counters
     from fp8verify.agent.record import new_window
     from fp8verify.agent.windows.manager import WindowManager
     from fp8verify.agent.windows.user_profiler import ProfilerArbiter
@@ -74,7 +77,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H200")
         model = torch.nn.ModuleDict({"up": torch.nn.Linear(16, 16), "experts": Experts()})
         optimizer, engine = torch.optim.SGD(model.parameters(), lr=0.1), Engine()
-        owners.learn([engine])
+        counters.observe(lambda: None)
+        engine.forward()
         settings, clock = config(folder), Clock()
         debug.open(settings)
         recorder = WindowManager(

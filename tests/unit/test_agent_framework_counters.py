@@ -11,67 +11,92 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch, from the train extra")
-from fp8verify.agent import instruments, layers, process  # noqa: E402 - needs torch
-from fp8verify.agent.framework_counters import (  # noqa: E402
-    COUNTERS,
-    CounterOwners,
-    FrameworkCounters,
-    counter_classes,
-    sets_up_an_optimizer,
+from fp8verify.agent import layers, process  # noqa: E402 - needs torch
+from fp8verify.agent.framework_counters import counters, sets_up_an_optimizer  # noqa: E402
+from fp8verify.agent.instruments import (  # noqa: E402
+    FrameworkNumbers,
+    InstrumentContext,
+    ModuleList,
 )
-from fp8verify.agent.instruments import InstrumentContext, ModuleList  # noqa: E402
 from fp8verify.agent.observe import unobserve_all  # noqa: E402
 from fp8verify.agent.process import TooManyObjectsError, find_instances  # noqa: E402
-
-TRAINER, ENGINE = "transformers.trainer", "deepspeed.runtime.engine"
+from fp8verify.agent.step_numbers import LOG, SCRIPT, GlobalSteps  # noqa: E402
 
 
 class Frameworks:
-    """transformers and DeepSpeed, and what is known of their objects."""
+    """The classes that count steps in transformers, Lightning, DeepSpeed and OLMo-core."""
 
     def __init__(self) -> None:
         class Trainer:
             def __init__(self, number: object = 0) -> None:
                 self.state = SimpleNamespace(global_step=number)
 
+            def training_step(self) -> str:
+                return "trained"
+
         class DeepSpeedEngine:
             def __init__(self, number: object = 0) -> None:
                 self.global_steps = number
 
+            def forward(self) -> None:
+                pass
+
+        class _TrainingEpochLoop:
+            def __init__(self, trainer: object) -> None:
+                self.trainer = trainer
+
+            def advance(self) -> None:
+                pass
+
+        class OlmoTrainer:
+            global_step = 12
+
+            def _fit_epoch(self) -> None:
+                pass
+
         self.trainer: Any = Trainer
         self.engine: Any = DeepSpeedEngine
-        self.owners = CounterOwners()
-        self.waiting: dict[str, Callable[[], object]] = {}
+        self.loop: Any = _TrainingEpochLoop
+        self.olmo: Any = OlmoTrainer
+        self.begun = 0
 
-    def after_import(self, name: str, then: Callable[[], object]) -> None:
-        self.waiting[name] = then
+    def begins(self) -> None:
+        self.begun += 1
 
-    def live(self) -> list[object]:
-        return [owner for _, owner in self.owners.live()]
 
-    def numbers(self, *changes: Callable[[], None]) -> Any:
-        """Return framework and numbers of a window in which these steps are made."""
-        counters = FrameworkCounters(self.owners.live())
-        for change in changes:
-            change()
-            counters.look()
-        found = counters.result()
-        return found and (found["name"], found["counter"], found["first"], found["last"])
+def begin(*owners: Any) -> None:
+    """Begin a step, as their loops do."""
+    for owner in owners:
+        (owner.training_step if hasattr(owner, "state") else owner.forward)()
+
+
+def numbers(*changes: Callable[[], None]) -> Any:
+    """Return framework and numbers of a window in which these steps are made."""
+    instrument = FrameworkNumbers(InstrumentContext({}, list))
+    instrument.begin()
+    for step, change in enumerate(changes):
+        change()
+        instrument.after_step(step)
+    found = instrument.end()["framework"]
+    return found and (found["name"], found["counter"], found["first"], found["last"])
 
 
 @pytest.fixture
 def frameworks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Frameworks]:
     made = Frameworks()
-    for counter in COUNTERS:  # other tests of the process may have imported the frameworks
-        monkeypatch.delitem(sys.modules, counter.module, raising=False)
-    for name, cls in ((TRAINER, made.trainer), (ENGINE, made.engine)):
-        module = ModuleType(name)
-        setattr(module, cls.__name__, cls)
-        monkeypatch.setitem(sys.modules, name, module)
-    made.owners.look()
+    for module, name, cls in (
+        ("transformers.trainer", "Trainer", made.trainer),
+        ("deepspeed.runtime.engine", "DeepSpeedEngine", made.engine),
+        ("lightning.pytorch.loops.training_epoch_loop", "_TrainingEpochLoop", made.loop),
+        ("olmo_core.train.trainer", "Trainer", made.olmo),
+    ):
+        monkeypatch.setitem(sys.modules, module, ModuleType(module))
+        setattr(sys.modules[module], name, cls)
+    for _ in range(2):  # each is observed once
+        counters.observe(made.begins)
     yield made
-    made.owners.forget()
     unobserve_all()
+    counters.forget()
 
 
 def test_a_step_is_known_to_make_an_optimizers_state_by_its_caller() -> None:
@@ -85,74 +110,95 @@ def test_a_step_is_known_to_make_an_optimizers_state_by_its_caller() -> None:
     assert not deeper(4)
 
 
-def test_objects_are_known_from_the_import_of_their_class(
-    frameworks: Frameworks, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    unobserve_all()
-    module = sys.modules[TRAINER]
-    monkeypatch.delitem(sys.modules, TRAINER)
-    frameworks.owners.listen(frameworks.after_import)
-    monkeypatch.setitem(sys.modules, TRAINER, module)
-    frameworks.waiting[TRAINER]()
-
+def test_a_framework_is_heard_before_each_step(frameworks: Frameworks) -> None:
     class Own(frameworks.trainer):  # type: ignore[misc, name-defined]
-        def __init__(self) -> None:
-            super().__init__(3)
+        def training_step(self) -> str:
+            return str(super().training_step())
 
-    first, second = frameworks.trainer(), Own()
-    assert frameworks.live() == [first, second]
-    del first
-    gc.collect()
-    assert frameworks.live() == [second]
-
-
-def test_objects_made_before_are_learned_from_a_search(frameworks: Frameworks) -> None:
+    trainer = Own(4)
+    assert (trainer.training_step(), frameworks.begun) == ("trained", 1)
     unobserve_all()
-    before = type("Own", (frameworks.trainer,), {})()
-    found = find_instances(lambda kind: issubclass(kind, counter_classes()))
-    frameworks.owners.learn([*found, object()])
-    assert frameworks.live() == [before]
+    trainer.training_step()
+
+    assert frameworks.begun == 1
+    assert [(one.framework, number) for one, number in counters.shown().items()] == [
+        ("transformers", 4)
+    ]
 
 
 def test_a_library_that_puts_its_own_in_our_place_is_observed_again(frameworks: Frameworks) -> None:
-    original = frameworks.trainer.__init__
-    frameworks.trainer.__init__ = lambda self: original(self, 5)
-    assert frameworks.live() == []
-    after = frameworks.trainer()
-    assert frameworks.live() == [after]
+    frameworks.trainer.training_step = lambda _: "faster"
+    trainer = frameworks.trainer(5)
+    assert (trainer.training_step(), counters.shown()) == ("faster", {})
+    counters.observe(frameworks.begins)
+    trainer.training_step()
+    assert list(counters.shown().values()) == [5]
 
 
 def test_a_counter_is_read_before_it_counts_the_step(frameworks: Frameworks) -> None:
     engine = frameworks.engine(108)
+    begin(engine)
     steps = [lambda number=n: setattr(engine, "global_steps", number) for n in (109, 110, 111)]
-    assert frameworks.numbers(*steps) == ("deepspeed", "global_steps", 110, 112)
+    assert numbers(*steps) == ("deepspeed", "global_steps", 110, 112)
 
 
 def test_of_several_the_one_that_moves_counts(frameworks: Frameworks) -> None:
-    resting, engine = frameworks.engine(5), frameworks.engine(0)
-    numbers = frameworks.numbers(lambda: setattr(engine, "global_steps", 1))
-    assert (numbers, resting.global_steps) == (("deepspeed", "global_steps", 2, 2), 5)
+    resting, engine = frameworks.trainer(5), frameworks.engine(0)
+    begin(resting, engine)
+    assert numbers(lambda: setattr(engine, "global_steps", 1))[0] == "deepspeed"
+    begin(frameworks.engine(7), engine)  # the last that began a step
+    found = numbers(lambda: setattr(engine, "global_steps", 2))
+    assert (found, resting.state.global_step) == (("deepspeed", "global_steps", 3, 3), 5)
 
 
 def test_the_trainer_comes_before_the_engine_that_it_drives(frameworks: Frameworks) -> None:
     engine, trainer = frameworks.engine(9), frameworks.trainer(4)
+    begin(trainer, engine)
 
-    def step() -> None:
-        engine.global_steps, trainer.state.global_step = 10, 5
+    def step(state: Any = trainer.state) -> None:
+        engine.global_steps, state.global_step = 10, 5
 
-    assert frameworks.numbers(step) == ("transformers", "global_step", 6, 6)
+    assert numbers(step) == ("transformers", "global_step", 6, 6)
+    by_count = GlobalSteps()
+    assert (by_count.completed(1), by_count.framework) == (6, "transformers")
+
+    del trainer  # that training is over
+    assert (by_count.completed(2), by_count.framework) == (11, "deepspeed")
 
 
 @pytest.mark.parametrize("shown", ["many", None])
 def test_a_counter_without_a_number_and_no_framework_have_none(
     frameworks: Frameworks, shown: object
 ) -> None:
-    assert frameworks.numbers(lambda: None) is None
+    assert numbers(lambda: None) is None
     engine = frameworks.engine(shown)
-    assert frameworks.numbers(lambda: None) is None
-    assert engine.global_steps is shown
+    begin(engine)
+    assert numbers(lambda: None) is None
     kept = [frameworks.engine(1)]
-    assert frameworks.numbers(kept.clear) is None  # it is gone
+    begin(kept[0])
+    assert numbers(kept.clear) is None  # it is gone
+
+
+def test_a_counter_of_the_script_or_the_framework_or_the_log(frameworks: Frameworks) -> None:
+    trainer, by_count = frameworks.trainer(10), GlobalSteps()
+    by_count.learn(19, LOG)
+    assert by_count.completed(1) == 20
+    begin(trainer)
+    assert [by_count.completed(step) for step in (0, 2)] == [10, 11]
+    trainer.state.global_step = 11
+    assert by_count.completed(3) == 12
+    by_count.learn(28, SCRIPT)
+    assert by_count.completed(4) == 32
+
+
+def test_a_counter_in_another_object_and_one_that_counts_early(frameworks: Frameworks) -> None:
+    by_count, olmo = GlobalSteps(), frameworks.olmo()
+    frameworks.loop(olmo).advance()
+    assert [by_count.completed(step) for step in (0, 1)] == [12, 13]
+
+    counters.forget()
+    olmo._fit_epoch()
+    assert [by_count.completed(step) for step in (0, 1)] == [12, 12]
 
 
 @pytest.fixture
@@ -162,18 +208,6 @@ def _millions(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(process, "MAX_BLOCKS", 0)
     monkeypatch.setattr(gc, "get_objects", scan)
-
-
-@pytest.mark.parametrize(("live", "times"), [(None, 2), ({"every": 9}, 1)])
-def test_a_watch_lists_the_modules_once(
-    monkeypatch: pytest.MonkeyPatch, live: object, times: int
-) -> None:
-    calls: list[object] = []
-    monkeypatch.setattr(instruments, "take_census", lambda of: calls.append(of) or [])
-    listed = ModuleList(InstrumentContext({"live": live}, list))
-    listed.before_window()
-    listed.before_window()
-    assert len(calls) == times
 
 
 @pytest.mark.usefixtures("_millions")

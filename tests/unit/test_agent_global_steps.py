@@ -6,32 +6,18 @@ import logging
 import sys
 import threading
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from fp8verify.agent.framework_counters import COUNTERS
-from fp8verify.agent.observe import unobserve_all
 from fp8verify.agent.record import new_window
 from fp8verify.agent.step_numbers import (
     LOG,
-    SCRIPT,
     GlobalSteps,
     LoggedNumbers,
     LogLines,
     SharedOffset,
-    observe_beginnings,
 )
 from fp8verify.agent.windows.plan import GlobalWindows, Plan
-
-TRANSFORMERS, _, _, DEEPSPEED, OLMO_CORE = COUNTERS
-
-
-def trainer(number: int) -> SimpleNamespace:
-    class Trainer(SimpleNamespace):
-        pass
-
-    return Trainer(state=SimpleNamespace(global_step=number))
 
 
 def offset_of(*lines: str, first: int = 1) -> int | None:
@@ -140,66 +126,6 @@ def test_ranks_share_an_offset_and_a_restarted_training_does_not_take_it(tmp_pat
     assert (prints.look(), silent.look()) == (None, None)
     prints.publish(500)
     assert silent.look() == 500
-
-
-def test_a_framework_is_heard_before_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Trainer:
-        def training_step(self) -> str:
-            return "trained"
-
-    module = ModuleType("transformers.trainer")
-    module.Trainer = Trainer  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "transformers.trainer", module)
-    heard: list[tuple[str, object]] = []
-    for _ in range(2):
-        observe_beginnings(lambda counter, owner: heard.append((counter.framework, owner)))
-    one = Trainer()
-    assert one.training_step() == "trained"
-    unobserve_all()
-    one.training_step()
-
-    assert heard == [("transformers", one)]
-
-
-def test_a_counter_is_read_before_it_counts_the_step() -> None:
-    numbers, one = GlobalSteps(), trainer(4999)
-    numbers.begins(TRANSFORMERS, one)
-
-    assert numbers.completed(0) == 4999
-    assert numbers.completed(1) == 5000
-    one.state.global_step = 5000
-    assert numbers.completed(2) == 5001
-    assert numbers.shown == "5000-5001"
-
-    # One that counts before the optimizer steps shows the number of the step.
-    numbers, one.global_step = GlobalSteps(), 12
-    numbers.begins(OLMO_CORE, one)
-    assert [numbers.completed(step) for step in (0, 1)] == [12, 12]
-
-
-def test_the_trainer_comes_before_the_engine_that_it_drives() -> None:
-    class Engine:
-        global_steps = 7
-
-    numbers, one, engine = GlobalSteps(), trainer(3), Engine()
-    for _ in range(2):
-        numbers.begins(TRANSFORMERS, one)
-        numbers.begins(DEEPSPEED, engine)
-    assert (numbers.completed(1), numbers.framework) == (4, "transformers")
-
-    del one  # that training is over
-    numbers.begins(DEEPSPEED, engine)
-    assert (numbers.completed(2), numbers.framework) == (8, "deepspeed")
-
-
-def test_the_script_knows_best_and_a_counter_better_than_a_log() -> None:
-    numbers, one = GlobalSteps(), trainer(10)
-    numbers.learn(19, LOG)
-    assert numbers.completed(1) == 20
-    numbers.begins(TRANSFORMERS, one)
-    assert numbers.completed(2) == 11
-    numbers.learn(28, SCRIPT)
-    assert numbers.completed(3) == 31
 
 
 def test_without_a_source_there_are_no_numbers() -> None:
