@@ -49,7 +49,7 @@ class EagerVote:
         """Return why the step must not run eagerly, None if all ranks do."""
         if self._obstacle is None and any(self._vote(rank) != "yes" for rank in self._ranks):
             self._cast("no")
-            self._obstacle = "not all ranks of the training are known to be able to, on this node"
+            self._obstacle = "not all ranks agreed to it: that takes --ranks all, on one node"
         return self._obstacle
 
     def _cast(self, vote: str) -> None:

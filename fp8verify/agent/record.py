@@ -43,7 +43,7 @@ class RankRecord:
 
     Attributes:
         naming: the one among the windows that is the eager step that names layers, None if there is
-            none; one whose `first` is None never will be.
+            none.
 
     Args:
         config: the boot folder's `config.json`.

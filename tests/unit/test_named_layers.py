@@ -245,9 +245,13 @@ def test_nothing_outside_the_capture_is_opened(tmp_path: Path, name: str) -> Non
 
 
 def test_why_layers_could_not_be_named_is_said(tmp_path: Path) -> None:
-    naming = {"step": None, "trace": None, "reason": "layers of compiled code need --ranks all"}
+    naming = {
+        "step": None,
+        "trace": None,
+        "reason": "layers of compiled code: not all ranks agreed",
+    }
     found = capture(tmp_path, trace(("a", True), named=False), named=False, naming=naming)
-    assert "need --ranks all" in render(found, "text")
+    assert "not all ranks agreed" in render(found, "text")
 
 
 def test_without_the_option_there_is_nothing_of_it(tmp_path: Path) -> None:

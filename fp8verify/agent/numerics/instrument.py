@@ -110,9 +110,7 @@ class Numerics(Instrument):
             first = step + STEPS_AFTER_WINDOW
             due = self._latest is None or first - self._latest >= self._every
             if due and self.context.may_measure(step):
-                self._next, self._reason = first, ENDED
-                self._plan_eager(first)
-                self._write()
+                self._plan(first)
         elif step + 1 >= self._next:
             self._start()
 
@@ -159,13 +157,19 @@ class Numerics(Instrument):
             self._windows[-1] |= {"weights": found, "weights_ms": round(self._copies_ms, 3)}
             self._write()
 
+    def _plan(self, step: int) -> None:
+        record, config = self.context.record(), self.context.config
+        if not is_selected(record.rank, config["ranks"]):
+            self._give_up(f"rank {record.rank} is not among the ranks to profile")
+            return
+        self._next, self._reason = step, ENDED
+        if compiles():
+            eager_mode.plan(step, config["boot"], record.rank, record.world_size)
+        self._write()
+
     def _start(self) -> None:
         from .step_hooks import NumericsHooks
 
-        why_not = self._obstacle()
-        if why_not is not None:
-            self._give_up(why_not)
-            return
         if compiles():  # only eager code calls hooks
             try:
                 eager_mode.enter()
@@ -175,11 +179,6 @@ class Numerics(Instrument):
             self._eager = True
         self._hooks = NumericsHooks(self._modules())
 
-    def _plan_eager(self, step: int) -> None:
-        if compiles() and self._obstacle() is None:
-            record = self.context.record()
-            eager_mode.plan(step, self.context.config["boot"], record.rank, record.world_size)
-
     def _leave(self) -> None:
         """Take the hooks off; compiled code runs as before."""
         hooks, self._hooks = self._hooks, None
@@ -188,16 +187,6 @@ class Numerics(Instrument):
         if self._eager:
             self._eager = False
             eager_mode.leave()
-
-    def _obstacle(self) -> str | None:
-        record, ranks = self.context.record(), self.context.config["ranks"]
-        if not is_selected(record.rank, ranks):
-            return f"rank {record.rank} is not among the ranks to profile"
-        alone = not all(is_selected(rank, ranks) for rank in range(record.world_size))
-        if alone and compiles():
-            # A rank that alone runs eagerly may order its collectives differently: all, or none.
-            return "numerics of compiled code need --ranks all"
-        return None
 
     def _give_up(self, reason: str) -> None:
         self._wanted, self._reason = False, reason

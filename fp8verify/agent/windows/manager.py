@@ -272,20 +272,12 @@ class WindowManager:
         self._close(session, "complete", None)
         layers = self._config["layers"] and self.record.naming is None and compiles()
         if layers and self.plan.finished(self._clock.steps):
-            self._plan_naming()
-
-    def _plan_naming(self) -> None:
-        """Have the layers of compiled code named in an eager step of its own, after the windows."""
-        if all(is_selected(rank, self._config["ranks"]) for rank in range(self.record.world_size)):
+            # Layers of compiled code are named in an eager step of its own, after the windows.
             step = self._clock.steps + STEPS_AFTER_WINDOW
             self.record.naming = new_window(step, step)
             self.plan.windows.append(self.record.naming)
             eager_mode.plan(step, self._config["boot"], self.record.rank, self.record.world_size)
-        else:
-            # A rank that alone runs eagerly may order its collectives differently: all, or none.
-            why = "layers of compiled code need --ranks all"
-            self.record.naming = {"first": None, "trace": None, "reason": why}
-        self.record.write()
+            self.record.write()
 
     def _close(self, session: Session, state: str, reason: str | None) -> None:
         """Write the trace of the open window."""

@@ -107,6 +107,7 @@ class RepeatingWindows(WindowManager):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         windows = [(first, first + self._length - 1)]
         self._plan_windows({**self._config, "capture": str(folder), "windows": windows})
+        self.record.claim()
         return True
 
     def _is_behind(self) -> bool:
