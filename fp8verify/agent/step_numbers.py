@@ -23,17 +23,18 @@ from .framework_counters import counters
 LOG = "log"  # lines of its log
 SCRIPT = "script"  # `fp8verify.step(number)`
 MAX_STRIDE = 64
-MAX_RANGES = 4
 
 
 class GlobalSteps:
-    """What the step that is complete is called, and which numbers the run went through.
+    """What the step that is complete is called, and which numbers the run has had.
 
     Attributes:
         framework: whose numbers they are: "transformers", "log", "script" and so on; None as long
             as there are none.
         counter: what it calls them.
         stride: by how much they grow in one step of ours: Lightning adds up several optimizers.
+        lowest: the smallest that the run has had, None as long as there are none.
+        highest: the largest.
     """
 
     def __init__(self) -> None:
@@ -41,8 +42,9 @@ class GlobalSteps:
         self.counter = "step"
         self.stride = 1
         self._offsets: dict[str, int] = {}
-        self._ranges: list[tuple[int, int]] = []
-        self._last: tuple[int, int] | None = None
+        self.lowest: int | None = None
+        self.highest = 0
+        self._last = (0, 0)  # our count and their number
 
     def learn(self, offset: int | None, source: str) -> None:
         """Take how far the numbers of the log or the script are ahead of our count, if known."""
@@ -69,16 +71,6 @@ class GlobalSteps:
         numbers = {"first": first + offset, "last": last + offset}
         return {"name": self.framework, "counter": self.counter, **numbers}
 
-    @property
-    def shown(self) -> str:
-        """The numbers that the run went through, such as "4990-5003"."""
-        ranges = [f"{first}-{last}" for first, last in self._ranges]
-        return ", ".join([*ranges, "…"] if len(ranges) >= MAX_RANGES else ranges)
-
-    def went_through(self, number: int) -> bool:
-        """Whether the run has had a step of that number."""
-        return any(first <= number <= last for first, last in self._ranges)
-
     def _read(self, step: int) -> int | None:
         shown = counters.shown() if SCRIPT not in self._offsets else {}
         for counter, number in shown.items():  # a framework that drives another one comes first
@@ -91,17 +83,12 @@ class GlobalSteps:
         return None
 
     def _note(self, step: int, number: int) -> None:
-        before, self._last = self._last, (step, number)
-        if before is None:
-            self._ranges.append((max(1, number - step + 1), number))
-            return
-        grown = number - before[1]
-        if step == before[0] + 1 and 0 < grown <= MAX_STRIDE:
-            self.stride = grown
-        if 0 <= grown <= MAX_STRIDE * max(1, step - before[0]):
-            self._ranges[-1] = (self._ranges[-1][0], number)
-        elif len(self._ranges) < MAX_RANGES:
-            self._ranges.append((number, number))
+        (step_before, before), self._last = self._last, (step, number)
+        if self.lowest is None:
+            self.lowest = max(1, number - step + 1)
+        elif step == step_before + 1 and 0 < number - before <= MAX_STRIDE:
+            self.stride = number - before
+        self.lowest, self.highest = min(self.lowest, number), max(self.highest, number)
 
 
 # --- lines of the log ---------------------------------------------------------

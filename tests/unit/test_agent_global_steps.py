@@ -182,7 +182,7 @@ def test_the_numbers_of_several_trainings_are_told() -> None:
     for step, number in enumerate([1, 2, 3, 1, 2], start=1):
         numbers.learn(number - step, LOG)
         numbers.completed(step)
-    assert numbers.shown == "1-3, 1-2"
+    assert (numbers.lowest, numbers.highest) == (1, 3)
 
 
 def test_a_line_after_a_validation_is_about_the_step_before_it() -> None:

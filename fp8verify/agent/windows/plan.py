@@ -255,12 +255,13 @@ class GlobalWindows:
 
     def why(self, window: Window, seen: str) -> str:
         """Return why a window never opened; `seen` says how the run ended."""
-        if self.numbers.framework is None or not self.numbers.shown:
+        lowest, highest = self.numbers.lowest, self.numbers.highest
+        if lowest is None:
             return (
                 f"{seen}, and their global numbers are unknown: no counter of a framework, no line "
                 "of the log whose step number grows with the steps, no fp8verify.step(number)"
             )
-        if self.numbers.went_through(window["asked"][1]):
+        if lowest <= window["asked"][1] <= highest:
             return f"{seen}, and its steps were over when their numbers were known"
         by = f"{self.numbers.framework} {self.numbers.counter}"
-        return f"{seen}, having gone through the global steps {self.numbers.shown} ({by})"
+        return f"{seen}, having gone through the global steps {lowest}-{highest} ({by})"
