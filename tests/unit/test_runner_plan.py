@@ -40,7 +40,6 @@ def test_a_window_right_after_another_is_not_prepared_while_that_records() -> No
 
 def test_a_window_known_by_its_time_is_prepared_when_the_time_has_come() -> None:
     plan = Plan([(3, 4)], [new_window(2, 3)])
-    assert plan.placed_are_over(4)
     assert not plan.finished(4)
 
     plan.place(plan.waiting[0], 42, 43)

@@ -14,13 +14,14 @@ from fp8verify.agent.windows.plan import (
     FAR,
     LATEST_STEP,
     MARGIN_STEPS,
+    Plan,
     TimedStart,
 )
 
 
 def timed(folder: Path, seconds: float = 0.0) -> TimedStart:
     config = {"started": time.time(), "timed_window": {"seconds": seconds}, "capture": str(folder)}
-    return TimedStart(config)
+    return TimedStart(Plan([]), config)
 
 
 def test_it_is_due_when_its_time_has_come(tmp_path: Path) -> None:
@@ -98,7 +99,7 @@ class Steps:
         monkeypatch.setattr(time, "time", lambda: self.now)
         window = {"seconds": 120.0, "steps": 3, "auto": True}
         self.start = TimedStart(
-            {"started": self.now, "timed_window": window, "capture": str(folder)}
+            Plan([]), {"started": self.now, "timed_window": window, "capture": str(folder)}
         )
 
     def after(self, *seconds: float) -> int | None:

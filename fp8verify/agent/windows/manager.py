@@ -27,7 +27,7 @@ from ..instruments import (
 from ..layers import linear_modules
 from ..numerics.instrument import Numerics
 from ..process import is_selected
-from ..record import RankRecord, Window, new_window
+from ..record import RankRecord, new_window
 from ..step_numbers import GlobalSteps
 from .export import ExportError
 from .limits import TerminationGuard, WindowLimits
@@ -88,21 +88,17 @@ class WindowManager:
         if timed:
             waiting.append(new_window(2, 1 + timed["steps"]))
         self.plan = Plan(config["windows"], waiting)
-        self.plan.why = self._why_not_placed
         sections = partial(self._instruments.call, "record")
         self.record = RankRecord(
             config, self._clock, self.plan.windows, sections, self.plan.unreached
         )
-        self._timed = TimedStart(config) if timed else None
-        self._global = (
-            None
-            if self.numbers is None
-            else GlobalWindows(self.plan, self.numbers, self.record.note)
-        )
-
-    def _why_not_placed(self, window: Window, seen: str) -> str:
-        source = self._timed if window["asked"] is None else self._global
-        return seen if source is None else source.why(window, seen)
+        self._placer: TimedStart | GlobalWindows | None = None
+        if self.numbers is not None:
+            self._placer = GlobalWindows(self.plan, self.numbers, self.record.note)
+        elif timed:
+            self._placer = TimedStart(self.plan, config)
+        if self._placer is not None:
+            self.plan.why = self._placer.why
 
     # --- what the observer asks -------------------------------------------------------------------
 
@@ -135,7 +131,7 @@ class WindowManager:
 
     def before_first_step(self) -> None:
         """Open a window that begins with the first step of this run by the framework's numbers."""
-        if self._global is not None and self._global.after(0):
+        if self._placer is not None and self._placer.after(0):
             self.after(0)
 
     def after(self, step: int) -> None:
@@ -146,9 +142,8 @@ class WindowManager:
         self._instruments.call("after_step", step)
         if self._gave_way and not self._arbiter.busy:
             self._move_windows(step)
-        self._place_timed_window(step)
-        if self._global is not None:
-            self._global.after(step)
+        if self._placer is not None:
+            self._placer.after(step)
         actions = {"stop": self._stop, "prepare": self._prepare, "start": self._start}
         for what, window in self.plan.after(step):
             debug.event(f"{what} window {window + 1} after step {step}")
@@ -186,14 +181,6 @@ class WindowManager:
     def _is_selected(self) -> bool:
         self.record.claim()  # which looks for the rank
         return is_selected(self.record.rank, self._config["ranks"])
-
-    def _place_timed_window(self, step: int) -> None:
-        window = next((one for one in self.plan.waiting if one["asked"] is None), None)
-        if window is None or self._timed is None or not step:
-            return
-        if self.plan.placed_are_over(step) and self._timed.is_due():
-            first = self._timed.first_step(step + 2, self.record.world_size)
-            self.plan.place(window, first, first + window["last"] - window["first"])
 
     def _move_windows(self, step: int) -> None:
         """Move the windows that the script's profiler took behind it.

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..debug import debug
+from ..process import rank_and_world_size
 from ..record import Window, new_window
 from ..step_numbers import GlobalSteps
 
@@ -87,13 +88,9 @@ class Plan:
         """Whether a window begins with step 1, before which no optimizer hook can fire."""
         return any(window["first"] == 1 for window in self.windows)
 
-    def placed_are_over(self, step: int) -> bool:
-        """Whether every window that has its steps ends with `step` or before."""
-        return all(window["last"] <= step for window in self.windows)
-
     def finished(self, step: int) -> bool:
         """Whether nothing is left to do after `step`."""
-        return not self.waiting and self.placed_are_over(step)
+        return not self.waiting and all(window["last"] <= step for window in self.windows)
 
 
 # How far ranks may be apart when their time comes: CPUs run ahead of collectives, by some steps and
@@ -111,14 +108,15 @@ LATEST_STEP = 20
 
 
 class TimedStart:
-    """Finds the first step of the configuration's `timed_window`.
+    """Finds the first step of the configuration's `timed_window`, the only one of its plan.
 
     It begins when its time has come (`--after-seconds`) or, if it is automatic, when the step times
     are stable. Ranks agree on the step by a file in the capture.
     """
 
-    def __init__(self, config: dict[str, Any]) -> None:
+    def __init__(self, plan: Plan, config: dict[str, Any]) -> None:
         timed = config["timed_window"]
+        self._plan = plan
         self._seconds = float(timed["seconds"])
         self._auto = bool(timed.get("auto"))
         self._due = float(config["started"]) + self._seconds
@@ -133,6 +131,15 @@ class TimedStart:
         if self._auto:
             return f"{seen}, before its step time was stable"
         return f"{seen}, before {self._seconds:g} seconds had passed"
+
+    def after(self, step: int) -> bool:
+        """Place the window if it is due when `step` steps are complete; return whether it was."""
+        if not (step and self._plan.waiting and self.is_due()):
+            return False
+        (window,) = self._plan.waiting
+        first = self.first_step(step + 2, rank_and_world_size()[1])
+        self._plan.place(window, first, first + window["last"] - window["first"])
+        return True
 
     def is_due(self) -> bool:
         """Return whether its time has come; called after each step that may come before it."""
@@ -232,8 +239,7 @@ class GlobalWindows:
         near = [
             window
             for window in self._plan.waiting
-            if window["asked"] is not None
-            and window["asked"][0] <= number + 2 * self.numbers.stride
+            if window["asked"][0] <= number + 2 * self.numbers.stride
             and window["asked"][1] > number
         ]
         for window in near:
