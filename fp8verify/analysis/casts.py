@@ -16,7 +16,7 @@ from collections import Counter, defaultdict
 from math import prod
 from typing import Final, NamedTuple
 
-from fp8verify.analysis.kinds import GemmLabel, Kind, Kinds, gemm_shape
+from fp8verify.analysis.kinds import Gemm, Kind, Kinds, gemm_shape
 from fp8verify.analysis.purpose import FP8_FUNCTIONS, of_the_model, purpose_of
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.kernels.operators import Part, find
@@ -36,7 +36,7 @@ class _Cast(NamedTuple):
     read: frozenset[int] = frozenset()
 
 
-def fed_gemms(trace: Trace, kinds: Kinds, labels: list[GemmLabel]) -> int:
+def fed_gemms(trace: Trace, kinds: Kinds, gemms: list[Gemm]) -> int:
     """Count the launches of layers' GEMMs in high precision that casts to FP8 feed.
 
     What attention, a collective or a GEMM uses was cast for it. FP8 tensors that a collective may
@@ -45,8 +45,7 @@ def fed_gemms(trace: Trace, kinds: Kinds, labels: list[GemmLabel]) -> int:
     casts = {n: cast for n, kind in enumerate(kinds.kinds) if (cast := _cast(kind)) is not None}
     if not casts:
         return 0
-    of_layers = (label for label in labels if label.leg not in (Leg.ATTENTION, Leg.OPTIMIZER))
-    gemms = {label.place: kinds.kinds[label.kind] for label in of_layers}
+    of_layers = {g.place: g.kind for g in gemms if g.leg not in (Leg.ATTENTION, Leg.OPTIMIZER)}
     columns, fed = trace.kernels, 0
     waiting: dict[int, list[_Cast]] = defaultdict(list)
     kept: set[int] | None = None  # sizes cast since the latest collective, if there was one
@@ -63,7 +62,7 @@ def fed_gemms(trace: Trace, kinds: Kinds, labels: list[GemmLabel]) -> int:
                 cast = cast._replace(read=cast.read & kept)
             waiting[stream].append(cast._replace(written=written))
         elif role.is_gemm or role in (Role.ATTENTION, Role.COMMUNICATION):
-            gemm = gemms.get(place)
+            gemm = of_layers.get(place)
             fed += gemm is not None and any(_feeds(one, gemm) for one in waiting[stream])
             waiting[stream] = []
     return fed

@@ -35,8 +35,8 @@ def gather(trace: Trace) -> RankEvidence:
     kinds = classify_kernels(trace)
     roles = kinds.roles()
     steps = timeline.step_bounds(trace)
-    labels = label_gemms(trace, kinds)
-    found = survey(trace, kinds, labels)
+    gemms = label_gemms(trace, kinds)
+    found = survey(trace, kinds, gemms)
     bounds = _bounds(trace)
     any_low = any(row.precision.is_low for row in found.gemms)
     return RankEvidence(
@@ -56,8 +56,8 @@ def gather(trace: Trace) -> RankEvidence:
         survey=found,
         steps=_by_step(trace, found.gemms),
         casts=name_casts(trace, kinds),
-        fed=0 if any_low else fed_gemms(trace, kinds, labels),
-        backward=runs_backward(kinds.kinds, labels),
+        fed=0 if any_low else fed_gemms(trace, kinds, gemms),
+        backward=runs_backward(kinds.kinds, gemms),
         updates=any(map(is_update, kinds.kinds)),
         trains=any(map(proves_training, kinds.kinds)),
         remarks=tuple(trace.remarks),

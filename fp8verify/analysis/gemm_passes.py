@@ -24,13 +24,14 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple, TypeAlias
+from itertools import zip_longest
+from typing import Final, TypeAlias
 
-from fp8verify.analysis.kinds import GemmLabel, GemmShape, Kind, Kinds, gemm_shape
+from fp8verify.analysis.kinds import ANY_SIZE, EXPERTS, Gemm, GemmShape, Kind, Kinds
 from fp8verify.analysis.layer_functions import deal
 from fp8verify.analysis.purpose import has_gradient, multiplies_square
 from fp8verify.kernels.operators import OPERATORS, Part, find, function_of
-from fp8verify.terms import Leg, OpContext, Role
+from fp8verify.terms import Leg, OpContext
 from fp8verify.text import lazy_pattern
 from fp8verify.trace import Trace
 
@@ -42,56 +43,42 @@ _LAYOUT = lazy_pattern(r"_([NT][NT])[NT]?(?:$|_)|_(nn|nt|tn)_(?:n_tile|align)", 
 _LINEAR = frozenset(name for name, row in OPERATORS.items() if row.linear)
 _GRADIENTS: Final = (Leg.DGRAD, Leg.WGRAD)
 _BACKWARD: Final = (*_GRADIENTS, Leg.BACKWARD)
-# Grouped GEMMs of experts share their sizes among the experts: one population.
-EXPERTS: Final = (0, 0, 0)
-_ANY: Final = (-1, -1, -1)
 _Size: TypeAlias = "tuple[int, int, int]"
 
 
-class Placed(NamedTuple):
-    """What one launch computes."""
-
-    leg: Leg
-    shape: GemmShape | None
-
-
-def place_gemms(kinds: Sequence[Kind], launches: Sequence[int]) -> list[Placed]:
-    """Return the pass and the shape of each launch.
-
-    Args:
-        kinds: those of one trace.
-        launches: the place in `kinds` of each GEMM kernel, in order of launch.
-    """
-    calls = Counter(launches)
-    functions = _forward_functions(kinds[number].op for number in calls)
-    shapes = {number: gemm_shape(kinds[number].op) for number in calls}
-    settled = {number: _from_context(kinds[number], functions) for number in calls}
+def place_gemms(gemms: Sequence[Gemm]) -> None:
+    """Give launches of one trace, in order, the pass and the shape that each computes."""
+    calls = Counter(gemm.number for gemm in gemms)
+    kinds = {gemm.number: gemm.kind for gemm in gemms}
+    shapes = {gemm.number: gemm.shape for gemm in gemms}
+    functions = _forward_functions(kind.op for kind in kinds.values())
+    settled = {number: _from_context(kind, functions) for number, kind in kinds.items()}
+    products = Counter({n: count for n, count in calls.items() if kinds[n].multiplies})
     forward: Counter[_Size] = Counter()
-    for number, count in calls.items():
+    for number, count in products.items():
         shape = shapes[number]
-        if settled[number] is Leg.FPROP and shape is not None and kinds[number].multiplies:
-            forward[shape.m, shape.n, shape.k] += count
+        if settled[number] is Leg.FPROP and shape is not None:
+            forward[shape[1:]] += count
     for number, leg in settled.items():
         if leg is None:
             settled[number] = _from_shape(kinds[number], shapes[number], forward)
-    products = Counter({n: count for n, count in calls.items() if kinds[n].multiplies})
     alternating = _settle_by_count(products, settled, shapes, forward)
     undecided: Counter[GemmShape | None] = Counter()
     groups = {n: shape if shape in alternating else None for n, shape in shapes.items()}
     for number, leg in settled.items():
         if leg is None:
             undecided[groups[number]] += products[number]
-    works, turn, placed = deal(kinds, launches), Counter[GemmShape | None](), []
-    for place, number in enumerate(launches):
-        work, group = works.get(place), groups[number]
-        leg = (work.leg if work is not None else None) or settled[number]
+    deal(gemms)
+    turn: Counter[GemmShape | None] = Counter()
+    for gemm in gemms:
+        leg = settled[gemm.number] if gemm.leg is Leg.UNKNOWN else gemm.leg
+        group = groups[gemm.number]
         if leg is None and (group is None or undecided[group] % 2):
             leg = Leg.BACKWARD
         elif leg is None:  # the undecided ones of a group take turns, dgrad first
-            turn[group] += kinds[number].multiplies
+            turn[group] += gemm.kind.multiplies
             leg = Leg.DGRAD if turn[group] % 2 else Leg.WGRAD
-        placed.append(Placed(leg, shapes[number] if work is None else work.shape))
-    return placed
+        gemm.leg = leg
 
 
 def _expected(forward: Counter[_Size], shape: GemmShape, leg: Leg) -> int:
@@ -177,39 +164,29 @@ def _settle_by_count(
     return frozenset(alternating)
 
 
-def place_in_passes(trace: Trace, kinds: Kinds, labels: Sequence[GemmLabel]) -> list[GemmLabel]:
-    """Return the labels with their final pass (fprop, dgrad, wgrad), `number` and `trained`.
-
-    Args:
-        trace: the kernels.
-        kinds: theirs.
-        labels: the GEMMs in the order of launch.
-    """
+def place_in_passes(trace: Trace, kinds: Kinds, gemms: Sequence[Gemm]) -> None:
+    """Settle `leg` (fprop, dgrad, wgrad), `trained` and `turn` of GEMMs in the order of launch."""
     surely_forward = _surely_forward(trace, kinds)
-    labels = _by_shape(labels, surely_forward)
-    trained = _trained(kinds, labels)
-    sizes = {_size(kinds, label) for label, trains in zip(labels, trained, strict=True) if trains}
-    steps = trace.kernels.step
-    placed: list[GemmLabel] = []
+    _settle_by_shape(gemms, surely_forward)
+    _mark_trained(gemms)
+    sizes = {gemm.size for gemm in gemms if gemm.trained}
     turned: dict[int, bool] = {}
-    number: Counter[int] = Counter()
-    chain: list[int] = []  # places in `placed` of products that may be an optimizer's
-    for label, trains in zip(labels, trained, strict=True):
-        step = steps[label.place]
-        if label.leg in _BACKWARD:
+    turn: Counter[int] = Counter()
+    chain: set[int] = set()  # places in `gemms` of products that may be an optimizer's
+    for place, gemm in enumerate(gemms):
+        step = gemm.step
+        if gemm.leg in _BACKWARD:
             turned[step] = True
-        elif label.leg is Leg.FPROP and trains and turned.get(step):
-            number[step] += 1
+        elif gemm.leg is Leg.FPROP and gemm.trained and turned.get(step):
+            turn[step] += 1
             turned[step] = False
-        after_backward = not trains and turned.get(step) and label.kind not in surely_forward
-        if after_backward and _size(kinds, label) not in sizes and _multiplies_square(kinds, label):
-            chain.append(len(placed))
-        placed.append(label._replace(trained=trains, number=number[step]))
-    in_chain = set(chain)
+        gemm.turn = turn[step]
+        after_backward = not gemm.trained and turned.get(step) and gemm.number not in surely_forward
+        if after_backward and gemm.size not in sizes and _multiplies_square(gemm):
+            chain.add(place)
     for place in chain:
-        if not in_chain.isdisjoint((place - 1, place + 1)):
-            placed[place] = placed[place]._replace(leg=Leg.OPTIMIZER)
-    return placed
+        if not chain.isdisjoint((place - 1, place + 1)):
+            gemms[place].leg = Leg.OPTIMIZER
 
 
 def _surely_forward(trace: Trace, kinds: Kinds) -> frozenset[int]:
@@ -231,31 +208,23 @@ def _runs_forward(op: OpContext, functions: frozenset[str]) -> bool:
     return any(row.linear or row.layer or row.part is Part.LAYER for row in rows)
 
 
-def _by_shape(labels: Sequence[GemmLabel], surely_forward: frozenset[int]) -> list[GemmLabel]:
+def _settle_by_shape(gemms: Sequence[Gemm], surely_forward: frozenset[int]) -> None:
     """Give GEMMs outside of autograd's nodes the pass that their shapes prove."""
-    sure = Counter(
-        (label.shape.m, label.shape.n, label.shape.k)
-        for label in labels
-        if label.shape and label.leg is Leg.FPROP and label.kind in surely_forward
+    shaped = [(gemm, gemm.shape) for gemm in gemms if gemm.shape and gemm.leg is Leg.FPROP]
+    sure = Counter(shape[1:] for gemm, shape in shaped if gemm.number in surely_forward)
+    outside = Counter(
+        _wgrad_of(shape, sure) for gemm, shape in shaped if gemm.number not in surely_forward
     )
     tokens = {m for m, _, _ in sure}
-    outside = Counter(
-        _wgrad_of(label.shape, sure)
-        for label in labels
-        if label.shape and label.leg is Leg.FPROP and label.kind not in surely_forward
-    )
     dgrad: Counter[_Size] = Counter()
     wgrad: Counter[_Size] = Counter()
-    found: list[GemmLabel] = []
     in_backward = False
-    for place, label in enumerate(labels):
-        leg, shape = label.leg, label.shape
+    for gemm, following in zip_longest(gemms, gemms[1:]):
+        leg, shape = gemm.leg, gemm.shape
         if shape is None or shape.batch != 1:
-            found.append(label)
             continue
-        size, of_dgrad = (shape.m, shape.n, shape.k), (shape.m, shape.k, shape.n)
-        if leg is Leg.FPROP and label.kind not in surely_forward:
-            following = labels[place + 1] if place + 1 < len(labels) else None
+        of_dgrad = (shape.m, shape.k, shape.n)
+        if leg is Leg.FPROP and gemm.number not in surely_forward:
             is_dgrad = dgrad[of_dgrad] > 0
             # As many outputs as tokens make wgrad and a forward GEMM alike.
             is_alike = shape.k in (shape.m, shape.n) and shape.m in tokens
@@ -268,16 +237,15 @@ def _by_shape(labels: Sequence[GemmLabel], surely_forward: frozenset[int]) -> li
         elif leg is Leg.BACKWARD and sure[of_dgrad] and outside[of_dgrad] >= sure[of_dgrad]:
             leg = Leg.DGRAD  # wgrad of these layers runs outside
         if leg is Leg.FPROP:
-            dgrad[size] += 1
-            wgrad[size] += 1
+            dgrad[shape[1:]] += 1
+            wgrad[shape[1:]] += 1
             tokens.add(shape.m)
         elif leg is Leg.DGRAD:
             dgrad[of_dgrad] -= 1
         elif leg is Leg.WGRAD:
             wgrad[_wgrad_of(shape, wgrad)] -= 1
         in_backward = leg is not Leg.FPROP
-        found.append(label if leg is label.leg else label._replace(leg=leg))
-    return found
+        gemm.leg = leg
 
 
 def _wgrad_of(shape: GemmShape, open_: Counter[_Size]) -> _Size:
@@ -286,39 +254,42 @@ def _wgrad_of(shape: GemmShape, open_: Counter[_Size]) -> _Size:
     return size if open_[size] > 0 else (shape.k, shape.n, shape.m)
 
 
-def _is_wgrad_of(label: GemmLabel | None, dgrad: GemmShape, sure: frozenset[int]) -> bool:
+def _is_wgrad_of(gemm: Gemm | None, dgrad: GemmShape, sure: frozenset[int]) -> bool:
     """Whether the next GEMM is wgrad of the layer whose dgrad has this shape."""
-    outside = label is not None and label.leg is Leg.FPROP and label.kind not in sure
-    if label is None or label.shape is None or not outside:
+    if gemm is None or gemm.shape is None or gemm.leg is not Leg.FPROP or gemm.number in sure:
         return False
     tokens, outputs, inputs = dgrad.m, dgrad.k, dgrad.n
-    sides = {label.shape.m, label.shape.n}
-    return label.shape.k == tokens and tokens not in sides and sides == {outputs, inputs}
+    sides = {gemm.shape.m, gemm.shape.n}
+    return gemm.shape.k == tokens and tokens not in sides and sides == {outputs, inputs}
 
 
-def _trained(kinds: Kinds, labels: Sequence[GemmLabel]) -> list[bool]:
+def _mark_trained(gemms: Sequence[Gemm]) -> None:
     """Say of each GEMM whether it trains, or may: all do where no backward pass is known."""
-    if not any(label.leg in _BACKWARD and kinds.kinds[label.kind].op for label in labels):
-        return [True] * len(labels)
-    trained = [label.leg not in (Leg.FPROP, Leg.UNKNOWN) for label in labels]
-    waiting: dict[_Size, list[int]] = defaultdict(list)
+    if not any(gemm.leg in _BACKWARD and gemm.kind.op for gemm in gemms):
+        return
+    waiting: dict[_Size, list[Gemm]] = defaultdict(list)
     taken: dict[_Size, Counter[Leg]] = defaultdict(Counter)
-    for place, label in enumerate(labels):
-        if not kinds.kinds[label.kind].multiplies:
-            trained[place] = True
-        elif label.leg is Leg.FPROP:
-            waiting[_size(kinds, label)].append(place)
-            waiting[_ANY].append(place)
-        elif label.leg in _BACKWARD:
-            size = _layer_size(kinds, label, waiting)
+    for gemm in gemms:
+        if not gemm.kind.multiplies:
+            continue
+        gemm.trained = gemm.leg not in (Leg.FPROP, Leg.UNKNOWN)
+        if gemm.leg is Leg.FPROP:
+            waiting[gemm.size].append(gemm)
+            waiting[ANY_SIZE].append(gemm)
+        elif gemm.leg in _BACKWARD:
+            size = _forward_size(gemm, waiting)
             before = _half(taken[size])
             # Of two gradients that may be either, one is dgrad and one wgrad.
-            legs = (label.leg,) if label.leg is not Leg.BACKWARD and size != _ANY else _GRADIENTS
+            is_certain = gemm.leg is not Leg.BACKWARD and size != ANY_SIZE
+            legs = (gemm.leg,) if is_certain else _GRADIENTS
             for leg in legs:
                 taken[size][leg] += 2 // len(legs)
             if _half(taken[size]) > before:
-                _take_latest(waiting[size], trained)
-    return trained
+                open_ = waiting[size]
+                while open_ and open_[-1].trained:
+                    open_.pop()
+                if open_:
+                    open_.pop().trained = True
 
 
 def _half(taken: Counter[Leg]) -> int:
@@ -326,36 +297,20 @@ def _half(taken: Counter[Leg]) -> int:
     return -(-max(taken.values(), default=0) // 2)
 
 
-def _size(kinds: Kinds, label: GemmLabel) -> _Size:
-    if kinds.kinds[label.kind].classification.role is Role.GROUPED_GEMM:
-        return EXPERTS
-    shape = label.shape
-    return _ANY if shape is None else (shape.m, shape.n, shape.k)
-
-
-def _layer_size(kinds: Kinds, label: GemmLabel, waiting: dict[_Size, list[int]]) -> _Size:
+def _forward_size(gemm: Gemm, waiting: dict[_Size, list[Gemm]]) -> _Size:
     """Return the size of the waiting forward GEMM that a gradient belongs to."""
-    size, shape = _size(kinds, label), label.shape
-    if size in (EXPERTS, _ANY) or shape is None:
-        return size if waiting[size] else _ANY
+    size, shape = gemm.size, gemm.shape
+    if size in (EXPERTS, ANY_SIZE) or shape is None:
+        return size if waiting[size] else ANY_SIZE
     sizes = []
-    if label.leg is not Leg.DGRAD:
+    if gemm.leg is not Leg.DGRAD:
         sizes += [(shape.k, shape.m, shape.n), (shape.k, shape.n, shape.m)]
-    if label.leg is not Leg.WGRAD:
+    if gemm.leg is not Leg.WGRAD:
         sizes.append((shape.m, shape.k, shape.n))
-    return next((size for size in sizes if size in waiting), _ANY)
+    return next((size for size in sizes if size in waiting), ANY_SIZE)
 
 
-def _take_latest(waiting: list[int], trained: list[bool]) -> None:
-    while waiting:
-        place = waiting.pop()
-        if not trained[place]:
-            trained[place] = True
-            return
-
-
-def _multiplies_square(kinds: Kinds, label: GemmLabel) -> bool:
+def _multiplies_square(gemm: Gemm) -> bool:
     """Whether it is a product of X by its transpose, or of what that gives."""
-    kind = kinds.kinds[label.kind]
-    high = not kind.classification.precision.is_low
-    return label.leg is Leg.FPROP and kind.op is not None and high and multiplies_square(kind.op)
+    op, high = gemm.kind.op, not gemm.kind.classification.precision.is_low
+    return gemm.leg is Leg.FPROP and op is not None and high and multiplies_square(op)

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from fp8verify.analysis.gemm_owner import owners_of
 from fp8verify.analysis.gemm_passes import place_gemms, place_in_passes
-from fp8verify.analysis.kinds import GemmLabel, GemmShape, Kind, Kinds, gemm_shape
+from fp8verify.analysis.kinds import Gemm, GemmShape, Kind, Kinds, gemm_shape
 from fp8verify.analysis.purpose import purpose_of
 from fp8verify.analysis.reclassify import settle_by_inputs, settle_unsupported_formats
 from fp8verify.report.model.parts import GemmSummary
@@ -151,9 +151,9 @@ def classify_kernels(trace: Trace) -> Kinds:
     return kinds
 
 
-def survey(trace: Trace, kinds: Kinds, labels: Iterable[GemmLabel]) -> Survey:
+def survey(trace: Trace, kinds: Kinds, gemms: Iterable[Gemm]) -> Survey:
     """Sum the GEMMs of a trace by kind, step and pass, and its other kernels by kind."""
-    rows = _gemm_rows(trace, kinds, labels)
+    rows = _gemm_rows(trace, gemms)
     return Survey(
         [row for row in rows if row.leg is not Leg.OPTIMIZER],
         _other_totals(trace, kinds),
@@ -161,65 +161,66 @@ def survey(trace: Trace, kinds: Kinds, labels: Iterable[GemmLabel]) -> Survey:
     )
 
 
-def label_gemms(trace: Trace, kinds: Kinds) -> list[GemmLabel]:
-    """Return the label of each GEMM kernel, in the order in which they started."""
-    start = trace.kernels.start_ns
-    gemm = [kind.classification.role.is_gemm for kind in kinds.kinds]
-    order = [place for place, number in enumerate(kinds.numbers) if gemm[number]]
-    order.sort(key=start.__getitem__)
-    launches = _settle_reductions(trace, kinds, order)
+def label_gemms(trace: Trace, kinds: Kinds) -> list[Gemm]:
+    """Return each launch of a GEMM and what it computes, in the order in which they started."""
+    gemms = _launches(trace, kinds)
     others = owners_of(trace, kinds)
-    placed = iter(place_gemms(kinds.kinds, [number for number in launches if number not in others]))
-    of_others, of_layers = [], []
-    for place, number in zip(order, launches, strict=True):
-        if number in others:
-            shape = gemm_shape(kinds.kinds[number].op)
-            of_others.append(GemmLabel(place, number, others[number], shape))
+    of_layers = []
+    for gemm in gemms:
+        if gemm.number in others:
+            gemm.leg = others[gemm.number]
         else:
-            of_layers.append(GemmLabel(place, number, *next(placed)))
-    labels = [*of_others, *place_in_passes(trace, kinds, of_layers)]
-    labels.sort(key=lambda label: start[label.place])
-    return labels
+            of_layers.append(gemm)
+    place_gemms(of_layers)
+    place_in_passes(trace, kinds, of_layers)
+    return gemms
 
 
-def _gemm_rows(trace: Trace, kinds: Kinds, labels: Iterable[GemmLabel]) -> list[GemmRow]:
+def _launches(trace: Trace, kinds: Kinds) -> list[Gemm]:
+    """Return the launches; reductions of unknown type have the precision of the GEMM before."""
+    columns = trace.kernels
+    is_gemm = [kind.classification.role.is_gemm for kind in kinds.kinds]
+    order = [place for place, number in enumerate(kinds.numbers) if is_gemm[number]]
+    last: dict[int, Precision] = {}
+    shapes: dict[int, GemmShape | None] = {}
+    found = []
+    for place in sorted(order, key=columns.start_ns.__getitem__):
+        number, stream = kinds.numbers[place], columns.stream[place]
+        precision = kinds.kinds[number].classification.precision
+        if kinds.kinds[number].multiplies:
+            last[stream] = precision
+        elif precision is Precision.UNKNOWN and stream in last:
+            number = kinds.number(columns.name[place], columns.op[place], last[stream])
+        kind = kinds.kinds[number]
+        if number not in shapes:
+            shapes[number] = gemm_shape(kind.op)
+        found.append(Gemm(place, columns.step[place], number, kind, shapes[number]))
+    return found
+
+
+def _gemm_rows(trace: Trace, gemms: Iterable[Gemm]) -> list[GemmRow]:
     totals: dict[tuple[int, int, Leg, GemmShape | None, bool, int, str | None], list[int]]
     totals = defaultdict(lambda: [0, 0, 0])
+    kinds: dict[int, Kind] = {}
     columns, names = trace.kernels, [*trace.layers, ""]
-    for place, number, leg, shape, trained, in_step in labels:
-        layer = names[columns.layer[place]] if columns.layer else None
-        total = totals[number, columns.step[place], leg, shape, trained, in_step, layer]
+    for gemm in gemms:
+        kinds[gemm.number], time_ns = gemm.kind, columns.duration_ns[gemm.place]
+        layer = names[columns.layer[gemm.place]] if columns.layer else None
+        key = (gemm.number, gemm.step, gemm.leg, gemm.shape, gemm.trained, gemm.turn, layer)
+        total = totals[key]
         total[0] += 1
-        total[1] += columns.duration_ns[place]
-        total[2] += not columns.duration_ns[place]
+        total[1] += time_ns
+        total[2] += not time_ns
     rows = []
     for key, (calls, time_ns, untimed) in totals.items():
-        number, step, leg, shape, trained, in_step, layer = key
-        kind = kinds.kinds[number]
+        number, step, leg, shape, trained, turn, layer = key
+        kind = kinds[number]
         flops = None if shape is None else shape.flops * calls
         if not kind.multiplies:
             flops = 0
-        found = (kind, step, leg, calls, time_ns, flops, shape, untimed, trained, in_step, layer)
+        found = (kind, step, leg, calls, time_ns, flops, shape, untimed, trained, turn, layer)
         rows.append(GemmRow(*found))
     return rows
-
-
-def _settle_reductions(trace: Trace, kinds: Kinds, order: list[int]) -> list[int]:
-    """Give split-K reductions whose operator says no type the precision of their GEMM."""
-    columns = trace.kernels
-    last: dict[int, Precision] = {}
-    launches = []
-    for place in order:
-        name, op, stream = columns.name[place], columns.op[place], columns.stream[place]
-        number = kinds.number(name, op)
-        kind = kinds.kinds[number]
-        precision = kind.classification.precision
-        if kind.multiplies:
-            last[stream] = precision
-        elif precision is Precision.UNKNOWN and stream in last:
-            number = kinds.number(name, op, last[stream])
-        launches.append(number)
-    return launches
 
 
 def _other_totals(trace: Trace, kinds: Kinds) -> list[KindTotal]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 from array import array
 from itertools import repeat
 from math import prod
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from fp8verify.kernels import Classification, classify, decode
@@ -98,19 +99,40 @@ class Kind(NamedTuple):
         return not self.classification.split_k
 
 
-class GemmLabel(NamedTuple):
-    """One GEMM kernel: its place among the kernels, that of its kind in `Kinds.kinds`, its leg.
+# Grouped GEMMs of experts share their sizes among the experts: one population.
+EXPERTS: Final = (0, 0, 0)
+ANY_SIZE: Final = (-1, -1, -1)
 
-    `shape` is None where the record does not say it. `number` is that of the forward and backward
-    pass within the step, `trained` whether a backward pass belongs to it.
+
+class Gemm(Struct):
+    """One launch of a GEMM kernel, and what it computes.
+
+    Attributes:
+        place: its place among the kernels.
+        step: its step, -1 for none.
+        number: the place of its kind in `Kinds.kinds`.
+        kind: that kind.
+        shape: None where the record does not say it.
+        leg: its pass.
+        trained: whether a backward pass belongs to it.
+        turn: the number of the forward and backward pass within the step.
     """
 
     place: int
-    kind: int
-    leg: Leg
+    step: int
+    number: int
+    kind: Kind
     shape: GemmShape | None
+    leg: Leg = Leg.UNKNOWN
     trained: bool = True
-    number: int = 0
+    turn: int = 0
+
+    @property
+    def size(self) -> tuple[int, int, int]:
+        """What tells its layer: (m, n, k), `EXPERTS`, or `ANY_SIZE` where it is not known."""
+        if self.kind.classification.role is Role.GROUPED_GEMM:
+            return EXPERTS
+        return ANY_SIZE if self.shape is None else self.shape[1:]
 
 
 class Kinds:

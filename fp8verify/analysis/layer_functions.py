@@ -12,16 +12,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from typing import NamedTuple
 
-from fp8verify.analysis.kinds import GemmShape, Kind
+from fp8verify.analysis.kinds import Gemm, GemmShape, Kind
 from fp8verify.kernels import decode
 from fp8verify.kernels.operators import LayerInputs, find, function_of
 from fp8verify.terms import Leg, OpContext, Role, Shape
 
 
 class Work(NamedTuple):
-    """What one launch computes; no pass on the forward pass, which other evidence tells apart."""
+    """What one launch computes; UNKNOWN on the forward pass, which other evidence tells apart."""
 
-    leg: Leg | None
+    leg: Leg
     shape: GemmShape | None
 
 
@@ -37,7 +37,9 @@ class _Call(NamedTuple):
     @property
     def forward(self) -> list[Work]:
         """Its own GEMMs."""
-        return [Work(None, _part(shape, self.each)) for shape in self.gemms for _ in self._parts]
+        return [
+            Work(Leg.UNKNOWN, _part(shape, self.each)) for shape in self.gemms for _ in self._parts
+        ]
 
     @property
     def backward(self) -> list[Work]:
@@ -89,27 +91,20 @@ class _Function:
         return unknown
 
 
-def deal(kinds: Sequence[Kind], launches: Sequence[int]) -> dict[int, Work]:
-    """Return what launches of layer functions compute, by their place in `launches`.
-
-    Args:
-        kinds: those of one trace.
-        launches: the place in `kinds` of each GEMM kernel, in order of launch.
-    """
-    sites = {number: _site(kinds[number]) for number in dict.fromkeys(launches)}
-    whole = _whole(kinds, sites, launches)
+def deal(gemms: Sequence[Gemm]) -> None:
+    """Give launches of layer functions, in order, their shapes, and their passes if backward."""
+    sites = {gemm.number: _site(gemm.kind) for gemm in {g.number: g for g in gemms}.values()}
+    whole = _whole(gemms, sites)
     functions: defaultdict[str, _Function] = defaultdict(_Function)
-    dealt: dict[int, Work] = {}
-    for place, number in enumerate(launches):
-        site, op = sites[number], kinds[number].op
+    for gemm in gemms:
+        site, op = sites[gemm.number], gemm.kind.op
         if site is None or op is None or site.name not in whole:
             continue
         function = functions[site.name]
-        if kinds[number].multiplies:
-            dealt[place] = function.next(site.call, op, backward=site.backward)
+        if gemm.kind.multiplies:
+            gemm.leg, gemm.shape = function.next(site.call, op, backward=site.backward)
         elif function.last is not None:
-            dealt[place] = function.last
-    return dealt
+            gemm.leg, gemm.shape = function.last
 
 
 class _Site(NamedTuple):
@@ -136,9 +131,7 @@ def _site(kind: Kind) -> _Site | None:
     return _Site(name, function is not None, call)
 
 
-def _whole(
-    kinds: Sequence[Kind], sites: Mapping[int, _Site | None], launches: Iterable[int]
-) -> frozenset[str]:
+def _whole(gemms: Iterable[Gemm], sites: Mapping[int, _Site | None]) -> frozenset[str]:
     """Return the functions of which every forward pass has its two gradients in the window.
 
     Others, as those of a layer whose input takes no gradient, or whose weight's gradient is
@@ -146,8 +139,8 @@ def _whole(
     """
     forward: Counter[str] = Counter()
     backward: Counter[str] = Counter()
-    for number in launches:
-        site, kind = sites[number], kinds[number]
+    for gemm in gemms:
+        site, kind = sites[gemm.number], gemm.kind
         if site is not None and kind.op is not None and kind.multiplies:
             backward[site.name] += site.backward
             forward[site.name] += not site.backward and not kind.op.backward

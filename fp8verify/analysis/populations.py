@@ -13,8 +13,8 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import NamedTuple, TypeAlias, TypeVar
 
-from fp8verify.analysis.gemm_passes import EXPERTS
 from fp8verify.analysis.gemms import GemmRow, Survey, gemm_totals
+from fp8verify.analysis.kinds import EXPERTS
 from fp8verify.analysis.reclassify import is_unrecognized, may_multiply
 from fp8verify.terms import LEGS, VAGUE_LEGS, Leg, Precision, Role
 

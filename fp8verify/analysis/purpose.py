@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from fp8verify.analysis.kinds import GemmLabel, Kind
+from fp8verify.analysis.kinds import Gemm, Kind
 from fp8verify.kernels.operators import OPERATORS, Part, find, node_of
 from fp8verify.terms import VAGUE_LEGS, Leg, OpContext, Role
 from fp8verify.text import lazy_pattern
@@ -207,12 +207,12 @@ _BACKWARD_NAME = lazy_pattern(
 _MAX_NAME = 400
 
 
-def runs_backward(kinds: Sequence[Kind], labels: Iterable[GemmLabel]) -> bool:
+def runs_backward(kinds: Sequence[Kind], gemms: Iterable[Gemm]) -> bool:
     """Whether a kernel ran in a backward pass, or a GEMM of which that is not known."""
     if any(kind.op is not None and kind.op.backward for kind in kinds):
         return True
     vague = (*VAGUE_LEGS, Leg.DGRAD, Leg.WGRAD, Leg.RECOMPUTE)
-    return any(label.leg in vague for label in labels)
+    return any(gemm.leg in vague for gemm in gemms)
 
 
 def is_update(kind: Kind) -> bool:

@@ -57,8 +57,8 @@ class Labels:
         self._place = 0
         kinds = classify_kernels(trace)
         self._of_gemm = {
-            place: Label(kinds.kinds[kind].classification.precision, leg)
-            for place, kind, leg, *_ in label_gemms(trace, kinds)
+            gemm.place: Label(gemm.kind.classification.precision, gemm.leg)
+            for gemm in label_gemms(trace, kinds)
         }
 
     def take(self, name: str, duration_ns: int) -> Label | None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fp8verify.analysis.gemm_passes import Placed, place_gemms
-from fp8verify.analysis.kinds import Kind
+from fp8verify.analysis.gemm_passes import place_gemms
+from fp8verify.analysis.kinds import Gemm, Kind, gemm_shape
 from fp8verify.kernels import classify, decode
 from fp8verify.terms import OpContext, Role
 from tests.hand_built import BF16, BF16_KERNEL, E5M2, FP8, FP8_GRADIENT_KERNEL, FP8_KERNEL
@@ -35,14 +35,15 @@ def mm(
     return Kind(kernel, op, classify(decode(kernel), op)), calls
 
 
-def placed(order: list[int] | None, *sites: Site) -> list[list[Placed]]:
+def placed(order: list[int] | None, *sites: Site) -> list[list[Gemm]]:
     launches = order or [i for i, (_, calls) in enumerate(sites) for _ in range(calls)]
-    found: list[list[Placed]] = [[] for _ in sites]
-    for number, one in zip(
-        launches, place_gemms([kind for kind, _ in sites], launches), strict=True
-    ):
-        found[number].append(one)
-    return found
+    kinds = [kind for kind, _ in sites]
+    gemms = [
+        Gemm(place, 0, number, kinds[number], gemm_shape(kinds[number].op))
+        for place, number in enumerate(launches)
+    ]
+    place_gemms(gemms)
+    return [[gemm for gemm in gemms if gemm.number == number] for number in range(len(sites))]
 
 
 def legs(*sites: Site, order: list[int] | None = None) -> list[list[str]]:
