@@ -133,6 +133,14 @@ class Layers(NamedTuple):
         least = min(counts, default=0)
         return least if len(counts) > 1 or least == steps else 0
 
+    def flops_of(self, names: Collection[str]) -> float:
+        """FLOPs of some modules; modules of a size share evenly."""
+        return sum(
+            layer.flops * sum(m.fqn in names for m in layer.modules) / len(layer.modules)
+            for layer in self.classes
+            if layer.modules
+        )
+
     def share(self, classes: Iterable[LayerClass]) -> float | None:
         """FLOPs of some classes over those of all GEMMs; None where these are not known."""
         part = sum(found.flops for found in classes)

@@ -117,15 +117,11 @@ def _logged(promises: Promises) -> str | None:
 
 def _explains(facts: RankFacts, left: Sequence[ModuleRecord]) -> bool:
     """Whether these layers are most of the FLOPs in high precision, where FLOPs are known."""
-    names = {module.fqn for module in left}
-    flops = high = 0.0
-    for layer in facts.layers.classes:
-        part = sum(module.fqn in names for module in layer.modules)
-        low = sum(layer.in_fp8.values())
-        high += layer.flops * (1 - low / max(1, sum(layer.observed.values())))
-        if layer.modules:
-            flops += layer.flops * part / len(layer.modules)
-    return not high or flops >= _MOST * high
+    high = sum(
+        layer.flops * (1 - sum(layer.in_fp8.values()) / max(1, sum(layer.observed.values())))
+        for layer in facts.layers.classes
+    )
+    return not high or facts.layers.flops_of({module.fqn for module in left}) >= _MOST * high
 
 
 def _sizes(facts: RankFacts, high: Iterable[GemmRow]) -> str | None:

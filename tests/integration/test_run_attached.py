@@ -224,8 +224,6 @@ def test_ranks_whose_clocks_differ_record_the_same_steps(tmp_path: Path) -> None
     windows = [attached.meta(rank).windows[0] for rank in (0, 1)]
     assert [window.state for window in windows] == ["complete", "complete"]
     assert windows[0].first == windows[1].first > 2
-    report = fp8verify.inspect(attached.capture)
-    assert "windows-differ" not in {finding.code for finding in report.findings}
 
 
 def test_a_window_whose_time_never_comes_says_so(tmp_path: Path) -> None:

@@ -116,24 +116,6 @@ def test_clocks_that_differ_are_told_of_each_rank(tmp_path: Path) -> None:
     assert "rank 1: optimizer" not in text
 
 
-@pytest.mark.parametrize(
-    ("window", "messages"),
-    [
-        (
-            {"first": 13, "last": 15},
-            ["rank 1 recorded different steps: 13-15 on rank 1, 10-12 on the other ranks"],
-        ),
-        ({"state": "skipped", "reason": "x", "first": 1}, []),
-    ],
-)
-def test_ranks_that_recorded_other_steps_are_reported(
-    tmp_path: Path, window: dict[str, Any], messages: list[str]
-) -> None:
-    own = {**WINDOW, **window, "trace": "rank1.json"}
-    report = capture(tmp_path, {}, {"window": [own]}, {})
-    assert [one.message for one in report.findings if one.code == "windows-differ"] == messages
-
-
 def test_remarks_of_the_agents_are_passed_on_once(tmp_path: Path) -> None:
     slow, own = "step 1 includes set-up", "the layers could not be named: x"
 

@@ -6,7 +6,7 @@ be distinguished; how many of their GEMMs ran in FP8 can.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from fp8verify.analysis.facts import RankFacts
 from fp8verify.analysis.gemms import GemmRow
@@ -216,36 +216,25 @@ def pinned_layers_low(facts: RankFacts, promises: Promises) -> Iterator[Finding]
         )
 
 
-# ---- left out of the conversion, on all ranks
+# ---- left out of the conversion
 
 
-def layers_left_out(ranks: Sequence[RankFacts], promises: Promises) -> Iterator[Finding]:
+def layers_left_out(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
     """Layers that the configuration left in high precision, mostly by design."""
-    modules = (module for facts in ranks for module in facts.rank.modules)
-    left = {m.fqn: m for m in modules if m.kind == "linear" and m.state == "high_precision"}
+    linears = (module for module in facts.rank.modules if module.kind == "linear")
+    left = [module for module in linears if module.state == "high_precision"]
     if left and promises.converted:
-        reasons = [module.reason for module in left.values() if module.reason]
+        reasons = [module.reason for module in left if module.reason]
         because = f" ({len(reasons)} because {reasons[0]})" if reasons else ""
+        names, flops = [module.fqn for module in left], facts.layers.flops
         yield finding(
             "layer-not-fp8",
             "left-out",
             count=counted(left, "linear module"),
-            share=of_flops(_share_of(left, ranks)),
-            names=f"{_names(left.values())}{because}",
-            layers=left,
+            share=of_flops(facts.layers.flops_of(names) / flops if flops else None),
+            names=f"{_names(left)}{because}",
+            layers=names,
         )
-
-
-def _share_of(left: Container[str], ranks: Sequence[RankFacts]) -> float | None:
-    """FLOPs of the modules left over those of all GEMMs; modules of a size share evenly."""
-    flops = 0.0
-    for layer in (layer for facts in ranks for layer in facts.layers.classes):
-        if layer.modules:
-            count = sum(module.fqn in left for module in layer.modules)
-            flops += layer.flops * count / len(layer.modules)
-    totals = [facts.layers.flops for facts in ranks]
-    known = sum(filter(None, totals))
-    return flops / known if known and None not in totals else None
 
 
 def sizes_left_out(facts: RankFacts, promises: Promises) -> Iterator[Finding]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from fp8verify.analysis.facts import RankFacts
@@ -45,22 +44,12 @@ def _has_any(table: Populations, low: set[Key]) -> bool:
 
 def other_runs(ranks: Sequence[RankEvidence]) -> list[RankEvidence]:
     """Return the ranks whose files are of another run than the rest, by world size and date."""
-    days = sorted(rank.began_ns for rank in ranks if rank.began_ns is not None)
-    last: int | None = None
-    begins: list[int] = []  # of the runs, each long after the one before
-    for day in days:
-        if last is None or day - last > _ANOTHER_RUN_NS:
-            begins.append(day)
-        last = day
-    groups: dict[tuple[int, int | None], list[RankEvidence]] = defaultdict(list)
-    for rank in ranks:
-        if rank.began_ns is not None or rank.world_size is not None:
-            run = -1 if rank.began_ns is None else bisect(begins, rank.began_ns)
-            groups[run, rank.world_size].append(rank)
-    if len(groups) < 2:
-        return []
-    current = max(groups, key=lambda group: (group[0], len(groups[group])))
-    return [rank for group, found in groups.items() if group != current for rank in found]
+    known = [rank for rank in ranks if rank.began_ns is not None or rank.world_size is not None]
+    latest = max((rank.began_ns or 0 for rank in known), default=0)
+    current = [rank for rank in known if latest - (rank.began_ns or 0) <= _ANOTHER_RUN_NS]
+    worlds = Counter(rank.world_size for rank in current)
+    usual = max(worlds, key=worlds.__getitem__, default=None)
+    return [rank for rank in known if rank not in current or rank.world_size != usual]
 
 
 def ranks_of_other_runs(ranks: Sequence[RankFacts], _: Promises) -> Iterator[Finding]:
@@ -77,7 +66,7 @@ def ranks_of_other_runs(ranks: Sequence[RankFacts], _: Promises) -> Iterator[Fin
 
 def ranks_without_fp8(ranks: Sequence[RankFacts], _: Promises) -> Iterator[Finding]:
     """Ranks that surely ran GEMMs and none in FP8, while others ran FP8."""
-    others = {id(rank) for rank in other_runs([facts.rank for facts in ranks])}
+    others = other_runs([facts.rank for facts in ranks])
     with_fp8 = [facts for facts in ranks if facts.rank.ran_low]
     without = [
         facts.rank
@@ -85,7 +74,7 @@ def ranks_without_fp8(ranks: Sequence[RankFacts], _: Promises) -> Iterator[Findi
         if can
         and not facts.rank.ran_low
         and undecidable(facts.rank) is None
-        and id(facts.rank) not in others
+        and facts.rank not in others
     ]
     if with_fp8 and without:
         yield finding(
@@ -116,27 +105,6 @@ def ranks_not_observed(ranks: Sequence[RankFacts], _: Promises) -> Iterator[Find
     world = max((facts.rank.world_size or 1 for facts in ranks), default=1)
     if world > len(ranks):
         yield finding("ranks-not-observed", observed=len(ranks), world=world)
-
-
-def windows_differ(ranks: Sequence[RankFacts], _: Promises) -> Iterator[Finding]:
-    """Ranks that recorded other steps than the rest, as a window by time may make them."""
-    recorded: dict[str, list[RankEvidence]] = defaultdict(list)
-    for facts in ranks:
-        windows = facts.rank.meta.windows if facts.rank.meta else ()
-        steps = [f"{w.first}-{w.last}" for w in windows if w.state in ("complete", "cut")]
-        if steps:
-            recorded[", ".join(steps)].append(facts.rank)
-    if len(recorded) > 1:
-        common, *others = sorted(recorded, key=lambda steps: -len(recorded[steps]))
-        other = [rank for steps in others for rank in recorded[steps]]
-        yield finding(
-            "windows-differ",
-            labels=listed([rank.label for rank in other]),
-            steps=others[0],
-            label=other[0].label,
-            common=common,
-            ranks=_numbers(other),
-        )
 
 
 def shares_differ(ranks: Sequence[RankFacts], _: Promises) -> Iterator[Finding]:
