@@ -109,7 +109,7 @@ class Writer:
         self._write(b'%s"%s": %s' % (self._ahead, key.encode("latin-1"), raw))
         self._ahead = b",\n"
 
-    def block(self, data: bytes | memoryview) -> bool:
+    def block(self, data: bytes) -> bool:
         """Write a JSON list of whole events; False if it does not decode as such."""
         try:
             events = _events.decode(data)

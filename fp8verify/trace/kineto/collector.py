@@ -133,7 +133,7 @@ class Collector:
 
     # -- decoding -------------------------------------------------------------------------------
 
-    def block(self, data: bytes | memoryview) -> bool:
+    def block(self, data: bytes) -> bool:
         """Take a JSON list of whole events; False if it does not decode as such."""
         try:
             self._add(self._decoders.block.decode(data))

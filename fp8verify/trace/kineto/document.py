@@ -31,7 +31,7 @@ class Buffer:
     """
 
     def __init__(self, pieces: Iterable[bytes], name: str) -> None:
-        self.data = bytearray()
+        self.data = b""
         self.pos = 0
         self.ended = False
         self._pieces: Iterator[bytes] = iter(pieces)
@@ -51,7 +51,7 @@ class Buffer:
                 f"{self._name} has a single entry of more than {MAX_WINDOW >> 20} MB.",
                 "This is not how a profiler writes traces; record the trace again.",
             )
-        parts: list[bytes | bytearray] = [self.data[self.pos :]]
+        parts = [self.data[self.pos :]]
         while have < size:
             piece = next(self._pieces, None)
             if piece is None:
@@ -59,7 +59,7 @@ class Buffer:
                 break
             parts.append(piece)
             have += len(piece)
-        self.data, self.pos = bytearray().join(parts), 0
+        self.data, self.pos = b"".join(parts), 0
 
     def grow(self) -> bool:
         """Double the unused bytes; False if there are no more."""
@@ -72,7 +72,7 @@ class Buffer:
 _FIRST_KEYS = rb"ph|cat|name|pid|tid|ts|dur|args|id|bp|s|tts|sf"
 _SEPARATOR = lazy_pattern(rb'\}\s*,\s*\{\s*"[^"\\]*"\s*:')
 _LIKELY_SEPARATOR = lazy_pattern(rb'(\}\s*,\s*)\{\s*"(?:' + _FIRST_KEYS + rb')"\s*:')
-_OPEN, _OPEN_LIST, _CLOSE = b"{[]"
+_OPEN, _CLOSE = b"{]"
 
 
 _SPACE = lazy_pattern(rb"[\s,\0]*")
@@ -81,7 +81,7 @@ _SPACE = lazy_pattern(rb"[\s,\0]*")
 class EventSink(Protocol):
     """Takes the events of a document."""
 
-    def block(self, data: bytes | memoryview) -> bool:
+    def block(self, data: bytes) -> bool:
         """Take a JSON list of whole events; False if it does not decode as such."""
 
     def event(self, data: bytes, scanned: Any) -> None:
@@ -143,7 +143,7 @@ class EventList:
         while ends and not self.closed:
             start, end = skip_space(buffer.data, buffer.pos), ends[-1]
             buffer.pos = start
-            if start >= end or self._take(start, end):
+            if start >= end or self._sink.block(b"[%b]" % buffer.data[start:end]):
                 buffer.pos = max(start, ends.pop())
                 continue
             middle = buffer.data.find(self._separator, (start + end) // 2, end)
@@ -156,21 +156,6 @@ class EventList:
                 self._pass_over(end)
                 ends.pop()
 
-    def _take(self, start: int, end: int) -> bool:
-        """Let the sink take events in place: meanwhile there are brackets around them.
-
-        What comes before them is used, and what comes after is put back.
-        """
-        data = self._buffer.data
-        if not start or end == len(data):
-            return self._sink.block(b"".join((b"[", data[start:end], b"]")))
-        after = data[end]
-        data[start - 1], data[end] = _OPEN_LIST, _CLOSE
-        try:
-            return self._sink.block(memoryview(data)[start - 1 : end + 1])
-        finally:
-            data[end] = after
-
     def _pass_over(self, end: int) -> None:
         """Count what could not be read before `end`, unless the list ended there."""
         if not self.closed and self._buffer.pos < end:
@@ -179,7 +164,7 @@ class EventList:
 
     def _read_singly(self, start: int, end: int) -> int:
         """Read event by event; return where reading stopped: `end`, or an event without one."""
-        data = bytes(memoryview(self._buffer.data)[:end])
+        data = self._buffer.data[:end]
         text = data[start:].decode("latin-1")
         pos = start
         while (pos := skip_space(data, pos, end)) < end:
@@ -202,7 +187,7 @@ class EventList:
 scan = json.JSONDecoder(strict=False).raw_decode
 
 
-def skip_space(data: bytes | bytearray, pos: int, end: int = sys.maxsize) -> int:
+def skip_space(data: bytes, pos: int, end: int = sys.maxsize) -> int:
     """Return where the space and commas from `pos` on end."""
     match = _SPACE.match(data, pos, end)
     return match.end() if match else pos
@@ -285,7 +270,7 @@ class Document:
                 buffer.pos += len(_BOM)
             buffer.pos = skip_space(buffer.data, buffer.pos)
             if buffer.pos < len(buffer.data):
-                return bytes(buffer.data[buffer.pos : buffer.pos + 1])
+                return buffer.data[buffer.pos : buffer.pos + 1]
             if not buffer.grow():
                 return b""
 
@@ -319,7 +304,7 @@ class Document:
             except (ValueError, RecursionError):
                 end = -1
             if 0 < end < len(text) or (end > 0 and buffer.ended):
-                raw = bytes(buffer.data[buffer.pos : buffer.pos + end])
+                raw = buffer.data[buffer.pos : buffer.pos + end]
                 buffer.pos += end
                 self._metadata.take(key, value, raw)
                 return True
