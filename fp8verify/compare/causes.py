@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fp8verify.analysis.gpus import SMALL_SIDE
 from fp8verify.compare.measure import ATTENTION, CASTS, GEMM, IDLE, NETWORK, REST, Measured
 from fp8verify.compare.pairs import pair_gemms
 from fp8verify.report.model.comparison import GemmPair
+from fp8verify.report.model.diagnosis import PayoffReport
 from fp8verify.report.model.parts import Finding
 from fp8verify.report.tables import layer_share
-from fp8verify.verdict.findings.speed import MOSTLY, payoff_remedy
+from fp8verify.verdict.findings.speed import cost_of_casts, gemms_are_small, payoff_remedy
 from fp8verify.verdict.findings_table import finding
 
 # FP8 GEMMs of large layers are 1.6 to 2 times as fast; a gain below this is hardly one.
@@ -37,11 +37,12 @@ def why_not_faster(before: Measured, after: Measured, work: float) -> Iterator[F
     lost = ranks_that_lost_fp8(before, after)
     causes = [_finding("less FP8 than in the baseline", _RANK_REMEDY, said) for said in lost]
     causes += _gemms(before, after, growth[GEMM], work, least)
-    found = sorted(_others(after, growth), key=lambda cause: -cause[0])
-    causes += [_finding(*cause) for cost, *cause in found if cost >= least]
+    gain = f"GEMMs take {_more(growth[GEMM])} a step"
+    for cost, cause, remedy in sorted(_others(after, growth), key=lambda other: -other[0]):
+        if cost >= least:
+            causes.append(_finding(cause, remedy, f"{_more(cost)} a step; {gain}"))
     if not causes:
-        figure = f"GEMMs take {_more(growth[GEMM])} a step"
-        causes = [_finding("no single kind of work takes much longer", _NO_CAUSE, figure)]
+        causes = [_finding("no single kind of work takes much longer", _NO_CAUSE, gain)]
     yield from causes
 
 
@@ -59,7 +60,7 @@ def _gemms(
     before: Measured, after: Measured, longer: float, work: float, least: float
 ) -> Iterator[Finding]:
     """Name GEMMs that became slower, or FP8 GEMMs that are hardly faster."""
-    remedy = payoff_remedy("small") if _small(after) else _GEMM_REMEDY
+    remedy = payoff_remedy("small") if gemms_are_small(_payoffs(after)) else _GEMM_REMEDY
     more_fp8 = after.fp8_share > before.fp8_share + _FELL
     if longer >= least:
         pairs = sorted(pair_gemms(before, after), key=lambda pair: -_lost(pair))
@@ -76,46 +77,24 @@ def _lost(pair: GemmPair) -> float:
     return pair.candidate_us * pair.candidate_calls * (1 - pair.speedup)
 
 
-def _others(after: Measured, growth: dict[str, float]) -> list[tuple[float, str, str, str]]:
-    """Return cost, cause, remedy and figure of each kind of work other than GEMMs."""
-    gain = f"GEMMs take {_more(growth[GEMM])}"
+def _others(after: Measured, growth: dict[str, float]) -> Iterator[tuple[float, str, str]]:
+    """Yield cost, cause and remedy of each kind of work other than GEMMs."""
     gathers = [rank.communication.weight_gather for rank in after.ranks if rank.communication]
     in_fp8 = any(gather is not None and gather.fp8 for gather in gathers)
     network = f"{_SCALES_REMEDY}{'' if in_fp8 else _GATHER_REMEDY}{_WAIT_REMEDY}"
-    exposed = f"{_ms(growth[NETWORK])} a step more is exposed; {gain}"
-    waits = f"the GPU waits {_ms(growth[IDLE])} a step longer for the CPU"
-    attention = f"it takes {_more(growth[ATTENTION])} a step; {gain}"
-    kernels = f"they take {_more(growth[REST])} a step; {gain}"
-    fused = (
-        f"casts and scales take {_more(growth[CASTS])} a step, other kernels, with which they "
-        f"are fused, {_more(growth[REST])}; {gain}"
-    )
+    yield growth[NETWORK], NETWORK, network
+    yield growth[IDLE], "launch-bound", payoff_remedy("launch-bound")
+    yield growth[ATTENTION], ATTENTION, _REST_REMEDY
     if after.budget[CASTS]:
         # Fused casts do other kernels' work too, so both count.
-        rest = [(growth[CASTS] + growth[REST], *_cast_cause(after), fused)]
+        cause, case = cost_of_casts([r.tax for r in after.ranks if r.tax], _payoffs(after))
+        yield growth[CASTS] + growth[REST], cause, payoff_remedy(case)
     else:
-        rest = [(growth[REST], REST, _REST_REMEDY, kernels)]
-    return [
-        *rest,
-        (growth[NETWORK], "communication", network, exposed),
-        (growth[IDLE], "launch-bound", payoff_remedy("launch-bound"), waits),
-        (growth[ATTENTION], ATTENTION, _REST_REMEDY, attention),
-    ]
+        yield growth[REST], REST, _REST_REMEDY
 
 
-def _cast_cause(after: Measured) -> tuple[str, str]:
-    taxes = [rank.tax for rank in after.ranks if rank.tax is not None]
-    if sum(tax.unfused_us for tax in taxes) >= MOSTLY * sum(tax.time_us for tax in taxes) > 0:
-        return "unfused eager casts", payoff_remedy("")
-    if _small(after):
-        return f"small GEMMs (a side below {SMALL_SIDE})", payoff_remedy("small")
-    return "costly casts", payoff_remedy("casts")
-
-
-def _small(after: Measured) -> bool:
-    """Whether most of the FP8 GEMM time is in GEMMs too small to gain."""
-    payoffs = [rank.payoff for rank in after.ranks if rank.payoff is not None]
-    return any((payoff.small_gemm_share or 0.0) >= MOSTLY for payoff in payoffs)
+def _payoffs(side: Measured) -> list[PayoffReport]:
+    return [rank.payoff for rank in side.ranks if rank.payoff is not None]
 
 
 def _finding(cause: str, remedy: str, figure: str) -> Finding:

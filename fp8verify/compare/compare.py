@@ -27,7 +27,7 @@ from fp8verify.report.model.comparison import (
 )
 from fp8verify.report.model.parts import Finding
 from fp8verify.report.model.report import Report
-from fp8verify.text import counted, gib
+from fp8verify.text import counted
 from fp8verify.version import __version__
 
 SCHEMA_VERSION = 3
@@ -54,13 +54,14 @@ def compare(
     ours, theirs = losses
     logged = (ours.times_us if ours else {}, theirs.times_us if theirs else {})
     measured = measure_runs(baseline, candidate, logged)
-    reason = measured if isinstance(measured, str) else _obstacle(*measured)
-    if isinstance(measured, str) or reason:
+    if not isinstance(measured, str):
+        measured = _obstacle(*measured) or measured
+    if isinstance(measured, str):
         return Comparison(
             schema_version=SCHEMA_VERSION,
             fp8verify_version=__version__,
             outcome=Outcome.NOT_COMPARABLE,
-            reason=reason or "",
+            reason=measured,
             exit_code=NOT_COMPARABLE,
             names=names,
         )
@@ -160,14 +161,12 @@ def _run_notes(
     ranks = (len(baseline.ranks), len(candidate.ranks))
     if ranks[0] != ranks[1]:
         yield f"{ranks[0]} and {ranks[1]} ranks"
-    old, new = before.times, after.times
-    if old.count != new.count:
-        yield f"compared: {old.count} and {new.count} steps"
-    for name, times in (("baseline", old), ("candidate", new)):
+    for name, times in (("baseline", before.times), ("candidate", after.times)):
         if times.left_out:
             steps = counted(times.left_out, "step")
             yield f"{steps} of the {name} left out: longer than 1.5 times the median"
-    if after.measured in ("gpu", "cpu") and min(old.count, new.count) >= LEAST_STEPS:
+    fewest = min(before.times.count, after.times.count)
+    if after.measured in ("gpu", "cpu") and fewest >= LEAST_STEPS:
         yield "step times were measured under the profiler, which slows the CPU"
     ours, theirs = sizes(before), sizes(after)
     if ours and theirs and ours != theirs:
@@ -200,31 +199,12 @@ def _loss_notes(
 
 
 def memory_notes(memory: MemoryPair | None, baseline: Report, candidate: Report) -> Iterator[str]:
-    """Say how the peaks of the fullest ranks differ and why."""
+    """Say why the fullest rank needs more memory, or that one run's is not known."""
     if memory is None:
         known = [any(rank.memory for rank in report.ranks) for report in (baseline, candidate)]
         if any(known):
             one = "baseline" if known[0] else "candidate"
             yield f"peak memory is known of the {one} alone: it is read in runs by fp8verify run"
         return
-    several = len(candidate.ranks) > 1 and memory.rank is not None
-    where = f" of rank {memory.rank}, the fullest" if several else ""
-    tensors = _change(memory.baseline_allocated, memory.candidate_allocated)
-    held = _change(memory.baseline_reserved, memory.candidate_reserved)
-    yield (
-        f"peak memory{where}: {gib(memory.candidate_allocated)} of tensors, {_word(tensors)} the "
-        f"baseline's {gib(memory.baseline_allocated)}; {gib(memory.candidate_reserved)} held by "
-        f"torch, {_word(held)} its {gib(memory.baseline_reserved)}"
-    )
-    if tensors > _SAME_MEMORY:
+    if memory.candidate_allocated > memory.baseline_allocated * (1 + _SAME_MEMORY):
         yield from (f"memory: {line}" for line in memory.why)
-
-
-def _change(before: int, after: int) -> float:
-    return after / before - 1 if before else 0.0
-
-
-def _word(change: float) -> str:
-    if abs(change) < _SAME_MEMORY:
-        return "as much as"
-    return f"{abs(change):.0%} {'more' if change > 0 else 'less'} than"

@@ -52,7 +52,6 @@ def pair_losses(baseline: LossSeries, candidate: LossSeries) -> LossPair | None:
     worst = max(range(len(gaps)), key=lambda place: abs(gaps[place]), default=None)
     bad, bad_run = _first_bad(before, after, common)
     worst_step = None if worst is None else steps[worst]
-    norms = (baseline.gradients, candidate.gradients)
     return LossPair(
         frameworks=(baseline.framework, candidate.framework),
         steps=len(steps),
@@ -70,9 +69,7 @@ def pair_losses(baseline: LossSeries, candidate: LossSeries) -> LossPair | None:
         trend=_trend(relative),
         gap_is_noise=diverged is None and _is_noise(half, digit),
         diverged_step=diverged,
-        gradient_norms=_medians(*norms),
         curve=_curve(before, after, common, {worst_step, bad, diverged}),
-        gradient_curve=_curve(*norms, sorted(norms[0].keys() & norms[1].keys()), set()),
     )
 
 
@@ -177,20 +174,11 @@ def _first_bad(
     before: Points, after: Points, steps: Sequence[int]
 ) -> tuple[int | None, str | None]:
     """Return the first step whose loss is not finite in one run alone, else in both, and where."""
-    both = None
-    for step in steps:
-        ours, theirs = _usable(before[step]), _usable(after[step])
-        if ours != theirs:
-            return step, "candidate" if ours else "baseline"
-        if both is None and not ours:
-            both = step
-    return both, None if both is None else "both"
-
-
-def _medians(before: Points, after: Points) -> tuple[float, float] | None:
-    both = [(before[step], after[step]) for step in before.keys() & after.keys()]
-    finite = [pair for pair in both if all(map(_usable, pair))]
-    return (median(b for b, _ in finite), median(c for _, c in finite)) if finite else None
+    bad = [step for step in steps if not (_usable(before[step]) and _usable(after[step]))]
+    for step in bad:
+        if _usable(before[step]) or _usable(after[step]):
+            return step, "candidate" if _usable(before[step]) else "baseline"
+    return (bad[0], "both") if bad else (None, None)
 
 
 def _curve(
@@ -220,19 +208,6 @@ def _short(value: float) -> float | None:
     return float(f"{value:.6g}") if abs(value) < 1e-3 else round(value, 6)
 
 
-_APART_FROM_THE_START = (
-    "Other data, another seed or other weights do this, too: begin both alike. If they do, "
-    "the forward pass is wrong from the start (TE#1047): compare it layer by layer."
-)
-_APART_EARLY = (
-    "An early divergence points to the setup: versions, scales, a layer that FP8 does not suit."
-)
-_APART_LATE = (
-    "A late divergence points to outliers or growing underflow: keep FP8 weights off first, "
-    "then watch it with run --numerics-every."
-)
-
-
 def loss_findings(loss: LossPair | None) -> Iterator[Finding]:
     """Yield what the gap of two losses calls for."""
     if loss is None:
@@ -241,8 +216,11 @@ def loss_findings(loss: LossPair | None) -> Iterator[Finding]:
         yield finding("nan-or-inf", "compared", where=_at(loss, loss.first_bad_step))
     gap = loss.relative_gap or 0.0
     if loss.diverged_step is not None:
-        how, remedy = _departure(loss, loss.diverged_step)
-        yield finding("loss-diverged", how=how, remedy=remedy)
+        since = loss.diverged_step - loss.first_step
+        early = "early" if since < EARLY_STEPS and not loss.counted else ""
+        where = _at(loss, loss.diverged_step)
+        case = early if since else "from-start"
+        yield finding("loss-diverged", case, limit=MOST_GAP, where=where)
     elif gap > EXPECTED_GAP and not loss.gap_is_noise:
         yield finding(
             "loss-gap",
@@ -256,17 +234,3 @@ def loss_findings(loss: LossPair | None) -> Iterator[Finding]:
 def _at(loss: LossPair, step: int | None) -> str:
     """Say of which step, or of which line where no line says its step."""
     return f"logged value {step}" if loss.counted else f"step {step}"
-
-
-def _departure(loss: LossPair, step: int) -> tuple[str, str]:
-    """Say how the losses part, and what to do about losses that part so early or late."""
-    where = f"{_at(loss, step)} and stays more than {MOST_GAP:.0%} above it"
-    if step == loss.first_step:
-        how = (
-            f"is more than {MOST_GAP:.0%} above the baseline's from {_at(loss, step)} on, the "
-            "first that both have"
-        )
-        return how, _APART_FROM_THE_START
-    if not loss.counted and step - loss.first_step < EARLY_STEPS:
-        return f"leaves the baseline's at {where}, in the first fifty steps", _APART_EARLY
-    return f"leaves the baseline's at {where}", _APART_LATE

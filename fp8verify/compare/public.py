@@ -118,10 +118,11 @@ def _loss_apart(loss: LossPair | None, most: float, relative: bool) -> Iterator[
         yield finding("loss-gap-unknown")
         return
     gap = loss.relative_gap if relative else loss.mean_gap
-    if loss.first_bad_step is not None and loss.first_bad_run != "both":
-        yield finding("loss-gap-too-large", "not-finite", step=loss.first_bad_step)
-    elif gap is None or gap > most:
-        said = "unknown" if gap is None else format(gap, "+.2%" if relative else "+.4f")
+    said = "unknown" if gap is None else format(gap, "+.2%" if relative else "+.4f")
+    broken = loss.first_bad_step is not None and loss.first_bad_run != "both"
+    if broken:
+        said = f"{said}, and infinite or NaN in one run from step {loss.first_bad_step} on"
+    if broken or gap is None or gap > most:
         limit = f"{most:.3%}".rstrip("%0").rstrip(".") + " %" if relative else f"{most:g}"
         yield finding("loss-gap-too-large", gap=said, most=limit)
 
@@ -141,18 +142,11 @@ def _load(
 
 
 def _distinct_names(runs: Sequence[tuple[object, Report]]) -> list[str]:
-    """Return the name of each run; runs of one name get as much of their paths as differs."""
+    """Return the name of each run; runs of one name are called by their paths."""
     names = [report.name for _, report in runs]
-    paths = ["" if isinstance(given, Report) else str(given).rstrip("/") for given, _ in runs]
-    parts = [path.split("/") for path in paths]
-    tails = paths
-    for length in range(1, max(map(len, parts), default=0) + 1):
-        tails = ["/".join(one[-length:]) for one in parts]
-        if len(set(tails)) == len(set(paths)):
-            break
     return [
-        tail if names.count(name) > 1 and tail else name
-        for name, tail in zip(names, tails, strict=True)
+        name if names.count(name) == 1 or isinstance(given, Report) else str(given)
+        for name, (given, _) in zip(names, runs, strict=True)
     ]
 
 

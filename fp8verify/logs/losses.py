@@ -39,14 +39,13 @@ class LossPattern(NamedTuple):
 class LossSeries(NamedTuple):
     """Loss by step. Where no line says its step, the lines are counted and `counted` is True.
 
-    `gradients` are the gradient norms that the same lines give, before clipping as a rule, and
-    `times_us` the step times. `epochs` are how far counted lines say the run is.
+    `times_us` are the step times that the same lines give. `epochs` are how far counted lines
+    say the run is.
     """
 
     framework: str
     points: dict[int, float]
     counted: bool
-    gradients: dict[int, float] = _NOTHING
     epochs: dict[int, float] = _NOTHING
     times_us: dict[int, float] = _NOTHING
 
@@ -60,9 +59,7 @@ def _pattern(expression: str) -> re.Pattern[str]:
     return lazy_pattern(literal_first.replace("NUM", _NUMBER))
 
 
-# The next two are of lines in lower case.
-# torchtitan "grad_norm:  1.2", Megatron-LM "grad norm: 1.2", Trainer "'grad_norm': 1.2".
-_GRADIENT = _pattern(r"\bgrad[_ ]?norm'?\s*[:=]\s*'?(?P<value>NUM)")
+# Of lines in lower case.
 # Megatron-LM "elapsed time per iteration (ms): 123.4", nanoGPT "time 123.45ms", nanochat "dt: 9ms".
 _TIME = _pattern(
     r"\b(?:elapsed time per iteration \((?P<unit>ms|s)\)[:=] ?(?P<value>NUM)"
@@ -156,7 +153,7 @@ def scan_losses(
         if match is None:
             continue
         if name not in found:
-            found[name] = LossSeries(name, {}, False, {}, {}, {})
+            found[name] = LossSeries(name, {}, False, {}, {})
             left = tuple(p for p in patterns if name == PLAIN or p.framework in found)
         step = _step(match)
         if step is None:
@@ -177,8 +174,6 @@ def _take(series: LossSeries, step: int | None, line: str, loss: float) -> None:
     if math.isfinite(points.get(place, 0.0)):
         points[place] = loss
     lower = line.lower()
-    if found := _GRADIENT.search(lower):
-        series.gradients[place] = _value(found["value"])
     if step is None and (found := _EPOCH.search(line)):
         series.epochs[place] = _value(found["value"])
     if ("time" in lower or "dt" in lower) and (found := _TIME.search(lower)):

@@ -232,15 +232,14 @@ Points = Sequence[tuple[int, float | None, float | None]]
 
 
 def loss_curves(loss: LossPair | None) -> dict[str, Curve | None]:
-    """Draw the losses, the gap (above the baseline, which is at 0) and the gradient norms."""
+    """Draw the losses and the gap (above the baseline, which is at 0)."""
     if loss is None:
-        return {"curve": None, "gap": None, "gradients": None}
+        return {"curve": None, "gap": None}
     gaps = [(s, 0.0, b - a) for s, a, b in loss.curve if a is not None and b is not None]
     unit = "value" if loss.counted else "step"
     return {
         "curve": _curve(loss.curve, unit),
         "gap": _curve(gaps, unit),
-        "gradients": _curve(loss.gradient_curve, unit),
     }
 
 

@@ -161,7 +161,7 @@ def _at(loss: LossPair, step: int | None) -> str:
 
 
 def loss_trend(loss: LossPair) -> str:
-    """Say how the gap develops, and the gradient norms where both logs give them."""
+    """Say how the gap develops."""
     parts = []
     if loss.relative_gap is not None and loss.trend != "unknown":
         doubt = ", which may be chance" if loss.gap_is_noise and loss.relative_gap else ""
@@ -172,8 +172,6 @@ def loss_trend(loss: LossPair) -> str:
         else:
             gap = f"{loss.relative_gap:+.3g} times the baseline's loss"
         parts.append(f"the gap is {loss.trend}, {gap} in the last half{doubt}")
-    if loss.gradient_norms is not None:
-        parts.append("gradient norms {:.3g} and {:.3g} (medians)".format(*loss.gradient_norms))
     return "; ".join(parts)
 
 

@@ -26,7 +26,7 @@ def series(
     """A log's losses, one every so many steps; a counted one says epochs instead of steps."""
     points = {first + place * every: loss for place, loss in enumerate(losses)}
     epochs = {place: place * epoch for place in points} if counted and epoch else {}
-    return LossSeries("test", points, counted, {}, epochs)
+    return LossSeries("test", points, counted, epochs)
 
 
 def curve(steps: int, *, seed: int = 0, times: float = 1.0, noise: float = 0.0) -> list[float]:
@@ -169,34 +169,30 @@ def test_steps_at_which_both_are_no_numbers_are_not_equal_steps() -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "at", "said"),
+    ("first", "at", "said", "advice"),
     [
-        (
-            1,
-            20,
-            "leaves the baseline's at step 21 and stays more than 5% above it, in the first",
-        ),
-        (1, 80, "leaves the baseline's at step 81 and stays more than 5% above it"),
-        (1, 0, "is more than 5% above the baseline's from step 1 on, the first that both have"),
+        (1, 20, "from step 21 on", "first fifty steps"),
+        (1, 80, "from step 81 on", "late"),
+        (1, 0, "from step 1 on", "from the start"),
         # Resumed from a BF16 checkpoint: its first fifty steps are those after it.
-        (10_000, 20, "leaves the baseline's at step 10020 and stays more than 5% above it, in"),
+        (10_000, 20, "from step 10020 on", "first fifty steps"),
     ],
 )
-def test_where_runs_part(first: int, at: int, said: str) -> None:
+def test_where_runs_part(first: int, at: int, said: str, advice: str) -> None:
     losses = curve(150)
     after = [loss * (1.1 if n >= at else 1.0) for n, loss in enumerate(losses)]
     (finding,) = loss_findings(pair(series(*losses, first=first), series(*after, first=first)))
     assert finding.code == "loss-diverged"
     assert said in finding.message
-    assert ("first fifty" in finding.message) is (0 < at < 50)
+    assert advice in finding.hint
 
 
 def test_values_that_are_counted_are_not_called_steps() -> None:
     losses = curve(60)
     after = [loss * (1.1 if n >= 20 else 1.0) for n, loss in enumerate(losses)]
     (finding,) = loss_findings(pair(series(*losses, counted=True), series(*after, counted=True)))
-    assert "at logged value 21" in finding.message
-    assert "fifty" not in finding.message
+    assert "from logged value 21 on" in finding.message
+    assert "fifty" not in finding.hint
 
 
 def test_a_loss_that_breaks_in_one_run_alone_is_told() -> None:
@@ -270,15 +266,13 @@ def test_another_batch_is_no_gap_of_fp8(tmp_path: Path) -> None:
     assert "loss-diverged" in [f.code for f in found.findings]
 
 
-def test_every_form_has_gap_trend_and_gradient_norms(tmp_path: Path) -> None:
+def test_every_form_has_gap_and_trend(tmp_path: Path) -> None:
     report = run(tmp_path, fp8=False, us=40)
-    norms = dict.fromkeys(range(1, 101), 0.5) | {60: 80.0}
-    both = tuple(series(*curve(100))._replace(gradients=norms) for _ in range(2))
-    found = compare(report, report, (both[0], both[1]))
+    losses = series(*curve(100))
+    found = compare(report, report, (losses, losses))
     for form in ("text", "markdown"):
         text = " ".join(render(found, form).split())
         assert "the gap is steady, +0.00% in the last half" in text
-        assert "gradient norms 0.5 and 0.5 (medians)" in text
 
 
 def test_logs_of_two_trainers_are_read_from_files(tmp_path: Path) -> None:
@@ -291,4 +285,4 @@ def test_logs_of_two_trainers_are_read_from_files(tmp_path: Path) -> None:
         paths[0], paths[0], baseline_log=tmp_path / "a.log", candidate_log=tmp_path / "b.log"
     )
     assert found.loss is not None
-    assert (found.loss.counted, found.loss.steps, found.loss.gradient_norms) == (True, 40, (1, 1))
+    assert (found.loss.counted, found.loss.steps) == (True, 40)

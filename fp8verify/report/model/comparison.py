@@ -226,9 +226,6 @@ class LossPair(msgspec.Struct, frozen=True, kw_only=True):
             that of the first; unknown where there are few steps.
         diverged_step: the first from which on the candidate's loss stays above the baseline's by
             more than 5 %.
-        gradient_norms: medians of the gradient norms that both logs give.
-        gradient_curve: step, gradient norm of the baseline, gradient norm of the candidate; of many
-            steps some.
         first_bad_run: baseline, candidate or both: whose loss is not finite at `first_bad_step`.
         gap_is_noise: whether the gap of the last half is within the scatter of the losses, or
             there are too few steps to tell.
@@ -249,8 +246,6 @@ class LossPair(msgspec.Struct, frozen=True, kw_only=True):
     relative_gap: float | None = None
     trend: str = "unknown"
     diverged_step: int | None = None
-    gradient_norms: tuple[float, float] | None = None
-    gradient_curve: tuple[tuple[int, float | None, float | None], ...] = ()
     first_bad_run: str | None = None
     gap_is_noise: bool = False
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from fp8verify.analysis.casts import weight_casts
 from fp8verify.analysis.facts import RankFacts
@@ -15,7 +15,7 @@ from fp8verify.report.model.parts import Finding
 from fp8verify.terms import Precision, Role
 from fp8verify.verdict.findings_table import finding, findings_table
 
-MOSTLY = 0.5
+_MOSTLY = 0.5
 _WAITS = 0.2
 _MANY_SMALL = 0.25
 # From this share of GPU time on, unfused attention is what to fix first.
@@ -42,7 +42,7 @@ def fp8_not_paying(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     pauses = figures.idle_share if figures.waits is None and times_are_whole else 0.0
     pays = found.cost_us <= found.saved_us
     if overhead is not None and figures.speedup_estimate is not None and not pays:
-        cause, case = _cause(figures, overhead)
+        cause, case = cost_of_casts([overhead], [figures])
         yield finding(
             "fp8-not-paying",
             case,
@@ -54,23 +54,31 @@ def fp8_not_paying(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     elif figures.waits and figures.step_us and figures.gpu_busy_in_step_us:
         step_ms, busy_ms = figures.step_us / 1e3, figures.gpu_busy_in_step_us / 1e3
         yield finding("fp8-not-paying", "cpu-bound", step_ms=step_ms, busy_ms=busy_ms)
-    elif pauses >= MOSTLY:
+    elif pauses >= _MOSTLY:
         yield finding("fp8-not-paying", "launch-bound", idle=pauses)
     # Steps outside the window tell more, without the profiler's waiting.
-    if _WAITS <= pauses < MOSTLY:
+    if _WAITS <= pauses < _MOSTLY:
         yield finding("gpu-idle", idle=pauses)
     if (figures.small_gemm_share or 0.0) >= _MANY_SMALL and pays:
         yield finding("small-gemms", share=figures.small_gemm_share, side=SMALL_SIDE)
 
 
-def _cause(found: PayoffReport, overhead: TaxReport) -> tuple[str, str]:
+def cost_of_casts(
+    overheads: Sequence[TaxReport], payoffs: Sequence[PayoffReport]
+) -> tuple[str, str]:
     """Return what costs most, and the case with a remedy that is not in force already."""
-    if overhead.unfused_us >= MOSTLY * overhead.time_us:
-        compiled = any(row.fused for row in overhead.rows)
+    unfused = sum(overhead.unfused_us for overhead in overheads)
+    if unfused >= _MOSTLY * sum(overhead.time_us for overhead in overheads):
+        compiled = any(row.fused for overhead in overheads for row in overhead.rows)
         return "unfused eager casts", "graph-breaks" if compiled else ""
-    if (found.small_gemm_share or 0) >= MOSTLY:
+    if gemms_are_small(payoffs):
         return f"small GEMMs (a side below {SMALL_SIDE})", "small"
     return "costly casts", "casts"
+
+
+def gemms_are_small(payoffs: Sequence[PayoffReport]) -> bool:
+    """Whether most of the FP8 GEMM time of any rank is in GEMMs too small to gain."""
+    return any((payoff.small_gemm_share or 0.0) >= _MOSTLY for payoff in payoffs)
 
 
 def attention_unfused(facts: RankFacts, _: Promises) -> Iterator[Finding]:
