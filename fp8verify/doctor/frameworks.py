@@ -65,6 +65,9 @@ def _canonical(key: str, row: Row) -> str:
     """Return a key's name in the rows: Megatron's family shares the names of Megatron-LM."""
     if key in row.get("alias", ()):
         return str(row["alias"][key])
+    section = row.get("section_of_arguments")
+    if section and key.startswith("fp8_") and not key.startswith(section):
+        return f"{section}.{key.removeprefix('fp8_')}"
     for prefix in row.get("strip", ()):
         if key.startswith(prefix):
             key = key[len(prefix) :]

@@ -34,53 +34,36 @@ class Gpus(NamedTuple):
     why_none: str = ""
 
 
-class Query:
-    """A program that is started at once, and whose output is read later."""
-
-    def __init__(self, *command: str) -> None:
-        self.program = command[0]
-        self._process: subprocess.Popen[str] | None = None
-        try:
-            self._process = subprocess.Popen(  # noqa: S603 - a tool of the driver, or a Python
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                errors="replace",
-            )
-        except OSError as error:
-            self._why = f"cannot be run: {error.strerror}"
-
-    def answer(self) -> tuple[int, str, str]:
-        """Wait, and return its exit code, output and errors; -1 and the reason without an end."""
-        if self._process is None:
-            return -1, "", self._why
-        try:
-            out, err = self._process.communicate(timeout=TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.communicate()
-            return -1, "", f"did not answer within {TIMEOUT_S:g} s"
-        return self._process.returncode, out, err
+def answer_of(*command: str) -> tuple[int, str, str]:
+    """Run a program; return its exit code, output and errors, or -1 and why there is no answer."""
+    try:
+        done = subprocess.run(  # noqa: S603 - a tool of the driver, or a Python
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+    except OSError as error:
+        return -1, "", f"cannot be run: {error.strerror}"
+    except subprocess.TimeoutExpired:
+        return -1, "", f"did not answer within {TIMEOUT_S:g} s"
+    return done.returncode, done.stdout, done.stderr
 
 
-def ask_for_gpus() -> Query | None:
-    """Start the driver's tool; None where there is none."""
+def find_gpus() -> Gpus:
+    """Ask the driver's tool, if there is one."""
     tool = next((tool for tool in (NVIDIA_QUERY, AMD_QUERY) if which(tool[0])), None)
-    return Query(*tool) if tool else None
-
-
-def gpus_of(query: Query | None) -> Gpus:
-    """Read what the tool says."""
-    if query is None:
+    if tool is None:
         return Gpus(why_none="neither nvidia-smi nor amd-smi is here")
-    code, out, err = query.answer()
-    found = tuple(parse(query.program, out)) if code == 0 else ()
-    said = (out.strip() or err.strip()).splitlines()
-    if found or code == -1:
-        return Gpus(found, "" if found else f"{query.program} {err}")
-    return Gpus(found, f"{query.program} says: {said[0][:200] if said else '-'}")
+    code, out, err = answer_of(*tool)
+    if code == -1:
+        return Gpus(why_none=f"{tool[0]} {err}")
+    said = [*out.strip().splitlines(), *err.strip().splitlines(), "-"]
+    found = tuple(parse(tool[0], out)) if code == 0 else ()
+    return Gpus(found, f"{tool[0]} says: {said[0][:200]}")
 
 
 def parse(tool: str, text: str) -> Iterator[Gpu]:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from packaging.version import InvalidVersion, Version
 
-from fp8verify.doctor.gpus import Query
+from fp8verify.doctor.gpus import answer_of
 from fp8verify.record.command import Python, active_pythons, choose_python
 
 # Distributions that decide whether FP8 runs, by the name of their metadata folder.
@@ -103,18 +103,11 @@ def _shebang(program: str) -> str | None:
     return found if found and Path(found).exists() else None
 
 
-def ask_for_versions(interpreter: Interpreter) -> Query:
-    """Start the Python, isolated, to look for its packages."""
-    return Query(interpreter.program, "-I", "-c", _SCAN, *PACKAGES)
-
-
-def installed_of(interpreter: Interpreter, query: Query) -> Installed:
-    """Read what the Python has."""
-    code, out, err = query.answer()
-    if code == -1:
-        return Installed(interpreter, {}, f"it {err}")
+def find_installed(interpreter: Interpreter) -> Installed:
+    """Run the Python, isolated, to look for its packages."""
+    code, out, err = answer_of(interpreter.program, "-I", "-c", _SCAN, *PACKAGES)
     if code:
-        return Installed(interpreter, {}, f"it ended with {code}")
+        return Installed(interpreter, {}, f"it {err}" if code == -1 else f"it ended with {code}")
     return Installed(interpreter, parse_scan(out))
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from fp8verify.doctor.documents import Document, kind_of, read_document
 from fp8verify.doctor.facts import Facts
 from fp8verify.doctor.frameworks import recognise
-from fp8verify.doctor.gpus import ask_for_gpus, gpus_of
-from fp8verify.doctor.installed import ask_for_versions, find_interpreter, installed_of
+from fp8verify.doctor.gpus import find_gpus
+from fp8verify.doctor.installed import find_installed, find_interpreter
 from fp8verify.doctor.launch_script import arguments
 from fp8verify.doctor.scripts import read_script
 from fp8verify.doctor.training import Config
@@ -29,16 +30,16 @@ def gather(
     *,
     require_gpu: bool = False,
 ) -> Facts:
-    """Gather the facts; what needs a process of its own runs while the files are read.
+    """Gather the facts; what needs a process of its own runs beside the reading of the files.
 
     Raises:
         InputError: a configuration cannot be read.
     """
     interpreter = find_interpreter(command, environment)
-    gpus, versions = ask_for_gpus(), ask_for_versions(interpreter)
-    return read_launch(configs, command, environment)._replace(
-        gpus=gpus_of(gpus), installed=installed_of(interpreter, versions), require_gpu=require_gpu
-    )
+    with ThreadPoolExecutor(2) as pool:
+        gpus, installed = pool.submit(find_gpus), pool.submit(find_installed, interpreter)
+        facts = read_launch(configs, command, environment)
+    return facts._replace(gpus=gpus.result(), installed=installed.result(), require_gpu=require_gpu)
 
 
 def read_launch(

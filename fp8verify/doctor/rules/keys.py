@@ -40,8 +40,8 @@ def unknown_keys(facts: Facts) -> Iterator[Check]:
             names = known.get(section, frozenset())
             # Else these are the keys on FP8 alone, among many others.
             is_whole = "schema" in row or section in row.get("closed", ())
-            if names and not section and config.kind in ("shell", "arguments"):
-                names |= frozenset(row.get("alias", ()))
+            if "section_of_arguments" in row and config.kind in ("shell", "arguments"):
+                names |= _launcher_names()
             if not _is_strange(key, name, names, config):
                 continue
             compared += 1

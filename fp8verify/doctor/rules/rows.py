@@ -6,14 +6,14 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from fp8verify.doctor.checks import Check, Status
+from fp8verify.doctor.checks import Check
 from fp8verify.doctor.conditions import MISSING, all_hold, holds, name_of, value_of
 from fp8verify.doctor.facts import Facts
 from fp8verify.doctor.frameworks import framework_of
 from fp8verify.doctor.installed import built_for, parsed
 from fp8verify.doctor.launch_script import arguments
 from fp8verify.doctor.rules.asked import fp8_share, named, sized
-from fp8verify.doctor.tables import Rule, rules, table
+from fp8verify.doctor.tables import Rule, rules
 from fp8verify.doctor.training import Ask, Config, LayerSize, word
 
 
@@ -45,22 +45,6 @@ def rows(facts: Facts) -> Iterator[Check]:
                     yield from _checks(rule, subject)
             elif any(_is_about(rule, one) for one in [*configs, *others]):
                 yield rule.check(rule.message, None, None)
-    yield from _variables(facts)
-
-
-def _variables(facts: Facts) -> Iterator[Check]:
-    te = any(ask.backend == "te" for ask, _ in facts.asks)
-    for row in table("rules")["variable"]:
-        for name, effect in row["names"].items():
-            value = facts.environment.get(name, "")
-            if holds(row["test"], value, {}) if "test" in row else value not in ("", "0", "none"):
-                yield Check(
-                    code=row["code"],
-                    status=Status(row["status_te"] if te and "status_te" in row else row["status"]),
-                    message=f"{name}={value[:40]}: {effect}",
-                    hint=row["remedy"],
-                    source=f"{row['evidence']}; read {table('rules')['read']}",
-                )
 
 
 def _facts_of_machine(facts: Facts) -> dict[str, Any]:
