@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from msgspec import convert
 from msgspec.structs import replace
@@ -13,6 +13,7 @@ from fp8verify.analysis.gemms import rounded
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.schema import (
     GradientRecord,
+    MeasuredRecord,
     RankNumerics,
     RecipeRecord,
     ScalesRecord,
@@ -29,23 +30,10 @@ from fp8verify.report.model.numerics import (
     TensorRow,
     TrendPoint,
 )
-from fp8verify.text import pattern
 
-FORWARD = ("input", "weight")
-_COLUMNS = (
-    "amax", "rms", "scale", "flushed", "saturated", "sqnr_db", "nan", "inf", "source", "format",
-    "scaling", "rows_not_finite", "zero_rows", "top_blocks", "what_if",
-)  # fmt: skip
+_COLUMNS = set(SeriesRecord.__struct_fields__) & set(TensorRecord.__struct_fields__)
 _SHARES = ("zeros", "flushed", "saturated", "subnormal", "zero_rows")
 MOST_POINTS = 4096  # of a trend in the report
-# How a column of a measured step joins all layers: its scalar of inputs and weights, of gradients.
-_WORST: Final = {
-    "scale": (min, scalars.FWD_SCALE, scalars.BWD_SCALE),
-    "amax": (max, scalars.AMAX_FWD, scalars.AMAX_BWD),
-    "flushed": (max, scalars.UNDERFLOW_FWD, scalars.UNDERFLOW_BWD),
-    "sqnr_db": (min, scalars.SQNR_FWD, scalars.SQNR_BWD),
-    "not_finite": (max, scalars.NOT_FINITE_FWD, scalars.NOT_FINITE_BWD),
-}
 
 
 class Kept(NamedTuple):
@@ -124,23 +112,27 @@ class Step(NamedTuple):
 
 def steps_of(numerics: RankNumerics | None) -> list[Step]:
     """Return all measured steps of a rank, the first one and those of its series, in order."""
+    steps = {line.step: line for line in reversed(_lines(numerics))}
+    return [Step(number, _rows_of(steps[number])) for number in sorted(steps)]
+
+
+def _lines(numerics: RankNumerics | None) -> list[MeasuredRecord | SeriesRecord]:
     if numerics is None:
         return []
-    steps = {line.step: _rows_of(line) for line in numerics.series}
-    if numerics.record.measured is not None:
-        steps[numerics.record.measured.step] = numerics.record.measured.rows
-    return [Step(number, steps[number]) for number in sorted(steps)]
+    measured = numerics.record.measured
+    return [*([] if measured is None else [measured]), *numerics.series]
 
 
-def _rows_of(line: SeriesRecord) -> tuple[TensorRecord, ...]:
-    """Return a line's columns as rows."""
+def _rows_of(line: MeasuredRecord | SeriesRecord) -> Sequence[TensorRecord]:
+    """Return the tensors of a measured step; a damaged line may have columns of any length."""
+    if isinstance(line, MeasuredRecord):
+        return line.rows
     columns = {name: getattr(line, name) for name in _COLUMNS}
     rows = []
-    for place, (layer, tensor) in enumerate(zip(line.layer, line.tensor, strict=False)):
-        # A line that was damaged may have columns of different lengths.
+    for place in range(min(len(line.layer), len(line.tensor))):
         here = {name: column[place] for name, column in columns.items() if place < len(column)}
-        rows.append(TensorRecord(layer=layer, tensor=tensor, **{"source": "replay", **here}))
-    return tuple(rows)
+        rows.append(TensorRecord(**{"source": "replay", **here}))
+    return rows
 
 
 def loss_scales_of(numerics: RankNumerics | None) -> tuple[float | None, ...]:
@@ -153,23 +145,15 @@ def gradients_of(rank: RankEvidence) -> list[GradientRecord]:
     """Return the gradient norms of a rank by step."""
     windows = rank.meta.windows if rank.meta is not None else ()
     found = {norm.step: norm for window in windows for norm in window.gradients}
-    numerics = rank.numerics
-    if numerics is not None:
-        measured = numerics.record.measured
-        lines = [measured.gradient] if measured is not None else []
-        lines += [line.gradient for line in numerics.series]
-        found |= {norm.step: norm for norm in lines if norm is not None}
+    noted = (line.gradient for line in _lines(rank.numerics))
+    found |= {norm.step: norm for norm in noted if norm is not None}
     return [found[step] for step in sorted(found)]
 
 
 def recomputed_high(rank: RankEvidence) -> tuple[str, ...]:
     """Return the layers that a measured step saw run in FP8 and be recomputed without it."""
-    if rank.numerics is None:
-        return ()
-    measured = rank.numerics.record.measured
-    steps = [measured.recomputed_high] if measured is not None else []
-    steps += [line.recomputed_high for line in rank.numerics.series]
-    return tuple(dict.fromkeys(layer for layers in steps for layer in layers))
+    layers = (layer for line in _lines(rank.numerics) for layer in line.recomputed_high)
+    return tuple(dict.fromkeys(layers))
 
 
 def _trend(rank: RankEvidence) -> tuple[TrendPoint, ...]:
@@ -190,49 +174,19 @@ def _trend(rank: RankEvidence) -> tuple[TrendPoint, ...]:
 
 def scalars_of(line: SeriesRecord, loss: float | None = None) -> dict[str, float]:
     """Return the scalars of a measured step, by the names of `fp8verify.report.model.scalars`."""
-    not_finite = [nan + inf for nan, inf in zip(line.nan, line.inf, strict=False)]
-    found: dict[str, float] = {}
-    for column, (worst, *both) in _WORST.items():
-        values = not_finite if column == "not_finite" else getattr(line, column)
-        for scalar, forward in zip(both, (True, False), strict=True):
-            # A line that was damaged may have columns of different lengths.
-            known = [
-                value
-                for tensor, value in zip(line.tensor, values, strict=False)
-                if value is not None and (tensor in FORWARD) is forward
-            ]
-            if known:
-                found[scalar.name] = worst(known)
+    rows, found = _rows_of(line), {}
+    for name, of in scalars.OF_TENSORS.items():
+        values = [getattr(row, of.column) for row in rows if row.tensor in of.tensors]
+        known = [value for value in values if value is not None]
+        if known:
+            found[name] = of.worst(known)
     gradient = line.gradient
     rest = {
         scalars.GRAD_NORM: gradient.norm if gradient is not None else None,
         scalars.GRAD_NORM_CLIP_RATIO: gradient.clip_ratio if gradient is not None else None,
         scalars.LOSS: loss,
     }
-    return found | {scalar.name: value for scalar, value in rest.items() if value is not None}
-
-
-def histories_of(
-    series: Iterable[SeriesRecord], column: str
-) -> dict[tuple[str, str], list[tuple[int, float]]]:
-    """Return (step, value) of every layer's tensors over a series."""
-    found: dict[tuple[str, str], list[tuple[int, float]]] = {}
-    for line in series:
-        values: Sequence[float | None] = getattr(line, column)
-        # A line that was damaged may have columns of different lengths.
-        for layer, tensor, value in zip(line.layer, line.tensor, values, strict=False):
-            if value is not None:
-                found.setdefault((layer, tensor), []).append((line.step, value))
-    return found
-
-
-def by_peers(rows: Iterable[TensorRecord], key: str) -> dict[str, list[TensorRecord]]:
-    """Group rows of one kind of tensor by what their layers are called without numbers."""
-    found: dict[str, list[TensorRecord]] = {}
-    for row in rows:
-        if row.tensor == key:
-            found.setdefault(pattern(row.layer), []).append(row)
-    return found
+    return found | {name: value for name, value in rest.items() if value is not None}
 
 
 def numerics_report(rank: RankEvidence) -> NumericsReport | None:

@@ -300,6 +300,11 @@ class TensorRecord(msgspec.Struct, frozen=True, kw_only=True):
         """Whether no NaN or infinity was seen in it."""
         return not (self.nan or self.inf or self.rows_not_finite)
 
+    @property
+    def not_finite(self) -> float:
+        """The share of NaN and infinities."""
+        return self.nan + self.inf
+
 
 class MeasuredRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A measured step; rows are in the order in which the tensors were met."""

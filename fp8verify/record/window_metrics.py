@@ -17,28 +17,6 @@ from fp8verify.terms import Leg, Precision, Verdict
 
 WindowMetrics = dict[str, Any]  # one line of --metrics
 LOW = tuple(precision.value for precision in Precision if precision.is_low)
-FORWARD, BACKWARD = ("input", "weight"), ("grad_output",)
-# How the figures that a measured step has, one for each rank, become one.
-WORST: dict[str, Callable[[Iterable[float]], float]] = {
-    scalars.FWD_SCALE.name: min,
-    scalars.BWD_SCALE.name: min,
-    scalars.AMAX_FWD.name: max,
-    scalars.AMAX_BWD.name: max,
-    scalars.UNDERFLOW_FWD.name: max,
-    scalars.UNDERFLOW_BWD.name: max,
-    scalars.SQNR_FWD.name: min,
-    scalars.SQNR_BWD.name: min,
-    scalars.NOT_FINITE_FWD.name: max,
-    scalars.NOT_FINITE_BWD.name: max,
-    scalars.GRAD_NORM_CLIP_RATIO.name: min,
-}
-# What delayed scaling keeps of the same, by tensors and the column of `scales`.
-DELAYED = {
-    scalars.FWD_SCALE.name: (FORWARD, "scale"),
-    scalars.BWD_SCALE.name: (BACKWARD, "scale"),
-    scalars.AMAX_FWD.name: (FORWARD, "amax"),
-    scalars.AMAX_BWD.name: (BACKWARD, "amax"),
-}
 
 
 def window_metrics(report: Report) -> WindowMetrics:
@@ -91,9 +69,10 @@ def scalars_of(report: Report) -> dict[str, float]:
         "fp8/wgrad": _low_share(report, Leg.WGRAD),
         "fp8/tax": max(overheads, default=None),
         "fp8/step_time_ms": _step_time(report),
-        **{name: _numerics(report, name) for name in WORST},
+        **{name: _numerics(report, name, of.worst) for name, of in scalars.OF_TENSORS.items()},
+        scalars.GRAD_NORM_CLIP_RATIO: _numerics(report, scalars.GRAD_NORM_CLIP_RATIO, min),
         # The newest norm of the first rank that has one.
-        scalars.GRAD_NORM.name: next((norm for norm in norms if norm is not None), None),
+        scalars.GRAD_NORM: next((norm for norm in norms if norm is not None), None),
     }
     return {name: float(value) for name, value in found.items() if value is not None}
 
@@ -121,15 +100,15 @@ def _measured(report: Report) -> list[TrendPoint]:
     return [trend[-1] for trend in found if trend]
 
 
-def _numerics(report: Report, name: str) -> float | None:
+def _numerics(report: Report, name: str, worst: Callable[[Iterable[float]], float]) -> float | None:
     """Take a figure of the measured step, else of the scales that delayed scaling keeps."""
     values = [point.scalars[name] for point in _measured(report) if name in point.scalars]
-    if not values and name in DELAYED:
-        tensors, column = DELAYED[name]
+    of = scalars.OF_TENSORS.get(name)
+    if not values and of is not None and of.column in ("scale", "amax"):
         rows = [row for rank in report.ranks if rank.numerics for row in rank.numerics.scales]
-        found = [getattr(row, column) for row in rows if row.tensor in tensors]
+        found = [getattr(row, of.column) for row in rows if row.tensor in of.tensors]
         values = [float(value) for value in found if value is not None]
-    return WORST[name](values) if values else None
+    return worst(values) if values else None
 
 
 def _short(value: float) -> float:

@@ -1,52 +1,43 @@
 """The names under which figures of a training are watched over time, once for every output.
 
 Guides of FP8 training plot these; whoever writes to TensorBoard, Weights & Biases and the like
-takes the names from here.
+takes the names from here. docs/live.md says what each means.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-
-class Scalar(NamedTuple):
-    """A figure that one step has one of; `means` says how it joins all layers."""
-
-    name: str
-    means: str
+FORWARD, BACKWARD = ("input", "weight"), ("grad_output",)
 
 
-FWD_SCALE = Scalar("fp8/fwd_scale", "the smallest scale of an input or weight")
-BWD_SCALE = Scalar("fp8/bwd_scale", "the smallest scale of a gradient of an output")
-AMAX_FWD = Scalar("fp8/amax_fwd", "the largest magnitude of an input or weight")
-AMAX_BWD = Scalar("fp8/amax_bwd", "the largest magnitude of a gradient of an output")
-UNDERFLOW_FWD = Scalar("fp8/underflow_fwd", "the largest share of an input or weight flushed")
-UNDERFLOW_BWD = Scalar("fp8/underflow_bwd", "the largest share of a gradient flushed to zero")
-SQNR_FWD = Scalar("fp8/sqnr_fwd_db", "the lowest SQNR of an input or weight")
-SQNR_BWD = Scalar("fp8/sqnr_bwd_db", "the lowest SQNR of a gradient of an output")
-NOT_FINITE_FWD = Scalar(
-    "fp8/not_finite_fwd", "the largest share of NaN and infinity in an input or weight"
-)
-NOT_FINITE_BWD = Scalar(
-    "fp8/not_finite_bwd", "the largest share of NaN and infinity in a gradient of an output"
-)
-GRAD_NORM = Scalar("train/grad_norm", "the norm of the gradients that the optimizer used")
-GRAD_NORM_CLIP_RATIO = Scalar(
-    "train/grad_norm_clip_ratio", "what torch's clipping left of the norm, 1 where it did nothing"
-)
-LOSS = Scalar("train/loss", "the loss, where a line of the log gives it with this step")
-SCALARS = (
-    FWD_SCALE,
-    BWD_SCALE,
-    AMAX_FWD,
-    AMAX_BWD,
-    UNDERFLOW_FWD,
-    UNDERFLOW_BWD,
-    SQNR_FWD,
-    SQNR_BWD,
-    NOT_FINITE_FWD,
-    NOT_FINITE_BWD,
-    GRAD_NORM,
-    GRAD_NORM_CLIP_RATIO,
-    LOSS,
-)
+class Worst(NamedTuple):
+    """A figure of the worst tensor of a measured step, by which it stands for all layers.
+
+    Attributes:
+        worst: which of several values is the worst, `min` or `max`.
+        column: of a measured tensor; `not_finite` is the share of NaN and infinities.
+        tensors: of which it is taken.
+    """
+
+    worst: Callable[[Iterable[float]], float]
+    column: str
+    tensors: tuple[str, ...]
+
+
+OF_TENSORS = {
+    "fp8/fwd_scale": Worst(min, "scale", FORWARD),
+    "fp8/bwd_scale": Worst(min, "scale", BACKWARD),
+    "fp8/amax_fwd": Worst(max, "amax", FORWARD),
+    "fp8/amax_bwd": Worst(max, "amax", BACKWARD),
+    "fp8/underflow_fwd": Worst(max, "flushed", FORWARD),
+    "fp8/underflow_bwd": Worst(max, "flushed", BACKWARD),
+    "fp8/sqnr_fwd_db": Worst(min, "sqnr_db", FORWARD),
+    "fp8/sqnr_bwd_db": Worst(min, "sqnr_db", BACKWARD),
+    "fp8/not_finite_fwd": Worst(max, "not_finite", FORWARD),
+    "fp8/not_finite_bwd": Worst(max, "not_finite", BACKWARD),
+}
+GRAD_NORM = "train/grad_norm"
+GRAD_NORM_CLIP_RATIO = "train/grad_norm_clip_ratio"
+LOSS = "train/loss"

@@ -16,7 +16,6 @@ from fp8verify.analysis.facts import RankFacts
 from fp8verify.analysis.numerics import (
     Kept,
     gradients_of,
-    histories_of,
     kept_scales,
     loss_scales_of,
     steps_of,
@@ -173,18 +172,20 @@ def loss_scales_off(facts: RankFacts, _: Promises) -> Iterator[Finding]:
 
 def growing_amax(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     """Tensors whose amax keeps growing after the warm-up of a long run."""
-    series = facts.rank.numerics.series if facts.rank.numerics is not None else ()
+    steps = steps_of(facts.rank.numerics)
     # While a model begins to learn, every amax grows.
-    late = [line for line in series[len(series) // 2 :] if line.step >= _WARM_UP_STEPS]
+    late = [step for step in steps[(len(steps) + 1) // 2 :] if step.number >= _WARM_UP_STEPS]
     grown = []
-    for (layer, tensor), points in histories_of(late, "amax").items():
-        values = [value for _step, value in points]
+    histories: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for row in (row for step in late for row in step.rows if row.amax is not None):
+        histories[row.layer, row.tensor].append(row.amax or 0.0)
+    for (layer, tensor), values in histories.items():
         up = sum(after >= before for before, after in pairwise(values))
         rises = len(values) >= _LEAST_POINTS and values[0] > 0 and up >= 0.75 * (len(values) - 1)
         if rises and values[-1] >= _GROWN * values[0]:
             row = TensorRecord(layer=layer, tensor=tensor, source="values")
-            grown.append(Accused(values[-1] / values[0], late[-1].step, row))
-    first = late[0].step if late else 0
+            grown.append(Accused(values[-1] / values[0], late[-1].number, row))
+    first = late[0].number if late else 0
     yield from accuse("scale-unstable", grown, case="growing", limit=_GROWN, first=first)
 
 

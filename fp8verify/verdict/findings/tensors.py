@@ -7,6 +7,7 @@ suite; those called "ours" lie well outside what sound runs showed on an H200 (d
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 from typing import Any, NamedTuple
@@ -14,11 +15,11 @@ from typing import Any, NamedTuple
 from msgspec.structs import asdict
 
 from fp8verify.analysis.facts import RankFacts
-from fp8verify.analysis.numerics import Step, by_peers, steps_of
+from fp8verify.analysis.numerics import Step, steps_of
 from fp8verify.analysis.promises import Promises
 from fp8verify.capture.schema import SlotRecord, TensorRecord, WeightCopyRecord
 from fp8verify.report.model.parts import Finding
-from fp8verify.text import counted, listed, patterns
+from fp8verify.text import counted, listed, pattern, patterns
 from fp8verify.verdict.findings_table import finding
 
 _UNDERFLOW = 0.01  # BioNeMo, analyze_activation_underflows.py: marks > 1.0 %
@@ -305,7 +306,11 @@ def _outliers(step: Step, tensor: str) -> Iterator[tuple[bool, Accused]]:
     sound = [row for row in step.rows if row.finite]
     if tensor == "grad_output" and any(map(_is_flushed_gradient, sound)):
         return  # those that flush the rest are another finding's
-    for peers in by_peers(sound, tensor).values():
+    alike: dict[str, list[TensorRecord]] = defaultdict(list)  # layers of other numbers
+    for row in sound:
+        if row.tensor == tensor:
+            alike[pattern(row.layer)].append(row)
+    for peers in alike.values():
         known = {row.layer: row.amax for row in peers if row.amax}
         least = min(known.values(), default=0.0)
         for row in peers:
