@@ -6,7 +6,6 @@ separate because a claim holds for the whole model and for every step.
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -23,7 +22,6 @@ _FORMATS = (
     ("fp8", lazy_pattern(r"(?:fp|float)[- ]?8", re.IGNORECASE)),
 )
 MAX_LAYERS = 10_000  # a log names at most so many layers
-_MAX_CONTENTS = 1 << 14
 _MAX_LINE = 1 << 16
 _BLOCK = lazy_pattern(r"(?:^|\.)(?:layers|blocks|h|layer)\.(\d+)(?:\.|$)")
 
@@ -97,16 +95,12 @@ class PhasePromise(NamedTuple):
 WORDS = (
     b"[override]",
     b"quant config",
-    b"quantization recipe from",
     b"filter_fqns",
     b"ignored modules for float8",
     b"layers_bf16",
     b"_in_bf16",
     b"num_layers ..",
 )
-_RECIPE = lazy_pattern(
-    r"Loaded quantization recipe from path '.{1,400}?'\. +Contents: '(?P<contents>\{.*\})'"
-)  # megatron/core/quantization/quant_config.py:184
 # Lines about layers: whose they are, how their names select modules, and the line.
 _LINES = (
     # torchtitan/config/override.py:497
@@ -136,14 +130,10 @@ class LayerScan:
 
     def __init__(self) -> None:
         self.found: dict[tuple[str, tuple[str, ...]], LayerPromise] = {}
-        self._configs: dict[str, str] = {}
 
     def add(self, text: str, line: int) -> bool:
         """Read a line; return whether it says something of single layers."""
         text = text[:_MAX_LINE]
-        if found := _RECIPE.search(text):
-            self._configs |= _formats_of_configs(found["contents"])
-            return True
         for framework, how, pattern in _LINES:
             if found := pattern.search(text):
                 said = found.groupdict()
@@ -161,8 +151,7 @@ class LayerScan:
             return HIGH_PRECISION
         # The name of a configuration has its format: "mxfp8", "bf16_layers".
         key = said["key"]
-        high = HIGH_PRECISION if _HIGH_CLASS.search(key) else None
-        return self._configs.get(key) or format_of(key) or high
+        return format_of(key) or (HIGH_PRECISION if _HIGH_CLASS.search(key) else None)
 
     def keep(self, how: str, names: list[str], format_: str | None, *said_by: Any) -> bool:
         """Keep what a line (framework, number, text) says of layers; return whether it says it."""
@@ -185,28 +174,6 @@ def first_and_last(arguments: Mapping[str, str]) -> list[str]:
 
 def _whole(text: str | None, default: int) -> int:
     return min(int(text), MAX_LAYERS) if text is not None and text.isdecimal() else default
-
-
-def _formats_of_configs(text: str) -> dict[str, str]:
-    """Return the format of each configuration of a TE precision file, as Megatron prints it.
-
-    By megatron/core/extensions/transformer_engine.py.
-    """
-    try:
-        contents = ast.literal_eval(text) if len(text) < _MAX_CONTENTS else {}
-        recipes = {
-            str(name): dict(config["training_recipe"])
-            for name, config in contents["configs"].items()
-        }
-    except (ValueError, SyntaxError, RecursionError, MemoryError, LookupError, TypeError,
-            AttributeError):  # fmt: skip
-        return {}
-    formats = {}
-    for name, recipe in recipes.items():
-        kinds = [kind for kind in ("fp4", "fp8") if recipe.get(f"{kind}_quantization_recipe")]
-        said = [format_of(str(recipe[f"{kind}_quantization_recipe"])) or kind for kind in kinds]
-        formats[name] = said[0] if said else HIGH_PRECISION
-    return formats
 
 
 _STEP = (

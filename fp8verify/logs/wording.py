@@ -83,7 +83,6 @@ not_fp8 The current .{1,100}? (?:insufficient for
 fp8 precision: amp_fp8\b
 # llamafactory/train/fp8_utils.py:104-182; what it prints of accelerate is the flag alone
 [LLaMA-Factory]
-fp8 FP8 training enabled with [\w ]+ backend
 fp8 Accelerate FP8 status - enabled: True
 fp8 FP8 environment configured - all FP8 training handled by HuggingFace Accelerate
 not_fp8 (?:Failed to create FP8 configuration: .{0,200}

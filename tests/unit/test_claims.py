@@ -118,7 +118,7 @@ accelerate | fp8 | Found `torchao` installed, using it for FP8 training.
 accelerate | fp8 | Mixed precision type: fp8
 accelerate | not_fp8 | The current device has compute capability of (8, 0) which is insufficient for FP8 mixed precision training (requires a GPU Hopper/Ada Lovelace or higher, compute capability of 8.9 or higher). Will use FP16 instead.
 accelerate | not_fp8 | The current HPU device is Gaudi1 which does not support FP8 mixed precision training (requires Gaudi2 or higher). Will use BF16 instead.
-LLaMA-Factory | fp8 | FP8 training enabled with TorchAO backend. For optimal performance, ensure model layer dimensions are mostly divisible by 16. If you encounter issues, try fp8_backend='te'.
+training script | fp8 | FP8 training enabled with TorchAO backend. For optimal performance, ensure model layer dimensions are mostly divisible by 16. If you encounter issues, try fp8_backend='te'.
 LLaMA-Factory | fp8 | Accelerate FP8 status - enabled: True, backend: AO
 LLaMA-Factory | fp8 | FP8 environment configured - all FP8 training handled by HuggingFace Accelerate
 LLaMA-Factory | not_fp8 | WARNING: FP8 was requested but Accelerate shows fp8_enabled=False. FP8 may not be working
