@@ -78,11 +78,8 @@ def dry_start(command: Sequence[str], timeout: float = TIMEOUT_S) -> DryModel:
         modules = _read(folder)
     if modules:
         return DryModel(modules)
-    return DryModel(
-        why_none=_why(ending, tail, timeout),
-        remedy=_remedy(ending),
-        causes=tuple(causes(tail.splitlines())),
-    )
+    why, remedy = _why(ending, tail, timeout)
+    return DryModel((), why, remedy, tuple(causes(tail.splitlines())))
 
 
 def _run(arguments: list[str], boot: Path, mark: str, timeout: float) -> tuple[int | None, str]:
@@ -116,21 +113,17 @@ def _read(folder: Path) -> tuple[ModuleRecord, ...]:
     return max(found, key=lambda modules: flops(layers_of(modules)), default=())
 
 
-def _why(ending: int | None, tail: str, timeout: float) -> str:
+def _why(ending: int | None, tail: str, timeout: float) -> tuple[str, str]:
+    """Return why no model was seen, and the next step."""
+    files_only = "--static reads its files only."
     if ending is None:
-        return f"it built no optimizer in {timeout:g} s, and was ended"
+        why = f"it built no optimizer in {timeout:g} s, and was ended"
+        return why, f"Give it more time with --timeout; {files_only}"
     lines = [line for line in tail.splitlines() if line.strip()]
     last = f": {lines[-1].strip()[:200]}" if lines and ending else ""
     how = f"with exit code {ending}" if ending >= 0 else f"by signal {-ending}"
-    return f"it ended {how} before it built an optimizer{last}"
-
-
-def _remedy(ending: int | None) -> str:
-    if ending is None:
-        return "Give it more time with --timeout, or --static to read its files only."
-    if ending:
-        return "See why it fails when started by itself; --static reads its files only."
-    return "Put the command that trains after --; --static reads its files only."
+    step = "See why it fails by itself" if ending else "Put the command that trains after --"
+    return f"it ended {how} before it built an optimizer{last}", f"{step}; {files_only}"
 
 
 class Tail:

@@ -128,23 +128,16 @@ def parsed(text: str | None) -> Version | None:
         return None
 
 
-def cuda_of(versions: Mapping[str, str]) -> tuple[int, int] | None:
-    """Return the CUDA version that the installed torch was built for, if that is known."""
-    local = re.search(r"\+cu(\d+)(\d)$", versions.get("torch", ""))
-    if local:
-        return int(local[1]), int(local[2])
+def built_for(versions: Mapping[str, str]) -> dict[str, str]:
+    """Return the CUDA or ROCm of the installed torch as versions of two more packages."""
+    torch = versions.get("torch", "")
+    rocm, cuda = re.search(r"\+rocm([\d.]+)", torch), re.search(r"\+cu(\d+)(\d)$", torch)
+    if rocm:
+        return {"torch_rocm": rocm[1]}
+    if cuda:
+        return {"torch_cuda": f"{cuda[1]}.{cuda[2]}"}
     for name in ("nvidia_cublas", "nvidia_cublas_cu12", "nvidia_cublas_cu11"):
         version = parsed(versions.get(name))
         if version is not None:
-            return version.major, version.minor
-    return None
-
-
-def built_for(versions: Mapping[str, str]) -> dict[str, str]:
-    """Return the CUDA or ROCm of the installed torch as versions of two more packages."""
-    rocm = re.search(r"\+rocm([\d.]+)", versions.get("torch", ""))
-    cuda = None if rocm else cuda_of(versions)
-    return {
-        **({"torch_rocm": rocm[1]} if rocm else {}),
-        **({"torch_cuda": f"{cuda[0]}.{cuda[1]}"} if cuda else {}),
-    }
+            return {"torch_cuda": f"{version.major}.{version.minor}"}
+    return {}

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 from fp8verify.doctor.documents import Document, kind_of, read_document
 from fp8verify.doctor.facts import Facts
@@ -63,10 +62,16 @@ def read_launch(
     for document in documents:
         if document.kind == "python":
             continue
-        config = recognise(_overridden(document, overrides))
+        if document.kind == "toml":
+            document = document._replace(values={**document.values, **overrides})
+        config = recognise(document)
         if config is not None:
             found.append(config)
-            variables.update(_environment_of(document))
+            variables |= {  # that a launch script sets
+                key.removeprefix("ENV_VARS."): str(value)
+                for key, value in document.values.items()
+                if key.startswith("ENV_VARS.")
+            }
         elif document.path in configs:
             unrecognised.append(document.path)
     arguments_of = recognise(Document(COMMAND, "arguments", arguments(words), {}, " ".join(words)))
@@ -114,29 +119,3 @@ def _default_file(words: list[str], variables: Mapping[str, str]) -> list[str]:
     cache = variables.get("XDG_CACHE_HOME") or f"{variables.get('HOME', '')}/.cache"
     home = variables.get("HF_HOME") or f"{cache}/huggingface"
     return [f"{home}/accelerate/default_config.yaml"]
-
-
-def _overridden(document: Document, overrides: dict[str, Any]) -> Document:
-    if document.kind != "toml" or not overrides:
-        return document
-    values = dict(document.values)
-    for key, text in overrides.items():
-        values[key] = _typed(text)
-    return document._replace(values=values)
-
-
-def _typed(text: Any) -> Any:
-    if not isinstance(text, str):
-        return text
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    return int(text) if re.fullmatch(r"-?\d{1,12}", text) else text
-
-
-def _environment_of(document: Document) -> dict[str, str]:
-    """Return the variables that a launch file sets for the training."""
-    return {
-        key.removeprefix("ENV_VARS."): str(value)
-        for key, value in document.values.items()
-        if key.startswith("ENV_VARS.")
-    }

@@ -10,7 +10,7 @@ import pytest
 
 from fp8verify.doctor.checks import Check, Status, report_of
 from fp8verify.doctor.gpus import FORMATS, Gpu, parse, trains_in
-from fp8verify.doctor.installed import cuda_of, find_interpreter, parse_scan
+from fp8verify.doctor.installed import built_for, find_interpreter, parse_scan
 from fp8verify.doctor.rules import judge
 from fp8verify.doctor.tables import rules
 from tests import doctor_files as files
@@ -201,10 +201,9 @@ def _ending(text: str) -> str:
 
 
 def test_versions_of_cuda() -> None:
-    assert cuda_of({"torch": "2.11.0+cu130"}) == (13, 0)
-    assert cuda_of({"torch": "2.4.0+cu118"}) == (11, 8)
-    assert cuda_of({"torch": "2.11.0", "nvidia_cublas_cu12": "12.8.4.1"}) == (12, 8)
-    assert cuda_of({"torch": "2.11.0"}) is None
+    assert built_for({"torch": "2.11.0+cu130"}) == {"torch_cuda": "13.0"}
+    assert built_for({"torch": "2.11.0", "nvidia_cublas_cu12": "12.8.4.1"})["torch_cuda"] == "12.8"
+    assert built_for({"torch": "2.11.0"}) == {}
 
 
 def test_nvidia_smi_is_read() -> None:

@@ -89,8 +89,6 @@ COMMANDS = [
     ("python scripts/base_train.py --fp8 --depth=12", "nanochat", "tensorwise"),
     ("python t.py --fp8 --depth=12 --aspect-ratio 64 --matrix-lr 0.02", "nanochat", "tensorwise"),
     ("python -m scripts.base_train --depth=12", "nanochat", None),
-    ("torchrun --nproc_per_node=8 -m torchtitan.train --module llama3 --config llama3_8b --x.y 1",
-     "torchtitan's registry", None, "config-not-recognised"),
     ("python vit.py --depth=12 --fp8", None, None, "config-not-recognised"),
     ("python mine.py --fp8-format hybrid", None, None, "config-not-recognised"),
     (f"{PRETRAIN} --transformer-impl local", "Megatron-LM", "delayed", "config-section-inert"),

@@ -21,20 +21,6 @@ def asked(facts: Facts) -> Iterator[Check]:
     """What each file asks for, as it was understood."""
     for config in facts.configs:
         ask = config.ask
-        elsewhere = framework_of(config).get("elsewhere", "")
-        if elsewhere in config.given:
-            if not facts.scripts:
-                yield Check(
-                    code="config-not-recognised",
-                    status=Status.WARN,
-                    message=f"{config.framework}: {config.given[elsewhere]} is a function of "
-                    "Python whose file is not named here; it is not checked",
-                    hint="Pass that file too, such as --config …/config_registry.py, or leave out "
-                    "--static.",
-                    source=str(framework_of(config)["evidence"]),
-                    file=config.path,
-                )
-            continue
         says = f"asks for {_described(ask)}" if ask else "does not ask for FP8"
         yield Check(
             code="fp8-asked" if ask else "fp8-not-asked",

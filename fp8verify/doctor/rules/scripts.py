@@ -38,14 +38,10 @@ def _message(message: str, call: Call) -> str:
 def _reads_so(row: Mapping[str, Any], script: Script, facts: Facts) -> bool:
     """Whether the source as a whole is one that the row is about."""
     return (
-        all(re.search(text, script.text) for text in _listed(row.get("text", ())))
+        all(re.search(text, script.text) for text in row.get("text", ()))
         and ("lacks" not in row or re.search(row["lacks"], script.text) is None)
         and ("asks_outside" not in row or fp8_from_outside(facts) is not None)
     )
-
-
-def _listed(texts: str | list[str]) -> list[str]:
-    return [texts] if isinstance(texts, str) else list(texts)
 
 
 def _calls(row: Mapping[str, Any], script: Script) -> Iterator[Call]:
