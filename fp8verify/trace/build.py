@@ -141,11 +141,8 @@ def _process(columns: Columns) -> int | None:
     """Return the process of most operators, as far as threads name their process."""
     owners = [thread[0] if isinstance(thread, tuple) else None for thread in columns.threads]
     calls: Counter[object] = Counter()
-    if len(set(owners)) == 1:
-        calls[owners[0]] = len(columns.ops.thread)
-    else:
-        for thread, count_of_thread in Counter(columns.ops.thread).items():
-            calls[owners[thread]] += count_of_thread
+    for thread, count_of_thread in Counter(columns.ops.thread).items():
+        calls[owners[thread]] += count_of_thread
     # Of equally many the least, as the order of the threads says nothing.
     found = max(sorted(calls, key=str), key=calls.__getitem__, default=None)
     return found if isinstance(found, int) and calls[found] else None

@@ -106,15 +106,11 @@ _CK_ELEMENTS: Final = {**CPP, "unsigned short": "bf16", "ushort": "bf16"}
 _CK_ROLES: Final[tuple[tuple[frozenset[str], Role], ...]] = (
     (frozenset({"fmha", "attention"}), Role.ATTENTION),
     (frozenset({"conv", "convolution"}), Role.CONV),
-    (frozenset({"bwd", "weight"}), Role.CONV),
     (frozenset({"rmsnorm2d", "layernorm2d", "reduce", "softmax", "norm"}), Role.REDUCTION),
-    (frozenset({"moe", "gemm"}), Role.GROUPED_GEMM),
-    (frozenset({"grouped", "gemm"}), Role.GROUPED_GEMM),
     (frozenset({"gemm", "flatmm"}), Role.GEMM),
     (frozenset({"elementwise", "permute"}), Role.ELEMENTWISE),
     (frozenset({"transpose"}), Role.TRANSPOSE),
 )
-_ALL_NEEDED: Final = frozenset({"bwd", "moe", "grouped"})
 
 
 def composable_kernel(symbol: Symbol) -> KernelName | None:
@@ -139,10 +135,11 @@ def _ck_role(symbol: Symbol) -> Role:
     if symbol.base == "kentry":
         names = [argument.name for argument in symbol.tree.args]
     words = {word for name in names for word in split(name)}
-    for needed, role in _CK_ROLES:
-        if needed <= words if needed & _ALL_NEEDED else needed & words:
-            return role
-    return Role.OTHER
+    if {"bwd", "weight"} <= words:
+        return Role.CONV
+    role = next((role for row, role in _CK_ROLES if row & words), Role.OTHER)
+    grouped = role is Role.GEMM and words & {"moe", "grouped"}
+    return Role.GROUPED_GEMM if grouped else role
 
 
 def _ck_types(tree: Type) -> list[str]:

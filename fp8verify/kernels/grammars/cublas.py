@@ -153,11 +153,11 @@ def _nvjet_tokens(match: re.Match[str], modifiers: list[str]) -> describe.Tokens
 def _places(code: str) -> list[str]:
     """Say the meaning of each letter of a type code at its place."""
     spoken_letters = [spoken(LETTERS.get(letter)) for letter in code.split("_")[0]]
-    names = ["operand A is", "operand B is", "operand C is", "computes in", "output D is"]
+    names = ["operand A is", "operand B is"]
     if len(spoken_letters) == 3:
         names = ["operands A and B are", "computes in", "output D is"]
-    if len(spoken_letters) == 6:
-        names = names[:2]
+    if len(spoken_letters) == 5:
+        names += ["operand C is", "computes in", "output D is"]
     return [f"{name} {what}" for name, what in zip(names, spoken_letters, strict=False)]
 
 

@@ -79,7 +79,6 @@ _DEEPGEMM_NAME: Final = lazy_pattern(
     r"(?:sm\d+_)?(?:[mk]_grouped_)?(?:(?P<types>fp8_fp4|fp4_fp8|fp8|fp4|bf16|tf32)_)?"
     r"(?P<kind>(?:\w+_)?gemm(?:_\w+)?|(?:paged_)?mqa_logits(?:_\w+)?|mega_moe(?:_\w+)?)"
 )
-_DEEPGEMM_HELPER: Final = lazy_pattern(r"transpose_\w*|smxx_\w+|pack_\w+")
 _DEEPGEMM_GROUPED: Final = lazy_pattern(r"(?:\([\w:]*GemmType\)[123]|[MK]Grouped\w*)")
 
 
@@ -90,8 +89,7 @@ def deepgemm(symbol: Symbol) -> KernelName | None:
         return None
     match = _DEEPGEMM_NAME.fullmatch(symbol.base)
     if not match:
-        helper = ours and _DEEPGEMM_HELPER.fullmatch(symbol.base)
-        return _deepgemm_helper(symbol) if helper else None
+        return None
     if "mqa_logits" in match["kind"]:
         reason = "DeepGEMM indexer logits, part of attention"
         return describe.other(_DEEPGEMM, Role.ATTENTION, reason)
@@ -130,11 +128,6 @@ def _is_grouped(argument: Type) -> bool:
         _DEEPGEMM_GROUPED.fullmatch("::".join(argument.parts))
         or _DEEPGEMM_GROUPED.fullmatch(argument.name)
     )
-
-
-def _deepgemm_helper(symbol: Symbol) -> KernelName:
-    role = Role.TRANSPOSE if symbol.base.startswith("transpose") else Role.OTHER
-    return describe.other(_DEEPGEMM, role, "a DeepGEMM layout kernel")
 
 
 # TensorRT-LLM: trtllm-gen's `bmm_<D>_<A><B>_<acc>_...`, `fmhaSm100fKernel_Qkv<T>O<T>...`.
@@ -211,27 +204,14 @@ _COLLECTIVES: Final = frozenset(
      "alltoall", "all to"}
 )  # fmt: skip
 _MULTIPLIES: Final = frozenset({"gemm", "matmul", "mm"})
-_NCCL_TYPES: Final = {
-    **SHORT,
-    "f8e4m3": "e4m3",
-    "f8e5m2": "e5m2",
-    "float": "fp32",
-    "double": "fp64",
-}
 
 
 def communication(symbol: Symbol) -> KernelName | None:
-    """Decode a communication kernel; the type is that of the data it moves."""
+    """Decode a communication kernel."""
     library = _communication_library(symbol)
     if library is None:
         return None
-    element = None
-    if library == "NCCL":
-        found = (_NCCL_TYPES.get(word) for word in symbol.base.split("_"))
-        element = next((name for name in found if name), None)
-    return describe.other(
-        library, Role.COMMUNICATION, f"{library} communication kernel", element=element
-    )
+    return describe.other(library, Role.COMMUNICATION, f"{library} communication kernel")
 
 
 def _communication_library(symbol: Symbol) -> str | None:
