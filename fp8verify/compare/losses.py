@@ -184,16 +184,15 @@ def _first_bad(
 def _curve(
     before: Points, after: Points, steps: Sequence[int], shown: AbstractSet[int | None]
 ) -> Curve:
-    """Return at most about 400 steps: both ends, some between, and those that are to be shown."""
+    """Return at most about 400 steps: both ends, some between, and those that are to be shown.
+
+    With the neighbours of the latter: a spike must not look as if it lasted.
+    """
     every = -(-len(steps) // CURVE_POINTS) or 1
-    places = {*range(len(steps) - 1, -1, -every), *range(min(1, len(steps)))}
-    if every > 1:
-        for place, step in enumerate(steps):
-            if step in shown:  # with its neighbours: a spike must not look as if it lasted
-                places.update((max(0, place - 1), place, min(len(steps) - 1, place + 1)))
     return tuple(
-        (steps[place], _finite(before[steps[place]]), _finite(after[steps[place]]))
-        for place in sorted(places)
+        (step, _finite(before[step]), _finite(after[step]))
+        for place, step in enumerate(steps)
+        if place % every == 0 or step == steps[-1] or shown & set(steps[place - 1 : place + 2])
     )
 
 

@@ -47,27 +47,24 @@ def _sizes(rank: RankReport) -> set[tuple[int, int]]:
 
 def pair_gemms(baseline: Measured, candidate: Measured) -> tuple[GemmPair, ...]:
     """Pair the GEMMs that both runs have, the longest of the baseline first."""
-    before, after = _totals(baseline), _totals(candidate)
-    common = [key for key in before if key in after]
-    common.sort(key=lambda key: -before[key].time_us)
-    return tuple(_gemm_pair(key, before[key], after[key]) for key in common)
-
-
-def _gemm_pair(key: _Key, before: _Total, after: _Total) -> GemmPair:
-    per_token = (before.each / before.tokens) / (after.each / after.tokens)
-    return GemmPair(
-        leg=key[0],
-        n=key[1],
-        k=key[2],
-        baseline_tokens=before.tokens,
-        candidate_tokens=after.tokens,
-        baseline_precision=before.precision,
-        candidate_precision=after.precision,
-        baseline_us=round(before.each, 3),
-        candidate_us=round(after.each, 3),
-        baseline_calls=round(before.calls, 3),
-        candidate_calls=round(after.calls, 3),
-        speedup=round(per_token, 4),
+    old, new = _totals(baseline), _totals(candidate)
+    common = sorted(old.keys() & new.keys(), key=lambda key: (-old[key].time_us, key))
+    return tuple(
+        GemmPair(
+            leg=leg,
+            n=n,
+            k=k,
+            baseline_tokens=before.tokens,
+            candidate_tokens=after.tokens,
+            baseline_precision=before.precision,
+            candidate_precision=after.precision,
+            baseline_us=round(before.each, 3),
+            candidate_us=round(after.each, 3),
+            baseline_calls=round(before.calls, 3),
+            candidate_calls=round(after.calls, 3),
+            speedup=round((before.each / before.tokens) / (after.each / after.tokens), 4),
+        )
+        for (leg, n, k), before, after in ((key, old[key], new[key]) for key in common)
     )
 
 

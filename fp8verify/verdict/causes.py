@@ -10,7 +10,6 @@ from fp8verify.analysis.gemms import GemmRow
 from fp8verify.analysis.layers import LayerClass, Layers
 from fp8verify.analysis.promises import CONVERTED, Promises
 from fp8verify.analysis.rank import RankEvidence
-from fp8verify.capture.schema import ModuleRecord
 from fp8verify.terms import LEGS, Leg, Precision
 from fp8verify.text import abridged, counted, in_sentences, listed, patterns
 
@@ -19,7 +18,6 @@ _HEAD = re.compile(r"(?:^|\.)(?:lm_head|head|output|output_layer|embed_out|class
 _VOCABULARY = 16384
 # What explains this much of the time in high precision is the reason.
 _MOST = 0.5
-_FEW = 3
 _SIZES = 3
 # The autograd functions of Transformer Engine's layers, in the forward pass.
 _TE_FUNCTIONS = frozenset({"_Linear", "_LayerNormLinear", "_LayerNormMLP", "_GroupedLinear"})
@@ -84,21 +82,17 @@ def high_precision_cause(facts: RankFacts, promises: Promises) -> str | None:
     ]
     if not facts.rank.ran_low or not high:
         return None
-    return _left_out(facts) or _logged(promises) or _sizes(facts, high) or _leg(high)
+    return _logged(promises) or _left_out(facts, high) or _sizes(facts, high) or _leg(high)
 
 
-def _left_out(facts: RankFacts) -> str | None:
-    """By the census: layers that were not converted."""
+def _left_out(facts: RankFacts, high: Sequence[GemmRow]) -> str | None:
+    """By the census: layers that were not converted, if they are most of what ran high."""
     linears = [module for module in facts.rank.modules if module.kind == "linear"]
-    left = [module for module in linears if module.state == "high_precision"]
-    if not left or len(left) == len(linears) or not _explains(facts, left):
+    left = [module.fqn for module in linears if module.state == "high_precision"]
+    least = _MOST * sum(row.flops or 0 for row in high)
+    if not left or len(left) == len(linears) or facts.layers.flops_of(left) < least:
         return None
-    if len(left) <= _FEW:
-        precision = facts.rank.main_high.value.upper()
-        return f"{', '.join(in_sentences(module.fqn for module in left))} ran in {precision}"
-    of = f"{len(left)} of {counted(linears, 'linear layer')}"
-    names = abridged(in_sentences(patterns(module.fqn for module in left)), _SIZES)
-    return f"{of} were left out of the conversion: {names}"
+    return f"left out of the conversion: {abridged(in_sentences(patterns(left)), _SIZES)}"
 
 
 def _logged(promises: Promises) -> str | None:
@@ -113,15 +107,6 @@ def _logged(promises: Promises) -> str | None:
             names = f"{blocks}{listed(pin.names)}"
             return f"{pin.framework} keeps {names} in high precision (log line {pin.line})"
     return None
-
-
-def _explains(facts: RankFacts, left: Sequence[ModuleRecord]) -> bool:
-    """Whether these layers are most of the FLOPs in high precision, where FLOPs are known."""
-    high = sum(
-        layer.flops * (1 - sum(layer.in_fp8.values()) / max(1, sum(layer.observed.values())))
-        for layer in facts.layers.classes
-    )
-    return not high or facts.layers.flops_of({module.fqn for module in left}) >= _MOST * high
 
 
 def _sizes(facts: RankFacts, high: Iterable[GemmRow]) -> str | None:

@@ -25,7 +25,7 @@ def undecidable(rank: RankEvidence) -> str | None:
         window = missed_window(rank.meta)
         if window is not None:
             return f"{window.reason}; the window {window.name} left no trace"
-        return no_kernels_because(rank)
+        return without_kernels(rank)[1]
     if not rank.survey.linear:
         return "no matrix multiplication ran in the window"
     return _untimed(rank) or _outside(rank) if rank.ran_low else _hidden(rank)
@@ -96,22 +96,17 @@ def opaque_share(rank: RankEvidence) -> float:
     return opaque / whole if whole else 0.0
 
 
-def no_kernels_because(rank: RankEvidence) -> str:
-    """Return what keeps a rank without kernels from being judged."""
-    if LOG_ALONE in rank.health.notes:
-        return "only a log was given, and it shows no kernels"
-    if rank.health.truncated:
-        return "the trace is cut off before its first GPU kernel"
+def without_kernels(rank: RankEvidence) -> tuple[str | None, str]:
+    """Return what keeps a rank without kernels from being judged: its case, if any, and why."""
     no_gpu = ", torch saw no GPU" if rank.saw_no_gpu else ""
+    if LOG_ALONE in rank.health.notes:
+        return "log-alone", "only a log was given, and it shows no kernels"
+    if rank.health.truncated:
+        return None, "the trace is cut off before its first GPU kernel"
     if rank.health.events:
-        return f"no GPU kernels in the trace{no_gpu}"
-    if is_empty(rank):
-        return "the trace holds no events"
+        return "no-gpu" if no_gpu else "", f"no GPU kernels in the trace{no_gpu}"
+    if EMPTY in rank.health.notes:
+        return "empty", "the trace holds no events"
     if rank.health.skipped_events:
-        return "no event of the trace can be read"
-    return f"no trace was made{no_gpu}"
-
-
-def is_empty(rank: RankEvidence) -> bool:
-    """Whether there is a trace, whole and without a single event."""
-    return not rank.health.events and EMPTY in rank.health.notes
+        return None, "no event of the trace can be read"
+    return None, f"no trace was made{no_gpu}"

@@ -100,17 +100,10 @@ class RankSummary:
         return [doubt for doubt, holds in said.items() if holds]
 
 
-class Outcome(NamedTuple):
-    """How a run ends: its exit code, and whether it fails whatever --exit-zero makes of that."""
-
-    exit_code: int
-    fails: bool
-
-
 def outcome(
     verdict: Verdict, summaries: Iterable[RankSummary], findings: Iterable[Finding], policy: Policy
-) -> Outcome:
-    """Turn verdict, shares and findings into the exit code under a policy."""
+) -> tuple[int, bool]:
+    """Return the exit code under a policy, and whether the run fails whatever that is."""
     code, asks = EXIT_CODES[verdict], policy.expected or policy.min_share is not None
     short = (
         (policy.strict and verdict is Verdict.PARTIAL)
@@ -118,7 +111,7 @@ def outcome(
         or (asks and any(_falls_short(summary, policy) for summary in summaries))
     )
     code = code or int(short)
-    return Outcome(0 if policy.exit_zero else code, code != 0)
+    return 0 if policy.exit_zero else code, code != 0
 
 
 def _falls_short(summary: RankSummary, policy: Policy) -> bool:

@@ -7,8 +7,8 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 
 from fp8verify.analysis.communication import shards_gradients, weight_gathers
 from fp8verify.analysis.facts import RankFacts
-from fp8verify.analysis.gemms import GemmRow
-from fp8verify.analysis.numerics import recomputed_high, steps_of
+from fp8verify.analysis.gemms import GemmRow, gemm_totals
+from fp8verify.analysis.numerics import recomputed_high
 from fp8verify.analysis.populations import PassReading, read_passes
 from fp8verify.analysis.promises import HIGH_PRECISION, Promises, format_name
 from fp8verify.analysis.rank import RankEvidence
@@ -168,11 +168,7 @@ def _below(formats: frozenset[str], rank: RankEvidence) -> frozenset[Precision]:
 
 def _times(rank: RankEvidence, legs: Container[Leg | None]) -> Counter[Precision]:
     """Return the GEMM time of some legs by precision class."""
-    times: Counter[Precision] = Counter()
-    for row in rank.survey.gemms:
-        if row.leg in legs:
-            times[row.precision] += row.time_ns
-    return times
+    return gemm_totals(row for row in rank.survey.gemms if row.leg in legs).time_ns
 
 
 def _share(times: Counter[Precision], precisions: Iterable[Precision]) -> float:
@@ -229,7 +225,7 @@ def all_gather_not_fp8(facts: RankFacts, promises: Promises) -> Iterator[Finding
 
 
 def mxfp8_e5m2_gradients(facts: RankFacts, _: Promises) -> Iterator[Finding]:
-    """MXFP8 with gradients in E5M2: by kernels, module list, measured tensors or recipe."""
+    """MXFP8 with gradients in E5M2: by kernels, module list or recipe."""
     rank = facts.rank
     mx = [row for row in rank.survey.gemms if row.precision is Precision.MXFP8]
     e5m2 = sum(row.calls for row in mx if "e5m2" in _elements(row))
@@ -244,12 +240,6 @@ def mxfp8_e5m2_gradients(facts: RankFacts, _: Promises) -> Iterator[Finding]:
         module.fqn
         for module in rank.modules
         if silent and module.gradients == "e5m2" and module.format_of("dgrad") == "mxfp8"
-    ]
-    layers += [
-        row.layer
-        for step in steps_of(rank.numerics)
-        for row in step.rows
-        if row.scaling == "mxfp8" and (row.format or "").startswith("e5m2")
     ]
     recipes = {(recipe.name, recipe.backward) for recipe in recipes_of(facts)}
     if layers or ("MXFP8BlockScaling", "e5m2") in recipes:

@@ -6,8 +6,8 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 
 from fp8verify.analysis.facts import RankFacts
-from fp8verify.analysis.gemms import GemmRow, KindTotal, name_conflicts
-from fp8verify.analysis.gpus import multiplies, peak_of, runs_elsewhere
+from fp8verify.analysis.gemms import KindTotal, name_conflicts
+from fp8verify.analysis.gpus import peak_of, runs_elsewhere
 from fp8verify.analysis.promises import CONVERTED, Promises
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.schema import ModuleRecord
@@ -88,26 +88,16 @@ def no_fp8_units(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
     rank, rows = facts.rank, facts.rank.upcast
     formats = {row.kind.classification.upcast_from for row in rows} - {None}
     names = sorted(found.value for found in formats if found is not None)
-    spoken = " and ".join(names).upper()
     elsewhere = _of_other_hardware(rank)
     if elsewhere:
-        gpu = rank.gpu, rank.compute_capability
-        lacks = any(multiplies(*gpu, found) is False for found in formats if found)
-        yield finding(
-            "no-fp8-units",
-            "other-gpu" if rank.ran_low else "other-gpu-open",
-            gpu=rank.gpu,
-            cannot=f", which cannot multiply {spoken}," if lacks else "",
-            kernel=_short(elsewhere[0]),
-        )
+        yield finding("no-fp8-units", "other-gpu", gpu=rank.gpu, kernel=_short(elsewhere[0]))
     elif rows:
         yield finding(
             "no-fp8-units",
             "" if rank.ran_low else "alone",
             count=sum(row.calls for row in rows),
-            formats=spoken,
+            formats=" and ".join(names).upper(),
             gpu=rank.gpu,
-            them="them" if rank.has_fp8_units else spoken,
             needs=_needs(names),
         )
     elif promises.any and not rank.has_fp8_units and rank.survey.linear:
@@ -140,25 +130,17 @@ def grouped_high_precision(facts: RankFacts, promises: Promises) -> Iterator[Fin
         return
     op = rows[0].kind.op
     experts = [m.fqn for m in rank.modules if m.kind == "experts" and m.state not in CONVERTED]
+    names = patterns(experts)[:_NAMED_EXPERTS]
     yield finding(
         "grouped-gemm-high-precision",
         "by-design" if any(c.framework == "KempnerForge" for c in promises.claims) else "",
         count=sum(row.calls for row in rows),
-        experts=_named_experts(experts, rows),
+        experts=f"MoE experts {', '.join(names)}" if names else "MoE experts",
         op=f", {op.name}" if op else "",
         precision=rows[0].precision.value.upper(),
         ms=sum(row.time_ns for row in rows) / 1e6,
         layers=experts,
     )
-
-
-def _named_experts(experts: Sequence[str], rows: Sequence[GemmRow]) -> str:
-    """Name the experts by the module list, else by the shape of their weights."""
-    if experts:
-        return f"MoE experts {', '.join(patterns(experts)[:_NAMED_EXPERTS])}"
-    stacked = {dims for row in rows if row.kind.op for dims in row.kind.op.dims if len(dims) == 3}
-    sizes = sorted({f"{count} of {k} x {n}" for count, k, n in stacked})
-    return f"MoE experts{': ' if sizes else ''}{', '.join(sizes[:_NAMED_EXPERTS])}"
 
 
 # ---- kernels that are not known

@@ -86,20 +86,6 @@ def ranks_without_fp8(ranks: Sequence[RankFacts], _: Promises) -> Iterator[Findi
         )
 
 
-def ranks_unreadable(ranks: Sequence[RankFacts], _: Promises) -> Iterator[Finding]:
-    """Ranks with a trace that could not be read."""
-    lost = [facts.rank for facts in ranks if facts.rank.unreadable is not None]
-    if lost:
-        reasons = [f"{rank.label} ({rank.unreadable})" for rank in lost]
-        yield finding(
-            "rank-unreadable",
-            lost=len(lost),
-            ranks_read=len(ranks),
-            reasons=listed(reasons, between="; "),
-            ranks=_numbers(lost),
-        )
-
-
 def ranks_not_observed(ranks: Sequence[RankFacts], _: Promises) -> Iterator[Finding]:
     """Ranks of the training whose traces are not there."""
     world = max((facts.rank.world_size or 1 for facts in ranks), default=1)

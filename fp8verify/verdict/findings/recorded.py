@@ -19,7 +19,7 @@ from fp8verify.report.model.parts import Finding
 from fp8verify.terms import Leg
 from fp8verify.text import counted, listed
 from fp8verify.verdict.findings_table import finding
-from fp8verify.verdict.inconclusive import LOG_ALONE, is_empty
+from fp8verify.verdict.inconclusive import without_kernels
 from fp8verify.verdict.policy import USUAL_SHARE
 
 _WINDOW_STATES = {
@@ -37,16 +37,18 @@ _SHOWN = 8
 def no_kernels(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     """No trace, an empty one, or one of the CPU only."""
     rank, health = facts.rank, facts.rank.health
-    nowhere = not health.events and health.complete
-    if LOG_ALONE in health.notes:
-        yield finding("no-gpu-kernels", "log-alone", source=rank.source)
-    elif is_empty(rank):
-        yield finding("no-gpu-kernels", "empty", source=rank.source)
-    elif rank.meta is None and rank.unreadable is None and nowhere:
+    if rank.meta is None and rank.unreadable is None and not health.events and not health.notes:
         yield finding("no-training-step")
-    # For a trace that is cut off, `damaged-trace` says so.
-    if health.events and not health.kernels and not health.truncated:
-        yield finding("no-gpu-kernels", "no-gpu" if rank.saw_no_gpu else "", source=rank.source)
+    case, why = without_kernels(rank)
+    if not health.kernels and case is not None:
+        yield finding("no-gpu-kernels", case, source=rank.source, why=why)
+
+
+def unreadable(facts: RankFacts, _: Promises) -> Iterator[Finding]:
+    """A trace that could not be read."""
+    rank = facts.rank
+    if rank.unreadable is not None:
+        yield finding("rank-unreadable", source=rank.source, reason=rank.unreadable)
 
 
 def damaged(facts: RankFacts, _: Promises) -> Iterator[Finding]:
@@ -136,10 +138,8 @@ def steps_without_fp8(facts: RankFacts, promises: Promises) -> Iterator[Finding]
     if steps:
         most = max(found.part.share for found in steps.values())
         usual = total_amount(found.others for found in steps.values()).share
-        named = _named(steps)
-        yield finding(
-            "step-without-fp8", "less" if most else "", steps=named, most=most, usual=usual
-        )
+        case = "less" if most else ""
+        yield finding("step-without-fp8", case, steps=_named(steps), most=most, usual=usual)
 
 
 def passes_without_fp8(facts: RankFacts, _: Promises) -> Iterator[Finding]:

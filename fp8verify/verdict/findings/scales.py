@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import NamedTuple
 
 from fp8verify.analysis.facts import RankFacts
 from fp8verify.analysis.numerics import (
@@ -25,7 +24,7 @@ from fp8verify.capture.schema import RecipeRecord, TensorRecord, WeightCopyRecor
 from fp8verify.logs.losses import LossSeries
 from fp8verify.report.model.parts import Finding
 from fp8verify.text import label_of_ranks, listed, pattern
-from fp8verify.verdict.findings.tensors import Accused, accuse, is_clipped
+from fp8verify.verdict.findings.tensors import Accused, Rule, accuse, is_clipped
 from fp8verify.verdict.findings_table import finding
 
 _TOLERANCE_OCTAVES = 0.02
@@ -45,24 +44,6 @@ _LIKE = 0.5  # ours; a tensor that resembles a weight less is no copy of it
 # ---- scales that delayed scaling keeps
 
 
-class Rule(NamedTuple):
-    """A finding on a scale that is kept.
-
-    Attributes:
-        code: of the finding.
-        holds: whether a scale is accused.
-        figure: what the sentence says of the scale: the larger, the worse.
-        limit: the threshold that the sentence names.
-        case: of the code.
-    """
-
-    code: str
-    holds: Callable[[Kept], bool]
-    figure: Callable[[Kept], float]
-    limit: float = 0.0
-    case: str = ""
-
-
 def kept_scales_off(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     """Scales that do not follow their amax, that clip it, or that it jumps away from."""
     kept = [one for one in kept_scales(facts.rank.numerics) if one.used]
@@ -70,7 +51,11 @@ def kept_scales_off(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     clipped = any(map(is_clipped, rows))  # then the finding on the tensor says so
     for rule in _RULES:
         if not (rule.code == "saturates" and clipped):
-            accused = [Accused(rule.figure(one), 0, one.slot) for one in kept if rule.holds(one)]
+            accused = [
+                Accused(rule.figure(one), 0, one.slot)
+                for one in kept
+                if rule.holds(one) and not rule.figure(one) < rule.limit  # NaN is no less
+            ]
             yield from accuse(rule.code, accused, case=rule.case, limit=rule.limit)
 
 
@@ -122,23 +107,11 @@ def _octaves(kept: Kept) -> float:
 
 
 _RULES = (
-    Rule("scale-stuck", _is_stuck, _scale),
-    Rule(
-        "saturates",
-        lambda kept: _clipped(kept) >= _CLIPPED and _spike(kept) < _SPIKE,
-        _clipped,
-        _CLIPPED,
-        "delayed",
-    ),
-    Rule("amax-spike", lambda kept: _spike(kept) >= _SPIKE, _spike, _SPIKE),
-    Rule("scale-unstable", lambda kept: not 0 < kept.scale < math.inf, _scale),
-    Rule(
-        "scale-unstable",
-        lambda kept: _octaves(kept) > _MOST_OCTAVES,
-        _octaves,
-        _MOST_OCTAVES,
-        "swinging",
-    ),
+    Rule("scale-stuck", _scale, 0.0, _is_stuck),
+    Rule("saturates", _clipped, _CLIPPED, lambda kept: _spike(kept) < _SPIKE, case="delayed"),
+    Rule("amax-spike", _spike, _SPIKE),
+    Rule("scale-unstable", _scale, -math.inf, lambda kept: not 0 < kept.scale < math.inf),
+    Rule("scale-unstable", _octaves, _MOST_OCTAVES, case="swinging"),
 )
 
 

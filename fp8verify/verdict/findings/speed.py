@@ -52,10 +52,12 @@ def fp8_not_paying(facts: RankFacts, _: Promises) -> Iterator[Finding]:
             saved_ms=found.saved_us / 1e3,
         )
     elif figures.waits and figures.step_us and figures.gpu_busy_in_step_us:
-        step_ms, busy_ms = figures.step_us / 1e3, figures.gpu_busy_in_step_us / 1e3
-        yield finding("fp8-not-paying", "cpu-bound", step_ms=step_ms, busy_ms=busy_ms)
+        idle_ms = (figures.step_us - figures.gpu_busy_in_step_us) / 1e3
+        waits = f"idle for {idle_ms:.1f} ms of each {figures.step_us / 1e3:.1f} ms step"
+        yield finding("fp8-not-paying", "launch-bound", waits=waits)
     elif pauses >= _MOSTLY:
-        yield finding("fp8-not-paying", "launch-bound", idle=pauses)
+        waits = f"idle for {pauses:.0%} of the window"
+        yield finding("fp8-not-paying", "launch-bound", waits=waits)
     # Steps outside the window tell more, without the profiler's waiting.
     if _WAITS <= pauses < _MOSTLY:
         yield finding("gpu-idle", idle=pauses)

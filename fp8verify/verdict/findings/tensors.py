@@ -100,21 +100,23 @@ def _name(record: TensorRecord | SlotRecord | WeightCopyRecord) -> str:
 
 
 class Rule(NamedTuple):
-    """A threshold on a figure of a tensor.
+    """A threshold on a figure of a record: a tensor, or a scale that is kept.
 
     Attributes:
         code: of the finding.
-        figure: how bad a tensor is.
+        figure: how bad a record is.
         limit: it is accused from this figure on.
-        holds: for which tensors the rule holds.
+        holds: for which records the rule holds.
         remedy: what would help the worst of them.
+        case: of the code.
     """
 
     code: str
-    figure: Callable[[TensorRecord], float]
+    figure: Callable[[Any], float]
     limit: float
-    holds: Callable[[TensorRecord], bool] = lambda _: True
-    remedy: Callable[[TensorRecord], str] = lambda _: ""
+    holds: Callable[[Any], bool] = lambda _: True
+    remedy: Callable[[Any], str] = lambda _: ""
+    case: str = ""
 
 
 def measured_tensors(facts: RankFacts, _: Promises) -> Iterator[Finding]:
@@ -163,16 +165,8 @@ def _lacking_db(row: TensorRecord) -> float:
 
 def _remedy(row: TensorRecord) -> str:
     """Say what would help a tensor that loses too much in its cast."""
-    if (
-        row.amax
-        and row.amax < _LEAST_AMAX
-        and row.scaling in ("rowwise", "block_1x128", *_ONE_SCALE)
-    ):
-        return (
-            f"Its largest value is {row.amax:.2g}; scales count no amax below {_LEAST_AMAX:g} "
-            "(torchao's EPS): find what makes it so small, or scale the loss up if only gradients "
-            "are."
-        )
+    if row.amax and row.amax < _LEAST_AMAX:
+        return f"No scale helps: its largest value is {row.amax:.2g}. Find what makes it so small."
     return f"{_how(row)}{what_if(row)}."
 
 
