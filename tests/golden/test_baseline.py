@@ -86,7 +86,7 @@ def test_a_layer_that_left_fp8_is_named() -> None:
     states = {"head": "high_precision", "layers.0.attn.q_proj": "fp8"}
     baseline = replace(baseline_of(before), layers={"head": "fp8", "layers.0.attn.q_proj": "fp8"})
     found = _messages(_with_layers(before, states), baseline)
-    assert found == ["below the baseline: 1 layers left FP8 (now high_precision): head"]
+    assert found == ["below the baseline: 2 layers were in FP8, now 1 are; no longer: head"]
 
 
 def test_a_module_that_is_called_module_keeps_its_name_in_every_place() -> None:
@@ -103,7 +103,7 @@ def test_layers_that_vanish_count_as_fallen_unless_as_many_are_in_fp8() -> None:
     baseline = replace(baseline_of(report), layers={"a": "fp8", "b": "fp8"})
     assert _messages(_with_layers(report, {"a": "fp8", "c": "fp8"}), baseline) == []
     assert _messages(_with_layers(report, {"a": "fp8"}), baseline) == [
-        "below the baseline: 2 layers were in FP8, now 1 are; missing: b"
+        "below the baseline: 2 layers were in FP8, now 1 are; no longer: b"
     ]
 
 

@@ -131,7 +131,7 @@ def test_steps_outside_the_window_tell_whether_the_gpu_waits(
     assert found is not None
     assert said is not None
     assert (found.waits, said.word) == (waits, word)
-    bound = [f for f in report.findings if "bottleneck" in f.message]
+    bound = [f for f in report.findings if "ms step" in f.message]
     assert bool(bound) is bool(waits)
     if waits is False:
         assert found.step_speedup_estimate == pytest.approx((200 + 200 * 0.97) / 205, rel=1e-3)

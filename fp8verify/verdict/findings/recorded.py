@@ -37,11 +37,11 @@ _SHOWN = 8
 def no_kernels(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     """No trace, an empty one, or one of the CPU only."""
     rank, health = facts.rank, facts.rank.health
-    if rank.meta is None and rank.unreadable is None and not health.events and not health.notes:
-        yield finding("no-training-step")
     case, why = without_kernels(rank)
     if not health.kernels and case is not None:
         yield finding("no-gpu-kernels", case, source=rank.source, why=why)
+    elif not health.events and health.complete and not (rank.meta or rank.unreadable):
+        yield finding("no-training-step")
 
 
 def unreadable(facts: RankFacts, _: Promises) -> Iterator[Finding]:
@@ -138,8 +138,10 @@ def steps_without_fp8(facts: RankFacts, promises: Promises) -> Iterator[Finding]
     if steps:
         most = max(found.part.share for found in steps.values())
         usual = total_amount(found.others for found in steps.values()).share
-        case = "less" if most else ""
-        yield finding("step-without-fp8", case, steps=_named(steps), most=most, usual=usual)
+        named = _named(steps)
+        yield finding(
+            "step-without-fp8", "less" if most else "", steps=named, most=most, usual=usual
+        )
 
 
 def passes_without_fp8(facts: RankFacts, _: Promises) -> Iterator[Finding]:
