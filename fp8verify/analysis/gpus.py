@@ -167,7 +167,10 @@ PEAKS: Final[dict[str, Peak]] = {
     "H800 PCIE": Peak(1513, 756, 378, 0),  # NVIDIA H800 PCIe product brief: the H100 PCIe's rates
     "H20": Peak(296, 148, 74, 0),  # NVIDIA H20 product brief, 2024
     "A100": Peak(0, 312, 156, 0),  # NVIDIA A100 datasheet, 2021 (SXM and PCIe)
+    "A100 PCIE": Peak(0, 312, 156, 0),
+    "A100 PG509 200": Peak(0, 312, 156, 0),
     "A800": Peak(0, 312, 156, 0),  # NVIDIA A800 product brief: the A100's rates
+    "A800 PCIE": Peak(0, 312, 156, 0),
     "L40S": Peak(733, 362.05, 183, 0),  # NVIDIA L40S datasheet, 2023
     "L40": Peak(362, 181.05, 90.5, 0),  # NVIDIA L40 datasheet, 2023
     "L20": Peak(239, 119.5, 59.8, 0),  # NVIDIA L20 product brief, 2024
@@ -192,46 +195,23 @@ PEAKS: Final[dict[str, Peak]] = {
     "MI300A": Peak(1961.2, 980.6, 490.3, 0),  # AMD Instinct MI300A data sheet, 2023
 }
 
-# Words of a device name that do not make it another part: maker, memory, form factor. Any other
-# word that a row does not have does: a Laptop GPU, a D, a Ti, a MIG slice is not the part itself.
-_MAKERS: Final = frozenset({"NVIDIA", "AMD", "GEFORCE", "INSTINCT", "TESLA", "GPU"})
-_MEMORY: Final = lazy_pattern(r"\d+GB?|HBM\d[E]?")
-_FORMS: Final[dict[str, frozenset[str]]] = {
-    "A100": frozenset({"SXM4", "SXM", "PCIE", "PG509", "200"}),
-    "A800": frozenset({"SXM4", "SXM", "PCIE", "ACTIVE"}),
-    "H100": frozenset({"SXM5", "SXM"}),
-    "H200": frozenset({"SXM5", "SXM"}),
-    "H800": frozenset({"SXM5", "SXM"}),
-    "H20": frozenset({"3E", "SXM5"}),
-    "B200": frozenset({"SXM6", "SXM", "AC", "LC"}),
-    "B300": frozenset({"SXM6", "SXM", "AC", "LC"}),
-    # VF: the virtual function of a whole GPU; AMD's SR-IOV driver makes one of each MI300X.
-    "MI300X": frozenset({"OAM", "VF"}),
-    "MI325X": frozenset({"OAM", "VF"}),
-    "MI350X": frozenset({"OAM"}),
-    "MI355X": frozenset({"OAM"}),
-}
+# Words of a device name that do not make it another part: maker, memory, form factor (VF is the
+# virtual function of a whole GPU; AMD's SR-IOV driver makes one of each MI300X). Any other word
+# that a row does not have does: a Laptop GPU, a D, a Ti, a MIG slice is not the part itself.
+_NO_PART: Final = lazy_pattern(
+    r"NVIDIA|AMD|GEFORCE|INSTINCT|TESLA|GPU|\d+GB?|HBM\d[E]?|SXM\d?|OAM|VF|AC|LC|3E|ACTIVE"
+)
+
+
+def part_of(gpu: str | None) -> str:
+    """Return the words of a device name that say which part it is, as `PEAKS` has them."""
+    words = re.split(r"[\s\-_/()]+", (gpu or "").upper())
+    return " ".join(word for word in words if word and not _NO_PART.fullmatch(word))
 
 
 def peak_of(gpu: str | None) -> Peak | None:
     """Return the peaks of the GPU that a trace names, or None for one that is not listed."""
-    key = peak_key(gpu)
-    return PEAKS[key] if key is not None else None
-
-
-def peak_key(gpu: str | None) -> str | None:
-    """Return the key in `PEAKS` of the GPU that a trace names."""
-    words = _part(gpu or "")
-    for key in PEAKS:
-        if [word for word in words if word not in _FORMS.get(key, ())] == key.split():
-            return key
-    return None
-
-
-def _part(gpu: str) -> list[str]:
-    """Return the words of a device name that say which part it is."""
-    words = re.split(r"[\s\-_/()]+", gpu.upper())
-    return [word for word in words if word and word not in _MAKERS and not _MEMORY.fullmatch(word)]
+    return PEAKS.get(part_of(gpu))
 
 
 def peak_tflops(peak: Peak | None, precision: Precision) -> float | None:

@@ -14,7 +14,7 @@ from math import fsum
 from typing import Final, NamedTuple
 
 from fp8verify.analysis.gemms import GemmRow, KindTotal, micros, rounded
-from fp8verify.analysis.gpus import SMALL_SIDE, peak_key
+from fp8verify.analysis.gpus import SMALL_SIDE, part_of
 from fp8verify.analysis.purpose import LAYER_FUNCTIONS, purpose_of
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.report.model.diagnosis import PayoffReport, TaxEntry, TaxReport
@@ -163,7 +163,7 @@ def _is_generated(row: TaxEntry) -> bool:
 
 def _saved(rank: RankEvidence, rows: list[GemmRow], *, in_sixteen: bool = False) -> int | None:
     """Return what GEMMs take longer in BF16, or less in FP8; None where no rates are known."""
-    if peak_key(rank.gpu) not in _HOPPER:
+    if part_of(rank.gpu) not in _HOPPER:
         return None
     saved, unknown = 0.0, 0
     for row in rows:

@@ -8,8 +8,7 @@ each other in a long series: `effective` is the number of independent steps that
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain, compress, pairwise
 from operator import not_
 from statistics import fmean, median, variance
@@ -129,7 +128,6 @@ _NEVER = 1 << 62
 
 
 BUCKETS = 240
-_LONGEST = 3  # kernels named in a tooltip
 _FP8, _HIGH, _UNKNOWN, _REST = range(4)
 
 
@@ -146,19 +144,22 @@ def bucket_times(
     """
     begin, end = whole
     width = max(1, -(-(end - begin) // BUCKETS))
-    times = [[0] * BUCKETS for _ in range(4)]
-    classes = [_class_of(kind.classification) for kind in kinds.kinds]
-    longest = []
-    for bucket, members in enumerate(_by_kind(trace, kinds, begin, width)):
-        by_name: dict[str, int] = defaultdict(int)
-        for number, time_ns in members.items():
-            times[classes[number]][bucket] += time_ns
-            by_name[kinds.kinds[number].name] += time_ns
-        longest.append(sorted(by_name.items(), key=lambda item: -item[1])[:_LONGEST])
-    shown = {name for row in longest for name, _ in row}
-    names = [name for name in dict.fromkeys(kind.name for kind in kinds.kinds) if name in shown]
-    places = {name: place for place, name in enumerate(names)}
-    fp8, high, unknown, rest = (tuple(map(_tenths, row)) for row in times)
+    # Beyond the last bucket is at most an empty kernel at the very end.
+    times = [[0] * (BUCKETS + 1) for _ in range(4)]
+    rows = [times[_class_of(kind.classification)] for kind in kinds.kinds]
+    columns = trace.kernels
+    for number, start, duration in zip(
+        kinds.numbers, columns.start_ns, columns.duration_ns, strict=True
+    ):
+        row, (place, offset) = rows[number], divmod(start - begin, width)
+        while offset + duration > width:  # cut at the ends of buckets
+            row[place] += width - offset
+            place, offset, duration = place + 1, 0, duration - (width - offset)
+        row[place] += duration
+    # A picture needs one decimal.
+    fp8, high, unknown, rest = (
+        tuple(round(time_ns / 1000, 1) for time_ns in row[:BUCKETS]) for row in times
+    )
     return TimelineReport(
         bucket_us=width / 1000,
         fp8_us=fp8,
@@ -170,33 +171,7 @@ def bucket_times(
             for step, own in zip(trace.steps, bounds, strict=True)
             if own is not None
         ),
-        names=tuple(names),
-        longest=tuple(tuple((places[name], _tenths(ns)) for name, ns in row) for row in longest),
     )
-
-
-def _tenths(time_ns: int) -> float:
-    """Return ns as µs with the one decimal that a picture needs."""
-    return round(time_ns / 1000, 1)
-
-
-def _by_kind(trace: Trace, kinds: Kinds, begin: int, width: int) -> list[dict[int, int]]:
-    """Return the time of each kind in each bucket."""
-    columns = trace.kernels
-    found: list[dict[int, int]] = [defaultdict(int) for _ in range(BUCKETS + 1)]
-    low, members = begin, found[0]  # most kernels lie in the bucket of the one before them
-    for number, start, duration in zip(
-        kinds.numbers, columns.start_ns, columns.duration_ns, strict=True
-    ):
-        if not low <= start < low + width:
-            place = (start - begin) // width
-            low, members = begin + place * width, found[place]
-        if start + duration <= low + width:
-            members[number] += duration
-        else:
-            for place, part in _parts((low - begin) // width, start - low, duration, width):
-                found[place][number] += part
-    return found[:BUCKETS]  # beyond is at most an empty kernel at the very end
 
 
 def _class_of(found: Classification) -> int:
@@ -205,14 +180,6 @@ def _class_of(found: Classification) -> int:
     if found.precision is Precision.UNKNOWN:
         return _UNKNOWN
     return _FP8 if found.precision.is_fp8 else _HIGH
-
-
-def _parts(place: int, offset: int, duration: int, width: int) -> Iterator[tuple[int, int]]:
-    """Cut a kernel at the ends of buckets."""
-    while duration > 0 and place < BUCKETS:
-        part = min(duration, width - offset)
-        yield place, part
-        place, offset, duration = place + 1, 0, duration - part
 
 
 # A step of more than this many medians is no training step like the others; where a quarter of the

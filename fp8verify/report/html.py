@@ -79,8 +79,6 @@ def _hover(report: TimelineReport) -> dict[str, object]:
     return {
         "bucket": report.bucket_us,
         "times": list(zip(*rows, strict=True)),
-        "names": [_short(name) for name in report.names],
-        "longest": report.longest,
         "steps": report.steps,
     }
 

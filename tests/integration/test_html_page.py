@@ -160,8 +160,7 @@ def test_the_page_runs_its_own_script_only() -> None:
 
 
 @needs_browser
-def test_the_timeline_names_its_kernels_to_mouse_and_keyboard(pages: dict[str, Path]) -> None:
-    report = report_of("fp8_compiled")
+def test_the_timeline_tells_its_times_to_mouse_and_keyboard(pages: dict[str, Path]) -> None:
     first = f"""
         const box = document.querySelector('.hover'), edge = box.getBoundingClientRect();
         const at = {{bubbles: true, clientX: edge.left + edge.width * 100.5 / 240,
@@ -182,8 +181,7 @@ def test_the_timeline_names_its_kernels_to_mouse_and_keyboard(pages: dict[str, P
         first=first,
         height=4000,
     )
-    found = report.ranks[0].timelines[0]
-    assert all(found.names[kernel] in said for kernel, _ in found.longest[100])
+    assert "FP8 GEMMs: " in said
     assert "step 11" in said
     assert hidden
     assert (place, spoken) == (str(239 - 1 - 24), tip)

@@ -174,8 +174,6 @@ class TimelineReport(msgspec.Struct, frozen=True, kw_only=True):
         unknown_precision_us: µs of GEMMs of unknown precision.
         rest_us: µs of all other kernels.
         steps: (step, begin, end) in µs of the kernels that each step launched.
-        names: names of the kernels in `longest`.
-        longest: kernels with the most time in each bucket: place in `names`, µs.
     """
 
     bucket_us: float
@@ -184,8 +182,6 @@ class TimelineReport(msgspec.Struct, frozen=True, kw_only=True):
     unknown_precision_us: tuple[float, ...]
     rest_us: tuple[float, ...]
     steps: tuple[tuple[int, float, float], ...]
-    names: tuple[str, ...] = ()
-    longest: tuple[tuple[tuple[int, float], ...], ...] = ()
 
 
 class HealthReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -77,7 +77,6 @@ const describe = (picture, place) => {
   const lines = [`${from.toFixed(3)} to ${to.toFixed(3)} ms${inside.length ? ", step " + inside.map((s) => s[0]).join(", ") : ""}`];
   picture.times[place].forEach((us, kind) => { if (us) lines.push(`${classes[kind]}: ${us.toFixed(1)} µs`); });
   if (lines.length === 1) lines.push("idle");
-  for (const [name, us] of picture.longest[place] || []) lines.push(`${us.toFixed(1)} µs  ${picture.names[name]}`);
   return lines.join("\n");
 };
 for (const box of document.querySelectorAll(".hover")) {
