@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 AGENT = Path(__file__).parent
-MAX_BYTES = 1 << 20  # for hook calls, which come at every step; as much again for all the rest
+MAX_BYTES = 1 << 20
 
 
 class DebugLog:
@@ -23,12 +23,12 @@ class DebugLog:
 
     def __init__(self) -> None:
         self._folder: Path | None = None
-        self._left: dict[str, int] = {}
+        self._left = 0
 
     def open(self, config: dict[str, Any]) -> None:
         """Write from here on, if the boot folder's `config` wants it."""
         self._folder = Path(config["capture"]) if config["debug"] else None
-        self._left = {"call": MAX_BYTES, "event": MAX_BYTES}
+        self._left = MAX_BYTES
 
     @property
     def name(self) -> str:
@@ -44,32 +44,22 @@ class DebugLog:
 
     def event(self, text: str) -> None:
         """Write a line about something that happens a few times in a run."""
-        self._write("event", text)
-
-    def called(self, hook: str, began: float, steps: int) -> None:
-        """Write that a hook ran since `began` (`time.perf_counter`), with the steps counted."""
-        if self._folder is not None:
-            took = 1e3 * (time.perf_counter() - began)
-            self._write("call", f"hook {hook}: {took:.3f} ms, {steps} steps complete")
-
-    def error(self, what: str) -> None:
-        """Write the traceback of the exception that is being handled."""
-        if self._folder is not None:
-            self._write("event", f"{what} failed\n{traceback.format_exc()}")
-
-    def _write(self, budget: str, text: str) -> None:
-        if self._folder is None or self._left[budget] <= 0:
+        if self._folder is None or self._left <= 0:
             return
         now = time.time()
         clock = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(now))
         thread = threading.current_thread().name
         line = f"{clock}.{int(now % 1 * 1e6):06d} {thread}: {text.rstrip()}\n"
-        data = line.encode(errors="backslashreplace")[: self._left[budget]]
-        self._left[budget] -= len(data)
-        if not self._left[budget]:
-            data += f"\n(no more {budget}s are written: the log is full)\n".encode()
+        data = line.encode(errors="backslashreplace")[: self._left]
+        self._left -= len(data)
+        if not self._left:
+            data += b"\n(no more is written: the log is full)\n"
         with suppress(OSError), (self._folder / self.name).open("ab") as file:
             file.write(data)
+
+    def error(self, what: str) -> None:
+        """Write the traceback of the exception that is being handled."""
+        self.event(f"{what} failed\n{traceback.format_exc()}")
 
 
 debug = DebugLog()

@@ -63,7 +63,7 @@ class EagerVote:
 
 
 class EagerMode:
-    """One stance for all who want the same step to run eagerly: the last to leave ends it.
+    """A `with` inside which compiled code runs eagerly; of several the last to leave ends it.
 
     torch.compile ignores hooks that come after it: for a step compiled code then runs eagerly, and
     what was compiled is kept.
@@ -82,8 +82,8 @@ class EagerMode:
         if self._vote is None or self._vote[0] != step:
             self._vote = step, EagerVote(boot, step, rank, world_size)
 
-    def enter(self) -> None:
-        """Let compiled code run eagerly until `leave`.
+    def __enter__(self) -> None:
+        """Let compiled code run eagerly.
 
         Raises:
             RuntimeError: the step would not fit into memory or not all ranks run it eagerly, torch
@@ -101,7 +101,7 @@ class EagerMode:
             self._stance.__enter__()
         self.users += 1
 
-    def leave(self) -> None:
+    def __exit__(self, *_: object) -> None:
         """Let compiled code run as before, once all have left."""
         self.users -= 1
         if not self.users:

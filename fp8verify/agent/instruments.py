@@ -18,7 +18,6 @@ from torch.profiler import record_function
 
 from .census import take_census
 from .debug import debug, describe
-from .eager import eager_mode
 from .framework_counters import StepCounter, counters
 from .layers import linear_modules
 from .observe import hidden
@@ -262,23 +261,6 @@ class LayerNames:
         # Without an error in between, calls of modules nest.
         with suppress(IndexError):
             self._open[threading.get_ident()].pop().__exit__(None, None, None)
-
-
-class EagerNames(LayerNames):
-    """Names the layers of compiled code, which runs eagerly until they are removed.
-
-    Raises:
-        RuntimeError: compiled code cannot run eagerly.
-    """
-
-    def __init__(self, modules: Sequence[tuple[str, Any]]) -> None:
-        eager_mode.enter()
-        super().__init__(modules)
-
-    def remove(self) -> None:
-        """Take the hooks off."""
-        super().remove()
-        eager_mode.leave()
 
 
 def compiles() -> bool:

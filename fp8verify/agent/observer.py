@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import threading
-import time
 import weakref
 from collections.abc import Callable
 from itertools import islice
@@ -43,15 +42,12 @@ def fail_safe(method: Method) -> Method:
     def guarded(self: Observer, *args: Any) -> Any:
         if not self.armed:
             return None
-        began = time.perf_counter()
         try:
-            result = method(self, *args)
+            return method(self, *args)
         except Exception as error:
             debug.error(method.__name__)
             self.disarm(f"{method.__name__}: {describe(error)}")
             return None
-        debug.called(method.__name__, began, self.clock.steps)
-        return result
 
     return guarded  # type: ignore[return-value]
 

@@ -337,7 +337,6 @@ def test_an_error_of_ours_inside_the_window_is_noted_and_the_run_goes_on(
         return
     assert re.search(r"its traceback is in debug\.\S+\.log$", note)
     for line in (
-        "hook optimizer_leaves: ",
         "start window 1 after step 1\n",
         "optimizer_leaves failed\nTraceback (most recent call last):\n",
         ", in fails\n",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -22,43 +21,36 @@ def opened(folder: Path, *, wanted: bool = True) -> DebugLog:
 def test_nothing_is_written_unless_it_is_wanted(tmp_path: Path) -> None:
     log = opened(tmp_path, wanted=False)
     log.event("prepare")
-    log.called("optimizer_enters", time.perf_counter(), 3)
     log.error("prepare")
 
     assert not list(tmp_path.iterdir())
     assert log.how_to_see_more == "run with --debug for the traceback"
 
 
-def test_calls_events_and_tracebacks_are_written(tmp_path: Path) -> None:
+def test_events_and_tracebacks_are_written(tmp_path: Path) -> None:
     log = opened(tmp_path)
-    log.called("optimizer_enters", time.perf_counter(), 3)
+    log.event("stop window 1")
     try:
         raise ValueError("so\udce9")
     except ValueError:
         log.error("prepare")
 
     text = (tmp_path / log.name).read_text()
-    assert "MainThread: hook optimizer_enters: 0." in text
-    assert " ms, 3 steps complete\n" in text
+    assert "MainThread: stop window 1\n" in text
     assert "prepare failed\nTraceback (most recent call last):" in text
     assert "ValueError: so" in text
     assert log.name in log.how_to_see_more
 
 
-def test_calls_leave_room_for_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_log_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(debug_room, "MAX_BYTES", 1000)
     log = opened(tmp_path)
-    for step in range(1000):
-        log.called("optimizer_enters", time.perf_counter(), step)
-    log.event("stop window 1")
     for _ in range(1000):
         log.event("x" * 100)
 
     text = (tmp_path / log.name).read_text()
-    assert len(text) < 2200
-    assert "(no more calls are written: the log is full)" in text
-    assert "stop window 1" in text
-    assert text.count("no more events") == 1
+    assert len(text) < 1100
+    assert text.count("no more is written: the log is full") == 1
 
 
 def test_a_folder_that_is_gone_is_no_error(tmp_path: Path) -> None:

@@ -86,10 +86,9 @@ def test_a_rank_that_cannot_stops_all(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.usefixtures("able")
 def test_a_step_is_entered_only_as_planned(tmp_path: Path) -> None:
     mode = EagerMode()
-    with pytest.raises(RuntimeError, match="not planned"):
-        mode.enter()
+    with pytest.raises(RuntimeError, match="not planned"), mode:
+        raise AssertionError
     mode.plan(12, str(tmp_path), 0, 1)
-    mode.enter()
-
-    assert mode.users == 1
-    mode.leave()
+    with mode, mode:
+        assert mode.users == 2
+    assert mode.users == 0

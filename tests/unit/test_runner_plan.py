@@ -12,7 +12,7 @@ from fp8verify.record.settings import parse_windows
 
 def timetable(*windows: tuple[int, int], steps: int = 20) -> dict[int, list[tuple[str, int]]]:
     plan = Plan(windows)
-    due = {step: [tuple(action) for action in plan.after(step)] for step in range(steps + 1)}
+    due = {step: plan.after(step) for step in range(steps + 1)}
     return {step: actions for step, actions in due.items() if actions}
 
 
@@ -44,7 +44,7 @@ def test_a_window_known_by_its_time_is_prepared_when_the_time_has_come() -> None
 
     plan.place(plan.waiting[0], 42, 43)
 
-    due = {step: [tuple(action) for action in plan.after(step)] for step in range(40, 45)}
+    due = {step: plan.after(step) for step in range(40, 45)}
     assert due == {40: [("prepare", 1)], 41: [("start", 1)], 42: [], 43: [("stop", 1)], 44: []}
     assert plan.finished(43)
 

@@ -19,7 +19,7 @@ from fp8verify.agent.numerics.step_hooks import (
     CLIPPING,
     Clipping,
     NumericsHooks,
-    Operand,
+    cast_of_operand,
     watch_products,
 )
 from fp8verify.agent.numerics.table import Measurements
@@ -276,13 +276,15 @@ def test_a_product_may_be_given_all_by_name(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(torch, "_scaled_mm", by_name)
     rows: list[Any] = []
-    products = watch_products(lambda a, b: rows.append((a.cast(), b.transposed().cast())))
+    products = watch_products(
+        lambda a, b, *scales: rows.extend(map(cast_of_operand, (a, b.t()), scales))
+    )
     a, b, one = (torch.ones(2, 4).to(E4M3.dtype), torch.ones(4, 2).to(E4M3.dtype), torch.ones(()))
     found = torch._scaled_mm(input=a, mat2=b, scale_a=one, scale_b=one)
     products.undo()
 
     assert torch.equal(found, torch.full((2, 2), 4.0))
-    assert [cast.scaling for cast in rows[0]] == ["tensorwise", "tensorwise"]
+    assert [cast.scaling for cast in rows] == ["tensorwise", "tensorwise"]
     assert torch._scaled_mm is by_name
 
 
@@ -309,9 +311,9 @@ def test_a_script_that_replaces_the_product_itself_keeps_its_own() -> None:
     ],
 )
 def test_the_scale_of_an_operand_tells_its_cast(inverse: Any, scaling: str | None) -> None:
-    cast = Operand(torch.ones(8, 16).to(E4M3.dtype), inverse).cast()
+    cast = cast_of_operand(torch.ones(8, 16).to(E4M3.dtype), inverse)
     assert (cast and cast.scaling) == scaling
-    assert Operand(torch.ones(8, 16), inverse).cast() is None  # no FP8
+    assert cast_of_operand(torch.ones(8, 16), inverse) is None  # no FP8
 
 
 def test_an_error_of_ours_ends_the_measuring_and_not_the_training(

@@ -81,12 +81,11 @@ def measure_bytes(data: Tensor, found: Format) -> Tensor:
     # Cut, since a mask is as large; without a copy of what is not contiguous.
     flat = data.view(-1) if data.is_contiguous() else data
     parts = flat.split(max(1, 2 * PART // max(1, flat[0].numel()))) if data.numel() else ()
-    counts = {
-        name: [sum(torch.count_nonzero(part == code) for code in codes) for part in parts]
-        for name, codes in wanted.items()
-    }
-    return _line({name: sum(found, data.new_zeros((), dtype=torch.int64))
-                  for name, found in counts.items()})  # fmt: skip
+    counts = dict.fromkeys(wanted, data.new_zeros((), dtype=torch.int64))
+    for part in parts:
+        for name, codes in wanted.items():
+            counts[name] = sum((torch.count_nonzero(part == code) for code in codes), counts[name])
+    return _line(counts)
 
 
 def _line(figures: Figures) -> Tensor:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from ..debug import debug, describe
@@ -41,7 +42,7 @@ class Numerics(Instrument):
         self._next: int | None = None  # to measure
         self._latest: int | None = None
         self._hooks: NumericsHooks | None = None
-        self._eager = False
+        self._step = ExitStack()  # what is to be undone when it is over
         self._before: dict[str, Any] = {}  # what the window began with
         self._copies: Samples | None = None  # of the moment before
         self._copies_ms = 0.0
@@ -172,21 +173,17 @@ class Numerics(Instrument):
 
         if compiles():  # only eager code calls hooks
             try:
-                eager_mode.enter()
+                self._step.enter_context(eager_mode)
             except RuntimeError as error:
                 self._give_up(f"the step cannot run eagerly: {error}")
                 return
-            self._eager = True
         self._hooks = NumericsHooks(self._modules())
+        self._step.callback(self._hooks.remove)
 
     def _leave(self) -> None:
         """Take the hooks off; compiled code runs as before."""
-        hooks, self._hooks = self._hooks, None
-        if hooks is not None:
-            hooks.remove()
-        if self._eager:
-            self._eager = False
-            eager_mode.leave()
+        self._hooks = None
+        self._step.close()
 
     def _give_up(self, reason: str) -> None:
         self._wanted, self._reason = False, reason

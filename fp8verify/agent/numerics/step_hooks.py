@@ -14,7 +14,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -63,47 +63,31 @@ class Replacement:
             setattr(*self._place, self._original)
 
 
-class Operand(NamedTuple):
-    """One operand of a product, as torch was given it; few of them are asked for more.
+def cast_of_operand(values: Tensor, inverse: Any) -> Cast | None:
+    """Return how the operand of a product was cast; None where its scale does not tell.
 
-    Attributes:
-        values: the matrix.
-        inverse: its scale.
+    Args:
+        values: the matrix, whose columns are summed over.
+        inverse: its scale, as torch was given it.
     """
-
-    values: Any
-    inverse: Any
-
-    def transposed(self) -> Operand:
-        """Return the second operand in the layout of the first one: columns are summed over."""
-        return self._replace(values=self.values.t())
-
-    def cast(self) -> Cast | None:
-        """Return how the operand was cast; None where its scale does not tell."""
-        values, inverse = self
-        if not isinstance(inverse, Tensor) or values.dtype not in FORMATS:
-            return None
-        if inverse.dtype != torch.float32 or inverse.numel() not in (1, values.shape[0]):
-            return None
-        if max(inverse.shape, default=1) != inverse.numel():
-            return None  # a grid of blocks
-        scale = inverse.detach().reciprocal()
-        by_row = inverse.numel() > 1
-        return Cast(
-            FORMATS[values.dtype],
-            ROWWISE if by_row else TENSORWISE,
-            scale=scale.reshape(-1) if by_row else scale.reshape(()),
-        )
+    if not isinstance(inverse, Tensor) or values.dtype not in FORMATS:
+        return None
+    if inverse.dtype != torch.float32 or inverse.numel() not in (1, values.shape[0]):
+        return None
+    if max(inverse.shape, default=1) != inverse.numel():
+        return None  # a grid of blocks
+    scale = inverse.detach().reciprocal()
+    if inverse.numel() > 1:
+        return Cast(FORMATS[values.dtype], ROWWISE, scale=scale.reshape(-1))
+    return Cast(FORMATS[values.dtype], TENSORWISE, scale=scale.reshape(()))
 
 
-def watch_products(seen: Callable[[Operand, Operand], None]) -> Replacement:
-    """Give `seen` the two operands of each call of `torch._scaled_mm`."""
+def watch_products(seen: Callable[..., None]) -> Replacement:
+    """Give `seen` the `OPERANDS` of each call of `torch._scaled_mm`."""
 
     def wrap(original: Any) -> Any:
         def fp8verify_scaled_mm(*args: Any, **kwargs: Any) -> Any:
-            given: list[Any] = [*args[:4], *map(kwargs.get, OPERANDS[len(args) :])]
-            a, b, scale_a, scale_b = given
-            seen(Operand(a, scale_a), Operand(b, scale_b))
+            seen(*args[:4], *map(kwargs.get, OPERANDS[len(args) :]))
             return original(*args, **kwargs)
 
         return fp8verify_scaled_mm
@@ -350,25 +334,25 @@ class NumericsHooks:
             with torch.no_grad():
                 self._add(waiting[0], GRAD_OUTPUT, waiting[1], None)
 
-    def _on_product(self, a: Operand, b: Operand) -> None:
+    def _on_product(self, a: Tensor, b: Tensor, scale_a: Any, scale_b: Any) -> None:
         if on_autograd_thread():
             waiting = self._gradient
-            if waiting is not None and _same_rows(waiting[1], a.values):
+            if waiting is not None and _same_rows(waiting[1], a):
                 self._gradient = None
-                self._add(waiting[0], GRAD_OUTPUT, waiting[1], a.cast())
+                self._add(waiting[0], GRAD_OUTPUT, waiting[1], cast_of_operand(a, scale_a))
             return
         passes = self._passes[threading.get_ident()]
         run = passes[-1] if passes else None
         if run is None or run.x is None:
             return
-        x, weight, b = run.x, plain(getattr(run.module, "weight", None)), b.transposed()
-        same = isinstance(weight, Tensor) and weight.shape == b.values.shape
-        if same and _same_rows(x, a.values):
+        x, weight, b = run.x, plain(getattr(run.module, "weight", None)), b.t()
+        same = isinstance(weight, Tensor) and weight.shape == b.shape
+        if same and _same_rows(x, a):
             run.x = None  # the first product of a pass is its fprop
             self._own.add(run.name)
             self._seen.add(run.name)
-            self._add(run.name, INPUT, x, a.cast())
-            self._add(run.name, WEIGHT, weight, b.cast())
+            self._add(run.name, INPUT, x, cast_of_operand(a, scale_a))
+            self._add(run.name, WEIGHT, weight, cast_of_operand(b, scale_b))
 
     def _add(
         self,

@@ -6,6 +6,7 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -15,10 +16,10 @@ from ..clock import Clock
 from ..debug import debug
 from ..eager import eager_mode
 from ..instruments import (
-    EagerNames,
     FrameworkNumbers,
     InstrumentContext,
     InstrumentSet,
+    LayerNames,
     MemoryPeak,
     ModuleList,
     WindowLayers,
@@ -73,7 +74,7 @@ class WindowManager:
         self._session: Session | None = None
         self._window = 0  # the index of the session's
         self._lost: Session | None = None
-        self._names: EagerNames | None = None  # while the eager step that names layers runs
+        self._naming: ExitStack | None = None  # while the eager step that names layers runs
         self._gave_way: set[int] = set()  # windows that wait for the script's profiler to end
         self._moves: Counter[int] = Counter()
         self._closing = self._ends_after = False
@@ -227,11 +228,14 @@ class WindowManager:
             self._give_way(index)
             return
         if is_naming:
+            naming = ExitStack()
             try:
-                self._names = EagerNames(linear_modules(self._optimizers()))
+                naming.enter_context(eager_mode)
             except RuntimeError as error:
                 self.record.mark(window, "skipped", str(error))
                 return
+            self._naming = naming
+            naming.callback(LayerNames(linear_modules(self._optimizers())).remove)
         if self._session is not None and not self._session.on_its_thread:
             self._session.drop()
             self._session = None
@@ -298,10 +302,10 @@ class WindowManager:
 
     def _leave(self, method: str) -> dict[str, Any]:
         """Have the instruments `end` or `drop` the window; compiled code runs as before."""
-        names, self._names = self._names, None
-        if names is None:
+        naming, self._naming = self._naming, None
+        if naming is None:
             return self._instruments.call(method)
-        names.remove()
+        naming.close()
         return {}
 
     def _drop(self, reason: str) -> None:
@@ -398,7 +402,7 @@ class WindowManager:
 
     def forget(self) -> None:
         """Let go of the profiler, in a forked child that does not own it."""
-        self._session = self._lost = self._names = None
+        self._session = self._lost = self._naming = None
         self._termination.disarm()
         self._ranges.unwatch()
 

@@ -9,19 +9,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..debug import debug
 from ..process import rank_and_world_size
 from ..record import Window, new_window
 from ..step_numbers import GlobalSteps
-
-
-class Action(NamedTuple):
-    """One thing to do (`prepare`, `start` or `stop`) for the window of that index."""
-
-    what: str
-    window: int
 
 
 class Plan:
@@ -68,16 +61,19 @@ class Plan:
                 window.update(first=self._step + 2, last=self._step + 2 + length)
         return self.waiting
 
-    def after(self, step: int) -> list[Action]:
-        """Return what is due when `step` steps are complete, in the order to do it."""
+    def after(self, step: int) -> list[tuple[str, int]]:
+        """Return what is due when `step` steps are complete, in the order to do it.
+
+        It is "prepare", "start" or "stop", with the index of a window.
+        """
         self._step = step
-        due = [Action("stop", i) for i, one in enumerate(self.windows) if step == one["last"]]
+        due = [("stop", i) for i, one in enumerate(self.windows) if step == one["last"]]
         for index, window in enumerate(self.windows):
             ahead = window["first"] - step
             if ahead == 2 and step > 0 and not self._recording_after(step):
-                due.append(Action("prepare", index))
+                due.append(("prepare", index))
             if ahead == 1:
-                due.append(Action("start", index))
+                due.append(("start", index))
         return due
 
     def _recording_after(self, step: int) -> bool:
