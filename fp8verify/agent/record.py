@@ -34,7 +34,7 @@ def new_window(first: int, last: int, **more: Any) -> Window:
     """
     unknown = {"reason": None, "trace": None, "asked": None}
     return {
-        "first": first, "last": last, "state": "never", "profiler": "fp8verify", **unknown, **more
+        "first": first, "last": last, "state": "never", **unknown, **more
     }  # fmt: skip
 
 
@@ -157,7 +157,6 @@ class RankRecord:
             "notes": [*self._notes, *clock.notes, *on_others],
             "steps_outside": clock.outside.summary(),
             "process": os.getpid(),
-            "recording": self._config["recording"],
             "naming": self._named(),
             "api_calls": api_calls,
             "versions": versions(),

@@ -17,5 +17,4 @@ NUMERICS_SUFFIX = ".numerics.json"  # scales and measured tensors of a rank
 NUMERICS = f"rank*{NUMERICS_SUFFIX}"
 SERIES_SUFFIX = ".numerics.jsonl"  # and of each step that `run --numerics-every` measured
 AGENT = ".agent"  # the copy that the runners of a job share
-OUTSIDE = ("nsys", "rocprofv3")  # profilers around the run, whose traces hold several windows
 BOOTS = ".boot-*"  # of a run that is not over, or of `fp8verify env`

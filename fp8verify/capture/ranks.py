@@ -7,7 +7,7 @@ from collections.abc import Callable, Container, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from fp8verify.capture.names import LAYERS, OUTSIDE
+from fp8verify.capture.names import LAYERS
 from fp8verify.capture.schema import NamingRecord, RankMeta, WindowRecord
 from fp8verify.trace import TraceFile
 
@@ -110,16 +110,8 @@ def census_remarks(metas: dict[int, RankMeta], profiled: Container[int | None]) 
 
 
 def missed_window(meta: RankMeta | None) -> WindowRecord | None:
-    """Return the first window that left no trace.
-
-    What a profiler around the run kept of a window that was complete is not in the record.
-    """
-    windows = meta.windows if meta is not None else ()
-    return next((one for one in windows if one.trace is None and not _is_elsewhere(one)), None)
-
-
-def _is_elsewhere(window: WindowRecord) -> bool:
-    return window.profiler in OUTSIDE and window.state == "complete"
+    """Return the first window that left no trace."""
+    return next((one for one in meta.windows if one.trace is None), None) if meta else None
 
 
 def is_left_out(metas: Iterable[RankMeta], is_selected: Callable[[int], bool]) -> bool:

@@ -68,8 +68,6 @@ class WindowRecord(msgspec.Struct, frozen=True, kw_only=True):
             "skipped" (not begun, for the reason given); "never" (the run did not get there).
         reason: why it is not complete.
         trace: file name of its trace in the capture folder, None if there is none.
-        profiler: whose trace it is: "fp8verify", "script" for the script's own profiler, or "nsys"
-            and "rocprofv3", which write one for several windows and processes: `trace` is None.
         framework: the framework's own numbers of these steps, if known.
         layers: whether its trace names the layers.
         memory: at its end, None where no GPU was used.
@@ -83,7 +81,6 @@ class WindowRecord(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     reason: str | None = None
     trace: str | None = None
-    profiler: str = "fp8verify"
     framework: FrameworkSteps | None = None
     layers: bool = False
     memory: MemoryRecord | None = None
@@ -210,8 +207,6 @@ class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
         versions: of Python, CUDA, torch and the libraries of FP8 training that are installed.
         environment: the GPU.
         process: its number; None in old captures.
-        recording: how the names of the files begin that the profiler around the run wrote, None
-            where there was none.
         steps_outside: the times of the steps outside windows, None if there were none.
     """
 
@@ -232,7 +227,6 @@ class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
     versions: dict[str, str] = {}
     environment: EnvironmentRecord = EnvironmentRecord()
     process: int | None = None
-    recording: str | None = None
     steps_outside: StepTimes | None = None
 
 

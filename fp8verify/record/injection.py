@@ -155,7 +155,6 @@ def agent_config(
         "started": started or time.time(),
         "ranks": settings.ranks._asdict(),
         "trace_dir": None,
-        "recording": None,
         "log": settings.capture_log,
     }
 

@@ -23,7 +23,7 @@ DONE = WindowRecord(first=3, last=4, state="complete", trace="rank0.json.gz")
 OPEN = WindowRecord(first=3, last=4, state="cut")
 NEVER = WindowRecord(first=9, last=9, state="never")
 LOST = WindowRecord(first=3, last=4, state="dropped")
-SCRIPTS = WindowRecord(first=3, last=4, state="complete", trace="own.json", profiler="script")
+SCRIPTS = WindowRecord(first=3, last=4, state="complete", trace="own.json")
 
 
 def write(capture: Path, *ranks: tuple[WindowRecord, ...], world_size: int | None = None) -> None:

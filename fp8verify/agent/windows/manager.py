@@ -292,8 +292,7 @@ class WindowManager:
                 debug.error("writing the trace")
                 self.record.mark(window, "dropped", f"{error}", **seen)
             else:
-                more = {**seen, "trace": trace, "profiler": "fp8verify"}
-                self.record.mark(window, state, reason, **more)
+                self.record.mark(window, state, reason, **seen, trace=trace)
         finally:
             self._closing = False
             self._termination.disarm()

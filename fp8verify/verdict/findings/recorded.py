@@ -14,7 +14,6 @@ from fp8verify.analysis.promises import (
     passes_are_proved,
     unplaced_ns,
 )
-from fp8verify.capture.names import OUTSIDE
 from fp8verify.report.model.parts import Finding
 from fp8verify.terms import Leg
 from fp8verify.text import counted, listed
@@ -73,28 +72,20 @@ def damaged(facts: RankFacts, _: Promises) -> Iterator[Finding]:
 
 def window_not_whole(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     """A window that was not recorded, or not to its end."""
-    meta, recorded = facts.rank.meta, [step.number for step, _ in facts.rank.steps]
+    meta = facts.rank.meta
     seen = meta.steps_seen if meta else 0
     for window in meta.windows if meta else ():
-        began = window.state in ("complete", "cut")
-        kept = any(window.first <= number <= window.last for number in recorded)
-        state = _WINDOW_STATES.get(window.state, "is not complete")
-        reason: str | None = window.reason
-        if began and window.profiler in OUTSIDE and recorded and not kept:
-            case, state = "lost", "has no trace"
-            reason = f"{window.profiler} kept none of its steps"
-        elif window.state == "complete":
+        if window.state == "complete":
             continue
-        else:
-            case = window.state if window.state in ("never", "skipped") else ""
-            if window.state == "never" and seen >= 2:
-                case = "not-reached"
+        case = window.state if window.state in ("never", "skipped") else ""
+        if window.state == "never" and seen >= 2:
+            case = "not-reached"
         yield finding(
             "window-not-complete",
             case,
             window=window.name,
-            state=state,
-            reason=reason,
+            state=_WINDOW_STATES.get(window.state, "is not complete"),
+            reason=window.reason,
             first=max(2, seen - (window.last - window.first)),
             last=seen,
             counted=", counted from its start" if window.asked else "",
