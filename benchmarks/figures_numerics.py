@@ -95,11 +95,11 @@ def measure(training: Training, folder: Path) -> Result:
     first = {f"{row.layer} {row.tensor}": row for row in measured.rows}
     for line in numerics.series:
         here = steps[line.step]
-        names = [" ".join(key) for key in zip(line.layer, line.tensor, strict=True)]
-        if sorted(names) != sorted(here["rows"]):
-            found.wrong.append(f"step {line.step}: rows {sorted(names)}")
-        for place, name in enumerate(names):
-            row = {key: getattr(line, key)[place] for key in ("amax", "nan", "inf", "rms",
+        rows = {f"{row.layer} {row.tensor}": row for row in line.rows}
+        if sorted(rows) != sorted(here["rows"]):
+            found.wrong.append(f"step {line.step}: rows {sorted(rows)}")
+        for name, measured_row in rows.items():
+            row = {key: getattr(measured_row, key) for key in ("amax", "nan", "inf", "rms",
                    "flushed", "sqnr_db", "zero_rows", "what_if")}  # fmt: skip
             whole = first[name].sampled == first[name].elements
             errors = {} if whole else None

@@ -17,7 +17,6 @@ from fp8verify.capture.schema import (
     RankNumerics,
     RecipeRecord,
     ScalesRecord,
-    SeriesRecord,
     SlotRecord,
     TensorRecord,
 )
@@ -31,7 +30,6 @@ from fp8verify.report.model.numerics import (
     TrendPoint,
 )
 
-_COLUMNS = set(SeriesRecord.__struct_fields__) & set(TensorRecord.__struct_fields__)
 _SHARES = ("zeros", "flushed", "saturated", "subnormal", "zero_rows")
 MOST_POINTS = 4096  # of a trend in the report
 
@@ -113,26 +111,14 @@ class Step(NamedTuple):
 def steps_of(numerics: RankNumerics | None) -> list[Step]:
     """Return all measured steps of a rank, the first one and those of its series, in order."""
     steps = {line.step: line for line in reversed(_lines(numerics))}
-    return [Step(number, _rows_of(steps[number])) for number in sorted(steps)]
+    return [Step(number, steps[number].rows) for number in sorted(steps)]
 
 
-def _lines(numerics: RankNumerics | None) -> list[MeasuredRecord | SeriesRecord]:
+def _lines(numerics: RankNumerics | None) -> list[MeasuredRecord]:
     if numerics is None:
         return []
     measured = numerics.record.measured
     return [*([] if measured is None else [measured]), *numerics.series]
-
-
-def _rows_of(line: MeasuredRecord | SeriesRecord) -> Sequence[TensorRecord]:
-    """Return the tensors of a measured step; a damaged line may have columns of any length."""
-    if isinstance(line, MeasuredRecord):
-        return line.rows
-    columns = {name: getattr(line, name) for name in _COLUMNS}
-    rows = []
-    for place in range(min(len(line.layer), len(line.tensor))):
-        here = {name: column[place] for name, column in columns.items() if place < len(column)}
-        rows.append(TensorRecord(**{"source": "replay", **here}))
-    return rows
 
 
 def loss_scales_of(numerics: RankNumerics | None) -> tuple[float | None, ...]:
@@ -172,9 +158,9 @@ def _trend(rank: RankEvidence) -> tuple[TrendPoint, ...]:
     return tuple(points)
 
 
-def scalars_of(line: SeriesRecord, loss: float | None = None) -> dict[str, float]:
+def scalars_of(line: MeasuredRecord, loss: float | None = None) -> dict[str, float]:
     """Return the scalars of a measured step, by the names of `fp8verify.report.model.scalars`."""
-    rows, found = _rows_of(line), {}
+    rows, found = line.rows, {}
     for name, of in scalars.OF_TENSORS.items():
         values = [getattr(row, of.column) for row in rows if row.tensor in of.tensors]
         known = [value for value in values if value is not None]

@@ -22,11 +22,11 @@ from fp8verify.capture.names import (
 )
 from fp8verify.capture.schema import (
     SCHEMA,
+    MeasuredRecord,
     ModuleRecord,
     NumericsRecord,
     RankMeta,
     RankNumerics,
-    SeriesRecord,
 )
 from fp8verify.errors import InputError
 from fp8verify.text import clean_json
@@ -148,7 +148,7 @@ def read_numerics(folder: Path) -> dict[int, RankNumerics]:
     return found
 
 
-def _series(path: Path) -> Iterator[SeriesRecord]:
+def _series(path: Path) -> Iterator[MeasuredRecord]:
     """Yield the lines of a series; one that was cut by a killed process is left out.
 
     Of a file that is too large every n-th line is read.
@@ -160,4 +160,4 @@ def _series(path: Path) -> Iterator[SeriesRecord]:
         for number, line in enumerate(iter(lambda: file.readline(_MAX_LINE), b"")):
             if number % every == 0:
                 with suppress(ValueError, RecursionError):
-                    yield msgspec.json.decode(clean_json(line), type=SeriesRecord)
+                    yield msgspec.json.decode(clean_json(line), type=MeasuredRecord)

@@ -408,40 +408,11 @@ class NumericsRecord(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None
 
 
-class SeriesRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A measured step of a long run, as columns: one entry for each row, as in `TensorRecord`.
-
-    Captures of before 0.3 lack the columns from `source` on.
-    """
-
-    step: int
-    time: float
-    gradient: GradientRecord | None
-    layer: tuple[str, ...]
-    tensor: tuple[str, ...]
-    amax: tuple[float | None, ...]
-    rms: tuple[float | None, ...]
-    scale: tuple[float | None, ...]
-    flushed: tuple[float | None, ...]
-    saturated: tuple[float | None, ...]
-    sqnr_db: tuple[float | None, ...]
-    nan: tuple[float, ...]
-    inf: tuple[float, ...]
-    source: tuple[str, ...] = ()
-    format: tuple[str | None, ...] = ()
-    scaling: tuple[str | None, ...] = ()
-    rows_not_finite: tuple[Count, ...] = ()
-    zero_rows: tuple[float | None, ...] = ()
-    top_blocks: tuple[float | None, ...] = ()
-    what_if: tuple[dict[str, float], ...] = ()
-    recomputed_high: tuple[str, ...] = ()
-
-
 class RankNumerics(msgspec.Struct, frozen=True, kw_only=True):
     """The numerics of one rank: its record, and the series of a long run."""
 
     record: NumericsRecord
-    series: tuple[SeriesRecord, ...] = ()
+    series: tuple[MeasuredRecord, ...] = ()
 
     @property
     def rows(self) -> tuple[TensorRecord, ...]:

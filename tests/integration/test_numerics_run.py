@@ -17,7 +17,7 @@ import pytest
 import fp8verify
 import fp8verify.report.forms
 from fp8verify.capture.files import read_numerics
-from fp8verify.capture.schema import NumericsRecord, SeriesRecord
+from fp8verify.capture.schema import MeasuredRecord, NumericsRecord
 from fp8verify.report.model.numerics import NumericsReport
 from fp8verify.report.model.parts import Finding
 from fp8verify.report.model.report import Report
@@ -227,7 +227,7 @@ def test_the_agent_writes_the_fields_that_are_read() -> None:
     assert differences(NumericsRecord, json.loads(path.read_text())) == []
     (series,) = done.capture.glob("*.numerics.jsonl")
     for line in series.read_text().splitlines():
-        assert differences(SeriesRecord, json.loads(line)) == []
+        assert differences(MeasuredRecord, json.loads(line)) == []
 
 
 OLDER = {"error"}  # of captures whose figures were of samples

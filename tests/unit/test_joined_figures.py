@@ -10,7 +10,7 @@ from fp8verify.analysis.gemms import GemmRow
 from fp8verify.analysis.kinds import Kind
 from fp8verify.analysis.layers import NamedLayers
 from fp8verify.analysis.numerics import scalars_of
-from fp8verify.capture.schema import SeriesRecord
+from fp8verify.capture.schema import MeasuredRecord, TensorRecord
 from fp8verify.kernels import classify, decode
 from fp8verify.terms import Leg
 
@@ -31,19 +31,19 @@ def test_layers_have_a_share_where_the_flops_of_all_gemms_are_known(
 
 
 def test_the_worst_tensor_of_each_pass_is_a_step_s_figure() -> None:
-    columns: dict[str, Any] = {
-        "layer": ("a", "a", "b", "b"),
-        "tensor": ("input", "weight", "grad_output", "grad_output"),
-        "amax": (1.0, 3.0, 0.25),  # damaged: one is missing
-        "rms": (None,) * 4,
-        "scale": (8.0, 4.0, 64.0, 32.0),
-        "flushed": (0.1, None, 0.5, 0.2),
-        "saturated": (None,) * 4,
-        "sqnr_db": (30.0, 20.0, 25.0, 28.0),
-        "nan": (0.0, 0.0, 1.0, 0.0),
-        "inf": (0.0, 0.0, 2.0, 0.0),
-    }
-    found = scalars_of(SeriesRecord(step=3, time=0.0, gradient=None, **columns), loss=1.5)
+    figures: list[tuple[str, Any]] = [
+        ("input", {"amax": 1.0, "scale": 8.0, "flushed": 0.1, "sqnr_db": 30.0}),
+        ("weight", {"amax": 3.0, "scale": 4.0, "sqnr_db": 20.0}),
+        ("grad_output", {"amax": 0.25, "scale": 64.0, "flushed": 0.5, "sqnr_db": 25.0, "nan": 1.0,
+                         "inf": 2.0}),
+        ("grad_output", {"scale": 32.0, "flushed": 0.2, "sqnr_db": 28.0}),
+    ]  # fmt: skip
+    rows = tuple(
+        TensorRecord(layer="a", tensor=tensor, source="replay", **known)
+        for tensor, known in figures
+    )
+    line = MeasuredRecord(step=3, time=0.0, rows=rows, recomputed_high=(), gradient=None, notes=())
+    found = scalars_of(line, loss=1.5)
     values = list(found.values())
     assert values[:6] == [4.0, 32.0, 3.0, 0.25, 0.1, 0.5]
     assert values[6:] == [20.0, 25.0, 0.0, 3.0, 1.5]

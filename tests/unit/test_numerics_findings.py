@@ -23,7 +23,6 @@ from fp8verify.capture.schema import (
     RankNumerics,
     RecipeRecord,
     ScalesRecord,
-    SeriesRecord,
     SlotRecord,
     TensorRecord,
     WeightCopyRecord,
@@ -79,6 +78,15 @@ def slot(scale: float, before: float | None, amax: Sequence[float], **fields: An
     return SlotRecord(**{**usual, **fields})
 
 
+def measured_step(
+    step: int, rows: Sequence[TensorRecord], recomputed: Sequence[str] = ()
+) -> MeasuredRecord:
+    return MeasuredRecord(
+        step=step, time=0.0, rows=tuple(rows), recomputed_high=tuple(recomputed), gradient=None,
+        notes=(),
+    )  # fmt: skip
+
+
 def facts_of(
     rows: Sequence[TensorRecord] = (),
     slots: Sequence[SlotRecord] = (),
@@ -86,16 +94,13 @@ def facts_of(
     rank: int = 0,
     recipes: Sequence[RecipeRecord] = (),
     groups: Sequence[tuple[int, ...]] = (),
-    series: Sequence[SeriesRecord] = (),
+    series: Sequence[MeasuredRecord] = (),
     recomputed: Sequence[str] = (),
     losses: LossSeries | None = None,
     loss_scales: Sequence[float | None] = (),
     weights: Sequence[WeightCopyRecord] = (),
 ) -> RankFacts:
-    measured = MeasuredRecord(
-        step=5, time=0.0, rows=tuple(rows), recomputed_high=tuple(recomputed), gradient=None,
-        notes=(),
-    )  # fmt: skip
+    measured = measured_step(5, rows, recomputed)
     window = ScalesRecord(
         last_step=3, recipes=tuple(recipes) or (recipe(),), groups=tuple(groups),
         slots=tuple(slots), loss_scales=tuple(loss_scales), loss_scales_before=(),
@@ -145,16 +150,8 @@ def test_a_fault_is_found_on_its_layer(odd: dict[str, Any], code: str) -> None:
     assert finding.hint
 
 
-def series_of(steps: dict[int, Sequence[TensorRecord]]) -> list[SeriesRecord]:
-    """Return lines as the agent writes them."""
-    names = set(SeriesRecord.__struct_fields__) & set(TensorRecord.__struct_fields__)
-    return [
-        SeriesRecord(
-            step=step, time=0.0, gradient=None,
-            **{name: tuple(getattr(row, name) for row in rows) for name in names},
-        )
-        for step, rows in steps.items()
-    ]  # fmt: skip
+def series_of(steps: dict[int, Sequence[TensorRecord]]) -> list[MeasuredRecord]:
+    return [measured_step(step, rows) for step, rows in steps.items()]
 
 
 @pytest.mark.parametrize(("odd", "code"), FAULTS)
@@ -175,14 +172,6 @@ def test_the_worst_step_is_named_beside_the_first() -> None:
     (finding,) = found(facts_of(steps[5], series=series_of(steps)))
     assert "flushes 100.0% to zero" in finding.message
     assert finding.message.endswith("in 5 of 6 measured steps, first in step 5, worst in step 9")
-
-
-def test_a_line_of_an_old_capture_is_cast_as_its_first_step() -> None:
-    flushed = [tensor(kind="grad_output", flushed=0.5, format="e5m2")]
-    (line,) = series_of({7: flushed})
-    old = replace(line, source=(), format=(), scaling=(), rows_not_finite=(), what_if=())
-    (finding,) = found(facts_of([tensor(kind="grad_output", format="e5m2")], series=[old]))
-    assert (finding.code, finding.layers) == ("gradient-flushed", (NAMES[0],))
 
 
 def test_scalars_keep_a_layer_that_is_all_nan() -> None:
@@ -287,12 +276,8 @@ STEADY = [4.0, 4.2, 3.9, 4.1, 4.0, 4.1, 3.95]
 SOUND = 448.0 / 4.2
 
 
-def line(step: int, amax: float) -> SeriesRecord:
-    return SeriesRecord(
-        step=step, time=0.0, gradient=None, layer=(NAMES[0],), tensor=("input",), amax=(amax,),
-        rms=(1.0,), scale=(1.0,), flushed=(0.0,), saturated=(0.0,), sqnr_db=(31.0,), nan=(0.0,),
-        inf=(0.0,),
-    )  # fmt: skip
+def line(step: int, amax: float) -> MeasuredRecord:
+    return measured_step(step, [tensor(amax=amax)])
 
 
 def scale(*arguments: Any, **settings: Any) -> dict[str, Any]:

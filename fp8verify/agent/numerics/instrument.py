@@ -202,10 +202,11 @@ class Numerics(Instrument):
             self._first, self._reason = result, None
             self._write()
         if self._every or self._live:
-            from .table import series_line
+            from .table import shortened
 
-            line = json.dumps(series_line(result), separators=(",", ":"))
-            self.context.record().files.append_numerics(f"{line}\n")
+            line = result | {"rows": list(map(shortened, result["rows"]))}
+            text = json.dumps(line, separators=(",", ":"))
+            self.context.record().files.append_numerics(f"{text}\n")
         if self._every:
             self._latest = self._now
             self._next = None if self._live else self._now + self._every

@@ -16,11 +16,6 @@ from .figures import COLUMNS, MAXIMA, WHAT_IF, measure, measure_bytes
 MOST_ROWS = 1 << 14
 MOST_CALLS = 1 << 17
 MOST_DB = 150.0  # of a cast that loses nothing or next to nothing: float32 has no more
-# The figures of a tensor that are worth watching over time, then what findings also need.
-SERIES = (
-    "source", "format", "scaling", "amax", "rms", "scale", "flushed", "saturated", "sqnr_db",
-    "nan", "inf", "rows_not_finite", "zero_rows", "top_blocks", "what_if",
-)  # fmt: skip
 
 
 class Measurements:
@@ -162,19 +157,10 @@ class Row:
         }
 
 
-def series_line(result: dict[str, Any]) -> dict[str, Any]:
-    """Return a measured step as columns, one entry for each row: a line of a long run."""
-    rows = result["rows"]
-    return {
-        **{name: result[name] for name in ("step", "time", "gradient", "recomputed_high")},
-        **{name: [row[name] for row in rows] for name in ("layer", "tensor")},
-        **{name: [_short(row[name]) for row in rows] for name in SERIES},
-    }
-
-
-def _short(value: Any) -> Any:
+def shortened(value: Any) -> Any:
+    """Return figures of rows with five digits, for the lines of a long run."""
     if isinstance(value, dict):
-        return {name: _short(one) for name, one in value.items()}
+        return {name: shortened(one) for name, one in value.items()}
     return float(f"{value:.5g}") if isinstance(value, float) else value
 
 
