@@ -31,42 +31,16 @@ def obstacle() -> str | None:
     return None
 
 
-class EagerVote:
-    """What the ranks of a node agree on for one step: all run it eagerly, or none.
-
-    A rank that alone runs eagerly may order its collectives differently, and hang. Each votes when
-    the step is planned, and reads all votes when it comes. One that misses a vote takes its own
-    back; whoever has not voted by then is at least the steps in between behind, and sees that.
-    """
-
-    def __init__(self, boot: str, step: int, rank: int, world_size: int) -> None:
-        self._ranks, self._own = range(world_size), rank
-        self._path = Path(boot) / f"eager-{step}"
-        self._obstacle = obstacle()
-        self._cast("no" if self._obstacle else "yes")
-
-    def why_not(self) -> str | None:
-        """Return why the step must not run eagerly, None if all ranks do."""
-        if self._obstacle is None and any(self._vote(rank) != "yes" for rank in self._ranks):
-            self._cast("no")
-            self._obstacle = "not all ranks agreed to it: that takes --ranks all, on one node"
-        return self._obstacle
-
-    def _cast(self, vote: str) -> None:
-        with suppress(OSError):  # one that cannot be written is missed by all
-            self._path.with_name(f"{self._path.name}.{self._own}").write_text(vote, "ascii")
-
-    def _vote(self, rank: int) -> str | None:
-        with suppress(OSError):
-            return self._path.with_name(f"{self._path.name}.{rank}").read_text("ascii")
-        return None
-
-
 class EagerMode:
     """A `with` inside which compiled code runs eagerly; of several the last to leave ends it.
 
     torch.compile ignores hooks that come after it: for a step compiled code then runs eagerly, and
     what was compiled is kept.
+
+    A rank that alone runs eagerly may order its collectives differently, and hang: all ranks of a
+    node do, or none. Each votes when the step is planned, and reads all votes when it comes. One
+    that misses a vote takes its own back; whoever has not voted by then is at least the steps in
+    between behind, and sees that.
 
     Attributes:
         users: how many have entered.
@@ -75,12 +49,18 @@ class EagerMode:
     def __init__(self) -> None:
         self.users = 0
         self._stance: Any = None
-        self._vote: tuple[int, EagerVote] | None = None
+        self._step: int | None = None
+        self._why_not: str | None = "it was not planned"
+        self._votes: list[Path] = []  # of all ranks
+        self._own = Path()
 
     def plan(self, step: int, boot: str, rank: int, world_size: int) -> None:
         """Vote on a step that is to run eagerly, at least one step before it."""
-        if self._vote is None or self._vote[0] != step:
-            self._vote = step, EagerVote(boot, step, rank, world_size)
+        if step != self._step:
+            self._step, self._why_not = step, obstacle()
+            self._votes = [Path(boot, f"eager-{step}.{voter}") for voter in range(world_size)]
+            self._own = Path(boot, f"eager-{step}.{rank}")
+            self._vote("no" if self._why_not else "yes")
 
     def __enter__(self) -> None:
         """Let compiled code run eagerly.
@@ -90,9 +70,11 @@ class EagerMode:
                 is older than 2.6, or this was called from compiled code.
         """
         if not self.users:
-            why_not = self._vote[1].why_not() if self._vote else "it was not planned"
-            if why_not is not None:
-                raise RuntimeError(why_not)
+            if self._why_not is None and not all(map(_is_yes, self._votes)):
+                self._vote("no")
+                self._why_not = "not all ranks agreed to it: that takes --ranks all, on one node"
+            if self._why_not is not None:
+                raise RuntimeError(self._why_not)
             if not hasattr(torch.compiler, "set_stance"):
                 raise RuntimeError(
                     f"compiled code runs eagerly from torch 2.6 on: this is {torch.__version__}"
@@ -107,6 +89,16 @@ class EagerMode:
         if not self.users:
             stance, self._stance = self._stance, None
             stance.__exit__(None, None, None)
+
+    def _vote(self, vote: str) -> None:
+        with suppress(OSError):  # one that cannot be written is missed by all
+            self._own.write_text(vote, "ascii")
+
+
+def _is_yes(vote: Path) -> bool:
+    with suppress(OSError):
+        return vote.read_text("ascii") == "yes"
+    return False
 
 
 eager_mode = EagerMode()

@@ -87,19 +87,13 @@ def _float8_linear(module: Any) -> Promise:
     config = module.config
     formats, words = {}, []
     for leg, operands in FLOAT8_CASTS.items():
-        casts = [(label, _float8_config(config, name)) for label, name in operands]
+        casts = [(label, getattr(config, f"cast_config_{name}")) for label, name in operands]
         # A disabled cast leaves that GEMM in high precision by design (rowwise_with_gw_hp: wgrad).
         is_high = any(cast.scaling_type.value == "disabled" for _, cast in casts)
         formats[leg] = HIGH if is_high else "fp8"
         described = ",".join(f"{label}:{cast.short_str()}" for label, cast in casts)
         words.append(f"{leg}={HIGH if is_high else described}")
     return _promise(formats, " ".join(words), emulated=config.emulate)
-
-
-def _float8_config(config: Any, name: str) -> Any:
-    # torchao before the per-GEMM casts has one per operand, used by both of its GEMMs.
-    found = getattr(config, f"cast_config_{name}", None)
-    return found if found is not None else getattr(config, f"cast_config_{name.split('_for_')[0]}")
 
 
 def _float8_linear_casts(module: Any) -> Casts:

@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from fp8verify.agent import eager  # noqa: E402
-from fp8verify.agent.eager import EagerMode, EagerVote  # noqa: E402
+from fp8verify.agent.eager import EagerMode  # noqa: E402
 
 pytestmark = pytest.mark.train
 GIB = 2**30
@@ -57,30 +57,45 @@ def able(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(eager, "obstacle", lambda: None)
 
 
+def planned(folder: Path, rank: int) -> EagerMode:
+    mode = EagerMode()
+    mode.plan(12, str(folder), rank, 2)
+    return mode
+
+
+def is_entered(mode: EagerMode) -> bool:
+    try:
+        with mode:
+            return True
+    except RuntimeError:
+        return False
+
+
 @pytest.mark.usefixtures("able")
 def test_all_ranks_vote_for_it(tmp_path: Path) -> None:
-    votes = [EagerVote(str(tmp_path), 12, rank, 2) for rank in range(2)]
+    ranks = [planned(tmp_path, rank) for rank in range(2)]
 
-    assert [vote.why_not() for vote in votes] == [None, None]
+    assert [is_entered(rank) for rank in ranks] == [True, True]
 
 
 @pytest.mark.usefixtures("able")
 def test_a_rank_that_misses_a_vote_stops_all(tmp_path: Path) -> None:
-    early = EagerVote(str(tmp_path), 12, 0, 2)
-    assert early.why_not() is not None
-    late = EagerVote(str(tmp_path), 12, 1, 2)
+    early = planned(tmp_path, 0)
+    with pytest.raises(RuntimeError, match="--ranks all"), early:
+        raise AssertionError
 
-    assert late.why_not() is not None
+    assert not is_entered(planned(tmp_path, 1))
 
 
 def test_a_rank_that_cannot_stops_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(eager, "obstacle", lambda: "no memory")
-    unable = EagerVote(str(tmp_path), 12, 0, 2)
+    unable = planned(tmp_path, 0)
     monkeypatch.setattr(eager, "obstacle", lambda: None)
-    other = EagerVote(str(tmp_path), 12, 1, 2)
+    other = planned(tmp_path, 1)
 
-    assert unable.why_not() == "no memory"
-    assert other.why_not() is not None
+    with pytest.raises(RuntimeError, match="no memory"), unable:
+        raise AssertionError
+    assert not is_entered(other)
 
 
 @pytest.mark.usefixtures("able")

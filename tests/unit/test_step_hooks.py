@@ -17,9 +17,10 @@ from fp8verify.agent.numerics.casts import E4M3
 from fp8verify.agent.numerics.scales import KeptScales, gradient_norm, scale_records
 from fp8verify.agent.numerics.step_hooks import (
     CLIPPING,
-    Clipping,
     NumericsHooks,
     cast_of_operand,
+    clip_ratio,
+    watch_clipping,
     watch_products,
 )
 from fp8verify.agent.numerics.table import Measurements
@@ -276,12 +277,12 @@ def test_a_product_may_be_given_all_by_name(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(torch, "_scaled_mm", by_name)
     rows: list[Any] = []
-    products = watch_products(
+    undo = watch_products(
         lambda a, b, *scales: rows.extend(map(cast_of_operand, (a, b.t()), scales))
     )
     a, b, one = (torch.ones(2, 4).to(E4M3.dtype), torch.ones(4, 2).to(E4M3.dtype), torch.ones(()))
     found = torch._scaled_mm(input=a, mat2=b, scale_a=one, scale_b=one)
-    products.undo()
+    undo()
 
     assert torch.equal(found, torch.full((2, 2), 4.0))
     assert [cast.scaling for cast in rows] == ["tensorwise", "tensorwise"]
@@ -290,10 +291,10 @@ def test_a_product_may_be_given_all_by_name(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.usefixtures("_products")
 def test_a_script_that_replaces_the_product_itself_keeps_its_own() -> None:
-    products = watch_products(lambda *_: None)
+    undo = watch_products(lambda *_: None)
     ours = torch._scaled_mm
     torch._scaled_mm = theirs = lambda *args, **kwargs: ours(*args, **kwargs)
-    products.undo()
+    undo()
     assert torch._scaled_mm is theirs
 
 
@@ -356,12 +357,14 @@ def test_clipping_is_seen_once_from_wherever_it_was_imported() -> None:
     ratios = {}
     for limits in [(1.0,), (100.0,), (100.0, 100.0), ()]:
         weight.grad = torch.tensor([3.0, 4.0])
-        watched = Clipping()
+        calls: list[Any] = []
+        undo = watch_clipping(calls)
         for limit in limits:
             clip_grad_norm_([weight], limit)
-        watched.undo()
+        for one in undo:
+            one()
         clip_grad_norm_([weight], 100.0)  # after the step
-        ratios[limits] = watched.ratio()
+        ratios[limits] = clip_ratio(calls)
 
     assert ratios == {(1.0,): pytest.approx(0.2), (100.0,): 1.0, (100.0, 100.0): None, (): None}
     assert [getattr(module, name) for module, name in CLIPPING] == originals

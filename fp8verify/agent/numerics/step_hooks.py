@@ -48,19 +48,17 @@ _AGAINST_ZERO = 1e-6  # as clip_grad.py has it
 OPERANDS = ("input", "mat2", "scale_a", "scale_b")
 
 
-class Replacement:
-    """A function of a module, replaced until `undo`, unless the script replaces it since."""
+def replaced(module: Any, name: str, wrap: Callable[[Any], Any]) -> Callable[[], None]:
+    """Replace a function of a module; what is returned undoes it, unless the script has since."""
+    original = getattr(module, name)
+    ours = wrap(original)
 
-    def __init__(self, module: Any, name: str, wrap: Callable[[Any], Any]) -> None:
-        self._place = (module, name)
-        self._original = getattr(module, name)
-        self._ours = wrap(self._original)
-        setattr(module, name, self._ours)
+    def undo() -> None:
+        if getattr(module, name) is ours:
+            setattr(module, name, original)
 
-    def undo(self) -> None:
-        """Put the original back."""
-        if getattr(*self._place) is self._ours:
-            setattr(*self._place, self._original)
+    setattr(module, name, ours)
+    return undo
 
 
 def cast_of_operand(values: Tensor, inverse: Any) -> Cast | None:
@@ -82,8 +80,8 @@ def cast_of_operand(values: Tensor, inverse: Any) -> Cast | None:
     return Cast(FORMATS[values.dtype], TENSORWISE, scale=scale.reshape(()))
 
 
-def watch_products(seen: Callable[..., None]) -> Replacement:
-    """Give `seen` the `OPERANDS` of each call of `torch._scaled_mm`."""
+def watch_products(seen: Callable[..., None]) -> Callable[[], None]:
+    """Give `seen` the `OPERANDS` of each call of `torch._scaled_mm`; returns what undoes it."""
 
     def wrap(original: Any) -> Any:
         def fp8verify_scaled_mm(*args: Any, **kwargs: Any) -> Any:
@@ -92,44 +90,34 @@ def watch_products(seen: Callable[..., None]) -> Replacement:
 
         return fp8verify_scaled_mm
 
-    return Replacement(torch, "_scaled_mm", wrap)
+    return replaced(torch, "_scaled_mm", wrap)
 
 
-class Clipping:
-    """Notes the norm and the limit of each clipping of gradients, until `undo`."""
+def watch_clipping(calls: list[tuple[Any, Any]]) -> list[Callable[[], None]]:
+    """Note the limit and the norm of each clipping of gradients; returns what undoes it."""
 
-    def __init__(self) -> None:
-        self._calls: list[tuple[Any, Any]] = []
-        self._replaced = [
-            Replacement(module, name, self._watched)
-            for module, name in CLIPPING
-            if hasattr(module, name)
-        ]
-
-    def undo(self) -> None:
-        """Put the originals back."""
-        for replacement in self._replaced:
-            replacement.undo()
-
-    def ratio(self) -> float | None:
-        """Return what clipping left of the norm; None if not clipped once. Waits for the GPU."""
-        if len(self._calls) != 1:
-            return None
-        limit, norm = self._calls[0]
-        # The norm of sharded gradients may be spread too: to add it up takes a collective.
-        if type(norm) is not Tensor or norm.numel() != 1 or not isinstance(limit, (int, float)):
-            return None
-        known = float(norm)
-        return min(1.0, float(limit) / (known + _AGAINST_ZERO)) if math.isfinite(known) else None
-
-    def _watched(self, original: Any) -> Any:
+    def wrap(original: Any) -> Any:
         def fp8verify_clip(
             parameters: Any, max_norm: Any, total_norm: Any, *args: Any, **kwargs: Any
         ) -> Any:
-            self._calls.append((max_norm, total_norm))
+            calls.append((max_norm, total_norm))
             return original(parameters, max_norm, total_norm, *args, **kwargs)
 
         return fp8verify_clip
+
+    return [replaced(module, name, wrap) for module, name in CLIPPING if hasattr(module, name)]
+
+
+def clip_ratio(calls: list[tuple[Any, Any]]) -> float | None:
+    """Return what clipping left of the norm; None if not clipped once. Waits for the GPU."""
+    if len(calls) != 1:
+        return None
+    limit, norm = calls[0]
+    # The norm of sharded gradients may be spread too: to add it up takes a collective.
+    if type(norm) is not Tensor or norm.numel() != 1 or not isinstance(limit, (int, float)):
+        return None
+    known = float(norm)
+    return min(1.0, float(limit) / (known + _AGAINST_ZERO)) if math.isfinite(known) else None
 
 
 class Pass:
@@ -189,7 +177,8 @@ class NumericsHooks:
         self.unseen: list[str] = []
         self.recomputed_high: dict[str, None] = {}
         self._first_was_fp8: set[str] = set()
-        self._handles: list[Any] = []
+        self._clipped: list[tuple[Any, Any]] = []
+        self._undo: list[Callable[[], None]] = []
         self._passes: defaultdict[int, list[Pass]] = defaultdict(list)  # by thread
         self._gradient: tuple[str, Tensor] | None = None
         self._own: set[str] = set()
@@ -203,20 +192,18 @@ class NumericsHooks:
         self._expected = {name for name, module in modules if _casts(module)}
         for name, module in modules:
             before, after = self._guard(self._before, name), self._guard(self._after, name)
-            self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
-            self._handles.append(module.register_forward_hook(after, always_call=True))
-        self._products = watch_products(self._guard(self._on_product))
-        self._clipping = Clipping()
+            self._undo.append(module.register_forward_pre_hook(before, with_kwargs=True).remove)
+            self._undo.append(module.register_forward_hook(after, always_call=True).remove)
+        self._undo.append(watch_products(self._guard(self._on_product)))
+        self._undo += watch_clipping(self._clipped)
 
     def remove(self) -> None:
         """Take all hooks off; what is still to come is not measured."""
         self._active = False
-        self._products.undo()
-        self._clipping.undo()
+        for undo in self._undo:
+            undo()
+        self._undo.clear()
         self._flush_gradient()
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
         for thread in list(self._passes):
             for left in self._passes.pop(thread):
                 left.close()
@@ -226,7 +213,7 @@ class NumericsHooks:
         rows = self.measured.records()
         gradient = gradient_norm(optimizers)
         if gradient is not None:
-            gradient |= {"step": step, "clip_ratio": self._clipping.ratio()}
+            gradient |= {"step": step, "clip_ratio": clip_ratio(self._clipped)}
         return {
             "step": step,
             "time": round(time.time(), 3),
