@@ -20,7 +20,6 @@ from tests.doctor_files import facts_of, write
 MERGES = "a0: &a0 {x: 1, y: 2, z: 3}\n" + "".join(
     f"a{i}: &a{i} {{<<: [{', '.join([f'*a{i - 1}'] * 9)}]}}\n" for i in range(1, 12)
 )
-WIDE = "a: &a {" + ", ".join(f"k{i}: 1" for i in range(200)) + "}\nl:\n"
 
 
 ALIASES = "a0: &a0 {x: 1, y: 2}\n" + "".join(
@@ -32,22 +31,16 @@ ALIASES = "a0: &a0 {x: 1, y: 2}\n" + "".join(
     ("name", "text", "says"),
     [
         ("flow.yaml", "[" * 100_000, "more than 100 levels deep"),
-        ("dashes.yaml", "- " * 100_000, "more than 100 levels deep"),
         ("merges.yaml", MERGES, "merge keys make more than"),
-        ("sum.yaml", WIDE + "- {<<: *a}\n" * 200, "merge keys make more than"),
         ("base60.yaml", f"a: {':'.join(['59'] * 4000)}\n", "more than 300 digits"),
         ("key.toml", f"[{'a' * 300}]\nb = 1\n", "a key has more than 256 characters"),
-        ("key.json", json.dumps({"a" * 300: {"b": 1}}), "a key has more than 256 characters"),
         ("digits.json", f'{{"a": {"1" * 400}}}', "more than 300 digits"),
         ("large.json", "1" * (MAX_BYTES + 1), "larger than 1 MB"),
         ("tag.yaml", "mixed_precision: !theirs fp8\n", "tag '!theirs'"),
         ("control.yaml", "a: \x01\n", "control characters"),
         ("deep.json", "[" * 100_000 + "]" * 100_000, "recursion"),
-        ("comment.json", '{\n  // a comment\n  "a": 1\n}\n', "line 2 column 3"),
         ("mark.json", '\ufeff{"a": 1}', "byte order mark"),
-        ("mark.toml", "\ufeff[model]\n", "byte order mark"),
         ("huge.toml", f"a = 0x{'f' * 5000}\n", "more than 300 digits"),
-        ("huge.yaml", f"a: [1, 0x{'f' * 5000}]\n", "more than 300 digits"),
         ("twice.toml", "a = 1\na = 2\n", "Cannot overwrite a value"),
     ],
 )

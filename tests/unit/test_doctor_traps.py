@@ -20,30 +20,6 @@ from scripts.docs.doctor_codes import examples
 from tests import doctor_files as files
 from tests.doctor_files import B200, H100, SOUND, complaints, facts_of, write
 
-FRAMEWORKS = {
-    "kempnerforge.toml": "KempnerForge",
-    "accelerate.yaml": "accelerate",
-    "accelerate_ao.yaml": "accelerate",
-    "torchtitan.toml": "torchtitan",
-    "torchtitan_preset.toml": "torchtitan",
-    "megatron.sh": "Megatron-LM",
-    "model_config.yaml": "Megatron-LM",
-    "axolotl.yaml": "axolotl",
-    "llama_factory.yaml": "LLaMA-Factory",
-    "trl.yaml": "TRL or transformers' Trainer",
-    "zero3.json": "DeepSpeed",
-    "nemo.yaml": "NeMo",
-    "automodel.yaml": "NeMo Automodel",
-    "lightning.yaml": "Lightning",
-    "prime_rl.toml": "prime-rl",
-    "prime_rl_sft.toml": "prime-rl",
-    "torchtune.yaml": "torchtune",
-    "litgpt.yaml": "LitGPT",
-    "ms_swift.sh": "ms-swift",
-    "bridge.sh": "Megatron-Bridge",
-    "bridge.yaml": "Megatron-Bridge",
-    "nanochat.sh": "nanochat",
-}
 ASK_NOTHING = {"torchtitan_preset.toml", "trl.yaml", "zero3.json", "litgpt.yaml"}
 
 
@@ -52,8 +28,7 @@ def test_a_sound_configuration_gives_no_warning(tmp_path: Path, name: str) -> No
     gpus = [B200 if name == "bridge.yaml" else H100]  # which asks for MXFP8
     facts = facts_of(write(tmp_path, name, SOUND[name]), gpus=gpus)
     assert complaints(facts) == {}
-    if name in FRAMEWORKS:
-        assert [config.framework for config in facts.configs] == [FRAMEWORKS[name]]
+    assert len([*facts.configs, *facts.scripts]) == 1
     assert bool(facts.asks) == (name not in ASK_NOTHING)
 
 
@@ -62,31 +37,19 @@ LAUNCH = "accelerate launch --mixed_precision fp8 --fp8_format E4M3 --fp8_margin
 # A command on a B200, the framework of its arguments, the recipe that it asks for, a complaint.
 COMMANDS = [
     ("run.py --recipe qwen3_30b_a3b_pretrain_8gpu_gb200_fp8mx_config", "Megatron-Bridge", "mxfp8"),
-    ("run.py --recipe=llama31_405b_pretrain_128gpu_gb300_fp8mx_hsdp_config", "Megatron-Bridge",
-     "mxfp8"),
     ("run.py --recipe deepseek_v3_pretrain_1024gpu_h100_fp8sc_config", "Megatron-Bridge",
      "blockwise"),
     ("run.py --recipe qwen3_30b_a3b_pretrain_16gpu_h100_fp8ds_config", "Megatron-Bridge",
      "delayed"),
     ("run.py --recipe llama3_8b_pretrain_8gpu_h100_fp8cs_config", "Megatron-Bridge", "tensorwise"),
     ("run.py --recipe llama3_8b_pretrain_8gpu_gb200_nvfp4_config", "Megatron-Bridge", "nvfp4"),
-    ("run.py --recipe gpt_oss_20b_peft_fp8_current_scaling_config", "Megatron-Bridge",
-     "tensorwise"),
-    ("run.py --recipe deepseek_v4_flash_pretrain_mxfp8_config", "Megatron-Bridge", "mxfp8"),
     ("run.py --recipe llama3_8b_pretrain_8gpu_h100_bf16_config", "Megatron-Bridge", None),
     ("run.py --recipe llama3_8b_pretrain_8gpu_h100_fp8cs_config mixed_precision=bf16_mixed",
      "Megatron-Bridge", None),
-    ("run.py --recipe llama3_8b_pretrain_8gpu_h100_fp8cs_config mixed_precision=",
-     "Megatron-Bridge", "tensorwise"),
     ("run.py --gpu gb200 --compute_dtype fp8_mx", "Megatron-Bridge", "mxfp8"),
-    ("run.py --gpu h100 --compute_dtype fp8_sc", "Megatron-Bridge", "blockwise"),
     ("train.py --compute_dtype bfloat16", None, None),
     ("train.py --recipe rowwise", None, None),
-    ("train.py --recipe a_config", None, None),
     ("python -m scripts.base_train --depth=12 --fp8", "nanochat", "tensorwise"),
-    ("python -m scripts.base_train -- --depth 12 --fp8 --fp8-recipe rowwise", "nanochat",
-     "rowwise"),
-    ("python scripts/base_train.py --fp8 --depth=12", "nanochat", "tensorwise"),
     ("python t.py --fp8 --depth=12 --aspect-ratio 64 --matrix-lr 0.02", "nanochat", "tensorwise"),
     ("python -m scripts.base_train --depth=12", "nanochat", None),
     ("python vit.py --depth=12 --fp8", None, None, "config-not-recognised"),
@@ -198,15 +161,11 @@ SLIPS = [
     ("accelerate.yaml", "mixed_precision", "mixed_precison", "key fail", "mixed_precision"),
     ("accelerate.yaml", 'mixed_precision: "fp8"', "mixed_precision: float8", "value fail", "fp8"),
     ("accelerate.yaml", "backend: TE", "backend: torchao", "value fail", "AO"),
-    ("accelerate.yaml", "fp8_format: E4M3", "fp8_format: E4M3FN", "value fail", "E4M3"),
     ("kempnerforge.toml", '"fp8"', '"FP8"', "value fail", "fp8"),
-    ("kempnerforge.toml", "mixed_precision", "mixed_precison", "key fail", "mixed_precision"),
     ("kempnerforge.toml", "[distributed]", "[distribtued]", "key fail", "distributed"),
     ("torchtitan.toml", "quantize.linear.float8]", 'float8]\nrecipe_name = "rowise"',
      "value fail", "rowwise"),
     ("torchtitan.toml", "quantize.linear.float8]", "flaot8]", "key fail", "float8"),
-    ("torchtitan.toml", "enable_fsdp_float8_all_gather", "enable_fsdp_float8_allgather",
-     "key fail", "enable_fsdp_float8_all_gather"),
     ("config_registry.py", '"rowwise"', '"tensorwise"', "value fail", "rowwise"),
     ("config_registry.py", "NVFP4LinearConverter.Config(fqns",
      'MXFP8LinearConverter.Config(recipe_name="mxfp8_rceil", fqns',
@@ -214,23 +173,15 @@ SLIPS = [
     ("megatron.sh", "--fp8-format hybrid", "--fp8-format e5m2", "value warn", ""),
     ("megatron.sh", "--fp8-param-gather", "--fp8-param-gahter", "key fail", "fp8-param-gather"),
     ("ms_swift.sh", "--fp8_recipe blockwise", "--fp8_recipe block", "value fail", "blockwise"),
-    ("ms_swift.sh", "--fp8_recipe blockwise", "--fp8_recipe zigzag", "value warn", ""),
-    ("ms_swift.sh", "--fp8_recipe blockwise", "--fp8_recip blockwise", "key fail", "fp8_recipe"),
     ("axolotl.yaml", "fp8_enable_fsdp_float8_all_gather", "fp8_enable_fsdp_float8_allgather",
      "key warn", "fp8_enable_fsdp_float8_all_gather"),
     ("llama_factory.yaml", "fp8_backend: torchao", "fp8_backend: transformer_engine",
      "value warn", "te"),
-    ("llama_factory.yaml", "fp8_backend", "fp8_bakend", "key fail", "fp8_backend"),
     ("zero3.json", '"bf16"', '"bf61"', "key warn", "bf16"),
     ("nemo.yaml", "compute_algo: max", "compute_algo: maximum", "value fail", "max"),
-    ("automodel.yaml", "recipe_name: tensorwise", "recipe_name: tensor_wise",
-     "value fail", "tensorwise"),
     ("lightning.yaml", "transformer-engine", "fp8", "value fail", "transformer-engine"),
-    ("prime_rl.toml", '"fp8"', '"float8"', "value fail", "fp8"),
     ("torchtune.yaml", "fp8_recipe_name: tensorwise", "fp8_recipe_name: tensor_wise",
      "value fail", "tensorwise"),
-    ("torchtune.yaml", "enable_fp8_training", "enable_fp8_trainning",
-     "key warn", "enable_fp8_training"),
     ("litgpt.yaml", "bf16-true", "fp8", "value fail", "transformer-engine"),
     ("accelerate.yaml", "margin: 0", "margin: 0\n  scaling_flavour: vanilla", "key warn", ""),
 ]  # fmt: skip
