@@ -7,8 +7,17 @@ from typing import Any
 
 import pytest
 
-from tests.unit.reference_reader import KernelRow, view
-from tests.unit.trace_events import annotation, as_document, kernel, launch, op, read_bytes, sample
+from tests.unit.trace_events import (
+    KernelRow,
+    annotation,
+    as_document,
+    kernel,
+    launch,
+    op,
+    read_bytes,
+    sample,
+    view,
+)
 
 
 def rows(events: list[dict[str, Any]]) -> list[KernelRow]:
@@ -57,6 +66,11 @@ def test_external_id_names_the_operator() -> None:
         pytest.param(
             [op("first", 0, 10, 1), op("second", 10, 10, 2), launch(9, 12), kernel("k", 13, 1, 9)],
             "second", (), id="neighbours that share an instant",
+        ),
+        pytest.param(
+            [op("first", 0, 10, 1), op("instant", 10, 0, 2),
+             kernel("k", 13, 1, 9, **{"External id": 2})],
+            "instant", ("first",), id="one of no length at the end of another",
         ),
         pytest.param(
             [*(op(f"depth {i}", i, 200 - 2 * i, i + 1) for i in range(40)), launch(9, 50),

@@ -140,12 +140,6 @@ SAME = {SEQUENCE: 5, FORWARD: 0}  # what `forward("up", …)` carries
         pytest.param(  # a damaged trace may let nodes name what came after them
             [*forward("up", 3000, 1, 5), *GRAD], {"grad": None}, id="numbers that lead in circles",
         ),
-        pytest.param(
-            [*forward("up", 1.7e15 + 0.25, 1, 5), *runs("in", 1.7e15 + 12.25, 1, 1),
-             *backward(1.7e15 + 1000.25, 10, 5),
-             *runs("grad", 1.7e15 + 1012.25, 2, 10, tid=AUTOGRAD)],
-            {"in": "up", "grad": "up"}, id="time stamps that are read as text",
-        ),
     ],
 )  # fmt: skip
 def test_the_layer_of_a_kernel(

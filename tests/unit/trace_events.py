@@ -4,15 +4,55 @@ from __future__ import annotations
 
 import io
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
+from fp8verify.terms import Collective, OpContext
+from fp8verify.trace import Trace
 from fp8verify.trace.kineto import reader
 from fp8verify.trace.source import Reading, Source
 
-if TYPE_CHECKING:
-    from fp8verify.trace import Trace
-
 Event = dict[str, Any]
+
+
+class KernelRow(NamedTuple):
+    name: str
+    start_ns: int
+    duration_ns: int
+    device: int
+    stream: int
+    op: OpContext | None
+    step: int | None
+    launch: int
+    collective: Collective | None
+
+
+class View(NamedTuple):
+    kernels: list[KernelRow]
+    steps: list[tuple[int, int, int]]
+    copies: dict[str, tuple[int, int, int]]
+    events: int
+    bad_durations: int
+
+
+def view(trace: Trace) -> View:
+    """Spread the columns of a trace out, to compare."""
+    k = trace.kernels
+    rows = [
+        KernelRow(
+            name=trace.names[k.name[i]],
+            start_ns=k.start_ns[i],
+            duration_ns=k.duration_ns[i],
+            device=k.device[i],
+            stream=k.stream[i],
+            op=trace.ops[k.op[i]] if k.op[i] >= 0 else None,
+            step=trace.steps[k.step[i]].number if k.step[i] >= 0 else None,
+            launch=k.launch[i],
+            collective=trace.collectives[k.collective[i]] if k.collective[i] >= 0 else None,
+        )
+        for i in range(len(k))
+    ]
+    steps = [(s.number, s.start_ns, s.end_ns) for s in trace.steps]
+    return View(rows, steps, trace.copies, trace.health.events, trace.health.bad_durations)
 
 
 def op(name: str, ts: float, dur: float, external_id: int, *, tid: int = 1, **args: Any) -> Event:
