@@ -86,23 +86,6 @@ def test_every_fp8_nvjet_is_fp8_whatever_its_tile_and_layout(
     assert (found.a, found.b, found.out) == (LETTERS[a], LETTERS[b], LETTERS[out[2]])
 
 
-XMMA = {"e4m3": "fp8", "e5m2": "fp8", "bf16": "bf16", "f16": "fp16", "tf32": "tf32", "f64": "fp64"}
-
-
-@given(
-    a=st.sampled_from(sorted(XMMA)),
-    out=st.sampled_from(["bf16", "f16", "f32", "e4m3"]),
-    arch=st.sampled_from([80, 86, 89, 90, 100]),
-    tail=st.sampled_from(["execute_kernel__5x_cublas", "bias_f16", "aux_bf16_gelu", "trt"]),
-)
-def test_xmma_is_classed_by_what_it_multiplies_not_by_what_it_writes(
-    a: str, out: str, arch: int, tail: str
-) -> None:
-    stored = "f32" if a == "tf32" else a
-    name = f"sm{arch}_xmma_gemm_{stored}{out}_{a}f32_f32_tn_n_tilesize128x128x64_stage3_{tail}"
-    assert decode(name).precision.value == XMMA[a]
-
-
 WORDS = {"fp8": "fp8", "bf16": "bf16", "fp16": "fp16", "int8": "int8", "mxfp8": "mxfp8",
          "mxfp4": "mxfp4", "nvfp4": "nvfp4", "tf32": "tf32", "e4m3": "fp8"}  # fmt: skip
 STRUCTURE = st.lists(
@@ -162,9 +145,3 @@ def test_activations_and_weights_of_two_formats_are_no_fp8_product(
 def test_what_sets_a_gemm_up_is_none(helper: str, word: str, product: str) -> None:
     for name in (f"compute_{word}_group_{product}_{helper}", f"{helper}_{word}_{product}_kernel"):
         assert not decode(name).role.is_gemm
-
-
-@given(st.sampled_from(list(Precision)))
-def test_low_precision_is_fp8_and_fp4_of_every_kind(precision: Precision) -> None:
-    assert precision.is_low is ("fp8" in precision.value or "fp4" in precision.value)
-    assert precision.is_fp8 <= precision.is_low
