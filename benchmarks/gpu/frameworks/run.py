@@ -240,19 +240,20 @@ def read_rows(only: set[str], gpus: int, group: str) -> list[dict[str, Any]]:
 
 
 def set_up(rows: list[dict[str, Any]], sources: Path) -> None:
-    """Run the preparation of each source once."""
-    done: set[str] = set()
-    for row in rows:
-        folder = sources / row.get("source", ".")
-        if "setup" in row and row["name"] not in done and folder.is_dir():
-            done.add(row["name"])
-            paths = [f"{folder / p}" for p in Training._paths(row)]
-            path = os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")])
-            environment = {**os.environ, "PYTHONPATH": path}
-            ended = subprocess.run(
-                ["bash", "-c", row["setup"]], cwd=folder, env=environment, check=False
-            )
-            print(f"setup of {row['name']}: exit {ended.returncode}", flush=True)
+    """Prepare each source once, as the first of all its rows that says how."""
+    known = tomllib.loads((HERE / "frameworks.toml").read_text())["training"]
+    setups = {row.get("source"): row for row in reversed(known) if "setup" in row}
+    for source in dict.fromkeys(row.get("source") for row in rows):
+        row, folder = setups.get(source), sources / (source or ".")
+        if row is None or not folder.is_dir():
+            continue
+        paths = [f"{folder / p}" for p in Training._paths(row)]
+        path = os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")])
+        environment = {**os.environ, "PYTHONPATH": path}
+        ended = subprocess.run(
+            ["bash", "-c", row["setup"]], cwd=folder, env=environment, check=False
+        )
+        print(f"setup of {row['name']}: exit {ended.returncode}", flush=True)
 
 
 def table(trainings: list[Training]) -> str:
