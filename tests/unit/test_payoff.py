@@ -111,7 +111,12 @@ def test_no_rates_of_the_gpu_no_number(gpu: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("step_us", "waits", "word"),
-    [(None, None, "likely yes"), (205, False, "likely yes"), (1000, True, "no")],
+    [
+        (None, None, "likely yes"),
+        (205, False, "likely yes"),
+        (390, False, "likely yes"),
+        (1000, True, "no"),
+    ],
 )
 def test_steps_outside_the_window_tell_whether_the_gpu_waits(
     step_us: int | None, waits: bool | None, word: str, tmp_path: Path
@@ -133,8 +138,8 @@ def test_steps_outside_the_window_tell_whether_the_gpu_waits(
     assert (found.waits, said.word) == (waits, word)
     bound = [f for f in report.findings if "ms step" in f.message]
     assert bool(bound) is bool(waits)
-    if waits is False:
-        assert found.step_speedup_estimate == pytest.approx((200 + 200 * 0.97) / 205, rel=1e-3)
+    if waits is False:  # the GPU waits as long in a step of BF16
+        assert found.step_speedup_estimate == pytest.approx(1 + 200 * 0.97 / step_us, rel=1e-3)
 
 
 @pytest.mark.parametrize(("us", "code"), [(90, None), (70, "gpu-idle"), (20, "fp8-not-paying")])
@@ -204,8 +209,8 @@ def test_many_small_gemms_are_said_while_fp8_still_pays(
     assert "40%" in found[0].message
 
 
-@pytest.mark.parametrize(("step_us", "waits"), [(215, False), (230, True)])
-def test_a_gpu_waits_if_a_tenth_of_a_step_outside_the_window_is_not_its_own(
+@pytest.mark.parametrize(("step_us", "waits"), [(215, False), (270, True)])
+def test_a_gpu_waits_if_a_fifth_of_a_step_outside_the_window_is_not_its_own(
     step_us: int, waits: bool, tmp_path: Path
 ) -> None:
     build = TraceBuilder(rank=0).step(1).launch(BF16_KERNEL, us=100).launch(BF16_KERNEL, us=100)
