@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
 
-from fp8verify.analysis.facts import RankFacts
 from fp8verify.analysis.gemms import GemmRow
 from fp8verify.analysis.layers import LayerClass, Layers
 from fp8verify.analysis.promises import CONVERTED, Promises
 from fp8verify.analysis.rank import RankEvidence
-from fp8verify.terms import LEGS, Leg, Precision
-from fp8verify.text import abridged, counted, in_sentences, listed, patterns
+from fp8verify.terms import Leg, Precision
+from fp8verify.text import counted, listed
 
 # Names of output heads in Hugging Face, torchtitan, Megatron-LM and nanoGPT.
 _HEAD = re.compile(r"(?:^|\.)(?:lm_head|head|output|output_layer|embed_out|classifier)$")
@@ -73,30 +71,8 @@ def runs_transformer_engine(row: GemmRow) -> bool:
     return any(name.removesuffix("Backward") in _TE_FUNCTIONS for name in around)
 
 
-def high_precision_cause(facts: RankFacts, promises: Promises) -> str | None:
-    """Say what most of the GEMMs in high precision are for; None where nothing shows it."""
-    high = [
-        row
-        for row in facts.rank.survey.linear
-        if not row.precision.is_low and row.precision is not Precision.UNKNOWN
-    ]
-    if not facts.rank.ran_low or not high:
-        return None
-    return _logged(promises) or _left_out(facts, high) or _sizes(facts, high) or _leg(high)
-
-
-def _left_out(facts: RankFacts, high: Sequence[GemmRow]) -> str | None:
-    """By the census: layers that were not converted, if they are most of what ran high."""
-    linears = [module for module in facts.rank.modules if module.kind == "linear"]
-    left = [module.fqn for module in linears if module.state == "high_precision"]
-    least = _MOST * sum(row.flops or 0 for row in high)
-    if not left or len(left) == len(linears) or facts.layers.flops_of(left) < least:
-        return None
-    return f"left out of the conversion: {abridged(in_sentences(patterns(left)), _SIZES)}"
-
-
-def _logged(promises: Promises) -> str | None:
-    """By the log: a line that counts the converted layers, or that keeps some in high precision."""
+def logged_cause(promises: Promises) -> str | None:
+    """Say why not all GEMMs ran in FP8, as the log counts the layers or keeps some out."""
     for claim in promises.claims:
         if claim.converted is not None and claim.total and 2 * claim.converted < claim.total:
             of = f"{claim.total - claim.converted} of {claim.total} layers"
@@ -106,32 +82,6 @@ def _logged(promises: Promises) -> str | None:
             blocks = f"block{'' if len(pin.names) == 1 else 's'} " if pin.match == "blocks" else ""
             names = f"{blocks}{listed(pin.names)}"
             return f"{pin.framework} keeps {names} in high precision (log line {pin.line})"
-    return None
-
-
-def _sizes(facts: RankFacts, high: Iterable[GemmRow]) -> str | None:
-    """Without a census: the sizes of layers that never ran in low precision."""
-    never = [layer for layer in facts.layers.classes if layer.never_in_fp8]
-    total = sum(row.flops or 0 for row in high)
-    if not total or sum(layer.flops for layer in never) < _MOST * total:
-        return None
-    precision = facts.rank.main_high.value.upper()
-    head = head_of(facts.layers)
-    if head is not None and head in never and head.flops >= _MOST * total:
-        return f"the head, {_size(head)}, ran in {precision}"
-    return f"layers of {abridged(list(map(_size, never)), _SIZES)} ran in {precision}"
-
-
-def _size(layer: LayerClass) -> str:
-    return f"{layer.size.n}x{layer.size.k}"
-
-
-def _leg(high: Sequence[GemmRow]) -> str | None:
-    total = sum(row.time_ns for row in high)
-    for leg in LEGS:
-        rows = [row for row in high if row.leg is leg]
-        if sum(row.time_ns for row in rows) > _MOST * total:
-            return f"most of the rest is {leg.value} in {rows[0].precision.value.upper()}"
     return None
 
 

@@ -13,7 +13,7 @@ from fp8verify.analysis.rank import RankEvidence
 from fp8verify.report.model.parts import Finding
 from fp8verify.report.model.report import Report
 from fp8verify.terms import Severity, Verdict
-from fp8verify.verdict.causes import cause_without_fp8, high_precision_cause, ran_high
+from fp8verify.verdict.causes import cause_without_fp8, logged_cause, ran_high
 from fp8verify.verdict.findings import join_findings, rank_findings
 from fp8verify.verdict.findings.ranks import other_runs, ranks_that_can_lack
 from fp8verify.verdict.inconclusive import undecidable
@@ -58,7 +58,7 @@ def assess(
         Assessment(
             settled=_FOREIGN if facts.rank in others else _settled(facts.rank, findings, promises),
             shortfall=_message(findings, Verdict.PARTIAL),
-            rest=high_precision_cause(facts, promises),
+            rest=_rest(findings, promises) if facts.rank.ran_low else None,
             judged=can,
         )
         for facts, findings, can in zip(ranks, found, ranks_that_can_lack(ranks), strict=True)
@@ -114,6 +114,18 @@ def _settled(rank: RankEvidence, findings: Sequence[Finding], promises: Promises
 def _message(findings: Sequence[Finding], verdict: Verdict) -> str | None:
     """Return what the first finding says that makes its rank this."""
     return next((finding.message for finding in findings if finding.verdict is verdict), None)
+
+
+def _rest(findings: Sequence[Finding], promises: Promises) -> str | None:
+    """Say why the share is not all: passes or layers that were left out by design."""
+    info = [finding for finding in findings if finding.severity is Severity.INFO]
+    by_design = [
+        found.message
+        for code in ("leg-not-fp8", "layer-not-fp8")
+        for found in info
+        if found.code == code
+    ]
+    return logged_cause(promises) or next(iter(by_design), None)
 
 
 def _without_fp8(rank: RankEvidence, findings: Sequence[Finding], promises: Promises) -> Opinion:

@@ -194,12 +194,8 @@ def _ran(summary: RankSummary, rest: str | None = None) -> str:
 
 
 def _steps(summary: RankSummary) -> str:
-    steps, trained = len(summary.rank.steps), summary.trained
-    if steps < 2 or not trained:
-        return ""
-    if steps == trained:
-        return ", in every step"
-    return f", in {trained} of {steps} steps (the others ran no GEMM)"
+    steps = len(summary.rank.steps)
+    return ", in every step" if steps > 1 and steps == summary.trained else ""
 
 
 # ---- all ranks

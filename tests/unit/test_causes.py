@@ -59,7 +59,10 @@ def test_every_verdict_but_a_clean_active_says_what_to_do(path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("converted", "cause"),
-    [(20, "28 of 48 layers were left out of the conversion (log line 1)"), (30, "ran in BF16")],
+    [
+        (20, "28 of 48 layers were left out of the conversion (log line 1)"),
+        (30, "only in high precision, 90.0% of GEMM FLOPs"),
+    ],
 )
 def test_the_layers_that_a_log_counts_are_the_cause_if_most_were_left_out(
     converted: int, cause: str, tmp_path: Path

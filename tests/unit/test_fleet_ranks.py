@@ -70,7 +70,9 @@ def test_an_unreadable_rank_is_named_and_decides_nothing(
     report = inspect(write_ranks(tmp_path, fp8=fp8))
     assert (report.verdict, report.reason) == (verdict, why)
     assert [rank.rank for rank in report.ranks] == list(range(len(fp8)))
-    assert ("rank-unreadable" in codes(report)) == ("x" in fp8)
+    assert any(f.message.startswith("rank2.json cannot be read") for f in report.findings) == (
+        "x" in fp8
+    )
     assert sum(report.gemm.kernels.values()) == 6 * (len(fp8) - fp8.count("x"))
 
 
@@ -365,14 +367,6 @@ def test_traces_of_one_name_are_told_by_their_folder(tmp_path: Path) -> None:
         )
     report = inspect(tmp_path)
     assert [rank.source for rank in report.ranks] == ["node0/trace.json", "node1/trace.json"]
-
-
-def test_ranks_that_ran_fp8_to_different_shares_are_named(tmp_path: Path) -> None:
-    for rank in (0, 1):
-        build = TraceBuilder(rank=rank, world=2).linear(64, 32, 16, fp8=True)
-        (build.linear(64, 32, 16, fp8=False) if rank else build).write(tmp_path / f"r{rank}.json")
-    finding = next(f for f in inspect(tmp_path).findings if f.code == "ranks-differ")
-    assert finding.message == "FP8 took 50.0% of GEMM time on rank 1 and 100.0% on rank 0"
 
 
 def test_what_many_ranks_share_is_told_once(tmp_path: Path) -> None:

@@ -221,9 +221,9 @@ def pinned_layers_low(facts: RankFacts, promises: Promises) -> Iterator[Finding]
 
 def layers_left_out(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
     """Layers that the configuration left in high precision, mostly by design."""
-    linears = (module for module in facts.rank.modules if module.kind == "linear")
+    linears = [module for module in facts.rank.modules if module.kind == "linear"]
     left = [module for module in linears if module.state == "high_precision"]
-    if left and promises.converted:
+    if 0 < len(left) < len(linears) and (promises.converted or facts.rank.ran_low):
         reasons = [module.reason for module in left if module.reason]
         because = f" ({len(reasons)} because {reasons[0]})" if reasons else ""
         names, flops = [module.fqn for module in left], facts.layers.flops
@@ -240,10 +240,11 @@ def layers_left_out(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
 def sizes_left_out(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
     """Without a census: layer sizes that ran only in high precision, where others ran in FP8."""
     left = [layer for layer in facts.layers.classes if layer.never_in_fp8 and not layer.modules]
-    if facts.rank.ran_low and left and not promises.converted:
+    share = facts.layers.share(left)
+    little = share is not None and share < NEGLIGIBLE
+    if facts.rank.ran_low and left and not little and not promises.converted:
         sizes = abridged([f"{layer.size.n}x{layer.size.k}" for layer in left], _SHOWN)
-        share = of_flops(facts.layers.share(left))
-        yield finding("layer-not-fp8", "sizes", sizes=sizes, share=share)
+        yield finding("layer-not-fp8", "sizes", sizes=sizes, share=of_flops(share))
 
 
 def head_in_fp8(facts: RankFacts, _: Promises) -> Iterator[Finding]:

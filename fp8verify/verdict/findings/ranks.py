@@ -14,7 +14,6 @@ from fp8verify.text import counted, listed
 from fp8verify.verdict.findings_table import finding
 from fp8verify.verdict.inconclusive import undecidable
 
-_SHARE_GAP = 0.1
 # Ranks record the same steps within minutes of each other.
 _ANOTHER_RUN_NS = 6 * 3600 * 10**9
 
@@ -91,27 +90,6 @@ def ranks_not_observed(ranks: Sequence[RankFacts], _: Promises) -> Iterator[Find
     world = max((facts.rank.world_size or 1 for facts in ranks), default=1)
     if world > len(ranks):
         yield finding("ranks-not-observed", observed=len(ranks), world=world)
-
-
-def shares_differ(ranks: Sequence[RankFacts], _: Promises) -> Iterator[Finding]:
-    """FP8 shares of GEMM time that are far apart, among ranks that ran FP8."""
-    with_fp8 = [facts.rank for facts in ranks if facts.rank.ran_low]
-    if not with_fp8:
-        return
-    low, high = min(with_fp8, key=_share), max(with_fp8, key=_share)
-    if _share(high) - _share(low) > _SHARE_GAP:
-        yield finding(
-            "ranks-differ",
-            low=_share(low),
-            low_rank=low.label,
-            high=_share(high),
-            high_rank=high.label,
-            ranks=_numbers([low, high]),
-        )
-
-
-def _share(rank: RankEvidence) -> float:
-    return rank.linear.low_precision_share_of_time or 0.0
 
 
 def _numbers(ranks: Iterable[RankEvidence]) -> tuple[int, ...]:

@@ -43,16 +43,12 @@ def no_kernels(facts: RankFacts, _: Promises) -> Iterator[Finding]:
         yield finding("no-training-step")
 
 
-def unreadable(facts: RankFacts, _: Promises) -> Iterator[Finding]:
-    """A trace that could not be read."""
-    rank = facts.rank
-    if rank.unreadable is not None:
-        yield finding("rank-unreadable", source=rank.source, reason=rank.unreadable)
-
-
 def damaged(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     """A trace that was not recorded or could not be read whole."""
     rank, health = facts.rank, facts.rank.health
+    if rank.unreadable is not None:
+        what = f"cannot be read: {rank.unreadable}"
+        yield finding("damaged-trace", "unreadable", source=rank.source, damage=what)
     if health.complete:
         return
     skipped, events = health.skipped_events, health.events + health.skipped_events

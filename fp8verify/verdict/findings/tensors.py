@@ -171,20 +171,16 @@ def _remedy(row: TensorRecord) -> str:
 
 
 def _how(row: TensorRecord) -> str:
-    if _lacking_db(row) > 0 and row.what_if and _better(row) is None:
+    no_recipe_is_better = _lacking_db(row) > 0 and row.what_if and _better(row) is None
+    if no_recipe_is_better or row.scaling not in _ONE_SCALE:
         return "Keep the layer in BF16 (filter_fqns, module_filter_fn)"
+    if row.scaling == "delayed" and is_clipped(row):
+        return "Use current scaling, or scale by block: no margin avoids both clipping and zeros"
     if row.scaling == "delayed":
-        if is_clipped(row):
-            return (
-                "Use current scaling, or scale by block: no margin avoids both clipping and "
-                "underflow"
-            )
         return (
             "Lower a margin above 0, shorten amax_history_len if an old spike keeps the scale "
             "small, or use current scaling"
         )
-    if row.scaling != "tensorwise":
-        return "Keep the layer in BF16 (filter_fqns, module_filter_fn)"
     if row.tensor == "grad_output" and row.format == "e4m3":
         return "Cast gradients to E5M2 (hybrid format), or scale by row"
     return "Scale by row or block (rowwise, rowwise_with_gw_hp, Float8BlockScaling)"
