@@ -26,7 +26,6 @@ from .observe import (
 )
 from .observer import Observer
 from .process import (
-    TooManyObjectsError,
     captures_graph,
     find_instances,
     on_autograd_thread,
@@ -74,9 +73,8 @@ def install_late(config: dict[str, Any]) -> Observer:
     It is searched for at once, and not while the first window is recorded.
     """
     observer = install(config)
-    with suppress(TooManyObjectsError):
-        for module in find_instances(lambda kind: issubclass(kind, Module)):
-            remember(module)
+    for module in find_instances(lambda kind: issubclass(kind, Module)):
+        remember(module)
     return observer
 
 

@@ -19,7 +19,7 @@ from torch.nn.modules.module import register_module_module_registration_hook
 
 from .debug import debug
 from .observe import hidden
-from .process import TooManyObjectsError, find_instances
+from .process import find_instances
 
 # DDP and DataParallel keep the model in `module`, a name that a model may use itself further in.
 LEADING_WRAPPERS = re.compile(
@@ -158,9 +158,7 @@ def _roots_owning(owned: set[int], found: Iterable[nn.Module]) -> list[nn.Module
 
 def all_modules() -> list[nn.Module]:
     """Return every module that is alive, as far as there are few enough objects to look."""
-    with suppress(TooManyObjectsError):
-        return [*_modules, *find_instances(lambda kind: issubclass(kind, nn.Module))]
-    return list(_modules)
+    return [*_modules, *find_instances(lambda kind: issubclass(kind, nn.Module))]
 
 
 def _below(root: nn.Module) -> Iterator[Layer]:

@@ -19,7 +19,7 @@ from fp8verify.agent.instruments import (  # noqa: E402
     ModuleList,
 )
 from fp8verify.agent.observe import unobserve_all  # noqa: E402
-from fp8verify.agent.process import TooManyObjectsError, find_instances  # noqa: E402
+from fp8verify.agent.process import find_instances  # noqa: E402
 from fp8verify.agent.step_numbers import LOG, SCRIPT, GlobalSteps  # noqa: E402
 
 
@@ -212,8 +212,7 @@ def _millions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_millions")
 def test_among_millions_of_objects_there_is_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(TooManyObjectsError):
-        find_instances(lambda _: True)
+    assert find_instances(lambda _: True) == []
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
     listed = ModuleList(InstrumentContext({"live": None}, lambda: [optimizer]))
     monkeypatch.setattr(layers, "_modules", [])

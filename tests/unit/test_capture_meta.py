@@ -6,8 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fp8verify.capture.files import read_meta
 from fp8verify.capture.ranks import census_remarks
@@ -60,13 +58,6 @@ def test_another_schema_is_told(tmp_path: Path) -> None:
 def test_a_missing_meta_file_is_told(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="No such file"):
         read_meta(tmp_path / "rank0.meta.json")
-
-
-@given(content=st.binary(max_size=200))
-def test_no_bytes_make_a_traceback(tmp_path_factory: object, content: bytes) -> None:
-    folder = tmp_path_factory.mktemp("meta")  # type: ignore[attr-defined]
-    with pytest.raises(InputError):
-        read_meta(write(folder, content))
 
 
 def census(rank: int, *states: str, prefix: str = "layers") -> RankMeta:

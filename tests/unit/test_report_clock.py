@@ -74,14 +74,6 @@ def test_an_ordinary_clock_is_named_with_the_steps(
     assert change or clock_of(report) is None
 
 
-@pytest.mark.parametrize("form", ["markdown", "html"])
-def test_pages_name_the_frameworks_steps(tmp_path: Path, form: str) -> None:
-    report = capture(tmp_path, {"window": [{**WINDOW, "framework": GLOBAL}]})
-
-    text = forms.render(report, form).replace("\\_", "_")
-    assert "window 10-12 = transformers global_step 109-111" in text
-
-
 def test_the_json_has_the_numbers_apart(tmp_path: Path) -> None:
     window = {**WINDOW, "framework": GLOBAL}
     report = capture(tmp_path, {"window": [window], "optimizer_updates": {"AdamW": 28}})
