@@ -4,8 +4,8 @@ usage: python benchmarks/figures_numerics.py [--only WORD] [--markdown FILE]
 
 Each training (`figures_training.py`) computes the true figures of every step over whole tensors
 with plain torch casts. It runs under `fp8verify run --numerics-every 1`; each figure of the capture
-is held against the truth. A sampled figure is wrong if it is off by more than the error that it
-states. Faults are sown from step 7 on; they must be found in that step, on their layer.
+is held against the truth. Faults are sown from step 7 on; they must be found in that step, on their
+layer.
 """
 
 from __future__ import annotations
@@ -64,10 +64,9 @@ TRAININGS = (
 
 
 class Result(NamedTuple):
-    """What was checked, by figure: exact, sampled, and what was wrong."""
+    """What was checked, by figure, and what was wrong."""
 
     checked: Counter[str]
-    sampled: Counter[str]
     wrong: list[str]
     findings: str
 
@@ -87,7 +86,7 @@ def measure(training: Training, folder: Path) -> Result:
         raise SystemExit(f"{' '.join(command)}\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
     numerics = read_numerics(capture)[0]
     steps = {line["step"]: line for line in map(json.loads, truth.read_text().splitlines())}
-    found = Result(Counter(), Counter(), [], "")
+    found = Result(Counter(), [], "")
     measured = numerics.record.measured
     if measured is None or [line.step for line in numerics.series] != sorted(steps):
         found.wrong.append(f"steps {[line.step for line in numerics.series]} of {sorted(steps)}")
@@ -101,40 +100,28 @@ def measure(training: Training, folder: Path) -> Result:
         for name, measured_row in rows.items():
             row = {key: getattr(measured_row, key) for key in ("amax", "nan", "inf", "rms",
                    "flushed", "sqnr_db", "zero_rows", "what_if")}  # fmt: skip
-            whole = first[name].sampled == first[name].elements
-            errors = {} if whole else None
             if line.step == measured.step:
-                row["zeros"], errors = first[name].zeros, first[name].error
-            _compare(found, f"step {line.step} {name}", row, here["rows"].get(name, {}), errors)
+                row["zeros"] = first[name].zeros
+            _compare(found, f"step {line.step} {name}", row, here["rows"].get(name, {}))
         if line.gradient is not None:
             for key in ("norm", "clip_ratio"):
                 _check(found, f"step {line.step} gradient {key}", key,
-                       getattr(line.gradient, key), here[key], None, 1e-3)  # fmt: skip
+                       getattr(line.gradient, key), here[key], 1e-3)  # fmt: skip
     return found._replace(findings=_judge(training, capture, found.wrong))
 
 
-def _compare(
-    found: Result,
-    where: str,
-    row: dict[str, Any],
-    truth: dict[str, Any],
-    errors: dict[str, float] | None,
-) -> None:
-    """Compare the figures of a tensor; without `errors` those of a sample are left out."""
+def _compare(found: Result, where: str, row: dict[str, Any], truth: dict[str, Any]) -> None:
+    """Compare the figures of a tensor."""
     for key, value in _flat(row):
         name = key.split(".")[0]
-        exact = name in ("amax", "zero_rows")
-        if errors is None and not exact:
-            continue
-        if name in ("nan", "inf"):  # whether it is there is exact, how much is of a sample
+        if name in ("nan", "inf"):
             _check(found, f"{where} {key}", key, float(value > 0),
-                   float(truth.get(key, 0.0) > 0), None, 0.0)  # fmt: skip
+                   float(truth.get(key, 0.0) > 0), 0.0)  # fmt: skip
             continue
-        margin = None if exact else (errors or {}).get(name)
         decibels = name in ("sqnr_db", "what_if")
         wanted = dict(_flat(truth)).get(key)
         rounding = EXACT_DB if decibels else EXACT * (abs(wanted or 0.0) if name in RELATIVE else 1)
-        _check(found, f"{where} {key}", name, value, wanted, margin, rounding)
+        _check(found, f"{where} {key}", name, value, wanted, rounding)
 
 
 def _flat(figures: dict[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -151,18 +138,16 @@ def _check(
     name: str,
     value: float | None,
     truth: float | None,
-    margin: float | None,
     rounding: float,
 ) -> None:
     found.checked[name] += 1
-    found.sampled[name] += margin is not None
     if value is None or truth is None:
         if value is not truth:
             found.wrong.append(f"{where}: {value}, truth {truth}")
         return
     relative = rounding * abs(truth) if name in ("norm", "clip_ratio") else rounding
-    if abs(value - truth) > (margin or 0.0) + relative:
-        found.wrong.append(f"{where}: {value} ± {margin}, truth {truth}")
+    if abs(value - truth) > relative:
+        found.wrong.append(f"{where}: {value}, truth {truth}")
 
 
 def _judge(training: Training, capture: Path, wrong: list[str]) -> str:
@@ -185,23 +170,22 @@ def _judge(training: Training, capture: Path, wrong: list[str]) -> str:
 
 def table(only: str = "") -> tuple[list[str], int]:
     """Return the table in Markdown, and how much is wrong; says on standard error what."""
-    lines = ["| training | figures checked | of samples | wrong | findings |", "|---" * 5 + "|"]
-    total = Result(Counter(), Counter(), [], "")
+    lines = ["| training | figures checked | wrong | findings |", "|---" * 4 + "|"]
+    total = Result(Counter(), [], "")
     for training in TRAININGS:
         if only not in training.arguments:
             continue
         with tempfile.TemporaryDirectory() as folder:
             found = measure(training, Path(folder))
-        counts = (sum(found.checked.values()), sum(found.sampled.values()), len(found.wrong))
+        counts = (sum(found.checked.values()), len(found.wrong))
         cells = (f"`{training.arguments}`", *(f"{n:,}" for n in counts), found.findings)
         lines.append("| " + " | ".join(cells) + " |")
         print(lines[-1], flush=True)
         for wrong in found.wrong[:10]:
             print(f"  wrong: {wrong}", file=sys.stderr, flush=True)
         total.checked.update(found.checked)
-        total.sampled.update(found.sampled)
         total.wrong.extend(found.wrong)
-    counts = (sum(total.checked.values()), sum(total.sampled.values()), len(total.wrong))
+    counts = (sum(total.checked.values()), len(total.wrong))
     lines.append("| all | " + " | ".join(f"{n:,}" for n in counts) + " | |")
     return lines, len(total.wrong)
 

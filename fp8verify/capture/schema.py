@@ -262,7 +262,6 @@ class TensorRecord(msgspec.Struct, frozen=True, kw_only=True):
         sqnr_db: signal to quantisation noise.
         top_blocks: share of MX blocks more than half of whose values are the largest.
         what_if: the same in dB under other recipes.
-        error: by how much figures of a sample may be off, by name. Empty where all was measured.
     """
 
     layer: str
@@ -287,7 +286,6 @@ class TensorRecord(msgspec.Struct, frozen=True, kw_only=True):
     sqnr_db: float | None = None
     top_blocks: Positive | None = None
     what_if: dict[str, float] = {}
-    error: dict[str, Positive] = {}
 
     @property
     def finite(self) -> bool:

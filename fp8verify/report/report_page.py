@@ -303,8 +303,7 @@ def _all_tensors(rows: Sequence[TensorRow]) -> str:
             middle = figures[len(figures) // 2]
             parts.append(f"{kind.upper()} {middle:.1f} dB ({figures[0]:.1f} to {figures[-1]:.1f})")
     layers = counted({row.layer for row in rows}, "layer")
-    line = f"{counted(rows, 'tensor')} of {layers}: {', '.join(parts) or 'no cast is known'}"
-    return "; ".join(filter(None, (line, tables.sampled_of(rows))))
+    return f"{counted(rows, 'tensor')} of {layers}: {', '.join(parts) or 'no cast is known'}"
 
 
 def _step_grid(rank: RankReport) -> Grid:

@@ -174,16 +174,6 @@ def amax_of(row: TensorRow) -> str:
     return figure(row.amax, ".3g")
 
 
-def sampled_of(rows: Sequence[TensorRow]) -> str:
-    """Say what part of the values was measured; nothing where all were."""
-    all_of, seen = sum(row.elements for row in rows), sum(row.sampled for row in rows)
-    if seen >= all_of:
-        return ""
-    digits = 0 if seen >= 1e7 else 1
-    millions = f"{seen / 1e6:.{digits}f} of {all_of / 1e6:.{digits}f}"
-    return f"all figures but amax are of a sample, {millions} M values"
-
-
 def by_severity(findings: Iterable[Finding]) -> list[Finding]:
     """Return the findings by severity, in their order otherwise."""
     return sorted(findings, key=lambda finding: list(Severity).index(finding.severity))
