@@ -37,17 +37,6 @@ def test_plain_and_packed_logs_are_read_alike(tmp_path: Path) -> None:
         assert texts(written(tmp_path, packed)) == ["one", "two \ufffd"]
 
 
-def test_each_kind_of_line_end_ends_a_line(tmp_path: Path) -> None:
-    log = written(tmp_path, b"one\rtwo\r\nthree\n\nfive\r")
-    assert [(line.number, line.text) for line in read_lines(log)] == [
-        (1, "one"),
-        (2, "two"),
-        (3, "three"),
-        (4, ""),
-        (5, "five"),
-    ]
-
-
 def test_a_hole_of_nuls_is_no_text(tmp_path: Path) -> None:
     log = written(tmp_path, b"\0" * 9000 + f"one\n{LINE}\n".encode())
     assert [claim.line for claim in read_claims(log).claims] == [2]
@@ -111,11 +100,6 @@ def test_an_unreadable_log_is_named(tmp_path: Path, content: bytes | None) -> No
         log.write_bytes(content)
     with pytest.raises(InputError, match=r"train\.log"):
         list(read_lines(log))
-
-
-def test_a_folder_is_no_log(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="cannot read the log"):
-        read_claims(tmp_path)
 
 
 ANYWHERE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from importlib.util import find_spec
-from pathlib import Path
-
 import pytest
 
 from fp8verify.analysis.kinds import gemm_shape
@@ -15,38 +11,6 @@ from fp8verify.terms import OpContext, Precision, Role
 
 E4M3, E5M2, BF16, FP32 = "c10::Float8_e4m3fn", "c10::Float8_e5m2", "c10::BFloat16", "float"
 Dims = tuple[tuple[int, ...], ...]
-
-
-def test_operands_stand_where_torch_has_them() -> None:
-    """The arguments that multiply, by their names in the schemas of the installed torch."""
-    spec = find_spec("torchgen")
-    assert spec is not None
-    assert spec.origin is not None
-    text = (
-        Path(spec.origin)
-        .with_name("packaged")
-        .joinpath("ATen/native/native_functions.yaml")
-        .read_text()
-    )
-    schemas = dict(re.findall(r"^- func: (\w+)(?:\.Tensor)?\((.*?)\) ->", text, re.MULTILINE))
-    for name, row in OPERATORS.items():
-        if row.product and name.startswith("aten::"):
-            arguments = [a.split() for a in schemas[name.removeprefix("aten::")].split(",")]
-            operands = [arguments[place] for place in (row.product.a, row.product.b)]
-            assert [kind.split("(")[0] for kind, _ in operands] == ["Tensor", "Tensor"], name
-            assert (operands[0][1], operands[1][1]) in OPERANDS, name
-
-
-OPERANDS = {
-    ("self", "mat2"),
-    ("self", "other"),
-    ("self", "vec"),
-    ("self", "tensor"),
-    ("mat", "vec"),
-    ("mat1", "mat2"),
-    ("batch1", "batch2"),
-    ("input", "weight"),
-}
 
 
 def test_only_lists_of_tensors_have_no_flops() -> None:
