@@ -223,7 +223,7 @@ def test_a_tensor_that_is_no_copy_of_the_weight_accuses_nothing() -> None:
 
 @pytest.mark.parametrize(("rows", "columns"), [(256, 384), (3, 1000), (5000, 7), (1, 1)])
 def test_samples_are_spread_over_the_matrix(rows: int, columns: int) -> None:
-    row, column = _places(rows, columns, torch.device("cpu"))
+    row, column = _places(rows, columns)
     assert 0 <= row.min() <= rows // 2 <= row.max() < rows
     assert 0 <= column.min() <= columns // 2 <= column.max() < columns
     if rows * columns > 16 * 2048:

@@ -137,32 +137,37 @@ def _sample(copy: Copy, master: Tensor, places: dict[Any, Any], certain: bool) -
     data = copy.data
     sides = (data[..., 0].numel(), data.shape[-1])
     rows, columns = sides[::-1] if copy.transposed else sides
-    key = (rows, columns, data.device)
+    key = (rows, columns, copy.transposed, data.device, master.device)
     if key not in places:
-        places[key] = _places(rows, columns, data.device)
-    row, column = places[key]
-    place = row * columns + column
+        row, column = _places(rows, columns)
+        of_master = row * columns + column
+        of_copy = column * rows + row if copy.transposed else of_master
+        places[key] = of_copy.to(data.device), of_master.to(master.device)
+    of_copy, of_master = places[key]
     inverse = copy.inverse
     # `take` reads any strides, and copies.
     return Sample(
         copy.kind,
         copy.format,
-        data.take(column * rows + row if copy.transposed else place),
-        None if inverse is None else inverse.float().reshape(1).expand(len(row)).clone(),
-        master.take(place.to(master.device)).to(data.device, torch.float32),
+        data.take(of_copy),
+        None if inverse is None else inverse.float().reshape(1).clone(),
+        master.take(of_master).to(data.device, torch.float32),
         certain,
     )
 
 
-def _places(rows: int, columns: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return rows and columns of segments that are spread over a matrix."""
+def _places(rows: int, columns: int) -> tuple[Tensor, Tensor]:
+    """Return rows and columns of segments that are spread over a matrix.
+
+    On the CPU, since a GPU loads each kernel at its first use.
+    """
     width = min(SEGMENT, columns)
     of_row = columns // width
     count = min(SEGMENTS, rows * of_row)
-    part = torch.arange(count, device=device, dtype=torch.float64)
+    part = torch.arange(count, dtype=torch.float64)
     start = ((part + ((part + 1) * _GOLDEN).frac()) * (rows * of_row / count)).long()
     row = (start // of_row).unsqueeze(1).expand(-1, width)
-    column = (start % of_row * width).unsqueeze(1) + torch.arange(width, device=device)
+    column = (start % of_row * width).unsqueeze(1) + torch.arange(width)
     return row.reshape(-1), column.reshape(-1)
 
 
@@ -214,7 +219,7 @@ def _likeness(cosine: float, sample: Sample) -> float:
 def _figures(then: list[Sample], now: list[Sample]) -> Tensor:
     """Return for each copy: unchanged, share of the master moved, shares off, likeness.
 
-    The samples are a few KB a layer. On the CPU, since a GPU loads each kernel at its first use.
+    The samples are a few KB a layer. On the CPU, as the places.
     """
     form = now[0].format
     data, old = (torch.stack([s.data for s in some]).cpu() for some in (now, then))
