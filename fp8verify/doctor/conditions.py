@@ -1,10 +1,10 @@
 """The conditions of the tables in data/: a test for each key, all of which must hold.
 
 Tests: `true` (given and on), `false` (absent or off), a word or glob in any case ("*" is any given
-value), "!" before a test (also holds where the key is absent), "> 1", "<= @other-key", "% 16" (not
-a multiple), "~regex", for a version a specifier of PEP 440, and a list of tests of which one must
-hold. A list as value holds where one of its items does. A key may be a glob, or "a|b": the first
-that has a value.
+value), "!" before a test (also holds where the key is absent), "> 1", "% 16" (not a multiple),
+"~regex", for a version a specifier of PEP 440, and a list of tests of which one must hold. A list
+as value holds where one of its items does. A key may be a glob, or "a|b": the first that has a
+value.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fp8verify.doctor.training import truth, whole
 Values = Mapping[str, Any]
 Test = bool | str | list[str]
 MISSING = object()
-_COMPARED = re.compile(r"(<=|>=|<|>|%)\s*(@?[\w.-]+)")
+_COMPARED = re.compile(r"(<=|>=|<|>|%)\s*(\d+)")
 _OPERATORS: dict[str, Callable[[int, int], bool]] = {
     "<": operator.lt,
     "<=": operator.le,
@@ -54,21 +54,21 @@ def name_of(key: str, values: Values) -> str | None:
 
 def all_hold(tests: Mapping[str, Test], values: Values) -> bool:
     """Return whether the tests of all keys hold."""
-    return all(holds(test, value_of(key, values), values) for key, test in tests.items())
+    return all(holds(test, value_of(key, values)) for key, test in tests.items())
 
 
-def holds(test: Test, value: Any, values: Values) -> bool:
+def holds(test: Test, value: Any) -> bool:
     """Return whether a test holds for a value."""
     if isinstance(test, bool):
         return is_on(value) is test
     if isinstance(test, list):
-        return any(holds(one, value, values) for one in test)
+        return any(holds(one, value) for one in test)
     if test.startswith("!"):
-        return not holds(test[1:], value, values)
+        return not holds(test[1:], value)
     if value is MISSING:
         return False
     items = value if isinstance(value, (list, tuple)) else [value]
-    return any(_item_holds(test, item, values) for item in items)
+    return any(_item_holds(test, item) for item in items)
 
 
 def is_on(value: Any) -> bool:
@@ -77,19 +77,13 @@ def is_on(value: Any) -> bool:
     return given and value != {} and truth(value) is not False
 
 
-def _number(value: Any) -> int | None:
-    return 0 if value in (0, "0") and not isinstance(value, bool) else whole(value)
-
-
-def _item_holds(test: str, value: Any, values: Values) -> bool:
+def _item_holds(test: str, value: Any) -> bool:
     if isinstance(value, Version):  # nightlies count as theirs
         return SpecifierSet(test).contains(value, prereleases=True)
     compared = _COMPARED.fullmatch(test)
     if compared:
-        sign, other = compared.groups()
-        left = _number(value)
-        right = _number(value_of(other[1:], values) if other.startswith("@") else other)
-        return left is not None and right is not None and _OPERATORS[sign](left, right)
+        number = 0 if value in (0, "0") and not isinstance(value, bool) else whole(value)
+        return number is not None and _OPERATORS[compared[1]](number, int(compared[2]))
     text = "" if value is None else str(value).strip()
     if test.startswith("~"):
         return re.search(test[1:], text) is not None

@@ -188,26 +188,13 @@ def _toml(text: str) -> tuple[dict[str, Any], dict[str, int]]:
     library = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     if any(line.count(".") > MAX_DOTS for line in text.splitlines()):
         raise ValueError(f"a line has more than {MAX_DOTS} dots")
-    values = flatten(library.loads(_without_mark(text, "TOML")))
+    values = flatten(library.loads(text))
     return values, dict(_pair_lines("tree_sitter_toml", text))
 
 
 def _json(text: str) -> tuple[dict[str, Any], dict[str, int]]:
-    values = flatten(json.loads(_without_mark(text, "JSON"), parse_int=_integer))
+    values = flatten(json.loads(text))
     return values, dict(_pair_lines("tree_sitter_json", text))
-
-
-def _integer(text: str) -> int:
-    if len(text) > MAX_DIGITS:
-        raise ValueError(f"a number has more than {MAX_DIGITS} digits")
-    return int(text)
-
-
-def _without_mark(text: str, kind: str) -> str:
-    """Refuse a byte order mark, as the trainings' own readers do."""
-    if text.startswith("\ufeff"):
-        raise ValueError(f"it begins with a byte order mark, which readers of {kind} refuse")
-    return text
 
 
 def _pair_lines(grammar: str, text: str) -> Iterator[tuple[str, int]]:

@@ -55,8 +55,3 @@ class Facts(NamedTuple):
     def versions(self) -> Mapping[str, str]:
         """Versions by distribution."""
         return self.installed.versions
-
-    @property
-    def knows_packages(self) -> bool:
-        """Whether this Python is one that trains: torch is there."""
-        return "torch" in self.versions

@@ -82,13 +82,9 @@ def find_interpreter(command: Sequence[str], environment: Mapping[str, str]) -> 
                 program, whose = choose_python(None, environment)  # as `run` does
                 return Interpreter(program, whose or "that runs fp8verify", named=True)
             break
-    return _active(environment)
-
-
-def _active(environment: Mapping[str, str]) -> Interpreter:
     ours = Python(sys.executable, "that runs fp8verify")
-    found = next(active_pythons(environment), ours)
-    return Interpreter(found.program, found.whose or "", named=False)
+    active = next(active_pythons(environment), ours)
+    return Interpreter(active.program, active.whose or "", named=False)
 
 
 def _shebang(program: str) -> str | None:

@@ -11,7 +11,7 @@ from fp8verify.doctor.afterwards import explain_missing
 from tests import doctor_files as files
 from tests.doctor_files import write
 from tests.golden.expectations import ROOT
-from tests.hand_built import BF16, BF16_KERNEL, FP8, TraceBuilder
+from tests.hand_built import BF16, BF16_KERNEL, TraceBuilder
 
 
 @pytest.fixture
@@ -48,18 +48,6 @@ def test_a_gpu_without_fp8_units_explains_it(tmp_path: Path) -> None:
     found = added(report, "python", write(tmp_path, "7b.toml", files.KEMPNERFORGE))
     assert "no-fp8-units" in found
     assert "NVIDIA A100-SXM4-80GB (8.0)" in found["no-fp8-units"]
-
-
-def test_emulation_on_a_gpu_without_units_names_the_doctors_code(tmp_path: Path) -> None:
-    a100 = TraceBuilder(gpu="NVIDIA A100-SXM4-80GB", capability=(8, 0))
-    dims = ((64, 16), (16, 32))
-    a100.launch("cast_kernel", "aten::copy_", types=(FP8, BF16), dims=dims[:1] * 2)
-    a100.launch(BF16_KERNEL, types=(BF16, BF16), dims=dims)
-    a100.launch(BF16_KERNEL, types=(BF16, BF16), dims=dims, backward=True)
-    report = inspect(a100.write(tmp_path / "t.json"))
-    assert report.verdict == "EMULATED"
-    (hint,) = [finding.hint for finding in report.findings if finding.code == "emulated"]
-    assert "no-fp8-units" in hint
 
 
 def test_a_run_in_fp8_is_left_alone(tmp_path: Path) -> None:

@@ -41,9 +41,9 @@ def test_a_cause_is_told_once() -> None:
 
 def test_only_a_run_that_failed_has_notes(tmp_path: Path) -> None:
     log = tmp_path / "log.txt"
-    log.write_text("x\nValueError: end_step must be greater than start_step\n")
+    log.write_text("x\nValueError: FP8 + Tensor Parallelism is not yet supported\n")
     assert failure_notes(tmp_path, 0) == ()
     assert failure_notes(tmp_path / "gone", 1) == ()
     (note,) = failure_notes(tmp_path, 1)
-    assert note.startswith("the training failed, log.txt line 2: the profiler's window")
-    assert note.endswith("(doctor: profiling-window)")
+    assert note.startswith("the training failed, log.txt line 2: mixed_precision")
+    assert note.endswith("(doctor: fp8-with-tensor-parallel)")

@@ -39,7 +39,7 @@ ALIASES = "a0: &a0 {x: 1, y: 2}\n" + "".join(
         ("tag.yaml", "mixed_precision: !theirs fp8\n", "tag '!theirs'"),
         ("control.yaml", "a: \x01\n", "control characters"),
         ("deep.json", "[" * 100_000 + "]" * 100_000, "recursion"),
-        ("mark.json", '\ufeff{"a": 1}', "byte order mark"),
+        ("mark.json", '\ufeff{"a": 1}', "UTF-8 BOM"),
         ("huge.toml", f"a = 0x{'f' * 5000}\n", "more than 300 digits"),
         ("twice.toml", "a = 1\na = 2\n", "Cannot overwrite a value"),
     ],

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
 from importlib import resources
+from itertools import zip_longest
 from typing import Any
 
 from fp8verify.doctor.checks import Check, Status
@@ -114,23 +115,23 @@ def _meant(name: str, names: frozenset[str]) -> str | None:
 
 
 def _is_slip(given: str, meant: str) -> bool:
-    """Whether two names differ by a slip of the keyboard, or by an abbreviated or merged word."""
-    if abs(len(given) - len(meant)) > 3 or given.rstrip("s") == meant.rstrip("s"):
-        return given.replace("_", "") == meant.replace("_", "")
-    ours, theirs = given.split("_"), meant.split("_")
-    differing = [pair for pair in zip(ours, theirs) if pair[0] != pair[1]]  # noqa: B905
-    if len(ours) != len(theirs):
-        return given.replace("_", "") == meant.replace("_", "")
-    return len(differing) == 1 and _one_slip(*differing[0])
-
-
-def _one_slip(given: str, meant: str) -> bool:
-    """Whether a word is the other with one or two letters swapped, missing or added."""
-    if sorted(given) == sorted(meant):
+    """Whether two names differ by merged words, or in one word by a slip of the keyboard."""
+    if given.replace("_", "") == meant.replace("_", ""):
         return True
-    if min(len(given), len(meant)) < 4 or any(char.isdigit() for char in given + meant):
+    words = zip_longest(given.split("_"), meant.split("_"), fillvalue="")
+    differing = [(ours, theirs) for ours, theirs in words if ours != theirs]
+    if (
+        abs(len(given) - len(meant)) > 3
+        or len(differing) > 1
+        or given.rstrip("s") == meant.rstrip("s")
+    ):
         return False
-    return bool(get_close_matches(given, [meant], n=1, cutoff=_ALIKE)) and given[:1] == meant[:1]
+    ours, theirs = differing[0]
+    if sorted(ours) == sorted(theirs):
+        return True
+    if min(len(ours), len(theirs)) < 4 or any(char.isdigit() for char in ours + theirs):
+        return False
+    return bool(get_close_matches(ours, [theirs], n=1, cutoff=_ALIKE)) and ours[:1] == theirs[:1]
 
 
 def _misspelled(config: Config, row: Mapping[str, Any], key: str, near: str) -> Check:

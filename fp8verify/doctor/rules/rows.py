@@ -91,7 +91,7 @@ def _facts_of_config(config: Config, facts: Facts, machine: Mapping[str, Any]) -
 def _is_about(rule: Rule, subject: Subject) -> bool:
     for name, test in rule.fields.get("where", {}).items():
         value = subject.facts.get(name, MISSING)
-        if not (all_hold(test, value) if isinstance(test, dict) else holds(test, value, {})):
+        if not (all_hold(test, value) if isinstance(test, dict) else holds(test, value)):
             return False
     return True
 
@@ -135,7 +135,7 @@ def _derived(name: str, rule: Rule, config: Config, facts: Mapping[str, Any]) ->
 
 
 def _is_odd(layer: LayerSize, test: str) -> bool:
-    return holds(test, [layer.n, layer.k], {})
+    return holds(test, [layer.n, layer.k])
 
 
 def spelled(key: str, config: Config) -> str:

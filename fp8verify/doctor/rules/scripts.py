@@ -67,5 +67,5 @@ def _every(tests: list[str], value: Any) -> bool:
     return (
         isinstance(value, (list, tuple))
         and bool(value)
-        and all(holds(tests, item, {}) for item in value)
+        and all(holds(tests, item) for item in value)
     )
