@@ -474,9 +474,8 @@ def test_a_layer_in_bf16_stands_in_the_sentence(
 ) -> None:
     build.linear(M, N, K, fp8=True).linear(M, N, 4096, fp8=False)
     report = with_census(tmp_path, build, {"up": "fp8", name: "high_precision"})
-    assert report.reason.endswith(
-        f"50.0% of GEMM time (1 linear module not converted to FP8, 66.7% of GEMM FLOPs: {said})"
-    )
+    assert "50.0% of GEMM time (1 linear module not converted to FP8" in report.reason
+    assert report.reason.endswith(f": {said})")
 
 
 # -- the name of a run ----------------------------------------------------------------------------
