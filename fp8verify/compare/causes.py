@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from fp8verify.compare.measure import ATTENTION, CASTS, GEMM, IDLE, NETWORK, REST, Measured
 from fp8verify.compare.pairs import pair_gemms
-from fp8verify.report.model.comparison import GemmPair
 from fp8verify.report.model.diagnosis import PayoffReport
 from fp8verify.report.model.parts import Finding
 from fp8verify.report.tables import layer_share
@@ -63,18 +62,15 @@ def _gemms(
     remedy = payoff_remedy("small") if gemms_are_small(_payoffs(after)) else _GEMM_REMEDY
     more_fp8 = after.fp8_share > before.fp8_share + _FELL
     if longer >= least:
-        pairs = sorted(pair_gemms(before, after), key=lambda pair: -_lost(pair))
-        slow = [pair for pair in pairs if pair.speedup < _SLOWER][:3]
-        which = ", ".join(f"{pair.n} x {pair.k} {pair.leg} {pair.speedup:.2f}x" for pair in slow)
+        slow = [pair for pair in pair_gemms(before, after) if pair.speedup < _SLOWER]
+        # By how many µs a step they became slower.
+        slow.sort(key=lambda pair: pair.candidate_us * pair.candidate_calls * (pair.speedup - 1))
+        worst = (f"{pair.n} x {pair.k} {pair.leg} {pair.speedup:.2f}x" for pair in slow[:3])
+        which = ", ".join(worst)
         figure = f"they take {_ms(longer)} a step longer{f' ({which})' if which else ''}"
         yield _finding("slower GEMMs", remedy, figure)
     elif more_fp8 and before.budget[GEMM] < _HARDLY * after.budget[GEMM] / work:
         yield _finding("GEMMs no faster", remedy, f"in FP8 they gain {_ms(-longer)} a step")
-
-
-def _lost(pair: GemmPair) -> float:
-    """Return by how many µs a step the GEMMs of one size and leg became slower."""
-    return pair.candidate_us * pair.candidate_calls * (1 - pair.speedup)
 
 
 def _others(after: Measured, growth: dict[str, float]) -> Iterator[tuple[float, str, str]]:

@@ -200,11 +200,9 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _short(value: float) -> float | None:
-    """Return a number to six decimals, one below a thousandth to as many digits."""
-    if not math.isfinite(value):
-        return None
-    return float(f"{value:.6g}") if abs(value) < 1e-3 else round(value, 6)
+def _short(value: float) -> float:
+    """Return a number to six digits."""
+    return float(f"{value:.6g}")
 
 
 def loss_findings(loss: LossPair | None) -> Iterator[Finding]:

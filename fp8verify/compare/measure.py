@@ -69,7 +69,7 @@ def measure_runs(
         logged: step times in µs by step number, as either training logged them.
     """
     ours, theirs = (
-        {rank.rank: rank for rank in report.ranks if _is_known(rank)}
+        {rank.rank: rank for rank in report.ranks if is_known(rank)}
         for report in (baseline, candidate)
     )
     common = [number for number in ours if number in theirs]
@@ -115,7 +115,8 @@ def steps_of(rank: RankReport) -> int:
     return len(rank.steps) or 1
 
 
-def _is_known(rank: RankReport) -> bool:
+def is_known(rank: RankReport) -> bool:
+    """Whether GEMMs and GPU time of a rank are known."""
     return rank.payoff is not None and any(rank.gemm.kernels.values())
 
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from fp8verify.analysis.inspection import inspect
 from fp8verify.capture.files import find_logs
 from fp8verify.compare.compare import compare as compare_reports
-from fp8verify.compare.measure import profiled_step_us, steps_of
+from fp8verify.compare.measure import is_known, profiled_step_us, steps_of
 from fp8verify.errors import UsageError
 from fp8verify.logs.losses import PATTERNS, LossPattern, LossSeries, compile_loss_regex, read_losses
 from fp8verify.report.forms import Comparison, RunTable, with_forms
@@ -176,8 +176,7 @@ def table(*runs: Run | Iterable[Run], workers: int | None = 1) -> RunTable:
 
 def _row(report: Report, name: str) -> RunRow:
     """Return what a table of runs shows of a report; times are of its first rank with GEMMs."""
-    known = [r for r in report.ranks if r.payoff is not None and any(r.gemm.kernels.values())]
-    rank = known[0] if known else None
+    rank = next(filter(is_known, report.ranks), None)
     found = payoff(report)
     gemm, severities = report.gemm, [one.severity for one in report.findings]
     gemm_us = sum(gemm.time_us.values())

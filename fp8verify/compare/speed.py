@@ -166,12 +166,11 @@ def bounds(interval: tuple[float, float] | None) -> str:
 
 
 def _measured_in(side: Measured) -> str:
-    return {
+    known = {
         "outside": " (wall time of steps without the profiler)",
         "log": " (from the training's log)",
-        "cpu": " (on the CPU, under the profiler)",
-        "gpu": " (under the profiler)",
-    }.get(side.measured, "")
+    }
+    return known.get(side.measured, " (under the profiler)")
 
 
 def _where_gain_goes(before: Measured, after: Measured) -> str:

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import re
-
 from fp8verify.analysis.gemms import GemmRow
-from fp8verify.analysis.layers import LayerClass, Layers
 from fp8verify.analysis.promises import CONVERTED, Promises
 from fp8verify.analysis.rank import RankEvidence
-from fp8verify.terms import Leg, Precision
+from fp8verify.terms import Precision
 from fp8verify.text import counted, listed
 
-# Names of output heads in Hugging Face, torchtitan, Megatron-LM and nanoGPT.
-_HEAD = re.compile(r"(?:^|\.)(?:lm_head|head|output|output_layer|embed_out|classifier)$")
-_VOCABULARY = 16384
-# What explains this much of the time in high precision is the reason.
-_MOST = 0.5
-_SIZES = 3
 # The autograd functions of Transformer Engine's layers, in the forward pass.
 _TE_FUNCTIONS = frozenset({"_Linear", "_LayerNormLinear", "_LayerNormMLP", "_GroupedLinear"})
 
@@ -58,13 +49,13 @@ def cause_without_fp8(rank: RankEvidence, promises: Promises) -> tuple[str, str]
     none = next((claim for claim in promises.claims if claim.converted == 0 and claim.total), None)
     if none is not None:
         return "not-converted", f"0 of {none.total} layers were converted (log {none.place})"
-    layers = sum(row.calls for row in rank.survey.linear if runs_transformer_engine(row))
+    layers = sum(row.calls for row in rank.survey.linear if _runs_transformer_engine(row))
     if layers and layers == sum(row.calls for row in rank.survey.linear):
         return "outside-autocast", "Transformer Engine's layers ran outside its FP8 autocast"
     return "", ""
 
 
-def runs_transformer_engine(row: GemmRow) -> bool:
+def _runs_transformer_engine(row: GemmRow) -> bool:
     """Whether a GEMM was launched by one of Transformer Engine's functions."""
     op = row.kind.op
     around = () if op is None else (op.name, *op.parents)
@@ -83,16 +74,3 @@ def logged_cause(promises: Promises) -> str | None:
             names = f"{blocks}{listed(pin.names)}"
             return f"{pin.framework} keeps {names} in high precision (log line {pin.line})"
     return None
-
-
-def head_of(known: Layers) -> LayerClass | None:
-    """The output head: named so, or as wide as a vocabulary, the widest and run least often."""
-    for layer in known.classes:
-        if len(layer.modules) == 1 and _HEAD.search(layer.modules[0].fqn):
-            return layer if layer.size.n >= _VOCABULARY else None
-    wide = [layer for layer in known.classes if layer.size.n >= _VOCABULARY]
-    head = max(wide, key=lambda layer: layer.size.n, default=None)
-    if head is None or len(known.classes) < 2 or head.modules:
-        return None
-    calls = [layer.observed.get(Leg.FPROP, 0) for layer in known.classes]
-    return head if head.observed.get(Leg.FPROP, 0) == min(calls) else None

@@ -229,10 +229,6 @@ def mxfp8_e5m2_gradients(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     rank = facts.rank
     mx = [row for row in rank.survey.gemms if row.precision is Precision.MXFP8]
     e5m2 = sum(row.calls for row in mx if "e5m2" in _elements(row))
-    if e5m2:
-        what = f"{counted(e5m2, 'MXFP8 GEMM')} multiplied gradients in E5M2"
-        yield finding("mxfp8-e5m2-gradients", what=what)
-        return
     # The module list counts where no kernel of the backward pass says what it multiplied.
     backward = [row for row in mx if row.leg is not Leg.FPROP]
     silent = bool(backward) and all(None in _elements(row) for row in backward)
@@ -242,8 +238,10 @@ def mxfp8_e5m2_gradients(facts: RankFacts, _: Promises) -> Iterator[Finding]:
         if silent and module.gradients == "e5m2" and module.format_of("dgrad") == "mxfp8"
     ]
     recipes = {(recipe.name, recipe.backward) for recipe in recipes_of(facts)}
-    if layers or ("MXFP8BlockScaling", "e5m2") in recipes:
-        what = "gradients are cast to MXFP8 in E5M2"
+    what = "gradients are cast to MXFP8 in E5M2"
+    if e5m2:
+        what = f"{counted(e5m2, 'MXFP8 GEMM')} multiplied gradients in E5M2"
+    if e5m2 or layers or ("MXFP8BlockScaling", "e5m2") in recipes:
         yield finding("mxfp8-e5m2-gradients", what=what, layers=layers)
 
 

@@ -6,25 +6,30 @@ be distinguished; how many of their GEMMs ran in FP8 can.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from fp8verify.analysis.facts import RankFacts
 from fp8verify.analysis.gemms import GemmRow
-from fp8verify.analysis.layers import is_transformer_engine
 from fp8verify.analysis.promises import CONVERTED, HIGH_PRECISION, Promises
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.report.model.parts import Claim, Finding
 from fp8verify.terms import LEGS, VAGUE_LEGS, Leg, Precision, Role
 from fp8verify.text import abridged, counted, in_sentences, listed, of_flops, patterns, shorten
-from fp8verify.verdict.causes import cause_without_fp8, head_of, runs_transformer_engine
+from fp8verify.verdict.causes import cause_without_fp8
 from fp8verify.verdict.findings.formats import short_legs
 from fp8verify.verdict.findings_table import finding
 from fp8verify.verdict.verdict import NEGLIGIBLE
 
 _SHOWN = 4
 _SHOWN_BY_NAME = 8
+# Sizes of less of all FLOPs are those of routers and adapters.
+_LITTLE = 0.05
 _UNKNOWN = Precision.UNKNOWN
+# Names of output heads in Hugging Face, torchtitan, Megatron-LM and nanoGPT.
+_HEAD = re.compile(r"(?:^|\.)(?:lm_head|head|output|output_layer|embed_out|classifier)$")
+_VOCABULARY = 16384
 _BACKWARD = (Leg.DGRAD, Leg.WGRAD, Leg.BACKWARD)
 
 
@@ -130,7 +135,7 @@ def partly_executed(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
     rank = facts.rank
     if not rank.ran_low or promises.leaves_high("fprop"):
         return
-    found = [_missing_by_census(facts), _missing_by_function(rank)] if rank.named is None else []
+    found = [_missing_by_census(facts)] if rank.named is None else []
     if not rank.modules:
         found += [_missing_by_claim(claim, rank) for claim in promises.claims]
     for missing, wanted, which in found:
@@ -155,19 +160,6 @@ def _missing_by_census(facts: RankFacts) -> tuple[int, int, str]:
     wanted = passes * sum(len(layer.converted) for layer in classes)
     missing = sum(layer.missing(passes) for layer in short)
     return missing, wanted, f"some of {abridged(names, _SHOWN)}"
-
-
-def _missing_by_function(rank: RankEvidence) -> tuple[int, int, str]:
-    """Return the same of Transformer Engine's functions, if all of its modules were converted."""
-    modules = [module for module in rank.modules if is_transformer_engine(module)]
-    rows = [row for row in rank.survey.gemms if runs_transformer_engine(row)]
-    high = [row for row in rows if not row.precision.is_low and row.precision is not _UNKNOWN]
-    wanted = sum(row.calls for row in rows if row.leg is Leg.FPROP)
-    missing = sum(row.calls for row in high if row.leg is Leg.FPROP)
-    all_converted = bool(modules) and all(module.state in CONVERTED for module in modules)
-    trained = any(row.leg in _BACKWARD for row in high)
-    which = "some of Transformer Engine's layers"
-    return missing if all_converted and trained else 0, wanted, which
 
 
 def _missing_by_claim(claim: Claim, rank: RankEvidence) -> tuple[int, int, str]:
@@ -241,22 +233,30 @@ def sizes_left_out(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
     """Without a census: layer sizes that ran only in high precision, where others ran in FP8."""
     left = [layer for layer in facts.layers.classes if layer.never_in_fp8 and not layer.modules]
     share = facts.layers.share(left)
-    little = share is not None and share < NEGLIGIBLE
+    little = share is not None and share < _LITTLE
     if facts.rank.ran_low and left and not little and not promises.converted:
         sizes = abridged([f"{layer.size.n}x{layer.size.k}" for layer in left], _SHOWN)
         yield finding("layer-not-fp8", "sizes", sizes=sizes, share=of_flops(share))
 
 
 def head_in_fp8(facts: RankFacts, _: Promises) -> Iterator[Finding]:
-    """A language model's head, which recipes mostly leave in high precision."""
-    head = head_of(facts.layers)
-    if facts.rank.ran_low and head is not None and any(head.in_fp8.values()):
-        yield finding(
-            "lm-head-fp8",
-            name=head.modules[0].fqn if len(head.modules) == 1 else "the layer",
-            outputs=head.size.n,
-            layers=[module.fqn for module in head.modules],
-        )
+    """A language model's head, which recipes mostly leave in high precision.
+
+    It is named so, or is as wide as a vocabulary and runs least often.
+    """
+    classes = facts.layers.classes if facts.rank.ran_low else ()
+    wide = [layer for layer in classes if layer.size.n >= _VOCABULARY]
+    named = [x for x in wide if len(x.modules) == 1 and _HEAD.search(x.modules[0].fqn)]
+    least = min((layer.observed.get(Leg.FPROP, 0) for layer in classes), default=0)
+    rarest = [x for x in wide if not x.modules and x.observed.get(Leg.FPROP, 0) == least]
+    for head in (named or rarest)[:1]:
+        if len(classes) > 1 and any(head.in_fp8.values()):
+            yield finding(
+                "lm-head-fp8",
+                name=head.modules[0].fqn if head.modules else "the layer",
+                outputs=head.size.n,
+                layers=[module.fqn for module in head.modules],
+            )
 
 
 def outside_autocast(facts: RankFacts, promises: Promises) -> Iterator[Finding]:

@@ -111,12 +111,16 @@ def no_backward(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
     yield finding("no-backward", "open" if hidden else "", missing=missing, share=share)
 
 
-def steps_without_fp8(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
-    """Steps whose layers ran far less in low precision than elsewhere."""
+def parts_without_fp8(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
+    """Steps, and passes within a step, whose layers ran far less in low precision than elsewhere.
+
+    Such a pass is a micro-batch, forward or backward.
+    """
     rank = facts.rank
     if not rank.ran_low:
         return
-    short = Populations(rank.survey).short_parts(lambda row: row.step)
+    table = Populations(rank.survey)
+    short = table.short_parts(lambda row: row.step)
     steps = {
         rank.steps[place][0].number: found
         for place, found in short.items()
@@ -129,17 +133,10 @@ def steps_without_fp8(facts: RankFacts, promises: Promises) -> Iterator[Finding]
         yield finding(
             "step-without-fp8", "less" if most else "", steps=named, most=most, usual=usual
         )
-
-
-def passes_without_fp8(facts: RankFacts, _: Promises) -> Iterator[Finding]:
-    """Forward and backward passes within a step, as of a micro-batch, that fall short of others."""
-    rank, expected = facts.rank, facts.expected
-    if not rank.ran_low or (expected is not None and expected.is_met):
+    if facts.expected is not None and facts.expected.is_met:
         return  # layers that were to stay in high precision may be a pass of their own
-    table = Populations(rank.survey)
-    steps = table.short_parts(lambda row: row.step)
-    short = table.short_parts(lambda row: (row.step, row.number))
-    passes = [found for (step, _), found in short.items() if step not in steps]
+    parts = table.short_parts(lambda row: (row.step, row.number))
+    passes = [found for (step, _), found in parts.items() if step not in short]
     if passes:
         yield finding(
             "pass-without-fp8",
