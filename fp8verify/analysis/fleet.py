@@ -158,8 +158,16 @@ def _in_order(ranks: list[RankEvidence]) -> list[RankEvidence]:
     errors = [rank.error for rank in ranks if rank.error is not None]
     if len(errors) == len(ranks) and not any(rank.health.events for rank in ranks):
         raise errors[0]
-    kept, notes = _without_launchers(ranks)
+    # Kineto's daemon records every process of a job, among them torchrun's own, which runs nothing.
+    idle = [rank for rank in ranks if _runs_nothing(rank)]
+    kept = [rank for rank in ranks if rank not in idle] or ranks
     first, *others = join_cycles(kept)
+    notes = tuple(
+        f"{rank.source} was left out of the ranks: it holds no kernels, no operators and no "
+        "rank, like the trace of torchrun's own process"
+        for rank in idle
+        if kept is not ranks
+    )
     by_rank: dict[int | None, RankEvidence] = {}
     for evidence in (first._replace(remarks=(*first.remarks, *notes)), *others):
         other = by_rank.setdefault(evidence.rank, evidence)
@@ -168,25 +176,8 @@ def _in_order(ranks: list[RankEvidence]) -> list[RankEvidence]:
     return list(by_rank.values())
 
 
-def _without_launchers(found: list[RankEvidence]) -> tuple[list[RankEvidence], tuple[str, ...]]:
-    """Leave out processes that are not ranks, and say so; where there is nothing else they stay.
-
-    Kineto's daemon records every process of a job, among them torchrun's own, which runs nothing.
-    A rank states its number, runs kernels or operators, or its trace is damaged.
-    """
-    kept = [evidence for evidence in found if not _runs_nothing(evidence)]
-    if not kept:
-        return found, ()
-    notes = (
-        f"{evidence.source} was left out of the ranks: it holds no kernels, no operators and no "
-        "rank, like the trace of torchrun's own process"
-        for evidence in found
-        if _runs_nothing(evidence)
-    )
-    return kept, tuple(notes)
-
-
 def _runs_nothing(evidence: RankEvidence) -> bool:
+    """Whether a process is no rank: it states no number, runs nothing, and its trace is whole."""
     ran = evidence.health.kernels or evidence.copies or evidence.timeline.steps
     is_whole = evidence.health.complete and evidence.error is None
     return evidence.guessed and evidence.process is None and is_whole and not ran
@@ -309,16 +300,11 @@ def rank_progress() -> Iterator[OnProgress | None]:
     from rich import progress as bars
     from rich.console import Console
 
-    columns = (
-        "reading ranks",
-        bars.BarColumn(),
-        bars.MofNCompleteColumn(),
-        bars.TimeRemainingColumn(compact=True),
-    )
-    with bars.Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("", visible=False)
+    with bars.Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("reading ranks", visible=False)
 
         def show(done: int, total: int) -> None:
-            progress.update(task, completed=done, total=total, visible=total > 1)
+            said = f"reading ranks {done}/{total}"
+            progress.update(task, description=said, completed=done, total=total, visible=total > 1)
 
         yield show

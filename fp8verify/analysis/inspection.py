@@ -14,13 +14,7 @@ from fp8verify.analysis.fleet import OnProgress, gather_ranks, read_pipe
 from fp8verify.analysis.gather import gather
 from fp8verify.analysis.promises import collect_promises
 from fp8verify.analysis.rank import RankEvidence
-from fp8verify.analysis.sidecars import (
-    Said,
-    losses_of,
-    read_sidecars,
-    remarks_on,
-    said_by,
-)
+from fp8verify.analysis.sidecars import losses_of, read_sidecars, remarks_on, said_by
 from fp8verify.capture.ranks import (
     called_apis,
     census_remarks,
@@ -32,14 +26,9 @@ from fp8verify.capture.ranks import (
 from fp8verify.capture.schema import RankMeta, RankNumerics
 from fp8verify.errors import InputError
 from fp8verify.logs.losses import LossSeries
+from fp8verify.logs.promises import LogReading
 from fp8verify.report.forms import Report, with_forms
-from fp8verify.trace import (
-    NoTraceError,
-    Trace,
-    TraceFiles,
-    find_traces,
-    read_trace,
-)
+from fp8verify.trace import NoTraceError, Trace, TraceFiles, find_traces, read_trace
 from fp8verify.trace.places import comes_through_pipe, run_name
 from fp8verify.trace.readers import PRINTED_TABLE, glance_at
 from fp8verify.verdict.inconclusive import LOG_ALONE
@@ -48,8 +37,6 @@ from fp8verify.verdict.policy import Policy
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
-
-    from fp8verify.analysis.rank import RankEvidence
 
 
 def inspect(
@@ -150,7 +137,7 @@ def _printed_table(log: Path) -> Trace:
 
 def _report(
     ranks: Sequence[RankEvidence],
-    said: Said,
+    said: LogReading,
     policy: Policy,
     notes: Sequence[str],
     name: str,

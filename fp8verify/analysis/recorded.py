@@ -13,7 +13,7 @@ from fp8verify.capture.schema import ModuleRecord, RankMeta, WindowRecord
 from fp8verify.report.model.numerics import MemoryReport
 from fp8verify.report.model.parts import ClockReport, ModulesReport, StepStatistics, WindowReport
 from fp8verify.report.model.report import Environment
-from fp8verify.text import gib
+from fp8verify.text import counted
 
 
 def clock_report(meta: RankMeta | None) -> ClockReport | None:
@@ -115,19 +115,26 @@ def _why(modules: Sequence[ModuleRecord]) -> Iterator[str]:
     cached = [module for module in engine if module.weight_class not in FP8_PARAMETERS]
     if dynamic:
         yield (
-            f"{_weights(dynamic)} stay in high precision, and so do the inputs saved for the "
-            "backward pass: FP8 saves nothing there, and its copies (1 byte a value) come on top "
-            "for as long as a product takes"
+            f"the weights of {counted(dynamic, 'FP8 layer')} stay in high precision, and so do the "
+            "inputs saved for the backward pass: FP8 saves nothing there, and its copies (1 byte a "
+            "value) come on top for as long as a product takes"
         )
     if cached:  # pytorch/module/base.py, get_weight_workspace
         yield (
-            f"{_weights(cached)} stay in high precision, with an FP8 copy beside them and where "
-            f"the GPU needs it a transposed one: {_bytes(cached)} more, which "
-            "fp8_model_init would save"
+            f"the weights of {counted(cached, 'FP8 layer')} stay in high precision, with an FP8 "
+            "copy beside them and where the GPU needs it a transposed one: 1 or 2 bytes a value "
+            "more, which fp8_model_init would save"
         )
     if parameters:
-        yield f"{_weights(parameters)} are kept in FP8 alone: 1 byte each, 2 with a transpose"
-    if engine and any(_saves_inputs_in_fp8(module) for module in engine):
+        yield (
+            f"the weights of {counted(parameters, 'FP8 layer')} are kept in FP8 alone: 1 byte "
+            "each, 2 with a transpose"
+        )
+    # wgrad, which reads the saved input, reads it in FP8: `backward_override`.
+    if any(
+        module.format_of("wgrad") != "high_precision" or "dequantized" in (module.scaling or "")
+        for module in engine
+    ):
         yield "Transformer Engine saves inputs for the backward pass in FP8: 1 byte a value, not 2"
 
 
@@ -140,35 +147,3 @@ def _casts_dynamically(module: ModuleRecord) -> bool:
         return False
     wraps = (module.weight_class or "").startswith(("Float8Training", "MXFP8Training", "Scaled"))
     return bool(module.recipe) or wraps or package_of(module) in ("torchao", "torchtitan")
-
-
-def _saves_inputs_in_fp8(module: ModuleRecord) -> bool:
-    """Whether wgrad, which reads the saved input, reads it in FP8: `backward_override`."""
-    return module.format_of("wgrad") != "high_precision" or "dequantized" in (module.scaling or "")
-
-
-def _weights(modules: Sequence[ModuleRecord]) -> str:
-    values, layers = _values(modules), f"{len(modules)} FP8 layer{'s' * (len(modules) != 1)}"
-    if values is None:
-        return f"the weights of {layers}"
-    size = f"{values / 1e9:.2f} billion" if values >= 1e9 else f"{values / 1e6:.1f} million"
-    return f"the weights of {layers} ({size} values)"
-
-
-def _bytes(modules: Sequence[ModuleRecord]) -> str:
-    values = _values(modules)
-    if values is None:
-        return "1 or 2 bytes a value"
-    return f"{gib(values)} or {gib(2 * values)}"
-
-
-def _values(modules: Sequence[ModuleRecord]) -> int | None:
-    """Return how many weights they have; None where one does not tell, as experts' number."""
-    total = 0
-    for module in modules:
-        sizes = module.sizes or ((module.out_features or 0, module.in_features or 0),)
-        own = sum(rows * columns for rows, columns in sizes)
-        if not own or module.kind == "experts":
-            return None
-        total += own
-    return total

@@ -12,7 +12,7 @@ from fp8verify.capture.names import BOOTS
 from fp8verify.capture.schema import RankMeta, RankNumerics
 from fp8verify.logs.lines import read_lines
 from fp8verify.logs.losses import LossSeries, read_losses
-from fp8verify.logs.promises import LayerPromise, PhasePromise
+from fp8verify.logs.promises import LayerPromise, LogReading, PhasePromise
 from fp8verify.record.collect_result import notes_on_attachment
 from fp8verify.report.model.parts import Claim
 from fp8verify.trace.places import is_remote, place, reading
@@ -51,20 +51,11 @@ def read_sidecars(paths: Sequence[str | Path]) -> Sidecars:
         return Sidecars(folder, metas, read_numerics(folder), notes)
 
 
-class Said(NamedTuple):
-    """What logs and calls say: claims, what was not read, and promises for layers and steps."""
-
-    claims: Sequence[Claim] = ()
-    notes: Sequence[str] = ()
-    layers: Sequence[LayerPromise] = ()
-    phases: Sequence[PhasePromise] = ()
-
-
-def said_by(folder: Path | None, log: str | Path | None, calls: Sequence[str] = ()) -> Said:
+def said_by(folder: Path | None, log: str | Path | None, calls: Sequence[str] = ()) -> LogReading:
     """Return what the logs and calls claim and promise, and what of the logs was not read."""
     paths = _logs(folder, log)
     if not (paths or calls):
-        return Said()
+        return LogReading()
     from fp8verify.logs.claims import claim_of_call, read_claims  # its patterns take a while
 
     found: dict[tuple[str, str], Claim] = {}
@@ -79,7 +70,7 @@ def said_by(folder: Path | None, log: str | Path | None, calls: Sequence[str] = 
         phases += read.phases
         for claim in read.claims:
             found.setdefault((claim.framework, claim.text), claim)
-    return Said([*found.values(), *map(claim_of_call, calls)], notes, layers, phases)
+    return LogReading([*found.values(), *map(claim_of_call, calls)], notes, layers, phases)
 
 
 def losses_of(folder: Path | None, log: str | Path | None) -> LossSeries | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -18,8 +17,8 @@ from fp8verify.logs.lines import read_lines
 from fp8verify.logs.messages import Message, messages_of
 from fp8verify.logs.promises import (
     HIGH_PRECISION,
-    LayerPromise,
     LayerScan,
+    LogReading,
     PhasePromise,
     first_and_last,
     format_of,
@@ -40,22 +39,6 @@ _DIGITS = str.maketrans("123456789", "0" * 9)
 _INDEX = re.compile(r"(?<=\.)\d+(?=\.)")
 # The value of a recipe where there is none.
 _NO_RECIPE = frozenset({"none", "null", "false", "off", "no", "disabled", "na"})
-
-
-class LogReading(NamedTuple):
-    """What a log says of low precision.
-
-    Attributes:
-        claims: in order, the first of each wording only.
-        notes: what was not read.
-        layers: the formats promised to single layers, pins included.
-        phases: the formats promised to ranges of steps.
-    """
-
-    claims: list[Claim]
-    notes: list[str]
-    layers: tuple[LayerPromise, ...] = ()
-    phases: tuple[PhasePromise, ...] = ()
 
 
 def read_claims(path: Path) -> LogReading:

@@ -7,10 +7,11 @@ separate because a claim holds for the whole model and for every step.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fp8verify.logs.wording import match
+from fp8verify.report.model.parts import Claim
 from fp8verify.text import lazy_pattern
 
 HIGH_PRECISION = "high_precision"
@@ -211,3 +212,19 @@ def phases_of(text: str) -> tuple[PhasePromise, ...]:
 
 def _number(text: str) -> int:
     return int(text.replace("_", "").replace(",", "")[:12] or 0)
+
+
+class LogReading(NamedTuple):
+    """What logs say of low precision.
+
+    Attributes:
+        claims: in order, the first of each wording only.
+        notes: what was not read.
+        layers: the formats promised to single layers, pins included.
+        phases: the formats promised to ranges of steps.
+    """
+
+    claims: Sequence[Claim] = ()
+    notes: Sequence[str] = ()
+    layers: Sequence[LayerPromise] = ()
+    phases: Sequence[PhasePromise] = ()

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fp8verify.logs.claims import LogReading, read_claims, scan_promises
+from fp8verify.logs.claims import read_claims, scan_promises
+from fp8verify.logs.promises import LogReading
 
 PREFIX = "[rank0]:[titan] 2026-08-21 12:00:00,000 - root - INFO - "
 MATCH = "Context (MatchContext(module_path='{}', layer_number=0)) matched to quant config \"{}\""

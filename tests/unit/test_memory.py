@@ -28,10 +28,6 @@ def module(class_name: str, source: str | None, **more: Any) -> ModuleRecord:
 
 TORCHAO = module("Float8Linear", "torchao.float8.float8_linear")
 ENGINE = module("Linear", "transformer_engine.pytorch.module.linear")
-MLP = module(
-    "LayerNormMLP", "transformer_engine.pytorch.module.layernorm_mlp",
-    in_features=None, out_features=None, sizes=((8192, 2048), (2048, 4096)),
-)  # fmt: skip
 
 
 def why(*modules: ModuleRecord, peak: int = GIB) -> tuple[str, ...] | None:
@@ -45,15 +41,14 @@ def why(*modules: ModuleRecord, peak: int = GIB) -> tuple[str, ...] | None:
 
 def test_torchao_saves_nothing_and_the_copies_come_on_top() -> None:
     (said,) = why(TORCHAO, TORCHAO) or ()
-    # 2 x 4096 x 8192
-    assert said.startswith("the weights of 2 FP8 layers (67.1 million values) stay in high prec")
+    assert said.startswith("the weights of 2 FP8 layers stay in high precision")
     assert "its copies (1 byte a value) come on top" in said
 
 
 def test_transformer_engine_keeps_copies_and_saves_inputs() -> None:
     copies, inputs = why(*[ENGINE] * 32) or ()
-    assert "the weights of 32 FP8 layers (1.07 billion values) stay in high precision" in copies
-    assert "1.0 GiB or 2.0 GiB more" in copies
+    assert "the weights of 32 FP8 layers stay in high precision" in copies
+    assert "1 or 2 bytes a value more" in copies
     assert "inputs for the backward pass in FP8" in inputs
 
 
@@ -79,21 +74,10 @@ def test_nothing_is_said_of_what_an_unknown_class_saves() -> None:
     assert why(module("MyFP8Linear", "train")) == ()
 
 
-def test_both_matrices_of_an_mlp_are_counted() -> None:
-    copies, _ = why(MLP) or ()
-    assert "(25.2 million values)" in copies  # 8192 x 2048 + 2048 x 4096
-
-
 def test_fp8_parameters_have_no_copy_in_high_precision() -> None:
     said = why(changed(ENGINE, weight_class="Float8Tensor")) or ()
     assert [line for line in said if "stay in high precision" in line] == []
     assert "kept in FP8 alone" in said[0]
-
-
-def test_experts_whose_number_is_not_known_are_not_added_up() -> None:
-    said = why(ENGINE, changed(ENGINE, class_name="GroupedLinear", kind="experts")) or ()
-    assert said[0].startswith("the weights of 2 FP8 layers stay in high precision")
-    assert "1 or 2 bytes a value more" in said[0]
 
 
 def test_a_linear_of_weights_that_torchao_wraps_is_not_transformer_engines() -> None:
