@@ -157,19 +157,17 @@ def _step_reports(facts: RankFacts) -> tuple[StepReport, ...]:
 
 def _pass_rows(rows: Iterable[GemmRow]) -> tuple[LegRow, ...]:
     """Cross GEMM time and launches by GEMM pass and precision, in the order of the passes."""
-    time_ns: dict[Leg, dict[str, int]] = defaultdict(lambda: defaultdict(int))
-    kernels: dict[Leg, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    by_leg: dict[Leg, list[GemmRow]] = defaultdict(list)
     for row in rows:
-        time_ns[row.leg][row.precision.value] += row.time_ns
-        kernels[row.leg][row.precision.value] += row.calls
+        by_leg[row.leg].append(row)
+    totals = {leg: gemm_totals(by_leg[leg]) for leg in Leg if leg in by_leg}
     return tuple(
         LegRow(
             leg=leg,
-            time_us={name: micros(ns) for name, ns in sorted(time_ns[leg].items())},
-            kernels=dict(sorted(kernels[leg].items())),
+            time_us={p.value: micros(ns) for p, ns in sorted(found.time_ns.items())},
+            kernels={p.value: count for p, count in sorted(found.kernels.items())},
         )
-        for leg in Leg
-        if leg in time_ns
+        for leg, found in totals.items()
     )
 
 

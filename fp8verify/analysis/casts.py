@@ -18,13 +18,12 @@ from typing import Final, NamedTuple
 
 from fp8verify.analysis.kinds import Gemm, Kind, Kinds, gemm_shape
 from fp8verify.analysis.purpose import FP8_FUNCTIONS, of_the_model, purpose_of
-from fp8verify.analysis.rank import RankEvidence
+from fp8verify.analysis.rank import QUANTIZING, RankEvidence
 from fp8verify.kernels.operators import Part, find
 from fp8verify.terms import Leg, OpContext, Role
 from fp8verify.text import lazy_pattern
 from fp8verify.trace import Trace
 
-_QUANTIZING: Final = (Role.CAST_QUANTIZE, Role.AMAX_REDUCE)
 _FP8: Final = lazy_pattern(r"Float8_e\dm\d")
 _READS: Final = lazy_pattern(r"dequant|upcast", re.IGNORECASE)
 
@@ -91,7 +90,7 @@ def _cast(kind: Kind) -> _Cast | None:
 
 def _casts_by_name(kind: Kind) -> bool:
     found = kind.classification
-    casts = found.role in _QUANTIZING and found.precision.is_low
+    casts = found.role in QUANTIZING and found.precision.is_low
     return casts and not _READS.search(kind.name[:400])
 
 

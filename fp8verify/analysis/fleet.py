@@ -188,9 +188,7 @@ def examine(job: RankJob) -> RankEvidence:
     read = [_read(file) for file in job.files]
     parts = [part for part in read if not isinstance(part, InputError)]
     error = next((part for part in read if isinstance(part, InputError)), None)
-    first = job.files[0]
-    evidence = merge_windows(parts or [gather(Trace(source=first.name, rank=first.rank))])
-    evidence = evidence._replace(error=error)
+    evidence = merge_windows(parts)._replace(error=error) if parts else _unread(job, error)
     if evidence.named is None and job.naming is not None:
         evidence = evidence._replace(naming=_name_from(job.naming))
     return evidence
@@ -198,9 +196,12 @@ def examine(job: RankJob) -> RankEvidence:
 
 def not_examined(job: RankJob, reason: str) -> RankEvidence:
     """Return what is known of a job that no worker could finish."""
-    first = job.files[0]
     hint = "Read it alone to see why; fewer --workers need less memory."
-    error = InputError(f"{first.name}: {reason}.", hint)
+    return _unread(job, InputError(f"{job.files[0].name}: {reason}.", hint))
+
+
+def _unread(job: RankJob, error: InputError | None) -> RankEvidence:
+    first = job.files[0]
     return gather(Trace(source=first.name, rank=first.rank))._replace(error=error)
 
 

@@ -25,7 +25,7 @@ from fp8verify.trace import Health, Step
 
 # A cast may feed several GEMMs (q, k and v of attention, dgrad and wgrad): four at the most.
 _CASTS_PER_GEMM = 4
-_QUANTIZING = (Role.CAST_QUANTIZE, Role.AMAX_REDUCE)
+QUANTIZING = (Role.CAST_QUANTIZE, Role.AMAX_REDUCE)
 
 
 class RankEvidence(NamedTuple):
@@ -149,7 +149,7 @@ class RankEvidence(NamedTuple):
         casts = sum(
             total.calls
             for total in self.survey.others
-            if total.kind.classification.role in _QUANTIZING and of_the_model(total.kind.op)
+            if total.kind.classification.role in QUANTIZING and of_the_model(total.kind.op)
         )
         low = any(row.precision.is_low for row in self.survey.gemms)
         gemms = sum(row.calls for row in self.survey.gemms)

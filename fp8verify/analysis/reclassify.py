@@ -262,20 +262,20 @@ def settle_unsupported_formats(trace: Trace, kinds: Kinds) -> None:
     """Make the precision unknown of GEMMs in formats that the GPU of a trace cannot multiply."""
     if trace.gpu is None:
         return
-    lacks: dict[Precision, bool] = {}
     for number, kind in enumerate(kinds.kinds):
         found = kind.classification
         if not (found.role.is_gemm and found.precision.is_low):
             continue
-        if found.precision not in lacks:
-            has = multiplies(trace.gpu, trace.compute_capability, found.precision)
-            lacks[found.precision] = has is False
-        if lacks[found.precision] or _is_other_encoding(trace, kind):
-            kinds.kinds[number] = _upcast(
-                kind, f"{trace.gpu} cannot multiply it, so the operands are converted"
-            )
+        has = multiplies(trace.gpu, trace.compute_capability, found.precision)
+        if has is False or _is_other_encoding(trace, kind):
+            why = f"{trace.gpu} cannot multiply it, so the operands are converted"
         elif runs_elsewhere(kind.name, trace.gpu, trace.compute_capability):
-            kinds.kinds[number] = _upcast(kind, f"it was not compiled for {trace.gpu}")
+            why = f"it was not compiled for {trace.gpu}"
+        else:
+            continue
+        kinds.kinds[number] = _changed(
+            kind, why, precision=Precision.UNKNOWN, upcast_from=found.precision
+        )
 
 
 def _is_other_encoding(trace: Trace, kind: Kind) -> bool:
@@ -283,8 +283,3 @@ def _is_other_encoding(trace: Trace, kind: Kind) -> bool:
         return False
     is_fnuz = fp8_encoding(trace.gpu, trace.compute_capability) == "fnuz"
     return is_fnuz and any(_OCP.search(text) for text in kind.op.types)
-
-
-def _upcast(kind: Kind, why: str) -> Kind:
-    low = kind.classification.precision
-    return _changed(kind, why, precision=Precision.UNKNOWN, upcast_from=low)

@@ -110,8 +110,6 @@ def process_pool(workers: int) -> Iterator[Executor]:
 
 def _start_worker() -> None:
     """Let an interrupt end the worker without a traceback, and its parent's end too."""
-    from threading import Thread
-
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     Thread(target=_end_with_parent, daemon=True).start()
 

@@ -14,12 +14,7 @@ from typing import Any
 import pytest
 
 from fp8verify import Report, Verdict, inspect
-from fp8verify.analysis.fleet import (
-    _WORTH_A_WORKER,
-    _jobs,
-    _worth,
-    gather_ranks,
-)
+from fp8verify.analysis.fleet import _WORTH_A_WORKER, _jobs, _worth, gather_ranks
 from fp8verify.errors import InputError
 from fp8verify.report.forms import to_json
 from fp8verify.report.tables import shown_findings
@@ -327,11 +322,6 @@ def test_a_pipe_beside_another_trace_is_told_to_become_a_file(tmp_path: Path) ->
             inspect([trace, pipe])
 
 
-def test_what_is_there_and_is_no_file_is_not_called_missing() -> None:
-    with pytest.raises(InputError, match="/dev/null cannot be read: Not a directory"):
-        inspect("/dev/null")
-
-
 def test_an_empty_path_is_not_the_current_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -349,15 +339,20 @@ def test_a_folder_without_traces_beside_one_with_them_is_told(tmp_path: Path) ->
     assert "node1 holds no trace and was left out" in report.notes
 
 
-def test_a_terminal_is_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        ("/dev/null", "/dev/null cannot be read: Not a directory"),
+        ("-", "terminal"),
+        ("nowhere/rank*.gz", r"rank\*\.gz matches no file"),
+    ],
+)
+def test_what_is_no_trace_is_told_as_what_it_is(
+    path: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
-    with pytest.raises(InputError, match="terminal"):
-        inspect("-")
-
-
-def test_a_pattern_that_matches_nothing_says_so(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"rank\*\.gz matches no file"):
-        inspect(f"{tmp_path}/rank*.gz")
+    with pytest.raises(InputError, match=why):
+        inspect(path)
 
 
 def test_traces_of_one_name_are_told_by_their_folder(tmp_path: Path) -> None:

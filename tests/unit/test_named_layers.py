@@ -11,6 +11,7 @@ import pytest
 from fp8verify import Report, inspect
 from fp8verify.report import REPORT_FORMS
 from fp8verify.report.forms import render
+from fp8verify.report.model.diagnosis import NamedLayersReport
 from fp8verify.text import shorten
 from tests.hand_built import BF16, BF16_KERNEL, TraceBuilder
 
@@ -59,10 +60,14 @@ def told(found: Report) -> list[tuple[str, str, str]]:
     return [(f.code, f.severity.value, f.message) for f in found.findings if f.code in codes]
 
 
-def ran(found: Report) -> dict[str, dict[str, dict[str, int]]]:
+def named_of(found: Report) -> NamedLayersReport:
     named = found.ranks[0].named_layers
     assert named is not None
-    return {row.layer: {leg.leg: leg.kernels for leg in row.legs} for row in named.rows}
+    return named
+
+
+def ran(found: Report) -> dict[str, dict[str, dict[str, int]]]:
+    return {row.layer: {leg.leg: leg.kernels for leg in row.legs} for row in named_of(found).rows}
 
 
 def every_leg(precision: str) -> dict[str, dict[str, int]]:
@@ -79,25 +84,29 @@ def test_layers_of_one_size_are_told_apart_by_name(tmp_path: Path) -> None:
         "layers.1.up": every_leg("bf16"),
         "head": every_leg("bf16"),
     }
-    named = found.ranks[0].named_layers
-    assert named is not None
+    named = named_of(found)
     assert (named.source, named.step, named.gemms, named.unjoined) == ("window", None, 9, 0)
     row = named.rows[1]
     assert (row.n, row.k, row.state) == (N, K, "fp8")
     assert row.legs[0].time_us == {"bf16": 10.0}
 
 
-def test_a_converted_layer_in_high_precision_is_a_warning_with_its_name(tmp_path: Path) -> None:
+@pytest.mark.parametrize("in_step", [False, True])
+def test_a_converted_layer_in_high_precision_is_a_warning_with_its_name(
+    tmp_path: Path, in_step: bool
+) -> None:
     """By size it could not be found: another layer of that size ran in FP8."""
-    window = trace(("layers.0.up", True), ("layers.1.up", False), ("layers.2.up", True))
-    found = capture(tmp_path, window, *(module(f"layers.{i}.up") for i in range(3)))
-    assert told(found) == [
-        (
-            "layer-not-fp8",
-            "warning",
-            "1 converted layer never ran in FP8, 33.3% of GEMM FLOPs: layers.1.up",
-        )
-    ]
+    layers = [("layers.0.up", True), ("layers.1.up", False), ("layers.2.up", True)]
+    naming = {"step": 4, "trace": "rank0.json"} if in_step else None
+    found = capture(
+        tmp_path, trace(*layers, named=not in_step), *(module(name) for name, _ in layers),
+        named=not in_step, naming=naming, step=trace(*layers) if in_step else None,
+    )  # fmt: skip
+    (code, severity, message), = told(found)  # fmt: skip
+    assert (code, severity) == ("layer-not-fp8", "warning")
+    where = " (seen in step 4, which ran without torch.compile)" if in_step else ""
+    what = f"1 converted layer never ran in FP8{where}, 33.3% of GEMM FLOPs"
+    assert message == f"{what}: layers.1.up"
     assert found.verdict == "PARTIAL"
     assert "layers.1.up" in found.reason
 
@@ -138,13 +147,8 @@ def one_leg_in_bf16(build: TraceBuilder, layer: str) -> TraceBuilder:
 def test_a_leg_in_high_precision_is_a_warning_with_its_layers(tmp_path: Path) -> None:
     window = one_leg_in_bf16(trace(("layers.0.up", True)), "layers.1.up")
     found = capture(tmp_path, window, module("layers.0.up"), module("layers.1.up"))
-    assert told(found) == [
-        (
-            "leg-not-fp8",
-            "warning",
-            "every wgrad GEMM of 1 converted layer ran in high precision: layers.1.up",
-        )
-    ]
+    said = "every wgrad GEMM of 1 converted layer ran in high precision: layers.1.up"
+    assert told(found) == [("leg-not-fp8", "warning", said)]
     assert found.verdict == "PARTIAL"
 
 
@@ -171,33 +175,13 @@ def test_layers_of_compiled_code_come_from_the_step_after_the_window(tmp_path: P
         module("head", fp8=False), named=False, naming={"step": 4, "trace": "rank0.json"},
         step=trace(("up", True), ("head", False)),
     )  # fmt: skip
-    named = found.ranks[0].named_layers
-    assert named is not None
+    named = named_of(found)
     assert (named.source, named.step, named.note) == ("step", 4, None)
     assert ran(found) == {"up": every_leg("fp8"), "head": every_leg("bf16")}
     assert found.gemm.kernels["fp8"] == 3  # those of the step are not added
     assert found.verdict == "ACTIVE"
     text = render(found, "text")
     assert "FP8 of all GEMMs (step 4, not compiled)" in text
-
-
-def test_a_converted_layer_in_high_precision_in_that_step_is_a_warning(tmp_path: Path) -> None:
-    found = capture(
-        tmp_path, trace(("a", True), ("b", False), named=False), module("a"), module("b"),
-        named=False, naming={"step": 4, "trace": "rank0.json"},
-        step=trace(("a", True), ("b", False)),
-    )  # fmt: skip
-    assert told(found) == [
-        (
-            "layer-not-fp8",
-            "warning",
-            (
-                "1 converted layer never ran in FP8 (seen in step 4, which ran without "
-                "torch.compile), 50.0% of GEMM FLOPs: b"
-            ),
-        )
-    ]
-    assert found.verdict == "PARTIAL"
 
 
 def damage(kind: str, folder: Path) -> None:
@@ -225,8 +209,7 @@ def test_a_damaged_layers_trace_is_a_note_and_never_the_verdict(tmp_path: Path, 
     without = capture(tmp_path, window, *modules, named=False)
     found = capture(tmp_path, window, *modules, named=False, naming=naming)
     assert (found.verdict, found.exit_code, found.findings) == ("ACTIVE", 0, without.findings)
-    named = found.ranks[0].named_layers
-    assert named is not None
+    named = named_of(found)
     assert named.note
     # The note names a file, whose path may be broken at the end of a line.
     assert "".join(named.note.split()) in "".join(render(found, "text").split())
@@ -239,17 +222,12 @@ def test_nothing_outside_the_capture_is_opened(tmp_path: Path, name: str) -> Non
     naming = {"step": 4, "trace": name, "reason": "it is not there"}
     found = capture(tmp_path / "capture", trace(("a", True), named=False), module("a"), named=False,
                     naming=naming)  # fmt: skip
-    named = found.ranks[0].named_layers
-    assert named is not None
+    named = named_of(found)
     assert (named.rows, named.note) == ((), "layer names are unknown: it is not there")
 
 
 def test_why_layers_could_not_be_named_is_said(tmp_path: Path) -> None:
-    naming = {
-        "step": None,
-        "trace": None,
-        "reason": "layers of compiled code: not all ranks agreed",
-    }
+    naming = {"step": None, "trace": None, "reason": "compiled code: not all ranks agreed"}
     found = capture(tmp_path, trace(("a", True), named=False), named=False, naming=naming)
     assert "not all ranks agreed" in render(found, "text")
 
@@ -287,8 +265,7 @@ def test_the_step_may_be_noted_by_the_second_process_of_a_rank(tmp_path: Path) -
     meta = json.loads((tmp_path / "rank0.meta.json").read_text())
     meta |= {"window": [], "naming": {"step": 4, "reason": "it was late"}}
     (tmp_path / "rank0-123.meta.json").write_text(json.dumps(meta))
-    named = inspect(tmp_path).ranks[0].named_layers
-    assert named is not None
+    named = named_of(inspect(tmp_path))
     assert (named.step, named.note) == (4, "layer names are unknown: it was late")
 
 
@@ -299,8 +276,7 @@ def test_what_casts_cost_is_told_for_each_layer(tmp_path: Path) -> None:
     window.launch(kernel, "aten::abs", parents=around, layer="a", sequence=9, us=7.0)
     window.launch(kernel, "aten::add", layer="a", sequence=10, us=5.0)  # a bias
     window.launch(kernel, "aten::abs", parents=around, us=3.0)
-    named = capture(tmp_path, window, module("a"), module("b")).ranks[0].named_layers
-    assert named is not None
+    named = named_of(capture(tmp_path, window, module("a"), module("b")))
     assert [row.casts_us for row in named.rows] == [7.0, None]
 
 
@@ -319,8 +295,7 @@ def test_names_split_no_kernel_rows(tmp_path: Path) -> None:
 def test_gemms_of_no_layer_are_counted(tmp_path: Path) -> None:
     window = trace(("a", True)).launch(BF16_KERNEL, types=(BF16, BF16), dims=((8, 8), (8, 8)))
     found = capture(tmp_path, window, module("a"))
-    named = found.ranks[0].named_layers
-    assert named is not None
+    named = named_of(found)
     assert (named.gemms, named.unjoined) == (4, 1)
     assert "1 of 4 GEMMs could not be joined to a layer" in render(found, "text")
 
