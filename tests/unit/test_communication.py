@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fp8verify import Report, inspect
+from fp8verify.report.model.diagnosis import CommunicationReport
 from tests.hand_built import BF16_KERNEL, TraceBuilder
 
 GATHER, SCATTER, REDUCE = "_allgather_base", "_reduce_scatter_base", "allreduce"
@@ -38,14 +39,19 @@ def report(build: TraceBuilder, folder: Path, *, log: str | None = None) -> Repo
     return inspect(trace, log=folder / "train.log")
 
 
+def communication_of(found: Report) -> CommunicationReport:
+    communication = found.ranks[0].communication
+    assert communication is not None
+    return communication
+
+
 CLAIM = "Applied Float8 training: recipe=TENSORWISE, fsdp_float8_all_gather=True\n"
 
 
 def test_bytes_are_elements_of_all_calls_by_their_type(build: TraceBuilder, tmp_path: Path) -> None:
     for _ in range(3):
         collective(build, GATHER, "BFloat16", MB, 2 * MB, us=7)
-    found = report(build.linear(64, 32, 16, fp8=False), tmp_path).ranks[0].communication
-    assert found is not None
+    found = communication_of(report(build.linear(64, 32, 16, fp8=False), tmp_path))
     row = found.collectives[0]
     assert (row.name, row.dtype, row.calls, row.time_us) == (GATHER, "BFloat16", 3, 21.0)
     assert (row.bytes_in, row.bytes_out) == (3 * 2 * MB, 3 * 4 * MB)
@@ -53,8 +59,7 @@ def test_bytes_are_elements_of_all_calls_by_their_type(build: TraceBuilder, tmp_
 
 def test_an_unknown_element_type_has_no_bytes(build: TraceBuilder, tmp_path: Path) -> None:
     collective(build.linear(64, 32, 16, fp8=False), GATHER, "QInt99", MB, 2 * MB)
-    found = report(build, tmp_path).ranks[0].communication
-    assert found is not None
+    found = communication_of(report(build, tmp_path))
     assert found.collectives[0].bytes_in is None
 
 
@@ -77,8 +82,7 @@ def test_bytes_a_parameter_tell_fp8_weights(
     collective(build, GATHER, dtype, received // 2, received)
     if gradients is not None:
         collective(build, SCATTER, "Float", gradients, gradients // 2)
-    found = report(build, tmp_path).ranks[0].communication
-    assert found is not None
+    found = communication_of(report(build, tmp_path))
     assert found.weight_gather is not None
     assert found.weight_gather.fp8 is fp8
     if ratio is None and dtype == "Byte":
@@ -124,8 +128,7 @@ def test_exposed_communication_is_what_no_other_kernel_overlaps(
 ) -> None:
     collective(build, GATHER, "BFloat16", MB, 2 * MB, us=150)  # 100 µs alone, 50 beside the next
     build.launch(BF16_KERNEL, us=80)
-    found = report(build, tmp_path).ranks[0].communication
-    assert found is not None
+    found = communication_of(report(build, tmp_path))
     assert (found.time_us, found.exposed_us) == (150.0, 100.0)
 
 
@@ -133,8 +136,7 @@ def test_a_communication_kernel_without_a_record_counts_with_its_time(
     build: TraceBuilder, tmp_path: Path
 ) -> None:
     build.launch(BF16_KERNEL).launch("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(x)", None, us=5)
-    found = report(build, tmp_path).ranks[0].communication
-    assert found is not None
+    found = communication_of(report(build, tmp_path))
     row = found.collectives[0]
     assert (row.name, row.dtype, row.bytes_in, row.time_us) == (
         "ncclDevKernel_AllReduce_Sum_bf16_RING_LL", None, None, 5.0,

@@ -18,6 +18,7 @@ CAST = (
 REDUCE = "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<c10::BFloat16> >(int)"
 FORWARD, BACKWARD = "matmul_with_hp_or_float8_args", "matmul_with_hp_or_float8_argsBackward"
 INSIDE = ("_ToFloat8ConstrFunc", FORWARD)
+FUSED_CAST, FUSED_DIV = "triton_poi_fused__scaled_mm__to_copy_div_3", "triton_poi_fused_div_mul_2"
 
 
 def overhead(build: TraceBuilder, folder: Path) -> TaxReport | None:
@@ -36,9 +37,12 @@ def overhead(build: TraceBuilder, folder: Path) -> TaxReport | None:
         (COPY, "aten::reciprocal", (FP32,), ("aten::mm", FORWARD), "scale"),
         (COPY, "aten::copy_", (FP8, FP8), ("aten::contiguous", "aten::mm", FORWARD), "transpose"),
         (COPY, "aten::abs", (FP32, FP32), ("FSDP::all_gather (layers.0)",), "amax"),
+        (COPY, "aten::copy_", (FP8, FP8), (), "transpose"),
+        (FUSED_DIV, FUSED_DIV, (BF16, FP32, FP8), (), "cast"),  # by recorded types
+        (FUSED_CAST, FUSED_CAST, (), (), "cast"),  # by the operators fused
     ],
 )
-def test_each_step_of_an_eager_cast_is_told(
+def test_each_step_of_a_cast_is_told(
     build: TraceBuilder, tmp_path: Path, kernel: str, op: str, types: tuple[str, ...],
     parents: tuple[str, ...], purpose: str,
 ) -> None:  # fmt: skip
@@ -47,9 +51,9 @@ def test_each_step_of_an_eager_cast_is_told(
     found = overhead(build, tmp_path)
     assert found is not None
     assert [(row.purpose, row.op, row.fused, row.time_us) for row in found.rows] == [
-        (purpose, op, False, 5.0)
+        (purpose, op, kernel == op, 5.0)
     ]
-    assert found.unfused_us == 5.0
+    assert found.unfused_us == (0.0 if kernel == op else 5.0)
 
 
 def test_fused_casts_are_told_apart_from_eager_ones(build: TraceBuilder, tmp_path: Path) -> None:
@@ -117,29 +121,6 @@ def test_a_step_that_begins_inside_the_optimizer_is_still_the_models(
     found = overhead(build, tmp_path)
     assert found is not None
     assert found.time_us == 3.0
-
-
-FUSED_CAST = "triton_poi_fused__scaled_mm__to_copy_div_3"
-
-
-@pytest.mark.parametrize(
-    ("op", "types", "purpose"),
-    [
-        ("triton_poi_fused_div_mul_2", (BF16, FP32, FP8), "cast"),
-        ("aten::copy_", (FP8, FP8), "transpose"),
-        (FUSED_CAST, (), "cast"),
-    ],
-    ids=["by recorded types", "a copy of FP8", "by the operators fused"],
-)
-def test_casts_without_a_clamp_are_casts(
-    build: TraceBuilder, tmp_path: Path, op: str, types: tuple[str, ...], purpose: str
-) -> None:
-    kernel = COPY if op.startswith("aten") else op
-    build.linear(64, 32, 16, fp8=True)
-    build.launch(kernel, op, types=types, dims=((64, 16),) * len(types), us=5)
-    found = overhead(build, tmp_path)
-    assert found is not None
-    assert [(row.purpose, row.time_us) for row in found.rows] == [(purpose, 5.0)]
 
 
 def test_what_sets_up_a_gemm_is_no_cast(build: TraceBuilder, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from fp8verify import Report, inspect
+from fp8verify.report.model.diagnosis import LayersReport
 from fp8verify.report.tables import shown_findings
 from fp8verify.text import patterns
 from tests.hand_built import BF16, FP8, FP8_KERNEL, TraceBuilder
@@ -33,6 +34,12 @@ def report(build: TraceBuilder, folder: Path, *modules: dict[str, Any]) -> Repor
     return inspect(folder)
 
 
+def layers_of(found: Report) -> LayersReport:
+    layers = found.ranks[0].layers
+    assert layers is not None
+    return layers
+
+
 def layer_findings(found: Report) -> list[tuple[str, str]]:
     return [
         (f.severity.value, f.message) for f in shown_findings(found) if f.code == "layer-not-fp8"
@@ -45,8 +52,7 @@ def test_expected_gemms_follow_from_the_modules_and_their_passes(
     for _ in range(4):  # two modules, two micro-batches
         build.linear(64, 32, 16, fp8=True)
     modules = [linear(f"layers.{i}.up", 32, 16, fp8=True) for i in range(2)]
-    layers = report(build, tmp_path, *modules).ranks[0].layers
-    assert layers is not None
+    layers = layers_of(report(build, tmp_path, *modules))
     row = layers.rows[0]
     assert (row.n, row.k, row.modules, row.converted, row.passes) == (32, 16, 2, 2, 2)
     assert row.expected == row.observed == row.in_fp8 == {"fprop": 4, "dgrad": 4, "wgrad": 4}
@@ -57,8 +63,7 @@ def test_expected_gemms_follow_from_the_modules_and_their_passes(
 def test_a_frozen_layer_owes_no_wgrad(build: TraceBuilder, tmp_path: Path) -> None:
     build.linear(64, 32, 16, fp8=True)
     modules = linear("up", 32, 16, fp8=True, frozen=True)
-    layers = report(build, tmp_path, modules).ranks[0].layers
-    assert layers is not None
+    layers = layers_of(report(build, tmp_path, modules))
     assert layers.rows[0].expected["wgrad"] == 0
 
 
@@ -69,14 +74,8 @@ def test_layers_left_out_are_weighed_by_their_flops(build: TraceBuilder, tmp_pat
         build, tmp_path, linear("up", 48, 16, fp8=True),
         linear("router", 16, 16, fp8=False, reason=reason),
     )  # fmt: skip
-    assert layer_findings(found) == [
-        (
-            "info",
-            "1 linear module not converted to FP8, 25.0% of GEMM FLOPs: router (1 because "
-            + reason
-            + ")",
-        )
-    ]
+    said = "1 linear module not converted to FP8, 25.0% of GEMM FLOPs: router"
+    assert layer_findings(found) == [("info", f"{said} (1 because {reason})")]
     assert found.verdict == "ACTIVE"
 
 
@@ -114,8 +113,7 @@ def test_converted_layers_that_did_not_run_at_all_are_no_fault(
     )  # fmt: skip
     assert not layer_findings(found)
     assert found.verdict == "ACTIVE"
-    layers = found.ranks[0].layers
-    assert layers is not None
+    layers = layers_of(found)
     assert layers.not_joined == ("unused",)
     assert layers.note == "no GEMM has the size of 1 of the modules"
 
@@ -137,8 +135,7 @@ def test_without_shapes_layers_cannot_be_joined_and_it_says_so(
     build: TraceBuilder, tmp_path: Path
 ) -> None:
     build.launch(FP8_KERNEL, "aten::_scaled_mm", types=(FP8, FP8))
-    layers = report(build, tmp_path, linear("up", 48, 16, fp8=True)).ranks[0].layers
-    assert layers is not None
+    layers = layers_of(report(build, tmp_path, linear("up", 48, 16, fp8=True)))
     assert not layers.rows
     assert "no GEMM has the size of a layer" in (layers.note or "")
 
