@@ -1,32 +1,36 @@
 """Mutate the code that decides and see whether unit and golden tests notice.
 
-    scripts/mutate.sh [--count 200] [--seed 7] [--workers 2] [--tests tests/unit tests/golden]
+    scripts/mutate.sh [--count 200] [--seed 7] [--workers 2] [--folder FOLDER]
 
 cosmic-ray makes the mutations; a fixed seed picks COUNT of them, spread over the files by their
 size. What does not parse is none, nor is `is` for `==`, which says the same of names and small
-numbers. coverage tells which tests run a mutated line, and only these run; for a line that runs at
-import, such as a constant, those that run the most of its file. The result goes to
-`benchmarks/results/mutation.md`: a row a folder, then each survivor with its difference. With other
-`--tests` the result is printed only. The exit status is 1 below 85 %.
+numbers. coverage tells which tests run a mutated line, and of these the most specific ones run, in
+a process forked before it imported the package; for a line that runs at import, such as a constant,
+those that run the most of its file. A run that was ended goes on in the same FOLDER. The result
+goes to `benchmarks/results/mutation.md`: a row a folder, then each survivor with its difference.
+The exit status is 1 below 85 %.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import importlib.util
+import json
+import multiprocessing
 import os
 import random
+import re
 import shutil
 import sqlite3
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
-from queue import Queue
 
+import pytest
 from cosmic_ray.commands import init
 from cosmic_ray.mutating import mutate_code
 from cosmic_ray.plugins import get_operator
@@ -35,13 +39,26 @@ from cosmic_ray.work_item import MutationSpec
 
 ROOT = Path(__file__).resolve().parent.parent
 DECIDES = ("kernels", "logs", "analysis", "verdict", "compare", "trace", "capture", "agent")
-SUITES = ("tests/unit", "tests/golden")
+# The figures of whole reports run first: later tests take reports from a cache.
+FIGURES = "tests/golden/test_figures.py"
+SUITES = (FIGURES, "tests/unit", "tests/golden")
+CONTEXTS = """\
+import coverage
+import pytest
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item):
+    coverage.Coverage.current().switch_context(item.nodeid)
+"""
 GOAL = 0.85
-MOST_TESTS, MOST_AT_IMPORT = 400, 40
+MOST_TESTS, MOST_AT_IMPORT, MOST_FIGURES = 60, 40, 3
+LONGEST_S = 600
+SLOW_IMPORTS = ("numpy", "torch", "hypothesis")
 # Types are written as `A | B`, which the interpreter never evaluates.
 NOT_IN_CODE = ("BitOr", "RemoveDecorator", "NumberReplacer", "ExceptionReplacer")
 SAME = ("_Eq_Is", "_NotEq_IsNot", "_Is_Eq", "_IsNot_NotEq")
-PYTEST = ["-q", "-x", "-p", "no:cacheprovider", "-p", "no:randomly"]
+PYTEST = ["-q", "-p", "no:cacheprovider", "-p", "no:randomly"]
+FORK = multiprocessing.get_context("fork")
 Job = tuple[MutationSpec, tuple[str, ...]]
 
 
@@ -55,27 +72,17 @@ def copy_tree(target: Path) -> None:
         shutil.copy(ROOT / name, target / name)
 
 
-def in_tree(tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run Python in a copy of the project, whose code it imports."""
-    environment = {**os.environ, "PYTHONPATH": f"{tree}", "PYTHONDONTWRITEBYTECODE": "1"}
-    return subprocess.run(
-        [sys.executable, *arguments],
-        cwd=tree,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
-def record_coverage(tree: Path, suites: list[str]) -> dict[tuple[str, int], list[str]]:
+def record_coverage(tree: Path) -> dict[tuple[str, int], list[str]]:
     """Return for each line the tests that run it, the most specific ones first."""
-    (tree / ".coveragerc").write_text(
-        "[run]\nsource = fp8verify\ndynamic_context = test_function\nrelative_files = true\n"
-    )
-    done = in_tree(tree, "-m", "coverage", "run", "-m", "pytest", *PYTEST, *suites)
-    if done.returncode:
-        sys.exit(f"the tests fail before any mutation:\n{done.stdout[-3000:]}")
+    if not (tree / ".coverage").exists():
+        (tree / ".coveragerc").write_text("[run]\nsource = fp8verify\nrelative_files = true\n")
+        (tree / "contexts.py").write_text(CONTEXTS)
+        command = [sys.executable, "-m", "coverage", "run", "-m", "pytest", "-p", "contexts"]
+        done = subprocess.run(
+            [*command, *PYTEST, *SUITES], cwd=tree, env={**os.environ, "PYTHONPATH": f"{tree}"}
+        )
+        if done.returncode > 1:
+            sys.exit("the tests cannot run")
     data = sqlite3.connect(tree / ".coverage")
     rows = data.execute(
         "select file.path, context.context, line_bits.numbits from line_bits "
@@ -83,24 +90,13 @@ def record_coverage(tree: Path, suites: list[str]) -> dict[tuple[str, int], list
     ).fetchall()
     lines: dict[tuple[str, int], list[str]] = {}
     size: Counter[str] = Counter()
-    for path, context, bits in rows:
-        test = node_of(context, tree)
+    for path, test, bits in rows:
         for byte, value in enumerate(bits):
             for bit in range(8):
                 if value >> bit & 1 and test:
                     lines.setdefault((path, byte * 8 + bit), []).append(test)
                     size[test] += 1
     return {line: sorted(set(tests), key=lambda t: size[t]) for line, tests in lines.items()}
-
-
-def node_of(context: str, tree: Path) -> str:
-    """Return pytest's name of a test from coverage's: `tests.unit.test_x.test_it`."""
-    parts = context.split(".")
-    for length in range(len(parts) - 1, 0, -1):
-        file = Path(*parts[:length]).with_suffix(".py")
-        if (tree / file).is_file():
-            return "::".join([f"{file}", *parts[length:]]) if "test" in parts[-1] else ""
-    return ""
 
 
 def choose(
@@ -111,6 +107,7 @@ def choose(
     if gone := [folder.name for folder in folders if not folder.is_dir()]:
         sys.exit(f"no such folder of the package: {', '.join(gone)}")
     files = sorted(file for folder in folders for file in folder.rglob("*.py"))
+    (tree / "mutations.sqlite").unlink(missing_ok=True)
     with use_db(f"{tree / 'mutations.sqlite'}", WorkDB.Mode.create) as database:
         init([f.relative_to(tree) for f in files], database, {})
         found = [item.mutations[0] for item in database.work_items]
@@ -135,7 +132,8 @@ def choose(
         tests = covered.get((path, number)) or [
             test for test, _ in of_file.get(path, Counter()).most_common(MOST_AT_IMPORT)
         ]
-        jobs.append((mutation, tuple(tests)[:MOST_TESTS]))
+        figures = [test for test in tests[MOST_TESTS:] if test.startswith(FIGURES)]
+        jobs.append((mutation, (*tests[:MOST_TESTS], *figures[:MOST_FIGURES])))
     return jobs
 
 
@@ -151,23 +149,71 @@ def mutated(tree: Path, mutation: MutationSpec) -> str:
     return changed if changed != original else ""
 
 
-def survives(job: Job, tree: Path) -> str | None:
-    """Return the difference of a mutation that no test notices, None for one that is killed."""
+def difference(job: Job, tree: Path) -> str:
+    """Return the line of a mutation before and after it."""
+    before = (tree / job[0].module_path).read_text().splitlines()
+    after = mutated(tree, job[0]).splitlines()
+    number = next((n for n, (a, b) in enumerate(zip(before, after, strict=False)) if a != b), 0)
+    return f"`{before[number].strip()}` -> `{after[number].strip()}`" + (
+        "" if job[1] else " (no test)"
+    )
+
+
+def outcome(job: Job, tree: Path) -> str:
+    """Return which test noticed a mutation, nothing if none."""
     mutation, tests = job
     file = tree / mutation.module_path
     original = file.read_text()
     changed = mutated(tree, mutation)
+    Path(importlib.util.cache_from_source(f"{file}")).unlink(missing_ok=True)
     try:
         file.write_text(changed)
-        if tests and in_tree(tree, "-m", "pytest", *PYTEST, "--timeout=120", *tests).returncode:
-            return None
+        return "".join(failures(tree, "-x", *tests)[:1]) if tests else ""
     finally:
         file.write_text(original)
-    before, after = original.splitlines(), changed.splitlines()
-    number = next((n for n, (a, b) in enumerate(zip(before, after, strict=False)) if a != b), 0)
-    return f"`{before[number].strip()}` -> `{after[number].strip()}`" + (
-        "" if tests else " (no test)"
-    )
+
+
+def failures(tree: Path, *arguments: str) -> list[str]:
+    """Run tests in a fork of this process, which has not imported the package."""
+    output = tree / "output.txt"
+    child = FORK.Process(target=run_tests, args=(tree, arguments, output))
+    child.start()
+    child.join(LONGEST_S if "-x" in arguments else None)
+    if child.is_alive():
+        child.kill()
+        return ["it takes too long"]
+    found = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", output.read_text(), re.MULTILINE)
+    return found or [f"exit code {child.exitcode}"] * (child.exitcode != 0)
+
+
+def run_tests(tree: Path, arguments: tuple[str, ...], output: Path) -> None:
+    """Run tests and end this process with pytest's status."""
+    with output.open("wb") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    os.chdir(tree)
+    os.setpgid(0, 0)
+    sys.path.insert(0, f"{tree}")
+    sys.dont_write_bytecode = True
+    os.environ |= {"PYTHONPATH": f"{tree}", "PYTHONDONTWRITEBYTECODE": "1"}
+    status = pytest.main([*PYTEST, "--timeout=120", *arguments])
+    sys.stdout.flush()
+    os._exit(status)
+
+
+def work(jobs: list[Job], tree: Path, log: Path) -> None:
+    """Log the outcome of each mutation as it comes."""
+    for job in jobs:
+        killer = outcome(job, tree)
+        row = [key_of(job), difference(job, tree), killer]
+        with log.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        print(*row, flush=True)
+
+
+def key_of(job: Job) -> str:
+    """Return what names a mutation of this run."""
+    return f"{job[0].module_path}:{job[0].start_pos[0]}"
 
 
 def main() -> int:
@@ -176,51 +222,63 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--tests", nargs="+", default=[*SUITES])
+    parser.add_argument("--folder", type=Path, default=ROOT / "build" / "mutation")
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        trees = [Path(folder, f"{n}") for n in range(args.workers)]
-        for tree in trees:
-            copy_tree(tree)
-        began = Path.cwd()
-        os.chdir(trees[0])  # cosmic-ray takes paths from here
-        covered = record_coverage(trees[0], args.tests)
-        jobs = choose(trees[0], covered, args.count, args.seed)
-        os.chdir(began)
-        free: Queue[Path] = Queue()
-        for tree in trees:
-            free.put(tree)
-
-        def run(job: Job) -> str | None:
-            tree = free.get()
-            try:
-                found = survives(job, tree)
-            finally:
-                free.put(tree)
-            print(job[0].module_path, job[0].start_pos[0], found or "killed", flush=True)
-            return found
-
-        with ThreadPoolExecutor(args.workers) as pool:
-            outcomes = list(pool.map(run, jobs))
-    text, code = results(jobs, outcomes, args.seed)
+    folder = args.folder.resolve()
+    tree = folder / "tree"
+    if not tree.is_dir():
+        copy_tree(tree)
+    os.chdir(tree)  # cosmic-ray takes paths from here
+    covered = record_coverage(tree)
+    jobs = choose(tree, covered, args.count, args.seed)
+    for name in SLOW_IMPORTS:
+        with suppress(ImportError):
+            importlib.import_module(name)
+    log = folder / f"seed{args.seed}.jsonl"
+    while left := [job for job in jobs if key_of(job) not in read_log(log)]:
+        run_all(left, tree, args.workers, log)
+        # A test that fails without any mutation too tells nothing.
+        killers = {killer for _, killer in read_log(log).values() if "::" in killer}
+        broken = set(failures(tree, *sorted(killers))) & killers
+        jobs = [(mutation, tuple(t for t in tests if t not in broken)) for mutation, tests in jobs]
+        rows = [row for row in log.read_text().splitlines() if json.loads(row)[2] not in broken]
+        log.write_text("".join(f"{row}\n" for row in rows))
+    text, code = results(jobs, read_log(log), args.seed)
     print(text)
-    if args.tests == [*SUITES]:
-        (ROOT / "benchmarks" / "results" / "mutation.md").write_text(text)
+    (ROOT / "benchmarks" / "results" / "mutation.md").write_text(text)
     return code
 
 
-def results(jobs: list[Job], outcomes: list[str | None], seed: int) -> tuple[str, int]:
+def run_all(jobs: list[Job], tree: Path, count: int, log: Path) -> None:
+    """Run mutations in so many processes, each with its own copy of the project."""
+    workers = []
+    for number in range(count):
+        copy = tree.with_name(f"{number}")
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(tree, copy)
+        workers.append(FORK.Process(target=work, args=(jobs[number::count], copy, log)))
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+
+
+def read_log(log: Path) -> dict[str, tuple[str, str]]:
+    """Return the difference and the killer of each mutation that ran."""
+    rows = map(json.loads, log.read_text().splitlines()) if log.exists() else ()
+    return {key: (difference, killer) for key, difference, killer in rows}
+
+
+def results(jobs: list[Job], done: dict[str, tuple[str, str]], seed: int) -> tuple[str, int]:
     """Return the results in Markdown, and the exit status."""
     of_folder: dict[str, list[bool]] = {}
     survivors = []
-    for (mutation, _), difference in zip(jobs, outcomes, strict=True):
-        path = f"{mutation.module_path}"
-        of_folder.setdefault(path.split("/")[1], []).append(difference is None)
-        if difference is not None:
-            survivors.append(
-                f"| {path}:{mutation.start_pos[0]} | {difference.replace('|', chr(92) + '|')} |"
-            )
-    killed = sum(difference is None for difference in outcomes)
+    for key in map(key_of, jobs):
+        change, killer = done[key]
+        of_folder.setdefault(key.split("/")[1], []).append(bool(killer))
+        if not killer:
+            survivors.append(f"| {key} | {change.replace('|', chr(92) + '|')} |")
+    killed = sum(map(sum, of_folder.values()))
     text = [
         "# Mutations of the code that decides",
         "",

@@ -82,7 +82,9 @@ def test_the_json_keeps_to_its_own_schema(found: fp8verify.Comparison) -> None:
     ],
 )
 def test_each_form_says_the_outcome(form: str, says: str) -> None:
-    assert says in call("compare", BASELINE, CANDIDATE, "--format", form).output
+    output = call("compare", BASELINE, CANDIDATE, "--format", form).output
+    assert says in output
+    assert form != "text" or max(map(len, output.splitlines())) <= 80
 
 
 def test_figures_of_the_csv_are_those_of_the_json(found: fp8verify.Comparison) -> None:
@@ -169,17 +171,6 @@ def test_ranks_and_layers_that_both_runs_have_are_paired() -> None:
     assert all(pair.baseline_us is None for pair in layers)  # an eager step's times are not its own
 
 
-def test_the_text_fits_a_screen_of_80_columns() -> None:
-    result = call("compare", ROOT / "bf16_width4096", ROOT / "fp8_width4096")
-    lines = result.output.splitlines()
-    assert result.exit_code == 0
-    assert len(lines) <= 50
-    assert max(map(len, lines)) <= 80
-    assert "FASTER  a step takes" in result.output
-    assert "1.99x" in result.output
-    assert "loss at 18 equal steps" in result.output
-
-
 def test_logs_and_a_regex_of_ones_own(tmp_path: Path) -> None:
     for name, offset in (("a.log", 0.0), ("b.log", 0.5)):
         lines = [f"it={step} nll={3.0 - step + offset}\n" for step in range(3)]
@@ -253,10 +244,3 @@ def test_all_captures_fit_one_table(tmp_path: Path) -> None:
     assert done.output == ""
     rows = list(csv.DictReader(io.StringIO((tmp_path / "week.csv").read_text())))
     assert [row["name"] for row in rows] == frame.name.tolist()
-
-
-def test_names_of_the_public_api_are_there() -> None:
-    assert {"compare", "explain", "inspect", "step", "table"} <= set(fp8verify.__all__)
-    assert all(getattr(fp8verify, name) is not None for name in fp8verify.__all__)
-    assert set(dir(fp8verify)) == set(fp8verify.__all__)
-    assert fp8verify.explain("nvjet_sm90_qqtst_128x128_128x6_2x1_v_bz_TNT").precision.is_fp8

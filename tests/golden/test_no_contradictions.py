@@ -8,6 +8,7 @@ import re
 import pytest
 
 from fp8verify import Report
+from fp8verify.report import REPORT_FORMS
 from fp8verify.report.forms import page_of, render
 from fp8verify.report.model.report import RankReport
 from fp8verify.report.page import Grid
@@ -98,6 +99,7 @@ def test_shares_in_the_json_are_those_of_its_times(report: Report) -> None:
 
 
 def test_every_form_has_the_verdict_the_findings_and_their_figures(report: Report) -> None:
+    assert all(render(report, form).endswith("\n") for form in REPORT_FORMS)
     for form in WORDS:
         text = " ".join(re.sub(r"[\\]", "", render(report, form)).split())
         assert report.verdict.value in text

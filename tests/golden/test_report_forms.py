@@ -56,14 +56,6 @@ def silent() -> Report:
 
 
 @pytest.mark.parametrize("form", REPORT_FORMS)
-@pytest.mark.parametrize("name", sorted(KNOWN))
-def test_every_form_of_every_capture_ends_with_a_line(name: str, form: str) -> None:
-    text = forms.render(report_of(name), form)
-    assert text.rstrip()
-    assert text.endswith("\n")
-
-
-@pytest.mark.parametrize("form", REPORT_FORMS)
 def test_gemms_that_took_no_time_are_reported(form: str, tmp_path: Path) -> None:
     build = TraceBuilder().linear(64, 32, 16, fp8=True)
     for event in build.events:

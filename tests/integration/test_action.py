@@ -91,7 +91,6 @@ def test_the_action_judges_and_leaves_page_and_results(
     ("capture", "given", "code"),
     [
         ("fp8_accelerate", {"min-share": "90%", "strict": "true"}, 1),
-        ("ddp_one_rank_bf16", {"strict": "true"}, 1),
         ("fp8_compiled", {"min-share": "90%", "strict": "true"}, 0),
     ],
 )

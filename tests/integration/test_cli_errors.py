@@ -77,10 +77,22 @@ def test_a_damaged_file_is_described_as_it_is(
         ("annotate", "Missing argument", "fp8verify annotate --help says what it takes."),
         ("run --every 2 train.py", "Invalid value for '--every'", "fp8verify run --help says"),
         ("run --steps 12-10 x.py", "12-10", ""),
-        ("run --steps ten x.py", "'ten'", ""),
-        ("run --steps 0-3 x.py", "0-3", ""),
         ("run --steps 10-12 missing.py", "missing.py", ""),
-        ("run --steps 10-12 --ranks some x.py", "some", ""),
+        ("run --steps 10-12 --ranks some x.py", "'some' does not name ranks", ""),
+        ("run --stpes 3-4 x.py", "no option --stpes", "Did you mean --steps?"),
+        ("run --steps 3-4 x.ipynb", "is a notebook", ""),
+        ("run --steps 3-4 --python /no/python x.py", "/no/python", "Give --python"),
+        ("run --steps 3-4 --trace-dir a:b x.py", "a:b cannot be in PYTHONPATH", ""),
+        ('run --steps 3-4 --trace-dir a"b x.py', "cannot hold a trace", ""),
+        ("run -o no/report.txt x.py", "cannot write the report to no/report.txt", ""),
+        ("run --after-seconds 9 --steps 1-2 x.py", "'1-2' is not a number of steps", ""),
+        ("run --steps 3 --metrics x x.py", "--metrics needs --every", ""),
+        ("run --every 100 --after-seconds 5 x.py", "--every and --after-seconds do not", ""),
+        ("run --every 100 --layers x.py", "--every and --layers do not", ""),
+        ("run --every 10 --window 8 x.py", "do not fit into every 10", ""),
+        ("run --every 100 --steps 3,5 x.py", "names the first window alone", ""),
+        ("run --every 100 --stop-on BAD x.py", "'BAD' is none of ACTIVE", ""),
+        ("run --every 100 --metrics /proc/x.jsonl x.py", "Cannot write metrics", ""),
         ("inspect no\nsuch", "no\N{REPLACEMENT CHARACTER}such does not exist", "Give a trace"),
         ("run --steps 2-3 " + "a" * 300 + ".py", "File name too long.", ""),
         ("doctor -- ./" + "a" * 300, "File name too long.", ""),
@@ -92,6 +104,7 @@ def test_a_damaged_file_is_described_as_it_is(
 )
 def test_a_slip_is_told_in_two_lines(tmp_path: Path, typed: str, fact: str, hint: str) -> None:
     (tmp_path / "x.py").write_text("print('must not run')\n")
+    (tmp_path / "x.ipynb").touch()
     found, advice = refused(fp8verify(*typed.split(" "), cwd=tmp_path))
     assert fact in found
     assert advice.startswith(hint)

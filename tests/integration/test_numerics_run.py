@@ -9,9 +9,8 @@ from functools import cache
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
-import msgspec
 import pytest
 
 import fp8verify
@@ -24,6 +23,7 @@ from fp8verify.report.model.report import Report
 from tests.attached import SCRIPTS, Attached, attach, execute, python
 from tests.command_line import fp8verify as fp8verify_command
 from tests.shared_torch import runs_compiled_code_eagerly
+from tests.unit.test_agent_contract import compare
 
 pytest.importorskip("torchao", reason="needs torchao, from the train extra")
 pytestmark = pytest.mark.train
@@ -224,23 +224,10 @@ def test_without_the_option_nothing_is_measured_and_gradients_are_noted() -> Non
 def test_the_agent_writes_the_fields_that_are_read() -> None:
     done = run("--steps", "12", "--clip", "0.001", numerics=("--numerics-every", "2"))
     (path,) = done.capture.glob("*.numerics.json")
-    assert differences(NumericsRecord, json.loads(path.read_text())) == []
     (series,) = done.capture.glob("*.numerics.jsonl")
-    for line in series.read_text().splitlines():
-        assert differences(MeasuredRecord, json.loads(line)) == []
-
-
-def differences(struct: Any, written: dict[str, Any]) -> list[str]:
-    """Return how the fields of a struct differ from those written for it."""
-    fields = {field.name for field in msgspec.structs.fields(struct)}
-    said = [f"{struct.__name__}.{name}" for name in fields.symmetric_difference(written)]
-    for name, hint in get_type_hints(struct).items():
-        value = written.get(name)
-        values = value if isinstance(value, list) else [value]
-        inner = [h for h in (hint, *get_args(hint)) if hasattr(h, "__struct_fields__")]
-        for one in values if inner else ():
-            said += differences(inner[0], one) if isinstance(one, dict) else []
-    return said
+    said = compare(NumericsRecord, [json.loads(path.read_text())])
+    said += compare(MeasuredRecord, list(map(json.loads, series.read_text().splitlines())))
+    assert said == []
 
 
 def test_the_forms_show_the_tensors() -> None:

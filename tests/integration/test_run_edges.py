@@ -47,15 +47,6 @@ def torch_in(folder: Path) -> None:
     (folder / "torch" / "__init__.py").write_text("value = 7\n")
 
 
-def test_a_run_inside_a_run_imports_torch_as_without_us(tmp_path: Path) -> None:
-    torch_in(tmp_path)
-    inner = f"{OURS} --trace-dir inner -o report train.py"
-    outer = f"{OURS} --trace-dir outer -o report.outer -- sh -c {shlex.quote(inner)}"
-
-    script = "import torch\nprint(torch.value)\n"
-    assert output_of(tmp_path, outer, script) == (0, "7\n", "")
-
-
 # --- where our output goes
 
 

@@ -145,6 +145,36 @@ def struct_in(hint: Any) -> type[msgspec.Struct] | None:
     return next(filter(None, map(struct_in, get_args(hint))), None) if wraps else None
 
 
+def test_what_is_left_out_had_not_begun() -> None:
+    from fp8verify.agent.record import RankRecord, new_window
+
+    windows = [new_window(1, 2, state=state) for state in ("complete", "cut", "never", "skipped")]
+    RankRecord({}, None, windows, dict).leave_out("dropped", "no room")
+    assert [window["state"] for window in windows] == ["complete", "cut", "dropped", "skipped"]
+
+
+def test_a_process_without_a_gpu_has_none() -> None:
+    from fp8verify.agent import process
+
+    assert process.gpu() == {}
+
+
+@pytest.mark.parametrize(("waiting", "behind"), [(-1, False), (0, True), (1, True)])
+def test_a_watch_that_nobody_judges_leaves_windows_out(
+    waiting: int, behind: bool, tmp_path: Path
+) -> None:
+    from fp8verify.agent.windows import repeating
+
+    for number in range(repeating.MAX_WAITING + waiting):
+        (tmp_path / repeating.LIVE / f"{number}").mkdir(parents=True)
+    said: list[str] = []
+    watch: Any = SimpleNamespace(
+        _config={"capture": tmp_path}, record=SimpleNamespace(note=said.append)
+    )
+    assert repeating.RepeatingWindows._is_behind(watch) is behind
+    assert bool(said) is behind
+
+
 def test_the_values_are_read_back(folder: Path) -> None:
     (path,) = find_metas(folder)
     meta = read_meta(path)

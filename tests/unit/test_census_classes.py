@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch, from the train extra")
 from fp8verify.agent import layers  # noqa: E402 - needs torch
-from fp8verify.agent.census import take_census  # noqa: E402
+from fp8verify.agent.census import _features, take_census  # noqa: E402
 
 pytestmark = pytest.mark.train
 nn = torch.nn
@@ -50,6 +50,21 @@ def census(**modules: Any) -> dict[str, dict[str, Any]]:
     model = nn.ModuleDict(modules)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     return {record["fqn"]: record for record in take_census([optimizer])}
+
+
+@pytest.mark.parametrize(
+    ("shape", "more", "sides"),
+    [
+        ((24, 16), {}, (24, 16)),
+        ((2, 24, 16), {}, (None, None)),  # experts
+        ((24, 16), {"fc1_weight": None}, (None, None)),  # two layers
+        ((2, 24), {"out_features": 8, "in_features": 4}, (8, 4)),  # packed
+    ],
+)
+def test_the_sides_of_a_layer_are_its_own_or_those_of_its_matrix(
+    shape: tuple[int, ...], more: dict[str, Any], sides: tuple[int | None, int | None]
+) -> None:
+    assert _features(SimpleNamespace(**more), torch.zeros(shape)) == sides
 
 
 def legs(fprop: str, dgrad: str | None = None, wgrad: str | None = None) -> dict[str, str]:

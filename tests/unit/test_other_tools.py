@@ -238,6 +238,8 @@ def test_a_cut_table_is_cut(tmp_path: Path) -> None:
 def test_a_log_beside_the_database_is_told_and_left_alone(tmp_path: Path) -> None:
     path = write_nsys(recording("step", "step", kernel=BF16_KERNEL), tmp_path)
     beside = tmp_path / "run.sqlite-wal"
+    beside.write_bytes(b"w" * 16)  # no more than a part of its header
+    assert inspect(path).verdict is Verdict.INACTIVE
     beside.write_bytes(b"w" * 4096)
     before = {
         file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in tmp_path.iterdir()

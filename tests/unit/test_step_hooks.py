@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
 from fp8verify.agent.numerics.casts import E4M3
-from fp8verify.agent.numerics.scales import KeptScales, gradient_norm, scale_records
+from fp8verify.agent.numerics.scales import KeptScales, _magnitude, gradient_norm, scale_records
 from fp8verify.agent.numerics.step_hooks import (
     CLIPPING,
     NumericsHooks,
@@ -368,6 +368,11 @@ def test_clipping_is_seen_once_from_wherever_it_was_imported() -> None:
 
     assert ratios == {(1.0,): pytest.approx(0.2), (100.0,): 1.0, (100.0, 100.0): None, (): None}
     assert [getattr(module, name) for module, name in CLIPPING] == originals
+
+
+def test_a_magnitude_is_a_finite_number_that_is_not_negative() -> None:
+    found = [_magnitude(value) for value in (None, -1.0, 0.0, 2.0, math.inf, math.nan)]
+    assert found == [None, None, 0.0, 2.0, None, None]
 
 
 def test_the_norm_of_gradients_is_of_all_parameters_once() -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from fp8verify.agent.numerics.casts import E4M3, E5M2
-from fp8verify.agent.numerics.weight_copies import _places, compare, sample_copies
+from fp8verify.agent.numerics.weight_copies import _ordinal, _places, compare, sample_copies
 from fp8verify.capture.schema import WeightCopyRecord
 from fp8verify.verdict.findings.scales import stale_copies
 
@@ -226,6 +226,9 @@ def test_samples_are_spread_over_the_matrix(rows: int, columns: int) -> None:
     row, column = _places(rows, columns)
     assert 0 <= row.min() <= rows // 2 <= row.max() < rows
     assert 0 <= column.min() <= columns // 2 <= column.max() < columns
+    for found, size in ((row, rows), (column, columns)):
+        quarters = torch.bincount(found * 4 // size, minlength=4)
+        assert size < 8 or quarters.min() > len(found) / 6
     if rows * columns > 16 * 2048:
         assert len(set(zip(row.tolist(), column.tolist(), strict=True))) == len(row)
 
@@ -239,6 +242,13 @@ def test_a_copy_of_a_part_of_the_weight_is_not_sampled() -> None:
 def test_modules_without_a_copy_are_not_sampled() -> None:
     for module in (nn.Linear(64, 64), nn.LayerNorm(4), nn.Embedding(4, 4)):
         assert sample_copies([("layer", module)], []) == {}
+
+
+def test_bytes_are_numbered_in_the_order_of_their_values() -> None:
+    data = torch.arange(256, dtype=torch.uint8)
+    values = data.view(torch.float8_e4m3fn).float()
+    order = values.nan_to_num(-1e9).argsort(stable=True)[2:]  # without both NaN
+    assert set(_ordinal(data)[order].diff().tolist()) == {0, 1}
 
 
 @pytest.mark.parametrize("found", [E4M3, E5M2], ids=lambda found: found.name)

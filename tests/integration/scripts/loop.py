@@ -9,7 +9,7 @@ import atexit
 import os  # noqa: F401 - for the code that is given
 import signal  # noqa: F401
 import sys
-import threading
+import threading  # noqa: F401
 import time  # noqa: F401
 
 import torch
@@ -26,7 +26,6 @@ parser.add_argument("--before", default="")
 parser.add_argument("--at", nargs=2, action="append", default=[], metavar=("STEP", "CODE"))
 parser.add_argument("--after", default="")
 parser.add_argument("--two-optimizers", action="store_true")
-parser.add_argument("--thread", action="store_true", help="train on a thread of its own")
 parser.add_argument("--device", default="cpu")
 
 
@@ -106,10 +105,4 @@ def main(args):
 
 
 if __name__ == "__main__":
-    given = parser.parse_args()
-    if given.thread:
-        thread = threading.Thread(target=main, args=(given,))
-        thread.start()
-        thread.join()
-    else:
-        main(given)
+    main(parser.parse_args())
