@@ -68,18 +68,29 @@ def _filled(text: str, inputs: dict[str, str]) -> str:
     ("capture", "code", "verdict", "said"),
     [
         ("fp8_compiled", 0, "ACTIVE", "::notice title=FP8 ACTIVE::"),
-        (
-            "bf16_filter_rejects_all",
-            1,
-            "CONTRADICTED",
-            "::error title=FP8 CONTRADICTED::the log claims FP8",
-        ),
+        ("bf16_filter_rejects_all", 1, "CONTRADICTED", "::error title=FP8 CONTRADICTED::the log"),
     ],
 )
-def test_the_action_judges_and_leaves_page_and_results(
+def test_the_action_installs_judges_and_leaves_page_and_results(
     tmp_path: Path, capture: str, code: int, verdict: str, said: str
 ) -> None:
-    job = uses(tmp_path, path=str(TRACES / capture), install="false")
+    """Settings of pip keep it offline; `scripts/release.sh` runs the step with a network."""
+    pytest.importorskip("hatchling", reason="hatchling is not installed (the test extra)")
+    installed, programs = tmp_path / "installed", tmp_path / "programs"
+    programs.mkdir()
+    (programs / "python3").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    (programs / "python3").chmod(0o755)
+    environment = {
+        "PATH": f"{installed / 'bin'}{os.pathsep}{programs}{os.pathsep}/usr/bin:/bin",
+        "PYTHONPATH": str(installed),
+        "PIP_TARGET": str(installed),
+        "PIP_NO_DEPS": "1",
+        "PIP_NO_INDEX": "1",
+        "PIP_NO_BUILD_ISOLATION": "0",
+    }
+    given = {"install": "false"} if verdict == "ACTIVE" else {"environment": environment}
+    job = uses(tmp_path, path=str(TRACES / capture), **given)  # type: ignore[arg-type]
+    assert (installed / "fp8verify" / "cli").is_dir() is (verdict != "ACTIVE")
     assert (job.code, job.outputs) == (code, {"verdict": verdict, "exit-code": f"{code}"}), job.log
     assert said in job.log
     assert f"FP8 {verdict}" in job.summary
@@ -121,31 +132,6 @@ def test_a_value_is_never_read_as_shell_code_nor_a_wrong_one_left_out(tmp_path: 
     job = uses(tmp_path, path=str(TRACES / "fp8_compiled"), install="false", strict="yes")
     assert job.code == 2
     assert "::error::strict is true or false, not 'yes'" in job.log
-
-
-def test_the_action_judges_with_what_its_own_pip_step_installed(tmp_path: Path) -> None:
-    """Settings of pip keep it offline; `scripts/release.sh` runs the step with a network."""
-    pytest.importorskip("hatchling", reason="hatchling is not installed (the test extra)")
-    installed = tmp_path / "installed"
-    programs = tmp_path / "programs"
-    programs.mkdir()
-    (programs / "python3").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
-    (programs / "python3").chmod(0o755)
-    job = uses(
-        tmp_path,
-        environment={
-            "PATH": f"{installed / 'bin'}{os.pathsep}{programs}{os.pathsep}/usr/bin:/bin",
-            "PYTHONPATH": str(installed),
-            "PIP_TARGET": str(installed),
-            "PIP_NO_DEPS": "1",
-            "PIP_NO_INDEX": "1",
-            "PIP_NO_BUILD_ISOLATION": "0",
-        },
-        path=str(TRACES / "bf16_filter_rejects_all"),
-    )
-    assert (job.code, job.outputs) == (1, {"verdict": "CONTRADICTED", "exit-code": "1"}), job.log
-    assert (installed / "fp8verify" / "cli").is_dir()
-    assert _failures(tmp_path) == 1
 
 
 def test_every_input_is_documented() -> None:

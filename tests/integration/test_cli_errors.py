@@ -97,6 +97,8 @@ def test_a_damaged_file_is_described_as_it_is(
         ("run --steps 2-3 " + "a" * 300 + ".py", "File name too long.", ""),
         ("doctor -- ./" + "a" * 300, "File name too long.", ""),
         ("env --steps 2-3 --trace-dir " + "a" * 300, "File name too long.", ""),
+        ("env --steps 2-3 --trace-dir a:b", "a:b cannot be in PYTHONPATH", ""),
+        ("env --steps 2-3", "There is no folder for the capture.", ""),
         ("a" * 300, "File name too long.", ""),
         ("prove", "no command given", "Write it after --"),
     ],

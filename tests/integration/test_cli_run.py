@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fp8verify.capture.files import read_ranks
-from tests.command_line import fp8verify, refused
+from tests.command_line import fp8verify
 from tests.golden.expectations import ROOT
 from tests.shared_torch import python_with_torch
 
@@ -38,21 +38,6 @@ def test_a_cpu_training_is_captured_and_inconclusive(tmp_path: Path) -> None:
     assert "KempnerForge" in {claim["framework"] for claim in report["claims"]}
     names = {path.name for path in (tmp_path / "capture").iterdir()}
     assert {"rank0.json.gz", "rank0.meta.json", "log.txt"} <= names
-
-
-def test_a_later_run_of_the_job_does_not_mix_with_the_capture(tmp_path: Path) -> None:
-    script = tmp_path / "x.py"
-    script.write_text("print('ran')\n")
-    shared = ("--steps", "3-4", "--job", "night", "--trace-dir", "capture", "--exit-zero", script)
-    assert run(tmp_path, *shared).stdout == "ran\n"
-    before = {path: path.read_bytes() for path in (tmp_path / "capture").iterdir()}
-
-    done = run(tmp_path, *shared)
-
-    fact, hint = refused(done)
-    assert "an earlier run of the job night" in fact
-    assert "--trace-dir" in hint
-    assert {path: path.read_bytes() for path in (tmp_path / "capture").iterdir()} == before
 
 
 LOOP = ROOT.parent / "tests" / "integration" / "scripts" / "loop.py"

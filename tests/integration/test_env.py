@@ -92,12 +92,3 @@ def test_what_each_shell_gets(tmp_path: Path) -> None:
         (boot,) = (tmp_path / "it's sh").glob(".boot-*")
         assert said == f"{boot}{after}\n"
     assert lines["fish"].startswith("set -gx --path --prepend PYTHONPATH ")
-
-
-@pytest.mark.parametrize("folder", [None, "a:b"])
-def test_a_folder_that_cannot_be_used_is_an_error(tmp_path: Path, folder: str | None) -> None:
-    options = ["--trace-dir", folder] if folder else []
-    done = fp8verify("env", "--steps", "2", *options, cwd=tmp_path)
-    assert done.returncode == 2
-    assert "--trace-dir" in done.stderr
-    assert done.stdout == ""

@@ -289,7 +289,6 @@ for line in log.splitlines():
     print("[rank1]: " + line)
 raise subprocess.CalledProcessError(1, worker)
 """
-LAUNCHER_ALONE = "import subprocess\nraise subprocess.CalledProcessError(1, 'worker')\n"
 
 
 @pytest.mark.parametrize(
@@ -297,11 +296,9 @@ LAUNCHER_ALONE = "import subprocess\nraise subprocess.CalledProcessError(1, 'wor
     [
         ("print(1)\nraise ValueError('no such config')\n", "ValueError: no such config"),
         ("import nothing_of_that_name\nimport torch\n", "No module named 'nothing_of_that_name'"),
-        ("def f(:\n", "SyntaxError: "),
         (LAUNCHER, "ValueError: no such config"),
-        (LAUNCHER_ALONE, "subprocess.CalledProcessError"),
     ],
-    ids=["crash", "import", "syntax", "launcher", "launcher alone"],
+    ids=["crash", "import", "launcher"],
 )
 def test_a_training_that_failed_is_told_its_own_error(
     tmp_path: Path, script: str, said: str
