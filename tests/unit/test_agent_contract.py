@@ -131,9 +131,9 @@ def compare(struct: type[msgspec.Struct], records: list[Any]) -> list[str]:
     hints = get_type_hints(struct)
     for key in keys & set(fields):
         inner, values = struct_in(hints[fields[key]]), [record.get(key) for record in records]
-        if inner is not None:
-            flat = [one for v in values for one in (v if isinstance(v, list) else [v])]
-            said += compare(inner, [record for record in flat if record is not None])
+        flat = [one for v in values for one in (v if isinstance(v, list) else [v]) if one]
+        if inner is not None and flat:
+            said += compare(inner, flat)
     return sorted(said)
 
 
