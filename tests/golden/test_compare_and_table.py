@@ -169,6 +169,14 @@ def test_ranks_and_layers_that_both_runs_have_are_paired() -> None:
     layers = fp8verify.compare(ROOT / "fp8_layers_compiled", ROOT / "fp8_layers_compiled").layers
     assert {pair.layer: pair.candidate_precision for pair in layers}["head"] == "bf16"
     assert all(pair.baseline_us is None for pair in layers)  # an eager step's times are not its own
+    report = fp8verify.inspect(ROOT / "fp8_layers_compiled")
+    (rank,) = report.ranks
+    assert rank.named_layers is not None
+    named = replace(rank.named_layers, source="window")
+    whole = replace(report, ranks=(replace(rank, named_layers=named),))
+    us = {row.layer: sum(sum(leg.time_us.values()) for leg in row.legs) for row in named.rows}
+    found = {pair.layer: pair.candidate_us for pair in fp8verify.compare(whole, whole).layers}
+    assert found == {layer: round(us[layer] / len(rank.steps), 3) for layer in found}
 
 
 def test_logs_and_a_regex_of_ones_own(tmp_path: Path) -> None:

@@ -318,8 +318,9 @@ def test_mx_scales_that_are_rounded_up_clip_nothing(ceiling: bool) -> None:
 def test_blocks_at_the_largest_value_are_counted() -> None:
     x = torch.full((4, 32), 448.0)
     x[:1, 1:] = 100.0  # one value alone is no crowd
+    x[1, 16:] = 100.0  # nor is half of a block
 
-    assert row(x, Cast(E4M3, MXFP8))["top_blocks"] == 3 / 4
+    assert row(x, Cast(E4M3, MXFP8))["top_blocks"] == 2 / 4
 
 
 def test_bytes_are_told_apart() -> None:

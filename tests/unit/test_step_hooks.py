@@ -14,7 +14,13 @@ from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
 from fp8verify.agent.numerics.casts import E4M3
-from fp8verify.agent.numerics.scales import KeptScales, _magnitude, gradient_norm, scale_records
+from fp8verify.agent.numerics.scales import (
+    KeptScales,
+    _fit,
+    _magnitude,
+    gradient_norm,
+    scale_records,
+)
 from fp8verify.agent.numerics.step_hooks import (
     CLIPPING,
     NumericsHooks,
@@ -368,6 +374,13 @@ def test_clipping_is_seen_once_from_wherever_it_was_imported() -> None:
 
     assert ratios == {(1.0,): pytest.approx(0.2), (100.0,): 1.0, (100.0, 100.0): None, (): None}
     assert [getattr(module, name) for module, name in CLIPPING] == originals
+
+
+def test_a_history_has_a_column_for_each_scale() -> None:
+    scale, history = torch.ones(3), torch.ones(16, 3)
+    assert _fit(scale, history)
+    wrong = [(None, history), (scale, None), (scale[:0], history[:, :0]), (scale[:2], history)]
+    assert not any(_fit(*one) for one in [*wrong, (scale, history[0]), (history, history)])
 
 
 def test_a_magnitude_is_a_finite_number_that_is_not_negative() -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from fp8verify.analysis.casts import WeightCasts, weight_casts
+from fp8verify.analysis.casts import WeightCasts, _weight_size, weight_casts
 from fp8verify.analysis.facts import RankFacts, work_out
 from fp8verify.analysis.gather import gather
 from fp8verify.analysis.promises import collect_promises
 from fp8verify.capture.schema import ModuleRecord, RankMeta
 from fp8verify.report.model.parts import Finding
+from fp8verify.terms import OpContext
 from fp8verify.trace.readers import read_trace
 from fp8verify.verdict.findings.speed import weight_recast
 from tests.hand_built import FP8_KERNEL, TraceBuilder
@@ -73,6 +75,24 @@ def facts(
                 backward(built, engine=engine)
     rank = gather(read_trace(built.write(path / "t.json")))._replace(meta=META)
     return work_out(rank, collect_promises([], [rank]))
+
+
+@pytest.mark.parametrize(
+    ("dims", "size"),
+    [
+        (((64, 32),), (64, 32)),
+        (((32, 64), (64, 32)), (64, 32)),  # transposed; the first operand counts
+        (((32,),), None),
+        (((8, 32, 64),), None),
+        ((), None),
+    ],
+)
+def test_an_operator_reads_the_weight_whose_size_it_has(
+    dims: tuple[tuple[int, ...], ...], size: tuple[int, ...] | None
+) -> None:
+    layers = Counter({(64, 32): 2, (64, 32, 8): 1})
+    assert _weight_size(OpContext(name="aten::copy_", dims=dims), layers) == size
+    assert _weight_size(None, layers) is None
 
 
 def found(of: RankFacts) -> list[Finding]:
