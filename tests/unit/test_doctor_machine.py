@@ -66,13 +66,11 @@ MACHINES: list[tuple[dict[str, Any], str, str]] = [
     ({"gpus": [A100]}, "", "fail no-fp8-units"),
     ({"gpus": [H100, A100]}, "", "fail no-fp8-units"),
     ({"gpus": [H100]}, MXFP8, "fail no-fp8-units"),
-    ({"gpus": [B200]}, MXFP8, ""),
     # One branch of a source that this GPU can run is enough.
     ({"gpus": [H100]}, files.TORCHTITAN_PYTHON, ""),
     ({"gpus": [A100]}, files.TORCHTITAN_PYTHON, "fail no-fp8-units"),
     ({"gpus": []}, "", "fail no-gpu"),
     ({"gpus": [], "require_gpu": False}, "", ""),
-    ({"gpus": [MI300X]}, "", ""),
     ({"versions": {**GOOD, "torchao": "0.8.0"}}, files.TORCHTITAN_TOML, "fail torchao-too-old"),
     ({"versions": {**GOOD, "torchao": "0.9.0"}}, files.TORCHTITAN_TOML, ""),
     ({"versions": {"torch": "not a version", "torchao": "?"}}, "", ""),
@@ -215,12 +213,8 @@ def test_nvidia_smi_is_read() -> None:
 # amd-smi static --asic --driver (ROCm/rocm-systems#2987), which ROCm 7 puts under "gpu_data".
 AMD_SMI_GPU = {
     "gpu": 0,
-    "asic": {
-        "market_name": "AMD Instinct MI350X", "vendor_id": "0x1002", "oam_id": 6,
-        "target_graphics_version": "gfx950",
-    },
-    "driver": {"name": "amdgpu"},
-}  # fmt: skip
+    "asic": {"market_name": "AMD Instinct MI350X", "target_graphics_version": "gfx950"},
+}
 
 
 @pytest.mark.parametrize("form", [[AMD_SMI_GPU], {"gpu_data": [AMD_SMI_GPU]}])
@@ -261,10 +255,8 @@ def test_the_python_of_the_command_is_the_trainings(tmp_path: Path) -> None:
 
 
 def test_the_gravest_check_gives_the_status() -> None:
-    ok, bad = (
-        Check(code="a", status=Status.OK, message=""),
-        Check(code="b", status=Status.FAIL, message=""),
-    )
+    ok = Check(code="a", status=Status.OK, message="")
+    bad = Check(code="b", status=Status.FAIL, message="")
     report = report_of([ok, bad, ok])
     assert (report.status, report.exit_code) == (Status.FAIL, 1)
     assert [check.code for check in report.checks] == ["b", "a"]
