@@ -134,7 +134,8 @@ class Promises(NamedTuple):
 
 def format_name(found: str) -> str:
     """Return a format as a sentence names it."""
-    return {"fp8_block": "block-scaled FP8"}.get(found, found.upper())
+    names = {"fp8_block": "block-scaled FP8", HIGH_PRECISION: "high precision"}
+    return names.get(found, found.upper())
 
 
 def collect_promises(

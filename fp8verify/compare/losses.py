@@ -32,7 +32,6 @@ _GROWTH = 1.5
 # Two-sided quantiles of Student's t for 99.9 %, by the number of blocks less two.
 _STUDENT = (636.6, 31.60, 12.92, 8.61, 6.87, 5.96)
 Points = Mapping[int, float]
-Curve = tuple[tuple[int, float | None, float | None], ...]
 
 
 def pair_losses(baseline: LossSeries, candidate: LossSeries) -> LossPair | None:
@@ -183,7 +182,7 @@ def _first_bad(
 
 def _curve(
     before: Points, after: Points, steps: Sequence[int], shown: AbstractSet[int | None]
-) -> Curve:
+) -> tuple[tuple[int, float | None, float | None], ...]:
     """Return at most about 400 steps: both ends, some between, and those that are to be shown.
 
     With the neighbours of the latter: a spike must not look as if it lasted.

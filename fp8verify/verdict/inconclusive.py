@@ -69,7 +69,8 @@ def _hidden(rank: RankEvidence) -> str | None:
         return "the trace is incomplete, and what was read shows no FP8"
     if not rank.has_fp8_units:
         return None
-    unknown = unknown_share(rank)
+    upcast = sum(row.time_ns for row in rank.upcast)
+    unknown = rank.linear.unknown_share_of_time - upcast / (rank.linear.total_ns or 1)
     if unknown > NEGLIGIBLE:
         return f"{unknown:.1%} of GEMM time ran in kernels whose precision is unknown"
     opaque = opaque_share(rank)
@@ -79,14 +80,6 @@ def _hidden(rank: RankEvidence) -> str | None:
             "unrecognized kernels"
         )
     return None
-
-
-def unknown_share(rank: RankEvidence) -> float:
-    """Share of the time of layers' GEMMs that may have run in any precision."""
-    upcast = sum(row.time_ns for row in rank.upcast)
-    linear = rank.linear
-    unknown = linear.unknown_share_of_time
-    return max(0.0, unknown - upcast / linear.total_ns) if linear.total_ns else 0.0
 
 
 def opaque_share(rank: RankEvidence) -> float:

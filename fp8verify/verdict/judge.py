@@ -118,14 +118,9 @@ def _message(findings: Sequence[Finding], verdict: Verdict) -> str | None:
 
 def _rest(findings: Sequence[Finding], promises: Promises) -> str | None:
     """Say why the share is not all: passes or layers that were left out by design."""
-    info = [finding for finding in findings if finding.severity is Severity.INFO]
-    by_design = [
-        found.message
-        for code in ("leg-not-fp8", "layer-not-fp8")
-        for found in info
-        if found.code == code
-    ]
-    return logged_cause(promises) or next(iter(by_design), None)
+    info = (found for found in findings if found.severity is Severity.INFO)
+    by_design = (one.message for one in info if one.code in ("leg-not-fp8", "layer-not-fp8"))
+    return logged_cause(promises) or next(by_design, None)
 
 
 def _without_fp8(rank: RankEvidence, findings: Sequence[Finding], promises: Promises) -> Opinion:

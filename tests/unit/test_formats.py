@@ -110,11 +110,11 @@ def test_nvfp4_that_was_promised_is_active_by_its_name(build: TraceBuilder, tmp_
         (("bf16",), ("nvfp4",), "CONTRADICTED", "claimed-not-active",
          "the model has 1 Linear modules set for NVFP4, but all 3 GEMM kernels ran in BF16"),
         (("nvfp4", "fp8"), ("nvfp4",), "PARTIAL", "higher-than-promised",
-         "NVFP4 was promised for dgrad, but its GEMM time was 100.0% in FP8"),
+         "the run promised dgrad in NVFP4, but its GEMM time was 100.0% in FP8"),
         (("fp8", "fp8", "nvfp4"), ("fp8",), "ACTIVE", "lower-than-promised",
-         "FP8 was promised for wgrad, but its GEMM time was 100.0% in NVFP4"),
+         "the run promised wgrad in FP8, but its GEMM time was 100.0% in NVFP4"),
         (("fp8",), ("fp8", "fp8", "high_precision"), "ACTIVE", "lower-than-promised",
-         "high precision was promised for wgrad, but its GEMM time was 100.0% in FP8"),
+         "the run promised wgrad in high precision, but its GEMM time was 100.0% in FP8"),
     ],
 )  # fmt: skip
 def test_another_format_than_promised_is_said(

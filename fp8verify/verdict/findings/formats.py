@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping
 
 from fp8verify.analysis.communication import shards_gradients, weight_gathers
@@ -184,14 +184,9 @@ def _ran(rank: RankEvidence, legs: Container[Leg | None]) -> str:
 
 
 def _promise_of(legs: Mapping[Leg, frozenset[str]]) -> str:
-    """Say what was promised, leg by leg where it differs."""
-    words: dict[str, list[str]] = defaultdict(list)
-    for leg, formats in legs.items():
-        spoken = (
-            "high precision" if one == HIGH_PRECISION else format_name(one) for one in formats
-        )
-        words[" or ".join(sorted(spoken))].append(leg.value)
-    return "; ".join(f"{name} was promised for {listed(of)}" for name, of in words.items())
+    """Say what was promised for each leg."""
+    said = (f"{leg.value} in {' or '.join(map(format_name, one))}" for leg, one in legs.items())
+    return f"the run promised {', '.join(said)}"
 
 
 def recipe_mismatch(facts: RankFacts, promises: Promises) -> Iterator[Finding]:

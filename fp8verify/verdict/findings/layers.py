@@ -53,9 +53,9 @@ def named_not_fp8(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
         missed = [leg for leg in _promised(module, promises) if _all_high(leg, gemms)]
         if missed and not any(found.precision.is_low for found in gemms):
             whole.append(module.fqn)
-            continue
-        for leg in missed:
-            by_leg[leg].append(module.fqn)
+        else:
+            for leg in missed:
+                by_leg[leg].append(module.fqn)
     seen = f" (seen in step {named.step}, which ran without torch.compile)"
     where = "" if named.step is None else seen
     every = [module.fqn for module in rank.modules]  # a pattern means all layers that match it
@@ -113,9 +113,8 @@ def converted_not_executed(facts: RankFacts, promises: Promises) -> Iterator[Fin
         for layer in found.classes
         if layer.never_in_fp8 and layer.observed.get(Leg.FPROP, 0) >= len(layer.modules)
     ]
-    missed = [layer for layer in missed if any(m.fqn not in known for m in layer.converted)]
-    if missed:
-        modules = [m for layer in missed for m in layer.converted if m.fqn not in known]
+    modules = [m for layer in missed for m in layer.converted if m.fqn not in known]
+    if modules:
         in_eval = "" if all(module.training for module in modules) else " (in eval mode)"
         yield finding(
             "layer-not-fp8",

@@ -21,7 +21,6 @@ from fp8verify.analysis.numerics import (
 )
 from fp8verify.analysis.promises import Promises
 from fp8verify.capture.schema import RecipeRecord, TensorRecord, WeightCopyRecord
-from fp8verify.logs.losses import LossSeries
 from fp8verify.report.model.parts import Finding
 from fp8verify.text import label_of_ranks, listed, pattern
 from fp8verify.verdict.findings.tensors import Accused, Rule, accuse, is_clipped
@@ -237,30 +236,20 @@ def _off(one: WeightCopyRecord) -> float:
 
 
 def loss_not_finite(ranks: Sequence[RankFacts], _: Promises) -> Iterator[Finding]:
-    """A loss in the log, or gradients of the first rank, that are not finite."""
-    for facts in ranks[:1]:
-        what = _broken_loss(facts.rank.losses) or _broken_gradients(facts)
-        if what is not None:
-            yield finding("nan-or-inf", "loss", what=what)
+    """A loss in the log, or gradients of the first rank, that are not finite.
 
-
-def _broken_loss(losses: LossSeries | None) -> str | None:
-    """Name the first loss in the log that is not finite."""
-    points = losses.points if losses is not None else {}
-    bad = next((step for step in sorted(points) if not math.isfinite(points[step])), None)
-    if losses is None or bad is None:
-        return None
-    where = f"{'logged value' if losses.counted else 'step'} {bad}"
-    return f"the loss in the log is {points[bad]:g} at {where}"
-
-
-def _broken_gradients(facts: RankFacts) -> str | None:
-    """Name the steps whose gradients were seen, if none of them were finite.
-
-    A GradScaler goes on after some such steps, and so may one that is not torch's after one.
+    A GradScaler goes on after some steps with such gradients, and so may one that is not torch's
+    after one.
     """
-    found = gradients_of(facts.rank)
-    broken = [str(norm.step) for norm in found if not norm.finite]
-    if len(broken) < 2 or len(broken) < len(found) or loss_scales_of(facts.rank.numerics):
-        return None
-    return f"the gradients of steps {listed(broken)} are not finite"
+    for facts in ranks[:1]:
+        losses, norms = facts.rank.losses, gradients_of(facts.rank)
+        points = losses.points if losses is not None else {}
+        bad = next((step for step in sorted(points) if not math.isfinite(points[step])), None)
+        broken = [str(norm.step) for norm in norms if not norm.finite]
+        if losses is not None and bad is not None:
+            where = f"{'logged value' if losses.counted else 'step'} {bad}"
+            what = f"the loss in the log is {points[bad]:g} at {where}"
+            yield finding("nan-or-inf", "loss", what=what)
+        elif 1 < len(broken) == len(norms) and not loss_scales_of(facts.rank.numerics):
+            what = f"the gradients of steps {listed(broken)} are not finite"
+            yield finding("nan-or-inf", "loss", what=what)

@@ -283,7 +283,7 @@ def outlier_layers(facts: RankFacts, _: Promises) -> Iterator[Finding]:
             yield from accuse(
                 "outlier-layer",
                 accused,
-                case="wide" if is_wide else "",
+                what="its RMS" if is_wide else "the median of its peers",
                 limit=_WIDE_E4M3 if is_wide else _OUTLIER,
                 steps=len(steps),
                 what_if=what_if(worst),
