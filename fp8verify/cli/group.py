@@ -24,7 +24,7 @@ from fp8verify.version import __version__
 COMMANDS = {
     "doctor": "Check hardware, versions and configuration before the training.",
     "run": "Run a training script, record a window of steps and verify it.",
-    "inspect": "Verify traces that exist: a file, a folder of ranks, a capture.",
+    "inspect": "Verify existing traces: a file, a folder of ranks, or a capture.",
     "compare": "Compare two runs: is FP8 faster, and where the gain goes.",
     "table": "Show many runs in one table, one row each.",
     "explain": "Explain kernel names and finding codes.",
@@ -105,7 +105,7 @@ def _usage_errors_of_ours() -> Iterator[None]:
             raise
         message = " ".join(f"{error.format_message()}{_place_of(error)}".split())
         fact, _, meant = message.partition(" Did you mean ")
-        hint = f"{error.ctx.command_path if error.ctx else 'fp8verify'} --help says what it takes."
+        hint = f"{error.ctx.command_path if error.ctx else 'fp8verify'} --help lists its options."
         raise UsageError(fact, f"Did you mean {meant} {hint}" if meant else hint) from None
 
 
@@ -131,7 +131,7 @@ def cli(ctx: click.Context) -> None:
     \b
     fp8verify doctor --config fp8.yaml        check a machine and a configuration
     fp8verify run train.py                    record and verify a training
-    fp8verify inspect trace.json.gz           verify a trace that exists
+    fp8verify inspect trace.json.gz           verify an existing trace
     fp8verify compare bf16/ fp8/              is FP8 faster, and where the gain goes
     fp8verify table sweep/*/                  many runs, one row each
     fp8verify explain 'nvjet_sm90_qqtst_…'    decode a kernel name

@@ -1,4 +1,4 @@
-"""`fp8verify inspect`: the verdict from traces that exist."""
+"""`fp8verify inspect`: the verdict from existing traces."""
 
 from __future__ import annotations
 

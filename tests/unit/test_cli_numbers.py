@@ -45,7 +45,7 @@ def test_a_number_that_means_nothing_is_refused_in_two_lines(
         cli.main([command, f"{option}={value}", "x", "y"], standalone_mode=False)
     assert option in caught.value.fact
     assert "\n" not in caught.value.fact
-    assert caught.value.hint.endswith(f"{command} --help says what it takes.")
+    assert caught.value.hint.endswith(f"{command} --help lists its options.")
     assert caught.value.exit_code == 2
 
 

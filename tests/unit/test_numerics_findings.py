@@ -351,7 +351,10 @@ def test_scales_differ_between_ranks_of_one_group() -> None:
     ]
     (finding,) = [one for one in found(*ranks) if one.code == "scales-differ-between-ranks"]
     assert finding.ranks == (0, 1)
-    assert f"{SOUND:.4g} on rank 0 and {2 * SOUND:.4g} on rank 1 (1" in finding.message
+    assert (
+        f"{SOUND:.4g} on rank 0 and {2 * SOUND:.4g} on rank 1 (scales that differ: 1)"
+        in finding.message
+    )
 
 
 def test_ranks_of_different_groups_or_of_tensor_parallel_weights_may_differ() -> None:

@@ -142,7 +142,7 @@ def test_a_step_with_less_than_half_of_the_fp8_of_others_is_short(
         for number in range(10):
             build.linear(M, N, K, fp8=step != 2 or number < low)
     report = verdict(build, tmp_path)
-    said = [f"at most {share} of the GEMMs of step 2 ran in FP8, 100.0% in the other steps"]
+    said = [f"at most {share} of the GEMMs of step 2 ran in FP8; in the other steps 100.0% did"]
     messages = [finding.message for finding in found(report, "step-without-fp8")]
     assert messages == (said if share else [])
     assert (report.verdict, report.exit_code) == ("PARTIAL", int(share is not None))

@@ -173,7 +173,7 @@ def unknown_values(facts: Facts) -> Iterator[Check]:
                 code="config-value-unknown",
                 # What resembles no value that is known may be one of a later version.
                 status=Status.FAIL if near and not tolerated else Status.WARN,
-                message=f"{key.rpartition('.')[2]} = {str(value)[:60]!r} is none of "
+                message=f"{key.rpartition('.')[2]} = {str(value)[:60]!r} is not one of "
                 f"{', '.join(filter(None, words))}: {config.framework} {effect}",
                 hint=f"Did you mean {near!r}?" if near else "",
                 source=str(row["evidence"]),

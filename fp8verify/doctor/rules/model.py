@@ -121,7 +121,7 @@ def _odd(modules: Sequence[ModuleRecord]) -> Iterator[Check]:
         yield Check(
             code="dims-not-multiple-of-16",
             status=Status.WARN,
-            message=f"sides not divisible by {_ALIGNMENT}: {named(odd)}",
+            message=f"layer dimensions not divisible by {_ALIGNMENT}: {named(odd)}",
             hint="Such layers stay in high precision or raise: pad them, or leave them out.",
             source="dry start; torch aten ScaledBlas.cpp",
         )
