@@ -49,13 +49,13 @@ def cause_without_fp8(rank: RankEvidence, promises: Promises) -> tuple[str, str]
     none = next((claim for claim in promises.claims if claim.converted == 0 and claim.total), None)
     if none is not None:
         return "not-converted", f"0 of {none.total} layers were converted (log {none.place})"
-    layers = sum(row.calls for row in rank.survey.linear if _runs_transformer_engine(row))
+    layers = sum(row.calls for row in rank.survey.linear if runs_transformer_engine(row))
     if layers and layers == sum(row.calls for row in rank.survey.linear):
         return "outside-autocast", "Transformer Engine's layers ran outside its FP8 autocast"
     return "", ""
 
 
-def _runs_transformer_engine(row: GemmRow) -> bool:
+def runs_transformer_engine(row: GemmRow) -> bool:
     """Whether a GEMM was launched by one of Transformer Engine's functions."""
     op = row.kind.op
     around = () if op is None else (op.name, *op.parents)

@@ -11,13 +11,14 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from fp8verify.analysis.facts import RankFacts
 from fp8verify.analysis.gemms import GemmRow
+from fp8verify.analysis.layers import is_transformer_engine
 from fp8verify.analysis.promises import CONVERTED, HIGH_PRECISION, Promises
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.report.model.parts import Claim, Finding
 from fp8verify.terms import LEGS, VAGUE_LEGS, Leg, Precision, Role
 from fp8verify.text import abridged, counted, in_sentences, listed, of_flops, patterns, shorten
-from fp8verify.verdict.causes import cause_without_fp8
+from fp8verify.verdict.causes import cause_without_fp8, runs_transformer_engine
 from fp8verify.verdict.findings.formats import short_legs
 from fp8verify.verdict.findings_table import finding
 from fp8verify.verdict.verdict import NEGLIGIBLE
@@ -134,7 +135,7 @@ def partly_executed(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
     rank = facts.rank
     if not rank.ran_low or promises.leaves_high("fprop"):
         return
-    found = [_missing_by_census(facts)] if rank.named is None else []
+    found = [_missing_by_census(facts), _missing_by_function(rank)] if rank.named is None else []
     if not rank.modules:
         found += [_missing_by_claim(claim, rank) for claim in promises.claims]
     for missing, wanted, which in found:
@@ -159,6 +160,19 @@ def _missing_by_census(facts: RankFacts) -> tuple[int, int, str]:
     wanted = passes * sum(len(layer.converted) for layer in classes)
     missing = sum(layer.missing(passes) for layer in short)
     return missing, wanted, f"some of {abridged(names, _SHOWN)}"
+
+
+def _missing_by_function(rank: RankEvidence) -> tuple[int, int, str]:
+    """Return the same of Transformer Engine's functions, if all of its modules were converted."""
+    modules = [module for module in rank.modules if is_transformer_engine(module)]
+    rows = [row for row in rank.survey.gemms if runs_transformer_engine(row)]
+    high = [row for row in rows if not row.precision.is_low and row.precision is not _UNKNOWN]
+    wanted = sum(row.calls for row in rows if row.leg is Leg.FPROP)
+    missing = sum(row.calls for row in high if row.leg is Leg.FPROP)
+    all_converted = bool(modules) and all(module.state in CONVERTED for module in modules)
+    trained = any(row.leg in _BACKWARD for row in high)
+    which = "some of Transformer Engine's layers"
+    return missing if all_converted and trained else 0, wanted, which
 
 
 def _missing_by_claim(claim: Claim, rank: RankEvidence) -> tuple[int, int, str]:
