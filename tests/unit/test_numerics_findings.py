@@ -236,6 +236,16 @@ def test_what_follows_from_an_outlier_is_not_accused() -> None:
     assert "the weight of layers.1.down reaches 4e+03, 1e+03 times the median" in finding.message
 
 
+def test_an_input_that_made_its_weight_grow_is_the_cause() -> None:
+    later = [
+        replace(row, amax=4000.0) if (row.layer, row.tensor) == (NAMES[2], "weight") else row
+        for row in all_layers(amax=4000.0)
+    ]
+    steps = {7: all_layers(amax=4000.0), 8: later}
+    (finding,) = found(facts_of(series=series_of(steps)))
+    assert finding.message.startswith("the input of layers.2.down reaches 4e+03")
+
+
 def test_the_gradient_that_is_flushed_first_is_accused_and_nothing_else() -> None:
     # As the backward pass meets them: the last layer is sound, the one before it is the cause.
     shares = [("layers.5.down", 0.001), ("layers.4.down", 0.7), ("layers.3.down", 0.8)]

@@ -274,21 +274,24 @@ def outlier_layers(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     A weight that is too large makes its output and gradients large too: only the cause is accused.
     """
     steps = steps_of(facts.rank.numerics)
-    for tensor in ("weight", "input", "grad_output"):
-        found = [one for step in steps for one in _outliers(step, tensor)]
-        if found:
-            is_wide = all(wide for wide, _ in found)  # those beyond their peers are worse
-            accused = [one for wide, one in found if wide is is_wide]
-            worst: Any = max(accused, key=lambda one: one.figure).record
-            yield from accuse(
-                "outlier-layer",
-                accused,
-                what="its RMS" if is_wide else "the median of its peers",
-                limit=_WIDE_E4M3 if is_wide else _OUTLIER,
-                steps=len(steps),
-                what_if=what_if(worst),
-            )
-            return
+    by_tensor = [
+        [one for step in steps for one in _outliers(step, tensor)]
+        for tensor in ("weight", "input", "grad_output")
+    ]
+    # Too large an input makes the gradient of its layer, and in time its weight, too large too.
+    found = min(filter(None, by_tensor), key=lambda some: some[0][1].step, default=[])
+    if found:
+        is_wide = all(wide for wide, _ in found)  # those beyond their peers are worse
+        accused = [one for wide, one in found if wide is is_wide]
+        worst: Any = max(accused, key=lambda one: one.figure).record
+        yield from accuse(
+            "outlier-layer",
+            accused,
+            what="its RMS" if is_wide else "the median of its peers",
+            limit=_WIDE_E4M3 if is_wide else _OUTLIER,
+            steps=len(steps),
+            what_if=what_if(worst),
+        )
 
 
 def _outliers(step: Step, tensor: str) -> Iterator[tuple[bool, Accused]]:
