@@ -39,6 +39,9 @@ torchtitan() {
   touch tests/__init__.py # this repository has a package of that name too
   sed -i 's/ngpu: int = 4/ngpu: int = 1/' tests/integration_tests/__init__.py # one GPU here
   sed -i 's/disable_cuda_graphs: bool = False/disable_cuda_graphs: bool = True/' torchtitan/config/configs.py
+  # Other models need names that torch 2.11 lacks; the suite of H100 names one of them.
+  sed -i '/build_features_test_list/d; /build_model_tests_list/d' tests/integration_tests/run_tests.py
+  sed -i '/^from torchtitan.models.deepseek_v3/,/^)/d' torchtitan_recipes/tests/h100.py
   local test="python3 -m tests.integration_tests.run_tests --test_suite h100 --test_name float8 --ngpu 1"
   check torchtitan-unpatched pass $test "$work/titan1"
   patched torchtitan torchtitan

@@ -21,6 +21,8 @@ from .casts import E4M3, E5M2, FORMATS, Format
 # All scales in use hold for 32 neighbours of a row, of whatever block.
 SEGMENT, SEGMENTS = 32, 64
 MOST_COPIES = 4096
+# Layers compared at once: more values and torch would start its threads, which takes longer.
+TOGETHER = 32768 // (SEGMENT * SEGMENTS) - 1
 _GOLDEN = 0.6180339887498949
 
 Samples = dict[str, "Sample"]  # by layer
@@ -183,8 +185,13 @@ def compare(before: Samples, after: Samples) -> list[dict[str, Any]]:
         if earlier is not None and earlier.data.shape == now.data.shape:
             key = (now.format, now.data.shape, now.data.device, now.inverse is None)
             groups[key].append(layer)
+    parts = [
+        layers[first : first + TOGETHER]
+        for layers in groups.values()
+        for first in range(0, len(layers), TOGETHER)
+    ]
     records = []
-    for layers in groups.values():
+    for layers in parts:
         samples = [after[layer] for layer in layers]
         figures = _figures([before[layer] for layer in layers], samples).tolist()
         for layer, one, found in zip(layers, samples, figures, strict=True):
