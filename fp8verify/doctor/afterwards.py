@@ -25,7 +25,13 @@ if TYPE_CHECKING:
 
 AnyReport = TypeVar("AnyReport", bound=Report)
 _SHOWN = 5
-_ONLY_SLOWER = ("compile-off", "dims-too-small-to-pay", "fp8-with-checkpointing")
+# Of files that were read these say that FP8 is slower, or nothing at all.
+_NO_CAUSE = (
+    "compile-off",
+    "dims-too-small-to-pay",
+    "fp8-with-checkpointing",
+    "config-not-recognised",
+)
 _WITHOUT_FP8 = (Verdict.INACTIVE, Verdict.CONTRADICTED, Verdict.EMULATED)
 
 
@@ -89,7 +95,7 @@ def _missing(report: Report, command: Sequence[str]) -> Iterator[Finding]:
         check
         for check in judge(facts)
         if check.status in (Status.WARN, Status.FAIL)
-        and check.code not in _ONLY_SLOWER
+        and check.code not in _NO_CAUSE
         and not check.code.endswith("-not-installed")
     ]
     if not facts.wishes:  # then the GPU and its units explain nothing

@@ -40,6 +40,7 @@ def test_a_run_that_asks_for_nothing_gets_nothing(silent_bf16: Report, tmp_path:
     text = files.KEMPNERFORGE.replace('"fp8"', '"bf16"')
     assert added(silent_bf16, "python", write(tmp_path, "7b.toml", text)) == {}
     assert added(silent_bf16, "python", str(ROOT.parent / "examples" / "train_gpt.py")) == {}
+    assert added(silent_bf16, "./run_train.sh", "--dump_folder", "out/float8") == {}
 
 
 def test_a_gpu_without_fp8_units_explains_it(tmp_path: Path) -> None:

@@ -18,12 +18,11 @@ from torch import Tensor
 from ..layers import local, measurable, plain
 from .casts import E4M3, E5M2, FORMATS, Format
 
-SAMPLED, SEGMENT = 2048, 128  # values of a matrix, and of a row at most
 # All scales in use hold for 32 neighbours of a row, of whatever block.
-NEIGHBOURS = 32
+SEGMENT, SEGMENTS = 32, 64
 MOST_COPIES = 4096
 # Layers compared at once: more values and torch would start its threads, which takes longer.
-TOGETHER = 32768 // SAMPLED - 1
+TOGETHER = 32768 // (SEGMENT * SEGMENTS) - 1
 _GOLDEN = 0.6180339887498949
 
 Samples = dict[str, "Sample"]  # by layer
@@ -64,6 +63,7 @@ class Sample(NamedTuple):
 def sample_copies(modules: Iterable[tuple[str, Any]], optimizers: Iterable[Any]) -> Samples:
     """Return the samples of this moment."""
     states = [optimizer.state for optimizer in optimizers]
+    places: dict[Any, Any] = {}
     samples: Samples = {}
     for name, module in modules:
         for part, tensor, parameter, certain in _kept_by(module):
@@ -72,7 +72,7 @@ def sample_copies(modules: Iterable[tuple[str, Any]], optimizers: Iterable[Any])
             if copy is None or master is None or copy.data.numel() != master.numel():
                 continue
             if len(samples) < MOST_COPIES:
-                samples[f"{name}{part}"] = _sample(copy, master, certain)
+                samples[f"{name}{part}"] = _sample(copy, master, places, certain)
     return samples
 
 
@@ -135,40 +135,42 @@ def _master_of(parameter: Any, states: list[Any], is_copy: bool) -> Tensor | Non
     return None
 
 
-def _sample(copy: Copy, master: Tensor, certain: bool) -> Sample:
-    data = copy.data.flatten(0, -2)
-    data = data.t() if copy.transposed else data
-    places = _places(*data.shape)
+def _sample(copy: Copy, master: Tensor, places: dict[Any, Any], certain: bool) -> Sample:
+    data = copy.data
+    sides = (data[..., 0].numel(), data.shape[-1])
+    rows, columns = sides[::-1] if copy.transposed else sides
+    key = (rows, columns, copy.transposed, data.device, master.device)
+    if key not in places:
+        row, column = _places(rows, columns)
+        of_master = row * columns + column
+        of_copy = column * rows + row if copy.transposed else of_master
+        places[key] = of_copy.to(data.device), of_master.to(master.device)
+    of_copy, of_master = places[key]
+    inverse = copy.inverse
+    # `take` reads any strides, and copies.
     return Sample(
         copy.kind,
         copy.format,
-        _read(data, places),
-        None if copy.inverse is None else copy.inverse.reshape(1).clone(),
-        _read(master.view(data.shape), places),
+        data.take(of_copy),
+        None if inverse is None else inverse.float().reshape(1).clone(),
+        master.take(of_master).to(data.device, torch.float32),
         certain,
     )
 
 
-def _places(rows: int, columns: int) -> list[tuple[int, slice]]:
-    """Return rows, and the part of each, that are spread over a matrix."""
-    width = min(SEGMENT, columns // NEIGHBOURS * NEIGHBOURS or columns)
+def _places(rows: int, columns: int) -> tuple[Tensor, Tensor]:
+    """Return rows and columns of segments that are spread over a matrix.
+
+    On the CPU, since a GPU loads each kernel at its first use.
+    """
+    width = min(SEGMENT, columns)
     of_row = columns // width
-    count = min(SAMPLED // width, rows * of_row)
-    places = []
-    for part in range(count):
-        number = int((part + (part + 1) * _GOLDEN % 1) * rows * of_row / count)
-        row, column = divmod(number, of_row)
-        places.append((row, slice(column * width, (column + 1) * width)))
-    return places
-
-
-def _read(matrix: Tensor, places: list[tuple[int, slice]]) -> Tensor:
-    """Copy parts of rows one by one: a kernel would first have to be loaded by the GPU."""
-    parts = [matrix[place] for place in places]
-    read = matrix.new_empty(sum(map(len, parts)))
-    for part, target in zip(parts, read.split([len(part) for part in parts]), strict=True):
-        target.copy_(part)
-    return read
+    count = min(SEGMENTS, rows * of_row)
+    part = torch.arange(count, dtype=torch.float64)
+    start = ((part + ((part + 1) * _GOLDEN).frac()) * (rows * of_row / count)).long()
+    row = (start // of_row).unsqueeze(1).expand(-1, width)
+    column = (start % of_row * width).unsqueeze(1) + torch.arange(width)
+    return row.reshape(-1), column.reshape(-1)
 
 
 def compare(before: Samples, after: Samples) -> list[dict[str, Any]]:
@@ -224,16 +226,14 @@ def _likeness(cosine: float, sample: Sample) -> float:
 def _figures(then: list[Sample], now: list[Sample]) -> Tensor:
     """Return for each copy: unchanged, share of the master moved, shares off, likeness.
 
-    The samples are a few KB a layer. On the CPU, as no kernel is to be loaded by the GPU.
+    The samples are a few KB a layer. On the CPU, as the places.
     """
     form = now[0].format
-    data, old = (torch.stack([s.data.cpu() for s in some]) for some in (now, then))
-    master, earlier = (
-        torch.stack([s.master.cpu().to(torch.float32) for s in some]) for some in (now, then)
-    )
+    data, old = (torch.stack([s.data for s in some]).cpu() for some in (now, then))
+    master, earlier = (torch.stack([s.master for s in some]).cpu() for some in (now, then))
     values = data.view(form.dtype).float()
-    known = [s.inverse.cpu().to(torch.float32) for s in now if s.inverse is not None]
-    inverse = torch.stack(known) if known else _fitted(values, master)
+    known = [s.inverse for s in now if s.inverse is not None]
+    inverse = torch.stack(known).cpu() if known else _fitted(values, master)
     inverse_before = inverse if known else _fitted(values, earlier)
     likeness = torch.nn.functional.cosine_similarity(
         (values * inverse).double(), master.double(), dim=1
@@ -250,7 +250,7 @@ def _figures(then: list[Sample], now: list[Sample]) -> Tensor:
 
 def _fitted(values: Tensor, master: Tensor) -> Tensor:
     """Return the scales that fit best, one for each segment."""
-    width = min(NEIGHBOURS, values.shape[1])
+    width = min(SEGMENT, values.shape[1])
     ratio = (master.abs() / values.abs()).view(len(values), -1, width)
     return ratio.nanmedian(dim=2, keepdim=True).values.expand_as(ratio).reshape(values.shape)
 
