@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
 
 class Fp8VerifyError(Exception):
     """An error shown to the user in two lines: the fact, then the next step.
@@ -31,3 +35,39 @@ class InputError(Fp8VerifyError):
 
 class UsageError(Fp8VerifyError):
     """An option or argument whose value means nothing."""
+
+
+@contextmanager
+def requires(extra: str, what: str) -> Iterator[None]:
+    """Turn a failed import inside into an error that names the extra to install.
+
+    Args:
+        extra: of fp8verify.
+        what: what needs the package.
+
+    Raises:
+        InputError: a package is missing.
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise InputError(
+            f"{what} needs a package that is not installed: {error.name or error}.",
+            f"pip install 'fp8verify[{extra}]'",
+        ) from None
+
+
+@contextmanager
+def writing(what: str, path: Path) -> Iterator[None]:
+    """Turn a failure to write a file of the user's into an error.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(
+            f"cannot write {what} to {path}: {error.strerror or error}.",
+            "Name a file in a folder that exists, has room and may be written.",
+        ) from None

@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from threading import Event, Thread
 from typing import Any, TypeVar
 
-from fp8verify.errors import UsageError
+from fp8verify.errors import UsageError, requires
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -134,15 +134,11 @@ def dask_cluster(address: str) -> Iterator[Executor]:
     Its workers need fp8verify installed, and the traces under the same paths or URLs.
 
     Raises:
-        UsageError: distributed is not installed, or no scheduler answers.
+        InputError: distributed is not installed.
+        UsageError: no scheduler answers.
     """
-    try:
+    with requires("cluster", "--scheduler"):
         from distributed import Client
-    except ImportError:
-        raise UsageError(
-            "--scheduler needs a package that is not installed.",
-            "pip install 'fp8verify[cluster]', here and on the workers.",
-        ) from None
     client: Any = Client.__new__(Client)
     try:
         client.__init__(address, timeout=_CONNECT_S, set_as_default=False)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from fp8verify.annotate.writer import Labels, Writer
-from fp8verify.errors import InputError, UsageError
+from fp8verify.errors import InputError, UsageError, requires, writing
 from fp8verify.trace import read_trace
 from fp8verify.trace.kineto.document import Buffer, Document
 from fp8verify.trace.places import open_binary, reading
@@ -70,33 +70,22 @@ def _open_sink(path: Path) -> Iterator[Callable[[bytes | bytearray], object]]:
     unfinished = path.with_name(f"{path.name}.part")
 
     def write(data: bytes | bytearray) -> None:
-        with _writing(path):
+        with writing("the trace", path):
             file.write(data)
 
     try:
-        with _writing(path):
+        with writing("the trace", path):
             file = _open(unfinished, path.suffix)
         try:
             yield write
         finally:
-            with _writing(path):
+            with writing("the trace", path):
                 file.close()
-        with _writing(path):
+        with writing("the trace", path):
             unfinished.replace(path)
     finally:
         with suppress(OSError):
             unfinished.unlink()
-
-
-@contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise UsageError(
-            f"cannot write {path}: {error.strerror or error}.",
-            "Pass -o a file in a folder that exists and has room.",
-        ) from None
 
 
 def _open(path: Path, suffix: str) -> IO[bytes]:
@@ -104,11 +93,6 @@ def _open(path: Path, suffix: str) -> IO[bytes]:
         return cast("IO[bytes]", _packer.open(path, "wb", compresslevel=_LEVEL))
     if suffix != ".zst":
         return path.open("wb")
-    try:
+    with requires("zstd", path.stem):
         import zstandard
-    except ImportError:
-        raise UsageError(
-            f"{path.stem} would be packed with zstd, whose package is not installed.",
-            "pip install 'fp8verify[zstd]', or end the name in .json or .json.gz.",
-        ) from None
     return cast("IO[bytes]", zstandard.open(path, "wb"))

@@ -11,6 +11,7 @@ import click
 
 from fp8verify.cli.options import PLACE, ReportOptions, flag, report_options, valued
 from fp8verify.cli.output import write_report
+from fp8verify.errors import requires
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -62,9 +63,8 @@ def command(
         raise click.UsageError("Missing argument 'PATH…'.")
     options = ReportOptions.take(given)
     if breakdown:
-        from fp8verify.integrations.hta import add_breakdown, require_hta
-
-        require_hta()
+        with requires("hta", "--breakdown"):  # before traces are read
+            import hta  # noqa: F401
     from fp8verify.analysis.fleet import rank_progress
     from fp8verify.analysis.inspection import inspect
     from fp8verify.trace.places import comes_through_pipe
@@ -85,6 +85,8 @@ def command(
             on_progress=on_progress,
         )
     if breakdown:
+        from fp8verify.integrations.hta import add_breakdown
+
         report = add_breakdown(report, paths)
     named = ("--log", log) if log else ()
     again = shlex.join(map(str, ("fp8verify", "inspect", *paths, *named)))

@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, TextIO
 import click
 
 from fp8verify.cli.options import ReportOptions, ResultOptions
-from fp8verify.errors import UsageError
+from fp8verify.errors import writing
 
 if TYPE_CHECKING:
     from fp8verify.report.forms import Result
@@ -50,14 +50,8 @@ def emit(text: str, file: Path | None, stream: TextIO | None = None) -> None:
 
 
 def _write_file(path: Path, text: str, mode: str = "w") -> None:
-    try:
-        with path.open(mode, encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        raise UsageError(
-            f"cannot write the report to {path}: {error.strerror}",
-            "Pass -o a file in a folder that exists and may be written.",
-        ) from None
+    with writing("the report", path), path.open(mode, encoding="utf-8") as file:
+        file.write(text)
 
 
 def _screen(file: object, stream: IO[str] | None) -> tuple[bool, int | None]:

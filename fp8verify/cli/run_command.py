@@ -26,7 +26,7 @@ from fp8verify.cli.options import (
     report_options,
     valued,
 )
-from fp8verify.errors import Fp8VerifyError, UsageError
+from fp8verify.errors import Fp8VerifyError, UsageError, writing
 from fp8verify.record.log import say
 from fp8verify.record.run_watch import RunWatch, WindowReports
 from fp8verify.record.settings_file import steps_of_training
@@ -293,10 +293,8 @@ def _check_output(path: Path | None) -> None:
         UsageError: its folder does not exist, or may not be written.
     """
     if path is not None and not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise UsageError(
-            f"cannot write the report to {path}.",
-            "Pass -o a file in a folder that exists and may be written.",
-        )
+        with writing("the report", path):
+            raise OSError("it may not be written, or its folder does not exist")
 
 
 @contextmanager

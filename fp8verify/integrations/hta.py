@@ -15,41 +15,22 @@ import warnings
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from importlib import metadata
-from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from fp8verify.errors import UsageError
 from fp8verify.report.model.report import BreakdownReport, RankBreakdown, Report
 from fp8verify.trace import TraceFile, find_traces
 from fp8verify.trace.places import is_remote
-
-_PACKAGE = "HolisticTraceAnalysis"
-
-
-def require_hta() -> None:
-    """Say so early where HTA is missing.
-
-    Raises:
-        UsageError: it is not installed.
-    """
-    if find_spec("hta") is None:
-        raise UsageError(
-            f"--breakdown needs a package that is not installed: {_PACKAGE}.",
-            "pip install 'fp8verify[hta]', or leave --breakdown out.",
-        )
 
 
 def add_breakdown(report: Report, paths: Sequence[str | Path]) -> Report:
     """Add HTA's temporal breakdown and communication overlap of each rank to a report.
 
     Raises:
-        UsageError: HTA is not installed.
         InputError: the traces cannot be found.
     """
-    require_hta()
     ranks, notes = [], []
     for file in {file.rank: file for file in reversed(find_traces(*paths))}.values():
         found = _analyse(file)
@@ -58,7 +39,7 @@ def add_breakdown(report: Report, paths: Sequence[str | Path]) -> Report:
         else:
             ranks.append(found)
     breakdown = BreakdownReport(
-        hta_version=metadata.version(_PACKAGE),
+        hta_version=metadata.version("HolisticTraceAnalysis"),
         ranks=tuple(sorted(ranks, key=lambda rank: rank.rank)),
         notes=tuple(notes),
     )

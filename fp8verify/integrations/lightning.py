@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from fp8verify.errors import requires
 from fp8verify.integrations.callback import Attachment
-from fp8verify.integrations.sinks import requires
 
-with requires("lightning"):
+with requires("lightning", "fp8verify.integrations.lightning"):
     try:
         from lightning.pytorch import Callback
     except ImportError:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from fp8verify.errors import Fp8VerifyError, InputError, UsageError
+from fp8verify.errors import Fp8VerifyError, InputError, UsageError, requires, writing
 from fp8verify.record.window_metrics import WindowMetrics, scalars_in
 
 STEP = "fp8/step"
@@ -30,35 +29,14 @@ class Sink(Protocol):
 Destination = str | Path | Sink | Callable[[WindowMetrics], object]
 
 
-@contextmanager
-def requires(extra: str) -> Iterator[None]:
-    """Turn a failed import inside into an error that names the extra to install.
-
-    Raises:
-        UsageError: a package is missing.
-    """
-    try:
-        yield
-    except ImportError as error:
-        raise UsageError(
-            f"The {extra} integration cannot import {error.name or error}.",
-            f"pip install 'fp8verify[{extra}]'",
-        ) from None
-
-
 class JsonLines:
     """Appends the metrics of each window to a file as a JSON object."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        try:
+        with writing("metrics", self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self.path.open("a", encoding="utf-8").close()
-        except OSError as error:
-            raise InputError(
-                f"Cannot write metrics to {path}: {error.strerror}.",
-                "Name a file in a folder that can be written.",
-            ) from None
 
     def write(self, metrics: WindowMetrics) -> None:
         """Append a line; the file is whole after each, and may be moved away between two."""
@@ -85,7 +63,7 @@ class TensorBoardSink:
     def __init__(self, writer: Any) -> None:
         self._owned = isinstance(writer, str)
         if self._owned:
-            with requires("tensorboard"):
+            with requires("tensorboard", "tensorboard:"):
                 from tensorboard.summary import Writer
 
             writer = Writer(writer or "runs/fp8verify")
@@ -113,7 +91,7 @@ class WandbSink:
     def __init__(self, run: Any = "") -> None:
         self._owned = False
         if isinstance(run, str):
-            with requires("wandb"):
+            with requires("wandb", "wandb:"):
                 import wandb
 
             self._owned = bool(run) or wandb.run is None

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from fp8verify.errors import UsageError
+from fp8verify.errors import requires
 from fp8verify.report.model.comparison import Comparison, RunRow, RunTable
 from fp8verify.report.model.numerics import TensorRow
 from fp8verify.report.model.parts import KernelRow
@@ -76,7 +76,7 @@ def to_frames(report: Report) -> Frames:
     """Lay a report out as DataFrames; kernels are in kinds, one row for each and rank.
 
     Raises:
-        UsageError: pandas is not installed.
+        InputError: pandas is not installed.
     """
     return Frames(
         **{
@@ -90,15 +90,10 @@ def to_frame(columns: Sequence[str], rows: Iterable[Row]) -> pd.DataFrame:
     """Make a DataFrame of rows.
 
     Raises:
-        UsageError: pandas is not installed.
+        InputError: pandas is not installed.
     """
-    try:
+    with requires("pandas", "to_pandas()"):
         import pandas as pd
-    except ImportError:
-        raise UsageError(
-            "to_pandas() needs a package that is not installed: pandas.",
-            "pip install 'fp8verify[pandas]', or use the report's own rows.",
-        ) from None
     return pd.DataFrame(list(rows), columns=list(columns))
 
 

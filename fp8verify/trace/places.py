@@ -10,7 +10,7 @@ from io import BufferedReader, RawIOBase
 from pathlib import Path
 from typing import IO, Any, cast
 
-from fp8verify.errors import InputError
+from fp8verify.errors import InputError, requires
 from fp8verify.text import clean, lazy_pattern
 
 STDIN = "-"
@@ -37,13 +37,8 @@ def place(text: str | Path) -> Path:
     # A URL that went through pathlib has lost a slash, so only text can be one.
     if not isinstance(text, str) or not _URL.match(text):
         return Path(text)
-    try:
+    with requires("remote", text):
         from upath import UPath
-    except ImportError:
-        raise InputError(
-            f"{text} is remote, and the packages to read it are not installed.",
-            "pip install 'fp8verify[remote]', or download the traces.",
-        ) from None
     with reading(text):
         path = UPath(text, **_options(text))
         _ = path.fs  # imports what the protocol needs

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
-from fp8verify.errors import InputError
+from fp8verify.errors import InputError, requires
 
 inflate: Any
 try:
@@ -151,14 +151,8 @@ class Source:
 
     def _zstd(self) -> Iterator[bytes]:
         """Yield what the frames of a zstd file hold."""
-        try:
+        with requires("zstd", f"{self.name}, which is packed with zstd,"):
             import zstandard
-        except ImportError:
-            raise InputError(
-                f"{self.name} is compressed with zstd, which needs a package that is not "
-                "installed.",
-                "pip install 'fp8verify[zstd]', or unpack the file with `zstd -d`.",
-            ) from None
         reader = zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(
             cast("IO[bytes]", self._file), read_across_frames=True, read_size=READ_SIZE
         )

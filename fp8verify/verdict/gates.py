@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from fp8verify.errors import InputError, UsageError
+from fp8verify.errors import InputError, writing
 from fp8verify.report.model.parts import Finding
 from fp8verify.report.model.report import RankReport, Report
 from fp8verify.report.tables import layer_share, layer_times
@@ -126,13 +126,8 @@ def write_baseline(report: Report, path: Path) -> None:
         UsageError: the file cannot be written.
     """
     text = msgspec.json.format(msgspec.json.encode(baseline_of(report)), indent=2) + b"\n"
-    try:
+    with writing("the baseline", path):
         path.write_bytes(text)
-    except OSError as error:
-        raise UsageError(
-            f"cannot write the baseline to {path}: {error.strerror}.",
-            "Pass --save-baseline a file in a folder that exists and may be written.",
-        ) from None
 
 
 def check_baseline(

@@ -92,7 +92,7 @@ def test_a_damaged_file_is_described_as_it_is(
         ("run --every 10 --window 8 x.py", "do not fit into every 10", ""),
         ("run --every 100 --steps 3,5 x.py", "names the first window alone", ""),
         ("run --every 100 --stop-on BAD x.py", "'BAD' is none of ACTIVE", ""),
-        ("run --every 100 --metrics /proc/x.jsonl x.py", "Cannot write metrics", ""),
+        ("run --every 100 --metrics /proc/x.jsonl x.py", "cannot write metrics", ""),
         ("inspect no\nsuch", "no\N{REPLACEMENT CHARACTER}such does not exist", "Give a trace"),
         ("run --steps 2-3 " + "a" * 300 + ".py", "File name too long.", ""),
         ("doctor -- ./" + "a" * 300, "File name too long.", ""),

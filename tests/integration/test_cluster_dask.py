@@ -97,6 +97,6 @@ def test_no_job_waits_for_a_scheduler_that_is_gone(monkeypatch: pytest.MonkeyPat
 
 def test_no_distributed_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "distributed", None)
-    with pytest.raises(UsageError) as e, dask_cluster("tcp://127.0.0.1:9"):
+    with pytest.raises(InputError) as e, dask_cluster("tcp://127.0.0.1:9"):
         pass
     assert "fp8verify[cluster]" in e.value.hint
