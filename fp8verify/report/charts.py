@@ -30,7 +30,7 @@ _WORK_KINDS = {label: kind for kind, label in _WORK_LEGENDS.items()}
 LEGENDS = {
     "fp8": "FP8",
     "high": "higher precision",
-    "low": "other 4 or 8 bits",
+    "low": "other 4- or 8-bit formats",
     "unknown": "unknown precision",
     "rest": "other kernels",
     **_WORK_LEGENDS,
@@ -148,7 +148,7 @@ def step_bars(found: Comparison) -> list[Bar]:
     }
     totals = {name: sum(us for _, us in own) for name, own in sides.items()}
     rows = [
-        (name, [_work(*one) for one in own], f"{millis(totals[name])} ms a mean step")
+        (name, [_work(*one) for one in own], f"{millis(totals[name])} ms per step")
         for name, own in sides.items()
         if totals[name]
     ]

@@ -51,7 +51,7 @@ def _run_grids(found: Comparison) -> Iterator[Grid]:
     parts = [(row.name, row.baseline_us, row.candidate_us) for row in found.budget]
     yield lay_out(
         "Where the time of a step goes",
-        "<ms a mean step | baseline | candidate | change",
+        "<ms per step | baseline | candidate | change",
         "{0} | {1:ms} | {2:ms} | {3:+.2f}",
         [(*row, (row[2] - row[1]) / 1000) for row in (*parts, *_sums(parts))],
         below=(f"kernels alone: {times(found.busy_speedup)} as fast (profiling adds waiting)",),

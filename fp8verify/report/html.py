@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import html
 import re
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from fp8verify.report import charts, tables
 from fp8verify.report.model.comparison import Comparison, RunTable
@@ -35,7 +36,8 @@ def write_html(found: Report | Comparison | RunTable, page: Page) -> str:
     if isinstance(found, Report):
         name, facts = "page", _report_facts(found, page)
     elif isinstance(found, Comparison):
-        name, facts = "compare", _comparison_facts(found, page)
+        facts = {"steps": charts.step_bars(found), **charts.loss_curves(found.loss)}
+        name = "compare"
     else:
         name, facts = "runs", {}
     template = _environment().get_template(f"{name}.html.j2")
@@ -83,17 +85,6 @@ def _hover(report: TimelineReport) -> dict[str, object]:
     }
 
 
-def _comparison_facts(found: Comparison, page: Page) -> dict[str, Any]:
-    loss = [page.pays.text] if page.pays else []
-    return {
-        "steps": charts.step_bars(found),
-        "loss_line": "; ".join(
-            [*loss, *(part for part in page.body if isinstance(part, str) and part)]
-        ),
-        **charts.loss_curves(found.loss),
-    }
-
-
 def _environment() -> Environment:
     loader = PackageLoader("fp8verify.report", "page")
     found = Environment(
@@ -108,7 +99,6 @@ def _environment() -> Environment:
         text = loader.get_source(found, file)[0]
         found.globals |= {name: text, f"{name}_hash": _hash(text)}
     found.globals["legends"] = charts.LEGENDS
-    found.tests["worse"] = lambda rank: rank.verdict is not Verdict.ACTIVE
     found.filters |= {
         "percent": tables.percent,
         "millis": tables.millis,
@@ -122,7 +112,6 @@ def _environment() -> Environment:
         "tone": lambda verdict: TONES.get(verdict, "bad"),
         "kind": charts.kind_of,
         "total": lambda amounts: sum(amounts.values()),
-        "heat": _heat,
         "in_fp8": fp8_count,
         "kernels_of": tables.kernels_of,
         "precisions": tables.precisions,
@@ -131,20 +120,14 @@ def _environment() -> Environment:
     return found
 
 
-def _heat(done: int, all_of_them: int) -> str:
-    """Return the CSS class of a cell that counts how many of its GEMMs ran in FP8."""
-    if not all_of_them:
-        return "none"
-    return "fp8" if done >= all_of_them else "mixed" if done else "high"
-
-
 def _short(text: str) -> str:
     return cut_middle(printable(text), _NAME_WIDTH)
 
 
 def _prose(text: str) -> Markup:
     """Return a sentence with text in backticks as code."""
-    marked = re.sub(r"`([^`]*)`", r"<code>\1</code>", escape(printable(text)))
+    # Not `markupsafe.escape`: substitutions in its result are escaped themselves.
+    marked = re.sub(r"`([^`]*)`", r"<code>\1</code>", html.escape(printable(text)))
     return Markup(marked)  # noqa: S704 - escaped before
 
 

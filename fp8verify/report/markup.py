@@ -43,7 +43,8 @@ def _blocks(page: Page) -> Iterator[str]:
 
 def _finding(finding: Finding) -> str:
     head = f"- **{finding.severity.value}** `{finding.code}`: {markdown(finding.message)}"
-    return f"{head}  \n  To do: {markdown(finding.hint)}" if finding.hint else head
+    label = "Tip" if finding.severity is Severity.INFO else "To do"
+    return f"{head}  \n  {label}: {markdown(finding.hint)}" if finding.hint else head
 
 
 def _section(grid: Grid) -> str:

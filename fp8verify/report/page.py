@@ -118,7 +118,7 @@ class Page(NamedTuple):
         pays: whether FP8 pays, None where that is not known.
         pays_briefly: the same in a few words.
         findings: what the reader should know, the gravest first, with the ranks that it is about.
-        to_do: what to do where no error or warning says it.
+        to_do: what to do about the verdict where no error or warning says it.
         body: tables and lines, in the order in which they are shown.
         notes: remarks under labels.
         software: the versions of the run's software, empty where not recorded.
@@ -145,6 +145,7 @@ class Page(NamedTuple):
 
     def actions(self) -> Iterator[Note]:
         """Yield the errors and warnings, and what to do about each, every advice once."""
+        yield from (Note("to do", text) for text in self.to_do)
         hints: set[str] = set()
         for finding in self.findings:
             if finding.severity is Severity.INFO:
@@ -154,4 +155,3 @@ class Page(NamedTuple):
             if finding.hint and finding.hint not in hints:
                 yield Note("to do", finding.hint)
             hints.add(finding.hint)
-        yield from (Note("to do", text) for text in self.to_do)

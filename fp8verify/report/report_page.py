@@ -14,6 +14,7 @@ from fp8verify.report.sentences import counted_by, payoff, report_notes, steps_s
 from fp8verify.report.tables import layer_share, percent, rank_label
 from fp8verify.terms import LEGS, Severity, Verdict, low_precision_count, low_precision_name
 from fp8verify.text import counted, cut_middle, shorten
+from fp8verify.verdict.findings_table import findings_table
 from fp8verify.verdict.gates import layer_states
 from fp8verify.verdict.policy import USUAL_SHARE
 
@@ -22,8 +23,8 @@ PAYS_TONES = {"likely yes": GOOD, "likely not": FAIR}
 # What to do where no error and no warning says it.
 _TO_DO = {
     Verdict.ACTIVE: "nothing: no error and no warning",
-    Verdict.PARTIAL: "Check which layers and GEMM passes below ran in high precision, and whether "
-    "the recipe leaves them so.",
+    Verdict.PARTIAL: "If more should run in FP8, change the recipe, filter or argument that keeps "
+    "these layers or GEMM passes in high precision; if not, lower the minimum with --min-share.",
     Verdict.INACTIVE: "If FP8 was meant, convert the model before the first step (torchao's "
     "convert_to_float8_training, or Transformer Engine's layers inside its autocast); "
     "`fp8verify doctor` checks the configuration beforehand.",
@@ -59,7 +60,7 @@ def report_page(report: Report, *, verbose: bool = False) -> Page:
         findings=tuple(tables.by_severity(tables.shown_findings(report))),
         to_do=tuple(_to_do(report)),
         body=tuple(_body(report, verbose)),
-        notes=tuple(report_notes(report, verbose=verbose)),
+        notes=(*_gate(report), *report_notes(report, verbose=verbose)),
         software=", ".join(f"{name} {version}" for name, version in versions.items()),
     )
 
@@ -77,16 +78,24 @@ def _head(report: Report) -> str:
 
 
 def _to_do(report: Report) -> Iterator[str]:
-    grave = any(one.severity is not Severity.INFO for one in report.findings)
-    causes = [one.hint for one in report.findings if one.code == "layer-not-fp8"]
-    if not grave and causes and report.verdict in _TO_DO and report.verdict is not Verdict.ACTIVE:
-        yield causes[0]
-    elif not grave and report.verdict in _TO_DO:
-        yield _TO_DO[report.verdict]
+    """Yield what to do about the verdict where no error or warning says it."""
+    known, partial = findings_table(), report.verdict is Verdict.PARTIAL
+    grave = [one.code for one in report.findings if one.severity is not Severity.INFO]
+    if any(
+        not partial or any(case.verdict for case in known.get(code, {}).values()) for code in grave
+    ):
+        return
+    layers = (one for one in report.findings if one.code == "layer-not-fp8")
+    cause = next((one.hint for one in layers if one.message in report.reason), "")
+    if report.verdict in _TO_DO:
+        yield (cause if report.verdict is not Verdict.ACTIVE else "") or _TO_DO[report.verdict]
+
+
+def _gate(report: Report) -> Iterator[Note]:
     if report.verdict is Verdict.PARTIAL and not report.fails:
         short = any((layer_share(rank) or 0.0) < USUAL_SHARE for rank in report.ranks)
         gate = f"--min-share {USUAL_SHARE:.0%}" if short else "--strict"
-        yield f"The exit code is 0: add {gate} to make such a run fail."
+        yield Note("gate", f"the exit code is 0: add {gate} to make such a run fail")
 
 
 def _body(report: Report, verbose: bool) -> Iterator[Grid | str]:
@@ -309,7 +318,7 @@ def _all_tensors(rows: Sequence[TensorRow]) -> str:
 def _step_grid(rank: RankReport) -> Grid:
     return lay_out(
         f"Steps of {rank_label(rank)}",
-        "<step | CPU ms | GPU ms | FP8 of all GEMMs | GEMM ms",
+        "<step | ms on CPU | ms on GPU | FP8 of all GEMMs | GEMM ms",
         "{0.step} | {0.duration_us:ms} | {0.gpu_us:ms} | {0.gemm.fp8_share_of_time:%} | {1:ms}",
         [(step, sum(step.gemm.time_us.values())) for step in rank.steps],
         folded=True,

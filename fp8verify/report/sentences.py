@@ -80,7 +80,7 @@ def payoff_of(rank: RankReport) -> Payoff | None:
     if figures.waits and figures.step_us and figures.gpu_busy_in_step_us:
         word = "no"
         why = (
-            f"the CPU is the bottleneck (the GPU is busy for "
+            f"the CPU is the bottleneck (unprofiled, the GPU is busy for "
             f"{figures.gpu_busy_in_step_us / 1000:.1f} ms of each {figures.step_us / 1000:.1f} ms "
             f"step); {alone}"
         )
@@ -168,9 +168,9 @@ def report_notes(report: Report, *, verbose: bool) -> Iterator[Note]:
         meaning = _MEANINGS.get(claim.text) or f"{claim.text} ({claim.framework}'s wording)"
         yield Note("log", f"{claim.place}: {meaning}")
     yield from (Note("clock", line) for line in _clock_notes(report, verbose))
-    for rank in report.ranks if verbose else report.ranks[:1]:
-        if rank.modules is not None:
-            yield Note("modules", _modules(rank.modules))
+    shown = [rank.modules for rank in (report.ranks if verbose else report.ranks[:1])]
+    lines = dict.fromkeys(_modules(modules) for modules in shown if modules is not None)
+    yield from (Note("modules", line) for line in lines)
     if scaling := _scaling(report):
         yield Note("scaling", scaling)
     known = [rank for rank in report.ranks if rank.payoff is not None]

@@ -159,6 +159,20 @@ def test_the_page_runs_its_own_script_only() -> None:
     assert "unsafe" not in policy[1]
 
 
+def test_names_of_steps_do_not_collide_on_a_phone() -> None:
+    report = report_of("fp8_compiled")
+    rank = report.ranks[0]
+    crowded = replace(
+        rank.timelines[0], steps=tuple((99 + n, 110.0 * n * n, 0.0) for n in range(24))
+    )
+    text = render(replace(report, ranks=(replace(rank, timelines=(crowded,)),)), "html")
+    found = re.findall(r'<text x="([\d.]+)%" y="12">([^<]+)<', text)
+    begins = [float(x) for x, _ in found]
+    ends = [x + 2 * len(name) for x, (_, name) in zip(begins, found, strict=True)]
+    assert len(found) > 3
+    assert all(end < begin for end, begin in zip(ends, [*begins[1:], 100.1], strict=True))
+
+
 @needs_browser
 def test_the_timeline_tells_its_times_to_mouse_and_keyboard(pages: dict[str, Path]) -> None:
     first = f"""

@@ -53,7 +53,9 @@ def fp8_not_paying(facts: RankFacts, _: Promises) -> Iterator[Finding]:
         )
     elif figures.waits and figures.step_us and figures.gpu_busy_in_step_us:
         idle_ms = (figures.step_us - figures.gpu_busy_in_step_us) / 1e3
-        waits = f"idle for {idle_ms:.1f} ms of each {figures.step_us / 1e3:.1f} ms step"
+        waits = (
+            f"idle for {idle_ms:.1f} ms of each {figures.step_us / 1e3:.1f} ms step (unprofiled)"
+        )
         yield finding("fp8-not-paying", "launch-bound", waits=waits)
     elif pauses >= _MOSTLY:
         waits = f"idle for {pauses:.0%} of the window"
