@@ -55,7 +55,7 @@ def annotate(path: Path, out: Path) -> Counter[str]:
         source = Source(file, path.name, path)
         is_list = source.head.lstrip(b"\xef\xbb\xbf \t\r\n\0,").startswith(b"[")
         writer = Writer(write, labels, is_list=is_list)
-        Document(Buffer(source, path.name), writer, writer).read()
+        Document(Buffer(source, path.name), writer.take, writer).read()
         writer.finish()
     return writer.counts
 

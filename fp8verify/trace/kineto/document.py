@@ -15,7 +15,7 @@ from fp8verify.text import lazy_pattern
 from fp8verify.trace.source import BLOCK_SIZE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 
 # Python objects take up to 25 times as much memory as their JSON.
@@ -91,100 +91,7 @@ class EventSink(Protocol):
         """Count something that is not an event."""
 
 
-class EventList:
-    """One walk over the events that begin at the start of a buffer.
-
-    Attributes:
-        closed: whether the end of the list was read.
-    """
-
-    def __init__(self, buffer: Buffer, sink: EventSink, block_size: int) -> None:
-        self.closed = False
-        self._buffer, self._sink = buffer, sink
-        self._block_size = block_size
-        self._separator = b""
-
-    def read(self) -> None:
-        """Read the events up to the end of their list, or of the file."""
-        self.closed = False
-        buffer = self._buffer
-        while not self.closed:
-            buffer.fill(self._block_size)
-            cut = self._cut()
-            if cut > 0:
-                self._read_region(cut)
-                continue
-            before = buffer.pos
-            buffer.pos = self._read_singly(before, len(buffer.data))
-            if buffer.pos == before and not buffer.grow():
-                return
-
-    def _cut(self) -> int:
-        """Return where the last whole event of the window ends, 0 if no boundary is known."""
-        data, start = self._buffer.data, self._buffer.pos
-        if self._separator and (cut := data.rfind(self._separator, start)) >= 0:
-            return cut + 1
-        self._separator = self._learn()
-        return data.rfind(self._separator, start) + 1 if self._separator else 0
-
-    def _learn(self) -> bytes:
-        """Return the bytes between the next two events, from `}` to the colon of a key."""
-        data, start = self._buffer.data, skip_space(self._buffer.data, self._buffer.pos)
-        scanned = end_of_event(data[start:].decode("latin-1"), 0)
-        if scanned and (match := _SEPARATOR.match(data, start + scanned[1] - 1)):
-            return match[0]
-        match = _LIKELY_SEPARATOR.search(data, start)
-        return match[0] if match else b""
-
-    def _read_region(self, cut: int) -> None:
-        """Read the events of the window up to `cut`, halving a block until damage is alone."""
-        buffer = self._buffer
-        ends = [cut]
-        while ends and not self.closed:
-            start, end = skip_space(buffer.data, buffer.pos), ends[-1]
-            buffer.pos = start
-            if start >= end or self._sink.block(b"[%b]" % buffer.data[start:end]):
-                buffer.pos = max(start, ends.pop())
-                continue
-            middle = buffer.data.find(self._separator, (start + end) // 2, end)
-            if middle < 0:
-                middle = buffer.data.rfind(self._separator, start, (start + end) // 2)
-            if middle >= 0:
-                ends.append(middle + 1)
-            else:
-                buffer.pos = self._read_singly(start, end)
-                self._pass_over(end)
-                ends.pop()
-
-    def _pass_over(self, end: int) -> None:
-        """Count what could not be read before `end`, unless the list ended there."""
-        if not self.closed and self._buffer.pos < end:
-            self._sink.skip()
-            self._buffer.pos = end
-
-    def _read_singly(self, start: int, end: int) -> int:
-        """Read event by event; return where reading stopped: `end`, or an event without one."""
-        data = self._buffer.data[:end]
-        text = data[start:].decode("latin-1")
-        pos = start
-        while (pos := skip_space(data, pos, end)) < end:
-            char = data[pos]
-            if char == _CLOSE:
-                self.closed = True
-                return pos + 1
-            stop = end_of_event(text, pos - start) if char == _OPEN else None
-            if stop is not None:
-                self._sink.event(data[pos : start + stop[1]], stop[0])
-                pos = start + stop[1]
-            elif match := _LIKELY_SEPARATOR.search(data, pos):
-                self._sink.skip()
-                pos = match.end(1)
-            else:
-                return pos
-        return pos
-
-
-scan = json.JSONDecoder(strict=False).raw_decode
+_scan = json.JSONDecoder(strict=False).raw_decode
 
 
 def skip_space(data: bytes, pos: int, end: int = sys.maxsize) -> int:
@@ -193,10 +100,10 @@ def skip_space(data: bytes, pos: int, end: int = sys.maxsize) -> int:
     return match.end() if match else pos
 
 
-def end_of_event(text: str, start: int) -> tuple[Any, int] | None:
+def scan(text: str, start: int) -> tuple[Any, int] | None:
     """Return the value that starts there and where it ends; None if it is damaged or cut."""
     try:
-        return scan(text, start)
+        return _scan(text, start)
     except (ValueError, RecursionError):
         return None
 
@@ -206,15 +113,14 @@ _EVENTS_KEY = lazy_pattern(rb'"traceEvents"\s*:\s*\[')
 _BOM = b"\xef\xbb\xbf"
 
 
-class MetadataSink(Protocol):
-    """Takes the metadata of a document."""
-
-    def take(self, key: str, value: Any, raw: bytes, /) -> None:
-        """Take one top-level entry: its key, its value (text as Latin-1), and its JSON."""
-
-
 class Document:
     """One walk over the document at the start of a buffer.
+
+    Args:
+        buffer: the document.
+        take: takes one top-level entry: its key, its value (text as Latin-1), and its JSON.
+        sink: takes the events; without one they are not read.
+        block_size: bytes of events to decode at once.
 
     Attributes:
         is_trace: whether a list of events was found.
@@ -225,15 +131,17 @@ class Document:
     def __init__(
         self,
         buffer: Buffer,
-        sink: EventSink | None,
-        metadata: MetadataSink,
+        take: Callable[[str, Any, bytes], None],
+        sink: EventSink | None = None,
         block_size: int = BLOCK_SIZE,
     ) -> None:
         self.is_trace = False
         self.closed = False
         self.resynced = 0
-        self._buffer, self._metadata = buffer, metadata
-        self._events = None if sink is None else EventList(buffer, sink, block_size)
+        self._buffer, self._take, self._sink = buffer, take, sink
+        self._block_size = block_size
+        self._separator = b""
+        self._events_end = False  # of the list of events that is being read
 
     def read(self) -> bool:
         """Read up to the end of the document, without a sink up to its first event.
@@ -245,18 +153,14 @@ class Document:
         if first not in (b"{", b"["):
             return False
         self._buffer.pos += 1
-        if first == b"[":
-            self._read_list()
-        else:
+        if first == b"{":
             self._read_object()
-        return True
-
-    def _read_list(self) -> None:
-        """Read the array form of the Trace Event Format, as nsys2json and scripts write it."""
-        buffer = self._buffer
-        buffer.fill(BLOCK_SIZE)
-        if self._peek() == b"{" and b'"ph"' in buffer.data:
+            return True
+        # The array form of the Trace Event Format, as nsys2json and scripts write it.
+        self._buffer.fill(BLOCK_SIZE)
+        if self._peek() == b"{" and b'"ph"' in self._buffer.data:
             self.closed = self._read_events()
+        return True
 
     def more(self) -> bool:
         """Whether anything but space follows the document."""
@@ -273,6 +177,8 @@ class Document:
                 return buffer.data[buffer.pos : buffer.pos + 1]
             if not buffer.grow():
                 return b""
+
+    # -- metadata -------------------------------------------------------------------------------
 
     def _read_object(self) -> None:
         while (char := self._peek()) and char != b"}":
@@ -299,14 +205,12 @@ class Document:
         while True:
             # Latin-1 keeps one character a byte, so that positions agree.
             text = buffer.data[buffer.pos :].decode("latin-1")
-            try:
-                value, end = scan(text)
-            except (ValueError, RecursionError):
-                end = -1
-            if 0 < end < len(text) or (end > 0 and buffer.ended):
+            scanned = scan(text, 0)
+            if scanned is not None and (scanned[1] < len(text) or buffer.ended):
+                value, end = scanned
                 raw = buffer.data[buffer.pos : buffer.pos + end]
                 buffer.pos += end
-                self._metadata.take(key, value, raw)
+                self._take(key, value, raw)
                 return True
             if _EVENTS_KEY.search(buffer.data, buffer.pos) or not buffer.grow():
                 return False
@@ -324,10 +228,76 @@ class Document:
                 return False
         return False
 
+    # -- events ---------------------------------------------------------------------------------
+
     def _read_events(self) -> bool:
         """Read the events, if they are wanted; whether the end of their list was read."""
-        self.is_trace = True
-        if self._events is None:
-            return False
-        self._events.read()
-        return self._events.closed
+        self.is_trace, self._events_end = True, False
+        buffer = self._buffer
+        while self._sink is not None and not self._events_end:
+            buffer.fill(self._block_size)
+            cut = self._cut()
+            if cut > 0:
+                buffer.pos = self._read_region(self._sink, buffer.pos, cut)
+                continue
+            before = buffer.pos
+            buffer.pos = self._read_singly(self._sink, before, len(buffer.data))
+            if buffer.pos == before and not buffer.grow():
+                break
+        return self._events_end
+
+    def _cut(self) -> int:
+        """Return where the last whole event of the window ends, 0 if no boundary is known."""
+        data, start = self._buffer.data, self._buffer.pos
+        if self._separator and (cut := data.rfind(self._separator, start)) >= 0:
+            return cut + 1
+        self._separator = self._learn()
+        return data.rfind(self._separator, start) + 1 if self._separator else 0
+
+    def _learn(self) -> bytes:
+        """Return the bytes between the next two events, from `}` to the colon of a key."""
+        data, start = self._buffer.data, skip_space(self._buffer.data, self._buffer.pos)
+        scanned = scan(data[start:].decode("latin-1"), 0)
+        if scanned and (match := _SEPARATOR.match(data, start + scanned[1] - 1)):
+            return match[0]
+        match = _LIKELY_SEPARATOR.search(data, start)
+        return match[0] if match else b""
+
+    def _read_region(self, sink: EventSink, start: int, end: int) -> int:
+        """Read whole events, halving a block until damage is alone; return where reading ended."""
+        data = self._buffer.data
+        start = skip_space(data, start, end)
+        if start >= end or sink.block(b"[%b]" % data[start:end]):
+            return end
+        middle = data.find(self._separator, (start + end) // 2, end)
+        if middle < 0:
+            middle = data.rfind(self._separator, start, (start + end) // 2)
+        if middle >= 0:
+            stop = self._read_region(sink, start, middle + 1)
+            return stop if self._events_end else self._read_region(sink, stop, end)
+        stop = self._read_singly(sink, start, end)
+        if stop < end and not self._events_end:
+            sink.skip()
+            return end
+        return stop
+
+    def _read_singly(self, sink: EventSink, start: int, end: int) -> int:
+        """Read event by event; return where reading stopped: `end`, or an event without one."""
+        data = self._buffer.data[:end]
+        text = data[start:].decode("latin-1")
+        pos = start
+        while (pos := skip_space(data, pos, end)) < end:
+            char = data[pos]
+            if char == _CLOSE:
+                self._events_end = True
+                return pos + 1
+            stop = scan(text, pos - start) if char == _OPEN else None
+            if stop is not None:
+                sink.event(data[pos : start + stop[1]], stop[0])
+                pos = start + stop[1]
+            elif match := _LIKELY_SEPARATOR.search(data, pos):
+                sink.skip()
+                pos = match.end(1)
+            else:
+                return pos
+        return pos

@@ -103,7 +103,7 @@ _CUT = "The file is cut or corrupt: copy or export it again (`gzip -t` or `zstd 
 def glance(source: Source) -> Glance:
     """Read the metadata before the events, the rank among them."""
     trace = Trace(source=source.name)
-    document = Document(Buffer(source, source.name), None, Metadata(trace))
+    document = Document(Buffer(source, source.name), Metadata(trace).take)
     is_json = document.read()
     return Glance(
         is_trace=document.is_trace,
@@ -120,7 +120,7 @@ def read(source: Source, how: Reading) -> Trace:
     """
     trace, collector = Trace(source=source.name), Collector(sequences=how.layers)
     metadata = Metadata(trace)
-    document = Document(Buffer(source, source.name), collector, metadata, how.block_size)
+    document = Document(Buffer(source, source.name), metadata.take, collector, how.block_size)
     is_json = document.read()
     more = is_json and document.closed and document.more()
     if not document.is_trace:
