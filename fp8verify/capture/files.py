@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import reduce
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
+from msgspec.json import encode
 from msgspec.structs import replace
 
 from fp8verify.capture.names import (
@@ -23,7 +24,6 @@ from fp8verify.capture.names import (
 from fp8verify.capture.schema import (
     SCHEMA,
     MeasuredRecord,
-    ModuleRecord,
     NumericsRecord,
     RankMeta,
     RankNumerics,
@@ -102,15 +102,12 @@ def read_ranks(folder: Path) -> dict[int, RankMeta]:
     for path in find_metas(folder):
         meta = read_meta(path)
         records.setdefault(meta.rank, []).append(meta)
-    return {rank: _join_all(found) for rank, found in records.items()}
-
-
-def _join_all(found: Sequence[RankMeta]) -> RankMeta:
-    joined = reduce(_join, found)
-    if len(found) == 1:
-        return joined
-    told = f"{len(found)} processes of this rank were recorded; their windows are shown together"
-    return replace(joined, notes=(told, *joined.notes))
+    joined = {rank: reduce(_join, found) for rank, found in records.items()}
+    for rank, found in records.items():
+        if len(found) > 1:
+            told = f"{len(found)} processes of this rank were recorded; their windows are together"
+            joined[rank] = replace(joined[rank], notes=(told, *joined[rank].notes))
+    return joined
 
 
 def _join(first: RankMeta, second: RankMeta) -> RankMeta:
@@ -120,16 +117,12 @@ def _join(first: RankMeta, second: RankMeta) -> RankMeta:
         windows=tuple(dict.fromkeys((*first.windows, *second.windows))),
         steps_seen=max(first.steps_seen, second.steps_seen),
         notes=tuple(dict.fromkeys((*first.notes, *second.notes))),
-        modules=_once(first.modules + second.modules),
+        modules=tuple({encode(one): one for one in first.modules + second.modules}.values()),
         api_calls=tuple(dict.fromkeys((*first.api_calls, *second.api_calls))),
         naming=first.naming or second.naming,
         versions={**second.versions, **first.versions},
         steps_outside=first.steps_outside or second.steps_outside,
     )
-
-
-def _once(modules: tuple[ModuleRecord, ...]) -> tuple[ModuleRecord, ...]:
-    return tuple({msgspec.json.encode(module): module for module in modules}.values())
 
 
 def read_numerics(folder: Path) -> dict[int, RankNumerics]:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Container
 from pathlib import Path
 from typing import NamedTuple
 
 from fp8verify.capture.names import LAYERS
 from fp8verify.capture.schema import NamingRecord, RankMeta, WindowRecord
 from fp8verify.trace import TraceFile
-
-MAX_WORLD = 1 << 20
 
 
 class NamingStep(NamedTuple):
@@ -43,14 +41,14 @@ def remarks(metas: dict[int, RankMeta]) -> list[str]:
     for rank, meta in sorted(metas.items()):
         for note in meta.notes:
             ranks.setdefault(note, []).append(rank)
-    return [f"{_of_ranks(made, len(metas))}{note}" for note, made in ranks.items()]
+    return [
+        note if len(made) == len(metas) else f"{_first_of(made)}: {note}"
+        for note, made in ranks.items()
+    ]
 
 
-def _of_ranks(ranks: list[int], count: int) -> str:
-    if len(ranks) == count:
-        return ""
-    others = f" and {len(ranks) - 1} more" if len(ranks) > 1 else ""
-    return f"rank {ranks[0]}{others}: "
+def _first_of(ranks: list[int]) -> str:
+    return f"rank {ranks[0]}" + (f" and {len(ranks) - 1} more" if len(ranks) > 1 else "")
 
 
 def named_traces(metas: dict[int, RankMeta]) -> frozenset[str]:
@@ -101,9 +99,8 @@ def census_remarks(metas: dict[int, RankMeta], profiled: Container[int | None]) 
             unprofiled = [rank for rank in ranks if rank not in profiled]
             differ = sum(state != common for state, common in zip(states, usual, strict=True))
             if unprofiled:
-                more = f" and {len(unprofiled) - 1} more" if len(unprofiled) > 1 else ""
                 remarks.append(
-                    f"rank {unprofiled[0]}{more}: not profiled, and by its module list {differ} of "
+                    f"{_first_of(unprofiled)}: not profiled, and by its module list {differ} of "
                     f"{len(states)} modules have another precision than on the other ranks"
                 )
     return remarks
@@ -112,13 +109,3 @@ def census_remarks(metas: dict[int, RankMeta], profiled: Container[int | None]) 
 def missed_window(meta: RankMeta | None) -> WindowRecord | None:
     """Return the first window that left no trace."""
     return next((one for one in meta.windows if one.trace is None), None) if meta else None
-
-
-def is_left_out(metas: Iterable[RankMeta], is_selected: Callable[[int], bool]) -> bool:
-    """Whether these are ranks of a larger run, of which others than they were to be profiled."""
-    metas = list(metas)
-    return (
-        bool(metas)
-        and not any(is_selected(meta.rank) for meta in metas)
-        and any(map(is_selected, range(min(MAX_WORLD, max(meta.world_size for meta in metas)))))
-    )

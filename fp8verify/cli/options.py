@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import sys
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -156,14 +155,7 @@ def need_linux(command: str) -> None:
     Raises:
         UsageError: they cannot.
     """
-    try:
-        import fcntl  # noqa: F401
-        import termios  # noqa: F401
-    except ImportError:
-        is_linux = False
-    else:
-        is_linux = sys.platform == "linux" and hasattr(os, "fork")
-    if not is_linux:
+    if sys.platform != "linux":
         raise UsageError(
             f"`fp8verify {command}` needs Linux.",
             "Record a trace there and read it here: inspect, compare, table, explain, annotate and "

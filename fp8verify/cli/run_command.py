@@ -32,7 +32,6 @@ from fp8verify.record.run_watch import RunWatch, WindowReports
 from fp8verify.record.settings_file import steps_of_training
 
 if TYPE_CHECKING:
-    from fp8verify.integrations.sinks import Sink
     from fp8verify.record.collect_result import RunResult
 
 _NO_REPORT = 3  # as where the evidence cannot decide
@@ -225,7 +224,10 @@ def command(
         return
     watch = None
     if every is not None:
-        watch = RunWatch(settings, options.policy, _sinks(metrics), on_change, stop_on)
+        from fp8verify.integrations.sinks import open_sink
+
+        sinks = [open_sink(what) for what in metrics]
+        watch = RunWatch(settings, options.policy, sinks, on_change, stop_on)
     reports = WindowReports(settings, options.policy, prints=options.shown.output is None)
     result = run_training(words, settings, watch or reports)
     if not result.last:  # the report is for the one that ends last
@@ -240,14 +242,6 @@ def command(
         judged = 0 if is_for_other_ranks(result, settings.ranks) else code
     # A training that we asked to stop did not fail.
     sys.exit(judged if watch is not None and watch.stopped else result.exit_code or judged)
-
-
-def _sinks(metrics: tuple[str, ...]) -> list[Sink]:
-    if not metrics:
-        return []
-    from fp8verify.integrations.sinks import open_sink
-
-    return [open_sink(what) for what in metrics]
 
 
 def _settle_window(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +16,6 @@ from msgspec.structs import replace
 from fp8verify.analysis.inspection import inspect
 from fp8verify.capture.files import find_logs, read_ranks
 from fp8verify.capture.names import LOG
-from fp8verify.capture.ranks import is_left_out
 from fp8verify.cli.output import write_report
 from fp8verify.doctor.afterwards import explain_missing, failure_notes
 from fp8verify.logs.last_error import MISPLACED_OPTION, last_error
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 PAGE = "report.html"
 _NO_STEP = "no-training-step"
+_MAX_WORLD = 1 << 20
 # Notes of `record.collect_result`, which guess where the error is known.
 _UNOBSERVED = ("the command ended with", "no Python that could be observed")
 
@@ -73,10 +74,15 @@ def is_for_other_ranks(result: RunResult, ranks: RankSelection) -> bool:
 
     Either its ranks have a folder each, or it is a task that shares one.
     """
-    metas = list(read_ranks(result.capture).values())
-    size = max((meta.world_size for meta in metas), default=1)
-    recorded = any(ranks.includes(rank, size) for rank in result.ranks) or not result.ranks
-    return is_left_out(metas, lambda rank: ranks.includes(rank, size)) or not recorded
+    metas = read_ranks(result.capture)
+    size = max((meta.world_size for meta in metas.values()), default=1)
+
+    def any_recorded(among: Iterable[int]) -> bool:
+        return any(ranks.includes(rank, size) for rank in among)
+
+    if result.ranks and not any_recorded(result.ranks):
+        return True
+    return bool(metas) and not any_recorded(metas) and any_recorded(range(min(_MAX_WORLD, size)))
 
 
 def _with_failure(report: Report, capture: Path, exit_code: int) -> Report:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from fp8verify.errors import UsageError
 from fp8verify.integrations.own_loop import Recording, Watch
@@ -40,31 +41,21 @@ class Attachment:
         min_share: float = 0.5,
         numerics_every: int | None = None,
     ) -> None:
+        how: dict[str, Any] = {
+            "steps": steps,
+            "window": window,
+            "numerics_every": numerics_every,
+        }
         # Errors are the caller's: they come now, and not when the training begins.
-        settings = read_settings(
-            steps=steps,
-            every=every,
-            window=window,
-            ranks=ranks,
-            trace_dir=trace_dir,
-            numerics_every=numerics_every,
-        )
-        self._attach: Callable[[], Watch | Recording]
-        if every is None:
-            if trace_dir is None:
-                raise UsageError("There is no folder for the capture.", "Give trace_dir.")
-            self._attach = partial(Recording, settings)
-        else:
+        settings = read_settings(**how, every=every, ranks=ranks, trace_dir=trace_dir)
+        self._attach: Callable[[], Watch | Recording] = partial(Recording, settings)
+        if every is not None:
+            policy = Policy(min_share=min_share)
             self._attach = partial(
-                Watch,
-                every,
-                window=window,
-                steps=steps,
-                sinks=metrics,
-                folder=trace_dir,
-                policy=Policy(min_share=min_share),
-                numerics_every=numerics_every,
+                Watch, every, **how, sinks=metrics, folder=trace_dir, policy=policy
             )
+        elif trace_dir is None:
+            raise UsageError("There is no folder for the capture.", "Give trace_dir.")
         self._open: Watch | Recording | None = None
         self._is_done = False
 

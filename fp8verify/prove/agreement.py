@@ -13,7 +13,7 @@ from fp8verify.kernels.describe import SPLIT_K
 from fp8verify.prove.counters import CUDA_CORES, FP8_FP6_FP4, Counter
 from fp8verify.prove.ncu import Gpu, Launch
 from fp8verify.terms import KernelName, Precision, Role
-from fp8verify.text import printable
+from fp8verify.text import cut_middle, printable
 
 Agreement = Literal["agrees", "differs", "missed", "unclaimed", "not counted"]
 
@@ -161,8 +161,7 @@ def as_text(gpu: Gpu, proofs: Sequence[Proof], *, width: int = 150, colour: bool
 
 def summary(proofs: Sequence[Proof]) -> str:
     """Return one sentence: how many kernels agree, and what the others do."""
-    counts = {what: sum(p.agreement == what for p in proofs) for what in
-              ("agrees", "differs", "missed", "unclaimed", "not counted")}  # fmt: skip
+    counts = Tally(proof.agreement for proof in proofs)
     claimed = counts["agrees"] + counts["differs"] + counts["missed"]
     text = f"The counters agree with the class of {counts['agrees']} of {claimed} GEMM kernels"
     if counts["unclaimed"]:
@@ -179,5 +178,4 @@ def _operations(proof: Proof) -> str:
 
 
 def _short(name: str) -> str:
-    text = printable(name)
-    return text if len(text) <= _NAME_WIDTH else f"{text[: _NAME_WIDTH - 1]}…"
+    return cut_middle(printable(name), _NAME_WIDTH)

@@ -6,6 +6,7 @@ docs/live.md says what each scalar means.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from statistics import median
 from typing import Any
@@ -13,10 +14,9 @@ from typing import Any
 from fp8verify.report.model import scalars
 from fp8verify.report.model.numerics import TrendPoint
 from fp8verify.report.model.report import Report
-from fp8verify.terms import Leg, Precision, Verdict
+from fp8verify.terms import Leg, Verdict, low_precision_share
 
 WindowMetrics = dict[str, Any]  # one line of --metrics
-LOW = tuple(precision.value for precision in Precision if precision.is_low)
 
 
 def window_metrics(report: Report) -> WindowMetrics:
@@ -78,10 +78,10 @@ def scalars_of(report: Report) -> dict[str, float]:
 
 
 def _low_share(report: Report, leg: Leg) -> float | None:
-    times = [row.time_us for row in report.legs if row.leg is leg]
-    whole = sum(sum(row.values()) for row in times)
-    low = sum(row.get(precision, 0.0) for row in times for precision in LOW)
-    return low / whole if whole else None
+    times = Counter[str]()
+    for row in report.legs:
+        times.update(row.time_us if row.leg is leg else {})
+    return low_precision_share(times)
 
 
 def _step_time(report: Report) -> float | None:

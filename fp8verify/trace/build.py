@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import compress, count, islice
 from operator import eq
 from typing import TYPE_CHECKING, Any
@@ -63,17 +63,28 @@ def _correlate(columns: Columns, trace: Trace, *, layers: bool) -> None:
     the one in which the launch happened, on any thread.
     """
     ops, kernels = columns.ops, columns.kernels
-    op_rows, launch_rows = _rows_by_op_id(columns), _launch_rows(columns)
+    op_rows = _rows_by_number(
+        columns.op_ids,
+        ops.op_id,
+        lambda row, _: ops.inputs[row] >= 0 and ops.name[row] not in columns.step_names,
+    )
+    launch_rows = _rows_by_number(
+        columns.correlations, columns.calls.correlation, lambda _, known: known < 0
+    )
     pairs = zip(op_rows, launch_rows, strict=True)
     unplaced = {launch for op, launch in pairs if launch >= 0 and (op < 0 or layers)}
     threads = set(ops.thread) if layers else {ops.thread[row] for row in op_rows if row >= 0}
     parent, enclosing = nest(columns, threads, unplaced)
     for kernel, launch in enumerate(launch_rows):
         if op_rows[kernel] < 0 <= launch:
-            op_rows[kernel] = _operator_around(columns, parent, enclosing[launch])
+            row = enclosing[launch]
+            while row >= 0 and (ops.inputs[row] < 0 or ops.name[row] in columns.step_names):
+                row = parent[row]
+            op_rows[kernel] = row
     contexts = Contexts(columns, parent)
     kernels.op = array("i", (contexts.of(row) if row >= 0 else -1 for row in op_rows))
-    kernels.launch = array("b", map(_launch, op_rows, launch_rows))
+    rows = zip(op_rows, launch_rows, strict=True)
+    kernels.launch = array("b", [_OP if o >= 0 else _NO_OP if c >= 0 else _NONE for o, c in rows])
     kernels.step = steps_of_kernels(columns, op_rows, launch_rows)
     trace.ops = contexts.ops
     if layers:
@@ -82,44 +93,27 @@ def _correlate(columns: Columns, trace: Trace, *, layers: bool) -> None:
         trace.layers = named.names
 
 
-def _launch(op_row: int, launch_row: int) -> int:
-    return _OP if op_row >= 0 else _NO_OP if launch_row >= 0 else _NONE
-
-
 # Plain integers: looking up a member of an enumeration costs more than the rest of the row.
 _NONE, _NO_OP, _OP = map(int, Launch)
 
 
-def _rows_by_op_id(columns: Columns) -> array[int]:
-    """Return for each kernel the row of the last operator with its `op_id`, or -1."""
-    ops, ids = columns.ops, columns.op_ids
-    found = dict.fromkeys(ids, -1)
+def _rows_by_number(
+    wanted: array[int], numbers: array[int], counts: Callable[[int, int], bool]
+) -> array[int]:
+    """Return for each kernel the row that has the number it wants, or -1.
+
+    Args:
+        wanted: by the kernels, -1 for none.
+        numbers: of the rows.
+        counts: whether a row counts, given also the one that was found before it, or -1.
+    """
+    found = dict.fromkeys(wanted, -1)
     found.pop(-1, None)
-    for row in compress(count(), map(found.__contains__, ops.op_id)):
-        if ops.inputs[row] >= 0 and ops.name[row] not in columns.step_names:
-            found[ops.op_id[row]] = row
+    for row in compress(count(), map(found.__contains__, numbers)):
+        if counts(row, found[numbers[row]]):
+            found[numbers[row]] = row
     found[-1] = -1
-    return array("i", map(found.__getitem__, ids))
-
-
-def _launch_rows(columns: Columns) -> array[int]:
-    """Return for each kernel the row of the first call with its correlation id, or -1."""
-    correlations, ids = columns.calls.correlation, columns.correlations
-    found = dict.fromkeys(ids, -1)
-    found.pop(-1, None)
-    for row in compress(count(), map(found.__contains__, correlations)):
-        if found[correlations[row]] < 0:
-            found[correlations[row]] = row
-    found[-1] = -1
-    return array("i", map(found.__getitem__, ids))
-
-
-def _operator_around(columns: Columns, parent: array[int], row: int) -> int:
-    """Return the innermost operator from a row outwards, or -1."""
-    ops = columns.ops
-    while row >= 0 and (ops.inputs[row] < 0 or ops.name[row] in columns.step_names):
-        row = parent[row]
-    return row
+    return array("i", map(found.__getitem__, wanted))
 
 
 def _bounded_names(columns: Columns, health: Health) -> list[str]:
@@ -154,20 +148,16 @@ def _clear_bad_durations(columns: Columns) -> int:
     No kernel runs longer than the CPU side of the trace, whose end waits for the GPU. Broken
     counters of some GPUs say otherwise.
     """
-    durations, limit = columns.kernels.duration_ns, _span_ns(columns)
+    durations, starts = columns.kernels.duration_ns, columns.kernels.start_ns
+    first, limit = columns.first_start, _ONE_HOUR_NS
+    if first is not None:
+        limit = max(columns.last_end, max(starts, default=0)) - min(first, min(starts, default=0))
     if not durations or (min(durations) >= 0 and max(durations) <= limit):
         return 0
     bad = [row for row, duration in enumerate(durations) if not 0 <= duration <= limit]
     for row in bad:
         durations[row] = 0
     return len(bad)
-
-
-def _span_ns(columns: Columns) -> int:
-    first, starts = columns.first_start, columns.kernels.start_ns
-    if first is None:
-        return _ONE_HOUR_NS
-    return max(columns.last_end, max(starts, default=0)) - min(first, min(starts, default=0))
 
 
 def main_device(kernels: Kernels) -> int:

@@ -23,13 +23,6 @@ BACKWARD = lazy_pattern(r"^autograd::engine::evaluate_function:|Backward\d*$")
 _UNKNOWN = -2
 
 
-def stable_name(name: str) -> str:
-    """Return `name` without what changes from one call or run to the next."""
-    for pattern, replacement in _VOLATILE:
-        name = pattern.sub(replacement, name)
-    return name
-
-
 class Contexts:
     """Interns the contexts of operators by walking their parents.
 
@@ -103,8 +96,10 @@ class Contexts:
     def _stable_name(self, number: int) -> str | None:
         """Return the name to show, None for a step, which is not a parent."""
         if number not in self._stable:
-            is_step = number in self._step_names
-            self._stable[number] = None if is_step else clean(stable_name(self._names[number]))
+            name = self._names[number]
+            for pattern, replacement in _VOLATILE:
+                name = pattern.sub(replacement, name)
+            self._stable[number] = None if number in self._step_names else clean(name)
         return self._stable[number]
 
     def _build(self, link: int, inputs: int) -> OpContext:

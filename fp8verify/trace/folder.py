@@ -108,7 +108,10 @@ def find_traces(*paths: str | Path, declared: Mapping[str, int] | None = None) -
     label = str(where[0]) if len(where) == 1 else f"What {paths[0]} matches"
     with reading(str(where[0])):
         if len(where) == 1 and where[0].is_file():
-            return TraceFiles(_of_one_file(where[0]))
+            # What is wrong with it is reported when it is read.
+            ranks = list(_traces_in(where[0], _probe(where[0])._replace(is_trace=True)))
+            first = (_rank_of_name(where[0].name) or 0) if len(ranks) == 1 else 0
+            return TraceFiles(replace(r, rank=n, guessed=False) for n, r in enumerate(ranks, first))
         held = {path: _candidates_in(path) for path in where}
         named = set(map(str, paths))
         empty = [one for one in held if str(one) in named and not held[one] and one.is_dir()]
@@ -117,26 +120,17 @@ def find_traces(*paths: str | Path, declared: Mapping[str, int] | None = None) -
     known = {one.path for one in found}
     declared = declared or {}
     if not any(probes[path].is_trace or path.name in declared for path in known):
-        raise _no_trace(label, probes)
+        names = ", ".join(file.name for file in list(probes)[:3])
+        what = f"holds files, but no trace: {names}" if names else "holds no trace"
+        # What torch.profiler writes comes first: it is what most users have.
+        *others, last = sorted(suffixes(), key=lambda suffix: not suffix.startswith(".json"))
+        raise NoTraceError(
+            f"{label} {what}.",
+            f"Traces end in {', '.join(others)} or {last}; give the folder that the profiler "
+            "wrote to.",
+        )
     skipped = [path for path in probes if path not in known]
     return TraceFiles(_with_ranks(found, declared), [*empty, *skipped])
-
-
-def _no_trace(label: str, files: Iterable[Path]) -> NoTraceError:
-    names = ", ".join(file.name for file in list(files)[:3])
-    what = f"holds files, but no trace: {names}" if names else "holds no trace"
-    # What torch.profiler writes comes first: it is what most users have.
-    *others, last = sorted(suffixes(), key=lambda suffix: not suffix.startswith(".json"))
-    endings = f"{', '.join(others)} or {last}"
-    hint = f"Traces end in {endings}; give the folder that the profiler wrote to."
-    return NoTraceError(f"{label} {what}.", hint)
-
-
-def _of_one_file(path: Path) -> list[TraceFile]:
-    """Return the ranks of a file; what is wrong with it is reported when it is read."""
-    found = list(_traces_in(path, _probe(path)._replace(is_trace=True)))
-    first = _rank_of_name(path.name) or 0 if len(found) == 1 else 0
-    return [replace(one, rank=rank, guessed=False) for rank, one in enumerate(found, first)]
 
 
 def _traces_in(path: Path, glance: Glance) -> Iterator[TraceFile]:
