@@ -157,7 +157,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="cases whose name holds this")
     args = parser.parse_args()
     rows = [
-        "| training | written from | exit code | with us | differs | recorded |",
+        "| training | written from | exit code | attached | differs | recorded |",
         "|---|---|---|---|---|---|",
     ]
     differs = False

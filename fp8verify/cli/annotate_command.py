@@ -23,8 +23,8 @@ from fp8verify.errors import InputError
 def command(trace: str, output: Path) -> None:
     """Copy a trace with every GEMM labelled by precision and GEMM pass, for trace viewers.
 
-    Kernels get a colour (chrome://tracing), arguments and a precision track next to their stream
-    (Perfetto colours it by name). Nothing else changes.
+    Kernels get a colour (for chrome://tracing) and arguments. Each stream gets a precision track,
+    which Perfetto colours by name. Nothing else changes.
 
     \b
     fp8verify annotate trace.json.gz -o annotated.json.gz

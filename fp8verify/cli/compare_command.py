@@ -21,7 +21,8 @@ from fp8verify.report import COMPARISON_FORMS
 )
 @valued(
     "--loss-regex REGEX",
-    text="Finds the loss in a log line: named groups loss and, if possible, step.",
+    text="Regular expression for the loss in a log line, with the group (?P<loss>…) and, if "
+    "possible, (?P<step>…).",
 )
 @valued(
     "--min-speedup F",
@@ -30,10 +31,10 @@ from fp8verify.report import COMPARISON_FORMS
 )
 @valued(
     "--max-loss-gap F|P%",
-    text="Exit with 1 if its mean loss is further above the baseline's: a difference such as 0.05, "
-    "or a share such as 5%.",
+    text="Exit with 1 if the candidate's mean loss exceeds the baseline's by more than this: a "
+    "difference such as 0.05, or a share such as 5%.",
 )
-@flag("-q", "--quiet", text="Print the verdict and the findings, no table.")
+@flag("-q", "--quiet", text="Print the result and the findings, but no table.")
 @result_options(COMPARISON_FORMS, "Show every GEMM, layer and rank.")
 def command(baseline: str, candidate: str, **given: Any) -> None:
     """Compare two runs: traces, folders of ranks, or captures of `run`.
@@ -43,7 +44,9 @@ def command(baseline: str, candidate: str, **given: Any) -> None:
     fp8verify compare bf16-capture/ fp8-capture/ --min-speedup 1.1 -o compare.html
     fp8verify compare bf16.json.gz fp8.json.gz --format json
 
-    Step times with a 95 % interval, GEMMs by layer size, pass and layer, losses at equal steps.
+    Compares step times with a 95 % interval, GEMMs by layer size, pass and layer, and the losses at
+    equal steps.
+
     Exit codes: 0 compared, 1 a required limit is not met, 2 usage, 3 the runs cannot be compared.
     """
     from fp8verify.compare.public import compare

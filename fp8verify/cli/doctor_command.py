@@ -33,25 +33,25 @@ from fp8verify.doctor.checks import FORMS
 )
 @flag(
     "--measure",
-    text="Time the model's matrix sizes on this GPU, in BF16 and in FP8 with all casts.",
+    text="Time the GEMMs of the model's layers on this GPU, in BF16 and in FP8 with all casts.",
 )
 @valued(
     "--shape MxKxN",
     "shapes",
     multiple=True,
-    text="A size to measure: tokens, inputs and outputs of a layer. Repeatable.",
+    text="A layer size to measure: tokens, input and output features. Repeatable.",
 )
 @valued(
     "--tokens M",
     type=click.IntRange(1, 1 << 26),
-    text="Tokens of a micro-batch, if no configuration has them.  [default: 8192]",
+    text="Tokens per micro-batch, if no configuration gives them.  [default: 8192]",
 )
 @click.option(
     "--recipe",
     "recipes",
     multiple=True,
     type=click.Choice(RECIPES),
-    help="A recipe of torchao to measure. Repeatable.  [default: all]",
+    help="A torchao recipe to measure. Repeatable.  [default: all]",
 )
 @flag("--static", text="Only read the command's files; do not start it.")
 @valued(
@@ -59,12 +59,12 @@ from fp8verify.doctor.checks import FORMS
     type=FiniteFloat(min=1, max=86400),
     default=120.0,
     show_default=True,
-    text="Seconds after which a command is ended that has built no optimizer.",
+    text="End a command that has built no optimizer after S seconds.",
 )
 @click.option(
     "--require-gpu/--no-require-gpu",
     default=False,
-    help="Fail if no GPU is found; otherwise the exit code does not depend on it.",
+    help="Fail if no GPU is found. By default a missing GPU does not change the exit code.",
 )
 @flag("--strict", text="Also exit with 1 for warnings and unknown keys.")
 @form_option(FORMS, "github prints workflow commands with file and line.", "text")
@@ -89,8 +89,8 @@ def command(
     fp8verify doctor --config 7b.toml --measure
     fp8verify doctor -- accelerate launch --config_file fp8.yaml train.py
 
-    A command is started, and ended when it builds its first optimizer, because the layers of its
-    model are known then. Its effects up to that point remain, such as folders that it makes.
+    A command is started. It is ended when it builds its first optimizer, because the layers of the
+    model are then known. Side effects up to that point remain, such as new folders.
 
     Exit codes: 0 no check fails, 1 a check fails (with --strict also warnings), 2 usage.
     """

@@ -19,15 +19,16 @@ from fp8verify.cli.options import attach_options, need_linux
     help="Shell syntax; none prints NAME=VALUE, as for docker --env-file or a pod's env.",
 )
 def command(shell: str, **given: Any) -> None:
-    """Print exports that attach to every Python started with them: under srun, Ray, Kubernetes.
+    """Print environment variables that attach fp8verify to a job under srun, Ray or Kubernetes.
 
     \b
     eval "$(fp8verify env --steps 10-12 --trace-dir DIR)"
     srun python train.py
     fp8verify inspect DIR --log slurm-1.out
 
-    DIR must be a new folder that every process of the job can write to. Processes that do not
-    import torch are not changed. For a notebook, set the exports before its kernel starts.
+    Every Python process that has these variables and imports torch is recorded. DIR must be a new
+    folder that all processes of the job can write to. For a notebook, set the variables before its
+    kernel starts.
     """
     need_linux("env")
     from fp8verify.record.injection import export_line

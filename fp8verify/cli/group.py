@@ -25,11 +25,11 @@ COMMANDS = {
     "doctor": "Check hardware, versions and configuration before the training.",
     "run": "Run a training script, record a window of steps and verify it.",
     "inspect": "Verify existing traces: a file, a folder of ranks, or a capture.",
-    "compare": "Compare two runs: is FP8 faster, and where the gain goes.",
+    "compare": "Compare two runs: is FP8 faster, and where does the time go?",
     "table": "Show many runs in one table, one row each.",
     "explain": "Explain kernel names and finding codes.",
     "annotate": "Copy a trace with every GEMM coloured and labelled by precision and pass.",
-    "env": "Print exports that attach to jobs whose command cannot be wrapped.",
+    "env": "Print environment variables for jobs whose command cannot be wrapped.",
     "prove": "Compare the precision of GEMM kernels with the GPU's own counters.",
 }
 MORE = ("env", "prove")
@@ -126,21 +126,22 @@ def _place_of(error: click.UsageError) -> str:
 @click.version_option(__version__, package_name="fp8verify")
 @click.pass_context
 def cli(ctx: click.Context) -> None:
-    """Tell, with proof, whether an FP8 training run really ran in FP8.
+    """Tell, with proof, whether an FP8 training really ran in FP8.
 
     \b
     fp8verify doctor --config fp8.yaml        check a machine and a configuration
     fp8verify run train.py                    record and verify a training
     fp8verify inspect trace.json.gz           verify an existing trace
-    fp8verify compare bf16/ fp8/              is FP8 faster, and where the gain goes
+    fp8verify compare bf16/ fp8/              is FP8 faster?
     fp8verify table sweep/*/                  many runs, one row each
     fp8verify explain 'nvjet_sm90_qqtst_…'    decode a kernel name
     fp8verify annotate trace.json.gz -o new.json.gz
 
-    Options can also be set by FP8VERIFY_* variables, or by [tool.fp8verify] in pyproject.toml or
-    a fp8verify.toml in this folder or the nearest one above.
+    Options can also be set by FP8VERIFY_* variables, or in the nearest fp8verify.toml or
+    pyproject.toml ([tool.fp8verify]), in this folder or above.
 
-    Exit codes: 0 FP8 ran, 1 it did not, 2 usage, 3 the evidence cannot decide.
+    Exit codes: 0 FP8 ran, 1 FP8 did not run or a required limit is not met, 2 usage, 3 the
+    evidence cannot decide.
     """
     name = ctx.invoked_subcommand
     command = cli.get_command(ctx, name) if name else None

@@ -30,14 +30,15 @@ if TYPE_CHECKING:
 @valued(
     "--workers N",
     type=click.IntRange(1, 10_000),
-    text="Processes that read the traces of the ranks.  [default: by cores and size]",
+    text="Number of processes that read the ranks' traces.  [default: by cores and size]",
 )
 @valued(
     "--scheduler ADDRESS",
     text="Read the ranks' traces on the Dask cluster of this scheduler (tcp://host:8786).",
 )
 @flag(
-    "--breakdown", text="Add HolisticTraceAnalysis' idle, compute and overlap figures of each rank."
+    "--breakdown",
+    text="Add idle, compute and overlap times of each rank (HolisticTraceAnalysis).",
 )
 @report_options
 def command(

@@ -114,8 +114,8 @@ attach_options = added(
     valued(
         "--after-seconds S",
         type=FiniteFloat(min=0, max=1e9),
-        text="Record the first steps after S seconds of the run; --steps is then their number.  "
-        "[default: 3]",
+        text="Record the first steps after S seconds of the run; --steps N is then the number of "
+        "steps (default: 3).",
     ),
     valued(
         "--ranks LIST",
@@ -132,15 +132,18 @@ attach_options = added(
     ),
     valued(
         "--job NAME",
-        text="The job whose nodes share --trace-dir.  "
+        text="Name of the job whose nodes share --trace-dir.  "
         "[default: torchrun's --rdzv-id, Slurm's step]",
     ),
     flag(
         "--layers",
-        text="Name the layer of every GEMM. A compiled model then runs one step after the "
-        "windows eagerly, with the rounding and memory of eager mode.",
+        text="Name the layer of every GEMM. A compiled model then runs one step eagerly after the "
+        "windows, with the rounding and memory of eager mode.",
     ),
-    flag("--no-shapes", text="Do not record operator shapes: less memory, and windows end sooner."),
+    flag(
+        "--no-shapes",
+        text="Do not record operator shapes: windows need less memory and time.",
+    ),
     flag(
         "--debug",
         text="Write what the agent did, with tracebacks, into the capture: debug.*.log. "
@@ -266,9 +269,9 @@ report_options = added(
     valued(
         "--min-share F",
         callback=_parse_share,
-        text="Share of GEMM time in FP8 or FP4 that ACTIVE requires: 0.9, 90%, or `expected`, "
-        "which is the share that modules and log promise. If given, a smaller share exits with 1.  "
-        "[default: the promised share, else 0.5]",
+        text="Minimum share of GEMM time in FP8 or FP4 for ACTIVE: 0.9, 90%, or `expected`, the "
+        "share that follows from modules and log. If given, a smaller share exits with 1.  "
+        "[default: the expected share, else 0.5]",
     ),
     click.option(
         "--require-format",
@@ -280,7 +283,7 @@ report_options = added(
     valued(
         "--save-baseline FILE",
         type=FILE,
-        text="Save the FP8 shares of the run, its GEMM passes and its layers for --baseline.",
+        text="Save the FP8 shares of the run, of its GEMM passes and its layers, for --baseline.",
     ),
     valued(
         "--baseline FILE",
@@ -293,7 +296,7 @@ report_options = added(
         default="2%",
         show_default=True,
         callback=_parse_share,
-        text="Points by which a share may fall below the baseline.",
+        text="Percentage points by which a share may be below the baseline.",
     ),
     flag("-v", "--verbose", text="Show every table in full."),
     flag(

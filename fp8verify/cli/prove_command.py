@@ -18,6 +18,7 @@ from fp8verify.errors import UsageError
     default=20,
     show_default=True,
     type=click.IntRange(1, 10_000),
+    metavar="N",
     help="Launches of GEMM-like kernels to measure.",
 )
 @click.option(
@@ -25,24 +26,23 @@ from fp8verify.errors import UsageError
     default=0,
     show_default=True,
     type=click.IntRange(0, 10**9),
-    help="Launches to skip first, such as those of a warm-up.",
+    metavar="N",
+    help="Launches to skip first, such as the warm-up.",
 )
-@valued(
-    "--kernels REGEX", text="Measure kernels whose names match instead; '' measures every kernel."
-)
+@valued("--kernels REGEX", text="Measure the kernels whose names match; '' measures every kernel.")
 @form_option(("text", "json"), "Format of the result.", "text")
 @output_option("Write the result to a file instead of standard output.", "FILE")
 def command(
     arguments: tuple[str, ...], launches: int, skip: int, kernels: str | None, form: str,
     output: Path | None,
 ) -> None:  # fmt: skip
-    """Run COMMAND under Nsight Compute (ncu) and count operations by source type.
+    """Run COMMAND under Nsight Compute (ncu) and count each kernel's operations by operand type.
 
     The GPU's counters show how many operations each GEMM kernel did on FP8, BF16 and other
-    operands. They are compared with the precision in its name, and with 2·M·N·K where NVTX
-    ranges of torch.autograd.profiler.emit_nvtx(record_shapes=True) give shapes. ncu runs every
-    measured kernel several times and ends COMMAND after the last one. Exit codes: 0 all agree,
-    1 one differs, 3 nothing could be counted.
+    operands. The counts are compared with the precision in the kernel's name, and with 2·M·N·K if
+    NVTX ranges of torch.autograd.profiler.emit_nvtx(record_shapes=True) give shapes. ncu runs every
+    measured kernel several times and ends COMMAND after the last kernel. Exit codes: 0 all agree,
+    1 a kernel differs, 3 nothing could be counted.
 
     \b
     fp8verify prove -- python train.py

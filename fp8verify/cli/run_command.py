@@ -67,7 +67,7 @@ class RunCommand(click.Command):
         rows = {
             param.name or "": row
             for param in self.get_params(ctx)
-            if (row := param.get_help_record(ctx)) is not None
+            if isinstance(param, click.Option) and (row := param.get_help_record(ctx))
         }
         for title, names in _GROUPS.items():
             with formatter.section(title):
@@ -117,13 +117,13 @@ def _parse_verdicts(
 @attach_options
 @flag(
     "--numerics",
-    text="Measure how much the FP8 casts of each layer's input, weight and gradient flush, clip "
-    "and lose, in one step after the windows, which compiled models run eagerly.",
+    text="Measure flushing, clipping and noise (SQNR) of the FP8 casts of each layer's input, "
+    "weight and gradient, in one step after the windows. Compiled models run that step eagerly.",
 )
 @valued(
     "--numerics-every N",
     type=click.IntRange(1, 10**9),
-    text="Measure again every N steps, for trends of a long run; implies --numerics.",
+    text="Measure every N steps, for trends in a long run; implies --numerics.",
 )
 @flag("--no-log", text="Do not capture what the training prints.")
 @valued(
@@ -159,20 +159,18 @@ def _parse_verdicts(
     type=click.IntRange(0, 10**9),
     default=2048,
     show_default=True,
-    text="End a window whose trace would become larger, before compression; 0: never.",
+    text="End a window whose trace would exceed this size before compression; 0: no limit.",
 )
 @valued(
     "--max-window-seconds S",
     type=FiniteFloat(min=0, max=1e9),
     default=900,
     show_default=True,
-    text="End a window after that time, at the end of a step; 0: never.",
+    text="End a window after S seconds, at the end of a step; 0: no limit.",
 )
-@valued(
-    "--python PATH", text="Python for SCRIPT.py and -m.  [default: that of the active environment]"
-)
+@valued("--python PATH", text="Python for SCRIPT.py and -m.  [default: the active environment's]")
 @flag("--dry-run", text="Print what would be run and injected, and exit.")
-@click.option("-m", "module", is_flag=True, help="SCRIPT is a module, as for python -m.")
+@click.option("-m", "module", is_flag=True, help="SCRIPT is a module, as in python -m.")
 @report_options
 @click.help_option("-h", "--help")
 @click.argument("command_line", nargs=-1, required=True, metavar="SCRIPT.py [ARGS…]", type=PLACE)
@@ -196,15 +194,15 @@ def command(
     fp8verify run --every 1000 --window 2 --metrics fp8.jsonl -- train.py
     fp8verify run --min-share 90% -- torchrun --nproc-per-node 8 train.py
 
-    Without --steps, three steps are recorded once step times are stable for five steps and nothing
-    compiles, at the latest at step 20 or after 120 s.
+    Without --steps, three steps are recorded. Recording starts after five steps with stable step
+    times and no compilation, at the latest at step 20 or after 120 s.
 
-    Options come before the script. After it, only --steps with a window such as 10-12 belongs to
-    fp8verify. Everything after -- belongs to the script.
+    Options come before the script. After the script, fp8verify takes only --steps with a window
+    such as 10-12. Everything after -- belongs to the script.
 
     The training's output does not change; the report goes to standard error, or to a file with -o.
     If the training fails, its exit code and the recording are kept. Ctrl-C goes to the training;
-    a second one also sends SIGTERM, a third one kills it.
+    a second Ctrl-C also sends SIGTERM, a third one kills the training.
     """
     need_linux("run")
     from fp8verify.record.runner import describe_run, run_training
