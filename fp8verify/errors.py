@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 
 class Fp8VerifyError(Exception):
@@ -54,20 +53,4 @@ def requires(extra: str, what: str) -> Iterator[None]:
         raise InputError(
             f"{what} needs a package that is not installed: {error.name or error}.",
             f"pip install 'fp8verify[{extra}]'",
-        ) from None
-
-
-@contextmanager
-def writing(what: str, path: Path) -> Iterator[None]:
-    """Turn a failure to write a file of the user's into an error.
-
-    Raises:
-        UsageError: it cannot be written.
-    """
-    try:
-        yield
-    except OSError as error:
-        raise UsageError(
-            f"cannot write {what} to {path}: {error.strerror or error}.",
-            "Name a file in a folder that exists, has room and may be written.",
         ) from None

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import gzip
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, cast
 
 from fp8verify.annotate.writer import Labels, Writer
-from fp8verify.errors import InputError, UsageError, requires, writing
+from fp8verify.errors import InputError, UsageError, requires
+from fp8verify.files import replacing, writing
 from fp8verify.trace import read_trace
 from fp8verify.trace.kineto.document import Buffer, Document
 from fp8verify.trace.places import open_binary, reading
@@ -51,41 +51,20 @@ def annotate(path: Path, out: Path) -> Counter[str]:
             "Annotate a Kineto trace; Nsight Systems and rocprofv3 have viewers of their own.",
         )
     labels = Labels(read_trace(path))
-    with _open_sink(out) as write, reading(path), open_binary(path) as file:
-        source = Source(file, path.name, path)
-        is_list = source.head.lstrip(b"\xef\xbb\xbf \t\r\n\0,").startswith(b"[")
-        writer = Writer(write, labels, is_list=is_list)
-        Document(Buffer(source, path.name), writer.take, writer).read()
-        writer.finish()
+    draft = replacing(out, f"{out.name}.part")
+    with writing("the trace", out), draft as unfinished, _open(unfinished, out.suffix) as sink:
+
+        def write(data: bytes) -> None:
+            with writing("the trace", out):  # and not an error of reading
+                sink.write(data)
+
+        with reading(path), open_binary(path) as file:
+            source = Source(file, path.name, path)
+            is_list = source.head.lstrip(b"\xef\xbb\xbf \t\r\n\0,").startswith(b"[")
+            writer = Writer(write, labels, is_list=is_list)
+            Document(Buffer(source, path.name), writer.take, writer).read()
+            writer.finish()
     return writer.counts
-
-
-@contextmanager
-def _open_sink(path: Path) -> Iterator[Callable[[bytes | bytearray], object]]:
-    """Yield what writes to a file that takes its name when the block ends without an error.
-
-    Raises:
-        UsageError: it cannot be written, or its packing needs a package that is not installed.
-    """
-    unfinished = path.with_name(f"{path.name}.part")
-
-    def write(data: bytes | bytearray) -> None:
-        with writing("the trace", path):
-            file.write(data)
-
-    try:
-        with writing("the trace", path):
-            file = _open(unfinished, path.suffix)
-        try:
-            yield write
-        finally:
-            with writing("the trace", path):
-                file.close()
-        with writing("the trace", path):
-            unfinished.replace(path)
-    finally:
-        with suppress(OSError):
-            unfinished.unlink()
 
 
 def _open(path: Path, suffix: str) -> IO[bytes]:

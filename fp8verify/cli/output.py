@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, TextIO
 import click
 
 from fp8verify.cli.options import ReportOptions, ResultOptions
-from fp8verify.errors import writing
+from fp8verify.files import writing
 
 if TYPE_CHECKING:
     from fp8verify.report.forms import Result

@@ -26,7 +26,8 @@ from fp8verify.cli.options import (
     report_options,
     valued,
 )
-from fp8verify.errors import Fp8VerifyError, UsageError, writing
+from fp8verify.errors import Fp8VerifyError, UsageError
+from fp8verify.files import writing
 from fp8verify.record.log import say
 from fp8verify.record.run_watch import RunWatch, WindowReports
 from fp8verify.record.settings_file import steps_of_training

@@ -95,13 +95,18 @@ def _run(arguments: list[str], boot: Path, mark: str, timeout: float) -> tuple[i
             start_new_session=True,
         )
         output = Tail(cast("IO[bytes]", child.stdout))
-        try:
-            code: int | None = child.wait(timeout)
-        except subprocess.TimeoutExpired:
-            code = None
-        finally:
-            end_all(child, f"{_MARK}={mark}")
+        code = wait_and_end(child, f"{_MARK}={mark}", timeout)
     return code, output.text()
+
+
+def wait_and_end(child: subprocess.Popen[bytes], mark: str, timeout: float) -> int | None:
+    """Return the exit code of a command, None if time ran out; leave no process of it behind."""
+    try:
+        return child.wait(timeout)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        end_all(child, mark)
 
 
 def _read(folder: Path) -> tuple[ModuleRecord, ...]:

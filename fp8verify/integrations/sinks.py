@@ -9,7 +9,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from fp8verify.errors import Fp8VerifyError, InputError, UsageError, requires, writing
+from fp8verify.errors import Fp8VerifyError, InputError, UsageError, requires
+from fp8verify.files import writing
 from fp8verify.record.window_metrics import WindowMetrics, scalars_in
 
 STEP = "fp8/step"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -14,12 +13,12 @@ from tempfile import mkdtemp
 import msgspec
 import pytest
 
+from fp8verify.doctor.dry_start import wait_and_end
 from fp8verify.report.model.report import Report
 
 # The control device of NVIDIA's driver, and the GPU of the Windows Subsystem for Linux.
 _GPU_DEVICES = ("/dev/nvidiactl", "/dev/dxg")
 _LAST_LINES = 30
-_GRACE_SECONDS = 10.0
 
 
 def why_not() -> str | None:
@@ -46,42 +45,22 @@ def run(
     arguments += ["--trace-dir", str(place / "capture"), "--min-share", str(min_share)]
     arguments += ["--exit-zero", "--format", "json", "-o", str(report), *map(str, command)]
     output = place / "output.txt"
-    code = _run(arguments, output, timeout)
-    if code is None:
-        pytest.fail(f"the training took more than {timeout:g} s:\n{_tail(output)}", pytrace=False)
-    if code or not report.exists():
-        pytest.fail(f"the training exited with {code}:\n{_tail(output)}", pytrace=False)
-    return msgspec.json.decode(report.read_bytes(), type=Report)
-
-
-def _run(arguments: list[str], output: Path, timeout: float) -> int | None:
-    """Return the exit code, None when time ran out; leave no process of it behind."""
+    mark = f"FP8VERIFY_TEST={place}"
     with output.open("wb") as file:
         process = subprocess.Popen(  # noqa: S603 - the test's own command
             arguments,
+            env={**os.environ, "FP8VERIFY_TEST": str(place)},
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    try:
-        return process.wait(timeout)
-    except subprocess.TimeoutExpired:
-        return None
-    finally:
-        _end(process)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ask the group to terminate, then make it."""
-    if process.poll() is not None:
-        return
-    os.killpg(process.pid, signal.SIGTERM)
-    try:
-        process.wait(_GRACE_SECONDS)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    code = wait_and_end(process, mark, timeout)
+    if code is None:
+        pytest.fail(f"the training took more than {timeout:g} s:\n{_tail(output)}", pytrace=False)
+    if code or not report.exists():
+        pytest.fail(f"the training exited with {code}:\n{_tail(output)}", pytrace=False)
+    return msgspec.json.decode(report.read_bytes(), type=Report)
 
 
 def _tail(output: Path) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 
 from fp8verify.capture.names import AGENT
 from fp8verify.errors import UsageError
+from fp8verify.files import replacing
 from fp8verify.record.folder import CaptureFolder, check_name, make_capture_folder, writing_to
 from fp8verify.record.job import job_of
 from fp8verify.record.settings import RunSettings
@@ -94,15 +95,13 @@ def attach(boot: Path, capture: CaptureFolder, settings: RunSettings, *, shared:
     with writing_to(capture.path):
         archive = boot / ARCHIVE
         if shared and is_private(capture.path):
+            common = capture.path / AGENT
             if capture.secondary_node is None:
-                archive = capture.path / AGENT
-                write_agent(archive)
-            else:
-                deadline = time.monotonic() + PATIENCE_S
-                while not (capture.path / AGENT).is_file() and time.monotonic() < deadline:
-                    time.sleep(POLL_S)
-                if (capture.path / AGENT).is_file():
-                    archive = capture.path / AGENT
+                write_agent(common)
+            deadline = time.monotonic() + PATIENCE_S
+            while not common.is_file() and time.monotonic() < deadline:
+                time.sleep(POLL_S)
+            archive = common if common.is_file() else archive
         if archive.parent == boot:
             write_agent(archive)
         config = agent_config(
@@ -169,9 +168,8 @@ def write_agent(archive: Path) -> None:
     """
     from zipfile import ZipFile, ZipInfo
 
-    draft = archive.with_name(f"{archive.name}.draft")
-    descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
+    with replacing(archive, f"{archive.name}.draft") as draft:
+        descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w+b") as file, ZipFile(file, "w") as members:
             boot = SOURCES / "boot"
             for source in sorted(set(SOURCES.rglob("*.py")) - set(boot.iterdir())):
@@ -182,10 +180,6 @@ def write_agent(archive: Path) -> None:
                 assert code is not None  # noqa: S101 - it has a source
                 byte_code = marshal.dumps(_renamed(code, f"{archive}/{name}"))
                 members.writestr(ZipInfo(f"{name}c"), MAGIC_NUMBER + UNCHECKED + byte_code)
-        draft.replace(archive)
-    except OSError:
-        draft.unlink(missing_ok=True)
-        raise
 
 
 def _renamed(code: CodeType, name: str) -> CodeType:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fp8verify.errors import Fp8VerifyError
+from fp8verify.files import replacing
 from fp8verify.record.window_metrics import WindowMetrics
 from fp8verify.verdict.policy import Policy
 
@@ -134,13 +135,8 @@ def keep_report(folder: Path, text: str) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    draft = folder / f".{REPORT}.{os.getpid()}"
-    try:
+    with replacing(folder / REPORT, f".{REPORT}.{os.getpid()}") as draft:
         draft.write_text(text, encoding="utf-8")
-        draft.replace(folder / REPORT)
-    except OSError:
-        draft.unlink(missing_ok=True)
-        raise
 
 
 def main() -> None:

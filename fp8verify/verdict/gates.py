@@ -12,7 +12,8 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from fp8verify.errors import InputError, writing
+from fp8verify.errors import InputError
+from fp8verify.files import writing
 from fp8verify.report.model.parts import Finding
 from fp8verify.report.model.report import RankReport, Report
 from fp8verify.report.tables import layer_share, layer_times

@@ -22,22 +22,14 @@ _inputs_of = attrgetter("types", "dims", "forward_thread")
 MAX_COPY_US = 3.6e9
 
 
-def _add_ops(columns: Columns, group: list[Any], starts: list[int]) -> None:
-    args = [op.args for op in group]
-    inputs = map(SEPARATOR.join, map(_inputs_of, args))
-    _add_ranges(columns, group, starts, args, list(map(columns.inputs.__getitem__, inputs)))
-
-
-def _add_annotations(columns: Columns, group: list[Any], starts: list[int]) -> None:
-    known = len(columns.ops.name)
-    columns.annotations.extend(range(known, known + len(group)))
-    _add_ranges(columns, group, starts, [op.args for op in group], [-1] * len(group))
-
-
-def _add_ranges(
-    columns: Columns, group: list[Any], starts: list[int], args: list[Any], inputs: list[int]
-) -> None:
-    ops = columns.ops
+def _add_ranges(columns: Columns, group: list[Any], starts: list[int]) -> None:
+    ops, args = columns.ops, [op.args for op in group]
+    if isinstance(group[0], ev.Annotation):
+        columns.annotations.extend(range(len(ops.name), len(ops.name) + len(group)))
+        inputs = [-1] * len(group)
+    else:
+        raw = map(SEPARATOR.join, map(_inputs_of, args))
+        inputs = list(map(columns.inputs.__getitem__, raw))
     ends = [start + round(1000 * op.dur) for start, op in zip(starts, group, strict=True)]
     append_all(ops.start, starts)
     append_all(ops.end, ends)
@@ -64,7 +56,9 @@ def _add_kernels(columns: Columns, group: list[Any], starts: list[int]) -> None:
     args = [kernel.args for kernel in group]
     append_all(kernels.start_ns, starts)
     append_all(kernels.duration_ns, _lengths_ns([kernel.dur for kernel in group]))
-    append_all(columns.op_ids, list(map(_op_id, args)))
+    # Kineto before 2024 puts the number of the call if a kernel has no operator.
+    ids = [-1 if a.external_id == a.correlation else a.external_id for a in args]
+    append_all(columns.op_ids, ids)
     append_all(columns.correlations, [a.correlation for a in args])
     append_all(kernels.device, [a.device for a in args])
     append_all(kernels.stream, [a.stream for a in args])
@@ -90,11 +84,6 @@ def _add_copies(columns: Columns, kind: str, group: list[Any]) -> None:
     columns.copies[kind] = (count + len(group), time, size + sum(copy.args.bytes for copy in group))
 
 
-def _op_id(args: ev.KernelArgs) -> int:
-    """Return the operator's number; Kineto before 2024 puts that of the call if it has none."""
-    return -1 if args.external_id == args.correlation else args.external_id
-
-
 def _lengths_ns(micros: list[float]) -> list[int]:
     """Return durations in nanoseconds, -1 for those that cannot be."""
     if min(micros) < 0 or max(micros) > ev.MAX_MICROS:
@@ -103,8 +92,7 @@ def _lengths_ns(micros: list[float]) -> list[int]:
 
 
 TIMED_ADDERS: dict[type, Callable[[Columns, list[Any], list[int]], None]] = {
-    **dict.fromkeys(ev.OPS, _add_ops),
-    ev.Annotation: _add_annotations,
+    **dict.fromkeys((*ev.OPS, ev.Annotation), _add_ranges),
     **dict.fromkeys(ev.CALLS, _add_calls),
     ev.GpuKernel: _add_kernels,
 }

@@ -117,11 +117,8 @@ class GpuMemcpy(Struct, tag_field="cat", tag="gpu_memcpy", gc=False):
     args: CopyArgs = field(default_factory=CopyArgs)
 
 
-class GpuMemset(Struct, tag_field="cat", tag="gpu_memset", gc=False):
+class GpuMemset(GpuMemcpy, tag="gpu_memset", gc=False):
     """A fill that the GPU made."""
-
-    dur: float
-    args: CopyArgs = field(default_factory=CopyArgs)
 
 
 OPS = (CpuOp, SequencedOp)
