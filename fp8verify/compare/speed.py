@@ -152,8 +152,8 @@ def reason_of(speed: Speed, work: float, before: Measured, after: Measured) -> s
         ratio = f"at equal work {ratio} ({work:.2f}x the GEMM FLOPs)"
     if speed.steps_needed is not None:
         few = min(before.times.count, after.times.count) < LEAST_STEPS
-        why = "fewer than three steps were recorded; " if few else ""
-        return f"cannot tell: {why}record {speed.steps_needed} steps of each run; {times}: {ratio}"
+        why = ", since fewer than three steps were recorded" if few else ""
+        return f"cannot tell{why}: {times}: {ratio}"
     if speed.outcome is Outcome.SAME:
         return f"{times}: {ratio}, less than {_SAME:.0%} apart"
     gain = "" if work != 1.0 else _where_gain_goes(before, after)

@@ -237,10 +237,7 @@ def loss_curves(loss: LossPair | None) -> dict[str, Curve | None]:
         return {"curve": None, "gap": None}
     gaps = [(s, 0.0, b - a) for s, a, b in loss.curve if a is not None and b is not None]
     unit = "value" if loss.counted else "step"
-    return {
-        "curve": _curve(loss.curve, unit),
-        "gap": _curve(gaps, unit),
-    }
+    return {"curve": _curve(loss.curve, unit), "gap": _curve(gaps, unit)}
 
 
 def _curve(points: Points, unit: str) -> Curve | None:

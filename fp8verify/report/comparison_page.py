@@ -34,6 +34,7 @@ def comparison_page(found: Comparison) -> Page:
         findings=tuple(by_severity(found.findings)),
         body=(*(grid for grid in grids if grid.rows), *([loss_trend(loss)] if loss else [])),
         notes=tuple(Note("note", note) for note in found.notes),
+        to_do=(f"Record {found.steps_needed} steps of each run.",) if found.steps_needed else (),
     )
 
 
@@ -85,7 +86,7 @@ def _pair_grids(found: Comparison) -> Iterator[Grid]:
     )
     yield lay_out(
         "Ranks",
-        "<rank | baseline ms | candidate ms | speed-up of a step | FP8 before | after",
+        "<rank | baseline ms | candidate ms | speed-up of a step | baseline FP8 | candidate FP8",
         "{0.rank} | {0.baseline_us:ms} | {0.candidate_us:ms} | {0.step_speedup:x}"
         " | {0.baseline_fp8_share:%} | {0.candidate_fp8_share:%}",
         [(pair,) for pair in found.ranks],
@@ -162,17 +163,16 @@ def _at(loss: LossPair, step: int | None) -> str:
 
 def loss_trend(loss: LossPair) -> str:
     """Say how the gap develops."""
-    parts = []
-    if loss.relative_gap is not None and loss.trend != "unknown":
-        doubt = ", which may be chance" if loss.gap_is_noise and loss.relative_gap else ""
-        if loss.diverged_step:
-            doubt = f", diverged from {_at(loss, loss.diverged_step)}"
-        if abs(loss.relative_gap) < 10:
-            gap = f"{loss.relative_gap:+.2%}"
-        else:
-            gap = f"{loss.relative_gap:+.3g} times the baseline's loss"
-        parts.append(f"the gap is {loss.trend}, {gap} in the last half{doubt}")
-    return "; ".join(parts)
+    if loss.relative_gap is None or loss.trend == "unknown":
+        return ""
+    doubt = ", which may be chance" if loss.gap_is_noise and loss.relative_gap else ""
+    if loss.diverged_step:
+        doubt = f", diverged from {_at(loss, loss.diverged_step)}"
+    if abs(loss.relative_gap) < 10:
+        gap = f"{loss.relative_gap:+.2%}"
+    else:
+        gap = f"{loss.relative_gap:+.3g} times the baseline's loss"
+    return f"the gap is {loss.trend}, {gap} in the last half{doubt}"
 
 
 def run_table_page(found: RunTable, *, verbose: bool = False) -> Page:

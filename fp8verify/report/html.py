@@ -58,12 +58,10 @@ def _report_facts(report: Report, page: Page) -> dict[str, Any]:
     shown.sort(key=lambda rank: -1 if rank.rank is None else rank.rank)
     drawn = [(rank, list(map(charts.timeline, rank.timelines))) for rank in shown]
     return {
-        "report": report,
         "legs": charts.leg_bars(report.legs),
         "gpu_times": charts.gpu_bars(report),
         "timelines": drawn,
         "timeline_data": [_hover(one) for rank in shown for one in rank.timelines],
-        "hidden_timelines": sum(bool(rank.timelines) for rank in report.ranks) - len(shown),
         # Of several ranks the first one's.
         "grids": {grid.title: grid for grid in reversed(list(page.grids))},
         "sizes": [rank.layers for rank in report.ranks if rank.layers and rank.layers.rows][:1],

@@ -79,11 +79,15 @@ def _head(report: Report) -> str:
 
 def _to_do(report: Report) -> Iterator[str]:
     """Yield what to do about the verdict where no error or warning says it."""
-    known, partial = findings_table(), report.verdict is Verdict.PARTIAL
-    grave = [one.code for one in report.findings if one.severity is not Severity.INFO]
-    if any(
-        not partial or any(case.verdict for case in known.get(code, {}).values()) for code in grave
-    ):
+    table = findings_table().items()
+    aside = {
+        Verdict.PARTIAL: [
+            code for code, cases in table if not any(c.verdict for c in cases.values())
+        ],
+        Verdict.INCONCLUSIVE: ["fp8-forward-only"],
+    }.get(report.verdict, [])
+    grave = (one.code for one in report.findings if one.severity is not Severity.INFO)
+    if any(code not in aside for code in grave):
         return
     layers = (one for one in report.findings if one.code == "layer-not-fp8")
     cause = next((one.hint for one in layers if one.message in report.reason), "")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from fp8verify.report.model.diagnosis import CommunicationReport, PayoffReport, WeightGather
@@ -12,8 +13,10 @@ from fp8verify.report.model.report import RankReport, Report
 from fp8verify.report.page import Note
 from fp8verify.report.tables import figure, millis, rank_label
 from fp8verify.terms import low_precision_count, low_precision_name
-from fp8verify.text import gib, listed, show_steps, show_window
+from fp8verify.text import gib, label_of_ranks, listed, show_steps, show_window
 
+# Labels and texts of notes.
+_Lines = Iterator[tuple[str, str]]
 # Estimates from peak rates are no better than this.
 _EVEN = 0.05
 # Less 16-bit GEMM time than this share of GPU time is nothing more to gain.
@@ -173,11 +176,10 @@ def report_notes(report: Report, *, verbose: bool) -> Iterator[Note]:
     yield from (Note("modules", line) for line in lines)
     if scaling := _scaling(report):
         yield Note("scaling", scaling)
-    known = [rank for rank in report.ranks if rank.payoff is not None]
-    for rank in known if verbose else known[:1]:
-        yield from _of_rank(report, rank, _costs(rank, alone, verbose))
-    for rank in report.ranks if verbose else report.ranks[:1]:
-        yield from _of_rank(report, rank, _numerics(rank, verbose))
+    count = None if verbose else 1
+    known = [rank for rank in report.ranks if rank.payoff is not None][:count]
+    yield from _by_ranks(((rank, _costs(rank, alone, verbose)) for rank in known), alone)
+    yield from _by_ranks(((rank, _numerics(rank, verbose)) for rank in report.ranks[:count]), alone)
     used = [(rank, rank.memory) for rank in report.ranks if rank.memory is not None]
     if used and not verbose:  # the rank that used most is the one that runs out
         rank, memory = max(used, key=lambda pair: pair[1].reserved_peak)
@@ -186,10 +188,16 @@ def report_notes(report: Report, *, verbose: bool) -> Iterator[Note]:
     yield from (Note("note", note) for note in report.notes)
 
 
-def _of_rank(report: Report, rank: RankReport, found: Iterator[tuple[str, str]]) -> Iterator[Note]:
-    """Yield notes, with the rank that they are about where there are several."""
-    prefix = "" if len(report.ranks) == 1 else f"{rank_label(rank)}: "
-    return (Note(label, prefix + text) for label, text in found)
+def _by_ranks(found: Iterable[tuple[RankReport, _Lines]], alone: bool) -> Iterator[Note]:
+    """Yield notes once each, with the ranks that they are about where there are several."""
+    ranks: dict[tuple[str, str], list[RankReport]] = defaultdict(list)
+    for rank, lines in found:
+        for line in lines:
+            ranks[line].append(rank)
+    for (label, text), same in ranks.items():
+        numbers = [rank.rank for rank in same if rank.rank is not None]
+        where = label_of_ranks(numbers) if len(numbers) == len(same) else rank_label(same[0])
+        yield Note(label, text if alone else f"{where}: {text}")
 
 
 def _clock_notes(report: Report, verbose: bool) -> Iterator[str]:
@@ -225,7 +233,7 @@ def _scaling(report: Report) -> str:
     return ", ".join(sorted(configured)) or f"{', '.join(seen)} (as the kernels show)"
 
 
-def _costs(rank: RankReport, alone: bool, verbose: bool) -> Iterator[tuple[str, str]]:
+def _costs(rank: RankReport, alone: bool, verbose: bool) -> _Lines:
     found = payoff_of(rank)
     if found is not None and verbose and not alone:
         yield "pays", found.text
@@ -256,7 +264,7 @@ def _gathered(gather: WeightGather) -> str:
     return f"{gather.eight_bit_bytes / 1e6:.0f} of {total:.0f} MB all-gathered in FP8{proof}"
 
 
-def _numerics(rank: RankReport, verbose: bool) -> Iterator[tuple[str, str]]:
+def _numerics(rank: RankReport, verbose: bool) -> _Lines:
     """Yield what there is on scales, gradients and memory."""
     numbers = rank.numerics
     if numbers is not None and numbers.recipes:

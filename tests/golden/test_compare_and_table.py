@@ -160,7 +160,7 @@ def test_three_steps_of_which_one_is_the_first_decide_nothing() -> None:
     found = fp8verify.compare(ROOT / "bf16_compiled", ROOT / "fp8_compiled")
     assert (found.outcome.value, found.findings) == ("UNDECIDED", ())
     assert (found.interval or (2,))[0] < 1 < (found.interval or (0, 0))[1]
-    assert f"record {found.steps_needed} steps of each run" in found.reason
+    assert f"Record {found.steps_needed} steps of each run." in found.to_text()
 
 
 def test_ranks_and_layers_that_both_runs_have_are_paired() -> None:

@@ -64,11 +64,8 @@ def _said(short: PassReading) -> str:
     if len(high) == len(short.rows):
         return f"every {name} GEMM ran in {main} ({time_ns / 1e6:.1f} ms)"
     count, of = sum(row.calls for row in high), sum(row.calls for row in short.rows)
-    return (
-        f"{count} of {of} {name} GEMMs ran in {main} ({time_ns / 1e6:.1f} ms): "
-        f"FP8 share {short.found.part.share:.1%} in {name}, {short.found.others.share:.1%} in the "
-        "other GEMM passes"
-    )
+    whole = sum(row.time_ns for row in short.rows) / 1e6
+    return f"{count} of {of} {name} GEMMs ran in {main} ({time_ns / 1e6:.1f} of {whole:.1f} ms)"
 
 
 def legs_undecided(facts: RankFacts, promises: Promises) -> Iterator[Finding]:

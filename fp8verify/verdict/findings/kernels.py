@@ -131,9 +131,11 @@ def grouped_high_precision(facts: RankFacts, promises: Promises) -> Iterator[Fin
     op = rows[0].kind.op
     experts = [m.fqn for m in rank.modules if m.kind == "experts" and m.state not in CONVERTED]
     names = patterns(experts)[:_NAMED_EXPERTS]
+    by_recipe = all(promises.leaves_high(row.leg.value) for row in rows)
+    by_design = any(claim.framework == "KempnerForge" for claim in promises.claims)
     yield finding(
         "grouped-gemm-high-precision",
-        "by-design" if any(c.framework == "KempnerForge" for c in promises.claims) else "",
+        "by-design" if by_design else "by-recipe" if by_recipe else "",
         count=sum(row.calls for row in rows),
         experts=f"MoE experts {', '.join(names)}" if names else "MoE experts",
         op=f", {op.name}" if op else "",
