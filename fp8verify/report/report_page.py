@@ -23,8 +23,8 @@ PAYS_TONES = {"likely yes": GOOD, "likely not": FAIR}
 # What to do where no error and no warning says it.
 _TO_DO = {
     Verdict.ACTIVE: "nothing: no error and no warning",
-    Verdict.PARTIAL: "If more should run in FP8, change the recipe, filter or argument that keeps "
-    "these layers or GEMM passes in high precision; if not, lower the minimum with --min-share.",
+    Verdict.PARTIAL: "Change the recipe, filter or argument that keeps these GEMMs in high "
+    "precision, or accept the share with --min-share.",
     Verdict.INACTIVE: "If FP8 was meant, convert the model before the first step (torchao's "
     "convert_to_float8_training, or Transformer Engine's layers inside its autocast); "
     "`fp8verify doctor` checks the configuration beforehand.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -168,7 +169,8 @@ def report_notes(report: Report, *, verbose: bool) -> Iterator[Note]:
     """Yield the notes in their order; without `verbose` those of the first rank."""
     alone = len(report.ranks) == 1
     for claim in report.claims if verbose else report.claims[:_CLAIMS]:
-        meaning = _MEANINGS.get(claim.text) or f"{claim.text} ({claim.framework}'s wording)"
+        words = re.sub(r"\.{4,}", "…", claim.text)  # Megatron-LM fills its lines with dots
+        meaning = _MEANINGS.get(claim.text) or f"{words} ({claim.framework}'s wording)"
         yield Note("log", f"{claim.place}: {meaning}")
     yield from (Note("clock", line) for line in _clock_notes(report, verbose))
     shown = [rank.modules for rank in (report.ranks if verbose else report.ranks[:1])]
