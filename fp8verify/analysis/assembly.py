@@ -79,10 +79,10 @@ def assemble(
         reason="",
         exit_code=0,
         fails=False,
-        gemm=gemm_totals(whole.gemms).summary(),
-        attention_gemm=gemm_totals(whole.attention).summary(),
-        untrained_gemm=gemm_totals(whole.untrained).summary(),
-        optimizer_gemm=gemm_totals(whole.optimizer).summary(),
+        gemm=gemm_totals(whole.gemms),
+        attention_gemm=gemm_totals(whole.attention),
+        untrained_gemm=gemm_totals(whole.untrained),
+        optimizer_gemm=gemm_totals(whole.optimizer),
         gpu_time_us={
             key: micros(sum(facts.gpu_time[key] for facts in ranks)) for key in ranks[0].gpu_time
         },
@@ -109,10 +109,10 @@ def _rank_report(facts: RankFacts, assessed: Assessment, promises: Promises) -> 
         settled=settled is not None,
         shortfall=assessed.shortfall,
         rest=assessed.rest,
-        gemm=rank.gemm.summary(),
-        attention_gemm=gemm_totals(survey.attention).summary(),
-        untrained_gemm=gemm_totals(survey.untrained).summary(),
-        optimizer_gemm=gemm_totals(survey.optimizer).summary(),
+        gemm=rank.gemm,
+        attention_gemm=gemm_totals(survey.attention),
+        untrained_gemm=gemm_totals(survey.untrained),
+        optimizer_gemm=gemm_totals(survey.optimizer),
         opaque_us=micros(sum(total.time_ns for total in rank.unrecognized)),
         unplaced_us=micros(unplaced_ns(rank, promises)),
         judged=assessed.judged,
@@ -141,17 +141,18 @@ def _rank_report(facts: RankFacts, assessed: Assessment, promises: Promises) -> 
 def _step_reports(facts: RankFacts) -> tuple[StepReport, ...]:
     rank = facts.rank
     training = {row.step for row in rank.survey.linear}
+    by_step: dict[int, list[GemmRow]] = defaultdict(list)
+    for row in rank.survey.gemms:
+        by_step[row.step].append(row)
     return tuple(
         StepReport(
             step=step.number,
             duration_us=micros(step.end_ns - step.start_ns),
             gpu_us=None if gpu_ns is None else micros(gpu_ns),
-            gemm=gemm.summary(),
+            gemm=gemm_totals(by_step[place]),
             trains=place in training,
         )
-        for place, ((step, gemm), gpu_ns) in enumerate(
-            zip(rank.steps, rank.timeline.steps, strict=True)
-        )
+        for place, (step, gpu_ns) in enumerate(zip(rank.steps, rank.timeline.steps, strict=True))
     )
 
 
@@ -164,8 +165,10 @@ def _pass_rows(rows: Iterable[GemmRow]) -> tuple[LegRow, ...]:
     return tuple(
         LegRow(
             leg=leg,
-            time_us={p.value: micros(ns) for p, ns in sorted(found.time_ns.items())},
-            kernels={p.value: count for p, count in sorted(found.kernels.items())},
+            time_us={
+                name: found.time_us[name] for name in sorted(found.kernels) if found.kernels[name]
+            },
+            kernels={name: n for name, n in sorted(found.kernels.items()) if n},
         )
         for leg, found in totals.items()
     )

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections import Counter
 from itertools import compress
 from operator import add
 from typing import Any
@@ -14,18 +13,11 @@ from msgspec.structs import replace
 from fp8verify.analysis import timeline
 from fp8verify.analysis.casts import fed_gemms
 from fp8verify.analysis.communication import collective_totals
-from fp8verify.analysis.gemms import (
-    GemmRow,
-    GemmTotals,
-    classify_kernels,
-    gemm_totals,
-    label_gemms,
-    survey,
-)
+from fp8verify.analysis.gemms import classify_kernels, label_gemms, survey
 from fp8verify.analysis.layers import name_casts
 from fp8verify.analysis.purpose import is_update, proves_training, runs_backward
 from fp8verify.analysis.rank import RankEvidence
-from fp8verify.trace import Step, Trace
+from fp8verify.trace import Trace
 from fp8verify.trace.tables import Kernels, Launch
 
 
@@ -54,7 +46,7 @@ def gather(trace: Trace) -> RankEvidence:
         timeline=timeline.measure(trace, roles, steps),
         buckets=(timeline.bucket_times(trace, kinds, steps, bounds),) if bounds else (),
         survey=found,
-        steps=_by_step(trace, found.gemms),
+        steps=tuple(trace.steps),
         casts=name_casts(trace, kinds),
         fed=0 if any_low else fed_gemms(trace, kinds, gemms),
         backward=runs_backward(kinds.kinds, gemms),
@@ -62,13 +54,6 @@ def gather(trace: Trace) -> RankEvidence:
         trains=any(map(proves_training, kinds.kinds)),
         remarks=tuple(trace.remarks),
     )
-
-
-def _by_step(trace: Trace, rows: Sequence[GemmRow]) -> tuple[tuple[Step, GemmTotals], ...]:
-    members: dict[int, list[GemmRow]] = defaultdict(list)
-    for row in rows:
-        members[row.step].append(row)
-    return tuple((step, gemm_totals(members[i])) for i, step in enumerate(trace.steps))
 
 
 def _bounds(trace: Trace) -> tuple[int, int] | None:

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from fp8verify.analysis.gemm_owner import owners_of
 from fp8verify.analysis.gemm_passes import place_gemms, place_in_passes
-from fp8verify.analysis.kinds import Gemm, GemmShape, Kind, Kinds, gemm_shape
+from fp8verify.analysis.kinds import Gemm, GemmShape, Kind, Kinds, gemm_shape, layer_sizes
 from fp8verify.analysis.purpose import purpose_of
 from fp8verify.analysis.reclassify import settle_by_inputs, settle_unsupported_formats
 from fp8verify.report.model.parts import GemmSummary
@@ -18,8 +18,6 @@ from fp8verify.terms import (
     Role,
     Scaling,
     fp8_share,
-    low_precision_count,
-    low_precision_name,
     low_precision_share,
 )
 from fp8verify.text import lazy_pattern
@@ -62,19 +60,8 @@ class GemmRow(NamedTuple):
 
     @property
     def layer_sizes(self) -> tuple[tuple[int, int], ...]:
-        """(outputs, inputs) that its layer may have: wgrad gives the weight's or its transpose."""
-        shape = self.shape
-        if shape is None or shape.batch != 1:
-            return ()
-        forward, turned = (shape.n, shape.k), (shape.k, shape.n)
-        weight = (shape.m, shape.n), (shape.n, shape.m)
-        of_pass = {
-            Leg.FPROP: (forward,),
-            Leg.RECOMPUTE: (forward,),
-            Leg.DGRAD: (turned,),
-            Leg.WGRAD: weight,
-        }
-        return of_pass.get(self.leg, (turned, *weight))
+        """(outputs, inputs) that its layer may have."""
+        return () if self.shape is None else layer_sizes(self.leg, self.shape)
 
 
 class KindTotal(NamedTuple):
@@ -100,11 +87,6 @@ class Survey(NamedTuple):
     def linear(self) -> list[GemmRow]:
         """The GEMMs of layers that train, by which a run is judged."""
         return [row for row in self.gemms if row.trained and row.leg is not Leg.ATTENTION]
-
-    @property
-    def linear_ns(self) -> int:
-        """Their time."""
-        return sum(row.time_ns for row in self.linear)
 
     @property
     def untrained(self) -> list[GemmRow]:
@@ -248,66 +230,11 @@ _SHOWN_AS = {
 GPU_TIME_KEYS: dict[Role, str] = {role: _SHOWN_AS.get(role, role.value) for role in Role}
 
 
-class GemmTotals(NamedTuple):
-    """GEMM time, launches and FLOPs by precision class; `covered_ns` is of those with FLOPs.
+def gemm_totals(rows: Iterable[GemmRow]) -> GemmSummary:
+    """Add up GEMMs by precision class, all classes in their order.
 
     Shares are rounded as the report shows them, so that a verdict never rests on hidden digits.
     """
-
-    time_ns: Counter[Precision]
-    kernels: Counter[Precision]
-    flops: Counter[Precision]
-    covered_ns: int
-
-    @property
-    def total_ns(self) -> int:
-        """The time of all of them."""
-        return self.time_ns.total()
-
-    @property
-    def low_kernels(self) -> int:
-        """How many of the launches were in FP8 or FP4."""
-        return low_precision_count(self.kernels)
-
-    @property
-    def name(self) -> str:
-        """How a sentence names the low-precision classes that ran, "FP8" where none did."""
-        return low_precision_name(self.kernels)
-
-    @property
-    def low_precision_share_of_time(self) -> float | None:
-        """The FP8 and FP4 share of GEMM time; None where there is no time."""
-        return rounded(low_precision_share(self.time_ns))
-
-    @property
-    def knows_flops(self) -> bool:
-        """Whether the FLOPs of (nearly) all GEMM time are known."""
-        return bool(self.total_ns) and self.total_ns - self.covered_ns <= self.total_ns * NEGLIGIBLE
-
-    @property
-    def unknown_share_of_time(self) -> float:
-        """The share of GEMM time in kernels of unknown precision."""
-        return self._share(self.time_ns[Precision.UNKNOWN])
-
-    def summary(self) -> GemmSummary:
-        """Return these sums as the report has them, all classes in their order."""
-        return GemmSummary(
-            time_us={p.value: micros(self.time_ns[p]) for p in Precision},
-            kernels={p.value: self.kernels[p] for p in Precision},
-            flops={p.value: float(self.flops[p]) for p in Precision} if self.covered_ns else None,
-            fp8_share_of_time=rounded(fp8_share(self.time_ns)),
-            low_precision_share_of_time=self.low_precision_share_of_time,
-            fp8_share_of_flops=rounded(fp8_share(self.flops)) if self.knows_flops else None,
-            unknown_share_of_time=self.unknown_share_of_time,
-            flops_coverage=self._share(self.covered_ns),
-        )
-
-    def _share(self, part_ns: int) -> float:
-        return round(part_ns / self.total_ns, 6) if self.total_ns else 0.0
-
-
-def gemm_totals(rows: Iterable[GemmRow]) -> GemmTotals:
-    """Add up GEMMs by precision class."""
     time_ns, kernels, flops = Counter[Precision](), Counter[Precision](), Counter[Precision]()
     covered_ns = 0
     for row in rows:
@@ -317,7 +244,24 @@ def gemm_totals(rows: Iterable[GemmRow]) -> GemmTotals:
         if row.flops is not None:
             flops[precision] += row.flops
             covered_ns += row.time_ns
-    return GemmTotals(time_ns, kernels, flops, covered_ns)
+    total_ns = time_ns.total()
+    knows_flops = 0 < total_ns <= covered_ns + total_ns * NEGLIGIBLE
+    return GemmSummary(
+        time_us={p.value: micros(time_ns[p]) for p in Precision},
+        kernels={p.value: kernels[p] for p in Precision},
+        flops={p.value: float(flops[p]) for p in Precision} if covered_ns else None,
+        fp8_share_of_time=rounded(fp8_share(time_ns)),
+        low_precision_share_of_time=rounded(low_precision_share(time_ns)),
+        fp8_share_of_flops=rounded(fp8_share(flops)) if knows_flops else None,
+        unknown_share_of_time=round(time_ns[Precision.UNKNOWN] / (total_ns or 1), 6),
+        flops_coverage=round(covered_ns / (total_ns or 1), 6),
+    )
+
+
+def known_flops(totals: GemmSummary) -> float | None:
+    """Return the FLOPs of all GEMMs; None unless those of (nearly) all GEMM time are known."""
+    known = totals.flops if totals.fp8_share_of_flops is not None else None
+    return sum(known.values()) if known else None
 
 
 def gpu_time(survey: Survey, *, casts: bool) -> dict[str, int]:

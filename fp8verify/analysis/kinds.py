@@ -86,6 +86,23 @@ def _template(dims: tuple[Shape, ...], product: Product) -> GemmShape | None:
     return _plain(matrices[0], matrices[1], product)
 
 
+def layer_sizes(leg: Leg, shape: Shape) -> tuple[tuple[int, int], ...]:
+    """Return (outputs, inputs) that the layer of a GEMM of a pass may have.
+
+    wgrad gives the weight's size or its transpose. `shape` is (batch, m, n, k).
+    """
+    batch, m, n, k = shape
+    if batch != 1:
+        return ()
+    of_pass = {
+        Leg.FPROP: ((n, k),),
+        Leg.RECOMPUTE: ((n, k),),
+        Leg.DGRAD: ((k, n),),
+        Leg.WGRAD: ((m, n), (n, m)),
+    }
+    return of_pass.get(leg, ((k, n), (m, n), (n, m)))
+
+
 class Kind(NamedTuple):
     """Kernels of one name under one operator context, and what they are."""
 

@@ -10,12 +10,12 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from fp8verify.analysis.gemms import GemmRow, gemm_totals
+from fp8verify.analysis.gemms import GemmRow, gemm_totals, known_flops
 from fp8verify.analysis.kinds import Kinds
 from fp8verify.analysis.purpose import purpose_of
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.kernels.operators import find, function_of
-from fp8verify.terms import LEGS, Leg, Precision, Role
+from fp8verify.terms import CERTAIN_LEGS, Leg, Precision, Role
 from fp8verify.trace import Trace
 
 TRANSFORMER_ENGINE = "transformer_engine"
@@ -119,7 +119,7 @@ class Layers(NamedTuple):
     """
 
     classes: tuple[LayerClass, ...]
-    flops: int | None
+    flops: float | None
     apart: tuple[ModuleRecord, ...]
     experts: tuple[ModuleRecord, ...]
 
@@ -180,10 +180,9 @@ def join_by_size(gemms: Sequence[GemmRow], modules: Sequence[ModuleRecord] | Non
     ]
     found.sort(key=lambda layer: (-layer.flops, *layer.size[:2], layer.size.library or ""))
     joined = {layer.size for layer in found}
-    totals = gemm_totals(gemms)
     return Layers(
         classes=tuple(found),
-        flops=totals.flops.total() if totals.knows_flops else None,
+        flops=known_flops(gemm_totals(gemms)),
         apart=tuple(m for m in modules if sizes_of(m) and joined.isdisjoint(sizes_of(m))),
         experts=tuple(module for module in modules if module.kind == "experts"),
     )
@@ -228,7 +227,7 @@ def _library_of(row: GemmRow) -> str | None:
 
 
 def _size_of(row: GemmRow, sizes: set[Size]) -> Size | None:
-    if row.leg not in (*LEGS, Leg.RECOMPUTE):
+    if row.leg not in CERTAIN_LEGS:
         return None
     library = _library_of(row)
     fits = (Size(n, k, library) for n, k in row.layer_sizes)
@@ -263,9 +262,9 @@ class NamedLayers(NamedTuple):
 
     def share(self, layers: Collection[str]) -> float | None:
         """Return the FLOPs of some layers over those of all GEMMs; None where not known."""
-        totals = gemm_totals(self.rows)
+        whole = known_flops(gemm_totals(self.rows))
         part = sum(row.flops or 0 for row in self.rows if row.layer in layers)
-        return part / totals.flops.total() if totals.knows_flops else None
+        return part / whole if whole else None
 
 
 def name_casts(trace: Trace, kinds: Kinds) -> Counter[str]:

@@ -22,9 +22,7 @@ from fp8verify.capture.schema import (
 )
 from fp8verify.report.model import scalars
 from fp8verify.report.model.numerics import (
-    GradientNorm,
     NumericsReport,
-    RecipeSettings,
     ScaleRow,
     TensorRow,
     TrendPoint,
@@ -177,9 +175,7 @@ def scalars_of(line: MeasuredRecord, loss: float | None = None) -> dict[str, flo
 
 def numerics_report(rank: RankEvidence) -> NumericsReport | None:
     """Lay out the numbers of a rank; None where the run looked at none."""
-    gradients = tuple(
-        convert(found, GradientNorm, from_attributes=True) for found in gradients_of(rank)
-    )
+    gradients = tuple(gradients_of(rank))
     found = rank.numerics
     if found is None and not gradients:
         return None
@@ -189,10 +185,7 @@ def numerics_report(rank: RankEvidence) -> NumericsReport | None:
         step=measured.step if measured is not None else None,
         reason=(found.record.reason or _why_no_rows(found)) if found is not None else None,
         rows=tuple(map(_tensor_row, found.rows if found is not None else ())),
-        recipes=tuple(
-            convert(recipe, RecipeSettings, from_attributes=True)
-            for recipe in dict.fromkeys(recipes)
-        ),
+        recipes=tuple(dict.fromkeys(recipes)),
         scales=tuple(_scale_row(kept) for kept in kept_scales(found) if kept.used),
         loss_scales=loss_scales_of(found),
         gradients=gradients,

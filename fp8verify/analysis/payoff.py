@@ -73,11 +73,11 @@ def payoff(rank: RankEvidence, gpu_time: Mapping[str, int], *, casts: bool) -> P
     gemms, busy = rank.survey.linear, rank.timeline.busy
     if not gemms or not busy:
         return None
-    time_ns, copying = rank.linear.time_ns, rank.copies.total()
-    low = sum(ns for precision, ns in time_ns.items() if precision.is_low)
-    sixteen_bit = sum(time_ns[precision] for precision in _SIXTEEN_BIT)
-    saved = _saved(rank, [row for row in gemms if row.precision.is_low])
-    gain = _saved(rank, [row for row in gemms if row.precision in _SIXTEEN_BIT], in_sixteen=True)
+    copying = rank.copies.total()
+    low_rows = [row for row in gemms if row.precision.is_low]
+    high_rows = [row for row in gemms if row.precision in _SIXTEEN_BIT]
+    low, sixteen_bit = (sum(row.time_ns for row in rows) for rows in (low_rows, high_rows))
+    saved, gain = _saved(rank, low_rows), _saved(rank, high_rows, in_sixteen=True)
     rows = _overhead(rank.survey.others) if casts else ()
     cost = round(
         sum(1000 * row.time_us * (_ADDED_BY_FUSED if _is_generated(row) else 1) for row in rows)

@@ -13,10 +13,10 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import NamedTuple, TypeAlias, TypeVar
 
-from fp8verify.analysis.gemms import GemmRow, Survey, gemm_totals
+from fp8verify.analysis.gemms import GemmRow, Survey, gemm_totals, known_flops
 from fp8verify.analysis.kinds import EXPERTS
 from fp8verify.analysis.reclassify import is_unrecognized, may_multiply
-from fp8verify.terms import LEGS, VAGUE_LEGS, Leg, Precision, Role
+from fp8verify.terms import CERTAIN_LEGS, LEGS, VAGUE_LEGS, Leg, Precision, Role
 
 HALF = 0.5
 # Parts of less than this of all GEMM work, as adapters are, accuse nothing.
@@ -24,7 +24,6 @@ _LITTLE = 0.01
 Key: TypeAlias = "tuple[int, ...] | None"
 _Part = TypeVar("_Part", bound=Hashable)
 _GRADIENTS = (Leg.DGRAD, Leg.WGRAD)
-_CERTAIN = (*LEGS, Leg.RECOMPUTE)
 
 
 class Amount(NamedTuple):
@@ -79,7 +78,7 @@ class Populations:
         They are weighed by FLOPs where those of all are known, else by time.
         """
         self.rows = [row for row in survey.linear if row.kind.multiplies]
-        self.by_flops = gemm_totals(self.rows).knows_flops
+        self.by_flops = known_flops(gemm_totals(self.rows)) is not None
         forward = {size for row in self.rows if row.leg is Leg.FPROP for size in row.layer_sizes}
         keys: list[Key] = [_key(row, forward) for row in self.rows]
         self.total = sum(map(self.weigh, self.rows))
@@ -207,7 +206,9 @@ def read_passes(survey: Survey, leaves_high: Callable[[str], bool]) -> list[Pass
         own, lack = by_leg[leg], lacks[leg]
         vague = (Leg.UNKNOWN,) if leg is Leg.FPROP else VAGUE_LEGS
         may_be = total_amount(amount for other in vague for amount in by_leg[other].values())
-        hidden = _unrecognized(survey, leg) * table.total / max(1, survey.linear_ns)
+        hidden = (
+            _unrecognized(survey, leg) * table.total / max(1, gemm_totals(survey.linear).total_ns)
+        )
         # What the forward pass leaves in high precision explains as much of the gradients.
         sharing = (leg,) if leg is Leg.FPROP else _GRADIENTS
         explained = sum(lacks[other].high for other in sharing)
@@ -250,7 +251,7 @@ def _lack(
 ) -> Amount:
     """Return what a pass lacks next to others of its layers; fprop shows its precision."""
     low = total = 0.0
-    others = _others(by_leg, leg, leaves_high, _CERTAIN)
+    others = _others(by_leg, leg, leaves_high, CERTAIN_LEGS)
     for key, work in whole.items():
         own = by_leg[leg].get(key, _NONE)
         like = own if leg is Leg.FPROP else by_leg[Leg.FPROP].get(key, _NONE)

@@ -25,7 +25,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from fp8verify.analysis.gemms import GemmRow
+from fp8verify.analysis.gemms import GemmRow, known_flops
 from fp8verify.analysis.layers import LayerClass, Layers
 from fp8verify.analysis.purpose import has_gradient
 from fp8verify.analysis.rank import RankEvidence
@@ -193,7 +193,7 @@ def expected_share(rank: RankEvidence, layers: Layers, promises: Promises) -> Ex
     rows = [row for row in rank.survey.linear if row.kind.multiplies]
     total = sum(row.flops or 0 for row in rows)
     modules = [m for m in rank.modules if m.kind in ("linear", "experts")]
-    if not (total and modules and rank.linear.knows_flops) or not promises.any:
+    if not (total and modules and known_flops(rank.linear)) or not promises.any:
         return None
     if any(module.state == "unknown" for module in modules):
         return None
@@ -260,7 +260,7 @@ def _is_low(module: ModuleRecord, leg: Leg, promises: Promises) -> bool:
 
 def _share_of_steps(rank: RankEvidence, promises: Promises) -> float:
     """Return the share of the window's steps that the log does not leave in high precision."""
-    numbers = [step.number for step, _ in rank.steps]
+    numbers = [step.number for step in rank.steps]
     high = [n for n in numbers if promises.phase_of(n) == HIGH_PRECISION]
     return 1 - len(high) / len(numbers) if numbers else 1.0
 
@@ -279,13 +279,13 @@ def lacks_operators(rank: RankEvidence) -> bool:
 
 def passes_are_proved(rank: RankEvidence, promises: Promises) -> bool:
     """Whether all passes of the layers that ran in FP8 did, but for those the recipe leaves out."""
-    rows, times = rank.survey.linear, rank.linear.time_ns
+    rows = rank.survey.linear
     low = [row for row in rows if row.precision.is_low and row.kind.multiplies]
     gradients = sum(row.calls for row in low if has_gradient(row.kind))
     forward = sum(row.calls for row in low) - gradients
     of_all = 0 < 2 * forward <= gradients  # dgrad and wgrad for each
-    high_ns = times.total() - sum(ns for precision, ns in times.items() if precision.is_low)
-    little = high_ns <= _TOO_LITTLE * times.total()
+    high_ns = sum(row.time_ns for row in rows if not row.precision.is_low)
+    little = high_ns <= _TOO_LITTLE * rank.linear.total_ns
     return of_all or little or high_is_explained(rank, promises)
 
 

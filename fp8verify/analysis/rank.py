@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from fp8verify.analysis import timeline
 from fp8verify.analysis.communication import CollectiveTotal
-from fp8verify.analysis.gemms import GemmRow, GemmTotals, KindTotal, Survey, gemm_totals
+from fp8verify.analysis.gemms import GemmRow, KindTotal, Survey, gemm_totals
 from fp8verify.analysis.gpus import multiplies
 from fp8verify.analysis.kinds import Kind
 from fp8verify.analysis.layers import NamedLayers
@@ -18,7 +18,7 @@ from fp8verify.analysis.timeline import Timeline
 from fp8verify.capture.schema import ModuleRecord, RankMeta, RankNumerics
 from fp8verify.errors import InputError
 from fp8verify.logs.losses import LossSeries
-from fp8verify.report.model.parts import TimelineReport
+from fp8verify.report.model.parts import GemmSummary, TimelineReport
 from fp8verify.terms import Leg, Precision, Role
 from fp8verify.text import label_of_rank
 from fp8verify.trace import Health, Step
@@ -61,7 +61,7 @@ class RankEvidence(NamedTuple):
     collectives: tuple[CollectiveTotal, ...]
     timeline: Timeline
     survey: Survey
-    steps: tuple[tuple[Step, GemmTotals], ...]
+    steps: tuple[Step, ...]
     meta: RankMeta | None = None
     error: InputError | None = None
     buckets: tuple[TimelineReport, ...] = ()
@@ -117,12 +117,12 @@ class RankEvidence(NamedTuple):
         return any(row.precision.is_low for row in self.survey.linear)
 
     @property
-    def gemm(self) -> GemmTotals:
+    def gemm(self) -> GemmSummary:
         """The sums of the model's GEMMs."""
         return gemm_totals(self.survey.gemms)
 
     @property
-    def linear(self) -> GemmTotals:
+    def linear(self) -> GemmSummary:
         """The sums of the GEMMs of layers, by which the rank is judged."""
         return gemm_totals(self.survey.linear)
 
@@ -139,7 +139,7 @@ class RankEvidence(NamedTuple):
 
     def made_fp8_tensors(self) -> bool:
         """Whether casts to FP8 feed as many GEMMs of layers as a recipe's casts would."""
-        return self.fed * _CASTS_PER_GEMM >= self.linear.kernels.total() > 0
+        return self.fed * _CASTS_PER_GEMM >= self.linear.launches > 0
 
     def quantizes(self) -> bool:
         """Whether as many kernels compute scales or cast as GEMMs in eight bits would need.
@@ -162,14 +162,15 @@ class RankEvidence(NamedTuple):
 
     def main_precision(self) -> Precision:
         """The precision class with the most time in GEMMs of layers, or else the most launches."""
-        linear = self.linear
-        return max(Precision, key=lambda one: (linear.time_ns[one], linear.kernels[one]))
+        time_us, kernels = self.linear.time_us, self.linear.kernels
+        return max(Precision, key=lambda one: (time_us[one.value], kernels[one.value]))
 
     @property
     def main_high(self) -> Precision:
         """The class of high precision with the most time in GEMMs of layers."""
         high = [p for p in Precision if not p.is_low and p is not Precision.UNKNOWN]
-        return max(high, key=self.linear.time_ns.__getitem__)
+        time_us = self.linear.time_us
+        return max(high, key=lambda one: time_us[one.value])
 
 
 def merge_windows(parts: Sequence[RankEvidence]) -> RankEvidence:

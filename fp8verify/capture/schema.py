@@ -47,8 +47,12 @@ class MemoryRecord(msgspec.Struct, frozen=True, kw_only=True):
 class GradientRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The L2 norm of a rank's gradients as the optimizer used them, so after clipping.
 
-    `norm` is None if it is not finite; `sharded` says that other ranks hold parts of them;
-    `clip_ratio` is what clipping left of the norm, known of measured steps that clip once.
+    Attributes:
+        norm: null if it is not finite.
+        finite: whether it is.
+        sharded: whether other ranks hold parts of these gradients.
+        step: after which step.
+        clip_ratio: what clipping left of the norm, known of measured steps that clip once.
     """
 
     norm: float | None
@@ -310,7 +314,18 @@ class MeasuredRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecipeRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A recipe of Transformer Engine as configured; None where it has no such setting."""
+    """A recipe of Transformer Engine as configured; null where it has no such setting.
+
+    Attributes:
+        name: its class.
+        forward: format of inputs and weights.
+        backward: format of gradients.
+        margin: octaves that scales leave unused.
+        interval: steps between updates of scales.
+        history_length: steps of amax that are kept.
+        algorithm: max or most_recent: which amax of the history makes the scale.
+        reduces_amax: whether the ranks of a group share the largest amax.
+    """
 
     name: str
     forward: str

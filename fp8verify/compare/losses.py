@@ -209,12 +209,12 @@ def loss_findings(loss: LossPair | None) -> Iterator[Finding]:
     if loss is None:
         return
     if loss.first_bad_run == "candidate":
-        yield finding("nan-or-inf", "compared", where=_at(loss, loss.first_bad_step))
+        yield finding("nan-or-inf", "compared", where=loss.place_of(loss.first_bad_step))
     gap = loss.relative_gap or 0.0
     if loss.diverged_step is not None:
         since = loss.diverged_step - loss.first_step
         early = "early" if since < EARLY_STEPS and not loss.counted else ""
-        where = _at(loss, loss.diverged_step)
+        where = loss.place_of(loss.diverged_step)
         case = early if since else "from-start"
         yield finding("loss-diverged", case, limit=MOST_GAP, where=where)
     elif gap > EXPECTED_GAP and not loss.gap_is_noise:
@@ -225,8 +225,3 @@ def loss_findings(loss: LossPair | None) -> Iterator[Finding]:
             steps="logged values" if loss.counted else "steps",
             trend="trend unknown" if loss.trend == "unknown" else loss.trend,
         )
-
-
-def _at(loss: LossPair, step: int | None) -> str:
-    """Say of which step, or of which line where no line says its step."""
-    return f"logged value {step}" if loss.counted else f"step {step}"

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import prod
 
+from fp8verify.analysis.kinds import layer_sizes
 from fp8verify.compare.measure import Measured, products, profiled_step_us, steps_of
 from fp8verify.report.model.comparison import GemmPair, LayerPair, LegPair, MemoryPair, RankPair
 from fp8verify.report.model.diagnosis import NamedLayerRow
 from fp8verify.report.model.numerics import MemoryReport
 from fp8verify.report.model.parts import KernelRow
 from fp8verify.report.model.report import RankReport, Report
-from fp8verify.report.tables import layer_share
-from fp8verify.terms import Leg
+from fp8verify.report.tables import layer_share, layer_us, precisions
+from fp8verify.terms import CERTAIN_LEGS, Leg
 
 _Key = tuple[str, int, int]
 
@@ -91,16 +93,9 @@ def _layer(row: KernelRow, known: set[tuple[int, int]]) -> tuple[_Key, int] | No
     """Return leg, outputs and inputs of the layer that a GEMM belongs to, and its tokens."""
     if not row.role.is_gemm or row.leg is None or row.shape is None or row.shape[0] != 1:
         return None
-    _, m, n, k = row.shape
-    places = {
-        Leg.FPROP: ((n, k, m),),
-        Leg.RECOMPUTE: ((n, k, m),),
-        Leg.DGRAD: ((k, n, m),),
-        Leg.WGRAD: ((m, n, k), (n, m, k)),  # the weight's shape, or its transpose
-    }.get(row.leg, ())
-    for outputs, inputs, tokens in places:
+    for outputs, inputs in layer_sizes(row.leg, row.shape) if row.leg in CERTAIN_LEGS else ():
         if (outputs, inputs) in known:
-            return (row.leg.value, outputs, inputs), tokens
+            return (row.leg.value, outputs, inputs), prod(row.shape) // (outputs * inputs)
     return None
 
 
@@ -137,8 +132,8 @@ def pair_layers(baseline: Measured, candidate: Measured) -> tuple[LayerPair, ...
         pairs.append(
             LayerPair(
                 layer=name,
-                baseline_precision=_precisions(before[name][0]),
-                candidate_precision=_precisions(after[name][0]),
+                baseline_precision=precisions(before[name][0]),
+                candidate_precision=precisions(after[name][0]),
                 baseline_us=old,
                 candidate_us=new,
                 speedup=_ratio(old, new),
@@ -157,12 +152,7 @@ def _layer_us(row: NamedLayerRow, rank: RankReport) -> float | None:
     """Return µs a step; an eager step of compiled code has other times than the run."""
     if rank.named_layers is None or rank.named_layers.source != "window":
         return None
-    total = sum(time_us for leg in row.legs for time_us in leg.time_us.values())
-    return round(total / steps_of(rank), 3)
-
-
-def _precisions(row: NamedLayerRow) -> str:
-    return ", ".join(dict.fromkeys(name for leg in row.legs for name in leg.kernels))
+    return round(layer_us(row) / steps_of(rank), 3)
 
 
 def pair_ranks(baseline: Measured, candidate: Measured) -> tuple[RankPair, ...]:

@@ -19,10 +19,9 @@ from fp8verify.report.model.comparison import LossPair, Outcome, RunRow
 from fp8verify.report.model.parts import Finding
 from fp8verify.report.model.report import Report
 from fp8verify.report.sentences import payoff, steps_shown
-from fp8verify.report.tables import layer_share, precision_rows
+from fp8verify.report.tables import layer_share, lowest_share, precision_rows
 from fp8verify.terms import Severity
 from fp8verify.trace.places import place, reading
-from fp8verify.verdict.assertions import lowest_share
 from fp8verify.verdict.findings_table import finding
 from fp8verify.version import __version__
 

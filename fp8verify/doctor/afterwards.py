@@ -18,7 +18,8 @@ from fp8verify.errors import Fp8VerifyError, InputError
 from fp8verify.logs.lines import read_lines
 from fp8verify.report.model.parts import Finding
 from fp8verify.report.model.report import Report
-from fp8verify.terms import Severity, Verdict
+from fp8verify.terms import Severity
+from fp8verify.verdict.verdict import WITHOUT_FP8
 
 if TYPE_CHECKING:
     from fp8verify.doctor.causes import Cause
@@ -32,7 +33,6 @@ _NO_CAUSE = (
     "fp8-with-checkpointing",
     "config-not-recognised",
 )
-_WITHOUT_FP8 = (Verdict.INACTIVE, Verdict.CONTRADICTED, Verdict.EMULATED)
 
 
 def failure_notes(capture: Path, exit_code: int) -> tuple[str, ...]:
@@ -68,7 +68,7 @@ def explain_missing(report: AnyReport, command: Sequence[str]) -> AnyReport:
         report: the report of the run.
         command: what was run; the files that it names are read again.
     """
-    if report.verdict not in _WITHOUT_FP8:
+    if report.verdict not in WITHOUT_FP8:
         return report
     try:
         found = _missing(report, command)

@@ -14,14 +14,13 @@ import pytest
 from fp8verify.analysis.inspection import inspect
 from fp8verify.errors import Fp8VerifyError
 from fp8verify.report.model.report import Report
-from fp8verify.report.tables import percent
+from fp8verify.report.tables import lowest_share, percent
 from fp8verify.terms import Leg, Verdict
 from fp8verify.text import listed, printable
 from fp8verify.verdict.assertions import (
     assert_fp8_active,
     assert_gemm_precision,
     assert_no_regression,
-    lowest_share,
 )
 from fp8verify.verdict.gates import layer_states
 from fp8verify.verdict.policy import Policy

@@ -138,7 +138,7 @@ def loss_line(loss: LossPair) -> str:
     return (
         f"{head}last {last}, gap on average {_number(loss.mean_gap, '+')}, largest "
         f"{_number(loss.largest_gap, '+')} "
-        f"({_at(loss, loss.largest_gap_step)}){_bad(loss)}"
+        f"({loss.place_of(loss.largest_gap_step)}){_bad(loss)}"
     )
 
 
@@ -154,11 +154,7 @@ def _bad(loss: LossPair) -> str:
     whose = {"both": "both", None: "one log"}.get(
         loss.first_bad_run, f"the {loss.first_bad_run} alone"
     )
-    return f"; not finite in {whose} from {_at(loss, loss.first_bad_step)} on"
-
-
-def _at(loss: LossPair, step: int | None) -> str:
-    return f"{'value' if loss.counted else 'step'} {step}"
+    return f"; not finite in {whose} from {loss.place_of(loss.first_bad_step)} on"
 
 
 def loss_trend(loss: LossPair) -> str:
@@ -167,7 +163,7 @@ def loss_trend(loss: LossPair) -> str:
         return ""
     doubt = ", which may be chance" if loss.gap_is_noise and loss.relative_gap else ""
     if loss.diverged_step:
-        doubt = f", diverged from {_at(loss, loss.diverged_step)}"
+        doubt = f", diverged from {loss.place_of(loss.diverged_step)}"
     if abs(loss.relative_gap) < 10:
         gap = f"{loss.relative_gap:+.2%}"
     else:

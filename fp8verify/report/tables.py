@@ -67,6 +67,13 @@ def layer_share(of: Report | RankReport) -> float | None:
     return low_precision_share(layer_times(of))
 
 
+def lowest_share(report: Report) -> float | None:
+    """Return the smallest FP8 share of GEMM time among the ranks, None where no GEMM ran."""
+    shares = [layer_share(rank) for rank in report.ranks]
+    known = [share for share in shares if share is not None]
+    return min(known) if known and len(known) == len(shares) else None
+
+
 def _less(whole: Mapping[str, float], *parts: Mapping[str, float]) -> dict[str, float]:
     return {name: value - sum(part.get(name, 0) for part in parts) for name, value in whole.items()}
 

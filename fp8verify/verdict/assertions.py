@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fp8verify.report.model.parts import KernelRow
 from fp8verify.report.model.report import Report
-from fp8verify.report.tables import layer_share
+from fp8verify.report.tables import lowest_share
 from fp8verify.terms import Precision, Verdict
 from fp8verify.text import format_finding
 from fp8verify.verdict.judge import judge
@@ -92,13 +92,6 @@ def assert_no_regression(
     found = list(regressions(report, known, tolerance))
     if found:
         raise AssertionError("\n".join(finding.message for finding in found))
-
-
-def lowest_share(report: Report) -> float | None:
-    """Return the smallest FP8 share of GEMM time among the ranks, None where no GEMM ran."""
-    shares = [layer_share(rank) for rank in report.ranks]
-    known = [share for share in shares if share is not None]
-    return min(known) if known and len(known) == len(shares) else None
 
 
 def _message(report: Report, min_share: float) -> Iterator[str]:

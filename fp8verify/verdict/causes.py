@@ -15,7 +15,7 @@ _TE_FUNCTIONS = frozenset({"_Linear", "_LayerNormLinear", "_LayerNormMLP", "_Gro
 def ran_high(rank: RankEvidence) -> str:
     """Say in what the GEMMs of a rank without FP8 ran."""
     linear, main = rank.linear, rank.main_precision()
-    total, same = linear.kernels.total(), linear.kernels[main]
+    total, same = linear.launches, linear.kernels[main.value]
     of = " of linear layers" if rank.survey.attention else ""
     kernels = f"{total} GEMM kernels{' of layers that train' if rank.survey.untrained else of}"
     if main is Precision.UNKNOWN:

@@ -16,7 +16,7 @@ from fp8verify.errors import InputError
 from fp8verify.files import writing
 from fp8verify.report.model.parts import Finding
 from fp8verify.report.model.report import RankReport, Report
-from fp8verify.report.tables import layer_share, layer_times
+from fp8verify.report.tables import layer_share, layer_times, lowest_share
 from fp8verify.terms import Leg, Scaling, Severity, Verdict, fp8_share
 from fp8verify.text import label_of_rank, listed
 from fp8verify.verdict.findings_table import finding
@@ -62,7 +62,6 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
 
 def baseline_of(report: Report) -> Baseline:
     """Return what a later run of a report's training is compared with."""
-    shares = [share for rank in report.ranks if (share := layer_share(rank)) is not None]
     met = [
         min(1.0, one.measured_share_of_flops / one.share_of_flops)
         for one in (rank.expected for rank in report.ranks)
@@ -72,7 +71,7 @@ def baseline_of(report: Report) -> Baseline:
     return Baseline(
         fp8verify_baseline=SCHEMA,
         fp8_share=layer_share(report),
-        lowest_rank_share=min(shares) if len(shares) > 1 else None,
+        lowest_rank_share=lowest_share(report) if len(report.ranks) > 1 else None,
         legs={
             leg.value: round(share, 6)
             for leg, share in legs.items()

@@ -249,6 +249,10 @@ class LossPair(msgspec.Struct, frozen=True, kw_only=True):
     first_bad_run: str | None = None
     gap_is_noise: bool = False
 
+    def place_of(self, step: int | None) -> str:
+        """Say of which step, or of which logged value where no line says its step."""
+        return f"{'logged value' if self.counted else 'step'} {step}"
+
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """Two runs compared; `speedup` is at equal work, `step_speedup` of the steps.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from fp8verify.capture.schema import GradientRecord, RecipeRecord
+
 
 class TensorRow(msgspec.Struct, frozen=True, kw_only=True):
     """One tensor of one FP8 layer in the measured step; shares are of its elements, 0 to 1.
@@ -75,42 +77,6 @@ class ScaleRow(msgspec.Struct, frozen=True, kw_only=True):
     changed: bool | None
 
 
-class RecipeSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """A recipe of Transformer Engine as configured; null where it has no such setting.
-
-    Attributes:
-        name: its class.
-        forward: format of inputs and weights.
-        backward: format of gradients.
-        margin: octaves that scales leave unused.
-        interval: steps between updates of scales.
-        history_length: steps of amax that are kept.
-        algorithm: max or most_recent: which amax of the history makes the scale.
-    """
-
-    name: str
-    forward: str
-    backward: str
-    margin: int | None
-    interval: int | None
-    history_length: int | None
-    algorithm: str | None
-
-
-class GradientNorm(msgspec.Struct, frozen=True, kw_only=True):
-    """The norm of a rank's gradients as the optimizer used them, after clipping.
-
-    Attributes:
-        step: after which step.
-        norm: L2 norm, null if it is not finite.
-        sharded: whether other ranks hold parts of these gradients.
-    """
-
-    step: int
-    norm: float | None
-    sharded: bool
-
-
 class TrendPoint(msgspec.Struct, frozen=True, kw_only=True):
     """One measured step of a long run.
 
@@ -141,10 +107,10 @@ class NumericsReport(msgspec.Struct, frozen=True, kw_only=True):
     step: int | None
     reason: str | None
     rows: tuple[TensorRow, ...]
-    recipes: tuple[RecipeSettings, ...]
+    recipes: tuple[RecipeRecord, ...]
     scales: tuple[ScaleRow, ...]
     loss_scales: tuple[float | None, ...] = ()
-    gradients: tuple[GradientNorm, ...]
+    gradients: tuple[GradientRecord, ...]
     trend: tuple[TrendPoint, ...]
     notes: tuple[str, ...]
 

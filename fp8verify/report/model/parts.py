@@ -55,6 +55,16 @@ class GemmSummary(msgspec.Struct, frozen=True, kw_only=True):
     unknown_share_of_time: float
     flops_coverage: float
 
+    @property
+    def total_ns(self) -> int:
+        """The time of all of them, in ns."""
+        return round(1000 * sum(self.time_us.values()))
+
+    @property
+    def launches(self) -> int:
+        """How many there are."""
+        return sum(self.kernels.values())
+
 
 class LegRow(msgspec.Struct, frozen=True, kw_only=True):
     """GEMM time of one GEMM pass, by precision class.

@@ -7,13 +7,13 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 
 from fp8verify.analysis.communication import shards_gradients, weight_gathers
 from fp8verify.analysis.facts import RankFacts
-from fp8verify.analysis.gemms import GemmRow, gemm_totals
+from fp8verify.analysis.gemms import GemmRow
 from fp8verify.analysis.numerics import recomputed_high
 from fp8verify.analysis.populations import PassReading, read_passes
 from fp8verify.analysis.promises import HIGH_PRECISION, Promises, format_name
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.report.model.parts import Finding
-from fp8verify.terms import LEGS, Leg, Precision
+from fp8verify.terms import LEGS, Leg, Precision, low_precision_name
 from fp8verify.text import abridged, counted, listed, patterns, shorten
 from fp8verify.verdict.findings.scales import recipes_of
 from fp8verify.verdict.findings_table import finding
@@ -115,9 +115,9 @@ def recompute_not_fp8(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     if rows:
         gemms = counted(sum(row.calls for row in rows), "recomputed forward GEMM")
         ms = sum(row.time_ns for row in rows) / 1e6
-        precision = rows[0].precision.value.upper()
+        precision, formats = rows[0].precision.value.upper(), low_precision_name(rank.gemm.kernels)
         said.append(
-            f"{gemms} ran in {precision} ({ms:.1f} ms), and in {rank.gemm.name} when they ran first"
+            f"{gemms} ran in {precision} ({ms:.1f} ms), and in {formats} when they ran first"
         )
     if layers:
         said.append(
@@ -165,7 +165,11 @@ def _below(formats: frozenset[str], rank: RankEvidence) -> frozenset[Precision]:
 
 def _times(rank: RankEvidence, legs: Container[Leg | None]) -> Counter[Precision]:
     """Return the GEMM time of some legs by precision class."""
-    return gemm_totals(row for row in rank.survey.gemms if row.leg in legs).time_ns
+    times: Counter[Precision] = Counter()
+    for row in rank.survey.gemms:
+        if row.leg in legs:
+            times[row.precision] += row.time_ns
+    return times
 
 
 def _share(times: Counter[Precision], precisions: Iterable[Precision]) -> float:

@@ -193,7 +193,7 @@ def _missing_by_claim(claim: Claim, rank: RankEvidence) -> tuple[int, int, str]:
 
 
 def _steps(rank: RankEvidence) -> int:
-    return sum(gemm.kernels.total() > 0 for _, gemm in rank.steps)
+    return len({row.step for row in rank.survey.gemms if row.step >= 0})
 
 
 def pinned_layers_low(facts: RankFacts, promises: Promises) -> Iterator[Finding]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from fp8verify.analysis.facts import RankFacts
-from fp8verify.analysis.gemms import gemm_totals
 from fp8verify.analysis.populations import Populations, total_amount
 from fp8verify.analysis.promises import (
     HIGH_PRECISION,
@@ -15,7 +14,7 @@ from fp8verify.analysis.promises import (
     unplaced_ns,
 )
 from fp8verify.report.model.parts import Finding
-from fp8verify.terms import Leg
+from fp8verify.terms import Leg, low_precision_count, low_precision_name
 from fp8verify.text import counted, listed
 from fp8verify.verdict.findings_table import finding
 from fp8verify.verdict.inconclusive import without_kernels
@@ -122,9 +121,9 @@ def parts_without_fp8(facts: RankFacts, promises: Promises) -> Iterator[Finding]
     table = Populations(rank.survey)
     short = table.short_parts(lambda row: row.step)
     steps = {
-        rank.steps[place][0].number: found
+        rank.steps[place].number: found
         for place, found in short.items()
-        if place >= 0 and promises.phase_of(rank.steps[place][0].number) != HIGH_PRECISION
+        if place >= 0 and promises.phase_of(rank.steps[place].number) != HIGH_PRECISION
     }
     if steps:
         most = max(found.part.share for found in steps.values())
@@ -162,7 +161,8 @@ def fp8_forward_only(facts: RankFacts, _: Promises) -> Iterator[Finding]:
 def steps_without_gemms(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     """Steps that launched no GEMM while others did: they train nothing."""
     steps = facts.rank.steps
-    without = [step.number for step, gemm in steps if not gemm.kernels.total()]
+    ran = {row.step for row in facts.rank.survey.gemms}
+    without = [step.number for place, step in enumerate(steps) if place not in ran]
     if 0 < len(without) < len(steps):
         others = counted(len(steps) - len(without), "step")
         yield finding("step-without-gemms", steps=_named(without), others=others)
@@ -171,7 +171,7 @@ def steps_without_gemms(facts: RankFacts, _: Promises) -> Iterator[Finding]:
 def no_optimizer_step(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     """A window of forward and backward passes in which no optimizer was seen to step."""
     rank = facts.rank
-    if rank.backward and not rank.updates and gemm_totals(rank.survey.gemms).kernels.total():
+    if rank.backward and not rank.updates and rank.gemm.launches:
         yield finding("no-optimizer-step")
 
 
@@ -183,14 +183,15 @@ def operators_missing(facts: RankFacts, promises: Promises) -> Iterator[Finding]
     rank, share = facts.rank, facts.rank.linear.low_precision_share_of_time or 0
     if not rank.survey.linear or not lacks_operators(rank):
         return
-    ran = f"{rank.linear.name} GEMMs took {share:.1%} of GEMM time, but without operators"
+    formats = low_precision_name(rank.linear.kernels)
+    ran = f"{formats} GEMMs took {share:.1%} of GEMM time, but without operators"
     high = rank.main_high.value.upper()
     hidden = rank.ran_low or (promises.any and rank.has_fp8_units)
     if not rank.trains and hidden:
         what = f"{ran} nothing shows a backward pass in the window"
         yield finding("no-operators", "open", what=what)
     elif rank.ran_low and not passes_are_proved(rank, promises):
-        others = rank.linear.kernels.total() - rank.linear.low_kernels
+        others = rank.linear.launches - low_precision_count(rank.linear.kernels)
         of = "are a pass of the same layers"
         what = f"{ran} it is unknown whether the other {others} ({high}) {of}"
         yield finding("no-operators", "open", what=what)
