@@ -207,7 +207,8 @@ def read_launches(lines: Iterable[str]) -> list[Launch]:
             continue  # the row of units
         key = (table, f"{row['ID']} {row.get('Process ID', '')}")
         launch = found.setdefault(key, Launch(kernel, {}, _flops(row)))
-        launch.metrics.update(_metrics(row))
+        counts = ((column, _number(text)) for column, text in row.items() if "__" in column)
+        launch.metrics.update({c.removesuffix(".sum"): n for c, n in counts if n is not None})
     return list(found.values())
 
 
@@ -226,12 +227,6 @@ def _rows(lines: Iterable[str]) -> Iterator[tuple[int, dict[str, str]]]:
             header, table = cells, table + 1
         elif header and len(cells) > len(header) // 2:
             yield table, dict(zip(header, cells, strict=False))
-
-
-def _metrics(row: Mapping[str, str]) -> dict[str, int]:
-    pairs = ((column, text) for column, text in row.items() if "__" in column)
-    counts = ((name.removesuffix(".sum"), _number(text)) for name, text in pairs)
-    return {name: count for name, count in counts if count is not None}
 
 
 def _number(text: str) -> int | None:

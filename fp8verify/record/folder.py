@@ -169,22 +169,14 @@ def _claim(folder: Path, job: str, started: float) -> bool:
 
 def _join(folder: Path, job: str | None, *, once: bool) -> CaptureFolder:
     owner, started = _owner(folder)
-    if job is not None and owner == job:
-        if once or not has_ended(folder):
-            return CaptureFolder(folder, node_name(), started)
-        raise InputError(
-            f"The folder {folder} is the capture of an earlier run of the job {owner}.",
-            "Name a new one with --trace-dir: the runs would be judged as one.",
-        )
-    if owner is None:
-        raise InputError(
-            f"The folder {folder} is not empty.",
-            "Name a new one with --trace-dir: a capture is never overwritten. Nodes of one job "
-            "share one if each says --job NAME.",
-        )
+    if job is not None and owner == job and (once or not has_ended(folder)):
+        return CaptureFolder(folder, node_name(), started)
+    run = "an earlier run of the job" if owner == job else "the job"
+    holds = "not empty" if owner is None else f"the capture of {run} {owner}"
     raise InputError(
-        f"The folder {folder} is the capture of the job {owner}.",
-        "Name a new one with --trace-dir, or join it from the same job: --job NAME on every node.",
+        f"The folder {folder} is {holds}.",
+        "Name a new one with --trace-dir: a capture is never overwritten. Nodes of one job share "
+        "one if each says --job NAME.",
     )
 
 

@@ -110,23 +110,19 @@ class Judge:
 
 
 def _start_process() -> subprocess.Popen[str]:
+    """Start one without what attaches us to the training, and without its GPUs."""
+    path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    kept = [entry for entry in path if entry and not Path(entry).name.startswith(".boot-")]
     return subprocess.Popen(
         [sys.executable, "-m", "fp8verify.record.judge"],
         cwd=PACKAGE,  # where `-m` finds us, and not what the training calls like our modules
-        env=_environment(),
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(kept), "CUDA_VISIBLE_DEVICES": ""},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
         start_new_session=True,  # Ctrl-C is for the training
     )
-
-
-def _environment() -> dict[str, str]:
-    """Return the environment without what attaches us to the training, and without its GPUs."""
-    path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    kept = [entry for entry in path if entry and not Path(entry).name.startswith(".boot-")]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(kept), "CUDA_VISIBLE_DEVICES": ""}
 
 
 def keep_report(folder: Path, text: str) -> None:

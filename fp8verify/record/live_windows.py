@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from fp8verify.capture.files import find_metas, read_meta
-from fp8verify.capture.schema import RankMeta, WindowRecord
+from fp8verify.capture.schema import RankMeta
 from fp8verify.errors import InputError
 from fp8verify.integrations.sinks import Sink
 from fp8verify.record.judge import Judged
@@ -66,7 +66,14 @@ class History:
 
     def take(self, judged: Judged) -> None:
         """Take the next window."""
-        metrics = judged.metrics or _metrics_of_failure(judged)
+        number = judged.folder.name.rpartition("-")[2]
+        metrics = judged.metrics or {
+            "step": int(number) if number.isdecimal() else None,
+            "verdict": Verdict.INCONCLUSIVE.value,
+            "reason": f"the window could not be judged: {judged.error}",
+            "exit_code": 3,
+            "findings": [],
+        }
         before = None if self.last is None else str(self.last["verdict"])
         self.last = metrics
         self.counts[metrics["verdict"]] += 1
@@ -107,17 +114,6 @@ class History:
                 self.errors.append(said)
 
 
-def _metrics_of_failure(judged: Judged) -> WindowMetrics:
-    number = judged.folder.name.rpartition("-")[2]
-    return {
-        "step": int(number) if number.isdecimal() else None,
-        "verdict": Verdict.INCONCLUSIVE.value,
-        "reason": f"the window could not be judged: {judged.error}",
-        "exit_code": 3,
-        "findings": [],
-    }
-
-
 def is_closed(folder: Path, ranks: RankSelection) -> bool:
     """Whether all requested ranks are done with the one window of a folder in `live`.
 
@@ -143,12 +139,9 @@ def progress(capture: Path, ranks: RankSelection, count: int) -> tuple[int, bool
     if not known or len(known) < len(metas):
         return 0, False
     closed = min(sum(w.trace is not None for w in meta.windows) for meta in known)
-    return closed, all(_is_done(meta.windows, count) for meta in known)
-
-
-def _is_done(windows: Sequence[WindowRecord], count: int) -> bool:
-    to_come = [w for w in windows if w.state in ("never", "cut") and w.trace is None]
-    return len(windows) >= count and not to_come
+    windows = [window for meta in known for window in meta.windows]
+    to_come = any(w.state in ("never", "cut") and w.trace is None for w in windows)
+    return closed, not to_come and all(len(meta.windows) >= count for meta in known)
 
 
 def _wanted_metas(capture: Path, ranks: RankSelection) -> list[RankMeta | None]:

@@ -87,10 +87,11 @@ class WindowReports(Watcher):
         from fp8verify.record.live_windows import progress
 
         judge = Judge(self.policy, partial(self._say, folder))
-        judged = 0
+        asked, judged = self.settings, 0
+        count = len(asked.windows + asked.global_windows) + (asked.timed_window is not None)
         while not self.over.wait(POLL_S):
             with suppress(Exception):  # the training may remove or exchange anything there
-                closed, is_last = progress(folder, self.settings.ranks, self.settings.window_count)
+                closed, is_last = progress(folder, asked.ranks, count)
                 if closed > judged:
                     judge.submit(folder)
                     judged = closed

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from fp8verify.errors import InputError
 from fp8verify.record.command import python_for, resolve_command
 from fp8verify.record.folder import (
-    CaptureFolder,
     check_name,
     make_capture_folder,
     remove_shared_agent,
@@ -64,28 +63,18 @@ def run_training(
             log = capture.log if settings.capture_log else None
             with nullcontext() if watch is None else watch.following(capture, signals.stop):
                 exit_code = _spawn(arguments, boot, log, signals)
-            result = _result(settings, boot, capture, exit_code)
+            # Not before the run, which waits for what we import.
+            from fp8verify.record.collect_result import RunResult, collect_result
+
+            try:
+                result = collect_result(boot, capture, exit_code, settings)
+                result = result._replace(notes=(*result.notes, *capture.notes))
+            except Exception as error:  # the run may have left anything there
+                why = f"what the run left cannot be read: {type(error).__name__}: {error}"
+                result = RunResult(capture.path, exit_code, notes=(why,))
         if lock.last:
             remove_shared_agent(capture.path)
     return result._replace(last=lock.last)
-
-
-def _result(
-    settings: RunSettings,
-    boot: Path,
-    capture: CaptureFolder,
-    exit_code: int,
-) -> RunResult:
-    """Return what the run left, once it has ended; nothing about that changes its exit code."""
-    # Not before the run, which waits for what we import.
-    from fp8verify.record.collect_result import RunResult, collect_result
-
-    try:
-        result = collect_result(boot, capture, exit_code, settings)
-        return result._replace(notes=(*result.notes, *capture.notes))
-    except Exception as error:  # it may have left anything there
-        why = f"what the run left cannot be read: {type(error).__name__}: {error}"
-        return RunResult(capture.path, exit_code, notes=(why,))
 
 
 def _spawn(arguments: list[str], boot: Path, log: Path | None, signals: SignalForwarder) -> int:

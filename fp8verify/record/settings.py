@@ -102,12 +102,6 @@ class RunSettings(NamedTuple):
     python: str | None = None
     debug: bool = False
 
-    @property
-    def window_count(self) -> int:
-        """How many windows there are to record."""
-        given = len(self.windows) + len(self.global_windows)
-        return given + (self.timed_window is not None)
-
 
 def read_settings(
     *,

@@ -152,21 +152,16 @@ def _local(source: Source) -> Iterator[Path]:
         yield path
         return
     with tempfile.TemporaryDirectory(prefix="fp8verify-") as folder:
-        copy = Path(folder) / "copy.sqlite"
-        _copy(source, copy)
+        copy, size = Path(folder) / "copy.sqlite", 0
+        with copy.open("wb") as file:
+            for piece in source:
+                size += len(piece)
+                if size > MAX_COPY:
+                    raise InputError(
+                        f"{source.name} has more than {MAX_COPY >> 30} GB, too many to be copied.",
+                        "Unpack or download it, and give the file.",
+                    )
+                file.write(piece)
+        if source.damage:
+            raise InputError(f"{source.name} cannot be read: {source.damage}.", "Pack it again.")
         yield copy
-
-
-def _copy(source: Source, target: Path) -> None:
-    size = 0
-    with target.open("wb") as file:
-        for piece in source:
-            size += len(piece)
-            if size > MAX_COPY:
-                raise InputError(
-                    f"{source.name} has more than {MAX_COPY >> 30} GB, too many to be copied.",
-                    "Unpack or download it, and give the file.",
-                )
-            file.write(piece)
-    if source.damage:
-        raise InputError(f"{source.name} cannot be read: {source.damage}.", "Pack it again.")

@@ -47,10 +47,6 @@ _GRAPHS: Final = (
 _FOREVER: Final = 1 << 62
 
 
-def _is_loss(text: str) -> bool:
-    return bool(_LOST.search(text)) and not _NOTHING.search(text)
-
-
 def _missing_kernels(tables: _Tables, columns: Columns, *, outstanding: bool) -> int:
     """Return the number of launches without their kernel.
 
@@ -170,7 +166,7 @@ def read_export(database: Database, name: str, how: Reading) -> Trace:
     rows.calls(tables.calls())
     rows.ranges(tables.ranges())
     for kind, table in COPIES.items():
-        rows.copies(kind, tables.spans(table, "bytes"))
+        rows.copies(kind, totals(tables.spans(table, "bytes")))
     trace = Trace(source=name)
     graphs, graphs_ns, _ = totals(tables.spans(GRAPHS, "start"))
     texts = tables.remarks()  # they hold paths, and nothing of them is kept
@@ -178,7 +174,7 @@ def read_export(database: Database, name: str, how: Reading) -> Trace:
     missing = _missing_kernels(tables, rows.columns, outstanding=outstanding)
     if graphs:
         trace.health.notes.append(_GRAPHS.format(graphs, graphs_ns / 1e6))
-    if any(map(_is_loss, texts)):
+    if any(_LOST.search(text) and not _NOTHING.search(text) for text in texts):
         trace.health.notes.append("Nsight Systems says that events were lost")
     if missing:
         trace.health.notes.append(f"{missing} kernels were launched that are not in the trace")

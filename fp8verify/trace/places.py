@@ -89,11 +89,6 @@ def comes_through_pipe(paths: Sequence[str | Path]) -> bool:
         return is_pipe(paths[0])
 
 
-def is_pattern(text: str) -> bool:
-    """Whether a text is a pattern of paths."""
-    return _PATTERN.search(text) is not None
-
-
 def is_remote(path: Path) -> bool:
     """Whether `path` came from a URL."""
     return not isinstance(path, Path)
@@ -204,7 +199,7 @@ def run_name(paths: Sequence[str | Path]) -> str:
     if _OPEN_FILE.fullmatch(text):
         return "pipe"
     parts = [part for part in text.split("/") if part not in ("", ".", "..")]
-    if is_pattern(text) or len(paths) > 1:
+    if _PATTERN.search(text) or len(paths) > 1:
         parts = parts[:-1]
     name = parts[-1] if parts and not text.endswith(("/..", "/.")) else Path(text).resolve().name
     stem = _ENDING.sub("", name) or name or "run"

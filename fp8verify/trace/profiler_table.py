@@ -67,7 +67,7 @@ def read(source: Source, how: Reading) -> Trace:
     for kind in ("memcpy", "memset"):
         copies = [row for row in kernels if row.name.lower().startswith(f"{kind} ")]
         sums = sum(row.calls for row in copies), sum(row.gpu_ns for row in copies)
-        rows.add_copies(kind, (*sums, 0))
+        rows.copies(kind, (*sums, 0))
     rows.fill(trace, "key_averages()", layers=how.layers)
     trace.remarks.append("the printed table does not say when kernels ran: idle time is unknown")
     shown = sum(row.gpu_ns for row in kernels)

@@ -12,7 +12,7 @@ from fp8verify.errors import InputError
 from fp8verify.text import clean
 from fp8verify.trace.build import main_device
 from fp8verify.trace.places import open_binary, reading
-from fp8verify.trace.rows import RowCollector
+from fp8verify.trace.rows import RowCollector, totals
 from fp8verify.trace.source import Glance, Part, Reading, Source
 from fp8verify.trace.tables import Trace
 
@@ -47,7 +47,8 @@ def read(source: Source, how: Reading) -> Trace:
     rows.calls(map(numbers, _neighbour(source, "_hip_api_trace.csv", *_CALL)))
     markers = _neighbour(source, "_marker_api_trace.csv", "Function", *_CALL[1:])
     rows.ranges((text, *numbers(rest)) for text, *rest in markers)
-    rows.copies("memcpy", map(numbers, _neighbour(source, "_memory_copy_trace.csv", *_CALL[1:3])))
+    copies = _neighbour(source, "_memory_copy_trace.csv", *_CALL[1:3])
+    rows.copies("memcpy", totals(map(numbers, copies)))
     rows.skipped += table.skipped
     rows.fill(trace, NAME, layers=how.layers)
     trace.health.truncated = table.is_cut
@@ -196,7 +197,7 @@ def read_rocpd(database: Database, name: str, how: Reading) -> Trace:
     rows.kernels(tables.kernels())
     rows.calls(tables.calls())
     rows.ranges(tables.markers())
-    rows.copies("memcpy", tables.copies())
+    rows.copies("memcpy", totals(tables.copies()))
     rows.fill(trace, NAME, layers=how.layers)
     trace.gpu = tables.gpu(main_device(trace.kernels))
     return trace

@@ -54,18 +54,14 @@ def parse_range(text: str) -> RangeName:
     """Take the text of a range apart."""
     tail = _TAIL.search(text)
     name = text[: tail.start()] if tail else text
-    if _ANNOTATION.match(name) or not (tail or _is_plain_operator(name)):
+    is_backward = BACKWARD.search(name) is not None
+    if _ANNOTATION.match(name) or not (tail or _NAMESPACED.match(name) or is_backward):
         return RangeName(name)
     rest = text[len(name) :]
     number, sizes = _SEQUENCE.match(rest), _SIZES.search(rest)
     dims = sizes[1] if sizes and len(sizes[1]) < _MAX_SIZES else ""
-    is_node = number is not None and BACKWARD.search(name) is not None
-    parts = (b"", dims.encode("utf-8", "replace"), b"1" if is_node else b"")
+    parts = (b"", dims.encode("utf-8", "replace"), b"1" if number and is_backward else b"")
     return RangeName(name, SEPARATOR.join(parts), int(number[1]) if number else -1)
-
-
-def _is_plain_operator(name: str) -> bool:
-    return _NAMESPACED.match(name) is not None or BACKWARD.search(name) is not None
 
 
 Row = Sequence[Any]
@@ -113,11 +109,7 @@ class RowCollector:
         """
         self._take(rows, self._add_ranges)
 
-    def copies(self, kind: str, rows: Iterable[Row]) -> None:
-        """Take rows of start, end and (if known) bytes of "memcpy" or "memset"."""
-        self.add_copies(kind, totals(rows))
-
-    def add_copies(self, kind: str, sums: tuple[int, int, int]) -> None:
+    def copies(self, kind: str, sums: tuple[int, int, int]) -> None:
         """Take the number, nanoseconds and bytes of "memcpy" or "memset"."""
         if sums[0]:
             self.columns.copies[kind] = sums
