@@ -13,6 +13,8 @@ from msgspec.structs import replace
 from fp8verify import Report, inspect
 from fp8verify.analysis.timeline import step_statistics
 from fp8verify.compare import Comparison, Outcome, compare
+from fp8verify.compare.measure import measure_runs
+from fp8verify.compare.speed import measure_speed, reason_of
 from fp8verify.logs.losses import LossSeries
 from fp8verify.report.model.parts import StepStatistics
 from tests.hand_built import (
@@ -85,6 +87,7 @@ def test_faster_gemms_make_a_faster_step(tmp_path: Path) -> None:
     assert found.outcome is Outcome.FASTER
     assert found.exit_code == 0
     assert not found.findings
+    assert not any("FP8 share" in note for note in found.notes)
     assert "GEMMs are 0.60 ms faster, the whole step 0.60 ms" in found.reason
 
 
@@ -152,6 +155,8 @@ def test_steps_alike_are_the_same(tmp_path: Path) -> None:
     assert (found.outcome, found.speedup) == (Outcome.SAME, 1.0)
     assert found.interval == pytest.approx((0.98, 1.02), abs=0.002)
     assert found.steps_needed is None
+    assert "the candidate's FP8 share is not above the baseline's" in found.notes
+    assert not any("ranks" in note for note in found.notes)
 
 
 def test_fewer_than_three_steps_decide_and_accuse_nothing(tmp_path: Path) -> None:
@@ -215,6 +220,10 @@ def test_without_shapes_as_many_gemms_are_taken_for_the_same_work(tmp_path: Path
     found = compare(bare(3), bare(4))
     assert found.exit_code == 3
     assert "3 GEMMs in the baseline and 4" in found.reason
+    shaped = run(tmp_path, fp8=False, us=50)
+    for found in (compare(bare(3), shaped), compare(shaped, bare(3))):
+        assert found.work_ratio is None
+        assert "no shapes were recorded: the same work is assumed for both runs" in found.notes
 
 
 def outside(mean_us: float, count: int = 40) -> StepStatistics:
@@ -228,6 +237,51 @@ def with_ranks(report: Report, *changes: dict[str, Any]) -> Report:
     (rank,) = report.ranks
     ranks = tuple(replace(rank, rank=n, **change) for n, change in enumerate(changes))
     return replace(report, ranks=ranks)
+
+
+def timed(count: int, mean_us: float, variation: float, each: float = 1.0) -> StepStatistics:
+    """Steps of this relative deviation, of which `each` is as good as an independent one."""
+    spread = {"median_us": mean_us, "min_us": mean_us, "max_us": mean_us}
+    return StepStatistics(
+        count=count, left_out=0, mean_us=mean_us, deviation_us=variation * mean_us,
+        effective=count * each, **spread,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "work", "outcome", "needed"),
+    [
+        # Two recordings differ by 0.7 % each, however little their steps do.
+        (timed(40, 100, 0), timed(40, 101, 0), 1.0, "SAME", None),
+        (timed(40, 101, 0), timed(40, 100, 0), 1.0, "SAME", None),
+        (timed(40, 104, 0), timed(40, 106, 0), 2.0, "FASTER", None),
+        # At least 5 % apart is what the steps are to tell.
+        (timed(40, 100, 0.1), timed(40, 103, 0.02), 1.0, "UNDECIDED", 105),
+        (timed(40, 103, 0.1), timed(40, 100, 0.02), 1.0, "UNDECIDED", 105),
+        (timed(6, 100, 0.1, 0.5), timed(6, 100, 0.1), 1.0, "UNDECIDED", 210),
+        (timed(40, 100, 0.6), timed(40, 130, 0.6), 1.0, "UNDECIDED", 92),
+        (timed(40, 200, 0.6), timed(40, 130, 0.6), 0.5, "UNDECIDED", 92),
+        (timed(5, 100, 0.1), timed(5, 100, 0), 1.0, "UNDECIDED", 105),
+        # Four steps do not tell how much they vary: 3 % is assumed.
+        (timed(4, 100, 0.1), timed(4, 100, 0.1), 1.0, "UNDECIDED", 10),
+        (timed(40, 100, 0.9), timed(40, 100, 0.9), 1.0, "UNDECIDED", 1000),
+        # Three steps are the least that decide anything.
+        (timed(3, 100, 0.001), timed(3, 50, 0.001), 1.0, "FASTER", None),
+        (timed(2, 100, 0.001), timed(3, 50, 0.001), 1.0, "UNDECIDED", 5),
+    ],
+)
+def test_how_many_steps_decide(
+    ours: StepStatistics, theirs: StepStatistics, work: float, outcome: str, needed: int | None,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    report = run(tmp_path, fp8=True, us=40)
+    measured = measure_runs(report, report)
+    assert not isinstance(measured, str)
+    before, after = measured[0]._replace(times=ours), measured[1]._replace(times=theirs)
+    found = measure_speed(before, after, work)
+    assert (found.outcome, found.steps_needed) == (outcome, needed)
+    few = "fewer than three steps" in reason_of(found, work, before, after)
+    assert few is (min(ours.count, theirs.count) < 3)
 
 
 def test_steps_without_the_profiler_are_preferred_where_both_runs_know_them(tmp_path: Path) -> None:
@@ -289,6 +343,9 @@ def test_a_rank_that_lost_fp8_is_the_first_cause(tmp_path: Path) -> None:
     ]
     assert found.baseline is not None
     assert found.baseline.ranks == (0, 1)
+    for now in (compare(after, before), compare(replace(before, ranks=before.ranks[:1]), after)):
+        assert not any(note.startswith("rank ") for note in now.notes)
+    assert "1 and 2 ranks" in now.notes
 
 
 def test_figures_are_of_a_step_and_rank_however_many_there_are(tmp_path: Path) -> None:

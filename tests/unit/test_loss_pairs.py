@@ -8,10 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from fp8verify import compare as compare_runs
 from fp8verify.compare import compare
-from fp8verify.compare.losses import CURVE_POINTS, loss_findings, pair_losses
+from fp8verify.compare.losses import CURVE_POINTS, EXPECTED_GAP, loss_findings, pair_losses
 from fp8verify.logs.losses import LossSeries
 from fp8verify.report.forms import render
 from fp8verify.report.model.comparison import LossPair
@@ -135,6 +136,10 @@ def test_a_gap_that_data_in_common_shows_is_told_with_its_trend() -> None:
     (finding,) = loss_findings(found)
     assert (finding.code, finding.severity.value) == ("loss-gap", "info")
     assert "3.0% above the baseline's in the last half of the steps, steady" in finding.message
+    for gap, said in ((9.99, "999.0% above the"), (10.0, "11 times the")):
+        (finding,) = loss_findings(replace(found, relative_gap=gap))
+        assert f"loss is {said} baseline's" in finding.message
+    assert codes(replace(found, relative_gap=EXPECTED_GAP)) == []
 
 
 @pytest.mark.parametrize(
@@ -144,6 +149,7 @@ def test_a_gap_that_data_in_common_shows_is_told_with_its_trend() -> None:
         (lambda n: 0.01 + 0.03 * n / 200, "growing"),
         (lambda n: 0.04 - 0.03 * n / 200, "shrinking"),
         (lambda n: 0.0002 * n, "growing"),
+        (lambda n: 0.04 if 60 <= n < 140 else 0.0, "steady"),
     ],
 )
 def test_the_trend_is_that_of_the_relative_gap(share: Callable[[int], float], trend: str) -> None:

@@ -130,16 +130,17 @@ def test_sound_rows_have_no_finding() -> None:
 FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"nan": 0.01}, "nan-or-inf"),
     ({"rows_not_finite": 1, "amax": None}, "nan-or-inf"),
-    ({"kind": "grad_output", "flushed": 0.11}, "gradient-flushed"),
-    ({"kind": "grad_output", "flushed": 0.02}, "underflow-high"),
+    ({"kind": "grad_output", "flushed": 0.10}, "gradient-flushed"),
+    ({"kind": "grad_output", "flushed": 0.01}, "underflow-high"),
     ({"flushed": 0.3}, "underflow-high"),
-    ({"sqnr_db": 19.0}, "sqnr-low"),
-    ({"kind": "weight", "amax": 401.0}, "outlier-layer"),
-    ({"kind": "grad_output", "amax": 401.0}, "outlier-layer"),
-    ({"rms": 4.0 / 2**14}, "outlier-layer"),
-    ({"saturated": 2e-5, "scaling": "delayed"}, "saturates"),
-    ({"top_blocks": 0.06, "scaling": "mxfp8"}, "mx-last-bucket"),
-    ({"zero_rows": 0.5, "scaling": "rowwise"}, "zero-rows"),
+    ({"sqnr_db": 20.0}, "sqnr-low"),
+    ({"sqnr_db": 22.0, "scaling": "mxfp8"}, "sqnr-low"),
+    ({"kind": "weight", "amax": 400.0}, "outlier-layer"),
+    ({"kind": "grad_output", "amax": 400.0}, "outlier-layer"),
+    ({"rms": 4.0 / 2**13}, "outlier-layer"),
+    ({"saturated": 1e-5, "scaling": "delayed"}, "saturates"),
+    ({"top_blocks": 0.05, "scaling": "mxfp8"}, "mx-last-bucket"),
+    ({"zero_rows": 0.01, "scaling": "rowwise"}, "zero-rows"),
 ]
 
 
@@ -172,6 +173,12 @@ def test_the_worst_step_is_named_beside_the_first() -> None:
     (finding,) = found(facts_of(steps[5], series=series_of(steps)))
     assert "flushes 100.0% to zero" in finding.message
     assert finding.message.endswith("in 5 of 6 measured steps, first in step 5, worst in step 9")
+
+
+def test_tensors_that_break_after_the_first_one_are_counted() -> None:
+    broken = [replace(row, inf=0.1) if n in (3, 5) else row for n, row in enumerate(all_layers())]
+    (finding,) = found(facts_of(broken))
+    assert finding.message.endswith("with infinity in step 5, before 1 other tensor")
 
 
 def test_scalars_keep_a_layer_that_is_all_nan() -> None:
@@ -214,8 +221,15 @@ def test_a_copy_that_stays_while_its_master_moves_is_stale(
     [
         {"kind": "grad_output", "flushed": 0.009},
         {"sqnr_db": 20.1},
+        {"sqnr_db": 22.1, "scaling": "mxfp8"},
+        {"sqnr_db": 20.1, "scaling": "mxfp8", "format": "e5m2"},
         {"kind": "weight", "amax": 399.0},
         {"kind": "grad_output", "format": "e5m2", "rms": 4.0 / 2**14},
+        {"scaling": "rowwise", "rms": 4.0 / 2**14},
+        {"rms": 4.001 / 2**13},
+        {"top_blocks": 0.049, "scaling": "mxfp8"},
+        {"zero_rows": 0.009, "scaling": "rowwise"},
+        {"saturated": 0.99e-5},
         {"zero_rows": 0.5},
         {"saturated": 0.01, "source": "bytes"},
     ],
@@ -316,6 +330,13 @@ SCALES: dict[str, tuple[dict[str, Any], str]] = {
     "zero": (scale(0.0, 1.0, STEADY), UNSTABLE),
     "infinity": (scale(math.inf, 1.0, STEADY), UNSTABLE),
     "octaves": (scale(7.0, 7.0, [1.0, 64.0, 2.0, 50.0, 1.5, 60.0, 1.0]), UNSTABLE),
+    "four octaves in five steps": (scale(28.0, 28.0, [1.0, 16.0, 1.0, 16.0, 1.0]), UNSTABLE),
+    "in four steps": (scale(28.0, 28.0, [1.0, 16.0, 1.0, 16.0]), ""),
+    "less than four octaves": (scale(28.0, 28.0, [1.0, 15.9, 1.0, 15.9, 1.0]), ""),
+    "a rise of four octaves": (scale(28.0, 28.0, [1.0, 2.0, 4.0, 8.0, 16.0]), ""),
+    "a jump by four": (scale(28.0, 28.0, [4.0, 4.0, 4.0, 4.0, 16.0]), "amax-spike"),
+    "a jump by less": (scale(448.0 / 15.9, 448.0 / 15.9, [4.0, 4.0, 4.0, 4.0, 15.9]), ""),
+    "a jump after three steps": (scale(28.0, 28.0, [4.0, 4.0, 4.0, 16.0]), ""),
     "an unread history": (
         {"recipes": [recipe(algorithm="most_recent", history_length=1024)]}, "history-unused"),
     "a history of one step": (
@@ -323,8 +344,12 @@ SCALES: dict[str, tuple[dict[str, Any], str]] = {
     "the newest of one step": (
         {"recipes": [recipe(algorithm="most_recent", history_length=1)]}, ""),
     "a long history": ({"recipes": [recipe(algorithm="max", history_length=1024)]}, ""),
+    "the newest of 16 steps": (
+        {"recipes": [recipe(algorithm="most_recent", history_length=16)]}, ""),
+    "another recipe's": ({"recipes": [recipe(name="Own", algorithm="max", history_length=1)]}, ""),
     "a hybrid MXFP8": ({"recipes": [recipe(name="MXFP8BlockScaling")]}, "mxfp8-e5m2-gradients"),
     "a loss scale": ({"loss_scales": [65536.0]}, ""),
+    "a loss scale of one": ({"loss_scales": [1.0]}, ""),
     "a halved loss scale": ({"loss_scales": [0.25]}, UNSTABLE),
     "an infinite loss scale": ({"loss_scales": [None]}, UNSTABLE),
     "growth before the warm-up": ({"series": [line(10 * n, 2.0**n) for n in range(12)]}, ""),
@@ -368,6 +393,10 @@ def test_scales_differ_between_ranks_of_one_group() -> None:
 
 
 def test_ranks_of_different_groups_or_of_tensor_parallel_weights_may_differ() -> None:
+    alike = [
+        facts_of(slots=[slot(SOUND, None, STEADY, group=0)], rank=r, groups=[(0, 1)])
+        for r in range(2)
+    ]
     apart = [
         facts_of(slots=[slot(SOUND * (1 + r), None, STEADY, group=0)], rank=r, groups=[(r,)])
         for r in range(2)
@@ -377,7 +406,7 @@ def test_ranks_of_different_groups_or_of_tensor_parallel_weights_may_differ() ->
                  rank=r, groups=[(0, 1)])
         for r in range(2)
     ]  # fmt: skip
-    for ranks in (apart, weights):
+    for ranks in (alike, apart, weights):
         assert "scales-differ-between-ranks" not in codes(*ranks)
 
 
@@ -414,6 +443,10 @@ def test_an_amax_that_grows_over_a_long_run_is_told() -> None:
     assert (finding.code, finding.layers) == ("scale-unstable", (NAMES[0],))
     assert "grew by a factor of 32 from step 600 to 1100" in finding.message
     assert codes(facts_of(series=[line(100 * n, 4.0 + n % 2) for n in range(12)])) == []
+    halts = [2.0 ** (n // 2) for n in range(18)]
+    falls = [value / 4 if n % 3 == 2 else value for n, value in enumerate(halts)]
+    for values, code in ((halts, ["scale-unstable"]), (falls, [])):
+        assert codes(facts_of(series=[line(1000 + n, v) for n, v in enumerate(values)])) == code
     for factor, code in ((8.0, ["scale-unstable"]), (7.9, [])):
         slowly = [line(1000 + n, factor ** (max(0, n - 6) / 5)) for n in range(12)]
         assert codes(facts_of(series=slowly)) == code
@@ -439,6 +472,10 @@ def test_what_clips_a_tensor_is_told_once() -> None:
         ({"scaling": "delayed"}, "Lower a margin above 0", "none of the usual recipes"),
         ({"scaling": "delayed", "saturated": 0.1}, "no margin", "Lower a margin"),
         ({"scaling": "rowwise"}, "Keep the layer in BF16", "none of the usual recipes"),
+        ({"kind": "grad_output", "flushed": 0.05}, "Cast gradients to E5M2", "Scale by row or"),
+        ({"kind": "grad_output", "flushed": 0.05, "format": "e5m2"}, "Scale by row or", "E5M2"),
+        ({"amax": 1e-12}, "Scale by row or block", "No scale helps"),
+        ({"amax": 0.9e-12}, "No scale helps", "Scale by row"),
     ],
 )
 def test_advice_fits_the_figures(row: dict[str, Any], said: str, unsaid: str) -> None:
