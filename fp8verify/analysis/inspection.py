@@ -170,8 +170,7 @@ def _notes(files: TraceFiles, metas: dict[int, RankMeta]) -> list[str]:
     names = {file.path.name for file in files}
     return [
         *(
-            f"{path.name} {'holds no trace' if path.is_dir() else 'is not a trace'} and was left "
-            "out"
+            f"{path.name} {'has no trace' if path.is_dir() else 'is not a trace'} and was left out"
             for path in files.skipped
         ),
         *(

@@ -122,7 +122,7 @@ def _why(modules: Sequence[ModuleRecord]) -> Iterator[str]:
     if cached:  # pytorch/module/base.py, get_weight_workspace
         yield (
             f"the weights of {counted(cached, 'FP8 layer')} stay in high precision, with an FP8 "
-            "copy beside them and where the GPU needs it a transposed one: 1 or 2 bytes a value "
+            "copy in addition and, where the GPU needs it, a transposed one: 1 or 2 bytes a value "
             "more, which fp8_model_init would save"
         )
     if parameters:

@@ -47,7 +47,7 @@ def annotate(path: Path, out: Path) -> Counter[str]:
             raise UsageError(f"{out} is the trace itself.", "Pass -o another file.")
     if glance_at(path)[0] is not KINETO:
         raise InputError(
-            f"{path.name} is no trace of torch.profiler.",
+            f"{path.name} is not a trace of torch.profiler.",
             "Annotate a Kineto trace; Nsight Systems and rocprofv3 have viewers of their own.",
         )
     labels = Labels(read_trace(path))

@@ -134,7 +134,7 @@ def read_numerics(folder: Path) -> dict[int, RankNumerics]:
     found: dict[int, RankNumerics] = {}
     paths = folder.glob(NUMERICS) if folder.is_dir() else ()
     for path in sorted(paths, key=lambda path: path.name.removesuffix(NUMERICS_SUFFIX)):
-        record = _read(path, NumericsRecord, "holds no numerics")
+        record = _read(path, NumericsRecord, "has no numerics")
         series = path.with_name(path.name.removesuffix(NUMERICS_SUFFIX) + SERIES_SUFFIX)
         lines = tuple(_series(series)) if series.is_file() else ()
         found.setdefault(record.rank, RankNumerics(record=record, series=lines))

@@ -118,7 +118,7 @@ def _place_of(error: click.UsageError) -> str:
     if source is ParameterSource.ENVIRONMENT:
         return f" It is the value of {option.envvar}."
     if source is ParameterSource.DEFAULT_MAP:
-        return f" It stands in {find_settings(Path.cwd()).path}."
+        return f" It is in {find_settings(Path.cwd()).path}."
     return ""
 
 
@@ -183,7 +183,7 @@ def _refuse_unknown_key(file: SettingsFile) -> None:
     near = get_close_matches(unknown[0], known, n=1)
     hint = f"Did you mean {near[0]}?" if near else f"Options are: {', '.join(sorted(known))}."
     if unknown[0] == "tool":
-        hint = "In fp8verify.toml the options stand at the top, without [tool.fp8verify]."
+        hint = "In fp8verify.toml the options are at the top level, without [tool.fp8verify]."
     raise UsageError(f"{file.path} sets {unknown[0][:80]!r}, which is not an option.", hint)
 
 

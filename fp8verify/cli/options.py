@@ -195,7 +195,7 @@ def _form_of(output: Path | None, forms: Collection[str]) -> str:
         return by_suffix
     suffixes = [suffix for suffix, form in _BY_SUFFIX.items() if form in forms]
     raise UsageError(
-        f"{output} would be {by_suffix}, which is no format of this result.",
+        f"{output} would be {by_suffix}, which this result does not have.",
         f"Let the file end in {' '.join(suffixes)}, or pass --format.",
     )
 

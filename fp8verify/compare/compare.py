@@ -104,11 +104,11 @@ def _obstacle(before: Measured, after: Measured) -> str | None:
     if before.work and after.work:
         return None
     if "window" in (before.measured, after.measured):
-        return "no steps were recorded, and no shapes that would tell the work of the windows"
+        return "no steps were recorded, and without shapes the work of the windows is unknown"
     if differs(after.gemms / before.gemms):
         return (
             f"a step runs {before.gemms:.0f} GEMMs in the baseline and {after.gemms:.0f} in the "
-            "candidate, and no shapes tell their work"
+            "candidate, and without shapes their work is unknown"
         )
     return None
 

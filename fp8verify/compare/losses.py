@@ -76,13 +76,13 @@ def why_apart(baseline: LossSeries, candidate: LossSeries) -> str | None:
     """Say why equal numbers of two series are not the same step; None where they are."""
     if baseline.counted != candidate.counted:
         silent = baseline.framework if baseline.counted else candidate.framework
-        return f"the log of {silent} does not say of which steps its losses are"
+        return f"the log of {silent} does not give the steps of its losses"
     shared = sorted(baseline.epochs.keys() & candidate.epochs.keys())
     for place in shared[:1] + shared[-1:]:
         epochs = baseline.epochs[place], candidate.epochs[place]
         if abs(epochs[0] - epochs[1]) > _SAME_EPOCH * max(1.0, *map(abs, epochs)):
             return (
-                f"no line says its step, and loss {place} is of epoch {epochs[0]:g} in the "
+                f"the lines have no steps, and loss {place} is of epoch {epochs[0]:g} in the "
                 f"baseline and of {epochs[1]:g} in the candidate (logging_steps, or a resumed run)"
             )
     return None

@@ -73,7 +73,7 @@ def read_document(path: str) -> Document:
         reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         raise InputError(
             f"{path} cannot be read as {kind.upper()}: {reason}.",
-            "Pass the file that the training reads; the name's ending tells its format.",
+            "Pass the file that the training reads; the ending of its name gives the format.",
         ) from None
     return Document(path, kind, values, lines, text)
 

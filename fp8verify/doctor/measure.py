@@ -101,7 +101,7 @@ def parse_shape(text: str) -> Shape:
     sizes = tuple(map(int, match.groups())) if match else ()
     if len(sizes) != 3 or not all(sizes):
         raise UsageError(
-            f"{text!r} is no matrix size.",
+            f"{text!r} is not a matrix size.",
             "Pass tokens, inputs and outputs: --shape 8192x4096x14336",
         )
     return Shape(*sizes)
@@ -145,7 +145,7 @@ def _answers(
     # Libraries print other lines.
     lines = [line for line in done.stdout.splitlines() if line.startswith(_MARK)]
     if done.returncode or not lines:
-        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        last = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
         return {"error": f"{program}: {last[:200]}"}, []
     where, *found = (json.loads(line.removeprefix(_MARK)) for line in lines)
     return where, found

@@ -142,7 +142,7 @@ def open_sink(what: Destination) -> Sink:
 
 def _named_sink(what: str) -> Sink:
     if not what:
-        raise UsageError("An empty text names no sink.", "Such as fp8.jsonl.")
+        raise UsageError("A sink needs a name.", "Such as fp8.jsonl.")
     kind, colon, target = what.partition(":")
     if not colon or re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]+", kind) is None:
         return JsonLines(what)
@@ -150,7 +150,7 @@ def _named_sink(what: str) -> Sink:
         close = get_close_matches(kind, KINDS, n=1)
         kinds = ", ".join(f"{kind}:" for kind in KINDS)
         hint = f"Did you mean {close[0]}:?" if close else f"Give a file, or one of {kinds}."
-        raise UsageError(f"{what[:80]!r} names no sink: there is no {kind[:40]}.", hint)
+        raise UsageError(f"{what[:80]!r} is not a sink: {kind[:40]} is unknown.", hint)
     try:
         return KINDS[kind](target)
     except Fp8VerifyError:

@@ -179,7 +179,7 @@ def gemm(
     found = product_class(a, b, scale) if precision is None else precision
     reason = f"{evidence}: {operands(a, b, out)}"
     if found is Precision.UNKNOWN:
-        reason += "; the precision of the multiplication cannot be told from it"
+        reason += "; the name does not give the precision of the multiplication"
     return KernelName(
         role=role,
         precision=found,

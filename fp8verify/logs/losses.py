@@ -114,7 +114,7 @@ def compile_loss_regex(text: str) -> LossPattern:
     try:
         pattern = re.compile(text)
     except re.error as error:
-        raise UsageError(f"--loss-regex is no regular expression: {error}", hint) from None
+        raise UsageError(f"--loss-regex is not a regular expression: {error}", hint) from None
     if "loss" not in pattern.groupindex:
         raise UsageError("--loss-regex has no group named loss", hint)
     return LossPattern("--loss-regex", pattern)

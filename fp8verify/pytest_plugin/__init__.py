@@ -62,7 +62,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="F",
         type=_share,
         default=0.5,
-        help="FP8 share of GEMM time that is asked for where a test does not say (0.5 or 50%%).",
+        help="FP8 share of GEMM time that a test requires unless it gives its own (0.5 or 50%%).",
     )
     group.addoption(
         "--fp8-baseline",

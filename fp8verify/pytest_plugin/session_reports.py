@@ -93,7 +93,7 @@ class SessionReports:
         demands = demands_of(item)
         reports = item.stash.setdefault(_REPORTS, [])
         if not reports and self._trace is None:
-            pytest.fail("marked fp8, and the test asked for no report", pytrace=False)
+            pytest.fail("marked fp8, but the test requested no report", pytrace=False)
         if not reports:
             self.inspect(min_share=demands.min_share)
         share = self.min_share if demands.min_share is None else demands.min_share
@@ -149,7 +149,7 @@ def demands_of(item: pytest.Item) -> Demands:
     legs = _names(given.get("forbid_legs"))
     unknown = set(legs) - {leg.value for leg in Leg}
     if unknown:
-        raise pytest.UsageError(f"{item.nodeid}: there is no leg {', '.join(sorted(unknown))}")
+        raise pytest.UsageError(f"{item.nodeid}: unknown GEMM pass {', '.join(sorted(unknown))}")
     return Demands(share, legs, _names(given.get("layers")))
 
 

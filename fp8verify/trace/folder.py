@@ -121,7 +121,7 @@ def find_traces(*paths: str | Path, declared: Mapping[str, int] | None = None) -
     declared = declared or {}
     if not any(probes[path].is_trace or path.name in declared for path in known):
         names = ", ".join(file.name for file in list(probes)[:3])
-        what = f"holds files, but no trace: {names}" if names else "holds no trace"
+        what = f"has files, but no trace: {names}" if names else "has no trace"
         # What torch.profiler writes comes first: it is what most users have.
         *others, last = sorted(suffixes(), key=lambda suffix: not suffix.startswith(".json"))
         raise NoTraceError(
@@ -174,7 +174,7 @@ def _candidates_in(path: Path) -> list[Path]:
         return [] if _OURS.search(path.name) else [path]
     if is_pipe(path):
         raise InputError(
-            f"{path} is a pipe, which can be read only once, and only by itself.",
+            f"{path} is a pipe, which can be read only once. Pass it alone.",
             "Write what comes through it into a file.",
         )
     with reading(str(path)):

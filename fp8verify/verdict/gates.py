@@ -105,11 +105,11 @@ def read_baseline(path: Path) -> Baseline:
     except OSError as error:
         raise InputError(f"cannot read the baseline {path}: {error.strerror}.", _MAKE_ONE) from None
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is no baseline: {str(error)[:200]}.", _MAKE_ONE) from None
+        raise InputError(f"{path} is not a baseline: {str(error)[:200]}.", _MAKE_ONE) from None
     if found.fp8verify_baseline != SCHEMA:
         raise InputError(
             f"{path} has baseline schema {found.fp8verify_baseline}; this version reads {SCHEMA}.",
-            "Save it anew with this version.",
+            "Save it again with this version.",
         )
     return found
 

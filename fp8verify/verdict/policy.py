@@ -44,7 +44,7 @@ def parse_share(text: str) -> float:
     try:
         share = float(plain[:-1]) / 100 if plain.endswith("%") else float(plain)
     except ValueError:
-        raise ValueError(f"{text!r} is no share: pass 0.5 or 50%.") from None
+        raise ValueError(f"{text!r} is not a share: pass 0.5 or 50%.") from None
     if not 0 <= share <= 1:
         raise ValueError(f"{text!r} is not between 0 and 1 (0% and 100%).")
     return share

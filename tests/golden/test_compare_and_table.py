@@ -204,7 +204,7 @@ def test_a_file_whose_name_asks_for_a_form_there_is_not_is_a_usage_error(tmp_pat
     pair = ROOT / "bf16_compiled", ROOT / "fp8_compiled"
     result = call("compare", *pair, "-o", tmp_path / "out.xml")
     assert isinstance(result.exception, UsageError)
-    assert "which is no format of this result" in result.exception.fact
+    assert "which this result does not have" in result.exception.fact
     assert ".html .htm .json" in result.exception.hint
 
 

@@ -60,7 +60,7 @@ def test_a_time_and_a_window_from_different_places_do_not_mix(tmp_path: Path) ->
         (
             "[tool.fp8verify]\nevery = 9\n",
             "'tool', which is not an option",
-            "stand at the top",
+            "are at the top level",
         ),
     ],
 )
@@ -87,8 +87,8 @@ def test_a_wrong_value_is_told_with_the_place_where_it_stands(tmp_path: Path) ->
     on_the_line = fp8verify("run", "--every", "many", "true", cwd=tmp_path)
 
     assert "--every" in in_file.stderr
-    assert f"It stands in {settings}." in in_file.stderr
-    assert "'lots' is no share" in in_variable.stderr
+    assert f"It is in {settings}." in in_file.stderr
+    assert "'lots' is not a share" in in_variable.stderr
     assert "It is the value of FP8VERIFY_MIN_SHARE." in in_variable.stderr
     assert str(settings) not in on_the_line.stderr
     assert {done.returncode for done in (in_file, in_variable, on_the_line)} == {2}

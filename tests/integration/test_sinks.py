@@ -88,9 +88,9 @@ def test_a_package_that_is_missing_is_named(kind: str, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("what", "error", "fact", "hint"),
     [
-        ("tensorbord:runs", UsageError, "names no sink", "Did you mean tensorboard:?"),
-        ("nosuch:x", UsageError, "names no sink", "or one of"),
-        ("", UsageError, "empty", "fp8.jsonl"),
+        ("tensorbord:runs", UsageError, "is not a sink", "Did you mean tensorboard:?"),
+        ("nosuch:x", UsageError, "is not a sink", "or one of"),
+        ("", UsageError, "needs a name", "fp8.jsonl"),
         ("/proc/none/a.jsonl", UsageError, "cannot write metrics to /proc", "may be written"),
     ],
 )

@@ -149,5 +149,5 @@ def test_the_worker_times_layers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("text", ["3", "8192x4096", "axbxc", "0x16x16", "8192x4096x14336x2"])
 def test_a_shape_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="no matrix size"):
+    with pytest.raises(UsageError, match="not a matrix size"):
         parse_shape(text)

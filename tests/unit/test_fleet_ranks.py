@@ -286,7 +286,7 @@ def test_an_unrelated_trace_of_the_rank_stays_an_error(tmp_path: Path) -> None:
 def test_the_step_that_names_layers_is_no_rank(tmp_path: Path) -> None:
     (tmp_path / "layers").mkdir()
     write_window(tmp_path / "layers", "rank0.json.gz", 10, fp8=True)
-    with pytest.raises(InputError, match="holds no trace"):
+    with pytest.raises(InputError, match="has no trace"):
         find_traces(tmp_path)
 
 
@@ -336,7 +336,7 @@ def test_a_folder_without_traces_beside_one_with_them_is_told(tmp_path: Path) ->
     trace = TraceBuilder().linear(64, 32, 16, fp8=True).write(tmp_path / "node0" / "rank0.json")
     (tmp_path / "node1").mkdir()
     report = inspect([trace.parent, tmp_path / "node1"])
-    assert "node1 holds no trace and was left out" in report.notes
+    assert "node1 has no trace and was left out" in report.notes
 
 
 @pytest.mark.parametrize(

@@ -250,7 +250,7 @@ def test_losses_that_are_not_compared_say_why(tmp_path: Path) -> None:
     said = {
         "the logs' losses have no step in common": (series(1.0), series(1.0, first=2)),
         "only the log of the baseline has losses": (series(1.0), None),
-        "the losses are not compared: the log of test does not say of which steps its losses are": (
+        "the losses are not compared: the log of test does not give the steps of its losses": (
             series(1.0),
             series(1.0, counted=True),
         ),

@@ -521,7 +521,7 @@ def test_a_file_of_other_numbers_is_damaged(odd: dict[str, Any], tmp_path: Path)
     written["measured"]["rows"] = odd.get("rows", [])
     written["windows"][0]["slots"][0] |= odd.get("slots", [{}])[0]
     path.write_bytes(msgspec.json.encode(written))
-    with pytest.raises(InputError, match="holds no numerics"):
+    with pytest.raises(InputError, match="has no numerics"):
         read_numerics(tmp_path)
 
 

@@ -85,7 +85,7 @@ def test_rank_folders_are_searched_one_level_down(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "fact"),
-    [({}, "holds no trace"), ({"config.json": "{}"}, r"files, but no trace: config\.json")],
+    [({}, "has no trace"), ({"config.json": "{}"}, r"files, but no trace: config\.json")],
 )
 def test_folder_without_traces_is_refused(
     content: dict[str, str], fact: str, tmp_path: Path

@@ -60,7 +60,7 @@ def _of_a_script(script: Script, *, alone: bool) -> Iterator[Check]:
         yield Check(
             code="fp8-not-asked",
             status=Status.SKIPPED,
-            message="nothing here asks for FP8, as far as a source tells without being run",
+            message="the source does not ask for FP8 (it was read, not run)",
             file=script.path,
         )
 
@@ -117,7 +117,7 @@ def expected_share(facts: Facts) -> Iterator[Check]:
                 status=Status.OK,
                 message=f"about {share:.0%} of the linear layers' GEMM FLOPs are expected in FP8"
                 + (f"; in high precision: {', '.join(high)}" if share < 1 and high else ""),
-                hint="`fp8verify run --min-share` holds the training to it.",
+                hint="`fp8verify run --min-share` checks it.",
                 source="the sizes in this file; what its framework converts",
                 file=config.path,
                 line=_line(config),

@@ -136,7 +136,7 @@ def _gemm(
     types = Operands() if doubts else _operands(symbol, words)
     role = role or (Role.GROUPED_GEMM if _is_grouped(words) else Role.GEMM)
     if types.a is None and types.b is None:
-        reason = f"the name {symbol.base} says that it is a GEMM, and nothing certain of its types"
+        reason = f"the name {symbol.base} shows a GEMM, but not its types"
         return describe.other(symbol.library, role, reason)
     return describe.gemm(
         symbol.library,
