@@ -20,8 +20,7 @@ from scripts.docs.shell import ROOT, printed
 
 # Held by tests/unit/test_verdict.py.
 _RAISED = (
-    "; 1 where a finding is an error, where `--min-share` was given and is not met, or with "
-    "`--strict`"
+    "; 1 if a finding is an error, if `--min-share` was given and is not met, or with `--strict`"
 )
 
 

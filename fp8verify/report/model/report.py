@@ -33,8 +33,8 @@ from fp8verify.terms import Verdict
 
 # What each verdict means: the documentation's tables say it in these words.
 MEANINGS: Mapping[Verdict, str] = {
-    Verdict.ACTIVE: "every rank, step, layer and GEMM pass that should run in FP8 did. Where it is "
-    "not known what should, FP8 ran in every step, forward and backward, for at least "
+    Verdict.ACTIVE: "every rank, step, layer and GEMM pass that should run in FP8 did. If it is "
+    "unknown what should run in FP8: FP8 ran in every step, forward and backward, for at least "
     "`--min-share` of GEMM time (default 50%)",
     Verdict.PARTIAL: "FP8 GEMMs ran, but some rank, step, micro-batch or GEMM pass (fprop, dgrad, "
     "wgrad) that should run in FP8 did not, or the FP8 share is below the expected or the "
