@@ -1,7 +1,8 @@
 """Every figure of every report and of some comparisons, condensed: none changes unseen.
 
-Prose is left out, so that a better sentence changes nothing here. FP8VERIFY_UPDATE_GOLDENS=1 writes
-figures.json anew: look with `inspect --format json` at what changed before committing it.
+Prose is left out, but for its numbers, so that a better sentence changes nothing here.
+FP8VERIFY_UPDATE_GOLDENS=1 writes figures.json anew: look with `inspect --format json` at what
+changed before committing it.
 """
 
 from __future__ import annotations
@@ -9,14 +10,21 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import random
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import fp8verify
+from fp8verify.kernels import decode
 from tests.golden.expectations import KNOWN, ROOT
 from tests.golden.reports import report_of
+from tests.unit.test_kernel_names import labelled_names
+from tests.unit.test_nvidia_spelling import spelled_names
 
 GOLDEN = Path(__file__).with_name("figures.json")
 NUMERICS = ROOT.parent / "examples" / "data" / "cpu_numerics_outlier"
@@ -31,12 +39,19 @@ PAIRS = (
 
 
 def figures(value: Any) -> Any:
-    """Return a document without sentences; names, codes and numbers stay."""
+    """Return a document with the numbers of its sentences only; names, codes and numbers stay."""
     if isinstance(value, dict):
         return {key: figures(one) for key, one in value.items() if key != "fp8verify_version"}
     if isinstance(value, list):
-        return [figures(one) for one in value if not (isinstance(one, str) and " " in one)]
-    return None if isinstance(value, str) and " " in value else value
+        return list(map(figures, value))
+    if isinstance(value, str) and " " in value:
+        return sorted(re.findall(r"\d[\d.,]*", value))
+    return value
+
+
+def digest(value: Any) -> str:
+    """Return a digest of what is no prose."""
+    return hashlib.sha256(json.dumps(figures(value), sort_keys=True).encode()).hexdigest()[:8]
 
 
 def condensed(document: dict[str, Any]) -> dict[str, str]:
@@ -44,11 +59,7 @@ def condensed(document: dict[str, Any]) -> dict[str, str]:
     parts = {key: value for key, value in document.items() if key != "ranks"}
     for place, rank in enumerate(document.get("ranks", [])):
         parts |= {f"ranks.{place}.{key}": value for key, value in rank.items()}
-    return {
-        key: hashlib.sha256(json.dumps(figures(value), sort_keys=True).encode()).hexdigest()[:8]
-        for key, value in parts.items()
-        if value not in (None, [], {}) and not (isinstance(value, str) and " " in value)
-    }
+    return {key: digest(value) for key, value in parts.items() if value not in (None, [], {})}
 
 
 def found_of(name: str) -> dict[str, str]:
@@ -68,3 +79,31 @@ def test_the_figures_are_the_golden_ones(name: str) -> None:
         GOLDEN.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
     parts = known[name].keys() | found.keys()
     assert [part for part in sorted(parts) if known[name].get(part) != found.get(part)] == []
+
+
+def names_of_kernels() -> Iterator[str]:
+    """Yield labelled names of kernels."""
+    yield from (row["name"] for row in labelled_names())
+    for row in spelled_names():
+        yield from (row[spelling] for spelling in ("mangled", "nvidia", "cxxfilt"))
+
+
+def explained(name: str) -> str:
+    """Return a digest of what is said of a name, and of names with its parts in other places."""
+    rng, found = random.Random(name), [decode(name)]
+    for _ in range(6):
+        parts = re.split(r"(?<=[_<>,(])", name)
+        parts.insert(rng.randrange(len(parts)), parts.pop(rng.randrange(len(parts))))
+        found.append(decode("".join(parts[rng.random() < 0.3 :])))
+    return digest(msgspec.to_builtins(found))
+
+
+def test_every_part_of_a_name_is_explained_as_it_was() -> None:
+    golden = GOLDEN.with_name("names.json")
+    found = {name[:120]: explained(name) for name in names_of_kernels()}
+    if os.environ.get("FP8VERIFY_UPDATE_GOLDENS"):
+        golden.write_text(json.dumps(found, indent=0) + "\n")
+    known = json.loads(golden.read_text())
+    assert [
+        name for name in known.keys() | found.keys() if known.get(name) != found.get(name)
+    ] == []

@@ -13,7 +13,7 @@ from tests.nvidia_spelling import as_nvidia
 from tests.unit.test_kernel_names import labelled_names
 
 
-def _names() -> list[dict[str, str]]:
+def spelled_names() -> list[dict[str, str]]:
     """Names of kernels in wheels of vLLM 0.33, sgl-kernel 0.3.21, FBGEMM 1.9 and TE 2.20.
 
     `nvidia` is what the demangler of Nsight Systems 2024.2.3 says, `cxxfilt` what binutils 2.40
@@ -28,7 +28,7 @@ def said(found: KernelName) -> tuple[object, ...]:
     return found.role, found.precision, *types
 
 
-@pytest.mark.parametrize("row", _names(), ids=lambda row: row["nvidia"][:60])
+@pytest.mark.parametrize("row", spelled_names(), ids=lambda row: row["nvidia"][:60])
 def test_three_spellings_of_a_kernel_say_the_same(row: dict[str, str]) -> None:
     found = decode(row["nvidia"])
     assert (found.role.value, found.precision.value) == (row["role"], row["precision"])

@@ -1,0 +1,226 @@
+"""Captures with random edits: nothing that is said of them changes unseen.
+
+Which verdict is right for an edit, test_edited_captures.py says; here edits of traces, module
+lists, numbers and logs are combined, so that rules meet evidence that no recording has.
+FP8VERIFY_UPDATE_GOLDENS=1 writes variations.json anew: look at the verdicts and codes that differ.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fp8verify import Policy, compare, inspect
+from fp8verify.errors import InputError
+from tests.golden.edits import LAUNCHES, Capture, Event
+from tests.golden.expectations import ROOT
+from tests.golden.test_figures import NUMERICS, digest
+from tests.hand_built import BF16, FP8
+
+GOLDEN = Path(__file__).with_name("variations.json")
+SMALL = sorted(
+    folder
+    for folder in ROOT.iterdir()
+    if (folder / "rank0.json.gz").exists() and (folder / "rank0.json.gz").stat().st_size < 300_000
+)
+MX_KERNEL = "nvjet_sm100_qqtst_128x256_128x6_2x1_2cta_v_bz_Avec32UE8M0_Bvec32UE8M0_TNT"
+CLAIMS = (
+    "Float8 training active: recipe rowwise_with_gw_hp",
+    "Applied Float8 training: recipe=TENSORWISE",
+    "FP8 training enabled (tensorwise) - converted 0 layers, skipped 49 (dims not divisible by 16)",
+    "Converted 36/48 Linear layers to Float8Linear",
+    "Using MXFP8BlockScaling for GB200",
+    "NVFP4 training enabled with recipe nvfp4",
+    "[Override] mxfp8_linear: layers.1.mlp.down MXFP8Linear.Config -> Linear.Config",
+    "  fp8 ............................................. hybrid",
+    "  fp8_recipe ...................................... delayed",
+    "  fp8_recipe ...................................... blockwise",
+    "  num_layers_at_start_in_bf16 ..................... 1",
+    "  first_last_layers_bf16 .......................... True",
+    "  fp8 ............................................. None",
+    "Float8 linear is disabled.",
+    "Rollout engine: FP8 training disabled, using BF16 for actor",
+    "iteration 11: loss 3.21 elapsed time per iteration (ms): 412.5",
+    "step 12 loss 2.71 lr 1e-4 412 ms",
+)
+STATES = ("fp8", "fp8_module_off", "fp8_emulated", "fp4", "high_precision", "unknown")
+FORMATS = ("fp8", "fp8_block", "mxfp8", "nvfp4", "high_precision")
+Choice = random.Random
+
+
+def some(events: list[Event], rng: Choice) -> list[Event]:
+    """Return a random part of some kernels, in their order."""
+    share = rng.choice((0.1, 0.4, 0.8, 1.0))
+    return [event for event in events if rng.random() < share and event["args"].get("External id")]
+
+
+def gemms(trace: Capture) -> list[Event]:
+    return trace.low or trace.gemms
+
+
+def dropped(*categories: str, name: str = "") -> Callable[[Capture, Choice], object]:
+    return lambda trace, _: trace.drop(
+        lambda e: e.get("cat") in categories and name in e.get("name", "")
+    )
+
+
+def later(trace: Capture, rng: Choice) -> None:
+    """Let the GPU and the CPU wait from some event on."""
+    timed = [event for event in trace.events if event.get("ph") == "X"]
+    start = rng.choice(timed)["ts"]
+    for event in timed:
+        event["ts"] += 20_000 * (event["ts"] > start)
+
+
+def cut(trace: Capture, rng: Choice) -> None:
+    ends = [event["ts"] for event in trace.of(*LAUNCHES, "kernel")]
+    end = rng.choice(ends or [0])
+    trace.drop(lambda event: event.get("ts", 0) > end)
+
+
+def timed(factor: float) -> Callable[[Capture, Choice], None]:
+    def edit(trace: Capture, rng: Choice) -> None:
+        for kernel in some(rng.choice((gemms(trace), trace.of("kernel"))), rng):
+            kernel["dur"] *= factor
+
+    return edit
+
+
+def moved(trace: Capture, rng: Choice) -> None:
+    """Run kernels on another stream."""
+    for kernel in some(trace.of("kernel"), rng):
+        kernel["args"]["stream"] = 99
+
+
+def in_mxfp8(trace: Capture, rng: Choice) -> None:
+    found = some(gemms(trace), rng)
+    trace.on("NVIDIA B200", 10, 0).launched_by(found, "aten::_scaled_mm_v2", FP8, FP8)
+    trace.rename(found, MX_KERNEL)
+
+
+def unknown(trace: Capture, rng: Choice) -> None:
+    found = some(rng.choice((gemms(trace), trace.of("kernel"))), rng)
+    trace.rename(found, "acme_kernel_v3").launched_by(found, "acme::run")
+
+
+TRACE_EDITS: tuple[Callable[[Capture, Choice], object], ...] = (
+    lambda trace, rng: trace.in_bf16(some(gemms(trace), rng)),
+    lambda trace, rng: trace.in_fp8(some(trace.gemms, rng)),
+    lambda trace, rng: trace.launched_by(some(gemms(trace), rng), "aten::addmm", BF16, BF16),
+    lambda trace, _: trace.without_shapes(),
+    lambda trace, _: trace.without_operators(),
+    dropped(*LAUNCHES),
+    dropped("fwdbwd"),
+    dropped("user_annotation", "gpu_user_annotation", name="ProfilerStep"),
+    dropped("user_annotation", name="Optimizer"),
+    dropped("cpu_op", name="Backward"),
+    dropped("cpu_op", name="autograd"),
+    dropped("kernel", name="triton"),
+    lambda trace, _: trace.then(Capture("bf16_compiled")),
+    lambda trace, _: trace.on("NVIDIA A100-SXM4-80GB", 8, 0),
+    lambda trace, _: trace.on("NVIDIA H100 PCIe", 9, 0),
+    *(later, cut, timed(0.3), timed(3.0), timed(0.0), moved, in_mxfp8, unknown),
+)
+
+
+def nudge(value: Any, rng: Choice, rate: float = 0.05) -> Any:
+    """Change some values of a document, leaving its keys and types."""
+    if isinstance(value, dict):
+        return {key: nudge(one, rng, rate) for key, one in value.items()}
+    if isinstance(value, list):
+        kept = [nudge(one, rng, rate) for one in value]
+        return kept[: len(kept) // 2] if rng.random() < rate else kept
+    if isinstance(value, str) or value is None or rng.random() > rate:
+        return value
+    if isinstance(value, bool):
+        return not value
+    return (
+        value * rng.choice((0, 1, 2, 64))
+        if isinstance(value, int)
+        else value * 10.0 ** rng.randint(-6, 6)
+    )
+
+
+def of_modules(meta: dict[str, Any], rng: Choice) -> None:
+    """Give some modules another state, size or promise."""
+    for module in rng.sample(meta["modules"], len(meta["modules"]) // rng.choice((1, 2, 8))):
+        key, value = rng.choice((
+            *(("state", state) for state in STATES), ("training", False), ("frozen", True),
+            ("in_features", 17), ("kind", "experts"), ("source", "user"), ("reason", "filtered"),
+            *(("formats", {leg: name}) for leg in ("fprop", "wgrad") for name in FORMATS),
+        ))  # fmt: skip
+        module[key] = value
+
+
+def varied(folder: Path, to: Path, rng: Choice) -> None:
+    """Write an edited copy of a capture."""
+    for file in sorted(folder.iterdir()):
+        if file.is_dir():
+            shutil.copytree(file, to / file.name)
+        lines = file.name.endswith(".jsonl")
+        if (file.name.endswith(".json") and file.name != "expected.json") or lines:
+            texts = file.read_text().splitlines() if lines else [file.read_text()]
+            documents = list(map(json.loads, texts))
+            for document in documents if "modules" in documents[0] and rng.random() < 0.4 else ():
+                of_modules(document, rng)
+            if rng.random() < (0.9 if "numerics" in file.name else 0.3):
+                rate = rng.choice((0.01, 0.1))
+                documents = [
+                    document
+                    | {
+                        k: nudge(v, rng, rate)
+                        for k, v in document.items()
+                        if k not in ("schema", "rank")
+                    }
+                    for document in documents
+                ]
+            (to / file.name).write_text("\n".join(map(json.dumps, documents)))
+    log = folder / "log.txt"
+    claims = rng.sample(CLAIMS, rng.choice((0, 0, 1, 2)))
+    if claims or log.exists():
+        known = log.read_text() if log.exists() else ""
+        (to / "log.txt").write_text("\n".join([*claims, known]))
+    if not (folder / "rank0.json.gz").exists():
+        return
+    for rank in range(rng.choice((1, 1, 2))):
+        trace = Capture(f"{folder}").as_rank(rank, rng.choice((1, 2)))
+        for edit in rng.sample(TRACE_EDITS, rng.choice((0, 1, 1, 2))):
+            edit(trace, rng)
+        trace.write(to / f"rank{rank}.json")
+
+
+def found_of(folder: Path, seed: int, to: Path) -> dict[str, Any]:
+    rng = random.Random(f"{folder.name} {seed}")
+    to.mkdir()
+    varied(folder, to, rng)
+    policy = Policy(min_share=rng.choice((None, 0.3, 0.9)), strict=rng.random() < 0.2)
+    pair = [folder, to] if rng.random() < 0.5 else [to, folder]
+    try:
+        results = [inspect(to, policy=policy), *([compare(*pair)] if seed % 2 else [])]
+    except InputError as error:  # of a file that the edits broke
+        return {"error": error.hint}
+    texts = [result.to_json().replace(f"{to}", "capture") for result in results]
+    document, *_ = documents = list(map(json.loads, texts))
+    codes = sorted({finding["code"] for finding in document["findings"]})
+    figures = list(map(digest, documents))
+    return {"codes": codes, "figures": figures, "verdict": document["verdict"]}
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("folder", [*SMALL, NUMERICS], ids=lambda folder: folder.name)
+def test_what_is_said_of_a_variation_is_what_was_said(
+    folder: Path, seed: int, tmp_path: Path
+) -> None:
+    name, known = f"{folder.name} {seed}", json.loads(GOLDEN.read_text()) if GOLDEN.exists() else {}
+    found = found_of(folder, seed, tmp_path / "varied")
+    if os.environ.get("FP8VERIFY_UPDATE_GOLDENS"):
+        known[name] = found
+        GOLDEN.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
+    assert found == known[name]
