@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from tests.golden.expectations import ROOT
+from scripts.truth_of_captures import ROOT
 from tests.hand_built import BF16, BF16_KERNEL, FP8, FP8_KERNEL
 
 Event = dict[str, Any]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 from fp8verify import Policy, Report, inspect
-from tests.golden.expectations import ROOT
+from scripts.truth_of_captures import ROOT
 
 DEFAULT = Policy()
 

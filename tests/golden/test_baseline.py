@@ -23,8 +23,8 @@ from fp8verify.verdict.gates import (
     read_baseline,
     regressions,
 )
+from scripts.truth_of_captures import KNOWN, ROOT
 from tests.command_line import fp8verify
-from tests.golden.expectations import KNOWN, ROOT
 from tests.golden.reports import report_of
 
 

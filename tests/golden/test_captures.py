@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fp8verify import Policy, Report
-from tests.golden.expectations import KNOWN, ROOT, expected
+from scripts.truth_of_captures import KNOWN, ROOT, expected
 from tests.golden.reports import report_of
 
 CAPTURES = sorted(KNOWN)

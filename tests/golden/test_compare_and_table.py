@@ -19,7 +19,7 @@ from fp8verify.compare.public import apply_gate, parse_gap
 from fp8verify.errors import UsageError
 from fp8verify.report.model.comparison import LossPair
 from scripts.schemas import schema
-from tests.golden.expectations import KNOWN, ROOT
+from scripts.truth_of_captures import KNOWN, ROOT
 
 BASELINE, CANDIDATE = ROOT / "bf16_width4096", ROOT / "fp8_width4096"
 

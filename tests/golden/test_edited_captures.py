@@ -13,8 +13,8 @@ import pytest
 
 from fp8verify import Report, inspect
 from fp8verify.terms import Precision, Severity, Verdict
+from scripts.truth_of_captures import ROOT
 from tests.golden.edits import LAUNCHES, Capture, Event
-from tests.golden.expectations import ROOT
 
 CLAIM = "Applied Float8 training: recipe=tensorwise\n"
 FAILING = {Verdict.INACTIVE: 1, Verdict.CONTRADICTED: 1, Verdict.EMULATED: 1}

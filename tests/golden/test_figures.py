@@ -21,7 +21,7 @@ import pytest
 
 import fp8verify
 from fp8verify.kernels import decode
-from tests.golden.expectations import KNOWN, ROOT
+from scripts.truth_of_captures import KNOWN, ROOT
 from tests.golden.reports import report_of
 from tests.unit.test_kernel_names import labelled_names
 from tests.unit.test_nvidia_spelling import spelled_names

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.golden.expectations import KNOWN, ROOT
+from scripts.truth_of_captures import KNOWN, ROOT
 from tests.golden.reports import report_of
 
 INDEX: dict[str, Any] = json.loads((ROOT / "index.json").read_text(encoding="utf-8"))

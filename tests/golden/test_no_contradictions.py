@@ -14,7 +14,7 @@ from fp8verify.report.model.report import RankReport
 from fp8verify.report.page import Grid
 from fp8verify.report.tables import layer_share
 from fp8verify.terms import Precision, Severity, Verdict
-from tests.golden.expectations import KNOWN
+from scripts.truth_of_captures import KNOWN
 from tests.golden.reports import report_of
 
 WORDS = ("text", "html", "markdown", "github", "junit")

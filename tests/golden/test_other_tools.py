@@ -14,7 +14,7 @@ from fp8verify.kernels import decode
 from fp8verify.report.model.report import RankReport
 from fp8verify.terms import Precision
 from fp8verify.trace import read_trace
-from tests.golden.expectations import KINETO, ROOT
+from scripts.truth_of_captures import KINETO, ROOT
 from tests.golden.reports import report_of
 from tests.other_tools import WRITERS, Export, Recording, record, write_nsys
 

@@ -20,7 +20,7 @@ from fp8verify.report import REPORT_FORMS, forms
 from fp8verify.report.markup import markdown
 from fp8verify.report.model.parts import Finding
 from fp8verify.terms import Severity
-from tests.golden.expectations import KNOWN
+from scripts.truth_of_captures import KNOWN
 from tests.golden.reports import report_of
 from tests.hand_built import TraceBuilder
 

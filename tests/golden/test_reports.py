@@ -18,7 +18,7 @@ from fp8verify.report.forms import render, to_json
 from fp8verify.report.tables import gemm_kernels, millis, percent, precision_rows
 from fp8verify.report.text import PLAIN_WIDTH
 from scripts.schemas import DOCUMENTS, generate_schema, schema
-from tests.golden.expectations import KNOWN
+from scripts.truth_of_captures import KNOWN
 from tests.golden.reports import report_of
 
 GOLDENS = Path(__file__).parent / "texts"

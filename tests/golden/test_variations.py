@@ -19,8 +19,8 @@ import pytest
 
 from fp8verify import Policy, compare, inspect
 from fp8verify.errors import InputError
+from scripts.truth_of_captures import ROOT
 from tests.golden.edits import LAUNCHES, Capture, Event
-from tests.golden.expectations import ROOT
 from tests.golden.test_figures import NUMERICS, digest
 from tests.hand_built import BF16, FP8
 

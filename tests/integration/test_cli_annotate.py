@@ -12,8 +12,8 @@ import pytest
 
 from fp8verify import Report, inspect
 from fp8verify.annotate import annotate
+from scripts.truth_of_captures import ROOT
 from tests.command_line import fp8verify, refused
-from tests.golden.expectations import ROOT
 from tests.hand_built import BF16, BF16_KERNEL, FP8, FP8_KERNEL, TraceBuilder
 
 CAPTURES = ("fp8_compiled", "bf16_te_no_autocast", "fp8_cudagraphs", "fp8_experts", "fp8_nanochat")

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from fp8verify.cli.group import COMMANDS
+from scripts.truth_of_captures import ROOT
 from tests.command_line import fp8verify
-from tests.golden.expectations import ROOT
 from tests.shown import run
 
 CAPTURE = ROOT / "fp8_compiled"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from scripts.truth_of_captures import ROOT
 from tests.command_line import fp8verify, refused
-from tests.golden.expectations import ROOT
 from tests.shown import run
 
 

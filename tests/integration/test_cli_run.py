@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from fp8verify.capture.files import read_ranks
+from scripts.truth_of_captures import ROOT
 from tests.command_line import fp8verify
-from tests.golden.expectations import ROOT
 from tests.shared_torch import python_with_torch
 
 EXAMPLE = ROOT.parent / "examples" / "train_gpt.py"

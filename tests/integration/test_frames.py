@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.golden.expectations import KNOWN, ROOT
+from scripts.truth_of_captures import KNOWN, ROOT
 from tests.golden.reports import report_of
 
 pytest.importorskip("pandas", reason="pandas is not installed (the pandas extra)")

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 import fp8verify
 from fp8verify import Report, inspect
 from fp8verify.report.forms import render
+from scripts.truth_of_captures import ROOT
 from tests.browser import browse, find_browser
-from tests.golden.expectations import ROOT
 from tests.golden.reports import report_of
 from tests.hand_built import BF16, BF16_KERNEL, TraceBuilder
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.golden.expectations import ROOT
+from scripts.truth_of_captures import ROOT
 
 # What macOS or Windows lack: modules, calls of `os`, and /proc.
 PRELUDE = """

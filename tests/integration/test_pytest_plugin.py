@@ -9,7 +9,7 @@ import pytest
 from fp8verify import inspect
 from fp8verify.pytest_plugin import running
 from fp8verify.verdict.gates import write_baseline
-from tests.golden.expectations import ROOT
+from scripts.truth_of_captures import ROOT
 from tests.shared_torch import python_with_torch
 
 pytest_plugins = ["pytester"]

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from scripts.truth_of_captures import ROOT as TRACES
 from tests.fake_ncu import install, log_of
-from tests.golden.expectations import ROOT as TRACES
 from tests.other_tools import record, write_nsys, write_rocprof_csv
 from tests.shared_torch import python_with_torch
 from tests.shown import ROOT, Shown, put

@@ -8,7 +8,7 @@ import pytest
 
 from fp8verify import Report, inspect
 from fp8verify.report.forms import page_of
-from tests.golden.expectations import ROOT
+from scripts.truth_of_captures import ROOT
 from tests.hand_built import TraceBuilder
 
 MEGATRON = """\

@@ -9,7 +9,7 @@ from fp8verify.doctor.frameworks import frameworks
 from fp8verify.doctor.rules.keys import schemas
 from fp8verify.doctor.tables import rules
 from scripts.docs.doctor_codes import doctor_codes, examples
-from tests.golden.expectations import ROOT
+from scripts.truth_of_captures import ROOT
 
 PACKAGE = ROOT.parent / "fp8verify" / "doctor"
 RULES = [r for name in ("rules", "scripts") for found in rules(name).values() for r in found]

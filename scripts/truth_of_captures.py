@@ -1,6 +1,6 @@
 """What each capture of traces/ must give, worked out without fp8verify: by construction.
 
-    python -m tests.golden.expectations          # rewrites traces/*/expected.json
+    python -m scripts.truth_of_captures          # rewrites traces/*/expected.json
 
 A workload decides which kernels are its GEMMs and in what they ran; a plain reading of the JSON
 (`json.load`, External id to operator) or of the SQLite file (the innermost NVTX range around the
@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-ROOT = Path(__file__).parent.parent.parent / "traces"
+ROOT = Path(__file__).parent.parent / "traces"
 
 
 class Rule(NamedTuple):
