@@ -46,7 +46,7 @@ class Speed(NamedTuple):
     steps_needed: int | None
     step_speedup: float
     busy_speedup: float | None
-    gemm_speedup: float
+    gemm_speedup: float | None
 
 
 def measure_speed(before: Measured, after: Measured, work: float = 1.0) -> Speed:
@@ -55,7 +55,7 @@ def measure_speed(before: Measured, after: Measured, work: float = 1.0) -> Speed
     interval = _interval(before.times, after.times, work)
     outcome = _outcome(interval)
     undecided = outcome is Outcome.UNDECIDED
-    gemms = before.budget[GEMM] / after.budget[GEMM]
+    gemms = before.budget[GEMM], after.budget[GEMM]
     return Speed(
         outcome=outcome,
         speedup=round(steps * work, 4),
@@ -63,7 +63,7 @@ def measure_speed(before: Measured, after: Measured, work: float = 1.0) -> Speed
         steps_needed=_needed(before.times, after.times, steps * work) if undecided else None,
         step_speedup=round(steps, 4),
         busy_speedup=round(before.busy / after.busy * work, 4) if after.busy > 0 else None,
-        gemm_speedup=round(gemms * work, 4),
+        gemm_speedup=round(gemms[0] / gemms[1] * work, 4) if gemms[1] > 0 else None,
     )
 
 

@@ -131,7 +131,7 @@ class Capture:
         timed = [
             e for e in other.events if e.get("ph") == "X" and e.get("cat") not in (None, "Trace")
         ]
-        end = max(e["ts"] + e["dur"] for e in self.events if e.get("cat") in (*LAUNCHES, "kernel"))
+        end = max((e["ts"] + e["dur"] for e in self.of(*LAUNCHES, "kernel")), default=0)
         shift = end + 1e6 - min(event["ts"] for event in timed)
         for event in timed:
             event["ts"] += shift
