@@ -7,6 +7,7 @@ row is "not tried" in the tables; no cell is written by hand. Tests check that t
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -183,8 +184,6 @@ TRIALS = (
     Trial("DeepSpeed", "steps", CPU, "", "an engine with the counters of its source",
           (f"{_COUNTERS}test_a_counter_is_read_before_it_counts_the_step",)),
     Trial("DeepSpeed", "doctor", CPU, "", _FILES, (_TRAPS,)),
-    Trial("torchtitan", "verdict", H200, "under 0.1.0", "no capture is shipped", ()),
-    Trial("torchtitan", "run", H200, "under 0.1.0", "no capture is shipped", ()),
     Trial("torchtitan", "log", CPU, "", "lines of its source", (_CLAIMS,)),
     Trial("torchtitan", "profiler", CPU, "", "torch {torch}; a loop with its `profiling` section",
           (f"{_OWN}test_a_window_that_a_framework_profiles_moves_behind_it",)),
@@ -260,15 +259,18 @@ def _place(trial: Trial) -> str:
 
 
 def trials() -> str:
-    """Return every trial with what shows it."""
-    lines = ["| framework | feature | where | with | shown by |", "|---|---|---|---|---|"]
+    """Return every trial with what shows it; features with the same evidence share a row."""
+    lines = ["| framework | features | where | with | shown by |", "|---|---|---|---|---|"]
     versions = pinned()
-    for one in TRIALS:
+    features: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for one in sorted(TRIALS, key=lambda one: [*FRAMEWORKS].index(one.framework)):
         words = one.versions.format(**versions)
         shown = ", ".join(f"`{place.removeprefix('tests/')}`" for place in one.evidence)
         place = f"{one.where}, {one.date or _NO_DATE}"
-        feature = FEATURES[one.feature]
-        lines.append(f"| {one.framework} | {feature} | {place} | {words} | {shown or '-'} |")
+        features[one.framework, place, words, shown].append(FEATURES[one.feature])
+    for (framework, place, words, shown), names in features.items():
+        tried = ", ".join(dict.fromkeys(names))
+        lines.append(f"| {framework} | {tried} | {place} | {words} | {shown} |")
     return "\n".join(lines)
 
 
