@@ -13,6 +13,7 @@ import os
 import random
 import re
 from collections.abc import Iterator
+from itertools import permutations, product
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,10 @@ import msgspec
 import pytest
 
 import fp8verify
+from fp8verify.analysis.kinds import gemm_shape
 from fp8verify.kernels import decode
+from fp8verify.kernels.operators import OPERATORS
+from fp8verify.terms import OpContext
 from scripts.truth_of_captures import KNOWN, ROOT
 from tests.golden.reports import report_of
 from tests.unit.test_kernel_names import labelled_names
@@ -81,6 +85,13 @@ def test_the_figures_are_the_golden_ones(name: str) -> None:
     assert [part for part in sorted(parts) if known[name].get(part) != found.get(part)] == []
 
 
+def assert_golden(golden: Path, found: dict[str, str]) -> None:
+    if os.environ.get("FP8VERIFY_UPDATE_GOLDENS"):
+        golden.write_text(json.dumps(found, indent=0) + "\n")
+    known = json.loads(golden.read_text())
+    assert [one for one in known.keys() | found.keys() if known.get(one) != found.get(one)] == []
+
+
 def names_of_kernels() -> Iterator[str]:
     """Yield labelled names of kernels."""
     yield from (row["name"] for row in labelled_names())
@@ -99,11 +110,15 @@ def explained(name: str) -> str:
 
 
 def test_every_part_of_a_name_is_explained_as_it_was() -> None:
-    golden = GOLDEN.with_name("names.json")
     found = {name[:120]: explained(name) for name in names_of_kernels()}
-    if os.environ.get("FP8VERIFY_UPDATE_GOLDENS"):
-        golden.write_text(json.dumps(found, indent=0) + "\n")
-    known = json.loads(golden.read_text())
-    assert [
-        name for name in known.keys() | found.keys() if known.get(name) != found.get(name)
-    ] == []
+    assert_golden(GOLDEN.with_name("names.json"), found)
+
+
+def test_the_sizes_of_gemms_are_read_from_inputs_as_they_were() -> None:
+    sizes = [(6, 8), (2, 6, 8), (8,)], [(8, 4), (4, 8), (2, 8, 4), (2, 4, 8), (8,)]
+    places = [p for a, b in product(*sizes) for p in set(permutations((a, b, (), ())))]
+    found = {
+        name: digest([gemm_shape(OpContext(name=name, dims=dims)) for dims in sorted(places)])
+        for name in OPERATORS
+    }
+    assert_golden(GOLDEN.with_name("operators.json"), found)

@@ -23,6 +23,7 @@ from scripts.truth_of_captures import ROOT
 from tests.golden.edits import LAUNCHES, Capture, Event
 from tests.golden.test_figures import NUMERICS, digest
 from tests.hand_built import BF16, FP8
+from tests.other_tools import WRITERS, record
 from tests.unit.test_claims import LINES
 
 GOLDEN = Path(__file__).with_name("variations.json")
@@ -151,56 +152,64 @@ def of_modules(meta: dict[str, Any], rng: Choice) -> None:
         module[key] = value
 
 
-def varied(folder: Path, to: Path, rng: Choice) -> None:
-    """Write an edited copy of a capture."""
-    to.mkdir()
-    for file in sorted(folder.iterdir()):
-        if file.is_dir():
-            shutil.copytree(file, to / file.name)
-        lines = file.name.endswith(".jsonl")
-        if (file.name.endswith(".json") and file.name != "expected.json") or lines:
-            texts = file.read_text().splitlines() if lines else [file.read_text()]
-            documents = list(map(json.loads, texts))
-            for document in documents if "modules" in documents[0] and rng.random() < 0.4 else ():
-                of_modules(document, rng)
-            if rng.random() < (0.9 if "numerics" in file.name else 0.3):
-                rate = rng.choice((0.01, 0.1))
-                documents = [
-                    document
-                    | {
-                        k: nudge(v, rng, rate)
-                        for k, v in document.items()
-                        if k not in ("schema", "rank")
-                    }
-                    for document in documents
-                ]
-            (to / file.name).write_text("\n".join(map(json.dumps, documents)))
+def vary_records(folder: Path, to: Path, rng: Choice) -> None:
+    """Copy what the agent recorded, with some of its values changed."""
+    for file in sorted(folder.glob("rank*.json*")):
+        if file.suffix == ".gz":
+            continue
+        texts = file.read_text().splitlines() if file.suffix == ".jsonl" else [file.read_text()]
+        documents = list(map(json.loads, texts))
+        for document in documents if "modules" in documents[0] and rng.random() < 0.4 else ():
+            of_modules(document, rng)
+        if rng.random() < (0.9 if "numerics" in file.name else 0.3):
+            rate = rng.choice((0.01, 0.1))
+            kept = {key: documents[0][key] for key in ("schema", "rank") if key in documents[0]}
+            documents = [nudge(document, rng, rate) | kept for document in documents]
+        (to / file.name).write_text("\n".join(map(json.dumps, documents)))
+
+
+def vary_log(folder: Path, to: Path, rng: Choice) -> None:
+    """Copy the log, with claims before it and losses after it."""
     log = folder / "log.txt"
     lines = rng.sample(CLAIMS, rng.choice((0, 0, 1, 3)))
     lines += log.read_text().splitlines() if log.exists() else []
     start, factor = rng.randrange(20), rng.choice((1.0, 1.001, 1.02, 1.2))
-    for step in range(20):  # the loss that every variation logs, but for its end
+    for step in range(20):
         loss = (3 - step / 10 + rng.random() / 100) * (factor if step > start else 1.0)
         lines.append(f"step {step} | loss {loss:.4f} | {rng.choice((400, 402, 440))} ms")
     (to / "log.txt").write_text("\n".join(lines))
-    if not (folder / "rank0.json.gz").exists():
-        return
+
+
+def vary(folder: Path, to: Path, rng: Choice) -> None:
+    """Write an edited copy of a capture."""
+    to.mkdir()
+    if (folder / "layers").exists():
+        shutil.copytree(folder / "layers", to / "layers")
+    vary_records(folder, to, rng)
+    vary_log(folder, to, rng)
     for rank in range(rng.choice((1, 1, 2))):
         trace = Capture(f"{folder}").as_rank(rank, rng.choice((1, 2)))
         for edit in rng.sample(TRACE_EDITS, rng.choice((0, 1, 1, 2))):
             edit(trace, rng)
-        trace.write(to / f"rank{rank}.json")
+        path = trace.write(to / f"rank{rank}.json")
+        if rng.random() < 0.1:  # a recording that was cut
+            path.write_bytes(path.read_bytes()[: rng.randrange(path.stat().st_size)])
+        elif rank == 0 and rng.random() < 0.3:  # another profiler's
+            recorded = record(path)
+            path.unlink()
+            WRITERS[rng.choice([*WRITERS])](recorded, to)
+            return
 
 
 def found_of(folder: Path, seed: int, to: Path) -> dict[str, Any]:
     rng = random.Random(f"{folder.name} {seed}")
     first, second = to / "first", to / "second"
-    varied(folder, first, rng)
+    vary(folder, first, rng)
     policy = Policy(min_share=rng.choice((None, 0.3, 0.9)), strict=rng.random() < 0.2)
     try:
         results: list[Report | Comparison] = [inspect(first, policy=policy)]
-        if seed % 2:
-            varied(folder, second, rng)
+        if seed % 4 == 1:
+            vary(folder, second, rng)
             results.append(compare(first, second))
     except InputError as error:  # of a file that the edits broke
         return {"error": error.hint}
@@ -211,7 +220,7 @@ def found_of(folder: Path, seed: int, to: Path) -> dict[str, Any]:
     return {"codes": codes, "figures": figures, "verdict": document["verdict"]}
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(9))
 @pytest.mark.parametrize("folder", [*SMALL, NUMERICS], ids=lambda folder: folder.name)
 def test_what_is_said_of_a_variation_is_what_was_said(
     folder: Path, seed: int, tmp_path: Path
