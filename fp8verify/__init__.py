@@ -5,7 +5,7 @@
     >>> report.verdict.value
     'ACTIVE'
 
-Importing the package imports nothing heavy: each name is loaded when it is first used.
+Importing the package is quick: each name is loaded when it is first used.
 """
 
 from __future__ import annotations
@@ -78,12 +78,12 @@ _THERE = {"explain": "decode", "watch": "Watch", "window": "Window"}
 def step(number: int | None = None) -> None:
     """Say that a training step is complete; from then on only these count.
 
-    For loops in which no torch.optim optimizer steps, under `fp8verify run` or a `watch`. Anywhere
-    else it does nothing.
+    For loops without a torch.optim optimizer, under `fp8verify run` or a `watch`. Otherwise it does
+    nothing.
 
     Args:
-        number: what the loop itself calls the step that is complete, which goes on where a run
-            resumes, for `--steps global:5000-5002`.
+        number: the loop's own number of this step, which continues when a run resumes; used by
+            `--steps global:5000-5002`.
     """
     for name in ("_fp8verify_agent", "fp8verify.agent"):
         agent = sys.modules.get(name)

@@ -23,10 +23,10 @@ class _Nesting(threading.local):
 
 
 class StepTimes:
-    """Wall times of the steps that nothing of ours slows down, in constant memory.
+    """Wall times of the steps that fp8verify does not slow down, in constant memory.
 
     `tick` is called when a step ends, and `resume` when the hook that counted it returns: the time
-    between belongs to us. After a disturbed step the next ones are left out too, since the GPU's
+    between is fp8verify's. After a disturbed step the next ones are left out too, because the GPU's
     queue is empty at first.
     """
 
@@ -80,10 +80,10 @@ class StepTimes:
 class Clock:
     """Count the training steps of this process.
 
-    A step is one update of the *leader*, the first optimizer that made one, so a second optimizer
-    of the same iteration adds nothing. `work` is a number that grows whenever a forward pass
-    builds an autograd graph: updates without work between them (ZeRO sub-groups, the zero-lr step
-    that initialises optimizer state) belong to one step. Where no graph is ever seen, every
+    A step is one update of the *leader*, the first optimizer that made one, so that a second
+    optimizer in the same iteration is not counted. `work` is a number that grows whenever a forward
+    pass builds an autograd graph: updates without work between them (ZeRO sub-groups, the zero-lr
+    step that initialises optimizer state) belong to one step. Where no graph is ever seen, every
     update with a learning rate counts.
 
     Attributes:
@@ -92,7 +92,7 @@ class Clock:
         leader: class of the optimizer whose updates are counted.
         skipped: steps whose update a GradScaler left out.
         updates: outermost and nested `step()` calls by optimizer class.
-        notes: what a reader of the step numbers should know.
+        notes: remarks on the step numbers, for the report.
         outside: times of the steps outside windows.
     """
 
@@ -116,7 +116,7 @@ class Clock:
 
     @property
     def note_on_others(self) -> str | None:
-        """What to say where optimizers take turns, as in a GAN whose critic steps more often."""
+        """A note for optimizers that alternate, as in a GAN whose critic steps more often."""
         if not self._others or self.source == "explicit":
             return None
         others = " and ".join(f"{name} {count} times" for name, count in self._others.items())
@@ -165,10 +165,10 @@ class Clock:
         return self._tick(work)
 
     def replayed(self, optimizers: dict[int, str], work: int) -> bool:
-        """Note a CUDA graph that holds a step of each of these optimizers, by id and class.
+        """Note a CUDA graph that contains a step of each of these optimizers, by id and class.
 
-        Return whether it holds one of the leader, which then counts as a step. Nothing tells when
-        the GPU is done with it: what is counted is the replay's beginning.
+        Return whether it contains a step of the leader, which is then counted. The start of the
+        replay is counted, because nothing shows when the GPU has finished it.
         """
         for name in optimizers.values():
             self.updates[name] = self.updates.get(name, 0) + 1
@@ -199,7 +199,7 @@ class Clock:
         return not already_counted and self._tick(work)
 
     def forget(self, optimizer: int) -> None:
-        """Note that an optimizer is no more: another object may get its id, and its lead."""
+        """Note that an optimizer was deleted, because another object may get its id."""
         if optimizer == self._leader:
             self._leader = None
             self._rival_updates = 0

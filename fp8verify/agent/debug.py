@@ -1,4 +1,4 @@
-"""What the agent did in this process, with times and tracebacks: `run --debug`.
+"""The debug log of the agent in this process, with times and tracebacks: `run --debug`.
 
 Every process that imports torch writes a file of its own. The file is opened for each line, so
 that a forked child writes into its own file and nothing is left open in the training.

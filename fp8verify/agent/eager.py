@@ -32,15 +32,15 @@ def obstacle() -> str | None:
 
 
 class EagerMode:
-    """A `with` inside which compiled code runs eagerly; of several the last to leave ends it.
+    """A context in which compiled code runs eagerly; it ends when the last user leaves.
 
-    torch.compile ignores hooks that come after it: for a step compiled code then runs eagerly, and
-    what was compiled is kept.
+    torch.compile ignores hooks that are added after compilation. For one step, compiled code
+    therefore runs eagerly; the compiled code is kept.
 
-    A rank that alone runs eagerly may order its collectives differently, and hang: all ranks of a
-    node do, or none. Each votes when the step is planned, and reads all votes when it comes. One
-    that misses a vote takes its own back; whoever has not voted by then is at least the steps in
-    between behind, and sees that.
+    If only one rank ran eagerly, its collectives could be in another order, and the run would hang.
+    So all ranks of a node run eagerly, or none. Each rank votes when the step is planned, and reads
+    all votes when the step begins. A rank that misses a vote withdraws its own; a rank that has not
+    voted by then is several steps behind, and sees the withdrawal.
 
     Attributes:
         users: how many have entered.

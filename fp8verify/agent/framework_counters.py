@@ -1,6 +1,6 @@
-"""The step counters of training frameworks: where they are, and the live objects that hold them.
+"""The step counters of training frameworks: where they are, and the live objects that have them.
 
-An object is known from the first step that it begins: the method that begins one is observed.
+An object is known from its first step on: the method that begins a step is observed.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from .observe import observe
 class StepCounter(NamedTuple):
     """Where a framework counts completed optimizer steps, and what it calls before each of them.
 
-    Most add one after the optimizer's step, so its hook reads one less than the step's
-    number: transformers/trainer.py `state.global_step += 1` (5.23); lightning/pytorch/trainer/
-    trainer.py `global_step`, which adds up several optimizers (2.6); deepspeed/runtime/engine.py
-    `_take_model_step` (0.19), which adds steps that it skips for an overflow.
+    Most count after the optimizer's step, so that the optimizer's hook reads one less than the
+    step's number: transformers/trainer.py `state.global_step += 1` (5.23);
+    lightning/pytorch/trainer/ trainer.py `global_step`, which adds up several optimizers (2.6);
+    deepspeed/runtime/engine.py `_take_model_step` (0.19), which adds steps that it skips for an
+    overflow.
 
     Attributes:
         framework: its name in the report.
@@ -29,8 +30,8 @@ class StepCounter(NamedTuple):
         cls: the name of that class.
         method: the name of that method.
         path: attributes that lead from the object that counts to the counter.
-        owner: attribute of the class's instance that is this object; "" if it is that itself.
-        early: whether it adds one before the optimizer's step, so that the hook reads the number.
+        owner: attribute of the class's instance that is this object; "" if it is the instance.
+        early: whether it counts before the optimizer's step, so that the hook reads the number.
     """
 
     framework: str

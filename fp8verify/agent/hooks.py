@@ -118,7 +118,7 @@ def _tell(method: str, *args: Any) -> None:
 
 
 def _is_traced() -> None:
-    """Note what torch.compile calls once, while it traces a hook, and whose result it keeps."""
+    """A function that torch.compile evaluates while it traces a hook; its result is kept."""
     _tell("step_is_traced")
 
 

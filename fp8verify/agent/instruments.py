@@ -1,4 +1,4 @@
-"""What is recorded of a run besides the profiler's trace: one instrument for each kind of evidence.
+"""What is recorded in addition to the profiler's trace: one instrument for each kind of evidence.
 
 To record a new kind, write an `Instrument` here or in a file of its own, and add it to `KINDS` of
 `windows/manager.py`; the fields that it returns get a struct in `fp8verify/capture/schema.py`.
@@ -33,8 +33,8 @@ class InstrumentContext(NamedTuple):
         config: the boot folder's `config.json`.
         optimizers: returns those that have stepped and are still alive.
         record: returns the rank's `RankRecord`, whose files an instrument may write into.
-        may_measure: whether a step may be measured after so many: nothing is left to record, or
-            under a watch the next window is near and not open.
+        may_measure: whether a step may be measured after this number of steps: all windows are
+            recorded, or under a watch the next window is near and not open.
     """
 
     config: dict[str, Any]
@@ -108,9 +108,9 @@ class InstrumentSet:
 
 
 class ModuleList(Instrument):
-    """Lists the modules before each window, or after it where no optimizer had stepped before.
+    """Lists the modules before each window, or after it if no optimizer had stepped before.
 
-    Under a watch it is that of the first window: a module list walks over the whole model.
+    Under a watch only the first window has a list, because a list visits the whole model.
     """
 
     def __init__(self, context: InstrumentContext) -> None:
@@ -200,7 +200,7 @@ class MemoryPeak(Instrument):
 
 
 class WindowLayers(Instrument):
-    """Names the layers of an eager model for as long as a window lasts."""
+    """Names the layers of an eager model during a window."""
 
     def __init__(self, context: InstrumentContext) -> None:
         super().__init__(context)

@@ -77,7 +77,7 @@ def remember(module: nn.Module) -> None:
 
 
 class Layer(NamedTuple):
-    """One layer, below the root of its model; one that is not linear holds experts."""
+    """One layer, below the root of its model: a linear layer, or a module with experts."""
 
     root: nn.Module
     name: str
@@ -92,8 +92,8 @@ _last: tuple[Any, list[tuple[Any, str, Any, bool]]] = (None, [])
 def trained_layers(optimizers: Iterable[Any], *, anew: bool = False) -> list[Layer]:
     """Return the layers below the roots that own parameters of `optimizers`.
 
-    As long as no module was added anywhere, the last walk still holds. Where the hook is off, or
-    nothing is stepped, it holds until a caller wants a walk `anew`.
+    The last result is reused as long as no module was added anywhere. If the hook is off, or no
+    optimizer steps, it is reused until a caller asks for a walk `anew`.
     """
     global _last
     groups = (group for optimizer in optimizers for group in optimizer.param_groups)
@@ -124,7 +124,7 @@ def expert_modules(optimizers: Iterable[Any]) -> list[tuple[str, nn.Module]]:
 
 
 def distinct_names(found: list[tuple[nn.Module, str]]) -> list[str]:
-    """Return names with that of their model's class where two models, as a GAN's, name alike."""
+    """Return names, prefixed with the model's class if two models (a GAN's) share names."""
     uses = Counter(name for _, name in found)
     return [f"{class_name(root)}.{name}" if uses[name] > 1 else name for root, name in found]
 
@@ -189,14 +189,14 @@ def _is_named_linear(module: nn.Module) -> bool:
 
 
 def class_name(module: nn.Module) -> str:
-    """Return the name of a module's class; of FSDP2's, that of the class it is made from."""
+    """Return the name of a module's class; for FSDP2's generated classes, of the original class."""
     # FSDP2 trains a subclass made on the spot, named FSDP + the class.
     bases = [cls.__name__ for cls in type(module).__mro__]
     return bases[0][len("FSDP") :] if "FSDPModule" in bases[1:] else bases[0]
 
 
 def expert_weights(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """Return the 3-D parameters of a module that is known by its names to hold experts."""
+    """Return the 3-D parameters of a module whose names show that it contains experts."""
     if EXPERTS.search(f"{name} {type(module).__name__}"):
         for key, weight in module.named_parameters(recurse=False):
             if weight.dim() == 3:
@@ -243,7 +243,7 @@ def plain(tensor: Any) -> Any:
 
 
 def measurable(tensor: Any) -> bool:
-    """Whether a tensor holds values in high precision."""
+    """Whether a tensor has values in high precision."""
     return bool(
         isinstance(tensor, Tensor)
         and tensor.is_floating_point()

@@ -20,11 +20,11 @@ _set_eval_frame: Any = getattr(_eval_frame, "set_eval_frame", None)
 
 
 def hidden(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Hide a hook of ours from torch.compile.
+    """Hide one of fp8verify's hooks from torch.compile.
 
-    Where the caller is traced, `is_compiling()` folds to True, and nothing of the hook is left in
-    the graph. Where the caller runs between two graphs, torch.compile would compile the hook and
-    all that it calls: for the length of the call there is no such callback.
+    If the caller is traced, `is_compiling()` folds to True, and the hook leaves nothing in
+    the graph. If the caller runs between two graphs, torch.compile would compile the hook and
+    all that it calls: its callback is removed during the call.
     """
 
     def fp8verify_hook(*args: Any, **kwargs: Any) -> Any:
@@ -74,12 +74,12 @@ def call_on_main_thread(function: Callable[[], object]) -> None:
 
 
 class Observed:
-    """A method that tells `listener(instance)` whenever it is looked up on an instance.
+    """A method that calls `listener(instance)` whenever it is looked up on an instance.
 
-    The lookup returns the original bound method: unlike a wrapper, an error inside it shows the
-    very traceback that it would have shown without us, and `inspect` sees the original. What reads
-    the class's dictionary instead takes this for the function too: jsonargparse (LightningCLI)
-    refuses a class whose `__init__` is none.
+    The lookup returns the original bound method. Unlike with a wrapper, an error inside it has the
+    same traceback as without fp8verify, and `inspect` sees the original. Code that reads
+    the class's dictionary must take this for a function too: jsonargparse (LightningCLI)
+    refuses a class whose `__init__` is not a function.
     """
 
     method: Any = None
@@ -100,7 +100,7 @@ class Observed:
     invisible(__get__)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the method, as whoever found it in the class's dictionary may."""
+        """Call the method, for callers that found it in the class's dictionary."""
         return self.method(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:

@@ -60,8 +60,8 @@ class Observer:
         work: reads a number that grows with every forward pass; see `Clock`.
 
     Attributes:
-        armed: False once anything went wrong, or the process is ending.
-        lines: reads the lines of the log where windows are by the framework's numbers, else None.
+        armed: False after any error, and when the process is ending.
+        lines: reads the lines of the log if windows use the framework's numbers, else None.
     """
 
     def __init__(self, config: dict[str, Any], work: Callable[[], int]) -> None:
@@ -117,7 +117,7 @@ class Observer:
 
     @fail_safe
     def step_is_traced(self) -> None:
-        """Note that torch.compile traces an optimizer's step, whose hooks are not called then."""
+        """Note that torch.compile traces an optimizer's step, so that its hooks are not called."""
         debug.event("an optimizer's step is compiled")
         self._reads_versions = True
         for key, optimizer in list(self._built.items()):  # what is traced has not run yet
@@ -138,7 +138,7 @@ class Observer:
 
     @fail_safe
     def graph_is_replayed(self, optimizers: dict[int, str]) -> None:
-        """Note that a CUDA graph is about to run that holds a step of these optimizers."""
+        """Note that a CUDA graph with a step of these optimizers is about to run."""
         self._catch_up()
         if self.clock.replayed(optimizers, self._work()):
             self._postponed = True
@@ -226,7 +226,7 @@ class Observer:
         counters.forget()
 
     def after_fork(self) -> None:
-        """Leave a forked child alone, unless the training itself is still to start in it."""
+        """Turn off in a forked child, unless the training is still to start in it."""
         if self.clock.steps or self.recorder.has_begun:
             debug.event("this process is a fork of a training: it is not observed")
             self.armed = False
@@ -234,7 +234,7 @@ class Observer:
             self.recorder.forget()
 
     def _learn(self) -> None:
-        """Take the log's numbers of this rank, else of another one."""
+        """Use the step numbers in this rank's log, else in another rank's."""
         numbers = self.recorder.numbers
         if numbers is not None:
             own = self._logged.offset

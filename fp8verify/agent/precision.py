@@ -41,9 +41,9 @@ class Promise(NamedTuple):
         state: "fp8", "fp8_emulated", "fp8_module_off", "fp4", "fp4_emulated", "high_precision" or
             "unknown".
         recipe: the casts of each GEMM, or the recipe's name.
-        formats: the format of each leg, or "high_precision"; no leg where it is not known.
+        formats: the format of each leg, or "high_precision"; unknown legs are left out.
         scaling: how the recipe scales, in words for the reader.
-        gradients: the element type of gradients, where the recipe says it.
+        gradients: the element type of gradients, if the recipe gives it.
     """
 
     state: str
@@ -230,7 +230,7 @@ def _te_module(module: Any) -> Promise:
 
 
 def _high_legs(recipe: Any) -> set[str]:
-    """Return the legs that the recipe computes in high precision whatever the quantizers are."""
+    """Return the legs that the recipe always computes in high precision."""
     if getattr(recipe, "backward_override", None) is not None:
         return {"dgrad", "wgrad"}
     # Before 2.10 (fprop, dgrad, wgrad); Megatron-LM's --no-fp8-wgrad sets the last one.
@@ -343,7 +343,7 @@ RECIPES = {
 
 
 class Known(NamedTuple):
-    """How to read a class: its promise and, where its casts are known, these."""
+    """How to read a class: its promise and, if known, its casts."""
 
     promise: Callable[[Any], Promise]
     casts: Callable[[Any], Casts] | None = None
@@ -412,12 +412,12 @@ def promise_of(module: Any, weight: Any) -> Promise:
 def casts_of(module: Any, weight: Any) -> Casts | None:
     """Return the casts by tensor; None for a class whose casts are not known.
 
-    They are those of the first GEMM that reads the tensor: fprop for input and weight, dgrad for
-    the gradient.
+    They are the casts of the first GEMM that reads the tensor: fprop for input and weight, dgrad
+    for the gradient.
 
     Args:
         module: the layer.
-        weight: its weight, or the local part of one that is spread over ranks.
+        weight: its weight, or the local shard of it.
     """
     known, owner, _ = _known(module, weight)
     if known is None or known.casts is None:
@@ -448,8 +448,8 @@ def _known(module: Any, weight: Any) -> tuple[Known | None, Any, str]:
 def is_plain(module: Any, weight: Any) -> bool:
     """Whether a module surely computes what `torch.nn.Linear` does.
 
-    Its `forward` is PyTorch's, and neither a tensor subclass nor a parametrization stands for its
-    weight. 3-D parameters of experts have no module whose `forward` could be known.
+    Its `forward` is PyTorch's, and its weight is neither a tensor subclass nor parametrized. 3-D
+    parameters of experts have no module with a known `forward`.
     """
     if not isinstance(module, nn.Linear):
         return weight is not None and weight.dim() == 3 and tensor_class(weight) is None

@@ -1,4 +1,4 @@
-"""Which process of the run this is, what it holds, and whether it asks for FP8."""
+"""Which process of the run this is, its libraries and objects, and whether it asks for FP8."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def on_autograd_thread() -> bool:
 
 
 def captures_graph() -> bool:
-    """Whether a CUDA graph is being captured, into which nothing of ours may go."""
+    """Whether a CUDA graph is being captured, which must not contain fp8verify's kernels."""
     return bool(torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
 
 
@@ -83,7 +83,7 @@ LIBRARIES = (
 
 @cache
 def versions() -> dict[str, str]:
-    """Return versions by name; a library that is not installed is left out, none is imported."""
+    """Return versions by name, without importing; libraries that are not installed are left out."""
     found = {"python": platform.python_version(), "torch": str(torch.__version__)}
     if torch.version.cuda is not None:
         found["cuda"] = torch.version.cuda
@@ -127,9 +127,9 @@ def can_look() -> bool:
 
 
 def find_instances(wanted: Callable[[type], bool], *, patient: bool = False) -> list[Any]:
-    """Return the live objects whose class is wanted, but for those frozen by `gc.freeze`.
+    """Return the live objects of a wanted class, except objects frozen by `gc.freeze`.
 
-    Where there are too many objects, none is found for a caller who is not `patient`.
+    If there are too many objects, the result is empty unless the caller is `patient`.
     """
     if not patient and not can_look():
         return []

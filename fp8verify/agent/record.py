@@ -1,4 +1,4 @@
-"""What this process says about itself: `rankR.meta.json`, and where its other files are."""
+"""This process's record: `rankR.meta.json`, and the places of its other files."""
 
 from __future__ import annotations
 
@@ -39,19 +39,18 @@ def new_window(first: int, last: int, **more: Any) -> Window:
 
 
 class RankRecord:
-    """The windows and notes of one rank and what its instruments saw; on disk from step 1 on.
+    """The windows, notes and instruments' results of one rank; on disk from step 1 on.
 
     Attributes:
-        naming: the one among the windows that is the eager step that names layers, None if there is
-            none.
+        naming: the window of the eager step that names layers, None if there is none.
 
     Args:
         config: the boot folder's `config.json`.
         clock: counts the steps.
-        windows: those whose steps of this run are known; the list may grow.
+        windows: the windows whose steps are known; the list may grow.
         sections: returns the fields of the instruments.
-        waiting: returns the windows whose steps are not known, with why not, given how the run is
-            known to end.
+        waiting: returns the windows whose steps are not known, with the reason, given how the run
+            ended.
     """
 
     def __init__(
@@ -102,7 +101,7 @@ class RankRecord:
 
     @property
     def has_steps(self) -> bool:
-        """Whether a trace was written that holds a whole step."""
+        """Whether a trace with a whole step was written."""
         steps = self._clock.steps
         return any(window["trace"] and window["first"] <= steps for window in self._windows)
 
@@ -113,7 +112,7 @@ class RankRecord:
                 window.update(state=state, reason=reason)
 
     def fail(self, reason: str) -> None:
-        """Give up every window that is not finished, and write that down."""
+        """Give up every unfinished window, and record it."""
         self.leave_out("dropped", reason)
         for window in self._windows:
             if window["state"] == "cut" and window["trace"] is None:
@@ -213,9 +212,9 @@ class RankFiles:
         return folder / f"{self.stem}.json.gz"
 
     def write_meta(self, meta: dict[str, Any]) -> None:
-        """Replace the meta file in one step, so that a reader never sees half of it.
+        """Replace the meta file atomically, so that a reader never sees half of it.
 
-        On a full disk it is written over the old one, in the room that was kept for that.
+        On a full disk the old file is overwritten, in space that was reserved for this.
 
         Raises:
             OSError: there is no room at all.
@@ -246,16 +245,16 @@ class RankFiles:
         return self.folder / f"{self.stem}.numerics.jsonl"
 
     def discard(self) -> None:
-        """Remove the files of a window of which nothing was recorded, and its folder at last."""
+        """Remove the files of a window without a recording, and finally its folder."""
         with suppress(OSError):  # other ranks may still have files there
             for path in self.folder.glob(f"{self.stem}.*"):
                 path.unlink(missing_ok=True)
             self.folder.rmdir()
 
     def _name_own_logs(self, rank: int) -> None:
-        """Name the files that this process writes its output to, if a launcher redirected it.
+        """Return the files that this process writes its output to, if a launcher redirected it.
 
-        What is not redirected arrives at the parent through a pipe or a terminal.
+        Otherwise the output arrives at the parent through a pipe or a terminal.
         """
         seen = set()
         for descriptor, name in STREAMS.items():

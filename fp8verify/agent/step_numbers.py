@@ -1,4 +1,4 @@
-"""The numbers that a framework or a loop gives its steps: they go on where a run resumes.
+"""The step numbers of a framework or a loop, which continue when a run resumes.
 
 They come from `fp8verify.step(number)`, else from the framework's own counter, else from the log.
 """
@@ -26,14 +26,14 @@ MAX_STRIDE = 64
 
 
 class GlobalSteps:
-    """What the step that is complete is called, and which numbers the run has had.
+    """The number of the last complete step, and the range of numbers so far.
 
     Attributes:
-        framework: whose numbers they are: "transformers", "log", "script" and so on; None as long
+        framework: source of the numbers: "transformers", "log", "script" and so on; None as long
             as there are none.
-        counter: what it calls them.
-        stride: by how much they grow in one step of ours: Lightning adds up several optimizers.
-        lowest: the smallest that the run has had, None as long as there are none.
+        counter: the source's name for the number.
+        stride: increase per optimizer step: Lightning adds up several optimizers.
+        lowest: the smallest number so far, None as long as there are none.
         highest: the largest.
     """
 
@@ -56,7 +56,7 @@ class GlobalSteps:
     def completed(self, step: int) -> int | None:
         """Return the number of the step that is complete, from the hook of an optimizer.
 
-        Before the first step, it is that of the last one before this run.
+        Before the first step, it is the number of the last step before this run.
         """
         number = self._read(step)
         if number is not None and step:
@@ -115,13 +115,13 @@ BEFORE = 24  # characters that tell one number of a line from another
 class LoggedNumbers:
     """Finds, in the lines of a log, the number that grows with the steps that are counted.
 
-    A number is followed by the text before it. It is the step's if it equals our own count plus a
-    constant in all its lines, for at least three steps. Numbers that disagree with one another give
-    none: it is not known which one is meant.
+    Numbers are identified by the text before them. A number is the step's if it equals the count of
+    steps plus a constant in all its lines, for at least three steps. If several such numbers
+    disagree, none is used.
 
-    A line after a forward pass is about the step that has begun, as where the loss is printed
-    before the update. Where the numbers contradict that (the forward pass was a validation, or
-    torch.compile traced), they are held against the completed steps alone.
+    A line after a forward pass is about the step that has begun, for example if the loss is printed
+    before the update. If the numbers contradict that (the forward pass was a validation, or
+    torch.compile traced), they are compared with the completed steps only.
     """
 
     def __init__(self) -> None:
@@ -171,7 +171,7 @@ class SharedOffset:
 
     Frameworks such as Megatron-LM print their steps on one rank only. All ranks count the same
     steps, so the one that knows writes the offset into the boot folder, and the others read it.
-    What was written before this process began is of an earlier training: torchrun restarted its
+    An offset from before this process began belongs to an earlier training: torchrun restarted its
     ranks, or a script trains twice.
     """
 
@@ -191,7 +191,7 @@ class SharedOffset:
                 part.replace(self._path)
 
     def look(self) -> int | None:
-        """Read what another rank knows, if it says so in the first steps."""
+        """Read another rank's offset, if it is written during the first steps."""
         if self.offset is None and self._looks:
             self._looks -= 1
             with suppress(OSError, ValueError):
@@ -202,10 +202,10 @@ class SharedOffset:
 
 
 class LogLines:
-    """Calls `take` with each line of the main thread that may tell a step's number.
+    """Calls `take` with each line of the main thread that may contain a step's number.
 
-    Lines are read where they are made, between the hooks of two steps; in a pipe outside they would
-    arrive at any time. Logged ones are read on ranks too whose handlers drop them.
+    Lines are read in the process, between the hooks of two steps; from a pipe they would
+    arrive at any time. Logged lines are read even on ranks whose handlers drop them.
     """
 
     def __init__(self, take: Callable[[str], None]) -> None:

@@ -1,1 +1,1 @@
-"""What the numbers of the training are: tensors of FP8 layers, scales, gradients."""
+"""Numerics of the training: tensors of FP8 layers, scales, gradients."""

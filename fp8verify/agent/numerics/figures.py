@@ -47,8 +47,8 @@ def measure(x: Tensor, cast: Cast | None, as_type: torch.dtype | None = None) ->
 
     Args:
         x: a tensor of any shape and strides, whose last dimension is a row.
-        cast: how it is cast; None where that is not known, or its blocks do not fit.
-        as_type: to which type it is converted before.
+        cast: how it is cast; None if that is not known, or the blocks do not fit the shape.
+        as_type: the type to which it is converted first.
     """
     x = x.reshape(-1, x.shape[-1] if x.dim() else 1)
     x_type = as_type or x.dtype
@@ -75,7 +75,7 @@ def measure(x: Tensor, cast: Cast | None, as_type: torch.dtype | None = None) ->
 
 
 def measure_bytes(data: Tensor, found: Format) -> Tensor:
-    """Return the figures that the bytes of an FP8 tensor tell without its values."""
+    """Return the figures that follow from the bytes of an FP8 tensor, without its values."""
     data = data.view(torch.uint8)
     wanted = {"zeros": found.zeros, "saturated": found.tops, "nan": found.not_numbers}
     # Cut, since a mask is as large; without a copy of what is not contiguous.

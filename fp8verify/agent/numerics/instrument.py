@@ -1,7 +1,7 @@
-"""What the numbers of the training are: scales at each window, and tensors in steps of their own.
+"""Numerics of the training: scales at each window, and tensors in separate measured steps.
 
 Scales, gradients and FP8 copies of weights are read before the profiler starts and after it has
-stopped, so that no kernel of ours is in a trace. `run --numerics` measures all tensors of FP8
+stopped, so that no trace contains fp8verify's kernels. `run --numerics` measures all tensors of FP8
 layers in the second step after the windows (`step_hooks.py`); `--numerics-every` repeats that.
 """
 

@@ -1,4 +1,4 @@
-"""What a training keeps from step to step of its numbers: norms of gradients, and scales.
+"""Numbers that a training keeps from step to step: gradient norms and scales.
 
 transformer_engine/pytorch/quantization.py (`DelayedScalingRecipeState`; `TENSORS` is the order of
 `FP8FwdTensorIdx` and `FP8BwdTensorIdx`): under delayed scaling `fp8_meta` has a state for each
@@ -31,10 +31,10 @@ MOST_SLOTS = 1 << 14
 
 
 def gradient_norm(optimizers: Iterable[Any]) -> dict[str, Any] | None:
-    """Return the L2 norm of this rank's gradients; None where none is left to see.
+    """Return the L2 norm of this rank's gradients; None if the gradients are gone.
 
-    Waits for the GPU. It is the norm after clipping, since the optimizer has stepped. `sharded` is
-    whether other ranks hold parts of these gradients; `clip_ratio` is for a measured step to fill.
+    Waits for the GPU. It is the norm after clipping, because the optimizer has stepped. `sharded`
+    is whether other ranks have parts of these gradients; a measured step fills in `clip_ratio`.
     """
     by_kind: defaultdict[Any, list[Any]] = defaultdict(list)
     sharded = False
@@ -56,7 +56,7 @@ def gradient_norm(optimizers: Iterable[Any]) -> dict[str, Any] | None:
 
 
 def _norm(parts: list[Any]) -> float:
-    """Return the norm of gradients of one type; NaN or infinity where they hold any."""
+    """Return the norm of gradients of one type; NaN or infinity if they contain any."""
     # That of FP16 gradients leaves the range of FP16.
     total = 0.0
     for kind in (torch.promote_types(parts[0].dtype, torch.float32), torch.float64):
@@ -73,7 +73,7 @@ _scalers: weakref.WeakSet[Any] = weakref.WeakSet()
 def remember(scaler: Any) -> None:
     """Remember a GradScaler that the training updates.
 
-    A search among all objects would hold the training up for half a second.
+    A search among all objects would stop the training for half a second.
     """
     _scalers.add(scaler)
 
@@ -90,12 +90,12 @@ def scales_of(scalers: list[Any]) -> list[float | None]:
 
 
 class KeptScales:
-    """All scales that modules of Transformer Engine keep, at one moment.
+    """All scales of Transformer Engine's modules at one moment.
 
     Attributes:
         recipes: the recipes in use.
         groups: the ranks of process groups in use.
-        slots: by layer, tensor and GEMM a record of each scale; the newest amax is the last.
+        slots: one record per layer, tensor and GEMM; the newest amax is the last.
     """
 
     def __init__(self, modules: Iterable[tuple[str, Any]]) -> None:

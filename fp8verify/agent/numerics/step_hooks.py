@@ -1,10 +1,10 @@
 """Measure the tensors of every FP8 layer in one step, by hooks on its modules.
 
 Inputs and weights are measured before the forward pass of the module, gradients when autograd
-reaches its output. `torch._scaled_mm` is replaced: classes of a script's own that call it do not
-say how they cast, but its operands do. Saved-tensor hooks see the FP8 bytes that Transformer
-Engine's modules keep for the backward pass. The functions that clip gradients are replaced to see
-the norm before clipping. All is taken off when the step ends; the training's tensors are only read.
+reaches its output. `torch._scaled_mm` is replaced: its operands show how a script's own classes
+cast. Saved-tensor hooks see the FP8 bytes that Transformer Engine's modules keep for the backward
+pass. The functions that clip gradients are replaced to see the norm before clipping. All hooks are
+removed when the step ends. The training's tensors are only read.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ def replaced(module: Any, name: str, wrap: Callable[[Any], Any]) -> Callable[[],
 
 
 def cast_of_operand(values: Tensor, inverse: Any) -> Cast | None:
-    """Return how the operand of a product was cast; None where its scale does not tell.
+    """Return how the operand of a GEMM was cast; None if its scale does not show it.
 
     Args:
-        values: the matrix, whose columns are summed over.
-        inverse: its scale, as torch was given it.
+        values: the matrix; the GEMM sums over its columns.
+        inverse: its scale, as passed to torch.
     """
     if not isinstance(inverse, Tensor) or values.dtype not in FORMATS:
         return None
@@ -121,7 +121,7 @@ def clip_ratio(calls: list[tuple[Any, Any]]) -> float | None:
 
 
 class Pass:
-    """One forward pass of a layer: its input is kept only where its cast shows during the pass."""
+    """One forward pass of a layer: the input is kept only if its cast is seen during the pass."""
 
     def __init__(self, name: str, module: Any, x: Any, casts: Casts | None) -> None:
         self.name = name
@@ -134,10 +134,10 @@ class Pass:
         self._saved: Any = None
 
     def watch_bytes(self, seen: Callable[[Pass, Tensor], None]) -> bool:
-        """Show `seen` every tensor of bytes that the pass saves; False where that cannot be.
+        """Call `seen` with every tensor of bytes that the pass saves; return False if not possible.
 
-        Where hooks of others are in place, as inside activation checkpointing, it is not done:
-        hooks nest, and theirs would miss what goes to ours.
+        Not possible while other hooks are active, as in activation checkpointing: hooks nest,
+        and the outer ones would miss what goes to the inner ones.
         """
 
         def pack(tensor: Tensor) -> Tensor:
@@ -168,8 +168,8 @@ class NumericsHooks:
 
     Attributes:
         measured: what was measured.
-        unseen: notes on what could not be.
-        recomputed_high: layers whose recomputation was not in FP8 as their pass was.
+        unseen: notes on what could not be measured.
+        recomputed_high: layers whose forward pass was in FP8, but not its recomputation.
     """
 
     def __init__(self, modules: Sequence[tuple[str, Any]]) -> None:
@@ -224,7 +224,7 @@ class NumericsHooks:
         }
 
     def notes(self, *, measured: bool = True) -> Iterator[str]:
-        """Yield what a reader should know of layers that were not measured."""
+        """Yield notes on layers that were not measured."""
         missed = self._expected - self._seen
         if missed:
             yield (
@@ -315,7 +315,7 @@ class NumericsHooks:
             self._add(name, GRAD_OUTPUT, found, casts[GRAD_OUTPUT])
 
     def _flush_gradient(self) -> None:
-        """Measure a gradient whose cast was not seen, by its values."""
+        """Measure a gradient by its values, if its cast was not seen."""
         waiting, self._gradient = self._gradient, None
         if waiting is not None:
             with torch.no_grad():

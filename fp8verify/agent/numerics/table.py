@@ -35,14 +35,14 @@ class Measurements:
         *,
         as_type: torch.dtype | None = None,
     ) -> bool:
-        """Measure a tensor under a cast, or its values alone where none is known.
+        """Measure a tensor under a cast, or only its values if the cast is not known.
 
         Args:
             layer: the layer's name.
             tensor: input, weight or grad_output.
             x: the tensor, which is only read.
-            cast: as the layer does.
-            as_type: to which type the layer converts it first.
+            cast: the layer's cast.
+            as_type: the type to which the layer converts it first.
 
         Returns:
             Whether there was room for it.
@@ -70,7 +70,7 @@ class Measurements:
         return True
 
     def records(self) -> list[dict[str, Any]]:
-        """Copy all figures to the host and lay them out; waits for the devices."""
+        """Copy all figures to the host and return the rows; waits for the devices."""
         for device, pairs in self._lines.items():
             if device.type == "cuda":  # the training may have used several streams
                 torch.cuda.synchronize(device)
@@ -100,10 +100,10 @@ class Measurements:
 
 
 class Row:
-    """What was added up for one tensor of one layer.
+    """Sums for one tensor of one layer.
 
-    `source` is "replay" (the cast was repeated), "bytes" (FP8 bytes alone were seen) or "values"
-    (no cast is known). `rows` is 0 where only bytes were seen; `blocks` are those of MX.
+    `source` is "replay" (the cast was repeated), "bytes" (only FP8 bytes were seen) or "values"
+    (no cast is known). `rows` is 0 if only bytes were seen; `blocks` are MX blocks.
     """
 
     def __init__(self, source: str) -> None:
@@ -114,7 +114,7 @@ class Row:
         self.figures: defaultdict[str, float] = defaultdict(float)
 
     def add(self, line: Sequence[float]) -> None:
-        """Add the figures of a call, whose elements are `COLUMNS`."""
+        """Add the figures of a call, in the order of `COLUMNS`."""
         for name, value in zip(COLUMNS, line, strict=True):
             old = self.figures[name]
             if name not in MAXIMA:
@@ -123,7 +123,7 @@ class Row:
                 self.figures[name] = value if math.isnan(value) else max(old, value)
 
     def record(self) -> dict[str, Any]:
-        """Lay out all figures; those that are not known, or not of this world, are None."""
+        """Return all figures; unknown and impossible ones are None."""
         found, elements = self.figures, self.elements or 1
         replayed, values = self.source == "replay", self.source != "bytes"
         # An infinite scale makes NaN of zeros.
@@ -165,7 +165,7 @@ def shortened(value: Any) -> Any:
 
 
 def decibels(signal: float, noise: float) -> float | None:
-    """Return the signal-to-quantization-noise ratio; None where there is no finite one."""
+    """Return the signal-to-quantization-noise ratio in dB; None if it is not finite."""
     if not (math.isfinite(signal) and math.isfinite(noise)) or signal <= 0:
         return None
     # Plus nothing, since a table would show -0.0.
@@ -174,5 +174,5 @@ def decibels(signal: float, noise: float) -> float | None:
 
 
 def _finite(value: float) -> float | None:
-    """Return a number that JSON can hold; the share of NaN and infinity is a figure of its own."""
+    """Return a number that JSON can represent: None for NaN and infinity."""
     return value if math.isfinite(value) else None

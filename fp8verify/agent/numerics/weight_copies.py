@@ -1,9 +1,9 @@
-"""Sample the FP8 copies of weights, and the masters that they are cast from, at a window's ends.
+"""Sample FP8 copies of weights, and their master weights, at the start and end of a window.
 
-Where no copy is kept between steps, as in torchao's dynamic casts, there is nothing to sample.
+torchao's dynamic casts keep no copy between steps, so that there is nothing to sample.
 Transformer Engine keeps copies in `_fp8_workspaces` where `is_first_microbatch` is given
 (pytorch/module/base.py), or as the parameters themselves (`fp8_model_init`, with masters in
-Megatron-LM's `main_param` or FusedAdam's state); a script's own module may hold one as a tensor.
+Megatron-LM's `main_param` or FusedAdam's state); a script's own module may have one as a tensor.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class Copy(NamedTuple):
     """One FP8 copy as it is kept.
 
     Attributes:
-        kind: the class of the tensor that holds it.
-        data: its bytes, in the shape of its weight or, if `transposed`, the other way around.
-        inverse: what all values are multiplied by; None for scales by row or block, or unknown
-            ones, for which those that fit best are taken.
+        kind: the class of its tensor.
+        data: its bytes, in the shape of its weight or, if `transposed`, of its transpose.
+        inverse: the factor of all values; None for scales by row or block and for unknown scales:
+            then the scales that fit best are used.
     """
 
     kind: str
@@ -77,7 +77,7 @@ def sample_copies(modules: Iterable[tuple[str, Any]], optimizers: Iterable[Any])
 
 
 def _kept_by(module: Any) -> Iterator[tuple[str, Any, Any, bool]]:
-    """Yield what to add to a layer's name, what may be an FP8 copy, its parameter, if certain."""
+    """Yield a suffix for the layer's name, a possible FP8 copy, its parameter, if certain."""
     parameters = {name: p for name, p in module._parameters.items() if p is not None}
     matrices = {name: p for name, p in parameters.items() if p.dim() >= 2}
     workspaces = getattr(module, "_fp8_workspaces", None)
@@ -94,7 +94,7 @@ def _kept_by(module: Any) -> Iterator[tuple[str, Any, Any, bool]]:
 
 
 def copy_of(tensor: Any) -> Copy | None:
-    """Return the FP8 copy that a tensor holds; None if it holds none that can be read."""
+    """Return the FP8 copy in a tensor; None if there is none that can be read."""
     tensor = local(tensor)
     kind = type(tensor).__name__
     if type(tensor) in (Tensor, torch.nn.Parameter) and tensor.dtype in FORMATS:
@@ -213,10 +213,10 @@ def compare(before: Samples, after: Samples) -> list[dict[str, Any]]:
 
 
 def _likeness(cosine: float, sample: Sample) -> float:
-    """Return the cosine of copy and master, which tells a copy from another tensor.
+    """Return the cosine of copy and master, which distinguishes a copy from other tensors.
 
-    It is 1 where the framework names the copy: one that is stale for long is like its master no
-    more.
+    It is 1 if the framework names the copy: a copy that was stale for long no longer resembles its
+    master.
     """
     if sample.certain:
         return 1.0
@@ -226,7 +226,7 @@ def _likeness(cosine: float, sample: Sample) -> float:
 def _figures(then: list[Sample], now: list[Sample]) -> Tensor:
     """Return for each copy: unchanged, share of the master moved, shares off, likeness.
 
-    The samples are a few KB a layer. On the CPU, as the places.
+    The samples are a few KB per layer, on the CPU like the places.
     """
     form = now[0].format
     data, old = (torch.stack([s.data for s in some]).cpu() for some in (now, then))

@@ -1,18 +1,18 @@
-"""What Kineto writes: its trace, compressed, and nothing on the script's stderr.
+"""Export Kineto's trace, compressed, with no output on the script's stderr.
 
-Kineto writes plain JSON to a path, several times the size of what is kept, and does not say when
-the disk is full. The path is made to lead into memory, from where the text is compressed.
+Kineto writes uncompressed JSON to a path, and does not report a full disk. The path is therefore in
+memory, from where the text is compressed.
 
 Kineto has no setting for the output of one session, only `KINETO_LOG_LEVEL` for the process. But
-both of the ways in which it prints can be turned off for the length of a call:
+both ways in which it prints can be turned off during a call:
 
 - `profiler_start` and `profiler_stop` (torch 2.13) go through Kineto's logger, whose level is a
   global variable that libtorch exports. It is raised for the call and put back. Errors of the call
   are not printed either; the report says what is missing in the trace.
 - `External init callback must run in same thread as registerClient` is printed with `fprintf` when
   the process's first session begins on another thread than torch was imported on. C's `stderr` is
-  then, for that one call, a buffer; whatever else was written into it is written out after it.
-  Redirecting descriptor 2 instead would reach other threads' writes and the processes they start.
+  a buffer during that call; anything else in the buffer is written out afterwards.
+  Redirecting descriptor 2 instead would affect other threads' writes and their child processes.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class TerminationGuard:
         self._alarm: int | None = None
 
     def arm(self) -> None:
-        """Begin, where SIGTERM would end the process; Python lets only the main thread do so."""
+        """Begin, if SIGTERM would end the process; Python allows this on the main thread only."""
         if self._alarm is not None or not _on_main_thread():
             return
         if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:

@@ -46,14 +46,14 @@ MOST_MOVES = 20  # of a window behind the script's own profiler
 
 
 class WindowManager:
-    """The profiler's side of the observer: what to do after which step.
+    """The profiler's part of the observer: prepares, starts and stops windows by step.
 
-    `optimizers` returns the live ones; their parameters tell which modules are trained.
+    `optimizers` returns the live ones; their parameters show which modules are trained.
 
     Attributes:
         plan: the windows.
-        record: what is noted of them.
-        numbers: the framework's numbers of the steps, if windows are given by these, else None.
+        record: the record of these windows.
+        numbers: the framework's step numbers, if windows are given by these, else None.
     """
 
     def __init__(
@@ -319,7 +319,7 @@ class WindowManager:
                 self.record.mark(self.plan.windows[self._window], "dropped", reason)
 
     def _lose(self, session: Session, reason: str) -> None:
-        """Give the open window up, whose session only its own thread may stop."""
+        """Give up the open window; only its own thread may stop its session."""
         self._session, self._lost = None, session
         self._leave("drop")
         self._termination.disarm()
@@ -378,7 +378,7 @@ class WindowManager:
             self._drop(f"{reason}, its GPU still busy")
 
     def _terminated(self) -> bool:
-        """Keep what the open window holds; False if that is already being done."""
+        """Write the open window's trace; False if that is already in progress."""
         session = self.recording
         self._ends_after = self._closing
         if not self._closing and session is not None and session.on_its_thread:

@@ -18,15 +18,15 @@ from ..step_numbers import GlobalSteps
 
 
 class Plan:
-    """The profiler's timetable.
+    """The profiler's schedule.
 
     A window A-B is prepared after step A-2, so that the profiler's own start-up cost falls into
     the warm-up step A-1, started after A-1 and stopped after B. `after(0)` is the earliest moment.
 
     Attributes:
         windows: records of the windows whose steps are known.
-        waiting: those that get their steps later, by time or by the framework's numbers.
-        why: returns why one of these has none, given how the run is known to end.
+        waiting: windows that get their steps later, by time or by the framework's numbers.
+        why: returns the reason why such a window has none, given how the run ended.
     """
 
     def __init__(self, windows: Sequence[Sequence[int]], waiting: Sequence[Window] = ()) -> None:
@@ -85,7 +85,7 @@ class Plan:
         return any(window["first"] == 1 for window in self.windows)
 
     def finished(self, step: int) -> bool:
-        """Whether nothing is left to do after `step`."""
+        """Whether all windows are done after `step`."""
         return not self.waiting and all(window["last"] <= step for window in self.windows)
 
 
@@ -193,7 +193,7 @@ class TimedStart:
 
 
 def _compiled_frames() -> int:
-    """Return how many frames torch.compile has looked at; 0 where it is not in use."""
+    """Return how many frames torch.compile has compiled or tried to; 0 if it is not used."""
     utils = sys.modules.get("torch._dynamo.utils")
     return sum(utils.counters["frames"].values()) if utils is not None else 0
 

@@ -1,4 +1,4 @@
-"""A window every so many steps, for the whole life of a run, in constant memory."""
+"""A window every N steps of the whole run, in constant memory."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ MAX_WAITING = 64  # windows that were not judged yet; more would fill the disk
 
 
 class RepeatingWindows(WindowManager):
-    """Opens a window every so many steps.
+    """Opens a window every N steps.
 
-    Each window has a plan and a record of its own, in a capture of its own below `live/`; the run
-    as a whole has a record without windows. Between windows a step costs one comparison.
+    Each window has its own plan and record, in a separate capture below `live/`; the record of the
+    whole run has no windows. Between windows a step costs one comparison.
 
     Attributes:
-        on_closed: called with the folder of a window that is over on this rank.
+        on_closed: called with the folder of each window that has ended on this rank.
     """
 
     def __init__(

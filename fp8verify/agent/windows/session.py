@@ -200,10 +200,9 @@ class Session:
 
 
 def _trace_only() -> Any:
-    """Return what keeps torch from building events for Python too, which we never read.
+    """Return the setting that keeps torch from also building Python events, which are not used.
 
-    That is half of what stopping and forgetting a window costs besides its trace; None before torch
-    2.13.
+    These are half of the cost of stopping a window, apart from its trace. None before torch 2.13.
     """
     try:
         return _ExperimentalConfig(trace_only=True)

@@ -46,9 +46,9 @@ class ProfilerArbiter:
 
     @property
     def busy(self) -> bool:
-        """Whether a profiler of the script is prepared or running, on whatever thread.
+        """Whether a profiler of the script is prepared or running, on any thread.
 
-        torch's own flag is not set while one warms up; a profiler has results once it stopped.
+        torch's own flag is not set during warm-up; a profiler has results once it has stopped.
         """
         return bool(autograd_profiler._is_profiler_enabled) or any(
             getattr(profile, "kineto_results", None) is None for profile in self._foreign
