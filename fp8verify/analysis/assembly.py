@@ -1,4 +1,4 @@
-"""Lay the facts of all ranks and what the findings settle out as the report."""
+"""Make the report from the facts of all ranks and the results of the findings."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ def assemble(
     *,
     name: str,
 ) -> Report:
-    """Lay out the facts of all ranks as a report whose verdict is still open.
+    """Return a report, still without its verdict, from the facts of all ranks.
 
     Args:
         ranks: the facts.
-        assessed: what the findings settle for each rank.
+        assessed: the results of the findings for each rank.
         findings: on all ranks.
         promises: what the log and the model promised.
         notes: remarks on what was read and recorded.
@@ -227,7 +227,7 @@ def _kernel_rows(survey: Survey, gpu: str | None) -> tuple[KernelRow, ...]:
 
 
 def _layers_report(facts: RankFacts) -> LayersReport | None:
-    """Lay out the layers of a rank; None where neither shapes nor a module list tell of any."""
+    """Return the layers of a rank; None without shapes and module list."""
     rank, found = facts.rank, facts.layers
     if not (found.classes or found.apart or found.experts):
         return None
@@ -262,7 +262,7 @@ def _layer_row(found: Layers, layer: LayerClass, steps: int) -> LayerRow:
 
 
 def _named_layers_report(facts: RankFacts) -> NamedLayersReport | None:
-    """Lay out what each layer ran; None where the run was not to name layers."""
+    """Return the GEMMs of each layer; None if the run did not record layer names."""
     rank, named = facts.rank, facts.rank.named
     if named is None:
         return None

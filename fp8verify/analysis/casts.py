@@ -1,12 +1,12 @@
 """Whether casts to FP8 feed the GEMMs of layers that ran in high precision.
 
-FP8 has other uses: KV caches, all-to-all of tokens, attention, optimizer states. What emulates FP8
-casts the operands of a layer right before its product, on the same stream.
+FP8 has other uses: KV caches, all-to-all of tokens, attention, optimizer states. Emulated FP8
+casts the operands of a layer right before its GEMM, on the same stream.
 
 Also how often the weights of FP8 layers are cast in a step, and what that costs.
-A cast is known to be a weight's by the recorded sizes of its operator. Transformer Engine's casts
-of an input and a weight run under one function, whose weight comes first: of its casts one a GEMM
-is the input's.
+The recorded sizes of its operator show that a cast is a weight's. Transformer Engine's casts
+of an input and a weight run under one function, the weight's first: one cast per GEMM is the
+input's.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _READS: Final = lazy_pattern(r"dequant|upcast", re.IGNORECASE)
 
 
 class _Cast(NamedTuple):
-    """Elements of the FP8 tensors of a cast, None where it feeds whatever comes next."""
+    """Elements of the FP8 tensors of a cast; None if it may feed any following GEMM."""
 
     written: frozenset[int] | None
     read: frozenset[int] = frozenset()
@@ -38,8 +38,8 @@ class _Cast(NamedTuple):
 def fed_gemms(trace: Trace, kinds: Kinds, gemms: list[Gemm]) -> int:
     """Count the launches of layers' GEMMs in high precision that casts to FP8 feed.
 
-    What attention, a collective or a GEMM uses was cast for it. FP8 tensors that a collective may
-    have moved, and that are widened again behind it, are operands no more.
+    Casts for attention, collectives or FP8 GEMMs do not count. FP8 tensors that a collective moved
+    and that are converted back afterwards are not operands.
     """
     casts = {n: cast for n, kind in enumerate(kinds.kinds) if (cast := _cast(kind)) is not None}
     if not casts:
@@ -95,7 +95,7 @@ def _casts_by_name(kind: Kind) -> bool:
 
 
 def _typed(op: OpContext) -> _Cast:
-    """Tell reading from writing: `copy_` records its output first, other kernels their inputs."""
+    """Whether a cast reads or writes FP8: `copy_` records its output first, others their inputs."""
     typed = list(zip(op.types, op.dims, strict=False))
     sizes = frozenset(prod(dims) for name, dims in typed if _FP8.search(name) and dims)
     tensors = [name for name, dims in typed if dims]
@@ -105,7 +105,7 @@ def _typed(op: OpContext) -> _Cast:
 
 
 def _feeds(cast: _Cast, gemm: Kind) -> bool:
-    """Whether a cast has the size of an operand; what was only stored in FP8, that of a weight."""
+    """Whether a cast has the size of an operand; for tensors only stored in FP8, of a weight."""
     shape = gemm_shape(gemm.op)
     if cast.written is None or shape is None:
         return cast.written is None or bool(cast.written)
@@ -157,7 +157,7 @@ def _passes(rank: RankEvidence) -> int:
 
 
 def _layers_by_size(rank: RankEvidence) -> Counter[Size]:
-    """Count the FP8 layers of each size that no input of a GEMM has."""
+    """Count the FP8 layers of each size that differs from the sizes of all inputs."""
     modules = [m for m in rank.modules if m.state.startswith("fp8") and m.kind == "linear"]
     found = Counter(
         (module.out_features, module.in_features)
@@ -197,7 +197,7 @@ def _casts(
 
 
 def _products(rank: RankEvidence, size: Size, elements: int) -> int:
-    """Count the GEMMs of a weight of this size with an input of so many elements."""
+    """Count the GEMMs of a weight of this size with an input of this number of elements."""
     return sum(
         row.calls
         for row in rank.survey.linear

@@ -32,11 +32,11 @@ _FP8_BYTES_PER_PARAMETER = (0.9, 1.9)
 
 
 class CollectiveTotal(NamedTuple):
-    """All collectives of one kind on a rank; `in_elements` and `out_elements` are of one of them.
+    """All collectives of one kind on a rank; `in_elements` and `out_elements` are per call.
 
     Attributes:
-        name: NCCL's name, or the kernel's where it has no record; then the sizes are 0.
-        dtype: NCCL's name of the element type, "" where not recorded.
+        name: NCCL's name, or the kernel's if there is no record; then the sizes are 0.
+        dtype: NCCL's name of the element type, "" if not recorded.
     """
 
     name: str
@@ -53,7 +53,7 @@ class CollectiveTotal(NamedTuple):
         return self.in_elements == self.out_elements == 1
 
     def bytes_of(self, elements: int) -> int:
-        """Bytes of so many of its elements in all calls; 0 where the type is not known."""
+        """Bytes of this number of elements in all calls; 0 if the type is not known."""
         return elements * self.calls * ELEMENT_BYTES.get(self.dtype, 0)
 
     def has_name(self, names: tuple[str, ...]) -> bool:
@@ -86,7 +86,7 @@ def collective_totals(trace: Trace, roles: Sequence[Role]) -> tuple[CollectiveTo
 def communication_report(
     totals: Sequence[CollectiveTotal], timeline: Timeline
 ) -> CommunicationReport | None:
-    """Lay out the collectives of a rank, the longest first; None where there are none."""
+    """Return the collectives of a rank, the longest first; None if there are none."""
     if not totals:
         return None
     merged: dict[tuple[str, str, int], list[CollectiveTotal]] = defaultdict(list)
@@ -120,7 +120,7 @@ def weight_gathers(totals: Sequence[CollectiveTotal]) -> WeightGather:
     """Add up the all-gathers of more than scalars, and compare bytes with the gradients reduced.
 
     FSDP2 also sends groups of mixed types as bytes, so that the element type alone proves nothing:
-    only bytes that fit one a parameter are FP8.
+    it is FP8 only if there is one byte per parameter.
     """
     gathers = [t for t in totals if t.has_name(_GATHERS) and t.in_elements > _SCALARS]
     eight_bit = [t for t in gathers if ELEMENT_BYTES.get(t.dtype) == 1]
@@ -154,6 +154,6 @@ def _bytes_per_parameter(
 
 
 def _nearest_ratio(size: int, gradients: Sequence[int]) -> float | None:
-    """Bytes over the parameters of the group whose size fits: between FP8 and two FP32."""
+    """Bytes per parameter of the group whose size fits: between FP8 and two FP32."""
     fitting = [size / count for count in gradients if 0.9 <= size / count <= 4.2]
     return min(fitting, key=lambda ratio: abs(ratio - round(ratio)), default=None)

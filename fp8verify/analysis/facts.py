@@ -13,14 +13,14 @@ from fp8verify.report.model.diagnosis import ExpectedReport
 
 
 class RankFacts(NamedTuple):
-    """What findings, the verdict and the report read of one rank.
+    """The facts of one rank that findings, the verdict and the report use.
 
     Attributes:
         made_fp8_tensors: whether casts to FP8 feed the GEMMs of layers.
-        gpu_time: kernel time in ns by what it was for.
+        gpu_time: kernel time in ns by purpose.
         layers: linear layers by size.
-        payoff: what FP8 costs and can gain, None where no GEMM ran.
-        expected: which share of GEMM FLOPs was to run in low precision, None where not known.
+        payoff: cost and possible gain of FP8, None if no GEMM ran.
+        expected: the share of GEMM FLOPs expected in low precision, None if not known.
     """
 
     rank: RankEvidence

@@ -38,9 +38,9 @@ _WORKER = lazy_pattern(r"(?:^|/)(?P<worker>[^/]+)\.\d{10,}(?:\.\w+)*?\.pt\.trace
 
 
 class RankJob(NamedTuple):
-    """The traces of one rank: one, or one for each window of a capture, in order.
+    """The traces of one rank: one for each window of a capture, in order.
 
-    `naming` is the step that names its layers, where the windows do not.
+    `naming` is the trace of the step that names its layers, if the windows do not.
     """
 
     files: tuple[TraceFile, ...]
@@ -57,18 +57,18 @@ def gather_ranks(
 ) -> list[RankEvidence]:
     """Read the traces of all ranks and return their evidence by rank.
 
-    Each trace becomes sums where it is read, so that memory grows with what the ranks ran, not
-    with their traces. A rank whose trace cannot be read is in the list and says why.
+    Each trace is reduced to sums in the process that reads it, so that memory does not grow with
+    the size of traces. A rank whose trace cannot be read is in the list, with the error.
 
     Args:
-        files: several of one rank are windows of it, in order.
+        files: several files of one rank are its windows, in order.
         naming: the steps that name layers, by rank.
-        workers: processes to read with; None takes what the machine has and the work is worth.
-        executor: reads with this one instead.
-        on_progress: called with the ranks done and all of them, whenever one is done.
+        workers: number of processes; None chooses by the machine and the size of the files.
+        executor: used instead of processes.
+        on_progress: called with the number of ranks done and of all, after each rank.
 
     Raises:
-        InputError: none can be read, or two unrelated traces turn out to be of one rank.
+        InputError: no trace can be read, or two unrelated traces have the same rank.
     """
     jobs = _jobs(files, naming or {})
     ranks: list[RankEvidence] = []
@@ -177,7 +177,7 @@ def _in_order(ranks: list[RankEvidence]) -> list[RankEvidence]:
 
 
 def _runs_nothing(evidence: RankEvidence) -> bool:
-    """Whether a process is no rank: it states no number, runs nothing, and its trace is whole."""
+    """Whether a process is not a rank: no number, no kernels, and its trace is complete."""
     ran = evidence.health.kernels or evidence.copies or evidence.timeline.steps
     is_whole = evidence.health.complete and evidence.error is None
     return evidence.guessed and evidence.process is None and is_whole and not ran
@@ -206,7 +206,7 @@ def _unread(job: RankJob, error: InputError | None) -> RankEvidence:
 
 
 def _name_from(naming: NamingStep) -> NamedLayers:
-    """Read the step that names layers; what is wrong with it becomes a note."""
+    """Read the step that names layers; problems with it become notes."""
     empty = NamedLayers(source="step", step=naming.step)
     if naming.file is None:
         return empty._replace(note=f"layer names are unknown: {naming.reason}")
@@ -237,7 +237,7 @@ def _read(file: TraceFile) -> RankEvidence | InputError:
 
 
 def read_pipe(path: str | Path) -> RankEvidence:
-    """Read the trace that comes through a pipe, once; it names neither run nor rank.
+    """Read a trace from a pipe, once; it has no name and no rank.
 
     Raises:
         InputError: it is not a trace, or standard input is a terminal.
@@ -282,7 +282,7 @@ def join_cycles(ranks: Iterable[RankEvidence]) -> list[RankEvidence]:
 
 
 def _alike(ranks: Iterable[RankEvidence]) -> Iterable[list[RankEvidence]]:
-    """Return the evidence by rank and process; what may be of any process stays alone."""
+    """Return the evidence by rank and process; traces without a process are kept separate."""
     groups: dict[Hashable, list[RankEvidence]] = defaultdict(list)
     for place, evidence in enumerate(ranks):
         rank, worker = None if evidence.guessed else evidence.rank, _WORKER.search(evidence.source)

@@ -64,11 +64,11 @@ def _bounds(trace: Trace) -> tuple[int, int] | None:
 
 
 def within_window(trace: Trace) -> Trace:
-    """Return the trace without the kernels that were launched outside of its window.
+    """Return the trace without the kernels that were launched outside its window.
 
-    A profiler that starts while the GPU works records the end of what came before: kernels whose
-    launch is not in the trace, or is before the first step. Where several ranks are recorded
-    together, the recording also lasts longer than the steps of each.
+    A profiler that starts while the GPU is busy also records earlier kernels: their launch is not
+    in the trace, or is before the first step. If several ranks are recorded together, the recording
+    is also longer than the steps of each rank.
     """
     columns = trace.kernels
     if not len(columns) or min(columns.step) >= 0:

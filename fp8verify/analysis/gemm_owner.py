@@ -1,7 +1,7 @@
-"""Whose GEMM a kernel is: a layer's, a product of attention, or the optimizer's.
+"""The owner of each GEMM: a layer, attention, or the optimizer.
 
-A trace names no modules, so what encloses the operator decides. Products of attention that
-a script writes itself are known by order and shape: scores of (…, L, S), a softmax over S, and
+A trace has no module names, so that the enclosing operators decide. Attention that
+a script computes with GEMMs is known by order and shape: scores of (…, L, S), a softmax over S, and
 their product with the values. Their gradients have the same three sizes in another order.
 """
 
@@ -31,7 +31,7 @@ _Sizes: TypeAlias = tuple[int, tuple[int, ...]]
 
 
 def owners_of(trace: Trace, kinds: Kinds) -> dict[int, Leg]:
-    """Return, by number of kind, ATTENTION and OPTIMIZER for GEMMs that are no layer's."""
+    """Return ATTENTION or OPTIMIZER by number of kind, for GEMMs that are not a layer's."""
     gemms = {n: kind for n, kind in enumerate(kinds.kinds) if kind.classification.role.is_gemm}
     found = dict.fromkeys(optimizer_products(trace.ops, kinds.kinds), Leg.OPTIMIZER)
     batched = {n: kind for n, kind in gemms.items() if n not in found and _is_batched(kind)}
@@ -42,7 +42,7 @@ def owners_of(trace: Trace, kinds: Kinds) -> dict[int, Leg]:
 
 
 def _is_batched(kind: Kind) -> bool:
-    """Whether a kernel multiplies batches of matrices: no linear layer does, but for experts."""
+    """Whether a kernel multiplies batches of matrices, as no linear layer does except experts."""
     if kind.op is not None and kind.op.name in _BATCHED:
         return True
     return _under_attention(kind.op) or "bmm" in split(kind.name[:200])
@@ -53,7 +53,7 @@ def _under_attention(op: OpContext | None) -> bool:
 
 
 def _between_softmaxes(trace: Trace, kinds: Kinds, batched: Mapping[int, Kind]) -> set[int]:
-    """Return the products in pairs around a softmax whose sizes fit, in the forward pass."""
+    """Return the pairs of GEMMs around a softmax whose sizes fit, in the forward pass."""
     found: set[int] = set()
     before: dict[int, tuple[int | None, bool]] = defaultdict(lambda: (None, False))
     for stream, number in _products_and_softmaxes(trace, kinds):

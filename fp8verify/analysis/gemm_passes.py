@@ -2,11 +2,11 @@
 
 For a linear layer of M tokens, K inputs and N outputs, fprop multiplies (M, K) by (K, N), dgrad
 (M, N) by (N, K) and wgrad (N, M) by (M, K) or its transpose. Evidence is used in this order:
-what encloses the operator (autograd runs backward under a `*Backward` node), the shapes against
-those of the forward pass, the operand layout of kernels that have a choice of it (BLAS computes
+the enclosing operators (autograd runs backward under a `*Backward` node), the shapes compared with
+those of the forward pass, the operand layout of kernels that have several (BLAS computes
 a row-major linear layer as TN, NN and NT), and last the order of launch: PyTorch's derivative
-formulas, torchao 0.17 and Transformer Engine 2.20 all launch dgrad before wgrad. What none of
-them decides stays `backward`.
+formulas, torchao 0.17 and Transformer Engine 2.20 all launch dgrad before wgrad. If none of these
+decides, the pass is `backward`.
 
 Autograd consumes what the forward pass saved in the opposite order. So GEMMs are read in the order
 of launch with a stack for each layer size: a GEMM of the backward pass takes the latest forward
@@ -96,7 +96,7 @@ def _forward_functions(ops: Iterable[OpContext | None]) -> frozenset[str]:
 
 
 def _from_context(kind: Kind, functions: frozenset[str]) -> Leg | None:
-    """Decide from what encloses the operator; None where it is some pass of the backward pass."""
+    """Decide by the enclosing operators; None for an unknown GEMM of the backward pass."""
     op = kind.op
     if op is None:
         return Leg.BACKWARD if has_gradient(kind) else Leg.UNKNOWN
@@ -114,8 +114,8 @@ def _from_context(kind: Kind, functions: frozenset[str]) -> Leg | None:
 def _from_shape(kind: Kind, shape: GemmShape | None, forward: Counter[_Size]) -> Leg | None:
     """Decide by the shapes of the forward pass, else by the layout of the operands.
 
-    wgrad is transposed only where nothing else fits. Only a compiled backward pass recomputes
-    without an operator of the forward pass around it; E5M2 operands are gradients anyway. FP8 on
+    wgrad is transposed only if nothing else fits. Only a compiled backward pass recomputes
+    without an enclosing operator of the forward pass; E5M2 operands are always gradients. FP8 on
     Hopper has no choice of layout.
     """
     if shape is not None:
@@ -132,7 +132,7 @@ def _from_shape(kind: Kind, shape: GemmShape | None, forward: Counter[_Size]) ->
 
 
 def layout_leg(kernel: str) -> Leg | None:
-    """Return the pass that the layout of a BLAS kernel's operands means: NN dgrad, NT wgrad."""
+    """Return the pass by the operand layout of a BLAS kernel: NN is dgrad, NT is wgrad."""
     match = _LAYOUT.search(kernel)
     return None if match is None else _LAYOUT_LEGS.get((match[1] or match[2]).upper())
 
@@ -143,7 +143,7 @@ def _settle_by_count(
     shapes: Mapping[int, GemmShape | None],
     forward: Counter[_Size],
 ) -> frozenset[GemmShape]:
-    """Settle shapes of which only one pass is still wanting; return those where two are, evenly."""
+    """Settle shapes that lack only one pass; return shapes that lack two equally."""
     taken: Counter[tuple[GemmShape, Leg]] = Counter()
     undecided: dict[GemmShape, list[int]] = defaultdict(list)
     for number, leg in settled.items():
@@ -264,7 +264,7 @@ def _is_wgrad_of(gemm: Gemm | None, dgrad: GemmShape, sure: frozenset[int]) -> b
 
 
 def _mark_trained(gemms: Sequence[Gemm]) -> None:
-    """Say of each GEMM whether it trains, or may: all do where no backward pass is known."""
+    """Return for each GEMM whether it trains or may; all do if no backward pass is known."""
     if not any(gemm.leg in _BACKWARD and gemm.kind.op for gemm in gemms):
         return
     waiting: dict[_Size, list[Gemm]] = defaultdict(list)

@@ -25,15 +25,15 @@ from fp8verify.trace import Trace
 
 
 class GemmRow(NamedTuple):
-    """GEMM launches alike in all but time: a row of the table that a run is judged by.
+    """GEMM launches that differ only in time: a row of the table that gives the verdict.
 
     Attributes:
         flops: of all launches, None if unknown.
-        untimed: launches of which the record holds no possible duration.
-        trained: whether their layer has gradients; what only runs forward is not judged.
+        untimed: launches without a possible duration in the trace.
+        trained: whether their layer has gradients; forward-only layers are not judged.
         number: of the forward and backward pass within the step.
-        layer: the name of its layer, "" if it is of none for certain, None where the trace names
-            no layers.
+        layer: the name of its layer, "" if it certainly belongs to none, None if the trace has no
+            layer names.
     """
 
     kind: Kind
@@ -65,7 +65,7 @@ class GemmRow(NamedTuple):
 
 
 class KindTotal(NamedTuple):
-    """All launches of a kind that is no GEMM."""
+    """All launches of a kind that is not a GEMM."""
 
     kind: Kind
     calls: int
@@ -73,10 +73,10 @@ class KindTotal(NamedTuple):
 
 
 class Survey(NamedTuple):
-    """What the kernels of one rank did: the model's GEMMs, all else by kind, the optimizer's GEMMs.
+    """The kernels of one rank: the model's GEMMs, other kernels by kind, the optimizer's GEMMs.
 
-    The model's are those of its linear layers and, where no fused kernel computes attention, the
-    products of attention, whose pass is ATTENTION.
+    The model's GEMMs are those of its linear layers and, without a fused attention kernel, those of
+    attention, whose pass is ATTENTION.
     """
 
     gemms: list[GemmRow]
@@ -90,7 +90,7 @@ class Survey(NamedTuple):
 
     @property
     def untrained(self) -> list[GemmRow]:
-        """The GEMMs of layers that only run forward, or that nothing shows to be the training's."""
+        """The GEMMs of layers that only run forward, or without evidence that they train."""
         return [row for row in self.gemms if not row.trained and row.leg is not Leg.ATTENTION]
 
     @property
@@ -105,9 +105,9 @@ _GENERATED: Final = lazy_pattern(r"triton_(?:poi|red|per|tem|for|spl|split_scan)
 
 
 def name_conflicts(survey: Survey) -> tuple[int, int]:
-    """Count the launches whose names dispute their operators, and all that were compared.
+    """Count the launches whose names contradict their operators, and all that were compared.
 
-    An operator of ATen may also have launched what only the code of a compiler launches.
+    It is also a contradiction if an ATen operator launched a compiler's kernel.
     """
     gemms = [row for row in (*survey.gemms, *survey.optimizer) if row.kind.op is not None]
     lost = sum(
@@ -126,7 +126,7 @@ def name_conflicts(survey: Survey) -> tuple[int, int]:
 
 
 def classify_kernels(trace: Trace) -> Kinds:
-    """Return the kinds of kernel of a trace, and what names, operators and the GPU say of them."""
+    """Return the kinds of kernel of a trace, classified by names, operators and GPU."""
     kinds = Kinds(trace)
     settle_by_inputs(trace, kinds)
     settle_unsupported_formats(trace, kinds)

@@ -31,7 +31,7 @@ _NVIDIA: Final[dict[Precision, tuple[int, int]]] = {
 
 
 class Family(NamedTuple):
-    """GPUs of one instruction set: names that tell it, formats of its matrix units."""
+    """GPUs of one instruction set: their names, and the formats of their matrix units."""
 
     name: re.Pattern[str]
     capability: str | None
@@ -73,10 +73,10 @@ _AMD_NAME: Final = lazy_pattern(r"\b(?:AMD|RADEON|INSTINCT)\b|^MI\d{2,3}")
 def multiplies(
     gpu: str | None, compute_capability: str | None, precision: Precision
 ) -> bool | None:
-    """Say whether a GPU has matrix units for a format; None where no source says so.
+    """Return whether a GPU has matrix units for a format; None if not known.
 
-    `compute_capability` is what PyTorch reports: "9.0" is a Hopper of NVIDIA's, and a CDNA 2 of
-    AMD's, so that without a name it tells nothing.
+    `compute_capability` is PyTorch's: "9.0" is NVIDIA's Hopper and AMD's CDNA 2, so that it means
+    nothing without a name.
     """
     name = (gpu or "").upper()
     if precision is Precision.UNKNOWN or not name:
@@ -91,7 +91,7 @@ def multiplies(
 
 
 def family(gpu: str | None, compute_capability: str | None) -> Family | None:
-    """Return the row of a GPU that is not NVIDIA's, by its name, else by what HIP reports."""
+    """Return the row of a GPU of another vendor, by its name, else by HIP's architecture."""
     name = (gpu or "").upper()
     for row in _FAMILIES:
         if row.name.search(name) or (
@@ -102,7 +102,7 @@ def family(gpu: str | None, compute_capability: str | None) -> Family | None:
 
 
 def fp8_encoding(gpu: str | None, compute_capability: str | None) -> Literal["ocp", "fnuz"] | None:
-    """Return the FP8 encoding that a GPU multiplies, None where it has none or is not known.
+    """Return the FP8 encoding that a GPU multiplies, None if it has none or is unknown.
 
     MI300 multiplies e4m3fnuz and e5m2fnuz; tensors of torch.float8_e4m3fn are converted there.
     """
@@ -215,7 +215,7 @@ def peak_of(gpu: str | None) -> Peak | None:
 
 
 def peak_tflops(peak: Peak | None, precision: Precision) -> float | None:
-    """Return the dense peak of one precision class in TFLOP/s, or None where it has none.
+    """Return the dense peak of one precision class in TFLOP/s, None if there is none.
 
     On GeForce GPUs FP16 may be accumulated in FP16, at a rate that the table does not have.
     """

@@ -112,7 +112,7 @@ def inspect(
 
 
 def _inspect_log_alone(log: str | Path | None, policy: Policy, name: str | None) -> Report:
-    """Report what a log alone says; no kernel is seen, so the verdict stays open."""
+    """Report on a log alone; without kernels the verdict is INCONCLUSIVE."""
     if log is None:
         raise InputError("No path was given.", "Give a trace or a folder of traces.")
     said, losses = said_by(None, log), losses_of(None, log)
@@ -125,7 +125,7 @@ def _inspect_log_alone(log: str | Path | None, policy: Policy, name: str | None)
 
 
 def _printed_table(log: Path) -> Trace:
-    """Return the kernels of a key_averages() table that the log holds; none if it holds none."""
+    """Return the kernels of a key_averages() table in the log; none if there is no table."""
     try:
         found, glance = glance_at(log)
         if found is PRINTED_TABLE and glance.is_trace:
@@ -142,7 +142,7 @@ def _report(
     notes: Sequence[str],
     name: str,
 ) -> Report:
-    """Work out the facts of all ranks, judge them, and lay both out."""
+    """Work out the facts of all ranks, judge them, and return the report."""
     promises = collect_promises(said.claims, ranks, said.layers, said.phases)
     facts = [work_out(rank, promises) for rank in ranks]
     assessed, findings = assess(facts, promises)
@@ -182,7 +182,7 @@ def _notes(files: TraceFiles, metas: dict[int, RankMeta]) -> list[str]:
 
 
 def _untraced(folder: Path, metas: dict[int, RankMeta]) -> list[RankEvidence]:
-    """Make evidence of a capture whose window never opened: there is a module list at best."""
+    """Make evidence of a capture whose window never opened: it has a module list at most."""
     traces = [
         Trace(source=folder.name, rank=rank, world_size=meta.world_size)
         for rank, meta in sorted(metas.items())

@@ -146,7 +146,7 @@ class Gemm(Struct):
 
     @property
     def size(self) -> tuple[int, int, int]:
-        """What tells its layer: (m, n, k), `EXPERTS`, or `ANY_SIZE` where it is not known."""
+        """Key of its layer: (m, n, k), `EXPERTS`, or `ANY_SIZE` if not known."""
         if self.kind.classification.role is Role.GROUPED_GEMM:
             return EXPERTS
         return ANY_SIZE if self.shape is None else self.shape[1:]
@@ -155,7 +155,7 @@ class Gemm(Struct):
 class Kinds:
     """The kinds of kernel of a trace; each distinct name is parsed once.
 
-    `numbers` holds for each kernel, in the order of the file, the place of its kind in `kinds`.
+    `numbers` has for each kernel, in the order of the file, the index of its kind in `kinds`.
     """
 
     def __init__(self, trace: Trace) -> None:

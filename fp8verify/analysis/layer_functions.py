@@ -1,8 +1,8 @@
 """GEMMs of functions that compute whole layers: Transformer Engine's modules.
 
-Such a function records the inputs of the module on its forward pass, and the gradient of its
-output alone on its backward pass. Its GEMMs come in a fixed order, so that counting tells
-each launch, and a backward pass takes the sizes of the latest forward pass that it fits.
+Such a function records the module's inputs in its forward pass, and only the gradient of its
+output in its backward pass. Its GEMMs have a fixed order, so that counting identifies
+each launch, and a backward pass has the sizes of the latest forward pass that fits.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fp8verify.terms import Leg, OpContext, Role, Shape
 
 
 class Work(NamedTuple):
-    """What one launch computes; UNKNOWN on the forward pass, which other evidence tells apart."""
+    """What one launch computes; UNKNOWN in the forward pass, where other evidence decides."""
 
     leg: Leg
     shape: GemmShape | None
@@ -43,7 +43,7 @@ class _Call(NamedTuple):
 
     @property
     def backward(self) -> list[Work]:
-        """The gradients, of the last layer first: of its input, then of its weight."""
+        """The gradients, last layer first: of its input, then of its weight."""
         return [
             Work(leg, _gradient(_part(shape, self.each), leg))
             for shape in reversed(self.gemms)
@@ -64,7 +64,7 @@ class _Call(NamedTuple):
 
 
 class _Function:
-    """The calls of one function so far: those whose backward pass has not come, and open ones."""
+    """The calls of one function so far: calls without their backward pass, and open calls."""
 
     def __init__(self) -> None:
         self.calls: list[_Call] = []
@@ -92,7 +92,7 @@ class _Function:
 
 
 def deal(gemms: Sequence[Gemm]) -> None:
-    """Give launches of layer functions, in order, their shapes, and their passes if backward."""
+    """Assign shapes to launches of layer functions, in order, and passes to backward ones."""
     sites = {gemm.number: _site(gemm.kind) for gemm in {g.number: g for g in gemms}.values()}
     whole = _whole(gemms, sites)
     functions: defaultdict[str, _Function] = defaultdict(_Function)
@@ -132,10 +132,10 @@ def _site(kind: Kind) -> _Site | None:
 
 
 def _whole(gemms: Iterable[Gemm], sites: Mapping[int, _Site | None]) -> frozenset[str]:
-    """Return the functions of which every forward pass has its two gradients in the window.
+    """Return the functions whose every forward pass has two gradients in the window.
 
-    Others, as those of a layer whose input takes no gradient, or whose weight's gradient is
-    computed later, cannot be found by counting. Recomputed forward passes do not count.
+    Others cannot be found by counting: layers whose input takes no gradient, or whose weight's
+    gradient is computed later. Recomputed forward passes do not count.
     """
     forward: Counter[str] = Counter()
     backward: Counter[str] = Counter()
@@ -191,6 +191,6 @@ def _gradient(shape: GemmShape | None, leg: Leg) -> GemmShape | None:
 
 
 def _groups(inputs: LayerInputs, dims: tuple[Shape, ...]) -> int:
-    """Count the experts of a grouped layer: weights alike, one after another."""
+    """Count the experts of a grouped layer: equal weights in sequence."""
     place = inputs.weights[0]
     return max(1, sum(size == dims[place] for size in dims[place:])) if len(dims) > place else 1

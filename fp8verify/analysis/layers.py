@@ -1,4 +1,4 @@
-"""Layer by layer: the linear modules of the list against the GEMMs of their shapes.
+"""Layer by layer: the linear modules of the list, joined with the GEMMs of their shapes.
 
 A trace does not name modules, so they are joined by shape: all linears of N outputs and K inputs
 are one class, and so are all products of (tokens, K) by (K, N).
@@ -33,8 +33,8 @@ FP8_PARAMETERS = ("Float8Tensor", "Float8BlockwiseQTensor", "MXFP8Tensor")
 class Size(NamedTuple):
     """N outputs by K inputs of a linear layer.
 
-    `library` is that of its function where GEMMs tell it by their operator: Transformer Engine's
-    layers and others of their size are two classes.
+    `library` is that of the GEMMs' operator, if it shows: Transformer Engine's layers and other
+    layers of the same size are two classes.
     """
 
     n: int
@@ -46,10 +46,10 @@ class LayerClass(NamedTuple):
     """All linears of one size, and the GEMMs of that size; counts by leg.
 
     Attributes:
-        modules: those of the module list, none where there is none.
+        modules: modules of the module list, if there is one.
         observed: GEMMs that ran.
-        in_fp8: those of them in FP8 or FP4.
-        flops: of all of them, whatever the leg.
+        in_fp8: GEMMs among these in FP8 or FP4.
+        flops: of all GEMMs of this size.
     """
 
     size: Size
@@ -60,7 +60,7 @@ class LayerClass(NamedTuple):
 
     @property
     def converted(self) -> tuple[ModuleRecord, ...]:
-        """The modules that compute fprop in low precision by what they say of themselves."""
+        """The modules that compute fprop in low precision, by the module list."""
         return tuple(
             module
             for module in self.modules
@@ -76,7 +76,7 @@ class LayerClass(NamedTuple):
         return count // len(self.modules)
 
     def expected(self, leg: Leg) -> int | None:
-        """GEMMs of a pass that the modules should have run in all; None where that is not known."""
+        """Number of GEMMs of a pass that the modules should have run; None if not known."""
         if self.passes is None:
             return None
         needed = [m for m in self.modules if leg is not Leg.WGRAD or not m.frozen]
@@ -112,10 +112,10 @@ class Layers(NamedTuple):
     """The classes of a rank, the largest first, and what could not be joined.
 
     Attributes:
-        flops: of all GEMMs, None unless (nearly) all of them are known.
-        apart: modules of which no GEMM has the size, as under tensor parallelism or where they
+        flops: of all GEMMs, None unless (nearly) all are known.
+        apart: modules without a GEMM of their size, for example under tensor parallelism or if they
             did not run.
-        experts: 3-D parameters of experts, which no single GEMM has the size of.
+        experts: 3-D parameters of experts, whose size no single GEMM has.
     """
 
     classes: tuple[LayerClass, ...]
@@ -124,10 +124,10 @@ class Layers(NamedTuple):
     experts: tuple[ModuleRecord, ...]
 
     def passes(self, steps: int) -> int:
-        """How often each module ran forward, at least; 0 where that is not known.
+        """How often each module ran forward, at least; 0 if not known.
 
-        Products of no module may have the size of one class: the least of several, or one a step,
-        is that of the modules.
+        Other GEMMs may have the same size: the lowest count of several, or one per step, is the
+        modules'.
         """
         counts = [c.observed.get(Leg.FPROP, 0) // len(c.modules) for c in self.classes if c.modules]
         least = min(counts, default=0)
@@ -142,7 +142,7 @@ class Layers(NamedTuple):
         )
 
     def share(self, classes: Iterable[LayerClass]) -> float | None:
-        """FLOPs of some classes over those of all GEMMs; None where these are not known."""
+        """FLOPs of some classes as a share of all GEMMs'; None if these are not known."""
         part = sum(found.flops for found in classes)
         return round(part / self.flops, 6) if self.flops else None
 
@@ -151,8 +151,8 @@ def join_by_size(gemms: Sequence[GemmRow], modules: Sequence[ModuleRecord] | Non
     """Join the modules of a rank's module list to its GEMMs by size.
 
     Args:
-        gemms: those of the rank.
-        modules: its module list; None where there is none, and the forward GEMMs give the sizes.
+        gemms: GEMMs of the rank.
+        modules: its module list; None if there is none: then the forward GEMMs give the sizes.
     """
     sizes_of_gemms, modules = modules is None, modules or ()
     by_size: dict[Size, list[ModuleRecord]] = defaultdict(list)
@@ -189,7 +189,7 @@ def join_by_size(gemms: Sequence[GemmRow], modules: Sequence[ModuleRecord] | Non
 
 
 def sizes_of(module: ModuleRecord) -> tuple[Size, ...]:
-    """Return the sizes of the linear layers of a module, nothing where they are not known."""
+    """Return the sizes of the linear layers of a module, nothing if not known."""
     if module.kind != "linear":
         return ()
     is_engine = module.state == "fp8_module_off" or is_transformer_engine(module)
@@ -208,12 +208,12 @@ def is_transformer_engine(module: ModuleRecord) -> bool:
 
 
 def package_of(module: ModuleRecord) -> str:
-    """Return the package that a module's class is of, empty where that is not known."""
+    """Return the package of a module's class, empty if not known."""
     return (module.source or "").split(".")[0]
 
 
 def _is_linear(row: GemmRow) -> bool:
-    """Whether a row can be of a linear layer: one product, of known types."""
+    """Whether a row can be a linear layer's: one GEMM, of known types."""
     found = row.kind.classification
     single = found.role is Role.GEMM and row.kind.multiplies
     return single and row.precision is not Precision.UNKNOWN
@@ -238,7 +238,7 @@ class NamedLayers(NamedTuple):
     """What ran for each layer.
 
     Attributes:
-        rows: the GEMMs of layers; `layer` of those that are of none for certain is empty.
+        rows: the GEMMs of layers; `layer` is empty for GEMMs that certainly belong to none.
         casts: ns in kernels that FP8 needs in addition to its GEMMs, by layer.
         source: "window", or "step" for the eager step after the windows of compiled code, whose
             times are not the run's.
@@ -261,7 +261,7 @@ class NamedLayers(NamedTuple):
         return found
 
     def share(self, layers: Collection[str]) -> float | None:
-        """Return the FLOPs of some layers over those of all GEMMs; None where not known."""
+        """Return the FLOPs of some layers as a share of all GEMMs'; None if not known."""
         whole = known_flops(gemm_totals(self.rows))
         part = sum(row.flops or 0 for row in self.rows if row.layer in layers)
         return part / whole if whole else None

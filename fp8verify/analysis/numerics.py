@@ -46,7 +46,7 @@ class Kept(NamedTuple):
 
     @property
     def used(self) -> bool:
-        """Whether any amax was recorded for it: layers leave some of their slots unused."""
+        """Whether any amax was recorded for it: layers do not use all of their slots."""
         return bool(self.slot.largest_amax) or any(self.slot.amax) or bool(self.slot.staged)
 
     @property
@@ -135,7 +135,7 @@ def gradients_of(rank: RankEvidence) -> list[GradientRecord]:
 
 
 def recomputed_high(rank: RankEvidence) -> tuple[str, ...]:
-    """Return the layers that a measured step saw run in FP8 and be recomputed without it."""
+    """Return the layers that a measured step ran in FP8 and recomputed without FP8."""
     layers = (layer for line in _lines(rank.numerics) for layer in line.recomputed_high)
     return tuple(dict.fromkeys(layers))
 
@@ -174,7 +174,7 @@ def scalars_of(line: MeasuredRecord, loss: float | None = None) -> dict[str, flo
 
 
 def numerics_report(rank: RankEvidence) -> NumericsReport | None:
-    """Lay out the numbers of a rank; None where the run looked at none."""
+    """Return the numerics of a rank; None if none were recorded."""
     gradients = tuple(gradients_of(rank))
     found = rank.numerics
     if found is None and not gradients:

@@ -1,8 +1,8 @@
-"""Whether FP8 can pay: what it saves by measured rates, what it costs, and who waits for whom.
+"""Whether FP8 can pay: savings by measured rates, costs, and whether the GPU waits for the CPU.
 
-The kernels alone: each FP8 GEMM is compared with the rate that was measured for BF16 at its size,
-and casts and scales are its cost. The step: a trace is recorded under a profiler, which makes the
-CPU slower, so only the wall time of steps outside the window tells whether the GPU is busy.
+The kernels alone: each FP8 GEMM is compared with the measured rate of BF16 at its size,
+and casts and scales are the cost. The step: a profiler makes the CPU slower, so that only the wall
+time of steps outside the window shows whether the GPU is busy.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class Payoff(NamedTuple):
 
     Attributes:
         report: GPU time, its shares and the estimates.
-        overhead: the kernels that cast, scale and turn operands; None where none ran.
-        cost_us: what these add to the time of BF16, in microseconds.
-        saved_us: what the FP8 GEMMs would take longer in BF16; 0 where no rate is known.
+        overhead: the kernels that cast, scale and transpose operands; None if none ran.
+        cost_us: time that these add to BF16's, in microseconds.
+        saved_us: additional time of the FP8 GEMMs in BF16; 0 if no rate is known.
     """
 
     report: PayoffReport
@@ -194,7 +194,7 @@ def _ceiling(busy: int, tax: int, gemms: int, saved: int | None, gain: int | Non
 
 
 def _small_share(gemms: list[GemmRow]) -> float | None:
-    """Share of FP8 GEMM time of which a side is too short to pay for the casts."""
+    """Share of FP8 GEMM time in GEMMs with a side too short to pay for the casts."""
     small = known = 0
     for row in gemms:
         shape = row.shape if row.precision.is_low else None

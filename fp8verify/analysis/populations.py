@@ -1,10 +1,10 @@
-"""The GEMMs that train as populations, and what of them falls short of the others.
+"""The GEMMs that train, grouped into populations, and groups that fall short of the others.
 
-A population is all GEMMs of one layer size (experts are one), of one pass (fprop, dgrad, wgrad), of
-one forward and backward pass within a step. A part of a run, as a step, a micro-batch or a pass,
-falls short where less than half of it is in low precision of what the same layers show elsewhere.
+A population is all GEMMs of one layer size (experts count as one size), of one pass (fprop, dgrad,
+wgrad), of one forward and backward pass within a step. A part of a run (a step, a micro-batch, a
+pass) falls short if its low-precision share is less than half of the same layers' share elsewhere.
 
-What is unknown is read both ways: to accuse, it counts as low; to acquit, as high.
+Unknown GEMMs are counted both ways: as low precision to accuse, as high precision to acquit.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Amount(NamedTuple):
 
     @property
     def known(self) -> float:
-        """All whose precision is known."""
+        """The amount of known precision."""
         return self.low + self.high
 
     @property
@@ -57,10 +57,10 @@ _NONE = Amount()
 
 
 class Shortfall(NamedTuple):
-    """A part against the same layers elsewhere; `expected` of it would be in low precision.
+    """A part compared with the same layers elsewhere, which predict `expected` in low precision.
 
-    `accused` is whether it falls short if all that is unknown is low, `acquitted` whether it does
-    not even if all that is unknown is high.
+    `accused`: it falls short even if all unknown GEMMs are low precision. `acquitted`: it does not
+    fall short even if all unknown GEMMs are high precision.
     """
 
     part: Amount
@@ -75,7 +75,7 @@ class Populations:
     def __init__(self, survey: Survey) -> None:
         """Sort the GEMMs by layer.
 
-        They are weighed by FLOPs where those of all are known, else by time.
+        Weights are FLOPs if those of all GEMMs are known, else time.
         """
         self.rows = [row for row in survey.linear if row.kind.multiplies]
         self.by_flops = known_flops(gemm_totals(self.rows)) is not None
@@ -91,7 +91,7 @@ class Populations:
 
     @property
     def low_layers(self) -> set[Key]:
-        """The layers of which a GEMM ran in low precision."""
+        """The layers with a GEMM in low precision."""
         pairs = zip(self.rows, self.keys, strict=True)
         return {key for row, key in pairs if row.precision.is_low}
 
@@ -102,7 +102,7 @@ class Populations:
     def sums(
         self, part_of: Callable[[GemmRow], _Part], layer_of: Callable[[GemmRow, Key], Hashable]
     ) -> dict[tuple[_Part, Hashable], Amount]:
-        """Add up the rows by the part of the run that they are of, and by their layer."""
+        """Add up the rows by part of the run and by layer."""
         found: dict[tuple[_Part, Hashable], list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
         for row, key in zip(self.rows, self.keys, strict=True):
             place = 2 if row.precision is Precision.UNKNOWN else int(not row.precision.is_low)
@@ -135,14 +135,14 @@ class Populations:
         filled: tuple[float, float] = (0.0, 0.0),
         lacking: float = 0.0,
     ) -> Shortfall:
-        """Hold a part against the same layers elsewhere.
+        """Compare a part with the same layers elsewhere.
 
         Args:
             own: the part, by layer.
             others: the rest, by layer.
-            filled: low precision that GEMMs of no certain part add to this one, at most and at
+            filled: low precision that GEMMs of an uncertain part may add to this part: at most, at
                 least.
-            lacking: low precision that the layers lack here by what they show elsewhere.
+            lacking: low precision that the layers lack here, compared with elsewhere.
         """
         part, rest, expected = Amount(), Amount(), 0.0
         for layer, amount in own.items():
@@ -160,7 +160,7 @@ class Populations:
 
 
 def _key(row: GemmRow, forward: set[tuple[int, int]]) -> Key:
-    """Return (outputs, inputs) of the layer of a GEMM; None where the record does not say it."""
+    """Return (outputs, inputs) of the layer of a GEMM; None if the shapes do not show it."""
     if row.kind.classification.role is Role.GROUPED_GEMM:
         return EXPERTS
     sizes = row.layer_sizes
@@ -168,9 +168,9 @@ def _key(row: GemmRow, forward: set[tuple[int, int]]) -> Key:
 
 
 class PassReading(NamedTuple):
-    """A pass (fprop, dgrad or wgrad) against the other passes of the same layers.
+    """A pass (fprop, dgrad or wgrad) compared with the other passes of the same layers.
 
-    `missing` is whether no GEMM of the pass is known at all, nor of the ones that may be of it.
+    `missing`: the pass has no known GEMM and no GEMM that may belong to it.
     """
 
     leg: Leg
@@ -187,8 +187,8 @@ def read_passes(survey: Survey, leaves_high: Callable[[str], bool]) -> list[Pass
 
     Args:
         survey: the GEMMs of a rank.
-        leaves_high: whether the recipe itself keeps a pass in high precision; such a pass is no
-            measure for the others.
+        leaves_high: whether the recipe keeps a pass in high precision; such a pass is not compared
+            with the others.
     """
     table = Populations(survey)
     cells = table.sums(lambda row: row.leg, lambda _, key: key)
@@ -232,7 +232,7 @@ def read_passes(survey: Survey, leaves_high: Callable[[str], bool]) -> list[Pass
 def _settle_the_only_one(
     by_leg: dict[Leg, dict[Hashable, Amount]], whole: Mapping[Hashable, float]
 ) -> dict[Hashable, Leg]:
-    """Give GEMMs of the backward pass to wgrad, or to dgrad, where the layer lacks it alone."""
+    """Assign GEMMs of the backward pass to wgrad or dgrad, if the layer lacks only that pass."""
     settled: dict[Hashable, Leg] = {}
     for key in list(by_leg[Leg.BACKWARD]):
         there = [by_leg[leg].get(key, _NONE).total > HALF * whole.get(key, 0) for leg in _GRADIENTS]
@@ -249,7 +249,7 @@ def _lack(
     leaves_high: Callable[[str], bool],
     whole: Mapping[Hashable, float],
 ) -> Amount:
-    """Return what a pass lacks next to others of its layers; fprop shows its precision."""
+    """Return the work that a pass lacks compared with its layers' other passes."""
     low = total = 0.0
     others = _others(by_leg, leg, leaves_high, CERTAIN_LEGS)
     for key, work in whole.items():
@@ -268,7 +268,7 @@ def _others(
     leaves_high: Callable[[str], bool],
     legs: Iterable[Leg],
 ) -> dict[Hashable, Amount]:
-    """Add up other passes by layer, but for those that the recipe leaves in high precision."""
+    """Add up other passes by layer, without passes that the recipe keeps in high precision."""
     found: dict[Hashable, Amount] = defaultdict(Amount)
     for other in legs:
         if other not in (leg, Leg.UNKNOWN) and not leaves_high(other.value):

@@ -1,22 +1,22 @@
-"""What the log and the model promised, and what of it the kernels prove.
+"""What the log and the model promised, and what the kernels prove of it.
 
-The expected share of GEMM FLOPs: the module list says which layers were converted and how large
-they are, the recipe which of their GEMMs stay in high precision, the log which layers and steps are
-pinned there. The GEMMs that ran say how much work each layer is. The expectation is known only
-where these cover (nearly) all work.
+The expected share of GEMM FLOPs: the module list gives the converted layers and their sizes,
+the recipe the GEMMs that stay in high precision, the log the layers and steps that are
+pinned to it. The GEMMs that ran give the work of each layer. The expectation is known only
+if these cover (nearly) all work.
 
-Where a source recorded no operators: an operator says whose GEMM a kernel is and in which pass it
-ran. Without one, a GEMM in high precision may be a layer's, a product of attention, or the
-optimizer's (Muon), and FP8 GEMMs may be those of a forward pass alone. Kernel names still prove:
+Sources without operators: an operator shows the owner and the pass of a GEMM. Without it, a GEMM in
+high precision may belong to a layer, to attention, or to the optimizer (Muon), and FP8 GEMMs may
+belong to forward passes only. Kernel names still prove:
 
 - a backward pass ran, if a kernel is named for one, for an optimizer's step, or has E5M2 operands:
   recipes keep gradients in it, activations and weights in E4M3 (arXiv:2209.05433, section 3);
-- dgrad and wgrad ran in FP8 as often as fprop, if for each FP8 GEMM of E4M3 operands alone there
-  are two with gradients. Recomputed forward passes are among the first, so that they hide the
-  proof and never make one;
-- no GEMM in high precision is of a layer that was converted, if there are no more than the layers
-  explain that were left out, and the passes that the recipe leaves in high precision;
-- no pass is hidden in a hundredth of GEMM time: of equal work it takes a sixth to hide half a pass.
+- dgrad and wgrad ran in FP8 as often as fprop, if there are two FP8 GEMMs with gradients for each
+  FP8 GEMM with two E4M3 operands. Recomputed forward passes are among the latter, so that they can
+  hide the proof but not fake it;
+- no GEMM in high precision belongs to a converted layer, if the layers that were left out, and the
+  passes that the recipe keeps in high precision, explain all of them;
+- no pass is hidden in a hundredth of GEMM time: hiding half a pass takes a sixth of equal work.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ class Promises(NamedTuple):
     """The claims of the log, and the modules that were converted on any rank.
 
     Attributes:
-        claims: of the log.
-        converted: modules that are to compute in low precision.
-        emulated: modules that only imitate it.
-        formats: of each pass what the modules promise, or the log where no module does; formats
-            and "high_precision", nothing where it is left open.
-        layers: what the log says of single layers, pins to high precision included.
-        phases: what the log says of ranges of steps.
+        claims: the log's claims.
+        converted: modules that should compute in low precision.
+        emulated: modules that only emulate it.
+        formats: by pass, the format or "high_precision" that the modules promise, or the log if no
+            module does; empty if it is open.
+        layers: the log's statements on single layers, including pins to high precision.
+        phases: the log's statements on ranges of steps.
     """
 
     claims: tuple[Claim, ...]
@@ -83,14 +83,14 @@ class Promises(NamedTuple):
         return about[-1] if about and about[-1].is_pin else None
 
     def phase_of(self, step: int) -> str | None:
-        """Return the format that the log promises for a step, None if it says nothing of it."""
+        """Return the format that the log promises for a step, None if there is no promise."""
         found = next((phase.format for phase in self.phases if phase.covers(step)), None)
         later = any((phase.first_step or 0) > step for phase in self.phases)
         return HIGH_PRECISION if found is None and later else found
 
     @property
     def claim(self) -> Claim | None:
-        """What says that FP8 is on: the first line that a framework wrote, or else a call."""
+        """The claim that FP8 is on: the first line of a framework, or else an API call."""
         said = [claim for claim in self.claims if claim.says == "fp8"]
         return min(said, key=_is_call, default=None)
 
@@ -159,7 +159,7 @@ def collect_promises(
 
 
 def _of_modules(modules: Sequence[ModuleRecord]) -> dict[str, frozenset[str]]:
-    """Return what modules promise of each pass; nothing of one that some of them leave open."""
+    """Return what modules promise of each pass; nothing if some of them leave it open."""
     found = {leg.value: {module.format_of(leg.value) for module in modules} for leg in LEGS}
     return {
         leg: frozenset(name for name in names if name is not None)
@@ -169,7 +169,7 @@ def _of_modules(modules: Sequence[ModuleRecord]) -> dict[str, frozenset[str]]:
 
 
 def _of_claims(claims: Sequence[Claim]) -> dict[str, frozenset[str]]:
-    """Return what the lines say that name a format: of single passes, else of all."""
+    """Return the formats that log lines name, for single passes or else for all."""
     said = [claim for claim in claims if claim.says == "fp8" and claim.format is not None]
     return {
         leg.value: frozenset(claim.legs.get(leg.value, claim.format or "") for claim in said)
@@ -183,10 +183,10 @@ _UNEXPLAINED = 0.01
 
 
 def expected_share(rank: RankEvidence, layers: Layers, promises: Promises) -> ExpectedReport | None:
-    """Return what was to run in low precision; None where module list and GEMMs do not tell.
+    """Return what should run in low precision; None if module list and GEMMs do not show it.
 
     Args:
-        rank: with a module list.
+        rank: a rank with a module list.
         layers: its modules by size.
         promises: what the log and the model promised.
     """
@@ -278,7 +278,7 @@ def lacks_operators(rank: RankEvidence) -> bool:
 
 
 def passes_are_proved(rank: RankEvidence, promises: Promises) -> bool:
-    """Whether all passes of the layers that ran in FP8 did, but for those the recipe leaves out."""
+    """Whether all passes of the FP8 layers ran in FP8, except those that the recipe leaves out."""
     rows = rank.survey.linear
     low = [row for row in rows if row.precision.is_low and row.kind.multiplies]
     gradients = sum(row.calls for row in low if has_gradient(row.kind))
@@ -290,7 +290,7 @@ def passes_are_proved(rank: RankEvidence, promises: Promises) -> bool:
 
 
 def high_is_explained(rank: RankEvidence, promises: Promises) -> bool:
-    """Whether the layers left out, and passes left in high precision, explain all other GEMMs."""
+    """Whether excluded layers and high-precision passes explain all other GEMMs."""
     low, high = _launches(rank.survey.linear)
     kept = sum(promises.leaves_high(leg.value) for leg in LEGS)
     left, converted = _layers(rank.modules)
@@ -299,7 +299,7 @@ def high_is_explained(rank: RankEvidence, promises: Promises) -> bool:
 
 
 def unplaced_ns(rank: RankEvidence, promises: Promises) -> int:
-    """Return the time of GEMMs in high precision that may be no layer's."""
+    """Return the time of GEMMs in high precision that may not belong to a layer."""
     if not rank.ran_low or not lacks_operators(rank) or high_is_explained(rank, promises):
         return 0
     high = (row for row in rank.survey.linear if not row.precision.is_low and row.kind.op is None)
@@ -316,8 +316,8 @@ def _launches(rows: Iterable[GemmRow]) -> tuple[int, int]:
 def _layers(modules: Sequence[ModuleRecord]) -> tuple[int, int]:
     """Return how many layers were left out of the conversion, and how many were converted.
 
-    (0, 1) where that cannot be counted: without a module list, with experts, which multiply as
-    often as they like, and with layers whose passes differ, as frozen ones' do.
+    (0, 1) if that cannot be counted: without a module list, with experts, which run any number of
+    GEMMs, and with layers whose passes differ, such as frozen ones.
     """
     plain = all(m.kind == "linear" and m.training and not m.frozen for m in modules)
     counts: Counter[str] = Counter()

@@ -34,7 +34,7 @@ def range_of(op: OpContext) -> int | None:
 
 
 def in_optimizer(op: OpContext | None) -> bool:
-    """Whether an optimizer launched a kernel, and not the model whose step its closure runs."""
+    """Whether an optimizer launched a kernel, and not the model inside its closure."""
     inside = None if op is None else range_of(op)
     if op is None or inside is None:
         return False
@@ -82,7 +82,7 @@ def _is_forward_inside(op: OpContext) -> bool:
 
 
 def _is_compiled(op: OpContext) -> bool:
-    """Whether compiled code that autograd knows nothing of ran it, as compiled optimizers are."""
+    """Whether compiled code outside autograd ran it, such as a compiled optimizer."""
     around = (op.name, *op.parents)
     compiled = any(_COMPILED.match(name) for name in around)
     return compiled and not any(name.startswith("CompiledFunction") for name in around)
@@ -134,7 +134,7 @@ def of_the_model(op: OpContext | None) -> bool:
 
 
 def purpose_of(kind: Kind) -> str | None:
-    """Return what a kernel that is no GEMM does for FP8, as `TaxRow.purpose`, or None."""
+    """Return the purpose of a kernel other than a GEMM in FP8, as `TaxRow.purpose`, or None."""
     if kind.op is None or not FP8_FUNCTIONS.intersection((kind.op.name, *kind.op.parents)):
         return _purpose_elsewhere(kind)
     if kind.classification.role in (Role.COMMUNICATION, Role.ATTENTION, Role.MEMORY):
@@ -155,7 +155,7 @@ def _purpose_elsewhere(kind: Kind) -> str | None:
 
 
 def _by_types(kind: Kind) -> str | None:
-    """Judge a kernel by the recorded types of its operator: what has FP8 data, and is no GEMM.
+    """Judge a kernel other than a GEMM by its operator's recorded types: FP8 data or not.
 
     Other kernels that a GEMM's own operator launches set it up.
     """
@@ -174,7 +174,7 @@ def _matrices(op: OpContext) -> list[str]:
 
 
 def _purpose_inside(op: OpContext, role: Role) -> str:
-    """Say which step of torchao's casts an eager operator is: amax, scale, cast, then layout."""
+    """Return which part of torchao's casts an eager operator is: amax, scale, cast, or layout."""
     around = {op.name, *op.parents}
     if role is Role.AMAX_REDUCE or around & _AMAX_OPS:
         return "amax"
@@ -208,7 +208,7 @@ _MAX_NAME = 400
 
 
 def runs_backward(kinds: Sequence[Kind], gemms: Iterable[Gemm]) -> bool:
-    """Whether a kernel ran in a backward pass, or a GEMM of which that is not known."""
+    """Whether a kernel ran in a backward pass, or is a GEMM for which this is not known."""
     if any(kind.op is not None and kind.op.backward for kind in kinds):
         return True
     vague = (*VAGUE_LEGS, Leg.DGRAD, Leg.WGRAD, Leg.RECOMPUTE)

@@ -29,9 +29,9 @@ QUANTIZING = (Role.CAST_QUANTIZE, Role.AMAX_REDUCE)
 
 
 class RankEvidence(NamedTuple):
-    """One rank: its kernels by kind and step, and what the runner noted about it.
+    """One rank: its kernels by kind and step, and the runner's records.
 
-    It holds sums, not kernels, so that those of a thousand ranks fit.
+    It contains sums instead of kernels, so that a thousand ranks fit into memory.
 
     Attributes:
         copies: ns of memcpy and memset.
@@ -41,14 +41,14 @@ class RankEvidence(NamedTuple):
         process: the number of the process.
         bounds: when its first kernel began and its last one ended, in ns.
         began_ns: when its first kernel began, in ns since 1970, if the source says so.
-        guessed: whether the rank's number is its place among the files alone.
+        guessed: whether the rank's number is only its position among the files.
         fed: launches of layers' GEMMs in high precision that casts to FP8 feed.
         backward: whether a kernel of a backward pass ran, or may have.
         updates: whether an optimizer's step was seen.
         trains: whether a kernel proves that a backward pass ran.
         remarks: what the source does not record.
-        numerics: what the runner noted of scales and tensors, if it did.
-        losses: those of the run's log, kept with the first rank.
+        numerics: the runner's records of scales and tensors, if any.
+        losses: the losses in the run's log, kept with the first rank.
     """
 
     source: str
@@ -103,7 +103,7 @@ class RankEvidence(NamedTuple):
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """The rank's number, as findings name their ranks; nothing where it is not known."""
+        """The rank's number, as findings name their ranks; empty if not known."""
         return () if self.rank is None else (self.rank,)
 
     @property
@@ -123,7 +123,7 @@ class RankEvidence(NamedTuple):
 
     @property
     def linear(self) -> GemmSummary:
-        """The sums of the GEMMs of layers, by which the rank is judged."""
+        """Sums of the GEMMs of layers, which decide the rank's verdict."""
         return gemm_totals(self.survey.linear)
 
     @property
@@ -144,7 +144,7 @@ class RankEvidence(NamedTuple):
     def quantizes(self) -> bool:
         """Whether as many kernels compute scales or cast as GEMMs in eight bits would need.
 
-        Inductor's names do not say to which type; a clamp here and there is no recipe.
+        Inductor's names do not say to which type they cast; a few clamps are not a recipe.
         """
         casts = sum(
             total.calls
@@ -157,7 +157,7 @@ class RankEvidence(NamedTuple):
 
     @property
     def has_fp8_units(self) -> bool:
-        """Whether the GPU may multiply in FP8: True where that is not known."""
+        """Whether the GPU may multiply in FP8; True if not known."""
         return multiplies(self.gpu, self.compute_capability, Precision.FP8) is not False
 
     def main_precision(self) -> Precision:

@@ -1,21 +1,21 @@
-"""What operators say of kernels whose names say nothing, or less than they seem to.
+"""Classify kernels by their operators, if their names do not show the precision.
 
-A product need not say so in its kernel's name: tilelang's `main_kernel`, CuTe DSL's, or anybody's
-own. The recorded inputs of the operator decide:
+A GEMM's kernel name need not show that it is one: tilelang's `main_kernel`, CuTe DSL's,
+hand-written ones. The recorded inputs of the operator decide:
 
 - two FP8 matrices and nothing else: its longest kernels are FP8 GEMMs;
-- no FP8 tensor, and no cast to FP8 inside: its kernels multiply no FP8, whatever they are;
+- no FP8 tensor, and no cast to FP8 inside: none of its kernels multiplies FP8;
 - a template of Inductor that does not fuse `_scaled_mm` widens FP8 in its prologue;
-- a hand-written kernel named for FP8 multiplies FP8 only if both matrices are, or are cast.
+- a hand-written kernel with FP8 in its name multiplies FP8 only if both matrices are FP8 or cast.
 
 Kernels that neither name nor operator explains stay unrecognized: GEMMs of any precision.
 
-Low-precision GEMMs that the GPU of a trace cannot have run as their names say are unknown too.
-Formats that it cannot multiply are converted before the product; kernels that were compiled for
-other GPUs do not run on it at all.
+Low-precision GEMMs that the trace's GPU cannot have run are unknown too:
+formats that it cannot multiply are converted before the GEMM, and kernels that were compiled for
+other GPUs do not run on it.
 
 Triton and hand-written kernels load FP8 on any GPU. An A100 multiplies the operands in FP16 or
-BF16; an MI300 multiplies FP8 of the FNUZ encodings alone, and Triton converts the others.
+BF16; an MI300 multiplies only the FNUZ encodings of FP8, and Triton converts the others.
 """
 
 from __future__ import annotations
@@ -99,10 +99,10 @@ def _casts(kind: Kind) -> bool:
 
 
 def _functions_without_fp8(trace: Trace, casting: frozenset[str]) -> frozenset[str]:
-    """Return the functions, and nodes of theirs, that neither take nor make an FP8 tensor.
+    """Return the functions, and their nodes, without FP8 inputs and FP8 results.
 
-    Functions of the table record the inputs of whole layers, not those of their GEMMs, and compiled
-    code fuses casts into kernels of other names.
+    Functions in the table record the inputs of whole layers, not of their GEMMs, and compiled
+    code fuses casts into kernels with other names.
     """
     types: dict[str, set[str]] = defaultdict(set)
     for op in trace.ops:
@@ -124,7 +124,7 @@ def _widens(kind: Kind) -> bool:
 
 
 def _is_name_alone(kind: Kind, casting: frozenset[str], *, any_cast: bool) -> bool:
-    """Whether only the name of a hand-written kernel says that it multiplies FP8."""
+    """Whether only a hand-written kernel's name indicates that it multiplies FP8."""
     found, op = kind.classification, kind.op
     if found.source != "name" or found.library not in _HAND_WRITTEN:
         return False
@@ -153,7 +153,7 @@ def _as_unknown(kind: Kind) -> Kind:
 
 
 def _as_high(kind: Kind, why: str) -> Kind:
-    """Give a kernel the precision of the recorded 16-bit tensors; BF16 where they do not tell."""
+    """Give a kernel the precision of the recorded 16-bit tensors, BF16 if there are none."""
     types = {text.rpartition("::")[2] for text in (kind.op.types if kind.op else ())}
     is_half = "Half" in types and "BFloat16" not in types
     precision = Precision.FP16 if is_half else Precision.BF16
@@ -187,7 +187,7 @@ def _is_nameless(found: Classification) -> bool:
 
 
 def _longest(trace: Trace, kinds: Kinds, numbers: Sequence[int]) -> list[int]:
-    """Return those of the kinds whose launches take about as long as the longest."""
+    """Return the kinds whose launches take about as long as the longest."""
     wanted, times = set(numbers), defaultdict[int, list[int]](list)
     for number, time_ns in zip(kinds.numbers, trace.kernels.duration_ns, strict=True):
         if number in wanted:
@@ -214,8 +214,8 @@ def _as_fp8(kind: Kind) -> Kind:
 def is_unrecognized(kind: Kind) -> bool:
     """Whether a kernel of the model is unrecognized, so that it may be a GEMM of any precision.
 
-    An operator explains its kernels where the table has it or it is ATen's, whose products are all
-    there, and where its recorded inputs hold no two matrices.
+    An operator explains its kernels if it is in the table or ATen's (all of ATen's GEMMs are in the
+    table), or if its recorded inputs contain fewer than two matrices.
     """
     if not _is_nameless(kind.classification) or in_optimizer(kind.op):
         return False
@@ -225,7 +225,7 @@ def is_unrecognized(kind: Kind) -> bool:
 
 
 def may_multiply(kind: Kind) -> bool:
-    """Whether a kernel without a telling name has an operator of two matrices in high precision."""
+    """Whether a kernel with an unknown name has an operator of two high-precision matrices."""
     found = kind.classification
     if found.role is not Role.OTHER or found.source != "op" or kind.op is None:
         return False
@@ -242,7 +242,7 @@ def _explains(op: OpContext) -> bool:
 
 
 def _is_aten_node(op: OpContext) -> bool:
-    """Whether autograd's own node launched it, as `MulBackward0`: those of ATen are numbered."""
+    """Whether an ATen node of autograd launched it, such as `MulBackward0`: these are numbered."""
     return op.name[-1:].isdigit() and node_of(op.name) is not None
 
 

@@ -1,4 +1,4 @@
-"""Lay out what was recorded: the clock, its windows, the module list, memory and versions."""
+"""Report on what was recorded: the clock, its windows, the module list, memory and versions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fp8verify.text import counted
 
 
 def clock_report(meta: RankMeta | None) -> ClockReport | None:
-    """Tell what was counted on a rank, and how its framework numbers the windows."""
+    """Return what was counted as steps on a rank, and the framework's step numbers."""
     if meta is None:
         return None
     classes = [name for name, calls in meta.optimizer_updates.items() if calls]
@@ -34,7 +34,7 @@ def clock_report(meta: RankMeta | None) -> ClockReport | None:
 
 
 def steps_outside(meta: RankMeta | None) -> StepStatistics | None:
-    """Return the times of a rank's steps outside of windows, None where none were timed."""
+    """Return the times of a rank's steps outside windows, None if none were timed."""
     times = meta.steps_outside if meta is not None else None
     if times is None:
         return None
@@ -55,7 +55,7 @@ def _window_report(window: WindowRecord) -> WindowReport:
 
 
 def modules_report(meta: RankMeta | None) -> ModulesReport | None:
-    """Count the linear modules of a rank by state, and list their names, if anybody looked."""
+    """Count the linear modules of a rank by state, and list their names, if they were recorded."""
     if meta is None or not meta.modules_listed:
         return None
     linears = [module for module in meta.modules if _is_linear(module)]
@@ -83,7 +83,7 @@ def _class(module: ModuleRecord) -> str:
 def environment(ranks: Sequence[RankEvidence]) -> Environment:
     """Return the GPU of the first rank whose trace or record names one, and the versions of all.
 
-    A version is "2.10 and 2.11" where ranks differ.
+    A version is "2.10 and 2.11" if ranks differ.
     """
     metas = [rank.meta for rank in ranks if rank.meta is not None]
     gpus = [(rank.gpu, rank.compute_capability) for rank in ranks]
@@ -97,7 +97,7 @@ def environment(ranks: Sequence[RankEvidence]) -> Environment:
 
 
 def memory_report(meta: RankMeta | None) -> MemoryReport | None:
-    """Lay out the peak of a rank's GPU memory at its last window, and what FP8 adds to it."""
+    """Return the peak of a rank's GPU memory at its last window, and FP8's part of it."""
     windows = meta.windows if meta is not None else ()
     found = [window.memory for window in windows if window.memory is not None]
     if not found or meta is None or not found[-1].allocated_peak:

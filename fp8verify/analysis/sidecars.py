@@ -1,4 +1,4 @@
-"""What a capture holds next to its traces: records of its ranks, and logs."""
+"""The files of a capture next to its traces: records of its ranks, and logs."""
 
 from __future__ import annotations
 
