@@ -22,10 +22,10 @@ class Sidecars(NamedTuple):
     """The files next to the traces, if these are in the folder of a capture.
 
     Attributes:
-        folder: the one that holds the traces, if there is one.
-        metas: what the runner noted of each rank.
-        numerics: what it noted of scales and tensors of each rank.
-        notes: what kept an attached job from being observed.
+        folder: the folder of the traces, if there is one.
+        metas: the runner's records of each rank.
+        numerics: records of each rank's scales and tensors.
+        notes: why an attached job was not observed.
     """
 
     folder: Path | None
@@ -38,7 +38,7 @@ def read_sidecars(paths: Sequence[str | Path]) -> Sidecars:
     """Read the files next to the traces.
 
     Args:
-        paths: what the user gave as traces; a capture is recognised where it is the only one.
+        paths: the traces that the user gave; a capture is recognised if it is the only path.
     """
     with reading(str(paths[0])):
         folder = place(paths[0]) if len(paths) == 1 else None
@@ -74,7 +74,7 @@ def said_by(folder: Path | None, log: str | Path | None, calls: Sequence[str] = 
 
 
 def losses_of(folder: Path | None, log: str | Path | None) -> LossSeries | None:
-    """Return the losses that the logs tell, None where there are none."""
+    """Return the losses in the logs, None if there are none."""
     return read_losses(_logs(folder, log))
 
 

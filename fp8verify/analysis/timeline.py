@@ -1,9 +1,9 @@
-"""When the GPU of a rank was busy: idle time, step times, communication that nothing hides.
+"""When the GPU of a rank was busy: idle time, step times, exposed communication.
 
-Also the buckets that a picture of it needs, and step times as a mean with its uncertainty.
-Steps that took far longer than the usual one (compilation, a checkpoint, an evaluation) are left
-out. Steps of one window resemble each other more than steps of two do, and neighbours resemble
-each other in a long series: `effective` is the number of independent steps that tell as much.
+Also the buckets of the timeline chart, and the mean of step times with its uncertainty.
+Steps that took far longer than usual (compilation, a checkpoint, an evaluation) are left out.
+Steps of one window, and neighbouring steps of a long series, are correlated: `effective` is the
+equivalent number of independent steps.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def measure(trace: Trace, roles: Sequence[Role], bounds: StepBounds) -> Timeline
 
     Args:
         trace: the kernels.
-        roles: those of the kernels, in the file's order.
-        bounds: when the kernels of each step ran.
+        roles: the roles of the kernels, in the file's order.
+        bounds: start and end of each step's kernels.
     """
     columns = trace.kernels
     if not len(columns):
@@ -192,11 +192,11 @@ LONG_SERIES = 10  # steps from which on the correlation of neighbours can be est
 def step_statistics(
     windows: Sequence[Sequence[float]], count: int | None = None
 ) -> StepStatistics | None:
-    """Return the mean of step times and its uncertainty; None where there is no step.
+    """Return the mean of step times and its uncertainty; None without steps.
 
     Args:
         windows: the times of each window's steps, in any unit of time.
-        count: how many steps these stand for, where they are a sample.
+        count: total number of steps, if the times are a sample of them.
     """
     every = [time for window in windows for time in window]
     if not every:
@@ -221,7 +221,7 @@ def step_statistics(
 
 
 def _effective(windows: Sequence[Sequence[float]], count: int) -> float:
-    """Return how many independent steps tell as much as these."""
+    """Return the equivalent number of independent steps."""
     found = float(count)
     if len(windows) > 1 and count > len(windows):
         found = count / _design_effect(windows, count)

@@ -33,17 +33,17 @@ def retrying_map(
     in_flight: int,
     give_up: Callable[[Job, str], Result],
 ) -> Iterator[Result]:
-    """Yield the result of `work` for each job as soon as there is one, in no order.
+    """Yield the result of `work` for each job as soon as it is done, in any order.
 
-    A worker that dies takes the pool of its process with it, and with it jobs that did no harm.
-    These are tried once more, each alone in a new pool, so that only the guilty one fails again.
+    A worker process that dies breaks its pool, and with it other jobs. The failed jobs are
+    tried once more, each alone in a new pool, so that only the faulty one fails again.
 
     Args:
-        work: a function that executors can send elsewhere, of one job.
-        jobs: taken as they are needed.
-        open_executor: opens a pool; called again after it broke.
-        in_flight: how many jobs the executor holds at once.
-        give_up: makes the result of a job that failed twice, given why.
+        work: a function of one job that can be pickled.
+        jobs: read as needed.
+        open_executor: opens a pool; called again after a pool broke.
+        in_flight: the most jobs that are submitted at once.
+        give_up: returns the result of a job that failed twice, given the reason.
     """
     waiting = deque(jobs)
     suspects: list[Job] = []
@@ -95,7 +95,7 @@ def _reason(error: Exception) -> str:
 
 @contextmanager
 def process_pool(workers: int) -> Iterator[Executor]:
-    """Open a pool of fresh processes, whatever threads and GPU contexts this one holds."""
+    """Open a pool of spawned processes, which share no threads and GPU contexts with this one."""
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import get_context
 
@@ -157,7 +157,7 @@ def dask_cluster(address: str) -> Iterator[Executor]:
 class _Watched(Executor):
     """A client's executor whose futures fail when the scheduler is gone.
 
-    Those of distributed (2026.8) wait for ever then.
+    The futures of distributed (2026.8) would wait forever.
     """
 
     def __init__(self, client: Any) -> None:

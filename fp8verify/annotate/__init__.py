@@ -30,16 +30,16 @@ with suppress(ImportError):  # isal has no wheel for some processors
 def annotate(path: Path, out: Path) -> Counter[str]:
     """Copy a trace, adding to each GEMM kernel its precision and leg.
 
-    All events and metadata are kept but for damaged ones; the events that are added have the
-    category `fp8verify`. A first pass finds the labels in the memory that `inspect` takes, a second
-    one writes with a window of the file in memory. `out` is written under another name and renamed
-    at the end; it is packed as its suffix says (.gz, .zst).
+    All events and metadata are kept, except damaged events; added events have the category
+    `fp8verify`. A first pass finds the labels, with as much memory as `inspect`; a second
+    pass writes the copy in blocks. `out` is written under another name and renamed
+    at the end; its suffix (.gz, .zst) selects the compression.
 
     Returns:
         How many GEMM kernels of each precision were labelled.
 
     Raises:
-        InputError: the trace cannot be read, or is none of torch.profiler.
+        InputError: the trace cannot be read, or is not torch.profiler's.
         UsageError: `out` is the trace itself, or cannot be written.
     """
     with suppress(OSError):  # there is no such file yet, or none that may be looked at

@@ -62,7 +62,7 @@ class Labels:
         }
 
     def take(self, name: str, duration_ns: int) -> Label | None:
-        """Return the label of the file's next kernel, None if it is no GEMM or was not read."""
+        """Return the label of the file's next kernel, None if it is not a GEMM or was not read."""
         kernels = self._kernels
         for place in range(self._place, min(self._place + _LOOK_AHEAD, len(kernels))):
             known = kernels.duration_ns[place]  # 0 where the file's could not be
@@ -75,8 +75,8 @@ class Labels:
 class Writer:
     """One copy of a trace: the sink of its document's events and metadata.
 
-    Events that hold no kernel are copied; a kernel's fields are decoded one level deep, so that
-    their values stay as they were. Damaged events are left out.
+    Events other than kernels are copied. A kernel's fields are decoded one level deep, so that
+    their values do not change. Damaged events are left out.
 
     Attributes:
         counts: the GEMM kernels labelled so far by precision.

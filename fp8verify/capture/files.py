@@ -48,7 +48,7 @@ def find_logs(capture: Path) -> list[Path]:
 
 
 def find_metas(folder: Path) -> list[Path]:
-    """Return the meta files of a capture, those of one rank's first process first."""
+    """Return the meta files of a capture, first those of each rank's first process."""
     found = folder.glob(METAS) if folder.is_dir() else ()
     return sorted(found, key=lambda path: path.name.removesuffix(META_SUFFIX))
 
@@ -142,9 +142,9 @@ def read_numerics(folder: Path) -> dict[int, RankNumerics]:
 
 
 def _series(path: Path) -> Iterator[MeasuredRecord]:
-    """Yield the lines of a series; one that was cut by a killed process is left out.
+    """Yield the lines of a series, without a line that a killed process left incomplete.
 
-    Of a file that is too large every n-th line is read.
+    Only every n-th line of a very large file is read.
     """
     with path.open("rb") as file:
         size, first = path.stat().st_size, len(file.readline(_MAX_LINE)) or 1

@@ -1,7 +1,7 @@
 """Names of the files in a capture folder.
 
 The runner imports this before every run, so nothing else is imported here. The agent cannot import
-it: `tests/unit/test_agent_contract.py` holds the names that it uses against these.
+it: `tests/unit/test_agent_contract.py` compares the agent's names with these.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from fp8verify.trace import TraceFile
 
 
 class NamingStep(NamedTuple):
-    """An eager step that was to name layers: its number, its trace, and why there is none."""
+    """An eager step for layer names: its number, and its trace or why there is none."""
 
     step: int | None
     file: TraceFile | None

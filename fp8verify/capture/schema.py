@@ -45,14 +45,14 @@ class MemoryRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GradientRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The L2 norm of a rank's gradients as the optimizer used them, so after clipping.
+    """The L2 norm of a rank's gradients after clipping, as the optimizer used them.
 
     Attributes:
         norm: null if it is not finite.
-        finite: whether it is.
-        sharded: whether other ranks hold parts of these gradients.
-        step: after which step.
-        clip_ratio: what clipping left of the norm, known of measured steps that clip once.
+        finite: whether it is finite.
+        sharded: whether other ranks have parts of these gradients.
+        step: the step that it was read after.
+        clip_ratio: norm after clipping over norm before, in measured steps that clip once.
     """
 
     norm: float | None
@@ -63,7 +63,7 @@ class GradientRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WindowRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one window.
+    """The record of one window.
 
     Attributes:
         first: its first step, 1-based.
@@ -74,10 +74,10 @@ class WindowRecord(msgspec.Struct, frozen=True, kw_only=True):
         trace: file name of its trace in the capture folder, None if there is none.
         framework: the framework's own numbers of these steps, if known.
         layers: whether its trace names the layers.
-        memory: at its end, None where no GPU was used.
+        memory: at its end, None if no GPU was used.
         gradients: before its first step and after its last.
-        asked: the framework's numbers by which it was asked for, if it was; where it never opened,
-            `first` and `last` are these too.
+        asked: the framework's step numbers, if the window was requested by these; if it never
+            opened, `first` and `last` are these too.
     """
 
     first: int
@@ -93,14 +93,14 @@ class WindowRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """How the window is called where it was asked for: "10-12", "global:5000-5002"."""
+        """The window as it was requested: "10-12", "global:5000-5002"."""
         if self.asked is None:
             return f"{self.first}-{self.last}"
         return f"global:{show_window(self.asked)}"
 
 
 class NamingRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of the eager step that names the layers of compiled code.
+    """The record of the eager step that names the layers of compiled code.
 
     Attributes:
         step: its number, None if it never began.
@@ -122,19 +122,19 @@ class ModuleRecord(msgspec.Struct, frozen=True, kw_only=True):
         kind: "linear" or "experts".
         in_features: columns of its weight.
         out_features: rows of its weight.
-        weight_class: name of the tensor subclass that wraps the weight, None for a plain one.
+        weight_class: name of the tensor subclass that wraps the weight, None for a plain tensor.
         training: whether it was in training mode.
         frozen: whether its weight takes no gradient.
         source: the Python module of its class; None in old captures.
-        sizes: (outputs, inputs) of each layer of a module that is two, such as LayerNormMLP.
+        sizes: (outputs, inputs) of each layer of a module with two layers, such as LayerNormMLP.
         state: "fp8", "fp8_emulated", "fp8_module_off" (Transformer Engine outside autocast),
             "fp4", "fp4_emulated", "high_precision" or "unknown" (an unknown class).
         recipe: the casts of each GEMM, or the recipe's name.
-        formats: "fp8", "fp8_block", "mxfp8", "nvfp4", "mxfp4" or "high_precision" by leg, as the
-            recipe says; a leg that it leaves open is not there.
+        formats: "fp8", "fp8_block", "mxfp8", "nvfp4", "mxfp4" or "high_precision" by leg, from the
+            recipe; legs that it leaves open are missing.
         scaling: how the recipe scales, in words.
         gradients: the element type of gradients by the recipe, "e4m3" or "e5m2".
-        reason: why it cannot be in FP8, where that can be known.
+        reason: why it cannot be in FP8, if known.
     """
 
     fqn: str
@@ -160,9 +160,9 @@ class ModuleRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EnvironmentRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The GPU that the process used; None where it used none.
+    """The GPU that the process used; None if it used none.
 
-    `sees_gpu` is whether torch found one, None where the profiler did not ask.
+    `sees_gpu` is whether torch found a GPU, None if this was not checked.
     """
 
     gpu: str | None = None
@@ -200,14 +200,15 @@ class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         windows: one record per requested window; JSON "window".
         steps_seen: training steps counted; a killed process may have made a few more.
-        steps_skipped: those whose update a GradScaler left out.
-        clock: what was counted: "optimizer" steps, or the script's own "explicit" ones.
+        steps_skipped: steps whose update a GradScaler left out.
+        clock: what was counted: "optimizer" steps, or "explicit" calls of the script.
         leader: class of the optimizer that was counted, such as "AdamW".
         optimizer_updates: calls of `step()` by optimizer class.
-        modules_listed: whether the modules were looked for, before a window at the earliest.
+        modules_listed: whether the modules were listed, which happens before a window at the
+            earliest.
         api_calls: APIs by which the script asked for FP8, such as
             "torchao.float8.convert_to_float8_training".
-        naming: the eager step after the windows that names layers, None if there was to be none.
+        naming: the eager step after the windows that names layers, None if none was requested.
         versions: of Python, CUDA, torch and the libraries of FP8 training that are installed.
         environment: the GPU.
         process: its number; None in old captures.
@@ -247,25 +248,25 @@ class TensorRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One tensor of one layer in the measured step; shares are of its elements, 0 to 1.
 
     Attributes:
-        layer: the module's name; of a module with two GEMMs the weight's too, "mlp.fc1".
+        layer: the module's name; for a module with two weights also the weight's, "mlp.fc1".
         tensor: "input", "weight" or "grad_output".
         source: "replay" (the cast was repeated), "bytes" (the FP8 bytes were seen, not the values)
             or "values" (the cast is not known).
-        format: "e4m3" or "e5m2", None where the cast is not known.
+        format: "e4m3" or "e5m2", None if the cast is not known.
         scaling: "tensorwise", "rowwise", "delayed", "block_1x128", "block_128x128" or "mxfp8".
         calls: passes of the layer in the step that were added up.
-        sampled: elements of which the shares are; amax and rows are of all. Since 0.3.0 all are.
+        sampled: number of elements that the shares refer to: all since 0.3.0.
         amax: the largest magnitude, None if it is not finite.
-        scale: what values are multiplied by, where one holds for the whole tensor.
-        zeros: of the values; of source "bytes", of the bytes.
+        scale: the factor of the values, if the whole tensor has one scale.
+        zeros: zeros among the values, or among the bytes if source is "bytes".
         flushed: values that the cast made zero.
-        saturated: values that it clipped.
-        subnormal: values that it left with fewer bits.
-        rows_not_finite: rows with a NaN or infinity, of all of the tensor.
+        saturated: values that the cast clipped.
+        subnormal: values that the cast left with fewer bits.
+        rows_not_finite: number of rows with a NaN or infinity.
         zero_rows: share of rows that are all zero.
         sqnr_db: signal to quantisation noise.
-        top_blocks: share of MX blocks more than half of whose values are the largest.
-        what_if: the same in dB under other recipes.
+        top_blocks: share of MX blocks in which more than half of the values are the largest.
+        what_if: SQNR in dB under other recipes.
     """
 
     layer: str
@@ -314,7 +315,7 @@ class MeasuredRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecipeRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A recipe of Transformer Engine as configured; null where it has no such setting.
+    """A recipe of Transformer Engine as configured; null if it has no such setting.
 
     Attributes:
         name: its class.
@@ -341,14 +342,14 @@ class SlotRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One scale that Transformer Engine keeps, at the end of a window and at its beginning.
 
     Attributes:
-        gemm: which of its layer's GEMMs it belongs to, from 0.
+        gemm: index of its GEMM in the layer, from 0.
         largest: the largest value of its format.
         recipe: index of its recipe.
         group: index of the ranks that share its amax, -1 if none is known.
         tensor_parallel: index of the ranks that share the layer, -1 if none is known.
-        scale: as text, since it may be infinite.
+        scale: as text, because it may be infinite.
         amax: of the last steps, the newest last.
-        staged: what waits to enter the history; 0 once a step is complete.
+        staged: the amax that will enter the history; 0 once a step is complete.
         largest_amax: of the whole history.
     """
 
@@ -376,12 +377,12 @@ class WeightCopyRecord(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         kind: class of the tensor that holds the copy.
         sampled: how many values were compared.
-        unchanged: whether the copy is the same at both ends of the window.
-        moved: share of the master's values that changed in it.
+        unchanged: whether the copy is the same at the start and end of the window.
+        moved: share of the master's values that changed in the window.
         off_before: share of the copy's values, at the end, that are more than one unit in the last
             place from the cast of the master as it was at the beginning.
-        off: the same of the master as it is at the end.
-        likeness: cosine of the angle between copy and master; 1 where the framework names the copy.
+        off: the same share, with the master as it is at the end.
+        likeness: cosine of the angle between copy and master; 1 if the framework names the copy.
     """
 
     layer: str

@@ -70,7 +70,7 @@ def valued(name: str, *parameter: str, text: str, **more: Any) -> Callable[[Any]
         name: the option and its value, as the help shows them: "--every N".
         parameter: the name of the command's parameter, if it is another.
         text: the help.
-        more: what else `click.option` takes.
+        more: other arguments of `click.option`.
     """
     option, _, metavar = name.partition(" ")
     return click.option(option, *parameter, metavar=metavar, help=text, **more)
@@ -180,10 +180,10 @@ class ResultOptions(NamedTuple):
 
         Args:
             given: the parameters.
-            forms: what the result can be written as.
+            forms: the available formats.
 
         Raises:
-            UsageError: the suffix of the file is that of another form.
+            UsageError: the suffix of the file is another format's.
         """
         form, *others = (given.pop(name, False) for name in cls._fields)
         return cls(form or _form_of(others[0], forms), *others)
@@ -201,11 +201,11 @@ def _form_of(output: Path | None, forms: Collection[str]) -> str:
 
 
 class ReportOptions(NamedTuple):
-    """What the user asks of a report, by the names of the parameters of `report_options`.
+    """The user's choices for a report, by the names of the parameters of `report_options`.
 
     Attributes:
-        shown: how and where to it is written.
-        is_default: whether neither a form nor a file was asked for.
+        shown: its format and file.
+        is_default: whether the user gave neither a format nor a file.
     """
 
     shown: ResultOptions

@@ -26,8 +26,8 @@ def emit(text: str, file: Path | None, stream: TextIO | None = None) -> None:
     Args:
         text: what to write.
         file: where to.
-        stream: standard output if None; a stream that is closed gets nothing. What standard error
-            cannot take, on a full disk, is lost: there is nowhere left to say so.
+        stream: standard output if None; a closed stream gets nothing. If standard error cannot be
+            written (a full disk), the text is lost.
 
     Raises:
         UsageError: the file cannot be written.
@@ -76,10 +76,10 @@ def write_result(
 
     Args:
         found: the result.
-        options: how and where to; the form github also appends to the summary of the job; with
-            `quiet` at most four lines are printed, and a file gets the whole result all the same.
+        options: format and file; the format github also appends to the job's summary; with
+            `quiet` at most four lines are printed, but a file gets the whole result.
         whole: the command that prints the whole result.
-        stream: where it goes without a file; standard output if None.
+        stream: used without a file; standard output if None.
     """
     from fp8verify.report.forms import brief, render
 
@@ -102,9 +102,9 @@ def write_report(
 
     Args:
         report: the finished report.
-        options: what the user asked of it.
+        options: the user's choices.
         again: the command that prints the whole report.
-        stream: where it goes without `-o`; standard output if None.
+        stream: used without `-o`; standard output if None.
     """
     gate = not options.exit_zero
     if options.baseline is not None:

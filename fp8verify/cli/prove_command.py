@@ -1,4 +1,4 @@
-"""`fp8verify prove`: hold the classes of GEMM kernels against the GPU's own counters."""
+"""`fp8verify prove`: compare the precision of GEMM kernels with the GPU's own counters."""
 
 from __future__ import annotations
 

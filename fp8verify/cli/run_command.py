@@ -48,7 +48,7 @@ _GROUPS = {
 
 
 class RunCommand(click.Command):
-    """A command whose --steps may also stand after the script, with its options in groups."""
+    """A command with options in groups, whose --steps may also come after the script."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Take a `--steps 10-12` that follows the script, and say so."""
@@ -280,7 +280,7 @@ def _is_on_the_line(name: str) -> bool:
 
 
 def _check_output(path: Path | None) -> None:
-    """Refuse a report's file that cannot be written, while nothing is lost yet.
+    """Refuse a report's file that cannot be written, before the training starts.
 
     Raises:
         UsageError: its folder does not exist, or may not be written.

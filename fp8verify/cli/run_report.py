@@ -86,12 +86,12 @@ def is_for_other_ranks(result: RunResult, ranks: RankSelection) -> bool:
 
 
 def _with_failure(report: Report, capture: Path, exit_code: int) -> Report:
-    """Say of a run without a step that the training failed, and with which error.
+    """Report a training that failed before its first step, with its error.
 
     Args:
         report: the report of the run.
         capture: the run's folder, whose logs are read.
-        exit_code: the training's; one of 0 may be a shell's that ignored the training's.
+        exit_code: the training's; 0 may come from a shell that ignored the training's.
     """
     if all(finding.code != _NO_STEP for finding in report.findings):
         return report

@@ -47,8 +47,8 @@ def compare(
     Args:
         baseline: the report on the run to compare with, BF16 as a rule.
         candidate: the report on the run in question.
-        losses: the loss of either run's log, where there is one.
-        names: what the runs are called; the reports' names by default.
+        losses: the losses in each run's log, if any.
+        names: the names of the runs; the reports' names by default.
     """
     names = names or (baseline.name, candidate.name)
     ours, theirs = losses
@@ -97,7 +97,7 @@ def compare(
 
 
 def _obstacle(before: Measured, after: Measured) -> str | None:
-    """Say why the runs cannot be compared, or None where they can."""
+    """Return why the runs cannot be compared, None if they can."""
     ours, theirs = sizes(before), sizes(after)
     if ours and theirs and not ours & theirs:
         return "the runs have no layer size in common: they train different models"
@@ -116,7 +116,7 @@ def _obstacle(before: Measured, after: Measured) -> str | None:
 def _findings(
     before: Measured, after: Measured, outcome: Outcome, work: float, loss: LossPair | None
 ) -> Iterator[Finding]:
-    """Yield why the candidate is not faster, where that is established, and what its loss tells."""
+    """Yield findings on why the candidate is not faster, if that is certain, and on its loss."""
     same = outcome is Outcome.SAME and after.fp8_share > before.fp8_share + _MORE_FP8
     if outcome is Outcome.SLOWER or same:
         yield from why_not_faster(before, after, work)

@@ -1,7 +1,7 @@
-"""The losses of two logs at equal steps: one robust relative gap, its trend, where one has left.
+"""The losses of two logs at equal steps: a robust relative gap, its trend, and divergence.
 
-A gap is the candidate's loss less the baseline's, relative to the baseline's. Medians of blocks
-stand for the steps: spikes do not move them, and they scatter less than single steps do.
+A gap is the candidate's loss minus the baseline's, relative to the baseline's. Medians of blocks
+of steps are used: they do not react to spikes, and they vary less than single steps.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Points = Mapping[int, float]
 
 
 def pair_losses(baseline: LossSeries, candidate: LossSeries) -> LossPair | None:
-    """Compare two series at the steps that both have; None where there is none."""
+    """Compare two series at their common steps; None if there are none."""
     before, after = baseline.points, candidate.points
     common = sorted(before.keys() & after.keys())
     if not common or why_apart(baseline, candidate) is not None:
@@ -73,7 +73,7 @@ def pair_losses(baseline: LossSeries, candidate: LossSeries) -> LossPair | None:
 
 
 def why_apart(baseline: LossSeries, candidate: LossSeries) -> str | None:
-    """Say why equal numbers of two series are not the same step; None where they are."""
+    """Return why equal step numbers of two series are different steps; None if they are not."""
     if baseline.counted != candidate.counted:
         silent = baseline.framework if baseline.counted else candidate.framework
         return f"the log of {silent} does not give the steps of its losses"
@@ -113,7 +113,7 @@ def _blocks(values: Sequence[float]) -> list[float]:
 
 
 def _error(blocks: Sequence[float]) -> float:
-    """Return how far chance may move the mean of blocks; a steady growth is no scatter."""
+    """Return the random error of the mean of blocks; a steady trend does not count."""
     if len(blocks) < 3:
         return math.inf
     moves = stdev(after - before for before, after in pairwise(blocks)) / math.sqrt(2)
@@ -140,13 +140,13 @@ def _trend(relative: Sequence[float]) -> str:
 
 
 def _scatter(values: Sequence[float]) -> float:
-    """Return the error of a mean by the moves from value to value: a trend is no scatter."""
+    """Return the error of a mean from differences of neighbours: a trend does not count."""
     moves = [abs(after - before) for before, after in pairwise(values)]
     return 3 * median(moves) / math.sqrt(len(values)) if moves else 0.0
 
 
 def _diverged(steps: Sequence[int], relative: Sequence[float], digit: float) -> int | None:
-    """Return the first step from which on the gap is above 5 %, if that is no chance."""
+    """Return the first step from which on the gap is above 5 %, if that is significant."""
     rolling = [
         median(relative[max(0, place - _ROLLING // 2) : place + _ROLLING // 2 + 1])
         for place in range(len(relative))
@@ -172,7 +172,7 @@ def _resolution(values: Iterable[float]) -> float:
 def _first_bad(
     before: Points, after: Points, steps: Sequence[int]
 ) -> tuple[int | None, str | None]:
-    """Return the first step whose loss is not finite in one run alone, else in both, and where."""
+    """Return the first step whose loss is not finite in one run only, else in both, and the run."""
     bad = [step for step in steps if not (_usable(before[step]) and _usable(after[step]))]
     for step in bad:
         if _usable(before[step]) or _usable(after[step]):

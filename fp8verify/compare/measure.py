@@ -29,11 +29,11 @@ class Measured(NamedTuple):
     Attributes:
         ranks: the ranks that are compared.
         times: of the steps.
-        measured: where the times are from: outside (wall time of steps without the profiler), log
-            (the training's own), gpu, cpu, or window where no step was recorded.
+        measured: source of the times: outside (wall time of steps without the profiler), log
+            (the training's own), gpu, cpu, or window if no step was recorded.
         work: FLOPs of the forward GEMMs, which every linear layer runs once; None if unknown.
         step_flops: FLOPs of all GEMMs of the median step; None if unknown.
-        gemms: GEMM kernels a step.
+        gemms: GEMM kernels per step.
         budget: by kind of work; adds up to the mean step.
     """
 
@@ -61,7 +61,7 @@ def measure_runs(
     candidate: Report,
     logged: tuple[Mapping[int, float], Mapping[int, float]] = ({}, {}),
 ) -> tuple[Measured, Measured] | str:
-    """Measure the ranks that both runs have, else the first of each; or say why that cannot be.
+    """Measure the ranks that both runs have, else the first of each; or return why not possible.
 
     Args:
         baseline: the report on the run to compare with.
@@ -210,7 +210,7 @@ def products(rank: RankReport) -> list[KernelRow]:
 
 
 def budget_rows(baseline: Measured, candidate: Measured) -> tuple[BudgetRow, ...]:
-    """Lay both budgets side by side; kinds that neither has are left out."""
+    """Return both budgets side by side; kinds that neither has are left out."""
     return tuple(
         BudgetRow(
             name=name,

@@ -156,7 +156,7 @@ def _layer_us(row: NamedLayerRow, rank: RankReport) -> float | None:
 
 
 def pair_ranks(baseline: Measured, candidate: Measured) -> tuple[RankPair, ...]:
-    """Pair the ranks that both runs have; nothing where there is one alone."""
+    """Pair the ranks that both runs have; nothing for a single rank."""
     pairs = zip(baseline.ranks, candidate.ranks, strict=False)
     return tuple(
         RankPair(

@@ -48,7 +48,7 @@ def compare(
         candidate: the run in question.
         baseline_log: the baseline's log, for its losses, when it is not in the capture.
         candidate_log: the candidate's.
-        loss_regex: where a log line has the loss: named groups loss and, if it can, step.
+        loss_regex: finds the loss in a log line: named groups loss and, if possible, step.
         min_speedup: how many times as fast the candidate has to be, at equal work.
         max_loss_gap: by how much its loss may be above the baseline's: a number (on average over
             the steps), or a share such as "5%" (in the last half of the steps).
@@ -56,7 +56,7 @@ def compare(
 
     Raises:
         InputError: nothing there can be read as a trace or a log.
-        UsageError: `loss_regex` or `max_loss_gap` is none.
+        UsageError: `loss_regex` or `max_loss_gap` is invalid.
     """
     gap = parse_gap(max_loss_gap)
     patterns = PATTERNS if loss_regex is None else (compile_loss_regex(loss_regex),)

@@ -35,9 +35,9 @@ _STUDENT = (
 
 
 class Speed(NamedTuple):
-    """How many times as fast the candidate is: figures of a `Comparison`, as they are called there.
+    """How many times as fast the candidate is: fields of a `Comparison`.
 
-    The interval is None where a run has fewer than three steps.
+    The interval is None if a run has fewer than three steps.
     """
 
     outcome: Outcome
@@ -50,7 +50,7 @@ class Speed(NamedTuple):
 
 
 def measure_speed(before: Measured, after: Measured, work: float = 1.0) -> Speed:
-    """Measure how many times as fast the candidate is, whose step does `work` times as much."""
+    """Measure the speed-up of the candidate, whose step does `work` times the baseline's work."""
     steps = before.times.mean_us / after.times.mean_us
     interval = _interval(before.times, after.times, work)
     outcome = _outcome(interval)
@@ -68,10 +68,10 @@ def measure_speed(before: Measured, after: Measured, work: float = 1.0) -> Speed
 
 
 def work_ratio(before: Measured, after: Measured) -> float | None:
-    """Return what a step of the candidate does over the baseline's; None where not known.
+    """Return the work of a candidate's step relative to the baseline's; None if not known.
 
-    Steps of as many FLOPs do the same work, whatever else a window recorded: it may begin or end
-    within a step. Otherwise the forward pass counts, which recomputation does not change.
+    Steps with equal FLOPs do the same work, even if a window begins or ends within a step.
+    Otherwise the forward pass counts, which recomputation does not change.
     """
     if not (before.work and after.work):
         return None
@@ -128,7 +128,7 @@ def _outcome(interval: tuple[float, float] | None) -> Outcome:
 
 
 def _needed(before: StepStatistics, after: StepStatistics, ratio: float) -> int:
-    """Return how many steps of each run would tell the difference that these steps show."""
+    """Return how many steps of each run would make the observed difference significant."""
     known = [
         (side.deviation_us or 0.0) / side.mean_us * math.sqrt(side.count / side.effective)
         for side in (before, after)
@@ -161,7 +161,7 @@ def reason_of(speed: Speed, work: float, before: Measured, after: Measured) -> s
 
 
 def bounds(interval: tuple[float, float] | None) -> str:
-    """Return " (95 %: 1.21x to 1.30x)", nothing where there is no interval."""
+    """Return " (95 %: 1.21x to 1.30x)", empty without an interval."""
     return f" (95 %: {interval[0]:.2f}x to {interval[1]:.2f}x)" if interval else ""
 
 

@@ -35,8 +35,8 @@ def doctor(
         start: whether to start the command, until it builds its first optimizer.
         timeout: the seconds after which it is ended anyway; two minutes by default.
         measure: whether to time the model's matrix sizes in BF16 and FP8 on this GPU.
-        shapes: sizes to measure besides, such as "8192x4096x14336".
-        tokens: the tokens of a micro-batch, for sizes that a file or model tells.
+        shapes: additional sizes to measure, such as "8192x4096x14336".
+        tokens: the tokens of a micro-batch, for sizes from a file or model.
         recipes: torchao's recipes to measure; all three by default.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What the doctor adds to the report of a run that failed, or in which no FP8 ran.
+"""The doctor's part of the report of a run that failed or ran no FP8.
 
 The parts of the doctor are imported where they have something to add: every run's report would
 wait for them.

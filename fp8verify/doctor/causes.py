@@ -45,7 +45,7 @@ def causes(lines: Iterable[str]) -> list[Cause]:
 
 
 def failures() -> list[dict[str, Any]]:
-    """Return the messages that are known, each with its `check`, "" where no check tells it.
+    """Return the known messages, each with its `check`, "" if no check predicts it.
 
     They are the rows of data/failures.toml, and the rules that have a message as `dies`.
     """
@@ -63,7 +63,7 @@ def failures() -> list[dict[str, Any]]:
 
 
 def _scoped(pattern: str) -> str:
-    """Return a pattern whose flags hold for itself alone."""
+    """Return a pattern whose flags apply only to itself."""
     plain = pattern.removeprefix("(?i)")
     return f"(?{'i' if plain != pattern else ''}:{plain})"
 

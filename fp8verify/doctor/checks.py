@@ -1,4 +1,4 @@
-"""What the doctor hands out, one check for each rule that had something to say, and its forms."""
+"""The doctor's result: one check for each rule that applied, and its formats."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class Status(str, Enum):
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that was looked at.
+    """The result of one check.
 
     Attributes:
         code: its name, such as "config-key-ignored".
-        status: how it ended.
+        status: ok, warn, fail or skipped.
         message: the fact, in one sentence.
-        hint: the next step; empty where there is none.
-        source: what the rule rests on: a thread, a line of a framework, a measurement.
+        hint: the next step; empty if there is none.
+        source: evidence of the rule: an issue, a line of a framework, a measurement.
         file: the file that it is about, None for the machine.
         line: the line in it, 1-based.
     """
@@ -97,7 +97,7 @@ _LEVELS = {Status.FAIL: "error", Status.WARN: "warning"}
 
 
 def to_text(report: DoctorReport) -> str:
-    """Render each check with where it is, its hint and its source."""
+    """Render each check with its place, its hint and its source."""
     width = max((len(check.code) for check in report.checks), default=0)
     pad = " " * (6 + width + 2)
     lines = []

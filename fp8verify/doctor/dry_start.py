@@ -40,12 +40,12 @@ _MARK = "FP8VERIFY_DRY_START"  # its value tells the processes of one dry start 
 
 
 class DryModel(NamedTuple):
-    """What a dry start saw.
+    """The result of a dry start.
 
     Attributes:
         modules: the linear layers of the model, in the order of the model.
-        why_none: why no model was seen; "" where one was.
-        remedy: the next step where none was seen.
+        why_none: why no model was found; "" if one was.
+        remedy: the next step if none was found.
         causes: known causes of a failure, if it failed.
     """
 
@@ -165,7 +165,7 @@ def end_all(child: subprocess.Popen[bytes], mark: str) -> None:
 
 
 def _signal(child: subprocess.Popen[bytes], mark: str, number: int) -> bool:
-    """Send a signal to all of them; False where none is left."""
+    """Send a signal to all processes; False if none is left."""
     left = False
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, number)

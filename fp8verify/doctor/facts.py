@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 
 class Facts(NamedTuple):
-    """The record that all rules read.
+    """The facts that all rules read.
 
     Attributes:
         environment: the variables that reach the training.
-        configs: the configurations, those of the command too.
+        configs: the configurations, including those that the command names.
         scripts: Python sources, as far as they can be read without running them.
         unrecognised: configuration files whose framework is not known.
         command: what would be run.
         gpus: the GPUs of this machine.
-        installed: what the training's Python has.
+        installed: the packages of the training's Python.
         require_gpu: whether a machine without a GPU fails.
-        model: what a dry start saw, None where nothing was started.
+        model: the result of a dry start, None if nothing was started.
     """
 
     environment: Mapping[str, str]
@@ -41,13 +41,13 @@ class Facts(NamedTuple):
 
     @property
     def wishes(self) -> tuple[tuple[Ask, str], ...]:
-        """What the configurations ask for, and the file that does."""
+        """The FP8 requests of the configurations, each with its file."""
         asked = ((config.ask, config.path) for config in self.configs)
         return tuple((ask, path) for ask, path in asked if ask is not None)
 
     @property
     def asks(self) -> tuple[tuple[Ask, str], ...]:
-        """The wishes, and what scripts could ask for in one of their branches."""
+        """The requests, and those that a script makes in only one branch."""
         branches = ((ask, script.path) for script in self.scripts for ask in script.asks)
         return (*self.wishes, *branches)
 

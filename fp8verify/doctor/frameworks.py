@@ -113,7 +113,7 @@ def _switch(keys: Sequence[str], given: Values, default: bool | None) -> bool | 
 
 
 def _ask(row: Row, given: Values) -> Ask | None:
-    """Return what the first row of `asks` that holds asks for; one without a format: nothing."""
+    """Return the request of the first row of `asks` that applies; None if it has no format."""
     for asks in row.get("asks", ()):
         if all_hold(asks["when"], given):
             recipe = _text(asks.get("recipe", ""), given)
@@ -146,7 +146,7 @@ def _tokens(row: Row, given: Values) -> int | None:
 
 
 def _layers(sizes: Row, given: Values, shards: int) -> Iterator[LayerSize]:
-    """Yield the linear layers that the sizes of a decoder tell; experts by those a token meets."""
+    """Yield the linear layers that follow from a decoder's sizes; experts per token."""
 
     def number(name: str) -> int | None:
         return whole(given.get(sizes.get(name, ""), sizes.get(f"{name}_default")))

@@ -35,7 +35,7 @@ class Gpus(NamedTuple):
 
 
 def answer_of(*command: str) -> tuple[int, str, str]:
-    """Run a program; return its exit code, output and errors, or -1 and why there is no answer."""
+    """Run a program; return its exit code, output and errors, or -1 and the reason."""
     try:
         done = subprocess.run(  # noqa: S603 - a tool of the driver, or a Python
             command,
@@ -67,7 +67,7 @@ def find_gpus() -> Gpus:
 
 
 def parse(tool: str, text: str) -> Iterator[Gpu]:
-    """Read what a tool printed; nothing where it is no answer."""
+    """Parse a tool's output; empty if it is not valid."""
     if tool == NVIDIA_QUERY[0]:
         for row in csv.reader(text.splitlines(), skipinitialspace=True):
             if len(row) == 2:
@@ -128,7 +128,7 @@ FORMATS = {
 
 
 def trains_in(gpu: Gpu, fmt: str) -> bool | None:
-    """Return whether a GPU can train in a format; None where that is not known."""
+    """Return whether a GPU can train in a format; None if not known."""
     wanted = FORMATS[fmt]
     name = f"{gpu.name} {gpu.capability or ''}"
     has_units = multiplies(name, gpu.capability, wanted.precision)

@@ -29,7 +29,7 @@ def gather(
     *,
     require_gpu: bool = False,
 ) -> Facts:
-    """Gather the facts; what needs a process of its own runs beside the reading of the files.
+    """Gather the facts; programs run in parallel with reading the files.
 
     Raises:
         InputError: a configuration cannot be read.
@@ -46,7 +46,7 @@ def read_launch(
 ) -> Facts:
     """Read the configurations that were named, and those that the command names.
 
-    The facts about the machine are those of none.
+    The facts about the machine are empty.
 
     Raises:
         InputError: one that was named cannot be read.
