@@ -47,14 +47,14 @@ _Name = TypeVar("_Name", bound=str)
 
 
 def fp8_share(amounts: Mapping[_Name, float]) -> float | None:
-    """Return the FP8 share of amounts by precision class, None where there is nothing."""
+    """Return the FP8 share of amounts by precision class, None if there is nothing."""
     total = sum(amounts.values())
     fp8 = sum(amount for name, amount in amounts.items() if Precision(name).is_fp8)
     return fp8 / total if total else None
 
 
 def low_precision_share(amounts: Mapping[_Name, float]) -> float | None:
-    """Return the FP8 and FP4 share of amounts by precision class, None where there is nothing."""
+    """Return the FP8 and FP4 share of amounts by precision class, None if there is nothing."""
     total = sum(amounts.values())
     low = sum(amount for name, amount in amounts.items() if Precision(name).is_low)
     return low / total if total else None
@@ -153,7 +153,7 @@ class KernelName(msgspec.Struct, frozen=True, kw_only=True):
 
     `precision` is the class of the operands that are multiplied (for kernels that multiply
     nothing: of the data they write). `a`, `b` and `out` are element types such as "e4m3",
-    "e5m2", "bf16", or None where the name does not say.
+    "e5m2", "bf16", or None if the name does not say.
     """
 
     name: str = ""
@@ -172,7 +172,7 @@ class KernelName(msgspec.Struct, frozen=True, kw_only=True):
 class OpContext(msgspec.Struct, frozen=True, kw_only=True):
     """Where on the CPU a kernel came from: the innermost operator and what encloses it.
 
-    `types` and `dims` are Kineto's "Input type" and "Input Dims" of that operator, empty where
+    `types` and `dims` are Kineto's "Input type" and "Input Dims" of that operator, empty if
     not recorded. `parents` are the enclosing operators and annotations of the same thread,
     innermost first. `backward` is whether autograd's backward pass ran it.
     """

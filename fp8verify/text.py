@@ -61,7 +61,7 @@ def clean(text: str) -> str:
     """Return text from outside that terminals, logs and encoders take as text.
 
     Control characters, line breaks, marks of direction and lone surrogates become U+FFFD, and the
-    commands of CI systems are taken apart. Each string is cleaned once, where it is read.
+    commands of CI systems are taken apart. Each string is cleaned once, if it is read.
     """
     return _COMMAND.sub(lambda found: " ".join(found[0]), printable(text))
 
@@ -108,7 +108,7 @@ def abridged(names: Sequence[str], shown: int) -> str:
 
 
 def of_flops(share: float | None) -> str:
-    """Return ", 3.2% of GEMM FLOPs", or nothing where the share is not known or nothing."""
+    """Return ", 3.2% of GEMM FLOPs", or nothing if the share is not known or nothing."""
     return f", {share:.1%} of GEMM FLOPs" if share else ""
 
 

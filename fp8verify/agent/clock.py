@@ -83,7 +83,7 @@ class Clock:
     A step is one update of the *leader*, the first optimizer that made one, so that a second
     optimizer in the same iteration is not counted. `work` is a number that grows whenever a forward
     pass builds an autograd graph: updates without work between them (ZeRO sub-groups, the zero-lr
-    step that initialises optimizer state) belong to one step. Where no graph is ever seen, every
+    step that initialises optimizer state) belong to one step. If no graph is ever seen, every
     update with a learning rate counts.
 
     Attributes:

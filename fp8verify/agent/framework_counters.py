@@ -1,4 +1,4 @@
-"""The step counters of training frameworks: where they are, and the live objects that have them.
+"""The step counters of training frameworks: if they are, and the live objects that have them.
 
 An object is known from its first step on: the method that begins a step is observed.
 """

@@ -187,7 +187,7 @@ class MemoryPeak(Instrument):
     """Reads the counters when a window ends; never resets them, they may be the script's."""
 
     def end(self) -> dict[str, Any]:
-        """Return the window's `MemoryRecord`; None where no GPU is used."""
+        """Return the window's `MemoryRecord`; None if no GPU is used."""
         if not torch.cuda.is_initialized():
             return {"memory": None}
         return {

@@ -135,7 +135,7 @@ class WeightCasts(NamedTuple):
 
 
 def weight_casts(rank: RankEvidence) -> WeightCasts | None:
-    """Count the casts of weights; None where a step is one pass, or sizes are not recorded."""
+    """Count the casts of weights; None if a step is one pass, or sizes are not recorded."""
     passes, steps = _passes(rank), len(rank.steps)
     layers = _layers_by_size(rank)
     if passes < 2 or not steps or not layers:

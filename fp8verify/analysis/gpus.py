@@ -134,7 +134,7 @@ def _capability(text: str | None) -> tuple[int, int] | None:
 
 
 class Peak(NamedTuple):
-    """Dense peak rates in TFLOP/s (10^12 a second, no sparsity); 0 where the unit is missing.
+    """Dense peak rates in TFLOP/s (10^12 a second, no sparsity); 0 if the unit is missing.
 
     Each is the highest rate of the hardware in that format. `proves` is whether a GEMM that beats
     `bf16` must have read operands of fewer bits.

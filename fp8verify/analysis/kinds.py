@@ -35,7 +35,7 @@ class GemmShape(NamedTuple):
 
 
 def gemm_shape(op: OpContext | None) -> GemmShape | None:
-    """Return the shape of the GEMM that `op` computes, or None where the record does not say."""
+    """Return the shape of the GEMM that `op` computes, or None if the record does not say."""
     product = find(op.name).product if op else None
     if op is None or product is None or len(op.dims) <= max(product.a, product.b):
         return None
@@ -129,7 +129,7 @@ class Gemm(Struct):
         step: its step, -1 for none.
         number: the place of its kind in `Kinds.kinds`.
         kind: that kind.
-        shape: None where the record does not say it.
+        shape: None if the record does not say it.
         leg: its pass.
         trained: whether a backward pass belongs to it.
         turn: the number of the forward and backward pass within the step.

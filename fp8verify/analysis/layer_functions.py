@@ -26,7 +26,7 @@ class Work(NamedTuple):
 
 
 class _Call(NamedTuple):
-    """One call of a function: the GEMMs of its forward pass, None where sizes are not recorded.
+    """One call of a function: the GEMMs of its forward pass, None if sizes are not recorded.
 
     `each` is the number of launches that a GEMM is: one for each expert, or one of all of them.
     """

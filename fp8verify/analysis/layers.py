@@ -274,7 +274,7 @@ def name_casts(trace: Trace, kinds: Kinds) -> Counter[str]:
         for kind in kinds.kinds
     ]
     found: Counter[str] = Counter()
-    columns = trace.kernels  # `layer` is empty where the trace names none
+    columns = trace.kernels  # `layer` is empty if the trace names none
     for number, layer, time_ns in zip(kinds.numbers, columns.layer, columns.duration_ns):  # noqa: B905
         if layer >= 0 and costs[number]:
             found[trace.layers[layer]] += time_ns

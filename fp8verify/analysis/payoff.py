@@ -63,7 +63,7 @@ class Payoff(NamedTuple):
 
 
 def payoff(rank: RankEvidence, gpu_time: Mapping[str, int], *, casts: bool) -> Payoff | None:
-    """Work out what FP8 can do for a rank; None where no GEMM ran.
+    """Work out what FP8 can do for a rank; None if no GEMM ran.
 
     Args:
         rank: its evidence.
@@ -163,7 +163,7 @@ def _is_generated(row: TaxEntry) -> bool:
 
 
 def _saved(rank: RankEvidence, rows: list[GemmRow], *, in_sixteen: bool = False) -> int | None:
-    """Return what GEMMs take longer in BF16, or less in FP8; None where no rates are known."""
+    """Return what GEMMs take longer in BF16, or less in FP8; None if no rates are known."""
     if part_of(rank.gpu) not in _HOPPER:
         return None
     saved, unknown = 0.0, 0

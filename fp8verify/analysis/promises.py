@@ -121,7 +121,7 @@ class Promises(NamedTuple):
 
     @property
     def name(self) -> str:
-        """How a sentence names what was promised: "NVFP4", or "FP8" where no format is known."""
+        """How a sentence names what was promised: "NVFP4", or "FP8" if no format is known."""
         low = {found for formats in self.formats.values() for found in formats} - {HIGH_PRECISION}
         return " and ".join(format_name(found) for found in sorted(low)) or "FP8"
 
@@ -219,7 +219,7 @@ def expected_share(rank: RankEvidence, layers: Layers, promises: Promises) -> Ex
 def _experts(
     rows: Iterable[GemmRow], experts: tuple[ModuleRecord, ...], promises: Promises
 ) -> float | None:
-    """Return the FLOPs of grouped GEMMs that were to be low; None where only some experts were."""
+    """Return the FLOPs of grouped GEMMs that were to be low; None if only some experts were."""
     grouped = [row for row in rows if row.kind.classification.role is Role.GROUPED_GEMM]
     if not grouped:
         return 0.0

@@ -108,7 +108,7 @@ class RankEvidence(NamedTuple):
 
     @property
     def modules(self) -> tuple[ModuleRecord, ...]:
-        """The module list of the rank, empty where there is none."""
+        """The module list of the rank, empty if there is none."""
         return self.meta.modules if self.meta is not None else ()
 
     @property

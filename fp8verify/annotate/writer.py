@@ -65,7 +65,7 @@ class Labels:
         """Return the label of the file's next kernel, None if it is not a GEMM or was not read."""
         kernels = self._kernels
         for place in range(self._place, min(self._place + _LOOK_AHEAD, len(kernels))):
-            known = kernels.duration_ns[place]  # 0 where the file's could not be
+            known = kernels.duration_ns[place]  # 0 if the file's could not be
             if known in (0, duration_ns) and self._names[kernels.name[place]] == name:
                 self._place = place + 1
                 return self._of_gemm.get(place)

@@ -299,7 +299,7 @@ def training_comes_first(
     Args:
         result: how the training ended; if it failed, its exit code stays.
         debug: whether to print the traceback of an error of ours.
-        exit_zero: whether to exit with 0 where the training did.
+        exit_zero: whether to exit with 0 if the training did.
     """
     try:
         yield

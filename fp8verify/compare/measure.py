@@ -89,7 +89,7 @@ def measure_runs(
 
 
 def profiled_step_us(rank: RankReport) -> float | None:
-    """Return the mean step of a rank under the profiler in µs, None where no time is known."""
+    """Return the mean step of a rank under the profiler in µs, None if no time is known."""
     times = _profiled([rank], "gpu") or _profiled([rank], "cpu") or _window([rank])
     return round(times.mean_us, 3) if times else None
 

@@ -1,6 +1,6 @@
 """The doctor's part of the report of a run that failed or ran no FP8.
 
-The parts of the doctor are imported where they have something to add: every run's report would
+The parts of the doctor are imported if they have something to add: every run's report would
 wait for them.
 """
 

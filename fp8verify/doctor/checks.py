@@ -51,7 +51,7 @@ class DoctorReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def exit_code(self) -> int:
-        """1 where anything failed."""
+        """1 if anything failed."""
         return int(self.status is Status.FAIL)
 
     @property
@@ -123,7 +123,7 @@ def _summary(report: DoctorReport) -> str:
 
 
 def to_github(report: DoctorReport) -> str:
-    """Render as workflow commands of GitHub Actions, at the line of the file where there is one."""
+    """Render as workflow commands of GitHub Actions, at the line of the file if there is one."""
     level = _LEVELS.get(report.status, "notice")
     lines = [annotation(level, "fp8verify doctor", _summary(report))]
     for check in report.checks:

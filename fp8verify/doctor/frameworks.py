@@ -36,7 +36,7 @@ def frameworks() -> dict[str, Row]:
 
 
 def recognise(document: Document) -> Config | None:
-    """Return the configuration that a document is, None where no framework knows its keys."""
+    """Return the configuration that a document is, None if no framework knows its keys."""
     for framework, row in frameworks().items():
         if document.kind in row["kinds"]:
             names = {key: _canonical(key, row) for key in document.values}

@@ -52,7 +52,7 @@ def measure(
     Args:
         facts: the model of a dry start, or else the configurations that tell sizes.
         shapes: sizes besides, such as "8192x4096x14336".
-        tokens: the tokens of a micro-batch, where no configuration has them.
+        tokens: the tokens of a micro-batch, if no configuration has them.
         recipes: torchao's names.
         options: fields of the worker's request besides.
 

@@ -50,7 +50,7 @@ class Script(NamedTuple):
         text: the source.
         calls: the calls that speak of precision.
         asks: the low precision that it can ask for; a branch may keep it from doing so.
-        why_unread: why it is no Python that can be read; "" where it is.
+        why_unread: why it is no Python that can be read; "" if it is.
     """
 
     path: str

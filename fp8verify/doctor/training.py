@@ -19,7 +19,7 @@ class Ask(NamedTuple):
     Attributes:
         format: "fp8", "fp8_block", "mxfp8" or "nvfp4".
         recipe: how it scales, such as "tensorwise", "rowwise" or "delayed", if that is known.
-        backend: "torchao", "te" or "msamp", None where the framework chooses.
+        backend: "torchao", "te" or "msamp", None if the framework chooses.
         key: the key that asks, by which its line is found.
     """
 
@@ -71,12 +71,12 @@ class Config(NamedTuple):
         given: its values, and the framework's defaults, by the names that the rules use.
         origins: the keys of `values` by these names.
         ask: the low precision that it asks for.
-        compile: whether the model is compiled; None where it does not say.
+        compile: whether the model is compiled; None if it does not say.
         checkpointing: whether activations are computed again in the backward pass; None likewise.
         tensor_parallel: over how many GPUs each matrix is split.
         deepspeed: whether DeepSpeed runs it.
         layers: the linear layers that its sizes tell.
-        tokens: the tokens of a micro-batch on one GPU; None where it does not say.
+        tokens: the tokens of a micro-batch on one GPU; None if it does not say.
     """
 
     path: str

@@ -89,7 +89,7 @@ def prepare(name: str, shape: list[int], device: str, *, compiled: bool) -> Call
 
 
 def timed_us(step: Callable[[], None], device: str) -> float:
-    """Return the µs of one step: those of the GPU, where there is one."""
+    """Return the µs of one step: those of the GPU, if there is one."""
     if device == "cpu":
         begin = time.perf_counter()
         step()

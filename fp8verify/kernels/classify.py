@@ -42,7 +42,7 @@ class Classification(KernelName, frozen=True, kw_only=True):
 
 
 def classify(decoded: KernelName, op: OpContext | None) -> Classification:
-    """Say what a kernel did: its name decides where it can, else its operator."""
+    """Say what a kernel did: its name decides if it can, else its operator."""
     found = _classify(decoded, op)
     types_known = op is not None and any(op.types)
     is_scaled_mm = describe.SCALED_MM in decoded.tokens and decoded.role.is_gemm

@@ -112,7 +112,7 @@ SPOKEN: Final[dict[str, str]] = {
 
 
 def element_class(element: str | None) -> Precision:
-    """Return the precision class of one element type, UNKNOWN where there is none."""
+    """Return the precision class of one element type, UNKNOWN if there is none."""
     return CLASSES.get(element or "", Precision.UNKNOWN)
 
 
@@ -203,7 +203,7 @@ def other(
     precision: Precision = Precision.UNKNOWN,
     tokens: Tokens = (),
 ) -> KernelName:
-    """Describe a kernel that is no GEMM of known types; `element` is the type that it writes."""
+    """Describe a kernel that is not a GEMM of known types; `element` is the type that it writes."""
     return KernelName(
         role=role, precision=precision, library=library, reason=reason, out=element, tokens=tokens
     )

@@ -41,7 +41,7 @@ class _UnreadableError(Exception):
 
 
 def parse(text: str) -> Type:
-    """Return the tree of a mangled name, or an empty one where it cannot be read to the end."""
+    """Return the tree of a mangled name, or an empty one if it cannot be read to the end."""
     try:
         return _Reader(text, 2).name()
     except (_UnreadableError, IndexError):
@@ -49,7 +49,7 @@ def parse(text: str) -> Type:
 
 
 def parameters(text: str) -> tuple[str, ...]:
-    """Return the types of a function's parameters: "float const*"; () where they are not read."""
+    """Return the types of a function's parameters: "float const*"; () if they are not read."""
     reader = _Reader(text, 2)
     found: list[str] = []
     try:
@@ -229,7 +229,7 @@ class _Reader:
         return tuple(found)
 
     def expression(self) -> Type:
-        """Read a value that is no number: the address of a function, or an object of a class."""
+        """Read a value that is not a number: the address of a function, or an object of a class."""
         if self.take("ad"):
             return self.expression()
         if self.take("tl"):

@@ -66,7 +66,7 @@ class Symbol:
 
     @cached_property
     def parameters(self) -> tuple[str, ...]:
-        """The types of the parameters as c++filt spells them, () where they are not there."""
+        """The types of the parameters as c++filt spells them, () if they are not there."""
         if self.is_mangled:
             return mangled.parameters(self.text)
         text = self.text[-_MAX_PARAMETERS:]

@@ -178,7 +178,7 @@ def _singles(words: tuple[str, ...]) -> list[_Type]:
 
 
 def _without_vague(found: list[_Type]) -> list[_Type]:
-    """Drop `fp8` where there is `mxfp8` or `e4m3`: the same operands, less exactly."""
+    """Drop `fp8` if there is `mxfp8` or `e4m3`: the same operands, less exactly."""
     exact = {
         product_class(element, element)
         for element, scale in found

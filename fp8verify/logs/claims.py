@@ -37,7 +37,7 @@ _MAX_TEXT = 300
 # As many digits as before, so that fp8 stays another word than fp16.
 _DIGITS = str.maketrans("123456789", "0" * 9)
 _INDEX = re.compile(r"(?<=\.)\d+(?=\.)")
-# The value of a recipe where there is none.
+# The value of a recipe if there is none.
 _NO_RECIPE = frozenset({"none", "null", "false", "off", "no", "disabled", "na"})
 
 

@@ -136,7 +136,7 @@ def read_losses(
 def scan_losses(
     lines: Iterable[str], patterns: tuple[LossPattern, ...] = PATTERNS
 ) -> LossSeries | None:
-    """Return the loss by step of the first pattern that matches any line; None where none does.
+    """Return the loss by step of the first pattern that matches any line; None if none does.
 
     Values that are not numbers count as NaN. What looks like a plain loop may be a framework's
     evaluation before its first step, as nanoGPT's: of the two the one with more steps counts.

@@ -78,8 +78,8 @@ class PhasePromise(NamedTuple):
 
     Attributes:
         format: fp8, mxfp8, nvfp4, mxfp4, fp4, or high_precision (a warm-up).
-        first_step: first step of the range; None where it begins with the training.
-        last_step: last step of the range; None where it lasts to the end.
+        first_step: first step of the range; None if it begins with the training.
+        last_step: last step of the range; None if it lasts to the end.
     """
 
     format: str

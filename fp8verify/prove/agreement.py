@@ -33,7 +33,7 @@ SOURCES: Final[dict[Precision, frozenset[str]]] = {
     Precision.FP64: frozenset({"fp64"}),
     Precision.INT8: frozenset({"int8"}),
 }
-# Kernels with products that are no GEMMs of linear layers: the counters say nothing against them.
+# Kernels with products that are not GEMMs of linear layers: the counters say nothing against them.
 _PRODUCTS: Final = frozenset({Role.ATTENTION, Role.CONV})
 _NAME_WIDTH: Final = 58
 
@@ -41,7 +41,7 @@ _NAME_WIDTH: Final = 58
 class Proof(msgspec.Struct, frozen=True, kw_only=True):
     """A kernel's class and the operations that the GPU counted in one launch of it, by type.
 
-    `flops` is 2·M·N·K of the launch, None where nothing recorded its shape.
+    `flops` is 2·M·N·K of the launch, None if nothing recorded its shape.
     """
 
     kernel: str

@@ -189,7 +189,7 @@ def _nothing(log: str, code: int, window: Window) -> ProveError:
 
 
 class Launch(NamedTuple):
-    """A profiled launch: its kernel, its metrics by base name, and 2·M·N·K where it is known."""
+    """A profiled launch: its kernel, its metrics by base name, and 2·M·N·K if it is known."""
 
     kernel: str
     metrics: dict[str, int]

@@ -94,7 +94,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Remember which test runs, and skip a marked one where there is nothing to judge."""
+    """Remember which test runs, and skip a marked one if there is nothing to judge."""
     item.config.stash[_current] = item
     if item.get_closest_marker(MARK) is not None:
         reports_of(item.config).prepare(item)

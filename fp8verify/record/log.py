@@ -145,7 +145,7 @@ class LoggedFile(threading.Thread):
 
 
 def say(text: str) -> None:
-    """Write a line of ours; where that cannot be, the run goes on without it."""
+    """Write a line of ours; if that cannot be, the run goes on without it."""
     if sys.stderr is None:  # it is closed (`2>&-`)
         return
     with suppress(OSError, ValueError):

@@ -181,7 +181,7 @@ class Relay:
             self._standby.stdin.close()
 
     def _keep_standby(self) -> None:
-        """Start another standby where one was killed."""
+        """Start another standby if one was killed."""
         for _ in range(MOST_STANDBYS):
             if self._standby is None:  # none is needed, or no process can be started
                 return

@@ -199,7 +199,7 @@ class RunWatch(Watcher):
             command,
             shell=True,
             stdin=subprocess.DEVNULL,
-            stdout=sys.stderr or subprocess.DEVNULL,  # None where it is closed
+            stdout=sys.stderr or subprocess.DEVNULL,  # None if it is closed
             env={**os.environ, **variables},
             start_new_session=True,  # what it started can be ended with it
         )

@@ -80,7 +80,7 @@ def run_training(
 def _spawn(arguments: list[str], boot: Path, log: Path | None, signals: SignalForwarder) -> int:
     """Run the command, once its output has a reader, and return its exit code."""
     for stream in (sys.stdout, sys.stderr):
-        if stream is not None:  # as where it is closed
+        if stream is not None:  # None if it is closed
             stream.flush()
     # If we are killed from here on, what the run writes is still read.
     with closing(Output(log, boot)) if log is not None else nullcontext() as output:

@@ -78,7 +78,7 @@ def _places(folder: Path) -> Iterator[Path]:
 
 
 def _read_trusted(path: Path, notes: list[str]) -> tuple[bytes, bool] | None:
-    """Return what a file holds and whether its group may write it; None where it is not read."""
+    """Return what a file holds and whether its group may write it; None if it is not read."""
     try:
         # The descriptor is checked: the name may mean another file a moment later.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -241,7 +241,7 @@ def loss_curves(loss: LossPair | None) -> dict[str, Curve | None]:
 
 
 def _curve(points: Points, unit: str) -> Curve | None:
-    """Draw a figure of both runs; None where fewer than two steps have numbers."""
+    """Draw a figure of both runs; None if fewer than two steps have numbers."""
     values = [value for _, *both in points for value in both if value is not None]
     if len(points) < 2 or not values:
         return None

@@ -71,7 +71,7 @@ def _run_grids(found: Comparison) -> Iterator[Grid]:
 
 
 def _sums(rows: Sequence[tuple[Any, ...]]) -> list[tuple[str, float, float]]:
-    """Return the row that adds up the times of both runs; none where there are no rows."""
+    """Return the row that adds up the times of both runs; none if there are no rows."""
     return [("all", sum(row[1] for row in rows), sum(row[2] for row in rows))] if rows else []
 
 

@@ -25,7 +25,7 @@ class Grid(NamedTuple):
         names: the headings.
         words: those of columns that hold words; the others hold figures.
         rows: the cells.
-        stretch: whether the last column may be cut where there is little room.
+        stretch: whether the last column may be cut if there is little room.
         shown: how many rows are shown at a glance; None for all.
         above: a line above the table.
         below: lines below it.
@@ -110,18 +110,18 @@ class Page(NamedTuple):
 
     Attributes:
         head: the program, the run, the GPU, the steps; empty for none.
-        verdict: a word; empty where the result has none.
+        verdict: a word; empty if the result has none.
         tone: whether the verdict is good, fair or bad.
         reason: a sentence without its full stop.
         fails: whether the result fails what was asked of it.
         name: what the run is called.
-        pays: whether FP8 pays, None where that is not known.
+        pays: whether FP8 pays, None if that is not known.
         pays_briefly: the same in a few words.
         findings: what the reader should know, the gravest first, with the ranks that it is about.
         to_do: what to do about the verdict where no error or warning says it.
         body: tables and lines, in the order in which they are shown.
         notes: remarks under labels.
-        software: the versions of the run's software, empty where not recorded.
+        software: the versions of the run's software, empty if not recorded.
     """
 
     head: str

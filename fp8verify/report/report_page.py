@@ -242,7 +242,7 @@ def _module_grid(states: Mapping[str, str]) -> Grid:
 
 
 def _named_layer_grid(found: NamedLayersReport, where: str, verbose: bool) -> Grid:
-    """FP8 GEMMs of all, by pass; times only where they are the run's."""
+    """FP8 GEMMs of all, by pass; times only if they are the run's."""
     groups = tables.layer_groups(found, joined=not verbose)
     shown = groups if verbose else groups[:_LAYERS]
     legs = tables.legs_shown(found.rows)
@@ -277,7 +277,7 @@ def _low_of_all(kernels: dict[str, int], layers: int) -> str:
 
 
 def _tensor_grid(found: NumericsReport, title: str, verbose: bool) -> Grid | str:
-    """The measured tensors, the worst first without `verbose`; a line where none was measured."""
+    """The measured tensors, the worst first without `verbose`; a line if none was measured."""
     if not found.rows:
         return f"{title}: none measured, {found.reason or ''}"
     rows = found.rows if verbose else worst(found.rows)[:_TENSORS]

@@ -40,7 +40,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 class Frames(NamedTuple):
-    """One DataFrame for each kind of row; `rank` is the rank's number, None where not known.
+    """One DataFrame for each kind of row; `rank` is the rank's number, None if not known.
 
     Attributes:
         kernels: a row for each kind of kernel on each rank: the columns are the attributes of

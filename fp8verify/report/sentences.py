@@ -41,7 +41,7 @@ class Payoff(NamedTuple):
     Attributes:
         word: "likely yes", "about even", "likely not", "no" where the CPU decides, or
             "not yet" where no FP8 GEMM ran.
-        speedup: of the GPU time over BF16; None where no FP8 GEMM ran.
+        speedup: of the GPU time over BF16; None if no FP8 GEMM ran.
         head: the answer.
         text: the answer and what it rests on.
     """
@@ -53,7 +53,7 @@ class Payoff(NamedTuple):
 
 
 def payoff(report: Report) -> Payoff | None:
-    """Say whether FP8 pays on the rank that gains least; None where that cannot be estimated."""
+    """Say whether FP8 pays on the rank that gains least; None if that cannot be estimated."""
     found = [(one, rank) for rank in report.ranks if (one := payoff_of(rank)) is not None]
     if not found:
         return None
@@ -66,7 +66,7 @@ def payoff(report: Report) -> Payoff | None:
 
 
 def payoff_of(rank: RankReport) -> Payoff | None:
-    """Say whether FP8 pays on one rank; None where that cannot be estimated."""
+    """Say whether FP8 pays on one rank; None if that cannot be estimated."""
     figures = rank.payoff
     if figures is None or figures.ceiling is None:
         return None
@@ -191,7 +191,7 @@ def report_notes(report: Report, *, verbose: bool) -> Iterator[Note]:
 
 
 def _by_ranks(found: Iterable[tuple[RankReport, _Lines]], alone: bool) -> Iterator[Note]:
-    """Yield notes once each, with the ranks that they are about where there are several."""
+    """Yield notes once each, with the ranks that they are about if there are several."""
     ranks: dict[tuple[str, str], list[RankReport]] = defaultdict(list)
     for rank, lines in found:
         for line in lines:

@@ -68,7 +68,7 @@ def layer_share(of: Report | RankReport) -> float | None:
 
 
 def lowest_share(report: Report) -> float | None:
-    """Return the smallest FP8 share of GEMM time among the ranks, None where no GEMM ran."""
+    """Return the smallest FP8 share of GEMM time among the ranks, None if no GEMM ran."""
     shares = [layer_share(rank) for rank in report.ranks]
     known = [share for share in shares if share is not None]
     return min(known) if known and len(known) == len(shares) else None
@@ -198,7 +198,7 @@ def rank_label(rank: RankReport) -> str:
 
 
 def figure(value: float | None, form: str) -> str:
-    """Return a figure in a format of Python's, or "-" where it is not known."""
+    """Return a figure in a format of Python's, or "-" if it is not known."""
     return "-" if value is None else format(value, form)
 
 

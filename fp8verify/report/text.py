@@ -1,4 +1,4 @@
-"""The writer of text: one screen, 80 columns wide where there is no terminal."""
+"""The writer of text: one screen, 80 columns wide if there is no terminal."""
 
 from __future__ import annotations
 

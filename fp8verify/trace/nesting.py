@@ -90,7 +90,7 @@ def link_parents(
         For each instant the innermost enclosing row, or -1.
     """
     # The innermost open range, and when it ends; `parent` leads from it to those around it, whose
-    # ends are kept. Where none is open, -1 is a range without end.
+    # ends are kept. If none is open, -1 is a range without end.
     inner, until = -1, _FOREVER
     ends: list[float] = []
     found: list[int] = []

@@ -52,7 +52,7 @@ def _options(url: str) -> dict[str, Any]:
     from aiohttp import ClientPayloadError, ClientResponse, ClientTimeout
 
     class BoundedResponse(ClientResponse):
-        """A response whose body is bounded where it is read as a whole."""
+        """A response whose body is bounded if it is read as a whole."""
 
         async def read(self) -> bytes:
             if self._body is None:

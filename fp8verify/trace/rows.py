@@ -41,7 +41,7 @@ _MAX_SIZES = 1 << 14
 class RangeName(NamedTuple):
     """What the text of a range says.
 
-    `inputs` is the JSON of an operator's `Inputs`, None for an annotation; `sequence` is -1 where
+    `inputs` is the JSON of an operator's `Inputs`, None for an annotation; `sequence` is -1 if
     there is none. The number of the forward pass's thread is not in the text: 1 is for all.
     """
 
@@ -87,7 +87,7 @@ class RowCollector:
 
     Attributes:
         events: the rows that were taken.
-        skipped: the rows that hold no number where there must be one.
+        skipped: the rows that contain no number where there must be one.
     """
 
     def __init__(self) -> None:

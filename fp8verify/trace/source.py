@@ -56,7 +56,7 @@ class Reading(NamedTuple):
 
     Attributes:
         layers: join kernels to the layers that `fp8verify run --layers` named; takes longer.
-        block_size: bytes to decode at once, where that can be chosen.
+        block_size: bytes to decode at once, if that can be chosen.
         part: the process to read of a file that holds several.
     """
 

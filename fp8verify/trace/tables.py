@@ -28,7 +28,7 @@ class Kernels(Struct):
 
     `name` indexes `Trace.names`, `op` `Trace.ops`, `step` `Trace.steps` and `collective`
     `Trace.collectives`; -1 says that there is none. Times are int64 nanoseconds. `device` and
-    `stream` are -1 where not recorded, `launch` holds `Launch` values. `layer` indexes
+    `stream` are -1 if not recorded, `launch` holds `Launch` values. `layer` indexes
     `Trace.layers` and is empty unless layers were requested.
     """
 
@@ -94,7 +94,7 @@ class Trace(Struct):
     """The GPU side of one rank's trace, with what is known of where each kernel came from.
 
     No other metadata is kept, as traces hold environment variables and host names. `process` is
-    the number of the process whose operators it holds, None where that is not known. `copies`
+    the number of the process whose operators it holds, None if that is not known. `copies`
     maps "memcpy" and "memset" to (count, nanoseconds, bytes). `remarks` say what the source does
     not record.
     """

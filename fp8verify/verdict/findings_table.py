@@ -24,8 +24,8 @@ class Case(NamedTuple):
     Attributes:
         severity: error, warning or info.
         message: the sentence; facts are in braces.
-        hint: what to do, with facts in braces; empty where nothing is to be done.
-        verdict: what it makes of its ranks, None where they may be ACTIVE.
+        hint: what to do, with facts in braces; empty if nothing is to be done.
+        verdict: what it makes of its ranks, None if they may be ACTIVE.
         place: in the table.
     """
 
@@ -49,7 +49,7 @@ def finding(
     Args:
         code: a code of the table.
         case: a case of the code, empty for what the code says by itself.
-        ranks: the ranks that it is about, none where it is about the run.
+        ranks: the ranks that it is about, none if it is about the run.
         layers: the layers that it is about, by their exact names, each once.
         facts: what the sentences of the case name in braces.
 

@@ -33,13 +33,13 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         fp8verify_baseline: the version of this format; a file without it is no baseline.
-        fp8_share: of the run's GEMM time; None where no GEMM ran.
+        fp8_share: of the run's GEMM time; None if no GEMM ran.
         lowest_rank_share: of the rank that has the least.
         legs: the FP8 share of each GEMM leg.
         layers: the state of each linear layer by name, empty without a module list; a layer in
             several states on several ranks has the worst of them.
         share_of_expected: how much of the FLOPs that were to run in FP8 did, on the rank where
-            least; None where that was not known.
+            least; None if that was not known.
     """
 
     fp8verify_baseline: int

@@ -18,7 +18,7 @@ EMPTY = "its list of events is empty"
 
 
 def undecidable(rank: RankEvidence) -> str | None:
-    """Say why the kernels cannot decide, or None where they can."""
+    """Say why the kernels cannot decide, or None if they can."""
     if rank.unreadable is not None:
         return f"its trace cannot be read ({rank.unreadable})"
     if not rank.health.kernels:

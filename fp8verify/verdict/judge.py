@@ -38,7 +38,7 @@ class Assessment(NamedTuple):
     Attributes:
         settled: its verdict where no share can change it, else None.
         shortfall: what keeps it from being ACTIVE whatever its share is, None if nothing does.
-        rest: why its share is not all, None where that is not known.
+        rest: why its share is not all, None if that is not known.
         judged: whether the rank can lack FP8 at all.
     """
 

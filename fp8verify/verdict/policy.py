@@ -16,8 +16,8 @@ class Policy(NamedTuple):
 
     Attributes:
         min_share: share of GEMM time in low precision, from 0 to 1, that every rank must reach;
-            where it is given and not met, the run fails. None asks for what was to run in low
-            precision, and where that is not known for half; then PARTIAL passes.
+            if it is given and not met, the run fails. None asks for what was to run in low
+            precision, and if that is not known for half; then PARTIAL passes.
         strict: whether PARTIAL fails.
         exit_zero: whether the exit code is 0 whatever failed.
         expected: whether a run fails that falls short of what was to run in low precision.

@@ -49,13 +49,13 @@ class RankSummary:
     """What the verdict on one rank depends on, apart from the share that is required.
 
     Attributes:
-        rank: its report; the verdict in it is believed only where it is settled.
+        rank: its report; the verdict in it is believed only if it is settled.
         label: what the rank is called.
         time: µs in GEMMs of layers by precision class.
         kernels: launches of GEMMs of layers by precision class.
         low_kernels: those in FP8 or FP4.
         share: share of the time of the layers' GEMMs in FP8 or FP4.
-        share_of_all: the same of all GEMMs, None where all are of layers that train.
+        share_of_all: the same of all GEMMs, None if all are of layers that train.
         opaque_us: µs in unrecognized kernels; 0 for little.
         trained: steps that ran GEMMs of layers that train.
     """
@@ -178,7 +178,7 @@ def expectation(expected: ExpectedReport) -> str:
 
 
 def _ran(summary: RankSummary, rest: str | None = None) -> str:
-    """Say how much ran in low precision, with attention where it is unfused, and the rest."""
+    """Say how much ran in low precision, with attention if it is unfused, and the rest."""
     total = sum(summary.kernels.values())
     formats, whole = low_precision_name(summary.kernels), summary.share_of_all
     of, time = ("", "GEMM time") if whole is None else (" of linear layers", "their time")

@@ -19,7 +19,7 @@ from ..layers import expert_modules, linear_modules
 from ..process import is_selected
 from .scales import KeptScales, gradient_norm, scale_records, scales_of, used_scalers
 
-# The rest of `numerics` is imported where it is used: every start of a run waits for this file.
+# The rest of `numerics` is imported if it is used: every start of a run waits for this file.
 if TYPE_CHECKING:
     from .step_hooks import NumericsHooks
     from .weight_copies import Samples

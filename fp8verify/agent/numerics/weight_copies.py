@@ -46,7 +46,7 @@ class Copy(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """Values of a copy and its master at the same places; `inverse` is None where not known.
+    """Values of a copy and its master at the same places; `inverse` is None if not known.
 
     Attributes:
         certain: whether the framework itself names it the copy of this weight.

@@ -17,7 +17,7 @@ _FALLBACKS = (
 
 
 def gpus(facts: Facts) -> Iterator[Check]:
-    """Whether the GPUs multiply what is asked for; FP8 where nothing is."""
+    """Whether the GPUs multiply what is asked for; FP8 if nothing is."""
     found = facts.gpus.found
     if not found:
         yield Check(

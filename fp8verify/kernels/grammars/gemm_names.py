@@ -217,7 +217,7 @@ def _read_types(symbol: Symbol) -> list[str]:
 
 
 def _pointed(symbol: Symbol) -> list[str]:
-    """Return the types behind pointers to constants, or behind all where none is constant."""
+    """Return the types behind pointers to constants, or behind all if none is constant."""
     found = [match for part in symbol.parameters if (match := _POINTER.search(part))]
     read = [match["type"] for match in found if match["const"]] or [m["type"] for m in found]
     return [_argument(symbol, name) for name in read]

@@ -25,7 +25,7 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         measured: outside (wall time of steps without the profiler), log (as the training logged
-            them), gpu or cpu (as profiled), or window where no step was recorded.
+            them), gpu or cpu (as profiled), or window if no step was recorded.
         steps: how many steps.
         left_out: further steps that took more than 1.5 times the median.
         mean_us: mean step in microseconds.
@@ -183,7 +183,7 @@ class MemoryPair(msgspec.Struct, frozen=True, kw_only=True):
 class LayerPair(msgspec.Struct, frozen=True, kw_only=True):
     """The GEMMs of one layer by name in both runs; the slowest of all layers first.
 
-    Times are µs of its GEMMs in a step, None where the layers of a run were named in an eager step.
+    Times are µs of its GEMMs in a step, None if the layers of a run were named in an eager step.
 
     Attributes:
         layer: name of the layer.
@@ -223,7 +223,7 @@ class LossPair(msgspec.Struct, frozen=True, kw_only=True):
         curve: step, loss of the baseline, loss of the candidate; of many steps some.
         relative_gap: median gap of the last half of the steps, over the baseline's loss there.
         trend: growing, steady or shrinking: the relative gap of the last third of the steps against
-            that of the first; unknown where there are few steps.
+            that of the first; unknown if there are few steps.
         diverged_step: the first from which on the candidate's loss stays above the baseline's by
             more than 5 %.
         first_bad_run: baseline, candidate or both: whose loss is not finite at `first_bad_step`.
@@ -281,9 +281,9 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         legs: GEMM time a step by leg.
         gemms: GEMMs of both runs, paired by layer size and GEMM pass.
         layers: layers of both runs, paired by name.
-        ranks: ranks of both runs, where there are several.
+        ranks: ranks of both runs, if there are several.
         memory: peaks of GPU memory; null where either is not known.
-        loss: losses of both logs at equal steps; null where there are none.
+        loss: losses of both logs at equal steps; null if there are none.
         findings: causes, and demands that are not met.
         notes: further remarks.
     """

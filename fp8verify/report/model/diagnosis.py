@@ -90,8 +90,8 @@ class TaxReport(msgspec.Struct, frozen=True, kw_only=True):
         unfused_us: µs of kernels that each do one step of a cast.
         share_of_gpu_time: over the time of all kernels.
         saved_at_most_us: estimate of what FP8 GEMMs save, by measured rates of their sizes; 0
-            where none are known for the GPU.
-        share_of_saving: `time_us` over `saved_at_most_us`, null where nothing is saved.
+            if none are known for the GPU.
+        share_of_saving: `time_us` over `saved_at_most_us`, null if nothing is saved.
         rows: by purpose, operator and pass.
     """
 
@@ -180,7 +180,7 @@ class LayerRow(msgspec.Struct, frozen=True, kw_only=True):
         passes_per_step: the same in a step, once for each micro-batch.
         observed: GEMMs that ran, by GEMM pass.
         in_fp8: those of them in FP8 or FP4, by GEMM pass.
-        expected: GEMMs that the modules should have run, by GEMM pass; empty where
+        expected: GEMMs that the modules should have run, by GEMM pass; empty if
             unknown.
         share_of_flops: over the FLOPs of all GEMMs of layers, null unless (nearly) all are known.
     """

@@ -29,7 +29,7 @@ class TensorRow(msgspec.Struct, frozen=True, kw_only=True):
         zero_rows: share of rows that are all zero.
         sqnr_db: signal over the noise of the cast in dB.
         what_if: the same under other recipes.
-        error: by how much figures of a sample may be off, by name; empty where all was measured.
+        error: by how much figures of a sample may be off, by name; empty if all was measured.
     """
 
     layer: str
@@ -94,7 +94,7 @@ class NumericsReport(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         step: the step that was measured after the windows, null if none was.
-        reason: why none was measured, null where one was or none was requested.
+        reason: why none was measured, null if one was or none was requested.
         rows: measured tensors, in the order in which they were met.
         recipes: recipes of Transformer Engine.
         scales: those that delayed scaling keeps.

@@ -13,9 +13,9 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         code: what kind of finding it is; docs/findings.md explains them.
         severity: error, warning or info.
-        message: the fact, in one sentence; of the first of `ranks` where it is `per_rank`.
-        hint: what to do about it, empty where nothing is to be done.
-        ranks: the ranks that it is about, none where it is about the run.
+        message: the fact, in one sentence; of the first of `ranks` if it is `per_rank`.
+        hint: what to do about it, empty if nothing is to be done.
+        ranks: the ranks that it is about, none if it is about the run.
         layers: the layers that it is about, by their exact names.
         per_rank: whether it holds on each of the ranks by itself.
         verdict: what it makes of its ranks, such as PARTIAL; null where they may be ACTIVE.
@@ -246,7 +246,7 @@ class WindowReport(msgspec.Struct, frozen=True, kw_only=True):
         first: its first step, from 1.
         last: its last step, inclusive.
         state: complete, cut, dropped, skipped or never.
-        framework: the training framework that numbers steps too, null where there is none.
+        framework: the training framework that numbers steps too, null if there is none.
         counter: what it calls its counter, such as "global_step".
         framework_first: its number of the first step.
         framework_last: its number of the last step.

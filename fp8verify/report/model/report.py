@@ -136,7 +136,7 @@ class RankBreakdown(msgspec.Struct, frozen=True, kw_only=True):
         compute_us: computation ran.
         non_compute_us: only communication or copies ran.
         communication_overlap_percent: how much of communication overlapped computation; null
-            where there was none.
+            if there was none.
     """
 
     rank: int
@@ -167,7 +167,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     Attributes:
         gpu: its name.
         compute_capability: as PyTorch reports it, such as "9.0".
-        versions: versions by name, such as "torch"; left out where none is known.
+        versions: versions by name, such as "torch"; left out if none is known.
     """
 
     gpu: str | None

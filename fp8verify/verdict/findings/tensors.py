@@ -153,7 +153,7 @@ def _is_flushed_gradient(row: TensorRecord) -> bool:
 
 
 def _lacking_db(row: TensorRecord) -> float:
-    """Return by how many dB the SQNR of a tensor's cast is too low; negative where it is not."""
+    """Return by how many dB the SQNR of a tensor's cast is too low; negative if it is not."""
     if row.sqnr_db is None:
         return -1.0
     mx = row.scaling == "mxfp8" and row.format == "e4m3"
