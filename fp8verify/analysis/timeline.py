@@ -182,8 +182,8 @@ def _class_of(found: Classification) -> int:
     return _FP8 if found.precision.is_fp8 else _HIGH
 
 
-# A step of more than this many medians is an exception (compilation, a checkpoint), unless a quarter
-# of the steps are as long.
+# A step of more than this many medians is an exception (compilation, a checkpoint), unless a
+# quarter of the steps are as long.
 _FAR = 1.5
 _RARE = 0.25
 LONG_SERIES = 10  # steps from which on the correlation of neighbours can be estimated
