@@ -57,6 +57,13 @@ def test_bytes_are_elements_of_all_calls_by_their_type(build: TraceBuilder, tmp_
     assert (row.bytes_in, row.bytes_out) == (3 * 2 * MB, 3 * 4 * MB)
 
 
+def test_the_longest_collective_is_listed_first(build: TraceBuilder, tmp_path: Path) -> None:
+    for name, us in ((SCATTER, 5), (GATHER, 7), (REDUCE, 6)):
+        collective(build, name, "BFloat16", MB, MB, us=us)
+    found = communication_of(report(build.linear(64, 32, 16, fp8=False), tmp_path))
+    assert [row.name for row in found.collectives] == [GATHER, REDUCE, SCATTER]
+
+
 def test_an_unknown_element_type_has_no_bytes(build: TraceBuilder, tmp_path: Path) -> None:
     collective(build.linear(64, 32, 16, fp8=False), GATHER, "QInt99", MB, 2 * MB)
     found = communication_of(report(build, tmp_path))

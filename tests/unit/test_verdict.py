@@ -114,7 +114,21 @@ def test_unknown_gemms_that_could_be_fp8_are_inconclusive(
     report = verdict(build, tmp_path)
     assert report.verdict == "INCONCLUSIVE"
     assert report.gemm.unknown_share_of_time == 0.5
+    assert report.reason.startswith("50.0% of GEMM time ran in kernels whose precision is unknown")
     assert "unknown-gemm" in codes(report)
+
+
+@pytest.mark.parametrize(("us", "expected"), [(10, "ACTIVE"), (80, "INCONCLUSIVE")])
+def test_unknown_gemms_beside_fp8_count_both_ways(
+    build: TraceBuilder, tmp_path: Path, us: int, expected: str
+) -> None:
+    build.launch("triton_tem_fused_mm_3", "acme::mm", us=us / 2)
+    build.linear(64, 32, 16, fp8=True)  # 30 µs
+    build.launch("triton_tem_fused_mm_3", "acme::mm", us=us / 2, backward=True)
+    report = verdict(build, tmp_path)
+    assert report.verdict == expected
+    share = f"kernels of unknown precision {us / (30 + us):.1%}"
+    assert (share in report.reason) == (expected == "INCONCLUSIVE")
 
 
 def test_one_rank_without_fp8_makes_the_run_partial(tmp_path: Path) -> None:
