@@ -52,7 +52,7 @@ def pytest_runtest_protocol(item):
 """
 GOAL = 0.85
 MOST_AT_IMPORT = 40
-LONGEST_S = 1800
+LONGEST_S = 300
 SLOW_IMPORTS = ("numpy", "torch", "hypothesis")
 # Lines whose mutation changes nothing that happens: types, `*` among parameters, `strict=` of zip.
 POINTLESS = re.compile(r"strict=|frozen=|TYPE_CHECKING|^ *(?:async )?def ")
