@@ -49,7 +49,7 @@ def figures(value: Any) -> Any:
     if isinstance(value, list):
         return list(map(figures, value))
     if isinstance(value, str) and " " in value:
-        return sorted(re.findall(r"\d[\d.,]*", value))
+        return sorted(re.findall(r"\d[\d.,]*", value.replace(str(ROOT), "")))
     return value
 
 
