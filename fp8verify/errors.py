@@ -33,7 +33,7 @@ class InputError(Fp8VerifyError):
 
 
 class UsageError(Fp8VerifyError):
-    """An option or argument whose value means nothing."""
+    """An option or argument with an invalid value."""
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """Measure on this GPU whether FP8 pays for the linear layers of a model, in the Python that trains.
 
-Each size is timed alone, with its casts in kernels of their own. In a compiled model the compiler
-fuses some of them with what is around the layers, so that the gain is at least what is measured.
+Each size is timed alone, with its casts in separate kernels. A compiled model fuses some casts with
+neighbouring operations, so that its gain is at least the measured one.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ class Shape(NamedTuple):
 def measure(
     facts: Facts, shapes: Sequence[str], tokens: int | None, recipes: Sequence[str], **options: Any
 ) -> Iterator[Check]:
-    """Time every size of the model, and those given, in BF16 and by each recipe.
+    """Time every size of the model, and the given sizes, in BF16 and with each recipe.
 
     Args:
-        facts: the model of a dry start, or else the configurations that tell sizes.
-        shapes: sizes besides, such as "8192x4096x14336".
+        facts: the model of a dry start, or else configurations with sizes.
+        shapes: additional sizes, such as "8192x4096x14336".
         tokens: the tokens of a micro-batch, if no configuration has them.
         recipes: torchao's names.
-        options: fields of the worker's request besides.
+        options: additional fields of the worker's request.
 
     Raises:
-        UsageError: a shape is none.
+        UsageError: a shape is invalid.
     """
     given: dict[Shape, list[LayerSize]] = {parse_shape(text): [] for text in shapes}
     layers_by_shape = given | _of_the_training(facts, tokens)
@@ -95,7 +95,7 @@ def parse_shape(text: str) -> Shape:
     """Read "8192x4096x14336": tokens, inputs and outputs of a layer.
 
     Raises:
-        UsageError: it is none.
+        UsageError: it is invalid.
     """
     match = re.fullmatch(r"(\d{1,8})[x,](\d{1,7})[x,](\d{1,7})", text.strip().lower())
     sizes = tuple(map(int, match.groups())) if match else ()
@@ -108,7 +108,7 @@ def parse_shape(text: str) -> Shape:
 
 
 def _of_the_training(facts: Facts, tokens: int | None) -> dict[Shape, list[LayerSize]]:
-    """Return the layers that are to run in FP8 by their size; of experts the tokens are unknown."""
+    """Return the layers that should run in FP8 by size, without experts (unknown tokens)."""
     if facts.model is not None and facts.model.modules:
         linears = [one for one in facts.model.modules if one.kind == "linear"]
         # Before accelerate's prepare() none is converted, and all are measured.

@@ -46,11 +46,11 @@ class Script(NamedTuple):
     """A Python source.
 
     Attributes:
-        path: as it was named.
+        path: as the user named it.
         text: the source.
-        calls: the calls that speak of precision.
-        asks: the low precision that it can ask for; a branch may keep it from doing so.
-        why_unread: why it is no Python that can be read; "" if it is.
+        calls: the calls that concern precision.
+        asks: the low precision that it may request; a branch may prevent it.
+        why_unread: why it cannot be parsed as Python; "" if it can.
     """
 
     path: str
@@ -65,7 +65,7 @@ class Script(NamedTuple):
 
 
 def read_script(path: str, text: str) -> Script:
-    """Read a source; one that is no Python of ours says nothing."""
+    """Read a source; one that cannot be parsed has no calls."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:

@@ -39,7 +39,7 @@ class Rule(NamedTuple):
         return re.sub(r"<[=@]?([^<>|]+)[^<>]*>", r"`\1`", text)
 
     def alternatives(self) -> list[Mapping[str, Any]]:
-        """Return what `when` has: the tests of which each that holds is a check."""
+        """Return the tests in `when`; each that applies is a check."""
         when = self.fields.get("when", {})
         return when if isinstance(when, list) else [when]
 
@@ -74,7 +74,7 @@ def rules(name: str) -> dict[str, list[Rule]]:
 
 
 def _by_name(row: dict[str, Any] | list[Any]) -> dict[str, Any]:
-    """Return a row whose fields have names; those of a list are its columns."""
+    """Return a row as a dictionary; a list's fields are named by the columns."""
     if isinstance(row, dict):
         return row
     where, status, message, remedy, evidence = row

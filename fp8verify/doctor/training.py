@@ -1,4 +1,4 @@
-"""What a configuration asks for, in words that all frameworks share."""
+"""A configuration's requests, in terms that all frameworks share."""
 
 from __future__ import annotations
 
@@ -32,8 +32,7 @@ class Ask(NamedTuple):
 class LayerSize(NamedTuple):
     """Linear layers of one size: N outputs, K inputs, and how many of them a model has.
 
-    `kind`: "head" of an output head, "expert" of a mixture of experts, which are counted by those
-    that a token meets.
+    `kind`: "head" for an output head, "expert" for experts, of which only those per token count.
     """
 
     name: str
@@ -44,12 +43,12 @@ class LayerSize(NamedTuple):
 
 
 def flops(layers: Iterable[LayerSize]) -> int:
-    """Return what the FLOPs of layers are proportional to."""
+    """Return a number proportional to the FLOPs of layers."""
     return sum(layer.n * layer.k * layer.modules for layer in layers)
 
 
 def layers_of(modules: Iterable[ModuleRecord]) -> tuple[LayerSize, ...]:
-    """Return modules as layers, those of one size as one."""
+    """Return modules as layers; modules of one size are one entry."""
     names: dict[tuple[int, int], list[str]] = {}
     for module in modules:
         if module.in_features and module.out_features:
@@ -60,23 +59,23 @@ def layers_of(modules: Iterable[ModuleRecord]) -> tuple[LayerSize, ...]:
 
 
 class Config(NamedTuple):
-    """A configuration that was read, and what it says of the training.
+    """A configuration, and its settings for the training.
 
     Attributes:
         path: its file as the user named it; "the command" for arguments.
-        framework: whose it is.
-        kind: the document's.
+        framework: the framework that reads it.
+        kind: kind of the document.
         values: its values by dotted key.
         lines: the lines of the keys, 1-based.
         given: its values, and the framework's defaults, by the names that the rules use.
         origins: the keys of `values` by these names.
-        ask: the low precision that it asks for.
-        compile: whether the model is compiled; None if it does not say.
-        checkpointing: whether activations are computed again in the backward pass; None likewise.
-        tensor_parallel: over how many GPUs each matrix is split.
+        ask: the low precision that it requests.
+        compile: whether the model is compiled; None if not given.
+        checkpointing: whether activations are recomputed in the backward pass; None if not given.
+        tensor_parallel: number of GPUs that each matrix is split over.
         deepspeed: whether DeepSpeed runs it.
-        layers: the linear layers that its sizes tell.
-        tokens: the tokens of a micro-batch on one GPU; None if it does not say.
+        layers: the linear layers that follow from its sizes.
+        tokens: the tokens of a micro-batch on one GPU; None if not given.
     """
 
     path: str
@@ -96,12 +95,12 @@ class Config(NamedTuple):
 
     @property
     def is_file_of_values(self) -> bool:
-        """Whether its values are those of a file, not of a command line with other programs."""
+        """Whether its values are from a file, not from a command line."""
         return self.kind not in ("shell", "arguments")
 
 
 def whole(value: Any) -> int | None:
-    """Return a positive whole number, of a string too; None for anything else."""
+    """Return a positive whole number, also from a string; None for anything else."""
     if isinstance(value, bool):
         return None
     if isinstance(value, str) and value.strip().isdecimal() and len(value) < 12:
@@ -121,7 +120,7 @@ def truth(value: Any) -> bool | None:
 
 
 def word(value: Any) -> str:
-    """Return a value as a lower-case word; "" for what is none."""
+    """Return a value as a lower-case word; "" for other values."""
     return value.strip().lower() if isinstance(value, str) else ""
 
 

@@ -48,7 +48,7 @@ def say(answer: dict[str, Any]) -> None:
 
 
 def measure(shape: list[int], recipes: list[str], device: str, *, compiled: bool) -> dict[str, Any]:
-    """Return the times of one layer by precision, and why one did not run."""
+    """Return the times of one layer by precision, and errors by precision."""
     steps: dict[str, Callable[[], None]] = {}
     errors = {}
     for name in (BF16, *recipes):

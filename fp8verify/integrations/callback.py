@@ -20,13 +20,13 @@ class Attachment:
 
     Args:
         steps: windows to record, such as "3-4"; with `every`, the first one.
-        trace_dir: the capture, for `fp8verify inspect`; a watch may do without.
-        every: watch the whole training: a window every so many steps.
+        trace_dir: the capture, for `fp8verify inspect`; optional for a watch.
+        every: watch the whole training: a window every N steps.
         window: steps in a window of a watch.
-        ranks: whose windows `steps` records.
-        metrics: sinks of a watch, besides the framework's own logs.
-        min_share: low-precision share of GEMM time that ACTIVE asks for.
-        numerics_every: measure the tensors of FP8 layers after so many steps, again and again.
+        ranks: the ranks that `steps` records.
+        metrics: sinks of a watch, in addition to the framework's own logs.
+        min_share: low-precision share of GEMM time that ACTIVE requires.
+        numerics_every: measure the tensors of FP8 layers every N steps.
     """
 
     def __init__(

@@ -66,7 +66,7 @@ class Recording:
 
 
 class Watch:
-    """Records a short window every so many steps, and judges each in another process.
+    """Records a short window every N steps, and judges each in another process.
 
         with fp8verify.watch(every=1000, sinks="fp8.jsonl"):
             train()
@@ -76,22 +76,22 @@ class Watch:
 
     Args:
         every: steps from the beginning of one window to that of the next.
-        window: steps in a window, 2 if nothing else says.
+        window: steps in a window, 2 by default.
         steps: the first window, such as "10-11"; else it begins with step `every`.
-        sinks: where the metrics of each window go: a file of JSON lines, "tensorboard:DIR" and its
-            like, a function, or an object with `write` and `close`; or several of these.
-        folder: where windows whose verdict changed are kept; None keeps none.
-        on_change: called with the verdict before, None at first, and the metrics.
-        policy: what verdicts ask for.
+        sinks: receivers of each window's metrics: a file of JSON lines, "tensorboard:DIR" or
+            "wandb:PROJECT", a function, or an object with `write` and `close`; or several of these.
+        folder: keeps windows whose verdict changed; None keeps none.
+        on_change: called with the previous verdict, None at first, and the metrics.
+        policy: requirements of the verdict.
         record_shapes: whether operators' input shapes are recorded.
-        numerics_every: measure a step before a window (what casts flush, clip and lose), whenever
-            so many steps have gone by since the last; None measures none.
+        numerics_every: measure the casts of a step before a window, if at least N steps have passed
+            since the last measured step; None measures none.
 
     Attributes:
         folder: the capture.
 
     Raises:
-        UsageError: these steps mean nothing, a sink is none, or the process is watched already.
+        UsageError: invalid steps, an invalid sink, or the process is watched already.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class Watch:
 
 
 class Window:
-    """Records the steps inside a `with`, whatever trains in them; of several ranks the first one.
+    """Records the steps inside a `with` block, on the first of several ranks.
 
         with fp8verify.window("capture") as w:
             for batch in batches:
@@ -178,11 +178,11 @@ class Window:
                 w.step()
         w.report.verdict
 
-    The report is made in another process; asking for it waits for it.
+    The report is made in another process; `report` waits for it.
 
     Args:
-        folder: for the capture: a new one, or an empty one.
-        policy: what the verdict asks for.
+        folder: a new or empty folder for the capture.
+        policy: requirements of the verdict.
         record_shapes: whether operators' input shapes are recorded.
     """
 

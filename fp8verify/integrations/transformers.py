@@ -43,7 +43,7 @@ class Fp8VerifyCallback(TrainerCallback):  # type: ignore[misc]
 
 
 def _trainer_of(callback: TrainerCallback) -> Any:
-    """Return the Trainer that a callback belongs to: transformers does not tell it."""
+    """Return the Trainer of a callback, which transformers does not pass to it."""
     find_instances = agent("process").find_instances
     for trainer in find_instances(lambda kind: issubclass(kind, Trainer), patient=True):
         handler = getattr(trainer, "callback_handler", None)

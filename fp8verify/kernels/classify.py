@@ -1,4 +1,4 @@
-"""Join what a kernel's name says with what the operator that launched it says."""
+"""Classify a kernel by its name and by the operator that launched it."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _SAME: Final = (
 
 
 class Classification(KernelName, frozen=True, kw_only=True):
-    """What a kernel launched by an operator did, and who says so.
+    """The classification of a kernel launched by an operator, with its evidence.
 
-    `source` is the witness of the precision: the name, the operator, both in agreement, or none.
+    `source` is the evidence of the precision: the name, the operator, both in agreement, or none.
     `split_k` marks a kernel that adds up the partial sums of a GEMM: its time is GEMM time, but it
     is not counted as a GEMM.
-    `conflict` holds both statements where name and operator disagree. Of two classes that are both
-    high or both low the name is believed, because it is the kernel that ran; otherwise the
-    precision is unknown. `upcast_from` is the format of operands that the GPU cannot
-    multiply, and that are converted first.
+    `conflict` has both statements if name and operator disagree. If both are high or both are
+    low precision, the name decides, because it is the kernel that ran; otherwise the precision is
+    unknown. `upcast_from` is the format of operands that the GPU cannot multiply and that are
+    converted first.
     """
 
     source: Source = "name"
@@ -42,7 +42,7 @@ class Classification(KernelName, frozen=True, kw_only=True):
 
 
 def classify(decoded: KernelName, op: OpContext | None) -> Classification:
-    """Say what a kernel did: its name decides if it can, else its operator."""
+    """Classify a kernel: by its name if that is certain, else by its operator."""
     found = _classify(decoded, op)
     types_known = op is not None and any(op.types)
     is_scaled_mm = describe.SCALED_MM in decoded.tokens and decoded.role.is_gemm
@@ -73,7 +73,7 @@ def _classify(decoded: KernelName, op: OpContext | None) -> Classification:
 
 
 def _by_name(decoded: KernelName) -> Classification:
-    """Believe the name alone; a split-K reduction is a part of its GEMM."""
+    """Classify by the name; a split-K reduction is a part of its GEMM."""
     fields: dict[str, Any] = asdict(decoded)
     split = describe.SPLIT_K in decoded.tokens
     silent = decoded.library == _UNKNOWN_LIBRARY and decoded.role is Role.OTHER
@@ -107,9 +107,9 @@ def _both(
 def _by_operator(
     found: Classification, op: OpContext, evidence: Evidence, *, named: bool
 ) -> Classification:
-    """Believe the operator, where the name does not say the operand types.
+    """Classify by the operator, if the name does not show the operand types.
 
-    `named` is whether the name says that it is a GEMM.
+    `named` is whether the name shows that it is a GEMM.
     """
     known = evidence.precision is not Precision.UNKNOWN
     if known:

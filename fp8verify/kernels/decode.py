@@ -52,11 +52,10 @@ GRAMMARS: Final[tuple[Callable[[Symbol], KernelName | None], ...]] = (
 
 
 def decode(name: str) -> KernelName:
-    """Say what a kernel's name alone says of it.
+    """Decode a kernel's name.
 
     It never raises and takes time linear in the name's length. A name that no grammar knows has the
-    role OTHER; one that is certainly a GEMM, but does not say its types, is a GEMM of UNKNOWN
-    precision.
+    role OTHER. A name of a GEMM without its types is a GEMM of UNKNOWN precision.
     """
     symbol = Symbol(name)
     for grammar in GRAMMARS:

@@ -37,7 +37,7 @@ _MAX_LAMBDA: Final = 400
 
 
 class _UnreadableError(Exception):
-    """The name is no Itanium-mangled name that this reader knows."""
+    """The name is not an Itanium-mangled name that this reader knows."""
 
 
 def parse(text: str) -> Type:

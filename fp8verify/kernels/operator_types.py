@@ -59,7 +59,7 @@ def encloses(op: OpContext) -> Role | None:
 
 
 def multiplies_nothing(op: OpContext) -> bool:
-    """Whether an operator surely multiplies no matrices, whatever its kernel is called."""
+    """Whether an operator certainly multiplies no matrices, whatever the kernel's name."""
     if _NO_PRODUCT.fullmatch(op.name):
         return True
     own = op.name.rpartition("::")[2].lower()
@@ -72,10 +72,10 @@ def multiplies_nothing(op: OpContext) -> bool:
 
 
 def evidence_of(op: OpContext) -> Evidence | None:
-    """Return what a GEMM operator says, None for any other operator.
+    """Return the precision of a GEMM operator, None for any other operator.
 
     Operators of Transformer Engine (`_Linear`) and compiled functions record the types of the
-    module's inputs, not of the GEMM's, and are no witnesses.
+    module's inputs, not of the GEMM's, and are no evidence.
     """
     product = find(op.name).product
     if product is None or not product.own_types:

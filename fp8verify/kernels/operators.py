@@ -1,7 +1,7 @@
-"""What is known of operators by their names: one table, each row with its source.
+"""Known operators by name: one table, each row with its source.
 
-An operator is whatever a trace records on the CPU around a launch: a torch operator, an autograd
-function or node, a compiled kernel's wrapper. What is not in the table is unknown, not harmless.
+An operator is what a trace records on the CPU around a launch: a torch operator, an autograd
+function or node, a compiled kernel's wrapper. Operators that are not in the table are unknown.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A kernel name taken apart: as a C++ symbol, whatever demangler spelled it, and into words."""
+"""A kernel name split into parts: as a C++ symbol of any demangler, and into words."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Operand types in the words of a function's name: `fp8_gemm`, `f8f8bf16`, `a8w8`.
 
-A library that spells its types in words has no grammar of its own, so these are the rules that
-the names of many libraries share. What could also be the type of the output, of the weights
-alone or of the scales decides nothing.
+These rules apply to the names of many libraries that spell types in words. A type that may be the
+output's, only the weights' or the scales' decides nothing.
 """
 
 from __future__ import annotations

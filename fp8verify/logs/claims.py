@@ -1,4 +1,4 @@
-"""What a training log says about FP8: its claims, and its promises for layers and for steps.
+"""A training log's claims about FP8, and its promises for layers and for steps.
 
 Neither a claim nor its absence proves anything: torchtitan and KempnerForge print theirs even
 when no layer was converted. A claim is compared with the kernels.

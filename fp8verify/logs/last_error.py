@@ -33,7 +33,8 @@ _MAX_LINES = 200_000
 def last_error(logs: Iterable[Path]) -> str | None:
     """Return the last line of the last traceback in some logs, None without one.
 
-    What a launcher or another rank raised because a worker failed counts only if there is no other.
+    Errors of a launcher or of another rank, raised because a worker failed, count only if there is
+    no other.
     """
     found = list(chain.from_iterable(map(_errors_in, logs)))
     own = [error for error in found if not _CONSEQUENCES.match(error)]

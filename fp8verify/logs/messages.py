@@ -1,6 +1,6 @@
-"""What a running program says in a line: the message behind progress bars and loggers' prefixes.
+"""The message in a log line, behind progress bars and loggers' prefixes.
 
-Text elsewhere in a line, as in a quotation, a comment or source code, is no message.
+Text elsewhere in a line, such as a quotation, a comment or source code, is not a message.
 """
 
 from __future__ import annotations
@@ -94,10 +94,10 @@ _CROSSES = lazy_pattern("[✗✘❌✖⛔🚫☐⬜❎⏭🟥🔴]")
 
 
 def messages_of(line: str, words: Sequence[str] = ("",)) -> Iterator[Message]:
-    """Yield what a program says in a line: mostly one message, several after progress bars.
+    """Yield the messages of a line: mostly one, several after progress bars.
 
-    Only what has one of `words`, given in lower case, is looked at: a line may hold the progress
-    bars of a whole run.
+    Only parts with one of the lower-case `words` are read: a line may contain the progress bars of
+    a whole run.
     """
     for part in _parts(line):
         if any(map(part.lower().__contains__, words)):

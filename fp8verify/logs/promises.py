@@ -1,4 +1,4 @@
-"""What a log says of formats, of single layers and of ranges of steps: pins, BF16 warm-ups.
+"""A log's statements on formats of single layers and ranges of steps: pins, BF16 warm-ups.
 
 `read_claims` returns these with its claims: `LogReading.layers` and `LogReading.phases`. They are
 separate because a claim holds for the whole model and for every step.
@@ -123,7 +123,7 @@ _NO_NAMES = frozenset({"auto_filter_small_kn"})
 
 
 class LayerScan:
-    """Collects what the lines of a log say of single layers.
+    """Collects the statements of a log on single layers.
 
     Attributes:
         found: by how and which layers, the last line about them only.
@@ -197,7 +197,7 @@ _WARM_UP = lazy_pattern(
 
 
 def phases_of(text: str) -> tuple[PhasePromise, ...]:
-    """Return what a message says of ranges of steps."""
+    """Return a message's statements on ranges of steps."""
     low, said = format_of(text), match(text)
     if found := _WARM_UP.search(text):
         last = _number(found["until"] or found["count"])
@@ -215,7 +215,7 @@ def _number(text: str) -> int:
 
 
 class LogReading(NamedTuple):
-    """What logs say of low precision.
+    """The statements of logs on low precision.
 
     Attributes:
         claims: in order, the first of each wording only.

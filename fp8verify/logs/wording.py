@@ -1,8 +1,8 @@
-"""How log lines say that a training runs in a low precision, or that it does not.
+"""The wordings by which log lines claim or deny training in low precision.
 
-One table: lines of frameworks, with where each is written, and a grammar of what scripts write in
-their own words (`OWN`). Both are matched where a message begins. What follows a claim in its
-sentence may deny it (`denies`): then it is no claim.
+One table: lines of frameworks, with their sources, and a grammar for scripts' own wordings (`OWN`).
+Both are matched at the start of a message. If the rest of the sentence denies a claim (`denies`),
+it is not a claim.
 """
 
 from __future__ import annotations

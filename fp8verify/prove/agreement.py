@@ -55,7 +55,7 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def prove_launches(launches: Iterable[Launch], chosen: Mapping[str, Counter]) -> list[Proof]:
-    """Judge launches, those of one kernel with equal counts together."""
+    """Judge launches, grouped by kernel and counts."""
     tally = Tally(
         (launch.kernel, launch.flops, tuple(sorted(count(launch, chosen).items())))
         for launch in launches

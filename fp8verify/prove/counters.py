@@ -20,7 +20,7 @@ _SPARSITY: Final = re.compile(r"_sparsity_(?:off|on)$")  # two halves of the cou
 
 
 class Counter(NamedTuple):
-    """What a metric counts: operations of one source type, so many with each count."""
+    """What a metric counts: operations of one source type, and how many per count."""
 
     source: str
     operations: int = 1

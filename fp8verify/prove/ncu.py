@@ -76,10 +76,10 @@ def find_ncu() -> str:
 
 
 def find_gpu() -> Gpu:
-    """Return the first GPU and the table of its counters.
+    """Return the first GPU and its table of counters.
 
     Raises:
-        ProveError: no NVIDIA GPU, or one whose counters are in no table.
+        ProveError: no NVIDIA GPU, or one without a table of counters.
     """
     done = _output(["nvidia-smi", "--query-gpu=compute_cap,name", "--format=csv,noheader"])
     capability, _, name = (part.strip() for part in done.partition("\n")[0].partition(","))
@@ -154,7 +154,7 @@ def measure(
 def arguments(ncu: str, log: Path, window: Window, chosen: Mapping[str, Counter]) -> list[str]:
     """Return the command line of ncu up to the command that it runs.
 
-    Kernel replay repeats single kernels, where application replay would repeat the training.
+    Kernel replay repeats single kernels; application replay would repeat the training.
     """
     names = ["--kernel-name-base", "demangled", "--kernel-name", f"regex:{window.kernels}"]
     return [
@@ -241,7 +241,7 @@ def _number(text: str) -> int | None:
 
 
 def _flops(row: Mapping[str, str]) -> int | None:
-    """Return 2·M·N·K from the innermost NVTX range that tells sizes."""
+    """Return 2·M·N·K from the innermost NVTX range with sizes."""
     texts = [text for column, text in row.items() if column != _KERNEL]
     ranges = [found for text in texts for found in _NVTX.finditer(text)]
     if not ranges:

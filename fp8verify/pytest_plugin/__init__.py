@@ -10,7 +10,7 @@
     def test_the_machine(fp8_doctor):
         fp8_doctor("configs/fp8.toml")
 
-The plugin imports fp8verify's machinery when a test asks for it, and never torch.
+The plugin imports fp8verify's modules when a test uses them, and never torch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rules on what the configurations ask for, and on the sizes of the model that they name."""
+"""Rules on the configurations' requests and on the sizes of their models."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SHOWN = 6
 
 
 def asked(facts: Facts) -> Iterator[Check]:
-    """What each file asks for, as it was understood."""
+    """The FP8 request of each file, as the doctor understands it."""
     for config in facts.configs:
         ask = config.ask
         says = f"asks for {_described(ask)}" if ask else "does not ask for FP8"
@@ -71,7 +71,7 @@ def _described(ask: Ask) -> str:
 
 
 def not_started(facts: Facts) -> Iterator[Check]:
-    """What files alone do not tell of a training, unless its model was built."""
+    """What configuration files do not show about a training, unless its model was built."""
     if facts.model is None and (facts.asks or facts.scripts or facts.command):
         yield Check(
             code="training-not-started",
@@ -83,7 +83,7 @@ def not_started(facts: Facts) -> Iterator[Check]:
 
 
 def small_sizes(facts: Facts) -> Iterator[Check]:
-    """Layers so small that casting costs more than the faster product gains."""
+    """Layers so small that casts cost more than the faster GEMM gains."""
     models: list[tuple[Config | None, Ask, tuple[LayerSize, ...]]] = [*sized(facts)]
     if facts.model is not None:
         ask = facts.asks[0][0] if facts.asks else Ask("fp8")
@@ -134,7 +134,7 @@ def fp8_share(config: Config) -> float | None:
 
 
 def sized(facts: Facts) -> Iterator[tuple[Config, Ask, tuple[LayerSize, ...]]]:
-    """Yield what asks for FP8 with the layers that would run in it, of its file or a model's."""
+    """Yield each FP8 request with its layers, from its file or the started model."""
     asks = [ask for ask, _ in facts.asks]
     for config in facts.configs:
         ask = config.ask
@@ -146,7 +146,7 @@ def sized(facts: Facts) -> Iterator[tuple[Config, Ask, tuple[LayerSize, ...]]]:
 
 
 def _converted(config: Config) -> tuple[LayerSize, ...]:
-    """Return the layers that the framework converts: `high` names those that it does not."""
+    """Return the layers that the framework converts; `high` names the others."""
     high = framework_of(config).get("sizes", {}).get("high", ())
     return tuple(part for part in config.layers if part.kind not in high)
 
@@ -162,7 +162,7 @@ def _line(config: Config) -> int | None:
 
 
 def _too_small(n: int, k: int, recipe: str | None) -> bool:
-    """Return whether a layer with N outputs and K inputs is expected to lose by FP8.
+    """Return whether a layer with N outputs and K inputs is expected to be slower in FP8.
 
     torchao's thresholds for its own recipes (float8_linear_utils.py, `_auto_filter_for_recipe`,
     measured on H100), ours for all others.

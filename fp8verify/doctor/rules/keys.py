@@ -153,7 +153,7 @@ def _source(row: Mapping[str, Any]) -> str:
 
 
 def unknown_values(facts: Facts) -> Iterator[Check]:
-    """Values on FP8 that the framework does not take, such as "FP8" where it wants "fp8"."""
+    """FP8 values that the framework does not accept, such as "FP8" instead of "fp8"."""
     for config in facts.configs:
         row = framework_of(config)
         exact = row.get("exact", False) or config.kind in ("shell", "arguments")

@@ -19,7 +19,7 @@ _BY_PREPARE = ("accelerate", "axolotl", "LLaMA-Factory")  # they convert after t
 
 
 def model(facts: Facts) -> Iterator[Check]:
-    """What the dry start saw of the model, if there was one."""
+    """What the dry start found out about the model, if there was one."""
     dry = facts.model
     if dry is None:
         return
@@ -103,7 +103,7 @@ def _stopped(linears: Sequence[ModuleRecord], left: Sequence[str]) -> Check:
 
 
 def _after_a_stop(linears: Sequence[ModuleRecord]) -> list[str]:
-    """Return the layers below the parent of an odd one that come after it, and are not odd."""
+    """Return the sound layers that follow an odd-sized layer within its parent."""
     left: dict[str, None] = {}
     for place, odd in enumerate(linears):
         if _is_odd(odd):

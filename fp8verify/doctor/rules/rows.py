@@ -1,4 +1,4 @@
-"""The evaluator of data/rules.toml: each row that holds for a configuration is a check."""
+"""The evaluator of data/rules.toml: each row that applies to a configuration is a check."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fp8verify.doctor.training import Ask, Config, LayerSize, word
 
 
 class Subject(NamedTuple):
-    """What rows are about: a configuration, what a script asks for, or the machine alone.
+    """The subject of rows: a configuration, a script's request, or only the machine.
 
     `facts` has what `where` of a row tests, by name.
     """

@@ -18,7 +18,7 @@ _MOST = 20  # checks of one row for one source
 
 
 def scripts(facts: Facts) -> Iterator[Check]:
-    """Yield what the rows of the table say of each call."""
+    """Yield the checks of the table's rows for each call."""
     for script in facts.scripts:
         for rule in rules("scripts")["script"]:
             row = rule.fields

@@ -1,6 +1,6 @@
 """Attention kernels: FlashAttention 2 and 3, CUTLASS FMHA, cuDNN SDPA, paged attention.
 
-They contain matrix products, in FP8 too, and are never GEMM time of linear layers.
+They contain matrix products, also in FP8, but never count as GEMM time of linear layers.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ def nvjet(symbol: Symbol) -> KernelName | None:
 
 
 def _nvjet_cut(symbol: Symbol) -> KernelName | None:
-    """Tell of a name that stops before its tile: a GEMM, but nothing more is certain."""
+    """Decode a name that is cut before its tile: a GEMM of unknown precision."""
     if not _NVJET_CUT.fullmatch(symbol.text):
         return None
     reason = "an nvjet GEMM whose name is cut off before the tile, so its types are not certain"
@@ -256,7 +256,7 @@ def _untagged(mma: str) -> str | None:
 def _split_k() -> KernelName:
     """Describe the kernel that adds up the parts of a split-K GEMM.
 
-    Its types are those of the partial sums and of the output: an FP8 among them says what is
+    Its types are those of the partial sums and of the output: an FP8 type shows what is
     written, not what was multiplied.
     """
     reason = "adds up the parts of a split-K GEMM; the GEMM's operand types are not in its name"

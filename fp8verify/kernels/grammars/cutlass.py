@@ -182,7 +182,7 @@ def template(symbol: Symbol) -> KernelName | None:
 
 
 def _cut(symbol: Symbol) -> KernelName | None:
-    """Tell of a name that was cut off before its types; nearly all such kernels are GEMMs.
+    """Decode a name that is cut before its types; nearly all such kernels are GEMMs.
 
     A mangled one that was cut has no tree, and is not known as CUTLASS's.
     """

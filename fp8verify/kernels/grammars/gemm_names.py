@@ -70,7 +70,7 @@ _TEMPLATE_TYPE: Final = lazy_pattern(r"T([1-9]\d?)")
 
 
 def decode(symbol: Symbol) -> KernelName | None:
-    """Decode a GEMM whose name is words, or one of its split-K reductions and casts."""
+    """Decode a GEMM with a name of words, or one of its split-K reductions and casts."""
     base = _CONSTANT.split(symbol.base, maxsplit=1)[0]
     words = type_words.joined(split(base))
     place = _product(words, base)
@@ -175,11 +175,10 @@ def _operands(symbol: Symbol, words: tuple[str, ...]) -> Operands:
 
 
 def _is_alone(words: tuple[str, ...], found: Operands) -> bool:
-    """Whether a hand-written name says FP8 or FP4 once and nothing else of its operands.
+    """Whether a hand-written name mentions FP8 or FP4 once and no other operand type.
 
-    `fp8_gemm` is also what products are called that read FP8 weights and multiply BF16, or read
-    FP8 and multiply FP16 (of public sources, one in three). Two types, or how the operands are
-    scaled, say more.
+    One in three public kernels called `fp8_gemm` reads FP8 weights and multiplies BF16, or reads
+    FP8 and multiplies FP16. Two types, or a scaling, are evidence.
     """
     if not product_class(found.a, found.b, found.scale).is_low:
         return False
@@ -189,11 +188,11 @@ def _is_alone(words: tuple[str, ...], found: Operands) -> bool:
 
 
 def _reads_otherwise(symbol: Symbol, words: tuple[str, ...], found: Operands) -> bool:
-    """Whether FP8 or FP4 in a name may be the weights' alone, by what the function reads.
+    """Whether FP8 or FP4 in a name may be only the weights' type, by the function's parameters.
 
-    A product with a vector streams weights, and its one type is theirs. A function that reads one
-    such matrix or none, and others in high precision, multiplies something else. Of bytes and of
-    what a struct or a tensor map holds the parameters say nothing.
+    A matrix-vector product streams weights, and a single type is theirs. A function that reads at
+    most one such matrix, and others in high precision, multiplies something else. Parameters that
+    are bytes, structs or tensor maps show nothing.
     """
     if not product_class(found.a, found.b).is_low:
         return False

@@ -1,7 +1,7 @@
 """Helper kernels, known by the words of their function's name: casts, amax, norms, copies, ....
 
-Only whole words count. Such a kernel can prove that an FP8 recipe is on, never that a GEMM ran
-in FP8: what it says about precision is the format that it writes or reads.
+Only whole words count. Such a kernel can prove that an FP8 recipe is on, but not that a GEMM ran
+in FP8: its precision is the format that it writes or reads.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _setup(symbol: Symbol, words: frozenset[str]) -> KernelName | None:
 
 
 def _casts(words: tuple[str, ...]) -> Role | None:
-    """Know casts by what they cast to or scale: `to_mxfp8_dim0`, `fp8_colwise_scales`.
+    """Recognize casts by their target or scales: `to_mxfp8_dim0`, `fp8_colwise_scales`.
 
     `mx_block_rearrange` puts scales into the layout that the tensor cores read.
     """

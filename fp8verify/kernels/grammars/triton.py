@@ -75,7 +75,7 @@ def _inductor(kind: str, ops: str) -> KernelName:
 
 
 def _only_scaled_mm(ops: str) -> bool:
-    """Whether the product can only be that of `torch._scaled_mm`, not another that feeds one."""
+    """Whether the GEMM can only be `torch._scaled_mm`'s, not another that feeds one."""
     rest = f"{ops}_".replace(_SCALED_MM, "_")
     return rest != f"{ops}_" and not set(rest.split("_")) & (_MATMULS | _OTHER_PRODUCTS)
 
