@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator
+from difflib import get_close_matches
 from typing import Any
 
 import click
@@ -14,7 +15,7 @@ from fp8verify.errors import UsageError
 from fp8verify.terms import KernelName
 
 _MAX_NAME = 1 << 16
-_CODE = re.compile(r"[a-z0-9]+(-[a-z0-9]+)+")
+_CODE = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 
 @click.command("explain")
@@ -39,8 +40,13 @@ def command(names: tuple[str, ...], form: str) -> None:
 
     show = _as_json if form == "json" else _as_text
     for name in _names(names):
-        is_code = _CODE.fullmatch(name) and form == "text" and name in findings_table()
-        click.echo(f"{name}\n\n{finding_page(name)}" if is_code else show(decode(name)))
+        codes = findings_table() if form == "text" and _CODE.fullmatch(name) else {}
+        if name in codes:
+            click.echo(f"{name}\n\n{finding_page(name)}")
+            continue
+        click.echo(show(decode(name)))
+        if close := get_close_matches(name, codes, n=1, cutoff=0.8):
+            click.echo(f"  Did you mean the finding {close[0]}?")
 
 
 def _names(names: tuple[str, ...]) -> Iterator[str]:

@@ -168,7 +168,7 @@ def loss_trend(loss: LossPair) -> str:
         gap = f"{loss.relative_gap:+.2%}"
     else:
         gap = f"{loss.relative_gap:+.3g} times the baseline's loss"
-    return f"the gap is {loss.trend}, {gap} in the last half{doubt}"
+    return f"the loss gap is {loss.trend}, {gap} in the last half{doubt}"
 
 
 def run_table_page(found: RunTable, *, verbose: bool = False) -> Page:

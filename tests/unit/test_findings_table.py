@@ -9,8 +9,10 @@ from pathlib import Path
 from string import Formatter
 
 import pytest
+from click.testing import CliRunner
 
 import fp8verify
+from fp8verify.cli import explain_command
 from fp8verify.verdict.findings_table import Case, finding, finding_page, findings_table
 
 PACKAGE = Path(fp8verify.__file__).parent
@@ -93,7 +95,8 @@ def test_braces_in_names_of_a_trace_stay_as_they_are() -> None:
 
 def test_every_code_has_a_page_with_its_sentences_and_what_to_do() -> None:
     for code, cases in findings_table().items():
-        page = finding_page(code)
+        shown = CliRunner().invoke(explain_command.command, [code]).output
+        page = shown.removeprefix(f"{code}\n\n")
         assert len(page.split("\n\n")[1]) > 40
         for case in cases.values():
             assert case.severity in page.splitlines()[0]
