@@ -71,7 +71,7 @@ CLASSES = {
     "NVFP4 promised, FP8 ran": (True, "", ""),
     "names shuffled": (True, "", "-"),
     "BF16 under unknown names": (True, "", ""),
-    "cut trace of a sound run": (True, "", ""),
+    "cut trace of a sound run": (True, "", "-"),
     "stale weights": (
         False,
         "a trace holds no values: fp8verify run --numerics compares them",
