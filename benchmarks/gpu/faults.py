@@ -25,6 +25,9 @@ FAULTS = {
     "pinned-layer": "the log says that the first layer stays in BF16, and it was converted",
     "nvfp4-fallback": "the log promises NVFP4, and the GPU gets FP8",
     "own-kernel": "a Triton kernel of the script multiplies half of the layers in BF16",
+    "own-op": "the same kernel in a custom operator",
+    "own-kernel-compiled": "the same kernel in layers that Inductor compiles",
+    "graphed": "half of the layers are replayed as CUDA graphs, in BF16",
 }
 
 
@@ -67,17 +70,36 @@ class Multiply(torch.autograd.Function):
         return multiply(gradient, weight), multiply(gradient.t(), x)
 
 
+@torch.library.custom_op("acme::project", mutates_args=())
+def project(x: Tensor, weight: Tensor) -> Tensor:
+    """Run the kernel as an operator."""
+    return multiply(x, weight.t())
+
+
+def _project_backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+    x, weight = ctx.saved_tensors
+    return project(gradient, weight.t()), project(gradient.t(), x.t())
+
+
+def _keep(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:  # noqa: ARG001
+    ctx.save_for_backward(*inputs)
+
+
+project.register_autograd(_project_backward, setup_context=_keep)
+
+
 class OwnLinear(nn.Module):
     """A layer of the script's own."""
 
-    def __init__(self) -> None:
+    def __init__(self, function: Callable[[Tensor, Tensor], Tensor]) -> None:
         super().__init__()
+        self.function = function
         weight = torch.randn(DIM, DIM, device="cuda", dtype=torch.bfloat16) / DIM**0.5
         self.weight = nn.Parameter(weight)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (tokens, DIM) to the same shape."""
-        return Multiply.apply(x, self.weight)  # type: ignore[no-any-return]
+        return self.function(x, self.weight)
 
 
 def by_torchao() -> nn.Module:
@@ -100,9 +122,18 @@ def by_transformer_engine(fault: str) -> tuple[nn.Module, Callable[[bool], Any]]
         if te.is_nvfp4_available():
             recipe = recipes.NVFP4BlockScaling()
     options = {"bias": False, "params_dtype": torch.bfloat16, "device": "cuda"}
-    own = LAYERS // 2 if fault == "own-kernel" else 0
-    layers = [te.Linear(DIM, DIM, **options) for _ in range(LAYERS - own)]
-    model = nn.Sequential(*layers, *(OwnLinear() for _ in range(own)))
+    own = {"own-op": project, "own-kernel": Multiply.apply, "own-kernel-compiled": Multiply.apply}
+    half, others = LAYERS // 2, []
+    if fault in own:
+        others = [OwnLinear(own[fault]) for _ in range(half)]
+    elif fault == "graphed":
+        others = [nn.Linear(DIM, DIM, bias=False).to("cuda", torch.bfloat16) for _ in range(half)]
+        sample = torch.randn(TOKENS, DIM, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+        others = [torch.cuda.make_graphed_callables(nn.Sequential(*others), (sample,))]
+    if fault == "own-kernel-compiled":
+        others = [torch.compile(nn.Sequential(*others))]
+    layers = [te.Linear(DIM, DIM, **options) for _ in range(half if others else LAYERS)]
+    model = nn.Sequential(*layers, *others)
     return model, lambda enabled: te.autocast(enabled=enabled, recipe=recipe)
 
 

@@ -10,17 +10,22 @@ Unknown GEMMs are counted both ways: as low precision to accuse, as high precisi
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from itertools import permutations
+from math import prod
 from typing import NamedTuple, TypeAlias, TypeVar
 
-from fp8verify.analysis.gemms import GemmRow, Survey, gemm_totals, known_flops
+from fp8verify.analysis.gemms import GemmRow, KindTotal, Survey, gemm_totals, known_flops
+from fp8verify.analysis.gpus import PEAKS, peak_of
 from fp8verify.analysis.kinds import EXPERTS
 from fp8verify.analysis.reclassify import is_unrecognized, may_multiply
-from fp8verify.terms import CERTAIN_LEGS, LEGS, VAGUE_LEGS, Leg, Precision, Role
+from fp8verify.terms import CERTAIN_LEGS, LEGS, VAGUE_LEGS, Leg, OpContext, Precision, Role
 
 HALF = 0.5
 # Parts of less than this of all GEMM work, as adapters are, accuse nothing.
 _LITTLE = 0.01
+# Slower kernels than this are no GEMMs of layers.
+_LEAST_OF_PEAK = 0.05
 Key: TypeAlias = "tuple[int, ...] | None"
 _Part = TypeVar("_Part", bound=Hashable)
 _GRADIENTS = (Leg.DGRAD, Leg.WGRAD)
@@ -110,7 +115,10 @@ class Populations:
         return {name: Amount(*amounts) for name, amounts in found.items()}
 
     def short_parts(self, part_of: Callable[[GemmRow], _Part]) -> dict[_Part, Shortfall]:
-        """Return the parts of the run that fall short of the rest, layer by layer."""
+        """Return the parts of the run that fall short of the rest, layer by layer.
+
+        Their `others` are the same layers in the parts that do not.
+        """
         cells = self.sums(part_of, lambda row, key: (key, row.leg is Leg.FPROP))
         parts: dict[_Part, dict[Hashable, Amount]] = defaultdict(dict)
         whole: dict[Hashable, Amount] = defaultdict(Amount)
@@ -126,7 +134,14 @@ class Populations:
             short = self.compare(own, others)
             if short.accused:
                 found[part] = short
-        return found
+        usual: dict[Hashable, Amount] = defaultdict(Amount)
+        for (part, layer), amount in cells.items():
+            if part not in found:
+                usual[layer] += amount
+        return {
+            part: short._replace(others=total_amount(usual[layer] for layer in parts[part]))
+            for part, short in found.items()
+        }
 
     def compare(
         self,
@@ -291,3 +306,32 @@ def _unrecognized(survey: Survey, leg: Leg) -> float:
         if (is_unrecognized(total.kind) or may_multiply(total.kind))
         and (total.kind.op is None or total.kind.op.backward is backward)
     )
+
+
+def possible_products(survey: Survey, gpu: str | None) -> list[KindTotal]:
+    """Return kernels of functions in high precision that took as long as a product of their inputs.
+
+    Such a function may be a layer of the script's own. Its backward node records no weight: all
+    kernels of the node count.
+
+    Args:
+        survey: the kernels of a rank.
+        gpu: name of the GPU, None if not known.
+    """
+    peak = (peak_of(gpu) or PEAKS["H100"]).bf16 * 1e12
+    found, layers = [total for total in survey.others if may_multiply(total.kind)], set()
+    for total in found:
+        op = total.kind.op
+        if op is not None and total.time_ns:
+            per_second = 1e9 * total.calls / total.time_ns
+            if any(_LEAST_OF_PEAK * peak <= n * per_second <= peak for n in _layer_flops(op)):
+                layers |= {op.name, f"{op.name}Backward"}
+    return [total for total in found if total.kind.op is not None and total.kind.op.name in layers]
+
+
+def _layer_flops(op: OpContext) -> Iterator[float]:
+    """Yield the FLOPs of each product that inputs, as activation and weight, may make."""
+    matrices = [dims for dims in op.dims if len(dims) >= 2]
+    for weight, x in permutations(matrices, 2):
+        if len(weight) == 2 and x[-1] in weight and x[-1]:
+            yield 2.0 * prod(x) * prod(weight) / x[-1]

@@ -120,6 +120,11 @@ class Promises(NamedTuple):
         return any(module.weight_class in _TRAVELS_IN_FP8 for module in self.converted)
 
     @property
+    def logged(self) -> dict[str, frozenset[str]]:
+        """The formats that the log names, by pass; empty if it names none."""
+        return _of_claims(self.claims)
+
+    @property
     def name(self) -> str:
         """How a sentence names what was promised: "NVFP4", or "FP8" if no format is known."""
         low = {found for formats in self.formats.values() for found in formats} - {HIGH_PRECISION}

@@ -145,7 +145,8 @@ def judge_rank(summary: RankSummary, policy: Policy) -> Opinion:
             took = f"{low_precision_name(summary.kernels)} GEMMs took {summary.share:.1%}"
             return Opinion(Verdict.INCONCLUSIVE, f"{took} of GEMM time, but {' and '.join(doubts)}")
         if short:
-            because = "" if summary.rank.rest is None else f": {summary.rank.rest}"
+            why = summary.rank.rest or summary.rank.shortfall
+            because = "" if why is None else f": {why}"
             minimum = "default minimum" if policy.min_share is None else "required minimum"
             below = f"below the {minimum} of {policy.share:.0%}{because}"
             return Opinion(Verdict.PARTIAL, f"{_ran(summary)}, {below}")

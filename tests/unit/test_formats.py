@@ -110,11 +110,11 @@ def test_nvfp4_that_was_promised_is_active_by_its_name(build: TraceBuilder, tmp_
         (("bf16",), ("nvfp4",), "CONTRADICTED", "claimed-not-active",
          "the model has 1 Linear modules set for NVFP4, but all 3 GEMM kernels ran in BF16"),
         (("nvfp4", "fp8"), ("nvfp4",), "PARTIAL", "higher-than-promised",
-         "the run promised dgrad in NVFP4, but its GEMM time was 100.0% in FP8"),
+         "the run promised dgrad in NVFP4; these GEMMs spent 100.0% of their time in FP8"),
         (("fp8", "fp8", "nvfp4"), ("fp8",), "ACTIVE", "lower-than-promised",
-         "the run promised wgrad in FP8, but its GEMM time was 100.0% in NVFP4"),
+         "the run promised wgrad in FP8; these GEMMs spent 100.0% of their time in NVFP4"),
         (("fp8",), ("fp8", "fp8", "high_precision"), "ACTIVE", "lower-than-promised",
-         "the run promised wgrad in high precision, but its GEMM time was 100.0% in FP8"),
+         "the run promised wgrad in high precision; these GEMMs spent 100.0% of their time in"),
     ],
 )  # fmt: skip
 def test_another_format_than_promised_is_said(
@@ -131,6 +131,17 @@ def test_another_format_than_promised_is_said(
 def test_the_log_promises_formats_too(build: TraceBuilder, tmp_path: Path) -> None:
     log = "[titan] Converted Linear layers to NVFP4Linear\n"
     assert report(layer(build, "bf16"), tmp_path, log=log).verdict.value == "CONTRADICTED"
+
+
+def test_modules_that_fell_back_to_fp8_do_not_hide_that_the_log_promised_fp4(
+    build: TraceBuilder, tmp_path: Path
+) -> None:
+    log = "NVFP4 training enabled with recipe nvfp4\n"
+    found = report(layer(build, "fp8"), tmp_path, module("up", "fp8"), log=log)
+    assert found.verdict.value == "PARTIAL"
+    assert told(found, "higher-than-promised") == [
+        "NVFP4 was promised; these GEMMs spent 100.0% of their time in FP8"
+    ]
 
 
 def test_a_tail_of_layers_in_bf16_is_no_shortfall(build: TraceBuilder, tmp_path: Path) -> None:

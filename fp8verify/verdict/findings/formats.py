@@ -139,8 +139,12 @@ def other_than_promised(facts: RankFacts, promises: Promises) -> Iterator[Findin
     `layer-not-fp8`: recipes leave layers there on purpose.
     """
     rank, higher, lower = facts.rank, {}, {}
+    any_fp4 = any(row.precision.is_fp4 for row in rank.survey.gemms)
     for leg in LEGS:
         promised = promises.formats.get(leg.value)
+        logged = promises.logged.get(leg.value, frozenset())
+        if not any_fp4 and logged and logged <= _FOUR_BITS:
+            promised = logged  # the modules show what the library fell back to
         times = _times(rank, (leg,))
         if not promised or not times.total():
             continue
@@ -179,14 +183,18 @@ def _share(times: Counter[Precision], precisions: Iterable[Precision]) -> float:
 def _ran(rank: RankEvidence, legs: Container[Leg | None]) -> str:
     times = _times(rank, legs)
     parts = [
-        f"{_share(times, (name,)):.1%} in {name.value.upper()}" for name, _ in times.most_common()
+        f"{_share(times, (name,)):.1%} of their time in {name.value.upper()}"
+        for name, _ in times.most_common()
     ]
-    return f"its GEMM time was {', '.join(parts)}"
+    return f"these GEMMs spent {', '.join(parts)}"
 
 
 def _promise_of(legs: Mapping[Leg, frozenset[str]]) -> str:
-    """Say what was promised for each leg."""
-    said = (f"{leg.value} in {' or '.join(map(format_name, one))}" for leg, one in legs.items())
+    """Say what was promised for each pass, or once for all."""
+    formats = {leg: " or ".join(map(format_name, sorted(one))) for leg, one in legs.items()}
+    if len(legs) == len(LEGS) and len(set(formats.values())) == 1:
+        return f"{formats[Leg.FPROP]} was promised"
+    said = (f"{leg.value} in {text}" for leg, text in formats.items())
     return f"the run promised {', '.join(said)}"
 
 

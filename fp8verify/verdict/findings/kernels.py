@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from fp8verify.analysis.facts import RankFacts
 from fp8verify.analysis.gemms import KindTotal, name_conflicts
 from fp8verify.analysis.gpus import peak_of, runs_elsewhere
+from fp8verify.analysis.populations import possible_products
 from fp8verify.analysis.promises import CONVERTED, Promises
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.schema import ModuleRecord
@@ -17,6 +18,7 @@ from fp8verify.text import lazy_pattern, listed, patterns
 from fp8verify.verdict.causes import cause_without_fp8, ran_high
 from fp8verify.verdict.findings_table import finding
 from fp8verify.verdict.inconclusive import MANY_OPAQUE, opaque_share
+from fp8verify.verdict.policy import USUAL_SHARE
 from fp8verify.verdict.verdict import NEGLIGIBLE
 
 # A rate this far above the BF16 peak cannot be a clock's or a timer's error.
@@ -174,6 +176,24 @@ def opaque_kernels(facts: RankFacts, _: Promises) -> Iterator[Finding]:
             ms=time_ns / 1e6,
             share=f", {time_ns / gemm_ns:.1%} of GEMM time" if gemm_ns else "",
             kernels=listed([_with_operator(total) for total in found], _NAMED),
+        )
+
+
+def products_of_functions(facts: RankFacts, _: Promises) -> Iterator[Finding]:
+    """Kernels of functions in high precision that may be GEMMs of layers."""
+    found, linear = possible_products(facts.rank.survey, facts.rank.gpu), facts.rank.linear
+    time_ns = sum(total.time_ns for total in found)
+    if facts.rank.ran_low and 0 < NEGLIGIBLE * linear.total_ns <= time_ns:
+        low_ns = linear.total_ns * (linear.low_precision_share_of_time or 0)
+        names = dict.fromkeys(total.kind.op.name for total in found if total.kind.op is not None)
+        nodes = {f"{name}Backward" for name in names}
+        yield finding(
+            "opaque-kernels",
+            "most-products" if low_ns < USUAL_SHARE * (linear.total_ns + time_ns) else "products",
+            count=sum(total.calls for total in found),
+            functions=listed([name for name in names if name not in nodes], _NAMED),
+            ms=time_ns / 1e6,
+            share=time_ns / linear.total_ns,
         )
 
 

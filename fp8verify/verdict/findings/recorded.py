@@ -137,11 +137,13 @@ def parts_without_fp8(facts: RankFacts, promises: Promises) -> Iterator[Finding]
     parts = table.short_parts(lambda row: (row.step, row.number))
     passes = [found for (step, _), found in parts.items() if step not in short]
     if passes:
+        most = max(found.part.share for found in passes)
         yield finding(
             "pass-without-fp8",
+            "less" if most else "",
             count=len(passes),
             total=len({(row.step, row.number) for row in table.rows}),
-            most=max(found.part.share for found in passes),
+            most=most,
             usual=total_amount(found.others for found in passes).share,
         )
 
