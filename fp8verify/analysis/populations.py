@@ -312,21 +312,25 @@ def possible_products(survey: Survey, gpu: str | None) -> list[KindTotal]:
     """Return kernels of functions in high precision that took as long as a product of their inputs.
 
     Such a function may be a layer of the script's own. Its backward node records no weight: all
-    kernels of the node count.
+    kernels of the node count, and those of the same name in other functions.
 
     Args:
         survey: the kernels of a rank.
         gpu: name of the GPU, None if not known.
     """
     peak = (peak_of(gpu) or PEAKS["H100"]).bf16 * 1e12
-    found, layers = [total for total in survey.others if may_multiply(total.kind)], set()
+    found, names = [total for total in survey.others if may_multiply(total.kind)], set()
     for total in found:
         op = total.kind.op
         if op is not None and total.time_ns:
             per_second = 1e9 * total.calls / total.time_ns
             if any(_LEAST_OF_PEAK * peak <= n * per_second <= peak for n in _layer_flops(op)):
-                layers |= {op.name, f"{op.name}Backward"}
-    return [total for total in found if total.kind.op is not None and total.kind.op.name in layers]
+                names |= {op.name, f"{op.name}Backward", total.kind.name}
+    return [
+        total
+        for total in found
+        if total.kind.op is not None and not names.isdisjoint((total.kind.op.name, total.kind.name))
+    ]
 
 
 def _layer_flops(op: OpContext) -> Iterator[float]:

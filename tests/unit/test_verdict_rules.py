@@ -111,6 +111,7 @@ def test_opaque_time_counts_against_the_share_that_decides(
     [
         ("Project", (2048, 2048), 54, "INCONCLUSIVE", "warning"),  # 636 TFLOP/s
         ("acme::project", (2048, 2048), 54, "INCONCLUSIVE", "warning"),
+        ("v3_0", (2048, 2048), 48, "INCONCLUSIVE", "warning"),  # as compiled code calls it
         ("Project", (512, 2048), 12, "ACTIVE", "info"),  # less than the FP8 GEMMs
         ("Project", (2048, 2048), 20, "ACTIVE", None),  # faster than BF16 can be
         ("Project", (2048, 2048), 900, "ACTIVE", None),  # slower than GEMMs are
@@ -123,7 +124,8 @@ def test_a_function_that_may_be_a_layer_in_bf16_leaves_open_how_much_ran_in_fp8(
 ) -> None:  # fmt: skip
     x = (4096, 1024 if weight == (2048, 512) else 2048)
     build.linear(M, N, K, fp8=True).launch("v3", op, types=(BF16, BF16), dims=(x, weight), us=us)
-    build.launch("v3", f"{op}Backward", types=(BF16,), dims=(x,), us=us, backward=True)
+    node, kernel = ("ProjectBackward", "v3") if op == "v3_0" else (f"{op}Backward", "other")
+    build.launch(kernel, node, types=(BF16,), dims=(x,), us=us, backward=True)
     report = verdict(build, tmp_path)
     assert report.verdict == expected
     assert [f.severity for f in found(report, "opaque-kernels")] == ([severity] if severity else [])

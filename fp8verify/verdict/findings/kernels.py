@@ -185,13 +185,13 @@ def products_of_functions(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     time_ns = sum(total.time_ns for total in found)
     if facts.rank.ran_low and 0 < NEGLIGIBLE * linear.total_ns <= time_ns:
         low_ns = linear.total_ns * (linear.low_precision_share_of_time or 0)
-        names = dict.fromkeys(total.kind.op.name for total in found if total.kind.op is not None)
-        nodes = {f"{name}Backward" for name in names}
+        ops = [total.kind.op for total in found if total.kind.op is not None]
+        forward = [op.name for op in ops if not op.backward]
         yield finding(
             "opaque-kernels",
             "most-products" if low_ns < USUAL_SHARE * (linear.total_ns + time_ns) else "products",
             count=sum(total.calls for total in found),
-            functions=listed([name for name in names if name not in nodes], _NAMED),
+            functions=listed(list(dict.fromkeys(forward or [op.name for op in ops])), _NAMED),
             ms=time_ns / 1e6,
             share=time_ns / linear.total_ns,
         )
