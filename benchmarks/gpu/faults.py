@@ -16,6 +16,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 TOKENS, DIM, LAYERS, STEPS, MICRO_BATCHES = 4096, 2048, 4, 10, 2
 BLOCK = 128
@@ -28,6 +29,8 @@ FAULTS = {
     "own-op": "the same kernel in a custom operator",
     "own-kernel-compiled": "the same kernel in layers that Inductor compiles",
     "graphed": "half of the layers are replayed as CUDA graphs, in BF16",
+    "rollout": "the model generates in FP8 and trains in BF16",
+    "recompute": "checkpointed layers are computed again outside the autocast, in BF16",
 }
 
 
@@ -108,7 +111,9 @@ def by_torchao() -> nn.Module:
 
     print("[Override] float8_linear: 0 Float8Linear.Config -> Linear.Config", flush=True)
     layers = [nn.Linear(DIM, DIM, bias=False) for _ in range(LAYERS)]
-    return convert_to_float8_training(nn.Sequential(*layers).to("cuda", torch.bfloat16))
+    model = convert_to_float8_training(nn.Sequential(*layers).to("cuda", torch.bfloat16))
+    model.compile()
+    return model
 
 
 def by_transformer_engine(fault: str) -> tuple[nn.Module, Callable[[bool], Any]]:
@@ -154,8 +159,13 @@ def main() -> None:
         for number in range(MICRO_BATCHES):
             x = torch.randn(TOKENS, DIM, device="cuda", dtype=torch.bfloat16, requires_grad=True)
             outside = (fault, step) == ("one-step", 6) or (fault, number) == ("one-micro-batch", 1)
+            if fault == "rollout":
+                with torch.no_grad(), context(True):
+                    model(x)
+                outside = True
             with context(not outside):
-                y = model(x)
+                again = fault == "recompute"
+                y = checkpoint(model, x, use_reentrant=True) if again else model(x)
             part = (y - x).float().square().mean() / MICRO_BATCHES
             part.backward()
             loss += part.detach()

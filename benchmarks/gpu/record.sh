@@ -35,6 +35,6 @@ for name in blockwise-cublas blockwise-triton experts-fp8 experts-bf16 triton-te
 done
 verify accelerate_ao --steps 5-7 examples/train_accelerate.py
 for name in one-step one-micro-batch pinned-layer nvfp4-fallback own-kernel \
-  own-op own-kernel-compiled graphed; do
+  own-op own-kernel-compiled graphed rollout recompute; do
   verify "fault-$name" --steps 5-7 benchmarks/gpu/faults.py "$name"
 done
