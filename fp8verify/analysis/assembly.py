@@ -1,4 +1,4 @@
-"""Make the report from the facts of all ranks and the results of the findings."""
+"""Make the report from the evidence of all ranks and the results of the findings."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Iterable, Sequence
 from msgspec import convert
 
 from fp8verify.analysis.communication import communication_report
-from fp8verify.analysis.facts import RankFacts
 from fp8verify.analysis.gemms import GemmRow, Survey, gemm_totals, micros
 from fp8verify.analysis.gpus import peak_of, peak_tflops
 from fp8verify.analysis.kinds import GemmShape, Kind
 from fp8verify.analysis.layers import LayerClass, Layers
 from fp8verify.analysis.numerics import numerics_report
 from fp8verify.analysis.promises import Promises, unplaced_ns
+from fp8verify.analysis.rank import RankEvidence
 from fp8verify.analysis.recorded import (
     clock_report,
     environment,
@@ -47,7 +47,7 @@ SCHEMA_VERSION = 2
 
 
 def assemble(
-    ranks: Sequence[RankFacts],
+    ranks: Sequence[RankEvidence],
     assessed: Sequence[Assessment],
     findings: tuple[Finding, ...],
     promises: Promises,
@@ -55,17 +55,17 @@ def assemble(
     *,
     name: str,
 ) -> Report:
-    """Return a report, still without its verdict, from the facts of all ranks.
+    """Return a report, still without its verdict, from the evidence of all ranks.
 
     Args:
-        ranks: the facts.
+        ranks: their evidence.
         assessed: the results of the findings for each rank.
         findings: on all ranks.
         promises: what the log and the model promised.
         notes: remarks on what was read and recorded.
         name: what the run is called.
     """
-    surveys = [facts.rank.survey for facts in ranks]
+    surveys = [rank.survey for rank in ranks]
     whole = Survey(
         gemms=[row for survey in surveys for row in survey.gemms],
         others=[],
@@ -84,51 +84,45 @@ def assemble(
         untrained_gemm=gemm_totals(whole.untrained),
         optimizer_gemm=gemm_totals(whole.optimizer),
         gpu_time_us={
-            key: micros(sum(facts.gpu_time[key] for facts in ranks)) for key in ranks[0].gpu_time
+            key: micros(sum(rank.gpu_time[key] for rank in ranks)) for key in ranks[0].gpu_time
         },
         legs=_pass_rows([*whole.gemms, *whole.optimizer]),
         recipe=_recipe_seen(whole.gemms),
         ranks=tuple(
-            _rank_report(facts, found, promises)
-            for facts, found in zip(ranks, assessed, strict=True)
+            _rank_report(rank, found, promises) for rank, found in zip(ranks, assessed, strict=True)
         ),
         claims=promises.claims,
         findings=findings,
-        environment=environment([facts.rank for facts in ranks]),
+        environment=environment(ranks),
         notes=tuple(notes),
     )
 
 
-def _rank_report(facts: RankFacts, assessed: Assessment, promises: Promises) -> RankReport:
-    rank, settled, survey = facts.rank, assessed.settled, facts.rank.survey
+def _rank_report(rank: RankEvidence, assessed: Assessment, promises: Promises) -> RankReport:
+    survey = rank.survey
     return RankReport(
         rank=rank.rank,
         source=rank.source,
-        verdict=settled.verdict if settled else Verdict.INCONCLUSIVE,
-        reason=settled.reason if settled else "",
-        settled=settled is not None,
-        shortfall=assessed.shortfall,
-        rest=assessed.rest,
+        **assessed._asdict(),
         gemm=rank.gemm,
         attention_gemm=gemm_totals(survey.attention),
         untrained_gemm=gemm_totals(survey.untrained),
         optimizer_gemm=gemm_totals(survey.optimizer),
         opaque_us=micros(sum(total.time_ns for total in rank.unrecognized)),
         unplaced_us=micros(unplaced_ns(rank, promises)),
-        judged=assessed.judged,
-        expected=facts.expected,
-        gpu_time_us={key: micros(ns) for key, ns in facts.gpu_time.items()},
+        expected=rank.expected,
+        gpu_time_us={key: micros(ns) for key, ns in rank.gpu_time.items()},
         copy_time_us={name: micros(ns) for name, ns in rank.copies.items()},
         legs=_pass_rows([*survey.gemms, *survey.optimizer]),
         recipe=_recipe_seen(survey.gemms),
-        steps=_step_reports(facts),
+        steps=_step_reports(rank),
         timelines=rank.buckets,
         kernels=_kernel_rows(survey, rank.gpu),
         communication=communication_report(rank.collectives, rank.timeline),
-        tax=facts.payoff.overhead if facts.payoff else None,
-        payoff=facts.payoff.report if facts.payoff else None,
-        layers=_layers_report(facts),
-        named_layers=_named_layers_report(facts),
+        tax=rank.tax,
+        payoff=rank.payoff,
+        layers=_layers_report(rank),
+        named_layers=_named_layers_report(rank),
         modules=modules_report(rank.meta),
         numerics=numerics_report(rank),
         memory=memory_report(rank.meta),
@@ -138,8 +132,7 @@ def _rank_report(facts: RankFacts, assessed: Assessment, promises: Promises) -> 
     )
 
 
-def _step_reports(facts: RankFacts) -> tuple[StepReport, ...]:
-    rank = facts.rank
+def _step_reports(rank: RankEvidence) -> tuple[StepReport, ...]:
     training = {row.step for row in rank.survey.linear}
     by_step: dict[int, list[GemmRow]] = defaultdict(list)
     for row in rank.survey.gemms:
@@ -226,9 +219,9 @@ def _kernel_rows(survey: Survey, gpu: str | None) -> tuple[KernelRow, ...]:
     return tuple(sorted(rows, key=lambda row: (-row.time_us, row.name)))
 
 
-def _layers_report(facts: RankFacts) -> LayersReport | None:
+def _layers_report(rank: RankEvidence) -> LayersReport | None:
     """Return the layers of a rank; None without shapes and module list."""
-    rank, found = facts.rank, facts.layers
+    found = rank.layers
     if not (found.classes or found.apart or found.experts):
         return None
     note = f"no GEMM has the size of {len(found.apart)} of the modules" if found.apart else None
@@ -261,13 +254,13 @@ def _layer_row(found: Layers, layer: LayerClass, steps: int) -> LayerRow:
     )
 
 
-def _named_layers_report(facts: RankFacts) -> NamedLayersReport | None:
+def _named_layers_report(rank: RankEvidence) -> NamedLayersReport | None:
     """Return the GEMMs of each layer; None if the run did not record layer names."""
-    rank, named = facts.rank, facts.rank.named
+    named = rank.named
     if named is None:
         return None
     modules = {module.fqn: module for module in rank.modules}
-    casts = named.casts if rank.ran_low or facts.made_fp8_tensors else {}
+    casts = named.casts if rank.ran_low or rank.made_fp8_tensors else {}
     measured = rank.numerics.record.measured if rank.numerics is not None else None
     if measured is not None and measured.step == named.step:
         casts = {}  # `run --numerics` cast in that step too

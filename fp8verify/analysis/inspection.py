@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from fp8verify.analysis.assembly import assemble
-from fp8verify.analysis.facts import work_out
 from fp8verify.analysis.fleet import OnProgress, gather_ranks, read_pipe
 from fp8verify.analysis.gather import gather
-from fp8verify.analysis.promises import collect_promises
+from fp8verify.analysis.gemms import gpu_time
+from fp8verify.analysis.layers import join_by_size
+from fp8verify.analysis.payoff import payoff
+from fp8verify.analysis.promises import Promises, collect_promises, expected_share
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.analysis.sidecars import losses_of, read_sidecars, remarks_on, said_by
 from fp8verify.capture.ranks import (
@@ -142,13 +144,23 @@ def _report(
     notes: Sequence[str],
     name: str,
 ) -> Report:
-    """Work out the facts of all ranks, judge them, and return the report."""
+    """Work out what the evidence of all ranks shows, judge them, and return the report."""
     promises = collect_promises(said.claims, ranks, said.layers, said.phases)
-    facts = [work_out(rank, promises) for rank in ranks]
-    assessed, findings = assess(facts, promises)
+    ranks = [work_out(rank, promises) for rank in ranks]
+    assessed, findings = assess(ranks, promises)
     limits = dict.fromkeys(remark for rank in ranks for remark in rank.remarks)
-    found = assemble(facts, assessed, findings, promises, [*notes, *limits], name=name)
+    found = assemble(ranks, assessed, findings, promises, [*notes, *limits], name=name)
     return with_forms(Report, judge(found, policy))
+
+
+def work_out(rank: RankEvidence, promises: Promises) -> RankEvidence:
+    """Add to the evidence of a rank, once, what several readers need of it."""
+    casts = rank.ran_low or rank.made_fp8_tensors
+    times = gpu_time(rank.survey, casts=casts)
+    gain, tax = payoff(rank, times, casts=casts)
+    layers = join_by_size(rank.survey.linear, rank.meta.modules if rank.meta is not None else None)
+    expected = expected_share(rank, layers, promises)
+    return rank._replace(gpu_time=times, layers=layers, payoff=gain, tax=tax, expected=expected)
 
 
 def _with_records(

@@ -118,10 +118,10 @@ class Layers(NamedTuple):
         experts: 3-D parameters of experts, whose size no single GEMM has.
     """
 
-    classes: tuple[LayerClass, ...]
-    flops: float | None
-    apart: tuple[ModuleRecord, ...]
-    experts: tuple[ModuleRecord, ...]
+    classes: tuple[LayerClass, ...] = ()
+    flops: float | None = None
+    apart: tuple[ModuleRecord, ...] = ()
+    experts: tuple[ModuleRecord, ...] = ()
 
     def passes(self, steps: int) -> int:
         """How often each module ran forward, at least; 0 if not known.

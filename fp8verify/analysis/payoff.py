@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from math import fsum
-from typing import Final, NamedTuple
+from typing import Final
 
 from fp8verify.analysis.gemms import GemmRow, KindTotal, micros, rounded
 from fp8verify.analysis.gpus import SMALL_SIDE, part_of
@@ -46,24 +46,12 @@ _USUAL_WAIT: Final = 0.1
 _WAITING: Final = 0.2
 
 
-class Payoff(NamedTuple):
-    """What FP8 can do for one rank.
+def payoff(
+    rank: RankEvidence, gpu_time: Mapping[str, int], *, casts: bool
+) -> tuple[PayoffReport | None, TaxReport | None]:
+    """Return what FP8 can gain on a rank, and the kernels that it needs in addition to its GEMMs.
 
-    Attributes:
-        report: GPU time, its shares and the estimates.
-        overhead: the kernels that cast, scale and transpose operands; None if none ran.
-        cost_us: time that these add to BF16's, in microseconds.
-        saved_us: additional time of the FP8 GEMMs in BF16; 0 if no rate is known.
-    """
-
-    report: PayoffReport
-    overhead: TaxReport | None
-    cost_us: float
-    saved_us: float
-
-
-def payoff(rank: RankEvidence, gpu_time: Mapping[str, int], *, casts: bool) -> Payoff | None:
-    """Work out what FP8 can do for a rank; None if no GEMM ran.
+    None if no GEMM ran, or no such kernel.
 
     Args:
         rank: its evidence.
@@ -72,16 +60,14 @@ def payoff(rank: RankEvidence, gpu_time: Mapping[str, int], *, casts: bool) -> P
     """
     gemms, busy = rank.survey.linear, rank.timeline.busy
     if not gemms or not busy:
-        return None
+        return None, None
     copying = rank.copies.total()
     low_rows = [row for row in gemms if row.precision.is_low]
     high_rows = [row for row in gemms if row.precision in _SIXTEEN_BIT]
     low, sixteen_bit = (sum(row.time_ns for row in rows) for rows in (low_rows, high_rows))
     saved, gain = _saved(rank, low_rows), _saved(rank, high_rows, in_sixteen=True)
     rows = _overhead(rank.survey.others) if casts else ()
-    cost = round(
-        sum(1000 * row.time_us * (_ADDED_BY_FUSED if _is_generated(row) else 1) for row in rows)
-    )
+    cost = round(1000 * added_us(rows))
     speedup = max(0.0, busy - cost + saved) / busy if low and saved is not None else None
     steps = len(rank.steps)
     in_step = (busy + copying) // steps if steps else None
@@ -111,10 +97,7 @@ def payoff(rank: RankEvidence, gpu_time: Mapping[str, int], *, casts: bool) -> P
         waits=waits,
         step_speedup_estimate=rounded(of_step),
     )
-    saved_us = micros(saved or 0)
-    return Payoff(
-        report, _overhead_report(rows, report.gpu_busy_us, saved_us), cost / 1000, saved_us
-    )
+    return report, _overhead_report(rows, report.gpu_busy_us, micros(saved or 0))
 
 
 def _overhead(others: Iterable[KindTotal]) -> tuple[TaxEntry, ...]:
@@ -158,8 +141,11 @@ def _overhead_report(
     )
 
 
-def _is_generated(row: TaxEntry) -> bool:
-    return row.fused and (row.op or "").startswith("triton_")
+def added_us(rows: Iterable[TaxEntry]) -> float:
+    """Return the µs that kernels of FP8's overhead add to what BF16 takes."""
+    generated = [row for row in rows if row.fused and (row.op or "").startswith("triton_")]
+    part = (1 - _ADDED_BY_FUSED) * fsum(row.time_us for row in generated)
+    return fsum(row.time_us for row in rows) - part
 
 
 def _saved(rank: RankEvidence, rows: list[GemmRow], *, in_sixteen: bool = False) -> int | None:

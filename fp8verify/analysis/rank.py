@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from fp8verify.analysis import timeline
@@ -11,13 +11,14 @@ from fp8verify.analysis.communication import CollectiveTotal
 from fp8verify.analysis.gemms import GemmRow, KindTotal, Survey, gemm_totals
 from fp8verify.analysis.gpus import multiplies
 from fp8verify.analysis.kinds import Kind
-from fp8verify.analysis.layers import NamedLayers
+from fp8verify.analysis.layers import Layers, NamedLayers
 from fp8verify.analysis.purpose import of_the_model
 from fp8verify.analysis.reclassify import is_unrecognized
 from fp8verify.analysis.timeline import Timeline
 from fp8verify.capture.schema import ModuleRecord, RankMeta, RankNumerics
 from fp8verify.errors import InputError
 from fp8verify.logs.losses import LossSeries
+from fp8verify.report.model.diagnosis import ExpectedReport, PayoffReport, TaxReport
 from fp8verify.report.model.parts import GemmSummary, TimelineReport
 from fp8verify.terms import Leg, Precision, Role
 from fp8verify.text import label_of_rank
@@ -49,6 +50,11 @@ class RankEvidence(NamedTuple):
         remarks: what the source does not record.
         numerics: the runner's records of scales and tensors, if any.
         losses: the losses in the run's log, kept with the first rank.
+        gpu_time: kernel time in ns by purpose.
+        layers: linear layers by size.
+        payoff: what FP8 can gain, None if no GEMM ran.
+        tax: what FP8 costs in addition to its GEMMs, None for nothing.
+        expected: the share of GEMM FLOPs expected in low precision, None if not known.
     """
 
     source: str
@@ -78,6 +84,11 @@ class RankEvidence(NamedTuple):
     remarks: tuple[str, ...] = ()
     numerics: RankNumerics | None = None
     losses: LossSeries | None = None
+    gpu_time: Mapping[str, int] = {}
+    layers: Layers = Layers()
+    payoff: PayoffReport | None = None
+    tax: TaxReport | None = None
+    expected: ExpectedReport | None = None
 
     @property
     def named(self) -> NamedLayers | None:
@@ -137,6 +148,7 @@ class RankEvidence(NamedTuple):
         """GEMMs in formats that the GPU cannot multiply, whose operands were converted first."""
         return [row for row in self.survey.gemms if row.kind.classification.upcast_from]
 
+    @property
     def made_fp8_tensors(self) -> bool:
         """Whether casts to FP8 feed as many GEMMs of layers as a recipe's casts would."""
         return self.fed * _CASTS_PER_GEMM >= self.linear.launches > 0

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from fp8verify.analysis.facts import RankFacts
 from fp8verify.analysis.promises import Promises
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.report.model.parts import Finding
@@ -31,38 +30,33 @@ _FOREIGN = Opinion(
     Verdict.INCONCLUSIVE, "its file belongs to another run than those of the other ranks"
 )
 
+_OPEN = Opinion(Verdict.INCONCLUSIVE, "")  # the share decides
+
 
 class Assessment(NamedTuple):
-    """What findings make of one rank, whatever share is required.
+    """What findings make of one rank, whatever share is required: fields of a `RankReport`."""
 
-    Attributes:
-        settled: its verdict where no share can change it, else None.
-        shortfall: what keeps it from being ACTIVE whatever its share is, None if nothing does.
-        rest: why its share is not all, None if that is not known.
-        judged: whether the rank can lack FP8 at all.
-    """
-
-    settled: Opinion | None
+    verdict: Verdict
+    reason: str
+    settled: bool
     shortfall: str | None
     rest: str | None
     judged: bool
 
 
 def assess(
-    ranks: Sequence[RankFacts], promises: Promises
+    ranks: Sequence[RankEvidence], promises: Promises
 ) -> tuple[list[Assessment], tuple[Finding, ...]]:
-    """Find what the facts of all ranks show, and what that settles for each rank."""
-    found = [rank_findings(facts, promises) for facts in ranks]
-    others = other_runs([facts.rank for facts in ranks])
-    assessed = [
-        Assessment(
-            settled=_FOREIGN if facts.rank in others else _settled(facts.rank, findings, promises),
-            shortfall=_message(findings, Verdict.PARTIAL),
-            rest=_rest(findings, promises) if facts.rank.ran_low else None,
-            judged=can,
-        )
-        for facts, findings, can in zip(ranks, found, ranks_that_can_lack(ranks), strict=True)
-    ]
+    """Find what the evidence of all ranks shows, and what that settles for each rank."""
+    found = [rank_findings(rank, promises) for rank in ranks]
+    others = other_runs(ranks)
+    assessed = []
+    for rank, findings, can in zip(ranks, found, ranks_that_can_lack(ranks), strict=True):
+        opinion = _FOREIGN if rank in others else _settled(rank, findings, promises)
+        shortfall = _message(findings, Verdict.PARTIAL)
+        rest = _rest(findings, promises) if rank.ran_low else None
+        of_rank = (*(opinion or _OPEN), opinion is not None, shortfall, rest, can)
+        assessed.append(Assessment(*of_rank))
     decided = [_decided(of, rank) for of, rank in zip(found, assessed, strict=True)]
     return assessed, join_findings(ranks, decided, promises)
 
@@ -93,7 +87,7 @@ def _decided(findings: Sequence[Finding], rank: Assessment) -> list[Finding]:
     """Return what may be said of a rank: no finding decides what its verdict leaves open."""
     if not rank.judged:
         return [found for found in findings if found.verdict not in WITHOUT_FP8]
-    if rank.settled is None or rank.settled.verdict is not Verdict.INCONCLUSIVE:
+    if not rank.settled or rank.verdict is not Verdict.INCONCLUSIVE:
         return list(findings)
     return [
         replace(found, severity=Severity.WARNING, verdict=None)

@@ -11,10 +11,11 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from fp8verify.analysis.facts import RankFacts, work_out
 from fp8verify.analysis.gather import gather
+from fp8verify.analysis.inspection import work_out
 from fp8verify.analysis.numerics import numerics_report, scalars_of
 from fp8verify.analysis.promises import collect_promises
+from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.files import read_numerics
 from fp8verify.capture.schema import (
     GradientRecord,
@@ -99,7 +100,7 @@ def facts_of(
     losses: LossSeries | None = None,
     loss_scales: Sequence[float | None] = (),
     weights: Sequence[WeightCopyRecord] = (),
-) -> RankFacts:
+) -> RankEvidence:
     measured = measured_step(5, rows, recomputed)
     window = ScalesRecord(
         last_step=3, recipes=tuple(recipes) or (recipe(),), groups=tuple(groups),
@@ -113,13 +114,13 @@ def facts_of(
     return work_out(evidence, collect_promises([], [evidence]))
 
 
-def found(*facts: RankFacts) -> list[Finding]:
-    promises = collect_promises([], [one.rank for one in facts])
+def found(*facts: RankEvidence) -> list[Finding]:
+    promises = collect_promises([], facts)
     findings = join_findings(facts, [rank_findings(one, promises) for one in facts], promises)
     return [finding for finding in findings if finding.code not in OF_NO_TRACE]
 
 
-def codes(*facts: RankFacts) -> list[str]:
+def codes(*facts: RankEvidence) -> list[str]:
     return [finding.code for finding in found(*facts)]
 
 
@@ -512,7 +513,7 @@ def test_a_clipped_tensor_of_a_scripts_own_scale_is_not_sent_to_a_margin() -> No
     ids=str,
 )
 def test_a_file_of_other_numbers_is_damaged(odd: dict[str, Any], tmp_path: Path) -> None:
-    record = facts_of(slots=[slot(SOUND, SOUND, STEADY)]).rank.numerics
+    record = facts_of(slots=[slot(SOUND, SOUND, STEADY)]).numerics
     assert record is not None
     written = msgspec.json.decode(msgspec.json.encode(record.record))
     path = tmp_path / "rank0.numerics.json"
@@ -532,13 +533,13 @@ def test_any_scale_is_judged(amax: float, scale: str, margin: int | None) -> Non
     kept = replace(slot(1.0, None, [amax] * 7), scale=scale, scale_before=scale)
     facts = facts_of(slots=[kept], recipes=[recipe(margin=margin)])
     assert {one.code for one in found(facts)} <= {"scale-unstable", "scale-stuck", "saturates"}
-    assert numerics_report(facts.rank) is not None
+    assert numerics_report(facts) is not None
 
 
 def test_of_a_series_that_is_too_long_every_nth_line_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    record = facts_of(all_layers()).rank.numerics
+    record = facts_of(all_layers()).numerics
     assert record is not None
     (tmp_path / "rank0.numerics.json").write_bytes(msgspec.json.encode(record.record))
     lines = [msgspec.json.encode(line(step, 1.0)) for step in range(1000, 1100)]

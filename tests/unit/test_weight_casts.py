@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from fp8verify.analysis.casts import WeightCasts, _weight_size, weight_casts
-from fp8verify.analysis.facts import RankFacts, work_out
 from fp8verify.analysis.gather import gather
+from fp8verify.analysis.inspection import work_out
 from fp8verify.analysis.promises import collect_promises
+from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.schema import ModuleRecord, RankMeta
 from fp8verify.report.model.parts import Finding
 from fp8verify.terms import OpContext
@@ -62,7 +63,7 @@ def backward(built: TraceBuilder, *, engine: bool) -> None:
 
 def facts(
     path: Path, passes: int, casts_in: str, *, engine: bool, cast_us: float = 30.0
-) -> RankFacts:
+) -> RankEvidence:
     """Two steps; weights are cast in "each" micro-batch, the "first" one or in "no" pass."""
     built = TraceBuilder()
     for step in (1, 2):
@@ -95,8 +96,8 @@ def test_an_operator_reads_the_weight_whose_size_it_has(
     assert _weight_size(None, layers) is None
 
 
-def found(of: RankFacts) -> list[Finding]:
-    return list(weight_recast(of, collect_promises([], [of.rank])))
+def found(of: RankEvidence) -> list[Finding]:
+    return list(weight_recast(of, collect_promises([], [of])))
 
 
 @pytest.mark.parametrize("engine", [True, False], ids=["Transformer Engine", "eager"])
@@ -108,7 +109,7 @@ def test_casts_of_weights_are_counted(
     passes: int, casts_in: str, casts: float | None, engine: bool, tmp_path: Path
 ) -> None:
     of = facts(tmp_path, passes, casts_in, engine=engine)
-    counted = weight_casts(of.rank)
+    counted = weight_casts(of)
     assert (counted and (counted.passes, counted.casts, counted.size)) == (
         None if casts is None else (passes, casts, (OUT, IN))
     )
@@ -130,8 +131,6 @@ def test_a_weight_of_the_size_of_an_input_is_not_counted(tmp_path: Path) -> None
                      in_features=IN, out_features=TOKENS)
         for _ in range(3)
     )  # fmt: skip
-    rank = of.rank._replace(
-        meta=RankMeta(schema=1, rank=0, steps_seen=4, windows=(), modules=modules)
-    )
+    rank = of._replace(meta=RankMeta(schema=1, rank=0, steps_seen=4, windows=(), modules=modules))
     assert weight_casts(rank) is None
-    assert isinstance(weight_casts(of.rank), WeightCasts)
+    assert isinstance(weight_casts(of), WeightCasts)

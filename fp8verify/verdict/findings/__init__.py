@@ -1,7 +1,7 @@
 """The rules: each looks for one kind of fact and yields findings.
 
-A rule is a public function of a module of this folder that takes the facts of a rank, or those of
-all ranks, and the promises, and yields findings: nothing else registers it. A finding has the
+A rule is a public function of a module of this folder that takes the evidence of a rank, or that
+of all ranks, and the promises, and yields findings: nothing else registers it. A finding has the
 verdict that it makes of its ranks, if it makes one; the judge depends on nothing else of it.
 Findings stand in the order of `findings.toml`: the first with a verdict gives the reason.
 """
@@ -17,8 +17,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fp8verify.analysis.facts import RankFacts
 from fp8verify.analysis.promises import Promises
+from fp8verify.analysis.rank import RankEvidence
 from fp8verify.report.model.parts import Finding
 from fp8verify.text import label_of_ranks
 from fp8verify.verdict.findings_table import place_of
@@ -36,28 +36,28 @@ def _rules(reads: str) -> list[Any]:
     ]
 
 
-RANK_RULES = _rules("RankFacts")
-RUN_RULES = _rules("Sequence[RankFacts]")
+RANK_RULES = _rules("RankEvidence")
+RUN_RULES = _rules("Sequence[RankEvidence]")
 
 
-def rank_findings(facts: RankFacts, promises: Promises) -> list[Finding]:
-    """Return what the facts of one rank show, the gravest first."""
-    found = (finding for rule in RANK_RULES for finding in rule(facts, promises))
-    about = (replace(one, ranks=facts.rank.numbers, per_rank=True) for one in found)
+def rank_findings(rank: RankEvidence, promises: Promises) -> list[Finding]:
+    """Return what the evidence of one rank shows, the gravest first."""
+    found = (finding for rule in RANK_RULES for finding in rule(rank, promises))
+    about = (replace(one, ranks=rank.numbers, per_rank=True) for one in found)
     return sorted(about, key=place_of)
 
 
 def join_findings(
-    facts: Sequence[RankFacts], found: Sequence[Sequence[Finding]], promises: Promises
+    ranks: Sequence[RankEvidence], found: Sequence[Sequence[Finding]], promises: Promises
 ) -> tuple[Finding, ...]:
     """Return all findings on a run, the gravest first.
 
     Args:
-        facts: of all ranks.
+        ranks: the evidence of all ranks.
         found: what `rank_findings` returned for each.
         promises: what the log and the model promised.
     """
-    of_run = (finding for rule in RUN_RULES for finding in rule(facts, promises))
+    of_run = (finding for rule in RUN_RULES for finding in rule(ranks, promises))
     return tuple(sorted([*of_run, *merge_findings(found)], key=place_of))
 
 

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping
 
 from fp8verify.analysis.communication import shards_gradients, weight_gathers
-from fp8verify.analysis.facts import RankFacts
 from fp8verify.analysis.gemms import GemmRow
 from fp8verify.analysis.numerics import recomputed_high
 from fp8verify.analysis.populations import PassReading, read_passes
@@ -38,9 +37,8 @@ def short_legs(rank: RankEvidence, promises: Promises) -> list[PassReading]:
     return [reading for reading in found if reading.found.accused]
 
 
-def legs_not_fp8(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
+def legs_not_fp8(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
     """A leg in high precision, all of it or most; by the recipe's design it is information."""
-    rank = facts.rank
     named = rank.named.by_layer() if rank.named is not None else {}
     for short in short_legs(rank, promises) if rank.ran_low else ():
         layers = [
@@ -68,9 +66,8 @@ def _said(short: PassReading) -> str:
     return f"{count} of {of} {name} GEMMs ran in {main} ({time_ns / 1e6:.1f} of {whole:.1f} ms)"
 
 
-def legs_undecided(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
+def legs_undecided(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
     """A leg that falls short if what is unknown of it is in high precision, or that is not seen."""
-    rank = facts.rank
     ran = rank.ran_low and rank.backward  # windows without are `no-backward`
     if not ran or (rank.linear.low_precision_share_of_time or 0) < USUAL_SHARE:
         return
@@ -100,12 +97,11 @@ def _is_needed(rank: RankEvidence, leg: Leg) -> bool:
     return leg is Leg.DGRAD and calls > len(passes)
 
 
-def recompute_not_fp8(facts: RankFacts, _: Promises) -> Iterator[Finding]:
+def recompute_not_fp8(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """Forward passes that ran in low precision, and in high precision when they were recomputed.
 
     Kernels show it in the window, hooks of `run --numerics` by layer: one finding has both.
     """
-    rank = facts.rank
     forward = [row for row in rank.survey.gemms if row.leg is Leg.FPROP and row.shape]
     low = {row.shape for row in forward if row.precision.is_low}
     low -= {row.shape for row in forward if not row.precision.is_low}
@@ -132,13 +128,13 @@ def recompute_not_fp8(facts: RankFacts, _: Promises) -> Iterator[Finding]:
 # ---- other formats than promised
 
 
-def other_than_promised(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
+def other_than_promised(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
     """Legs promised in FP4 that ran in FP8, and legs in fewer bits than anything promised for them.
 
     Libraries fall back from FP4 to FP8 without a word. Legs in high precision are `leg-not-fp8` and
     `layer-not-fp8`: recipes leave layers there on purpose.
     """
-    rank, higher, lower = facts.rank, {}, {}
+    higher, lower = {}, {}
     any_fp4 = any(row.precision.is_fp4 for row in rank.survey.gemms)
     for leg in LEGS:
         promised = promises.formats.get(leg.value)
@@ -198,20 +194,20 @@ def _promise_of(legs: Mapping[Leg, frozenset[str]]) -> str:
     return f"the run promised {', '.join(said)}"
 
 
-def recipe_mismatch(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
+def recipe_mismatch(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
     """A scaling in the kernels that is not the one the log claims."""
     claimed = {recipe.split("_")[0] for recipe in promises.recipes} & {"tensorwise", "rowwise"}
     seen: Counter[str] = Counter()
-    for row in facts.rank.survey.gemms:
+    for row in rank.survey.gemms:
         if row.scaling is not None:
             seen[row.scaling.value] += row.time_ns
     if len(claimed) == 1 and seen and not claimed & set(seen):
         yield finding("recipe-mismatch", claimed=claimed.pop(), seen=seen.most_common(1)[0][0])
 
 
-def all_gather_not_fp8(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
+def all_gather_not_fp8(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
     """An FP8 all-gather that was promised, and that the bytes moved refute."""
-    collectives, logged = facts.rank.collectives, promises.all_gather
+    collectives, logged = rank.collectives, promises.all_gather
     if logged is not None:
         who = f"log line {logged.line}"
     elif promises.weights_travel_in_fp8 and shards_gradients(collectives):
@@ -228,9 +224,8 @@ def all_gather_not_fp8(facts: RankFacts, promises: Promises) -> Iterator[Finding
 # ---- gradients in E5M2 under MX scales
 
 
-def mxfp8_e5m2_gradients(facts: RankFacts, _: Promises) -> Iterator[Finding]:
+def mxfp8_e5m2_gradients(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """MXFP8 with gradients in E5M2: by kernels, module list or recipe."""
-    rank = facts.rank
     mx = [row for row in rank.survey.gemms if row.precision is Precision.MXFP8]
     e5m2 = sum(row.calls for row in mx if "e5m2" in _elements(row))
     # The module list counts where no kernel of the backward pass says what it multiplied.
@@ -241,7 +236,7 @@ def mxfp8_e5m2_gradients(facts: RankFacts, _: Promises) -> Iterator[Finding]:
         for module in rank.modules
         if silent and module.gradients == "e5m2" and module.format_of("dgrad") == "mxfp8"
     ]
-    recipes = {(recipe.name, recipe.backward) for recipe in recipes_of(facts)}
+    recipes = {(recipe.name, recipe.backward) for recipe in recipes_of(rank)}
     what = "gradients are cast to MXFP8 in E5M2"
     if e5m2:
         what = f"{counted(e5m2, 'MXFP8 GEMM')} multiplied gradients in E5M2"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Sequence
 
-from fp8verify.analysis.facts import RankFacts
 from fp8verify.analysis.gemms import KindTotal, name_conflicts
 from fp8verify.analysis.gpus import peak_of, runs_elsewhere
 from fp8verify.analysis.populations import possible_products
@@ -46,12 +45,11 @@ def _short(name: str) -> str:
 # ---- FP8 that was promised, or made, and did not multiply
 
 
-def emulated_or_contradicted(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
+def emulated_or_contradicted(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
     """No FP8 GEMM although FP8 was promised, or although tensors were cast to it."""
-    rank = facts.rank
     if rank.ran_low or not rank.survey.linear:
         return
-    casts = facts.made_fp8_tensors or (promises.any and rank.quantizes())
+    casts = rank.made_fp8_tensors or (promises.any and rank.quantizes())
     emulates, ran = bool(promises.emulated or casts), ran_high(rank)
     if emulates:
         what = "tensors were rounded to FP8, but"
@@ -85,9 +83,9 @@ def _modules(modules: Sequence[ModuleRecord]) -> str:
     return f"{len(modules)} {modules[0].class_name} modules"
 
 
-def no_fp8_units(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
+def no_fp8_units(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
     """GEMMs, or a promise, in a format that the GPU cannot multiply."""
-    rank, rows = facts.rank, facts.rank.upcast
+    rows = rank.upcast
     formats = {row.kind.classification.upcast_from for row in rows} - {None}
     names = sorted(found.value for found in formats if found is not None)
     elsewhere = _of_other_hardware(rank)
@@ -118,9 +116,8 @@ def _of_other_hardware(rank: RankEvidence) -> list[str]:
     return [name for name in names if _ARCHITECTURE.search(name) or runs_elsewhere(name, *gpu)]
 
 
-def grouped_high_precision(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
+def grouped_high_precision(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
     """Grouped GEMMs, as of MoE experts, outside FP8 in a run that promised or ran FP8."""
-    rank = facts.rank
     rows = [
         row
         for row in rank.survey.gemms
@@ -150,9 +147,8 @@ def grouped_high_precision(facts: RankFacts, promises: Promises) -> Iterator[Fin
 # ---- kernels that are not known
 
 
-def unknown_gemms(facts: RankFacts, _: Promises) -> Iterator[Finding]:
+def unknown_gemms(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """GEMM kernels whose precision neither their name nor their operator shows."""
-    rank = facts.rank
     rows = [
         row
         for row in rank.survey.gemms
@@ -164,11 +160,11 @@ def unknown_gemms(facts: RankFacts, _: Promises) -> Iterator[Finding]:
         yield finding("unknown-gemm", share=share, kernel=_short(worst.kind.name))
 
 
-def opaque_kernels(facts: RankFacts, _: Promises) -> Iterator[Finding]:
+def opaque_kernels(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """Kernels that neither a name nor an operator explains, which may be GEMMs of any precision."""
-    share, found = opaque_share(facts.rank), facts.rank.unrecognized
+    share, found = opaque_share(rank), rank.unrecognized
     if share >= NEGLIGIBLE:
-        time_ns, gemm_ns = sum(total.time_ns for total in found), facts.rank.linear.total_ns
+        time_ns, gemm_ns = sum(total.time_ns for total in found), rank.linear.total_ns
         yield finding(
             "opaque-kernels",
             "many" if share >= MANY_OPAQUE else "",
@@ -179,11 +175,11 @@ def opaque_kernels(facts: RankFacts, _: Promises) -> Iterator[Finding]:
         )
 
 
-def products_of_functions(facts: RankFacts, _: Promises) -> Iterator[Finding]:
+def products_of_functions(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """Kernels of functions in high precision that may be GEMMs of layers."""
-    found, linear = possible_products(facts.rank.survey, facts.rank.gpu), facts.rank.linear
+    found, linear = possible_products(rank.survey, rank.gpu), rank.linear
     time_ns = sum(total.time_ns for total in found)
-    if facts.rank.ran_low and 0 < NEGLIGIBLE * linear.total_ns <= time_ns:
+    if rank.ran_low and 0 < NEGLIGIBLE * linear.total_ns <= time_ns:
         low_ns = linear.total_ns * (linear.low_precision_share_of_time or 0)
         ops = [total.kind.op for total in found if total.kind.op is not None]
         forward = [op.name for op in ops if not op.backward]
@@ -202,27 +198,27 @@ def _with_operator(total: KindTotal) -> str:
     return _short(total.kind.name) + (f" ({_short(op.name)})" if op is not None else "")
 
 
-def conflicts(facts: RankFacts, _: Promises) -> Iterator[Finding]:
+def conflicts(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """The first kernel whose name and operator disagree; of many such, that they prove nothing."""
-    disputed, compared = name_conflicts(facts.rank.survey)
+    disputed, compared = name_conflicts(rank.survey)
     if disputed > _MANY_MISNAMED * compared:
         yield finding("name-op-conflict", "many", disputed=disputed, compared=compared)
         return
-    for row in facts.rank.survey.gemms:
+    for row in rank.survey.gemms:
         conflict = row.kind.classification.conflict
         if conflict is not None:
             yield finding("name-op-conflict", conflict=conflict, kernel=_short(row.kind.name))
             return
 
 
-def beyond_bf16_peak(facts: RankFacts, _: Promises) -> Iterator[Finding]:
+def beyond_bf16_peak(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """GEMMs faster than BF16 can be on this GPU, which no name has to be believed for.
 
     Not grouped ones: what is known of their FLOPs is an upper bound (rows of padding, experts
     without tokens). Where any rate is beyond all formats of the GPU, or that of a GEMM in high
     precision beyond theirs, shapes, times or GPU are not what ran, and no rate proves anything.
     """
-    rank, peak = facts.rank, peak_of(facts.rank.gpu)
+    peak = peak_of(rank.gpu)
     if peak is None or not peak.proves:
         return
     timed = [row for row in rank.survey.gemms if row.flops and row.time_ns]

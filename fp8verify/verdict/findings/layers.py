@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from fp8verify.analysis.facts import RankFacts
 from fp8verify.analysis.gemms import GemmRow
 from fp8verify.analysis.layers import is_transformer_engine
 from fp8verify.analysis.promises import CONVERTED, HIGH_PRECISION, Promises
@@ -41,9 +40,9 @@ def _names(modules: Iterable[ModuleRecord]) -> str:
 # ---- by name: converted layers, or passes of theirs, that ran in high precision
 
 
-def named_not_fp8(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
+def named_not_fp8(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
     """Converted layers without a GEMM in FP8, and those with a pass in high precision."""
-    rank, named = facts.rank, facts.rank.named
+    named = rank.named
     if not rank.ran_low or rank.meta is None or named is None:
         return
     known = named.by_layer()
@@ -103,9 +102,9 @@ def _all_high(leg: Leg, gemms: Sequence[GemmRow]) -> bool:
 # ---- by size: converted layers of which none, or only some, ran in FP8
 
 
-def converted_not_executed(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
+def converted_not_executed(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
     """Layers that were converted, and of whose size every GEMM ran in high precision."""
-    rank, found = facts.rank, facts.layers
+    found = rank.layers
     if not rank.ran_low or promises.leaves_high("fprop"):
         return
     known = rank.named.by_layer() if rank.named is not None else {}
@@ -127,15 +126,14 @@ def converted_not_executed(facts: RankFacts, promises: Promises) -> Iterator[Fin
         )
 
 
-def partly_executed(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
+def partly_executed(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
     """Layers that were converted, by the module list or the log, where only some ran in FP8.
 
     What ran in high precision only forward may be an evaluation, which recipes leave there.
     """
-    rank = facts.rank
     if not rank.ran_low or promises.leaves_high("fprop"):
         return
-    found = [_missing_by_census(facts), _missing_by_function(rank)] if rank.named is None else []
+    found = [_missing_by_census(rank), _missing_by_function(rank)] if rank.named is None else []
     if not rank.modules:
         found += [_missing_by_claim(claim, rank) for claim in promises.claims]
     for missing, wanted, which in found:
@@ -151,10 +149,10 @@ def partly_executed(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
             return
 
 
-def _missing_by_census(facts: RankFacts) -> tuple[int, int, str]:
+def _missing_by_census(rank: RankEvidence) -> tuple[int, int, str]:
     """Return how many forward GEMMs of how many that were converted did not run in FP8."""
-    passes = facts.layers.passes(_steps(facts.rank))
-    classes = [layer for layer in facts.layers.classes if layer.converted]
+    passes = rank.layers.passes(_steps(rank))
+    classes = [layer for layer in rank.layers.classes if layer.converted]
     short = [c for c in classes if passes and not c.never_in_fp8 and c.missing(passes)]
     names = patterns(module.fqn for layer in short for module in layer.converted)
     wanted = passes * sum(len(layer.converted) for layer in classes)
@@ -196,14 +194,13 @@ def _steps(rank: RankEvidence) -> int:
     return len({row.step for row in rank.survey.gemms if row.step >= 0})
 
 
-def pinned_layers_low(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
+def pinned_layers_low(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
     """Layers that the log pins to high precision, and that ran in low precision."""
-    rank = facts.rank
     named = rank.named.by_layer() if rank.named is not None else {}
     names = dict.fromkeys([*(module.fqn for module in rank.modules), *named])
     pins = {name: pin for name in names if (pin := promises.pin(name)) is not None}
     low = [n for n in pins if any(gemms.precision.is_low for gemms in named.get(n, ()))]
-    for layer in facts.layers.classes if not named else ():
+    for layer in rank.layers.classes if not named else ():
         here = [module.fqn for module in layer.modules if module.fqn in pins]
         free = (layer.passes or 0) * sum(m.fqn not in pins for m in layer.converted)
         alone = len(here) == len(layer.modules) and any(layer.in_fp8.values())
@@ -224,40 +221,40 @@ def pinned_layers_low(facts: RankFacts, promises: Promises) -> Iterator[Finding]
 # ---- left out of the conversion
 
 
-def layers_left_out(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
+def layers_left_out(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
     """Layers that the configuration left in high precision, mostly by design."""
-    linears = [module for module in facts.rank.modules if module.kind == "linear"]
+    linears = [module for module in rank.modules if module.kind == "linear"]
     left = [module for module in linears if module.state == "high_precision"]
-    if 0 < len(left) < len(linears) and (promises.converted or facts.rank.ran_low):
+    if 0 < len(left) < len(linears) and (promises.converted or rank.ran_low):
         reasons = [module.reason for module in left if module.reason]
         because = f" ({len(reasons)} because {reasons[0]})" if reasons else ""
-        names, flops = [module.fqn for module in left], facts.layers.flops
+        names, flops = [module.fqn for module in left], rank.layers.flops
         yield finding(
             "layer-not-fp8",
             "left-out",
             count=counted(left, "linear module"),
-            share=of_flops(facts.layers.flops_of(names) / flops if flops else None),
+            share=of_flops(rank.layers.flops_of(names) / flops if flops else None),
             names=f"{_names(left)}{because}",
             layers=names,
         )
 
 
-def sizes_left_out(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
+def sizes_left_out(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
     """Without a census: layer sizes that ran only in high precision, where others ran in FP8."""
-    left = [layer for layer in facts.layers.classes if layer.never_in_fp8 and not layer.modules]
-    share = facts.layers.share(left)
+    left = [layer for layer in rank.layers.classes if layer.never_in_fp8 and not layer.modules]
+    share = rank.layers.share(left)
     little = share is not None and share < _LITTLE
-    if facts.rank.ran_low and left and not little and not promises.converted:
+    if rank.ran_low and left and not little and not promises.converted:
         sizes = abridged([f"{layer.size.n}x{layer.size.k}" for layer in left], _SHOWN)
         yield finding("layer-not-fp8", "sizes", sizes=sizes, share=of_flops(share))
 
 
-def head_in_fp8(facts: RankFacts, _: Promises) -> Iterator[Finding]:
+def head_in_fp8(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """A language model's head, which recipes mostly leave in high precision.
 
     It is named so, or is as wide as a vocabulary and runs least often.
     """
-    classes = facts.layers.classes if facts.rank.ran_low else ()
+    classes = rank.layers.classes if rank.ran_low else ()
     wide = [layer for layer in classes if layer.size.n >= _VOCABULARY]
     named = [x for x in wide if len(x.modules) == 1 and _HEAD.search(x.modules[0].fqn)]
     least = min((layer.observed.get(Leg.FPROP, 0) for layer in classes), default=0)
@@ -272,9 +269,9 @@ def head_in_fp8(facts: RankFacts, _: Promises) -> Iterator[Finding]:
             )
 
 
-def outside_autocast(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
+def outside_autocast(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
     """Transformer Engine's layers where none of them ran inside its FP8 autocast."""
-    case, what = cause_without_fp8(facts.rank, promises)
-    if case == "outside-autocast" and not promises.any and not facts.rank.ran_low:
-        off = [module.fqn for module in facts.rank.modules if module.state == "fp8_module_off"]
+    case, what = cause_without_fp8(rank, promises)
+    if case == "outside-autocast" and not promises.any and not rank.ran_low:
+        off = [module.fqn for module in rank.modules if module.state == "fp8_module_off"]
         yield finding("layer-not-fp8", "outside-autocast", what=what, layers=off)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from fp8verify.analysis.facts import RankFacts
-from fp8verify.analysis.populations import Key, Populations
+from fp8verify.analysis.populations import Populations
 from fp8verify.analysis.promises import Promises
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.report.model.parts import Finding
@@ -18,27 +17,22 @@ from fp8verify.verdict.inconclusive import undecidable
 _ANOTHER_RUN_NS = 6 * 3600 * 10**9
 
 
-def ranks_that_can_lack(ranks: Sequence[RankFacts]) -> list[bool]:
+def ranks_that_can_lack(ranks: Sequence[RankEvidence]) -> list[bool]:
     """Say of each rank whether it can lack FP8 where others ran it.
 
     A rank that trains no layer of a size that others run in FP8 cannot: a pipeline stage with the
     head or the embedding alone. Nor can one that runs no backward pass: a rollout.
     """
-    tables = {id(f): Populations(f.rank.survey) for f in ranks if f.rank.survey.linear}
-    low = {key for table in tables.values() for key in table.low_layers}
-    train = any(f.rank.backward and f.rank.ran_low for f in ranks)
+    tables = [Populations(rank.survey) for rank in ranks]
+    low = {key for table in tables for key in table.low_layers}
+    train = any(rank.backward and rank.ran_low for rank in ranks)
     return [
-        f.rank.ran_low
+        rank.ran_low
         or not low
-        or undecidable(f.rank) is not None
-        or ((f.rank.backward or not train) and _has_any(tables[id(f)], low))
-        for f in ranks
+        or undecidable(rank) is not None
+        or ((rank.backward or not train) and (None in low or not {None, *low}.isdisjoint(own.keys)))
+        for rank, own in zip(ranks, tables, strict=True)
     ]
-
-
-def _has_any(table: Populations, low: set[Key]) -> bool:
-    own = set(table.keys)
-    return None in own or None in low or not low.isdisjoint(own)
 
 
 def other_runs(ranks: Sequence[RankEvidence]) -> list[RankEvidence]:
@@ -51,9 +45,9 @@ def other_runs(ranks: Sequence[RankEvidence]) -> list[RankEvidence]:
     return [rank for rank in known if rank not in current or rank.world_size != usual]
 
 
-def ranks_of_other_runs(ranks: Sequence[RankFacts], _: Promises) -> Iterator[Finding]:
+def ranks_of_other_runs(ranks: Sequence[RankEvidence], _: Promises) -> Iterator[Finding]:
     """Files of another run among those of this one: a folder that was used again."""
-    others = other_runs([facts.rank for facts in ranks])
+    others = other_runs(ranks)
     if others:
         yield finding(
             "rank-of-another-run",
@@ -63,17 +57,14 @@ def ranks_of_other_runs(ranks: Sequence[RankFacts], _: Promises) -> Iterator[Fin
         )
 
 
-def ranks_without_fp8(ranks: Sequence[RankFacts], _: Promises) -> Iterator[Finding]:
+def ranks_without_fp8(ranks: Sequence[RankEvidence], _: Promises) -> Iterator[Finding]:
     """Ranks that surely ran GEMMs and none in FP8, while others ran FP8."""
-    others = other_runs([facts.rank for facts in ranks])
-    with_fp8 = [facts for facts in ranks if facts.rank.ran_low]
+    others = other_runs(ranks)
+    with_fp8 = [rank for rank in ranks if rank.ran_low]
     without = [
-        facts.rank
-        for facts, can in zip(ranks, ranks_that_can_lack(ranks), strict=True)
-        if can
-        and not facts.rank.ran_low
-        and undecidable(facts.rank) is None
-        and facts.rank not in others
+        rank
+        for rank, can in zip(ranks, ranks_that_can_lack(ranks), strict=True)
+        if can and not rank.ran_low and undecidable(rank) is None and rank not in others
     ]
     if with_fp8 and without:
         yield finding(
@@ -85,9 +76,9 @@ def ranks_without_fp8(ranks: Sequence[RankFacts], _: Promises) -> Iterator[Findi
         )
 
 
-def ranks_not_observed(ranks: Sequence[RankFacts], _: Promises) -> Iterator[Finding]:
+def ranks_not_observed(ranks: Sequence[RankEvidence], _: Promises) -> Iterator[Finding]:
     """Ranks of the training whose traces are not there."""
-    world = max((facts.rank.world_size or 1 for facts in ranks), default=1)
+    world = max((rank.world_size or 1 for rank in ranks), default=1)
     if world > len(ranks):
         yield finding("ranks-not-observed", observed=len(ranks), world=world)
 

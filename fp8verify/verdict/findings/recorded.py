@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from fp8verify.analysis.facts import RankFacts
 from fp8verify.analysis.populations import Populations, total_amount
 from fp8verify.analysis.promises import (
     HIGH_PRECISION,
@@ -13,6 +12,7 @@ from fp8verify.analysis.promises import (
     passes_are_proved,
     unplaced_ns,
 )
+from fp8verify.analysis.rank import RankEvidence
 from fp8verify.report.model.parts import Finding
 from fp8verify.terms import Leg, low_precision_count, low_precision_name
 from fp8verify.text import counted, listed
@@ -32,9 +32,9 @@ _SHOWN = 8
 # ---- the trace and its windows
 
 
-def no_kernels(facts: RankFacts, _: Promises) -> Iterator[Finding]:
+def no_kernels(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """No trace, an empty one, or one of the CPU only."""
-    rank, health = facts.rank, facts.rank.health
+    health = rank.health
     case, why = without_kernels(rank)
     if not health.kernels and case is not None:
         yield finding("no-gpu-kernels", case, source=rank.source, why=why)
@@ -42,9 +42,9 @@ def no_kernels(facts: RankFacts, _: Promises) -> Iterator[Finding]:
         yield finding("no-training-step")
 
 
-def damaged(facts: RankFacts, _: Promises) -> Iterator[Finding]:
+def damaged(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """A trace that was not recorded or could not be read whole."""
-    rank, health = facts.rank, facts.rank.health
+    health = rank.health
     if rank.unreadable is not None:
         what = f"cannot be read: {rank.unreadable}"
         yield finding("damaged-trace", "unreadable", source=rank.source, damage=what)
@@ -65,9 +65,9 @@ def damaged(facts: RankFacts, _: Promises) -> Iterator[Finding]:
     )
 
 
-def window_not_whole(facts: RankFacts, _: Promises) -> Iterator[Finding]:
+def window_not_whole(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """A window that was not recorded, or not to its end."""
-    meta = facts.rank.meta
+    meta = rank.meta
     seen = meta.steps_seen if meta else 0
     for window in meta.windows if meta else ():
         if window.state == "complete":
@@ -90,12 +90,11 @@ def window_not_whole(facts: RankFacts, _: Promises) -> Iterator[Finding]:
 # ---- steps that train
 
 
-def no_backward(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
+def no_backward(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
     """A window with only forward passes, as of an evaluation: dgrad and wgrad are not seen.
 
     It decides nothing of a training that ran, or was to run, in FP8; evaluation may leave it.
     """
-    rank = facts.rank
     # GEMMs of layers that are of a backward pass, or may be.
     multiplies = any(row.leg is not Leg.FPROP for row in rank.survey.linear)
     if not rank.survey.linear or (rank.backward and (multiplies or not rank.ran_low)):
@@ -110,12 +109,11 @@ def no_backward(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
     yield finding("no-backward", "open" if hidden else "", missing=missing, share=share)
 
 
-def parts_without_fp8(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
+def parts_without_fp8(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
     """Steps, and passes within a step, whose layers ran far less in low precision than elsewhere.
 
     Such a pass is a micro-batch, forward or backward.
     """
-    rank = facts.rank
     if not rank.ran_low:
         return
     table = Populations(rank.survey)
@@ -132,7 +130,7 @@ def parts_without_fp8(facts: RankFacts, promises: Promises) -> Iterator[Finding]
         yield finding(
             "step-without-fp8", "less" if most else "", steps=named, most=most, usual=usual
         )
-    if facts.expected is not None and facts.expected.is_met:
+    if rank.expected is not None and rank.expected.is_met:
         return  # layers that were to stay in high precision may be a pass of their own
     parts = table.short_parts(lambda row: (row.step, row.number))
     passes = [found for (step, _), found in parts.items() if step not in short]
@@ -153,26 +151,25 @@ def _named(steps: Iterable[int]) -> str:
     return f"step{'' if len(numbers) == 1 else 's'} {listed(numbers, _SHOWN)}"
 
 
-def fp8_forward_only(facts: RankFacts, _: Promises) -> Iterator[Finding]:
+def fp8_forward_only(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """FP8 GEMMs of layers that only run forward, and none of layers that train."""
-    count = sum(row.calls for row in facts.rank.survey.untrained if row.precision.is_low)
-    if count and not facts.rank.ran_low:
+    count = sum(row.calls for row in rank.survey.untrained if row.precision.is_low)
+    if count and not rank.ran_low:
         yield finding("fp8-forward-only", count=count)
 
 
-def steps_without_gemms(facts: RankFacts, _: Promises) -> Iterator[Finding]:
+def steps_without_gemms(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """Steps that launched no GEMM while others did: they train nothing."""
-    steps = facts.rank.steps
-    ran = {row.step for row in facts.rank.survey.gemms}
+    steps = rank.steps
+    ran = {row.step for row in rank.survey.gemms}
     without = [step.number for place, step in enumerate(steps) if place not in ran]
     if 0 < len(without) < len(steps):
         others = counted(len(steps) - len(without), "step")
         yield finding("step-without-gemms", steps=_named(without), others=others)
 
 
-def no_optimizer_step(facts: RankFacts, _: Promises) -> Iterator[Finding]:
+def no_optimizer_step(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """A window of forward and backward passes in which no optimizer was seen to step."""
-    rank = facts.rank
     if rank.backward and not rank.updates and rank.gemm.launches:
         yield finding("no-optimizer-step")
 
@@ -180,9 +177,9 @@ def no_optimizer_step(facts: RankFacts, _: Promises) -> Iterator[Finding]:
 # ---- operators
 
 
-def operators_missing(facts: RankFacts, promises: Promises) -> Iterator[Finding]:
+def operators_missing(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
     """A trace without operators, whose kernels do not prove which pass or layer they are of."""
-    rank, share = facts.rank, facts.rank.linear.low_precision_share_of_time or 0
+    share = rank.linear.low_precision_share_of_time or 0
     if not rank.survey.linear or not lacks_operators(rank):
         return
     formats = low_precision_name(rank.linear.kernels)

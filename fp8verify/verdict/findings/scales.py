@@ -11,7 +11,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from fp8verify.analysis.facts import RankFacts
 from fp8verify.analysis.numerics import (
     Kept,
     gradients_of,
@@ -20,6 +19,7 @@ from fp8verify.analysis.numerics import (
     steps_of,
 )
 from fp8verify.analysis.promises import Promises
+from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.schema import RecipeRecord, TensorRecord, WeightCopyRecord
 from fp8verify.report.model.parts import Finding
 from fp8verify.text import label_of_ranks, listed, pattern
@@ -43,10 +43,10 @@ _LIKE = 0.5  # ours; a tensor that resembles a weight less is no copy of it
 # ---- scales that delayed scaling keeps
 
 
-def kept_scales_off(facts: RankFacts, _: Promises) -> Iterator[Finding]:
+def kept_scales_off(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """Scales that do not follow their amax, that clip it, or that it jumps away from."""
-    kept = [one for one in kept_scales(facts.rank.numerics) if one.used]
-    rows = (row for step in steps_of(facts.rank.numerics) for row in step.rows)
+    kept = [one for one in kept_scales(rank.numerics) if one.used]
+    rows = (row for step in steps_of(rank.numerics) for row in step.rows)
     clipped = any(map(is_clipped, rows))  # then the finding on the tensor says so
     for rule in _RULES:
         if not (rule.code == "saturates" and clipped):
@@ -114,16 +114,16 @@ _RULES = (
 )
 
 
-def recipes_of(facts: RankFacts) -> list[RecipeRecord]:
+def recipes_of(rank: RankEvidence) -> list[RecipeRecord]:
     """Return the recipes of a rank's windows, each once."""
-    numerics = facts.rank.numerics
+    numerics = rank.numerics
     windows = numerics.record.windows if numerics is not None else ()
     return list(dict.fromkeys(recipe for window in windows for recipe in window.recipes))
 
 
-def history_unused(facts: RankFacts, _: Promises) -> Iterator[Finding]:
+def history_unused(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """Histories of amax of which the algorithm looks at one step only."""
-    for recipe in recipes_of(facts):
+    for recipe in recipes_of(rank):
         length = recipe.history_length or 0
         unused = {"most_recent": length > _LONG_HISTORY, "max": length == 1}
         if recipe.name == "DelayedScaling" and unused.get(recipe.algorithm or ""):
@@ -133,18 +133,18 @@ def history_unused(facts: RankFacts, _: Promises) -> Iterator[Finding]:
 # ---- loss scales, and trends of a long run
 
 
-def loss_scales_off(facts: RankFacts, _: Promises) -> Iterator[Finding]:
+def loss_scales_off(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """Loss scales that GradScaler has halved to less than one, and infinite ones."""
-    for scale in loss_scales_of(facts.rank.numerics):
+    for scale in loss_scales_of(rank.numerics):
         if scale is None or scale < _LEAST_LOSS_SCALE:
             now = "infinite" if scale is None else f"{scale:g}"
             yield finding("scale-unstable", "loss-scale", now=now, limit=_LEAST_LOSS_SCALE)
             return
 
 
-def growing_amax(facts: RankFacts, _: Promises) -> Iterator[Finding]:
+def growing_amax(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """Tensors whose amax keeps growing after the warm-up of a long run."""
-    steps = steps_of(facts.rank.numerics)
+    steps = steps_of(rank.numerics)
     # While a model begins to learn, every amax grows.
     late = [step for step in steps[(len(steps) + 1) // 2 :] if step.number >= _WARM_UP_STEPS]
     grown = []
@@ -164,17 +164,17 @@ def growing_amax(facts: RankFacts, _: Promises) -> Iterator[Finding]:
 # ---- scales that ranks share
 
 
-def scales_differ(ranks: Sequence[RankFacts], _: Promises) -> Iterator[Finding]:
+def scales_differ(ranks: Sequence[RankEvidence], _: Promises) -> Iterator[Finding]:
     """Scales of one tensor that differ between ranks which should share its amax."""
     # The ranks that have each value of a scale, as its record spells it.
     held: dict[tuple[object, ...], dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for facts in ranks:
-        kept = [one for one in kept_scales(facts.rank.numerics) if one.used]
-        for rank in facts.rank.numbers:
+    for rank in ranks:
+        kept = [one for one in kept_scales(rank.numerics) if one.used]
+        for number in rank.numbers:
             for one in kept:
-                for group in _sharing(one, rank):
+                for group in _sharing(one, number):
                     slot, step = one.slot, one.window.last_step
-                    held[slot.layer, slot.tensor, slot.gemm, step, group][slot.scale].append(rank)
+                    held[slot.layer, slot.tensor, slot.gemm, step, group][slot.scale].append(number)
     differ = {key: values for key, values in held.items() if len(values) > 1}
     if differ:
         first, values = next(iter(differ.items()))
@@ -204,9 +204,9 @@ def _sharing(kept: Kept, rank: int) -> Iterator[tuple[int, ...]]:
 # ---- FP8 copies of weights
 
 
-def weight_stale(facts: RankFacts, _: Promises) -> Iterator[Finding]:
+def weight_stale(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """Copies that stayed the same over a window in which their masters moved away from them."""
-    windows = facts.rank.numerics.record.windows if facts.rank.numerics is not None else ()
+    windows = rank.numerics.record.windows if rank.numerics is not None else ()
     stale = [
         Accused(_off(copy), window.last_step, copy)
         for window in windows
@@ -235,14 +235,14 @@ def _off(one: WeightCopyRecord) -> float:
 # ---- the loss
 
 
-def loss_not_finite(ranks: Sequence[RankFacts], _: Promises) -> Iterator[Finding]:
+def loss_not_finite(ranks: Sequence[RankEvidence], _: Promises) -> Iterator[Finding]:
     """A loss in the log, or gradients of the first rank, that are not finite.
 
     A GradScaler goes on after some steps with such gradients, and so may one that is not torch's
     after one.
     """
-    for facts in ranks[:1]:
-        losses, norms = facts.rank.losses, gradients_of(facts.rank)
+    for rank in ranks[:1]:
+        losses, norms = rank.losses, gradients_of(rank)
         points = losses.points if losses is not None else {}
         bad = next((step for step in sorted(points) if not math.isfinite(points[step])), None)
         broken = [str(norm.step) for norm in norms if not norm.finite]
@@ -250,6 +250,6 @@ def loss_not_finite(ranks: Sequence[RankFacts], _: Promises) -> Iterator[Finding
             where = f"{'logged value' if losses.counted else 'step'} {bad}"
             what = f"the loss in the log is {points[bad]:g} at {where}"
             yield finding("nan-or-inf", "loss", what=what)
-        elif 1 < len(broken) == len(norms) and not loss_scales_of(facts.rank.numerics):
+        elif 1 < len(broken) == len(norms) and not loss_scales_of(rank.numerics):
             what = f"the gradients of steps {listed(broken)} are not finite"
             yield finding("nan-or-inf", "loss", what=what)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from fp8verify.analysis.casts import weight_casts
-from fp8verify.analysis.facts import RankFacts
 from fp8verify.analysis.gemms import gemm_totals
 from fp8verify.analysis.gpus import SMALL_SIDE
+from fp8verify.analysis.payoff import added_us
 from fp8verify.analysis.promises import Promises
+from fp8verify.analysis.rank import RankEvidence
 from fp8verify.kernels.operators import find
 from fp8verify.report.model.diagnosis import PayoffReport, TaxReport
 from fp8verify.report.model.parts import Finding
@@ -31,16 +32,15 @@ def payoff_remedy(case: str) -> str:
     return findings_table()["fp8-not-paying"][case].hint
 
 
-def fp8_not_paying(facts: RankFacts, _: Promises) -> Iterator[Finding]:
+def fp8_not_paying(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """FP8 that costs more than it can save, or whose gain is lost because the GPU waits."""
-    found, health = facts.fp8_payoff, facts.rank.health
-    if found is None:
+    figures, overhead, health = rank.payoff, rank.tax, rank.health
+    if figures is None or not rank.ran_low:
         return
-    figures, overhead = found.report, found.overhead
     # Otherwise pauses in the trace are lost kernels or broken clocks.
     times_are_whole = health.complete and not health.bad_durations
     pauses = figures.idle_share if figures.waits is None and times_are_whole else 0.0
-    pays = found.cost_us <= found.saved_us
+    pays = overhead is None or added_us(overhead.rows) <= overhead.saved_at_most_us
     if overhead is not None and figures.speedup_estimate is not None and not pays:
         cause, case = cost_of_casts([overhead], [figures])
         yield finding(
@@ -49,7 +49,7 @@ def fp8_not_paying(facts: RankFacts, _: Promises) -> Iterator[Finding]:
             cause=cause,
             up_to="up to " if overhead.unfused_us < overhead.time_us else "",
             cast_ms=overhead.time_us / 1e3,
-            saved_ms=found.saved_us / 1e3,
+            saved_ms=overhead.saved_at_most_us / 1e3,
         )
     elif figures.waits and figures.step_us and figures.gpu_busy_in_step_us:
         idle_ms = (figures.step_us - figures.gpu_busy_in_step_us) / 1e3
@@ -85,13 +85,13 @@ def gemms_are_small(payoffs: Sequence[PayoffReport]) -> bool:
     return any((payoff.small_gemm_share or 0.0) >= _MOSTLY for payoff in payoffs)
 
 
-def attention_unfused(facts: RankFacts, _: Promises) -> Iterator[Finding]:
+def attention_unfused(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """Products of attention as GEMMs of their own: their backend, and what they cost."""
-    rows = facts.rank.survey.attention
+    rows = rank.survey.attention
     if not rows:
         return
     totals = gemm_totals(rows)
-    of_gpu = totals.total_ns / (sum(facts.gpu_time.values()) or 1)
+    of_gpu = totals.total_ns / (sum(rank.gpu_time.values()) or 1)
     ops = {name for row in rows if row.kind.op is not None for name in row.kind.op.parents}
     sdpa = any(find(name).encloses is Role.ATTENTION for name in ops)
     yield finding(
@@ -101,14 +101,13 @@ def attention_unfused(facts: RankFacts, _: Promises) -> Iterator[Finding]:
         count=totals.launches,
         formats=" and ".join(p.value.upper() for p in Precision if totals.kernels[p.value]),
         ms=totals.total_ns / 1e6,
-        of_gemm=totals.total_ns / facts.rank.gemm.total_ns,
+        of_gemm=totals.total_ns / rank.gemm.total_ns,
         of_gpu=of_gpu,
     )
 
 
-def scalar_all_reduces(facts: RankFacts, _: Promises) -> Iterator[Finding]:
+def scalar_all_reduces(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """All-reduces of one element each, as torchao makes for the amax of every sharded weight."""
-    rank = facts.rank
     reduces = [t for t in rank.collectives if t.is_scalar and "reduce" in t.name.lower()]
     calls = sum(total.calls for total in reduces)
     if rank.ran_low and calls >= _USUAL_SCALARS_A_STEP * max(1, len(rank.steps)):
@@ -117,9 +116,9 @@ def scalar_all_reduces(facts: RankFacts, _: Promises) -> Iterator[Finding]:
         yield finding("scalar-all-reduces", calls=calls, ms=time_ns / 1e6, share=share)
 
 
-def weight_recast(facts: RankFacts, _: Promises) -> Iterator[Finding]:
+def weight_recast(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """Weights that are cast in each micro-batch, though they change once a step."""
-    found, gpu_ns = weight_casts(facts.rank), sum(facts.gpu_time.values())
+    found, gpu_ns = weight_casts(rank), sum(rank.gpu_time.values())
     if found is None or not gpu_ns or found.casts < found.passes:
         return
     share = found.time_ns * (1 - 1 / found.passes) / gpu_ns

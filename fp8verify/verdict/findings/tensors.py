@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import asdict
 
-from fp8verify.analysis.facts import RankFacts
 from fp8verify.analysis.numerics import Step, steps_of
 from fp8verify.analysis.promises import Promises
+from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.schema import SlotRecord, TensorRecord, WeightCopyRecord
 from fp8verify.report.model.parts import Finding
 from fp8verify.text import counted, listed, pattern, patterns
@@ -119,9 +119,9 @@ class Rule(NamedTuple):
     case: str = ""
 
 
-def measured_tensors(facts: RankFacts, _: Promises) -> Iterator[Finding]:
+def measured_tensors(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """Hold all measured tensors against all thresholds."""
-    steps = steps_of(facts.rank.numerics)
+    steps = steps_of(rank.numerics)
     for rule in _RULES:
         accused = [
             Accused(rule.figure(row), step.number, row)
@@ -248,9 +248,9 @@ _RULES = (
 # ---- what a single tensor does not show
 
 
-def not_finite(facts: RankFacts, _: Promises) -> Iterator[Finding]:
+def not_finite(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """The first tensor with NaN or infinity, of which no other figure means anything."""
-    steps = steps_of(facts.rank.numerics)
+    steps = steps_of(rank.numerics)
     found = [
         Accused(0.0, step.number, row) for step in steps for row in step.rows if not row.finite
     ]
@@ -268,12 +268,12 @@ def not_finite(facts: RankFacts, _: Promises) -> Iterator[Finding]:
         )
 
 
-def outlier_layers(facts: RankFacts, _: Promises) -> Iterator[Finding]:
+def outlier_layers(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """Tensors whose values dwarf those of their peers, or of which one value dwarfs the rest.
 
     A weight that is too large makes its output and gradients large too: only the cause is accused.
     """
-    steps = steps_of(facts.rank.numerics)
+    steps = steps_of(rank.numerics)
     by_tensor = [
         [one for step in steps for one in _outliers(step, tensor)]
         for tensor in ("weight", "input", "grad_output")
