@@ -183,6 +183,11 @@ class OpContext(msgspec.Struct, frozen=True, kw_only=True):
     parents: tuple[str, ...] = ()
     backward: bool = False
 
+    @property
+    def around(self) -> tuple[str, ...]:
+        """Its own name and those of all that encloses it, innermost first."""
+        return self.name, *self.parents
+
 
 class Collective(msgspec.Struct, frozen=True, kw_only=True):
     """One kind of NCCL collective: sizes in elements of `dtype`, as NCCL's own metadata says."""

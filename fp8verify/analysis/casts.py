@@ -55,7 +55,9 @@ def fed_gemms(trace: Trace, kinds: Kinds, gemms: list[Gemm]) -> int:
         if role is Role.COMMUNICATION:
             kept = set()
         if cast is not None:
-            written = frozenset() if _gathers(kind.op) else cast.written
+            parents = () if kind.op is None else kind.op.parents
+            gathers = any(find(name).part is Part.GATHER for name in parents)
+            written = frozenset() if gathers else cast.written
             if kept is not None:
                 kept |= written or frozenset()
                 cast = cast._replace(read=cast.read & kept)
@@ -65,10 +67,6 @@ def fed_gemms(trace: Trace, kinds: Kinds, gemms: list[Gemm]) -> int:
             fed += gemm is not None and any(_feeds(one, gemm) for one in waiting[stream])
             waiting[stream] = []
     return fed
-
-
-def _gathers(op: OpContext | None) -> bool:
-    return op is not None and any(find(name).part is Part.GATHER for name in op.parents)
 
 
 def _cast(kind: Kind) -> _Cast | None:
@@ -81,7 +79,7 @@ def _cast(kind: Kind) -> _Cast | None:
     typed = op is not None and any(_FP8.search(name) for name in op.types)
     if not typed and not _casts_by_name(kind):
         return None
-    if op is not None and FP8_FUNCTIONS.intersection((op.name, *op.parents)):
+    if op is not None and FP8_FUNCTIONS.intersection(op.around):
         return _Cast(None)
     if op is not None and typed and any(op.dims):
         return _typed(op)

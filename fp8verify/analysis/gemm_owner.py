@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from fp8verify.analysis.kinds import GemmShape, gemm_shape
@@ -56,7 +55,11 @@ def _between_softmaxes(trace: Trace, kinds: Kinds, batched: Mapping[int, Kind]) 
     """Return the pairs of GEMMs around a softmax whose sizes fit, in the forward pass."""
     found: set[int] = set()
     before: dict[int, tuple[int | None, bool]] = defaultdict(lambda: (None, False))
-    for stream, number in _products_and_softmaxes(trace, kinds):
+    wanted = [_is_softmax(k) or k.classification.role.is_gemm for k in kinds.kinds]
+    columns = trace.kernels
+    places = [place for place, number in enumerate(kinds.numbers) if wanted[number]]
+    for place in sorted(places, key=columns.start_ns.__getitem__):
+        stream, number = columns.stream[place], kinds.numbers[place]
         first, softmax = before[stream]
         kind = kinds.kinds[number]
         if not kind.classification.role.is_gemm:
@@ -69,26 +72,12 @@ def _between_softmaxes(trace: Trace, kinds: Kinds, batched: Mapping[int, Kind]) 
     return found
 
 
-def _products_and_softmaxes(trace: Trace, kinds: Kinds) -> Iterator[tuple[int, int]]:
-    """Yield stream and kind of each GEMM and softmax, in the order in which they started."""
-    wanted = [_is_softmax(k) or k.classification.role.is_gemm for k in kinds.kinds]
-    columns = trace.kernels
-    places = [place for place, number in enumerate(kinds.numbers) if wanted[number]]
-    places.sort(key=columns.start_ns.__getitem__)
-    return ((columns.stream[place], kinds.numbers[place]) for place in places)
-
-
 def _is_softmax(kind: Kind) -> bool:
     if kind.classification.role.is_gemm:
         return False
-    around = () if kind.op is None else (kind.op.name, *kind.op.parents)
-    return not _SOFTMAX.isdisjoint(around) or _names_softmax(kind.name[:400])
-
-
-@lru_cache(1 << 12)
-def _names_softmax(name: str) -> bool:
-    text = name.lower()
-    return "softmax" in text and "log_softmax" not in text and "logsoftmax" not in text
+    text = kind.name[:400].lower()
+    named = "softmax" in text and "log_softmax" not in text and "logsoftmax" not in text
+    return named or not _SOFTMAX.isdisjoint(kind.around)
 
 
 def _fit(first: Kind, second: Kind) -> bool:

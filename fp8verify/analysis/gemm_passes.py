@@ -35,7 +35,6 @@ from fp8verify.terms import Leg, OpContext
 from fp8verify.text import lazy_pattern
 from fp8verify.trace import Trace
 
-_BACKWARD_LEGS = (Leg.DGRAD, Leg.WGRAD, Leg.RECOMPUTE)
 # TN is that of a forward pass, and of dgrad where the weight is stored transposed.
 _LAYOUT_LEGS = {"NN": Leg.DGRAD, "NT": Leg.WGRAD}
 _COMPILED = "CompiledFunction"
@@ -91,7 +90,7 @@ def _expected(forward: Counter[_Size], shape: GemmShape, leg: Leg) -> int:
 
 def _forward_functions(ops: Iterable[OpContext | None]) -> frozenset[str]:
     """Names of custom autograd functions: X where a node XBackward encloses a GEMM."""
-    nodes = {name for op in ops if op for name in (op.name, *op.parents)}
+    nodes = {name for op in ops if op for name in op.around}
     return _LINEAR.union(filter(None, map(function_of, nodes)))
 
 
@@ -103,7 +102,7 @@ def _from_context(kind: Kind, functions: frozenset[str]) -> Leg | None:
     if not op.backward:
         # A replayed CUDA graph of a backward pass is launched by the node, not run inside it.
         return Leg.BACKWARD if has_gradient(kind) and not op.types else Leg.FPROP
-    for name in (op.name, *op.parents):
+    for name in op.around:
         if function_of(name) is not None:
             return None
         if name in functions:
@@ -119,11 +118,9 @@ def _from_shape(kind: Kind, shape: GemmShape | None, forward: Counter[_Size]) ->
     Hopper has no choice of layout.
     """
     if shape is not None:
-        nodes = () if kind.op is None else map(function_of, (kind.op.name, *kind.op.parents))
-        recomputes = _COMPILED in nodes and not has_gradient(kind)
-        legs = [leg for leg in _BACKWARD_LEGS if _expected(forward, shape, leg)]
-        if not recomputes and Leg.RECOMPUTE in legs:
-            legs.remove(Leg.RECOMPUTE)
+        recomputes = _COMPILED in map(function_of, kind.around) and not has_gradient(kind)
+        possible = (*_GRADIENTS, Leg.RECOMPUTE) if recomputes else _GRADIENTS
+        legs = [leg for leg in possible if _expected(forward, shape, leg)]
         if len(legs) == 1:
             return legs[0]
         if not legs and forward[shape.k, shape.n, shape.m]:
@@ -182,7 +179,9 @@ def place_in_passes(trace: Trace, kinds: Kinds, gemms: Sequence[Gemm]) -> None:
             turned[step] = False
         gemm.turn = turn[step]
         after_backward = not gemm.trained and turned.get(step) and gemm.number not in surely_forward
-        if after_backward and gemm.size not in sizes and _multiplies_square(gemm):
+        high = gemm.leg is Leg.FPROP and not gemm.kind.classification.precision.is_low
+        op = gemm.kind.op
+        if after_backward and high and gemm.size not in sizes and op and multiplies_square(op):
             chain.add(place)
     for place in chain:
         if not chain.isdisjoint((place - 1, place + 1)):
@@ -191,21 +190,17 @@ def place_in_passes(trace: Trace, kinds: Kinds, gemms: Sequence[Gemm]) -> None:
 
 def _surely_forward(trace: Trace, kinds: Kinds) -> frozenset[int]:
     """Return the kinds under a function of the forward pass, by the numbers of `kinds`."""
-    nodes = {name for op in trace.ops for name in (op.name, *op.parents)}
-    functions = frozenset(filter(None, map(function_of, nodes)))
+    nodes = {name for op in trace.ops for name in op.around}
+    forward = set(map(function_of, nodes))
+    for name in nodes:
+        row = find(name)
+        if row.linear or row.layer or row.part is Part.LAYER:
+            forward.add(name)
     return frozenset(
         number
         for number, kind in enumerate(kinds.kinds)
-        if kind.op is not None and not kind.op.backward and _runs_forward(kind.op, functions)
+        if kind.op is not None and not kind.op.backward and not forward.isdisjoint(kind.around)
     )
-
-
-def _runs_forward(op: OpContext, functions: frozenset[str]) -> bool:
-    around = (op.name, *op.parents)
-    if not functions.isdisjoint(around):
-        return True
-    rows = map(find, around)
-    return any(row.linear or row.layer or row.part is Part.LAYER for row in rows)
 
 
 def _settle_by_shape(gemms: Sequence[Gemm], surely_forward: frozenset[int]) -> None:
@@ -308,9 +303,3 @@ def _forward_size(gemm: Gemm, waiting: dict[_Size, list[Gemm]]) -> _Size:
     if gemm.leg is not Leg.WGRAD:
         sizes.append((shape.m, shape.k, shape.n))
     return next((size for size in sizes if size in waiting), ANY_SIZE)
-
-
-def _multiplies_square(gemm: Gemm) -> bool:
-    """Whether it is a product of X by its transpose, or of what that gives."""
-    op, high = gemm.kind.op, not gemm.kind.classification.precision.is_low
-    return gemm.leg is Leg.FPROP and op is not None and high and multiplies_square(op)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +17,8 @@ from fp8verify.analysis.layers import join_by_size
 from fp8verify.analysis.payoff import payoff
 from fp8verify.analysis.promises import Promises, collect_promises, expected_share
 from fp8verify.analysis.rank import RankEvidence
-from fp8verify.analysis.sidecars import losses_of, read_sidecars, remarks_on, said_by
+from fp8verify.capture.files import find_logs, read_numerics, read_ranks
+from fp8verify.capture.names import BOOTS
 from fp8verify.capture.ranks import (
     called_apis,
     census_remarks,
@@ -27,15 +29,18 @@ from fp8verify.capture.ranks import (
 )
 from fp8verify.capture.schema import RankMeta, RankNumerics
 from fp8verify.errors import InputError
-from fp8verify.logs.losses import LossSeries
-from fp8verify.logs.promises import LogReading
+from fp8verify.logs.lines import read_lines
+from fp8verify.logs.losses import LossSeries, read_losses
+from fp8verify.logs.promises import LayerPromise, LogReading, PhasePromise
+from fp8verify.record.collect_result import notes_on_attachment
 from fp8verify.report.forms import Report, with_forms
+from fp8verify.report.model.parts import Claim
 from fp8verify.trace import NoTraceError, Trace, TraceFiles, find_traces, read_trace
-from fp8verify.trace.places import comes_through_pipe, run_name
+from fp8verify.trace.places import comes_through_pipe, is_remote, place, reading, run_name
 from fp8verify.trace.readers import PRINTED_TABLE, glance_at
-from fp8verify.verdict.inconclusive import LOG_ALONE
 from fp8verify.verdict.judge import assess, judge
 from fp8verify.verdict.policy import Policy
+from fp8verify.verdict.reasons import LOG_ALONE
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -77,12 +82,11 @@ def inspect(
         return _inspect_log_alone(log, policy, name)
     name = name or run_name(paths)
     if comes_through_pipe(paths):
-        said = said_by(None, log)
+        said = _said_by(None, log)
         return _report([read_pipe(paths[0])], said, policy, [*run_notes, *said.notes], name)
-    sidecars = read_sidecars(paths)
-    metas, folder = sidecars.metas, sidecars.folder
-    said = said_by(folder, log, called_apis(metas))
-    notes = [*run_notes, *sidecars.notes]
+    folder, metas, numerics, attached = _read_sidecars(paths)
+    said = _said_by(folder, log, called_apis(metas))
+    notes = [*run_notes, *attached]
     try:
         files = find_traces(*paths, declared=declared_traces(metas))
     except NoTraceError:
@@ -101,8 +105,8 @@ def inspect(
         )
         profiled = {rank.rank for rank in ranks}
         remarked = [*remarks(metas), *_notes(files, metas), *census_remarks(metas, profiled)]
-    ranks = _with_records(ranks, metas, sidecars.numerics, losses_of(folder, log))
-    notes += [*remarks_on(log, None), *said.notes, *remarked]
+    ranks = _with_records(ranks, metas, numerics, read_losses(logs_of(folder, log)))
+    notes += [*_remarks_on(log, None), *said.notes, *remarked]
     report = _report(ranks, said, policy, notes, name)
     findings = tuple(
         replace(finding, message=f"{finding.message}, {len(metas)} by module list")
@@ -117,11 +121,11 @@ def _inspect_log_alone(log: str | Path | None, policy: Policy, name: str | None)
     """Report on a log alone; without kernels the verdict is INCONCLUSIVE."""
     if log is None:
         raise InputError("No path was given.", "Give a trace or a folder of traces.")
-    said, losses = said_by(None, log), losses_of(None, log)
+    said, losses = _said_by(None, log), read_losses(logs_of(None, log))
     rank = gather(_printed_table(Path(log)))  # a log may hold a table of kernels
     if not rank.health.kernels:
         rank.health.notes.append(LOG_ALONE)
-    notes = [*said.notes, *remarks_on(log, losses)]
+    notes = [*said.notes, *_remarks_on(log, losses)]
     ranks = _with_records([rank], {}, {}, losses)
     return _report(ranks, said, policy, notes, name or run_name([Path(log)]))
 
@@ -200,3 +204,85 @@ def _untraced(folder: Path, metas: dict[int, RankMeta]) -> list[RankEvidence]:
         for rank, meta in sorted(metas.items())
     ]
     return list(map(gather, traces or [Trace(source=folder.name)]))
+
+
+# ---- the files of a capture next to its traces: records of its ranks, and logs
+
+
+def _read_sidecars(
+    paths: Sequence[str | Path],
+) -> tuple[Path | None, dict[int, RankMeta], dict[int, RankNumerics], tuple[str, ...]]:
+    """Read the files next to the traces, if these are in the folder of a capture.
+
+    Args:
+        paths: the traces that the user gave; a capture is recognised if it is the only path.
+
+    Returns:
+        The folder of the traces, if there is one, the runner's records of each rank, of each rank's
+        scales and tensors, and why an attached job was not observed.
+    """
+    with reading(str(paths[0])):
+        folder = place(paths[0]) if len(paths) == 1 else None
+        if folder is None or not folder.is_dir():
+            return None, {}, {}, ()
+        metas = read_ranks(folder)
+        notes: tuple[str, ...] = ()
+        if not is_remote(folder) and any(folder.glob(BOOTS)):  # what `fp8verify env` attached to
+            notes = notes_on_attachment(folder, observed=bool(metas))
+        return folder, metas, read_numerics(folder), notes
+
+
+def _said_by(folder: Path | None, log: str | Path | None, calls: Sequence[str] = ()) -> LogReading:
+    """Return what the logs and calls claim and promise, and what of the logs was not read."""
+    paths = logs_of(folder, log)
+    if not (paths or calls):
+        return LogReading()
+    from fp8verify.logs.claims import claim_of_call, read_claims  # its patterns take a while
+
+    found: dict[tuple[str, str], Claim] = {}
+    notes: list[str] = []
+    layers: list[LayerPromise] = []
+    phases: list[PhasePromise] = []
+    for path in paths:
+        with reading(str(path)):
+            read = read_claims(path)
+        notes += read.notes
+        layers += read.layers
+        phases += read.phases
+        for claim in read.claims:
+            found.setdefault((claim.framework, claim.text), claim)
+    return LogReading([*found.values(), *map(claim_of_call, calls)], notes, layers, phases)
+
+
+def logs_of(folder: Path | None, log: str | Path | None) -> list[Path]:
+    """Return the log that the user gave, else those of a capture."""
+    return [place(log)] if log is not None else find_logs(folder) if folder is not None else []
+
+
+# An error further from the end of a log than this was survived.
+_AT_THE_END = 200
+
+
+def _remarks_on(log: str | Path | None, losses: LossSeries | None) -> list[str]:
+    """Say how far the training came by its log, and with which error it ended."""
+    if log is None:
+        return []
+    from fp8verify.doctor.causes import causes
+    from fp8verify.logs.last_error import last_error
+
+    path = place(log)
+    notes = []
+    if losses is not None and losses.points:
+        first, last = min(losses.points), max(losses.points)
+        said = f"{path.name} has losses of steps {first} to {last}"
+        notes.append(f"{said}, the last is {losses.points[last]:.4g}")
+    end = deque((line.text for line in read_lines(path)), maxlen=_AT_THE_END)
+    known = causes(end)
+    notes += [
+        f"{path.name} ends with an error (“{cause.text[:120]}”): {cause.cause}. {cause.remedy}"
+        for cause in known
+    ]
+    error = last_error([path])
+    if error is not None and not known:
+        notes.append(f"{path.name} ends with an error: {error}")
+    return notes

@@ -111,6 +111,11 @@ class Kind(NamedTuple):
     classification: Classification
 
     @property
+    def around(self) -> tuple[str, ...]:
+        """The operator that launched it and all that encloses that; empty if not known."""
+        return () if self.op is None else self.op.around
+
+    @property
     def multiplies(self) -> bool:
         """Whether a GEMM is a product itself, and not the reduction of a split one."""
         return not self.classification.split_k

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from msgspec import convert
@@ -14,7 +13,6 @@ from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.schema import (
     GradientRecord,
     MeasuredRecord,
-    RankNumerics,
     RecipeRecord,
     ScalesRecord,
     SlotRecord,
@@ -87,41 +85,44 @@ class Kept(NamedTuple):
         return found[place + 1] if place + 1 < len(found) else None
 
 
-def kept_scales(numerics: RankNumerics | None) -> list[Kept]:
-    """Return the scales that delayed scaling keeps, as the last window saw them."""
-    if numerics is None or not numerics.record.windows:
-        return []
-    window = numerics.record.windows[-1]
-    return [
+def windows_of(rank: RankEvidence) -> tuple[ScalesRecord, ...]:
+    """Return what each window of a rank saw of its scales."""
+    return rank.numerics.record.windows if rank.numerics is not None else ()
+
+
+def kept_scales(rank: RankEvidence) -> list[Kept]:
+    """Return the scales that delayed scaling keeps and uses, as the last window saw them."""
+    kept = [
         Kept(slot, window.recipes[slot.recipe], window)
+        for window in windows_of(rank)[-1:]
         for slot in window.slots
         if 0 <= slot.recipe < len(window.recipes)
     ]
+    return [one for one in kept if one.used]
 
 
-class Step(NamedTuple):
-    """One measured step: its tensors in the order in which they were met."""
+def recipes_of(rank: RankEvidence) -> tuple[RecipeRecord, ...]:
+    """Return the recipes of a rank's windows, each once."""
+    every = (recipe for window in windows_of(rank) for recipe in window.recipes)
+    return tuple(dict.fromkeys(every))
 
-    number: int
-    rows: Sequence[TensorRecord]
 
-
-def steps_of(numerics: RankNumerics | None) -> list[Step]:
+def steps_of(rank: RankEvidence) -> list[MeasuredRecord]:
     """Return all measured steps of a rank, the first one and those of its series, in order."""
-    steps = {line.step: line for line in reversed(_lines(numerics))}
-    return [Step(number, steps[number].rows) for number in sorted(steps)]
+    steps = {line.step: line for line in reversed(_lines(rank))}
+    return [steps[number] for number in sorted(steps)]
 
 
-def _lines(numerics: RankNumerics | None) -> list[MeasuredRecord]:
-    if numerics is None:
+def _lines(rank: RankEvidence) -> list[MeasuredRecord]:
+    if rank.numerics is None:
         return []
-    measured = numerics.record.measured
-    return [*([] if measured is None else [measured]), *numerics.series]
+    measured = rank.numerics.record.measured
+    return [*([] if measured is None else [measured]), *rank.numerics.series]
 
 
-def loss_scales_of(numerics: RankNumerics | None) -> tuple[float | None, ...]:
+def loss_scales_of(rank: RankEvidence) -> tuple[float | None, ...]:
     """Return the scales of torch's GradScalers at the end of the last window."""
-    windows = numerics.record.windows if numerics is not None else ()
+    windows = windows_of(rank)
     return windows[-1].loss_scales if windows else ()
 
 
@@ -129,14 +130,14 @@ def gradients_of(rank: RankEvidence) -> list[GradientRecord]:
     """Return the gradient norms of a rank by step."""
     windows = rank.meta.windows if rank.meta is not None else ()
     found = {norm.step: norm for window in windows for norm in window.gradients}
-    noted = (line.gradient for line in _lines(rank.numerics))
+    noted = (line.gradient for line in _lines(rank))
     found |= {norm.step: norm for norm in noted if norm is not None}
     return [found[step] for step in sorted(found)]
 
 
 def recomputed_high(rank: RankEvidence) -> tuple[str, ...]:
     """Return the layers that a measured step ran in FP8 and recomputed without FP8."""
-    layers = (layer for line in _lines(rank.numerics) for layer in line.recomputed_high)
+    layers = (layer for line in _lines(rank) for layer in line.recomputed_high)
     return tuple(dict.fromkeys(layers))
 
 
@@ -180,26 +181,21 @@ def numerics_report(rank: RankEvidence) -> NumericsReport | None:
     if found is None and not gradients:
         return None
     measured = found.record.measured if found is not None else None
-    recipes = [r for window in found.record.windows for r in window.recipes] if found else []
+    reason = found.record.reason if found is not None else None
+    if measured is not None and not measured.rows:
+        no_layer = f"no FP8 layer was seen in step {measured.step}"
+        reason = reason or "; ".join(measured.notes) or no_layer
     return NumericsReport(
         step=measured.step if measured is not None else None,
-        reason=(found.record.reason or _why_no_rows(found)) if found is not None else None,
-        rows=tuple(map(_tensor_row, found.rows if found is not None else ())),
-        recipes=tuple(dict.fromkeys(recipes)),
-        scales=tuple(_scale_row(kept) for kept in kept_scales(found) if kept.used),
-        loss_scales=loss_scales_of(found),
+        reason=reason,
+        rows=tuple(map(_tensor_row, measured.rows if measured is not None else ())),
+        recipes=recipes_of(rank),
+        scales=tuple(map(_scale_row, kept_scales(rank))),
+        loss_scales=loss_scales_of(rank),
         gradients=gradients,
         trend=_trend(rank),
         notes=measured.notes if measured is not None else (),
     )
-
-
-def _why_no_rows(found: RankNumerics) -> str | None:
-    """Say why a step that was measured has no tensors."""
-    measured = found.record.measured
-    if measured is None or measured.rows:
-        return None
-    return "; ".join(measured.notes) or f"no FP8 layer was seen in step {measured.step}"
 
 
 def _tensor_row(row: TensorRecord) -> TensorRow:

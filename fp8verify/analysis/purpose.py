@@ -29,8 +29,7 @@ _FORWARD: Final = lazy_pattern(
 
 def range_of(op: OpContext) -> int | None:
     """Return the place among an operator and its parents of the optimizer's range, if any."""
-    around = (op.name, *op.parents)
-    return next((i for i, name in enumerate(around) if _RANGE.match(name)), None)
+    return next((i for i, name in enumerate(op.around) if _RANGE.match(name)), None)
 
 
 def in_optimizer(op: OpContext | None) -> bool:
@@ -38,7 +37,7 @@ def in_optimizer(op: OpContext | None) -> bool:
     inside = None if op is None else range_of(op)
     if op is None or inside is None:
         return False
-    between = (op.name, *op.parents)[:inside]
+    between = op.around[:inside]
     if op.backward and any(node_of(name) for name in between):
         return False  # the backward pass of a closure
     return not any(map(_is_of_layers, between))
@@ -74,18 +73,16 @@ def optimizer_products(ops: Iterable[OpContext], kinds: Sequence[Kind]) -> set[i
 
 
 def _is_forward_inside(op: OpContext) -> bool:
-    inside = None if op.backward else range_of(op)
-    if inside is None:
+    inside = range_of(op)
+    if inside is None or op.backward:
         return False
-    around = (op.name, *op.parents)[:inside]
-    return any(_is_of_layers(name) or _FORWARD.fullmatch(name) for name in around)
+    return any(_is_of_layers(name) or _FORWARD.fullmatch(name) for name in op.around[:inside])
 
 
 def _is_compiled(op: OpContext) -> bool:
     """Whether compiled code outside autograd ran it, such as a compiled optimizer."""
-    around = (op.name, *op.parents)
-    compiled = any(_COMPILED.match(name) for name in around)
-    return compiled and not any(name.startswith("CompiledFunction") for name in around)
+    compiled = any(_COMPILED.match(name) for name in op.around)
+    return compiled and not any(name.startswith("CompiledFunction") for name in op.around)
 
 
 def _graph(op: OpContext) -> tuple[str, ...]:
@@ -135,23 +132,17 @@ def of_the_model(op: OpContext | None) -> bool:
 
 def purpose_of(kind: Kind) -> str | None:
     """Return the purpose of a kernel other than a GEMM in FP8, as `TaxRow.purpose`, or None."""
-    if kind.op is None or not FP8_FUNCTIONS.intersection((kind.op.name, *kind.op.parents)):
-        return _purpose_elsewhere(kind)
-    if kind.classification.role in (Role.COMMUNICATION, Role.ATTENTION, Role.MEMORY):
+    op, role = kind.op, kind.classification.role
+    if op is not None and FP8_FUNCTIONS.intersection(op.around):
+        aside = role in (Role.COMMUNICATION, Role.ATTENTION, Role.MEMORY)
+        return None if aside else _purpose_inside(op, role)
+    if not of_the_model(op):
         return None
-    return _purpose_inside(kind.op, kind.classification.role)
-
-
-def _purpose_elsewhere(kind: Kind) -> str | None:
-    """Judge a kernel by its role, outside the functions that are all about FP8."""
-    if not of_the_model(kind.op):
-        return None
-    op = kind.op
     if op is not None and any(find(name).part is Part.GATHER for name in op.parents):
-        around = _GATHER_OPS.intersection((op.name, *op.parents))
+        around = _GATHER_OPS.intersection(op.around)
         if around:
             return "amax" if around & _AMAX_OPS else "scale"
-    return _ROLES.get(kind.classification.role) or _by_types(kind)
+    return _ROLES.get(role) or _by_types(kind)
 
 
 def _by_types(kind: Kind) -> str | None:
@@ -165,17 +156,14 @@ def _by_types(kind: Kind) -> str | None:
     low = [name for name in op.types if _LOW_TYPE.search(name)]
     if not low:
         return None
-    return "transpose" if len(low) == len(_matrices(op)) > 1 else "cast"
-
-
-def _matrices(op: OpContext) -> list[str]:
-    """Return the types of the inputs that are tensors of numbers, not of scales or scalars."""
-    return [name for name, dims in zip(op.types, op.dims, strict=False) if len(dims) > 1 and name]
+    # Tensors of numbers, not of scales or scalars.
+    matrices = [n for n, dims in zip(op.types, op.dims, strict=False) if len(dims) > 1 and n]
+    return "transpose" if len(low) == len(matrices) > 1 else "cast"
 
 
 def _purpose_inside(op: OpContext, role: Role) -> str:
     """Return which part of torchao's casts an eager operator is: amax, scale, cast, or layout."""
-    around = {op.name, *op.parents}
+    around = set(op.around)
     if role is Role.AMAX_REDUCE or around & _AMAX_OPS:
         return "amax"
     if around & _SCALE_OPS or "double" in op.types:
@@ -217,12 +205,11 @@ def runs_backward(kinds: Sequence[Kind], gemms: Iterable[Gemm]) -> bool:
 
 def is_update(kind: Kind) -> bool:
     """Whether a kernel is of an optimizer's step."""
-    around = () if kind.op is None else (kind.op.name, *kind.op.parents)
-    if any("zero_grad" in name for name in around):
+    if any("zero_grad" in name for name in kind.around):
         return False
     if kind.op is not None and range_of(kind.op) is not None:
         return True
-    return any(map(_UPDATES.match, (kind.name[:400], *around)))
+    return any(map(_UPDATES.match, (kind.name[:_MAX_NAME], *kind.around)))
 
 
 def proves_training(kind: Kind) -> bool:

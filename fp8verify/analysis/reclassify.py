@@ -70,17 +70,16 @@ def settle_by_inputs(trace: Trace, kinds: Kinds) -> None:
             for number in _longest(trace, kinds, unknown):
                 kinds.kinds[number] = _as_fp8(kinds.kinds[number])
     casts = [kind for kind in kinds.kinds if _casts(kind)]
-    casting = frozenset(
-        name for kind in casts if kind.op is not None for name in (kind.op.name, *kind.op.parents)
-    )
+    casting = frozenset(name for kind in casts for name in kind.around)
     without_fp8 = _functions_without_fp8(trace, casting)
-    any_cast = bool(casts)
     for number, kind in enumerate(kinds.kinds):
         if kind.classification.role.is_gemm and kind.classification.precision.is_low:
             if _widens(kind):
                 kinds.kinds[number] = _as_high(kind, "its template widens FP8 before the product")
-            elif _is_name_alone(kind, casting, any_cast=any_cast):
-                kinds.kinds[number] = _as_unknown(kind)
+            elif why := _why_name_alone(kind, casting, any_cast=bool(casts)):
+                kinds.kinds[number] = _changed(
+                    kind, why, precision=Precision.UNKNOWN, source="none"
+                )
         elif _is_undecided(kind.classification) and kind.op and kind.op.name in without_fp8:
             kinds.kinds[number] = _as_high(kind, f"{kind.op.name} takes and makes no FP8 tensor")
 
@@ -123,33 +122,28 @@ def _widens(kind: Kind) -> bool:
     return kind.name.startswith("triton_tem_") and "scaled" not in kind.name + op
 
 
-def _is_name_alone(kind: Kind, casting: frozenset[str], *, any_cast: bool) -> bool:
-    """Whether only a hand-written kernel's name indicates that it multiplies FP8."""
+def _why_name_alone(kind: Kind, casting: frozenset[str], *, any_cast: bool) -> str | None:
+    """Say why a hand-written kernel's name alone does not prove that it multiplies FP8."""
     found, op = kind.classification, kind.op
     if found.source != "name" or found.library not in _HAND_WRITTEN:
-        return False
+        return None
     if op is None or not any(op.types):
-        return not any_cast
+        return None if any_cast else "only the name says so, and nothing is cast to FP8"
     matrices = [
         bool(_HASHED.search(text))
         for text, dims in zip(op.types, op.dims, strict=False)
         if len(dims) >= 2 and (_HASHED.search(text) or text.rpartition("::")[2] in _HIGH_TYPES[:2])
     ]
     cast_inside = not casting.isdisjoint((op.name, f"{op.name}Backward"))
-    return any(matrices) and sum(matrices) == 1 and len(matrices) > 1 and not cast_inside
+    if cast_inside or sum(matrices) != 1 or len(matrices) < 2:
+        return None
+    return "one operand is FP8 and nothing casts the other: it may be widened"
 
 
 def _changed(kind: Kind, why: str, **changes: Any) -> Kind:
     """Return a kind with another classification, and why."""
     found = kind.classification
     return kind._replace(classification=replace(found, reason=f"{found.reason}; {why}", **changes))
-
-
-def _as_unknown(kind: Kind) -> Kind:
-    why = "one operand is FP8 and nothing casts the other: it may be widened"
-    if kind.op is None or not any(kind.op.types):
-        why = "only the name says so, and nothing is cast to FP8"
-    return _changed(kind, why, precision=Precision.UNKNOWN, source="none")
 
 
 def _as_high(kind: Kind, why: str) -> Kind:

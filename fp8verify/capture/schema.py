@@ -427,8 +427,3 @@ class RankNumerics(msgspec.Struct, frozen=True, kw_only=True):
 
     record: NumericsRecord
     series: tuple[MeasuredRecord, ...] = ()
-
-    @property
-    def rows(self) -> tuple[TensorRecord, ...]:
-        """The rows of the measured step."""
-        return self.record.measured.rows if self.record.measured is not None else ()

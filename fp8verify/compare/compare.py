@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fp8verify.compare.causes import ranks_that_lost_fp8, why_not_faster
 from fp8verify.compare.losses import loss_findings, pair_losses, why_apart
 from fp8verify.compare.measure import Measured, budget_rows, measure_runs
 from fp8verify.compare.pairs import (
@@ -15,7 +14,15 @@ from fp8verify.compare.pairs import (
     pair_ranks,
     sizes,
 )
-from fp8verify.compare.speed import LEAST_STEPS, differs, measure_speed, reason_of, work_ratio
+from fp8verify.compare.speed import (
+    LEAST_STEPS,
+    differs,
+    measure_speed,
+    ranks_that_lost_fp8,
+    reason_of,
+    why_not_faster,
+    work_ratio,
+)
 from fp8verify.logs.losses import LossSeries
 from fp8verify.report.model.comparison import (
     Comparison,

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from fp8verify.analysis.inspection import inspect
-from fp8verify.capture.files import find_logs
+from fp8verify.analysis.inspection import inspect, logs_of
 from fp8verify.compare.compare import compare as compare_reports
 from fp8verify.compare.measure import is_known, profiled_step_us, steps_of
 from fp8verify.errors import UsageError
@@ -132,12 +131,10 @@ def _load(
     """Inspect one run and read the losses of its log, or of those in its capture."""
     if isinstance(run, Report):
         return run, None
-    report = inspect(str(run), log=None if log is None else str(log), workers=workers)
+    report = inspect(run, log=log, workers=workers)
     with reading(str(log or run)):
-        where = place(str(run))
-        inside = find_logs(where) if where.is_dir() else []
-        logs = [place(str(log))] if log is not None else inside
-        return report, read_losses(logs, patterns)
+        where = place(run)
+        return report, read_losses(logs_of(where if where.is_dir() else None, log), patterns)
 
 
 def _distinct_names(runs: Sequence[tuple[object, Report]]) -> list[str]:

@@ -7,14 +7,13 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 
 from fp8verify.analysis.communication import shards_gradients, weight_gathers
 from fp8verify.analysis.gemms import GemmRow
-from fp8verify.analysis.numerics import recomputed_high
+from fp8verify.analysis.numerics import recipes_of, recomputed_high
 from fp8verify.analysis.populations import PassReading, read_passes
 from fp8verify.analysis.promises import HIGH_PRECISION, Promises, format_name
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.report.model.parts import Finding
 from fp8verify.terms import LEGS, Leg, Precision, low_precision_name
 from fp8verify.text import abridged, counted, listed, patterns, shorten
-from fp8verify.verdict.findings.scales import recipes_of
 from fp8verify.verdict.findings_table import finding
 from fp8verify.verdict.policy import USUAL_SHARE
 

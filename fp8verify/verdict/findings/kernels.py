@@ -14,10 +14,9 @@ from fp8verify.capture.schema import ModuleRecord
 from fp8verify.report.model.parts import Finding
 from fp8verify.terms import Precision, Role
 from fp8verify.text import lazy_pattern, listed, patterns
-from fp8verify.verdict.causes import cause_without_fp8, ran_high
 from fp8verify.verdict.findings_table import finding
-from fp8verify.verdict.inconclusive import MANY_OPAQUE, opaque_share
 from fp8verify.verdict.policy import USUAL_SHARE
+from fp8verify.verdict.reasons import MANY_OPAQUE, cause_without_fp8, opaque_share, ran_high
 from fp8verify.verdict.verdict import NEGLIGIBLE
 
 # A rate this far above the BF16 peak cannot be a clock's or a timer's error.

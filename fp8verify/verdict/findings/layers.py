@@ -17,9 +17,9 @@ from fp8verify.capture.schema import ModuleRecord
 from fp8verify.report.model.parts import Claim, Finding
 from fp8verify.terms import LEGS, VAGUE_LEGS, Leg, Precision, Role
 from fp8verify.text import abridged, counted, in_sentences, listed, of_flops, patterns, shorten
-from fp8verify.verdict.causes import cause_without_fp8, runs_transformer_engine
 from fp8verify.verdict.findings.formats import short_legs
 from fp8verify.verdict.findings_table import finding
+from fp8verify.verdict.reasons import cause_without_fp8, runs_transformer_engine
 from fp8verify.verdict.verdict import NEGLIGIBLE
 
 _SHOWN = 4

@@ -11,7 +11,7 @@ from fp8verify.analysis.rank import RankEvidence
 from fp8verify.report.model.parts import Finding
 from fp8verify.text import counted, listed
 from fp8verify.verdict.findings_table import finding
-from fp8verify.verdict.inconclusive import undecidable
+from fp8verify.verdict.reasons import undecidable
 
 # Ranks record the same steps within minutes of each other.
 _ANOTHER_RUN_NS = 6 * 3600 * 10**9

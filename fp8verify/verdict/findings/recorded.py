@@ -17,8 +17,8 @@ from fp8verify.report.model.parts import Finding
 from fp8verify.terms import Leg, low_precision_count, low_precision_name
 from fp8verify.text import counted, listed
 from fp8verify.verdict.findings_table import finding
-from fp8verify.verdict.inconclusive import without_kernels
 from fp8verify.verdict.policy import USUAL_SHARE
+from fp8verify.verdict.reasons import without_kernels
 
 _WINDOW_STATES = {
     "never": "never began",

@@ -16,11 +16,13 @@ from fp8verify.analysis.numerics import (
     gradients_of,
     kept_scales,
     loss_scales_of,
+    recipes_of,
     steps_of,
+    windows_of,
 )
 from fp8verify.analysis.promises import Promises
 from fp8verify.analysis.rank import RankEvidence
-from fp8verify.capture.schema import RecipeRecord, TensorRecord, WeightCopyRecord
+from fp8verify.capture.schema import TensorRecord, WeightCopyRecord
 from fp8verify.report.model.parts import Finding
 from fp8verify.text import label_of_ranks, listed, pattern
 from fp8verify.verdict.findings.tensors import Accused, Rule, accuse, is_clipped
@@ -45,8 +47,8 @@ _LIKE = 0.5  # ours; a tensor that resembles a weight less is no copy of it
 
 def kept_scales_off(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """Scales that do not follow their amax, that clip it, or that it jumps away from."""
-    kept = [one for one in kept_scales(rank.numerics) if one.used]
-    rows = (row for step in steps_of(rank.numerics) for row in step.rows)
+    kept = kept_scales(rank)
+    rows = (row for step in steps_of(rank) for row in step.rows)
     clipped = any(map(is_clipped, rows))  # then the finding on the tensor says so
     for rule in _RULES:
         if not (rule.code == "saturates" and clipped):
@@ -114,13 +116,6 @@ _RULES = (
 )
 
 
-def recipes_of(rank: RankEvidence) -> list[RecipeRecord]:
-    """Return the recipes of a rank's windows, each once."""
-    numerics = rank.numerics
-    windows = numerics.record.windows if numerics is not None else ()
-    return list(dict.fromkeys(recipe for window in windows for recipe in window.recipes))
-
-
 def history_unused(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """Histories of amax of which the algorithm looks at one step only."""
     for recipe in recipes_of(rank):
@@ -135,7 +130,7 @@ def history_unused(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
 
 def loss_scales_off(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """Loss scales that GradScaler has halved to less than one, and infinite ones."""
-    for scale in loss_scales_of(rank.numerics):
+    for scale in loss_scales_of(rank):
         if scale is None or scale < _LEAST_LOSS_SCALE:
             now = "infinite" if scale is None else f"{scale:g}"
             yield finding("scale-unstable", "loss-scale", now=now, limit=_LEAST_LOSS_SCALE)
@@ -144,9 +139,9 @@ def loss_scales_off(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
 
 def growing_amax(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """Tensors whose amax keeps growing after the warm-up of a long run."""
-    steps = steps_of(rank.numerics)
+    steps = steps_of(rank)
     # While a model begins to learn, every amax grows.
-    late = [step for step in steps[(len(steps) + 1) // 2 :] if step.number >= _WARM_UP_STEPS]
+    late = [step for step in steps[(len(steps) + 1) // 2 :] if step.step >= _WARM_UP_STEPS]
     grown = []
     histories: dict[tuple[str, str], list[float]] = defaultdict(list)
     for row in (row for step in late for row in step.rows if row.amax is not None):
@@ -156,8 +151,8 @@ def growing_amax(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
         rises = len(values) >= _LEAST_POINTS and values[0] > 0 and up >= 0.75 * (len(values) - 1)
         if rises and values[-1] >= _GROWN * values[0]:
             row = TensorRecord(layer=layer, tensor=tensor, source="values")
-            grown.append(Accused(values[-1] / values[0], late[-1].number, row))
-    first = late[0].number if late else 0
+            grown.append(Accused(values[-1] / values[0], late[-1].step, row))
+    first = late[0].step if late else 0
     yield from accuse("scale-unstable", grown, case="growing", limit=_GROWN, first=first)
 
 
@@ -169,9 +164,8 @@ def scales_differ(ranks: Sequence[RankEvidence], _: Promises) -> Iterator[Findin
     # The ranks that have each value of a scale, as its record spells it.
     held: dict[tuple[object, ...], dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for rank in ranks:
-        kept = [one for one in kept_scales(rank.numerics) if one.used]
         for number in rank.numbers:
-            for one in kept:
+            for one in kept_scales(rank):
                 for group in _sharing(one, number):
                     slot, step = one.slot, one.window.last_step
                     held[slot.layer, slot.tensor, slot.gemm, step, group][slot.scale].append(number)
@@ -206,10 +200,9 @@ def _sharing(kept: Kept, rank: int) -> Iterator[tuple[int, ...]]:
 
 def weight_stale(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """Copies that stayed the same over a window in which their masters moved away from them."""
-    windows = rank.numerics.record.windows if rank.numerics is not None else ()
     stale = [
         Accused(_off(copy), window.last_step, copy)
-        for window in windows
+        for window in windows_of(rank)
         for copy in stale_copies(window.weights)
     ]
     yield from accuse("weight-stale", stale)
@@ -250,6 +243,6 @@ def loss_not_finite(ranks: Sequence[RankEvidence], _: Promises) -> Iterator[Find
             where = f"{'logged value' if losses.counted else 'step'} {bad}"
             what = f"the loss in the log is {points[bad]:g} at {where}"
             yield finding("nan-or-inf", "loss", what=what)
-        elif 1 < len(broken) == len(norms) and not loss_scales_of(rank.numerics):
+        elif 1 < len(broken) == len(norms) and not loss_scales_of(rank):
             what = f"the gradients of steps {listed(broken)} are not finite"
             yield finding("nan-or-inf", "loss", what=what)

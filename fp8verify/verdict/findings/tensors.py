@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import asdict
 
-from fp8verify.analysis.numerics import Step, steps_of
+from fp8verify.analysis.numerics import steps_of
 from fp8verify.analysis.promises import Promises
 from fp8verify.analysis.rank import RankEvidence
-from fp8verify.capture.schema import SlotRecord, TensorRecord, WeightCopyRecord
+from fp8verify.capture.schema import MeasuredRecord, SlotRecord, TensorRecord, WeightCopyRecord
 from fp8verify.report.model.parts import Finding
 from fp8verify.text import counted, listed, pattern, patterns
 from fp8verify.verdict.findings_table import finding
@@ -121,10 +121,10 @@ class Rule(NamedTuple):
 
 def measured_tensors(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """Hold all measured tensors against all thresholds."""
-    steps = steps_of(rank.numerics)
+    steps = steps_of(rank)
     for rule in _RULES:
         accused = [
-            Accused(rule.figure(row), step.number, row)
+            Accused(rule.figure(row), step.step, row)
             for step in steps
             for row in step.rows
             if row.finite and rule.holds(row) and rule.figure(row) >= rule.limit
@@ -250,10 +250,8 @@ _RULES = (
 
 def not_finite(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """The first tensor with NaN or infinity, of which no other figure means anything."""
-    steps = steps_of(rank.numerics)
-    found = [
-        Accused(0.0, step.number, row) for step in steps for row in step.rows if not row.finite
-    ]
+    steps = steps_of(rank)
+    found = [Accused(0.0, step.step, row) for step in steps for row in step.rows if not row.finite]
     if found:
         first: Any = found[0].record
         after = sum(one.step == found[0].step for one in found) - 1
@@ -273,7 +271,7 @@ def outlier_layers(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
 
     A weight that is too large makes its output and gradients large too: only the cause is accused.
     """
-    steps = steps_of(rank.numerics)
+    steps = steps_of(rank)
     by_tensor = [
         [one for step in steps for one in _outliers(step, tensor)]
         for tensor in ("weight", "input", "grad_output")
@@ -294,7 +292,7 @@ def outlier_layers(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
         )
 
 
-def _outliers(step: Step, tensor: str) -> Iterator[tuple[bool, Accused]]:
+def _outliers(step: MeasuredRecord, tensor: str) -> Iterator[tuple[bool, Accused]]:
     """Yield the outliers of a step, and whether only their own values show it."""
     sound = [row for row in step.rows if row.finite]
     if tensor == "grad_output" and any(map(_is_flushed_gradient, sound)):
@@ -312,7 +310,7 @@ def _outliers(step: Step, tensor: str) -> Iterator[tuple[bool, Accused]]:
             if len(known) > _LEAST_PEERS and amax >= _OUTLIER * least:
                 usual = median(known[layer] for layer in known if layer != row.layer)
                 if amax >= _OUTLIER * usual:
-                    yield False, Accused(amax / usual, step.number, row)
+                    yield False, Accused(amax / usual, step.step, row)
                     continue
             if narrow and row.rms and amax >= _WIDE_E4M3 * row.rms:
-                yield True, Accused(amax / row.rms, step.number, row)
+                yield True, Accused(amax / row.rms, step.step, row)
