@@ -22,7 +22,6 @@ from fp8verify.analysis.recorded import (
     modules_report,
     steps_outside,
 )
-from fp8verify.capture.schema import ModuleRecord
 from fp8verify.report.model.diagnosis import (
     LayerRow,
     LayersReport,
@@ -270,23 +269,18 @@ def _named_layers_report(rank: RankEvidence) -> NamedLayersReport | None:
         source=named.source,
         step=named.step,
         rows=tuple(
-            _named_row(layer, rows, modules.get(layer), casts.get(layer))
+            NamedLayerRow(
+                layer=layer,
+                n=module.out_features if module else None,
+                k=module.in_features if module else None,
+                state=module.state if module else None,
+                legs=_pass_rows(rows),
+                casts_us=micros(casts[layer]) if layer in casts else None,
+            )
             for layer, rows in by_layer.items()
+            for module in (modules.get(layer),)
         ),
         gemms=sum(row.calls for row in named.rows),
         unjoined=sum(row.calls for row in named.rows if not row.layer),
         note=named.note or none,
-    )
-
-
-def _named_row(
-    layer: str, rows: Sequence[GemmRow], module: ModuleRecord | None, casts: int | None
-) -> NamedLayerRow:
-    return NamedLayerRow(
-        layer=layer,
-        n=module.out_features if module else None,
-        k=module.in_features if module else None,
-        state=module.state if module else None,
-        legs=_pass_rows(rows),
-        casts_us=None if casts is None else micros(casts),
     )

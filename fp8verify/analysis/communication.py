@@ -92,27 +92,25 @@ def communication_report(
     merged: dict[tuple[str, str, int], list[CollectiveTotal]] = defaultdict(list)
     for total in totals:
         merged[total.name, total.dtype, total.group_size].append(total)
-    rows = [_collective_row(same) for same in merged.values()]
+    rows = [
+        CollectiveRow(
+            name=name,
+            dtype=dtype or None,
+            group_size=group_size or None,
+            calls=sum(t.calls for t in same),
+            bytes_in=sum(t.bytes_of(t.in_elements) for t in same) if known else None,
+            bytes_out=sum(t.bytes_of(t.out_elements) for t in same) if known else None,
+            time_us=micros(sum(t.time_ns for t in same)),
+        )
+        for (name, dtype, group_size), same in merged.items()
+        for known in (dtype in ELEMENT_BYTES,)
+    ]
     gathers = weight_gathers(totals)
     return CommunicationReport(
         time_us=micros(timeline.communication),
         exposed_us=micros(timeline.exposed),
         collectives=tuple(sorted(rows, key=lambda row: -row.time_us)),
         weight_gather=gathers if gathers.eight_bit_bytes or gathers.wider_bytes else None,
-    )
-
-
-def _collective_row(same: list[CollectiveTotal]) -> CollectiveRow:
-    first = same[0]
-    sized = first.dtype in ELEMENT_BYTES
-    return CollectiveRow(
-        name=first.name,
-        dtype=first.dtype or None,
-        group_size=first.group_size or None,
-        calls=sum(total.calls for total in same),
-        bytes_in=sum(t.bytes_of(t.in_elements) for t in same) if sized else None,
-        bytes_out=sum(t.bytes_of(t.out_elements) for t in same) if sized else None,
-        time_us=micros(sum(total.time_ns for total in same)),
     )
 
 
@@ -126,7 +124,12 @@ def weight_gathers(totals: Sequence[CollectiveTotal]) -> WeightGather:
     eight_bit = [t for t in gathers if ELEMENT_BYTES.get(t.dtype) == 1]
     wider = [t for t in gathers if ELEMENT_BYTES.get(t.dtype) != 1]
     narrow_bytes = sum(t.bytes_of(t.in_elements) for t in eight_bit)
-    per_parameter = _bytes_per_parameter(eight_bit, totals)
+    if any(total.dtype not in _BYTES for total in eight_bit):
+        per_parameter: float | None = 1.0
+    else:
+        gradients = [t.in_elements for t in totals if t.has_name(_SCATTERS) and t.in_elements]
+        ratios = [_nearest_ratio(total.out_elements, gradients) for total in eight_bit]
+        per_parameter = min((ratio for ratio in ratios if ratio is not None), default=None)
     low, high = _FP8_BYTES_PER_PARAMETER
     fp8 = None if per_parameter is None else low <= per_parameter < high
     return WeightGather(
@@ -140,17 +143,6 @@ def weight_gathers(totals: Sequence[CollectiveTotal]) -> WeightGather:
 def shards_gradients(totals: Sequence[CollectiveTotal]) -> bool:
     """Whether gradients are reduced to shards, as FSDP does and DDP does not."""
     return any(total.has_name(_SCATTERS) for total in totals)
-
-
-def _bytes_per_parameter(
-    gathers: Sequence[CollectiveTotal], totals: Sequence[CollectiveTotal]
-) -> float | None:
-    if any(total.dtype not in _BYTES for total in gathers):
-        return 1.0
-    gradients = [t.in_elements for t in totals if t.has_name(_SCATTERS) and t.in_elements]
-    ratios = [_nearest_ratio(total.out_elements, gradients) for total in gathers]
-    known = [ratio for ratio in ratios if ratio is not None]
-    return min(known, default=None)
 
 
 def _nearest_ratio(size: int, gradients: Sequence[int]) -> float | None:

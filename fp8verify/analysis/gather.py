@@ -29,7 +29,10 @@ def gather(trace: Trace) -> RankEvidence:
     steps = timeline.step_bounds(trace)
     gemms = label_gemms(trace, kinds)
     found = survey(trace, kinds, gemms)
-    bounds = _bounds(trace)
+    columns, bounds = trace.kernels, None
+    if len(columns):
+        ends = map(add, columns.start_ns, columns.duration_ns)
+        bounds = (min(columns.start_ns), max(ends))
     any_low = any(row.precision.is_low for row in found.gemms)
     return RankEvidence(
         source=trace.source,
@@ -54,13 +57,6 @@ def gather(trace: Trace) -> RankEvidence:
         trains=any(map(proves_training, kinds.kinds)),
         remarks=tuple(trace.remarks),
     )
-
-
-def _bounds(trace: Trace) -> tuple[int, int] | None:
-    columns = trace.kernels
-    if not len(columns):
-        return None
-    return min(columns.start_ns), max(map(add, columns.start_ns, columns.duration_ns))
 
 
 def within_window(trace: Trace) -> Trace:

@@ -221,17 +221,10 @@ def peak_tflops(peak: Peak | None, precision: Precision) -> float | None:
     """
     if peak is None or (precision is Precision.FP16 and not peak.proves):
         return None
-    rate = {
-        Precision.FP8: peak.fp8,
-        Precision.MXFP8: peak.fp8,
-        Precision.NVFP4: peak.fp4,
-        Precision.MXFP4: peak.fp4,
-        Precision.FP4: peak.fp4,
-        Precision.BF16: peak.bf16,
-        Precision.FP16: peak.bf16,
-        Precision.TF32: peak.tf32,
-    }.get(precision)
-    return rate or None
+    if precision.is_low:
+        return (peak.fp8 if precision.is_fp8 else peak.fp4) or None
+    high = {Precision.BF16: peak.bf16, Precision.FP16: peak.bf16, Precision.TF32: peak.tf32}
+    return high.get(precision) or None
 
 
 # A cast reads an operand twice (amax, then cast) and writes a byte: with its layout copy some 7

@@ -10,19 +10,15 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from math import prod
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from fp8verify.analysis.kinds import Gemm, GemmShape, Kind
 from fp8verify.kernels import decode
 from fp8verify.kernels.operators import LayerInputs, find, function_of
 from fp8verify.terms import Leg, OpContext, Role, Shape
 
-
-class Work(NamedTuple):
-    """What one launch computes; UNKNOWN in the forward pass, where other evidence decides."""
-
-    leg: Leg
-    shape: GemmShape | None
+# What one launch computes; UNKNOWN in the forward pass, where other evidence decides.
+_Work: TypeAlias = "tuple[Leg, GemmShape | None]"
 
 
 class _Call(NamedTuple):
@@ -35,25 +31,21 @@ class _Call(NamedTuple):
     each: int = 1
 
     @property
-    def forward(self) -> list[Work]:
+    def forward(self) -> list[_Work]:
         """Its own GEMMs."""
         return [
-            Work(Leg.UNKNOWN, _part(shape, self.each)) for shape in self.gemms for _ in self._parts
+            (Leg.UNKNOWN, _part(shape, self.each)) for shape in self.gemms for _ in range(self.each)
         ]
 
     @property
-    def backward(self) -> list[Work]:
+    def backward(self) -> list[_Work]:
         """The gradients, last layer first: of its input, then of its weight."""
         return [
-            Work(leg, _gradient(_part(shape, self.each), leg))
+            (leg, _gradient(_part(shape, self.each), leg))
             for shape in reversed(self.gemms)
             for leg in (Leg.DGRAD, Leg.WGRAD)
-            for _ in self._parts
+            for _ in range(self.each)
         ]
-
-    @property
-    def _parts(self) -> range:
-        return range(self.each)
 
     def fits(self, gradient: Shape | None) -> bool:
         """Whether a gradient has the size of its output."""
@@ -68,10 +60,10 @@ class _Function:
 
     def __init__(self) -> None:
         self.calls: list[_Call] = []
-        self.open: dict[bool, list[Work]] = {False: [], True: []}
-        self.last: Work | None = None
+        self.open: dict[bool, list[_Work]] = {False: [], True: []}
+        self.last: _Work | None = None
 
-    def next(self, call: _Call, op: OpContext, *, backward: bool) -> Work:
+    def next(self, call: _Call, op: OpContext, *, backward: bool) -> _Work:
         rest = self.open[backward]
         if not rest:
             if backward:

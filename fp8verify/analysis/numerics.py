@@ -43,6 +43,11 @@ class Kept(NamedTuple):
         return float(self.slot.scale)
 
     @property
+    def is_usable(self) -> bool:
+        """Whether the scale is a positive number."""
+        return 0 < self.scale < math.inf
+
+    @property
     def used(self) -> bool:
         """Whether any amax was recorded for it: layers do not use all of their slots."""
         return bool(self.slot.largest_amax) or any(self.slot.amax) or bool(self.slot.staged)

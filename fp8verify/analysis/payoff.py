@@ -69,6 +69,10 @@ def payoff(
     rows = _overhead(rank.survey.others) if casts else ()
     cost = round(1000 * added_us(rows))
     speedup = max(0.0, busy - cost + saved) / busy if low and saved is not None else None
+    ceiling = None
+    if saved is not None and gain is not None and low + sixteen_bit:
+        # Amdahl's law: other kernels take as long, 16-bit GEMMs as little as FP8 ones.
+        ceiling = (busy - cost + saved) / max(1, busy - cost - gain)
     steps = len(rank.steps)
     in_step = (busy + copying) // steps if steps else None
     times = rank.meta.steps_outside if rank.meta is not None else None
@@ -80,6 +84,9 @@ def payoff(
         waits = idle > max(gained, _WAITING * step)
         if speedup is not None and idle <= max(gained, _USUAL_WAIT * step):
             of_step = max(0.0, step + gained) / step
+    shaped = [(row.time_ns, row.shape[1:]) for row in low_rows if row.shape is not None]
+    known = sum(time_ns for time_ns, _ in shaped)
+    small = sum(time_ns for time_ns, sides in shaped if min(sides) < SMALL_SIDE)
     span = rank.timeline.span
     report = PayoffReport(
         gpu_busy_us=micros(busy),
@@ -89,8 +96,8 @@ def payoff(
         bandwidth_bound_share=round(
             min(1.0, sum(gpu_time[key] for key in _BANDWIDTH_BOUND) / busy), 6
         ),
-        small_gemm_share=rounded(_small_share(gemms)),
-        ceiling=rounded(_ceiling(busy, cost, low + sixteen_bit, saved, gain)),
+        small_gemm_share=rounded(small / known if known else None),
+        ceiling=rounded(ceiling),
         speedup_estimate=rounded(speedup),
         step_us=None if step is None else micros(step),
         gpu_busy_in_step_us=None if in_step is None else micros(in_step),
@@ -170,21 +177,3 @@ def _gain(row: GemmRow, *, in_sixteen: bool) -> float | None:
     if row.flops is None or not row.calls:
         return gains[-2]
     return gains[bisect_right(_SIZES, row.flops / row.calls / 1e9)]
-
-
-def _ceiling(busy: int, tax: int, gemms: int, saved: int | None, gain: int | None) -> float | None:
-    """Amdahl's law: other kernels take as long, 16-bit GEMMs as little as FP8 ones."""
-    if saved is None or gain is None or not gemms:
-        return None
-    return (busy - tax + saved) / max(1, busy - tax - gain)
-
-
-def _small_share(gemms: list[GemmRow]) -> float | None:
-    """Share of FP8 GEMM time in GEMMs with a side too short to pay for the casts."""
-    small = known = 0
-    for row in gemms:
-        shape = row.shape if row.precision.is_low else None
-        if shape is not None:
-            known += row.time_ns
-            small += row.time_ns if min(shape.m, shape.n, shape.k) < SMALL_SIDE else 0
-    return small / known if known else None

@@ -28,6 +28,7 @@ _LITTLE = 0.01
 _LEAST_OF_PEAK = 0.05
 Key: TypeAlias = "tuple[int, ...] | None"
 _Part = TypeVar("_Part", bound=Hashable)
+_Amounts: TypeAlias = "Mapping[Hashable, Amount]"  # by layer
 _GRADIENTS = (Leg.DGRAD, Leg.WGRAD)
 
 
@@ -145,8 +146,8 @@ class Populations:
 
     def compare(
         self,
-        own: Mapping[Hashable, Amount],
-        others: Mapping[Hashable, Amount],
+        own: _Amounts,
+        others: _Amounts,
         filled: tuple[float, float] = (0.0, 0.0),
         lacking: float = 0.0,
     ) -> Shortfall:
@@ -215,22 +216,22 @@ def read_passes(survey: Survey, leaves_high: Callable[[str], bool]) -> list[Pass
     keys = {key for leg in LEGS for key in by_leg[leg]}
     whole = {key: max(by_leg[leg].get(key, _NONE).total for leg in LEGS) for key in keys}
     settled = _settle_the_only_one(by_leg, whole)
-    lacks = {leg: _lack(by_leg, leg, leaves_high, whole) for leg in LEGS}
+    compared = {leg: found for leg, found in by_leg.items() if not leaves_high(leg.value)}
+    lacks = {leg: _lack(by_leg, compared, leg, whole) for leg in LEGS}
+    linear_ns = max(1, gemm_totals(survey.linear).total_ns)
     readings = []
     for leg in LEGS:
         own, lack = by_leg[leg], lacks[leg]
         vague = (Leg.UNKNOWN,) if leg is Leg.FPROP else VAGUE_LEGS
         may_be = total_amount(amount for other in vague for amount in by_leg[other].values())
-        hidden = (
-            _unrecognized(survey, leg) * table.total / max(1, gemm_totals(survey.linear).total_ns)
-        )
+        hidden = _unrecognized(survey, leg) * table.total / linear_ns
         # What the forward pass leaves in high precision explains as much of the gradients.
         sharing = (leg,) if leg is Leg.FPROP else _GRADIENTS
         explained = sum(lacks[other].high for other in sharing)
         disguised = max(0.0, may_be.high + may_be.unknown + hidden - explained)
         is_filled = may_be.total + hidden > HALF * lack.total
         least = lack.low - min(lack.low, disguised) if is_filled or not own else 0.0
-        others = _others(by_leg, leg, leaves_high, tuple(by_leg))
+        others = _others(compared, leg, tuple(compared))
         most = min(lack.total, may_be.low + may_be.unknown)
         # Frozen layers have no wgrad: what is neither there nor hidden did not run.
         expected = lack.low if is_filled or not own else 0.0
@@ -259,35 +260,30 @@ def _settle_the_only_one(
 
 
 def _lack(
-    by_leg: Mapping[Leg, Mapping[Hashable, Amount]],
+    by_leg: Mapping[Leg, _Amounts],
+    compared: Mapping[Leg, _Amounts],
     leg: Leg,
-    leaves_high: Callable[[str], bool],
     whole: Mapping[Hashable, float],
 ) -> Amount:
     """Return the work that a pass lacks compared with its layers' other passes."""
     low = total = 0.0
-    others = _others(by_leg, leg, leaves_high, CERTAIN_LEGS)
+    others = _others(compared, leg, CERTAIN_LEGS)
     for key, work in whole.items():
         own = by_leg[leg].get(key, _NONE)
         like = own if leg is Leg.FPROP else by_leg[Leg.FPROP].get(key, _NONE)
         share = like.share if like.known else others.get(key, _NONE).share
         gap = max(0.0, work - own.total)
         total += gap
-        low += 0.0 if leaves_high(leg.value) else min(gap, max(0.0, work * share - own.low))
+        low += min(gap, max(0.0, work * share - own.low)) if leg in compared else 0.0
     return Amount(low, total - low)
 
 
-def _others(
-    by_leg: Mapping[Leg, Mapping[Hashable, Amount]],
-    leg: Leg,
-    leaves_high: Callable[[str], bool],
-    legs: Iterable[Leg],
-) -> dict[Hashable, Amount]:
+def _others(compared: Mapping[Leg, _Amounts], leg: Leg, legs: Iterable[Leg]) -> _Amounts:
     """Add up other passes by layer, without passes that the recipe keeps in high precision."""
     found: dict[Hashable, Amount] = defaultdict(Amount)
     for other in legs:
-        if other not in (leg, Leg.UNKNOWN) and not leaves_high(other.value):
-            for key, amount in by_leg.get(other, {}).items():
+        if other not in (leg, Leg.UNKNOWN):
+            for key, amount in compared.get(other, {}).items():
                 found[key] += amount
     return found
 

@@ -53,10 +53,6 @@ _TRAVELS_IN_FP8 = (
 )
 
 
-def _is_call(claim: Claim) -> bool:
-    return not claim.line or claim.text.startswith(API_USAGE)
-
-
 class Promises(NamedTuple):
     """The claims of the log, and the modules that were converted on any rank.
 
@@ -92,7 +88,8 @@ class Promises(NamedTuple):
     def claim(self) -> Claim | None:
         """The claim that FP8 is on: the first line of a framework, or else an API call."""
         said = [claim for claim in self.claims if claim.says == "fp8"]
-        return min(said, key=_is_call, default=None)
+        lines = [claim for claim in said if claim.line and not claim.text.startswith(API_USAGE)]
+        return next(iter([*lines, *said]), None)
 
     @property
     def fallback(self) -> Claim | None:
@@ -121,7 +118,7 @@ class Promises(NamedTuple):
 
     @property
     def logged(self) -> dict[str, frozenset[str]]:
-        """The formats that the log names, by pass; empty if it names none."""
+        """The formats that log lines name, for single passes or else for all; empty for none."""
         return _of_claims(self.claims)
 
     @property
@@ -212,7 +209,8 @@ def expected_share(rank: RankEvidence, layers: Layers, promises: Promises) -> Ex
     expected = experts + sum(_of_class(layer, promises) for layer in known)
     left = [m for m in modules if not any(_is_low(m, leg, promises) for leg in LEGS)]
     low = sum(row.flops or 0 for row in rows if row.precision.is_low)
-    phases = _share_of_steps(rank, promises)
+    high = [promises.phase_of(step.number) == HIGH_PRECISION for step in rank.steps]
+    phases = 1 - sum(high) / (len(high) or 1)  # of the steps that the log leaves in high precision
     return ExpectedReport(
         share_of_flops=round(phases * expected / total, 6),
         measured_share_of_flops=round(low / total, 6),
@@ -263,13 +261,6 @@ def _is_low(module: ModuleRecord, leg: Leg, promises: Promises) -> bool:
     )
 
 
-def _share_of_steps(rank: RankEvidence, promises: Promises) -> float:
-    """Return the share of the window's steps that the log does not leave in high precision."""
-    numbers = [step.number for step in rank.steps]
-    high = [n for n in numbers if promises.phase_of(n) == HIGH_PRECISION]
-    return 1 - len(high) / len(numbers) if numbers else 1.0
-
-
 # Where operators of less are missing, those that are known tell of the rest.
 _MOST = 0.5
 _TOO_LITTLE = 0.01
@@ -296,7 +287,9 @@ def passes_are_proved(rank: RankEvidence, promises: Promises) -> bool:
 
 def high_is_explained(rank: RankEvidence, promises: Promises) -> bool:
     """Whether excluded layers and high-precision passes explain all other GEMMs."""
-    low, high = _launches(rank.survey.linear)
+    products = [row for row in rank.survey.linear if row.kind.multiplies]
+    low = sum(row.calls for row in products if row.precision.is_low)
+    high = sum(row.calls for row in products) - low
     kept = sum(promises.leaves_high(leg.value) for leg in LEGS)
     left, converted = _layers(rank.modules)
     fp8_legs = len(LEGS) - kept
@@ -309,13 +302,6 @@ def unplaced_ns(rank: RankEvidence, promises: Promises) -> int:
         return 0
     high = (row for row in rank.survey.linear if not row.precision.is_low and row.kind.op is None)
     return sum(row.time_ns for row in high if row.precision is not Precision.UNKNOWN)
-
-
-def _launches(rows: Iterable[GemmRow]) -> tuple[int, int]:
-    """Return how many GEMMs ran in low precision and how many did not, or may not have."""
-    products = [row for row in rows if row.kind.multiplies]
-    low = sum(row.calls for row in products if row.precision.is_low)
-    return low, sum(row.calls for row in products) - low
 
 
 def _layers(modules: Sequence[ModuleRecord]) -> tuple[int, int]:

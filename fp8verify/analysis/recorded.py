@@ -62,22 +62,19 @@ def modules_report(meta: RankMeta | None) -> ModulesReport | None:
     names: dict[str, list[str]] = {}
     for module in linears:
         names.setdefault(module.state, []).append(module.fqn)
+    unknown = ((m.source, m.class_name) for m in linears if m.state == "unknown")
     return ModulesReport(
         counts={state: len(fqns) for state, fqns in sorted(names.items())},
         names={state: tuple(fqns) for state, fqns in sorted(names.items())},
         recipes=tuple(sorted({module.recipe for module in linears if module.recipe})),
         scalings=tuple(sorted({module.scaling for module in linears if module.scaling})),
-        unknown_classes=tuple(sorted({_class(m) for m in linears if m.state == "unknown"})),
+        unknown_classes=tuple(sorted({".".join(filter(None, names)) for names in unknown})),
     )
 
 
 def _is_linear(module: ModuleRecord) -> bool:
     """Whether a module multiplies by a weight of its own: experts and attention cores do not."""
     return module.kind == "linear" and not module.class_name.endswith("DotProductAttention")
-
-
-def _class(module: ModuleRecord) -> str:
-    return f"{module.source}.{module.class_name}" if module.source else module.class_name
 
 
 def environment(ranks: Sequence[RankEvidence]) -> Environment:
@@ -98,19 +95,20 @@ def environment(ranks: Sequence[RankEvidence]) -> Environment:
 
 def memory_report(meta: RankMeta | None) -> MemoryReport | None:
     """Return the peak of a rank's GPU memory at its last window, and FP8's part of it."""
-    windows = meta.windows if meta is not None else ()
-    found = [window.memory for window in windows if window.memory is not None]
-    if not found or meta is None or not found[-1].allocated_peak:
+    if meta is None:
         return None
-    why = tuple(_why(meta.modules))
-    return MemoryReport(**structs.asdict(found[-1]), why=why)
+    found = [window.memory for window in meta.windows if window.memory is not None]
+    if not found or not found[-1].allocated_peak:
+        return None
+    return MemoryReport(**structs.asdict(found[-1]), why=tuple(_why(meta.modules)))
 
 
 def _why(modules: Sequence[ModuleRecord]) -> Iterator[str]:
     """Say where FP8 costs and saves memory, by the classes of the converted modules."""
     converted = [module for module in modules if module.state == "fp8"]
     engine = [module for module in converted if is_transformer_engine(module)]
-    dynamic = [module for module in converted if _casts_dynamically(module)]
+    others = [module for module in converted if module not in engine]
+    dynamic = [module for module in others if _casts_dynamically(module)]
     parameters = [module for module in engine if module.weight_class in FP8_PARAMETERS]
     cached = [module for module in engine if module.weight_class not in FP8_PARAMETERS]
     if dynamic:
@@ -143,7 +141,5 @@ def _casts_dynamically(module: ModuleRecord) -> bool:
 
     A class that is not known may save anything.
     """
-    if is_transformer_engine(module):
-        return False
     wraps = (module.weight_class or "").startswith(("Float8Training", "MXFP8Training", "Scaled"))
     return bool(module.recipe) or wraps or package_of(module) in ("torchao", "torchtitan")

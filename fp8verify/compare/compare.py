@@ -32,7 +32,6 @@ from fp8verify.report.model.comparison import (
     Side,
     StepTimes,
 )
-from fp8verify.report.model.parts import Finding
 from fp8verify.report.model.report import Report
 from fp8verify.text import counted
 from fp8verify.version import __version__
@@ -77,6 +76,9 @@ def compare(
     ratio = work_ratio(before, after)
     work = ratio if ratio is not None and differs(ratio) else 1.0
     memory, speed = pair_memory(baseline, candidate), measure_speed(before, after, work)
+    same = speed.outcome is Outcome.SAME and after.fp8_share > before.fp8_share + _MORE_FP8
+    is_slow = speed.outcome is Outcome.SLOWER or same
+    slow = why_not_faster(before, after, work) if is_slow else ()
     return Comparison(
         schema_version=SCHEMA_VERSION,
         fp8verify_version=__version__,
@@ -92,7 +94,7 @@ def compare(
         ranks=pair_ranks(before, after),
         loss=loss,
         memory=memory,
-        findings=tuple(_findings(before, after, speed.outcome, work, loss)),
+        findings=(*slow, *(loss_findings(loss) if work == 1.0 else ())),
         notes=(
             *_run_notes(baseline, candidate, before, after),
             *_loss_notes(losses, loss, work),
@@ -118,17 +120,6 @@ def _obstacle(before: Measured, after: Measured) -> str | None:
             "candidate, and without shapes their work is unknown"
         )
     return None
-
-
-def _findings(
-    before: Measured, after: Measured, outcome: Outcome, work: float, loss: LossPair | None
-) -> Iterator[Finding]:
-    """Yield findings on why the candidate is not faster, if that is certain, and on its loss."""
-    same = outcome is Outcome.SAME and after.fp8_share > before.fp8_share + _MORE_FP8
-    if outcome is Outcome.SLOWER or same:
-        yield from why_not_faster(before, after, work)
-    if work == 1.0:
-        yield from loss_findings(loss)
 
 
 def _side(name: str, report: Report, side: Measured) -> Side:

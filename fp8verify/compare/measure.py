@@ -77,7 +77,16 @@ def measure_runs(
     after = [theirs[number] for number in common] or list(theirs.values())[:1]
     if not (before and after):
         return f"no GEMM ran in the {'candidate' if before else 'baseline'}"
-    sources = [_sources(ranks, own) for ranks, own in zip((before, after), logged, strict=True)]
+    sources = [
+        {
+            "outside": _outside(ranks),
+            "log": _logged(ranks, own),
+            "gpu": _profiled(ranks, "gpu"),
+            "cpu": _profiled(ranks, "cpu"),
+            "window": _window(ranks),
+        }
+        for ranks, own in zip((before, after), logged, strict=True)
+    ]
     # Where few steps were recorded: the best that both have.
     wanted = [(name, _LEAST) for name in ("outside", "log", "gpu", "cpu")]
     wanted += [(name, 1) for name in ("gpu", "cpu", "window")]
@@ -99,12 +108,14 @@ def _measure(ranks: Sequence[RankReport], source: str, times: StepStatistics) ->
     budgets = [_budget(rank, times.mean_us) for rank in ranks]
     work = [_work(rank) for rank in ranks]
     known = [flops for flops in work if flops]
+    steps = [step for rank in ranks for step in rank.steps if step.trains]
+    flops = [sum(step.gemm.flops.values()) for step in steps if step.gemm.flops]
     return Measured(
         ranks=tuple(ranks),
         times=times,
         measured=source,
         work=fmean(known) if len(known) == len(work) else None,
-        step_flops=_step_flops(ranks),
+        step_flops=median(flops) if flops and len(flops) == len(steps) else None,
         gemms=fmean(sum(rank.gemm.kernels.values()) / steps_of(rank) for rank in ranks),
         budget={name: fmean(one[name] for one in budgets) for name in budgets[0]},
     )
@@ -118,19 +129,6 @@ def steps_of(rank: RankReport) -> int:
 def is_known(rank: RankReport) -> bool:
     """Whether GEMMs and GPU time of a rank are known."""
     return rank.payoff is not None and any(rank.gemm.kernels.values())
-
-
-def _sources(
-    ranks: Sequence[RankReport], logged: Mapping[int, float]
-) -> dict[str, StepStatistics | None]:
-    """Return the step times of each source, the best first."""
-    return {
-        "outside": _outside(ranks),
-        "log": _logged(ranks, logged),
-        "gpu": _profiled(ranks, "gpu"),
-        "cpu": _profiled(ranks, "cpu"),
-        "window": _window(ranks),
-    }
 
 
 def _outside(ranks: Sequence[RankReport]) -> StepStatistics | None:
@@ -196,12 +194,6 @@ def _work(rank: RankReport) -> float | None:
     forward = [row for row in products(rank) if row.leg is Leg.FPROP]
     flops = sum(2 * math.prod(row.shape or ()) * row.kernels for row in forward)
     return flops / steps_of(rank) if flops else None
-
-
-def _step_flops(ranks: Sequence[RankReport]) -> float | None:
-    steps = [step for rank in ranks for step in rank.steps if step.trains]
-    flops = [sum(step.gemm.flops.values()) for step in steps if step.gemm.flops]
-    return median(flops) if flops and len(flops) == len(steps) else None
 
 
 def products(rank: RankReport) -> list[KernelRow]:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
 
 from fp8verify.analysis.kinds import layer_sizes
 from fp8verify.compare.measure import Measured, products, profiled_step_us, steps_of
 from fp8verify.report.model.comparison import GemmPair, LayerPair, LegPair, MemoryPair, RankPair
-from fp8verify.report.model.diagnosis import NamedLayerRow
 from fp8verify.report.model.numerics import MemoryReport
 from fp8verify.report.model.parts import KernelRow
 from fp8verify.report.model.report import RankReport, Report
@@ -126,33 +124,30 @@ def _leg_times(side: Measured) -> dict[str, float]:
 def pair_layers(baseline: Measured, candidate: Measured) -> tuple[LayerPair, ...]:
     """Pair the layers that both runs name, on the first compared rank; the longest first."""
     before, after = _layers(baseline), _layers(candidate)
-    pairs = []
-    for name in before.keys() & after:
-        old, new = (_layer_us(*row) for row in (before[name], after[name]))
-        pairs.append(
-            LayerPair(
-                layer=name,
-                baseline_precision=precisions(before[name][0]),
-                candidate_precision=precisions(after[name][0]),
-                baseline_us=old,
-                candidate_us=new,
-                speedup=_ratio(old, new),
-            )
+    pairs = [
+        LayerPair(
+            layer=name,
+            baseline_precision=before[name][0],
+            candidate_precision=after[name][0],
+            baseline_us=before[name][1],
+            candidate_us=after[name][1],
+            speedup=_ratio(before[name][1], after[name][1]),
         )
+        for name in before.keys() & after
+    ]
     return tuple(sorted(pairs, key=lambda pair: (-(pair.candidate_us or 0.0), pair.layer)))
 
 
-def _layers(side: Measured) -> Mapping[str, tuple[NamedLayerRow, RankReport]]:
-    rank = side.ranks[0]
-    rows = rank.named_layers.rows if rank.named_layers is not None else ()
-    return {row.layer: (row, rank) for row in rows}
-
-
-def _layer_us(row: NamedLayerRow, rank: RankReport) -> float | None:
-    """Return µs a step; an eager step of compiled code has other times than the run."""
-    if rank.named_layers is None or rank.named_layers.source != "window":
-        return None
-    return round(layer_us(row) / steps_of(rank), 3)
+def _layers(side: Measured) -> dict[str, tuple[str, float | None]]:
+    """Return precisions and µs a step; an eager step of compiled code has not the run's times."""
+    rank, named = side.ranks[0], side.ranks[0].named_layers
+    if named is None:
+        return {}
+    steps = steps_of(rank) if named.source == "window" else None
+    return {
+        row.layer: (precisions(row), round(layer_us(row) / steps, 3) if steps else None)
+        for row in named.rows
+    }
 
 
 def pair_ranks(baseline: Measured, candidate: Measured) -> tuple[RankPair, ...]:

@@ -41,6 +41,10 @@ _STUDENT = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
     2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
 )  # fmt: skip
+_HOW_MEASURED = {
+    "outside": "wall time of steps without the profiler",
+    "log": "from the training's log",
+}
 
 
 class Speed(NamedTuple):
@@ -62,7 +66,11 @@ def measure_speed(before: Measured, after: Measured, work: float = 1.0) -> Speed
     """Measure the speed-up of the candidate, whose step does `work` times the baseline's work."""
     steps = before.times.mean_us / after.times.mean_us
     interval = _interval(before.times, after.times, work)
-    outcome = _outcome(interval)
+    outcome = Outcome.UNDECIDED
+    if interval is not None and not interval[0] <= 1 <= interval[1]:
+        outcome = Outcome.FASTER if interval[0] > 1 else Outcome.SLOWER
+    elif interval is not None and interval[0] >= 1 / (1 + _SAME) and interval[1] <= 1 + _SAME:
+        outcome = Outcome.SAME
     undecided = outcome is Outcome.UNDECIDED
     gemms = before.budget[GEMM], after.budget[GEMM]
     return Speed(
@@ -126,16 +134,6 @@ def _student(freedom: float) -> float:
     return 1.96 + 2.52 / freedom
 
 
-def _outcome(interval: tuple[float, float] | None) -> Outcome:
-    if interval is None:
-        return Outcome.UNDECIDED
-    low, high = interval
-    if low <= 1 <= high:
-        same = low >= 1 / (1 + _SAME) and high <= 1 + _SAME
-        return Outcome.SAME if same else Outcome.UNDECIDED
-    return Outcome.FASTER if low > 1 else Outcome.SLOWER
-
-
 def _needed(before: StepStatistics, after: StepStatistics, ratio: float) -> int:
     """Return how many steps of each run would make the observed difference significant."""
     known = [
@@ -152,9 +150,10 @@ def _needed(before: StepStatistics, after: StepStatistics, ratio: float) -> int:
 
 def reason_of(speed: Speed, work: float, before: Measured, after: Measured) -> str:
     """Say in a sentence how fast the candidate is, and how sure that is."""
+    how = _HOW_MEASURED.get(after.measured, "under the profiler")
     times = (
         f"a step takes {after.times.mean_us / 1000:.2f} ms, "
-        f"{before.times.mean_us / 1000:.2f} ms in the baseline{_measured_in(after)}"
+        f"{before.times.mean_us / 1000:.2f} ms in the baseline ({how})"
     )
     ratio = f"{speed.speedup:.2f}x as fast{bounds(speed.interval)}"
     if work != 1.0:
@@ -172,14 +171,6 @@ def reason_of(speed: Speed, work: float, before: Measured, after: Measured) -> s
 def bounds(interval: tuple[float, float] | None) -> str:
     """Return " (95 %: 1.21x to 1.30x)", empty without an interval."""
     return f" (95 %: {interval[0]:.2f}x to {interval[1]:.2f}x)" if interval else ""
-
-
-def _measured_in(side: Measured) -> str:
-    known = {
-        "outside": " (wall time of steps without the profiler)",
-        "log": " (from the training's log)",
-    }
-    return known.get(side.measured, " (under the profiler)")
 
 
 def _where_gain_goes(before: Measured, after: Measured) -> str:
@@ -217,13 +208,11 @@ def why_not_faster(before: Measured, after: Measured, work: float) -> Iterator[F
     lost = ranks_that_lost_fp8(before, after)
     causes = [_finding("less FP8 than in the baseline", _RANK_REMEDY, said) for said in lost]
     causes += _gemms(before, after, growth[GEMM], work, least)
-    gain = f"GEMMs take {_more(growth[GEMM])} a step"
+    gain = f"GEMMs take {_ms(growth[GEMM], '+')} a step"
     for cost, cause, remedy in sorted(_others(after, growth), key=lambda other: -other[0]):
         if cost >= least:
-            causes.append(_finding(cause, remedy, f"{_more(cost)} a step; {gain}"))
-    if not causes:
-        causes = [_finding("no single kind of work takes much longer", _NO_CAUSE, gain)]
-    yield from causes
+            causes.append(_finding(cause, remedy, f"{_ms(cost, '+')} a step; {gain}"))
+    yield from causes or [_finding("no single kind of work takes much longer", _NO_CAUSE, gain)]
 
 
 def ranks_that_lost_fp8(before: Measured, after: Measured) -> Iterator[str]:
@@ -246,8 +235,7 @@ def _gemms(
         slow = [pair for pair in pair_gemms(before, after) if pair.speedup < _SLOWER]
         # By how many µs a step they became slower.
         slow.sort(key=lambda pair: pair.candidate_us * pair.candidate_calls * (pair.speedup - 1))
-        worst = (f"{pair.n} x {pair.k} {pair.leg} {pair.speedup:.2f}x" for pair in slow[:3])
-        which = ", ".join(worst)
+        which = ", ".join(f"{p.n} x {p.k} {p.leg} {p.speedup:.2f}x" for p in slow[:3])
         figure = f"they take {_ms(longer)} a step longer{f' ({which})' if which else ''}"
         yield _finding("slower GEMMs", remedy, figure)
     elif more_fp8 and before.budget[GEMM] < _HARDLY * after.budget[GEMM] / work:
@@ -278,9 +266,5 @@ def _finding(cause: str, remedy: str, figure: str) -> Finding:
     return finding("fp8-not-paying", "compared", cause=cause, figure=figure, remedy=remedy)
 
 
-def _more(time_us: float) -> str:
-    return f"{time_us / 1000:+.2f} ms"
-
-
-def _ms(time_us: float) -> str:
-    return f"{time_us / 1000:.2f} ms"
+def _ms(time_us: float, sign: str = "") -> str:
+    return f"{time_us / 1000:{sign}.2f} ms"

@@ -20,11 +20,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
+from msgspec import Struct
+from msgspec.structs import asdict
+
 from fp8verify.errors import requires
 from fp8verify.report.model.comparison import Comparison, RunRow, RunTable
 from fp8verify.report.model.numerics import TensorRow
 from fp8verify.report.model.parts import KernelRow
-from fp8verify.report.model.report import Report
+from fp8verify.report.model.report import RankReport, Report
 from fp8verify.text import printable
 
 if TYPE_CHECKING:
@@ -78,12 +81,7 @@ def to_frames(report: Report) -> Frames:
     Raises:
         InputError: pandas is not installed.
     """
-    return Frames(
-        **{
-            name: to_frame(columns.split(), make(report))
-            for name, (columns, make) in _FRAMES.items()
-        }
-    )
+    return Frames(**{name: to_frame(*_table(report, name)) for name in _FRAMES})
 
 
 def to_frame(columns: Sequence[str], rows: Iterable[Row]) -> pd.DataFrame:
@@ -104,68 +102,68 @@ def _fields(row: object, names: Iterable[str]) -> Iterator[object]:
         yield value.value if isinstance(value, Enum) else value
 
 
-def _kernels(report: Report) -> Iterator[Row]:
-    for rank in report.ranks:
-        for row in rank.kernels:
-            yield rank.rank, *_fields(row, KernelRow.__struct_fields__)
+def _kernels(rank: RankReport) -> Iterator[Row]:
+    for row in rank.kernels:
+        yield tuple(_fields(row, KernelRow.__struct_fields__))
 
 
-def _gemms(report: Report) -> Iterator[Row]:
-    for rank in report.ranks:
-        for row in rank.kernels:
-            if row.role.is_gemm:
-                yield rank.rank, *_fields(row, KernelRow.__struct_fields__), row.precision.is_fp8
+def _gemms(rank: RankReport) -> Iterator[Row]:
+    for row, fields in zip(rank.kernels, _kernels(rank), strict=True):
+        if row.role.is_gemm:
+            yield *fields, row.precision.is_fp8
 
 
-def _steps(report: Report) -> Iterator[Row]:
-    for rank in report.ranks:
-        for step in rank.steps:
-            share, total = step.gemm.fp8_share_of_time, sum(step.gemm.time_us.values())
-            yield rank.rank, step.step, share, total, step.duration_us, step.gpu_us
+def _steps(rank: RankReport) -> Iterator[Row]:
+    for step in rank.steps:
+        share, total = step.gemm.fp8_share_of_time, sum(step.gemm.time_us.values())
+        yield step.step, share, total, step.duration_us, step.gpu_us
 
 
-def _layers(report: Report) -> Iterator[Row]:
-    for rank in report.ranks:
-        for state, names in (rank.modules.names if rank.modules else {}).items():
-            yield from ((rank.rank, name, state) for name in names)
+def _layers(rank: RankReport) -> Iterator[Row]:
+    for state, names in (rank.modules.names if rank.modules else {}).items():
+        yield from ((name, state) for name in names)
 
 
-def _named_layers(report: Report) -> Iterator[Row]:
-    for rank in report.ranks:
-        named = rank.named_layers
-        for row in named.rows if named else ():
-            for leg in row.legs:
-                for name, count in leg.kernels.items():
-                    own = (leg.leg.value, name, count, leg.time_us[name])
-                    yield rank.rank, row.layer, *own, named and named.source
+def _named_layers(rank: RankReport) -> Iterator[Row]:
+    named = rank.named_layers
+    for row in named.rows if named else ():
+        for leg in row.legs:
+            for name, count in leg.kernels.items():
+                own = (leg.leg.value, name, count, leg.time_us[name])
+                yield row.layer, *own, named and named.source
 
 
 _TENSOR = [name for name in TensorRow.__struct_fields__ if name not in ("what_if", "error")]
 
 
-def _numerics(report: Report) -> Iterator[Row]:
-    for rank in report.ranks:
-        for row in rank.numerics.rows if rank.numerics is not None else ():
-            yield rank.rank, *_fields(row, _TENSOR)
+def _numerics(rank: RankReport) -> Iterator[Row]:
+    for row in rank.numerics.rows if rank.numerics is not None else ():
+        yield tuple(_fields(row, _TENSOR))
 
 
-def _ranks(report: Report) -> Iterator[Row]:
-    for rank in report.ranks:
-        gemm_us, gpu_us = sum(rank.gemm.time_us.values()), sum(rank.gpu_time_us.values())
-        head = (rank.rank, rank.source, rank.verdict.value, rank.reason)
-        yield *head, rank.gemm.fp8_share_of_time, gemm_us, gpu_us, rank.health.kernels
+def _ranks(rank: RankReport) -> Iterator[Row]:
+    gemm_us, gpu_us = sum(rank.gemm.time_us.values()), sum(rank.gpu_time_us.values())
+    head = (rank.source, rank.verdict.value, rank.reason)
+    yield *head, rank.gemm.fp8_share_of_time, gemm_us, gpu_us, rank.health.kernels
 
 
-# The columns of each frame, and the function that makes its rows.
-_FRAMES: dict[str, tuple[str, Callable[[Report], Iterator[Row]]]] = {
-    "kernels": (" ".join(("rank", *KernelRow.__struct_fields__)), _kernels),
-    "gemms": (" ".join(("rank", *KernelRow.__struct_fields__, "is_fp8")), _gemms),
-    "steps": ("rank step fp8_share_of_time gemm_us cpu_us gpu_us", _steps),
-    "layers": ("rank layer state", _layers),
-    "named_layers": ("rank layer leg precision kernels time_us source", _named_layers),
-    "numerics": (" ".join(("rank", *_TENSOR)), _numerics),
-    "ranks": ("rank source verdict reason fp8_share_of_time gemm_us gpu_us kernels", _ranks),
+# The columns of each frame behind the rank's, and the function that makes the rows of a rank.
+_FRAMES: dict[str, tuple[str, Callable[[RankReport], Iterator[Row]]]] = {
+    "kernels": (" ".join(KernelRow.__struct_fields__), _kernels),
+    "gemms": (" ".join((*KernelRow.__struct_fields__, "is_fp8")), _gemms),
+    "steps": ("step fp8_share_of_time gemm_us cpu_us gpu_us", _steps),
+    "layers": ("layer state", _layers),
+    "named_layers": ("layer leg precision kernels time_us source", _named_layers),
+    "numerics": (" ".join(_TENSOR), _numerics),
+    "ranks": ("source verdict reason fp8_share_of_time gemm_us gpu_us kernels", _ranks),
 }
+
+
+def _table(report: Report, name: str) -> tuple[Sequence[str], Iterator[Row]]:
+    """Return the columns of a frame, and the rows of all ranks."""
+    columns, make = _FRAMES[name]
+    rows = ((rank.rank, *row) for rank in report.ranks for row in make(rank))
+    return ("rank", *columns.split()), rows
 
 
 def write_csv(found: Report | Comparison | RunTable) -> str:
@@ -198,8 +196,8 @@ def columns_and_rows(found: Report | Comparison | RunTable) -> tuple[Sequence[st
     if isinstance(found, RunTable):
         names = [name for name in RunRow.__struct_fields__ if name != "software"]
         return names, ([*map(_words, _fields(run, names))] for run in found.runs)
-    columns = ("rank", *KernelRow.__struct_fields__, "run")
-    return columns, ([*map(_words, row), found.name] for row in _kernels(found))
+    columns, kernels = _table(found, "kernels")
+    return (*columns, "run"), ([*map(_words, row), found.name] for row in kernels)
 
 
 def _words(value: object) -> object:
@@ -216,20 +214,20 @@ def _compared(found: Comparison) -> Iterator[Row]:
     """Yield rows whose times are µs a step; GEMMs have µs of one GEMM in further columns."""
     for part in found.budget:
         before, after = part.baseline_us, part.candidate_us
-        speedup = before / after if before > 0 and after > 0 else None
-        yield "budget", part.name, None, None, None, before, after, None, None, speedup
-    for leg in found.legs:
-        times = (leg.baseline_us, leg.candidate_us)
-        yield "leg", None, leg.leg, None, None, *times, None, None, leg.speedup
+        yield _paired("budget", part, speedup=before / after if before > 0 and after > 0 else None)
+    yield from (_paired("leg", leg) for leg in found.legs)
     for rank in found.ranks:
-        times = (rank.baseline_us, rank.candidate_us)
-        yield "rank", rank.rank, None, None, None, *times, None, None, rank.step_speedup
-    for layer in found.layers:
-        classes = (layer.baseline_precision, layer.candidate_precision)
-        own = (layer.baseline_us, layer.candidate_us, None, None, layer.speedup)
-        yield "layer", layer.layer, None, *classes, *own
+        yield _paired("rank", rank, name=rank.rank, speedup=rank.step_speedup)
+    yield from (_paired("layer", layer, name=layer.layer) for layer in found.layers)
     for pair in found.gemms:
-        classes = (pair.baseline_precision, pair.candidate_precision)
-        each = (pair.baseline_us, pair.candidate_us)
-        step = (round(each[0] * pair.baseline_calls, 3), round(each[1] * pair.candidate_calls, 3))
-        yield "gemm", f"{pair.n}x{pair.k}", pair.leg, *classes, *step, *each, pair.speedup
+        each = {"baseline_us_each": pair.baseline_us, "candidate_us_each": pair.candidate_us}
+        before = round(pair.baseline_us * pair.baseline_calls, 3)
+        after = round(pair.candidate_us * pair.candidate_calls, 3)
+        size = f"{pair.n}x{pair.k}"
+        yield _paired("gemm", pair, name=size, baseline_us=before, candidate_us=after, **each)
+
+
+def _paired(kind: str, pair: Struct, **own: object) -> Row:
+    """Return the row of a pair: its fields by the names of the columns, or others given."""
+    fields = {"kind": kind, **asdict(pair), **own}
+    return [fields.get(column) for column in _COMPARISON.split()]

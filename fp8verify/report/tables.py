@@ -33,15 +33,20 @@ def precision_rows(of: Report | RankReport) -> list[PrecisionRow]:
 
     Products of attention and the optimizer's GEMMs are `other_gemms`.
     """
+    layers = layer_gemms(of)
+    return _rows(layers, sum(layers.time_us.values()))
+
+
+def layer_gemms(of: Report | RankReport) -> GemmSummary:
+    """Return the GEMMs of linear layers that train: time, launches and FLOPs by precision class."""
     apart = (of.attention_gemm, of.untrained_gemm)
     flops = of.gemm.flops if of.gemm.flops_coverage >= 1 else None
-    layers = replace(
+    return replace(
         of.gemm,
         time_us=layer_times(of),
         kernels=_less(of.gemm.kernels, *(gemm.kernels for gemm in apart)),
         flops=flops and _less(flops, *(gemm.flops or {} for gemm in apart)),
     )
-    return _rows(layers, sum(layers.time_us.values()))
 
 
 def other_gemms(of: Report | RankReport) -> list[tuple[str, PrecisionRow]]:

@@ -97,13 +97,6 @@ def _decided(findings: Sequence[Finding], rank: Assessment) -> list[Finding]:
     ]
 
 
-def _settled(rank: RankEvidence, findings: Sequence[Finding], promises: Promises) -> Opinion | None:
-    reason = undecidable(rank) or _message(findings, Verdict.INCONCLUSIVE)
-    if reason is not None:
-        return Opinion(Verdict.INCONCLUSIVE, reason)
-    return None if rank.ran_low else _without_fp8(rank, findings, promises)
-
-
 def _message(findings: Sequence[Finding], verdict: Verdict) -> str | None:
     """Return what the first finding says that makes its rank this."""
     return next((finding.message for finding in findings if finding.verdict is verdict), None)
@@ -116,8 +109,13 @@ def _rest(findings: Sequence[Finding], promises: Promises) -> str | None:
     return logged_cause(promises) or next(by_design, None)
 
 
-def _without_fp8(rank: RankEvidence, findings: Sequence[Finding], promises: Promises) -> Opinion:
-    """Judge a rank that ran GEMMs and none in low precision, by what its findings make of it."""
+def _settled(rank: RankEvidence, findings: Sequence[Finding], promises: Promises) -> Opinion | None:
+    """Judge a rank that cannot be judged, or that ran no low precision, by its findings."""
+    reason = undecidable(rank) or _message(findings, Verdict.INCONCLUSIVE)
+    if reason is not None:
+        return Opinion(Verdict.INCONCLUSIVE, reason)
+    if rank.ran_low:
+        return None
     for verdict in (Verdict.EMULATED, Verdict.CONTRADICTED):
         reason = _message(findings, verdict)
         if reason is not None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from fp8verify.report.model.diagnosis import TOLERANCE, ExpectedReport
 from fp8verify.report.model.parts import Finding
 from fp8verify.report.model.report import RankReport
-from fp8verify.report.tables import layer_times
+from fp8verify.report.tables import layer_gemms
 from fp8verify.terms import (
     Precision,
     Severity,
@@ -62,19 +62,17 @@ class RankSummary:
 
     def __init__(self, rank: RankReport) -> None:
         """Subtract from all GEMMs those that the verdict is not about."""
-        apart = (rank.attention_gemm, rank.untrained_gemm)
+        layers = layer_gemms(rank)
         self.rank = rank
         self.label = label_of_rank(rank.rank, rank.source)
-        self.time = layer_times(rank)
+        self.time, self.kernels = layers.time_us, layers.kernels
         self.total = sum(self.time.values())
-        self.kernels = {
-            name: count - sum(other.kernels[name] for other in apart)
-            for name, count in rank.gemm.kernels.items()
-        }
         self.low_kernels = low_precision_count(self.kernels)
         self.share = round(low_precision_share(self.time) or 0.0, 6)
-        others = any(sum(gemm.time_us.values()) for gemm in apart)
-        self.share_of_all = low_precision_share(rank.gemm.time_us) if others else None
+        others = (rank.attention_gemm.time_us, rank.untrained_gemm.time_us)
+        self.share_of_all = None
+        if any(sum(time_us.values()) for time_us in others):
+            self.share_of_all = low_precision_share(rank.gemm.time_us)
         is_little = rank.opaque_us < NEGLIGIBLE * (self.total + rank.opaque_us)
         self.opaque_us = 0.0 if is_little else rank.opaque_us
         self.trained = sum(step.trains for step in rank.steps)
@@ -85,6 +83,17 @@ class RankSummary:
         hidden = self.time[Precision.UNKNOWN.value] + self.opaque_us
         layers = whole - self.rank.unplaced_us
         return low / (whole or 1), round((low + hidden) / layers, 6) if layers > 0 else 1.0
+
+    def expectation(self, policy: Policy) -> ExpectedReport | None:
+        """Return what was to run in low precision, if the rank is judged by it."""
+        expected = self.rank.expected
+        decides = policy.min_share is None and expected is not None and expected.decides
+        return expected if decides else None
+
+    def falls_short(self, policy: Policy) -> bool:
+        """Whether less ran in low precision than was expected, or required, or else than half."""
+        expected = self.expectation(policy)
+        return not expected.is_met if expected is not None else self.share < policy.share
 
     def doubts(self) -> list[str]:
         """Say what of the rank is not known."""
@@ -108,23 +117,10 @@ def outcome(
     short = (
         (policy.strict and verdict is Verdict.PARTIAL)
         or any(finding.severity is Severity.ERROR for finding in findings)
-        or (asks and any(_falls_short(summary, policy) for summary in summaries))
+        or (asks and any(summary.falls_short(policy) for summary in summaries))
     )
     code = code or int(short)
     return 0 if policy.exit_zero else code, code != 0
-
-
-def _falls_short(summary: RankSummary, policy: Policy) -> bool:
-    """Whether less ran in low precision than was expected, or required, or else than half."""
-    expected = _expectation_of(summary, policy)
-    return not expected.is_met if expected is not None else summary.share < policy.share
-
-
-def _expectation_of(summary: RankSummary, policy: Policy) -> ExpectedReport | None:
-    """Return what was to run in low precision, if the rank is judged by it."""
-    expected = summary.rank.expected
-    decides = policy.min_share is None and expected is not None and expected.decides
-    return expected if decides else None
 
 
 # ---- one rank
@@ -134,7 +130,7 @@ def judge_rank(summary: RankSummary, policy: Policy) -> Opinion:
     """Judge one rank: by what settles it, else by its share and by what it falls short of."""
     if summary.rank.settled:
         return Opinion(summary.rank.verdict, summary.rank.reason)
-    expected = _expectation_of(summary, policy)
+    expected = summary.expectation(policy)
     if expected is not None and not expected.is_met:
         return _short_of(expected, summary)
     if expected is None:

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping
 
 from fp8verify.analysis.communication import shards_gradients, weight_gathers
-from fp8verify.analysis.gemms import GemmRow
 from fp8verify.analysis.numerics import recipes_of, recomputed_high
 from fp8verify.analysis.populations import PassReading, read_passes
 from fp8verify.analysis.promises import HIGH_PRECISION, Promises, format_name
+from fp8verify.analysis.purpose import has_gradient
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.report.model.parts import Finding
 from fp8verify.terms import LEGS, Leg, Precision, low_precision_name
@@ -226,10 +226,11 @@ def all_gather_not_fp8(rank: RankEvidence, promises: Promises) -> Iterator[Findi
 def mxfp8_e5m2_gradients(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """MXFP8 with gradients in E5M2: by kernels, module list or recipe."""
     mx = [row for row in rank.survey.gemms if row.precision is Precision.MXFP8]
-    e5m2 = sum(row.calls for row in mx if "e5m2" in _elements(row))
+    e5m2 = sum(row.calls for row in mx if has_gradient(row.kind))
     # The module list counts where no kernel of the backward pass says what it multiplied.
     backward = [row for row in mx if row.leg is not Leg.FPROP]
-    silent = bool(backward) and all(None in _elements(row) for row in backward)
+    known = (row.kind.classification for row in backward)
+    silent = bool(backward) and all(None in (found.a, found.b) for found in known)
     layers = [
         module.fqn
         for module in rank.modules
@@ -241,7 +242,3 @@ def mxfp8_e5m2_gradients(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
         what = f"{counted(e5m2, 'MXFP8 GEMM')} multiplied gradients in E5M2"
     if e5m2 or layers or ("MXFP8BlockScaling", "e5m2") in recipes:
         yield finding("mxfp8-e5m2-gradients", what=what, layers=layers)
-
-
-def _elements(row: GemmRow) -> tuple[str | None, str | None]:
-    return row.kind.classification.a, row.kind.classification.b

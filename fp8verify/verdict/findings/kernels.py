@@ -203,11 +203,10 @@ def conflicts(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     if disputed > _MANY_MISNAMED * compared:
         yield finding("name-op-conflict", "many", disputed=disputed, compared=compared)
         return
-    for row in rank.survey.gemms:
-        conflict = row.kind.classification.conflict
-        if conflict is not None:
-            yield finding("name-op-conflict", conflict=conflict, kernel=_short(row.kind.name))
-            return
+    kinds = [row.kind for row in rank.survey.gemms if row.kind.classification.conflict is not None]
+    for kind in kinds[:1]:
+        conflict = kind.classification.conflict
+        yield finding("name-op-conflict", conflict=conflict, kernel=_short(kind.name))
 
 
 def beyond_bf16_peak(rank: RankEvidence, _: Promises) -> Iterator[Finding]:

@@ -60,10 +60,6 @@ def kept_scales_off(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
             yield from accuse(rule.code, accused, case=rule.case, limit=rule.limit)
 
 
-def _scale(kept: Kept) -> float:
-    return kept.scale
-
-
 def _is_stuck(kept: Kept) -> bool:
     # Transformer Engine before 1.8 computed scales anew only every so many steps.
     if not kept.frozen or (kept.recipe.interval or 1) > 1:
@@ -76,7 +72,7 @@ def _is_stuck(kept: Kept) -> bool:
 
 def _is_off(kept: Kept, wanted: float | None) -> bool:
     """Whether the scale is not what the recipe makes of the history."""
-    if not wanted or not 0 < kept.scale < math.inf:
+    if not wanted or not kept.is_usable:
         return False
     return abs(math.log2(kept.scale) - math.log2(wanted)) > _TOLERANCE_OCTAVES
 
@@ -102,16 +98,17 @@ def _octaves(kept: Kept) -> float:
     known = [math.log2(value) for value in kept.slot.amax if value]
     steps = [after - before for before, after in pairwise(known)]
     turns = sum(a * b < 0 for a, b in pairwise(steps))
-    if not 0 < kept.scale < math.inf or len(known) < _LEAST_POINTS or 2 * turns < len(steps):
+    if not kept.is_usable or len(known) < _LEAST_POINTS or 2 * turns < len(steps):
         return 0.0
     return max(known) - min(known)
 
 
 _RULES = (
-    Rule("scale-stuck", _scale, 0.0, _is_stuck),
+    Rule("scale-stuck", lambda kept: kept.scale, 0.0, _is_stuck),
     Rule("saturates", _clipped, _CLIPPED, lambda kept: _spike(kept) < _SPIKE, case="delayed"),
     Rule("amax-spike", _spike, _SPIKE),
-    Rule("scale-unstable", _scale, -math.inf, lambda kept: not 0 < kept.scale < math.inf),
+    # NaN too.
+    Rule("scale-unstable", lambda kept: kept.scale, -math.inf, lambda kept: not kept.is_usable),
     Rule("scale-unstable", _octaves, _MOST_OCTAVES, case="swinging"),
 )
 
@@ -130,11 +127,10 @@ def history_unused(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
 
 def loss_scales_off(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """Loss scales that GradScaler has halved to less than one, and infinite ones."""
-    for scale in loss_scales_of(rank):
-        if scale is None or scale < _LEAST_LOSS_SCALE:
-            now = "infinite" if scale is None else f"{scale:g}"
-            yield finding("scale-unstable", "loss-scale", now=now, limit=_LEAST_LOSS_SCALE)
-            return
+    bad = [s for s in loss_scales_of(rank) if s is None or s < _LEAST_LOSS_SCALE]
+    for scale in bad[:1]:
+        now = "infinite" if scale is None else f"{scale:g}"
+        yield finding("scale-unstable", "loss-scale", now=now, limit=_LEAST_LOSS_SCALE)
 
 
 def growing_amax(rank: RankEvidence, _: Promises) -> Iterator[Finding]:

@@ -77,8 +77,10 @@ def accuse(
     also = f", worst in step {step}" if step != numbers[0] else ""
     when = f"; in {len(numbers)} of {steps} measured steps, first in step {numbers[0]}{also}"
     named = listed(patterns(layers), _SHOWN)
+    gemm = getattr(worst, "gemm", 0)
+    of_gemm = f" (GEMM {gemm + 1})" if gemm else ""
     common = {
-        "name": _name(worst),
+        "name": f"the {getattr(worst, 'tensor', 'weight')} of {worst.layer}{of_gemm}",
         "figure": figure,
         "limit": limit,
         "step": step,
@@ -86,14 +88,6 @@ def accuse(
         "when": when if steps > 1 else "",
     }
     yield finding(code, case, layers=layers, **{**asdict(worst), **common, **facts})
-
-
-def _name(record: TensorRecord | SlotRecord | WeightCopyRecord) -> str:
-    gemm = getattr(record, "gemm", 0)
-    return (
-        f"the {getattr(record, 'tensor', 'weight')} of {record.layer}"
-        f"{f' (GEMM {gemm + 1})' if gemm else ''}"
-    )
 
 
 # ---- thresholds on a figure of one tensor
