@@ -52,8 +52,8 @@ FELL_SHORT = "pass-without-fp8 step-without-fp8"
 CLASSES = {
     "sound": (True, "", "the captures themselves"),
     "one rank in BF16": (True, "", "ddp_one_rank_bf16"),
-    "one step in BF16": (True, "", ""),
-    "one micro-batch of two in BF16": (True, "", ""),
+    "one step in BF16": (True, "", "fp8_one_step_bf16"),
+    "one micro-batch of two in BF16": (True, "", "fp8_one_micro_batch_bf16"),
     "one pass in BF16": (True, "", "fp8_te_backward_bf16 (two passes)"),
     "one layer in BF16": (
         False,
@@ -67,10 +67,15 @@ CLASSES = {
         "",
         "bf16_filter_rejects_all, bf16_torchtitan_auto_filter",
     ),
-    "pinned layer in FP8": (True, "", ""),
-    "NVFP4 promised, FP8 ran": (True, "", ""),
+    "pinned layer in FP8": (True, "", "fp8_pinned_layer"),
+    "NVFP4 promised, FP8 ran": (True, "", "fp8_instead_of_nvfp4"),
     "names shuffled": (True, "", "-"),
-    "BF16 under unknown names": (True, "", ""),
+    "a part in BF16 under unknown names": (
+        True,
+        "",
+        "benchmarks/gpu/faults.py own-kernel-compiled",
+    ),
+    "BF16 under unknown names": (True, "", "benchmarks/gpu/faults.py own-kernel, own-op"),
     "cut trace of a sound run": (True, "", "-"),
     "stale weights": (
         False,
@@ -187,7 +192,7 @@ def _numbered(gemms: Iterable[Gemm]) -> Iterator[Gemm]:
         yield gemm._replace(pass_number=number)
 
 
-def in_bf16(gemms: Iterable[Gemm], name: str | None = None) -> None:
+def in_bf16(gemms: Iterable[Gemm], name: str | None = None, *, inputs: bool = True) -> None:
     """Let GEMMs have run in BF16; with a name, in a kernel that says nothing."""
     for place, gemm in enumerate(gemms):
         layout = ("NNT", "NTT")[place % 2] if gemm.backward else "TNT"
@@ -204,7 +209,7 @@ def in_bf16(gemms: Iterable[Gemm], name: str | None = None) -> None:
             keep = [i for i, text in enumerate(types) if "Float8" in text][:2]
             op["args"]["Input type"] = ["c10::BFloat16"] * len(keep)
             op["args"]["Input Dims"] = [dims[i] for i in keep if i < len(dims)]
-            if name is not None:
+            if not inputs:
                 op["args"].pop("Input type"), op["args"].pop("Input Dims")
 
 
@@ -226,6 +231,9 @@ def cases(root: Path, rng: random.Random) -> Iterator[Case]:
         yield Case("sound", name, lambda to, folder=folder: Capture(folder).write(to))
         for kind, label, chosen in _choices(gemms, census=bool(_converted(folder))):
             yield Case(kind, f"{name}: {label}", _edit(folder, chosen))
+            if kind != "one layer in BF16":
+                hidden = _edit(folder, chosen, unknown=True)
+                yield Case("a part in BF16 under unknown names", f"{name}: {label}", hidden)
         if len(first.documents) == 1:
             both = _edit(folder, lambda _: False, ranks=2)
             yield Case("sound", f"{name}, as two ranks", both)
@@ -238,7 +246,10 @@ def cases(root: Path, rng: random.Random) -> Iterator[Case]:
             "NVFP4 promised, FP8 ran", name,
             _edit(folder, lambda _: False, log=NVFP4, alone=True),
         )  # fmt: skip
-        yield Case("BF16 under unknown names", name, _edit(folder, lambda _: True, unknown=True))
+        for inputs in (True, False):
+            label = f"{name}: {'with' if inputs else 'without'} inputs"
+            hidden = _edit(folder, lambda _: True, unknown=True, inputs=inputs)
+            yield Case("BF16 under unknown names", label, hidden)
         for seed in range(3):
             number = rng.randrange(1 << 30)
             yield Case("names shuffled", f"{name}: {seed}", _shuffled(folder, number))
@@ -314,6 +325,7 @@ def _edit(
     ranks: int = 1,
     log: str | None = None,
     unknown: bool = False,
+    inputs: bool = True,
     alone: bool = False,
 ) -> Callable[[Path], Path]:
     def make(to: Path) -> Path:
@@ -321,7 +333,7 @@ def _edit(
         edited = range(len(capture.documents)) if log and rank == 0 else (rank,)
         for number in edited:
             found = [gemm for gemm in capture.gemms(number) if chosen(gemm)]
-            in_bf16(found, "acme_kernel_v3" if unknown else None)
+            in_bf16(found, "acme_kernel_v3" if unknown else None, inputs=inputs)
         return capture.write(to, log, alone=alone)
 
     return make
@@ -438,7 +450,7 @@ def table(outcomes: list[Outcome]) -> str:
         bound = f"{upper(accepts + rejects, len(found)):.1%}"
         rows.append(
             f"| {kind} | {said} | {len(found)} | {accepts} | {rejects} | "
-            f"{found.count('no answer')} | {bound} | {recorded or 'not yet'} |"
+            f"{found.count('no answer')} | {bound} | {recorded} |"
         )
     return "\n".join(rows) + "\n"
 

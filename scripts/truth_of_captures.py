@@ -52,6 +52,10 @@ GPT, STACK = 45, 6
 # Two blocks of benchmarks/gpu/whole_models.py, of four GEMMs a leg, and a head; three steps.
 TE_MODULES = Rule(r"_(Linear|LayerNormLinear|LayerNormMLP)(Backward)?", "fp8")
 TE_LAYERS = "_(Linear|LayerNormLinear)(Backward)?"
+TE_BY_NAME = (
+    Rule(TE_LAYERS, "fp8", ".*nvjet_sm90_q"),
+    Rule(TE_LAYERS, "bf16", ".*nvjet_sm90_t"),
+)
 ANY_GEMM = ".*(nvjet|cutlass|splitKreduce)"
 TE_FORWARD = Rule("_(Linear|LayerNormLinear)", "fp8")
 TE_BACKWARD_BF16 = Rule("_(Linear|LayerNormLinear)Backward", "bf16")
@@ -61,6 +65,10 @@ TE_LEGS = {leg: {"fp8": 24, "bf16": 3} for leg in ("fprop", "dgrad", "wgrad")}
 # of attention, with two gradients each.
 BLOCKS, HEAD = 3 * 12, 3
 NEWTON_SCHULZ, PRODUCTS_OF_ATTENTION = 3 * 12 * 5 * 3, 3 * 2 * 2 * 3
+
+
+def _both_in_each_leg(**each: int) -> dict[str, dict[str, int]]:
+    return dict.fromkeys(("fprop", "dgrad", "wgrad"), each)
 
 
 def _beside_head(*legs: str) -> dict[str, dict[str, int]]:
@@ -163,11 +171,7 @@ KNOWN: dict[str, Known] = {
     "fp8_megatron_first_last": Known(
         "PARTIAL",
         0,
-        (
-            Rule(TE_LAYERS, "fp8", ".*nvjet_sm90_q"),
-            Rule(TE_LAYERS, "bf16", ".*nvjet_sm90_t"),
-            BF16_MM,
-        ),
+        (*TE_BY_NAME, BF16_MM),
         ("layer-not-fp8",),
         {leg: {"fp8": 6 * 8, "bf16": 6 * (8 + 1)} for leg in ("fprop", "dgrad", "wgrad")},
     ),
@@ -175,6 +179,15 @@ KNOWN: dict[str, Known] = {
     "bf16_torchtitan_auto_filter": Known("CONTRADICTED", 1, (BF16_MM,), ("claimed-not-active",)),
     # 4 blocks of 7 linears; the head in eight chunks stays in BF16.
     "fp8_torchtune": Known("ACTIVE", 0, (FP8_MM, BF16_MM)),
+    # benchmarks/gpu/faults.py: four layers, two micro-batches, three steps.
+    "fp8_one_step_bf16": Known(
+        "PARTIAL", 1, TE_BY_NAME, ("step-without-fp8",), _both_in_each_leg(fp8=16, bf16=8)
+    ),
+    "fp8_one_micro_batch_bf16": Known(
+        "PARTIAL", 0, TE_BY_NAME, ("pass-without-fp8",), _both_in_each_leg(fp8=12, bf16=12)
+    ),
+    "fp8_instead_of_nvfp4": Known("PARTIAL", 0, TE_BY_NAME, ("higher-than-promised",), _legs(24)),
+    "fp8_pinned_layer": Known("ACTIVE", 1, (FP8_MM,), ("pinned-layer-low",), _legs(24)),
     "ddp_one_rank_bf16": Known("PARTIAL", 1, (FP8_MM, BF16_MM), ("rank-without-fp8",)),
 }
 

@@ -211,7 +211,7 @@ def read_passes(survey: Survey, leaves_high: Callable[[str], bool]) -> list[Pass
     by_leg: dict[Leg, dict[Hashable, Amount]] = defaultdict(dict)
     for (leg, key), amount in cells.items():
         by_leg[leg][key] = amount
-    if not by_leg[Leg.FPROP]:
+    if not any(by_leg[leg] for leg in LEGS):
         return []
     keys = {key for leg in LEGS for key in by_leg[leg]}
     whole = {key: max(by_leg[leg].get(key, _NONE).total for leg in LEGS) for key in keys}

@@ -208,8 +208,8 @@ def _as_fp8(kind: Kind) -> Kind:
 def is_unrecognized(kind: Kind) -> bool:
     """Whether a kernel of the model is unrecognized, so that it may be a GEMM of any precision.
 
-    An operator explains its kernels if it is in the table or ATen's (all of ATen's GEMMs are in the
-    table), or if its recorded inputs contain fewer than two matrices.
+    An operator explains its kernels if it is in the table, unless it is a whole layer, or ATen's
+    (all of ATen's GEMMs are in the table), or if its inputs contain fewer than two matrices.
     """
     if not _is_nameless(kind.classification) or in_optimizer(kind.op):
         return False
@@ -227,7 +227,10 @@ def may_multiply(kind: Kind) -> bool:
 
 
 def _explains(op: OpContext) -> bool:
-    if op.name.startswith("aten::") or find(op.name) is not UNKNOWN or _is_aten_node(op):
+    known = find(op.name)
+    if known is not UNKNOWN:
+        return known.layer_inputs is None
+    if op.name.startswith("aten::") or _is_aten_node(op):
         return True
     own = op.name.rpartition("::")[2]
     if _OTHER_WORK.search(own) and not _PRODUCT.search(own):

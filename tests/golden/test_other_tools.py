@@ -26,7 +26,10 @@ IN_EVERY_FORM = (
 # Other tools lack input types, which name some of nanochat's casts.
 CAPTURES = sorted(set(KINETO) - {"fp8_nanochat"})
 # Which GEMMs are the layers' only operators tell, where names and counts do not.
-NEED_OPERATORS = {"fp8_megatron_first_last", "fp8_muon", "fp8_unfused_attention"}
+NEED_OPERATORS = {
+    *("fp8_megatron_first_last", "fp8_muon", "fp8_unfused_attention"),
+    *("fp8_one_step_bf16", "fp8_one_micro_batch_bf16"),
+}
 
 
 def recordings(name: str) -> list[Recording]:

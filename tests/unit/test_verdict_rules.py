@@ -131,6 +131,26 @@ def test_a_function_that_may_be_a_layer_in_bf16_leaves_open_how_much_ran_in_fp8(
     assert [f.severity for f in found(report, "opaque-kernels")] == ([severity] if severity else [])
 
 
+@pytest.mark.parametrize("us", [30, 0.1])
+@pytest.mark.parametrize("hidden", ["a step", "the forward pass"])
+def test_work_that_lacks_gemms_may_be_in_unknown_kernels(
+    build: TraceBuilder, tmp_path: Path, hidden: str, us: float
+) -> None:
+    for step in range(1, 4):
+        build.step(step)
+        if hidden == "the forward pass":
+            build.launch(FP8_GRADIENT_KERNEL, "aten::_scaled_mm", types=(E5M2, FP8), backward=True)
+        elif step != 2:
+            build.linear(M, N, K, fp8=True)
+        build.launch("v3", "mylib::forward", us=us)
+    report = verdict(build, tmp_path)
+    is_open = hidden == "the forward pass" or us == 30  # which is long enough to be the GEMMs
+    assert (report.verdict == "INCONCLUSIVE") is is_open
+    assert any("steps 2 lack GEMMs" in f.message for f in report.findings) is (
+        hidden == "a step" and us == 30
+    )
+
+
 @pytest.mark.parametrize(
     ("kernel", "op"),
     [

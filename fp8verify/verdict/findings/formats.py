@@ -68,7 +68,8 @@ def _said(short: PassReading) -> str:
 def legs_undecided(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
     """A leg that falls short if what is unknown of it is in high precision, or that is not seen."""
     ran = rank.ran_low and rank.backward  # windows without are `no-backward`
-    if not ran or (rank.linear.low_precision_share_of_time or 0) < USUAL_SHARE:
+    met = rank.expected is not None and rank.expected.is_met
+    if not ran or (not met and (rank.linear.low_precision_share_of_time or 0) < USUAL_SHARE):
         return
     readings = [
         reading
@@ -79,8 +80,11 @@ def legs_undecided(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
         return
     unseen = [reading for reading in readings if reading.missing and _is_needed(rank, reading.leg)]
     doubted = [reading for reading in readings if not reading.found.acquitted]
-    if unseen:
-        yield finding("leg-unknown", "unseen", leg=unseen[0].leg.value)
+    legs = {row.leg for row in rank.survey.linear}
+    # Without forward GEMMs, those of the backward pass are of no certain pass.
+    if unseen or (not readings and Leg.BACKWARD in legs and Leg.UNKNOWN not in legs):
+        leg = unseen[0].leg if unseen else Leg.FPROP
+        yield finding("leg-unknown", "unseen", leg=leg.value)
     elif doubted:
         precision = rank.main_high.value.upper()
         yield finding("leg-unknown", leg=doubted[0].leg.value, precision=precision)
@@ -134,12 +138,15 @@ def other_than_promised(rank: RankEvidence, promises: Promises) -> Iterator[Find
     `layer-not-fp8`: recipes leave layers there on purpose.
     """
     higher, lower = {}, {}
-    any_fp4 = any(row.precision.is_fp4 for row in rank.survey.gemms)
+    logged = {Leg(name): formats for name, formats in promises.logged.items()}
+    ran_fp4 = any(row.precision.is_fp4 for row in rank.survey.gemms)
+    if rank.ran_low and not ran_fp4 and logged and all(f <= _FOUR_BITS for f in logged.values()):
+        # Modules, if there are any, show what the library fell back to.
+        ran = _ran(rank, tuple(Leg))
+        yield finding("higher-than-promised", promised=_promise_of(logged), ran=ran)
+        return
     for leg in LEGS:
         promised = promises.formats.get(leg.value)
-        logged = promises.logged.get(leg.value, frozenset())
-        if not any_fp4 and logged and logged <= _FOUR_BITS:
-            promised = logged  # the modules show what the library fell back to
         times = _times(rank, (leg,))
         if not promised or not times.total():
             continue
@@ -172,7 +179,7 @@ def _times(rank: RankEvidence, legs: Container[Leg | None]) -> Counter[Precision
 
 
 def _share(times: Counter[Precision], precisions: Iterable[Precision]) -> float:
-    return sum(times[one] for one in precisions) / times.total()
+    return sum(times[one] for one in precisions) / (times.total() or 1)
 
 
 def _ran(rank: RankEvidence, legs: Container[Leg | None]) -> str:

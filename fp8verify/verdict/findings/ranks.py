@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from fp8verify.analysis.populations import Populations
+from fp8verify.analysis.populations import Populations, possible_products
 from fp8verify.analysis.promises import Promises
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.report.model.parts import Finding
@@ -21,7 +21,8 @@ def ranks_that_can_lack(ranks: Sequence[RankEvidence]) -> list[bool]:
     """Say of each rank whether it can lack FP8 where others ran it.
 
     A rank that trains no layer of a size that others run in FP8 cannot: a pipeline stage with the
-    head or the embedding alone. Nor can one that runs no backward pass: a rollout.
+    head or the embedding alone. Nor can one that runs no backward pass: a rollout. Kernels that may
+    be GEMMs of layers may be of any size.
     """
     tables = [Populations(rank.survey) for rank in ranks]
     low = {key for table in tables for key in table.low_layers}
@@ -31,6 +32,7 @@ def ranks_that_can_lack(ranks: Sequence[RankEvidence]) -> list[bool]:
         or not low
         or undecidable(rank) is not None
         or ((rank.backward or not train) and (None in low or not {None, *low}.isdisjoint(own.keys)))
+        or bool(possible_products(rank.survey, rank.gpu))
         for rank, own in zip(ranks, tables, strict=True)
     ]
 

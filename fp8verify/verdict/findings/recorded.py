@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from fp8verify.analysis.populations import Populations, total_amount
 from fp8verify.analysis.promises import (
+    CONVERTED,
     HIGH_PRECISION,
     Promises,
     lacks_operators,
@@ -19,6 +20,7 @@ from fp8verify.text import counted, listed
 from fp8verify.verdict.findings_table import finding
 from fp8verify.verdict.policy import USUAL_SHARE
 from fp8verify.verdict.reasons import without_kernels
+from fp8verify.verdict.verdict import NEGLIGIBLE
 
 _WINDOW_STATES = {
     "never": "never began",
@@ -194,6 +196,9 @@ def operators_missing(rank: RankEvidence, promises: Promises) -> Iterator[Findin
         of = "are a pass of the same layers"
         what = f"{ran} it is unknown whether the other {others} ({high}) {of}"
         yield finding("no-operators", "open", what=what)
-    elif unplaced_ns(rank, promises) and share < USUAL_SHARE:
+    elif unplaced_ns(rank, promises) > NEGLIGIBLE * rank.linear.total_ns:
         what = f"the trace has no operators: GEMMs in {high} may be the optimizer's or attention's"
-        yield finding("no-operators", what=what)
+        # All layers were to run in FP8: then these GEMMs may also be theirs.
+        every = bool(rank.modules) and all(one.state in CONVERTED for one in rank.modules)
+        if every or share < USUAL_SHARE:
+            yield finding("no-operators", "open" if every else "", what=what)
