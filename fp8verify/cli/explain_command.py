@@ -39,14 +39,17 @@ def command(names: tuple[str, ...], form: str) -> None:
     from fp8verify.verdict.findings_table import finding_page, findings_table
 
     show = _as_json if form == "json" else _as_text
-    for name in _names(names):
+    for place, name in enumerate(_names(names)):
+        between = "\n" if place else ""
         codes = findings_table() if form == "text" and _CODE.fullmatch(name) else {}
         if name in codes:
-            click.echo(f"{name}\n\n{finding_page(name)}")
+            click.echo(f"{between}{name}\n\n{finding_page(name)}")
             continue
         click.echo(show(decode(name)))
         if close := get_close_matches(name, codes, n=1, cutoff=0.8):
             click.echo(f"  Did you mean the finding {close[0]}?")
+        elif codes and "-" in name:
+            click.echo("  If it is a code of fp8verify doctor, docs/doctor.md explains it.")
 
 
 def _names(names: tuple[str, ...]) -> Iterator[str]:

@@ -120,7 +120,7 @@ def find_traces(*paths: str | Path, declared: Mapping[str, int] | None = None) -
     known = {one.path for one in found}
     declared = declared or {}
     if not any(probes[path].is_trace or path.name in declared for path in known):
-        names = ", ".join(file.name for file in list(probes)[:3])
+        names = ", ".join(list(dict.fromkeys(file.name for file in probes))[:3])
         what = f"has files, but no trace: {names}" if names else "has no trace"
         # What torch.profiler writes comes first: it is what most users have.
         *others, last = sorted(suffixes(), key=lambda suffix: not suffix.startswith(".json"))

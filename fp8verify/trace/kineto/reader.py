@@ -96,7 +96,10 @@ def _remarks(lines: Any) -> dict[str, bool]:
     }
 
 
-_HINT = "Give a trace that torch.profiler exported (export_chrome_trace), or a folder of them."
+_HINT = (
+    "Give a trace that torch.profiler exported (export_chrome_trace), or a folder of them; "
+    "a log goes to --log."
+)
 _CUT = "The file is cut or corrupt: copy or export it again (`gzip -t` or `zstd -t` tests one)."
 
 
