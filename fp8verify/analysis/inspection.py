@@ -92,7 +92,12 @@ def inspect(
     except NoTraceError:
         if folder is None or not (metas or notes):
             raise
-        ranks = _untraced(folder, metas)
+        traces = [
+            Trace(source=folder.name, rank=rank, world_size=meta.world_size)
+            for rank, meta in sorted(metas.items())
+        ]
+        # A capture whose window never opened has a module list at most.
+        ranks = list(map(gather, traces or [Trace(source=folder.name)]))
         remarked = remarks(metas)
     else:
         named = named_traces(metas)
@@ -195,15 +200,6 @@ def _notes(files: TraceFiles, metas: dict[int, RankMeta]) -> list[str]:
             if name not in names
         ),
     ]
-
-
-def _untraced(folder: Path, metas: dict[int, RankMeta]) -> list[RankEvidence]:
-    """Make evidence of a capture whose window never opened: it has a module list at most."""
-    traces = [
-        Trace(source=folder.name, rank=rank, world_size=meta.world_size)
-        for rank, meta in sorted(metas.items())
-    ]
-    return list(map(gather, traces or [Trace(source=folder.name)]))
 
 
 # ---- the files of a capture next to its traces: records of its ranks, and logs

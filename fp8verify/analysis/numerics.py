@@ -195,7 +195,19 @@ def numerics_report(rank: RankEvidence) -> NumericsReport | None:
         reason=reason,
         rows=tuple(map(_tensor_row, measured.rows if measured is not None else ())),
         recipes=recipes_of(rank),
-        scales=tuple(map(_scale_row, kept_scales(rank))),
+        scales=tuple(
+            ScaleRow(
+                layer=kept.slot.layer,
+                tensor=kept.slot.tensor,
+                gemm=kept.slot.gemm,
+                format=kept.slot.format,
+                scale=kept.scale if math.isfinite(kept.scale) else None,
+                amax=kept.newest,
+                headroom_octaves=rounded(kept.headroom),
+                changed=None if kept.slot.scale_before is None else not kept.frozen,
+            )
+            for kept in kept_scales(rank)
+        ),
         loss_scales=loss_scales_of(rank),
         gradients=gradients,
         trend=_trend(rank),
@@ -206,17 +218,3 @@ def numerics_report(rank: RankEvidence) -> NumericsReport | None:
 def _tensor_row(row: TensorRecord) -> TensorRow:
     shares = {name: rounded(getattr(row, name)) for name in _SHARES}
     return replace(convert(row, TensorRow, from_attributes=True), **shares)
-
-
-def _scale_row(kept: Kept) -> ScaleRow:
-    slot = kept.slot
-    return ScaleRow(
-        layer=slot.layer,
-        tensor=slot.tensor,
-        gemm=slot.gemm,
-        format=slot.format,
-        scale=kept.scale if math.isfinite(kept.scale) else None,
-        amax=kept.newest,
-        headroom_octaves=rounded(kept.headroom),
-        changed=None if slot.scale_before is None else not kept.frozen,
-    )

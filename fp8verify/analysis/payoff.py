@@ -104,7 +104,17 @@ def payoff(
         waits=waits,
         step_speedup_estimate=rounded(of_step),
     )
-    return report, _overhead_report(rows, report.gpu_busy_us, micros(saved or 0))
+    if not rows:
+        return report, None
+    time_us, saved_us = round(fsum(row.time_us for row in rows), 3), micros(saved or 0)
+    return report, TaxReport(
+        time_us=time_us,
+        unfused_us=round(fsum(row.time_us for row in rows if not row.fused), 3),
+        share_of_gpu_time=round(time_us / report.gpu_busy_us, 6),
+        saved_at_most_us=saved_us,
+        share_of_saving=rounded(time_us / saved_us) if saved_us else None,
+        rows=rows,
+    )
 
 
 def _overhead(others: Iterable[KindTotal]) -> tuple[TaxEntry, ...]:
@@ -130,22 +140,6 @@ def _pass_of(op: OpContext | None) -> Leg:
     if op is None or not op.backward:
         return Leg.FPROP if op is not None else Leg.UNKNOWN
     return Leg.RECOMPUTE if LAYER_FUNCTIONS.intersection(op.parents) else Leg.BACKWARD
-
-
-def _overhead_report(
-    rows: tuple[TaxEntry, ...], busy_us: float, saved_us: float
-) -> TaxReport | None:
-    if not rows:
-        return None
-    time_us = round(fsum(row.time_us for row in rows), 3)
-    return TaxReport(
-        time_us=time_us,
-        unfused_us=round(fsum(row.time_us for row in rows if not row.fused), 3),
-        share_of_gpu_time=round(time_us / busy_us, 6),
-        saved_at_most_us=saved_us,
-        share_of_saving=rounded(time_us / saved_us) if saved_us else None,
-        rows=rows,
-    )
 
 
 def added_us(rows: Iterable[TaxEntry]) -> float:

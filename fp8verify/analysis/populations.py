@@ -215,18 +215,30 @@ def read_passes(survey: Survey, leaves_high: Callable[[str], bool]) -> list[Pass
         return []
     keys = {key for leg in LEGS for key in by_leg[leg]}
     whole = {key: max(by_leg[leg].get(key, _NONE).total for leg in LEGS) for key in keys}
-    settled = _settle_the_only_one(by_leg, whole)
+    # GEMMs of the backward pass are wgrad or dgrad, if the layer lacks only that pass.
+    settled: dict[Hashable, Leg] = {}
+    for key in list(by_leg[Leg.BACKWARD]):
+        there = [by_leg[leg].get(key, _NONE).total > HALF * whole.get(key, 0) for leg in _GRADIENTS]
+        if key is not None and any(there) and not all(there):
+            settled[key] = only = _GRADIENTS[there.index(False)]
+            by_leg[only][key] = by_leg[only].get(key, _NONE) + by_leg[Leg.BACKWARD].pop(key)
     compared = {leg: found for leg, found in by_leg.items() if not leaves_high(leg.value)}
     lacks = {leg: _lack(by_leg, compared, leg, whole) for leg in LEGS}
     linear_ns = max(1, gemm_totals(survey.linear).total_ns)
     readings = []
     for leg in LEGS:
-        own, lack = by_leg[leg], lacks[leg]
-        vague = (Leg.UNKNOWN,) if leg is Leg.FPROP else VAGUE_LEGS
+        own, lack, backward = by_leg[leg], lacks[leg], leg is not Leg.FPROP
+        vague = VAGUE_LEGS if backward else (Leg.UNKNOWN,)
         may_be = total_amount(amount for other in vague for amount in by_leg[other].values())
-        hidden = _unrecognized(survey, leg) * table.total / linear_ns
+        hidden_ns = sum(
+            total.time_ns
+            for total in survey.others
+            if (is_unrecognized(total.kind) or may_multiply(total.kind))
+            and (total.kind.op is None or total.kind.op.backward is backward)
+        )
+        hidden = hidden_ns * table.total / linear_ns
         # What the forward pass leaves in high precision explains as much of the gradients.
-        sharing = (leg,) if leg is Leg.FPROP else _GRADIENTS
+        sharing = _GRADIENTS if backward else (leg,)
         explained = sum(lacks[other].high for other in sharing)
         disguised = max(0.0, may_be.high + may_be.unknown + hidden - explained)
         is_filled = may_be.total + hidden > HALF * lack.total
@@ -243,20 +255,6 @@ def read_passes(survey: Survey, leaves_high: Callable[[str], bool]) -> list[Pass
         ]
         readings.append(PassReading(leg, found, rows, not own and not is_filled and lack.total > 0))
     return readings
-
-
-def _settle_the_only_one(
-    by_leg: dict[Leg, dict[Hashable, Amount]], whole: Mapping[Hashable, float]
-) -> dict[Hashable, Leg]:
-    """Assign GEMMs of the backward pass to wgrad or dgrad, if the layer lacks only that pass."""
-    settled: dict[Hashable, Leg] = {}
-    for key in list(by_leg[Leg.BACKWARD]):
-        there = [by_leg[leg].get(key, _NONE).total > HALF * whole.get(key, 0) for leg in _GRADIENTS]
-        if key is not None and any(there) and not all(there):
-            leg = _GRADIENTS[there.index(False)]
-            by_leg[leg][key] = by_leg[leg].get(key, _NONE) + by_leg[Leg.BACKWARD].pop(key)
-            settled[key] = leg
-    return settled
 
 
 def _lack(
@@ -291,17 +289,6 @@ def _others(compared: Mapping[Leg, _Amounts], leg: Leg, legs: Iterable[Leg]) -> 
 def total_amount(amounts: Iterable[Amount]) -> Amount:
     """Add up amounts."""
     return sum(amounts, Amount())
-
-
-def _unrecognized(survey: Survey, leg: Leg) -> float:
-    """Return the ns of kernels that are unrecognized and may be GEMMs of a pass."""
-    backward = leg is not Leg.FPROP
-    return sum(
-        total.time_ns
-        for total in survey.others
-        if (is_unrecognized(total.kind) or may_multiply(total.kind))
-        and (total.kind.op is None or total.kind.op.backward is backward)
-    )
 
 
 def possible_products(survey: Survey, gpu: str | None) -> list[KindTotal]:

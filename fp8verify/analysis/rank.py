@@ -103,11 +103,6 @@ class RankEvidence(NamedTuple):
         return None if self.error is None else self.error.fact.rstrip(".")
 
     @property
-    def saw_no_gpu(self) -> bool:
-        """Whether the runner knows that torch found no GPU."""
-        return self.meta is not None and self.meta.environment.sees_gpu is False
-
-    @property
     def label(self) -> str:
         """How messages name the rank."""
         return label_of_rank(self.rank, self.source)

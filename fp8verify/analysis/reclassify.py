@@ -230,17 +230,14 @@ def _explains(op: OpContext) -> bool:
     known = find(op.name)
     if known is not UNKNOWN:
         return known.layer_inputs is None
-    if op.name.startswith("aten::") or _is_aten_node(op):
+    # ATen's nodes of autograd are numbered, as `MulBackward0`.
+    is_node = op.name[-1:].isdigit() and node_of(op.name) is not None
+    if op.name.startswith("aten::") or is_node:
         return True
     own = op.name.rpartition("::")[2]
     if _OTHER_WORK.search(own) and not _PRODUCT.search(own):
         return True
     return _has_no_two_matrices(op)
-
-
-def _is_aten_node(op: OpContext) -> bool:
-    """Whether an ATen node of autograd launched it, such as `MulBackward0`: these are numbered."""
-    return op.name[-1:].isdigit() and node_of(op.name) is not None
 
 
 def _has_no_two_matrices(op: OpContext) -> bool:

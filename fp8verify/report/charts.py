@@ -5,11 +5,11 @@ Lengths are in user units; the pictures are stretched to the width there is.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from fp8verify.report.model.comparison import BudgetRow, Comparison, LossPair
+from fp8verify.report.model.comparison import Comparison, LossPair
 from fp8verify.report.model.parts import LegRow, TimelineReport
 from fp8verify.report.model.report import Report
 from fp8verify.report.tables import millis, percent
@@ -69,17 +69,6 @@ class Mark(NamedTuple):
     label: str
 
 
-def segments(parts: Iterable[Part], total: float) -> list[Segment]:
-    """Lay parts next to each other in a bar whose whole width means `total`."""
-    found, x = [], 0.0
-    for kind, amount, tip in parts:
-        width = BAR_WIDTH * amount / total if total > 0 else 0.0
-        if width > 0:
-            found.append(Segment(kind, round(x, 2), round(width, 2), tip))
-        x += width
-    return found
-
-
 def bars(rows: Iterable[tuple[str, Iterable[Part], str]], whole: float) -> list[Bar]:
     """Draw bars on one scale.
 
@@ -87,7 +76,16 @@ def bars(rows: Iterable[tuple[str, Iterable[Part], str]], whole: float) -> list[
         rows: label, parts and figures of each bar.
         whole: what the whole width means.
     """
-    return [Bar(label, segments(parts, whole), figures) for label, parts, figures in rows]
+    found = []
+    for label, parts, figures in rows:
+        bar, x = Bar(label, [], figures), 0.0
+        for kind, amount, tip in parts:
+            width = BAR_WIDTH * amount / whole if whole > 0 else 0.0
+            if width > 0:
+                bar.segments.append(Segment(kind, round(x, 2), round(width, 2), tip))
+            x += width
+        found.append(bar)
+    return found
 
 
 def kind_of(precision: str) -> str:
@@ -100,8 +98,8 @@ def kind_of(precision: str) -> str:
     return "low" if found.is_low or found is Precision.INT8 else "high"
 
 
-def _tip(label: str, time_us: float, share: float) -> str:
-    return f"{label}: {millis(time_us)} ms, {percent(share)}"
+def _tip(label: str, time_us: float, whole_us: float) -> str:
+    return f"{label}: {millis(time_us)} ms, {percent(time_us / whole_us if whole_us else 0.0)}"
 
 
 def leg_bars(legs: Sequence[LegRow]) -> list[Bar]:
@@ -120,8 +118,7 @@ def leg_bars(legs: Sequence[LegRow]) -> list[Bar]:
 def _by_kind(time_us: Mapping[str, float], where: str) -> list[Part]:
     whole = sum(time_us.values())
     parts = [
-        (kind_of(name), us, _tip(f"{where}, {name}", us, us / whole if whole else 0.0))
-        for name, us in time_us.items()
+        (kind_of(name), us, _tip(f"{where}, {name}", us, whole)) for name, us in time_us.items()
     ]
     return sorted(parts, key=lambda part: list(LEGENDS).index(part[0]))
 
@@ -132,33 +129,27 @@ def gpu_bars(report: Report) -> list[Bar]:
     gemms = Counter(report.gemm.time_us) + Counter(report.optimizer_gemm.time_us)
     rows = []
     for name, us in sorted(report.gpu_time_us.items(), key=lambda item: -item[1]):
-        parts = [("rest", us, _tip(name, us, us / gpu_us if gpu_us else 0.0))]
-        if name == "gemm":
-            parts = _by_kind(gemms, "GEMMs")
+        parts = [("rest", us, _tip(name, us, gpu_us))]
         if us:
-            rows.append((name, parts, f"{percent(us / gpu_us)}, {millis(us)} ms"))
+            figures = f"{percent(us / gpu_us)}, {millis(us)} ms"
+            rows.append((name, _by_kind(gemms, "GEMMs") if name == "gemm" else parts, figures))
     return bars(rows, gpu_us)
 
 
 def step_bars(found: Comparison) -> list[Bar]:
     """Draw a mean step of both runs, by kind of work, on one scale."""
-    sides = {
-        "baseline": [(row, row.baseline_us) for row in found.budget],
-        "candidate": [(row, row.candidate_us) for row in found.budget],
-    }
-    totals = {name: sum(us for _, us in own) for name, own in sides.items()}
-    rows = [
-        (name, [_work(*one) for one in own], f"{millis(totals[name])} ms per step")
-        for name, own in sides.items()
-        if totals[name]
-    ]
-    return bars(rows, max(totals.values()))
-
-
-def _work(row: BudgetRow, us: float) -> Part:
-    own = max(0.0, us)
-    tip = f"{row.name}: {millis(own)} ms; change {row.change_us / 1000:+.2f} ms"
-    return _WORK_KINDS.get(row.name, "work-rest"), own, tip
+    rows, totals = [], []
+    for side in ("baseline", "candidate"):
+        parts, total = [], 0.0
+        for row in found.budget:
+            us = row.baseline_us if side == "baseline" else row.candidate_us
+            tip = f"{row.name}: {millis(max(0.0, us))} ms; change {row.change_us / 1000:+.2f} ms"
+            parts.append((_WORK_KINDS.get(row.name, "work-rest"), max(0.0, us), tip))
+            total += us
+        totals.append(total)
+        if total:
+            rows.append((side, parts, f"{millis(total)} ms per step"))
+    return bars(rows, max(totals))
 
 
 class Timeline(NamedTuple):
@@ -189,27 +180,18 @@ def timeline(report: TimelineReport) -> Timeline:
     tallest = max(map(sum, zip(*rows.values(), strict=True)), default=0)
     scale = TIMELINE_HEIGHT / max(report.bucket_us, tallest)
     below = [0.0] * count
-    bands = {}
+    bands: dict[str, str] = defaultdict(str)
     for kind, row in rows.items():
-        path = _columns(row, below, scale)
-        if path:
-            bands[kind] = path
-        below = [low + us * scale for low, us in zip(below, row, strict=True)]
+        for x, us in enumerate(row):  # a rectangle for each bucket that has time
+            if us * scale >= 0.05:
+                bands[kind] += f"M{x} {TIMELINE_HEIGHT - below[x]:.1f}h1v-{us * scale:.1f}h-1z"
+            below[x] += us * scale
     span = count * report.bucket_us
     marks = [
         Mark(round(count * begin / span, 2), f"step {number}") for number, begin, _ in report.steps
     ]
     marks = marks if len(marks) <= _MAX_MARKS else []
     return Timeline(count, bands, marks, span / 1000)
-
-
-def _columns(row: Sequence[float], below: Sequence[float], scale: float) -> str:
-    """Return one rectangle for each bucket that has time."""
-    return "".join(
-        f"M{x} {TIMELINE_HEIGHT - low:.1f}h1v-{us * scale:.1f}h-1z"
-        for x, (us, low) in enumerate(zip(row, below, strict=True))
-        if us * scale >= 0.05
-    )
 
 
 class Curve(NamedTuple):

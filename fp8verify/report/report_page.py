@@ -169,7 +169,7 @@ def _gpu_time(report: Report) -> str:
 
 
 def _kernel_grid(report: Report, verbose: bool) -> Grid:
-    kernels = tables.gemm_kernels(report)
+    kernels = [row for row in tables.merge_kernels(report) if row.role.is_gemm]
     top = _KERNELS if len(report.ranks) == 1 else _KERNELS_OF_RANKS
     return lay_out(
         "Longest GEMM kernels",
@@ -179,20 +179,16 @@ def _kernel_grid(report: Report, verbose: bool) -> Grid:
             (
                 row,
                 row.leg.value if row.leg else None,
-                _operator(row.op, verbose),
+                name if verbose else cut_middle(name, _OP_WIDTH),
                 _rate(row.tflops),
                 None if row.percent_of_peak is None else f"{row.percent_of_peak:.0f}%",
             )
             for row in (kernels if verbose else kernels[:top])
+            for name in ((row.op or "-").removeprefix("aten::"),)
         ],
         stretch=True,
         folded=True,
     )
-
-
-def _operator(name: str | None, verbose: bool) -> str:
-    short = (name or "-").removeprefix("aten::")
-    return short if verbose else cut_middle(short, _OP_WIDTH)
 
 
 def _rank_grid(report: Report) -> Grid:

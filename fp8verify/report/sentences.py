@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from fp8verify.report.model.diagnosis import CommunicationReport, PayoffReport, WeightGather
+from fp8verify.report.model.diagnosis import CommunicationReport, PayoffReport
 from fp8verify.report.model.numerics import MemoryReport, NumericsReport
 from fp8verify.report.model.parts import ClockReport, ModulesReport, WindowReport
 from fp8verify.report.model.report import RankReport, Report
@@ -158,13 +158,6 @@ def _recorded(clock: ClockReport) -> list[WindowReport]:
     return [window for window in clock.windows if window.state in _RECORDED]
 
 
-def _head_says_all(clock: ClockReport) -> bool:
-    """Whether the steps and `counted_by` are all that there is to say of the only clock."""
-    framework = any(window.framework is not None for window in clock.windows)
-    plain = clock.source == "optimizer" and clock.counts is not None
-    return plain and len(_recorded(clock)) == 1 and not framework and not clock.steps_skipped
-
-
 def report_notes(report: Report, *, verbose: bool) -> Iterator[Note]:
     """Yield the notes in their order; without `verbose` those of the first rank."""
     alone = len(report.ranks) == 1
@@ -210,7 +203,11 @@ def _clock_notes(report: Report, verbose: bool) -> Iterator[str]:
             clocks.setdefault(_clock(rank.clock), (rank, rank.clock))
     alone = len(clocks) == 1
     for line, (rank, clock) in list(clocks.items())[: None if verbose else 1]:
-        if verbose or not (alone and _head_says_all(clock)):
+        framework = any(window.framework is not None for window in clock.windows)
+        plain = clock.source == "optimizer" and clock.counts and not clock.steps_skipped
+        # The steps and `counted_by` in the head may be all that there is to say.
+        is_said = alone and plain and not framework and len(_recorded(clock)) == 1
+        if verbose or not is_said:
             yield line if alone else f"{rank_label(rank)}: {line}"
 
 
@@ -253,17 +250,17 @@ def _costs(rank: RankReport, alone: bool, verbose: bool) -> _Lines:
 
 def _network(found: CommunicationReport) -> str:
     line = f"{millis(found.time_us)} ms in collectives, {millis(found.exposed_us)} ms exposed"
-    return line if found.weight_gather is None else f"{line}; {_gathered(found.weight_gather)}"
-
-
-def _gathered(gather: WeightGather) -> str:
+    gather = found.weight_gather
+    if gather is None:
+        return line
     total = (gather.eight_bit_bytes + gather.wider_bytes) / 1e6
     if not gather.fp8:
         doubt = "perhaps " if gather.fp8 is None else "not "
-        return f"{total:.0f} MB all-gathered, {doubt}in FP8"
+        return f"{line}; {total:.0f} MB all-gathered, {doubt}in FP8"
     each = gather.bytes_per_parameter
     proof = f" ({each:.2f} bytes a parameter)" if each else ""
-    return f"{gather.eight_bit_bytes / 1e6:.0f} of {total:.0f} MB all-gathered in FP8{proof}"
+    fp8 = gather.eight_bit_bytes / 1e6
+    return f"{line}; {fp8:.0f} of {total:.0f} MB all-gathered in FP8{proof}"
 
 
 def _numerics(rank: RankReport, verbose: bool) -> _Lines:

@@ -84,18 +84,13 @@ def _less(whole: Mapping[str, float], *parts: Mapping[str, float]) -> dict[str, 
 
 
 def _rows(gemm: GemmSummary, total: float) -> list[PrecisionRow]:
-    rows = [
-        PrecisionRow(name, count, us, us / total if total else 0.0, _tflops(gemm, name))
-        for name, us in gemm.time_us.items()
-        if (count := gemm.kernels.get(name, 0))
-    ]
+    flops = gemm.flops if gemm.flops_coverage >= 1 else None
+    rows = []
+    for name, us in gemm.time_us.items():
+        if count := gemm.kernels.get(name, 0):
+            tflops = flops.get(name, 0.0) / us / 1e6 if flops is not None and us else None
+            rows.append(PrecisionRow(name, count, us, us / total if total else 0.0, tflops))
     return sorted(rows, key=lambda row: -row.time_us)
-
-
-def _tflops(gemm: GemmSummary, name: str) -> float | None:
-    if gemm.flops is None or gemm.flops_coverage < 1 or not gemm.time_us[name]:
-        return None
-    return gemm.flops.get(name, 0.0) / gemm.time_us[name] / 1e6
 
 
 def merge_kernels(report: Report) -> list[KernelRow]:
@@ -129,11 +124,6 @@ def _mean(rates: Sequence[tuple[float | None, float]]) -> float | None:
     if len(known) < len(rates) or not time_us:
         return None
     return round(sum(rate * us for rate, us in known) / time_us, 1)
-
-
-def gemm_kernels(report: Report) -> list[KernelRow]:
-    """Return the GEMM kernels of `merge_kernels`."""
-    return [row for row in merge_kernels(report) if row.role.is_gemm]
 
 
 def layer_groups(

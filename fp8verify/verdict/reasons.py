@@ -95,7 +95,8 @@ def opaque_share(rank: RankEvidence) -> float:
 
 def without_kernels(rank: RankEvidence) -> tuple[str | None, str]:
     """Return what keeps a rank without kernels from being judged: its case, if any, and why."""
-    no_gpu = ", torch saw no GPU" if rank.saw_no_gpu else ""
+    saw_none = rank.meta is not None and rank.meta.environment.sees_gpu is False
+    no_gpu = ", torch saw no GPU" if saw_none else ""
     if LOG_ALONE in rank.health.notes:
         return "log-alone", "only a log was given, and it shows no kernels"
     if rank.health.truncated:

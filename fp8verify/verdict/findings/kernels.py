@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from statistics import median
 
-from fp8verify.analysis.gemms import GemmRow, KindTotal, name_conflicts
+from fp8verify.analysis.gemms import GemmRow, name_conflicts
 from fp8verify.analysis.gpus import peak_of, runs_elsewhere
 from fp8verify.analysis.layers import Layers, sizes_of
 from fp8verify.analysis.populations import Populations, possible_products
@@ -168,13 +168,15 @@ def opaque_kernels(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     share, found = opaque_share(rank), rank.unrecognized
     if share >= NEGLIGIBLE:
         time_ns, gemm_ns = sum(total.time_ns for total in found), rank.linear.total_ns
+        launched = ((_short(one.kind.name), one.kind.op) for one in found)
+        names = [f"{name} ({_short(op.name)})" if op is not None else name for name, op in launched]
         yield finding(
             "opaque-kernels",
             "many" if share >= MANY_OPAQUE else "",
             count=sum(total.calls for total in found),
             ms=time_ns / 1e6,
             share=f", {time_ns / gemm_ns:.1%} of GEMM time" if gemm_ns else "",
-            kernels=listed([_with_operator(total) for total in found], _NAMED),
+            kernels=listed(names, _NAMED),
         )
 
 
@@ -244,11 +246,6 @@ def _no_layer(*_: object) -> None:
 def _may_be(time_ns: float, share: float, rank: RankEvidence) -> bool:
     """Whether kernels took long enough to be GEMMs of this share of the work."""
     return share > _LITTLE and time_ns > share * rank.linear.total_ns / 2
-
-
-def _with_operator(total: KindTotal) -> str:
-    op = total.kind.op
-    return _short(total.kind.name) + (f" ({_short(op.name)})" if op is not None else "")
 
 
 def conflicts(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
