@@ -11,7 +11,6 @@ from fp8verify.analysis.communication import communication_report
 from fp8verify.analysis.gemms import GemmRow, Survey, gemm_totals, micros
 from fp8verify.analysis.gpus import peak_of, peak_tflops
 from fp8verify.analysis.kinds import GemmShape, Kind
-from fp8verify.analysis.layers import LayerClass, Layers
 from fp8verify.analysis.numerics import numerics_report
 from fp8verify.analysis.promises import Promises, unplaced_ns
 from fp8verify.analysis.rank import RankEvidence
@@ -220,7 +219,7 @@ def _kernel_rows(survey: Survey, gpu: str | None) -> tuple[KernelRow, ...]:
 
 def _layers_report(rank: RankEvidence) -> LayersReport | None:
     """Return the layers of a rank; None without shapes and module list."""
-    found = rank.layers
+    found, steps = rank.layers, len(rank.steps)
     if not (found.classes or found.apart or found.experts):
         return None
     note = f"no GEMM has the size of {len(found.apart)} of the modules" if found.apart else None
@@ -229,27 +228,27 @@ def _layers_report(rank: RankEvidence) -> LayersReport | None:
     elif not found.classes:
         note = "no GEMM has the size of a layer (shapes not recorded, or layers that are split)"
     return LayersReport(
-        rows=tuple(_layer_row(found, layer, len(rank.steps)) for layer in found.classes),
+        rows=tuple(
+            LayerRow(
+                n=layer.size.n,
+                k=layer.size.k,
+                modules=len(layer.modules),
+                converted=len(layer.converted),
+                names=tuple(patterns(module.fqn for module in layer.modules)),
+                passes=layer.passes,
+                passes_per_step=layer.passes / steps if layer.passes and steps else None,
+                observed={leg.value: count for leg, count in layer.observed.items()},
+                in_fp8={leg.value: count for leg, count in layer.in_fp8.items()},
+                expected={
+                    leg.value: count for leg in LEGS if (count := layer.expected(leg)) is not None
+                },
+                share_of_flops=found.share([layer]),
+            )
+            for layer in found.classes
+        ),
         not_joined=tuple(patterns(module.fqn for module in found.apart)),
         experts=tuple(patterns(module.fqn for module in found.experts)),
         note=note,
-    )
-
-
-def _layer_row(found: Layers, layer: LayerClass, steps: int) -> LayerRow:
-    expected = {leg.value: layer.expected(leg) for leg in LEGS}
-    return LayerRow(
-        n=layer.size.n,
-        k=layer.size.k,
-        modules=len(layer.modules),
-        converted=len(layer.converted),
-        names=tuple(patterns(module.fqn for module in layer.modules)),
-        passes=layer.passes,
-        passes_per_step=layer.passes / steps if layer.passes and steps else None,
-        observed={leg.value: count for leg, count in layer.observed.items()},
-        in_fp8={leg.value: count for leg, count in layer.in_fp8.items()},
-        expected={leg: count for leg, count in expected.items() if count is not None},
-        share_of_flops=found.share([layer]),
     )
 
 

@@ -128,8 +128,13 @@ def weight_gathers(totals: Sequence[CollectiveTotal]) -> WeightGather:
         per_parameter: float | None = 1.0
     else:
         gradients = [t.in_elements for t in totals if t.has_name(_SCATTERS) and t.in_elements]
-        ratios = [_nearest_ratio(total.out_elements, gradients) for total in eight_bit]
-        per_parameter = min((ratio for ratio in ratios if ratio is not None), default=None)
+        # Bytes per parameter of the group whose size fits: between FP8 and two FP32.
+        fitting = (
+            [t.out_elements / count for count in gradients if 0.9 <= t.out_elements / count <= 4.2]
+            for t in eight_bit
+        )
+        nearest = (min(fit, key=lambda ratio: abs(ratio - round(ratio))) for fit in fitting if fit)
+        per_parameter = min(nearest, default=None)
     low, high = _FP8_BYTES_PER_PARAMETER
     fp8 = None if per_parameter is None else low <= per_parameter < high
     return WeightGather(
@@ -143,9 +148,3 @@ def weight_gathers(totals: Sequence[CollectiveTotal]) -> WeightGather:
 def shards_gradients(totals: Sequence[CollectiveTotal]) -> bool:
     """Whether gradients are reduced to shards, as FSDP does and DDP does not."""
     return any(total.has_name(_SCATTERS) for total in totals)
-
-
-def _nearest_ratio(size: int, gradients: Sequence[int]) -> float | None:
-    """Bytes per parameter of the group whose size fits: between FP8 and two FP32."""
-    fitting = [size / count for count in gradients if 0.9 <= size / count <= 4.2]
-    return min(fitting, key=lambda ratio: abs(ratio - round(ratio)), default=None)

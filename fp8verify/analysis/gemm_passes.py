@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Final, TypeAlias
 
@@ -31,7 +31,7 @@ from fp8verify.analysis.kinds import ANY_SIZE, EXPERTS, Gemm, GemmShape, Kind, K
 from fp8verify.analysis.layer_functions import deal
 from fp8verify.analysis.purpose import has_gradient, multiplies_square
 from fp8verify.kernels.operators import OPERATORS, Part, find, function_of
-from fp8verify.terms import Leg, OpContext
+from fp8verify.terms import Leg
 from fp8verify.text import lazy_pattern
 from fp8verify.trace import Trace
 
@@ -50,7 +50,9 @@ def place_gemms(gemms: Sequence[Gemm]) -> None:
     calls = Counter(gemm.number for gemm in gemms)
     kinds = {gemm.number: gemm.kind for gemm in gemms}
     shapes = {gemm.number: gemm.shape for gemm in gemms}
-    functions = _forward_functions(kind.op for kind in kinds.values())
+    # Custom autograd functions: X where a node XBackward encloses a GEMM.
+    nodes = {name for kind in kinds.values() for name in kind.around}
+    functions = _LINEAR.union(filter(None, map(function_of, nodes)))
     settled = {number: _from_context(kind, functions) for number, kind in kinds.items()}
     products = Counter({n: count for n, count in calls.items() if kinds[n].multiplies})
     forward: Counter[_Size] = Counter()
@@ -86,12 +88,6 @@ def _expected(forward: Counter[_Size], shape: GemmShape, leg: Leg) -> int:
     if leg is Leg.DGRAD:
         return forward[m, k, n]
     return forward[k, m, n] if leg is Leg.WGRAD else forward[m, n, k]
-
-
-def _forward_functions(ops: Iterable[OpContext | None]) -> frozenset[str]:
-    """Names of custom autograd functions: X where a node XBackward encloses a GEMM."""
-    nodes = {name for op in ops if op for name in op.around}
-    return _LINEAR.union(filter(None, map(function_of, nodes)))
 
 
 def _from_context(kind: Kind, functions: frozenset[str]) -> Leg | None:

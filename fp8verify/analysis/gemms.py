@@ -206,14 +206,12 @@ def _gemm_rows(trace: Trace, gemms: Iterable[Gemm]) -> list[GemmRow]:
 
 
 def _other_totals(trace: Trace, kinds: Kinds) -> list[KindTotal]:
-    totals: dict[int, list[int]] = defaultdict(lambda: [0, 0])
+    calls, times = Counter(kinds.numbers), Counter[int]()
     for number, time_ns in zip(kinds.numbers, trace.kernels.duration_ns, strict=True):
-        total = totals[number]
-        total[0] += 1
-        total[1] += time_ns
+        times[number] += time_ns
     return [
-        KindTotal(kinds.kinds[number], count, time_ns)
-        for number, (count, time_ns) in totals.items()
+        KindTotal(kinds.kinds[number], count, times[number])
+        for number, count in calls.items()
         if not kinds.kinds[number].classification.role.is_gemm
     ]
 
@@ -282,12 +280,10 @@ def gpu_time(survey: Survey, *, casts: bool) -> dict[str, int]:
 
 def _key(kind: Kind, *, casts: bool) -> str:
     key = GPU_TIME_KEYS[kind.classification.role]
-    if not casts:
-        return key
-    purpose = purpose_of(kind)
-    if purpose is None:
-        return "elementwise" if key in ("quantize", "transpose") else key
-    return "transpose" if purpose == "transpose" else "quantize"
+    purpose = purpose_of(kind) if casts else None
+    if purpose is not None:
+        return "transpose" if purpose == "transpose" else "quantize"
+    return "elementwise" if casts and key in ("quantize", "transpose") else key
 
 
 def micros(time_ns: int) -> float:

@@ -51,11 +51,7 @@ _FAMILIES: Final[tuple[Family, ...]] = (
     # AMD CDNA 1 ISA: no FP8 instructions
     Family(lazy_pattern(r"MI100|GFX908"), None, _CDNA1_2),
     # Intel oneAPI GPU optimization guide: XMX of Xe-HPC, no FP8
-    Family(
-        lazy_pattern(r"DATA CENTER GPU MAX"),
-        None,
-        frozenset({Precision.FP16, Precision.BF16, Precision.TF32, Precision.INT8}),
-    ),
+    Family(lazy_pattern(r"DATA CENTER GPU MAX"), None, _CDNA1_2 | {Precision.TF32}),
 )
 _NVIDIA_NAME: Final = lazy_pattern(
     r"\b(?:NVIDIA|TESLA|GEFORCE|QUADRO)\b|^(?:[ABHL]\d{1,3}|GB?H?\d00)\b"

@@ -43,7 +43,8 @@ def gemm_shape(op: OpContext | None) -> GemmShape | None:
     if product.counts is Counts.PLAIN:
         return _plain(a, b, product)
     if product.counts is Counts.VECTOR:
-        return _vector(a, b)
+        fits = a and len(b) == 1 and a[-1] == b[0]
+        return GemmShape(1, prod(a[:-1]), 1, b[0]) if fits else None
     if product.counts is Counts.GROUPED:
         return _grouped(a, b, product)
     return _template(op.dims, product) if product.counts is Counts.TEMPLATE else None
@@ -61,12 +62,6 @@ def _plain(a: Shape, b: Shape, product: Product) -> GemmShape | None:
         return GemmShape(1, rows, n, k)
     batch = prod(b[:-2])
     return GemmShape(batch, rows // batch, n, k) if batch and rows % batch == 0 else None
-
-
-def _vector(a: Shape, b: Shape) -> GemmShape | None:
-    if not a or len(b) != 1 or a[-1] != b[0]:
-        return None
-    return GemmShape(1, prod(a[:-1]), 1, b[0])
 
 
 def _grouped(a: Shape, b: Shape, product: Product) -> GemmShape | None:

@@ -65,22 +65,16 @@ class _Function:
 
     def next(self, call: _Call, op: OpContext, *, backward: bool) -> _Work:
         rest = self.open[backward]
-        if not rest:
-            if backward:
-                call = self._matching(call, op)
-                rest.extend(call.backward)
-            else:
-                self.calls.append(call)
-                rest.extend(call.forward)
+        if not rest and backward:
+            gradient = op.dims[0] if op.dims and op.dims[0] else None
+            latest_first = range(len(self.calls) - 1, -1, -1)
+            place = next((n for n in latest_first if self.calls[n].fits(gradient)), None)
+            rest.extend((call if place is None else self.calls.pop(place)).backward)
+        elif not rest:
+            self.calls.append(call)
+            rest.extend(call.forward)
         self.last = rest.pop(0)
         return self.last
-
-    def _matching(self, unknown: _Call, op: OpContext) -> _Call:
-        gradient = op.dims[0] if op.dims and op.dims[0] else None
-        for place in range(len(self.calls) - 1, -1, -1):
-            if self.calls[place].fits(gradient):
-                return self.calls.pop(place)
-        return unknown
 
 
 def deal(gemms: Sequence[Gemm]) -> None:

@@ -95,12 +95,6 @@ class Populations:
             keys = [None if key != EXPERTS else EXPERTS for key in keys]
         self.keys = keys
 
-    @property
-    def low_layers(self) -> set[Key]:
-        """The layers with a GEMM in low precision."""
-        pairs = zip(self.rows, self.keys, strict=True)
-        return {key for row, key in pairs if row.precision.is_low}
-
     def weigh(self, row: GemmRow) -> float:
         """Return the FLOPs or ns of a row."""
         return (row.flops or 0) if self.by_flops else row.time_ns

@@ -46,11 +46,11 @@ HIGH_PRECISION = "high_precision"
 CONVERTED = frozenset({"fp8", "fp4"})
 EMULATED = frozenset({"fp8_emulated", "fp4_emulated"})
 # What enable_fsdp_float8_all_gather=True wraps weights in: torchao/float8/fsdp_utils.py.
-_TRAVELS_IN_FP8 = (
+TRAVELS_IN_FP8 = {
     "WeightWithDynamicFloat8CastTensor",
     "WeightWithDelayedFloat8CastTensor",
     "WeightWithStaticFloat8CastTensor",
-)
+}
 
 
 class Promises(NamedTuple):
@@ -110,11 +110,6 @@ class Promises(NamedTuple):
     def all_gather(self) -> Claim | None:
         """The claim that FSDP gathers FP8 weights."""
         return next((claim for claim in self.claims if claim.all_gather), None)
-
-    @property
-    def weights_travel_in_fp8(self) -> bool:
-        """Whether the converted weights are of a class that FSDP2 gathers in FP8."""
-        return any(module.weight_class in _TRAVELS_IN_FP8 for module in self.converted)
 
     @property
     def logged(self) -> dict[str, frozenset[str]]:
@@ -251,11 +246,14 @@ def _of_class(layer: LayerClass, promises: Promises) -> float:
 
 
 def _is_low(module: ModuleRecord, leg: Leg, promises: Promises) -> bool:
-    """Whether a module was to compute a GEMM in low precision."""
-    if module.state not in CONVERTED or promises.pin(module.fqn) is not None:
-        return False
+    """Whether a module was to compute a GEMM in low precision, and the log does not pin it."""
+    return is_set_low(module, leg, promises) and promises.pin(module.fqn) is None
+
+
+def is_set_low(module: ModuleRecord, leg: Leg, promises: Promises) -> bool:
+    """Whether a module is set to compute a GEMM in low precision."""
     legs = {Leg.BACKWARD: (Leg.DGRAD, Leg.WGRAD), Leg.RECOMPUTE: (Leg.FPROP,)}.get(leg, (leg,))
-    return all(
+    return module.state in CONVERTED and all(
         module.format_of(one.value) != HIGH_PRECISION and not promises.leaves_high(one.value)
         for one in legs
     )

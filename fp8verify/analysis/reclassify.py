@@ -64,9 +64,10 @@ _HASHED: Final = lazy_pattern(r"Float8_e(?:4m3|5m2)")
 def settle_by_inputs(trace: Trace, kinds: Kinds) -> None:
     """Give kernels the precision that the recorded inputs of their operators decide."""
     for members in _by_operator(kinds):
-        known = [n for n in members if _is_known_gemm(kinds.kinds[n].classification)]
+        found = [kinds.kinds[n].classification for n in members]
+        products = [one for one in found if one.role.is_gemm and not one.split_k]
         unknown = [n for n in members if _is_undecided(kinds.kinds[n].classification)]
-        if unknown and not known:
+        if unknown and all(one.precision is Precision.UNKNOWN for one in products):
             for number in _longest(trace, kinds, unknown):
                 kinds.kinds[number] = _as_fp8(kinds.kinds[number])
     casts = [kind for kind in kinds.kinds if _casts(kind)]
@@ -162,10 +163,6 @@ def _by_operator(kinds: Kinds) -> Iterator[list[int]]:
             groups[kind.op].append(number)
     return (members for op, members in groups.items() if _HASHED.search(str(op.types))
             and multiplies_fp8(op))  # fmt: skip
-
-
-def _is_known_gemm(found: Classification) -> bool:
-    return found.role.is_gemm and found.precision is not Precision.UNKNOWN and not found.split_k
 
 
 def _is_undecided(found: Classification) -> bool:

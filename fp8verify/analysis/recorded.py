@@ -9,7 +9,7 @@ from msgspec import structs
 from fp8verify.analysis.layers import FP8_PARAMETERS, is_transformer_engine, package_of
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.analysis.timeline import step_statistics
-from fp8verify.capture.schema import ModuleRecord, RankMeta, WindowRecord
+from fp8verify.capture.schema import ModuleRecord, RankMeta
 from fp8verify.report.model.numerics import MemoryReport
 from fp8verify.report.model.parts import ClockReport, ModulesReport, StepStatistics, WindowReport
 from fp8verify.report.model.report import Environment
@@ -29,7 +29,18 @@ def clock_report(meta: RankMeta | None) -> ClockReport | None:
         steps_seen=meta.steps_seen,
         steps_skipped=meta.steps_skipped,
         updates=meta.optimizer_updates,
-        windows=tuple(map(_window_report, meta.windows)),
+        windows=tuple(
+            WindowReport(
+                first=window.first,
+                last=window.last,
+                state=window.state,
+                framework=framework.name if framework else None,
+                counter=framework.counter if framework else None,
+                framework_first=framework.first if framework else None,
+                framework_last=framework.last if framework else None,
+            )
+            for window, framework in ((window, window.framework) for window in meta.windows)
+        ),
     )
 
 
@@ -41,24 +52,13 @@ def steps_outside(meta: RankMeta | None) -> StepStatistics | None:
     return step_statistics([[ns / 1000 for ns in times.samples_ns]], times.count)
 
 
-def _window_report(window: WindowRecord) -> WindowReport:
-    framework = window.framework
-    return WindowReport(
-        first=window.first,
-        last=window.last,
-        state=window.state,
-        framework=framework.name if framework else None,
-        counter=framework.counter if framework else None,
-        framework_first=framework.first if framework else None,
-        framework_last=framework.last if framework else None,
-    )
-
-
 def modules_report(meta: RankMeta | None) -> ModulesReport | None:
     """Count the linear modules of a rank by state, and list their names, if they were recorded."""
     if meta is None or not meta.modules_listed:
         return None
-    linears = [module for module in meta.modules if _is_linear(module)]
+    # Experts and attention cores do not multiply by a weight of their own.
+    own = [m for m in meta.modules if not m.class_name.endswith("DotProductAttention")]
+    linears = [module for module in own if module.kind == "linear"]
     names: dict[str, list[str]] = {}
     for module in linears:
         names.setdefault(module.state, []).append(module.fqn)
@@ -70,11 +70,6 @@ def modules_report(meta: RankMeta | None) -> ModulesReport | None:
         scalings=tuple(sorted({module.scaling for module in linears if module.scaling})),
         unknown_classes=tuple(sorted({".".join(filter(None, names)) for names in unknown})),
     )
-
-
-def _is_linear(module: ModuleRecord) -> bool:
-    """Whether a module multiplies by a weight of its own: experts and attention cores do not."""
-    return module.kind == "linear" and not module.class_name.endswith("DotProductAttention")
 
 
 def environment(ranks: Sequence[RankEvidence]) -> Environment:
@@ -108,7 +103,14 @@ def _why(modules: Sequence[ModuleRecord]) -> Iterator[str]:
     converted = [module for module in modules if module.state == "fp8"]
     engine = [module for module in converted if is_transformer_engine(module)]
     others = [module for module in converted if module not in engine]
-    dynamic = [module for module in others if _casts_dynamically(module)]
+    # They cast values in high precision anew in each pass; what is not known may save anything.
+    dynamic = [
+        module
+        for module in others
+        if module.recipe
+        or (module.weight_class or "").startswith(("Float8Training", "MXFP8Training", "Scaled"))
+        or package_of(module) in ("torchao", "torchtitan")
+    ]
     parameters = [module for module in engine if module.weight_class in FP8_PARAMETERS]
     cached = [module for module in engine if module.weight_class not in FP8_PARAMETERS]
     if dynamic:
@@ -134,12 +136,3 @@ def _why(modules: Sequence[ModuleRecord]) -> Iterator[str]:
         for module in engine
     ):
         yield "Transformer Engine saves inputs for the backward pass in FP8: 1 byte a value, not 2"
-
-
-def _casts_dynamically(module: ModuleRecord) -> bool:
-    """Whether a module casts values in high precision anew in each pass, as torchao's do.
-
-    A class that is not known may save anything.
-    """
-    wraps = (module.weight_class or "").startswith(("Float8Training", "MXFP8Training", "Scaled"))
-    return bool(module.recipe) or wraps or package_of(module) in ("torchao", "torchtitan")

@@ -122,16 +122,13 @@ def _interval(
     sampled = sum(variance for variance, _ in parts)
     whole = sampled + 2 * _BETWEEN_RECORDINGS**2
     squares = sum(variance**2 / max(1.0, freedom) for variance, freedom in parts)
-    reach = _student(whole**2 / squares if squares else math.inf) * math.sqrt(whole)
+    freedom = whole**2 / squares if squares else math.inf
+    student = 1.96 + 2.52 / freedom
+    if freedom <= len(_STUDENT):
+        student = _STUDENT[max(1, int(freedom)) - 1]
+    reach = student * math.sqrt(whole)
     ratio = before.mean_us / after.mean_us * work
     return ratio * math.exp(-reach), ratio * math.exp(reach)
-
-
-def _student(freedom: float) -> float:
-    """Return the two-sided 95 % quantile of Student's t."""
-    if freedom <= len(_STUDENT):
-        return _STUDENT[max(1, int(freedom)) - 1]
-    return 1.96 + 2.52 / freedom
 
 
 def _needed(before: StepStatistics, after: StepStatistics, ratio: float) -> int:

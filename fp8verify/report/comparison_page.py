@@ -135,26 +135,21 @@ def loss_line(loss: LossPair) -> str:
         "no number" if value is None else _number(value)
         for value in (loss.last_baseline, loss.last_candidate)
     )
+    bad = ""
+    if loss.first_bad_step is not None:
+        runs = {"both": "both", None: "one log"}
+        whose = runs.get(loss.first_bad_run, f"the {loss.first_bad_run} alone")
+        bad = f"; not finite in {whose} from {loss.place_of(loss.first_bad_step)} on"
     return (
         f"{head}last {last}, gap on average {_number(loss.mean_gap, '+')}, largest "
         f"{_number(loss.largest_gap, '+')} "
-        f"({loss.place_of(loss.largest_gap_step)}){_bad(loss)}"
+        f"({loss.place_of(loss.largest_gap_step)}){bad}"
     )
 
 
 def _number(value: float, sign: str = "") -> str:
     usual = 1e-3 <= abs(value) < 1e6 or not value
     return format(value, f"{sign}.4f" if usual else f"{sign}.4g")
-
-
-def _bad(loss: LossPair) -> str:
-    """Say from which step on a loss is not finite, and whose."""
-    if loss.first_bad_step is None:
-        return ""
-    whose = {"both": "both", None: "one log"}.get(
-        loss.first_bad_run, f"the {loss.first_bad_run} alone"
-    )
-    return f"; not finite in {whose} from {loss.place_of(loss.first_bad_step)} on"
 
 
 def loss_trend(loss: LossPair) -> str:

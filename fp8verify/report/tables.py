@@ -74,9 +74,8 @@ def layer_share(of: Report | RankReport) -> float | None:
 
 def lowest_share(report: Report) -> float | None:
     """Return the smallest FP8 share of GEMM time among the ranks, None if no GEMM ran."""
-    shares = [layer_share(rank) for rank in report.ranks]
-    known = [share for share in shares if share is not None]
-    return min(known) if known and len(known) == len(shares) else None
+    known = [share for rank in report.ranks if (share := layer_share(rank)) is not None]
+    return min(known) if known and len(known) == len(report.ranks) else None
 
 
 def _less(whole: Mapping[str, float], *parts: Mapping[str, float]) -> dict[str, float]:

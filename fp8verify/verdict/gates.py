@@ -5,6 +5,7 @@ A baseline is what a good run reached, kept in a file.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from msgspec.structs import replace
 from fp8verify.errors import InputError
 from fp8verify.files import writing
 from fp8verify.report.model.parts import Finding
-from fp8verify.report.model.report import RankReport, Report
+from fp8verify.report.model.report import Report
 from fp8verify.report.tables import layer_share, layer_times, lowest_share
 from fp8verify.terms import Leg, Scaling, Severity, Verdict, fp8_share
 from fp8verify.text import label_of_rank, listed
@@ -153,8 +154,15 @@ def check_format(report: Report, name: str, min_share: float, *, gate: bool = Tr
         min_share: of each rank's GEMM time that has to be in it.
         gate: whether the exit code is to change.
     """
-    shares = [(rank, _format_share(rank, name)) for rank in report.ranks]
-    short = [(rank, share) for rank, share in shares if share < min_share]
+    short = []
+    for rank in report.ranks:
+        times = layer_times(rank)
+        # Block scales are known from the kernels.
+        blocks = rank.recipe.time_us.get(Scaling.BLOCKWISE.value, 0.0)
+        part = blocks if name == "fp8_block" else times[name]
+        share = part / (sum(times.values()) or math.inf)
+        if share < min_share:
+            short.append((rank, share))
     if not short:
         return report
     took = [f"{share:.1%} on {label_of_rank(of.rank, of.source)}" for of, share in short]
@@ -176,17 +184,6 @@ def _with_findings(report: Report, found: Sequence[Finding], *, gate: bool) -> R
         exit_code=report.exit_code or int(fails and gate),
         fails=report.fails or fails,
     )
-
-
-def _format_share(rank: RankReport, name: str) -> float:
-    """Return the share of the time of layers' GEMMs; block scales are known from the kernels."""
-    times = layer_times(rank)
-    total = sum(times.values())
-    if name == "fp8_block":
-        part = rank.recipe.time_us.get(Scaling.BLOCKWISE.value, 0.0)
-    else:
-        part = times[name]
-    return part / total if total else 0.0
 
 
 def regressions(report: Report, baseline: Baseline, tolerance: float) -> Iterator[Finding]:

@@ -13,7 +13,7 @@ from fp8verify.report.model.parts import Finding
 from fp8verify.report.model.report import Report
 from fp8verify.terms import Severity, Verdict
 from fp8verify.verdict.findings import join_findings, rank_findings
-from fp8verify.verdict.findings.ranks import other_runs, ranks_that_can_lack
+from fp8verify.verdict.findings.recorded import other_runs, ranks_that_can_lack
 from fp8verify.verdict.policy import Policy
 from fp8verify.verdict.reasons import cause_without_fp8, logged_cause, ran_high, undecidable
 from fp8verify.verdict.verdict import (

@@ -8,7 +8,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from fp8verify.analysis.communication import shards_gradients, weight_gathers
 from fp8verify.analysis.numerics import recipes_of, recomputed_high
 from fp8verify.analysis.populations import PassReading, read_passes
-from fp8verify.analysis.promises import HIGH_PRECISION, Promises, format_name
+from fp8verify.analysis.promises import HIGH_PRECISION, TRAVELS_IN_FP8, Promises, format_name
 from fp8verify.analysis.purpose import has_gradient
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.report.model.parts import Finding
@@ -214,9 +214,10 @@ def recipe_mismatch(rank: RankEvidence, promises: Promises) -> Iterator[Finding]
 def all_gather_not_fp8(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
     """An FP8 all-gather that was promised, and that the bytes moved refute."""
     collectives, logged = rank.collectives, promises.all_gather
+    weight_classes = {module.weight_class for module in promises.converted}
     if logged is not None:
         who = f"log line {logged.line}"
-    elif promises.weights_travel_in_fp8 and shards_gradients(collectives):
+    elif weight_classes & TRAVELS_IN_FP8 and shards_gradients(collectives):
         who = "the class of the weights"
     else:
         return

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from fp8verify.analysis.gemms import GemmRow
 from fp8verify.analysis.layers import is_transformer_engine
-from fp8verify.analysis.promises import CONVERTED, HIGH_PRECISION, Promises
+from fp8verify.analysis.promises import CONVERTED, Promises, is_set_low
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.report.model.parts import Claim, Finding
@@ -50,7 +50,8 @@ def named_not_fp8(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
     by_leg: dict[Leg, list[str]] = {leg: [] for leg in LEGS}
     for module in rank.meta.modules:
         gemms = known.get(module.fqn, [])
-        missed = [leg for leg in _promised(module, promises) if _all_high(leg, gemms)]
+        low = [leg for leg in LEGS if is_set_low(module, leg, promises)]
+        missed = [leg for leg in low if _all_high(leg, gemms)]
         if missed and not any(found.precision.is_low for found in gemms):
             whole.append(module.fqn)
         else:
@@ -81,14 +82,6 @@ def named_not_fp8(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
                 names=listed(in_sentences(shorten(layers, every)), _SHOWN_BY_NAME),
                 layers=layers,
             )
-
-
-def _promised(module: ModuleRecord, promises: Promises) -> Iterator[Leg]:
-    if module.state in CONVERTED:
-        for leg in LEGS:
-            high = module.format_of(leg.value) == HIGH_PRECISION
-            if not high and not promises.leaves_high(leg.value):
-                yield leg
 
 
 def _all_high(leg: Leg, gemms: Sequence[GemmRow]) -> bool:
