@@ -197,7 +197,7 @@ _COMMUNICATION_SPACES: Final = {
 }
 _COMMUNICATION_FUNCTIONS: Final = lazy_pattern(
     r"multimem_\w+|(?:one|two)_shot_all_?reduce\w*|cross_device_reduce\w*|"
-    r"nvshmemi?_\w+|userbuffers_\w+"
+    r"nvshmemi?_\w+|k?userbuffers_\w+"
 )
 _COLLECTIVES: Final = frozenset(
     {"allreduce", "all reduce", "allgather", "all gather", "reduce scatter", "reducescatter",
