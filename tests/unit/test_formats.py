@@ -144,6 +144,19 @@ def test_modules_that_fell_back_to_fp8_do_not_hide_that_the_log_promised_fp4(
     ]
 
 
+@pytest.mark.parametrize(("us", "verdict"), [(200, "INCONCLUSIVE"), (5, "ACTIVE")])
+def test_layers_without_a_gemm_may_be_in_unknown_kernels(
+    build: TraceBuilder, tmp_path: Path, us: float, verdict: str
+) -> None:
+    build.step(1)
+    for _ in range(3):
+        layer(build, "fp8")
+    build.launch("v3", "mylib::forward", us=us)
+    found = report(build, tmp_path, *(module(f"up{number}", "fp8") for number in range(5)))
+    assert found.verdict.value == verdict
+    assert ("2 forward GEMMs of converted" in found.reason) is (verdict == "INCONCLUSIVE")
+
+
 def test_a_tail_of_layers_in_bf16_is_no_shortfall(build: TraceBuilder, tmp_path: Path) -> None:
     for _ in range(4):
         layer(build, "nvfp4")

@@ -131,6 +131,17 @@ def test_a_function_that_may_be_a_layer_in_bf16_leaves_open_how_much_ran_in_fp8(
     assert [f.severity for f in found(report, "opaque-kernels")] == ([severity] if severity else [])
 
 
+def test_a_rank_whose_layers_may_be_in_kernels_of_its_own_can_lack_fp8(tmp_path: Path) -> None:
+    own, fp8 = TraceBuilder(), TraceBuilder()
+    own.linear(8, 8, 8, fp8=False).launch(
+        "v3", "Project", types=(BF16, BF16), dims=((4096, 2048), (2048, 2048)), us=54
+    )
+    own.write(tmp_path / "rank0.json")
+    fp8.linear(M, N, K, fp8=True).write(tmp_path / "rank1.json")
+    report = inspect(tmp_path)
+    assert (report.verdict, "rank-without-fp8" in codes(report)) == ("PARTIAL", True)
+
+
 @pytest.mark.parametrize("us", [30, 0.1])
 @pytest.mark.parametrize("hidden", ["a step", "the forward pass"])
 def test_work_that_lacks_gemms_may_be_in_unknown_kernels(
