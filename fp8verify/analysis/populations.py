@@ -26,6 +26,8 @@ HALF = 0.5
 _LITTLE = 0.01
 # Slower kernels than this are no GEMMs of layers.
 _LEAST_OF_PEAK = 0.05
+# A layer has its inputs and weight among the first tensors, and no side this long.
+_INPUTS, _DIMS, _LARGEST = 16, 8, 1 << 32
 Key: TypeAlias = "tuple[int, ...] | None"
 _Part = TypeVar("_Part", bound=Hashable)
 _Amounts: TypeAlias = "Mapping[Hashable, Amount]"  # by layer
@@ -312,7 +314,9 @@ def possible_products(survey: Survey, gpu: str | None) -> list[KindTotal]:
 
 def _layer_flops(op: OpContext) -> Iterator[float]:
     """Yield the FLOPs of each product that inputs, as activation and weight, may make."""
-    matrices = [dims for dims in op.dims if len(dims) >= 2]
+    # A trace may hold any number of inputs, of any size.
+    shapes = [dims for dims in op.dims[:_INPUTS] if 2 <= len(dims) <= _DIMS]
+    matrices = [dims for dims in shapes if all(0 < side < _LARGEST for side in dims)]
     for weight, x in permutations(matrices, 2):
-        if len(weight) == 2 and x[-1] in weight and x[-1]:
+        if len(weight) == 2 and x[-1] in weight:
             yield 2.0 * prod(x) * prod(weight) / x[-1]

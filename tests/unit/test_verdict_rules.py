@@ -142,6 +142,15 @@ def test_a_rank_whose_layers_may_be_in_kernels_of_its_own_can_lack_fp8(tmp_path:
     assert (report.verdict, "rank-without-fp8" in codes(report)) == ("PARTIAL", True)
 
 
+@pytest.mark.parametrize("side", [10**400, 0, -8])
+def test_sizes_that_no_tensor_has_are_no_product(
+    build: TraceBuilder, tmp_path: Path, side: int
+) -> None:
+    for dims in (((side, 64), (64, 64)), ((64, 64), (64,) * 500)):
+        build.launch("v3", "Project", types=(BF16,) * 900, dims=dims * 450)
+    assert verdict(build.linear(M, N, K, fp8=True), tmp_path).verdict == "ACTIVE"
+
+
 @pytest.mark.parametrize("us", [30, 0.1])
 @pytest.mark.parametrize("hidden", ["a step", "the forward pass"])
 def test_work_that_lacks_gemms_may_be_in_unknown_kernels(
