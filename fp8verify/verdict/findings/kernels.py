@@ -28,6 +28,8 @@ _SLOW = {Precision.BF16, Precision.FP16, Precision.TF32, Precision.FP32, Precisi
 _NAMED = 3
 # GEMMs of less of all work are those of a layer that does not run in each step.
 _LITTLE = 0.05
+# No weight has as many values; a module list may say anything.
+_NO_WEIGHT = 1 << 48
 _NAMED_EXPERTS = 2
 # A correlation that went astray at a window's edge misnames single kernels, never so many.
 _MANY_MISNAMED = 0.05
@@ -207,14 +209,15 @@ def hidden_gemms(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
         return
     by_step = {step: found.total for (step, _), found in table.sums(_step_of, _no_layer).items()}
     works = [by_step.get(place, 0.0) for place in range(len(rank.steps))]
-    lacking = {n: median(works) - work for n, work in enumerate(works) if work < median(works) / 2}
+    usual = median(works or [0.0])
+    lacking = {place: usual - work for place, work in enumerate(works) if work < usual / 2}
     if lacking and _may_be(time_ns, sum(lacking.values()) / table.total, rank):
         steps = listed([str(rank.steps[place].number) for place in lacking], _NAMED)
         yield finding(
             "opaque-kernels", "hidden", ms=time_ns / 1e6, what=f"steps {steps} lack GEMMs"
         )
     gemms, flops = _not_seen(rank.layers, len(rank.steps))
-    if gemms and _may_be(time_ns, flops / (rank.layers.flops or flops), rank):
+    if gemms and _may_be(time_ns, flops / (rank.layers.flops or flops or 1), rank):
         what = f"{gemms} forward GEMMs of converted layers were not recognized"
         yield finding("opaque-kernels", "hidden", ms=time_ns / 1e6, what=what)
 
@@ -230,7 +233,8 @@ def _not_seen(layers: Layers, steps: int) -> tuple[int, float]:
         lacking = max(0, steps * len(layer.converted) - ran) if ran else 0
         tokens = max(tokens, layer.flops / (2 * layer.size.n * layer.size.k * calls))
         gemms, flops = gemms + lacking, flops + lacking * layer.flops / (ran or 1)
-    sizes = [size for m in layers.apart if m.state in CONVERTED for size in sizes_of(m)]
+    apart = [size for m in layers.apart if m.state in CONVERTED for size in sizes_of(m)]
+    sizes = [size for size in apart if 0 < size.n * size.k < _NO_WEIGHT]
     work = sum(2 * size.n * size.k * tokens for size in sizes)
     return gemms + steps * len(sizes), flops + len(LEGS) * steps * work
 
