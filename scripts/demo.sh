@@ -20,7 +20,7 @@ if [ "$gpu" = yes ]; then
   install '.[train]'
 else
   step "installing fp8verify (no NVIDIA GPU here: without torch)"
-  install .
+  install . -c constraints.txt
 fi
 
 show() {

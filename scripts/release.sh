@@ -15,7 +15,7 @@ trap 'rm -rf "$work"' EXIT
 step "building into $dist"
 rm -rf "$dist"
 python3 -m venv "$work/build"
-"$work/build/bin/python" -m pip install -qq --disable-pip-version-check build twine check-wheel-contents
+"$work/build/bin/python" -m pip install -qq --disable-pip-version-check -c constraints.txt build twine check-wheel-contents
 "$work/build/bin/python" -m build --outdir "$dist" . >"$work/build.log" || { cat "$work/build.log"; exit 1; }
 wheel=$(echo "$dist"/*.whl)
 
@@ -51,7 +51,7 @@ done
 [ ${#tried[@]} -gt 0 ] || { echo "none of these is here: $pythons" >&2; exit 1; }
 
 step "the pre-commit hook, in a repository with a sound configuration and one with a slip"
-"$work/build/bin/python" -m pip install -qq --disable-pip-version-check pre-commit
+"$work/build/bin/python" -m pip install -qq --disable-pip-version-check -c constraints.txt pre-commit
 mkdir "$work/user"
 cp examples/kempnerforge/7b.toml "$work/user/sound.toml"
 (

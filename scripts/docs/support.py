@@ -284,9 +284,9 @@ def trials() -> str:
 
 
 def pinned() -> dict[str, str]:
-    """Return the versions that the tests run with, by package."""
+    """Return the versions that the tests run with, by package; of the newest Python."""
     text = (ROOT / "constraints.txt").read_text(encoding="utf-8")
-    return dict(re.findall(r"^(\w+)==(\S+)$", text, re.MULTILINE))
+    return dict(re.findall(r"^([\w.-]+)==(\S+)", text, re.MULTILINE))
 
 
 def tables() -> Iterator[tuple[str, str]]:

@@ -30,8 +30,7 @@ ALIASES = "a0: &a0 {x: 1, y: 2}\n" + "".join(
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
-        ("flow.yaml", "[" * 100_000, "more than 100 levels deep"),
-        ("merges.yaml", MERGES, "merge keys make more than"),
+        ("flow.yaml", "[" * 100_000, "nest"),  # in PyYAML's words since 6.0.4
         ("base60.yaml", f"a: {':'.join(['59'] * 4000)}\n", "more than 300 digits"),
         ("key.toml", f"[{'a' * 300}]\nb = 1\n", "a key has more than 256 characters"),
         ("digits.json", f'{{"a": {"1" * 400}}}', "more than 300 digits"),
@@ -52,6 +51,12 @@ def test_what_cannot_be_read_is_refused_with_its_reason(
         read_document(path)
     assert path in str(refused.value)
     assert refused.value.hint
+
+
+def test_merge_keys_do_not_multiply_without_bound(tmp_path: Path) -> None:
+    path = write(tmp_path, "merges.yaml", MERGES)  # PyYAML merges a mapping once since 6.0.4
+    with suppress(InputError):
+        assert len(read_document(path).values) <= MAX_VALUES
 
 
 def test_a_folder_is_no_configuration(tmp_path: Path) -> None:
