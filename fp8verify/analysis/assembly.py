@@ -13,6 +13,7 @@ from fp8verify.analysis.gpus import peak_of, peak_tflops
 from fp8verify.analysis.kinds import GemmShape, Kind
 from fp8verify.analysis.numerics import numerics_report
 from fp8verify.analysis.promises import Promises, unplaced_ns
+from fp8verify.analysis.proof import prove
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.analysis.recorded import (
     clock_report,
@@ -93,6 +94,7 @@ def assemble(
         findings=findings,
         environment=environment(ranks),
         notes=tuple(notes),
+        proof=prove(ranks, findings),
     )
 
 

@@ -129,6 +129,47 @@ class RecipeSeen(msgspec.Struct, frozen=True, kw_only=True):
     fast_accumulation: dict[str, bool]
 
 
+class ProofRow(msgspec.Struct, frozen=True, kw_only=True):
+    """The GEMMs of layers that train at one value of a coordinate.
+
+    Attributes:
+        value: the step, rank, micro-batch, leg, layer or format, as a table names it.
+        low: launches in FP8 or FP4.
+        high: launches in high precision.
+        unknown: launches of unknown precision.
+        time_us: µs of all of them.
+        flops: floating-point operations of all of them, null unless those of all are known.
+        short: whether less ran in FP8 than was expected of it; null where this is open.
+        note: what else is known of it, or empty.
+    """
+
+    value: str
+    low: int
+    high: int
+    unknown: int
+    time_us: float
+    flops: float | None
+    short: bool | None = False
+    note: str = ""
+
+
+class Proof(msgspec.Struct, frozen=True, kw_only=True):
+    """The table that decides: the GEMMs of layers that train, along one coordinate.
+
+    Attributes:
+        coordinate: step, rank, micro-batch, leg, layer or format, or two of these, as
+            "layer, leg".
+        rows: its values in their order, those that are short among them.
+        left_out: further values that ran like those of the table.
+        ranks: the ranks that it adds up, none if their numbers are not known.
+    """
+
+    coordinate: str
+    rows: tuple[ProofRow, ...]
+    left_out: int = 0
+    ranks: tuple[int, ...] = ()
+
+
 class StepReport(msgspec.Struct, frozen=True, kw_only=True):
     """One training step.
 

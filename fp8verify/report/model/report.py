@@ -24,6 +24,7 @@ from fp8verify.report.model.parts import (
     KernelRow,
     LegRow,
     ModulesReport,
+    Proof,
     RecipeSeen,
     StepReport,
     StepStatistics,
@@ -203,6 +204,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         notes: remarks on what was read and recorded.
         training_exit_code: the training's own, where `fp8verify run` started one, else null.
         breakdown: what --breakdown adds, else null.
+        proof: the table that decides, null where no GEMM of a layer ran.
     """
 
     schema_version: int
@@ -226,3 +228,4 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     training_exit_code: int | None = None
     breakdown: BreakdownReport | None = None
+    proof: Proof | None = None
