@@ -16,6 +16,7 @@ class Precision(str, Enum):
 
     FP8 = "fp8"
     MXFP8 = "mxfp8"
+    MXFP6 = "mxfp6"
     NVFP4 = "nvfp4"
     MXFP4 = "mxfp4"
     FP4 = "fp4"  # where the kind of scales is not known
@@ -39,8 +40,8 @@ class Precision(str, Enum):
 
     @property
     def is_low(self) -> bool:
-        """Whether the class counts into the low-precision share: FP8 and FP4 of every kind."""
-        return self.is_fp8 or self.is_fp4
+        """Whether the class counts into the low-precision share: FP8, FP6 and FP4 of any kind."""
+        return self.is_fp8 or self.is_fp4 or self is Precision.MXFP6
 
 
 _Name = TypeVar("_Name", bound=str)

@@ -24,6 +24,7 @@ _NVIDIA: Final[dict[Precision, tuple[int, int]]] = {
     Precision.TF32: (8, 0),
     Precision.FP8: (8, 9),
     Precision.MXFP8: (10, 0),
+    Precision.MXFP6: (10, 0),
     Precision.NVFP4: (10, 0),
     Precision.MXFP4: (10, 0),
     Precision.FP4: (10, 0),
@@ -40,7 +41,13 @@ class Family(NamedTuple):
 
 _CDNA1_2: Final = frozenset({Precision.FP16, Precision.BF16, Precision.INT8})
 _CDNA3: Final = _CDNA1_2 | {Precision.FP8, Precision.TF32}
-_CDNA4: Final = _CDNA1_2 | {Precision.FP8, Precision.MXFP8, Precision.MXFP4, Precision.FP4}
+_CDNA4: Final = _CDNA1_2 | {
+    Precision.FP8,
+    Precision.MXFP8,
+    Precision.MXFP6,
+    Precision.MXFP4,
+    Precision.FP4,
+}
 _FAMILIES: Final[tuple[Family, ...]] = (
     # AMD CDNA 4 ISA: v_mfma_scale_f32_*_f8f6f4; no xf32 any more
     Family(lazy_pattern(r"MI35[05]X|GFX950"), "9.5", _CDNA4),

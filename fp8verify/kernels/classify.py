@@ -49,6 +49,11 @@ def classify(decoded: KernelName, op: OpContext | None) -> Classification:
     if found.precision is Precision.UNKNOWN and is_scaled_mm and not types_known:
         reason = f"TorchInductor kernel, {describe.SCALED_MM[1]}"
         return replace(found, precision=Precision.FP8, source="name", reason=reason)
+    if found.precision is Precision.UNKNOWN and describe.SIXTEEN_BITS in decoded.tokens:
+        halves = op is not None and {"c10::Half"} == {"c10::Half", "c10::BFloat16"} & set(op.types)
+        precision = Precision.FP16 if halves else Precision.BF16
+        reason = f"{found.reason}; {describe.SIXTEEN_BITS[1]}"
+        return replace(found, precision=precision, source="name", reason=reason)
     return found
 
 

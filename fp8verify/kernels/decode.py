@@ -45,6 +45,7 @@ GRAMMARS: Final[tuple[Callable[[Symbol], KernelName | None], ...]] = (
     libraries.marlin,
     libraries.convolution,
     cute_dsl.decode,
+    cute_dsl.thunderkittens,
     attention.by_words,
     gemm_names.decode,
     helper_names.decode,

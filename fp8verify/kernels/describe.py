@@ -93,6 +93,7 @@ CLASSES: Final[dict[str, Precision]] = {
     "e4m3": Precision.FP8,
     "e5m2": Precision.FP8,
     "e2m1": Precision.FP4,
+    **dict.fromkeys(("e3m2", "e2m3", "fp6"), Precision.MXFP6),
     "uint8": Precision.INT8,
 }
 
@@ -145,6 +146,9 @@ SPLIT_K: Final = ("splitKreduce", "adds up the parts of a GEMM whose K was split
 # (torch/_inductor/kernel/mm.py, `tuned_scaled_mm`, torch 2.11).
 SCALED_MM: Final = ("scaled_mm", "the product of torch._scaled_mm, whose template takes FP8")
 
+# The MMA instruction's K is that of 16-bit operands: BF16, unless the operator says FP16.
+SIXTEEN_BITS: Final = ("K16", "an MMA whose K of 16 is that of operands with 16 bits")
+
 
 def operands(a: str | None, b: str | None, out: str | None) -> str:
     """Say the types of a product: "A e4m3 × B e5m2 -> bf16"."""  # noqa: RUF002
@@ -156,7 +160,7 @@ def scaling_of(a: str | None, scale: str | None) -> Scaling | None:
     """Return the block scaling that a hardware scale format means for operands of type `a`."""
     if scale == "ue4m3":
         return Scaling.NVFP4
-    if scale == "ue8m0":
+    if scale == "ue8m0" and element_class(a) is not Precision.MXFP6:
         return Scaling.MXFP4 if a in ("e2m1", "fp4") else Scaling.MXFP8
     return None
 

@@ -23,6 +23,7 @@ _FP4: Final = frozenset({"fp4", FP8_FP6_FP4})
 SOURCES: Final[dict[Precision, frozenset[str]]] = {
     Precision.FP8: _FP8,
     Precision.MXFP8: _FP8,
+    Precision.MXFP6: frozenset({FP8_FP6_FP4}),
     Precision.NVFP4: _FP4,
     Precision.MXFP4: _FP4,
     Precision.FP4: _FP4,

@@ -29,13 +29,15 @@ from fp8verify.text import lazy_pattern
 _TENSILE: Final = lazy_pattern(r"(?:Custom_)?C[i-n]+_A[i-n]+_B[i-n]+_(?P<rest>.+)", re.DOTALL)
 _TENSILE_UNIT: Final = lazy_pattern(r"F8N|B8N|F8|B8|F6|B6|F4|I8|4xi8|[XSDCZHBI]")
 _TENSILE_CODE: Final = lazy_pattern(rf"(?:{_TENSILE_UNIT.pattern})+")
-_TENSILE_MX: Final = lazy_pattern(r"MX[AB](?:E8)?B32|MX[AB]E8B32_MX[AB]E8B32")
+_TENSILE_MX: Final = lazy_pattern(r"MX[AB](?:E8)?B?32")
 
 CHARACTERS: Final[dict[str, str]] = {
     "F8": "e4m3",
     "F8N": "e4m3",
     "B8": "e5m2",
     "B8N": "e5m2",
+    "F6": "e2m3",
+    "B6": "e3m2",
     "F4": "e2m1",
     "H": "fp16",
     "B": "bf16",
@@ -205,6 +207,8 @@ def aiter_assembly(symbol: Symbol) -> KernelName | None:
     attention = _ATTENTION.fullmatch(base)
     if attention:
         element = SHORT.get(attention["in"] or "")
+        if "Fp8" in base:  # the cache's type; queries may have another
+            element = None
         evidence = f"aiter attention, type {attention['in'] or 'not plain'}"
         return describe.gemm(_AITER, evidence, element, element, role=Role.ATTENTION)
     return None

@@ -76,6 +76,8 @@ def nvjet(symbol: Symbol) -> KernelName | None:
     a, b, out = _nvjet_types(match["types"])
     modifiers = match["rest"].split("_")
     scaling, scale = _nvjet_scaling(modifiers, match["arch"], a)
+    if a == b == "e2m1" and scale is None:
+        scale = "ue4m3"  # cuBLASLt takes no other scales for FP4 (its documentation, 13.1)
     precision = None
     if a == b == "fp32":  # the only FP32 code in the library carries _tf32
         precision = Precision.TF32 if match["tf32"] else Precision.UNKNOWN

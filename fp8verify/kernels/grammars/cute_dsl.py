@@ -1,30 +1,43 @@
-"""Kernels of CUTLASS's Python (CuTe DSL): `kernel_cutlass_<function>_<arguments>_<n>`.
+"""Kernels that other code instantiates: CUTLASS's Python (CuTe DSL), and ThunderKittens.
+
+CuTe DSL: `kernel_cutlass_<function>_<arguments>_<n>`.
 
 The function's name is words (FlashAttention 4, quack, FlashInfer, user code); the arguments are
 spelled out behind it and cut off at 180 characters: `tensorptrf8E4M3FNgmem...` is a tensor with
-its element type, `CopyAtom_..._Valuetypef16` a TMA load, of A first and of B second.
+its element type, `CopyAtom_..._Valuetypef16` a TMA load, of A first and of B second, and
+`MMAAtom_..._ShapeMNK12812816` the instruction, whose K is 256 bits of its operands (PTX ISA 9.0,
+tcgen05.mma and wgmma: 8 of TF32, 16 of 16 bits, 32 of 8 bits, 64 of 4 bits).
 Source: nvidia-cutlass-dsl, names in public IR dumps.
+
+ThunderKittens: `kernel_entrypoint<mxfp8_gemm::config<...>>(...)`, `kittens::...<...>`: the words
+are those of the first template argument. Source: HazyResearch/ThunderKittens, kernels/.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import msgspec
 
-from fp8verify.kernels import describe
+from fp8verify.kernels import describe, type_words
 from fp8verify.kernels.describe import SCALES, SHORT
 from fp8verify.kernels.grammars import attention, gemm_names, helper_names
-from fp8verify.kernels.symbol import Symbol
-from fp8verify.terms import KernelName, Precision
+from fp8verify.kernels.symbol import Symbol, split
+from fp8verify.terms import KernelName, Precision, Role
 from fp8verify.text import lazy_pattern
 
 _LIBRARY: Final = "CuTe DSL"
+_KITTENS: Final = "ThunderKittens"
 _PREFIX: Final = "kernel_cutlass_"
 _ARGUMENTS: Final = lazy_pattern(r"_object_at_|_(?=tensorptr|tensor\d|TiledMMA|CopyAtom)")
 _ELEMENT: Final = r"f8E4M3FN|f8E5M2|f8E8M0FNU|f4E2M1FN|bf16|f16|tf32|f32|i8"
 _TENSOR: Final = lazy_pattern(rf"_*tensorptr({_ELEMENT})_?[gs]mem\w*?(?=_tensor|$)")
 _LOADED: Final = lazy_pattern(rf"Valuetype({_ELEMENT})_")
+# Of tcgen05 and wgmma; the instructions of a warp have M 16, and K 8 of BF16 too.
+_INSTRUCTION: Final = lazy_pattern(r"_ShapeMNK(?:64|128|256)(\d{2,5})(?![\dx])")
+_BLOCK_SCALED: Final = lazy_pattern(r"block_?scaled", re.IGNORECASE)
+_ATTENTION: Final = lazy_pattern(r"attention|mla_(?:decode|prefill)|fmha", re.IGNORECASE)
 _ELEMENTS: Final = {
     **SHORT,
     "f8E4M3FN": "e4m3",
@@ -39,12 +52,34 @@ def decode(symbol: Symbol) -> KernelName | None:
     if not symbol.text.startswith(_PREFIX):
         return None
     function, arguments = _split(symbol.text.removeprefix(_PREFIX))
-    inner = Symbol(function)
-    for grammar in (attention.by_words, gemm_names.decode, helper_names.decode):
-        found = grammar(inner)
-        if found is not None:
-            return _typed(found, arguments)
+    found = _by_words(function)
+    if found is not None:
+        return _typed(found, function, arguments)
+    if _ATTENTION.search(function):  # modules' names are joined without a separator
+        return describe.other(_LIBRARY, Role.ATTENTION, "the name of an attention module")
     return None
+
+
+def thunderkittens(symbol: Symbol) -> KernelName | None:
+    """Decode a kernel of ThunderKittens by the words of what it is instantiated with."""
+    ours = symbol.base == "kernel_entrypoint" or symbol.path[:1] == ("kittens",)
+    if not ours or not symbol.tree.args:
+        return None
+    words = "_".join(symbol.tree.args[0].parts)
+    found = _by_words(words)
+    if found is None:
+        return None
+    types = type_words.operands(split(words)) if found.role.is_gemm else type_words.Operands()
+    if not types.known:
+        return msgspec.structs.replace(found, library=_KITTENS)
+    evidence = f"the name of its configuration, {words}"
+    return describe.gemm(_KITTENS, evidence, types.a, types.b, role=found.role, scale=types.scale)
+
+
+def _by_words(function: str) -> KernelName | None:
+    inner = Symbol(function)
+    grammars = (attention.by_words, gemm_names.decode, helper_names.decode)
+    return next((found for grammar in grammars if (found := grammar(inner))), None)
 
 
 def _split(text: str) -> tuple[str, str]:
@@ -52,7 +87,7 @@ def _split(text: str) -> tuple[str, str]:
     return (text[: match.start()], text[match.end() :]) if match else (text, "")
 
 
-def _typed(found: KernelName, arguments: str) -> KernelName:
+def _typed(found: KernelName, function: str, arguments: str) -> KernelName:
     """Read A and B from the arguments where the words left the types of a GEMM open."""
     if not found.role.is_gemm or found.precision is not Precision.UNKNOWN:
         return msgspec.structs.replace(found, library=_LIBRARY)
@@ -62,8 +97,32 @@ def _typed(found: KernelName, arguments: str) -> KernelName:
     if a == b == "e2m1" and len(types) > 2 and types[2] == "f8E4M3FN":
         scale = "ue4m3"
     if b is None or "ue8m0" in (a, b):
-        return msgspec.structs.replace(found, library=_LIBRARY)
+        return _by_instruction(found, function, arguments)
     return describe.gemm(_LIBRARY, "types of its arguments", a, b, role=found.role, scale=scale)
+
+
+def _by_instruction(found: KernelName, function: str, arguments: str) -> KernelName:
+    """Read the width of the operands from the K of the instruction; 16 bits are of two types."""
+    match = _INSTRUCTION.search(arguments)
+    depths = [k for k in (8, 16, 32, 64) if match and _is_shape(match[1], str(k))]
+    if len(depths) != 1:
+        return msgspec.structs.replace(found, library=_LIBRARY)
+    k = depths[0]
+    element = {8: "tf32", 64: "fp4"}.get(k)
+    scale = None
+    if k == 32 and _BLOCK_SCALED.search(function):
+        element, scale = "fp8", "ue8m0"
+    evidence = f"the K of its MMA, {k}"
+    if element is not None:
+        return describe.gemm(_LIBRARY, evidence, element, element, role=found.role, scale=scale)
+    tokens = (describe.SIXTEEN_BITS,) if k == 16 else ()
+    return msgspec.structs.replace(found, library=_LIBRARY, tokens=tokens)
+
+
+def _is_shape(digits: str, k: str) -> bool:
+    """Whether N and K are these digits: N is a multiple of 8 up to 256."""
+    n = digits.removesuffix(k)
+    return n != digits and n.isdigit() and n[0] != "0" and int(n) <= 256 and int(n) % 8 == 0
 
 
 def _tensors(arguments: str) -> list[str]:

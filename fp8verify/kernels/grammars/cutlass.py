@@ -3,7 +3,7 @@
 Procedural names of CUTLASS 2.x:
 `cutlass_80_tensorop_[<out>_]<acc><mma>gemm[_<epilogue>][_<operand>]_<tile>_...`, usually as the
 template argument of `cutlass::Kernel2<...>`. 3.x: `cutlass3x_sm100_[bs]tensorop_
-<acc><mma>[<via>]gemm[_block_scaled]_<A>_<B>_<acc>_<C>_<D>_<tile>_...`.
+[<acc><mma>[<via>]]gemm[_block_scaled]_<A>_<B>_<acc>_<C>_<D>_<tile>_...`.
 Source: cutlass/python/cutlass_library/gemm_operation.py, and the symbols in libcublasLt 12.9, 13.1.
 
 Templates: `cutlass::device_kernel<...>`, `cutlass::Kernel2<...>`. PyTorch's row-wise and grouped
@@ -30,8 +30,9 @@ _V2: Final = lazy_pattern(
 )
 _V3: Final = lazy_pattern(r"cutlass3x_sm\d+[af]?_(?:bs|sp)*(?P<unit>tensorop|simt)_(?P<rest>\w+)")
 _TILE: Final = lazy_pattern(r"\d+x\d+(?:x\d+)?")
+# Without the accumulator's letter and the instruction's shape where these are the builder's choice.
 _OPERATION: Final = lazy_pattern(
-    r"(?P<letter>gz|[shdicz])(?P<mma>\d+(?:x\d+x\d+)?)?(?P<via>bf16|f16|tf32)?"
+    r"(?:(?P<letter>gz|[shdicz])(?P<mma>\d+(?:x\d+x\d+)?)?(?P<via>bf16|f16|tf32)?)?"
     r"(?P<op>gemm|symm|hemm|syrk|herk|syr2k|her2k|trmm|fprop|dgrad|wgrad)"
 )
 _SPLIT_OPERATION: Final = lazy_pattern(r"(?P<letter>)(?P<mma>)(?P<via>9xbf16|3xtf32)(?P<op>gemm)")
@@ -55,7 +56,8 @@ def procedural(symbol: Symbol) -> KernelName | None:
     at, operation = found
     types, complete = _type_words(words[at + 1 :])
     if text.startswith("cutlass3x"):
-        return _typed(library, operation, match["unit"], types)
+        role = Role.GROUPED_GEMM if "grouped" in words else Role.GEMM
+        return _typed(library, operation, match["unit"], types, role)
     if not types and not complete:
         reason = "a CUTLASS kernel whose name is cut off before its operand types"
         return describe.other(library, Role.GEMM, reason)
@@ -88,7 +90,7 @@ def _type_words(words: list[str]) -> tuple[list[str], bool]:
     for word in words:
         if _TILE.fullmatch(word):
             return found, True
-        if word in SHORT or _SCALED.fullmatch(word):
+        if word in SHORT or word == "void" or _SCALED.fullmatch(word):
             found.append(word)
     return found, False
 
@@ -101,18 +103,20 @@ def _word(word: str) -> tuple[str | None, str | None]:
     return SHORT.get(word), None
 
 
-def _typed(library: str, operation: re.Match[str], unit: str, types: list[str]) -> KernelName:
+def _typed(
+    library: str, operation: re.Match[str], unit: str, types: list[str], role: Role
+) -> KernelName:
     """Describe a 3.x name, which has all five types: A, B, accumulator, C, D."""
     if len(types) != 5:
         reason = "a CUTLASS kernel whose name does not have all five types"
-        return describe.other(library, Role.GEMM, reason)
+        return describe.other(library, role, reason)
     (a, scale), (b, _), (out, _) = (_word(types[i]) for i in (0, 1, 4))
     precision = None
     if unit == "tensorop" and a == b == "fp32":
         precision = _fp32_on_tensor_cores(operation["via"])
         a = b = "tf32" if precision is Precision.TF32 else "fp32"
     evidence = f"CUTLASS 3.x type fields {'_'.join(types)}"
-    return describe.gemm(library, evidence, a, b, out, scale=scale, precision=precision)
+    return describe.gemm(library, evidence, a, b, out, role=role, scale=scale, precision=precision)
 
 
 def _fp32_on_tensor_cores(via: str | None) -> Precision:

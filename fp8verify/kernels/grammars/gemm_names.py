@@ -12,7 +12,7 @@ import itertools
 from typing import Final
 
 from fp8verify.kernels import describe, type_words
-from fp8verify.kernels.describe import product_class
+from fp8verify.kernels.describe import CPP, product_class
 from fp8verify.kernels.symbol import Symbol, split
 from fp8verify.kernels.type_words import Operands
 from fp8verify.terms import KernelName, Role
@@ -226,6 +226,10 @@ def _parameters(symbol: Symbol) -> Operands:
     """Return the type of A and B where every matrix that a C++ function only reads has one."""
     read = _pointed(symbol)
     elements = {type_words.named_element(name) for name in read}
+    if len(read) == 1:  # a demangler's cut may have left one: the template's types count too
+        named = [CPP.get(argument.name) for argument in symbol.tree.args]
+        others = {element for element in named if element}
+        read = [*read, *others] if elements == others <= {"bf16", "fp16"} else []
     if len(read) < 2 or len(elements) != 1:
         return Operands()
     element = elements.pop()

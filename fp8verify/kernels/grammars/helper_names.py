@@ -47,6 +47,9 @@ _WORDS: Final[tuple[tuple[Role, frozenset[str]], ...]] = (
                                   "activation", "pad", "unpadding", "padding", "apply", "geglu",
                                   "reglu", "permute", "unpermute"})),
 )  # fmt: skip
+# Beside a low-precision format: what computes scales casts too, or is part of a cast.
+_SCALES: Final = frozenset({"scale", "scales", "pack"})
+_ALONG: Final = frozenset({"rowwise", "colwise"})
 _SETUP: Final = frozenset(
     {"prepare", "setup", "init", "tensormaps", "workspace", "clean", "offsets", "scheduler",
      "metadata", "problem", "sizes", "finalize"}
@@ -66,7 +69,8 @@ def decode(symbol: Symbol) -> KernelName | None:
     words = split(symbol.base)
     role = _role(frozenset(words))
     if role in (None, Role.TRANSPOSE):
-        role = _casts(words) or role
+        along = role is not None and any(map(is_low, words)) and not _ALONG.isdisjoint(words)
+        role = Role.CAST_QUANTIZE if along else _casts(words) or role
     if role is None:
         return _setup(symbol, frozenset(words))
     return _describe(symbol, symbol.path[0] if len(symbol.path) > 1 else "unknown",
@@ -88,7 +92,7 @@ def _casts(words: tuple[str, ...]) -> Role | None:
     """
     low = [at for at, word in enumerate(words) if is_low(word)]
     casts = any(at and words[at - 1] == "to" for at in low)
-    scales = bool(low) and bool({"scale", "scales", "pack"} & set(words))
+    scales = bool(low) and not _SCALES.isdisjoint(words)
     return Role.CAST_QUANTIZE if casts or scales or {"mx", "rearrange"} <= set(words) else None
 
 

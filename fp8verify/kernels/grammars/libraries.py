@@ -79,6 +79,8 @@ _DEEPGEMM_NAME: Final = lazy_pattern(
     r"(?:sm\d+_)?(?:[mk]_grouped_)?(?:(?P<types>fp8_fp4|fp4_fp8|fp8|fp4|bf16|tf32)_)?"
     r"(?P<kind>(?:\w+_)?gemm(?:_\w+)?|(?:paged_)?mqa_logits(?:_\w+)?|mega_moe(?:_\w+)?)"
 )
+# Its einsums name their dimensions, and exist for BF16 (impls/sm{90,100}_bmk_bnk_mn.cuh).
+_DEEPGEMM_EINSUM: Final = lazy_pattern(r"[bhdmnkr]{2,3}_[bhdmnkr]{2,3}_[bhdmnkr]{2,3}_gemm\w*")
 _DEEPGEMM_GROUPED: Final = lazy_pattern(r"(?:\([\w:]*GemmType\)[123]|[MK]Grouped\w*)")
 
 
@@ -94,7 +96,9 @@ def deepgemm(symbol: Symbol) -> KernelName | None:
         reason = "DeepGEMM indexer logits, part of attention"
         return describe.other(_DEEPGEMM, Role.ATTENTION, reason)
     if not match["types"]:
-        return None  # the words of the name say that it is a GEMM, and no more
+        if not _DEEPGEMM_EINSUM.fullmatch(match["kind"]):
+            return None  # the words of the name say that it is a GEMM, and no more
+        return describe.gemm(_DEEPGEMM, f"einsum {symbol.base}", "bf16", "bf16")
     a, b, out = _deepgemm_operands(match["types"].split("_"), symbol.tree.args)
     grouped = {"grouped", "moe"} & set(symbol.base.split("_")) or any(
         map(_is_grouped, symbol.tree.args)
