@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from fp8verify.integrations.own_loop import Watch as watch  # noqa: N813
     from fp8verify.integrations.own_loop import Window as window  # noqa: N813
     from fp8verify.kernels import decode as explain
-    from fp8verify.report.forms import Comparison, Report, RunTable
+    from fp8verify.report.model.comparison import Comparison, RunTable
+    from fp8verify.report.model.report import Report
     from fp8verify.terms import KernelName, Verdict
     from fp8verify.verdict.assertions import (
         assert_fp8_active,
@@ -65,7 +66,8 @@ _NAMES_OF = {
     "errors": "Fp8VerifyError",
     "integrations.own_loop": "watch window",
     "kernels": "explain",
-    "report.forms": "Comparison Report RunTable",
+    "report.model.comparison": "Comparison RunTable",
+    "report.model.report": "Report",
     "terms": "KernelName Verdict",
     "verdict.assertions": "assert_fp8_active assert_gemm_precision assert_no_regression",
     "verdict.policy": "Policy",

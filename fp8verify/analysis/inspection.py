@@ -33,8 +33,8 @@ from fp8verify.logs.lines import read_lines
 from fp8verify.logs.losses import LossSeries, read_losses
 from fp8verify.logs.promises import LayerPromise, LogReading, PhasePromise
 from fp8verify.record.collect_result import notes_on_attachment
-from fp8verify.report.forms import Report, with_forms
 from fp8verify.report.model.parts import Claim
+from fp8verify.report.model.report import Report
 from fp8verify.trace import NoTraceError, Trace, TraceFiles, find_traces, read_trace
 from fp8verify.trace.places import comes_through_pipe, is_remote, place, reading, run_name
 from fp8verify.trace.readers import PRINTED_TABLE, glance_at
@@ -83,7 +83,8 @@ def inspect(
     name = name or run_name(paths)
     if comes_through_pipe(paths):
         said = _said_by(None, log)
-        return _report([read_pipe(paths[0])], said, policy, [*run_notes, *said.notes], name)
+        report = _report([read_pipe(paths[0])], said, policy, [*run_notes, *said.notes], name)
+        return replace(report, logs=_names(logs_of(None, log)))
     folder, metas, numerics, attached = _read_sidecars(paths)
     said = _said_by(folder, log, called_apis(metas))
     notes = [*run_notes, *attached]
@@ -119,7 +120,7 @@ def inspect(
         else finding
         for finding in report.findings
     )
-    return replace(report, findings=findings)
+    return replace(report, findings=findings, logs=_names(logs_of(folder, log)))
 
 
 def _inspect_log_alone(log: str | Path | None, policy: Policy, name: str | None) -> Report:
@@ -132,7 +133,8 @@ def _inspect_log_alone(log: str | Path | None, policy: Policy, name: str | None)
         rank.health.notes.append(LOG_ALONE)
     notes = [*said.notes, *_remarks_on(log, losses)]
     ranks = _with_records([rank], {}, {}, losses)
-    return _report(ranks, said, policy, notes, name or run_name([Path(log)]))
+    report = _report(ranks, said, policy, notes, name or run_name([Path(log)]))
+    return replace(report, logs=_names(logs_of(None, log)))
 
 
 def _printed_table(log: Path) -> Trace:
@@ -159,7 +161,7 @@ def _report(
     assessed, findings = assess(ranks, promises)
     limits = dict.fromkeys(remark for rank in ranks for remark in rank.remarks)
     found = assemble(ranks, assessed, findings, promises, [*notes, *limits], name=name)
-    return with_forms(Report, judge(found, policy))
+    return judge(found, policy)
 
 
 def work_out(rank: RankEvidence, promises: Promises) -> RankEvidence:
@@ -253,6 +255,10 @@ def _said_by(folder: Path | None, log: str | Path | None, calls: Sequence[str] =
 def logs_of(folder: Path | None, log: str | Path | None) -> list[Path]:
     """Return the log that the user gave, else those of a capture."""
     return [place(log)] if log is not None else find_logs(folder) if folder is not None else []
+
+
+def _names(paths: Sequence[Path]) -> tuple[str, ...]:
+    return tuple(path.name for path in paths)
 
 
 # An error further from the end of a log than this was survived.

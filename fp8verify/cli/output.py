@@ -14,7 +14,7 @@ from fp8verify.cli.options import ReportOptions, ResultOptions
 from fp8verify.files import writing
 
 if TYPE_CHECKING:
-    from fp8verify.report.forms import Result
+    from fp8verify.report.model.rendered import Rendered
     from fp8verify.report.model.report import Report
 
 LEAST_WIDTH, MOST_WIDTH = 20, 1000  # narrower than this no figure has room
@@ -70,7 +70,7 @@ def _screen(file: object, stream: IO[str] | None) -> tuple[bool, int | None]:
 
 
 def write_result(
-    found: Result, options: ResultOptions, whole: str = "", stream: TextIO | None = None
+    found: Rendered, options: ResultOptions, whole: str = "", stream: TextIO | None = None
 ) -> None:
     """Render a result and write it whole.
 

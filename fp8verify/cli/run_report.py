@@ -21,8 +21,9 @@ from fp8verify.doctor.afterwards import explain_missing, failure_notes
 from fp8verify.logs.last_error import MISPLACED_OPTION, last_error
 from fp8verify.record.judge import keep_report
 from fp8verify.record.log import say
-from fp8verify.report.forms import Report, render
+from fp8verify.report.forms import render
 from fp8verify.report.model.parts import Finding
+from fp8verify.report.model.report import Report
 
 if TYPE_CHECKING:
     from fp8verify.cli.options import ReportOptions

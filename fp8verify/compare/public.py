@@ -12,9 +12,7 @@ from fp8verify.compare.compare import compare as compare_reports
 from fp8verify.compare.measure import is_known, profiled_step_us, steps_of
 from fp8verify.errors import UsageError
 from fp8verify.logs.losses import PATTERNS, LossPattern, LossSeries, compile_loss_regex, read_losses
-from fp8verify.report.forms import Comparison, RunTable, with_forms
-from fp8verify.report.model.comparison import Comparison as Compared
-from fp8verify.report.model.comparison import LossPair, Outcome, RunRow
+from fp8verify.report.model.comparison import Comparison, LossPair, Outcome, RunRow, RunTable
 from fp8verify.report.model.parts import Finding
 from fp8verify.report.model.report import Report
 from fp8verify.report.sentences import payoff, steps_shown
@@ -63,7 +61,7 @@ def compare(
     after, after_loss = _load(candidate, candidate_log, patterns, workers)
     old, new = _distinct_names(((baseline, before), (candidate, after)))
     found = compare_reports(before, after, (before_loss, after_loss), (old, new))
-    return with_forms(Comparison, apply_gate(found, min_speedup=min_speedup, max_loss_gap=gap))
+    return apply_gate(found, min_speedup=min_speedup, max_loss_gap=gap)
 
 
 def parse_gap(text: float | str | None) -> tuple[float, bool] | None:
@@ -89,11 +87,11 @@ def parse_gap(text: float | str | None) -> tuple[float, bool] | None:
 
 
 def apply_gate(
-    found: Compared,
+    found: Comparison,
     *,
     min_speedup: float | None = None,
     max_loss_gap: tuple[float, bool] | None = None,
-) -> Compared:
+) -> Comparison:
     """Add a finding and the exit code 1 for each demand that is not met.
 
     Args:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -24,7 +24,6 @@ from fp8verify.verdict.verdict import WITHOUT_FP8
 if TYPE_CHECKING:
     from fp8verify.doctor.causes import Cause
 
-AnyReport = TypeVar("AnyReport", bound=Report)
 _SHOWN = 5
 # Of files that were read these say that FP8 is slower, or nothing at all.
 _NO_CAUSE = (
@@ -61,7 +60,7 @@ def _causes(log: Path) -> list[Cause]:
         return []
 
 
-def explain_missing(report: AnyReport, command: Sequence[str]) -> AnyReport:
+def explain_missing(report: Report, command: Sequence[str]) -> Report:
     """Add what the command's own files say to the report of a run without FP8.
 
     Args:

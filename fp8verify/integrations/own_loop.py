@@ -23,7 +23,7 @@ from fp8verify.record.window_metrics import WindowMetrics
 from fp8verify.verdict.policy import Policy
 
 if TYPE_CHECKING:
-    from fp8verify.report.forms import Report
+    from fp8verify.report.model.report import Report
 
 MAX_UNREAD = 256
 OPEN_END = 1 << 40
@@ -248,6 +248,6 @@ class Window:
             )
         import msgspec
 
-        from fp8verify.report.forms import Report
+        from fp8verify.report.model.report import Report
 
         return msgspec.json.decode((self.folder / REPORT).read_bytes(), type=Report)

@@ -17,8 +17,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from fp8verify.report import charts, tables
-from fp8verify.report.model.comparison import Comparison, RunTable
+from fp8verify.report.model.comparison import Comparison
 from fp8verify.report.model.parts import TimelineReport
+from fp8verify.report.model.rendered import Rendered
 from fp8verify.report.model.report import Report
 from fp8verify.report.page import Page
 from fp8verify.report.report_page import TONES
@@ -30,7 +31,7 @@ _NAME_WIDTH = 240
 _ROWS = 64  # of a table in a notebook
 
 
-def write_html(found: Report | Comparison | RunTable, page: Page) -> str:
+def write_html(found: Rendered, page: Page) -> str:
     """Write a report, a comparison or a table of runs as a page."""
     to_do = [note.text for note in page.actions() if note.label == "to do"]
     if isinstance(found, Report):

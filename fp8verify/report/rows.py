@@ -27,6 +27,7 @@ from fp8verify.errors import requires
 from fp8verify.report.model.comparison import Comparison, RunRow, RunTable
 from fp8verify.report.model.numerics import TensorRow
 from fp8verify.report.model.parts import KernelRow
+from fp8verify.report.model.rendered import Rendered
 from fp8verify.report.model.report import RankReport, Report
 from fp8verify.text import printable
 
@@ -166,7 +167,7 @@ def _table(report: Report, name: str) -> tuple[Sequence[str], Iterator[Row]]:
     return ("rank", *columns.split()), rows
 
 
-def write_csv(found: Report | Comparison | RunTable) -> str:
+def write_csv(found: Rendered) -> str:
     """Write the rows of a result under a line of names; what is not known is empty.
 
     Text that a spreadsheet would run as a formula is quoted with an apostrophe.
@@ -185,7 +186,7 @@ def _cell(text: str) -> str:
     return f"'{safe}" if safe.startswith(_FORMULA) else safe
 
 
-def columns_and_rows(found: Report | Comparison | RunTable) -> tuple[Sequence[str], Iterable[Row]]:
+def columns_and_rows(found: Rendered) -> tuple[Sequence[str], Iterable[Row]]:
     """Return the names of the columns of a result, and its rows.
 
     Of a report each kind of kernel on each rank; shapes are written as `64x32 32x16`. Of a
@@ -196,6 +197,8 @@ def columns_and_rows(found: Report | Comparison | RunTable) -> tuple[Sequence[st
     if isinstance(found, RunTable):
         names = [name for name in RunRow.__struct_fields__ if name != "software"]
         return names, ([*map(_words, _fields(run, names))] for run in found.runs)
+    if not isinstance(found, Report):
+        raise TypeError(f"a {type(found).__name__} has no rows")
     columns, kernels = _table(found, "kernels")
     return (*columns, "run"), ([*map(_words, row), found.name] for row in kernels)
 

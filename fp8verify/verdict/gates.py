@@ -178,10 +178,16 @@ def check_format(report: Report, name: str, min_share: float, *, gate: bool = Tr
 
 def _with_findings(report: Report, found: Sequence[Finding], *, gate: bool) -> Report:
     fails = any(one.severity is Severity.ERROR for one in found)
+    why, code = report.exit_reason, report.exit_code
+    if fails and not report.fails:
+        code, why = 1, f"{found[0].code} is an error"
+        if not gate:
+            code, why = 0, f"--exit-zero; without it 1: {why}"
     return replace(
         report,
         findings=(*found, *report.findings),
-        exit_code=report.exit_code or int(fails and gate),
+        exit_code=code,
+        exit_reason=why,
         fails=report.fails or fails,
     )
 

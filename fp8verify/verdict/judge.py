@@ -68,13 +68,11 @@ def judge(report: Report, policy: Policy) -> Report:
     summaries = list(map(RankSummary, report.ranks))
     opinions = [judge_rank(summary, policy) for summary in summaries]
     verdict, reason = judge_run(summaries, opinions)
-    code, fails = outcome(verdict, summaries, report.findings, policy)
     return replace(
         report,
         verdict=verdict,
         reason=reason,
-        exit_code=code,
-        fails=fails,
+        **outcome(verdict, summaries, report.findings, policy)._asdict(),
         ranks=tuple(
             replace(rank, verdict=found.verdict, reason=found.reason)
             for rank, found in zip(report.ranks, opinions, strict=True)

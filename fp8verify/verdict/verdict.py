@@ -19,7 +19,7 @@ from fp8verify.terms import (
     low_precision_share,
 )
 from fp8verify.text import abridged, in_sentences, label_of_rank, listed
-from fp8verify.verdict.policy import Policy
+from fp8verify.verdict.policy import EXPECTED, Policy
 
 EXIT_CODES: dict[Verdict, int] = {
     Verdict.ACTIVE: 0,
@@ -87,8 +87,9 @@ class RankSummary:
     def expectation(self, policy: Policy) -> ExpectedReport | None:
         """Return what was to run in low precision, if the rank is judged by it."""
         expected = self.rank.expected
-        decides = policy.min_share is None and expected is not None and expected.decides
-        return expected if decides else None
+        if expected is None or policy.min_share is not None:
+            return None
+        return expected if expected.decides or policy.expected else None
 
     def falls_short(self, policy: Policy) -> bool:
         """Whether less ran in low precision than was expected, or required, or else than half."""
@@ -109,18 +110,36 @@ class RankSummary:
         return [doubt for doubt, holds in said.items() if holds]
 
 
+class Outcome(NamedTuple):
+    """The exit code, whether the run fails whatever that is, and why in a few words."""
+
+    exit_code: int
+    fails: bool
+    exit_reason: str
+
+
 def outcome(
     verdict: Verdict, summaries: Iterable[RankSummary], findings: Iterable[Finding], policy: Policy
-) -> tuple[int, bool]:
-    """Return the exit code under a policy, and whether the run fails whatever that is."""
-    code, asks = EXIT_CODES[verdict], policy.expected or policy.min_share is not None
-    short = (
-        (policy.strict and verdict is Verdict.PARTIAL)
-        or any(finding.severity is Severity.ERROR for finding in findings)
-        or (asks and any(summary.falls_short(policy) for summary in summaries))
-    )
-    code = code or int(short)
-    return 0 if policy.exit_zero else code, code != 0
+) -> Outcome:
+    """Return the exit code under a policy."""
+    errors = list(dict.fromkeys(one.code for one in findings if one.severity is Severity.ERROR))
+    share = EXPECTED if policy.expected else policy.min_share
+    short = share is not None and any(summary.falls_short(policy) for summary in summaries)
+    code, why = EXIT_CODES[verdict], f"the verdict is {verdict.value}"
+    if not code:
+        asked = share if isinstance(share, str) else f"{share or 0:.0%}"
+        reasons = {
+            f"{listed(errors, 2)} {'is an error' if len(errors) == 1 else 'are errors'}": errors,
+            f"--min-share {asked} is not met": short,
+            "--strict does not accept PARTIAL": policy.strict and verdict is Verdict.PARTIAL,
+        }
+        why = next((reason for reason, holds in reasons.items() if holds), "")
+        code = int(bool(why))
+    if policy.exit_zero and code:
+        return Outcome(0, True, f"--exit-zero; without it {code}: {why}")
+    if not why and verdict is Verdict.PARTIAL:
+        why = "PARTIAL passes without --strict"
+    return Outcome(code, code != 0, why)
 
 
 # ---- one rank

@@ -234,7 +234,7 @@ def test_the_forms_show_the_tensors() -> None:
     report = report_of(run("--fault", "gradient"))
     text = fp8verify.report.forms.render(report, "text")
     assert re.search(r"25\.\d +75\.00% +0\.00% .* grad_output +layers\.2\.down", text)
-    frames = fp8verify.report.forms.with_forms(fp8verify.Report, report).to_pandas()
+    frames = report.to_pandas()
     assert frames.numerics.groupby("tensor").size().to_dict() == {
         "grad_output": LAYERS, "input": LAYERS, "weight": LAYERS,
     }  # fmt: skip

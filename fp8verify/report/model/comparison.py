@@ -7,6 +7,7 @@ from enum import Enum
 import msgspec
 
 from fp8verify.report.model.parts import Finding
+from fp8verify.report.model.rendered import OneTable
 from fp8verify.terms import Verdict
 
 
@@ -254,7 +255,7 @@ class LossPair(msgspec.Struct, frozen=True, kw_only=True):
         return f"{'logged value' if self.counted else 'step'} {step}"
 
 
-class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+class Comparison(OneTable, frozen=True, kw_only=True):
     """Two runs compared; `speedup` is at equal work, `step_speedup` of the steps.
 
     `busy_speedup` is at equal work and without the time in which the GPU waits, which profiling
@@ -313,6 +314,11 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        from fp8verify.report.forms import brief
+
+        return f"Comparison: {brief(self)}".rstrip()
+
 
 class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     """One run at a glance; what is not known is None.
@@ -364,7 +370,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     software: dict[str, str]
 
 
-class RunTable(msgspec.Struct, frozen=True, kw_only=True):
+class RunTable(OneTable, frozen=True, kw_only=True):
     """Runs in the order in which they were given; the exit code is the gravest of theirs.
 
     Attributes:
@@ -378,3 +384,6 @@ class RunTable(msgspec.Struct, frozen=True, kw_only=True):
     fp8verify_version: str
     exit_code: int
     runs: tuple[RunRow, ...]
+
+    def __repr__(self) -> str:
+        return self.to_text().rstrip()

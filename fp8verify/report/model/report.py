@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -30,7 +31,11 @@ from fp8verify.report.model.parts import (
     StepStatistics,
     TimelineReport,
 )
+from fp8verify.report.model.rendered import Rendered
 from fp8verify.terms import Verdict
+
+if TYPE_CHECKING:
+    from fp8verify.report.rows import Frames
 
 # What each verdict means: the documentation's tables say it in these words.
 MEANINGS: Mapping[Verdict, str] = {
@@ -176,9 +181,8 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     versions: dict[str, str] = {}
 
 
-# Only data: `fp8verify.report.forms` has the same report with its forms as methods.
-class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """The finished report: the one contract of every output.
+class Report(Rendered, frozen=True, kw_only=True):
+    """The finished report: the one contract of every output, which can render itself.
 
     Attributes:
         schema_version: of this document; it changes when a property changes its meaning.
@@ -187,6 +191,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         verdict: the answer.
         reason: one sentence.
         exit_code: of the command.
+        exit_reason: why the exit code is what it is, empty for a run that passes by its verdict.
         fails: whether the run fails what is asked of it; the exit code says so too, unless
             --exit-zero was given.
         gemm: the model's GEMMs on all ranks, those of linear layers and unfused attention.
@@ -199,6 +204,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         recipe: how the GEMMs were scaled.
         ranks: each rank.
         claims: what the log says of FP8.
+        logs: names of the logs that were read.
         findings: what the reader should know.
         environment: GPU and software.
         notes: remarks on what was read and recorded.
@@ -229,3 +235,20 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     training_exit_code: int | None = None
     breakdown: BreakdownReport | None = None
     proof: Proof | None = None
+    exit_reason: str = ""
+    logs: tuple[str, ...] = ()
+
+    def to_pandas(self) -> Frames:
+        """Return kernels, GEMMs, steps, layers and ranks as DataFrames: `fp8verify.report.rows`.
+
+        Raises:
+            UsageError: pandas is not installed.
+        """
+        from fp8verify.report.rows import to_frames
+
+        return to_frames(self)
+
+    def __repr__(self) -> str:
+        from fp8verify.report.forms import brief
+
+        return f"Report: {brief(self, 'to_text(), to_html(), to_json(), to_pandas()')}".rstrip()
