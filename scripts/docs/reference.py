@@ -5,10 +5,14 @@ from __future__ import annotations
 import inspect as python_inspect
 import json
 from collections.abc import Callable, Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from packaging.requirements import Requirement
+
 import fp8verify
+from fp8verify.cli.glossary import glossary
 from fp8verify.cli.group import COMMANDS
 from fp8verify.report.model.report import MEANINGS
 from fp8verify.terms import Severity, Verdict
@@ -30,6 +34,44 @@ def verdicts() -> str:
     for verdict in Verdict:
         code = f"{EXIT_CODES[verdict]}{_RAISED if verdict is Verdict.PARTIAL else ''}"
         lines.append(f"| {verdict.value} | {MEANINGS[verdict]} | {code} |")
+    return "\n".join(lines)
+
+
+def words() -> str:
+    """Make the table of the glossary."""
+    rows = [f"| {word} | {meaning} |" for word, meaning in glossary().items()]
+    return "\n".join(["| word | meaning |", "|---|---|", *rows])
+
+
+_FOR = {
+    "train": "the examples, and `run` where torch is not installed",
+    "hta": "`inspect --breakdown`",
+    "pandas": "DataFrames of the Python API",
+    "doctor": "lines of launch scripts in `doctor`",
+    "zstd": "traces that end with `.zst`",
+    "remote": "traces behind URLs (s3://, gs://, hf://)",
+    "cluster": "`--scheduler`: ranks read on a Dask cluster",
+    "transformers": "the callback for Hugging Face Trainer",
+    "lightning": "the callback for Lightning",
+    "tensorboard": "`--metrics tensorboard:DIR`",
+    "wandb": "`--metrics wandb:PROJECT`",
+}
+_OF_DEVELOPERS = {"sinks", "docs", "test", "dev", "all"}
+
+
+def extras() -> str:
+    """Make the table of extras: what each is for, and the packages that it adds."""
+    package = metadata.metadata("fp8verify")
+    needed = [Requirement(line) for line in package.get_all("Requires-Dist", [])]
+    lines = ["| extra | for | packages |", "|---|---|---|"]
+    for extra in package.get_all("Provides-Extra", []):
+        if extra in _OF_DEVELOPERS:
+            continue
+        marked = [
+            one for one in needed if f"extra == '{extra}'" in str(one.marker).replace('"', "'")
+        ]
+        names = ", ".join(f"`{name}`" for name in dict.fromkeys(one.name for one in marked))
+        lines.append(f"| `{extra}` | {_FOR[extra]} | {names} |")
     return "\n".join(lines)
 
 
@@ -161,6 +203,8 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "doctor measured": doctor_measured,
     "verdicts": verdicts,
     "findings": findings,
+    "glossary": words,
+    "extras": extras,
     "commands": commands,
     "corpus": corpus,
     "json report": json_report,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import gzip
+import json
 import re
 import shlex
 import sys
@@ -13,6 +15,7 @@ from xml.etree import ElementTree as Xml
 import click
 import pytest
 
+from fp8verify.cli.glossary import glossary
 from fp8verify.cli.group import cli
 from fp8verify.verdict.findings_table import findings_table
 from scripts.docs.blocks import console_blocks, pages, rewritten
@@ -237,3 +240,25 @@ def test_the_python_page_lists_the_public_names() -> None:
 
     listed = (DOCS / "python.md").read_text(encoding="utf-8").split("## Names")[1]
     assert re.findall(r"`(\w+)`", listed) == sorted(set(fp8verify.__all__) - {"__version__"})
+
+
+@pytest.mark.train
+def test_the_profiler_snippet_writes_a_trace_with_steps_and_shapes(
+    tmp_path: Path,
+) -> None:
+    (snippet,) = _blocks("recording.md", "python")
+    script = (
+        "import torch\nrank, steps = 0, 14\nlayer = torch.nn.Linear(8, 8)\n"
+        "def train_step():\n    layer(torch.ones(4, 8)).sum().backward()\n" + snippet
+    )
+    (tmp_path / "train.py").write_text(script)
+    assert run("python train.py", tmp_path).returncode == 0
+    trace = json.loads(gzip.decompress((tmp_path / "trace_rank0.json.gz").read_bytes()))
+    names = [event.get("name", "") for event in trace["traceEvents"]]
+    steps = {name for name in names if name.startswith("ProfilerStep#")}
+    assert steps == {"ProfilerStep#10", "ProfilerStep#11", "ProfilerStep#12"}
+    assert any("Input Dims" in event.get("args", {}) for event in trace["traceEvents"])
+
+
+def test_the_glossary_has_at_most_thirty_words() -> None:
+    assert len(glossary()) <= 30
