@@ -269,7 +269,7 @@ def _remarks_on(log: str | Path | None, losses: LossSeries | None) -> list[str]:
     """Say how far the training came by its log, and with which error it ended."""
     if log is None:
         return []
-    from fp8verify.doctor.causes import causes
+    from fp8verify.logs.failures import causes
     from fp8verify.logs.last_error import last_error
 
     path = place(log)
@@ -281,7 +281,8 @@ def _remarks_on(log: str | Path | None, losses: LossSeries | None) -> list[str]:
     end = deque((line.text for line in read_lines(path)), maxlen=_AT_THE_END)
     known = causes(end)
     notes += [
-        f"{path.name} ends with an error (“{cause.text[:120]}”): {cause.cause}. {cause.remedy}"
+        f"{path.name} ends with an error (“{cause.text[:120]}”): {cause.failure.cause}. "
+        f"{cause.failure.remedy}"
         for cause in known
     ]
     error = last_error([path])

@@ -1,4 +1,4 @@
-"""`fp8verify explain`: what a finding means, and what a kernel's name says, token by token."""
+"""`fp8verify explain`: what a finding, an error message or a kernel's name means."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Iterator
 from difflib import get_close_matches
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,20 +14,24 @@ from fp8verify.cli.options import form_option
 from fp8verify.errors import UsageError
 from fp8verify.terms import KernelName
 
+if TYPE_CHECKING:
+    from fp8verify.logs.failures import Cause
+
 _MAX_NAME = 1 << 16
 _CODE = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 
 @click.command("explain")
-@click.argument("names", nargs=-1, metavar="NAME… | CODE… | -")
+@click.argument("names", nargs=-1, metavar="NAME… | CODE… | MESSAGE… | -")
 @form_option(("text", "json"), "json prints one object per line.", "text")
 def command(names: tuple[str, ...], form: str) -> None:
-    """Explain kernel names and finding codes.
+    """Explain kernel names, finding codes and error messages.
 
-    - reads kernel names from standard input, one per line.
+    - reads names and messages from standard input, one per line.
 
     \b
     fp8verify explain claimed-not-active
+    fp8verify explain 'RuntimeError: cutlass cannot initialize'
     fp8verify explain 'nvjet_sm90_qrtst_128x128_128x6_2x1_v_bz_coopA_algo2_TNT'
     cut -f1 kernels.tsv | fp8verify explain - --format json
     """
@@ -36,6 +40,7 @@ def command(names: tuple[str, ...], form: str) -> None:
             "no kernel name or finding code given", "Pass names, or - to read them from stdin."
         )
     from fp8verify.kernels import decode
+    from fp8verify.logs.failures import causes
     from fp8verify.verdict.findings_table import finding_page, findings_table
 
     show = _as_json if form == "json" else _as_text
@@ -44,6 +49,10 @@ def command(names: tuple[str, ...], form: str) -> None:
         codes = findings_table() if form == "text" and _CODE.fullmatch(name) else {}
         if name in codes:
             click.echo(f"{between}{name}\n\n{finding_page(name)}")
+            continue
+        if known := causes([name], alone=True):
+            told = (_cause_as_json if form == "json" else _cause_as_text)(known[0])
+            click.echo(f"{between if form == 'text' else ''}{told}")
             continue
         click.echo(show(decode(name)))
         if close := get_close_matches(name, codes, n=1, cutoff=0.8):
@@ -61,6 +70,32 @@ def _names(names: tuple[str, ...]) -> Iterator[str]:
             line = raw.decode("utf-8", "replace").rstrip("\r\n")
             if line.strip():
                 yield line[:_MAX_NAME]
+
+
+def _cause_as_text(found: Cause) -> str:
+    from fp8verify.text import printable
+
+    row = found.failure
+    lines = [
+        printable(found.text),
+        f"  cause:    {'' if found.is_certain else 'if FP8 code raised it: '}{row.cause}",
+        f"  next:     {row.remedy}",
+        f"  evidence: {row.evidence}",
+        *(
+            [f"  doctor:   fp8verify doctor checks for it beforehand ({row.check})"]
+            if row.check
+            else []
+        ),
+    ]
+    return "\n".join(lines)
+
+
+def _cause_as_json(found: Cause) -> str:
+    import msgspec
+
+    fields = ("cause", "remedy", "evidence", "check")
+    row: dict[str, Any] = {field: getattr(found.failure, field) for field in fields}
+    return msgspec.json.encode({"message": found.text, **row}).decode()
 
 
 def _as_json(found: KernelName) -> str:

@@ -17,7 +17,8 @@ from fp8verify.analysis.inspection import inspect
 from fp8verify.capture.files import find_logs, read_ranks
 from fp8verify.capture.names import LOG
 from fp8verify.cli.output import write_report
-from fp8verify.doctor.afterwards import explain_missing, failure_notes
+from fp8verify.doctor.afterwards import explain_missing
+from fp8verify.logs.failures import failure_notes
 from fp8verify.logs.last_error import MISPLACED_OPTION, last_error
 from fp8verify.record.judge import keep_report
 from fp8verify.record.log import say
@@ -42,7 +43,7 @@ def report_run(
     result: RunResult, options: ReportOptions, words: list[str], watch: RunWatch | None
 ) -> int:
     """Judge what a run recorded, deliver the report, and return its exit code."""
-    notes = (*failure_notes(result.capture, result.exit_code), *result.notes)
+    notes = (*failure_notes(find_logs(result.capture), result.exit_code), *result.notes)
     if watch is not None:
         notes = (*notes, *watch.notes)
     source = watch.worst if watch is not None and watch.worst is not None else result.capture

@@ -1,4 +1,4 @@
-"""The doctor's part of the report of a run that failed or ran no FP8.
+"""The doctor's part of the report of a run in which no FP8 ran.
 
 The parts of the doctor are imported if they have something to add: every run's report would
 wait for them.
@@ -8,21 +8,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from fp8verify.capture.files import find_logs
-from fp8verify.errors import Fp8VerifyError, InputError
-from fp8verify.logs.lines import read_lines
+from fp8verify.errors import Fp8VerifyError
 from fp8verify.report.model.parts import Finding
 from fp8verify.report.model.report import Report
 from fp8verify.terms import Severity
 from fp8verify.verdict.verdict import WITHOUT_FP8
-
-if TYPE_CHECKING:
-    from fp8verify.doctor.causes import Cause
 
 _SHOWN = 5
 # Of files that were read these say that FP8 is slower, or nothing at all.
@@ -32,32 +25,6 @@ _NO_CAUSE = (
     "fp8-with-checkpointing",
     "config-not-recognised",
 )
-
-
-def failure_notes(capture: Path, exit_code: int) -> tuple[str, ...]:
-    """Return one sentence for each known cause of a training that failed; none if it did not.
-
-    Args:
-        capture: the run's folder, whose logs are read.
-        exit_code: the training's.
-    """
-    if exit_code == 0:
-        return ()
-    found = ((log.name, cause) for log in find_logs(capture) for cause in _causes(log))
-    return tuple(
-        f"the training failed, {name} line {cause.line}: {cause.cause}. {cause.remedy}"
-        + (f" (doctor: {cause.check})" if cause.check else "")
-        for name, cause in found
-    )
-
-
-def _causes(log: Path) -> list[Cause]:
-    from fp8verify.doctor.causes import causes
-
-    try:
-        return causes(line.text for line in read_lines(log))
-    except InputError:  # the report itself mentions an unreadable log
-        return []
 
 
 def explain_missing(report: Report, command: Sequence[str]) -> Report:
@@ -70,7 +37,7 @@ def explain_missing(report: Report, command: Sequence[str]) -> Report:
     if report.verdict not in WITHOUT_FP8:
         return report
     try:
-        found = _missing(report, command)
+        found = tuple(_missing(report, command))
     except Fp8VerifyError:  # no such library, or no such file any more
         return report
     return replace(report, findings=(*report.findings, *found))

@@ -18,8 +18,8 @@ from typing import IO, NamedTuple, cast
 import msgspec
 
 from fp8verify.capture.schema import ModuleRecord
-from fp8verify.doctor.causes import Cause, causes
 from fp8verify.doctor.training import flops, layers_of
+from fp8verify.logs.failures import Failure, causes
 from fp8verify.record.command import resolve_command
 from fp8verify.record.injection import (
     ARCHIVE,
@@ -52,7 +52,7 @@ class DryModel(NamedTuple):
     modules: tuple[ModuleRecord, ...] = ()
     why_none: str = ""
     remedy: str = ""
-    causes: tuple[Cause, ...] = ()
+    causes: tuple[Failure, ...] = ()
 
 
 class _Seen(msgspec.Struct):
@@ -79,7 +79,8 @@ def dry_start(command: Sequence[str], timeout: float = TIMEOUT_S) -> DryModel:
     if modules:
         return DryModel(modules)
     why, remedy = _why(ending, tail, timeout)
-    return DryModel((), why, remedy, tuple(causes(tail.splitlines())))
+    known = causes(tail.splitlines())
+    return DryModel((), why, remedy, tuple(cause.failure for cause in known))
 
 
 def _run(arguments: list[str], boot: Path, mark: str, timeout: float) -> tuple[int | None, str]:

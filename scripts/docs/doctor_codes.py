@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from fp8verify.doctor.causes import failures
 from fp8verify.doctor.tables import Rule, rules
+from fp8verify.logs.failures import Failure, failures
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -41,7 +41,7 @@ _REPOSITORIES = {
 
 @cache
 def examples() -> dict[str, dict[str, Any]]:
-    """Return the tables of doctor_codes.toml: "codes", "rules", "scripts" and "failures"."""
+    """Return the tables of doctor_codes.toml: "codes", "rules" and "scripts"."""
     return tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
 
 
@@ -57,8 +57,7 @@ def doctor_codes() -> str:
     for rule in rules("scripts")["script"]:
         sections.setdefault(rule.code, []).extend(_rule(rule, "", _source(sources[rule.plain])))
     for row in failures():
-        if "dies" not in row:
-            sections.setdefault(row["check"], []).append(_failure(row))
+        sections.setdefault(row.check, []).append(_failure(row))
     parts = []
     for code, says in examples()["codes"].items():
         parts.append(f"### `{code}`\n\n{says[:1].upper()}{says[1:]}.")
@@ -73,8 +72,6 @@ def _rule(rule: Rule, group: str, example: str) -> Iterator[str]:
     yield f"**{status}**{f' ({where})' if where else ''}: {rule.plain}. {rule.fields['remedy']}"
     if example:
         yield example
-    if "dies" in rule.fields:
-        yield f"A run that dies of it ends with `{_last_line(rule.plain)}`."
     yield f"Evidence: {_linked(rule.fields['evidence'])}."
 
 
@@ -91,15 +88,12 @@ def _change(found: list[list[str]] | None) -> str:
     return "```diff\n" + "\n".join(lines) + "\n```"
 
 
-def _failure(row: Mapping[str, Any]) -> str:
+def _failure(row: Failure) -> str:
+    message = row.seen[0].split(" ⏎ ")[-1].replace("`", "'")[:110]
     return (
-        f"A run that ends with `{_last_line(row['cause'])}`: {row['cause']}. "
-        f"{row['remedy']} Evidence: {_linked(row['evidence'])}."
+        f"At run time this fails with `{message}`: {row.cause}. {row.remedy} "
+        f"Evidence: {_linked(row.evidence)}."
     )
-
-
-def _last_line(cause: str) -> str:
-    return str(examples()["failures"][cause][0].split(" ⏎ ")[-1].replace("`", "'")[:110])
 
 
 def _linked(evidence: str) -> str:

@@ -160,5 +160,5 @@ def test_a_run_that_failed_with_a_known_message_is_told_its_cause(tmp_path: Path
     )
     assert done.returncode == 1
     notes = json.loads((tmp_path / "report.json").read_text())["notes"]
-    assert notes[0].startswith("the training failed, log.txt line ")
+    assert notes[0].startswith("the run failed, log.txt line ")
     assert "Set tp = 1" in notes[0]

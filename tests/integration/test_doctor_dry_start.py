@@ -131,7 +131,7 @@ REFUSED = "raise ValueError('FP8 + Tensor Parallelism is not yet supported')\n"
         (NEEDS_DATA, "model-not-seen", "the following arguments are required: --data"),
         ("input('really? ')", "model-not-seen", "EOFError"),
         ("print('all is well')", "model-not-seen", "exit code 0"),
-        (REFUSED, "known-failure", "KempnerForge raises"),
+        (REFUSED, "known-failure", "KempnerForge does not support"),
     ],
 )  # fmt: skip
 def test_what_a_script_does_before_an_optimizer_is_told(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-from fp8verify.doctor.causes import failures
 from fp8verify.doctor.frameworks import frameworks
 from fp8verify.doctor.rules.keys import schemas
 from fp8verify.doctor.tables import rules
@@ -13,7 +12,7 @@ from scripts.truth_of_captures import ROOT
 
 PACKAGE = ROOT.parent / "fp8verify" / "doctor"
 RULES = [r for name in ("rules", "scripts") for found in rules(name).values() for r in found]
-ROWS = [rule.fields for rule in RULES] + failures()
+ROWS = [rule.fields for rule in RULES]
 
 
 def test_every_code_is_explained_and_every_explained_code_is_used() -> None:
@@ -22,7 +21,6 @@ def test_every_code_is_explained_and_every_explained_code_is_used() -> None:
     used |= {"torchao-not-installed", "msamp-not-installed"}
     used |= {rule.code for rule in RULES}
     assert used == set(examples()["codes"])
-    assert {row["check"] for row in failures()} - {""} <= used
 
 
 def test_every_row_has_evidence_and_a_remedy() -> None:
@@ -35,7 +33,6 @@ def test_every_row_has_evidence_and_a_remedy() -> None:
 
 def test_every_example_is_of_a_row() -> None:
     assert set(examples()["rules"]) | set(examples()["scripts"]) <= {r.plain for r in RULES}
-    assert set(examples()["failures"]) == {row["cause"] for row in failures()}
 
 
 def test_the_schemas_of_frameworks_are_there() -> None:

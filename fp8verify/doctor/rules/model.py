@@ -29,7 +29,7 @@ def model(facts: Facts) -> Iterator[Check]:
             status=Status.FAIL,
             message=f"the dry start failed: {cause.cause}",
             hint=cause.remedy,
-            source=cause.source,
+            source=cause.evidence,
         )
     if dry.why_none:
         yield Check(

@@ -1,0 +1,122 @@
+"""Name the cause of a run that failed with a known message: the rows of failures.toml."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator
+from functools import cache
+from importlib import import_module, resources
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+from fp8verify.errors import InputError
+from fp8verify.logs.lines import read_lines
+
+MAX_LINE = 4096
+MAX_CAUSES = 5
+_BEFORE = 80  # lines of a traceback
+
+
+class Failure(NamedTuple):
+    """A row of failures.toml; `check` is the doctor's code that tells it beforehand, or ""."""
+
+    pattern: re.Pattern[str]
+    near: re.Pattern[str] | None
+    cause: str
+    remedy: str
+    evidence: str
+    check: str
+    seen: tuple[str, ...]
+
+
+class Cause(NamedTuple):
+    """A known message in a log: the line, its number, and what is known about it.
+
+    `is_certain` is False where the message has many causes and nothing near it is about FP8.
+    """
+
+    line: int
+    text: str
+    failure: Failure
+    is_certain: bool = True
+
+
+@cache
+def failures() -> tuple[Failure, ...]:
+    """Return the known messages."""
+    library = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    text = (resources.files("fp8verify.logs") / "failures.toml").read_text(encoding="utf-8")
+    return tuple(
+        Failure(
+            re.compile(row["pattern"]),
+            re.compile(row["near"]) if "near" in row else None,
+            row["cause"],
+            row["remedy"],
+            row["evidence"],
+            row.get("check", ""),
+            tuple(row["seen"]),
+        )
+        for row in library.loads(text)["failure"]
+    )
+
+
+def causes(lines: Iterable[str], *, alone: bool = False) -> list[Cause]:
+    """Return what is known about the messages in a log, each cause once, the first line of it.
+
+    Args:
+        lines: the log, or its end.
+        alone: whether these are messages without the tracebacks around them, so that what is
+            near them cannot tell whether they are about FP8.
+    """
+    rows = failures()
+    gate = _gate()
+    found: dict[int, Cause] = {}
+    before: deque[str] = deque(maxlen=_BEFORE)
+    for number, raw in enumerate(lines, start=1):
+        line = raw[:MAX_LINE].rstrip("\r\n")
+        for place, row in enumerate(rows) if gate.search(line) else ():
+            if place in found or not row.pattern.search(line):
+                continue
+            certain = row.near is None or any(map(row.near.search, (line, *before)))
+            if certain or alone:
+                found[place] = Cause(number, line.strip()[:300], row, certain)
+        before.append(line)
+    return list(islice(found.values(), MAX_CAUSES))
+
+
+def failure_notes(logs: Iterable[Path], exit_code: int) -> tuple[str, ...]:
+    """Return one sentence for each known cause of a run that failed; none if it did not.
+
+    Args:
+        logs: the run's logs.
+        exit_code: the run's.
+    """
+    return tuple(_notes(logs)) if exit_code else ()
+
+
+def _notes(logs: Iterable[Path]) -> Iterator[str]:
+    for log in logs:
+        try:
+            known = causes(line.text for line in read_lines(log))
+        except InputError:  # the report itself mentions an unreadable log
+            continue
+        for cause in known:
+            row = cause.failure
+            doctor = f" (doctor: {row.check})" if row.check else ""
+            place = f"the run failed, {log.name} line {cause.line}"
+            yield f"{place}: {row.cause}. {row.remedy}{doctor}"
+
+
+@cache
+def _gate() -> re.Pattern[str]:
+    """Return one pattern that every known message has, so that most lines cost one search."""
+    return re.compile("|".join(_scoped(row.pattern.pattern) for row in failures()))
+
+
+def _scoped(pattern: str) -> str:
+    """Return a pattern whose flags apply only to itself."""
+    plain = pattern.removeprefix("(?i)")
+    return f"(?{'i' if plain != pattern else ''}:{plain})"
