@@ -73,10 +73,10 @@ def gather_ranks(
     jobs = _jobs(files, naming or {})
     ranks: list[RankEvidence] = []
     kinds: dict[Kind, Kind] = {}
-    for rank in _examine_all(jobs, workers, executor):
-        ranks.append(_sharing(rank, kinds))
+    for done, found in enumerate(_examine_all(jobs, workers, executor), 1):
+        ranks += [_sharing(rank, kinds) for rank in found]
         if on_progress is not None:
-            on_progress(len(ranks), len(jobs))
+            on_progress(done, len(jobs))
     return _in_order(ranks)
 
 
@@ -102,7 +102,7 @@ def _jobs(files: Iterable[TraceFile], naming: Mapping[int, NamingStep]) -> list[
 
 def _examine_all(
     jobs: list[RankJob], workers: int | None, executor: Executor | None
-) -> Iterator[RankEvidence]:
+) -> Iterator[list[RankEvidence]]:
     shared = all(is_shared(file.path) for job in jobs for file in job.files)
     count = min(_worth(jobs) if workers is None else workers, len(jobs))
     if not shared or (executor is None and count <= 1):
@@ -183,21 +183,26 @@ def _runs_nothing(evidence: RankEvidence) -> bool:
     return evidence.guessed and evidence.process is None and is_whole and not ran
 
 
-def examine(job: RankJob) -> RankEvidence:
-    """Read the traces of a rank; one that cannot be read costs only itself."""
+def examine(job: RankJob) -> list[RankEvidence]:
+    """Read the traces of a rank, or of the ranks that were joined in one file.
+
+    One that cannot be read costs only itself.
+    """
     read = [_read(file) for file in job.files]
-    parts = [part for part in read if not isinstance(part, InputError)]
+    if len(read) == 1 and not isinstance(read[0], InputError) and len(read[0]) > 1:
+        return read[0]
+    parts = [part for found in read if not isinstance(found, InputError) for part in found]
     error = next((part for part in read if isinstance(part, InputError)), None)
     evidence = merge_windows(parts)._replace(error=error) if parts else _unread(job, error)
     if evidence.named is None and job.naming is not None:
         evidence = evidence._replace(naming=_name_from(job.naming))
-    return evidence
+    return [evidence]
 
 
-def not_examined(job: RankJob, reason: str) -> RankEvidence:
+def not_examined(job: RankJob, reason: str) -> list[RankEvidence]:
     """Return what is known of a job that no worker could finish."""
     hint = "Read it alone to see why; fewer --workers need less memory."
-    return _unread(job, InputError(f"{job.files[0].name}: {reason}.", hint))
+    return [_unread(job, InputError(f"{job.files[0].name}: {reason}.", hint))]
 
 
 def _unread(job: RankJob, error: InputError | None) -> RankEvidence:
@@ -210,19 +215,24 @@ def _name_from(naming: NamingStep) -> NamedLayers:
     empty = NamedLayers(source="step", step=naming.step)
     if naming.file is None:
         return empty._replace(note=f"layer names are unknown: {naming.reason}")
-    part = _read(naming.file)
-    if isinstance(part, InputError):
+    read = _read(naming.file)
+    if isinstance(read, InputError):
         return empty._replace(
-            note=f"layer names are unknown, their step cannot be read: {part.fact.rstrip('.')}"
+            note=f"layer names are unknown, their step cannot be read: {read.fact.rstrip('.')}"
         )
+    part = read[0]
     named = part.named or empty._replace(note=f"no GEMM ran in {naming.file.name}")
     note = named.note or (None if part.health.complete else f"{naming.file.name} is not whole")
     return named._replace(source="step", step=naming.step, note=note)
 
 
-def _read(file: TraceFile) -> RankEvidence | InputError:
+def _read(file: TraceFile) -> list[RankEvidence] | InputError:
+    """Return the evidence of a file: of one rank, unless it joins several."""
+    split = not file.declared
     try:
-        trace = read_trace(file.path, name=file.name, layers=file.layers, part=file.part)
+        trace = read_trace(
+            file.path, name=file.name, layers=file.layers, part=file.part, split=split
+        )
     except InputError as error:
         return error.with_traceback(None)  # its frames hold what was read of the trace
     except MemoryError:
@@ -230,14 +240,25 @@ def _read(file: TraceFile) -> RankEvidence | InputError:
             f"{file.name} needs more memory than there is.",
             "Use fewer --workers, or a machine with more memory.",
         )
+    if trace.others:
+        return _joined(trace, file.rank)
     guessed = trace.rank is None and file.guessed
     if trace.rank is None:
         trace.rank = file.rank
-    return gather(trace)._replace(guessed=guessed)
+    return [gather(trace)._replace(guessed=guessed)]
 
 
-def read_pipe(path: str | Path) -> RankEvidence:
-    """Read a trace from a pipe, once; it has no name and no rank.
+def _joined(trace: Trace, first: int) -> list[RankEvidence]:
+    """Return the ranks of a file that joins several, numbered by their place in it."""
+    found = []
+    for rank, one in enumerate((trace, *trace.others), first):
+        one.rank = rank
+        found.append(gather(one)._replace(guessed=True))
+    return found
+
+
+def read_pipe(path: str | Path) -> list[RankEvidence]:
+    """Read a trace from a pipe, once; it has no name, and no rank unless it joins several.
 
     Raises:
         InputError: it is not a trace, or standard input is a terminal.
@@ -255,8 +276,10 @@ def read_pipe(path: str | Path) -> RankEvidence:
         else:
             with Path(path).open("rb") as file:
                 trace = read_open_trace(file, name)
+    if trace.others:
+        return _joined(trace, 0)
     trace.rank = trace.rank or 0
-    return gather(trace)
+    return [gather(trace)]
 
 
 def join_cycles(ranks: Iterable[RankEvidence]) -> list[RankEvidence]:

@@ -83,7 +83,7 @@ def inspect(
     name = name or run_name(paths)
     if comes_through_pipe(paths):
         said = _said_by(None, log)
-        report = _report([read_pipe(paths[0])], said, policy, [*run_notes, *said.notes], name)
+        report = _report(read_pipe(paths[0]), said, policy, [*run_notes, *said.notes], name)
         return replace(report, logs=_names(logs_of(None, log)))
     folder, metas, numerics, attached = _read_sidecars(paths)
     said = _said_by(folder, log, called_apis(metas))

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from fp8verify.errors import InputError
 from fp8verify.text import clean, lazy_pattern
-from fp8verify.trace.places import expand, is_pipe, is_remote, reading
+from fp8verify.trace.places import by_number, expand, is_pipe, is_remote, reading
 from fp8verify.trace.readers import glance_at, suffixes
 from fp8verify.trace.source import Glance
 
@@ -187,11 +187,12 @@ def _candidates_in(path: Path) -> list[Path]:
 
 
 def _trace_files(folder: Path) -> list[Path]:
-    return sorted(
+    found = (
         entry
         for entry in folder.iterdir()
         if entry.name.endswith(suffixes()) and not _OURS.search(entry.name) and entry.is_file()
     )
+    return sorted(found, key=lambda path: by_number(path.name))
 
 
 def _one_form_each(paths: list[Path]) -> list[Path]:

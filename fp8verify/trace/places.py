@@ -99,6 +99,11 @@ def is_shared(path: Path) -> bool:
     return getattr(path, "protocol", "") != "memory"
 
 
+def by_number(name: str) -> list[tuple[int, str]]:
+    """Return a key that sorts names by the numbers in them: `trace_2` before `trace_10`."""
+    return [(int(part[:18]) if part.isdecimal() else -1, part) for part in _NUMBERS.split(name)]
+
+
 def expand(text: str | Path) -> list[Path]:
     """Return the path itself, or what matches it if it is a pattern such as `rank*.json.gz`.
 
@@ -112,7 +117,8 @@ def expand(text: str | Path) -> list[Path]:
         if not pattern or path.exists():
             return [path]
         head, slash, _ = given[: pattern.start()].rpartition("/")
-        found = sorted(place(head + slash or ".").glob(given[len(head + slash) :]), key=str)
+        matches = place(head + slash or ".").glob(given[len(head + slash) :])
+        found = sorted(matches, key=lambda path: by_number(str(path)))
     if not found:
         raise InputError(f"{given} matches no file.", "Check the pattern; quote it in a shell.")
     return found
@@ -179,6 +185,7 @@ def reading(what: str | Path) -> Iterator[None]:
         ) from None
 
 
+_NUMBERS = lazy_pattern(r"(\d+)", re.ASCII)
 _ENDING = lazy_pattern(
     r"(?:\.pt)?(?:\.trace)?\.(?:json|sqlite|csv)(?:\.(?:gz|zst))?$", re.IGNORECASE
 )

@@ -113,7 +113,12 @@ def glance_at(path: Path) -> tuple[Format, Glance]:
 
 
 def read_trace(
-    path: Path, *, name: str | None = None, layers: bool = False, part: int | None = None
+    path: Path,
+    *,
+    name: str | None = None,
+    layers: bool = False,
+    part: int | None = None,
+    split: bool = False,
 ) -> Trace:
     """Read a trace in any known format, packed or not.
 
@@ -124,18 +129,19 @@ def read_trace(
         name: what errors and reports call it; the file's own name if not given.
         layers: join kernels to the layers that `fp8verify run --layers` named; takes longer.
         part: the process to read of a file that holds several.
+        split: put the other ranks of a file that joins several into `Trace.others`.
 
     Raises:
         InputError: the file cannot be read, or is not a trace.
     """
     with _open(path, name) as source:
-        return _format_of(source).reader.read(source, Reading(layers, part=part))
+        return _format_of(source).reader.read(source, Reading(layers, part=part, split=split))
 
 
 def read_open_trace(file: IO[bytes], name: str) -> Trace:
-    """Read a trace as `read_trace` does, from a file or pipe that is open already."""
+    """Read a trace as `read_trace` does with `split`, from a file or pipe that is open already."""
     source = Source(file, name)
-    return _format_of(source).reader.read(source, Reading())
+    return _format_of(source).reader.read(source, Reading(split=True))
 
 
 @contextmanager

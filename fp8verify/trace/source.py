@@ -58,11 +58,13 @@ class Reading(NamedTuple):
         layers: join kernels to the layers that `fp8verify run --layers` named; takes longer.
         block_size: bytes to decode at once, if that can be chosen.
         part: the process to read of a file that holds several.
+        split: give each rank of a file that joins several its own trace.
     """
 
     layers: bool = False
     block_size: int = BLOCK_SIZE
     part: int | None = None
+    split: bool = False
 
 
 class Source:

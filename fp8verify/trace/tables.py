@@ -96,7 +96,7 @@ class Trace(Struct):
     No other metadata is kept, as traces hold environment variables and host names. `process` is
     the number of the process whose operators it holds, None if that is not known. `copies`
     maps "memcpy" and "memset" to (count, nanoseconds, bytes). `remarks` say what the source does
-    not record.
+    not record. `others` are the other ranks of a file that joins several, if they were asked for.
     """
 
     source: str
@@ -117,3 +117,4 @@ class Trace(Struct):
     copies: dict[str, tuple[int, int, int]] = field(default_factory=dict)
     health: Health = field(default_factory=Health)
     remarks: list[str] = field(default_factory=list)
+    others: list[Trace] = field(default_factory=list)

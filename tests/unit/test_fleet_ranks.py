@@ -50,6 +50,32 @@ def test_every_way_to_read_gives_the_same_report(tmp_path: Path) -> None:
     assert seen == [(count, 5) for count in range(1, 6)]
 
 
+@pytest.mark.parametrize("unique_ids", [True, False])
+def test_ranks_that_were_joined_in_one_file_are_told_apart(
+    tmp_path: Path, *, unique_ids: bool
+) -> None:
+    """Perfetto's users join files by their events; ids of operators and launches then collide."""
+    joined: list[dict[str, Any]] = []
+    for rank, kind in enumerate("yyn"):
+        build = TraceBuilder(rank=rank, world=3).step(1)
+        build.linear(64, 32, 16, fp8=kind == "y").step(2).linear(64, 32, 16, fp8=kind == "y")
+        document = build.document()
+        for event in document["traceEvents"][:-1]:
+            args = event["args"]
+            event["pid"] = rank if event["cat"] == "kernel" else 4000 + rank
+            args |= {"device": rank} if "device" in args else {}
+            for name in {"External id", "correlation"} & args.keys():
+                args[name] += 10_000 * rank * unique_ids
+        joined += document["traceEvents"]
+    path = tmp_path / "joined.json"
+    path.write_text(json.dumps({**document, "traceEvents": joined}))
+    report = inspect(path)
+    assert report.reason == "FP8 GEMMs ran on 2 of 3 ranks and not on rank 2"
+    assert [rank.source for rank in report.ranks] == [
+        f"joined.json (process {number})" for number in (4000, 4001, 4002)
+    ]
+
+
 @pytest.mark.parametrize(
     ("fp8", "verdict", "why"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -157,10 +158,14 @@ def test_a_rank_without_layers_of_fp8_cannot_lack_it(head: bool, tmp_path: Path)
     assert ("rank-without-fp8" in codes(report)) is not head
 
 
-def test_files_of_another_run_are_named(tmp_path: Path) -> None:
-    for rank, world in ((0, 2), (1, 2), (2, 4)):
-        model = Model(TraceBuilder(rank=rank, world=world)).forward(fp8=rank < 2)
-        model.backward(fp8=rank < 2).build.write(tmp_path / f"rank{rank}.json")
+@pytest.mark.parametrize(("world", "minutes"), [(4, 0), (2, 20)])
+def test_files_of_another_run_are_named(world: int, minutes: int, tmp_path: Path) -> None:
+    for rank in range(3):
+        build = TraceBuilder(rank=rank, world=2 if rank < 2 else world)
+        model = Model(build).forward(fp8=rank < 2).backward(fp8=rank < 2)
+        ago = minutes * 60 * 10**9 * (rank == 2)
+        document = {**model.build.document(), "baseTimeNanoseconds": 1790857026 * 10**9 - ago}
+        (tmp_path / f"rank{rank}.json").write_text(json.dumps(document))
     report = inspect(tmp_path)
     assert report.verdict == "INCONCLUSIVE"
     (found,) = (one for one in report.findings if one.code == "rank-of-another-run")

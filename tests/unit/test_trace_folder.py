@@ -52,6 +52,12 @@ def test_rank_is_else_the_place(tmp_path: Path) -> None:
     assert found(tmp_path) == [(0, "a.json"), (1, "rank1.json"), (2, "b.json")]
 
 
+def test_places_are_by_number(tmp_path: Path) -> None:
+    for number in (10, 2, 0):
+        write(tmp_path / f"trace_{number}.json")
+    assert found(tmp_path) == [(0, "trace_0.json"), (1, "trace_2.json"), (2, "trace_10.json")]
+
+
 def test_two_files_of_one_rank_are_both_found(tmp_path: Path) -> None:
     write(tmp_path / "a.json", rank=3)
     write(tmp_path / "b.json", rank=3)

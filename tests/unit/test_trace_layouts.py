@@ -52,7 +52,22 @@ def with_bom(events: list[dict[str, Any]]) -> bytes:
     return b"\xef\xbb\xbf" + as_document(events)
 
 
+def of_torch_1_9(events: list[dict[str, Any]]) -> bytes:
+    old = {"cpu_op": "Operator", "cuda_runtime": "Runtime", "kernel": "Kernel"}
+    old |= {"gpu_memcpy": "Memcpy", "gpu_memset": "Memset"}
+    return as_document([{**e, "cat": old.get(e.get("cat", ""), e.get("cat"))} for e in events])
+
+
+def with_bare_infinities(events: list[dict[str, Any]]) -> bytes:
+    text = as_document(events).decode()
+    return text.replace(
+        '"correlation":', '"warps": -nan, "bandwidth": inf, "correlation":'
+    ).encode()
+
+
 LAYOUTS = [
+    of_torch_1_9,
+    with_bare_infinities,
     as_document,
     one_line_events,
     sorted_keys,

@@ -94,9 +94,12 @@ def _lengths_ns(micros: list[float]) -> list[int]:
 TIMED_ADDERS: dict[type, Callable[[Columns, list[Any], list[int]], None]] = {
     **dict.fromkeys((*ev.OPS, ev.Annotation), _add_ranges),
     **dict.fromkeys(ev.CALLS, _add_calls),
-    ev.GpuKernel: _add_kernels,
+    **dict.fromkeys(ev.KERNELS, _add_kernels),
 }
-_COPIES: dict[type, str] = {ev.GpuMemcpy: "memcpy", ev.GpuMemset: "memset"}
+_COPIES: dict[type, str] = {
+    **dict.fromkeys((ev.GpuMemcpy, ev.OldMemcpy), "memcpy"),
+    **dict.fromkeys((ev.GpuMemset, ev.OldMemset), "memset"),
+}
 
 
 class Collector:
@@ -152,7 +155,7 @@ class Collector:
         """Take what msgspec refuses: NaN, raw control characters, invalid UTF-8, text numbers."""
         try:
             repaired = _read_leniently(data)
-            if repaired.get("cat") != ev.KERNEL:
+            if str(repaired.get("cat")) not in ev.KERNEL_TAGS:
                 repaired.setdefault("dur", 0)
             sound = json.dumps(repaired, ensure_ascii=False).encode("utf-8", "replace")
             self._add([self._decoders.lax_event.decode(sound)])

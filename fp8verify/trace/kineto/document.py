@@ -108,6 +108,15 @@ def scan(text: str, start: int) -> tuple[Any, int] | None:
         return None
 
 
+# What C++ prints for numbers that JSON does not have. A time of an event must be a number.
+_BARE = lazy_pattern(rb'(?<!"ts)(?<!"dur)("[ \t]*:[ \t]*-?)(?:inf|nan)(?=\s*[,}])')
+
+
+def _mended(data: bytes) -> bytes:
+    """Return as many bytes without bare infinities and NaN, which become zeros."""
+    return _BARE.sub(rb"\g<1>0e0", data)
+
+
 _KEY = lazy_pattern(rb'"((?:[^"\\]|\\.)*)"\s*:\s*')
 _EVENTS_KEY = lazy_pattern(rb'"traceEvents"\s*:\s*\[')
 _BOM = b"\xef\xbb\xbf"
@@ -269,6 +278,10 @@ class Document:
         start = skip_space(data, start, end)
         if start >= end or sink.block(b"[%b]" % data[start:end]):
             return end
+        mended = _mended(data[start:end])
+        if mended != data[start:end]:
+            self._buffer.data = data[:start] + mended + data[end:]
+            return self._read_region(sink, start, end)
         middle = data.find(self._separator, (start + end) // 2, end)
         if middle < 0:
             middle = data.rfind(self._separator, start, (start + end) // 2)
@@ -283,7 +296,7 @@ class Document:
 
     def _read_singly(self, sink: EventSink, start: int, end: int) -> int:
         """Read event by event; return where reading stopped: `end`, or an event without one."""
-        data = self._buffer.data[:end]
+        data = self._buffer.data[:start] + _mended(self._buffer.data[start:end])
         text = data[start:].decode("latin-1")
         pos = start
         while (pos := skip_space(data, pos, end)) < end:

@@ -83,6 +83,14 @@ class SequencedOp(CpuOp, tag="cpu_op", gc=False):
     args: SequencedOpArgs = field(default_factory=SequencedOpArgs)
 
 
+class OldCpuOp(CpuOp, tag="Operator", gc=False):
+    """`CpuOp` as torch 1.8 to 1.11 called its category."""
+
+
+class OldSequencedOp(SequencedOp, tag="Operator", gc=False):
+    """`SequencedOp` of such a trace."""
+
+
 class Annotation(CpuOp, tag="user_annotation", gc=False):
     """A `record_function` range on the CPU, `ProfilerStep#N` among them."""
 
@@ -101,6 +109,10 @@ class DriverCall(RuntimeCall, tag="cuda_driver", gc=False):
     """A call into the CUDA driver: cuBLAS and Triton launch this way."""
 
 
+class OldCall(RuntimeCall, tag="Runtime", gc=False):
+    """A call of either kind in a trace of torch 1.8 to 1.11."""
+
+
 class GpuKernel(Struct, tag_field="cat", tag="kernel", gc=False):
     """A kernel that ran on the GPU."""
 
@@ -108,6 +120,10 @@ class GpuKernel(Struct, tag_field="cat", tag="kernel", gc=False):
     ts: Micros
     dur: float
     args: KernelArgs = field(default_factory=KernelArgs)
+
+
+class OldKernel(GpuKernel, tag="Kernel", gc=False):
+    """A kernel in a trace of torch 1.8 to 1.11."""
 
 
 class GpuMemcpy(Struct, tag_field="cat", tag="gpu_memcpy", gc=False):
@@ -121,12 +137,21 @@ class GpuMemset(GpuMemcpy, tag="gpu_memset", gc=False):
     """A fill that the GPU made."""
 
 
-OPS = (CpuOp, SequencedOp)
-CALLS = (RuntimeCall, DriverCall)
-KERNEL = str(GpuKernel.__struct_config__.tag)
+class OldMemcpy(GpuMemcpy, tag="Memcpy", gc=False):
+    """A copy in a trace of torch 1.8 to 1.11."""
 
-TIMED = (CpuOp, Annotation, *CALLS, GpuKernel)
-UNTIMED = (GpuMemcpy, GpuMemset)
+
+class OldMemset(GpuMemcpy, tag="Memset", gc=False):
+    """A fill in a trace of torch 1.8 to 1.11."""
+
+
+OPS = (CpuOp, SequencedOp, OldCpuOp, OldSequencedOp)
+CALLS = (RuntimeCall, DriverCall, OldCall)
+KERNELS = (GpuKernel, OldKernel)
+KERNEL_TAGS = frozenset(str(kind.__struct_config__.tag) for kind in KERNELS)
+
+TIMED = (CpuOp, OldCpuOp, Annotation, *CALLS, *KERNELS)
+UNTIMED = (GpuMemcpy, GpuMemset, OldMemcpy, OldMemset)
 
 # Kineto's other activity types (ActivityType.cpp) and flow categories; unknown ones are learnt.
 IGNORED = (
@@ -149,7 +174,8 @@ class Decoders:
     """
 
     def __init__(self, *, sequences: bool = False) -> None:
-        self._wanted = (SequencedOp if sequences else CpuOp, *TIMED[1:], *UNTIMED)
+        ops = (SequencedOp, OldSequencedOp) if sequences else TIMED[:2]
+        self._wanted = (*ops, *TIMED[2:], *UNTIMED)
         self._ignored = {cat: _ignored(cat) for cat in IGNORED}
         self._build()
 

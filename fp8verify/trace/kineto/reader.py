@@ -8,12 +8,17 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from msgspec.structs import replace
+
 from fp8verify.errors import InputError
 from fp8verify.text import clean
 from fp8verify.trace.build import fill, main_device
+from fp8verify.trace.columns import Columns
 from fp8verify.trace.kineto.collector import Collector
 from fp8verify.trace.kineto.document import Buffer, Document
+from fp8verify.trace.ranks import part_of, processes_of
 from fp8verify.trace.source import Glance, Reading, Source
+from fp8verify.trace.steps import mark_profiler_steps
 from fp8verify.trace.tables import Trace
 
 _MAX_NOTES = 20
@@ -137,13 +142,31 @@ def read(source: Source, how: Reading) -> Trace:
         health.notes.append("its list of events is empty")
     if document.resynced:
         health.notes.append("the metadata is damaged; the events after it were found")
-    fill(trace, collector.finish(), layers=how.layers)
     health.events, health.skipped_events = collector.events, collector.skipped
+    columns = collector.finish()
+    processes = processes_of(columns) if how.split else []
+    if not processes:
+        _complete(trace, columns, metadata, how)
+        return trace
+    traces = []
+    for process in processes:
+        part = part_of(columns, process)
+        mark_profiler_steps(part)
+        label = f"{source.name} (process {clean(str(process.number))})"
+        # The rank of the metadata is that of one of them.
+        one = replace(trace, source=label, rank=None, health=replace(health, notes=[*health.notes]))
+        _complete(one, part, metadata, how)
+        traces.append(one)
+    traces[0].others = traces[1:]
+    return traces[0]
+
+
+def _complete(trace: Trace, columns: Columns, metadata: Metadata, how: Reading) -> None:
+    fill(trace, columns, layers=how.layers)
     if metadata.devices:
         first = next(iter(metadata.devices.values()))
         device = main_device(trace.kernels)
         trace.gpu, trace.compute_capability = metadata.devices.get(device, first)
-    return trace
 
 
 def not_a_trace(source: Source, what: str) -> InputError:

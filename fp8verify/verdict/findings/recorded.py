@@ -207,8 +207,8 @@ def operators_missing(rank: RankEvidence, promises: Promises) -> Iterator[Findin
 
 # ---- all ranks together
 
-# Ranks record the same steps within minutes of each other.
-_ANOTHER_RUN_NS = 6 * 3600 * 10**9
+# Ranks of a run record the same steps at the same time, by the clocks of their machines.
+_ANOTHER_RUN_NS = 120 * 10**9
 
 
 def ranks_that_can_lack(ranks: Sequence[RankEvidence]) -> list[bool]:
@@ -233,10 +233,14 @@ def ranks_that_can_lack(ranks: Sequence[RankEvidence]) -> list[bool]:
 
 
 def other_runs(ranks: Sequence[RankEvidence]) -> list[RankEvidence]:
-    """Return the ranks whose files are of another run than the rest, by world size and date."""
+    """Return the ranks whose files are of another run than the rest, by world size and time."""
     known = [rank for rank in ranks if rank.began_ns is not None or rank.world_size is not None]
-    latest = max((rank.began_ns or 0 for rank in known), default=0)
-    current = [rank for rank in known if latest - (rank.began_ns or 0) <= _ANOTHER_RUN_NS]
+    current: list[RankEvidence] = []
+    reached = 0
+    for rank in sorted(known, key=lambda rank: rank.began_ns or 0):
+        begin, (first, last) = rank.began_ns or 0, rank.bounds or (0, 0)
+        current = [*current, rank] if begin <= reached + _ANOTHER_RUN_NS else [rank]
+        reached = max(reached, begin + last - first)
     worlds = Counter(rank.world_size for rank in current)
     usual = max(worlds, key=worlds.__getitem__, default=None)
     return [rank for rank in known if rank not in current or rank.world_size != usual]
