@@ -1,8 +1,9 @@
-"""Write the JSON Schemas of reports, comparisons and tables of runs from their types.
+"""The JSON Schemas of reports, comparisons and tables of runs, made from their types.
 
-    python -m scripts.schemas
+    python -m scripts.schemas report
 
-`tests/golden/test_reports.py` compares what is committed with the types.
+prints one. `scripts/build_hook.py` puts them into the wheel. `tests/golden/schemas.json` has a hash
+of each, so that no change of the JSON goes unseen.
 """
 
 from __future__ import annotations
@@ -10,16 +11,14 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from pathlib import Path
+import sys
 from typing import Any
 
 import msgspec
 
-import fp8verify
 from fp8verify.report.model.comparison import Comparison, RunTable
 from fp8verify.report.model.report import Report
 
-FOLDER = Path(fp8verify.__file__).parent / "report"
 # The documents that have a schema, by the name of its file.
 DOCUMENTS: dict[str, tuple[type[msgspec.Struct], str]] = {
     "report": (Report, "Report of fp8verify"),
@@ -29,14 +28,7 @@ DOCUMENTS: dict[str, tuple[type[msgspec.Struct], str]] = {
 
 
 def schema(document: str = "report") -> dict[str, Any]:
-    """Return the JSON Schema (draft 2020-12) that ships with the package."""
-    text = (FOLDER / f"{document}.schema.json").read_text("utf-8")
-    loaded: dict[str, Any] = json.loads(text)
-    return loaded
-
-
-def generate_schema(document: str = "report") -> dict[str, Any]:
-    """Return the JSON Schema that the types give; the shipped file is it.
+    """Return the JSON Schema (draft 2020-12) of a document.
 
     Properties are described by the "Attributes" of their struct's docstring.
     """
@@ -61,6 +53,4 @@ def _parted(docstring: str) -> tuple[str, dict[str, str]]:
 
 
 if __name__ == "__main__":
-    for name in DOCUMENTS:
-        text = json.dumps(generate_schema(name), indent=2, ensure_ascii=False)
-        (FOLDER / f"{name}.schema.json").write_text(f"{text}\n", encoding="utf-8")
+    sys.stdout.write(json.dumps(schema(sys.argv[1]), indent=2, ensure_ascii=False) + "\n")

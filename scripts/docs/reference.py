@@ -21,6 +21,7 @@ from fp8verify.verdict.verdict import EXIT_CODES
 from scripts.docs import support
 from scripts.docs.doctor_codes import doctor_codes
 from scripts.docs.shell import ROOT, printed
+from scripts.schemas import schema
 
 # Held by tests/unit/test_verdict.py.
 _RAISED = (
@@ -121,17 +122,16 @@ def _signature(name: str, value: object) -> str:
 
 def json_report() -> str:
     """List the keys of the JSON report: a section for each object of its schema."""
-    path = ROOT / "fp8verify" / "report" / "report.schema.json"
-    objects = json.loads(path.read_text(encoding="utf-8"))["$defs"]
+    objects = schema()["$defs"]
     parts = []
-    for name, schema in objects.items():
-        if "enum" in schema:
-            values = ", ".join(f"`{value}`" for value in schema["enum"])
+    for name, one in objects.items():
+        if "enum" in one:
+            values = ", ".join(f"`{value}`" for value in one["enum"])
             parts.append(f"## {name}\n\nOne of {values}.")
             continue
         rows = [
             f"| `{key}` | {_json_type(value)} | {_cell(value.get('description', ''))} |"
-            for key, value in schema.get("properties", {}).items()
+            for key, value in one.get("properties", {}).items()
         ]
         head = ["| key | type | value |", "|---|---|---|"]
         parts.append(f"## {name}\n\n" + "\n".join([*head, *rows]))
@@ -142,19 +142,19 @@ def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
 
 
-def _json_type(schema: Mapping[str, Any]) -> str:
+def _json_type(entry: Mapping[str, Any]) -> str:
     """Name the type of a property, with a link to the section of an object."""
-    if "$ref" in schema:
-        name = schema["$ref"].rpartition("/")[2]
+    if "$ref" in entry:
+        name = entry["$ref"].rpartition("/")[2]
         return f"[{name}](#{name.lower()})"
-    if "anyOf" in schema:
-        return " or ".join(_json_type(one) for one in schema["anyOf"])
-    if schema.get("type") == "array":
-        items = schema.get("items")
+    if "anyOf" in entry:
+        return " or ".join(_json_type(one) for one in entry["anyOf"])
+    if entry.get("type") == "array":
+        items = entry.get("items")
         return f"array of {_json_type(items)}" if isinstance(items, dict) else "array"
-    if isinstance(schema.get("additionalProperties"), dict):
-        return f"object of {_json_type(schema['additionalProperties'])}"
-    return str(schema.get("type", "any"))
+    if isinstance(entry.get("additionalProperties"), dict):
+        return f"object of {_json_type(entry['additionalProperties'])}"
+    return str(entry.get("type", "any"))
 
 
 def captures() -> list[Path]:

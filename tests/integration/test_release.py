@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import fp8verify
+from scripts.schemas import DOCUMENTS
 
 ROOT = Path(__file__).parents[2]
 pytest.importorskip("hatchling", reason="hatchling is not installed (the test extra)")
@@ -48,8 +49,9 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
         for path in package.rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    assert {name for name in names if not name.startswith(info)} == ours
-    assert {"fp8verify/py.typed", "fp8verify/report/report.schema.json"} <= names
+    schemas = {f"fp8verify/report/{document}.schema.json" for document in DOCUMENTS}
+    assert {name for name in names if not name.startswith(info)} == ours | schemas
+    assert "fp8verify/py.typed" in names
     assert f"{info}licenses/LICENSE" in names
 
 

@@ -34,7 +34,7 @@ def capture(folder: Path, **names: str) -> None:
 def test_a_clone_is_installed_and_gives_verdicts(shown: Shown, tmp_path: Path) -> None:
     """Pip's settings keep it from the network and from this environment; the rest is literal."""
     pytest.importorskip("hatchling", reason="hatchling is not installed (the test extra)")
-    for name in ("fp8verify", "pyproject.toml", "README.md", "LICENSE"):
+    for name in ("fp8verify", "scripts", "pyproject.toml", "README.md", "LICENSE"):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, tmp_path / name)
     capture(tmp_path, traces=".", **{"YOUR_TRACE.json.gz": "fp8_compiled/rank0.json.gz"})
