@@ -15,7 +15,8 @@ def glossary() -> dict[str, str]:
     else:
         import tomli as tomllib
     text = Path(__file__).with_name("glossary.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)
+    words: dict[str, str] = tomllib.loads(text)
+    return words
 
 
 def meaning(word: str) -> str:

@@ -4,6 +4,8 @@
 ```console                 block below print
 $ fp8verify inspect traces/fp8_compiled
 ```
+                           (`…` alone on a line leaves lines out: as many stay before and after
+                           it as there are)
 
 <!-- test: PATH::NAME -->   commands that the test runs: it takes the fixture `shown` of
                            tests/conftest.py, which fails the test that left one out
@@ -24,6 +26,7 @@ from typing import NamedTuple
 from scripts.docs.shell import ROOT, transcript
 
 _OUTPUT = re.compile(r"(?<=^<!-- output -->\n```console\n).*?(?=^```$)", re.MULTILINE | re.DOTALL)
+OMITTED = "…"
 _TEST = re.compile(r"<!-- test: (tests/[\w/]+\.py::\w+) -->")
 _TABLE = re.compile(
     r"(^<!-- table: (?P<name>[\w ,-]+) -->\n).*?(^<!-- end of table -->$)", re.MULTILINE | re.DOTALL
@@ -44,9 +47,36 @@ def commands_of(block: str) -> list[str]:
     return [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
 
 
+def _shortened(shown: str, written: str) -> str:
+    """Leave out of what a block prints now the lines that its `…` leaves out."""
+    parts = zip(_by_command(shown), _by_command(written), strict=True)
+    lines = [line for old, new in parts for line in _excerpt(old, new)]
+    return "\n".join(lines) + "\n"
+
+
+def _by_command(block: str) -> list[list[str]]:
+    """Split a block into its commands, each with the lines that it prints."""
+    parts: list[list[str]] = []
+    for line in block.replace("\\\n", " ").splitlines():
+        if line.startswith("$ "):
+            parts.append([])
+        parts[-1].append(line)
+    return parts
+
+
+def _excerpt(old: list[str], new: list[str]) -> list[str]:
+    if OMITTED not in old:
+        return new
+    before = old.index(OMITTED)
+    after = len(old) - before - 1
+    return [*new[:before], OMITTED, *new[len(new) - after :]]
+
+
 def rewritten(text: str, tables: Mapping[str, Callable[[], str]]) -> str:
     """Return a page with its outputs and tables as they are now."""
-    text = _OUTPUT.sub(lambda found: transcript(commands_of(found.group())), text)
+    text = _OUTPUT.sub(
+        lambda found: _shortened(found.group(), transcript(commands_of(found.group()))), text
+    )
     return _TABLE.sub(
         lambda found: f"{found[1]}\n{tables[found['name']]().strip()}\n\n{found[3]}", text
     )
