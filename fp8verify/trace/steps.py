@@ -6,7 +6,7 @@ import re
 from array import array
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain, compress, count, pairwise
 from typing import TYPE_CHECKING
 
@@ -19,37 +19,58 @@ if TYPE_CHECKING:
 
 # torch.profiler's `step` opens a range of this name on the CPU, whichever tool records it.
 _PREFIX = "ProfilerStep#"
+_MOST_SERIES = 64  # a profiler, and threads of a process; a trace may hold anything
 _STEP = lazy_pattern(_PREFIX + r"([0-9]{1,17})")
 
 
 def mark_profiler_steps(columns: Columns) -> None:
-    """Fill in the steps from torch.profiler's ranges: of those that overlap, the longest.
+    """Fill in the steps from torch.profiler's ranges, those of one owner: the longest series.
 
-    Threads and processes write a range of their own for a step. Ranges of one number that are
-    apart are of recordings that were joined, and each is a step if something began in it.
+    A script's own profiler marks steps beside those of `fp8verify run`, and threads and processes
+    may write a range of their own for a step.
     """
     columns.step_names = {i for name, i in columns.op_names.items() if name.startswith(_PREFIX)}
     names = list(columns.op_names)
     numbers = {i: int(m[1]) for i in columns.step_names if (m := _STEP.fullmatch(names[i]))}
     ops = columns.ops
-    found: dict[int, list[Step]] = defaultdict(list)
+    found: list[tuple[Step, int]] = []
     for row in compress(count(), map(numbers.__contains__, ops.name)):
-        number = numbers[ops.name[row]]
-        found[number].append(Step(number, ops.start[row], ops.end[row]))
-    apart = {number: _longest(ranges) for number, ranges in found.items()}
-    steps = sorted(chain.from_iterable(apart.values()), key=_start)
-    if len(steps) > len(apart):
-        always = {max(ranges, key=_length) for ranges in apart.values()}
+        step = Step(numbers[ops.name[row]], ops.start[row], ops.end[row])
+        found.append((step, ops.thread[row]))
+    steps = max(_series(found), key=_covered, default=[])
+    if len({step.number for step in steps}) < len(steps):
+        # Of recordings that were joined, each is a step if something began in it.
         begun = _first_begun(columns, [step.start_ns for step in steps])
-        steps = [
-            step
-            for index, step in enumerate(steps)
-            if step in always or begun.get(index, step.end_ns + 1) <= step.end_ns
-        ]
+        ran = [s for i, s in enumerate(steps) if begun.get(i, s.end_ns + 1) <= s.end_ns]
+        steps = ran or steps
     if len(steps) > 1 and _is_empty(columns, steps[-1]):
         # The profiler's `step` after the last step of a loop begins one that never comes.
         steps.pop()
     columns.steps = steps
+
+
+def _series(found: Iterable[tuple[Step, int]]) -> list[list[Step]]:
+    """Return series of ranges that follow one another: those of one owner never overlap.
+
+    A range continues the series of its thread, or else of its number, of those that have ended.
+    """
+    series: list[tuple[list[Step], int]] = []
+    for step, thread in sorted(found, key=lambda one: (one[0].start_ns, -one[0].end_ns)):
+        ended = [one for one in series if one[0][-1].end_ns <= step.start_ns]
+        best = max(
+            ended,
+            key=lambda one: (one[1] == thread, one[0][-1].number + 1 == step.number),
+            default=None,
+        )
+        if best is None and len(series) < _MOST_SERIES:
+            series.append(([step], thread))
+        elif best is not None:
+            best[0].append(step)
+    return [steps for steps, _ in series]
+
+
+def _covered(steps: Sequence[Step]) -> int:
+    return sum(step.end_ns - step.start_ns for step in steps)
 
 
 def _is_empty(columns: Columns, step: Step) -> bool:
@@ -64,28 +85,6 @@ def _is_empty(columns: Columns, step: Step) -> bool:
     return not any(inside) and not any(
         step.start_ns <= t <= step.end_ns for t in reversed(calls.start)
     )
-
-
-def _start(step: Step) -> tuple[int, int]:
-    return step.start_ns, step.number
-
-
-def _length(step: Step) -> tuple[int, int]:
-    return step.end_ns - step.start_ns, -step.start_ns
-
-
-def _longest(ranges: list[Step]) -> list[Step]:
-    """Return the longest of each group of ranges that overlap."""
-    groups: list[list[Step]] = []
-    reached = 0
-    for step in sorted(ranges, key=_start):
-        if groups and step.start_ns <= reached:
-            groups[-1].append(step)
-            reached = max(reached, step.end_ns)
-        else:
-            groups.append([step])
-            reached = step.end_ns
-    return [max(group, key=_length) for group in groups]
 
 
 def _first_begun(columns: Columns, starts: list[int]) -> dict[int, int]:

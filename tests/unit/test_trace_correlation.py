@@ -124,6 +124,19 @@ def test_step_seen_on_two_threads_counts_once_as_the_longer() -> None:
     assert [(s.number, s.start_ns, s.end_ns) for s in trace.steps] == [(3, 0, 90_000)]
 
 
+def test_steps_are_those_of_one_profiler() -> None:
+    """A script's profiler with a schedule counts beside the window of `fp8verify run`."""
+    window = [annotation(f"ProfilerStep#{10 + n}", 1000 * n, 1000) for n in range(3)]
+    script = [annotation(f"ProfilerStep#{9 + n}", 400 + 1000 * n, 1000) for n in range(2)]
+    cut = annotation("ProfilerStep#11", 2400, 600)
+    last = annotation("busy", 2500, 5)
+    for events in ([*window, *script, cut, last], [last, *script, cut, *window]):
+        steps = read_bytes(as_document(events)).steps
+        assert [(step.number, step.start_ns) for step in steps] == [
+            (10, 0), (11, 10**6), (12, 2 * 10**6)
+        ]  # fmt: skip
+
+
 def test_ranges_of_one_number_that_lie_apart_are_steps_of_joined_recordings() -> None:
     events = [
         *(annotation("ProfilerStep#3", start, 50) for start in (0, 1000, 2000)),
