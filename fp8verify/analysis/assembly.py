@@ -93,6 +93,7 @@ def assemble(
         claims=promises.claims,
         findings=findings,
         environment=environment(ranks),
+        measure="flops" if any(rank.in_flops for rank in ranks) else "time",
         notes=tuple(notes),
         proof=prove(ranks, findings),
     )
@@ -109,6 +110,7 @@ def _rank_report(rank: RankEvidence, assessed: Assessment, promises: Promises) -
         untrained_gemm=gemm_totals(survey.untrained),
         optimizer_gemm=gemm_totals(survey.optimizer),
         opaque_us=micros(sum(total.time_ns for total in rank.unrecognized)),
+        library_log=rank.library_log,
         unplaced_us=micros(unplaced_ns(rank, promises)),
         expected=rank.expected,
         gpu_time_us={key: micros(ns) for key, ns in rank.gpu_time.items()},
@@ -117,7 +119,7 @@ def _rank_report(rank: RankEvidence, assessed: Assessment, promises: Promises) -
         recipe=_recipe_seen(survey.gemms),
         steps=_step_reports(rank),
         timelines=rank.buckets,
-        kernels=_kernel_rows(survey, rank.gpu),
+        kernels=_kernel_rows(survey, rank.gpu, timed=not rank.in_flops),
         communication=communication_report(rank.collectives, rank.timeline),
         tax=rank.tax,
         payoff=rank.payoff,
@@ -183,7 +185,7 @@ def _recipe_seen(rows: Iterable[GemmRow]) -> RecipeSeen:
     )
 
 
-def _kernel_rows(survey: Survey, gpu: str | None) -> tuple[KernelRow, ...]:
+def _kernel_rows(survey: Survey, gpu: str | None, *, timed: bool) -> tuple[KernelRow, ...]:
     """List the kinds of kernel, the longest total time first; steps are added up."""
     totals: dict[tuple[Kind, Leg | None, GemmShape | None], list[int]]
     totals = defaultdict(lambda: [0, 0, 0])
@@ -197,7 +199,7 @@ def _kernel_rows(survey: Survey, gpu: str | None) -> tuple[KernelRow, ...]:
     rows, peaks = [], peak_of(gpu)
     for (kind, leg, shape), (calls, time_ns, flops) in totals.items():
         found, op = kind.classification, kind.op
-        tflops = round(flops / time_ns / 1000, 1) if flops and time_ns else None
+        tflops = round(flops / time_ns / 1000, 1) if flops and time_ns and timed else None
         peak = peak_tflops(peaks, found.precision)
         shown = KernelRow(
             name=kind.name,

@@ -23,6 +23,7 @@ from fp8verify.text import lazy_pattern
 from fp8verify.trace import Trace, TraceFile, read_open_trace, read_trace
 from fp8verify.trace.folder import two_of_one_rank
 from fp8verify.trace.places import STDIN, is_remote, is_shared, reading
+from fp8verify.trace.readers import read_products
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -231,8 +232,14 @@ def _read(file: TraceFile) -> list[RankEvidence] | InputError:
     split = not file.declared
     try:
         trace = read_trace(
-            file.path, name=file.name, layers=file.layers, part=file.part, split=split
+            file.path,
+            name=file.name,
+            layers=file.layers,
+            part=file.part,
+            split=split,
+            launches=file.blas_log is not None,
         )
+        logged = None if file.blas_log is None else read_products(file.blas_log)
     except InputError as error:
         return error.with_traceback(None)  # its frames hold what was read of the trace
     except MemoryError:
@@ -245,7 +252,7 @@ def _read(file: TraceFile) -> list[RankEvidence] | InputError:
     guessed = trace.rank is None and file.guessed
     if trace.rank is None:
         trace.rank = file.rank
-    return [gather(trace)._replace(guessed=guessed)]
+    return [gather(trace, logged)._replace(guessed=guessed)]
 
 
 def _joined(trace: Trace, first: int) -> list[RankEvidence]:

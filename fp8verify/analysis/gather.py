@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
+from collections.abc import Sequence
 from itertools import compress
 from operator import add
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -15,16 +16,26 @@ from fp8verify.analysis.casts import fed_gemms
 from fp8verify.analysis.communication import collective_totals
 from fp8verify.analysis.gemms import classify_kernels, label_gemms, survey
 from fp8verify.analysis.layers import name_casts
+from fp8verify.analysis.library_log import hear_library
 from fp8verify.analysis.purpose import is_update, proves_training, runs_backward
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.trace import Trace
 from fp8verify.trace.tables import Kernels, Launch
 
+if TYPE_CHECKING:
+    from fp8verify.trace.blas_log import Product
 
-def gather(trace: Trace) -> RankEvidence:
-    """Classify the kernels of a trace, one window of a rank, and add them up."""
+
+def gather(trace: Trace, logged: Sequence[tuple[int, Product]] | None = None) -> RankEvidence:
+    """Classify the kernels of a trace, one window of a rank, and add them up.
+
+    Args:
+        trace: the window.
+        logged: what the BLAS library logged of it, by thread.
+    """
     trace = within_window(trace)
     kinds = classify_kernels(trace)
+    library_log = None if logged is None else hear_library(trace, kinds, logged)
     roles = kinds.roles()
     steps = timeline.step_bounds(trace)
     gemms = label_gemms(trace, kinds)
@@ -56,6 +67,8 @@ def gather(trace: Trace) -> RankEvidence:
         updates=any(map(is_update, kinds.kinds)),
         trains=any(map(proves_training, kinds.kinds)),
         remarks=tuple(trace.remarks),
+        in_flops=trace.in_flops,
+        library_log=library_log,
     )
 
 

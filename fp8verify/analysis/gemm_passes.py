@@ -161,6 +161,8 @@ def place_in_passes(trace: Trace, kinds: Kinds, gemms: Sequence[Gemm]) -> None:
     """Settle `leg` (fprop, dgrad, wgrad), `trained` and `turn` of GEMMs in the order of launch."""
     surely_forward = _surely_forward(trace, kinds)
     _settle_by_shape(gemms, surely_forward)
+    if trace.in_flops:
+        _doubt(gemms)
     _mark_trained(gemms)
     sizes = {gemm.size for gemm in gemms if gemm.trained}
     turned: dict[int, bool] = {}
@@ -182,6 +184,16 @@ def place_in_passes(trace: Trace, kinds: Kinds, gemms: Sequence[Gemm]) -> None:
     for place in chain:
         if not chain.isdisjoint((place - 1, place + 1)):
             gemms[place].leg = Leg.OPTIMIZER
+
+
+def _doubt(gemms: Sequence[Gemm]) -> None:
+    """Take back what the log of a BLAS library, which knows no operators, does not show."""
+    for gemm in gemms:
+        if gemm.leg is Leg.FPROP and has_gradient(gemm.kind):
+            gemm.leg = Leg.BACKWARD
+    if not any(gemm.leg in _BACKWARD for gemm in gemms):
+        for gemm in gemms:
+            gemm.leg = Leg.UNKNOWN
 
 
 def _surely_forward(trace: Trace, kinds: Kinds) -> frozenset[int]:

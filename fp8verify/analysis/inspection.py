@@ -20,6 +20,7 @@ from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.files import find_logs, read_numerics, read_ranks
 from fp8verify.capture.names import BOOTS
 from fp8verify.capture.ranks import (
+    blas_logs,
     called_apis,
     census_remarks,
     declared_traces,
@@ -102,8 +103,16 @@ def inspect(
         remarked = remarks(metas)
     else:
         named = named_traces(metas)
+        logs = {} if folder is None else blas_logs(folder, metas)
         ranks = gather_ranks(
-            [replace(file, layers=file.path.name in named) for file in files],
+            [
+                replace(
+                    file,
+                    layers=file.path.name in named,
+                    blas_log=file.blas_log or logs.get(file.path.name),
+                )
+                for file in files
+            ],
             naming=naming_steps(folder, metas) if folder is not None else {},
             workers=workers,
             executor=executor,
@@ -168,7 +177,7 @@ def work_out(rank: RankEvidence, promises: Promises) -> RankEvidence:
     """Add to the evidence of a rank, once, what several readers need of it."""
     casts = rank.ran_low or rank.made_fp8_tensors
     times = gpu_time(rank.survey, casts=casts)
-    gain, tax = payoff(rank, times, casts=casts)
+    gain, tax = (None, None) if rank.in_flops else payoff(rank, times, casts=casts)
     layers = join_by_size(rank.survey.linear, rank.meta.modules if rank.meta is not None else None)
     expected = expected_share(rank, layers, promises)
     return rank._replace(gpu_time=times, layers=layers, payoff=gain, tax=tax, expected=expected)

@@ -265,10 +265,13 @@ _TOO_LITTLE = 0.01
 
 
 def lacks_operators(rank: RankEvidence) -> bool:
-    """Whether it is not known what launched most of the GEMMs."""
+    """Whether it is not known what launched most of the GEMMs, or (of a log) for which pass."""
     rows = rank.survey.linear
     total = sum(row.time_ns for row in rows)
-    return sum(row.time_ns for row in rows if row.kind.op is None) > _MOST * total
+    unknown = (
+        row for row in rows if row.kind.op is None or (rank.in_flops and row.leg is Leg.UNKNOWN)
+    )
+    return sum(row.time_ns for row in unknown) > _MOST * total
 
 
 def passes_are_proved(rank: RankEvidence, promises: Promises) -> bool:

@@ -19,7 +19,7 @@ from fp8verify.capture.schema import ModuleRecord, RankMeta, RankNumerics
 from fp8verify.errors import InputError
 from fp8verify.logs.losses import LossSeries
 from fp8verify.report.model.diagnosis import ExpectedReport, PayoffReport, TaxReport
-from fp8verify.report.model.parts import GemmSummary, TimelineReport
+from fp8verify.report.model.parts import GemmSummary, LibraryLogReport, TimelineReport
 from fp8verify.terms import Leg, Precision, Role
 from fp8verify.text import label_of_rank
 from fp8verify.trace import Health, Step
@@ -48,6 +48,8 @@ class RankEvidence(NamedTuple):
         updates: whether an optimizer's step was seen.
         trains: whether a kernel proves that a backward pass ran.
         remarks: what the source does not record.
+        in_flops: whether times are FLOPs: the source is a log of a BLAS library.
+        library_log: what such a log says of the kernels.
         numerics: the runner's records of scales and tensors, if any.
         losses: the losses in the run's log, kept with the first rank.
         gpu_time: kernel time in ns by purpose.
@@ -82,6 +84,8 @@ class RankEvidence(NamedTuple):
     updates: bool = True
     trains: bool = True
     remarks: tuple[str, ...] = ()
+    in_flops: bool = False
+    library_log: LibraryLogReport | None = None
     numerics: RankNumerics | None = None
     losses: LossSeries | None = None
     gpu_time: Mapping[str, int] = {}
@@ -204,7 +208,17 @@ def merge_windows(parts: Sequence[RankEvidence]) -> RankEvidence:
         updates=any(part.updates for part in parts),
         trains=any(part.trains for part in parts),
         remarks=tuple(dict.fromkeys(remark for part in parts for remark in part.remarks)),
+        library_log=_joined_log([part.library_log for part in parts if part.library_log]),
     )
+
+
+def _joined_log(logs: Sequence[LibraryLogReport]) -> LibraryLogReport | None:
+    """Add up what was logged in several windows."""
+    if not logs:
+        return None
+    names = ("products", "gemms", "vouched", "settled", "disputed")
+    sums = {name: sum(getattr(log, name) for log in logs) for name in names}
+    return LibraryLogReport(**sums, note=next((log.note for log in logs if log.note), None))
 
 
 def _joined_survey(parts: Sequence[RankEvidence]) -> Survey:

@@ -61,6 +61,21 @@ def named_traces(metas: dict[int, RankMeta]) -> frozenset[str]:
     )
 
 
+def blas_logs(folder: Path, metas: dict[int, RankMeta]) -> dict[str, Path]:
+    """Return, by trace, the logs of the BLAS library that the run recorded."""
+    windows = [window for meta in metas.values() for window in meta.windows]
+    return {
+        window.trace: folder / window.blas_log
+        for window in windows
+        if window.trace and window.blas_log and _is_name(window.blas_log)
+    }
+
+
+def _is_name(text: str) -> bool:
+    """Whether it is a file's: nothing outside of the capture is opened for it."""
+    return re.fullmatch(r"[\w.-]+", text, re.ASCII) is not None and text not in (".", "..")
+
+
 def naming_steps(folder: Path, metas: dict[int, RankMeta]) -> dict[int, NamingStep]:
     """Return, by rank, the eager steps that name the layers of compiled code."""
     return {
@@ -73,11 +88,10 @@ def naming_steps(folder: Path, metas: dict[int, RankMeta]) -> dict[int, NamingSt
 
 
 def _naming_trace(folder: Path, rank: int, naming: NamingRecord) -> TraceFile | None:
-    # The name is a file's: nothing outside of the capture is opened for it.
-    name = re.fullmatch(r"[\w.-]+", naming.trace or "", re.ASCII)
-    if name is None or name[0] in (".", ".."):
+    name = naming.trace
+    if name is None or not _is_name(name):
         return None
-    return TraceFile(folder / LAYERS / name[0], rank, f"{LAYERS}/{name[0]}", layers=True)
+    return TraceFile(folder / LAYERS / name, rank, f"{LAYERS}/{name}", layers=True)
 
 
 def census_remarks(metas: dict[int, RankMeta], profiled: Container[int | None]) -> list[str]:

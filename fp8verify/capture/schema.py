@@ -76,6 +76,7 @@ class WindowRecord(msgspec.Struct, frozen=True, kw_only=True):
         layers: whether its trace names the layers.
         memory: at its end, None if no GPU was used.
         gradients: before its first step and after its last.
+        blas_log: file name of cuBLASLt's own log of it in the capture folder, if there is one.
         asked: the framework's step numbers, if the window was requested by these; if it never
             opened, `first` and `last` are these too.
     """
@@ -89,6 +90,7 @@ class WindowRecord(msgspec.Struct, frozen=True, kw_only=True):
     layers: bool = False
     memory: MemoryRecord | None = None
     gradients: tuple[GradientRecord, ...] = ()
+    blas_log: str | None = None
     asked: tuple[int, int] | None = None
 
     @property

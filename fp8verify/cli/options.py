@@ -141,6 +141,11 @@ attach_options = added(
         "windows, with the rounding and memory of eager mode.",
     ),
     flag(
+        "--blas-log",
+        text="Have cuBLASLt log its products in each window: the library's own word for the types "
+        "of each GEMM that it computes. Other kernels (CUTLASS, Triton) are not in its log.",
+    ),
+    flag(
         "--no-shapes",
         text="Do not record operator shapes: windows need less memory and time.",
     ),

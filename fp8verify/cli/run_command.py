@@ -40,7 +40,7 @@ _INTERRUPTED = 128 + signal.SIGINT
 _WINDOW = r"[0-9]{1,9}-[0-9]{1,9}"
 _WINDOWS = rf"(?:[0-9]{{1,9}},)*{_WINDOW}(?:,(?:{_WINDOW}|[0-9]{{1,9}}))*|global:[0-9,-]+"
 _GROUPS = {
-    "Record": "steps after_seconds ranks trace_dir layers numerics numerics_every",
+    "Record": "steps after_seconds ranks trace_dir layers blas_log numerics numerics_every",
     "Watch": "every window metrics on_change stop_on",
     "Report": "form output name verbose quiet",
     "Gate": "min_share require_format strict exit_zero save_baseline baseline tolerance",

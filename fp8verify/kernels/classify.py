@@ -11,7 +11,7 @@ from fp8verify.kernels.describe import element_class
 from fp8verify.kernels.operator_types import Evidence, encloses, evidence_of, multiplies_nothing
 from fp8verify.terms import KernelName, OpContext, Precision, Role, Scaling
 
-Source = Literal["name", "op", "name+op", "none"]
+Source = Literal["name", "op", "name+op", "library", "none"]
 
 _UNKNOWN_LIBRARY: Final = "unknown"
 # Libraries whose kernels are named by hand: their names may be of one operand alone.
@@ -26,7 +26,8 @@ _SAME: Final = (
 class Classification(KernelName, frozen=True, kw_only=True):
     """The classification of a kernel launched by an operator, with its evidence.
 
-    `source` is the evidence of the precision: the name, the operator, both in agreement, or none.
+    `source` is the evidence of the precision: the name, the operator, both in agreement, what the
+    library logged, or none.
     `split_k` marks a kernel that adds up the partial sums of a GEMM: its time is GEMM time, but it
     is not counted as a GEMM.
     `conflict` has both statements if name and operator disagree. If both are high or both are
@@ -148,6 +149,11 @@ def _with_types(found: Classification, evidence: Evidence) -> Classification:
         b=found.b or evidence.b,
         scaling=scaling,
     )
+
+
+def alike(one: Precision, other: Precision) -> bool:
+    """Whether two classes are the same as far as witnesses can tell that know no block scales."""
+    return one is other or any({one, other} <= same for same in _SAME)
 
 
 def _allows(evidence: Evidence, precision: Precision) -> bool:

@@ -28,6 +28,7 @@ from fp8verify.terms import KernelName, Role
 # words of helpers last.
 GRAMMARS: Final[tuple[Callable[[Symbol], KernelName | None], ...]] = (
     cublas.nvjet,
+    cublas.logged,
     aten.decode,
     triton.decode,
     libraries.memory,

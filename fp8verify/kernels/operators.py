@@ -121,6 +121,8 @@ _ROWS: Final[dict[str, Operator]] = {
     # aten/src/ATen/native/native_functions.yaml, torch 2.13
     "aten::mm aten::bmm aten::matmul aten::_int_mm aten::_scaled_mm_v2": Operator(Product()),
     "aten::_scaled_mm": Operator(Product(scale_a=2)),
+    # The library's own log: fp8verify.trace.blas_log
+    "cublasLtMatmul hipblasLtMatmul": Operator(Product()),
     "aten::addmm aten::addmm_ aten::_addmm_activation": Operator(Product(a=1, b=2)),
     "aten::addbmm aten::baddbmm aten::baddbmm_": Operator(Product(a=1, b=2)),
     "aten::mv aten::dot": Operator(Product(counts=Counts.VECTOR)),

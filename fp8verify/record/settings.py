@@ -77,6 +77,7 @@ class RunSettings(NamedTuple):
         capture_log: whether to keep the output of the run as the capture's `log.txt`.
         record_shapes: whether the profiler records the operators' input shapes.
         layers: whether to name the layer of every GEMM: `LayerNames` in the agent.
+        blas_log: whether cuBLASLt is to log its products in each window: `BlasLog` in the agent.
         numerics: whether to measure the tensors of FP8 layers: `Numerics` in the agent.
         numerics_every: after how many steps to measure them again; None measures once.
         max_trace_mb: end a window whose trace would become larger, as plain text; 0 never does.
@@ -95,6 +96,7 @@ class RunSettings(NamedTuple):
     capture_log: bool = True
     record_shapes: bool = True
     layers: bool = False
+    blas_log: bool = False
     numerics: bool = False
     numerics_every: int | None = None
     max_trace_mb: int = MAX_TRACE_MB
@@ -112,6 +114,7 @@ def read_settings(
     ranks: str = "auto",
     trace_dir: str | Path | None = None,
     layers: bool = False,
+    blas_log: bool = False,
     numerics: bool = False,
     numerics_every: int | None = None,
     no_log: bool = False,
@@ -128,6 +131,7 @@ def read_settings(
         ranks: whose steps to record.
         trace_dir: the capture folder.
         layers: whether to name the layer of every GEMM.
+        blas_log: whether cuBLASLt is to log its products.
         numerics: whether to measure the tensors of FP8 layers.
         numerics_every: after how many steps to measure them again.
         no_log: whether to leave the output of the run alone.
@@ -150,7 +154,7 @@ def read_settings(
             )
         wanted["global_windows"] = parse_windows(steps.strip().removeprefix(GLOBAL))
     elif every is not None:
-        wanted["live"] = _live_windows(every, window, steps, after_seconds, layers=layers)
+        wanted["live"] = _live_windows(every, window, steps, after_seconds, layers, blas_log)
     elif after_seconds is not None:
         wanted["timed_window"] = TimedWindow(after_seconds, parse_count(steps or "3"))
     elif steps is None:
@@ -162,6 +166,7 @@ def read_settings(
         ranks=parse_ranks(ranks),
         trace_dir=None if trace_dir is None else Path(trace_dir),
         layers=layers,
+        blas_log=blas_log,
         numerics=numerics or numerics_every is not None,
         numerics_every=numerics_every,
         capture_log=not no_log,
@@ -180,11 +185,22 @@ def _check_count(name: str, value: object) -> None:
 
 
 def _live_windows(
-    every: int, window: int | None, steps: str | None, after_seconds: float | None, *, layers: bool
+    every: int,
+    window: int | None,
+    steps: str | None,
+    after_seconds: float | None,
+    layers: bool,
+    blas_log: bool,
 ) -> LiveWindows:
     """Return the windows of a whole run; `--steps` names the first of them."""
-    if after_seconds is not None or layers:
-        other = "--layers" if layers else "--after-seconds"
+    if after_seconds is not None or layers or blas_log:
+        other = (
+            "--after-seconds"
+            if not (layers or blas_log)
+            else "--layers"
+            if layers
+            else "--blas-log"
+        )
         raise UsageError(
             f"--every and {other} do not go together.",
             "Watch the run with --every, or record one window of another run.",

@@ -28,19 +28,22 @@ _MOST_NAMES = 16_384
 _ONE_HOUR_NS = 3600 * 10**9
 
 
-def fill(trace: Trace, columns: Columns, *, layers: bool = False) -> None:
+def fill(trace: Trace, columns: Columns, *, layers: bool = False, launches: bool = False) -> None:
     """Fill in what the columns say: kernels with their operators and steps, copies, counts.
 
     Args:
         trace: with what the reader knows apart from the columns, such as its rank and health.
         columns: of one rank; they are used up.
         layers: join kernels to the layers that `fp8verify run --layers` named; takes longer.
+        launches: say when and on which thread kernels were launched.
     """
     dropped = _drop_duplicates(columns)
     if dropped:
         trace.remarks = [*trace.remarks, f"{dropped} kernels are recorded twice, and count once"]
     kernels, base_ns, health = columns.kernels, columns.base_ns, trace.health
-    _correlate(columns, trace, layers=layers)
+    launch_rows = _correlate(columns, trace, layers=layers)
+    if launches:
+        _note_launches(columns, launch_rows)
     health.kernels, health.bad_durations = len(kernels), _clear_bad_durations(columns)
     health.kernels_without_launch = kernels.launch.count(Launch.NONE)
     health.kernels_without_op = len(kernels) - kernels.launch.count(Launch.OP)
@@ -55,12 +58,27 @@ def fill(trace: Trace, columns: Columns, *, layers: bool = False) -> None:
     trace.steps = [Step(s.number, s.start_ns + base_ns, s.end_ns + base_ns) for s in columns.steps]
 
 
-def _correlate(columns: Columns, trace: Trace, *, layers: bool) -> None:
+def _note_launches(columns: Columns, launch_rows: array[int]) -> None:
+    """Note the time and the thread of each launch; a graph's, of many kernels, is none."""
+    calls, shared = columns.calls, Counter(launch_rows)
+    numbers = [thread[1] if isinstance(thread, tuple) else -1 for thread in columns.threads]
+    threads = [n if isinstance(n, int) and 0 <= n < 1 << 62 else -1 for n in numbers]
+    rows = [row if row >= 0 and shared[row] == 1 else -1 for row in launch_rows]
+    columns.kernels.launch_ns = array("q", [calls.start[row] if row >= 0 else -1 for row in rows])
+    columns.kernels.thread = array(
+        "q", [threads[calls.thread[row]] if row >= 0 else -1 for row in rows]
+    )
+
+
+def _correlate(columns: Columns, trace: Trace, *, layers: bool) -> array[int]:
     """Follow every kernel back, whatever the order of the events in the file was.
 
     An operator is found by the `op_id` of the kernel; if that names none, by the launch with the
     kernel's correlation id and the innermost operator that encloses it on its thread. The step is
     the one in which the launch happened, on any thread.
+
+    Returns:
+        For each kernel the row of its launch, -1 for none.
     """
     ops, kernels = columns.ops, columns.kernels
     op_rows = _rows_by_number(
@@ -91,6 +109,7 @@ def _correlate(columns: Columns, trace: Trace, *, layers: bool) -> None:
         named = NamedOps(columns, parent)
         kernels.layer = named.of_launches(op_rows, map(enclosing.get, launch_rows))
         trace.layers = named.names
+    return launch_rows
 
 
 # Plain integers: looking up a member of an enumeration costs more than the rest of the row.

@@ -34,6 +34,7 @@ class TraceFile(Struct, frozen=True):
     whether the layers have names in it, which take longer to read. `declared` is whether a record
     of `fp8verify run` says that it is a window of its rank; `guessed` whether the rank is its place
     alone. `part` is the process in a file that holds several.
+    `blas_log` is what a BLAS library logged of the same window.
     """
 
     path: Path
@@ -43,6 +44,7 @@ class TraceFile(Struct, frozen=True):
     declared: bool = False
     guessed: bool = False
     part: int | None = None
+    blas_log: Path | None = None
 
 
 def _with_ranks(found: list[TraceFile], declared: Mapping[str, int]) -> list[TraceFile]:
@@ -117,6 +119,8 @@ def find_traces(*paths: str | Path, declared: Mapping[str, int] | None = None) -
         empty = [one for one in held if str(one) in named and not held[one] and one.is_dir()]
     probes = _probe_all(_one_form_each(list(dict.fromkeys(chain.from_iterable(held.values())))))
     found = [one for path, probe in probes.items() for one in _traces_in(path, probe)]
+    logs = [one for one in found if probes[one.path].is_blas_log]
+    found = [one for one in found if one not in logs] or found
     known = {one.path for one in found}
     declared = declared or {}
     if not any(probes[path].is_trace or path.name in declared for path in known):
@@ -130,7 +134,23 @@ def find_traces(*paths: str | Path, declared: Mapping[str, int] | None = None) -
             "wrote to.",
         )
     skipped = [path for path in probes if path not in known]
-    return TraceFiles(_with_ranks(found, declared), [*empty, *skipped])
+    files = _with_ranks(found, declared)
+    if len(found) < len(known):
+        files, left = _with_logs(files, logs)
+        skipped += left
+    return TraceFiles(files, [*empty, *skipped])
+
+
+def _with_logs(files: list[TraceFile], logs: list[TraceFile]) -> tuple[list[TraceFile], list[Path]]:
+    """Give each trace the BLAS log of its rank; return also the logs that are no trace's."""
+    by_rank = {log.rank: log.path for log in logs if not log.guessed or len(files) == 1}
+    counts = Counter(file.rank for file in files)
+    joined = [
+        replace(file, blas_log=by_rank.pop(file.rank, None)) if counts[file.rank] == 1 else file
+        for file in files
+    ]
+    taken = {file.blas_log for file in joined}
+    return joined, [log.path for log in logs if log.path not in taken]
 
 
 def _traces_in(path: Path, glance: Glance) -> Iterator[TraceFile]:

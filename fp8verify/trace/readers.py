@@ -14,6 +14,7 @@ from fp8verify.trace.places import open_binary, reading
 from fp8verify.trace.source import Glance, Reading, Source
 
 if TYPE_CHECKING:
+    from fp8verify.trace.blas_log import Product
     from fp8verify.trace.tables import Trace
 
 # What may come before a JSON document: a byte order mark, space, padding.
@@ -75,6 +76,11 @@ def _is_kernel_table(head: bytes, name: str) -> bool:
     return all(sign in header for sign in _ROCPROF_COLUMNS) or name.endswith(_ROCPROF_SUFFIXES)
 
 
+def _is_blas_log(head: bytes, _: str) -> bool:
+    """Whether cuBLASLt's or hipBLASLt's logger wrote one of the first lines."""
+    return any(sign in head for sign in (b"[cublasLt][", b"[HIPBLASLT][", b"hipblaslt-bench -"))
+
+
 def _is_text(head: bytes, _: str) -> bool:
     """Whether the text is not JSON: a printed table may be anywhere in a log."""
     text = head.lstrip(_BLANK)
@@ -85,12 +91,14 @@ def _is_text(head: bytes, _: str) -> bool:
 KINETO = Format(
     "fp8verify.trace.kineto.reader", (".json", ".json.gz", ".json.zst"), lambda *_: True
 )
+BLAS_LOG = Format("fp8verify.trace.blas_log", (), _is_blas_log)
 PRINTED_TABLE = Format("fp8verify.trace.profiler_table", (), _is_text)
 # The first whose probe agrees reads the file. Kineto's reader, which takes all others, says best
 # what is wrong with a broken one.
 FORMATS: tuple[Format, ...] = (
     Format("fp8verify.trace.profiler_database", _SQLITE_SUFFIXES, _is_sqlite),
     Format("fp8verify.trace.rocprof", _ROCPROF_SUFFIXES, _is_kernel_table),
+    BLAS_LOG,
     PRINTED_TABLE,
     KINETO,
 )
@@ -119,6 +127,7 @@ def read_trace(
     layers: bool = False,
     part: int | None = None,
     split: bool = False,
+    launches: bool = False,
 ) -> Trace:
     """Read a trace in any known format, packed or not.
 
@@ -130,12 +139,26 @@ def read_trace(
         layers: join kernels to the layers that `fp8verify run --layers` named; takes longer.
         part: the process to read of a file that holds several.
         split: put the other ranks of a file that joins several into `Trace.others`.
+        launches: say when and on which thread kernels were launched.
 
     Raises:
         InputError: the file cannot be read, or is not a trace.
     """
+    how = Reading(layers, part=part, split=split, launches=launches)
     with _open(path, name) as source:
-        return _format_of(source).reader.read(source, Reading(layers, part=part, split=split))
+        return _format_of(source).reader.read(source, how)
+
+
+def read_products(path: Path) -> list[tuple[int, Product]]:
+    """Return the products of a BLAS library's log with their threads, in order.
+
+    Raises:
+        InputError: the file cannot be read.
+    """
+    from fp8verify.trace.blas_log import products_of
+
+    with _open(path) as source:
+        return products_of(source)
 
 
 def read_open_trace(file: IO[bytes], name: str) -> Trace:

@@ -42,13 +42,15 @@ class Part(NamedTuple):
 class Glance(NamedTuple):
     """What the start of a file shows; a damaged file may be a trace without looking like one.
 
-    `parts` are the processes of a file that may hold several.
+    `parts` are the processes of a file that may hold several. `is_blas_log` is whether a BLAS
+    library logged it, which is also a witness for a trace.
     """
 
     is_trace: bool = False
     is_damaged: bool = False
     rank: int | None = None
     parts: tuple[Part, ...] = ()
+    is_blas_log: bool = False
 
 
 class Reading(NamedTuple):
@@ -59,12 +61,14 @@ class Reading(NamedTuple):
         block_size: bytes to decode at once, if that can be chosen.
         part: the process to read of a file that holds several.
         split: give each rank of a file that joins several its own trace.
+        launches: say when and on which thread kernels were launched.
     """
 
     layers: bool = False
     block_size: int = BLOCK_SIZE
     part: int | None = None
     split: bool = False
+    launches: bool = False
 
 
 class Source:

@@ -29,7 +29,8 @@ class Kernels(Struct):
     `name` indexes `Trace.names`, `op` `Trace.ops`, `step` `Trace.steps` and `collective`
     `Trace.collectives`; -1 says that there is none. Times are int64 nanoseconds. `device` and
     `stream` are -1 if not recorded, `launch` holds `Launch` values. `layer` indexes
-    `Trace.layers` and is empty unless layers were requested.
+    `Trace.layers` and is empty unless layers were requested. `launch_ns` and `thread` say when
+    and on which CPU thread a kernel was launched, -1 if unknown; empty unless requested.
     """
 
     name: array[int] = field(default_factory=lambda: array("i"))
@@ -42,6 +43,8 @@ class Kernels(Struct):
     launch: array[int] = field(default_factory=lambda: array("b"))
     collective: array[int] = field(default_factory=lambda: array("i"))
     layer: array[int] = field(default_factory=lambda: array("i"))
+    launch_ns: array[int] = field(default_factory=lambda: array("q"))
+    thread: array[int] = field(default_factory=lambda: array("q"))
 
     def __len__(self) -> int:
         return len(self.name)
@@ -97,6 +100,7 @@ class Trace(Struct):
     the number of the process whose operators it holds, None if that is not known. `copies`
     maps "memcpy" and "memset" to (count, nanoseconds, bytes). `remarks` say what the source does
     not record. `others` are the other ranks of a file that joins several, if they were asked for.
+    `in_flops` is whether a kernel's duration is its MFLOPs instead of nanoseconds.
     """
 
     source: str
@@ -118,3 +122,4 @@ class Trace(Struct):
     health: Health = field(default_factory=Health)
     remarks: list[str] = field(default_factory=list)
     others: list[Trace] = field(default_factory=list)
+    in_flops: bool = False

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from ..blas_log import BlasLog
 from ..clock import Clock
 from ..debug import debug
 from ..eager import eager_mode
@@ -36,7 +37,7 @@ from .plan import GlobalWindows, Plan, TimedStart
 from .session import OpenRanges, Session, gpu_finishes_within
 from .user_profiler import RUNNING, ProfilerArbiter
 
-KINDS = (ModuleList, FrameworkNumbers, WindowLayers, MemoryPeak, Numerics)
+KINDS = (ModuleList, FrameworkNumbers, WindowLayers, MemoryPeak, BlasLog, Numerics)
 # After the windows the record is kept up to date until so many steps are timed.
 WRITTEN_STEPS = 64
 # No session begins in the hook in which another one ends: a range that C++ has open there could not

@@ -189,6 +189,29 @@ def _modifier(token: str) -> str | None:
     return f"operand {token[0]} has one {found['format'] or 'FP32'} scale for each {unit} elements"
 
 
+# Products in the libraries' own logs: fp8verify.trace.blas_names.
+_LOGGED: Final = lazy_pattern(
+    r"(cublas|hipblas)LtMatmul_([a-z0-9]+)_([a-z0-9]+)_([a-z0-9]+)(?:_([a-z0-9]+))?"
+)
+
+
+def logged(symbol: Symbol) -> KernelName | None:
+    """Decode the name of a product that cuBLASLt or hipBLASLt logged."""
+    match = _LOGGED.fullmatch(symbol.text)
+    if not match:
+        return None
+    a, b, out = (None if match[place] == "other" else match[place] for place in (2, 3, 4))
+    return describe.gemm(
+        _LIBRARY if match[1] == "cublas" else "hipBLASLt",
+        f"logged by {match[1]}Lt",
+        a,
+        b,
+        out,
+        scale=match[5] if match[5] in describe.SCALES else None,
+        scaling=Scaling(match[5]) if match[5] in {kind.value for kind in Scaling} else None,
+    )
+
+
 _CLASSIC: Final = lazy_pattern(
     r"(?:cudnn_(?:infer_|train_)?)?(?:kepler|maxwell|pascal|volta|turing|ampere|ada|hopper)_"
     r"(?:(?P<out>fp16|bf16|fp32|int8|int32)_)?"

@@ -97,7 +97,7 @@ class KernelRow(msgspec.Struct, frozen=True, kw_only=True):
         time_us: µs of all launches.
         tflops: 10^12 operations a second of all launches together.
         percent_of_peak: that over the GPU's dense peak of the precision.
-        decided_by: who says the precision: name, op, name+op, or none.
+        decided_by: who says the precision: name, op, name+op, library, or none.
         reason: how that was read.
     """
 
@@ -168,6 +168,26 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[ProofRow, ...]
     left_out: int = 0
     ranks: tuple[int, ...] = ()
+
+
+class LibraryLogReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What the BLAS library logged of a rank's windows, against the kernels of the trace.
+
+    Attributes:
+        products: in the log.
+        gemms: GEMM kernels in the trace, of any library.
+        vouched: those of `gemms` whose precision the log confirms.
+        settled: those of `vouched` whose precision is known from the log alone.
+        disputed: kernels whose precision the log contradicts.
+        note: why the log could not be joined to the kernels, null if it was.
+    """
+
+    products: int
+    gemms: int = 0
+    vouched: int = 0
+    settled: int = 0
+    disputed: int = 0
+    note: str | None = None
 
 
 class StepReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,6 +24,7 @@ from fp8verify.report.model.parts import (
     HealthReport,
     KernelRow,
     LegRow,
+    LibraryLogReport,
     ModulesReport,
     Proof,
     RecipeSeen,
@@ -93,6 +94,7 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True):
         expected: what was to run in low precision against what did, null where not known.
         judged: whether the rank can lack FP8: not where it trains no layer that other ranks run in
             FP8, as a pipeline stage with the output head alone.
+        library_log: what the BLAS library logged of the windows, null without its log.
         unplaced_us: µs in GEMMs in high precision that may be no layer's, since the source
             recorded no operators.
     """
@@ -126,6 +128,7 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True):
     clock: ClockReport | None = None
     numerics: NumericsReport | None = None
     memory: MemoryReport | None = None
+    library_log: LibraryLogReport | None = None
     unplaced_us: float = 0.0
     judged: bool = True
     expected: ExpectedReport | None = None
@@ -211,6 +214,7 @@ class Report(Rendered, frozen=True, kw_only=True):
         training_exit_code: the training's own, where `fp8verify run` started one, else null.
         breakdown: what --breakdown adds, else null.
         proof: the table that decides, null where no GEMM of a layer ran.
+        measure: "time", or "flops" for a log of a BLAS library: then each µs is a GFLOP.
     """
 
     schema_version: int
@@ -237,6 +241,7 @@ class Report(Rendered, frozen=True, kw_only=True):
     proof: Proof | None = None
     exit_reason: str = ""
     logs: tuple[str, ...] = ()
+    measure: str = "time"
 
     def to_pandas(self) -> Frames:
         """Return kernels, GEMMs, steps, layers and ranks as DataFrames: `fp8verify.report.rows`.

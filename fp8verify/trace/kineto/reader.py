@@ -162,7 +162,7 @@ def read(source: Source, how: Reading) -> Trace:
 
 
 def _complete(trace: Trace, columns: Columns, metadata: Metadata, how: Reading) -> None:
-    fill(trace, columns, layers=how.layers)
+    fill(trace, columns, layers=how.layers, launches=how.launches)
     if metadata.devices:
         first = next(iter(metadata.devices.values()))
         device = main_device(trace.kernels)

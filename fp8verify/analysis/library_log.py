@@ -1,0 +1,170 @@
+"""Hold the kernels of a trace against what the BLAS library logged of the same window.
+
+The log has each product of cuBLAS and cuBLASLt once, in the order of the calls of each thread, with
+the types that the library was given: a third witness beside a kernel's name and its operator.
+Kernels of other libraries are not in it, nor what a CUDA graph replays, which was logged when it
+was captured. So the log is a part of the sequence of launches, and must be found in it whole.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
+
+from fp8verify.analysis.kinds import Kind, Kinds, gemm_shape
+from fp8verify.kernels import Classification, decode
+from fp8verify.kernels.classify import alike
+from fp8verify.kernels.operators import find
+from fp8verify.report.model.parts import LibraryLogReport
+from fp8verify.terms import KernelName, Precision, Role
+from fp8verify.text import lazy_pattern
+
+if TYPE_CHECKING:
+    from fp8verify.trace import Trace
+    from fp8verify.trace.blas_log import Product
+
+_OF_BLAS: Final = frozenset({"cuBLAS", "hipBLASLt", "unknown"})
+# CUTLASS kernels that cuBLAS contains have procedural names.
+_IN_CUBLAS: Final = lazy_pattern(r"cutlass_\d+_")
+_NVJET_TILE: Final = lazy_pattern(r"nvjet_\w*?_(\d+x\d+)_")
+_Pairs = list["tuple[int, Product]"]
+
+
+def hear_library(
+    trace: Trace, kinds: Kinds, logged: Sequence[tuple[int, Product]]
+) -> LibraryLogReport:
+    """Give kernels the types that the library logged, and say how many it vouches for."""
+    is_gemm = [k.multiplies and k.classification.role.is_gemm for k in kinds.kinds]
+    gemms = sum(map(is_gemm.__getitem__, kinds.numbers))
+    pairs = _join(trace, kinds, logged)
+    if pairs is None:
+        note = f"its {len(logged)} products are not the kernels that this window launched"
+        return LibraryLogReport(products=len(logged), gemms=gemms, note=note)
+    words: dict[int, Counter[str]] = defaultdict(Counter)
+    for place, product in pairs:
+        words[kinds.numbers[place]][product.name] += 1
+    unknown = Precision.UNKNOWN
+    vouched = settled = disputed = 0
+    for number, names in words.items():
+        before = kinds.kinds[number]
+        after = kinds.kinds[number] = _heard(before, _one_word(names))
+        was, now = before.classification.precision, after.classification.precision
+        vouched += names.total() * (now is not unknown)
+        settled += names.total() * (was is unknown and now is not unknown)
+        disputed += names.total() * (was is not unknown and now is unknown)
+    return LibraryLogReport(
+        products=len(logged), gemms=gemms, vouched=vouched, settled=settled, disputed=disputed
+    )
+
+
+def _join(trace: Trace, kinds: Kinds, logged: Sequence[tuple[int, Product]]) -> _Pairs | None:
+    """Return each product with the place of its kernel; None if they do not fit together."""
+    of_thread: dict[int, list[Product]] = defaultdict(list)
+    for thread, product in logged:
+        of_thread[thread].append(product)
+    columns = trace.kernels
+    when = columns.launch_ns or columns.start_ns
+    threads = set(columns.thread)
+    one_sequence = not of_thread.keys() <= threads
+    if one_sequence:
+        of_thread = {-1: [product for _, product in logged]}
+    for is_candidate in (_is_blas_gemm, _may_be_blas):
+        fits = [is_candidate(kind) for kind in kinds.kinds]
+        launched: dict[int, list[int]] = defaultdict(list)
+        for place, number in enumerate(kinds.numbers):
+            # A graph's kernels have no launch of their own; without any, the GPU's order counts.
+            if fits[number] and not (columns.launch_ns and columns.launch_ns[place] < 0):
+                launched[-1 if one_sequence else columns.thread[place]].append(place)
+        pairs: _Pairs = []
+        for thread, products in of_thread.items():
+            places = sorted(launched[thread], key=when.__getitem__)
+            found = _in_order(places, products, kinds)
+            if found is None:
+                break
+            pairs += found
+        else:
+            return pairs
+    return None
+
+
+def _in_order(places: Sequence[int], products: Sequence[Product], kinds: Kinds) -> _Pairs | None:
+    """Return all products with their kernels, in order; None if some have none."""
+    kind_of = [kinds.kinds[kinds.numbers[place]] for place in places]
+    if len(places) == len(products):
+        pairs = list(zip(places, products, strict=True))
+        fits = (_fit(kind, product) for kind, product in zip(kind_of, products, strict=True))
+        return None if False in fits else pairs
+    pairs, waiting = [], iter(products)
+    product = next(waiting, None)
+    for place, kind in zip(places, kind_of, strict=True):
+        if product is not None and _fit(kind, product):
+            pairs.append((place, product))
+            product = next(waiting, None)
+    return pairs if product is None else None
+
+
+def _fit(kind: Kind, product: Product) -> bool | None:
+    """Whether a kernel computes a product by its size or its tile; None if neither is known."""
+    shape = gemm_shape(kind.op)
+    if shape is not None:
+        sides = shape.batch * shape.m * shape.n, {shape.m, shape.n} & {product.m, product.n}
+        size = product.batch * product.m * product.n
+        return shape.k == product.k and sides[0] == size and bool(sides[1])
+    tile = _NVJET_TILE.match(kind.name)
+    return tile[1] == product.tile if tile and product.tile else None
+
+
+def _is_blas_gemm(kind: Kind) -> bool:
+    found = kind.classification
+    if not found.role.is_gemm or found.split_k:
+        return False
+    return found.library in _OF_BLAS or _IN_CUBLAS.match(kind.name) is not None
+
+
+def _may_be_blas(kind: Kind) -> bool:
+    """Whether a kernel is of BLAS, or its name is unknown and its operator multiplies."""
+    found = kind.classification
+    unknown = found.role is Role.OTHER and found.source == "none"
+    multiplies = kind.op is not None and find(kind.op.name).product is not None
+    return _is_blas_gemm(kind) or (unknown and multiplies)
+
+
+def _one_word(names: Mapping[str, int]) -> KernelName | None:
+    """Return what the library says of a kind; None if its launches differ in precision."""
+    found = [decode(name) for name in names]
+    return found[0] if len({one.precision for one in found}) == 1 else None
+
+
+def _heard(kind: Kind, word: KernelName | None) -> Kind:
+    found = kind.classification
+    if word is None or word.precision is Precision.UNKNOWN:
+        return kind
+    said = f"{word.reason.partition(':')[0]} as {word.a} x {word.b}"
+    if found.precision is Precision.UNKNOWN:
+        return kind._replace(classification=_settled(found, word, said))
+    if alike(found.precision, word.precision):
+        return kind
+    return kind._replace(
+        classification=replace(
+            found,
+            precision=Precision.UNKNOWN,
+            conflict=f"the name says {found.precision.value} ({found.reason}), and it is {said}",
+        )
+    )
+
+
+def _settled(found: Classification, word: KernelName, said: str) -> Classification:
+    return replace(
+        found,
+        role=found.role if found.role.is_gemm else Role.GEMM,
+        precision=word.precision,
+        a=word.a,
+        b=word.b,
+        scaling=word.scaling or found.scaling,
+        library=word.library if found.library == "unknown" else found.library,
+        reason=f"{found.reason}; {said}",
+        source="library",
+    )

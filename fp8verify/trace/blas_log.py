@@ -1,0 +1,392 @@
+"""Read what cuBLASLt and hipBLASLt log of themselves: the types and sizes of each matrix product.
+
+cuBLASLt (13.1, CUBLASLT_LOG_MASK=2) writes a line for each product that any framework asks of
+cuBLAS or cuBLASLt, hipBLASLt (HIPBLASLT_LOG_MASK=2) the same with its own name, or a line for
+`hipblaslt-bench` (mask 32). With the API mask (16) the types stand in the query for an algorithm
+before a product. Times are not logged, so that a product counts by its FLOPs. The number in a line
+is the thread's. BLAS is column-major: a row-major layer's weight is BLAS' A, its input B.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import islice, pairwise
+from typing import Final, NamedTuple
+
+import msgspec
+
+from fp8verify.errors import InputError
+from fp8verify.text import counted, lazy_pattern
+from fp8verify.trace.blas_names import element_of, lt_name
+from fp8verify.trace.build import fill
+from fp8verify.trace.columns import SEPARATOR, Columns, Interner
+from fp8verify.trace.source import Glance, Reading, Source
+from fp8verify.trace.tables import Step, Trace
+
+_LINE: Final = lazy_pattern(
+    r"\[(?:cublasLt|HIPBLASLT)\](?:\[(\d{1,10})\])?\[(Trace|Api)\]\[(\w{1,80})\]"
+)
+_IS_LOG: Final = lazy_pattern(r"\[(?:cublasLt|HIPBLASLT)\]\[|hipblaslt-bench -")
+_IS_CUBLAS: Final = lazy_pattern(r"^[Ii]! ?cuBLAS \(", 8)
+_BENCH: Final = "hipblaslt-bench "
+_NUMBER: Final = lazy_pattern(r"\b(rows|cols|batch_?count)=(\d{1,10})\b", 2)
+_TYPE: Final = lazy_pattern(r"\btype=(\w{1,24})")
+_TRANSPOSED: Final = lazy_pattern(r"\btrans([ab])=(?:OP_)?T", 2)
+_COMPUTE: Final = lazy_pattern(r"\bcomputeType=(\w{1,40})")
+_SCALE: Final = lazy_pattern(r"\b[ab]ScaleMode=(\w{1,60})", 2)
+_TILE: Final = lazy_pattern(r"\btile=(?:MATMUL_TILE_)?(\d{1,5}x\d{1,5})")
+# Products that become rows of a trace one by one; more are summed by kind.
+_MAX_ROWS: Final = 200_000
+_MOST_KINDS: Final = 1 << 14
+_FLOPS_PER_NS: Final = 10**6
+_FLOPS: Final = "a BLAS log has no times: all shares are of FLOPs"
+_SEQUENCE: Final = (
+    "its steps are the shortest sequence of products that repeats: a step, or a micro-batch"
+)
+_NO_SEQUENCE: Final = "no sequence of products repeats, so that the steps are unknown"
+_TORCH: Final = {
+    "e4m3": "Float8_e4m3fn",
+    "e5m2": "Float8_e5m2",
+    "e2m1": "Float4_e2m1fn_x2",
+    "bf16": "BFloat16",
+    "fp16": "Half",
+    "fp32": "float",
+    "fp64": "double",
+}
+
+
+class Product(NamedTuple):
+    """One call of the library, (m, k) by (k, n) for each of a batch, in row-major terms.
+
+    Attributes:
+        name: as a kernel of it would be called: `fp8verify.trace.blas_names`.
+        a: element type of the row-major left operand, which is BLAS' B.
+        b: of the right one.
+        tile: "128x256" if the library's choice is logged.
+    """
+
+    name: str
+    a: str | None
+    b: str | None
+    batch: int
+    m: int
+    n: int
+    k: int
+    tile: str = ""
+
+    @property
+    def flops(self) -> int:
+        """2·batch·m·n·k."""
+        return 2 * self.batch * self.m * self.n * self.k
+
+
+class _Matrix(NamedTuple):
+    type: str
+    rows: int
+    cols: int
+    batch: int
+
+
+class ProductLog:
+    """The products of a log, to be iterated over once: (thread, product), in order.
+
+    Attributes:
+        untyped: calls of products whose types no line gives.
+        cut: lines of products that end early.
+        library: "cuBLASLt" or "hipBLASLt".
+    """
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        self.untyped = self.cut = 0
+        self.library = "cuBLASLt"
+        self._lines = lines
+        self._known: dict[object, Product | None] = {}
+        self._api: dict[str, _ApiCalls] = {}
+        self._traced = False
+
+    def __iter__(self) -> Iterator[tuple[int, Product]]:
+        held: list[tuple[int, Product]] = []
+        for line in self._lines:
+            found = self._bench(line) if _BENCH in line else self._call(line)
+            if found is None:
+                continue
+            if self._traced or _BENCH in line:
+                held.clear()  # what the API's lines said is said again
+                yield found
+            elif len(held) < _MAX_ROWS:
+                held.append(found)
+        self.untyped = 0 if self._traced else sum(call.untyped for call in self._api.values())
+        yield from held
+
+    def _call(self, line: str) -> tuple[int, Product] | None:
+        head = _LINE.search(line, 0, 200)
+        if head is None:
+            return None
+        thread, kind, function = head[1] or "", head[2], head[3]
+        if line.startswith("HIP", head.start() + 1):
+            self.library = "hipBLASLt"
+        if kind == "Api" and not self._traced:
+            calls = self._api.setdefault(thread, _ApiCalls()) if len(self._api) < 4096 else None
+            product = calls.take(function, line) if calls is not None else None
+        elif kind == "Trace" and function.lower().endswith("matmul"):
+            self._traced = True
+            product = self._traced_product(line)
+            self.cut += product is None
+        else:
+            return None
+        return None if product is None else (int(thread or 0), product)
+
+    def _traced_product(self, line: str) -> Product | None:
+        parts = (
+            _part(line, "Adesc="), _part(line, "Bdesc="), _part(line, "Ddesc="),
+            _part(line, "computeDesc="), _part(line, "algo="),
+        )  # fmt: skip
+        if None in parts[:4]:
+            return None
+        return self._remembered(parts)
+
+    def _remembered(self, parts: tuple[str | None, ...]) -> Product | None:
+        a, b, d, compute, algo = (part or "" for part in parts)
+        # The pointers to scales differ from call to call, and are the only thing that does.
+        plain = compute if "Pointer=" not in compute else " ".join(
+            word for word in compute.split(" ") if "Pointer=" not in word
+        )  # fmt: skip
+        key = (a, b, d, plain, algo)
+        if key not in self._known:
+            if len(self._known) >= _MOST_KINDS:
+                self._known.clear()
+            self._known[key] = _product(
+                _matrix(a), _matrix(b), _matrix(d), plain, algo, self.library
+            )
+        return self._known[key]
+
+    def _bench(self, line: str) -> tuple[int, Product] | None:
+        self.library = "hipBLASLt"
+        text = line[line.index(_BENCH) + len(_BENCH) :].rstrip()
+        # The number of the solution and the factors say nothing of types and sizes.
+        if text not in self._known:
+            if len(self._known) >= _MOST_KINDS:
+                self._known.clear()
+            self._known[text] = _bench_product(text.split())
+        product = self._known[text]
+        self.cut += product is None
+        return None if product is None else (0, product)
+
+
+class _ApiCalls:
+    """What the API's lines of one thread say: descriptors by handle, or just before the product."""
+
+    def __init__(self) -> None:
+        self.untyped = 0
+        self._layouts: list[_Matrix] = []
+        self._queried: Product | None = None
+        self._by_handles: dict[tuple[str, ...], Product] = {}
+
+    def take(self, function: str, line: str) -> Product | None:
+        """Take a line; return the product if it is the call of one."""
+        name = function.lower()
+        if name.endswith(("layoutcreate", "layout_create")):
+            self._layouts = [*self._layouts[-3:], _matrix(line)]
+        elif name.endswith(("getheuristic", "get_heuristic")):
+            described = [_part(line, f"{at}desc=") for at in "ABD"]
+            compute = _part(line, "computeDesc=")
+            if None not in described:
+                a, b, d = (_matrix(part or "") for part in described)
+                self._queried = _product(a, b, d, compute or "", "", "cuBLASLt")
+        elif name.endswith("matmul"):
+            return self._call(line)
+        return None
+
+    def _call(self, line: str) -> Product | None:
+        handles = tuple(_word(line, f"{at}desc=") for at in ("A", "B", "D", "compute"))
+        if self._queried is not None:
+            product: Product | None = self._queried
+        elif len(self._layouts) >= 3:
+            a, b, *_, d = self._layouts
+            product = _product(a, b, d, "", "", "cuBLASLt")
+        else:
+            product = self._by_handles.get(handles)
+        if product is None:
+            self.untyped += 1
+        elif len(self._by_handles) < _MOST_KINDS:
+            self._by_handles[handles] = product
+        self._queried, self._layouts = None, []
+        return product
+
+
+def glance(source: Source) -> Glance:
+    """Look for a line of the logger near the start."""
+    lines = islice(source.lines(), 2000)
+    found = any(_IS_LOG.search(line[:400]) for line in lines)
+    return Glance(is_trace=found, is_blas_log=found)
+
+
+def products_of(source: Source) -> list[tuple[int, Product]]:
+    """Return the products of a log by thread, in order, at most as many as become rows.
+
+    Raises:
+        InputError: it cannot be unpacked.
+    """
+    return list(islice(ProductLog(source.lines()), _MAX_ROWS))
+
+
+def read(source: Source, how: Reading) -> Trace:
+    """Read the products of a log; each takes a nanosecond for a million FLOPs.
+
+    Raises:
+        InputError: none of its lines gives the types of a product.
+    """
+    del how
+    log, order, kinds, threads = ProductLog(source.lines()), array("i"), Interner(), set()
+    counts: Counter[int] = Counter()
+    for thread, product in log:
+        kind = kinds[product if len(kinds) < _MOST_KINDS else product._replace(m=0, n=0, k=0)]
+        counts[kind] += 1
+        threads.add(thread)
+        if len(order) <= _MAX_ROWS:
+            order.append(kind)
+    if not counts:
+        raise _without_products(source, log)
+    trace, columns = Trace(source=source.name, in_flops=True), Columns()
+    period = _period(order) if len(order) <= _MAX_ROWS else 0
+    _add_rows(columns, list(kinds), counts, order, period)
+    fill(trace, columns)
+    health = trace.health
+    health.events, health.skipped_events = counts.total() + log.cut + log.untyped, log.untyped
+    health.truncated = bool(log.cut) or source.damage is not None
+    if log.cut:
+        health.notes.append(f"{log.cut} lines of products are cut")
+    if log.untyped:
+        health.notes.append(
+            f"{log.untyped} products have no types: record with CUBLASLT_LOG_MASK=2"
+        )
+    trace.remarks = [_limits(log.library, len(threads)), _SEQUENCE if period else _NO_SEQUENCE]
+    return trace
+
+
+def _limits(library: str, threads: int) -> str:
+    return (
+        f"{_FLOPS}; products that {library} does not compute (CUTLASS, Triton) are not in it, and "
+        f"what a CUDA graph replays is in it once; its lines are of {counted(threads, 'thread')}"
+    )
+
+
+def _without_products(source: Source, log: ProductLog) -> InputError:
+    variable = "CUBLASLT" if log.library == "cuBLASLt" else "HIPBLASLT"
+    return InputError(
+        f"{source.name} is a log of {log.library}, but no line in it gives the types of a product.",
+        f"Record it with {variable}_LOG_MASK=2 and {variable}_LOG_FILE=FILE.",
+    )
+
+
+def _add_rows(
+    columns: Columns, kinds: list[Product], counts: Counter[int], order: array[int], period: int
+) -> None:
+    """Add a row for each product, or for each kind if there are too many."""
+    rows = [(kind, 1) for kind in order] if len(order) <= _MAX_ROWS else list(counts.items())
+    ops, kernels, begin = columns.ops, columns.kernels, 0
+    starts = [0]
+    for number, (kind, calls) in enumerate(rows):
+        product = kinds[kind]
+        length = max(1, calls * product.flops // _FLOPS_PER_NS)
+        kernels.name.append(columns.names[product.name])
+        kernels.start_ns.append(begin)
+        kernels.duration_ns.append(length)
+        kernels.device.append(-1)
+        kernels.stream.append(-1)
+        kernels.collective.append(-1)
+        columns.op_ids.append(number)
+        columns.correlations.append(-1)
+        ops.name.append(columns.op_names[product.name.partition("_")[0]])
+        ops.op_id.append(number)
+        ops.start.append(begin)
+        ops.end.append(begin + length)
+        ops.inputs.append(columns.inputs[_inputs(product)])
+        ops.thread.append(columns.threads[number])  # no operator encloses another one
+        begin += length
+        starts.append(begin)
+    if period:
+        firsts = range(0, len(rows) - period + 1, period)
+        columns.steps = [
+            Step(number, starts[first], starts[first + period] - 1)
+            for number, first in enumerate(firsts, 1)
+        ]
+    columns.first_start, columns.last_end = 0, begin
+
+
+def _inputs(product: Product) -> bytes:
+    types = [f"c10::{_TORCH.get(element or '', element or '')}" for element in product[1:3]]
+    batch, m, n, k = product[3:7]
+    stack = [batch] if batch > 1 else []
+    dims = [[*stack, m, k], [*stack, k, n]]
+    return SEPARATOR.join((msgspec.json.encode(types), msgspec.json.encode(dims), b""))
+
+
+def _period(order: array[int]) -> int:
+    """Return the length of the shortest sequence that repeats from the start on; 0 for none."""
+    longest = array("i", [0]) * len(order)  # the longest proper prefix that ends there, too
+    for place in range(1, len(order)):
+        length = longest[place - 1]
+        while length and order[place] != order[length]:
+            length = longest[length - 1]
+        longest[place] = length + (order[place] == order[length])
+    period = len(order) - longest[-1] if len(order) else 0
+    return period if period > 1 and 2 * period <= len(order) else 0
+
+
+# ---- the parts of a line
+
+
+def _part(line: str, key: str) -> str | None:
+    """Return what is in the brackets behind a key, None if it is not there or does not end."""
+    start = line.find(f"{key}[")
+    end = line.find("]", start)
+    return None if start < 0 or end < 0 else line[start + len(key) + 1 : end]
+
+
+def _word(line: str, key: str) -> str:
+    return line.partition(key)[2].partition(" ")[0][:40]
+
+
+def _matrix(text: str) -> _Matrix:
+    found = {name.lower().replace("_", ""): int(value) for name, value in _NUMBER.findall(text)}
+    kind = _TYPE.search(text)
+    rows, cols = found.get("rows", 0), found.get("cols", 0)
+    return _Matrix(kind[1] if kind else "", rows, cols, max(1, found.get("batchcount", 1)))
+
+
+def _product(
+    a: _Matrix, b: _Matrix, d: _Matrix, compute: str, algo: str, library: str
+) -> Product | None:
+    """Return the product of A, B and D as BLAS has them; None if a size is missing."""
+    transposed = {side.lower() for side in _TRANSPOSED.findall(compute)}
+    inner = {a.rows} if "a" in transposed else {a.cols}
+    if not compute:  # layouts alone: K is the side of A that D does not have
+        inner = {a.rows, a.cols} - {d.rows} or {d.rows}
+    if not (d.rows and d.cols and len(inner) == 1):
+        return None
+    kind, scale, tile = _COMPUTE.search(compute), _SCALE.search(compute), _TILE.search(algo)
+    types = element_of(a.type), element_of(b.type), element_of(d.type)
+    name = lt_name(library, *types, kind[1] if kind else "", scale[1] if scale else "")
+    k = next(iter(inner))
+    return Product(
+        name, types[1], types[0], d.batch, d.cols, d.rows, k, tile[1] if tile else ""
+    )  # fmt: skip
+
+
+def _bench_product(words: list[str]) -> Product | None:
+    """Return the product of a command line of hipblaslt-bench."""
+    given = {word: value for word, value in pairwise(words) if word[:1] == "-"}
+    sizes = [given.get("--batch_count", "1"), *(given.get(key, "") for key in ("-m", "-n", "-k"))]
+    a, b, d = (element_of(given.get(f"--{at}_type", "")) for at in "abd")
+    # What the operands are cast to first, where that is another type.
+    a = element_of(given.get("--compute_input_typeA", "")) or a
+    b = element_of(given.get("--compute_input_typeB", "")) or b
+    if a is None or b is None or not all(text.isdecimal() and len(text) < 11 for text in sizes):
+        return None
+    batch, rows, cols, k = map(int, sizes)
+    scale = "VEC32_UE8M0" if given.get("--scaleA") == given.get("--scaleB") == "3" else ""
+    name = lt_name("hipBLASLt", a, b, d, given.get("--compute_type", ""), scale)
+    return Product(name, b, a, batch, cols, rows, k)
