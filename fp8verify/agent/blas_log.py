@@ -42,7 +42,7 @@ class BlasLog(Instrument):
         self._windows += 1
         self._path = files.folder / f"{files.stem}.w{self._windows}.cublaslt.log"
         os.close(os.open(self._path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600))
-        library = _open(_loaded()[0])
+        library = open_loaded(loaded()[0])
         if library.cublasLtLoggerOpenFile(os.fsencode(self._path)):
             raise OSError("cublasLtLoggerOpenFile refused the file")
         self._library = library
@@ -56,6 +56,10 @@ class BlasLog(Instrument):
         if path is None or path.stat().st_size:
             return {"blas_log": None if path is None else path.name}
         path.unlink()
+        self.context.record().note(
+            "cuBLASLt logged no product in the window: what a CUDA graph replays was logged when "
+            "it was captured, and other libraries' kernels never are"
+        )
         return {"blas_log": None}
 
     def drop(self) -> None:
@@ -78,20 +82,20 @@ def _why_not() -> str | None:
     asked = next((name for name in VARIABLES if os.environ.get(name)), None)
     if asked is not None:
         return f"{asked} is set, so that the log is the script's own; give its file to inspect too"
-    loaded = _loaded()
-    if not loaded:
+    found = loaded()
+    if not found:
         return "this process has not loaded the library (hipBLASLt: set HIPBLASLT_LOG_MASK=2)"
-    return f"this process has loaded {len(loaded)} copies of it" if loaded[1:] else None
+    return f"this process has loaded {len(found)} copies of it" if found[1:] else None
 
 
-def _loaded() -> list[str]:
+def loaded() -> list[str]:
     """Return the files of cuBLASLt that are mapped into this process."""
     with MAPS.open(encoding="utf-8", errors="surrogateescape") as maps:
         lines = [line.rstrip("\n") for line in maps if LIBRARY in line]
     return sorted({line[line.index("/") :] for line in lines})
 
 
-def _open(path: str) -> Any:
+def open_loaded(path: str) -> Any:
     """Return a loaded library; it is never loaded for us.
 
     Raises:

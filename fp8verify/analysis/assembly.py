@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from msgspec import convert
+from msgspec.structs import replace
 
 from fp8verify.analysis.communication import communication_report
 from fp8verify.analysis.gemms import GemmRow, Survey, gemm_totals, micros
@@ -96,6 +97,24 @@ def assemble(
         measure="flops" if any(rank.in_flops for rank in ranks) else "time",
         notes=tuple(notes),
         proof=prove(ranks, findings),
+    )
+
+
+def in_flops(report: Report) -> Report:
+    """Return the report on a BLAS library's log: its sentences are about FLOPs, not about time."""
+
+    def reworded(text: str | None) -> str:
+        return (text or "").replace("GEMM time", "GEMM FLOPs").replace("their time", "their FLOPs")
+
+    def said(rank: RankReport) -> RankReport:
+        texts = {name: getattr(rank, name) for name in ("reason", "shortfall", "rest")}
+        return replace(rank, **{name: text and reworded(text) for name, text in texts.items()})
+
+    return replace(
+        report,
+        reason=reworded(report.reason),
+        ranks=tuple(map(said, report.ranks)),
+        findings=tuple(replace(one, message=reworded(one.message)) for one in report.findings),
     )
 
 

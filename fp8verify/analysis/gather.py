@@ -16,7 +16,7 @@ from fp8verify.analysis.casts import fed_gemms
 from fp8verify.analysis.communication import collective_totals
 from fp8verify.analysis.gemms import classify_kernels, label_gemms, survey
 from fp8verify.analysis.layers import name_casts
-from fp8verify.analysis.library_log import hear_library
+from fp8verify.analysis.library_log import hear_library, remark
 from fp8verify.analysis.purpose import is_update, proves_training, runs_backward
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.trace import Trace
@@ -58,7 +58,9 @@ def gather(trace: Trace, logged: Sequence[tuple[int, Product]] | None = None) ->
         began_ns=trace.base_ns + bounds[0] if trace.base_ns and bounds else None,
         collectives=collective_totals(trace, roles),
         timeline=timeline.measure(trace, roles, steps),
-        buckets=(timeline.bucket_times(trace, kinds, steps, bounds),) if bounds else (),
+        buckets=(timeline.bucket_times(trace, kinds, steps, bounds),)
+        if bounds and not trace.in_flops
+        else (),
         survey=found,
         steps=tuple(trace.steps),
         casts=name_casts(trace, kinds),
@@ -66,7 +68,7 @@ def gather(trace: Trace, logged: Sequence[tuple[int, Product]] | None = None) ->
         backward=runs_backward(kinds.kinds, gemms),
         updates=any(map(is_update, kinds.kinds)),
         trains=any(map(proves_training, kinds.kinds)),
-        remarks=tuple(trace.remarks),
+        remarks=(*trace.remarks, *(() if library_log is None else (remark(library_log),))),
         in_flops=trace.in_flops,
         library_log=library_log,
     )

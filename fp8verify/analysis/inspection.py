@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from fp8verify.analysis.assembly import assemble
+from fp8verify.analysis.assembly import assemble, in_flops
 from fp8verify.analysis.fleet import OnProgress, gather_ranks, read_pipe
 from fp8verify.analysis.gather import gather
 from fp8verify.analysis.gemms import gpu_time
@@ -170,7 +170,8 @@ def _report(
     assessed, findings = assess(ranks, promises)
     limits = dict.fromkeys(remark for rank in ranks for remark in rank.remarks)
     found = assemble(ranks, assessed, findings, promises, [*notes, *limits], name=name)
-    return judge(found, policy)
+    judged = judge(found, policy)
+    return judged if judged.measure == "time" else in_flops(judged)
 
 
 def work_out(rank: RankEvidence, promises: Promises) -> RankEvidence:

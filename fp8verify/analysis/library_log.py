@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fp8verify.trace import Trace
     from fp8verify.trace.blas_log import Product
 
-_OF_BLAS: Final = frozenset({"cuBLAS", "hipBLASLt", "unknown"})
+_OF_BLAS: Final = frozenset({"cuBLAS", "hipBLASLt"})
 # CUTLASS kernels that cuBLAS contains have procedural names.
 _IN_CUBLAS: Final = lazy_pattern(r"cutlass_\d+_")
 _NVJET_TILE: Final = lazy_pattern(r"nvjet_\w*?_(\d+x\d+)_")
@@ -60,6 +60,16 @@ def hear_library(
     )
 
 
+def remark(found: LibraryLogReport) -> str:
+    """Say in a sentence what the log shows."""
+    if found.note is not None:
+        return f"the BLAS library's log was not used: {found.note}"
+    said = f"the BLAS library's own log agrees on {found.vouched} of {found.gemms} GEMM kernels"
+    also = [f"{found.settled} by it alone"] if found.settled else []
+    also += [f"disputes {found.disputed}"] if found.disputed else []
+    return ", ".join((said, *also))
+
+
 def _join(trace: Trace, kinds: Kinds, logged: Sequence[tuple[int, Product]]) -> _Pairs | None:
     """Return each product with the place of its kernel; None if they do not fit together."""
     of_thread: dict[int, list[Product]] = defaultdict(list)
@@ -91,7 +101,10 @@ def _join(trace: Trace, kinds: Kinds, logged: Sequence[tuple[int, Product]]) -> 
 
 
 def _in_order(places: Sequence[int], products: Sequence[Product], kinds: Kinds) -> _Pairs | None:
-    """Return all products with their kernels, in order; None if some have none."""
+    """Return all products with their kernels, in order; None if some have none.
+
+    If there are more kernels than products, only those are paired that agree.
+    """
     kind_of = [kinds.kinds[kinds.numbers[place]] for place in places]
     if len(places) == len(products):
         pairs = list(zip(places, products, strict=True))
@@ -100,7 +113,7 @@ def _in_order(places: Sequence[int], products: Sequence[Product], kinds: Kinds) 
     pairs, waiting = [], iter(products)
     product = next(waiting, None)
     for place, kind in zip(places, kind_of, strict=True):
-        if product is not None and _fit(kind, product):
+        if product is not None and _fit(kind, product) and _agree(kind, product):
             pairs.append((place, product))
             product = next(waiting, None)
     return pairs if product is None else None
@@ -117,6 +130,12 @@ def _fit(kind: Kind, product: Product) -> bool | None:
     return tile[1] == product.tile if tile and product.tile else None
 
 
+def _agree(kind: Kind, product: Product) -> bool:
+    """Whether the types of a product are not other than those that its kernel's witnesses give."""
+    known, logged = kind.classification.precision, decode(product.name).precision
+    return Precision.UNKNOWN in (known, logged) or alike(known, logged)
+
+
 def _is_blas_gemm(kind: Kind) -> bool:
     found = kind.classification
     if not found.role.is_gemm or found.split_k:
@@ -127,9 +146,11 @@ def _is_blas_gemm(kind: Kind) -> bool:
 def _may_be_blas(kind: Kind) -> bool:
     """Whether a kernel is of BLAS, or its name is unknown and its operator multiplies."""
     found = kind.classification
-    unknown = found.role is Role.OTHER and found.source == "none"
+    if found.library != "unknown" or found.split_k:
+        return _is_blas_gemm(kind)
     multiplies = kind.op is not None and find(kind.op.name).product is not None
-    return _is_blas_gemm(kind) or (unknown and multiplies)
+    nameless = found.role is Role.OTHER and found.source == "none"
+    return found.role.is_gemm or (nameless and multiplies)
 
 
 def _one_word(names: Mapping[str, int]) -> KernelName | None:

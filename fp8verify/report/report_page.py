@@ -46,7 +46,7 @@ def report_page(report: Report, *, verbose: bool = False) -> Page:
         report: the finished report.
         verbose: whether to add the tables of steps, costs, collectives and layers.
     """
-    found = payoff(report)
+    found, body = payoff(report), _body(report, verbose)
     versions = report.environment.versions
     return Page(
         head=_head(report),
@@ -59,7 +59,7 @@ def report_page(report: Report, *, verbose: bool = False) -> Page:
         pays_briefly=found.head if found else "",
         findings=tuple(tables.by_severity(tables.shown_findings(report))),
         to_do=tuple(_to_do(report)),
-        body=tuple(_body(report, verbose)),
+        body=tuple(body if report.measure == "time" else map(_in_flops, body)),
         notes=(*_gate(report), *report_notes(report, verbose=verbose)),
         software=", ".join(f"{name} {version}" for name, version in versions.items()),
     )
@@ -122,9 +122,26 @@ def _body(report: Report, verbose: bool) -> Iterator[Grid | str]:
     measured = [(rank, found) for rank, found in numbers if found.rows or found.reason]
     for rank, found in measured if verbose else measured[:1]:
         yield _tensor_grid(found, f"numerics{_of_rank(report, rank)}", verbose)
-    if verbose:
+    if verbose and report.measure == "time":
         yield from (_step_grid(rank) for rank in report.ranks if len(rank.steps) > 1)
         yield from (grid for rank in report.ranks for grid in _cost_grids(rank))
+
+
+# A log of a BLAS library has FLOPs in place of times: a GFLOP for a µs.
+_IN_FLOPS = {"ms": "TFLOP", "pass (ms)": "pass (TFLOP)", "GEMM time": "GEMM FLOPs"}
+_PER_SECOND = ("TFLOP/s", "of peak")
+
+
+def _in_flops(block: Grid | str) -> Grid | str:
+    if isinstance(block, str):
+        return block.replace("GPU time", "FLOPs").replace(" ms:", " TFLOP:")
+    kept = [place for place, name in enumerate(block.names) if name not in _PER_SECOND]
+    return block._replace(
+        title=block.title.replace("GEMM time", "GEMM FLOPs"),
+        names=tuple(_IN_FLOPS.get(block.names[place], block.names[place]) for place in kept),
+        words=tuple(_IN_FLOPS.get(name, name) for name in block.words),
+        rows=tuple(tuple(row[place] for place in kept) for row in block.rows),
+    )
 
 
 def _of_rank(report: Report, rank: RankReport) -> str:

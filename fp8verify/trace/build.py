@@ -64,7 +64,9 @@ def _note_launches(columns: Columns, launch_rows: array[int]) -> None:
     numbers = [thread[1] if isinstance(thread, tuple) else -1 for thread in columns.threads]
     threads = [n if isinstance(n, int) and 0 <= n < 1 << 62 else -1 for n in numbers]
     rows = [row if row >= 0 and shared[row] == 1 else -1 for row in launch_rows]
-    columns.kernels.launch_ns = array("q", [calls.start[row] if row >= 0 else -1 for row in rows])
+    columns.kernels.launch_ns = array(
+        "q", [calls.start[row] + columns.base_ns if row >= 0 else -1 for row in rows]
+    )
     columns.kernels.thread = array(
         "q", [threads[calls.thread[row]] if row >= 0 else -1 for row in rows]
     )

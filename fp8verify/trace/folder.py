@@ -120,7 +120,8 @@ def find_traces(*paths: str | Path, declared: Mapping[str, int] | None = None) -
     probes = _probe_all(_one_form_each(list(dict.fromkeys(chain.from_iterable(held.values())))))
     found = [one for path, probe in probes.items() for one in _traces_in(path, probe)]
     logs = [one for one in found if probes[one.path].is_blas_log]
-    found = [one for one in found if one not in logs] or found
+    traces = [one for one in found if one not in logs]
+    logs, found = (logs, traces) if traces else ([], found)
     known = {one.path for one in found}
     declared = declared or {}
     if not any(probes[path].is_trace or path.name in declared for path in known):
@@ -134,23 +135,19 @@ def find_traces(*paths: str | Path, declared: Mapping[str, int] | None = None) -
             "wrote to.",
         )
     skipped = [path for path in probes if path not in known]
-    files = _with_ranks(found, declared)
-    if len(found) < len(known):
-        files, left = _with_logs(files, logs)
-        skipped += left
-    return TraceFiles(files, [*empty, *skipped])
+    files, used = _with_logs(_with_ranks(found, declared), logs)
+    return TraceFiles(files, [*empty, *(path for path in skipped if path not in used)])
 
 
 def _with_logs(files: list[TraceFile], logs: list[TraceFile]) -> tuple[list[TraceFile], list[Path]]:
-    """Give each trace the BLAS log of its rank; return also the logs that are no trace's."""
+    """Give each trace the BLAS log of its rank; return also the logs that were given."""
     by_rank = {log.rank: log.path for log in logs if not log.guessed or len(files) == 1}
     counts = Counter(file.rank for file in files)
     joined = [
         replace(file, blas_log=by_rank.pop(file.rank, None)) if counts[file.rank] == 1 else file
         for file in files
     ]
-    taken = {file.blas_log for file in joined}
-    return joined, [log.path for log in logs if log.path not in taken]
+    return joined, [file.blas_log for file in joined if file.blas_log is not None]
 
 
 def _traces_in(path: Path, glance: Glance) -> Iterator[TraceFile]:

@@ -1,0 +1,210 @@
+"""What cuBLASLt's own log of a window costs and shows, and that the training stays the same.
+
+    python benchmarks/gpu/blas_log.py OUT [KIND ...]
+
+Runs each training twice under `fp8verify run`, without and with --blas-log, and compares losses bit
+by bit, times of the window's steps, and what the report says of the log. Prints a Markdown table
+and leaves in OUT each capture's report, and the capture of `own`. Exits with 1 if losses differ or
+a log that should be joined was not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+TOKENS, DIM, HIDDEN, LAYERS, STEPS = 4096, 2048, 8192, 4, 16
+FIRST, LAST = 10, 12
+TIMEOUT_S = 100
+
+Context = Callable[[], AbstractContextManager[Any]]
+
+
+def main(out: Path, kinds: list[str]) -> int:
+    """Compare each kind of training without and with the log."""
+    out.mkdir(parents=True, exist_ok=True)
+    print(
+        "| training | losses equal | verdict | products | agreed | note | ms a step, log off/on |"
+    )
+    print("|---|---|---|---|---|---|---|")
+    failed = 0
+    for kind in kinds:
+        plain, logged = (run(kind, out, log=log) for log in (False, True))
+        if plain is None or logged is None:
+            print(f"| {kind} | - | did not run | | | see {kind}.*.txt | |", flush=True)
+            failed |= not kind.startswith("te")
+            continue
+        equal = plain["losses"] == logged["losses"]
+        found = logged["report"]["ranks"][0].get("library_log") or {}
+        notes = [
+            note for note in logged["report"]["notes"] if "LASLt" in note or "BLAS lib" in note
+        ]
+        times = "/".join(f"{median(row['times'][FIRST - 1 : LAST]):.2f}" for row in (plain, logged))
+        print(
+            f"| {kind} | {equal} | {logged['report']['verdict']} | {found.get('products', '-')} | "
+            f"{found.get('vouched', '-')} of {found.get('gemms', '-')} | {'; '.join(notes)} | "
+            f"{times} |",
+            flush=True,
+        )
+        failed |= not equal or (kind == "own" and not found.get("vouched"))
+    return int(failed)
+
+
+def run(kind: str, out: Path, *, log: bool) -> dict[str, Any] | None:
+    """Record a training; return its losses, its step times and the report, None if it failed."""
+    name = f"{kind}.{'log' if log else 'plain'}"
+    capture = out / name
+    shutil.rmtree(capture, ignore_errors=True)
+    words = [sys.executable, "-m", "fp8verify", "run", "--steps", f"{FIRST}-{LAST}", "--exit-zero"]
+    words += ["--trace-dir", str(capture), "-o", str(out / f"{name}.json")]
+    words += [*(["--blas-log"] if log else []), str(Path(__file__)), "train", kind]
+    paths = filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    try:
+        done = subprocess.run(
+            words, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        (out / f"{name}.txt").write_text("no end in time")
+        return None
+    (out / f"{name}.txt").write_text(f"exit {done.returncode}\n{done.stdout}\n{done.stderr}")
+    rows = [line.split() for line in done.stdout.splitlines() if line.startswith("step ")]
+    if not (kind == "own" and log):
+        shutil.rmtree(capture, ignore_errors=True)
+    if done.returncode or len(rows) != STEPS:
+        return None
+    return {
+        "losses": [row[2] for row in rows],
+        "times": [float(row[3]) for row in rows],
+        "report": json.loads((out / f"{name}.json").read_text()),
+    }
+
+
+# ---- the trainings
+
+
+def train(kind: str) -> None:
+    """Train a stack of MLPs; print each step's loss, exactly, and its milliseconds."""
+    import torch
+
+    torch.manual_seed(0)
+    model, context, compiled = build(kind)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    data = [torch.randn(TOKENS, DIM, device="cuda", dtype=torch.bfloat16) for _ in range(2)]
+
+    def loss_of(x: Any, wanted: Any) -> Any:
+        return (model(x) - wanted).square().float().mean()
+
+    loss_of = torch.compile(loss_of, **compiled) if compiled is not None else loss_of
+    for step in range(1, STEPS + 1):
+        begun = time.perf_counter()
+        optimizer.zero_grad()
+        with context():
+            loss = loss_of(*data)
+        loss.backward()
+        optimizer.step()
+        torch.cuda.synchronize()
+        print("step", step, loss.item().hex(), f"{1000 * (time.perf_counter() - begun):.3f}")
+
+
+def build(kind: str) -> tuple[Any, Context, dict[str, Any] | None]:
+    """Return the model, what its forward pass runs in, and how it is compiled, if it is."""
+    import torch
+    from torch import nn
+
+    def stack(linear: Callable[..., nn.Module]) -> nn.Module:
+        layers: list[nn.Module] = []
+        for _ in range(LAYERS):
+            layers += [linear(DIM, HIDDEN, bias=False), nn.ReLU(), linear(HIDDEN, DIM, bias=False)]
+        return nn.Sequential(*layers).to("cuda", torch.bfloat16)
+
+    if kind.startswith("te-"):
+        return (*transformer_engine(kind.removeprefix("te-"), stack), None)
+    if kind.startswith("own"):
+        graphs: dict[str, Any] = {"mode": "reduce-overhead"}
+        compiled = {"own": None, "own-compiled": {}, "own-graphs": graphs}[kind]
+        return stack(own_linear()), nullcontext, compiled
+    from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+
+    recipe = "rowwise" if kind == "rowwise" else "tensorwise"
+    config = Float8LinearConfig.from_recipe_name(recipe)
+    model = convert_to_float8_training(stack(nn.Linear), config=config)
+    return model, nullcontext, {} if kind == "compiled" else None
+
+
+def transformer_engine(recipe: str, stack: Callable[..., Any]) -> tuple[Any, Context]:
+    """Return Transformer Engine's layers and its autocast."""
+    import transformer_engine.pytorch as te
+    from transformer_engine.common import recipe as recipes
+
+    kind = {"delayed": recipes.DelayedScaling, "block": recipes.Float8BlockScaling}[recipe]
+    return stack(te.Linear), lambda: te.fp8_autocast(enabled=True, fp8_recipe=kind())
+
+
+def own_linear() -> Any:
+    """Return a layer of our own that multiplies by torch.nn.functional.scaled_mm in all passes."""
+    import torch
+    from torch import Tensor, nn
+    from torch.nn import functional
+
+    def cast(x: Tensor, kind: torch.dtype) -> tuple[Tensor, Tensor]:
+        scale = torch.finfo(kind).max / x.abs().amax().float().clamp(min=1e-12)
+        return (x * scale).to(kind), scale.reciprocal()
+
+    def multiply(a: tuple[Tensor, Tensor], b: tuple[Tensor, Tensor]) -> Tensor:
+        """Return a @ b.T of FP8 matrices with their scales."""
+        if not hasattr(functional, "scaled_mm"):  # torch 2.9 and older
+            return torch._scaled_mm(
+                a[0], b[0].t(), scale_a=a[1], scale_b=b[1], out_dtype=torch.bfloat16
+            )
+        per_tensor = functional.ScalingType.TensorWise
+        return functional.scaled_mm(a[0], b[0].t(), a[1], per_tensor, b[1], per_tensor)
+
+    class Multiply(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:  # type: ignore[override]
+            ctx.save_for_backward(x, weight)
+            kind = torch.float8_e4m3fn
+            return multiply(cast(x, kind), cast(weight, kind))
+
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+            x, weight = ctx.saved_tensors
+            kind, steep = torch.float8_e4m3fn, torch.float8_e5m2
+            rows = cast(grad, steep), cast(weight.t().contiguous(), kind)
+            columns = cast(grad.t().contiguous(), steep), cast(x.t().contiguous(), kind)
+            return multiply(*rows), multiply(*columns)
+
+    class OwnLinear(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return Multiply.apply(x, self.weight)
+
+    return OwnLinear
+
+
+KINDS = ["own", "tensorwise", "rowwise", "own-compiled", "own-graphs", "te-delayed", "te-block"]
+
+if __name__ == "__main__":
+    if sys.argv[1] == "train":
+        train(sys.argv[2])
+    else:
+        has_te = (
+            subprocess.run(
+                [sys.executable, "-c", "import transformer_engine.pytorch"],
+                capture_output=True,
+                check=False,
+            ).returncode
+            == 0
+        )
+        wanted = sys.argv[2:] or [kind for kind in KINDS if has_te or not kind.startswith("te")]
+        sys.exit(main(Path(sys.argv[1]), wanted))
