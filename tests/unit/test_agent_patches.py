@@ -106,7 +106,7 @@ PUTS_IN = re.compile(
     r"(?<!def )\b(?:observe|observe_function|register_\w*hook|setLogRecordFactory|set_stance)\("
     r"|atexit\.register|signal\.signal|register_at_fork|stream\.write = |torch\.[\w.]+ = "
     r"|meta_path\.insert|sys\.path\[:\] =|saved_tensors_hooks\(|AddPendingCall|in_dll\("
-    r"|_KinetoProfile\(|threading\.local\(\)"
+    r"|_KinetoProfile\(|threading\.local\(\)|ctypes\.CDLL\("
 )
 QUIET = {"census.py"}  # no training runs on there
 
