@@ -102,6 +102,14 @@ def listed(names: Sequence[str], shown: int = 4, *, between: str = ", ") -> str:
     return between.join(names[:shown]) + (f" and {rest} more" if rest > 0 else "")
 
 
+def enumerated(names: Sequence[str], shown: int = 4) -> str:
+    """Join names as a sentence does: "a, b and c"; of more than `shown`, "a, b and 5 more"."""
+    rest = len(names) - shown
+    last = [f"{rest} more"] if rest > 0 else list(names[-1:])
+    first = list(names[: shown if rest > 0 else -1])
+    return " and ".join(filter(None, [", ".join(first), *last]))
+
+
 def abridged(names: Sequence[str], shown: int) -> str:
     """Join names; of more than `shown` the first, where how many more there are tells nothing."""
     return ", ".join(names[:shown]) + (" …" if len(names) > shown else "")

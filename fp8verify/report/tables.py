@@ -201,6 +201,12 @@ def percent(share: float | None) -> str:
     return figure(share, ".1%")
 
 
+def about(share: float) -> str:
+    """Return a share for a sentence: "57%", but "99.7%" and "0.3%", which are not all or none."""
+    whole = f"{share:.0%}"
+    return f"{share:.1%}" if whole in ("0%", "100%") and 0 < share < 1 else whole
+
+
 def millis(time_us: float | None) -> str:
     """Return microseconds as milliseconds with two decimals, or "-" for None."""
     return "-" if time_us is None else f"{time_us / 1000:.2f}"

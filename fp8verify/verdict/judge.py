@@ -66,7 +66,8 @@ def judge(report: Report, policy: Policy) -> Report:
     What a baseline added to the findings stays, and still fails the run.
     """
     summaries = list(map(RankSummary, report.ranks))
-    opinions = [judge_rank(summary, policy) for summary in summaries]
+    proof = report.proof if len(summaries) == 1 else None
+    opinions = [judge_rank(summary, policy, proof) for summary in summaries]
     verdict, reason = judge_run(summaries, opinions)
     return replace(
         report,
@@ -120,7 +121,7 @@ def _settled(rank: RankEvidence, findings: Sequence[Finding], promises: Promises
             return Opinion(verdict, reason)
     ran = ran_high(rank)
     if promises.fallback is not None:
-        return Opinion(Verdict.INACTIVE, f"{ran}, as the log says: “{promises.fallback.text}”")
+        return Opinion(Verdict.INACTIVE, f"{ran}, as the log says ({promises.fallback.place})")
     cause = cause_without_fp8(rank, promises)[1] if rank.has_fp8_units else ""
     because = f": {cause}" if cause else ""
-    return Opinion(Verdict.INACTIVE, f"{ran}, and nothing claimed FP8{because}")
+    return Opinion(Verdict.INACTIVE, f"{ran}, and no log line or module claims FP8{because}")

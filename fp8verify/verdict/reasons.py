@@ -120,8 +120,8 @@ def ran_high(rank: RankEvidence) -> str:
     """Say in what the GEMMs of a rank without FP8 ran."""
     linear, main = rank.linear, rank.main_precision()
     total, same = linear.launches, linear.kernels[main.value]
-    of = " of linear layers" if rank.survey.attention else ""
-    kernels = f"{total} GEMM kernels{' of layers that train' if rank.survey.untrained else of}"
+    apart = rank.survey.attention or rank.survey.untrained
+    kernels = f"{total} {'linear-layer ' if apart else ''}GEMMs"
     if main is Precision.UNKNOWN:
         return f"none of the {kernels} is known to have run in FP8"
     if same == total:

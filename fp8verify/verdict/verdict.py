@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from fp8verify.report.model.diagnosis import TOLERANCE, ExpectedReport
-from fp8verify.report.model.parts import Finding
+from fp8verify.report.model.parts import Finding, Proof
 from fp8verify.report.model.report import RankReport
 from fp8verify.report.tables import layer_gemms
 from fp8verify.terms import (
@@ -15,10 +14,10 @@ from fp8verify.terms import (
     Severity,
     Verdict,
     low_precision_count,
-    low_precision_name,
     low_precision_share,
 )
-from fp8verify.text import abridged, in_sentences, label_of_rank, listed
+from fp8verify.text import enumerated, label_of_rank, listed
+from fp8verify.verdict import headline
 from fp8verify.verdict.policy import EXPECTED, Policy
 
 EXIT_CODES: dict[Verdict, int] = {
@@ -33,9 +32,6 @@ EXIT_CODES: dict[Verdict, int] = {
 WITHOUT_FP8 = (Verdict.EMULATED, Verdict.CONTRADICTED, Verdict.INACTIVE)
 # Below this share of GEMM time, what is not known cannot hide a training in FP8.
 NEGLIGIBLE = 0.01
-# Above this share the reason need not say what the rest is.
-_NEARLY_ALL = 0.9
-_SHOWN = 3
 
 
 class Opinion(NamedTuple):
@@ -54,10 +50,10 @@ class RankSummary:
         time: µs in GEMMs of layers by precision class.
         kernels: launches of GEMMs of layers by precision class.
         low_kernels: those in FP8 or FP4.
+        high_us: µs of what ran in no low precision.
         share: share of the time of the layers' GEMMs in FP8 or FP4.
         share_of_all: the same of all GEMMs, None if all are of layers that train.
         opaque_us: µs in unrecognized kernels; 0 for little.
-        trained: steps that ran GEMMs of layers that train.
     """
 
     def __init__(self, rank: RankReport) -> None:
@@ -69,13 +65,13 @@ class RankSummary:
         self.total = sum(self.time.values())
         self.low_kernels = low_precision_count(self.kernels)
         self.share = round(low_precision_share(self.time) or 0.0, 6)
+        self.high_us = self.total * (1 - self.share)
         others = (rank.attention_gemm.time_us, rank.untrained_gemm.time_us)
         self.share_of_all = None
         if any(sum(time_us.values()) for time_us in others):
             self.share_of_all = low_precision_share(rank.gemm.time_us)
         is_little = rank.opaque_us < NEGLIGIBLE * (self.total + rank.opaque_us)
         self.opaque_us = 0.0 if is_little else rank.opaque_us
-        self.trained = sum(step.trains for step in rank.steps)
 
     def bounds(self) -> tuple[float, float]:
         """Return the share if all that is not known is in high precision, and if it is in low."""
@@ -101,10 +97,11 @@ class RankSummary:
         unknown = self.time[Precision.UNKNOWN.value] / (self.total or 1)
         times = self.opaque_us / (self.total or 1)
         said = {
-            f"kernels of unknown precision {unknown:.1%}": unknown,
-            f"unrecognized kernels {times:.2g} times as long as all GEMMs": times,
-            "the others may be the optimizer's or attention's, since the trace has no "
-            "operators": self.rank.unplaced_us,
+            f"kernels of unknown precision took {unknown:.0%} of it": unknown,
+            f"unrecognized kernels took {times:.2g} times as long as all GEMMs": times,
+            "the others may be the optimizer's or attention's (the trace has no operators)": (
+                self.rank.unplaced_us
+            ),
             "the trace is cut off": self.rank.health.truncated,
         }
         return [doubt for doubt, holds in said.items() if holds]
@@ -145,73 +142,49 @@ def outcome(
 # ---- one rank
 
 
-def judge_rank(summary: RankSummary, policy: Policy) -> Opinion:
-    """Judge one rank: by what settles it, else by its share and by what it falls short of."""
-    if summary.rank.settled:
-        return Opinion(summary.rank.verdict, summary.rank.reason)
+def judge_rank(summary: RankSummary, policy: Policy, proof: Proof | None = None) -> Opinion:
+    """Judge one rank: by what settles it, else by its share and by what it falls short of.
+
+    Args:
+        summary: the rank.
+        policy: the share that is asked for.
+        proof: the table that decides, if it is of this rank alone.
+    """
+    rank = summary.rank
+    if rank.settled:
+        return Opinion(rank.verdict, rank.reason)
     expected = summary.expectation(policy)
+    known = expected or rank.expected
     if expected is not None and not expected.is_met:
-        return _short_of(expected, summary)
+        return _short_of(expected, summary, proof)
     if expected is None:
         least, most = summary.bounds()
         short, doubts = summary.share < policy.share, summary.doubts()
-        is_cut = short and summary.rank.health.truncated
+        is_cut = short and rank.health.truncated
         if doubts and (least < policy.share <= most or is_cut):
-            took = f"{low_precision_name(summary.kernels)} GEMMs took {summary.share:.1%}"
-            return Opinion(Verdict.INCONCLUSIVE, f"{took} of GEMM time, but {' and '.join(doubts)}")
-        if short:
-            why = summary.rank.rest or summary.rank.shortfall
-            because = "" if why is None else f": {why}"
-            minimum = "default minimum" if policy.min_share is None else "required minimum"
-            below = f"below the {minimum} of {policy.share:.0%}{because}"
-            return Opinion(Verdict.PARTIAL, f"{_ran(summary)}, {below}")
-    if summary.rank.shortfall is not None:
-        return Opinion(Verdict.PARTIAL, f"{_ran(summary)}, but {summary.rank.shortfall}")
-    if expected is None and summary.share < _NEARLY_ALL:
-        return Opinion(Verdict.ACTIVE, _ran(summary, summary.rank.rest) + _steps(summary))
-    said = f"; {expectation(expected)}" if expected and summary.share < _NEARLY_ALL else ""
-    return Opinion(Verdict.ACTIVE, f"{_ran(summary)}{_steps(summary)}{said}")
+            return Opinion(
+                Verdict.INCONCLUSIVE, f"{headline.ran(summary)}, but {enumerated(doubts)}"
+            )
+        if short and (rank.shortfall is None or proof is None):
+            asked = policy.min_share
+            limit = "less than half" if asked is None else f"--min-share {asked:.0%}"
+            return Opinion(Verdict.PARTIAL, headline.below(summary, limit, known))
+    if rank.shortfall is not None:
+        return Opinion(Verdict.PARTIAL, headline.short(summary, proof, rank.shortfall))
+    return Opinion(Verdict.ACTIVE, headline.active(summary, known))
 
 
-def _short_of(expected: ExpectedReport, summary: RankSummary) -> Opinion:
+def _short_of(expected: ExpectedReport, summary: RankSummary, proof: Proof | None) -> Opinion:
     """Judge a rank of which less ran in low precision than was to."""
     shortfall = summary.rank.shortfall
-    said = f"{_ran(summary)}{f', but {shortfall}' if shortfall else ''}; {expectation(expected)}"
     missing = expected.share_of_flops - TOLERANCE - expected.measured_share_of_flops
     hidden = summary.time[Precision.UNKNOWN.value] + summary.opaque_us
-    if not shortfall and (hidden >= missing * summary.total or summary.rank.health.truncated):
-        doubts = summary.doubts()
-        return Opinion(Verdict.INCONCLUSIVE, f"{said}, but {' and '.join(doubts)}")
+    if shortfall is not None:
+        return Opinion(Verdict.PARTIAL, headline.short(summary, proof, shortfall))
+    said = headline.missed(expected, summary)
+    if hidden >= missing * summary.total or summary.rank.health.truncated:
+        return Opinion(Verdict.INCONCLUSIVE, f"{said}, but {enumerated(summary.doubts())}")
     return Opinion(Verdict.PARTIAL, said)
-
-
-def expectation(expected: ExpectedReport) -> str:
-    """Say what was to run in low precision, and what did."""
-    left = abridged(in_sentences(expected.left_out), _SHOWN)
-    out = f" ({left} excluded)" if left else ""
-    share, measured = expected.share_of_flops, expected.measured_share_of_flops
-    return f"expected {share:.0%} of GEMM FLOPs in FP8{out}, measured {measured:.0%}"
-
-
-def _ran(summary: RankSummary, rest: str | None = None) -> str:
-    """Say how much ran in low precision, with attention if it is unfused, and the rest."""
-    total = sum(summary.kernels.values())
-    formats, whole = low_precision_name(summary.kernels), summary.share_of_all
-    of, time = ("", "GEMM time") if whole is None else (" of linear layers", "their time")
-    said = None if whole is None else f"{whole:.1%} of all GEMM time, with unfused attention"
-    if sum(summary.rank.untrained_gemm.time_us.values()):
-        of = " of layers that train"
-        said = f"{whole:.1%} of all GEMM time, with layers that only run forward"
-    remarks = "; ".join(filter(None, [said, rest]))
-    return (
-        f"{summary.low_kernels} of {total} GEMM kernels{of} ran in {formats}, "
-        f"{summary.share:.1%} of {time}{f' ({remarks})' if remarks else ''}"
-    )
-
-
-def _steps(summary: RankSummary) -> str:
-    steps = len(summary.rank.steps)
-    return ", in every step" if steps > 1 and steps == summary.trained else ""
 
 
 # ---- all ranks
@@ -222,26 +195,17 @@ def judge_run(summaries: Sequence[RankSummary], opinions: Sequence[Opinion]) -> 
     if len(opinions) == 1:
         return opinions[0]
     ranks = [pair for pair in zip(summaries, opinions, strict=True) if pair[0].rank.judged]
-    low = sum(rank.low_kernels > 0 for rank, _ in ranks)
-    formats = low_precision_name(sum((Counter(rank.kernels) for rank, _ in ranks), Counter()))
+    low = [rank for rank, _ in ranks if rank.low_kernels]
     without = [rank.label for rank, found in ranks if found.verdict in WITHOUT_FP8]
     if low and without:
-        ran = f"{formats} GEMMs ran on {low} of {len(ranks)} ranks and not on {listed(without)}"
-        return Opinion(Verdict.PARTIAL, ran)
+        return Opinion(Verdict.PARTIAL, headline.without_low(low, without))
     # Ranks that cannot be judged come after what no judgement of them could change.
     for verdict in (Verdict.PARTIAL, Verdict.INCONCLUSIVE):
         for rank, found in ranks:
             if found.verdict is verdict:
                 return Opinion(verdict, f"{rank.label}: {found.reason}")
     if not low:
-        found = min((found for _, found in ranks), key=lambda one: WITHOUT_FP8.index(one.verdict))
-        return Opinion(found.verdict, f"on all {len(ranks)} ranks {found.reason}")
-    lowest = min(rank.share for rank, _ in ranks)
-    every = all(rank.trained == len(rank.rank.steps) for rank, _ in ranks)
-    steps = " and in every step" if every else ""
-    apart = any(rank.share_of_all is not None for rank, _ in ranks)
-    return Opinion(
-        Verdict.ACTIVE,
-        f"{formats} GEMMs ran on all {len(ranks)} ranks{steps}, at least {lowest:.1%} of each "
-        f"rank's GEMM time{' in linear layers' if apart else ''}",
-    )
+        first = min(ranks, key=lambda pair: WITHOUT_FP8.index(pair[1].verdict))
+        said = headline.on_all([rank for rank, _ in ranks], [one.reason for _, one in ranks])
+        return Opinion(first[1].verdict, said or f"{first[0].label}: {first[1].reason}")
+    return Opinion(Verdict.ACTIVE, headline.active_ranks([rank for rank, _ in ranks]))

@@ -184,6 +184,8 @@ def _share(times: Counter[Precision], precisions: Iterable[Precision]) -> float:
 
 def _ran(rank: RankEvidence, legs: Container[Leg | None]) -> str:
     times = _times(rank, legs)
+    if len(times) == 1:
+        return f"all of these GEMMs ran in {next(iter(times)).value.upper()}"
     parts = [
         f"{_share(times, (name,)):.1%} of their time in {name.value.upper()}"
         for name, _ in times.most_common()
@@ -195,9 +197,9 @@ def _promise_of(legs: Mapping[Leg, frozenset[str]]) -> str:
     """Say what was promised for each pass, or once for all."""
     formats = {leg: " or ".join(map(format_name, sorted(one))) for leg, one in legs.items()}
     if len(legs) == len(LEGS) and len(set(formats.values())) == 1:
-        return f"{formats[Leg.FPROP]} was promised"
+        return f"{formats[Leg.FPROP]} was requested"
     said = (f"{leg.value} in {text}" for leg, text in formats.items())
-    return f"the run promised {', '.join(said)}"
+    return f"the run requested {', '.join(said)}"
 
 
 def recipe_mismatch(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:

@@ -81,7 +81,7 @@ def _promise(promises: Promises) -> str:
         return f"the model has {_modules(modules)} set for {promises.name}"
     if not claim.line:
         return f"the script asks {claim.framework} for {promises.name} ({claim.text})"
-    return f"the log claims {promises.name} ({claim.place}: “{claim.text}”)"
+    return f"the log claims {promises.name} ({claim.place})"
 
 
 def _modules(modules: Sequence[ModuleRecord]) -> str:

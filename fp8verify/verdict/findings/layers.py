@@ -202,10 +202,9 @@ def pinned_layers_low(rank: RankEvidence, promises: Promises) -> Iterator[Findin
     if low:
         yield finding(
             "pinned-layer-low",
-            count=counted(low, "layer"),
-            names=abridged(patterns(low), _SHOWN),
+            names=abridged(in_sentences(patterns(low)), _SHOWN),
+            them="it" if len(low) == 1 else "them",
             line=pins[low[0]].line,
-            text=pins[low[0]].text[:120],
             format=promises.name,
             layers=low,
         )

@@ -41,7 +41,10 @@ def fp8_not_paying(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     times_are_whole = health.complete and not health.bad_durations
     pauses = figures.idle_share if figures.waits is None and times_are_whole else 0.0
     pays = overhead is None or added_us(overhead.rows) <= overhead.saved_at_most_us
-    if overhead is not None and figures.speedup_estimate is not None and not pays:
+    if pauses >= _MOSTLY:  # what the GPU computes decides nothing
+        waits = f"idle for {pauses:.0%} of the window"
+        yield finding("fp8-not-paying", "launch-bound", waits=waits)
+    elif overhead is not None and figures.speedup_estimate is not None and not pays:
         cause, case = cost_of_casts([overhead], [figures])
         yield finding(
             "fp8-not-paying",
@@ -56,9 +59,6 @@ def fp8_not_paying(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
         waits = (
             f"idle for {idle_ms:.1f} ms of each {figures.step_us / 1e3:.1f} ms step (unprofiled)"
         )
-        yield finding("fp8-not-paying", "launch-bound", waits=waits)
-    elif pauses >= _MOSTLY:
-        waits = f"idle for {pauses:.0%} of the window"
         yield finding("fp8-not-paying", "launch-bound", waits=waits)
     # Steps outside the window tell more, without the profiler's waiting.
     if _WAITS <= pauses < _MOSTLY:

@@ -1,0 +1,202 @@
+"""The one sentence of a verdict: how many GEMMs ran in FP8, where the others did not, and why."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from fp8verify.report.model.diagnosis import ExpectedReport
+from fp8verify.report.model.parts import Proof, ProofRow
+from fp8verify.report.tables import about
+from fp8verify.terms import LEGS, Precision, low_precision_count, low_precision_name
+from fp8verify.text import counted, enumerated, in_sentences, label_of_ranks, listed, show_steps
+
+if TYPE_CHECKING:
+    from fp8verify.verdict.verdict import RankSummary
+
+# Legs in high precision explain a share if they are most of what ran so.
+_MOSTLY = 0.5
+# Products that the verdict is not about are mentioned from this share of GEMM time on.
+_WORTH_A_CLAUSE = 0.01
+_SHOWN = 3
+
+
+def active(summary: RankSummary, expected: ExpectedReport | None) -> str:
+    """Say what ran in low precision on a rank that is ACTIVE, and why not all."""
+    return "".join(
+        [ran(summary), in_steps([summary]), _by_design(summary, expected), apart(summary)]
+    )
+
+
+def below(summary: RankSummary, limit: str, expected: ExpectedReport | None) -> str:
+    """Say that less ran in low precision than a share, and the largest cause.
+
+    Args:
+        summary: the rank.
+        limit: what the share is below, as "less than half".
+        expected: what was to run in low precision, where it is known.
+    """
+    why = _by_design(summary, expected)
+    if not why and summary.rank.shortfall is not None:
+        why = f": {summary.rank.shortfall}"
+    return f"{ran(summary, limit)}{why}{apart(summary)}"
+
+
+def ran(summary: RankSummary, limit: str = "") -> str:
+    """Say how many GEMMs of linear layers ran in low precision, and their time if not all did."""
+    total, low = sum(summary.kernels.values()), summary.low_kernels
+    formats = low_precision_name(summary.kernels)
+    of = "GEMM time" if summary.share_of_all is None else "their time"
+    share = [f"{about(summary.share)} of {of}"] if low < total else []
+    said = ", ".join([*share, *filter(None, [limit])])
+    return f"{low} of {total} linear-layer GEMMs ran in {formats}{f' ({said})' if said else ''}"
+
+
+def in_steps(summaries: Sequence[RankSummary]) -> str:
+    """Say that low precision ran in all steps, if there are several and it did on all ranks."""
+    counts = {len(summary.rank.steps) for summary in summaries}
+    every = all(
+        step.trains and low_precision_count(step.gemm.kernels)
+        for summary in summaries
+        for step in summary.rank.steps
+    )
+    steps = counts.pop()
+    how_many = "both" if steps == 2 else f"all {steps}"
+    return f", in {how_many} steps" if every and not counts and steps > 1 else ""
+
+
+def _by_design(summary: RankSummary, expected: ExpectedReport | None) -> str:
+    """Say what kept the others in high precision: what most of their time is."""
+    if not summary.high_us:
+        return ""
+    configured = ", as configured" if expected is not None and expected.is_met else ""
+    legs = _legs_in_high_precision(summary)
+    high = _name_of_others(summary.kernels)
+    left = expected.left_out if expected is not None else ()
+    if legs:
+        verb = "stays" if len(legs) == 1 else "stay"
+        return f"{configured}: {enumerated(legs)} {verb} in {high}"
+    if configured and left and (len(left) <= _SHOWN or not summary.rank.rest):
+        names = in_sentences(left)
+        verb = "stays" if len(names) == 1 else "stay"
+        return f"{configured}: {enumerated(names, _SHOWN)} {verb} in {high}"
+    sign = ":" if configured else ";"
+    return f"{configured}{sign} {summary.rank.rest}" if summary.rank.rest else configured
+
+
+def _legs_in_high_precision(summary: RankSummary) -> list[str]:
+    """Return the legs without low precision, if they took most of the time in high precision."""
+    without = {
+        leg.leg.value: sum(leg.time_us.values())
+        for leg in summary.rank.legs
+        if leg.leg in LEGS and not low_precision_count(leg.kernels)
+    }
+    is_most = sum(without.values()) >= _MOSTLY * summary.high_us
+    return list(without) if is_most and len(without) < len(LEGS) else []
+
+
+def _name_of_others(kernels: Mapping[str, int]) -> str:
+    """Return the precisions of what ran in no low one."""
+    names = [
+        precision.value.upper() if precision is not Precision.UNKNOWN else "unknown precision"
+        for precision in Precision
+        if not precision.is_low and kernels.get(precision.value)
+    ]
+    return enumerated(names)
+
+
+def apart(summary: RankSummary) -> str:
+    """Say what of the GEMM time the verdict is not about, unless it is next to nothing."""
+    rank = summary.rank
+    total = sum(rank.gemm.time_us.values()) or 1
+    clauses = []
+    attention, untrained = (
+        sum(g.time_us.values()) for g in (rank.attention_gemm, rank.untrained_gemm)
+    )
+    if attention >= _WORTH_A_CLAUSE * total:
+        formats = _formats(rank.attention_gemm.kernels)
+        clauses.append(
+            f"attention ran as {formats} GEMMs ({about(attention / total)} of GEMM time)"
+        )
+    if untrained >= _WORTH_A_CLAUSE * total:
+        share = about(untrained / total)
+        clauses.append(f"layers that only run forward ({share} of GEMM time) do not count")
+    return "".join(f"; {clause}" for clause in clauses)
+
+
+def _formats(kernels: Mapping[str, int]) -> str:
+    return enumerated([name.upper() for name, count in kernels.items() if count])
+
+
+# ---- what fell short, along the coordinate that decides
+
+# A sentence along these says by itself what ran.
+_ALONE = frozenset({"step", "rank", "micro-batch", "format"})
+
+
+def short(summary: RankSummary, proof: Proof | None, shortfall: str) -> str:
+    """Say what fell short on a rank, and how the other values of the coordinate ran."""
+    if proof is None or proof.coordinate not in _ALONE:
+        return f"{ran(summary)}, but {shortfall}"
+    others = [row for row in proof.rows if row.short is False]
+    if not others or len(others) == len(proof.rows):
+        return shortfall
+    return f"{shortfall}; {_did(proof.coordinate, others)}"
+
+
+def missed(expected: ExpectedReport, summary: RankSummary) -> str:
+    """Say that less ran in low precision than was to."""
+    left = enumerated(in_sentences(expected.left_out), _SHOWN)
+    out = f", with {left} excluded" if left else ""
+    formats = low_precision_name(summary.kernels)
+    measured, share = about(expected.measured_share_of_flops), about(expected.share_of_flops)
+    return f"{measured} of GEMM FLOPs ran in {formats}, where {share} was expected{out}"
+
+
+def _did(coordinate: str, rows: Sequence[ProofRow]) -> str:
+    low, total = sum(row.low for row in rows), sum(r.low + r.high + r.unknown for r in rows)
+    did = "all did" if low == total else f"{low} of {total} did"
+    if coordinate == "micro-batch":
+        return f"in the others {did}"
+    return f"{'on' if coordinate == 'rank' else 'in'} {_values([r.value for r in rows])}, {did}"
+
+
+def _values(values: Sequence[str]) -> str:
+    """Join values of a coordinate: "steps 5, 7", "ranks 0-3"; others as they are."""
+    for name, show in (("step", show_steps), ("rank", label_of_ranks)):
+        numbers = [value.removeprefix(f"{name} ") for value in values]
+        if all(number.isdecimal() for number in numbers):
+            return show(list(map(int, numbers)))
+    return listed(list(values))
+
+
+# ---- several ranks
+
+
+def active_ranks(summaries: Sequence[RankSummary]) -> str:
+    """Say what ran in low precision on ranks that are ACTIVE."""
+    kernels: Counter[str] = sum((Counter(one.kernels) for one in summaries), Counter())
+    low, total = low_precision_count(kernels), sum(kernels.values())
+    where = "both ranks" if len(summaries) == 2 else counted(summaries, "rank")
+    least = min(summaries, key=lambda one: one.share)
+    share = f"; {least.label} has least, {about(least.share)} of its GEMM time"
+    return (
+        f"{low} of {total} linear-layer GEMMs ran in {low_precision_name(kernels)} on {where}"
+        f"{in_steps(summaries)}{share if low < total else ''}{apart(least)}"
+    )
+
+
+def without_low(low: Sequence[RankSummary], without: Sequence[str]) -> str:
+    """Say on which ranks no low precision ran, and how the others ran."""
+    kernels: Counter[str] = sum((Counter(one.kernels) for one in low), Counter())
+    said = f"no {low_precision_name(kernels)} GEMM ran on {_values(without)}"
+    count = low_precision_count(kernels)
+    others = _values([one.label for one in low])
+    return f"{said}; on {others}, {count} of {sum(kernels.values())} did"
+
+
+def on_all(summaries: Sequence[RankSummary], reasons: Sequence[str]) -> str:
+    """Say once what holds on each rank; empty if the ranks differ."""
+    same = len(set(reasons)) == 1
+    return f"on each of the {len(summaries)} ranks, {reasons[0]}" if same else ""
