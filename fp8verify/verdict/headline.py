@@ -68,21 +68,19 @@ def in_steps(summaries: Sequence[RankSummary]) -> str:
 
 def _by_design(summary: RankSummary, expected: ExpectedReport | None) -> str:
     """Say what kept the others in high precision: what most of their time is."""
+    rest = summary.rank.rest
     if not summary.high_us:
         return ""
-    configured = ", as configured" if expected is not None and expected.is_met else ""
-    legs = _legs_in_high_precision(summary)
-    high = _name_of_others(summary.kernels)
-    left = expected.left_out if expected is not None else ()
-    if legs:
-        verb = "stays" if len(legs) == 1 else "stay"
-        return f"{configured}: {enumerated(legs)} {verb} in {high}"
-    if configured and left and (len(left) <= _SHOWN or not summary.rank.rest):
-        names = in_sentences(left)
-        verb = "stays" if len(names) == 1 else "stay"
-        return f"{configured}: {enumerated(names, _SHOWN)} {verb} in {high}"
-    sign = ":" if configured else ";"
-    return f"{configured}{sign} {summary.rank.rest}" if summary.rank.rest else configured
+    is_met = expected is not None and expected.is_met
+    left = in_sentences(expected.left_out) if expected is not None and is_met else []
+    if rest and len(left) > _SHOWN:
+        left = []  # the cause says more than some of the names
+    names = _legs_in_high_precision(summary) or left
+    if names:
+        high = f"{enumerated(names, _SHOWN)} in {_name_of_others(summary.kernels)}"
+        return f", as configured with {high}" if is_met else f"; {high}"
+    configured = ", as configured" if is_met else ""
+    return f"{configured}{':' if configured else ';'} {rest}" if rest else configured
 
 
 def _legs_in_high_precision(summary: RankSummary) -> list[str]:

@@ -34,7 +34,7 @@ def to_do(report: Report) -> str:
         ("bf16_te_no_autocast", "Transformer Engine's layers ran outside", "te.fp8_autocast"),
         ("bf16_compiled", "0 of 15 linear layers were converted", "<code>fp8verify doctor</code>"),
         ("fp8_megatron_first_last", "Megatron-LM keeps blocks 0, 3", "Change the recipe, filter"),
-        ("fp8_te_backward_bf16", "every dgrad GEMM ran in BF16", "Change the recipe, filter"),
+        ("fp8_te_backward_bf16", "dgrad and wgrad in BF16", "Change the recipe, filter"),
     ],
 )
 def test_the_page_begins_with_cause_and_remedy(capture: str, cause: str, advice: str) -> None:

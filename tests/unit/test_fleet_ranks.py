@@ -81,8 +81,8 @@ def test_ranks_that_were_joined_in_one_file_are_told_apart(
     [
         ("yyx", Verdict.INCONCLUSIVE, "rank 2: its trace cannot be read (rank2.json is not JSON)"),
         ("nnx", Verdict.INCONCLUSIVE, "rank 2: its trace cannot be read (rank2.json is not JSON)"),
-        ("ynx", Verdict.PARTIAL, "FP8 GEMMs ran on 1 of 3 ranks and not on rank 1"),
-        ("yn", Verdict.PARTIAL, "FP8 GEMMs ran on 1 of 2 ranks and not on rank 1"),
+        ("ynx", Verdict.PARTIAL, "no FP8 GEMM ran on rank 1; on rank 0, 6 of 6 did"),
+        ("yn", Verdict.PARTIAL, "no FP8 GEMM ran on rank 1; on rank 0, 6 of 6 did"),
     ],
 )
 def test_an_unreadable_rank_is_named_and_decides_nothing(

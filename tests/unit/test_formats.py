@@ -98,7 +98,7 @@ def test_nvfp4_that_was_promised_is_active_by_its_name(build: TraceBuilder, tmp_
     found = report(layer(build, "nvfp4"), tmp_path, module("up", "nvfp4"))
 
     assert (found.verdict.value, found.exit_code) == ("ACTIVE", 0)
-    assert found.reason.startswith("3 of 3 GEMM kernels ran in NVFP4, 100.0% of GEMM time")
+    assert found.reason.startswith("3 of 3 linear-layer GEMMs ran in NVFP4")
     assert found.gemm.fp8_share_of_time == 0
     assert found.gemm.low_precision_share_of_time == 1
     assert {finding.code for finding in found.findings} <= ABOUT_SPEED
@@ -108,13 +108,13 @@ def test_nvfp4_that_was_promised_is_active_by_its_name(build: TraceBuilder, tmp_
     ("ran", "promised", "verdict", "code", "message"),
     [
         (("bf16",), ("nvfp4",), "CONTRADICTED", "claimed-not-active",
-         "the model has 1 Linear modules set for NVFP4, but all 3 GEMM kernels ran in BF16"),
+         "the model has 1 Linear modules set for NVFP4, but all 3 GEMMs ran in BF16"),
         (("nvfp4", "fp8"), ("nvfp4",), "PARTIAL", "higher-than-promised",
-         "the run promised dgrad in NVFP4; these GEMMs spent 100.0% of their time in FP8"),
+         "the run requested dgrad in NVFP4, but all of these GEMMs ran in FP8"),
         (("fp8", "fp8", "nvfp4"), ("fp8",), "ACTIVE", "lower-than-promised",
-         "the run promised wgrad in FP8; these GEMMs spent 100.0% of their time in NVFP4"),
+         "the run requested wgrad in FP8, but all of these GEMMs ran in NVFP4"),
         (("fp8",), ("fp8", "fp8", "high_precision"), "ACTIVE", "lower-than-promised",
-         "the run promised wgrad in high precision; these GEMMs spent 100.0% of their time in"),
+         "the run requested wgrad in high precision, but all of these GEMMs ran in"),
     ],
 )  # fmt: skip
 def test_another_format_than_promised_is_said(
@@ -140,7 +140,7 @@ def test_modules_that_fell_back_to_fp8_do_not_hide_that_the_log_promised_fp4(
     found = report(layer(build, "fp8"), tmp_path, module("up", "fp8"), log=log)
     assert found.verdict.value == "PARTIAL"
     assert told(found, "higher-than-promised") == [
-        "NVFP4 was promised; these GEMMs spent 100.0% of their time in FP8"
+        "NVFP4 was requested, but all of these GEMMs ran in FP8"
     ]
 
 

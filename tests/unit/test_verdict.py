@@ -54,7 +54,7 @@ def test_no_fp8_is_held_against_the_log(
 ) -> None:
     report = verdict(build.linear(64, 32, 16, fp8=False), tmp_path, log=log)
     assert (report.verdict, report.exit_code) == (expected, 1)
-    assert log.strip() in report.reason
+    assert ("(line 1)" in report.reason) == bool(log)
     assert ("claimed-not-active" in codes(report)) == (expected == "CONTRADICTED")
 
 
@@ -127,7 +127,7 @@ def test_unknown_gemms_beside_fp8_count_both_ways(
     build.launch("triton_tem_fused_mm_3", "acme::mm", us=us / 2, backward=True)
     report = verdict(build, tmp_path)
     assert report.verdict == expected
-    share = f"kernels of unknown precision {us / (30 + us):.1%}"
+    share = f"kernels of unknown precision took {us / (30 + us):.0%} of it"
     assert (share in report.reason) == (expected == "INCONCLUSIVE")
 
 

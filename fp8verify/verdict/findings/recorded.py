@@ -145,7 +145,6 @@ def parts_without_fp8(rank: RankEvidence, promises: Promises) -> Iterator[Findin
             count=len(passes),
             total=len({(row.step, row.number) for row in table.rows}),
             most=most,
-            usual=total_amount(found.others for found in passes).share,
         )
 
 
