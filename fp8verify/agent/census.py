@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
 from .layers import (
@@ -25,9 +26,11 @@ from .layers import (
     registrations,
     tensor_class,
     trained_layers,
+    weight_of,
 )
 from .observe import observe
 from .precision import HIGH_PRECISION, Promise, promise_of
+from .stored import MISSING, header, is_a, shape_of, stored
 
 FP8_ALIGNMENT = 16  # torch._scaled_mm: both trailing dimensions must be divisible by it
 # Transformer Engine's grouped linear has a 2-D weight for each expert: module/grouped_linear.py.
@@ -48,17 +51,15 @@ def _records_of(layer: Layer) -> Iterator[dict[str, Any]]:
     if not layer.is_linear:
         for name, weight in expert_weights(layer.name, module):
             promise = promise_of(module, weight)
-            rows, columns = map(int, weight.shape[-2:])
+            rows, columns = shape_of(weight)[-2:]
             name = f"{layer.name}.{name}"
             yield _record(name, "experts", module, weight, promise, (rows, columns))
         return
-    weight = getattr(module, "weight", None)
-    if weight is None:
-        weight = next(module.parameters(), None)
+    weight = weight_of(module)
     promise = promise_of(module, weight)
     sides = _features(module, weight)
-    both = [getattr(module, name, None) for name in ("fc1_weight", "fc2_weight")]
-    sizes = [tuple(weight.shape) for weight in both if weight is not None]
+    both = [stored(module, name) for name in ("fc1_weight", "fc2_weight")]
+    sizes = [shape_of(weight) for weight in both if is_a(weight, Tensor)]
     grouped = any(cls.__name__ in GROUPED_CLASSES for cls in type(module).__mro__)
     yield {
         **_record(layer.name, "experts" if grouped else "linear", module, weight, promise, sides),
@@ -70,13 +71,14 @@ def _records_of(layer: Layer) -> Iterator[dict[str, Any]]:
 
 def _features(module: Any, weight: Any) -> tuple[int | None, int | None]:
     """Return how many outputs and inputs a linear module has."""
-    rows, columns = getattr(module, "out_features", None), getattr(module, "in_features", None)
-    if isinstance(rows, int) and isinstance(columns, int):
-        return rows, columns
-    if weight is None or weight.dim() != 2 or hasattr(module, "fc1_weight"):
+    rows, columns = stored(module, "out_features"), stored(module, "in_features")
+    if is_a(rows, int) and is_a(columns, int):
+        return int(rows), int(columns)
+    sizes = () if weight is None else shape_of(weight)
+    if len(sizes) != 2 or stored(module, "fc1_weight", MISSING) is not MISSING:
         return None, None
-    columns, rows = weight.shape if class_name(module) == "Conv1D" else reversed(weight.shape)
-    return int(rows), int(columns)
+    columns, rows = sizes if class_name(module) == "Conv1D" else reversed(sizes)
+    return rows, columns
 
 
 def _record(
@@ -95,8 +97,8 @@ def _record(
         "sizes": [],
         "reason": None,
         "weight_class": tensor_class(weight),
-        "training": module.training,
-        "frozen": weight is None or not weight.requires_grad,
+        "training": stored(module, "training") is not False,
+        "frozen": weight is None or not header(weight, "requires_grad"),
         **promise._asdict(),
     }
 

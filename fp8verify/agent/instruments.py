@@ -22,6 +22,7 @@ from .framework_counters import StepCounter, counters
 from .layers import linear_modules
 from .observe import hidden
 from .process import can_look
+from .stored import unseen
 
 PREFIX = "fp8verify:"  # of the ranges that name layers
 
@@ -95,7 +96,8 @@ class InstrumentSet:
         fields: dict[str, Any] = {}
         for instrument in tuple(self._instruments):
             try:
-                fields |= getattr(instrument, method)(*args) or {}
+                with unseen():
+                    fields |= getattr(instrument, method)(*args) or {}
             except Exception as error:  # noqa: PERF203 - one that fails does not stop the others
                 what = f"{type(instrument).__name__}.{method}"
                 debug.error(what)

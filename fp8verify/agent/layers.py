@@ -10,16 +10,27 @@ import re
 import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from math import prod
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_module_registration_hook
 
-from .debug import debug
 from .observe import hidden
 from .process import find_instances
+from .stored import (
+    all_parameters,
+    children_of,
+    has_values,
+    header,
+    is_a,
+    parameters_of,
+    shape_of,
+    stored,
+    trained_by,
+    walk,
+)
 
 # DDP and DataParallel keep the model in `module`, a name that a model may use itself further in.
 LEADING_WRAPPERS = re.compile(
@@ -39,7 +50,8 @@ LINEAR_CLASSES = {
 ATTENTION_CORES = {"DotProductAttention"}
 EXPERTS = re.compile(r"expert|moe", re.IGNORECASE)
 
-_modules: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+# By id: a module may define `__eq__` and `__hash__`.
+_modules: weakref.WeakValueDictionary[int, nn.Module] = weakref.WeakValueDictionary()
 _searched: dict[int, weakref.ref[Any]] = {}  # the parameters whose owners were searched for, by id
 
 
@@ -70,10 +82,7 @@ registrations = Registrations()
 
 def remember(module: nn.Module) -> None:
     """Remember a module: a search does not see objects that were frozen by `gc.freeze`."""
-    try:
-        _modules.add(module)
-    except Exception:  # an unhashable module; the search for modules will find it
-        debug.error("remembering a module")
+    _modules[id(module)] = module
 
 
 class Layer(NamedTuple):
@@ -96,17 +105,16 @@ def trained_layers(optimizers: Iterable[Any], *, anew: bool = False) -> list[Lay
     optimizer steps, it is reused until a caller asks for a walk `anew`.
     """
     global _last
-    groups = (group for optimizer in optimizers for group in optimizer.param_groups)
-    parameters = {id(parameter): parameter for group in groups for parameter in group["params"]}
-    walk = (registrations.changes, frozenset(parameters))
-    if walk == _last[0] and (not anew or (parameters and registrations.changes is not None)):
+    parameters = trained_by(optimizers)
+    made_for = (registrations.changes, frozenset(parameters))
+    if made_for == _last[0] and (not anew or (parameters and registrations.changes is not None)):
         kept = [Layer(root(), name, module(), linear) for root, name, module, linear in _last[1]]
         if all(layer.root is not None and layer.module is not None for layer in kept):
             return kept
     found = [layer for root in _trained_roots(parameters) for layer in _below(root)]
     references = [(weakref.ref(root), name, weakref.ref(module), linear)
                   for root, name, module, linear in found]  # fmt: skip
-    _last = ((registrations.changes, walk[1]), references)
+    _last = ((registrations.changes, made_for[1]), references)
     return found
 
 
@@ -132,37 +140,40 @@ def distinct_names(found: list[tuple[nn.Module, str]]) -> list[str]:
 def _trained_roots(parameters: dict[int, Any]) -> list[nn.Module]:
     """Return the outermost modules that own any of these parameters."""
     owned = set(parameters)
-    known = _roots_owning(owned, list(_modules))
-    if owned and owned <= {id(p) for root in known for p in root.parameters()}:
+    known = _roots_owning(owned, list(_modules.values()))
+    if owned and owned <= {id(p) for root in known for p in all_parameters(root)}:
         return known
     # A search holds the training up, and is made once: later modules come by the hook.
     searched = (_searched.get(key, lambda: None)() is found for key, found in parameters.items())
     if parameters and all(searched):
         return known
     roots = _roots_owning(owned, all_modules())
-    with suppress(TypeError):  # modules without a hash cannot be kept, and are searched for again
-        for root in roots:
-            _modules.update(root.modules())
-        _searched.update({key: weakref.ref(found) for key, found in parameters.items()})
+    for root in roots:
+        _modules.update({id(module): module for _, module in walk(root)})
+    _searched.update({key: weakref.ref(found) for key, found in parameters.items()})
     return roots
 
 
 def _roots_owning(owned: set[int], found: Iterable[nn.Module]) -> list[nn.Module]:
     modules = {id(module): module for module in found}
-    children = {id(child) for module in modules.values() for child in module._modules.values()}
-    roots = [module for key, module in modules.items() if key not in children]
-    trained = [root for root in roots if any(id(p) in owned for p in root.parameters())]
+    children = {id(child) for module in modules.values() for child in children_of(module).values()}
+    roots = {key: list(all_parameters(module)) for key, module in modules.items()
+             if key not in children}  # fmt: skip
+    trained = [key for key, own in roots.items() if any(id(p) in owned for p in own)]
     # Sharded optimizers (ZeRO) step flat copies, which no module owns.
-    return trained or [r for r in roots if any(p.requires_grad for p in r.parameters())]
+    trained = trained or [
+        k for k, own in roots.items() if any(header(p, "requires_grad") for p in own)
+    ]
+    return [modules[key] for key in trained]
 
 
 def all_modules() -> list[nn.Module]:
     """Return every module that is alive, as far as there are few enough objects to look."""
-    return [*_modules, *find_instances(lambda kind: issubclass(kind, nn.Module))]
+    return [*_modules.values(), *find_instances(lambda kind: issubclass(kind, nn.Module))]
 
 
 def _below(root: nn.Module) -> Iterator[Layer]:
-    for raw, module in root.named_modules():
+    for raw, module in walk(root):
         name = canonical_name(raw)
         is_linear = _is_linear(module)
         if is_linear or next(expert_weights(name, module), None) is not None:
@@ -179,8 +190,10 @@ def _is_linear(module: nn.Module) -> bool:
     """Whether a module is linear itself, and no wrapper of linear ones, such as LoRA's."""
     if not _is_named_linear(module):
         return False
-    own = any(p is not None and p.dim() > 1 for p in module._parameters.values())
-    return own or not any(_is_named_linear(m) for m in module.modules() if m is not module)
+    own = any(len(shape_of(p)) > 1 for p in parameters_of(module).values())
+    if own or "parametrizations" in children_of(module):
+        return True
+    return not any(_is_named_linear(m) for _, m in walk(module) if m is not module)
 
 
 def _is_named_linear(module: nn.Module) -> bool:
@@ -198,27 +211,40 @@ def class_name(module: nn.Module) -> str:
 def expert_weights(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     """Return the 3-D parameters of a module whose names show that it contains experts."""
     if EXPERTS.search(f"{name} {type(module).__name__}"):
-        for key, weight in module.named_parameters(recurse=False):
-            if weight.dim() == 3:
+        for key, weight in parameters_of(module).items():
+            if len(shape_of(weight)) == 3:
                 yield key, weight
+
+
+def weight_of(module: nn.Module) -> Any:
+    """Return a layer's weight, of a parametrized one the original; None if it has no tensor."""
+    weight = stored(module, "weight")
+    if is_a(weight, Tensor):
+        return weight
+    computed = children_of(stored(module, "parametrizations")).values()
+    own = [*parameters_of(module).values(), *(p for one in computed for p in all_parameters(one))]
+    matrices = [p for p in own if len(shape_of(p)) > 1]
+    # Of weight_norm's two originals one has a single column.
+    largest = max(matrices, key=lambda p: prod(shape_of(p)), default=None)
+    return next(all_parameters(module), None) if largest is None else largest
 
 
 def matrices_of(module: Any) -> list[tuple[str, Any]]:
     """Return the matrices of a layer by what to add to its name: ".fc1" of a LayerNormMLP."""
-    weight = getattr(module, "weight", None)
-    if isinstance(weight, Tensor):
+    weight = stored(module, "weight")
+    if is_a(weight, Tensor):
         return [("", local(weight))]
     return [
         # GroupedLinear's weight0, weight1 … are one layer.
         ("" if name.startswith("weight") else f".{name.removesuffix('_weight')}", local(parameter))
-        for name, parameter in module._parameters.items()
-        if parameter is not None and parameter.dim() >= 2
+        for name, parameter in parameters_of(module).items()
+        if len(shape_of(parameter)) >= 2
     ]
 
 
 def local(tensor: Any) -> Any:
     """Return this rank's part of a tensor that is spread over ranks."""
-    return getattr(tensor, "_local_tensor", tensor)
+    return stored(tensor, "_local_tensor", tensor)
 
 
 def tensor_class(tensor: Any) -> str | None:
@@ -228,24 +254,27 @@ def tensor_class(tensor: Any) -> str | None:
 
 
 def plain(tensor: Any) -> Any:
-    """Return the tensor of values inside wrappers, or of FP8 bytes if that is all there is."""
+    """Return the tensor of values inside wrappers, or of FP8 bytes if that is all there is.
+
+    None for a wrapper that is not known: an operator on it would run its code.
+    """
     tensor = local(tensor)
-    if not isinstance(tensor, Tensor):
+    if not is_a(tensor, Tensor):
         return None
     # torchao: WeightWithDynamicFloat8CastTensor._tensor, Float8TrainingTensor._data,
     # *WrapperTensor._data; Transformer Engine: Float8Tensor._data and the others' _rowwise_data
     # are uint8.
     for name in ("_tensor", "_data", "_rowwise_data"):
-        inner = getattr(tensor, name, None)
-        if isinstance(inner, Tensor):
+        inner = stored(tensor, name)
+        if is_a(inner, Tensor):
             return plain(inner)
-    return tensor.detach()
+    return tensor.detach() if has_values(tensor) else None
 
 
 def measurable(tensor: Any) -> bool:
     """Whether a tensor has values in high precision."""
     return bool(
-        isinstance(tensor, Tensor)
+        has_values(tensor)
         and tensor.is_floating_point()
         and tensor.element_size() > 1
         and tensor.numel()

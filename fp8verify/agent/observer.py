@@ -17,6 +17,7 @@ from .framework_counters import counters, sets_up_an_optimizer
 from .numerics.scales import remember
 from .observe import hidden, observe_function, unobserve_all, unobserve_function
 from .step_numbers import LOG, SCRIPT, LoggedNumbers, LogLines, SharedOffset
+from .stored import groups_of, header, is_a, items_of, pairs_of, stored, trained_by
 from .windows.manager import WindowManager
 from .windows.session import EXIT_PATIENCE_S
 from .windows.user_profiler import ProfilerArbiter
@@ -101,8 +102,8 @@ class Observer:
         # Frames are looked at only until training has begun.
         setup = not self.clock.steps and sets_up_an_optimizer()
         # A learning rate kept in a tensor is not read: that would wait for the GPU.
-        rates = [group.get("lr") for group in optimizer.param_groups]
-        idle = all(isinstance(rate, (int, float)) and rate == 0 for rate in rates)
+        rates = [group.get("lr") for group in groups_of(optimizer)]
+        idle = bool(rates) and all(isinstance(rate, (int, float)) and rate == 0 for rate in rates)
         name = type(optimizer).__name__
         if not self.clock.leave(key, name, self._work(), idle=idle, setup=setup):
             return
@@ -302,9 +303,9 @@ def _version(optimizer: Any) -> int:
 
     Fused kernels do not raise the versions of the parameters, but of the state's `step`.
     """
-    parameters = (p for group in optimizer.param_groups for p in group["params"])
+    state = {id(key): items_of(kept) for key, kept in pairs_of(stored(optimizer, "state"))}
     total = 0
-    for parameter in islice(parameters, MAX_VERSIONS):
-        step = optimizer.state.get(parameter, {}).get("step")
-        total += parameter._version + getattr(step, "_version", 0)
+    for key, parameter in islice(trained_by([optimizer]).items(), MAX_VERSIONS):
+        for one in (parameter, state.get(key, {}).get("step")):
+            total += header(one, "_version") if is_a(one, torch.Tensor) else 0
     return total

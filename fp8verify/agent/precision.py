@@ -27,6 +27,7 @@ from .numerics.casts import (
     Cast,
     Format,
 )
+from .stored import fields, has_values, is_a, items_of, of_class, required, shape_of, stored
 
 LEGS = ("fprop", "dgrad", "wgrad")
 HIGH = "high_precision"
@@ -84,28 +85,40 @@ FLOAT8_CASTS = {
 
 
 def _float8_linear(module: Any) -> Promise:
-    config = module.config
+    config = required(module, "config")
     formats, words = {}, []
     for leg, operands in FLOAT8_CASTS.items():
-        casts = [(label, getattr(config, f"cast_config_{name}")) for label, name in operands]
+        casts = [(label, required(config, f"cast_config_{name}")) for label, name in operands]
         # A disabled cast leaves that GEMM in high precision by design (rowwise_with_gw_hp: wgrad).
-        is_high = any(cast.scaling_type.value == "disabled" for _, cast in casts)
+        is_high = any(_choice(cast, "scaling_type") == "disabled" for _, cast in casts)
         formats[leg] = HIGH if is_high else "fp8"
-        described = ",".join(f"{label}:{cast.short_str()}" for label, cast in casts)
+        described = ",".join(f"{label}:{_cast_words(cast)}" for label, cast in casts)
         words.append(f"{leg}={HIGH if is_high else described}")
-    return _promise(formats, " ".join(words), emulated=config.emulate)
+    return _promise(formats, " ".join(words), emulated=required(config, "emulate") is True)
+
+
+def _choice(owner: Any, name: str) -> Any:
+    """Return the value of an attribute that is a member of an enumeration."""
+    return required(required(owner, name), "_value_")
+
+
+def _cast_words(cast: Any) -> str:
+    """Describe a cast as torchao's `CastConfig.short_str` does."""
+    words = [str(_choice(cast, f"scaling_{name}"))[:3] for name in ("type", "granularity")]
+    words[1] = words[1].replace("axi", "axs")
+    kind = FORMATS.get(required(cast, "target_dtype"))
+    return "_".join([*words, kind.name.lower() if kind else "?"])
 
 
 def _float8_linear_casts(module: Any) -> Casts:
-    config, casts = module.config, {}
+    config, casts = required(module, "config"), {}
     for tensor in TENSORS:
-        found = getattr(config, f"cast_config_{tensor}")
-        if found.scaling_type.value == "dynamic":
-            by_row = found.scaling_granularity.value == "axiswise"
+        found = required(config, f"cast_config_{tensor}")
+        if _choice(found, "scaling_type") == "dynamic":
             casts[tensor] = Cast(
-                FORMATS[found.target_dtype],
-                ROWWISE if by_row else TENSORWISE,
-                power_of_2=bool(config.round_scales_to_power_of_2),
+                FORMATS[required(found, "target_dtype")],
+                ROWWISE if _choice(found, "scaling_granularity") == "axiswise" else TENSORWISE,
+                power_of_2=required(config, "round_scales_to_power_of_2") is True,
             )
     return casts
 
@@ -120,31 +133,31 @@ def casts_of_recipe(name: str) -> Casts:
 
 def _mx(owner: Any) -> Promise:
     """Read an MX linear or an MX weight, which may have its settings in `config`."""
-    config = getattr(owner, "config", owner)
-    name = "mxfp4" if "float4" in str(getattr(config, "elem_dtype", None)) else "mxfp8"
-    high = ("wgrad",) if getattr(config, "wgrad_with_hp", False) else ()
+    config = stored(owner, "config", owner)
+    name = "mxfp4" if "float4" in str(stored(config, "elem_dtype")) else "mxfp8"
+    high = ("wgrad",) if stored(config, "wgrad_with_hp") is True else ()
     return _all_legs(name, name, emulated=_emulates(config), high=high)
 
 
 def _mx_casts(owner: Any) -> Casts:
-    config = getattr(owner, "config", owner)
-    mode = getattr(config, "scale_calculation_mode", None)
-    element = getattr(config, "elem_dtype", E4M3.dtype)
+    config = stored(owner, "config", owner)
+    mode = stored(config, "scale_calculation_mode")
+    element = stored(config, "elem_dtype", E4M3.dtype)
     if element not in FORMATS:
         return {}
-    gradient = FORMATS[getattr(config, "elem_dtype_grad_output_override", None) or element]
-    ceiling = getattr(mode, "value", mode) in (None, "rceil", "ceil")
+    gradient = FORMATS[stored(config, "elem_dtype_grad_output_override") or element]
+    ceiling = stored(mode, "_value_", mode) in (None, "rceil", "ceil")
     cast = Cast(FORMATS[element], MXFP8, ceiling=ceiling)
     return {INPUT: cast, WEIGHT: cast, GRAD_OUTPUT: cast._replace(format=gradient)}
 
 
 def _emulates(config: Any) -> bool:
-    choice = getattr(config, "kernel_preference", getattr(config, "gemm_kernel_choice", None))
-    return bool(getattr(choice, "value", None) == "emulated")
+    choice = stored(config, "kernel_preference") or stored(config, "gemm_kernel_choice")
+    return bool(stored(choice, "_value_") == "emulated")
 
 
 def _blockwise(module: Any) -> Promise:
-    return _all_legs("fp8_block", f"blockwise_{getattr(module, 'block_size', 128)}")
+    return _all_legs("fp8_block", f"blockwise_{stored(module, 'block_size', 128)}")
 
 
 def _blockwise_casts(_: Any) -> Casts:
@@ -153,18 +166,18 @@ def _blockwise_casts(_: Any) -> Casts:
 
 
 def _float8_weight(weight: Any) -> Promise:
-    recipe = _weight_recipe(weight, weight.config)
+    recipe = _weight_recipe(weight, required(weight, "config"))
     return _all_legs("fp8", recipe, high=("wgrad",) if recipe.endswith("gw_hp") else ())
 
 
 def _weight_recipe(weight: Any, config: Any) -> str:
     # `linear` has a recipe of its own from 0.18 on, grouped GEMMs are always scaled by row.
-    recipe = getattr(config, "float8_linear_recipe", "rowwise")
-    return str(recipe) if weight.dim() == 2 else "rowwise"
+    recipe = stored(config, "float8_linear_recipe", "rowwise")
+    return str(recipe) if len(shape_of(weight)) == 2 else "rowwise"
 
 
 def _is_mx(weight: Any) -> bool:
-    return "mxfp8" in getattr(getattr(weight, "scaling_type", None), "value", "")
+    return "mxfp8" in str(stored(stored(weight, "scaling_type"), "_value_", ""))
 
 
 # --- Transformer Engine -------------------------------------------------------
@@ -187,7 +200,7 @@ def is_transformer_engine(module: Any) -> bool:
 
 def runs_fp8(module: Any) -> bool:
     """Whether the last forward pass of a module of Transformer Engine was in its autocast."""
-    return is_transformer_engine(module) and bool(getattr(module, "fp8", False))
+    return is_transformer_engine(module) and stored(module, "fp8") is True
 
 
 def normalizes_input(module: Any) -> bool:
@@ -209,14 +222,16 @@ def formats_of(recipe: Any) -> tuple[Format, Format]:
 
 
 def _format_name(recipe: Any) -> str | None:
-    return getattr(getattr(recipe, "fp8_format", None), "name", None)
+    found = stored(recipe, "fp8_format")
+    name = stored(found, "_name_") or stored(found, "name")
+    return name if is_a(name, str) else None
 
 
 def _te_module(module: Any) -> Promise:
     """Return what the last forward pass of a module saw: outside autocast it is off."""
-    if not getattr(module, "fp8", False):
+    if stored(module, "fp8") is not True:
         return Promise("fp8_module_off")
-    recipe = getattr(module, "fp8_meta", {}).get("recipe")
+    recipe = items_of(stored(module, "fp8_meta")).get("recipe")
     name = recipe_class(recipe)
     known = RECIPES.get(name)
     if known is None:  # CustomRecipe: a factory of the script's own makes any format
@@ -231,26 +246,27 @@ def _te_module(module: Any) -> Promise:
 
 def _high_legs(recipe: Any) -> set[str]:
     """Return the legs that the recipe always computes in high precision."""
-    if getattr(recipe, "backward_override", None) is not None:
+    if stored(recipe, "backward_override") is not None:
         return {"dgrad", "wgrad"}
     # Before 2.10 (fprop, dgrad, wgrad); Megatron-LM's --no-fp8-wgrad sets the last one.
-    override = tuple(getattr(recipe, "override_linear_precision", None) or ())
+    found = stored(recipe, "override_linear_precision")
+    override = tuple.__iter__(found) if is_a(found, tuple) else ()
     return {leg for leg, high in zip(LEGS, override) if high}  # noqa: B905 - a newer one may be longer
 
 
 def _words(recipe: Any, known: Recipe) -> str:
     """Say how the recipe scales, with what its user may have set."""
     words = known.words if isinstance(known.words, str) else known.words(recipe)
-    override = getattr(recipe, "backward_override", None)
+    override = stored(recipe, "backward_override")
     if override == "dequantized":
         return f"{words}, backward from {override} operands"
     return f"{words}, backward in high precision" if override == "high_precision" else words
 
 
 def _delayed_words(recipe: Any) -> str:
-    algorithm = getattr(recipe, "amax_compute_algo", "max")
-    name = algorithm if isinstance(algorithm, str) else "a function of its own"
-    margin, history = getattr(recipe, "margin", 0), getattr(recipe, "amax_history_len", None)
+    algorithm = stored(recipe, "amax_compute_algo", "max")
+    name = algorithm if is_a(algorithm, str) else "a function of its own"
+    margin, history = stored(recipe, "margin", 0), stored(recipe, "amax_history_len")
     return f"delayed (margin {margin}, history {history}, {name})"
 
 
@@ -265,7 +281,7 @@ def _nvfp4_words(recipe: Any) -> str:
         "disable_stochastic_rounding": "stochastic rounding",
         "disable_2d_quantization": "2-D blocks",
     }
-    without = [words for name, words in parts.items() if getattr(recipe, name, False)]
+    without = [words for name, words in parts.items() if stored(recipe, name)]
     return f"NVFP4 ({', without '.join(['blocks of 16', *without])})"
 
 
@@ -274,20 +290,20 @@ def transformer_engine_casts(module: Any) -> Casts:
 
     Empty outside of autocast, and for recipes that are not FP8.
     """
-    meta = getattr(module, "fp8_meta", None) or {}
-    recipe = meta.get("recipe") if getattr(module, "fp8", False) else None
+    meta = items_of(stored(module, "fp8_meta"))
+    recipe = meta.get("recipe") if runs_fp8(module) else None
     known = RECIPES.get(recipe_class(recipe))
     return known.casts(recipe, meta) if known and known.casts else {}
 
 
 def _delayed_casts(recipe: Any, meta: dict[str, Any]) -> Casts:
     forward, backward = formats_of(recipe)
-    scale, gradient = (getattr(meta.get(f"scaling_{p}"), "scale", None) for p in ("fwd", "bwd"))
+    scale, gradient = (stored(meta.get(f"scaling_{p}"), "scale") for p in ("fwd", "bwd"))
     found: Casts = {}
-    if scale is not None and scale.numel() >= 2:
+    if has_values(scale) and scale.numel() >= 2:
         found[INPUT] = Cast(forward, DELAYED, scale=scale[0])
         found[WEIGHT] = Cast(forward, DELAYED, scale=scale[1])
-    if gradient is not None and gradient.numel():
+    if has_values(gradient) and gradient.numel():
         # Of two GEMMs the gradient of the output belongs to the second.
         place = 2 if gradient.numel() >= 4 else 0
         found[GRAD_OUTPUT] = Cast(backward, DELAYED, scale=gradient[place])
@@ -296,7 +312,7 @@ def _delayed_casts(recipe: Any, meta: dict[str, Any]) -> Casts:
 
 def _block_of(recipe: Any, tensor: str) -> str:
     _, operand, dimensions = _SETTINGS[tensor]
-    square = getattr(recipe, f"{operand}_block_scaling_dim", dimensions) == 2
+    square = stored(recipe, f"{operand}_block_scaling_dim", dimensions) == 2
     return BLOCK_SQUARE if square else BLOCK_ROW
 
 
@@ -306,11 +322,11 @@ def _computed_casts(recipe: Any, _: dict[str, Any]) -> Casts:
     forward, backward = formats_of(recipe)
     casts = {}
     for tensor, (setting, *_rest) in _SETTINGS.items():
-        own = getattr(recipe, f"fp8_quant_{setting}", None)
+        own = stored(recipe, f"fp8_quant_{setting}")
         casts[tensor] = Cast(
             backward if tensor == GRAD_OUTPUT else forward,
             _block_of(recipe, tensor) if blocks else TENSORWISE,
-            power_of_2=bool(getattr(own, "power_2_scale", blocks)),
+            power_of_2=bool(stored(own, "power_2_scale", blocks)),
             double=False,
         )
     return casts
@@ -385,7 +401,7 @@ MODULES = {
 WEIGHTS = {
     "Float8TrainingWeightWrapperTensor": Known(
         _float8_weight,
-        lambda weight: casts_of_recipe(_weight_recipe(weight, getattr(weight, "config", None))),
+        lambda weight: casts_of_recipe(_weight_recipe(weight, stored(weight, "config"))),
     ),
     "MXFP8TrainingWeightWrapperTensor": _MX,
     "ScaledGroupedMMTensor": Known(
@@ -448,10 +464,12 @@ def _known(module: Any, weight: Any) -> tuple[Known | None, Any, str]:
 def is_plain(module: Any, weight: Any) -> bool:
     """Whether a module surely computes what `torch.nn.Linear` does.
 
-    Its `forward` is PyTorch's, and its weight is neither a tensor subclass nor parametrized. 3-D
-    parameters of experts have no module with a known `forward`.
+    Its `forward` is PyTorch's, and its weight is stored, and no tensor subclass. 3-D parameters of
+    experts have no module with a known `forward`.
     """
-    if not isinstance(module, nn.Linear):
-        return weight is not None and weight.dim() == 3 and tensor_class(weight) is None
-    own = "forward" in module.__dict__ or type(module).forward is not nn.Linear.forward
-    return not own and tensor_class(weight) is None and "parametrizations" not in module._modules
+    if tensor_class(weight) is not None:
+        return False
+    if not is_a(module, nn.Linear):
+        return weight is not None and len(shape_of(weight)) == 3
+    own = "forward" in fields(module) or of_class(type(module), "forward") is not nn.Linear.forward
+    return not own and stored(module, "weight") is weight

@@ -135,5 +135,7 @@ def find_instances(wanted: Callable[[type], bool], *, patient: bool = False) -> 
         return []
     objects = gc.get_objects()
     # type(), not isinstance(): a lazy proxy would be woken by being asked for its __class__.
-    kinds = {kind for kind in set(map(type, objects)) if wanted(kind)}
-    return list(compress(objects, map(kinds.__contains__, map(type, objects))))
+    # By id: a metaclass may define `__eq__` and `__hash__`.
+    kinds = dict(zip(map(id, map(type, objects)), map(type, objects), strict=True))
+    found = {key for key, kind in kinds.items() if wanted(kind)}
+    return list(compress(objects, map(found.__contains__, map(id, map(type, objects)))))

@@ -215,7 +215,7 @@ def test_among_millions_of_objects_there_is_no_search(monkeypatch: pytest.Monkey
     assert find_instances(lambda _: True) == []
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
     listed = ModuleList(InstrumentContext({"live": None}, lambda: [optimizer]))
-    monkeypatch.setattr(layers, "_modules", [])
+    monkeypatch.setattr(layers, "_modules", {})
     listed.before_window()
 
     # The modules were not looked for, which is not the same as none.

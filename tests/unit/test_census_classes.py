@@ -222,7 +222,7 @@ def test_modules_that_were_built_before_us_are_searched_for_once(
     model = nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 32))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     monkeypatch.setattr(layers, "find_instances", counted)
-    monkeypatch.setattr(layers, "_modules", weakref.WeakSet())
+    monkeypatch.setattr(layers, "_modules", weakref.WeakValueDictionary())
     monkeypatch.setattr(layers, "_searched", {})
 
     found = [[record["fqn"] for record in take_census([optimizer])] for _ in range(3)]

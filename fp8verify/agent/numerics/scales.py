@@ -19,6 +19,7 @@ from torch import Tensor
 
 from ..layers import local
 from ..precision import formats_of, recipe_class
+from ..stored import has_values, header, is_a, items_of, stored, trained_by
 
 # Between these a norm is sound: outside of them squares may have left the range of float32.
 LEAST_SURE, MOST_SURE = 1e-15, 1e18
@@ -38,12 +39,11 @@ def gradient_norm(optimizers: Iterable[Any]) -> dict[str, Any] | None:
     """
     by_kind: defaultdict[Any, list[Any]] = defaultdict(list)
     sharded = False
-    parameters = {id(p): p for found in optimizers for g in found.param_groups for p in g["params"]}
-    for parameter in parameters.values():
-        gradient = parameter.grad
-        if gradient is None or gradient.layout != torch.strided or gradient.device.type == "meta":
-            continue
+    for parameter in trained_by(optimizers).values():
+        gradient = header(parameter, "grad")
         part = local(gradient)
+        if not has_values(part) or part.layout != torch.strided or part.device.type == "meta":
+            continue
         sharded = sharded or part is not gradient
         part = part.detach()
         real = torch.view_as_real(part) if part.is_complex() else part
@@ -67,7 +67,7 @@ def _norm(parts: list[Any]) -> float:
     return total
 
 
-_scalers: weakref.WeakSet[Any] = weakref.WeakSet()
+_scalers: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
 def remember(scaler: Any) -> None:
@@ -75,17 +75,17 @@ def remember(scaler: Any) -> None:
 
     A search among all objects would stop the training for half a second.
     """
-    _scalers.add(scaler)
+    _scalers[id(scaler)] = scaler
 
 
 def used_scalers() -> list[Any]:
     """Return the GradScalers that are alive and have a scale."""
-    return [scaler for scaler in _scalers if getattr(scaler, "_scale", None) is not None]
+    return [scaler for scaler in _scalers.values() if has_values(stored(scaler, "_scale"))]
 
 
 def scales_of(scalers: list[Any]) -> list[float | None]:
     """Return their scales, None for one that is not finite; waits for the GPU."""
-    scales = [float(scaler.get_scale()) for scaler in scalers]
+    scales = [float(stored(scaler, "_scale")) for scaler in scalers]
     return [scale if math.isfinite(scale) else None for scale in scales]
 
 
@@ -119,20 +119,19 @@ class KeptScales:
 
         Its rows are the scales, the largest amax, the staged one, then the history, newest last.
         """
-        meta = getattr(module, "fp8_meta", None)
-        if not isinstance(meta, dict) or meta.get("recipe") is None:
+        meta = items_of(stored(module, "fp8_meta"))
+        if meta.get("recipe") is None:
             return
         shared = {
             "layer": name,
             "recipe": _place(self.recipes, describe_recipe(meta["recipe"])),
             "group": self._group(meta.get("fp8_group")),
-            "tensor_parallel": self._group(getattr(module, "tp_group", None)),
+            "tensor_parallel": self._group(stored(module, "tp_group")),
         }
         formats = formats_of(meta["recipe"])
         for (direction, tensors), found in zip(TENSORS.items(), formats, strict=True):
             state = meta.get(direction)
-            scale: Any = getattr(state, "scale", None)
-            history: Any = getattr(state, "amax_history", None)
+            scale, history = stored(state, "scale"), stored(state, "amax_history")
             if not _fit(scale, history) or len(self.slots) + len(scale) > MOST_SLOTS:
                 continue
             slots = []
@@ -163,7 +162,7 @@ def _place(known: list[Any], one: Any) -> int:
 
 
 def _fit(scale: Any, history: Any) -> bool:
-    if not (isinstance(scale, Tensor) and isinstance(history, Tensor)):
+    if not (has_values(scale) and has_values(history)):
         return False
     both = scale.dim() == 1 and history.dim() == 2
     return bool(both and len(scale) and history.shape[1] == len(scale))
@@ -172,16 +171,16 @@ def _fit(scale: Any, history: Any) -> bool:
 def describe_recipe(recipe: Any) -> dict[str, Any]:
     """Return what a recipe is configured to do."""
     forward, backward = formats_of(recipe)
-    algorithm = getattr(recipe, "amax_compute_algo", None)
+    algorithm = stored(recipe, "amax_compute_algo")
     names = {"margin": "margin", "interval": "interval", "history_length": "amax_history_len"}
-    values = {name: getattr(recipe, attribute, None) for name, attribute in names.items()}
+    values = {name: stored(recipe, attribute) for name, attribute in names.items()}
     return {
         "name": recipe_class(recipe),
         "forward": forward.name,
         "backward": backward.name,
-        "algorithm": algorithm if isinstance(algorithm, str) else None,
-        "reduces_amax": bool(getattr(recipe, "reduce_amax", False)),
-        **{n: int(v) if isinstance(v, (int, float)) else None for n, v in values.items()},
+        "algorithm": algorithm if is_a(algorithm, str) else None,
+        "reduces_amax": stored(recipe, "reduce_amax") is True,
+        **{n: int(v) if type(v) in (int, float) else None for n, v in values.items()},
     }
 
 

@@ -33,6 +33,7 @@ from ..precision import (
     runs_fp8,
 )
 from ..process import captures_graph, on_autograd_thread
+from ..stored import is_a, items_of, stored, unseen
 from .casts import E4M3, FORMATS, ROWWISE, TENSORWISE, Cast
 from .scales import gradient_norm
 from .table import Measurements
@@ -252,7 +253,7 @@ class NumericsHooks:
             if not self._active or captures_graph():
                 return
             try:
-                with self._lock, torch.no_grad():
+                with self._lock, unseen():
                     method(*first, *args)
             except Exception as error:
                 self._active = False
@@ -269,7 +270,8 @@ class NumericsHooks:
         if run.is_recompute or casts is None or not (casts or engine):
             return
         if not casts and runs_fp8(module):
-            self._unknown[recipe_class(module.fp8_meta.get("recipe"))].add(name)
+            recipe = items_of(stored(module, "fp8_meta")).get("recipe")
+            self._unknown[recipe_class(recipe)].add(name)
         self._seen.add(name)
         if isinstance(x, Tensor) and not x.numel():
             self._empty.add(name)
@@ -318,7 +320,7 @@ class NumericsHooks:
         """Measure a gradient by its values, if its cast was not seen."""
         waiting, self._gradient = self._gradient, None
         if waiting is not None:
-            with torch.no_grad():
+            with unseen():
                 self._add(waiting[0], GRAD_OUTPUT, waiting[1], None)
 
     def _on_product(self, a: Tensor, b: Tensor, scale_a: Any, scale_b: Any) -> None:
@@ -332,7 +334,7 @@ class NumericsHooks:
         run = passes[-1] if passes else None
         if run is None or run.x is None:
             return
-        x, weight, b = run.x, plain(getattr(run.module, "weight", None)), b.t()
+        x, weight, b = run.x, plain(stored(run.module, "weight")), b.t()
         same = isinstance(weight, Tensor) and weight.shape == b.shape
         if same and _same_rows(x, a):
             run.x = None  # the first product of a pass is its fprop
@@ -381,7 +383,7 @@ def first_tensor(args: Any, kwargs: dict[str, Any] | None = None) -> Any:
     """Return the first tensor of a call's arguments, or of what it returned."""
     candidates = list(args) if isinstance(args, (tuple, list)) else [args]
     candidates += list((kwargs or {}).values())
-    return next((found for found in candidates if isinstance(found, Tensor)), None)
+    return next((found for found in candidates if is_a(found, Tensor)), None)
 
 
 def _layers(names: Iterable[str], kind: str = "") -> str:

@@ -10,13 +10,24 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from math import ceil
+from math import ceil, prod
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..layers import local, measurable, plain
+from ..stored import (
+    fields,
+    has_values,
+    header,
+    is_a,
+    items_of,
+    pairs_of,
+    parameters_of,
+    shape_of,
+    stored,
+)
 from .casts import E4M3, E5M2, FORMATS, Format
 
 # All scales in use hold for 32 neighbours of a row, of whatever block.
@@ -62,33 +73,33 @@ class Sample(NamedTuple):
 
 def sample_copies(modules: Iterable[tuple[str, Any]], optimizers: Iterable[Any]) -> Samples:
     """Return the samples of this moment."""
-    states = [optimizer.state for optimizer in optimizers]
+    # By id: a tensor class may define `__hash__`.
+    kept = [pairs_of(stored(optimizer, "state")) for optimizer in optimizers]
+    states = [{id(key): state for key, state in some} for some in kept]
     samples: Samples = {}
     for name, module in modules:
         for part, tensor, parameter, certain in _kept_by(module):
-            copy = copy_of(tensor)
-            master = _master_of(parameter, states, tensor is parameter)
-            if copy is None or master is None or copy.data.numel() != master.numel():
-                continue
-            if len(samples) < MOST_COPIES:
+            copy = copy_of(tensor) if len(samples) < MOST_COPIES else None
+            master = copy and _master_of(parameter, states, tensor is parameter)
+            if copy and master is not None and copy.data.numel() == master.numel():
                 samples[f"{name}{part}"] = _sample(copy, master, certain)
     return samples
 
 
 def _kept_by(module: Any) -> Iterator[tuple[str, Any, Any, bool]]:
     """Yield a suffix for the layer's name, a possible FP8 copy, its parameter, if certain."""
-    parameters = {name: p for name, p in module._parameters.items() if p is not None}
-    matrices = {name: p for name, p in parameters.items() if p.dim() >= 2}
-    workspaces = getattr(module, "_fp8_workspaces", None)
-    kept = workspaces.items() if isinstance(workspaces, dict) else ()
-    for name, tensor in (*matrices.items(), *kept):
+    parameters = parameters_of(module)
+    matrices = {name: p for name, p in parameters.items() if len(shape_of(p)) >= 2}
+    workspaces = items_of(stored(module, "_fp8_workspaces"))
+    for name, tensor in (*matrices.items(), *workspaces.items()):
         if name in matrices:
             yield "" if name == "weight" else f".{name}", tensor, matrices[name], True
     if len(matrices) != 1:
         return
     ((name, parameter),) = matrices.items()
-    for tensor in (*module._buffers.values(), *vars(module).values()):
-        if isinstance(tensor, Tensor) and tensor.dim() >= 2:
+    buffers = items_of(stored(module, "_buffers"))
+    for tensor in (*buffers.values(), *fields(module).values()):
+        if is_a(tensor, Tensor) and len(shape_of(tensor)) >= 2:
             yield "" if name == "weight" else f".{name}", tensor, parameter, False
 
 
@@ -96,40 +107,45 @@ def copy_of(tensor: Any) -> Copy | None:
     """Return the FP8 copy in a tensor; None if there is none that can be read."""
     tensor = local(tensor)
     kind = type(tensor).__name__
-    if type(tensor) in (Tensor, torch.nn.Parameter) and tensor.dtype in FORMATS:
+    if type(tensor) in (Tensor, torch.nn.Parameter) and header(tensor, "dtype") in FORMATS:
         return Copy(kind, FORMATS[tensor.dtype], tensor.detach().view(torch.uint8), False, None)
     # transformer_engine/pytorch/tensor: data are bytes, `_scale_inv` is multiplied by.
-    held = (getattr(tensor, name, None) for name in ("_rowwise_data", "_data", "qdata"))
-    data = next((found for found in held if isinstance(found, Tensor)), None)
-    transposed = data is None and not getattr(tensor, "_transpose_invalid", True)
+    held = (stored(tensor, name) for name in ("_rowwise_data", "_data", "qdata"))
+    data: Any = next((found for found in held if has_values(found)), None)
+    transposed = data is None and not stored(tensor, "_transpose_invalid", True)
     if transposed:
-        data = getattr(tensor, "_transpose", None)
-    if not isinstance(data, Tensor):
+        data = stored(tensor, "_transpose")
+    if not has_values(data):
         return None
     # On AMD GPUs before MI350 the same names stand for other bytes.
-    dtype = "" if torch.version.hip else getattr(tensor, "_fp8_dtype", "")
-    kept = str(getattr(dtype, "name", dtype))  # of an IntEnum, str() is the number
+    dtype = "" if torch.version.hip else stored(tensor, "_fp8_dtype", "")
+    kept = _name_of(dtype)
     known = E5M2 if "E5M2" in kept else E4M3 if "E4M3" in kept else FORMATS.get(data.dtype)
     if known is None or data.element_size() != 1:
         return None
-    inverse, scale = getattr(tensor, "_scale_inv", None), getattr(tensor, "_scale", None)
-    if inverse is None and isinstance(scale, Tensor):  # torchao/float8: Float8TrainingTensor
+    inverse, scale = stored(tensor, "_scale_inv"), stored(tensor, "_scale")
+    if inverse is None and has_values(scale):  # torchao/float8: Float8TrainingTensor
         inverse = scale.float().reciprocal()
-    if inverse is not None and inverse.numel() != 1:
+    if not has_values(inverse) or inverse.numel() != 1:
         inverse = None
     return Copy(kind, known, data.view(torch.uint8), transposed, inverse)
 
 
+def _name_of(dtype: Any) -> str:
+    """Return the name of a member of transformer_engine_torch.DType, which pybind11 made."""
+    return str(stored(dtype, "_name_") or getattr(dtype, "name", dtype))
+
+
 def _master_of(parameter: Any, states: list[Any], is_copy: bool) -> Tensor | None:
     """Return the values in high precision that a copy is cast from; None if they are not here."""
-    candidates = [getattr(parameter, "main_param", None)]  # megatron/core/optimizer
+    candidates = [stored(parameter, "main_param")]  # megatron/core/optimizer
     for state in states:
-        kept = state.get(parameter) if hasattr(state, "get") else None
-        candidates += [v for k, v in (kept or {}).items() if "master" in str(k)]
+        kept = items_of(state.get(id(parameter)))
+        candidates += [v for k, v in kept.items() if is_a(k, str) and "master" in k]
     if not is_copy:
         candidates.append(plain(parameter))
     for found in map(local, candidates):
-        if measurable(found) and found.numel() == local(parameter).numel():
+        if measurable(found) and found.numel() == prod(shape_of(local(parameter))):
             return found.detach()
     return None
 

@@ -1,0 +1,153 @@
+"""Read what objects store, and run no code of their classes.
+
+A property, `__getattr__`, `__eq__` or `__torch_function__` of a model may draw random numbers, move
+a power iteration or count its calls: a model that is looked at would train differently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import GetSetDescriptorType, MemberDescriptorType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+MISSING: Any = object()
+_TENSOR: Any = torch._C.TensorBase
+_enable_record_function: Any = getattr(torch._C._autograd, "_enable_record_function", lambda _: 0)
+
+
+def is_a(value: Any, kind: type) -> bool:
+    """Whether a value is of a class, by its type alone: isinstance may read `__class__`."""
+    return issubclass(type(value), kind)
+
+
+def fields(thing: Any) -> dict[str, Any]:
+    """Return the attributes that an object itself has; empty if it cannot have any."""
+    for cls in type(thing).__mro__:
+        slot: Any = vars(cls).get("__dict__")
+        if type(slot) in (GetSetDescriptorType, MemberDescriptorType):
+            found: dict[str, Any] = slot.__get__(thing)
+            return found
+    return {}
+
+
+def of_class(cls: type, name: str) -> Any:
+    """Return an attribute as a class or its bases define it; MISSING if none does."""
+    return next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), MISSING)
+
+
+def stored(thing: Any, name: str, default: Any = None) -> Any:
+    """Return an attribute if it is stored: by the object, in a slot, or as a plain class value."""
+    own = fields(thing)
+    if name in own:
+        return own[name]
+    for kind in ("_parameters", "_buffers", "_modules") if is_a(thing, nn.Module) else ():
+        found = items_of(own.get(kind)).get(name)
+        if found is not None:
+            return found
+    value = of_class(type(thing), name)
+    if type(value) is MemberDescriptorType:
+        try:
+            return value.__get__(thing)
+        except AttributeError:
+            return default
+    computed = value is MISSING or of_class(type(value), "__get__") is not MISSING
+    return default if computed else value
+
+
+def required(thing: Any, name: str) -> Any:
+    """Return an attribute that is stored.
+
+    Raises:
+        AttributeError: it is not.
+    """
+    found = stored(thing, name, MISSING)
+    if found is MISSING:
+        raise AttributeError(name)
+    return found
+
+
+def pairs_of(mapping: Any) -> list[tuple[Any, Any]]:
+    """Return keys and values of a dictionary of whatever class; no key is hashed."""
+    # An OrderedDict of DeepSpeed's gathers the parameter that is asked for.
+    return list(dict.items(mapping)) if is_a(mapping, dict) else []
+
+
+def items_of(mapping: Any) -> dict[str, Any]:
+    """Return a dictionary of names, of whatever class, as a plain one."""
+    return dict(pairs_of(mapping))
+
+
+def parameters_of(module: Any) -> dict[str, Any]:
+    """Return a module's own parameters by name."""
+    found = items_of(stored(module, "_parameters"))
+    return {name: parameter for name, parameter in found.items() if is_a(parameter, Tensor)}
+
+
+def children_of(module: Any) -> dict[str, Any]:
+    """Return a module's own children by name."""
+    found = items_of(stored(module, "_modules"))
+    return {name: child for name, child in found.items() if is_a(child, nn.Module)}
+
+
+def walk(root: Any) -> Iterator[tuple[str, Any]]:
+    """Yield a module and all below it, once each, as `named_modules` does."""
+    waiting, seen = [("", root)], set()
+    while waiting:
+        name, module = waiting.pop()
+        if id(module) in seen:
+            continue
+        seen.add(id(module))
+        yield name, module
+        prefix = f"{name}." if name else ""
+        below = [(f"{prefix}{key}", child) for key, child in children_of(module).items()]
+        waiting += reversed(below)
+
+
+def all_parameters(root: Any) -> Iterator[Any]:
+    """Yield the parameters of a module and of all below it."""
+    for _, module in walk(root):
+        yield from parameters_of(module).values()
+
+
+def groups_of(optimizer: Any) -> list[dict[str, Any]]:
+    """Return the parameter groups of an optimizer; none if it computes them."""
+    found: Any = stored(optimizer, "param_groups")
+    return [items_of(group) for group in found] if type(found) in (list, tuple) else []
+
+
+def trained_by(optimizers: Any) -> dict[int, Any]:
+    """Return the parameters of optimizers by id."""
+    kept: list[Any] = [group.get("params") for found in optimizers for group in groups_of(found)]
+    return {id(one): one for some in kept if type(some) in (list, tuple) for one in some}
+
+
+def header(tensor: Any, name: str) -> Any:
+    """Return what torch itself keeps of a tensor: such as its `shape` or `dtype`."""
+    with torch._C.DisableTorchFunction():
+        return vars(_TENSOR)[name].__get__(tensor)
+
+
+def shape_of(tensor: Any) -> tuple[int, ...]:
+    """Return the sizes of a tensor; (0,) of a parameter that is not initialized."""
+    return tuple(header(tensor, "shape"))
+
+
+def has_values(tensor: Any) -> bool:
+    """Whether a tensor's values are its own: operators on it run no Python code."""
+    own = of_class(type(tensor), "__torch_dispatch__")
+    return is_a(tensor, Tensor) and own is vars(Tensor)["__torch_dispatch__"]
+
+
+@contextmanager
+def unseen() -> Iterator[None]:
+    """Hide operators of ours from the modes, tensor classes and observers of the script."""
+    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch(), torch.no_grad():
+        _enable_record_function(False)
+        try:
+            yield
+        finally:
+            _enable_record_function(True)
