@@ -92,6 +92,7 @@ def assemble(
             _rank_report(rank, found, promises) for rank, found in zip(ranks, assessed, strict=True)
         ),
         claims=promises.claims,
+        mention=promises.mention,
         findings=findings,
         environment=environment(ranks),
         measure="flops" if any(rank.in_flops for rank in ranks) else "time",

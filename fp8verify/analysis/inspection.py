@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,9 +33,8 @@ from fp8verify.capture.schema import RankMeta, RankNumerics
 from fp8verify.errors import InputError
 from fp8verify.logs.lines import read_lines
 from fp8verify.logs.losses import LossSeries, read_losses
-from fp8verify.logs.promises import LayerPromise, LogReading, PhasePromise
+from fp8verify.logs.statements import LogReading
 from fp8verify.record.collect_result import notes_on_attachment
-from fp8verify.report.model.parts import Claim
 from fp8verify.report.model.report import Report
 from fp8verify.trace import NoTraceError, Trace, TraceFiles, find_traces, read_trace
 from fp8verify.trace.places import comes_through_pipe, is_remote, place, reading, run_name
@@ -165,7 +165,7 @@ def _report(
     name: str,
 ) -> Report:
     """Work out what the evidence of all ranks shows, judge them, and return the report."""
-    promises = collect_promises(said.claims, ranks, said.layers, said.phases)
+    promises = collect_promises(said, ranks)
     ranks = [work_out(rank, promises) for rank in ranks]
     assessed, findings = assess(ranks, promises)
     limits = dict.fromkeys(remark for rank in ranks for remark in rank.remarks)
@@ -246,20 +246,21 @@ def _said_by(folder: Path | None, log: str | Path | None, calls: Sequence[str] =
     if not (paths or calls):
         return LogReading()
     from fp8verify.logs.claims import claim_of_call, read_claims  # its patterns take a while
+    from fp8verify.logs.statements import Statement
 
-    found: dict[tuple[str, str], Claim] = {}
-    notes: list[str] = []
-    layers: list[LayerPromise] = []
-    phases: list[PhasePromise] = []
+    read = []
     for path in paths:
         with reading(str(path)):
-            read = read_claims(path)
-        notes += read.notes
-        layers += read.layers
-        phases += read.phases
-        for claim in read.claims:
-            found.setdefault((claim.framework, claim.text), claim)
-    return LogReading([*found.values(), *map(claim_of_call, calls)], notes, layers, phases)
+            read.append(read_claims(path))
+    calls_made = [Statement(claim_of_call(call), call) for call in calls]
+    mentions = (reading.mention for reading in read if reading.mention is not None)
+    return LogReading(
+        [*chain.from_iterable(one.statements for one in read), *calls_made],
+        list(chain.from_iterable(one.notes for one in read)),
+        list(chain.from_iterable(one.pins for one in read)),
+        list(chain.from_iterable(one.phases for one in read)),
+        next(mentions, None),
+    )
 
 
 def logs_of(folder: Path | None, log: str | Path | None) -> list[Path]:

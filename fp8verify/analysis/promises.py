@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from fp8verify.analysis.gemms import GemmRow, known_flops
@@ -31,12 +32,13 @@ from fp8verify.analysis.purpose import has_gradient
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.report.model.diagnosis import ExpectedReport
-from fp8verify.report.model.parts import Claim
+from fp8verify.report.model.parts import Claim, Mention
 from fp8verify.terms import LEGS, Leg, Precision, Role
 from fp8verify.text import patterns
 
 if TYPE_CHECKING:
     from fp8verify.logs.promises import LayerPromise, PhasePromise
+    from fp8verify.logs.statements import LogReading
 
 
 # torch prints it when an API is called, whatever comes of the call.
@@ -63,7 +65,8 @@ class Promises(NamedTuple):
         formats: by pass, the format or "high_precision" that the modules promise, or the log if no
             module does; empty if it is open.
         layers: the log's statements on single layers, including pins to high precision.
-        phases: the log's statements on ranges of steps.
+        phases: the log's statements on ranges of steps, if its own lines count them as the traces.
+        mention: the first line of the log that names FP8 and claims nothing.
     """
 
     claims: tuple[Claim, ...]
@@ -72,6 +75,7 @@ class Promises(NamedTuple):
     formats: dict[str, frozenset[str]]
     layers: tuple[LayerPromise, ...] = ()
     phases: tuple[PhasePromise, ...] = ()
+    mention: Mention | None = None
 
     def pin(self, module: str) -> LayerPromise | None:
         """Return the log's line that pins a module to high precision, None if there is none."""
@@ -104,12 +108,14 @@ class Promises(NamedTuple):
     @property
     def recipes(self) -> tuple[str, ...]:
         """The recipes named by the log, lower case."""
-        return tuple(claim.recipe.lower() for claim in self.claims if claim.recipe)
+        said = (claim for claim in self.claims if claim.says == "fp8")
+        return tuple(claim.recipe.lower() for claim in said if claim.recipe)
 
     @property
     def all_gather(self) -> Claim | None:
         """The claim that FSDP gathers FP8 weights."""
-        return next((claim for claim in self.claims if claim.all_gather), None)
+        said = (claim for claim in self.claims if claim.says == "fp8")
+        return next((claim for claim in said if claim.all_gather), None)
 
     @property
     def logged(self) -> dict[str, frozenset[str]]:
@@ -135,24 +141,32 @@ def format_name(found: str) -> str:
     return names.get(found, found.upper())
 
 
-def collect_promises(
-    claims: Sequence[Claim],
-    ranks: Sequence[RankEvidence],
-    layers: Sequence[LayerPromise] = (),
-    phases: Sequence[PhasePromise] = (),
-) -> Promises:
+def collect_promises(said: LogReading, ranks: Sequence[RankEvidence]) -> Promises:
     """Join what the logs promise with the modules that any rank's module list found converted."""
     modules = [module for rank in ranks for module in rank.modules]
     converted = tuple(module for module in modules if module.state in CONVERTED)
     emulated = tuple(module for module in modules if module.state in EMULATED)
+    steps = [step.number for rank in ranks for step in rank.steps]
+    claims = said.claims_at(min(steps, default=None))
     return Promises(
         tuple(claims),
         converted,
         emulated,
         _of_modules(converted or emulated) or _of_claims(claims),
-        tuple(layers),
-        tuple(phases),
+        said.layers_for(claims),
+        tuple(said.phases) if _counts_alike(ranks, steps) else (),
+        said.mention,
     )
+
+
+def _counts_alike(ranks: Sequence[RankEvidence], steps: Sequence[int]) -> bool:
+    """Whether the log's own lines count steps as the traces do: its phases hold for them."""
+    losses = next((rank.losses for rank in ranks if rank.losses is not None), None)
+    if losses is None or losses.counted or not losses.points:
+        return False
+    logged = sorted(losses.points)
+    between = max((later - one for one, later in pairwise(logged)), default=1)
+    return any(logged[0] - between < step < logged[-1] + between for step in steps)
 
 
 def _of_modules(modules: Sequence[ModuleRecord]) -> dict[str, frozenset[str]]:

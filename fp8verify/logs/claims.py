@@ -1,4 +1,4 @@
-"""A training log's claims about FP8, and its promises for layers and for steps.
+"""A log's claims about FP8, and its promises for layers and for steps.
 
 Neither a claim nor its absence proves anything: torchtitan and KempnerForge print theirs even
 when no layer was converted. A claim is compared with the kernels.
@@ -13,32 +13,46 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from fp8verify.logs import promises
-from fp8verify.logs.lines import read_lines
+from fp8verify.logs.lines import Line, lines_of, read_lines
 from fp8verify.logs.messages import Message, messages_of
 from fp8verify.logs.promises import (
     HIGH_PRECISION,
+    LayerPromise,
     LayerScan,
-    LogReading,
     PhasePromise,
     first_and_last,
     format_of,
+    healing,
     phases_of,
 )
-from fp8verify.logs.wording import OWN, WORDS, denies, match, says_something, sentence_of
-from fp8verify.report.model.parts import Claim
+from fp8verify.logs.settings import Request, may_set, requests_in
+from fp8verify.logs.statements import CONFIGURATION, LogReading, Statement
+from fp8verify.logs.wording import (
+    OWN,
+    WORDS,
+    denies,
+    is_limited,
+    match,
+    says_something,
+    sentence_of,
+)
+from fp8verify.report.model.parts import Claim, Mention
 from fp8verify.text import clean, lazy_pattern
 
-MAX_CLAIMS = 200  # of different wordings, far more than a training says of FP8
-_WORDS = tuple(word.decode() for word in WORDS)
-_LAYER_WORDS = tuple(word.decode() for word in promises.WORDS)
+MAX_CLAIMS = 200  # of different wordings, far more than a run says of FP8
+_GATE = (*WORDS, *promises.WORDS)
+_WORDS = tuple(word.decode() for word in _GATE)
 _MAX_SHAPES = 10_000
 _MAX_SHAPE = 2000
+_MAX_LONG = 2000  # longer lines in which nothing is found, before they are left out
+_MAX_REPEATS = 100  # of a setting: every rank of a node may print it, but not every step
 _MAX_TEXT = 300
 # As many digits as before, so that fp8 stays another word than fp16.
 _DIGITS = str.maketrans("123456789", "0" * 9)
 _INDEX = re.compile(r"(?<=\.)\d+(?=\.)")
 # The value of a recipe if there is none.
 _NO_RECIPE = frozenset({"none", "null", "false", "off", "no", "disabled", "na"})
+_LOW = re.compile(r"(?:fp|float)[- ]?[48](?!\d)", re.IGNORECASE)
 
 
 def read_claims(path: Path) -> LogReading:
@@ -48,98 +62,192 @@ def read_claims(path: Path) -> LogReading:
         InputError: the file cannot be opened or read.
     """
     notes: list[str] = []
-    found = scan_promises(read_lines(path, notes, words=(*WORDS, *promises.WORDS)), path.name)
+    found = scan(read_lines(path, notes, words=_GATE), path.name)
+    if len({statement.claim.says for statement in found.statements} & {"fp8", "not_fp8"}) > 1:
+        found = found._replace(statements=_with_steps(path, found.statements))
     return found._replace(notes=notes)
 
 
-def scan_promises(lines: Iterable[tuple[int, str]], source: str = "log") -> LogReading:
+def scan_text(text: str, source: str = "log") -> LogReading:
+    """Return what the text of a log claims and promises."""
+    return scan(lines_of(text, _GATE), source)
+
+
+def scan(lines: Iterable[Line], source: str) -> LogReading:
     """Return what a log claims and promises.
 
     Args:
-        lines: the number and the text of each line.
+        lines: those with the words of `WORDS`.
         source: the file's name, kept in each claim.
     """
-    scan = _Scan(source)
-    for number, text in lines:
-        scan.add(number, text)
-    return scan.finish()
+    found = _Scan(source)
+    for line in lines:
+        found.add(line)
+    return LogReading(
+        found.statements,
+        [],
+        tuple(found.layers.found.values()),
+        tuple(found.phases),
+        found.mention or found.off,
+    )
+
+
+_STEP = re.compile(
+    rb"\b(?:global[_ ]?step|step|iter|iteration)[ '\"]{0,2}[ :=#]{0,3}(\d{1,9})(?![\d.]*\s?%)",
+    re.IGNORECASE,
+)
+
+
+def _with_steps(path: Path, statements: Iterable[Statement]) -> list[Statement]:
+    """Add to statements which steps the log names after each of them."""
+    found = list(statements)
+    at = -1
+    for line in read_lines(path, words=(b"step", b"iter")):
+        while at + 1 < len(found) and found[at + 1].claim.line < line.number:
+            at += 1
+        if at >= 0 and (said := _STEP.search(line.block, line.start, line.end)):
+            step = int(said[1])
+            first, last = found[at].steps or (step, step)
+            found[at] = found[at]._replace(steps=(min(first, step), max(last, step)))
+    return found
 
 
 class _Scan:
     """What was found so far, and the shapes of lines in which nothing was found."""
 
     def __init__(self, source: str) -> None:
+        self.statements: list[Statement] = []
+        self.layers = LayerScan()
+        self.phases: dict[PhasePromise, None] = {}
+        self.mention: Mention | None = None
+        self.off: Mention | None = None  # a line that names FP8 where it is off
         self._source = source
-        self._claims: dict[tuple[str, str], Claim] = {}
+        self._last: dict[tuple[str, str, str, str, bool], int] = {}
+        self._turns = {"fp8": 0, "not_fp8": 0}
         self._barren: set[str] = set()
-        self._layers = LayerScan()
-        self._phases: dict[PhasePromise, None] = {}
-        self._arguments: dict[str, tuple[str, int, str]] = {}
+        self._repeats: dict[str, int] = {}
+        self._long = 0
 
-    def add(self, number: int, text: str) -> None:
-        lower = text.lower()
+    def add(self, line: Line) -> None:
+        lower = line.text.lower()
         shape = lower.translate(_DIGITS) if len(lower) < _MAX_SHAPE else ""
-        if shape in self._barren:
+        if shape in self._barren or (not shape and self._long > _MAX_LONG):
             return
-        found = any(map(lower.__contains__, _LAYER_WORDS)) and self._layers.add(text, number)
-        if says_something(text):
-            for message in messages_of(text, (*_WORDS, *_LAYER_WORDS)):
-                found = self._add(message, number) or found
-        if shape and not found and len(self._barren) < _MAX_SHAPES:
-            self._barren.add(shape)
+        found, is_setting, is_off, before = False, False, False, len(self.statements)
+        of_layers = any(map(lower.__contains__, promises.HINTS))
+        settings = may_set(line.text)
+        if of_layers or settings or says_something(line.text):
+            for message in messages_of(line.text, _WORDS):
+                if of_layers and (pin := self.layers.add(line, message.prefix)):
+                    found = True
+                    self._add_layer(pin, line.number, message.rank)
+                found = self._add(message, line) or found
+                if settings and not found:
+                    asked = list(requests_in(message, line))
+                    is_setting = is_setting or bool(asked)
+                    for request in filter(None, asked):
+                        is_off = is_off or not request.is_on
+                        self._ask(request, message, line)
+        if not found and (is_off or len(self.statements) == before):
+            self._mention(line, off=is_off)
+        if not (found or (is_setting and self._is_rare(shape))):
+            self._long += not shape
+            if shape and len(self._barren) < _MAX_SHAPES:
+                self._barren.add(shape)
 
-    def _add(self, message: Message, number: int) -> bool:
-        claim = claim_of(message, number, self._source)
+    def _is_rare(self, shape: str) -> bool:
+        self._repeats[shape] = self._repeats.get(shape, 0) + 1
+        return self._repeats[shape] < _MAX_REPEATS
+
+    def _mention(self, line: Line, *, off: bool) -> None:
+        if (self.off if off else self.mention) is None and _LOW.search(line.text):
+            said = next(messages_of(line.text), Message(line.text))
+            text = clean((said.setting or said.text).strip()[:_MAX_TEXT])
+            mention = Mention(line=line.number, text=text, source=self._source)
+            if off:
+                self.off = mention
+            else:
+                self.mention = mention
+
+    def _add(self, message: Message, line: Line) -> bool:
+        claim = claim_of(message, line.number, self._source)
         if claim is not None:
-            self._keep(claim)
+            self._keep(claim, _topic(claim), message.rank)
         if message.denied:
             return claim is not None
-        argument = _ARGUMENT.match(message.text)
-        if argument and argument["value"] != "None":
-            said = argument["value"].strip(), number, message.text.strip()
-            self._arguments.setdefault(argument["name"], said)
         phases = phases_of(message.text)
-        self._phases.update(dict.fromkeys(phases))
-        return claim is not None or argument is not None or bool(phases)
+        self.phases.update(dict.fromkeys(phases))
+        return claim is not None or bool(phases)
 
-    def _keep(self, claim: Claim) -> None:
-        # torchao names each of a model's layers in a line of its own.
-        key = (claim.framework, _INDEX.sub("*", claim.text))
-        if len(self._claims) < MAX_CLAIMS:
-            self._claims.setdefault(key, claim)
+    def _keep(self, claim: Claim, topic: str, rank: str | None) -> None:
+        # torchao names each of a model's layers in a line of its own, and each rank repeats it; a
+        # later attempt may say again what was taken back.
+        key = (
+            claim.says,
+            topic if claim.strength == CONFIGURATION else "",
+            claim.framework,
+            _INDEX.sub("*", claim.text),
+            rank is None,
+        )
+        opposite = {"fp8": "not_fp8", "not_fp8": "fp8"}.get(claim.says, "")
+        turn = self._turns.get(opposite, 0)
+        if self._last.get(key) != turn and len(self.statements) < MAX_CLAIMS:
+            self._last[key] = turn
+            self.statements.append(Statement(claim, topic, rank))
+            if claim.says in self._turns:
+                self._turns[claim.says] += 1
 
-    def _add_megatron(self, kind: str) -> None:
-        """Join the arguments of one format: megatron/training/arguments.py:1990 prints them."""
-        values = {name: value for name, (value, *_) in self._arguments.items()}
-        if values.get(kind) not in _FORMAT_VALUES[kind]:
-            return
-        _, number, text = self._arguments[kind]
-        recipe = values.get(f"{kind}_recipe")
-        low = format_of(kind, recipe) or kind
+    def _add_layer(self, pin: LayerPromise, number: int, rank: str | None) -> None:
+        """Take a layer whose precision came to a low one for a claim."""
+        if not pin.is_pin and "quantization_type" in pin.text:
+            claim = Claim(
+                line=number,
+                text=pin.text,
+                framework=pin.framework,
+                says="fp8",
+                source=self._source,
+                format=pin.format,
+            )
+            self._keep(claim, pin.names[0], rank)
+
+    def _ask(self, request: Request, message: Message, line: Line) -> None:
+        """Keep what a setting asks for; one that is off takes back what it was before."""
+        values = {name: value.lower() for name, value in request.values.items()}
+        kind = "fp4" if "4" in request.key else "fp8"
+        names = (f"{kind}_recipe", "recipe", "recipe_name")
+        recipe = next((values[name] for name in names if values.get(name)), None)
+        recipe = None if (recipe or "") in _NO_RECIPE else recipe
+        low = format_of(f"{request.key} {request.value}", recipe) or kind
         high_wgrad = {"fprop": low, "dgrad": low, "wgrad": HIGH_PRECISION}
         # The argument and the field of the configuration are called differently.
         gathers = {values.get(f"{kind}_param_gather"), values.get(f"{kind}_param")}
+        framework = "Megatron-LM" if " ..." in request.text else CONFIGURATION
         claim = Claim(
-            line=number,
-            text=text,
-            framework="Megatron-LM",
-            says="fp8",
+            line=line.number,
+            text=clean(request.text[:_MAX_TEXT]),
+            framework=framework,
+            says="fp8" if request.is_on else "off",
             recipe=recipe,
             source=self._source,
             format=low,
-            all_gather=True if "True" in gathers else False if "False" in gathers else None,
-            legs=high_wgrad if values.get(f"{kind}_wgrad") == "False" else {},
+            all_gather=True if "true" in gathers else False if "false" in gathers else None,
+            legs=high_wgrad if values.get(f"{kind}_wgrad") == "false" else {},
+            strength=CONFIGURATION,
         )
-        self._keep(claim)
-        if blocks := first_and_last(values):
-            _, *line = self._arguments["first_last_layers_bf16"]
-            self._layers.keep("blocks", blocks, HIGH_PRECISION, "Megatron-LM", *line)
+        self._keep(claim, f"{CONFIGURATION} {request.key}", message.rank)
+        if request.is_on:
+            self.phases.update(dict.fromkeys(healing(values)))
+            if blocks := first_and_last(values):
+                text = f"first_last_layers_bf16 of the dump around line {line.number}"
+                self.layers.keep("blocks", blocks, HIGH_PRECISION, framework, line.number, text)
 
-    def finish(self) -> LogReading:
-        for kind in _FORMAT_VALUES:
-            self._add_megatron(kind)
-        claims = sorted(self._claims.values(), key=lambda claim: claim.line)
-        return LogReading(claims, [], tuple(self._layers.found.values()), tuple(self._phases))
+
+# What two claims in the same words differ in.
+_NAMED_RECIPE = re.compile(r"\S*(?:wise|delayed|mxfp|nvfp|scaling)\S*", re.IGNORECASE)
+
+
+def _topic(claim: Claim) -> str:
+    return f"{claim.framework} {_NAMED_RECIPE.sub('*', claim.text)}"
 
 
 # ---- one message
@@ -152,6 +260,8 @@ def claim_of(message: Message, number: int, source: str) -> Claim | None:
         return None
     framework, says, where = found
     if message.denied and (says == "fp8" or framework == OWN):
+        return None
+    if says == "not_fp8" and framework == OWN and is_limited(message.text, where.end()):
         return None
     sentence = sentence_of(message.text, where.end())
     counts = next((said for pattern in _COUNTS if (said := pattern.search(sentence))), None)
@@ -220,9 +330,3 @@ def claim_of_call(name: str) -> Claim:
         source=f"{framework}'s call",
         format="fp8",
     )
-
-
-# The dump of arguments that Megatron-LM and DeepSpeed print, one `name ....... value` a line. Its
-# lines say little each on their own: `fp8_recipe` has a value also where FP8 is off.
-_ARGUMENT = lazy_pattern(r"(?P<name>[a-z]\w{1,47}) \.{3,} (?P<value>\S.{0,80})$")
-_FORMAT_VALUES = {"fp8": ("hybrid", "e4m3"), "fp4": ("e2m1",)}

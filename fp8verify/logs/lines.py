@@ -18,20 +18,47 @@ from fp8verify.trace.source import Source
 # A longer line comes in pieces, so that memory is bounded.
 MAX_LINE_BYTES = 1 << 20
 BLOCK_BYTES = 4 << 20
-# Far above any log that a training writes, so that a decompression bomb comes to an end.
+# Far above any log that a run writes, so that a decompression bomb comes to an end.
 MAX_LOG_BYTES = 16 << 30
-_MAX_LIST = 4096
+# A dump of settings is longer only where a list in it is.
+_CONTEXT = 1 << 16
 
 
 class Line(NamedTuple):
     """One line without its end, or a piece of a very long one.
 
     `number` counts from 1 as editors and Python do: a line feed, a carriage return or both end a
-    line.
+    line. Where only lines with certain words are read, `block` holds this line, from `start` to
+    `end`, and those around it.
     """
 
     number: int
     text: str
+    block: bytes = b""
+    start: int = 0
+    end: int = 0
+
+    def above(self) -> Iterator[str]:
+        """Yield the lines before this one, the nearest first, as far as a dump may reach."""
+        at, least = self.start - 1, max(0, self.start - _CONTEXT)
+        while at > least:
+            start = self.block.rfind(b"\n", least, at) + 1 or least
+            yield self.block[start:at].decode("utf-8", "replace")
+            at = start - 1
+
+    def below(self) -> Iterator[str]:
+        """Yield the lines after this one, as far as a dump may reach."""
+        at, most = self.end + 1, min(len(self.block), self.end + _CONTEXT)
+        while at < most:
+            end = self.block.find(b"\n", at, most)
+            end = most if end < 0 else end
+            yield self.block[at:end].decode("utf-8", "replace")
+            at = end + 1
+
+
+def lines_of(text: str, words: Sequence[bytes]) -> Iterator[Line]:
+    """Yield the lines of a text with one of some lower-case words, in any case."""
+    yield from _lines_with(words, text.encode("utf-8", "replace"), 1)
 
 
 def read_lines(
@@ -90,13 +117,10 @@ def _lines_with(words: Sequence[bytes], data: bytes, number: int) -> Iterator[Li
         start = max(at, lower.rfind(b"\n", at, hit.start()) + 1)
         end = lower.find(b"\n", hit.end())
         end = len(data) if end < 0 else end
-        if b"filter_fqns" in lower[start:end] and lower[start:end].rstrip().endswith(b"["):
-            # A list that a configuration's dump spreads over lines is read as one line.
-            end = max(end, data.find(b"]", end, end + _MAX_LIST) + 1)
         at = end + 1
         number += data.count(b"\n", counted, start)
         counted = start
-        yield Line(number, data[start:end].decode("utf-8", "replace"))
+        yield Line(number, data[start:end].decode("utf-8", "replace"), data, start, end)
 
 
 def _blocks(path: Path, notes: list[str]) -> Iterator[bytes]:

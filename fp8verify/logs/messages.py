@@ -24,10 +24,22 @@ _INDENT = 4
 
 
 class Message(NamedTuple):
-    """What a program said. `denied` is whether its prefix takes it back, as `[dry-run]` does."""
+    """What a program said.
+
+    Attributes:
+        text: without the prefixes of loggers and launchers; empty for an indented line without one,
+            which may be a setting of a dump, but says nothing.
+        denied: whether its prefix takes it back, as `[dry-run]` does, or gives it to another model.
+        setting: the same, indentation and names before a colon included.
+        prefix: what only a logger or a launcher writes before it.
+        rank: whose line it is by its prefix; None for rank 0 too, which speaks for the run.
+    """
 
     text: str
     denied: bool = False
+    setting: str = ""
+    prefix: str = ""
+    rank: str | None = None
 
 
 # Where a message may begin within a line: after a cursor move, a progress bar of tqdm, and rows
@@ -40,6 +52,7 @@ _BREAK = lazy_pattern(
 _COLOR = lazy_pattern(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)")
 # Comments of programming languages and markup, docstrings and quotations.
 _FOREIGN = lazy_pattern(r"\s*(?:#|//|/\*|<!--|--\s|;|%%|[\"'`“\u2018«])")
+_QUOTED = lazy_pattern(r"\s*['\"][\w./-]{1,80}['\"]\s?:")
 
 _CLOCK = r"\d{1,2}:\d\d:\d\d(?:[.,]\d+)?(?:\s?[AP]M\b)?"
 _DAY = (
@@ -70,14 +83,20 @@ _FIELD = lazy_pattern(r"[\w.:/@-]{1,160}(?=\t)")  # of a logger that separates w
 _SEPARATOR = lazy_pattern(
     r"[\s\ufeff\ufffd]+|[:»•·\u2013\u2014]+|(?<=.)\|+|>{1,2}(?=\s)|(?:[-*]|={2,}|-{3,}|\*{2,})(?=\s)"
 )
+# Models and programs beside the one that is trained; an actor with a rollout is trained.
+OTHERS = (
+    r"(?:teacher|(?<!actor)rollout|ref(?:erence)?(?:[-_ ]?(?:worker|model|policy))?(?![a-z])|reward"
+    r"|draft|inference|generat(?:ion|or)|serving|vllm|sglang|trt-?llm|lmdeploy|tensorrt_?llm)"
+)
 _DENIAL = lazy_pattern(
     r"\bdry\b|\bdry.?run|\bwould\b|\bexample|\bsample\b|\bskip|\bnot\b|^\[no\b|\bfail|\bdisab"
-    r"|\bexpected|^[\[(][^\])]*\b(?:vllm|sglang|EngineCore)"
-    r"|\bsimulat|\bmock|\bprompt\b|\bdataset|\btodo\b|\bplan(?:ned)?\b|\boff\b|^\[\s*\]$"
-    # Brackets that give what follows to something else than this training.
-    r"|^\[(?:eval(?:uat\w+)?|validation|inference|rollouts?|teacher|ref(?:erence)?|reward|export"
-    r"|serving|vllm|sglang|trt-?llm|baseline|next|unused"
-    r"|(?:previous|prior|last|other|old)[ _-](?:run|job|log))\b[^\]/.:]*\]$",
+    r"|\bexpected|EngineCore|\bsimulat|\bmock|\bprompt\b|\bdataset|\btodo\b|\boff\b|^\[\s*\]$"
+    rf"|(?<![a-z]){OTHERS}"
+    # Words that, on their own, give what follows to something else than this run; within a
+    # logger's name they are those of files.
+    r"|^\W*(?:eval(?:uat\w+)?|validat\w+|export\w*|baseline|next|unused|plan\w*|propos\w+|future"
+    r"|later|upcoming|wish\w*|ideas?|(?:previous|prior|last|other|old)[ _-](?:run|job|log))\b"
+    r"(?![^\])]*[/.:])",
     re.IGNORECASE,
 )
 # Words before a colon that name a text, not a logger.
@@ -87,9 +106,13 @@ _TEXTUAL = lazy_pattern(
     r"|\w*Exception\b|^(?:(?:mx|nv)?fp[48]|float[48])$",
     re.IGNORECASE,
 )
-# Programs that serve a model and train none, as their loggers are called.
-_SERVES = lazy_pattern(r"\b(?:vllm|sglang|lmdeploy|tensorrt_llm)\b", re.IGNORECASE)
 _MARKS = lazy_pattern(r"[\u2190-\u2bff\u200d\ufe0e\ufe0f\U0001f000-\U0001faff]+")
+# The number of a rank in a prefix: [rank3], 3:, [1,3]<stdout>, [default3].
+_RANK = lazy_pattern(
+    r"(?:\b(?:rank|worker|process|proc|default)[ _=#-]?|^\[\d+,|^)0*(?P<rank>[1-9]\d{0,4})\b(?!\])"
+    r"|\[(?:rank|default)[ _=#-]?0*(?P<named>[1-9]\d{0,4})\]",
+    re.IGNORECASE,
+)
 _CROSSES = lazy_pattern("[✗✘❌✖⛔🚫☐⬜❎⏭🟥🔴]")
 
 
@@ -99,6 +122,8 @@ def messages_of(line: str, words: Sequence[str] = ("",)) -> Iterator[Message]:
     Only parts with one of the lower-case `words` are read: a line may contain the progress bars of
     a whole run.
     """
+    if _QUOTED.match(line):
+        yield Message("", setting=line.rstrip()[:MAX_MESSAGE])  # a line of a dump, if anything
     for part in _parts(line):
         if any(map(part.lower().__contains__, words)):
             yield from _messages(part)
@@ -119,14 +144,15 @@ def _parts(text: str) -> Iterator[str]:
 
 def _messages(text: str, depth: int = 0) -> Iterator[Message]:
     text = _COLOR.sub("", text[: None if "{" in text[:200] else 2 * MAX_MESSAGE]).rstrip()
-    at, strong, denied = _prefix(text)
+    at, strong, denied, named, rank = _prefix(text)
     body = text[at:]
     if depth < _MAX_NESTING and (inner := _structured(body)) is not None:
         for line in inner.splitlines():
             for part in _parts(line):
                 yield from _messages(part, depth + 1)
-    elif strong or _indent(text) < _INDENT:
-        yield Message(body[:MAX_MESSAGE], denied)
+    else:
+        said = body[:MAX_MESSAGE] if strong or _indent(text) < _INDENT else ""
+        yield Message(said, denied, text[named:][:MAX_MESSAGE], text[:named], rank)
 
 
 def _indent(text: str) -> int:
@@ -134,30 +160,37 @@ def _indent(text: str) -> int:
     return len(expanded) - len(expanded.lstrip())
 
 
-def _prefix(text: str) -> tuple[int, bool, bool]:
+def _prefix(text: str) -> tuple[int, bool, bool, int, str | None]:
     """Read what loggers and launchers put before a message.
 
-    Return where that ends, whether only a logger writes it, and whether it denies the message.
+    Return where that ends, whether only a logger writes it, whether it denies the message, where
+    the last part ends that only a logger writes, and the rank.
     """
-    at, strong, denied, names = 0, False, False, 0
+    at, named, denied, names, rank = 0, 0, False, 0, None
     for _ in range(_MAX_PREFIXES):
         if found := _STRONG.match(text, at):
-            strong, names = True, 0
+            names = 0
+            named = _PUNCTUATION.match(text, found.end()).end()  # type: ignore[union-attr]
             denied = denied or bool(_DENIAL.search(found[0]))
+            if number := _RANK.search(found[0]):
+                rank = number["rank"] or number["named"]
         elif found := _MARKS.match(text, at):
             # A mark is what a program prints to be seen, as good as a logger's prefix.
-            strong = True
+            named = found.end()
             denied = denied or bool(_CROSSES.search(found[0]))
         elif not names and (found := _NAME.match(text, at)) and not _TEXTUAL.search(found[0]):
             # A host's or a program's name is followed by what only a logger writes.
-            if not strong and not _STRONG.match(text, _next_word(text, found.end())):
+            if not named and not _STRONG.match(text, _next_word(text, found.end())):
                 break
             names += 1
-            denied = denied or bool(_SERVES.search(found[0]))
-        elif not (found := (strong and _FIELD.match(text, at)) or _SEPARATOR.match(text, at)):
+            denied = denied or bool(_DENIAL.search(found[0]))
+        elif not (found := (named and _FIELD.match(text, at)) or _SEPARATOR.match(text, at)):
             break
         at = found.end()
-    return at, strong, denied
+    return at, named > 0, denied, named, rank
+
+
+_PUNCTUATION = lazy_pattern(r"[:|>]*")
 
 
 def _next_word(text: str, at: int) -> int:

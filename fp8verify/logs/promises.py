@@ -1,18 +1,19 @@
 """A log's statements on formats of single layers and ranges of steps: pins, BF16 warm-ups.
 
-`read_claims` returns these with its claims: `LogReading.layers` and `LogReading.phases`. They are
-separate because a claim holds for the whole model and for every step.
+They are kept apart from claims because a claim holds for the whole model and for every step.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from itertools import islice
 from typing import Any, NamedTuple
 
+from fp8verify.logs.lines import Line
+from fp8verify.logs.settings import headings
 from fp8verify.logs.wording import match
-from fp8verify.report.model.parts import Claim
-from fp8verify.text import lazy_pattern
+from fp8verify.text import clean, lazy_pattern
 
 HIGH_PRECISION = "high_precision"
 _FORMATS = (
@@ -48,6 +49,7 @@ class LayerPromise(NamedTuple):
         framework: whose line it is.
         line: its number, from 1.
         text: the line.
+        section: the format whose converter a list of filters belongs to, empty if not known.
     """
 
     match: str
@@ -56,6 +58,7 @@ class LayerPromise(NamedTuple):
     framework: str
     line: int
     text: str
+    section: str = ""
 
     @property
     def is_pin(self) -> bool:
@@ -93,15 +96,8 @@ class PhasePromise(NamedTuple):
 
 
 # Words, in lower case, of which a line about single layers has one.
-WORDS = (
-    b"[override]",
-    b"quant config",
-    b"filter_fqns",
-    b"ignored modules for float8",
-    b"layers_bf16",
-    b"_in_bf16",
-    b"num_layers ..",
-)
+WORDS = (b"[override]", b"quant config", b"filter_fqns", b"quantization_type")
+HINTS = (*(word.decode() for word in WORDS), "ignored modules for float8")
 # Lines about layers: whose they are, how their names select modules, and the line.
 _LINES = (
     # torchtitan/config/override.py:497
@@ -111,15 +107,22 @@ _LINES = (
     ("Megatron-LM", "name", lazy_pattern(
         r"Context \(MatchContext\(module_path='(?P<path>[^']+)'.{0,80}?\)\) "
         r'matched to quant config "(?P<key>[^"]+)"')),
+    # Its table of what each layer's precision came to.
+    ("Megatron-LM", "name", lazy_pattern(
+        r"(?P<path>[\w.]{1,300}) \(\w{1,100}\) --> weight shape: .{1,80}?, "
+        r"quantization_type: (?P<type>\w{1,40})")),
     ("OLMo-core", "name", lazy_pattern(
         r"Ignored modules for Float8 conversion: \[(?P<names>[^\]]{1,4000})\]")),
     ("torchtitan", "part", lazy_pattern(
         r"['\"]?\bfilter_fqns['\"]?\s*[:=]\s*[\[(](?P<names>[^\])]{1,4000})[\])]")),
 )  # fmt: skip
 _QUOTED = lazy_pattern(r"['\"]([^'\"]{1,300})['\"]")
-_HIGH_CLASS = lazy_pattern(r"(?:bf16|bfloat16|fp16|fp32|high)", re.IGNORECASE)
+_HIGH_CLASS = lazy_pattern(r"(?:bf16|bfloat16|fp16|fp32|high|none$)", re.IGNORECASE)
+# The section of a list of filters, which counts only where its converter is in use.
+_SECTION = lazy_pattern(r"(?<![a-z])(?P<name>float8|fp8|mxfp8|mx|nvfp4)(?![a-z])", re.IGNORECASE)
 # torchtitan's word for a filter by size is no name of a layer.
 _NO_NAMES = frozenset({"auto_filter_small_kn"})
+_MAX_LIST = 200  # lines
 
 
 class LayerScan:
@@ -132,49 +135,67 @@ class LayerScan:
     def __init__(self) -> None:
         self.found: dict[tuple[str, tuple[str, ...]], LayerPromise] = {}
 
-    def add(self, text: str, line: int) -> bool:
-        """Read a line; return whether it says something of single layers."""
-        text = text[:_MAX_LINE]
+    def add(self, line: Line, prefix: str) -> LayerPromise | None:
+        """Read a line; return what it says of single layers."""
+        text = line.text[:_MAX_LINE]
+        if "filter_fqns" in text and text.rstrip().endswith(("[", "(")):
+            # A list that a dump spreads over lines is read as one.
+            for below in islice(line.below(), _MAX_LIST):
+                text += below
+                if "]" in below or ")" in below:
+                    break
         for framework, how, pattern in _LINES:
             if found := pattern.search(text):
                 said = found.groupdict()
                 names = [said["path"]] if "path" in said else _QUOTED.findall(said["names"])
                 names = [name for name in names if name not in _NO_NAMES]
-                return self.keep(how, names, self._format(said), framework, line, found[0])
-        return False
+                section = _section(text[: found.start()], line, prefix) if how == "part" else ""
+                by = framework, line.number, clean(found[0][:300]), section
+                return self.keep(how, names, self._format(said), *by)
+        return None
 
     def _format(self, said: Mapping[str, str]) -> str | None:
         """Return the format of a line's layers; a list names those left in high precision."""
         if "new" in said:
             # An override by another class of high precision, as a fused one, promises nothing.
             return format_of(said["new"]) or (HIGH_PRECISION if format_of(said["old"]) else None)
-        if "key" not in said:
-            return HIGH_PRECISION
         # The name of a configuration has its format: "mxfp8", "bf16_layers".
-        key = said["key"]
-        return format_of(key) or (HIGH_PRECISION if _HIGH_CLASS.search(key) else None)
+        key = said.get("key") or said.get("type")
+        if key is None:
+            return HIGH_PRECISION
+        return format_of(key) or (HIGH_PRECISION if _HIGH_CLASS.match(key) else None)
 
-    def keep(self, how: str, names: list[str], format_: str | None, *said_by: Any) -> bool:
-        """Keep what a line (framework, number, text) says of layers; return whether it says it."""
+    def keep(
+        self, how: str, names: list[str], format_: str | None, *said_by: Any
+    ) -> LayerPromise | None:
+        """Keep what a line (framework, number, text, section) says of layers, and return it."""
         if not names or format_ is None or len(self.found) >= MAX_LAYERS:
-            return False
+            return None
         key = how, tuple(names)
         self.found[key] = LayerPromise(*key, format_, *said_by)
-        return True
+        return self.found[key]
+
+
+def _section(before: str, line: Line, prefix: str) -> str:
+    """Return the format of the section that a list of filters is in, if its name tells it."""
+    around = [before[-200:]] if before.strip(" '\"") else headings(line, prefix)
+    for text in around:
+        if names := _SECTION.findall(text):
+            return format_of(names[-1]) or "mxfp8"
+    return ""
 
 
 def first_and_last(arguments: Mapping[str, str]) -> list[str]:
     """Return the numbers of the blocks that Megatron's --first-last-layers-bf16 keeps in BF16."""
-    if arguments.get("first_last_layers_bf16") != "True":
+    if arguments.get("first_last_layers_bf16", "").lower() != "true":
         return []
-    count = _whole(arguments.get("num_layers"), 0)
-    first = _whole(arguments.get("num_layers_at_start_in_bf16"), 1)
-    last = _whole(arguments.get("num_layers_at_end_in_bf16"), 1)
+    keys = ("num_layers", 0), ("num_layers_at_start_in_bf16", 1), ("num_layers_at_end_in_bf16", 1)
+    count, first, last = (min(_whole(arguments.get(key), least), MAX_LAYERS) for key, least in keys)
     return list(map(str, sorted({*range(first), *range(max(0, count - last), count)})))
 
 
 def _whole(text: str | None, default: int) -> int:
-    return min(int(text), MAX_LAYERS) if text is not None and text.isdecimal() else default
+    return int(text[:9]) if text is not None and text.isdecimal() else default
 
 
 _STEP = (
@@ -188,9 +209,13 @@ _BEGINS = lazy_pattern(
     rf"|{_COUNT.format('count')}))",
     re.IGNORECASE,
 )
-# A warm-up: “BF16 warm-up for 100 steps”, “training in bf16 for the first 100 steps”.
+# A warm-up: “BF16 warm-up for 100 steps”, “training in bf16 for the first 100 steps”. What only
+# names a precision, as “(bf16 parameters, fp8 linear layers) for 1000 steps”, is none.
 _WARM_UP = lazy_pattern(
-    r"(?:bf16|bfloat16|fp16|high[- ]precision)\b.{0,40}?\b(?:warm-?up|first|until|for)\b.{0,20}?"
+    r"(?<![=:\w(])(?:bf16|bfloat16|fp16|high[- ]precision)"
+    r"(?: (?:training|precision|mode|compute|only))*[, ]*"
+    rf"(?:-?\s?warm-?up(?: phase)?[ :,(]*(?:for |until |of |lasts )?(?:the first )?"
+    r"|\(?(?:for|during) the first |\(?(?:until|up to|till) |\(?first )"
     rf"(?:{_STEP.format('until')}|{_COUNT.format('count')})",
     re.IGNORECASE,
 )
@@ -210,21 +235,16 @@ def phases_of(text: str) -> tuple[PhasePromise, ...]:
     return ()
 
 
+# MLPerf's recipes train in FP4 up to an iteration, and then in FP8 or BF16.
+_HEALING_STEP, _HEALING = "healing_iter", "healing_precision"
+
+
+def healing(values: Mapping[str, str]) -> tuple[PhasePromise, ...]:
+    """Return the phases of settings that change the precision at an iteration."""
+    step, name = _whole(values.get(_HEALING_STEP), 0), values.get(_HEALING, "")
+    low = format_of(name) or (HIGH_PRECISION if _HIGH_CLASS.match(name) else None)
+    return (PhasePromise(low, step + 1, None),) if step and low else ()
+
+
 def _number(text: str) -> int:
     return int(text.replace("_", "").replace(",", "")[:12] or 0)
-
-
-class LogReading(NamedTuple):
-    """The statements of logs on low precision.
-
-    Attributes:
-        claims: in order, the first of each wording only.
-        notes: what was not read.
-        layers: the formats promised to single layers, pins included.
-        phases: the formats promised to ranges of steps.
-    """
-
-    claims: Sequence[Claim] = ()
-    notes: Sequence[str] = ()
-    layers: Sequence[LayerPromise] = ()
-    phases: Sequence[PhasePromise] = ()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from functools import cache
 
+from fp8verify.logs.messages import OTHERS
 from fp8verify.text import lazy_pattern
 
 FORMAT = r"(?:(?:MX|NV)[- ]?FP[48]|FP[- ]?[48]|float[- ]?[48])(?:[_-](?:e4m3|e5m2|e2m1|hybrid))?"
@@ -126,9 +127,20 @@ not_fp8 (?:<FORMAT>|torchao|transformer.engine)\b(?:(?!gather|attention|cache|op
 not_fp8 (?:Using|Running in|Continuing in) <HIGH> (?:training |precision )?instead
 not_fp8 .{0,80}?\bno (?:Float8|(?:MX)?FP8)\w* (?:modules|layers) (?:were )?(?:found|converted)
 not_fp8 Please install (?:Transformer.?Engine|torchao|MS-AMP) for FP8 training
-not_fp8 (?:[\w ]{1,30}: )?<QUALITY><FORMAT>(?:\s+<QUALITY><WORK>)?(?:\s+<IS><ON><FALSE>
+not_fp8 <QUALITY><FORMAT>(?:\s+<QUALITY><WORK>)?(?:\s+<IS><ON><FALSE>
     |\s*[:=-]?\s*<IS><OFF>)
-fp8 <QUALITY><FORMAT>\s+(?:<QUALITY><WORK>\s*)?(?:[:=-]\s*)?<IS><ON>
+not_fp8 <FORMAT>(?: \w+){0,2} (?:needs|requires) .{1,80}?[,;:.] ?(?:so )?
+    (?:running|using|training)\b.{0,40}?\b<HIGH>\b
+not_fp8 (?:Disabling|Disabled|Turning off|Turned off|Switching off|Deactivat(?:ing|ed)
+    |(?:Re-?)?(?:start|launch|try|run|train|load)\w*(?: \w+){0,2} without) <QUALITY><FORMAT>
+    (?:\s+<QUALITY><WORK>)?(?!\w)
+not_fp8 <FORMAT> (?:<WORK> )?(?:attempt |run |conversion |setup |initiali[sz]ation )?
+    (?:failed|(?:is |was |are )?(?:not (?:available|supported)|unavailable|unsupported))\b
+not_fp8 (?:(?:falling|fall|fell|going|switch(?:ing|ed)|chang(?:ing|ed)|revert(?:ing|ed)?)(?: back)?
+    |continu(?:ing|es)|re-?(?:start|launch|run|try)\w*|retrying|annealing)
+    (?: [\w-]+){0,2}? (?:to|in|with|on) (?:--?[\w-]+[ =]|plain |pure |full |standard )?<HIGH>
+    (?: (?:training|precision|compute|mode|instead|GEMMs?|matmuls?|linear layers)){0,2}(?!\s?[\w/-])
+fp8 <QUALITY><FORMAT>\s+(?:<QUALITY><WORK>\s*){0,2}(?:[:=-]\s*)?<IS><ON>
 fp8 <FORMAT> conversion (?:is )?(?:completed?|done|finished|successful)
 fp8 (?:Successfully )?(?:Appl(?:ied|ying)|Enabl(?:ed|ing)|Activat(?:ed|ing)|Using|Running(?: with
     | in)?|Training (?:in|with)) <QUALITY><FORMAT>\s+<QUALITY><WORK>
@@ -140,6 +152,7 @@ fp8 (?:(?:<FORMAT>|torchao): ?)?(?:Successfully )?(?:Convert|Swapp|Replac|Wrapp)
     (?:to(?: use)?|with|into|by) <QUALITY><LINEAR>(?!\w)
 fp8 (?:Mixed[ _]precision|Training precision)(?: type| mode)?\s*[:=]\s*<FORMAT>\b
 fp8 <QUALITY><FORMAT>\s+<QUALITY><WORK>\s*[:=]\s*True\b
+fp8 Using (?:Transformer[ -]?Engine|torchao|TE) (?:with|for|in) <QUALITY><FORMAT>(?: <WORK>)?
 fp8 (?:te\.)?fp8_autocast (?:is )?<ON>
 fp8 Model (?:was )?converted to <QUALITY><LINEAR>(?!\w)
 """
@@ -171,13 +184,13 @@ WORDS = (
     b"mx training",
     b"transformer engine",
     b"delayedscaling",
-    b"_for_recipe",
-    b"training instead",
+    b" bf16",
     b"msamp",
 )
 _DEEDS = lazy_pattern(
     r"train|warm|disab|conver|swapp|appl|enabl|activ|precision|recipe|quanti[sz]|using|replac|wrapp"
-    r"|fall|fail|revert|continu|running|insufficient|support|gather|requested|\.{4}|turned"
+    r"|fall|fell|fail|revert|continu|running|insufficient|support|gather|requested|turn|switch|avail"
+    r"|re-?start|launch|retry|rerun|anneal|until"
     r"|: ?o(?:n|ff)\b",
     re.IGNORECASE,
 )
@@ -189,11 +202,57 @@ def says_something(text: str) -> bool:
 
 
 def match(text: str) -> tuple[str, str, re.Match[str]] | None:
-    """Return whose wording a message has, what it says (fp8, not_fp8 or scope) and the match."""
+    """Return whose wording a message has, what it says (fp8, not_fp8 or scope) and the match.
+
+    What takes FP8 back may also be said after a colon, a comma or a dash.
+    """
     for framework, says, pattern in patterns():
         if found := pattern.match(text):
             return framework, says, found
+    if _TAKES_BACK.search(text):
+        for clause in _CLAUSE.finditer(text, 0, _MAX_CLAUSES):
+            for framework, says, pattern in patterns():
+                if framework == OWN and says == "not_fp8":
+                    found = pattern.match(text, clause.end())
+                    if found and not _is_conditional(text, clause.end()):
+                        return framework, says, found
     return None
+
+
+def _is_conditional(text: str, end: int) -> bool:
+    found = _CONDITION.search(text)
+    return found is not None and found.start() < end
+
+
+_MAX_CLAUSES = 2000
+_CLAUSE = lazy_pattern(
+    r"[:,;.!)] (?:so |and |therefore |then |now )?|\s(?:-+|=+>|->|[\u2013\u2014]) "
+)
+_TAKES_BACK = lazy_pattern(
+    r"disab|turn|switch|fall|fell|revert|instead|without|continu|inactive|retry|re-?start|re-?launch"
+    r"|re-?run|anneal|deactiv|avail|support|not ",
+    re.IGNORECASE,
+)
+# What is only said to be possible, or of another model while nothing is said of the actor.
+_CONDITION = lazy_pattern(
+    r"\b(?:if|when|unless|may|might|can|could|should|would|will|note|hint|tip|help|usage)\b|[\"?]"
+    rf"|\b(?:plan\w*|{OTHERS})(?!.*\bactor\b)",
+    re.IGNORECASE,
+)
+# What follows a denial and limits it: to some layers, steps or tensors, or to a condition.
+_LIMITED = lazy_pattern(
+    r"\s*(?:,\s*)?\(?(?:(?:only )?(?:for|in|on|during|of|inside|within|at)\s+(?!(?:(?:the|all"
+    r"|this|these|your)\s+){0,2}(?:config\w*|settings?|arguments?|args|flags?|entire|whole|rest|remain\w*"
+    r"|runs?|training|job|model|devices?|gpus?|hardware|nodes?|cuda|cpu|rocm|sm_?\d+|compute|platform"
+    r"|machine|bf16|annealing|cool\w*|every\w*|all|phase|linears?|[AHB]\d00|[\w.]+\s(?:gpu|device)s?)\b)"
+    r"|if|when|unless|while|until|till|by default|yet\b)",
+    re.IGNORECASE,
+)
+
+
+def is_limited(text: str, end: int) -> bool:
+    """Whether what follows a denial says that it does not hold for the run."""
+    return _LIMITED.match(text, end) is not None
 
 
 # An ellipsis ends no sentence: “Enabling FP8 training... failed”.

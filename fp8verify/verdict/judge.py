@@ -124,4 +124,7 @@ def _settled(rank: RankEvidence, findings: Sequence[Finding], promises: Promises
         return Opinion(Verdict.INACTIVE, f"{ran}, as the log says ({promises.fallback.place})")
     cause = cause_without_fp8(rank, promises)[1] if rank.has_fp8_units else ""
     because = f": {cause}" if cause else ""
-    return Opinion(Verdict.INACTIVE, f"{ran}, and no log line or module claims FP8{because}")
+    mention = f" (line {promises.mention.line} mentions it)" if promises.mention else ""
+    return Opinion(
+        Verdict.INACTIVE, f"{ran}, and no log line or module claims FP8{mention}{because}"
+    )

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fp8verify.logs.claims import MAX_CLAIMS, read_claims, scan_promises
+from fp8verify.logs.claims import MAX_CLAIMS, read_claims, scan_text
 from fp8verify.logs.wording import patterns
 from fp8verify.report.model.parts import Claim
 
@@ -19,7 +19,7 @@ LINE = "Applied Float8 training: recipe=TENSORWISE, fsdp_float8_all_gather=True"
 
 
 def scan_log(lines: Iterable[str]) -> list[Claim]:
-    return scan_promises(enumerate((line.rstrip("\n") for line in lines), start=1)).claims
+    return scan_text("\n".join(line.rstrip("\n") for line in lines)).claims
 
 
 def only(line: str) -> Claim:
@@ -111,7 +111,7 @@ torchtitan | fp8 | Converted Linear layers to NVFP4Linear
 torchtitan | fp8 | MX training active with recipe mxfp8_cublas
 torchtitan | fp8 | MXFP8 MoE training enabled
 torchtitan | not_fp8 | Failed to swap to Float8Linear because float8 is only supported on SM89 or later
-torchtitan | scope | Using _auto_filter_for_recipe to avoid converting linear layers with dims too small
+torchtitan | scope | Using _auto_filter_for_recipe to avoid converting linear layers with dims too small to benefit from float8 training
 torchao | fp8 | Swapped layers.0.experts.w1 to Float8TrainingWeightWrapperTensor
 torchao | fp8 | PYTORCH_API_USAGE torchao.float8.convert_to_float8_training
 accelerate | fp8 | Found `torchao` installed, using it for FP8 training.
@@ -158,6 +158,11 @@ nanochat | not_fp8 | FP8 training enabled (tensorwise) - converted 0 layers, ski
 torchtitan | fp8 | Using mxfp8 for _scaled_grouped_mm
 Primus | fp8 | [titan] 2026-08-22 12:00:00,000 - root - INFO - module wq shape torch.Size([64, 64]), replaced to FP8Linear
 Composer | fp8 | 2026-08-01 10:00:00 INFO     | composer.trainer.trainer: precision: amp_fp8
+training script | not_fp8 | mxfp8 needs sm_100+, running W8A8 in bf16
+training script | not_fp8 | Disabling FP8 training
+training script | not_fp8 | FP8 not available (compute capability 8.0 < 8.9). Using bf16.
+training script | not_fp8 | relaunching with --precision bf16
+training script | fp8 | Using Transformer Engine with FP8 autocast (DelayedScaling, HYBRID)
 training script | fp8 | 2026-06-22 10:00:00.123\tnode-17:0\tolmo_core.train.common:63\tINFO\tSwapped linear layers to Float8 linear layers
 """.splitlines()
 ]
@@ -322,9 +327,17 @@ def test_megatrons_fp4_is_nvfp4_and_its_defaults_promise_nothing() -> None:
     assert claim.all_gather is False
 
 
-def test_each_dump_of_arguments_is_read_on_its_own() -> None:
-    (claim,) = scan_log(dump(fp8="hybrid", fp8_recipe="mxfp8") + dump(fp8="None", fp8_recipe="x"))
-    assert (claim.line, claim.recipe) == (2, "mxfp8")
+@pytest.mark.parametrize(
+    ("first", "second", "lines"),
+    [("hybrid", "None", []), ("None", "hybrid", [6])],
+)
+def test_each_dump_is_read_on_its_own_and_the_later_one_holds(
+    first: str, second: str, lines: list[int]
+) -> None:
+    both = dump(fp8=first, fp8_recipe="x") + dump(fp8=second, fp8_recipe="mxfp8")
+    claims = [claim for claim in scan_log(both) if claim.says == "fp8"]
+    assert [claim.line for claim in claims] == lines
+    assert all(claim.recipe == "mxfp8" for claim in claims)
 
 
 def test_a_claim_repeated_by_every_rank_is_kept_once() -> None:

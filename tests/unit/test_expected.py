@@ -92,7 +92,7 @@ def test_a_pinned_layer_that_ran_lower_is_an_error(low: set[str], tmp_path: Path
 
 
 def test_steps_of_a_warm_up_were_not_to_be_fp8(tmp_path: Path) -> None:
-    log = "FP8 training enabled after 100 warmup steps"
+    log = "FP8 training enabled after 100 warmup steps\nstep 100 loss 2.1\nstep 110 loss 2.0\n"
     build = TraceBuilder(rank=0)
     for step in (100, 101):
         build.step(step).linear(M, N, K, fp8=step > 100)

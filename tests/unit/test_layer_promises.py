@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from fp8verify.logs.claims import read_claims, scan_promises
-from fp8verify.logs.promises import LogReading
+from fp8verify.logs.claims import read_claims, scan_text
+from fp8verify.logs.statements import LogReading
 
 PREFIX = "[rank0]:[titan] 2026-08-21 12:00:00,000 - root - INFO - "
 MATCH = "Context (MatchContext(module_path='{}', layer_number=0)) matched to quant config \"{}\""
 
 
 def read(*lines: str) -> LogReading:
-    return scan_promises(enumerate(lines, start=1))
+    return scan_text("\n".join(lines))
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def read(*lines: str) -> LogReading:
 def test_a_line_about_layers_is_a_promise_for_them(
     lines: list[str], layer: str, other: str, format_: str
 ) -> None:
-    (found,) = read(*lines).layers
+    (found,) = read(*lines).pins
     assert (found.format, found.is_pin) == (format_, format_ == "high_precision")
     assert found.covers(layer)
     assert not found.covers(other)
@@ -103,6 +103,8 @@ def test_megatrons_first_and_last_layers_are_pins() -> None:
         ("FP8 training enabled from step 0", []),
         ("FP8 training enabled, evaluating after 500 steps", []),
         ("FP8 training enabled", []),
+        ("Training a model (bf16 parameters, fp8 linear layers) for 1000 steps", []),
+        ("config: dtype=bf16 fp8=True warmup=2000 steps lr=3e-4", []),
     ],
 )
 def test_a_promise_may_hold_for_some_steps_only(
@@ -125,6 +127,29 @@ def test_a_list_of_filters_may_be_spread_over_lines(tmp_path: Path) -> None:
     (pin,) = read.layers
     assert (pin.match, pin.names, pin.line) == ("part", ("output", "router.gate"), 4)
     assert [claim.line for claim in read.claims] == [10]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "pins"), [("rowwise", ["output"]), ("mxfp8_cublas", ["router"])]
+)
+def test_a_list_of_filters_counts_with_its_converter_only(recipe: str, pins: list[str]) -> None:
+    sections = [
+        '    "float8": {\n      "emulate": false,\n      "filter_fqns": ["output"]\n    },',
+        '    "mx": {\n      "filter_fqns": ["router"]\n    }',
+    ]
+    found = read("{", '  "quantize": {', *sections, f"MX training active with recipe {recipe}"
+                 if "mx" in recipe else f"Float8 training active with recipe {recipe}")  # fmt: skip
+    assert [pin.names for pin in found.layers] == [(name,) for name in pins]
+
+
+def test_a_table_of_resolved_precision_claims_and_pins() -> None:
+    row = "    {} (TELinear) --> weight shape: (64, 64), quantization_type: {}, param_type: x"
+    found = read(row.format("layers.1.fc1", "mxfp8"), row.format("mtp.0.fc1", "none"))
+    assert [(claim.says, claim.format) for claim in found.claims] == [("fp8", "mxfp8")]
+    assert [(pin.names, pin.is_pin) for pin in found.layers] == [
+        (("layers.1.fc1",), False),
+        (("mtp.0.fc1",), True),
+    ]
 
 
 def test_a_hostile_line_takes_no_longer_than_another() -> None:

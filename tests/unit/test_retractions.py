@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from fp8verify.logs.claims import scan_promises
+from fp8verify.logs.claims import scan_text
 
 TAKEN_BACK = r"""
 Enabling fp8 layerwise casting for transformer
@@ -115,7 +115,7 @@ def lines(block: str) -> list[str]:
 
 def promises(line: str) -> bool:
     """Whether a line says that this training runs in FP8, and of at least one layer."""
-    claims = scan_promises([(1, line)]).claims
+    claims = scan_text(line).claims
     return any(claim.says == "fp8" and claim.converted != 0 for claim in claims)
 
 

@@ -25,6 +25,7 @@ from fp8verify.report.model.parts import (
     KernelRow,
     LegRow,
     LibraryLogReport,
+    Mention,
     ModulesReport,
     Proof,
     RecipeSeen,
@@ -211,6 +212,7 @@ class Report(Rendered, frozen=True, kw_only=True):
         findings: what the reader should know.
         environment: GPU and software.
         notes: remarks on what was read and recorded.
+        mention: a log line that names FP8 and claims nothing, the first one; null without one.
         training_exit_code: the training's own, where `fp8verify run` started one, else null.
         breakdown: what --breakdown adds, else null.
         proof: the table that decides, null where no GEMM of a layer ran.
@@ -236,6 +238,7 @@ class Report(Rendered, frozen=True, kw_only=True):
     findings: tuple[Finding, ...]
     environment: Environment
     notes: tuple[str, ...] = ()
+    mention: Mention | None = None
     training_exit_code: int | None = None
     breakdown: BreakdownReport | None = None
     proof: Proof | None = None

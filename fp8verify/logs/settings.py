@@ -1,0 +1,276 @@
+"""Settings that ask for low precision, in dumps of a configuration of any form.
+
+One rule for YAML, JSON, argument tables, reprs of dataclasses and `key=value`: a key whose last
+part asks for FP8 or FP4, or for a precision, and a value that is understood. What a recipe, a
+margin or a history is set to asks for nothing; nor do the settings of another model, of an engine
+for inference, of an optimizer or of a profile that may not be the one in use.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from fp8verify.logs.lines import Line
+from fp8verify.logs.messages import OTHERS, Message
+from fp8verify.text import lazy_pattern
+
+_LOW = r"(?:(?:mx|nv)?fp[48]|float[48])"
+_OFF = lazy_pattern(r"false|no|off|none|null|nil|0|n/a|disabled|inactive|~|")
+_HIGH = r"(?:bf16|bfloat16|fp16|float16|fp32|float32|tf32|16|32|half|no|none)"
+
+# Keys that ask for a format by their name, as `fp8` (Megatron-LM, NeMo, Megatron-Bridge, axolotl),
+# `use_fp8` (scripts), `fp8_enabled` (accelerate), `enable_float8_linear` (torchtitan to 2024),
+# `fp8_hybrid` and `fp8_e4m3` (NeMo 1), `fp8_format` (ms-swift); and what they are set to.
+_FLAG = lazy_pattern(
+    r"(?:(?:use|enable|enabled|with|is|train|training|linear|te|ao|torchao)_)*"
+    rf"{_LOW}(?:_(?:enabled?|active|training|train|linears?|layers?|gemms?|matmuls?|autocast"
+    r"|mixed_precision|hybrid|e4m3|format|mode|compute))*"
+)
+_ON = lazy_pattern(
+    rf"true|yes|on|1|enabled|active|hybrid|e4m3(?:fn)?|e5m2|e2m1|{_LOW}(?:[_-]\w+)?"
+    r"|delayed|(?:dynamic|current|block|delayed|tensor|row)_?(?:wise|scaling)?|\w+scaling\("
+)
+# What says how, and is set in NeMo 1 and accelerate also where FP8 is off.
+_DETAIL = lazy_pattern(r".*_(?:hybrid|e4m3|format|mode)")
+# Keys that are set to a precision: `mixed_precision` (accelerate, Megatron-Bridge), `precision`
+# (Lightning, NeMo, Composer).
+_PRECISION = lazy_pattern(
+    r"(?:(?:train|training|trainer|mixed|compute|matmul|linear|gemm|model|run|amp|plugin)_)*"
+    r"(?:precision|amp)(?:_(?:type|mode|plugin|recipe|config|dtype))?"
+)
+_LOW_VALUE = lazy_pattern(
+    rf"(?:precision\.|torch\.)?(?:bf16_with_|bf16_|amp_)?{_LOW}"
+    r"(?:_(?:mixed|hybrid|e4m3|e5m2|current|delayed|sub\w*|block\w*|tensor\w*|row\w*|scal\w+|training"
+    r"|true|te|ao))*"
+)
+_HIGH_VALUE = lazy_pattern(rf"(?:precision\.|torch\.)?(?:amp_)?{_HIGH}(?:_(?:mixed|true))?")
+_SWITCH = lazy_pattern(r"enabled?|active|use")
+_SECTION = lazy_pattern(r"_(?:config|cfg|conf|args|arguments|settings|options|kwargs)$")
+
+# What is around a setting that asks for nothing of this run.
+_ELSEWHERE = lazy_pattern(
+    r"(?<![a-z])(?:(?<!actor_)rollouts?|(?<!rollout_)ref(?:erence)?"
+    rf"|{OTHERS.replace('(?<!actor)rollout|', '').replace('ref(?:erence)?', 'refmodel')}"
+    r"|eval\w*|validation|optim\w*|ckpt|checkpoint\w*|kv|cache\w*|export|profiles?|presets?|available"
+    r"|support\w*|choices|defaults?|examples?|usage|help|hints?|tips?|notes?|previous|prior|old|others?"
+    r"|plan\w*|next|todo|baseline|comm\w*|all_?gather|storage|attention|attn|dpa|mha|vae"
+    r"|text_?encoders?|quantization_config|tokenizer|dataset|samples?|prompt|unused|would|dry|if|no|not"
+    r"|without|set|pass|\w*(?:error|warning|exception))(?![a-z])"
+)
+_CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
+
+_PAIR = lazy_pattern(
+    r"(?<![\w./'\"-])(?P<quote>['\"]?)(?P<key>[A-Za-z_][\w./-]{0,99}"
+    r"(?: (?:precision|type|mode|enabled)\b){0,2})(?P=quote)"
+    r"(?: ?[:=][ \t]*|\s*\.{3,} +| {3,}|[ \t]*[|\u2502][ \t]*)"
+    r"(?P<value>'[^'\n]{0,80}'|\"[^\"\n]{0,80}\"|[^\s,;(){}\[\]|\u2502'\"]{1,80}\(?|[{\[(]|\s*$)"
+)
+_BEFORE = lazy_pattern(
+    r"(?:[,;|\u2502{\[]|\w\(|[\w./-]{1,60} ?[:=] ?[^\s,]{1,60}(?: [a-z]{1,12})?)\s*$"
+)
+_AFTER = lazy_pattern(r"\s*(?:$|[,;})\]|\u2502]|#|(?:[a-z]{1,12} )?[\w./-]{1,60} ?[:=])")
+_HEAD = lazy_pattern(r"\s*(?:(?:[-*\u2022>]|\d+[.)]) )?\s*(?:(?:[\w./()-]{1,60} ?){1,6}:\s*){0,2}")
+_RULE = re.compile(r"\s*[-=*#_~\u2500]{3,}")
+_BANNER = re.compile(rf"{_RULE.pattern}|:$")
+# Where in a text a setting may be worth reading.
+_MAYBE = lazy_pattern(
+    rf"{_LOW}[\w.-]{{0,40}}['\"]?\s*(?:[:=|\u2502]|\.{{3}}|\s{{3}})"
+    rf"|(?:[:=|\u2502.]|\s{{3}})\s*['\"]?[\w.-]{{0,40}}?{_LOW}"
+    rf"|precision[\w ]{{0,12}}['\"]?\s*[:=]",
+    re.IGNORECASE,
+)
+_MAX_TEXT = 1 << 16
+_MAX_HITS = 50
+_QUOTED = 140  # characters of a long line on each side of a setting
+_STRANGERS = 20  # lines of other ranks or loggers within a dump
+_DIGITS = str.maketrans("123456789", "0" * 9)
+
+
+class Request(NamedTuple):
+    """A setting for low precision.
+
+    Attributes:
+        key: its name, without sections.
+        is_on: whether it asks for low precision, or for none.
+        value: what it is set to.
+        text: the line, or what of a long line is around it.
+        values: the other settings of its section.
+    """
+
+    key: str
+    is_on: bool
+    value: str
+    text: str
+    values: Mapping[str, str]
+
+
+def may_set(text: str) -> bool:
+    """Whether a line may hold a setting for a precision."""
+    return _MAYBE.search(text, 0, _MAX_TEXT) is not None
+
+
+def requests_in(message: Message, line: Line) -> Iterator[Request | None]:
+    """Yield the settings for a precision in a line; None for one of something else."""
+    text = message.setting[:_MAX_TEXT]
+    for count, found in enumerate(_PAIR.finditer(text)):
+        if count > _MAX_HITS * 20:
+            return
+        name = _last_part(found["key"])
+        child, value = "", found["value"].strip("'\" ")
+        is_on = _meaning(name, value)
+        if is_on is None and _opens(name, value):
+            child, value = _switch(text, found, message, line)
+            is_on = _meaning(_SECTION.sub("", name), value) if value else None
+        if is_on is None or not (child or _stands_alone(text, found)):
+            continue
+        around = "\n".join([text[: found.start()][-200:], *_sections(text, found), found["key"]])
+        above = headings(line, message.prefix, _indent(text)) if line.block else ()
+        if message.denied or any(map(_is_elsewhere, (around, *above))):
+            yield None
+            continue
+        values = _siblings(text, name, message.prefix, line)
+        if is_on and _DETAIL.fullmatch(name) and _off_in(values):
+            yield None
+            continue
+        yield Request(name, is_on, value, _excerpt(text, found, child), values)
+
+
+def _last_part(key: str) -> str:
+    return re.split(r"[./]", key)[-1].lower().replace("-", "_").replace(" ", "_")
+
+
+def _meaning(name: str, value: str) -> bool | None:
+    """Return whether a setting switches low precision on or off; None for any other."""
+    value = value.lower()
+    if _FLAG.fullmatch(name):
+        return True if _ON.fullmatch(value) else False if value and _OFF.fullmatch(value) else None
+    if _PRECISION.fullmatch(name):
+        value = value.replace("-", "_")
+        return True if _LOW_VALUE.fullmatch(value) else False if _HIGH_VALUE.match(value) else None
+    return None
+
+
+def _off_in(values: Mapping[str, str]) -> bool:
+    return any(
+        _meaning(name, value) is False and _FLAG.fullmatch(name) and not _DETAIL.fullmatch(name)
+        for name, value in values.items()
+    )
+
+
+def _opens(name: str, value: str) -> bool:
+    """Whether a setting is a section for low precision: `fp8:`, `'fp8': {`, `Float8Config(`."""
+    return value[-1:] in ("", "{", "(") and _FLAG.fullmatch(_SECTION.sub("", name)) is not None
+
+
+def _switch(text: str, found: re.Match[str], message: Message, line: Line) -> tuple[str, str]:
+    """Return the text and the value of the `enabled` of a section."""
+    inside = re.split(r"[)}]", text[found.end() : found.end() + 400], maxsplit=1)[0]
+    if inside.strip():
+        pairs = ((pair[0], pair) for pair in _PAIR.finditer(inside))
+    else:
+        lines = _deeper(line, message.prefix, _indent(text))
+        pairs = ((below.strip(), pair) for below in lines if (pair := _PAIR.search(below)))
+    for said, pair in pairs:
+        if _SWITCH.fullmatch(_last_part(pair["key"])):
+            return said, pair["value"].strip("'\" ")
+    return "", ""
+
+
+def _stands_alone(text: str, found: re.Match[str]) -> bool:
+    """Whether a setting is one, and not a part of a sentence or of a quotation."""
+    before, after = text[: found.start()], text[found.end() :]
+    if before.count('"') % 2 or (before.count("'") % 2 and "'," in after):
+        return False
+    ends = found["value"].endswith("(") or _AFTER.match(after) is not None
+    return ends and bool(_BEFORE.search(before[-160:]) or _HEAD.fullmatch(before[:400]))
+
+
+def _is_elsewhere(text: str) -> bool:
+    return _ELSEWHERE.search(_CAMEL.sub("_", text).lower()) is not None
+
+
+def _excerpt(text: str, found: re.Match[str], child: str) -> str:
+    start = max(0, found.start() - _QUOTED) if len(text) > 2 * _QUOTED else 0
+    said = text[start : found.end() + _QUOTED].strip()
+    return f"{said} {child}".strip() if child and child not in said else said
+
+
+# ---- what is around a setting
+
+
+def _sections(text: str, found: re.Match[str]) -> Iterator[str]:
+    """Yield the names before the brackets of the same line that a setting is in."""
+    closed = 0
+    for at in range(found.start() - 1, max(-1, found.start() - 4096), -1):
+        if text[at] in ")}]":
+            closed += 1
+        elif text[at] in "({[":
+            closed -= 1
+            if closed < 0:
+                closed = 0
+                if name := re.search(
+                    r"[\w./-]{1,80}['\"]?\s*[:=]?\s*$", text[max(0, at - 100) : at]
+                ):
+                    yield name[0]
+
+
+def _indent(text: str) -> int:
+    expanded = text[:200].expandtabs()
+    return len(expanded) - len(expanded.lstrip())
+
+
+def _own(lines: Iterable[str], prefix: str) -> Iterator[str]:
+    """Yield the lines with the same prefix, apart from its digits, without it."""
+    width, shape = len(prefix), prefix.translate(_DIGITS)
+    for line in lines:
+        if not prefix or line[:width].translate(_DIGITS) == shape:
+            yield line[width:].rstrip()
+
+
+def headings(line: Line, prefix: str, indent: int | None = None) -> Iterator[str]:
+    """Yield what a setting is under: lines with less indentation, and a banner."""
+    strangers = 0
+    indent = _indent(line.text[len(prefix) :]) if indent is None else indent
+    for text in _own(line.above(), prefix):
+        if not text.strip():
+            continue
+        depth = _indent(text)
+        if depth < indent:
+            indent = depth
+            yield text
+        elif depth == 0 == indent:
+            if _BANNER.search(text):
+                yield text
+                return
+            strangers = 0 if _PAIR.search(text) else strangers + 1
+            if strangers > 1:
+                return
+
+
+def _deeper(line: Line, prefix: str, indent: int) -> Iterator[str]:
+    for text in _own(line.below(), prefix):
+        if text.strip() and _indent(text) <= indent:
+            return
+        yield text
+
+
+def _siblings(text: str, key: str, prefix: str, line: Line) -> dict[str, str]:
+    """Return the settings beside one, and of other sections of the dump the number of layers."""
+    values: dict[str, str] = {}
+    indent = _indent(text)
+    for lines in (line.below(), line.above()):  # another dump may come before
+        strangers, ended = 0, False
+        for other in _own(lines, prefix):
+            depth, pair = _indent(other), _PAIR.search(other)
+            strangers = 0 if pair else strangers + 1
+            name = _last_part(pair["key"]) if pair else ""
+            if strangers > _STRANGERS or _RULE.match(other) or (name == key and not ended):
+                break
+            ended = ended or (pair is not None and depth < indent)
+            if pair and (name == "num_layers" or (depth == indent and not ended)):
+                values.setdefault(name, pair["value"].strip("'\" "))
+    for pair in _PAIR.finditer(text[:4096]):
+        values[_last_part(pair["key"])] = pair["value"].strip("'\" ")
+    return values
