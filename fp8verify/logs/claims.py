@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from fp8verify.logs import promises
 from fp8verify.logs.lines import Line, lines_of, read_lines
-from fp8verify.logs.messages import Message, messages_of
+from fp8verify.logs.messages import Message, messages_of, uncolored
 from fp8verify.logs.promises import (
     HIGH_PRECISION,
     LayerPromise,
@@ -135,7 +135,7 @@ class _Scan:
             return
         found, is_setting, is_off, before = False, False, False, len(self.statements)
         of_layers = any(map(lower.__contains__, promises.HINTS))
-        settings = may_set(line.text)
+        settings = may_set(uncolored(line.text))
         if of_layers or settings or says_something(line.text):
             for message in messages_of(line.text, _WORDS):
                 if of_layers and (pin := self.layers.add(line, message.prefix)):

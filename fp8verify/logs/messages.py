@@ -15,6 +15,7 @@ import msgspec
 from fp8verify.text import lazy_pattern
 
 MAX_MESSAGE = 4096
+_MAX_DUMP = 1 << 16  # of a line that is no JSON
 _MAX_PREFIXES = 16
 _MAX_NESTING = 3
 # The fewest characters in which anything can be said, as “MX on”.
@@ -116,6 +117,11 @@ _RANK = lazy_pattern(
 _CROSSES = lazy_pattern("[✗✘❌✖⛔🚫☐⬜❎⏭🟥🔴]")
 
 
+def uncolored(text: str) -> str:
+    """Return a line without the escape sequences that color it."""
+    return _COLOR.sub("", text) if "\x1b" in text else text
+
+
 def messages_of(line: str, words: Sequence[str] = ("",)) -> Iterator[Message]:
     """Yield the messages of a line: mostly one, several after progress bars.
 
@@ -123,7 +129,7 @@ def messages_of(line: str, words: Sequence[str] = ("",)) -> Iterator[Message]:
     a whole run.
     """
     if _QUOTED.match(line):
-        yield Message("", setting=line.rstrip()[:MAX_MESSAGE])  # a line of a dump, if anything
+        yield Message("", setting=line.rstrip())  # a line of a dump, if anything
     for part in _parts(line):
         if any(map(part.lower().__contains__, words)):
             yield from _messages(part)
@@ -143,16 +149,18 @@ def _parts(text: str) -> Iterator[str]:
 
 
 def _messages(text: str, depth: int = 0) -> Iterator[Message]:
-    text = _COLOR.sub("", text[: None if "{" in text[:200] else 2 * MAX_MESSAGE]).rstrip()
+    text = _COLOR.sub("", text[: None if "{" in text[:200] else _MAX_DUMP]).rstrip()
     at, strong, denied, named, rank = _prefix(text)
     body = text[at:]
     if depth < _MAX_NESTING and (inner := _structured(body)) is not None:
+        if body.startswith("{"):  # a record or a dump, whose fields may be settings
+            yield Message("", denied, text[named:], text[:named], rank)
         for line in inner.splitlines():
             for part in _parts(line):
                 yield from _messages(part, depth + 1)
     else:
         said = body[:MAX_MESSAGE] if strong or _indent(text) < _INDENT else ""
-        yield Message(said, denied, text[named:][:MAX_MESSAGE], text[:named], rank)
+        yield Message(said, denied, text[named:], text[:named], rank)
 
 
 def _indent(text: str) -> int:

@@ -37,7 +37,7 @@ _DETAIL = lazy_pattern(r".*_(?:hybrid|e4m3|format|mode)")
 # Keys that are set to a precision: `mixed_precision` (accelerate, Megatron-Bridge), `precision`
 # (Lightning, NeMo, Composer).
 _PRECISION = lazy_pattern(
-    r"(?:(?:train|training|trainer|mixed|compute|matmul|linear|gemm|model|run|amp|plugin)_)*"
+    r"(?:(?:using|train|training|trainer|mixed|compute|matmul|linear|gemm|model|run|amp|plugin)_)*"
     r"(?:precision|amp)(?:_(?:type|mode|plugin|recipe|config|dtype))?"
 )
 _LOW_VALUE = lazy_pattern(
@@ -57,7 +57,7 @@ _ELSEWHERE = lazy_pattern(
     r"|support\w*|choices|defaults?|examples?|usage|help|hints?|tips?|notes?|previous|prior|old|others?"
     r"|plan\w*|next|todo|baseline|comm\w*|all_?gather|storage|attention|attn|dpa|mha|vae"
     r"|text_?encoders?|quantization_config|tokenizer|dataset|samples?|prompt|unused|would|dry|if|no|not"
-    r"|without|set|pass|\w*(?:error|warning|exception))(?![a-z])"
+    r"|without|set|pass|\w*(?:error|warning|exception)|file \")(?![a-z])"
 )
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 

@@ -132,15 +132,20 @@ not_fp8 <QUALITY><FORMAT>(?:\s+<QUALITY><WORK>)?(?:\s+<IS><ON><FALSE>
 not_fp8 <FORMAT>(?: \w+){0,2} (?:needs|requires) .{1,80}?[,;:.] ?(?:so )?
     (?:running|using|training)\b.{0,40}?\b<HIGH>\b
 not_fp8 (?:Disabling|Disabled|Turning off|Turned off|Switching off|Deactivat(?:ing|ed)
-    |(?:Re-?)?(?:start|launch|try|run|train|load)\w*(?: \w+){0,2} without) <QUALITY><FORMAT>
+    |(?:Re-?)?(?:start|launch|try|run|train|load|continu|proceed)\w*(?: \w+){0,2} without) <QUALITY><FORMAT>
     (?:\s+<QUALITY><WORK>)?(?!\w)
 not_fp8 <FORMAT> (?:<WORK> )?(?:attempt |run |conversion |setup |initiali[sz]ation )?
     (?:failed|(?:is |was |are )?(?:not (?:available|supported)|unavailable|unsupported))\b
 not_fp8 (?:(?:falling|fall|fell|going|switch(?:ing|ed)|chang(?:ing|ed)|revert(?:ing|ed)?)(?: back)?
     |continu(?:ing|es)|re-?(?:start|launch|run|try)\w*|retrying|annealing)
     (?: [\w-]+){0,2}? (?:to|in|with|on) (?:--?[\w-]+[ =]|plain |pure |full |standard )?<HIGH>
-    (?: (?:training|precision|compute|mode|instead|GEMMs?|matmuls?|linear layers)){0,2}(?!\s?[\w/-])
-fp8 <QUALITY><FORMAT>\s+(?:<QUALITY><WORK>\s*){0,2}(?:[:=-]\s*)?<IS><ON>
+    (?: (?:training|precision|compute|mode|instead|GEMMs?|matmuls?|linear layers)){0,2}
+    (?=\s*(?:$|[.,;:!)]|(?:after|because|due|since|now|from|for the (?:rest|remain\w+)|on this)\b))
+not_fp8 No <FORMAT>[- ](?:support|hardware|capab\w+|kernels?)\b.{0,60}?
+    \b(?:using|falling|training|running|continuing)\b.{0,20}?\b<HIGH>\b
+not_fp8 (?:Accelerate )?<FORMAT> status\s*[-:]\s*enabled<FALSE>
+fp8 <QUALITY><FORMAT>(?:\s+|(?=:))(?:<QUALITY><WORK>\s*){0,2}(?:[:=-]\s*)?<IS><ON>
+fp8 Enabl(?:ed|ing) <FORMAT> (?:via|with|using) (?:transformer.?engine|torchao|TE|MS-?AMP)\b
 fp8 <FORMAT> conversion (?:is )?(?:completed?|done|finished|successful)
 fp8 (?:Successfully )?(?:Appl(?:ied|ying)|Enabl(?:ed|ing)|Activat(?:ed|ing)|Using|Running(?: with
     | in)?|Training (?:in|with)) <QUALITY><FORMAT>\s+<QUALITY><WORK>
@@ -153,7 +158,7 @@ fp8 (?:(?:<FORMAT>|torchao): ?)?(?:Successfully )?(?:Convert|Swapp|Replac|Wrapp)
 fp8 (?:Mixed[ _]precision|Training precision)(?: type| mode)?\s*[:=]\s*<FORMAT>\b
 fp8 <QUALITY><FORMAT>\s+<QUALITY><WORK>\s*[:=]\s*True\b
 fp8 Using (?:Transformer[ -]?Engine|torchao|TE) (?:with|for|in) <QUALITY><FORMAT>(?: <WORK>)?
-fp8 (?:te\.)?fp8_autocast (?:is )?<ON>
+fp8 (?:Using )?(?:te\.)?fp8_autocast(?: (?:is )?<ON>|\(enabled=True\b)
 fp8 Model (?:was )?converted to <QUALITY><LINEAR>(?!\w)
 """
 
@@ -190,7 +195,7 @@ WORDS = (
 _DEEDS = lazy_pattern(
     r"train|warm|disab|conver|swapp|appl|enabl|activ|precision|recipe|quanti[sz]|using|replac|wrapp"
     r"|fall|fell|fail|revert|continu|running|insufficient|support|gather|requested|turn|switch|avail"
-    r"|re-?start|launch|retry|rerun|anneal|until"
+    r"|re-?start|launch|retry|rerun|anneal|until|autocast"
     r"|: ?o(?:n|ff)\b",
     re.IGNORECASE,
 )
@@ -235,7 +240,7 @@ _TAKES_BACK = lazy_pattern(
 )
 # What is only said to be possible, or of another model while nothing is said of the actor.
 _CONDITION = lazy_pattern(
-    r"\b(?:if|when|unless|may|might|can|could|should|would|will|note|hint|tip|help|usage)\b|[\"?]"
+    r"\b(?:if|when|unless|may|might|can|could(?! not)|should|would|will|note|hint|tip|help|usage)\b|[\"?]"
     rf"|\b(?:plan\w*|{OTHERS})(?!.*\bactor\b)",
     re.IGNORECASE,
 )

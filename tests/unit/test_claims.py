@@ -161,6 +161,9 @@ Composer | fp8 | 2026-08-01 10:00:00 INFO     | composer.trainer.trainer: precis
 training script | not_fp8 | mxfp8 needs sm_100+, running W8A8 in bf16
 training script | not_fp8 | Disabling FP8 training
 training script | not_fp8 | FP8 not available (compute capability 8.0 < 8.9). Using bf16.
+training script | not_fp8 | FP8 status - enabled: False
+training script | not_fp8 | No FP8 support detected, using BF16
+training script | fp8 | Enabled FP8 via transformer_engine
 training script | not_fp8 | relaunching with --precision bf16
 training script | fp8 | Using Transformer Engine with FP8 autocast (DelayedScaling, HYBRID)
 training script | fp8 | 2026-06-22 10:00:00.123\tnode-17:0\tolmo_core.train.common:63\tINFO\tSwapped linear layers to Float8 linear layers

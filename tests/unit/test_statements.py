@@ -17,7 +17,10 @@ ASK = [
     "fp8:\n  recipe_name: rowwise\n  enabled: true",
     "float8_config=Float8Config(enabled=True, ao=Config(...))",
     "python train.py trainer.devices=8 model.fp8=hybrid",
-    "[rank3]: FP8: enabled",
+    "[rank3]: fp8: enabled  # on",
+    '{"lr": 0.1, "fp8": true}',
+    "\x1b[32mfp8\x1b[0m: true",
+    "| fp8 | hybrid |",
     "| mixed_precision | fp8 |",
     "precision=Precision.AMP_FP8",
     "trainer:\n  precision: bf16-mixed\n  plugins:\n    precision: fp8",
@@ -44,6 +47,7 @@ ASK_NOT = [
     "fp8: 123.4 ms",
     "precision: bf16 (fp8 is available)",
     "fp8: true\nfp8: false",
+    '  File "train.py", line 3, in main\n    use_fp8=True,',
 ]  # fmt: skip
 
 
