@@ -57,7 +57,7 @@ _ELSEWHERE = lazy_pattern(
     r"|support\w*|choices|defaults?|examples?|usage|help|hints?|tips?|notes?|previous|prior|old|others?"
     r"|plan\w*|next|todo|baseline|comm\w*|all_?gather|storage|attention|attn|dpa|mha|vae"
     r"|text_?encoders?|quantization_config|tokenizer|dataset|samples?|prompt|unused|would|dry|if|no|not"
-    r"|without|set|pass|\w*(?:error|warning|exception)|file \")(?![a-z])"
+    r"|without|set|pass|\w*(?:error|warning|exception))(?![a-z])|\bfile \""
 )
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 

@@ -132,8 +132,8 @@ not_fp8 <QUALITY><FORMAT>(?:\s+<QUALITY><WORK>)?(?:\s+<IS><ON><FALSE>
 not_fp8 <FORMAT>(?: \w+){0,2} (?:needs|requires) .{1,80}?[,;:.] ?(?:so )?
     (?:running|using|training)\b.{0,40}?\b<HIGH>\b
 not_fp8 (?:Disabling|Disabled|Turning off|Turned off|Switching off|Deactivat(?:ing|ed)
-    |(?:Re-?)?(?:start|launch|try|run|train|load|continu|proceed)\w*(?: \w+){0,2} without) <QUALITY><FORMAT>
-    (?:\s+<QUALITY><WORK>)?(?!\w)
+    |(?:Re-?)?(?:start|launch|try|run|train|load|continu|proceed)\w*(?: \w+){0,2} without)
+     <QUALITY><FORMAT>(?:\s+<QUALITY><WORK>)?(?!\w)
 not_fp8 <FORMAT> (?:<WORK> )?(?:attempt |run |conversion |setup |initiali[sz]ation )?
     (?:failed|(?:is |was |are )?(?:not (?:available|supported)|unavailable|unsupported))\b
 not_fp8 (?:(?:falling|fall|fell|going|switch(?:ing|ed)|chang(?:ing|ed)|revert(?:ing|ed)?)(?: back)?
@@ -240,7 +240,8 @@ _TAKES_BACK = lazy_pattern(
 )
 # What is only said to be possible, or of another model while nothing is said of the actor.
 _CONDITION = lazy_pattern(
-    r"\b(?:if|when|unless|may|might|can|could(?! not)|should|would|will|note|hint|tip|help|usage)\b|[\"?]"
+    r"\b(?:if|when|unless|may|might|can|could(?! not)|should|would|will|note|hint|tip|help|usage)\b"
+    r"|[\"?]"
     rf"|\b(?:plan\w*|{OTHERS})(?!.*\bactor\b)",
     re.IGNORECASE,
 )

@@ -163,8 +163,13 @@ def report_notes(report: Report, *, verbose: bool) -> Iterator[Note]:
     alone = len(report.ranks) == 1
     for claim in report.claims if verbose else report.claims[:_CLAIMS]:
         words = re.sub(r"\.{4,}", "…", claim.text)  # Megatron-LM fills its lines with dots
-        meaning = _MEANINGS.get(claim.text) or f"{words} ({claim.framework}'s wording)"
+        by = "a setting" if claim.strength != "claim" else f"{claim.framework}'s wording"
+        by += ", taken back later" if claim.says == "revoked" else ""
+        meaning = _MEANINGS.get(claim.text) or f"{words} ({by})"
         yield Note("log", f"{claim.place}: {meaning}")
+    if report.mention is not None and not any(claim.says == "fp8" for claim in report.claims):
+        mention = f"line {report.mention.line} mentions it: “{report.mention.text}”"
+        yield Note("log", f"no line claims FP8 ({mention})")
     yield from (Note("clock", line) for line in _clock_notes(report, verbose))
     shown = [rank.modules for rank in (report.ranks if verbose else report.ranks[:1])]
     lines = dict.fromkeys(_modules(modules) for modules in shown if modules is not None)

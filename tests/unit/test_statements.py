@@ -17,7 +17,7 @@ ASK = [
     "fp8:\n  recipe_name: rowwise\n  enabled: true",
     "float8_config=Float8Config(enabled=True, ao=Config(...))",
     "python train.py trainer.devices=8 model.fp8=hybrid",
-    "[rank3]: fp8: enabled  # on",
+    "[rank3]: fp8: hybrid  # on",
     '{"lr": 0.1, "fp8": true}',
     "\x1b[32mfp8\x1b[0m: true",
     "| fp8 | hybrid |",
