@@ -166,6 +166,7 @@ def _step_reports(rank: RankEvidence) -> tuple[StepReport, ...]:
             gpu_us=None if gpu_ns is None else micros(gpu_ns),
             gemm=gemm_totals(by_step[place]),
             trains=place in training,
+            whole=step.whole,
         )
         for place, (step, gpu_ns) in enumerate(zip(rank.steps, rank.timeline.steps, strict=True))
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from itertools import compress
 from operator import add
@@ -15,11 +15,12 @@ from fp8verify.analysis import timeline
 from fp8verify.analysis.casts import fed_gemms
 from fp8verify.analysis.communication import collective_totals
 from fp8verify.analysis.gemms import classify_kernels, label_gemms, survey
+from fp8verify.analysis.kinds import Gemm, GemmShape, Kinds
 from fp8verify.analysis.layers import name_casts
 from fp8verify.analysis.library_log import hear_library, remark
 from fp8verify.analysis.purpose import is_update, proves_training, runs_backward
 from fp8verify.analysis.rank import RankEvidence
-from fp8verify.trace import Trace
+from fp8verify.trace import Step, Trace
 from fp8verify.trace.tables import Kernels, Launch
 
 if TYPE_CHECKING:
@@ -35,10 +36,15 @@ def gather(trace: Trace, logged: Sequence[tuple[int, Product]] | None = None) ->
     """
     trace = within_window(trace)
     kinds = classify_kernels(trace)
+    if not all(step.whole for step in trace.steps):
+        trace = _without_cut_steps(trace, kinds)
+        kinds = classify_kernels(trace)
     library_log = None if logged is None else hear_library(trace, kinds, logged)
     roles = kinds.roles()
     steps = timeline.step_bounds(trace)
     gemms = label_gemms(trace, kinds)
+    if not all(step.whole for step in trace.steps):
+        _settle_cut_steps(gemms, trace.steps)
     found = survey(trace, kinds, gemms)
     columns, bounds = trace.kernels, None
     if len(columns):
@@ -74,6 +80,17 @@ def gather(trace: Trace, logged: Sequence[tuple[int, Product]] | None = None) ->
     )
 
 
+def _settle_cut_steps(gemms: Sequence[Gemm], steps: Sequence[Step]) -> None:
+    """Let GEMMs of steps whose backward pass may be cut away train as their like in whole steps."""
+    trains: dict[tuple[int, GemmShape | None], bool] = defaultdict(bool)
+    cut = [gemm for gemm in gemms if gemm.step >= 0 and not steps[gemm.step].whole]
+    for gemm in gemms:
+        if gemm.step >= 0 and steps[gemm.step].whole:
+            trains[gemm.number, gemm.shape] |= gemm.trained
+    for gemm in cut:
+        gemm.trained = trains.get((gemm.number, gemm.shape), True)
+
+
 def within_window(trace: Trace) -> Trace:
     """Return the trace without the kernels that were launched outside its window.
 
@@ -97,9 +114,35 @@ def within_window(trace: Trace) -> Trace:
     ]
     if all(inside):
         return trace
+    health = replace(trace.health, kernels_before_window=inside.count(False))
+    return replace(_with_kernels(trace, inside), health=health)
+
+
+def _without_cut_steps(trace: Trace, kinds: Kinds) -> Trace:
+    """Return a damaged trace without the kernels of steps that are not whole, if any step is.
+
+    A step that ran GEMMs and none in low precision, as whole steps did, stays: it lacks them.
+    """
+    low = {
+        step
+        for number, step in zip(kinds.numbers, trace.kernels.step, strict=True)
+        if kinds.kinds[number].classification.role.is_gemm
+        and kinds.kinds[number].classification.precision.is_low
+    }
+    whole = {place for place, step in enumerate(trace.steps) if step.whole}
+    if not whole:
+        return trace
+    stays = not low.isdisjoint(whole)
+    return _with_kernels(
+        trace, [step in whole or (stays and step not in low) for step in trace.kernels.step]
+    )
+
+
+def _with_kernels(trace: Trace, inside: Sequence[bool]) -> Trace:
+    """Return the trace with some of its kernels."""
+    columns = trace.kernels
     kept: dict[str, array[Any]] = {}
     for name in columns.__struct_fields__:
         values: array[Any] = getattr(columns, name)
         kept[name] = array(values.typecode, compress(values, inside))
-    health = replace(trace.health, kernels_before_window=inside.count(False))
-    return replace(trace, kernels=Kernels(**kept), health=health)
+    return replace(trace, kernels=Kernels(**kept))

@@ -14,6 +14,7 @@ import msgspec
 from fp8verify.text import clean
 from fp8verify.trace.columns import Columns
 from fp8verify.trace.contexts import Contexts
+from fp8verify.trace.damage import whole_steps
 from fp8verify.trace.layers import NamedOps
 from fp8verify.trace.nesting import nest
 from fp8verify.trace.steps import steps_of_kernels
@@ -41,7 +42,10 @@ def fill(trace: Trace, columns: Columns, *, layers: bool = False, launches: bool
     if dropped:
         trace.remarks = [*trace.remarks, f"{dropped} kernels are recorded twice, and count once"]
     kernels, base_ns, health = columns.kernels, columns.base_ns, trace.health
-    launch_rows = _correlate(columns, trace, layers=layers)
+    op_rows, launch_rows = _correlate(columns, trace, layers=layers)
+    whole = [True] * len(columns.steps)
+    if not health.complete:
+        whole = whole_steps(columns, op_rows, kernels.step, is_cut=health.truncated)
     if launches:
         _note_launches(columns, launch_rows)
     health.kernels, health.bad_durations = len(kernels), _clear_bad_durations(columns)
@@ -55,7 +59,10 @@ def fill(trace: Trace, columns: Columns, *, layers: bool = False, launches: bool
     ]
     trace.process = _process(columns)
     trace.copies = dict(sorted(columns.copies.items()))
-    trace.steps = [Step(s.number, s.start_ns + base_ns, s.end_ns + base_ns) for s in columns.steps]
+    trace.steps = [
+        Step(step.number, step.start_ns + base_ns, step.end_ns + base_ns, whole)
+        for step, whole in zip(columns.steps, whole, strict=True)
+    ]
 
 
 def _note_launches(columns: Columns, launch_rows: array[int]) -> None:
@@ -72,7 +79,7 @@ def _note_launches(columns: Columns, launch_rows: array[int]) -> None:
     )
 
 
-def _correlate(columns: Columns, trace: Trace, *, layers: bool) -> array[int]:
+def _correlate(columns: Columns, trace: Trace, *, layers: bool) -> tuple[array[int], array[int]]:
     """Follow every kernel back, whatever the order of the events in the file was.
 
     An operator is found by the `op_id` of the kernel; if that names none, by the launch with the
@@ -80,7 +87,7 @@ def _correlate(columns: Columns, trace: Trace, *, layers: bool) -> array[int]:
     the one in which the launch happened, on any thread.
 
     Returns:
-        For each kernel the row of its launch, -1 for none.
+        For each kernel the rows of its operator and of its launch, -1 for none.
     """
     ops, kernels = columns.ops, columns.kernels
     op_rows = _rows_by_number(
@@ -111,7 +118,7 @@ def _correlate(columns: Columns, trace: Trace, *, layers: bool) -> array[int]:
         named = NamedOps(columns, parent)
         kernels.layer = named.of_launches(op_rows, map(enclosing.get, launch_rows))
         trace.layers = named.names
-    return launch_rows
+    return op_rows, launch_rows
 
 
 # Plain integers: looking up a member of an enumeration costs more than the rest of the row.

@@ -134,6 +134,7 @@ class Columns(Struct):
         annotations: the rows of `ops` that are not operators.
         steps: the training steps by start, each number once.
         step_names: the numbers of `op_names` that mark a step; such ranges enclose no operator.
+        interleaved: whether operators follow kernels in the file.
         copies: (count, nanoseconds, bytes) of "memcpy" and "memset".
         base_ns: what to add to every time.
         first_start: when the first operator, annotation or call began; None if there is none.
@@ -154,6 +155,7 @@ class Columns(Struct):
     annotations: array[int] = field(default_factory=_int32)
     steps: list[Step] = field(default_factory=list)
     step_names: set[int] = field(default_factory=set)
+    interleaved: bool = False
     copies: dict[str, tuple[int, int, int]] = field(default_factory=dict)
     base_ns: int = 0
     first_start: int | None = None

@@ -51,11 +51,15 @@ class Kernels(Struct):
 
 
 class Step(Struct, frozen=True):
-    """One iteration of the profiler's own count: `ProfilerStep#N` on the CPU."""
+    """One iteration of the profiler's own count: `ProfilerStep#N` on the CPU.
+
+    `whole` is whether all its kernels were read, as far as a damaged trace shows.
+    """
 
     number: int
     start_ns: int
     end_ns: int
+    whole: bool = True
 
 
 class Health(Struct):

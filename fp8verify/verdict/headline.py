@@ -29,6 +29,13 @@ def active(summary: RankSummary, expected: ExpectedReport | None) -> str:
     )
 
 
+def too_few_whole(summary: RankSummary) -> str:
+    """Say that a damaged trace shows less than most of its steps."""
+    steps = len(summary.rank.steps)
+    whole = steps - summary.cut_steps
+    return f"{ran(summary)}, but only {whole} of {steps} steps can be judged (the trace is damaged)"
+
+
 def below(summary: RankSummary, limit: str, expected: ExpectedReport | None) -> str:
     """Say that less ran in low precision than a share, and the largest cause.
 
@@ -54,14 +61,21 @@ def ran(summary: RankSummary, limit: str = "") -> str:
 
 
 def in_steps(summaries: Sequence[RankSummary]) -> str:
-    """Say that low precision ran in all steps, if there are several and it did on all ranks."""
+    """Say in how many steps low precision ran, if there are several and it did on all ranks.
+
+    Of a damaged trace only the steps that are whole count.
+    """
     counts = {len(summary.rank.steps) for summary in summaries}
     every = all(
         step.trains and low_precision_count(step.gemm.kernels)
         for summary in summaries
         for step in summary.rank.steps
+        if step.whole
     )
     steps = counts.pop()
+    if every and any(summary.cut_steps for summary in summaries):
+        whole = min(steps - summary.cut_steps for summary in summaries)
+        return f", in {whole} of {steps} steps (the trace is damaged)"
     how_many = "both" if steps == 2 else f"all {steps}"
     return f", in {how_many} steps" if every and not counts and steps > 1 else ""
 

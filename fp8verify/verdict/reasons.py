@@ -30,6 +30,11 @@ def undecidable(rank: RankEvidence) -> str | None:
         if window is not None:
             return f"{window.reason}; the window {window.name} left no trace"
         return without_kernels(rank)[1]
+    if rank.health.truncated and not any(step.whole for step in rank.steps):
+        steps = (
+            "has no steps" if not rank.steps else f"none of its {len(rank.steps)} steps is whole"
+        )
+        return f"the trace is cut off, and {steps}"
     if not rank.survey.linear:
         return "no matrix multiplication ran in the window"
     return _untimed(rank) or _outside(rank) if rank.ran_low else _hidden(rank)

@@ -54,6 +54,8 @@ class RankSummary:
         share: share of the time of the layers' GEMMs in FP8 or FP4.
         share_of_all: the same of all GEMMs, None if all are of layers that train.
         opaque_us: µs in unrecognized kernels; 0 for little.
+        cut_steps: steps that a damaged trace does not show whole.
+        is_cut: whether they are half of all steps or more.
     """
 
     def __init__(self, rank: RankReport) -> None:
@@ -72,6 +74,8 @@ class RankSummary:
             self.share_of_all = low_precision_share(rank.gemm.time_us)
         is_little = rank.opaque_us < NEGLIGIBLE * (self.total + rank.opaque_us)
         self.opaque_us = 0.0 if is_little else rank.opaque_us
+        self.cut_steps = sum(not step.whole for step in rank.steps)
+        self.is_cut = 2 * self.cut_steps >= max(1, len(rank.steps))
 
     def bounds(self) -> tuple[float, float]:
         """Return the share if all that is not known is in high precision, and if it is in low."""
@@ -102,7 +106,7 @@ class RankSummary:
             "the others may be the optimizer's or attention's (the trace has no operators)": (
                 self.rank.unplaced_us
             ),
-            "the trace is cut off": self.rank.health.truncated,
+            "the trace is cut off": self.is_cut,
         }
         return [doubt for doubt, holds in said.items() if holds]
 
@@ -160,7 +164,7 @@ def judge_rank(summary: RankSummary, policy: Policy, proof: Proof | None = None)
     if expected is None:
         least, most = summary.bounds()
         short, doubts = summary.share < policy.share, summary.doubts()
-        is_cut = short and rank.health.truncated
+        is_cut = short and summary.is_cut and rank.shortfall is None
         if doubts and (least < policy.share <= most or is_cut):
             return Opinion(
                 Verdict.INCONCLUSIVE, f"{headline.ran(summary)}, but {enumerated(doubts)}"
@@ -171,6 +175,8 @@ def judge_rank(summary: RankSummary, policy: Policy, proof: Proof | None = None)
             return Opinion(Verdict.PARTIAL, headline.below(summary, limit, known))
     if rank.shortfall is not None:
         return Opinion(Verdict.PARTIAL, headline.short(summary, proof, rank.shortfall))
+    if summary.is_cut:
+        return Opinion(Verdict.INCONCLUSIVE, headline.too_few_whole(summary))
     return Opinion(Verdict.ACTIVE, headline.active(summary, known))
 
 
@@ -182,7 +188,7 @@ def _short_of(expected: ExpectedReport, summary: RankSummary, proof: Proof | Non
     if shortfall is not None:
         return Opinion(Verdict.PARTIAL, headline.short(summary, proof, shortfall))
     said = headline.missed(expected, summary)
-    if hidden >= missing * summary.total or summary.rank.health.truncated:
+    if hidden >= missing * summary.total or summary.is_cut:
         return Opinion(Verdict.INCONCLUSIVE, f"{said}, but {enumerated(summary.doubts())}")
     return Opinion(Verdict.PARTIAL, said)
 

@@ -297,6 +297,28 @@ def test_one_rank_of_eight_that_differs_is_found(other: int, tmp_path: Path) -> 
     assert list(contradictions(report)) == []
 
 
+@pytest.mark.parametrize(
+    ("name", "kept", "verdict"),
+    [
+        ("fp8_one_micro_batch_bf16", 0.82, "INCONCLUSIVE"),
+        ("fp8_one_micro_batch_bf16", 0.96, "PARTIAL"),
+        ("fp8_one_step_bf16", 0.8, "INCONCLUSIVE"),
+        ("fp8_one_step_bf16", 0.96, "PARTIAL"),
+        ("fp8_te_modules_delayed", 0.89, "INCONCLUSIVE"),
+        ("fp8_te_modules_delayed", 0.96, "ACTIVE"),
+    ],
+)
+def test_kernels_that_were_cut_away_acquit_and_accuse_nobody(
+    name: str, kept: float, verdict: str, tmp_path: Path
+) -> None:
+    """The forward pass is the first in the file: without gradients it seems to train nothing."""
+    text = json.dumps(Capture(name).document)
+    (tmp_path / "trace.json").write_text(text[: int(kept * len(text))])
+    report = inspect(tmp_path / "trace.json")
+    assert report.verdict == verdict, report.reason
+    assert list(contradictions(report)) == []
+
+
 @pytest.mark.parametrize(("kept", "verdict"), [(0.8, "INCONCLUSIVE"), (1.0, "ACTIVE")])
 def test_a_share_of_a_trace_that_is_cut_off_is_not_that_of_the_run(
     kept: float, verdict: str, tmp_path: Path

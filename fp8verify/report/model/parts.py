@@ -200,6 +200,7 @@ class StepReport(msgspec.Struct, frozen=True, kw_only=True):
             kernel) to the end of its last kernel; null where it launched none.
         gemm: the model's GEMMs that it launched.
         trains: whether any of them is of a layer that trains.
+        whole: whether all its kernels were read, as far as a damaged trace shows.
     """
 
     step: int
@@ -207,6 +208,7 @@ class StepReport(msgspec.Struct, frozen=True, kw_only=True):
     gpu_us: float | None
     gemm: GemmSummary
     trains: bool = True
+    whole: bool = True
 
 
 class StepStatistics(msgspec.Struct, frozen=True, kw_only=True):

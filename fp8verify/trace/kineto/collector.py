@@ -167,6 +167,8 @@ class Collector:
         groups = defaultdict[type, list[Any]](list)
         for event in decoded:
             groups[type(event)].append(event)
+        if not self.columns.interleaved:
+            self.columns.interleaved = self._ops_follow_kernels(decoded, groups)
         for kind, add in TIMED_ADDERS.items():
             if kind in groups:
                 add(self.columns, groups[kind], self._nanoseconds(groups[kind]))
@@ -174,6 +176,16 @@ class Collector:
             if kind in groups:
                 _add_copies(self.columns, name, groups[kind])
         self.events += len(decoded)
+
+    def _ops_follow_kernels(self, decoded: list[Any], groups: dict[type, list[Any]]) -> bool:
+        """Whether an operator of the block comes after a kernel of the file."""
+        if groups.keys().isdisjoint(ev.OPS):
+            return False
+        if len(self.columns.kernels):
+            return True
+        kinds = list(map(type, decoded)) if not groups.keys().isdisjoint(ev.KERNELS) else []
+        first = next((i for i, kind in enumerate(kinds) if kind in ev.KERNELS), len(kinds))
+        return any(kind in ev.OPS for kind in kinds[first:])
 
     def _nanoseconds(self, group: list[Any]) -> list[int]:
         """Return when events began, since the whole microsecond of the first event of all.

@@ -164,7 +164,7 @@ def steps_without_gemms(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """Steps that launched no GEMM while others did: they train nothing."""
     steps = rank.steps
     ran = {row.step for row in rank.survey.gemms}
-    without = [step.number for place, step in enumerate(steps) if place not in ran]
+    without = [step.number for n, step in enumerate(steps) if n not in ran and step.whole]
     if 0 < len(without) < len(steps):
         others = counted(len(steps) - len(without), "step")
         yield finding("step-without-gemms", steps=_named(without), others=others)
