@@ -22,6 +22,7 @@ from .framework_counters import StepCounter, counters
 from .layers import linear_modules
 from .observe import hidden
 from .process import can_look
+from .storage import stored_in_fp8
 from .stored import unseen
 
 PREFIX = "fp8verify:"  # of the ranges that name layers
@@ -110,36 +111,46 @@ class InstrumentSet:
 
 
 class ModuleList(Instrument):
-    """Lists the modules before each window, or after it if no optimizer had stepped before.
+    """Lists the modules at both ends of each window: the later list shows what ran in it.
 
+    Layers may be converted between the end of a step and the forward pass of the next one, and no
+    optimizer is known before step 1. The list at the beginning is for a process that is killed.
     Under a watch only the first window has a list, because a list visits the whole model.
     """
 
     def __init__(self, context: InstrumentContext) -> None:
         super().__init__(context)
         self._modules: list[dict[str, Any]] = []
-        self._listed = self._taken = False
+        self._storage: list[dict[str, Any]] = []
+        self._windows = 0
+        self._listed = False
 
     def before_window(self) -> None:
         """List the modules that `context.optimizers` train."""
-        if not (self._taken and self.context.config["live"]):
-            self._taken = True
-            self._list()
+        self._windows += 1
+        self._list()
 
     def _list(self) -> None:
-        self._modules = take_census(self.context.optimizers())
+        if self._windows > 1 and self.context.config["live"] and self._modules:
+            return
+        found = take_census(self.context.optimizers())
+        self._modules = found or self._modules  # the model may be gone by now
+        self._storage = stored_in_fp8(self.context.optimizers()) or self._storage
         self._listed = bool(self._modules) or can_look()
-        debug.event(f"{len(self._modules)} linear modules found")
+        debug.event(f"{len(found)} linear modules found")
 
     def end(self) -> dict[str, Any]:
-        """List them now if there were none to be found: no optimizer exists before step 1."""
-        if not self._modules:
-            self._list()
+        """List them as the window leaves them."""
+        self._list()
         return {}
 
     def record(self) -> dict[str, Any]:
-        """Return one `ModuleRecord` for each module."""
-        return {"modules": self._modules, "modules_listed": self._listed}
+        """Return one `ModuleRecord` for each module, and what is only kept in FP8."""
+        return {
+            "modules": self._modules,
+            "modules_listed": self._listed,
+            "storage": self._storage,
+        }
 
 
 class FrameworkNumbers(Instrument):

@@ -140,7 +140,7 @@ def distinct_names(found: list[tuple[nn.Module, str]]) -> list[str]:
 def _trained_roots(parameters: dict[int, Any]) -> list[nn.Module]:
     """Return the outermost modules that own any of these parameters."""
     owned = set(parameters)
-    known = _roots_owning(owned, list(_modules.values()))
+    known = _roots_owning(owned, known_modules())
     if owned and owned <= {id(p) for root in known for p in all_parameters(root)}:
         return known
     # A search holds the training up, and is made once: later modules come by the hook.
@@ -167,9 +167,14 @@ def _roots_owning(owned: set[int], found: Iterable[nn.Module]) -> list[nn.Module
     return [modules[key] for key in trained]
 
 
+def known_modules() -> list[nn.Module]:
+    """Return the live modules that were heard of, of models that are not trained too."""
+    return list(_modules.values())
+
+
 def all_modules() -> list[nn.Module]:
     """Return every module that is alive, as far as there are few enough objects to look."""
-    return [*_modules.values(), *find_instances(lambda kind: issubclass(kind, nn.Module))]
+    return [*known_modules(), *find_instances(lambda kind: issubclass(kind, nn.Module))]
 
 
 def _below(root: nn.Module) -> Iterator[Layer]:
@@ -188,15 +193,16 @@ def canonical_name(name: str) -> str:
 
 def _is_linear(module: nn.Module) -> bool:
     """Whether a module is linear itself, and no wrapper of linear ones, such as LoRA's."""
-    if not _is_named_linear(module):
+    if not is_linear_class(module):
         return False
     own = any(len(shape_of(p)) > 1 for p in parameters_of(module).values())
     if own or "parametrizations" in children_of(module):
         return True
-    return not any(_is_named_linear(m) for _, m in walk(module) if m is not module)
+    return not any(is_linear_class(m) for _, m in walk(module) if m is not module)
 
 
-def _is_named_linear(module: nn.Module) -> bool:
+def is_linear_class(module: nn.Module) -> bool:
+    """Whether a module's class is linear by the name of one of its bases."""
     names = {cls.__name__ for cls in type(module).__mro__}
     return names.isdisjoint(ATTENTION_CORES) and not names.isdisjoint(LINEAR_CLASSES)
 

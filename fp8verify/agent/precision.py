@@ -156,6 +156,21 @@ def _emulates(config: Any) -> bool:
     return bool(stored(choice, "_value_") == "emulated")
 
 
+def _fake_quantized(module: Any) -> Promise:
+    """Read a linear of QAT: it rounds the operands of the forward pass, and multiplies as before.
+
+    Only rounded activations make it an emulation of FP8; weights alone are storage.
+    """
+    quantizer = stored(module, "activation_fake_quantizer")
+    config = stored(module, "activation_config", stored(quantizer, "config"))
+    dtype, kind = stored(config, "dtype"), type(config).__name__
+    blocks = "mxfp4" if "float4" in str(dtype) else "mxfp8" if dtype in FORMATS else HIGH
+    plain = "fp8" if dtype in FORMATS else HIGH
+    name = "nvfp4" if "NVFP4" in kind else blocks if "MX" in kind else plain
+    emulates = stored(config, "kernel_preference") is None or _emulates(config)
+    return _promise(dict.fromkeys(LEGS, HIGH) | {"fprop": name}, "qat", emulated=emulates)
+
+
 def _blockwise(module: Any) -> Promise:
     return _all_legs("fp8_block", f"blockwise_{stored(module, 'block_size', 128)}")
 
@@ -382,6 +397,10 @@ MODULES = {
     ("torchao", "NVFP4Linear"): Known(
         lambda module: _all_legs("nvfp4", "nvfp4", emulated=_emulates(module))
     ),
+    # torchao/quantization/qat/linear.py, prototype/qat/mx.py and nvfp4.py
+    ("torchao", "FakeQuantizedLinear"): Known(_fake_quantized),
+    ("torchao", "MXFakeQuantizedLinear"): Known(_fake_quantized),
+    ("torchao", "NVFP4FakeQuantizedLinear"): Known(_fake_quantized),
     # torchao/prototype/blockwise_fp8_training/linear.py
     ("torchao", "Float8BlockwiseLinear"): Known(_blockwise, _blockwise_casts),
     # transformer_engine/pytorch/module/base.py, base of all its linears

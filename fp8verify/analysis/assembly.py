@@ -145,7 +145,7 @@ def _rank_report(rank: RankEvidence, assessed: Assessment, promises: Promises) -
         payoff=rank.payoff,
         layers=_layers_report(rank),
         named_layers=_named_layers_report(rank),
-        modules=modules_report(rank.meta),
+        modules=modules_report(rank),
         numerics=numerics_report(rank),
         memory=memory_report(rank.meta),
         steps_outside=steps_outside(rank.meta),

@@ -36,35 +36,28 @@ class _Cast(NamedTuple):
 
 
 def fed_gemms(trace: Trace, kinds: Kinds, gemms: list[Gemm]) -> int:
-    """Count the launches of layers' GEMMs in high precision that casts to FP8 feed.
+    """Count the launches of layers' GEMMs in high precision whose activations casts to FP8 round.
 
-    Casts for attention, collectives or FP8 GEMMs do not count. FP8 tensors that a collective moved
-    and that are converted back afterwards are not operands.
+    Casts for attention, collectives or FP8 GEMMs do not count, nor do weights that are only stored
+    or rounded in FP8.
     """
     casts = {n: cast for n, kind in enumerate(kinds.kinds) if (cast := _cast(kind)) is not None}
     if not casts:
         return 0
-    of_layers = {g.place: g.kind for g in gemms if g.leg not in (Leg.ATTENTION, Leg.OPTIMIZER)}
+    of_layers = {g.place: g for g in gemms if g.leg not in (Leg.ATTENTION, Leg.OPTIMIZER)}
     columns, fed = trace.kernels, 0
     waiting: dict[int, list[_Cast]] = defaultdict(list)
-    kept: set[int] | None = None  # sizes cast since the latest collective, if there was one
     for place in sorted(range(len(columns)), key=columns.start_ns.__getitem__):
         number, stream = kinds.numbers[place], columns.stream[place]
         kind, cast = kinds.kinds[number], casts.get(number)
         role = kind.classification.role
-        if role is Role.COMMUNICATION:
-            kept = set()
         if cast is not None:
             parents = () if kind.op is None else kind.op.parents
             gathers = any(find(name).part is Part.GATHER for name in parents)
-            written = frozenset() if gathers else cast.written
-            if kept is not None:
-                kept |= written or frozenset()
-                cast = cast._replace(read=cast.read & kept)
-            waiting[stream].append(cast._replace(written=written))
+            waiting[stream].append(cast._replace(written=frozenset()) if gathers else cast)
         elif role.is_gemm or role in (Role.ATTENTION, Role.COMMUNICATION):
             gemm = of_layers.get(place)
-            fed += gemm is not None and any(_feeds(one, gemm) for one in waiting[stream])
+            fed += gemm is not None and _feed(waiting[stream], gemm)
             waiting[stream] = []
     return fed
 
@@ -102,13 +95,20 @@ def _typed(op: OpContext) -> _Cast:
     return _Cast(sizes) if writes else _Cast(frozenset(), sizes)
 
 
-def _feeds(cast: _Cast, gemm: Kind) -> bool:
-    """Whether a cast has the size of an operand; for tensors only stored in FP8, of a weight."""
-    shape = gemm_shape(gemm.op)
-    if cast.written is None or shape is None:
-        return cast.written is None or bool(cast.written)
+def _feed(casts: list[_Cast], gemm: Gemm) -> bool:
+    """Whether casts since the GEMM before rounded an activation of this one, and read it back."""
+    if any(cast.written is None for cast in casts):
+        return True
+    shape = gemm_shape(gemm.kind.op)
+    if shape is None:
+        return any(cast.written for cast in casts)
     a, b = shape.batch * shape.m * shape.k, shape.batch * shape.k * shape.n
-    return bool(cast.written & {a, b}) or b in cast.read
+    written = Counter(size for cast in casts for size in cast.written or ())
+    read = {size for cast in casts for size in cast.read}
+    if gemm.leg is Leg.WGRAD:  # of two activations
+        return any(written[size] and size in read for size in (a, b))
+    # The weight has the size b: of two operands of one size both must have been rounded.
+    return written[a] > (a == b) and a in read
 
 
 # transformer_engine/pytorch/module/linear.py: `_Linear.apply(weight, inp, …)`.

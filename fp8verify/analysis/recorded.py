@@ -52,8 +52,9 @@ def steps_outside(meta: RankMeta | None) -> StepStatistics | None:
     return step_statistics([[ns / 1000 for ns in times.samples_ns]], times.count)
 
 
-def modules_report(meta: RankMeta | None) -> ModulesReport | None:
+def modules_report(rank: RankEvidence) -> ModulesReport | None:
     """Count the linear modules of a rank by state, and list their names, if they were recorded."""
+    meta = rank.meta
     if meta is None or not meta.modules_listed:
         return None
     # Experts and attention cores do not multiply by a weight of their own.
@@ -69,7 +70,20 @@ def modules_report(meta: RankMeta | None) -> ModulesReport | None:
         recipes=tuple(sorted({module.recipe for module in linears if module.recipe})),
         scalings=tuple(sorted({module.scaling for module in linears if module.scaling})),
         unknown_classes=tuple(sorted({".".join(filter(None, names)) for names in unknown})),
+        storage=tuple(_storage(rank)),
     )
+
+
+def _storage(rank: RankEvidence) -> Iterator[str]:
+    """Say what is only kept or sent in FP8, which says nothing of the products."""
+    stored = rank.meta.storage if rank.meta is not None else ()
+    for found in stored:
+        if found.what == "weights" and found.count:
+            yield f"{counted(found.count, 'linear layer')} with weights stored in {found.dtype}"
+        elif found.what == "optimizer":
+            yield f"optimizer states stored in {found.dtype}"
+    sent = {(one.name, one.dtype) for one in rank.collectives if one.dtype.startswith("Float8")}
+    yield from (f"{name} in {dtype.lower()}" for name, dtype in sorted(sent))
 
 
 def environment(ranks: Sequence[RankEvidence]) -> Environment:

@@ -161,6 +161,22 @@ class ModuleRecord(msgspec.Struct, frozen=True, kw_only=True):
         return self.formats.get(leg)
 
 
+class StorageRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """Tensors that a process keeps in FP8, whatever its products run in.
+
+    Attributes:
+        what: "weights" or "optimizer", for its states.
+        dtype: torch's name of their type, such as "float8_e4m3fn".
+        count: linear layers whose weights they are, or states.
+        elements: their values, of other layers too.
+    """
+
+    what: str
+    dtype: str
+    count: int
+    elements: int
+
+
 class EnvironmentRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The GPU that the process used; None if it used none.
 
@@ -208,6 +224,7 @@ class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
         optimizer_updates: calls of `step()` by optimizer class.
         modules_listed: whether the modules were listed, which happens before a window at the
             earliest.
+        storage: what is kept in FP8, by type.
         api_calls: APIs by which the script asked for FP8, such as
             "torchao.float8.convert_to_float8_training".
         naming: the eager step after the windows that names layers, None if none was requested.
@@ -229,6 +246,7 @@ class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     modules: tuple[ModuleRecord, ...] = ()
     modules_listed: bool = True
+    storage: tuple[StorageRecord, ...] = ()
     api_calls: tuple[str, ...] = ()
     naming: NamingRecord | None = None
     versions: dict[str, str] = {}

@@ -224,7 +224,8 @@ def _modules(modules: ModulesReport) -> str:
         else f"{count} {state.replace('_', ' ')}"
         for state, count in modules.counts.items()
     ]
-    return f"{', '.join(counts) or 'none'} (linear layers)"
+    linear = f"{', '.join(counts) or 'none'} (linear layers)"
+    return "; ".join([linear, *modules.storage])
 
 
 def _scaling(report: Report) -> str:

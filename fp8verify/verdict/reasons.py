@@ -7,6 +7,7 @@ from fp8verify.analysis.gemms import GemmRow
 from fp8verify.analysis.promises import CONVERTED, Promises
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.ranks import missed_window
+from fp8verify.capture.schema import StorageRecord
 from fp8verify.terms import Precision
 from fp8verify.text import counted, listed
 from fp8verify.verdict.policy import USUAL_SHARE
@@ -147,6 +148,9 @@ def cause_without_fp8(rank: RankEvidence, promises: Promises) -> tuple[str, str]
     if converted:
         ran = f"{converted} of {total} were converted, and ran in high precision"
         return "converted", ran
+    stored = stored_weights(rank)
+    if stored is not None:
+        return "storage", _only_stored(stored)
     off = sum(module.state == "fp8_module_off" for module in linears)
     if off:
         ran = f"{off} of {total} are Transformer Engine's and ran outside its FP8 autocast"
@@ -162,6 +166,18 @@ def cause_without_fp8(rank: RankEvidence, promises: Promises) -> tuple[str, str]
     if layers and layers == sum(row.calls for row in rank.survey.linear):
         return "outside-autocast", "Transformer Engine's layers ran outside its FP8 autocast"
     return "", ""
+
+
+def stored_weights(rank: RankEvidence) -> StorageRecord | None:
+    """Return the weights of linear layers that the process keeps in FP8; None if there are none."""
+    stored = rank.meta.storage if rank.meta is not None else ()
+    found = (one for one in stored if one.what == "weights" and one.count)
+    return max(found, key=lambda one: one.elements, default=None)
+
+
+def _only_stored(stored: StorageRecord) -> str:
+    layers = counted(stored.count, "linear layer")
+    return f"the weights of {layers} are only stored in FP8 ({stored.dtype})"
 
 
 def runs_transformer_engine(row: GemmRow) -> bool:

@@ -11,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs torch, from the train extra")
 from fp8verify.agent import layers  # noqa: E402 - needs torch
 from fp8verify.agent.census import _features, take_census  # noqa: E402
+from fp8verify.agent.instruments import InstrumentContext, ModuleList  # noqa: E402
 
 pytestmark = pytest.mark.train
 nn = torch.nn
@@ -229,3 +230,21 @@ def test_modules_that_were_built_before_us_are_searched_for_once(
 
     assert found == [["0", "1"]] * 3
     assert len(searches) == 1
+
+
+def test_a_layer_that_is_converted_after_the_window_has_opened_is_listed_as_it_ran() -> None:
+    layers._modules.clear()
+    layers._searched.clear()
+    model = nn.ModuleDict({"up": nn.Linear(16, 32)})
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    listed = ModuleList(InstrumentContext({"live": None}, lambda: [optimizer]))
+
+    listed.before_window()
+    before = listed.record()["modules"]
+    model["up"].__class__ = library("torchao.float8.float8_linear", "Float8Linear", nn.Linear)
+    listed.end()
+
+    assert [[one["state"] for one in found] for found in (before, listed.record()["modules"])] == [
+        [HIGH],
+        ["fp8"],
+    ]

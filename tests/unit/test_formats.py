@@ -59,10 +59,14 @@ def module(fqn: str, *formats: str, state: str | None = None, **more: Any) -> di
     }  # fmt: skip
 
 
-def report(build: TraceBuilder, folder: Path, *modules: dict[str, Any], log: str = "") -> Report:
+def report(
+    build: TraceBuilder, folder: Path, *modules: dict[str, Any], log: str = "", **more: Any
+) -> Report:
     build.write(folder / "rank0.json")
-    window = [{"first": 1, "last": 1, "state": "complete", "trace": "rank0.json"}]
-    meta = {"schema": 1, "rank": 0, "steps_seen": 3, "window": window, "modules": modules}
+    memory = {"allocated_peak": 3_000, "reserved_peak": 3_000, "total": 9_000}
+    window = {"first": 1, "last": 1, "state": "complete", "trace": "rank0.json", "memory": memory}
+    meta = {"schema": 1, "rank": 0, "steps_seen": 3, "window": [window], "modules": modules}
+    meta |= more
     (folder / "rank0.meta.json").write_text(json.dumps(meta))
     (folder / "log.txt").write_text(log)
     return inspect(folder)
@@ -246,3 +250,36 @@ def test_a_class_that_nobody_knows_is_unknown_and_its_gemms_decide(
     assert modules is not None
     assert (modules.counts, modules.unknown_classes) == ({"unknown": 1}, ("nanochat.fp8.Own",))
     assert "unknown (nanochat.fp8.Own: the GEMMs decide)" in render(found, "text")
+
+
+@pytest.mark.parametrize(
+    ("ran", "log", "verdict"),
+    [
+        ("bf16", "", "INACTIVE"),
+        ("bf16", "Applied Float8 training: recipe=TENSORWISE", "CONTRADICTED"),
+        ("fp8", "", "ACTIVE"),
+    ],
+)
+def test_weights_that_are_only_stored_in_fp8_are_no_fp8_products(
+    build: TraceBuilder, tmp_path: Path, ran: str, log: str, verdict: str
+) -> None:
+    # Casts whose names do not say whether they widen the weights or round activations.
+    build.launch("triton_poi_fused__to_copy_mul_0", None)
+    stored = {"what": "weights", "dtype": "float8_e4m3fn", "count": 28, "elements": 1_000}
+    states = {"what": "optimizer", "dtype": "float8_e4m3fn", "count": 2, "elements": 9}
+
+    found = report(layer(build, ran), tmp_path, log=log, storage=[stored, states])
+
+    assert found.verdict.value == verdict
+    message = (
+        "the weights of 28 linear layers are stored in FP8 (float8_e4m3fn), and all 3 GEMMs ran in "
+        "BF16: FP8 saves memory here (1e-06 GB, 25%), not time"
+    )
+    assert told(found, "fp8-storage-only") == ([] if ran == "fp8" else [message])
+    assert ("are only stored in FP8 (float8_e4m3fn)" in found.reason) == (ran != "fp8")
+    modules = found.ranks[0].modules
+    assert modules is not None
+    assert modules.storage == (
+        "28 linear layers with weights stored in float8_e4m3fn",
+        "optimizer states stored in float8_e4m3fn",
+    )

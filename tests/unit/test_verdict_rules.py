@@ -442,12 +442,25 @@ def test_experts_in_batched_products_are_no_attention(build: TraceBuilder, tmp_p
 # -- casts that feed GEMMs ------------------------------------------------------------------------
 
 
-def test_a_cast_of_weights_that_is_read_before_the_product_is_emulation(
-    build: TraceBuilder, tmp_path: Path
+@pytest.mark.parametrize(
+    ("rounded", "read", "expected"),
+    [
+        ((), ((N, K),), "INACTIVE"),  # weights that are only stored in FP8
+        (((N, K),), ((N, K),), "INACTIVE"),  # fake quantization of weights alone
+        (((M, K),), (), "INACTIVE"),  # activations that are packed for the backward pass
+        (((M, K),), ((M, K),), "EMULATED"),
+        (((M, K), (N, K)), ((M, K), (N, K)), "EMULATED"),
+    ],
+)
+def test_only_rounded_activations_that_are_read_back_are_emulation(
+    build: TraceBuilder, tmp_path: Path, rounded: Any, read: Any, expected: str
 ) -> None:
-    build.launch("dequant", "mylib::dequantize", types=(FP8, FP32), dims=((N, K), ()))
+    for dims in rounded:
+        build.launch("copy", "aten::copy_", types=(FP8, FP32), dims=(dims, dims))
+    for dims in read:
+        build.launch("copy", "aten::copy_", types=(FP32, FP8), dims=(dims, dims))
     build.linear(M, N, K, fp8=False)
-    assert verdict(build, tmp_path).verdict == "EMULATED"
+    assert verdict(build, tmp_path).verdict == expected
 
 
 # -- hardware -------------------------------------------------------------------------------------

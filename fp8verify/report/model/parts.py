@@ -293,6 +293,7 @@ class ModulesReport(msgspec.Struct, frozen=True, kw_only=True):
         scalings: how their recipes scale, as configured.
         unknown_classes: classes of modules whose precision the module list cannot tell: their GEMMs
             decide.
+        storage: what is only kept or sent in FP8, in words.
     """
 
     counts: dict[str, int]
@@ -300,6 +301,7 @@ class ModulesReport(msgspec.Struct, frozen=True, kw_only=True):
     recipes: tuple[str, ...]
     scalings: tuple[str, ...] = ()
     unknown_classes: tuple[str, ...] = ()
+    storage: tuple[str, ...] = ()
 
 
 class WindowReport(msgspec.Struct, frozen=True, kw_only=True):

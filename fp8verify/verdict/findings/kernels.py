@@ -12,13 +12,20 @@ from fp8verify.analysis.layers import Layers, sizes_of
 from fp8verify.analysis.populations import Populations, possible_products
 from fp8verify.analysis.promises import CONVERTED, Promises
 from fp8verify.analysis.rank import RankEvidence
+from fp8verify.analysis.recorded import memory_report
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.report.model.parts import Finding
 from fp8verify.terms import LEGS, Leg, Precision, Role
-from fp8verify.text import lazy_pattern, listed, patterns
+from fp8verify.text import counted, lazy_pattern, listed, patterns
 from fp8verify.verdict.findings_table import finding
 from fp8verify.verdict.policy import USUAL_SHARE
-from fp8verify.verdict.reasons import MANY_OPAQUE, cause_without_fp8, opaque_share, ran_high
+from fp8verify.verdict.reasons import (
+    MANY_OPAQUE,
+    cause_without_fp8,
+    opaque_share,
+    ran_high,
+    stored_weights,
+)
 from fp8verify.verdict.verdict import NEGLIGIBLE
 
 # A rate this far above the BF16 peak cannot be a clock's or a timer's error.
@@ -54,7 +61,9 @@ def emulated_or_contradicted(rank: RankEvidence, promises: Promises) -> Iterator
     """No FP8 GEMM although FP8 was promised, or although tensors were cast to it."""
     if rank.ran_low or not rank.survey.linear:
         return
-    casts = rank.made_fp8_tensors or (promises.any and rank.quantizes())
+    # Names of compiled casts do not say whether they widen or round.
+    rounds = promises.any and stored_weights(rank) is None and rank.quantizes()
+    casts = rank.made_fp8_tensors or rounds
     emulates, ran = bool(promises.emulated or casts), ran_high(rank)
     if emulates:
         what = "tensors were rounded to FP8, but"
@@ -72,6 +81,22 @@ def emulated_or_contradicted(rank: RankEvidence, promises: Promises) -> Iterator
             ran=ran,
             cause=f": {cause}" if cause and rank.has_fp8_units else "",
         )
+
+
+def stored_only(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
+    """Weights that are kept in FP8 and widened before each product."""
+    stored = stored_weights(rank)
+    if stored is None or rank.ran_low or not rank.survey.linear:
+        return
+    saved, memory = stored.elements, memory_report(rank.meta)
+    peak = memory.allocated_peak if memory is not None else 0
+    yield finding(
+        "fp8-storage-only",
+        holders=counted(stored.count, "linear layer"),
+        dtype=stored.dtype,
+        ran=ran_high(rank),
+        saves=f" ({saved / 1e9:.2g} GB, {saved / (saved + peak):.0%})" if peak else "",
+    )
 
 
 def _promise(promises: Promises) -> str:
