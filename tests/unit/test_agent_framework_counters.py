@@ -219,4 +219,4 @@ def test_among_millions_of_objects_there_is_no_search(monkeypatch: pytest.Monkey
     listed.before_window()
 
     # The modules were not looked for, which is not the same as none.
-    assert listed.record() == {"modules": [], "modules_listed": False}
+    assert listed.record() == {"modules": [], "modules_listed": False, "storage": []}
