@@ -1,8 +1,8 @@
 """What a kernel is for: the model, an optimizer or FP8 itself, and which pass of a training.
 
-torch.optim.Optimizer names a range "Optimizer.step#Muon.step" around every step. A closure passed
-to it, as Lightning does, runs the model's forward pass inside that range; its backward pass runs on
-a thread of its own or under autograd's nodes.
+torch.optim.Optimizer names a range "Optimizer.step#Muon.step" around every step; a script's own
+ranges prove nothing. A closure passed to it, as Lightning does, runs the model's forward pass inside
+that range; its backward pass runs on a thread of its own or under autograd's nodes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fp8verify.kernels.operators import OPERATORS, Part, find, node_of
 from fp8verify.terms import VAGUE_LEGS, Leg, OpContext, Role
 from fp8verify.text import lazy_pattern
 
-_RANGE: Final = lazy_pattern(r"Optimizer\.|.*\boptimi[sz]er(?:[\W_]*step)?\b", re.IGNORECASE)
+_RANGE: Final = lazy_pattern(r"Optimizer\.(?:step|zero_grad)#")
 _COMPILED: Final = lazy_pattern(r"## Call CompiledFxGraph|Torch-Compiled Region")
 # What Inductor calls the fused loops over tensor lists of which compiled optimizers are made.
 _FOREACH: Final = "triton_for_fused_"
@@ -64,7 +64,9 @@ def optimizer_products(ops: Iterable[OpContext], kinds: Sequence[Kind]) -> set[i
         if op is None or not kind.classification.role.is_gemm:
             continue
         if range_of(op) is not None:
-            is_own = in_optimizer(op) and (not closure or multiplies_square(op))
+            low = kind.classification.precision.is_low
+            is_own = in_optimizer(op) and (not closure or (multiplies_square(op) and not low))
+            is_own = is_own and not has_gradient(kind)
         else:
             is_own = not op.backward and _is_compiled(op) and _graph(op) in compiled
         if is_own:

@@ -17,7 +17,7 @@ _VOLATILE = (
     (lazy_pattern(r"^(## Call \w+) \w+ ##$"), r"\1 ##"),
     (lazy_pattern(r"^(Torch-Compiled Region): .*$", re.DOTALL), r"\1"),
 )
-# A node of autograd's backward pass.
+# A node of autograd's backward pass; a range of the user's proves nothing by its name.
 BACKWARD = lazy_pattern(r"^autograd::engine::evaluate_function:|Backward\d*$")
 
 _UNKNOWN = -2
@@ -84,7 +84,7 @@ class Contexts:
         backward = (
             (inputs >= 0 and self._inputs[inputs].forward_thread is not None)
             or (outer >= 0 and self._links[outer][2])
-            or BACKWARD.search(name) is not None
+            or (inputs >= 0 and BACKWARD.search(name) is not None)
         )
         key = (name, outer, backward)
         link = self._link_numbers.get(key)

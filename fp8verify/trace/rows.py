@@ -55,7 +55,7 @@ def parse_range(text: str) -> RangeName:
     tail = _TAIL.search(text)
     name = text[: tail.start()] if tail else text
     is_backward = BACKWARD.search(name) is not None
-    if _ANNOTATION.match(name) or not (tail or _NAMESPACED.match(name) or is_backward):
+    if _ANNOTATION.match(name) or not (tail or _NAMESPACED.match(name)):
         return RangeName(name)
     rest = text[len(name) :]
     number, sizes = _SEQUENCE.match(rest), _SIZES.search(rest)

@@ -162,6 +162,7 @@ def test_kernel_launched_between_steps_has_none() -> None:
         ([op("aten::mm", 0, 9, 1, **{"Fwd thread id": 1, "Sequence number": 5})], True),
         ([op("aten::mm", 0, 9, 1, **{"Fwd thread id": 0, "Sequence number": 5})], False),
         ([op("BackwardsCompatible", 0, 9, 1)], False),
+        ([annotation("ForwardBackward", 0, 9)], False),
     ],
 )
 def test_backward_shows_on_any_enclosing_operator(

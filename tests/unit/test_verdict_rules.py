@@ -389,6 +389,24 @@ def test_a_closures_forward_pass_is_the_models_although_the_optimizer_runs_it(
     assert sum(report.optimizer_gemm.kernels.values()) == 0
 
 
+def test_in_a_closure_a_square_fp8_product_is_the_models(
+    build: TraceBuilder, tmp_path: Path
+) -> None:
+    inside = ("Optimizer.step#AdamW.step",)
+    build.launch("embed", "aten::embedding", parents=inside)
+    low = {"dims": ((M, K), (K, K)), "types": (FP8, FP8)}
+    build.launch(FP8_KERNEL, "aten::_scaled_mm", parents=("OwnLinear", *inside), **low)
+    leg(build, "dgrad", 1, fp8=True)
+    assert sum(verdict(build, tmp_path).optimizer_gemm.kernels.values()) == 0
+
+
+def test_a_users_range_is_no_optimizer(build: TraceBuilder, tmp_path: Path) -> None:
+    parents = ("forward, backward, optimizer",)
+    build.launch(BF16_KERNEL, dims=((M, K), (K, K)), parents=parents, **BLAS)
+    leg(build, "dgrad", 1, fp8=False)
+    assert sum(verdict(build, tmp_path).optimizer_gemm.kernels.values()) == 0
+
+
 def attention(build: TraceBuilder, *parents: str, batch: int = 8, fp8_linear: bool = True) -> None:
     """Scores, softmax and values of 8 heads of 32 tokens and 16 columns, and their gradients."""
     s, d = 32, 16
