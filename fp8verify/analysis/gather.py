@@ -18,9 +18,10 @@ from fp8verify.analysis.gemms import classify_kernels, label_gemms, survey
 from fp8verify.analysis.kinds import Gemm, GemmShape, Kinds
 from fp8verify.analysis.layers import name_casts
 from fp8verify.analysis.library_log import hear_library, remark
-from fp8verify.analysis.purpose import is_update, proves_training, runs_backward
+from fp8verify.analysis.purpose import is_of_optimizer, is_update, proves_training, runs_backward
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.trace import Step, Trace
+from fp8verify.trace.contexts import BACKWARD
 from fp8verify.trace.tables import Kernels, Launch
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ def gather(trace: Trace, logged: Sequence[tuple[int, Product]] | None = None) ->
         _settle_cut_steps(gemms, trace.steps)
     found = survey(trace, kinds, gemms)
     columns, bounds = trace.kernels, None
+    seen_backward = any(map(BACKWARD.search, trace.seen))
     if len(columns):
         ends = map(add, columns.start_ns, columns.duration_ns)
         bounds = (min(columns.start_ns), max(ends))
@@ -72,8 +74,9 @@ def gather(trace: Trace, logged: Sequence[tuple[int, Product]] | None = None) ->
         casts=name_casts(trace, kinds),
         fed=0 if any_low else fed_gemms(trace, kinds, gemms),
         backward=runs_backward(kinds.kinds, gemms),
-        updates=any(map(is_update, kinds.kinds)),
-        trains=any(map(proves_training, kinds.kinds)),
+        updates=any(map(is_update, kinds.kinds)) or any(map(is_of_optimizer, trace.seen)),
+        trains=any(map(proves_training, kinds.kinds)) or seen_backward,
+        seen_backward=seen_backward,
         remarks=(*trace.remarks, *(() if library_log is None else (remark(library_log),))),
         in_flops=trace.in_flops,
         library_log=library_log,

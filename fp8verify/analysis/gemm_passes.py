@@ -30,7 +30,7 @@ from typing import Final, TypeAlias
 from fp8verify.analysis.kinds import ANY_SIZE, EXPERTS, Gemm, GemmShape, Kind, Kinds
 from fp8verify.analysis.layer_functions import deal
 from fp8verify.analysis.purpose import has_gradient, multiplies_square
-from fp8verify.kernels.operators import OPERATORS, Part, find, function_of
+from fp8verify.kernels.operators import COUNTED, OPERATORS, Part, find, function_of
 from fp8verify.terms import Leg
 from fp8verify.text import lazy_pattern
 from fp8verify.trace import Trace
@@ -93,7 +93,7 @@ def _expected(forward: Counter[_Size], shape: GemmShape, leg: Leg) -> int:
 def _from_context(kind: Kind, functions: frozenset[str]) -> Leg | None:
     """Decide by the enclosing operators; None for an unknown GEMM of the backward pass."""
     op = kind.op
-    if op is None:
+    if op is None or op.name.startswith(COUNTED):
         return Leg.BACKWARD if has_gradient(kind) else Leg.UNKNOWN
     if not op.backward:
         # A replayed CUDA graph of a backward pass is launched by the node, not run inside it.

@@ -279,12 +279,10 @@ _TOO_LITTLE = 0.01
 
 
 def lacks_operators(rank: RankEvidence) -> bool:
-    """Whether it is not known what launched most of the GEMMs, or (of a log) for which pass."""
+    """Whether it is not known what launched most of the GEMMs, or for which pass."""
     rows = rank.survey.linear
     total = sum(row.time_ns for row in rows)
-    unknown = (
-        row for row in rows if row.kind.op is None or (rank.in_flops and row.leg is Leg.UNKNOWN)
-    )
+    unknown = (row for row in rows if row.kind.op is None or row.leg is Leg.UNKNOWN)
     return sum(row.time_ns for row in unknown) > _MOST * total
 
 
@@ -297,7 +295,10 @@ def passes_are_proved(rank: RankEvidence, promises: Promises) -> bool:
     of_all = 0 < 2 * forward <= gradients  # dgrad and wgrad for each
     high_ns = sum(row.time_ns for row in rows if not row.precision.is_low)
     little = high_ns <= _TOO_LITTLE * rank.linear.total_ns
-    return of_all or little or high_is_explained(rank, promises)
+    # A pass has as many GEMMs as each other one, or as fprop and its recomputation.
+    high = sum(row.calls for row in rows if row.kind.multiplies and not row.precision.is_low)
+    few = 3 * high < forward + gradients and rank.seen_backward
+    return of_all or little or few or high_is_explained(rank, promises)
 
 
 def high_is_explained(rank: RankEvidence, promises: Promises) -> bool:

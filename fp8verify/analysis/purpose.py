@@ -214,6 +214,12 @@ def is_update(kind: Kind) -> bool:
     return any(map(_UPDATES.match, (kind.name[:_MAX_NAME], *kind.around)))
 
 
+def is_of_optimizer(name: str) -> bool:
+    """Whether an operator or a range by its name is an optimizer's step."""
+    is_range = _RANGE.match(name) and "zero_grad" not in name
+    return bool(is_range or _UPDATES.match(name[:_MAX_NAME]))
+
+
 def proves_training(kind: Kind) -> bool:
     """Whether a kernel is of a backward pass, or of the optimizer's step that follows one."""
     ran_backward = kind.op is not None and kind.op.backward

@@ -39,6 +39,8 @@ def command(names: tuple[str, ...], form: str) -> None:
         raise UsageError(
             "no kernel name or finding code given", "Pass names, or - to read them from stdin."
         )
+    from msgspec.structs import replace
+
     from fp8verify.kernels import decode
     from fp8verify.logs.failures import causes
     from fp8verify.verdict.findings_table import finding_page, findings_table
@@ -50,15 +52,57 @@ def command(names: tuple[str, ...], form: str) -> None:
         if name in codes:
             click.echo(f"{between}{name}\n\n{finding_page(name)}")
             continue
-        if known := causes([name], alone=True):
+        if known := causes(name.splitlines(), alone=True):
             told = (_cause_as_json if form == "json" else _cause_as_text)(known[0])
             click.echo(f"{between if form == 'text' else ''}{told}")
             continue
-        click.echo(show(decode(name)))
+        found = decode(name)
+        if found.library == "unknown" and (other := _other(name)):
+            found = replace(found, reason=other)
+        click.echo(show(found))
         if close := get_close_matches(name, codes, n=1, cutoff=0.8):
             click.echo(f"  Did you mean the finding {close[0]}?")
         elif codes and "-" in name:
             click.echo("  If it is a code of fp8verify doctor, docs/doctor.md explains it.")
+
+
+# What people paste in place of a name, and the command that takes it.
+_OTHERS = (
+    (
+        r"Traceback \(most recent|  File \"|\w{0,60}(?:Error|Exception|Exit|Interrupt)\b",
+        (
+            "a traceback, whose message has no known cause here: `fp8verify inspect --log FILE` "
+            "reads the whole log"
+        ),
+    ),
+    (
+        r"(?:/|\./|~/|\w{1,4}://)\S|\S{1,200}\.(?:ya?ml|toml|json|sh|log|txt|gz|csv|sqlite)$",
+        (
+            "a file: `fp8verify inspect FILE` takes traces, `inspect --log FILE` logs and "
+            "`fp8verify doctor --config FILE` configurations"
+        ),
+    ),
+    (
+        r"--\w[\w-]*(?:[ =]|$)|[\"'{\w.-]{1,80}[\"']?\s?[:=]\s?[^:\s=]|\[[\w.]+\]$|export \w+=",
+        (
+            "a setting: `fp8verify doctor --config FILE` checks a configuration, `fp8verify doctor "
+            "-- COMMAND` a command line"
+        ),
+    ),
+    (
+        r"[^<>(){}]{0,400}?\w [^<>(){}]{0,400}?\w \w",
+        "a sentence: if it is from a log, `fp8verify inspect --log FILE` reads what the log claims",
+    ),
+)
+
+
+def _other(text: str) -> str | None:
+    """Say what a text is that is no name of a kernel; None if it may be one."""
+    if text.startswith("void ") or "::" in text:
+        return None
+    found = (what for shape, what in _OTHERS if re.match(shape, text))
+    what = next(found, None)
+    return what and f"this is no name of a kernel, but {what}"
 
 
 def _names(names: tuple[str, ...]) -> Iterator[str]:

@@ -9,6 +9,7 @@ from msgspec.structs import asdict, replace
 from fp8verify.kernels import describe
 from fp8verify.kernels.describe import element_class
 from fp8verify.kernels.operator_types import Evidence, encloses, evidence_of, multiplies_nothing
+from fp8verify.kernels.operators import COUNTED
 from fp8verify.terms import KernelName, OpContext, Precision, Role, Scaling
 
 Source = Literal["name", "op", "name+op", "library", "none"]
@@ -99,6 +100,8 @@ def _both(
     found = _with_types(found, evidence)
     if _allows(evidence, found.precision):
         return replace(found, source="name+op" if evidence.maybe else "name")
+    if op.name.startswith(COUNTED):
+        return _by_operator(replace(found, a=None, b=None), op, evidence, named=named)
     is_low = any(precision.is_low for precision in evidence.maybe)
     disputed = is_low is not found.precision.is_low
     allowed = " or ".join(sorted(precision.value for precision in evidence.maybe))

@@ -116,11 +116,17 @@ _GROUPED: Final = Product(Role.GROUPED_GEMM, counts=Counts.GROUPED)
 # Known, with nothing to say: unlike `UNKNOWN`, which is another object.
 _NOTHING: Final = Operator()
 
+COUNTED: Final = "counted_"  # by the hardware: fp8verify.trace.kernel_table
+
 # The names of operators that share a row, and the row.
 _ROWS: Final[dict[str, Operator]] = {
     # aten/src/ATen/native/native_functions.yaml, torch 2.13
     "aten::mm aten::bmm aten::matmul aten::_int_mm aten::_scaled_mm_v2": Operator(Product()),
     "aten::_scaled_mm": Operator(Product(scale_a=2)),
+    **{
+        f"{COUNTED}{kind}": Operator(Product(named=Precision(kind)))
+        for kind in ("fp8", "fp4", "bf16", "fp16", "tf32", "int8", "fp64")
+    },
     # The library's own log: fp8verify.trace.blas_log
     "cublasLtMatmul hipblasLtMatmul": Operator(Product()),
     "aten::addmm aten::addmm_ aten::_addmm_activation": Operator(Product(a=1, b=2)),

@@ -113,7 +113,10 @@ def find_traces(*paths: str | Path, declared: Mapping[str, int] | None = None) -
             # What is wrong with it is reported when it is read.
             ranks = list(_traces_in(where[0], _probe(where[0])._replace(is_trace=True)))
             first = (_rank_of_name(where[0].name) or 0) if len(ranks) == 1 else 0
-            return TraceFiles(replace(r, rank=n, guessed=False) for n, r in enumerate(ranks, first))
+            return TraceFiles(
+                replace(one, rank=number if one.guessed else one.rank, guessed=False)
+                for number, one in enumerate(ranks, first)
+            )
         held = {path: _candidates_in(path) for path in where}
         named = set(map(str, paths))
         empty = [one for one in held if str(one) in named and not held[one] and one.is_dir()]
@@ -161,7 +164,9 @@ def _traces_in(path: Path, glance: Glance) -> Iterator[TraceFile]:
     name = clean(path.name)
     if len(glance.parts) > 1:
         for number, label in glance.parts:
-            yield TraceFile(path, 0, f"{name} ({label})", guessed=True, part=number)
+            own = _rank_of_name(label)
+            called = f"{name} ({label})"
+            yield TraceFile(path, own or 0, called, guessed=own is None, part=number)
     else:
         part = glance.parts[0].number if glance.parts else None
         yield TraceFile(path, rank or 0, name, guessed=rank is None, part=part)

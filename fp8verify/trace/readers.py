@@ -8,8 +8,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple, Protocol, cast
 
-from fp8verify.errors import InputError
 from fp8verify.text import lazy_pattern
+from fp8verify.trace.other_files import refuse_content, refuse_name
 from fp8verify.trace.places import open_binary, reading
 from fp8verify.trace.source import Glance, Reading, Source
 
@@ -73,7 +73,19 @@ def _is_sqlite(head: bytes, name: str) -> bool:
 def _is_kernel_table(head: bytes, name: str) -> bool:
     """Whether the header of rocprofv3's kernel trace begins, or a file is called like one."""
     header = head.partition(b"\n")[0].lower()
-    return all(sign in header for sign in _ROCPROF_COLUMNS) or name.endswith(_ROCPROF_SUFFIXES)
+    is_json = header.lstrip(_BLANK)[:1] in (b"{", b"[")
+    signs = all(sign in header for sign in _ROCPROF_COLUMNS) and not is_json
+    return signs or name.endswith(_ROCPROF_SUFFIXES)
+
+
+def _is_archive(head: bytes, _: str) -> bool:
+    """Whether a zip or tar file begins."""
+    return head.startswith(b"PK\x03\x04") or head[257:262] == b"ustar"
+
+
+def _is_jax(head: bytes, _: str) -> bool:
+    """Whether XLA's trace viewer begins: GPUs as processes, and events without a category."""
+    return b"/device:GPU:" in head and b'"cat"' not in head
 
 
 def _is_blas_log(head: bytes, _: str) -> bool:
@@ -81,8 +93,16 @@ def _is_blas_log(head: bytes, _: str) -> bool:
     return any(sign in head for sign in (b"[cublasLt][", b"[HIPBLASLT][", b"hipblaslt-bench -"))
 
 
-def _is_text(head: bytes, _: str) -> bool:
-    """Whether the text is not JSON: a printed table may be anywhere in a log."""
+_JSON_ROWS = lazy_pattern(
+    rb'(?:\[\s*\{|\{)\s*"(?:Time \(%\)|Total Time \(|Start \(ns\)|Name"|Kernel Name"'
+    rb'|kernel_name"|rocprofiler-sdk-tool")'
+)
+
+
+def _is_table(head: bytes, _: str) -> bool:
+    """Whether rows of kernels begin, or text that is not JSON: a table may be anywhere in a log."""
+    if _JSON_ROWS.match(head.lstrip(_BLANK)):
+        return True
     text = head.lstrip(_BLANK)
     is_other = not text or b"\0" in text or _JSON.match(text) is not None
     return b"Self CPU %" in head or not is_other
@@ -91,15 +111,19 @@ def _is_text(head: bytes, _: str) -> bool:
 KINETO = Format(
     "fp8verify.trace.kineto.reader", (".json", ".json.gz", ".json.zst"), lambda *_: True
 )
+_JAX = Format("fp8verify.trace.jax", (), _is_jax)
+_ARCHIVE = Format("fp8verify.trace.archive", (), _is_archive)
 BLAS_LOG = Format("fp8verify.trace.blas_log", (), _is_blas_log)
-PRINTED_TABLE = Format("fp8verify.trace.profiler_table", (), _is_text)
+KERNEL_TABLE = Format("fp8verify.trace.kernel_table", (), _is_table)
 # The first whose probe agrees reads the file. Kineto's reader, which takes all others, says best
 # what is wrong with a broken one.
 FORMATS: tuple[Format, ...] = (
+    _ARCHIVE,
     Format("fp8verify.trace.profiler_database", _SQLITE_SUFFIXES, _is_sqlite),
     Format("fp8verify.trace.rocprof", _ROCPROF_SUFFIXES, _is_kernel_table),
     BLAS_LOG,
-    PRINTED_TABLE,
+    KERNEL_TABLE,
+    _JAX,
     KINETO,
 )
 
@@ -146,7 +170,16 @@ def read_trace(
     """
     how = Reading(layers, part=part, split=split, launches=launches)
     with _open(path, name) as source:
-        return _format_of(source).reader.read(source, how)
+        return read_source(source, how)
+
+
+def read_source(source: Source, how: Reading) -> Trace:
+    """Read a trace as `read_trace` does, from its bytes.
+
+    Raises:
+        InputError: it cannot be read, or is not a trace.
+    """
+    return _format_of(source).reader.read(source, how)
 
 
 def read_products(path: Path) -> list[tuple[int, Product]]:
@@ -169,13 +202,11 @@ def read_open_trace(file: IO[bytes], name: str) -> Trace:
 
 @contextmanager
 def _open(path: Path, name: str | None = None) -> Iterator[Source]:
-    if path.name.endswith(".nsys-rep"):
-        raise InputError(
-            f"{path} is a report of Nsight Systems, which only nsys can read.",
-            f"Export it: nsys export --type sqlite {path}",
-        )
+    refuse_name(path)
     with reading(path), open_binary(path) as file:
-        yield Source(file, name or path.name, path)
+        source = Source(file, name or path.name, path)
+        refuse_content(source)
+        yield source
 
 
 def _format_of(source: Source) -> Format:

@@ -105,6 +105,7 @@ class Trace(Struct):
     maps "memcpy" and "memset" to (count, nanoseconds, bytes). `remarks` say what the source does
     not record. `others` are the other ranks of a file that joins several, if they were asked for.
     `in_flops` is whether a kernel's duration is its MFLOPs instead of nanoseconds.
+    `seen` are operators and ranges of a source that does not say what each launched.
     """
 
     source: str
@@ -127,3 +128,4 @@ class Trace(Struct):
     remarks: list[str] = field(default_factory=list)
     others: list[Trace] = field(default_factory=list)
     in_flops: bool = False
+    seen: list[str] = field(default_factory=list)

@@ -26,7 +26,7 @@ from fp8verify.errors import Fp8VerifyError
 from tests.doctor_files import SOUND, facts_of
 from tests.hand_built import BF16_KERNEL, TraceBuilder
 from tests.other_tools import WRITERS, record
-from tests.unit.test_profiler_table import ROWS, printed
+from tests.unit.test_kernel_table import ROWS, printed
 
 zstandard = pytest.importorskip("zstandard", reason="needs the zstd extra")
 SEEDS = int(os.environ.get("FP8VERIFY_FUZZ_SEEDS", "70"))

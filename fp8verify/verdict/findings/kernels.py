@@ -187,7 +187,8 @@ def unknown_gemms(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     if rows:
         share = sum(row.time_ns for row in rows) / (rank.gemm.total_ns or 1)
         worst = max(rows, key=lambda row: row.time_ns)
-        yield finding("unknown-gemm", share=share, kernel=_short(worst.kind.name))
+        case = "cut" if worst.kind.name.endswith(("...", "…")) else ""
+        yield finding("unknown-gemm", case, share=share, kernel=_short(worst.kind.name))
 
 
 def opaque_kernels(rank: RankEvidence, _: Promises) -> Iterator[Finding]:

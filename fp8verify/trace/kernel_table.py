@@ -1,0 +1,482 @@
+"""Read tables of kernels: a column of names, one of times, perhaps one of calls, in any layout.
+
+torch's key_averages(), `nsys stats`, ncu, rocprof, CUTLASS's profiler, TraceLens and HTA print them
+aligned by spaces or dashes, in boxes, as Markdown, CSV, TSV or JSON, in a file or within a log. A
+table does not say when kernels ran, nor which operator launched them; rows of operators show at
+least that there was a backward pass.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from array import array
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from fp8verify.errors import InputError
+from fp8verify.text import clean, lazy_pattern
+from fp8verify.trace.columns import SEPARATOR
+from fp8verify.trace.kineto.reader import not_a_trace
+from fp8verify.trace.rows import RowCollector
+from fp8verify.trace.source import Glance, Reading, Source
+from fp8verify.trace.tables import Trace
+
+_NS: Final = {"n": 1, "u": 10**3, "m": 10**6, "": 10**9}  # by the prefix of s, sec, second
+_JSON_ROWS: Final = lazy_pattern(rb"(?:\xef\xbb\xbf)?\s*(?:\[\s*)?\{")
+_UNIT: Final = r"([num]?)s(?:ec(?:ond)?s?)?"
+# Headings as `_heading` spells them. The first of these that a table has counts.
+_NAMES: Final = (
+    *("kernel name", "kernelname", "kernel_name", "name", "kernel", "key", "operation"),
+)
+# Tool, heading of the time (a group is its unit), unit where neither heading nor cell has one.
+_TIMES: Final = tuple(
+    (tool, lazy_pattern(pattern), unit)
+    for tool, pattern, unit in (
+        # torch 1.6 to 2.13, profiler_util._build_table: "Self CUDA", "Self XPU", "Self CUDA total"
+        ("key_averages()", r"self (?!cpu\b)[a-z]+\d?(?: time| total)*", "u"),
+        ("key_averages()", r"self_(?!cpu)[a-z]+_time_total", "u"),  # attributes of its events
+        ("key_averages()", r"(?:cuda|xpu|hip|device)(?: time)? total", "u"),
+        ("nsys", rf"total time(?: \({_UNIT}\))?", "n"),  # cuda_gpu_kern_sum, 2021 to 2026
+        ("rocprof", rf"total_?duration_?\(?{_UNIT}\)?", "n"),  # *_stats.csv, *_kernel_stats.csv
+        ("ncu", rf"gpu__time_duration\.(?:sum|avg|max)(?: \({_UNIT}\))?", "n"),  # --page raw
+        ("nsys", rf"(?:kernel )?dur(?:ation)? \({_UNIT}\)", "n"),  # cuda_gpu_trace
+        ("rocprof", rf"duration_?{_UNIT}", "n"),  # results.csv of rocprof v1
+        ("ncu", r"duration", "n"),  # --page details, with a column of units
+        ("TraceLens", rf"kernel (?:duration|time) \({_UNIT}\)[_ ]sum", "u"),
+        ("HTA", rf"sum \({_UNIT}\)", "u"),  # get_gpu_kernel_breakdown
+        ("CUTLASS profiler", rf"runtime(?: \({_UNIT}\))?", "m"),
+    )
+)
+_CALLS: Final = (
+    "# of calls",
+    "number of calls",
+    "instances",
+    "calls",
+    "count",
+    "kernel duration (us)_count",
+)
+_CPU: Final = ("self cpu", "cpu total", "self cpu total", "self_cpu_time_total")
+_SHARES: Final = ("time (%)", "percentage")
+# Tables with these headings are of calls on the CPU or of ranges.
+_OTHERS: Final = frozenset({"num calls", "range", "style", "pushpop id", "api name"})
+
+_HINTS: Final = ("name", "kernel", "operation")
+_RULE: Final = lazy_pattern(r"(?<![-+|:])-{3,}(?: {1,3}-{3,})+")
+_DASHES: Final = lazy_pattern(r"-+")
+_GAP: Final = lazy_pattern(r" {2,}")
+_DELIMITERS: Final = ("\u2502", "\u2503", "\t", "|", ",", ";")
+_IS_RULED: Final = lazy_pattern(r"[\s|:+=\u2500-\u257f-]*")
+_TOTAL: Final = lazy_pattern(r"Self (?!CPU )[A-Z][A-Z0-9]* time total: (\S+)")
+_TIME_UNIT: Final = lazy_pattern(_UNIT)
+_AMOUNT: Final = lazy_pattern(
+    rf"(\d[\d,]{{0,20}}(?:\.\d{{0,12}})?(?:e[+-]?\d{{1,2}})?) ?(?:{_UNIT})?"
+)
+_COUNTED: Final = lazy_pattern(
+    r"ops_path_tensor_(?:op_\w+?_)?src_([a-z0-9]+(?:_fp\d)*?)(?:_dst|_sp|\.)"
+)
+
+# Ranges of user annotations have rows of the GPU, too.
+_RANGE: Final = lazy_pattern(
+    r"ProfilerStep|## Call |nccl:|Optimizer\.|FSDP::|DistributedData|Torch-Compiled Region"
+    r"|autograd::"
+)
+_OPERATOR: Final = lazy_pattern(r"\w+::\w+(?:::\w+)*|\w+Backward\d*|_[A-Z]\w+")
+_CALL: Final = lazy_pattern(r"(?:cuda|cu|hip|hsa_)[A-Z]\w+|hsa_\w+|Activity Buffer Request")
+_COPY: Final = lazy_pattern(r"\[?(?:CUDA )?mem(cpy|set)\b", 2)
+# Rows of the trace that all calls become; more are counted as so many, with their time.
+_MAX_CALLS: Final = 200_000
+_MOST_NAMES: Final = 1 << 16
+_MAX_JSON: Final = 64 << 20
+_WHOLE: Final = 0.98
+COUNTED: Final = "counted_"  # operators of the table in fp8verify.kernels.operators
+
+
+class _Sum(NamedTuple):
+    ns: int = 0
+    calls: int = 0
+    cpu_ns: int = 0
+
+
+class _Columns(NamedTuple):
+    """Where a table has what; -1 for columns that it lacks."""
+
+    tool: str
+    cells: Callable[[str], Sequence[str]]
+    width: int
+    name: int
+    time: int
+    unit: str
+    calls: int
+    cpu: int
+    share: int
+    metric: tuple[int, int, int] | None = None  # of ncu's long form: name, unit and value
+    counters: tuple[tuple[int, str], ...] = ()
+
+
+class Table:
+    """The rows of one table, added up by name.
+
+    Attributes:
+        tool: what printed it.
+        sums: by name.
+        on_cpu: those of rows with time on the CPU.
+        counted: the source type of a kernel's tensor operations, where counters are in the table.
+        total_ns: of all kernels, if the table says it.
+    """
+
+    def __init__(self, columns: _Columns) -> None:
+        self.tool = columns.tool
+        self.sums: dict[str, _Sum] = defaultdict(_Sum)
+        self.on_cpu: dict[str, _Sum] = defaultdict(_Sum)
+        self.counted: dict[str, str] = {}
+        self.total_ns: int | None = None
+        self.shares = 0.0
+        self.columns = columns
+
+    def add(self, cells: Sequence[str]) -> None:
+        """Add a row; what has no name or no time is none."""
+        at = self.columns
+        if len(cells) == at.width + 1:  # pandas prints an index
+            cells = cells[1:]
+        if len(cells) != at.width:
+            return
+        name, time, unit = cells[at.name].strip(), cells[at.time].strip(), at.unit
+        if not name and (own := _TIME_UNIT.fullmatch(time)):  # ncu's units are below the headings
+            self.columns = at._replace(unit=own[1])
+        self._count(name, cells)
+        if at.metric is not None:
+            metric, unit, time = (cells[place].strip() for place in at.metric)
+            time = f"{time} {unit}" if _is_time_of_ncu(metric) else ""
+            unit = at.unit
+        ns, calls = _nanoseconds(time, unit), _whole(cells[at.calls]) if at.calls >= 0 else 1
+        if name and ns is not None and calls is not None:
+            cpu = (_nanoseconds(cells[at.cpu], "u") or 0) if at.cpu >= 0 else 0
+            self._sum(name, _Sum(ns, calls, cpu))
+            self.shares += _number(cells[at.share]) or 0.0 if at.share >= 0 else 0.0
+
+    def _count(self, name: str, cells: Sequence[str]) -> None:
+        """Note the source type whose operations a counter of tensor cores has seen."""
+        counters = [(metric, cells[place]) for place, metric in self.columns.counters]
+        if self.columns.metric is not None:
+            counters.append((cells[self.columns.metric[0]], cells[self.columns.metric[2]]))
+        for metric, value in counters:
+            if (found := _COUNTED.search(metric)) and (_number(value) or 0) > 0:
+                self.counted[name] = found[1]
+
+    def _sum(self, name: str, row: _Sum) -> None:
+        rows = self.on_cpu if row.cpu_ns else self.sums
+        if name not in rows and len(rows) >= _MOST_NAMES:
+            return
+        before = rows[name]
+        if before.ns and self.tool == "key_averages()":
+            # Without the CPU's columns the row of a compiled operator looks like its kernel's.
+            rows[name] = max(before, row)
+        else:
+            rows[name] = _Sum(before.ns + row.ns, before.calls + row.calls, before.cpu_ns)
+
+    @property
+    def kernels(self) -> dict[str, _Sum]:
+        """The rows of kernels and copies; ranges and compiled operators have rows on both sides."""
+        return {
+            name: row
+            for name, row in self.sums.items()
+            if row.ns
+            and not _is_of_cpu(name)
+            and (name not in self.on_cpu or name.startswith("triton_"))
+        }
+
+    @property
+    def has_kernels(self) -> bool:
+        """Whether a row is of a kernel."""
+        return any(not _COPY.match(name) for name in self.kernels)
+
+    @property
+    def operators(self) -> list[str]:
+        """The names of operators and ranges."""
+        return [*self.on_cpu, *filter(_is_of_cpu, self.sums)]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it lists all kernels, as far as it says so."""
+        if self.total_ns is not None:
+            return sum(row.ns for row in self.kernels.values()) >= _WHOLE * self.total_ns
+        return self.tool != "key_averages()" and (not self.shares or self.shares >= 100 * _WHOLE)
+
+
+def _is_of_cpu(name: str) -> bool:
+    found = _RANGE.match(name) or _OPERATOR.fullmatch(name) or _CALL.fullmatch(name)
+    return found is not None
+
+
+def glance(source: Source) -> Glance:
+    """Look for a table; text without one may be a damaged trace."""
+    found = any(table.has_kernels for table in _tables(source))
+    return Glance(is_trace=found, is_damaged=not found)
+
+
+def read(source: Source, how: Reading) -> Trace:
+    """Read the last table that has kernels.
+
+    Raises:
+        InputError: there is none.
+    """
+    table = any_table = None
+    for found in _tables(source):
+        any_table, table = found, found if found.has_kernels else table
+    if table is None and any_table is not None:
+        raise InputError(
+            f"{source.name} holds a table, but no row of a GPU kernel with a time.",
+            "Print the kernels too: key_averages() of a profile with ProfilerActivity.CUDA, nsys "
+            "stats --report cuda_gpu_kern_sum, ncu --csv --metrics gpu__time_duration.sum.",
+        )
+    if table is None:
+        raise not_a_trace(source, "JSON")
+    kernels = table.kernels
+    trace, rows = Trace(source=source.name), RowCollector()
+    rows.kernels(_launches({n: row for n, row in kernels.items() if not _COPY.match(n)}))
+    for kind in ("memcpy", "memset"):
+        copies = [
+            r for n, r in kernels.items() if (m := _COPY.match(n)) and m[1].lower() == kind[3:]
+        ]
+        rows.copies(kind, (sum(row.calls for row in copies), sum(row.ns for row in copies), 0))
+    _add_counted(rows, table.counted)
+    rows.fill(trace, table.tool, layers=how.layers)
+    trace.seen = list(map(clean, table.operators))
+    trace.remarks.append("the table does not say when kernels ran: idle time is unknown")
+    if not table.is_whole:
+        trace.health.truncated = True
+        trace.health.notes.append(
+            "the table does not list all kernels: print it with row_limit=-1 and "
+            "max_name_column_width=None"
+            if table.tool == "key_averages()"
+            else "the shares in the table do not add up to 100%: it does not list all kernels"
+        )
+    return trace
+
+
+def _launches(rows: dict[str, _Sum]) -> Iterator[tuple[str, int, int, int, int, int]]:
+    """Yield the kernels one after another, each call with the mean time of its row."""
+    calls = sum(row.calls for row in rows.values())
+    begin = 0
+    for name, row in rows.items():
+        count = max(1, row.calls if calls <= _MAX_CALLS else row.calls * _MAX_CALLS // calls)
+        for number in range(min(count, _MAX_CALLS)):
+            end = begin + row.ns * (number + 1) // count - row.ns * number // count
+            yield name, begin, end, 0, 0, -1
+            begin = end
+
+
+def _add_counted(rows: RowCollector, counted: dict[str, str]) -> None:
+    """Give kernels whose operations were counted an operator that says so."""
+    columns, ops = rows.columns, rows.columns.ops
+    number_of = {columns.names[name]: n for n, name in enumerate(counted) if name in columns.names}
+    for name, number in number_of.items():
+        source = counted[list(columns.names)[name]]
+        ops.op_id.append(number)
+        ops.name.append(columns.op_names[f"{COUNTED}{source}"])
+        ops.inputs.append(columns.inputs[SEPARATOR * 2])
+        for column in (ops.start, ops.end):
+            column.append(0)
+        ops.thread.append(columns.threads[number])
+    columns.op_ids = array("q", [number_of.get(name, -1) for name in columns.kernels.name])
+
+
+# ---- tables in text
+
+
+def _tables(source: Source) -> Iterator[Table]:
+    """Yield each table with its rows."""
+    if _JSON_ROWS.match(source.head):
+        yield from _json_tables(source)
+        return
+    table: Table | None = None
+    headings = _Headings()
+    for raw in source.lines():
+        line = raw.rstrip("\r\n")
+        columns = headings.take(line)
+        total = _TOTAL.search(line) if table is not None and columns is None else None
+        if table is not None and (columns is not None or total):
+            table.total_ns = _nanoseconds(total[1], "u") if total else None
+            yield table
+            table = None
+        if columns is not None:
+            table = Table(columns)
+        elif table is not None and line and not _IS_RULED.fullmatch(line):
+            table.add(table.columns.cells(line))
+    if table is not None:
+        yield table
+
+
+class _Headings:
+    """Looks for headings, which are above a rule of dashes or below one, or need none."""
+
+    def __init__(self) -> None:
+        self._previous = ""
+        self._spans: list[slice] = []
+
+    def take(self, line: str) -> _Columns | None:
+        """Return the columns that begin with this line, if a table of kernels does."""
+        previous, self._previous = self._previous, line
+        columns = None
+        if rule := _RULE.search(line):
+            self._spans = [slice(*one.span()) for one in _DASHES.finditer(line, rule.start())]
+            columns = _by_spans(previous, self._spans)
+        elif _has_hint(line):
+            columns = _by_spans(line, self._spans) if self._spans else None
+            columns = columns or _by_delimiter(line)
+        if columns is not None:
+            self._spans = []
+        return columns
+
+
+def _has_hint(line: str) -> bool:
+    lower = line[:4096].lower()
+    return any(word in lower for word in _HINTS)
+
+
+def _by_spans(header: str, spans: Sequence[slice]) -> _Columns | None:
+    """Return the columns that a rule of dashes marks, None if it is another table."""
+    # "CUDA time avg" is wider than its column, and moves what follows it in this line alone.
+    names = _GAP.split(header[spans[0].start :].strip() if spans else "")
+    if len(names) != len(spans):
+        return None
+    *inner, last = spans
+
+    def cells(line: str) -> list[str]:
+        return [line[span].strip() for span in (*inner, slice(last.start, None))]
+
+    return _columns(names, cells)
+
+
+def _by_delimiter(header: str) -> _Columns | None:
+    """Return the columns of a line of headings between delimiters, or two spaces or more."""
+    for sign in _DELIMITERS:
+        if header.count(sign) >= 2:
+            found = _columns(_split(header, sign), partial(_split, sign=sign))
+            if found is not None:
+                return found
+    return _columns(_GAP.split(header.strip()), lambda line: _GAP.split(line.strip()))
+
+
+def _split(line: str, sign: str) -> list[str]:
+    if sign in ",;\t":
+        try:
+            return next(csv.reader([line.lstrip("\ufeff")], delimiter=sign), [])
+        except csv.Error:
+            return []
+    cells = line.strip().strip(sign).split(sign)
+    return [cell.strip() for cell in cells]
+
+
+def _columns(headings: Sequence[str], cells: Callable[[str], Sequence[str]]) -> _Columns | None:
+    """Return what the columns hold by their headings; None if it is no table of kernels."""
+    known = list(map(_heading, headings))
+    name = _place(known, _NAMES)
+    if name < 0 or len(known) < 2 or not _OTHERS.isdisjoint(known):
+        return None
+    metric, unit, value = (_place(known, (f"metric {text}",)) for text in ("name", "unit", "value"))
+    counters = tuple((at, text) for at, text in enumerate(known) if _COUNTED.search(text))
+    places = (name, _place(known, _CALLS), _place(known, _CPU), _place(known, _SHARES))
+    if min(metric, unit, value) >= 0:
+        long = (metric, unit, value)
+        return _Columns("ncu", cells, len(known), name, value, "n", -1, -1, -1, long)
+    for tool, pattern, usual in _TIMES:
+        for time, text in enumerate(known):
+            match = pattern.fullmatch(text)
+            if match and time != name:
+                own = usual if not match.re.groups or match[1] is None else match[1]
+                return _Columns(
+                    tool, cells, len(known), name, time, own, *places[1:], None, counters
+                )
+    return None
+
+
+def _heading(text: str) -> str:
+    plain = _plain(text.strip("\ufeff\"' ")).lower().translate({91: "(", 93: ")"})
+    return _GAP.sub(" ", plain.replace("(", " (").strip())
+
+
+def _plain(text: str) -> str:
+    return text.strip().replace("\u00b5", "u").replace("\u03bc", "u")
+
+
+def _place(known: Sequence[str], wanted: Iterable[str]) -> int:
+    return next((known.index(text) for text in wanted if text in known), -1)
+
+
+def _nanoseconds(text: str, unit: str) -> int | None:
+    """Return a time; its own unit, n, u, m or none of seconds, counts more than the column's."""
+    found = _AMOUNT.fullmatch(_plain(text))
+    if found is None:
+        return None
+    own = unit if found[2] is None else found[2]
+    return round(float(found[1].replace(",", "")) * _NS[own])
+
+
+def _whole(text: str) -> int | None:
+    digits = text.strip().replace(",", "").removesuffix(".0")
+    return max(1, int(digits)) if digits.isdecimal() and len(digits) <= 15 else None
+
+
+def _number(text: str) -> float | None:
+    found = _AMOUNT.match(text.strip())
+    return float(found[1].replace(",", "")) if found else None
+
+
+def _is_time_of_ncu(metric: str) -> bool:
+    return any(shape.fullmatch(metric.lower()) for tool, shape, _ in _TIMES if tool == "ncu")
+
+
+# ---- JSON
+
+
+def _json_tables(source: Source) -> Iterator[Table]:
+    """Yield the tables of a list of rows, as nsys prints it, or of rocprofv3's results."""
+    data = bytearray()
+    for piece in source:
+        data += piece
+        if len(data) > _MAX_JSON:
+            raise InputError(
+                f"{source.name} is a table of more than {_MAX_JSON >> 20} MB of JSON.",
+                "Print it as CSV: nsys stats --format csv, rocprofv3 --output-format csv.",
+            )
+    text, place, decoder = data.decode("utf-8", "replace").lstrip("\ufeff"), 0, json.JSONDecoder()
+    while (place := _next_document(text, place)) >= 0:
+        try:
+            found, place = decoder.raw_decode(text, place)
+        except (ValueError, RecursionError):
+            return
+        rows = _rocprof_rows(found) if isinstance(found, dict) else found
+        if isinstance(rows, list) and rows and all(isinstance(row, dict) for row in rows):
+            headings = list(dict.fromkeys(key for row in rows[:100] for key in row))
+            columns = _columns(headings, lambda _: ())
+            if columns is not None:
+                table = Table(columns)
+                for row in rows:
+                    table.add([str(row.get(key, "")) for key in headings])
+                yield table
+
+
+def _next_document(text: str, place: int) -> int:
+    found = [at for sign in "[{" if (at := text.find(sign, place)) >= 0]
+    return min(found, default=-1)
+
+
+def _rocprof_rows(found: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return name and duration of the dispatches in rocprofv3's JSON (rocprofiler-sdk 1.0)."""
+    rows = []
+    try:
+        for run in found["rocprofiler-sdk-tool"]:
+            symbols = run["kernel_symbols"]
+            symbols = symbols.values() if isinstance(symbols, dict) else symbols
+            names = {s["kernel_id"]: s.get("formatted_kernel_name", "") for s in symbols}
+            for one in run["buffer_records"]["kernel_dispatch"]:
+                time_ns = one["end_timestamp"] - one["start_timestamp"]
+                name = names.get(one["dispatch_info"]["kernel_id"], "")
+                rows.append({"kernel_name": name, "DurationNs": time_ns})
+    except (KeyError, TypeError, AttributeError):
+        return []
+    return rows

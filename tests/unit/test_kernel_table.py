@@ -1,0 +1,221 @@
+"""Tables of kernels are evidence, in whatever form a tool prints them, as far as they go."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fp8verify import Verdict, inspect
+from fp8verify.errors import InputError
+from fp8verify.trace import Trace, read_trace
+from tests.hand_built import BF16_KERNEL
+
+# As torch 2.13 prints it, with fewer of the CPU's columns.
+RULE = "-" * 55 + "  ------------" * 5
+HEADER = f"{'Name':>55}    Self CPU %     CPU total     Self CUDA  CUDA time avg    # of Calls"
+FP8 = "nvjet_sm90_qqtst_256x128_128x4_1x2_h_bz_coopA_TNT"
+FP8_BACKWARD = "nvjet_sm90_qrtst_128x128_128x6_2x1_v_bz_coopA_algo2_..."
+ROWS = (
+    ("ProfilerStep*", "0.000us", "240.000us", 3),
+    (FP8, "0.000us", "183.000us", 6),
+    ("aten::_scaled_mm", "60.000us", "90.000us", 3),
+    (FP8_BACKWARD, "0.000us", "0.084ms", 3),
+    ("void at::native::vectorized_elementwise_kernel<4, at...", "0.000us", "12.000us", 3),
+    ("Memcpy DtoD (Device -> Device)", "0.000us", "6.000us", 3),
+    ("ProfilerStep*", "270.000us", "0.000us", 3),
+)
+
+
+def printed(
+    rows: tuple[tuple[str, str, str, int], ...] = ROWS, total: str | None = "285.000us"
+) -> str:
+    lines = [
+        f"{name:>55}  {'0.00%':>12}  {cpu:>12}  {gpu:>12}  {gpu:>12}  {calls:>12}"
+        for name, cpu, gpu, calls in rows
+    ]
+    ends = ["Self CPU time total: 354.000us"]
+    ends += [f"Self CUDA time total: {total}"] if total else []
+    return "\n".join([RULE, HEADER, RULE, *lines, RULE, *ends, ""])
+
+
+def read(folder: Path, text: str) -> Trace:
+    path = folder / "train.log"
+    path.write_text(text)
+    return read_trace(path)
+
+
+def times(trace: Trace) -> dict[str, tuple[int, int]]:
+    found: dict[str, tuple[int, int]] = {}
+    for name, duration in zip(trace.kernels.name, trace.kernels.duration_ns, strict=True):
+        calls, time_ns = found.get(trace.names[name], (0, 0))
+        found[trace.names[name]] = (calls + 1, time_ns + duration)
+    return found
+
+
+@pytest.mark.parametrize("prefix", ["", "[rank0]: ", "12: "])
+@pytest.mark.parametrize("ahead", ["", "step 1 loss 3.2\n", "x" * 300_000 + "\n"])
+def test_kernels_have_their_names_times_and_calls(prefix: str, ahead: str, tmp_path: Path) -> None:
+    text = "".join(f"{prefix}{line}\n" for line in printed().splitlines())
+    trace = read(tmp_path, f"{ahead}{text}the end\n")
+    elementwise = ROWS[4][0]
+    assert times(trace) == {
+        FP8: (6, 183_000),
+        FP8_BACKWARD: (3, 84_000),
+        elementwise: (3, 12_000),
+    }
+    assert trace.copies == {"memcpy": (3, 6_000, 0)}
+    assert trace.health.complete
+
+
+def test_the_verdict_goes_by_names(tmp_path: Path) -> None:
+    path = tmp_path / "table.txt"
+    path.write_text(printed())
+    assert inspect(path).verdict is Verdict.ACTIVE
+    path.write_text(printed(((BF16_KERNEL, "0.000us", "285.000us", 9),)))
+    assert inspect(path).verdict is Verdict.INACTIVE
+
+
+def test_a_log_that_holds_a_table_is_evidence_by_itself(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_text(f"Float8 training active with recipe tensorwise\n{printed()}")
+    found = inspect([], log=log)
+    assert found.verdict is Verdict.ACTIVE
+    assert len(found.claims) == 1
+    log.write_text("Float8 training active with recipe tensorwise\n")
+    assert inspect([], log=log).verdict is Verdict.INCONCLUSIVE
+
+
+@pytest.mark.parametrize("total", [None, "985.000us"])
+def test_a_table_that_leaves_kernels_out_proves_no_absence(
+    total: str | None, tmp_path: Path
+) -> None:
+    path = tmp_path / "table.txt"
+    path.write_text(printed(((BF16_KERNEL, "0.000us", "285.000us", 9),), total))
+    found = inspect(path)
+    assert found.verdict is Verdict.INCONCLUSIVE
+    assert "row_limit=-1" in str(found.ranks[0].health.notes)
+
+
+def test_times_are_read_in_their_units(tmp_path: Path) -> None:
+    rows = ((FP8, "0.000us", "0.250s", 5), (BF16_KERNEL, "0.000us", "1.500ms", 3))
+    found = times(read(tmp_path, printed(rows, "251.500ms")))
+    assert found == {FP8: (5, 250_000_000), BF16_KERNEL: (3, 1_500_000)}
+
+
+def test_of_several_tables_the_last_counts(tmp_path: Path) -> None:
+    first = printed(((BF16_KERNEL, "0.000us", "285.000us", 9),))
+    assert FP8 in times(read(tmp_path, f"{first}step 2\n{printed()}"))
+    assert list(times(read(tmp_path, f"{printed()}{first}"))) == [BF16_KERNEL]
+
+
+def test_endless_numbers_of_calls_stay_few_rows(tmp_path: Path) -> None:
+    trace = read(tmp_path, printed(((FP8, "0.000us", "285.000us", 10**14),)))
+    assert times(trace) == {FP8: (200_000, 285_000)}
+
+
+@pytest.mark.parametrize("text", ["loss 3.2\n", RULE, f"{RULE}\n{HEADER}\n{RULE}\n", ""])
+def test_text_without_a_table_is_refused(text: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        read(tmp_path, text)
+    assert "train.log" in caught.value.fact
+
+
+# ---- other tools and layouts
+
+EIGHT, SIXTEEN = FP8, BF16_KERNEL
+NSYS = ("Time (%)", "Total Time (ns)", "Instances", "Name")
+NSYS_ROWS = (("75.0", "60000", "3", EIGHT), ("25.0", "20000", "1", SIXTEEN))
+NCU = ("ID", "Kernel Name", "Metric Name", "Metric Unit", "Metric Value")
+LONG = "gpu__time_duration.sum"
+NSYS_JSON = [dict(zip(NSYS, row, strict=True)) for row in NSYS_ROWS]
+DISPATCHES = {
+    "kernel_symbols": [{"kernel_id": 7, "formatted_kernel_name": EIGHT}],
+    "buffer_records": {
+        "kernel_dispatch": [
+            {"start_timestamp": 5, "end_timestamp": 60005, "dispatch_info": {"kernel_id": 7}}
+        ]
+    },
+}
+
+
+def aligned(*lines: tuple[str, ...], rule: bool) -> str:
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    texts = ["  ".join(map(str.ljust, line, widths)) for line in lines]
+    return "\n".join(
+        [texts[0], *(["  ".join("-" * w for w in widths)] if rule else []), *texts[1:]]
+    )
+
+
+def delimited(sign: str, *lines: tuple[str, ...], ends: bool = False) -> str:
+    return "".join(
+        f"{sign if ends else ''}{sign.join(line)}{sign if ends else ''}\n" for line in lines
+    )
+
+
+FORMS = {
+    "ruled": "Processing [run.sqlite]...\n\n" + aligned(NSYS, *NSYS_ROWS, rule=True),
+    "spaces": aligned(NSYS, *NSYS_ROWS, rule=False),
+    "csv": delimited(",", NSYS, *NSYS_ROWS),
+    "tsv": delimited("\t", NSYS, *NSYS_ROWS),
+    "box": delimited("│", NSYS, *NSYS_ROWS, ends=True).replace("\n", "\n├─┼─┤\n"),
+    "markdown": delimited("|", NSYS, ("---",) * 4, *NSYS_ROWS, ends=True),
+    "json": json.dumps(NSYS_JSON, indent=1),
+    "trace": delimited(",", ("Start (ns)", "Duration (ns)", "CorrId", "Name"),
+                       *[("1", "20000", "7", EIGHT)] * 3, ("9", "20000", "8", SIXTEEN)),
+    "ncu": delimited(",", NCU, *[("0", EIGHT, LONG, "us", "20")] * 3,
+                     ("1", SIXTEEN, LONG, "us", "20"), ("1", SIXTEEN, "sm__cycles.sum", "", "5")),
+    "ncu wide": delimited(",", ("ID", "Kernel Name", LONG), ("", "", "us"),
+                          *[("0", EIGHT, "20.0")] * 3, ("1", SIXTEEN, "20.0")),
+    "hta": aligned(("name", "sum (us)", "mean (us)"), (EIGHT, "60.0", "1"), (SIXTEEN, "20.0", "1"),
+                   rule=False).replace("\n", "\n0  "),
+    "trimmed": aligned(("Name", "Overload Name", "Self CUDA", "# of Calls"),
+                       ("aten::_scaled_mm", "", "60.000us", "3"), (EIGHT, "", "60.000us", "3"),
+                       (SIXTEEN, "", "20.000us", "1"), rule=True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_forms(form: str, tmp_path: Path) -> None:
+    """Beside calls of the CPU and copies, which have tables of their own in the same file."""
+    more = aligned(NSYS, ("100.0", "9", "9", "[CUDA memcpy Host-to-Device]"), rule=True)
+    found = times(read(tmp_path, FORMS[form] + (f"\n{more}\n" if "json" not in form else "")))
+    assert {name: ns for name, (_, ns) in found.items()} == {EIGHT: 60_000, SIXTEEN: 20_000}
+
+
+def test_dispatches_of_rocprofv3(tmp_path: Path) -> None:
+    text = json.dumps({"rocprofiler-sdk-tool": [DISPATCHES]})
+    assert times(read(tmp_path, text)) == {EIGHT: (1, 60_000)}
+
+
+def test_counters_of_tensor_cores_decide(tmp_path: Path) -> None:
+    counter = "sm__ops_path_tensor_src_fp8_sparsity_off.sum"
+    heads = ("ID", "Kernel Name", LONG, counter)
+    path = tmp_path / "ncu.csv"
+    path.write_text(
+        delimited(",", heads, ("0", "acme_kernel", "10", "4096"), ("1", "b", "10", "0"))
+    )
+    assert inspect(path).gemm.kernels["fp8"] == 1
+
+
+def test_operators_of_a_table_show_a_backward_pass(tmp_path: Path) -> None:
+    rows = [(FP8, "0.000us", "183.000us", 90), (BF16_KERNEL, "0.000us", "5.000us", 3)]
+    path = tmp_path / "table.txt"
+    path.write_text(printed(tuple(rows), "188.000us"))
+    assert "nothing shows a backward pass" in inspect(path).reason
+    path.write_text(printed((*rows, ("_LinearBackward", "9.000us", "1.000us", 3)), "188.000us"))
+    assert inspect(path).verdict is Verdict.ACTIVE
+
+
+def test_names_that_are_cut_say_which_argument_to_use(tmp_path: Path) -> None:
+    path = tmp_path / "table.txt"
+    cut = "void cutlass::device_kernel<vllm::cutlass_3x_gemm_fp..."
+    path.write_text(printed(((cut, "0.000us", "285.000us", 9),)))
+    (hint,) = (one.hint for one in inspect(path).findings if one.code == "unknown-gemm")
+    assert "max_name_column_width=None" in hint
+
+
+def test_a_table_without_kernels_says_how_to_print_them(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no row of a GPU kernel"):
+        read(tmp_path, delimited(",", NSYS, ("100.0", "60000", "3", "cudaLaunchKernel")))
