@@ -88,7 +88,7 @@ _CALL: Final = lazy_pattern(r"(?:cuda|cu|hip|hsa_)[A-Z]\w+|hsa_\w+|Activity Buff
 _COPY: Final = lazy_pattern(r"\[?(?:CUDA )?mem(cpy|set)\b", 2)
 # Rows of the trace that all calls become; more are counted as so many, with their time.
 _MAX_CALLS: Final = 200_000
-_MOST_NAMES: Final = 1 << 16
+_MOST_NAMES, _MOST_COLUMNS = 1 << 16, 1 << 12
 _MAX_JSON: Final = 64 << 20
 _WHOLE: Final = 0.98
 COUNTED: Final = "counted_"  # operators of the table in fp8verify.kernels.operators
@@ -163,7 +163,7 @@ class Table:
         if self.columns.metric is not None:
             counters.append((cells[self.columns.metric[0]], cells[self.columns.metric[2]]))
         for metric, value in counters:
-            if (found := _COUNTED.search(metric)) and (_number(value) or 0) > 0:
+            if (found := _COUNTED.search(metric[:200])) and (_number(value) or 0) > 0:
                 self.counted[name] = found[1]
 
     def _sum(self, name: str, row: _Sum) -> None:
@@ -373,12 +373,14 @@ def _split(line: str, sign: str) -> list[str]:
 
 def _columns(headings: Sequence[str], cells: Callable[[str], Sequence[str]]) -> _Columns | None:
     """Return what the columns hold by their headings; None if it is no table of kernels."""
+    if len(headings) > _MOST_COLUMNS:
+        return None
     known = list(map(_heading, headings))
     name = _place(known, _NAMES)
     if name < 0 or len(known) < 2 or not _OTHERS.isdisjoint(known):
         return None
     metric, unit, value = (_place(known, (f"metric {text}",)) for text in ("name", "unit", "value"))
-    counters = tuple((at, text) for at, text in enumerate(known) if _COUNTED.search(text))
+    counters = tuple((at, text) for at, text in enumerate(known) if _COUNTED.search(text[:200]))
     places = (name, _place(known, _CALLS), _place(known, _CPU), _place(known, _SHARES))
     if min(metric, unit, value) >= 0:
         long = (metric, unit, value)
