@@ -89,7 +89,7 @@ _COPY: Final = lazy_pattern(r"\[?(?:CUDA )?mem(cpy|set)\b", 2)
 # Rows of the trace that all calls become; more are counted as so many, with their time.
 _MAX_CALLS: Final = 200_000
 _MOST_NAMES, _MOST_COLUMNS = 1 << 16, 1 << 12
-_MAX_JSON: Final = 64 << 20
+_MAX_JSON: Final = 8 << 20  # Python objects take up to 25 times as much memory
 _WHOLE: Final = 0.98
 COUNTED: Final = "counted_"  # operators of the table in fp8verify.kernels.operators
 
@@ -233,7 +233,8 @@ def read(source: Source, how: Reading) -> Trace:
             "stats --report cuda_gpu_kern_sum, ncu --csv --metrics gpu__time_duration.sum.",
         )
     if table is None:
-        raise not_a_trace(source, "JSON")
+        is_json = _JSON_ROWS.match(source.head) is not None
+        raise not_a_trace(source, "a trace: no list of events in it" if is_json else "JSON")
     kernels = table.kernels
     trace, rows = Trace(source=source.name), RowCollector()
     rows.kernels(_launches({n: row for n, row in kernels.items() if not _COPY.match(n)}))
