@@ -23,6 +23,7 @@ from .observe import (
     hidden,
     invisible,
     observe,
+    register,
 )
 from .observer import Observer
 from .process import (
@@ -49,8 +50,8 @@ def install(config: dict[str, Any]) -> Observer:
     # which may not change in it, and compiled code has guards on them.
     if not _hooked:
         _hooked = True
-        register_optimizer_step_pre_hook(_before_step())
-        register_optimizer_step_post_hook(_after_step())
+        register(register_optimizer_step_pre_hook, _before_step())
+        register(register_optimizer_step_post_hook, _after_step())
         registrations.begin()
     _observe_graphs(observer)
     observe(torch.amp.GradScaler, "update", observer.scaler_updates)

@@ -20,7 +20,7 @@ from .census import take_census
 from .debug import debug, describe
 from .framework_counters import StepCounter, counters
 from .layers import linear_modules
-from .observe import hidden
+from .observe import on_calls
 from .process import can_look
 from .storage import stored_in_fp8
 from .stored import unseen
@@ -220,13 +220,13 @@ class WindowLayers(Instrument):
         self._names: LayerNames | None = None
 
     def begin(self) -> None:
-        """Hook the modules, unless torch.compile has compiled any code."""
+        """Hook the modules, unless the script uses torch.compile: what it traces sees no hook."""
         if self.context.config["layers"] and not compiles():
             self._names = LayerNames(linear_modules(self.context.optimizers()))
 
     def end(self) -> dict[str, Any]:
-        """Take the hooks off and say whether there were any."""
-        named = self._names is not None
+        """Take the hooks off and say whether they were on until now."""
+        named = self._names is not None and not compiles()
         self.drop()
         return {"layers": named}
 
@@ -238,39 +238,21 @@ class WindowLayers(Instrument):
 
 
 class LayerNames:
-    """Hooks on modules that open a `record_function("fp8verify:NAME")` around each forward pass.
+    """Opens a `record_function("fp8verify:NAME")` around each forward pass of modules.
 
-    They are as short-lived as the steps that they name.
+    It is as short-lived as the steps whose layers it names.
     """
 
     def __init__(self, modules: Sequence[tuple[str, Any]]) -> None:
         self._open: defaultdict[int, list[Any]] = defaultdict(list)  # by thread
-        self._handles: list[Any] = []
-        self._removed = False
-        self._compiled_before = compiles()
-        for name, module in modules:
-            opener, close = hidden(self._opener(name)), hidden(self._close)
-            self._handles.append(module.register_forward_pre_hook(opener))
-            self._handles.append(module.register_forward_hook(close, always_call=True))
+        self.remove = on_calls(modules, self._opens, self._closes)
 
-    def remove(self) -> None:
-        """Take the hooks off."""
-        self._removed = True
-        # What was compiled with the hooks on has guards on them: they stay, and do nothing.
-        if self._compiled_before or not compiles():
-            for handle in self._handles:
-                handle.remove()
+    def _opens(self, name: str, *_: Any) -> None:
+        annotation = record_function(f"{PREFIX}{name}")
+        annotation.__enter__()
+        self._open[threading.get_ident()].append(annotation)
 
-    def _opener(self, name: str) -> Any:
-        def fp8verify_name_layer(*_: Any) -> None:
-            if not self._removed:
-                annotation = record_function(f"{PREFIX}{name}")
-                annotation.__enter__()
-                self._open[threading.get_ident()].append(annotation)
-
-        return fp8verify_name_layer
-
-    def _close(self, *_: Any) -> None:
+    def _closes(self, *_: Any) -> None:
         # Without an error in between, calls of modules nest.
         with suppress(IndexError):
             self._open[threading.get_ident()].pop().__exit__(None, None, None)

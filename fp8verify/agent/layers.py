@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_module_registration_hook
 
-from .observe import hidden
+from .observe import hidden, register
 from .process import find_instances
 from .stored import (
     all_parameters,
@@ -67,7 +67,7 @@ class Registrations:
 
     def begin(self) -> None:
         """Register the hook, for good."""
-        register_module_module_registration_hook(hidden(self._registered))
+        register(register_module_module_registration_hook, hidden(self._registered))
         self.changes = 0
 
     def _registered(self, module: nn.Module, _: str, child: nn.Module | None) -> None:

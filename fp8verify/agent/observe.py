@@ -8,12 +8,19 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable
-from contextlib import suppress
+import itertools
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from types import ModuleType
 from typing import Any
 
 import torch
+import torch.nn.modules.module as module_hooks
+from torch.utils._python_dispatch import _pop_mode, _push_mode
+from torch.utils.hooks import RemovableHandle
+
+from .debug import debug
 
 _eval_frame: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
 _set_eval_frame: Any = getattr(_eval_frame, "set_eval_frame", None)
@@ -57,6 +64,176 @@ def invisible(function: Any) -> None:
             _eval_frame.set_code_exec_strategy(function.__code__, strategy)
 
 
+def unseen() -> AbstractContextManager[None]:
+    """Hide the operators that are called inside from the script's dispatch and function modes."""
+    if torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack():
+        return _without_modes()
+    return nullcontext()
+
+
+@contextmanager
+def _without_modes() -> Iterator[None]:
+    # Not by `DisableTorchFunction` and its like, under which tensor subclasses do not work either.
+    functions = [
+        torch._C._pop_torch_function_stack() for _ in range(torch._C._len_torch_function_stack())
+    ]
+    dispatch = [_pop_mode() for _ in range(torch._C._len_torch_dispatch_stack())]
+    try:
+        yield
+    finally:
+        for mode in reversed(dispatch):
+            _push_mode(mode)
+        for mode in reversed(functions):
+            torch._C._push_on_torch_function_stack(mode)
+
+
+_KEYS = torch._C._TorchDispatchModeKey
+TRACERS = (_KEYS.PROXY, _KEYS.FUNCTIONAL, _KEYS.FAKE)
+
+
+def is_traced() -> bool:
+    """Whether the caller runs to be scripted, traced or exported, and not to train."""
+    return bool(
+        torch.compiler.is_compiling()
+        or torch._C._get_tracing_state() is not None
+        or (
+            torch._C._len_torch_dispatch_stack()
+            and any(torch._C._get_dispatch_mode(key) is not None for key in TRACERS)
+        )
+    )
+
+
+_own_numbers = itertools.count(-1, -1)
+
+
+def register(how: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Register a hook of torch under a number of ours, and return its handle.
+
+    The numbers of the script's own hooks, which are pickled with its modules, stay what they are.
+    """
+    following = RemovableHandle.next_id
+    handle = how(*args, **kwargs)
+    RemovableHandle.next_id = following
+    number = next(_own_numbers)
+    for reference in (handle.hooks_dict_ref, *(handle.extra_dict_ref or ())):
+        hooks = reference()
+        if hooks is not None and handle.id in hooks:
+            hooks[number] = hooks.pop(handle.id)
+    handle.id = number
+    return handle
+
+
+def on_calls(
+    modules: Iterable[tuple[str, Any]],
+    before: Callable[[str, Any, Any], None],
+    after: Callable[[str, Any, Any, Any, Any], None],
+) -> Callable[[], None]:
+    """Have the calls of modules reported, with nothing left on them; return what ends it.
+
+    What is on a module is pickled, copied, scripted and exported with it: the hooks are torch's
+    global ones, which find a module by the dictionary of its own hooks. Only a replica of
+    `DataParallel` shares that.
+
+    They end by themselves when the script uses torch.compile.
+
+    Args:
+        modules: the modules, by name.
+        before: called with the name, the module and the arguments.
+        after: called with these, the keyword arguments and what was returned, after an error too.
+    """
+    found = [(vars(module).get("_forward_hooks"), name) for name, module in modules]
+    names = {id(key): name for key, name in found if key is not None}
+
+    def report(to: Callable[..., None], module: Any, *seen: Any) -> None:
+        name = names.get(id(vars(module).get("_forward_hooks")))
+        if name is not None and not is_traced():
+            try:
+                with unseen():
+                    to(name, module, *seen)
+            except Exception:
+                debug.error("a hook on modules")
+
+    begins, ends = (hidden(functools.partial(report, to)) for to in (before, after))
+    handles = [
+        register(module_hooks.register_module_forward_pre_hook, begins),
+        register(module_hooks.register_module_forward_hook, ends, always_call=True),
+    ]
+    with_kwargs = module_hooks._global_forward_hooks_with_kwargs
+    with_kwargs[handles[1].id] = True  # which torch's handle leaves behind
+    undo = replaced(module_hooks, "_has_any_global_hook", _not_counting_ours)
+
+    def end() -> None:
+        for handle in handles:
+            handle.remove()
+        with_kwargs.pop(handles[1].id, None)
+        undo()
+        if end in _ends:
+            _ends.remove(end)
+        found.clear()  # until then no other dictionary has the number of one of these
+
+    _ends.append(end)
+    if (compiler := sys.modules.get("torch._dynamo.eval_frame")) is not None:
+        observe(compiler.OptimizeContext, "__init__", _before_compiling)
+    return end
+
+
+_ends: list[Callable[[], None]] = []
+
+
+def _before_compiling(_: Any) -> None:
+    """End all hooks on modules before torch.compile traces anything, which it would guard by them."""
+    for end in tuple(_ends):
+        end()
+
+
+def _not_counting_ours(_: Callable[[], bool]) -> Callable[[], bool]:
+    """Answer to a compiled module, which runs eagerly in this step and would warn of our hooks."""
+    hooks = (module_hooks._global_forward_pre_hooks, module_hooks._global_forward_hooks)
+    others = (module_hooks._global_backward_pre_hooks, module_hooks._global_backward_hooks)
+
+    def fp8verify_has_any_global_hook() -> bool:
+        return any(others) or any(number >= 0 for known in hooks for number in known)
+
+    return fp8verify_has_any_global_hook
+
+
+def replaced(module: Any, name: str, wrap: Callable[[Any], Any]) -> Callable[[], None]:
+    """Replace a function of a module; what is returned undoes it, unless the script has since."""
+    original = getattr(module, name)
+    ours = wrap(original)
+
+    def undo() -> None:
+        if getattr(module, name) is ours:
+            setattr(module, name, original)
+
+    setattr(module, name, ours)
+    return undo
+
+
+class ObservedFunction:
+    """A function that calls `listener()` before each call, and leaves no frame of ours in it.
+
+    It is looked up by Python's own `()`, wherever the script has taken it from.
+    """
+
+    def __init__(self, function: Any, listener: Callable[[], None]) -> None:
+        self.function = function
+        self.listener = hidden(listener)
+
+    @property
+    def __call__(self) -> Any:
+        """The function."""
+        self.listener()
+        return self.function
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.function, name)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        return type(self.function)
+
+
 _on_main_thread: list[Any] = []
 
 
@@ -64,7 +241,7 @@ def call_on_main_thread(function: Callable[[], object]) -> None:
     """Have the main thread call `function` between two instructions of its Python code."""
 
     def pending(_: Any) -> int:
-        with suppress(Exception):
+        with suppress(Exception), unseen():
             function()
         return 0
 

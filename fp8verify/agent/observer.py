@@ -6,6 +6,7 @@ import functools
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -15,11 +16,11 @@ from .clock import Clock
 from .debug import debug, describe
 from .framework_counters import counters, sets_up_an_optimizer
 from .numerics.scales import remember
-from .observe import hidden, observe_function, unobserve_all, unobserve_function
+from .observe import hidden, observe_function, unobserve_all, unobserve_function, unseen
 from .step_numbers import LOG, SCRIPT, LoggedNumbers, LogLines, SharedOffset
 from .stored import groups_of, header, is_a, items_of, pairs_of, stored, trained_by
 from .windows.manager import WindowManager
-from .windows.session import EXIT_PATIENCE_S
+from .windows.session import EXIT_PATIENCE_S, leave_without_kineto
 from .windows.user_profiler import ProfilerArbiter
 
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -44,7 +45,8 @@ def fail_safe(method: Method) -> Method:
         if not self.armed:
             return None
         try:
-            return method(self, *args)
+            with unseen():
+                return method(self, *args)
         except Exception as error:
             debug.error(method.__name__)
             self.disarm(f"{method.__name__}: {describe(error)}")
@@ -224,6 +226,7 @@ class Observer:
             self.lines.uninstall()
         unobserve_function(torch.autograd, "backward")
         unobserve_all()
+        self.arbiter.uninstall()
         counters.forget()
 
     def after_fork(self) -> None:
@@ -232,7 +235,9 @@ class Observer:
             debug.event("this process is a fork of a training: it is not observed")
             self.armed = False
             self._lock = threading.RLock()
-            self.recorder.forget()
+            with suppress(Exception):  # nor may an error be told
+                self.recorder.forget()
+            leave_without_kineto()
 
     def _learn(self) -> None:
         """Use the step numbers in this rank's log, else in another rank's."""

@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.nn.utils import clip_grad
 
 from ..layers import matrices_of, measurable, plain
+from ..observe import on_calls, register, replaced
 from ..precision import (
     GRAD_OUTPUT,
     INPUT,
@@ -47,19 +48,6 @@ CLIPPING = ((clip_grad, "_clip_grads_with_norm_"), (torch.nn.utils, "clip_grads_
 _AGAINST_ZERO = 1e-6  # as clip_grad.py has it
 # Its first arguments, all of which may be given by name: native_functions.yaml, `_scaled_mm`.
 OPERANDS = ("input", "mat2", "scale_a", "scale_b")
-
-
-def replaced(module: Any, name: str, wrap: Callable[[Any], Any]) -> Callable[[], None]:
-    """Replace a function of a module; what is returned undoes it, unless the script has since."""
-    original = getattr(module, name)
-    ours = wrap(original)
-
-    def undo() -> None:
-        if getattr(module, name) is ours:
-            setattr(module, name, original)
-
-    setattr(module, name, ours)
-    return undo
 
 
 def cast_of_operand(values: Tensor, inverse: Any) -> Cast | None:
@@ -132,6 +120,7 @@ class Pass:
         self.casts = casts
         # Scales of MXFP8 are bytes too, one for 32 values.
         self._least = max(LEAST_BYTES, x.numel() // 2 if isinstance(x, Tensor) else 0)
+        self.awaits_input = False
         self._saved: Any = None
 
     def watch_bytes(self, seen: Callable[[Pass, Tensor], None]) -> bool:
@@ -191,10 +180,7 @@ class NumericsHooks:
         modules = modules[:MOST_LAYERS]
         self._hooked = {name for name, _ in modules}
         self._expected = {name for name, module in modules if _casts(module)}
-        for name, module in modules:
-            before, after = self._guard(self._before, name), self._guard(self._after, name)
-            self._undo.append(module.register_forward_pre_hook(before, with_kwargs=True).remove)
-            self._undo.append(module.register_forward_hook(after, always_call=True).remove)
+        self._undo.append(on_calls(modules, self._guard(self._before), self._guard(self._after)))
         self._undo.append(watch_products(self._guard(self._on_product)))
         self._undo += watch_clipping(self._clipped)
 
@@ -261,8 +247,8 @@ class NumericsHooks:
 
         return fp8verify_measure
 
-    def _before(self, name: str, module: Any, args: Any, kwargs: Any) -> None:
-        x, casts = plain(first_tensor(args, kwargs)), _casts(module)
+    def _before(self, name: str, module: Any, args: Any) -> None:
+        x, casts = plain(first_tensor(args)), _casts(module)
         run = Pass(name, module, x, casts)
         self._passes[threading.get_ident()].append(run)
         engine = is_transformer_engine(module)
@@ -273,11 +259,8 @@ class NumericsHooks:
             recipe = items_of(stored(module, "fp8_meta")).get("recipe")
             self._unknown[recipe_class(recipe)].add(name)
         self._seen.add(name)
-        if isinstance(x, Tensor) and not x.numel():
-            self._empty.add(name)
         normalizes = engine and normalizes_input(module)
-        if INPUT in casts and not normalizes:
-            self._add(name, INPUT, x, casts[INPUT], _autocast_type(x, module))
+        run.awaits_input = not self._add_input(name, module, x, casts)
         for part, weight in matrices_of(module) if WEIGHT in casts else ():
             self._add(f"{name}{part}", WEIGHT, plain(weight), casts[WEIGHT])
         if normalizes and casts and not run.watch_bytes(self._guard(self._bytes)):
@@ -285,11 +268,21 @@ class NumericsHooks:
                 f"the normalized input of {name} cannot be seen under activation checkpointing"
             )
 
+    def _add_input(self, name: str, module: Any, x: Any, casts: Casts) -> bool:
+        """Measure the input of a pass, if it is there."""
+        if not isinstance(x, Tensor):
+            return False
+        if not x.numel():
+            self._empty.add(name)
+        if INPUT in casts and not (is_transformer_engine(module) and normalizes_input(module)):
+            self._add(name, INPUT, x, casts[INPUT], _autocast_type(x, module))
+        return True
+
     def _bytes(self, run: Pass, data: Tensor) -> None:
         cast = (_casts(run.module) or {}).get(INPUT, Cast(E4M3, TENSORWISE))
         self._note(self.measured.add_bytes(run.name, INPUT, data, cast))
 
-    def _after(self, name: str, module: Any, _: Any, out: Any) -> None:
+    def _after(self, name: str, module: Any, _: Any, kwargs: Any, out: Any) -> None:
         passes = self._passes[threading.get_ident()]
         # After an error in a layer further in, its pass is still there.
         while passes and passes[-1].name != name:
@@ -298,6 +291,8 @@ class NumericsHooks:
             return
         run = passes.pop()
         run.close()
+        if run.awaits_input:  # given by name, which torch's global hooks show afterwards only
+            self._add_input(name, module, plain(first_tensor((), kwargs)), run.casts or {})
         in_fp8 = runs_fp8(module)
         if in_fp8 and not run.is_recompute:
             self._first_was_fp8.add(name)
@@ -305,8 +300,15 @@ class NumericsHooks:
             self.recomputed_high[name] = None  # it runs outside of the autocast
         out = first_tensor(out)
         known = bool(run.casts) or name in self._own or in_fp8
-        if known and out is not None and out.requires_grad:
-            out.register_hook(self._guard(self._on_gradient, name, module))
+        if known and out is not None and out.grad_fn is not None:
+            # Not on the tensor: torch warns of hooks on one that is saved.
+            at, measure = out.output_nr, self._guard(self._on_gradient, name, module)
+
+            def fp8verify_gradient(gradients: Any) -> None:
+                if gradients[at] is not None:
+                    measure(gradients[at])
+
+            register(out.grad_fn.register_prehook, fp8verify_gradient)
 
     def _on_gradient(self, name: str, module: Any, gradient: Tensor) -> None:
         self._flush_gradient()

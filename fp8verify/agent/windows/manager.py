@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -32,7 +30,7 @@ from ..process import is_selected
 from ..record import RankRecord, new_window
 from ..step_numbers import GlobalSteps
 from .export import ExportError
-from .limits import TerminationGuard, WindowLimits
+from .limits import WindowLimits
 from .plan import GlobalWindows, Plan, TimedStart
 from .session import OpenRanges, Session, gpu_finishes_within
 from .user_profiler import RUNNING, ProfilerArbiter
@@ -71,14 +69,12 @@ class WindowManager:
         self._optimizers = optimizers
         self._ranges = OpenRanges()
         self._limits = WindowLimits(config)
-        self._termination = TerminationGuard(self._terminated)
         self._session: Session | None = None
         self._window = 0  # the index of the session's
         self._lost: Session | None = None
         self._naming: ExitStack | None = None  # while the eager step that names layers runs
         self._gave_way: set[int] = set()  # windows that wait for the script's profiler to end
         self._moves: Counter[int] = Counter()
-        self._closing = self._ends_after = False
         context = InstrumentContext(config, optimizers, lambda: self.record, self._may_measure)
         self._instruments = InstrumentSet(context, KINDS)
         self._plan_windows(config)
@@ -255,7 +251,6 @@ class WindowManager:
         self._session.start(metadata)
         self.record.sees_gpu = self._session.sees_gpu
         self._limits.begin(_autograd_nodes())
-        self._termination.arm()
 
     def _stop(self, window: int) -> None:
         session = self.recording
@@ -275,30 +270,23 @@ class WindowManager:
         """Write the trace of the open window."""
         window = self.plan.windows[self._window]
         is_naming = window is self.record.naming
-        self._closing = True
+        self._session = None
+        session.stop()
+        seen = self._leave("end")
+        if is_naming and reason is not None:
+            self.record.mark(window, "dropped", reason)
+            return
+        if self.numbers is not None and seen.get("framework") is None:
+            seen["framework"] = self.numbers.numbers_of(window["first"], window["last"])
+        files = self.record.files
+        path = files.layers_path() if is_naming else files.trace_path(self._window)
         try:
-            self._session = None
-            session.stop()
-            seen = self._leave("end")
-            if is_naming and reason is not None:
-                self.record.mark(window, "dropped", reason)
-                return
-            if self.numbers is not None and seen.get("framework") is None:
-                seen["framework"] = self.numbers.numbers_of(window["first"], window["last"])
-            files = self.record.files
-            path = files.layers_path() if is_naming else files.trace_path(self._window)
-            try:
-                trace = session.export(path, files.drafts)
-            except ExportError as error:
-                debug.error("writing the trace")
-                self.record.mark(window, "dropped", f"{error}", **seen)
-            else:
-                self.record.mark(window, state, reason, **seen, trace=trace)
-        finally:
-            self._closing = False
-            self._termination.disarm()
-        if self._ends_after:  # SIGTERM arrived meanwhile
-            os.kill(os.getpid(), signal.SIGTERM)
+            trace = session.export(path, files.drafts)
+        except ExportError as error:
+            debug.error("writing the trace")
+            self.record.mark(window, "dropped", f"{error}", **seen)
+        else:
+            self.record.mark(window, state, reason, **seen, trace=trace)
 
     def _leave(self, method: str) -> dict[str, Any]:
         """Have the instruments `end` or `drop` the window; compiled code runs as before."""
@@ -312,7 +300,6 @@ class WindowManager:
         """Forget the session, whether it records or is only prepared."""
         session, self._session = self._session, None
         self._leave("drop")
-        self._termination.disarm()
         if session is not None:
             recording = session.state == "recording"
             session.drop()
@@ -323,7 +310,6 @@ class WindowManager:
         """Give up the open window; only its own thread may stop its session."""
         self._session, self._lost = None, session
         self._leave("drop")
-        self._termination.disarm()
         self.record.mark(self.plan.windows[self._window], "dropped", reason)
         debug.event("a session is left to its thread")
         session.stop_when_possible()
@@ -354,7 +340,6 @@ class WindowManager:
             self._session = None
             session.stop()
             self._leave("drop")
-            self._termination.disarm()
             self._give_way(self._window)
         if not self.plan.finished(self._clock.steps):
             self._ranges.watch()  # what begins in its session may end in one of ours
@@ -364,28 +349,17 @@ class WindowManager:
         session = self.recording
         if session is not None:
             if session.on_its_thread:
-                self._close_at_the_end(session, f"the run ended inside step {self._current}")
+                reason = f"the run ended inside step {self._current}"
+                if gpu_finishes_within():
+                    self._close(session, "cut", reason)
+                else:
+                    self._drop(f"{reason}, its GPU still busy")
             else:
                 self._lose(session, "the run ended on another thread than the window began on")
         elif goes_on:
             self._drop("the watch ended")  # a profiler that is prepared would stay so
         if self._clock.steps:
             self.record.write(ended=True)
-
-    def _close_at_the_end(self, session: Session, reason: str) -> None:
-        if gpu_finishes_within():
-            self._close(session, "cut", reason)
-        else:
-            self._drop(f"{reason}, its GPU still busy")
-
-    def _terminated(self) -> bool:
-        """Write the open window's trace; False if that is already in progress."""
-        session = self.recording
-        self._ends_after = self._closing
-        if not self._closing and session is not None and session.on_its_thread:
-            self._close_at_the_end(session, f"SIGTERM ended the run inside step {self._current}")
-            self.record.write(ended=True)
-        return not self._closing
 
     def abandon(self, reason: str) -> None:
         """Give up every window for `reason`."""
@@ -394,7 +368,6 @@ class WindowManager:
         )
         self.record.fail(reason)
         self._leave("drop")
-        self._termination.disarm()
         session, self._session = self.recording, None
         if session is not None and not session.stop_on_its_thread():
             session.stop_when_possible()
@@ -402,8 +375,10 @@ class WindowManager:
 
     def forget(self) -> None:
         """Let go of the profiler, in a forked child that does not own it."""
-        self._session = self._lost = self._naming = None
-        self._termination.disarm()
+        session = self.recording or self._lost
+        self._arbiter.forked(recording=session is not None and session.on_its_thread)
+        self._session = self._lost = None
+        self._leave("drop")
         self._ranges.unwatch()
 
     @property

@@ -7,6 +7,7 @@ never exported, and stopped as soon as its own thread runs code of ours.
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import json
 import threading
@@ -20,7 +21,7 @@ import torch
 from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import ProfilerActivity, _KinetoProfile, record_function
 
-from ..observe import call_on_main_thread, observe, unobserve
+from ..observe import call_on_main_thread, observe, unobserve, unseen
 from .export import export, mute_first_session, mute_kineto
 from .user_profiler import ProfilerArbiter
 
@@ -54,7 +55,7 @@ class OpenRanges:
         """End those noted, the last one first; when the script ends them, nothing more happens."""
         for begun in reversed(list(self._begun.values())):
             # One that failed to begin has no record to end.
-            with suppress(Exception), torch._C.DisableTorchFunctionSubclass():
+            with suppress(Exception), unseen(), torch._C.DisableTorchFunctionSubclass():
                 torch.ops.profiler._record_function_exit._RecordFunction(begun.record)
         self._begun.clear()
 
@@ -75,13 +76,29 @@ class _ThreadEnd:
             self._session.stop_on_its_thread()
 
 
+def leave_without_kineto() -> None:
+    """Let a forked child exit, if a session of ours has started Kineto in its parent.
+
+    Kineto waits, when a process exits, for the threads that it has started, which a fork does not
+    have. So the child exits as soon as the handlers of `atexit` have run and all is flushed.
+    """
+    if Session.has_started_kineto:
+        with suppress(Exception):  # a C library without `on_exit`
+            libc = ctypes.CDLL(None)
+            libc.on_exit(libc._exit, None)
+            libc.__cxa_atexit(libc.fflush, None, None)  # the last one is called first
+
+
 class Session:
     """A profiler over one window; the order of calls is `Plan`'s.
 
     Attributes:
         state: "new", "prepared", "recording", "stopped" or "dropped".
         sees_gpu: whether torch finds a GPU, once prepared.
+        has_started_kineto: whether there was one in this process.
     """
+
+    has_started_kineto = False
 
     def __init__(
         self, arbiter: ProfilerArbiter, ranges: OpenRanges, *, record_shapes: bool
@@ -116,6 +133,7 @@ class Session:
         # torch 2.5 to 2.11 warn at every start that does not accumulate events over cycles; we
         # have one cycle. Accumulating itself would parse all events when the profiler stops.
         self._profile.acc_events = True
+        Session.has_started_kineto = True
         with self._arbiter.ours(), mute_first_session():
             self._profile.prepare_trace()
         self._profile.profiler.acc_events = False

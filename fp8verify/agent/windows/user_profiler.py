@@ -1,39 +1,100 @@
-"""Share the one profiler of the process with a script that profiles itself.
+"""Share the one profiler of the process with a script that profiles or observes itself.
 
 Kineto lets a second profiler cancel the first without an error; stopping the cancelled one then
-raises (torch 2.11) or crashes the process (torch 2.13). The script's own profiler always wins: ours
-gives way to it, and a window that it takes moves behind it.
+raises (torch 2.11) or crashes the process (torch 2.13). A thread has one profiler: while ours
+records, `emit_nvtx` and `emit_itt` raise. What is in a trace of the script's own observers would be
+ours too. They always win: our profiler gives way, and a window that they take moves behind them.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
+import torch
 import torch.autograd.profiler as autograd_profiler
 
-from ..observe import observe
+from ..observe import ObservedFunction, observe
 
 RUNNING = "the script's own profiler was running: fp8verify inspect reads the trace that it writes"
+PREPARES, PROFILER, EXECUTION_TRACE = "prepares", "profiler", "execution trace"
+# What begins and ends the recording of operators, below all of torch's front ends, and the modules
+# that have a name for it.
+BEGINS = {
+    "_prepare_profiler": PREPARES,
+    "_enable_profiler": PROFILER,
+    "_enable_profiler_legacy": PROFILER,
+    "_enable_execution_trace_observer": EXECUTION_TRACE,
+}
+ENDS = {
+    "_disable_profiler": PROFILER,
+    "_disable_profiler_legacy": PROFILER,
+    "_disable_execution_trace_observer": EXECUTION_TRACE,
+    "_remove_execution_trace_observer": EXECUTION_TRACE,
+}
+PLACES = (
+    "torch._C._autograd",
+    "torch._C._profiler",
+    "torch.autograd",
+    "torch.autograd.profiler",
+    "torch.autograd.profiler_legacy",
+    "torch.profiler.profiler",
+)
 
 
 class ProfilerArbiter:
-    """Know whether a profiler other than ours is prepared or running.
+    """Know whether a profiler or an observer other than ours is prepared or running.
 
-    `on_foreign` is called right before a profiler of the script is prepared.
+    `on_foreign` is called right before one of the script's is prepared or begins.
     """
 
     def __init__(self, on_foreign: Callable[[], None]) -> None:
         self._on_foreign = on_foreign
         self._calls = threading.local()
         self._foreign: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._on: set[str] = set()  # what the script has begun otherwise, and not ended
+        self._leave_behind: Callable[[], None] | None = None
 
     def install(self) -> None:
-        """Watch the script's profilers: every front end of torch's passes through this method."""
+        """Watch the script's profilers and observers."""
         observe(autograd_profiler.profile, "_prepare_trace", self._preparing)
+        watched = [(BEGINS, self._begins), (ENDS, self._ends)]
+        for module in filter(None, map(sys.modules.get, PLACES)):
+            for names, listener in watched:
+                for name in names.keys() & vars(module).keys():
+                    known = vars(module)[name]
+                    original = known.function if _is_ours(known) else known
+                    ours = ObservedFunction(original, partial(listener, names[name]))
+                    setattr(module, name, ours)
+
+    def uninstall(self) -> None:
+        """Put back what `install` has replaced."""
+        for module in filter(None, map(sys.modules.get, PLACES)):
+            for name in (BEGINS.keys() | ENDS.keys()) & vars(module).keys():
+                if _is_ours(vars(module)[name]):
+                    setattr(module, name, vars(module)[name].function)
+
+    def forked(self, *, recording: bool) -> None:
+        """Record nothing in a forked child, whose Kineto has lost its threads.
+
+        The state of a session that was `recording` stays, silent, until the child profiles itself:
+        to stop it may take as long as the window.
+        """
+        if recording:
+            enable = torch._C._autograd._enable_record_function
+            enable(False)
+
+            def leave_behind() -> None:
+                with suppress(Exception), self.ours():
+                    torch._C._autograd._disable_profiler()
+                enable(True)
+
+            self._leave_behind = leave_behind
 
     @contextmanager
     def ours(self) -> Iterator[None]:
@@ -50,11 +111,30 @@ class ProfilerArbiter:
 
         torch's own flag is not set during warm-up; a profiler has results once it has stopped.
         """
-        return bool(autograd_profiler._is_profiler_enabled) or any(
+        return bool(self._on or autograd_profiler._is_profiler_enabled) or any(
             getattr(profile, "kineto_results", None) is None for profile in self._foreign
         )
 
     def _preparing(self, profile: Any) -> None:
         if not getattr(self._calls, "ours", False):
-            self._on_foreign()
+            self._calls.is_known = True
             self._foreign.add(profile)
+
+    def _begins(self, kind: str) -> None:
+        if getattr(self._calls, "ours", False):
+            return
+        leave_behind, self._leave_behind = self._leave_behind, None
+        if leave_behind is not None:
+            leave_behind()
+        self._on_foreign()
+        is_known, self._calls.is_known = getattr(self._calls, "is_known", False), False
+        if not (kind == PREPARES and is_known):  # one that is never started is forgotten in time
+            self._on.add(PROFILER if kind == PREPARES else kind)
+
+    def _ends(self, kind: str) -> None:
+        if not getattr(self._calls, "ours", False):
+            self._on.discard(kind)
+
+
+def _is_ours(found: Any) -> bool:
+    return type(found) is ObservedFunction
