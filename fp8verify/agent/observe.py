@@ -181,7 +181,7 @@ _ends: list[Callable[[], None]] = []
 
 
 def _before_compiling(_: Any) -> None:
-    """End all hooks on modules before torch.compile traces anything, which it would guard by them."""
+    """End all hooks on modules before torch.compile traces what it would guard by them."""
     for end in tuple(_ends):
         end()
 

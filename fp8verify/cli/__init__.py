@@ -15,6 +15,10 @@ def main() -> None:
     if sys.argv[1:] == ["--version"]:  # scripts ask often, and click takes most of the time
         print(f"fp8verify, version {__version__}")
         return
+    if sys.argv[1:2] == ["run"]:
+        from fp8verify.record.switches import leave_switches
+
+        leave_switches()
     # Hardly anything here has cycles. At Python's own rate the collector walks the imported modules
     # again and again, for a twentieth of the time of an `inspect`.
     gc.set_threshold(100_000)

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 from click.core import ParameterSource
@@ -31,6 +31,7 @@ from fp8verify.files import writing
 from fp8verify.record.log import say
 from fp8verify.record.run_watch import RunWatch, WindowReports
 from fp8verify.record.settings_file import steps_of_training
+from fp8verify.record.signals import end_by
 
 if TYPE_CHECKING:
     from fp8verify.record.collect_result import RunResult
@@ -202,8 +203,8 @@ def command(
     such as 10-12. Everything after -- belongs to the script.
 
     The training's output does not change; the report goes to standard error, or to a file with -o.
-    If the training fails, its exit code and the recording are kept. Ctrl-C goes to the training;
-    a second Ctrl-C also sends SIGTERM, a third one kills the training.
+    If the training fails, its exit code and the recording are kept. Signals, such as Ctrl-C, reach
+    the training as they would without fp8verify.
     """
     need_linux("run")
     from fp8verify.record.runner import describe_run, run_training
@@ -230,7 +231,7 @@ def command(
     reports = WindowReports(settings, options.policy, prints=options.shown.output is None)
     result = run_training(words, settings, watch or reports)
     if not result.last:  # the report is for the one that ends last
-        sys.exit(result.exit_code)
+        _exit(result, result.exit_code)
     _let_interrupts_leave(result)
     with training_comes_first(result, debug=given["debug"], exit_zero=options.exit_zero):
         # Only now: the analysis would make every training start a tenth of a second later.
@@ -240,7 +241,7 @@ def command(
         _ignore_interrupts()
         judged = 0 if is_for_other_ranks(result, settings.ranks) else code
     # A training that we asked to stop did not fail.
-    sys.exit(judged if watch is not None and watch.stopped else result.exit_code or judged)
+    _exit(result, judged if watch is not None and watch.stopped else result.exit_code or judged)
 
 
 def _settle_window(
@@ -316,7 +317,14 @@ def training_comes_first(
         )
     else:
         return
-    sys.exit(result.exit_code or (0 if exit_zero else _NO_REPORT))
+    _exit(result, result.exit_code or (0 if exit_zero else _NO_REPORT))
+
+
+def _exit(result: RunResult, code: int) -> NoReturn:
+    """Exit as the training did, if its exit code is kept."""
+    if result.signal is not None and code == result.exit_code:
+        end_by(result.signal)
+    sys.exit(code)
 
 
 def _let_interrupts_leave(result: RunResult) -> None:

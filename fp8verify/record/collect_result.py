@@ -41,6 +41,7 @@ class RunResult(NamedTuple):
         notes: what kept the run from being observed, for the user.
         ranks: those that trained below this runner.
         last: whether no other runner of the job is left to record, so that it can be judged.
+        signal: the one that ended the command, if one did.
     """
 
     capture: Path
@@ -48,6 +49,7 @@ class RunResult(NamedTuple):
     notes: tuple[str, ...] = ()
     last: bool = True
     ranks: tuple[int, ...] = ()
+    signal: int | None = None
 
 
 def collect_result(

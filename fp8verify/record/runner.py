@@ -24,6 +24,7 @@ from fp8verify.record.log import say
 from fp8verify.record.output import STDERR, STDOUT, Output, reserve_closed_streams
 from fp8verify.record.settings import RunSettings
 from fp8verify.record.signals import SignalForwarder, forwarded_signals
+from fp8verify.record.switches import with_switches
 from fp8verify.text import show_window
 
 if TYPE_CHECKING:
@@ -62,7 +63,8 @@ def run_training(
             attach(boot, capture, settings, shared=(job.runners or 1) > 1)
             log = capture.log if settings.capture_log else None
             with nullcontext() if watch is None else watch.following(capture, signals.stop):
-                exit_code = _spawn(arguments, boot, log, signals)
+                code = _spawn(arguments, boot, log, signals)
+            exit_code = code if code >= 0 else 128 - code
             # Not before the run, which waits for what we import.
             from fp8verify.record.collect_result import RunResult, collect_result
 
@@ -74,33 +76,37 @@ def run_training(
                 result = RunResult(capture.path, exit_code, notes=(why,))
         if lock.last:
             remove_shared_agent(capture.path)
-    return result._replace(last=lock.last)
+    return result._replace(last=lock.last, signal=-code if code < 0 else None)
 
 
 def _spawn(arguments: list[str], boot: Path, log: Path | None, signals: SignalForwarder) -> int:
-    """Run the command, once its output has a reader, and return its exit code."""
+    """Run the command, once its output has a reader.
+
+    Returns its exit code; the negative number of a signal that ended it.
+    """
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:  # None if it is closed
             stream.flush()
     # If we are killed from here on, what the run writes is still read.
-    with closing(Output(log, boot)) if log is not None else nullcontext() as output:
+    with (
+        closing(Output(log, boot)) if log is not None else nullcontext() as output,
+        signals.with_witness(arguments),
+    ):
         try:
-            with signals.mask_of_caller():
-                child = subprocess.Popen(  # noqa: S603 - running the user's command is the job
-                    arguments,
-                    env=child_environment(os.environ, boot),
-                    stdout=output.stream(STDOUT) if output is not None else None,
-                    stderr=output.stream(STDERR) if output is not None else None,
-                    close_fds=False,  # the shell may have opened some for the script: <(zcat …)
-                )
+            child = subprocess.Popen(  # noqa: S603 - running the user's command is the job
+                arguments,
+                env=child_environment(with_switches(os.environ), boot),
+                stdout=output.stream(STDOUT) if output is not None else None,
+                stderr=output.stream(STDERR) if output is not None else None,
+                close_fds=False,  # the shell may have opened some for the script: <(zcat …)
+            )
         except OSError as error:
             raise InputError(
                 f"Cannot run {arguments[0]}: {error.strerror}.",
                 "Check that it is a program for this machine and may be executed.",
             ) from None
         signals.watch(child, output.resize if output is not None else None)
-        code = child.wait()
-    return code if code >= 0 else 128 - code
+        return child.wait()
 
 
 def describe_run(command: Sequence[str], settings: RunSettings) -> str:

@@ -1,73 +1,137 @@
-"""Pass signals on to the run, so that whoever stops us stops it."""
+"""Pass signals on to the run that it has not got itself, and end by the signal that ended it.
+
+Ctrl-C, `timeout`, `kill -- -PGID`, Slurm and `pkill -f train.py` send a signal to the run as well
+as to us; `kill PID` and a scheduler that knows only us do not. A witness tells them apart: it is a
+process of our group, with the run's command in its arguments, in which signals stay pending.
+"""
 
 from __future__ import annotations
 
 import os
+import re
+import resource
 import signal
 import subprocess
+import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from queue import SimpleQueue
 from types import FrameType
 
-FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+FORWARDED = (
+    signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT,
+    signal.SIGALRM, signal.SIGXCPU,
+)  # fmt: skip
+PATIENCE_S, POLL_S = 0.1, 0.005  # for senders that go from process to process
+PENDING = re.compile(r"^ShdPnd:\s*([0-9a-f]+)$", re.MULTILINE)
+
+
+class Witness:
+    """Shows who else got a signal that we got.
+
+    Args:
+        command: the run's.
+    """
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._words = [sys.executable, "-I", "-S", "-c", "import os; os.read(0, 1)", *command]
+        self._process: subprocess.Popen[bytes] | None = None
+        self._start()
+
+    def _start(self) -> None:
+        self._process = None
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
+        try:
+            with suppress(OSError):  # no process is left
+                self._process = subprocess.Popen(  # noqa: S603 - our own Python
+                    self._words,
+                    stdin=subprocess.PIPE,  # it ends when we do, however that is
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    cwd="/",
+                )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def has_got(self, number: int) -> bool:
+        """Whether the signal was for all; without a witness what a terminal sends is."""
+        if self._process is None or self._process.poll() is not None:
+            return number == signal.SIGINT and os.isatty(0)
+        until = time.monotonic() + PATIENCE_S
+        while not (seen := self._pending() >> (number - 1) & 1) and time.monotonic() < until:
+            time.sleep(POLL_S)
+        if seen:
+            self.close()
+            self._start()
+        return bool(seen)
+
+    def _pending(self) -> int:
+        with suppress(OSError, AttributeError):
+            status = Path(f"/proc/{self._process.pid}/status").read_text("ascii")  # type: ignore[union-attr]
+            return int(PENDING.search(status)[1], 16)  # type: ignore[index]
+        return 0
+
+    def close(self) -> None:
+        """End the witness."""
+        if self._process is not None and self._process.stdin is not None:
+            self._process.kill()
+            self._process.stdin.close()
+            self._process.wait()
 
 
 class SignalForwarder:
-    """Forward what arrives to the child; before there is one, as soon as there is.
-
-    Attributes:
-        mask: the signals that were blocked before SIGINT was, None if it is not.
-    """
+    """Forward what arrives to the child; before there is one, as soon as there is."""
 
     def __init__(self) -> None:
-        self.mask: set[int] | None = None
         self._child: subprocess.Popen[bytes] | None = None
-        self._early: list[int] = []
-        self._interrupts = 0
+        self._witness: Witness | None = None
+        self._arrived: SimpleQueue[int | None] = SimpleQueue()
         self._on_resize: Callable[[], bool] = lambda: False
 
-    def watch(self, child: subprocess.Popen[bytes], on_resize: Callable[[], bool] | None) -> None:
-        """Begin to forward to `child`; once it has ended, nothing is forwarded any more."""
-        self._child, self._on_resize = child, on_resize or self._on_resize
-        for number in self._early:
-            child.send_signal(number)
-
     @contextmanager
-    def mask_of_caller(self) -> Iterator[None]:
-        """Start processes inside with the signals blocked that were when we were started."""
-        if self.mask is None:
-            yield
-            return
-        ours = signal.pthread_sigmask(signal.SIG_SETMASK, self.mask)
+    def with_witness(self, command: Sequence[str]) -> Iterator[None]:
+        """Have a witness while inside, if signals are forwarded at all."""
+        if signal.getsignal(signal.SIGTERM) == self.take:
+            self._witness = Witness(command)
         try:
             yield
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, ours)
+            witness, self._witness = self._witness, None
+            if witness is not None:
+                witness.close()
 
-    def forward(self, number: int, _: FrameType | None) -> None:
-        """Handle a signal that the run is to get as well."""
-        if self._child is None:
-            self._early.append(number)
-        else:
-            self._child.send_signal(number)
+    def watch(self, child: subprocess.Popen[bytes], on_resize: Callable[[], bool] | None) -> None:
+        """Begin to forward to `child`; once it has ended, nothing is forwarded any more."""
+        self._on_resize = on_resize or self._on_resize
+        early = self._arrived.qsize()
+        self._child = child
+        threading.Thread(target=self._forward, args=(early,), daemon=True).start()
+
+    def take(self, number: int, _: FrameType | None = None) -> None:
+        """Handle a signal; what is done about it takes a moment."""
+        self._arrived.put(number)
 
     def stop(self) -> None:
         """Ask the run to stop, as a scheduler does."""
-        self.forward(signal.SIGTERM, None)
+        if self._child is not None:
+            self._child.send_signal(signal.SIGTERM)
 
-    def interrupt(self, *, from_terminal: bool) -> None:
-        """Handle SIGINT, which a terminal sends to the run as well.
+    def leave(self) -> None:
+        """Forward nothing any more."""
+        self._arrived.put(None)
 
-        The second one also asks the run to terminate, the third kills it.
-        """
-        self._interrupts += 1
-        if self._child is None:  # nor was there one that the terminal could send it to
-            self._early.append(signal.SIGINT)
-        elif self._interrupts > 1:
-            self._child.send_signal(signal.SIGTERM if self._interrupts == 2 else signal.SIGKILL)
-        elif not from_terminal:
-            self._child.send_signal(signal.SIGINT)
+    def _forward(self, early: int) -> None:
+        while (number := self._arrived.get()) is not None:
+            early -= 1
+            witness = self._witness
+            # The first ones came before the run was there to get them.
+            if self._child is not None and (
+                early >= 0 or witness is None or not witness.has_got(number)
+            ):
+                self._child.send_signal(number)
 
     def resize(self, _: int, __: FrameType | None) -> None:
         """Handle a change of the terminal's size."""
@@ -84,9 +148,7 @@ def forwarded_signals() -> Iterator[SignalForwarder]:
         yield forwarder
         return
     handlers: dict[signal.Signals, Callable[[int, FrameType | None], None]] = {
-        **dict.fromkeys(FORWARDED, forwarder.forward),
-        # While the run is spawned; at all other times a thread takes it.
-        signal.SIGINT: lambda *_: forwarder.interrupt(from_terminal=True),
+        **dict.fromkeys(FORWARDED, forwarder.take),
         signal.SIGWINCH: forwarder.resize,
     }
     before = {
@@ -95,37 +157,21 @@ def forwarded_signals() -> Iterator[SignalForwarder]:
         if signal.getsignal(number) != signal.SIG_IGN
     }
     try:
-        with _interrupts_with_sender(forwarder) if signal.SIGINT in before else nullcontext():
-            yield forwarder
+        yield forwarder
     finally:
+        forwarder.leave()
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-@contextmanager
-def _interrupts_with_sender(forwarder: SignalForwarder) -> Iterator[None]:
-    """Take SIGINT on a thread, since a handler in Python does not learn who sent it.
-
-    The main thread blocks it, and so do threads and processes that start from here on.
-    """
-    over = threading.Event()
-
-    def wait() -> None:
-        while True:
-            sent = signal.sigwaitinfo({signal.SIGINT})
-            if over.is_set():
-                return
-            forwarder.interrupt(from_terminal=sent.si_code > 0)  # as all that the kernel sends
-
-    forwarder.mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    waiter = threading.Thread(target=wait, daemon=True)
-    try:
-        waiter.start()
-        yield
-    finally:
-        over.set()
-        if waiter.ident is not None:
-            with suppress(ProcessLookupError):
-                signal.pthread_kill(waiter.ident, signal.SIGINT)
-            waiter.join()
-        signal.pthread_sigmask(signal.SIG_SETMASK, forwarder.mask)
+def end_by(number: int) -> None:
+    """End this process by a signal, as the run did: a shell's loop ends only so on Ctrl-C."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the run has left its own
+    with suppress(OSError, ValueError):  # SIGKILL has no action to restore
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+    os.kill(os.getpid(), number)

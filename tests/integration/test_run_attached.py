@@ -28,14 +28,6 @@ from tests.shared_torch import runs_compiled_code_eagerly
 pytestmark = pytest.mark.train
 
 LOOP, TRAINERS, DDP = SCRIPTS / "loop.py", SCRIPTS / "trainers.py", SCRIPTS / "ddp.py"
-HANGS = """
-import ctypes
-lock, libc = ctypes.create_string_buffer(64), ctypes.CDLL(None)
-libc.pthread_mutex_lock(lock)
-[m for m in sys.modules.values() if hasattr(m, "PATIENCE_S")][0].PATIENCE_S = 1
-threading.Timer(0.5, os.kill, (os.getpid(), 15)).start()
-libc.pthread_mutex_lock(lock)
-"""
 EXPORT_FAILS = """
 def fails(*_): raise RuntimeError("no space left on device")
 torch.profiler._KinetoProfile.export_chrome_trace = fails

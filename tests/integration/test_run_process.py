@@ -107,39 +107,34 @@ def begun(folder: Path, script: str, *signs: str) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGINT])
-def test_signals_reach_the_script(tmp_path: Path, number: signal.Signals) -> None:
+def test_signals_reach_the_script_once(tmp_path: Path, number: signal.Signals) -> None:
     script = (
-        f"signal.signal({int(number)}, lambda *_: sys.exit(9))\n"
-        "pathlib.Path('ready').touch()\ntime.sleep(90)\n"
+        f"heard = []\nsignal.signal({int(number)}, lambda *_: heard.append(1))\n"
+        "pathlib.Path('ready').touch()\n"
+        "while not heard: time.sleep(0.01)\n"
+        "pathlib.Path('heard').touch()\n"
+        "while len(heard) < 2: time.sleep(0.01)\n"
+        "time.sleep(0.5)\nsys.exit(len(heard))\n"
     )
     child = begun(tmp_path, script, "ready")
 
-    child.send_signal(number)
+    child.send_signal(number)  # to the runner alone, as `kill PID`
+    wait_until((tmp_path / "heard").exists)
+    os.killpg(child.pid, number)  # to all, as `timeout` and terminals
 
-    assert child.wait(timeout=60) == 9
+    assert child.wait(timeout=60) == 2
 
 
-@pytest.mark.parametrize(
-    ("signs", "code"),
-    [(("ready", "interrupted"), 9), (("ready", "interrupted", "asked"), 128 + 9)],
-    ids=["two", "three"],
-)
-def test_the_second_interrupt_asks_to_terminate_and_the_third_kills(
-    tmp_path: Path, signs: tuple[str, ...], code: int
-) -> None:
-    last = "pass" if "asked" in signs else "sys.exit(9)"
-    script = (
-        f"def terminate(*_):\n    pathlib.Path('asked').touch()\n    {last}\n"
-        "signal.signal(signal.SIGINT, lambda *_: pathlib.Path('interrupted').touch())\n"
-        "signal.signal(signal.SIGTERM, terminate)\n"
-        "pathlib.Path('ready').touch()\nwhile True: time.sleep(0.1)\n"
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGABRT, signal.SIGKILL])
+def test_a_run_that_a_signal_ends_ends_by_it(tmp_path: Path, number: signal.Signals) -> None:
+    child = begun(
+        tmp_path,
+        "signal.signal(signal.SIGINT, signal.SIG_DFL)\npathlib.Path('ready').touch()\n"
+        f"os.kill(os.getpid(), {int(number)})\n",
+        "ready",
     )
-    child = begun(tmp_path, script, *signs)
-    for sign in signs:
-        wait_until((tmp_path / sign).exists)
-        child.send_signal(signal.SIGINT)
 
-    assert child.wait(timeout=60) == code
+    assert child.wait(timeout=60) == -number
 
 
 @pytest.mark.parametrize("options", ["", "--after-seconds 0"], ids=["plain", "by click"])

@@ -24,7 +24,9 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from fcntl import F_DUPFD_CLOEXEC, fcntl
 from pathlib import Path
+from resource import RLIMIT_NOFILE, getrlimit
 from typing import Any, BinaryIO
 
 GZIP_LEVEL = 1  # level 9 is five times slower, for a file a fifth smaller
@@ -55,15 +57,16 @@ def export(write: Callable[[str], object], path: Path, drafts: Path) -> None:
     plain, packed = drafts / f".{path.name}.plain", drafts / f".{path.name}.part"
     links = (plain, plain.with_name(plain.name + KINETOS_DRAFT))
     try:
-        with os.fdopen(os.memfd_create("fp8verify-trace"), "rb") as source:
+        with _memory() as source:
             for link in links:
-                link.symlink_to(f"/proc/self/fd/{source.fileno()}")
+                link.symlink_to(f"/proc/self/fd/{source}")
             write(str(plain))
-            _check_whole(source)
-            # What is judged and dropped at once is not worth packing.
-            zips = path.suffix == ".gz"
-            with gzip.open(packed, "wb", GZIP_LEVEL) if zips else packed.open("wb") as target:
-                shutil.copyfileobj(source, target, 1 << 20)
+            with open(source, "rb", closefd=False) as text:
+                _check_whole(text)
+                # What is judged and dropped at once is not worth packing.
+                zips = path.suffix == ".gz"
+                with gzip.open(packed, "wb", GZIP_LEVEL) if zips else packed.open("wb") as target:
+                    shutil.copyfileobj(text, target, 1 << 20)
         packed.replace(path)
     except OSError as error:
         raise ExportError(f"the trace could not be written: {error.strerror}") from error
@@ -71,6 +74,30 @@ def export(write: Callable[[str], object], path: Path, drafts: Path) -> None:
         for draft in (*links, packed):
             with suppress(OSError):
                 draft.unlink(missing_ok=True)
+
+
+@contextmanager
+def _memory() -> Iterator[int]:
+    """Have a file in memory whose descriptor is above those that a script opens."""
+    low = os.memfd_create("fp8verify-trace")
+    identity = _identity(low)
+    try:
+        source = fcntl(low, F_DUPFD_CLOEXEC, getrlimit(RLIMIT_NOFILE)[0] // 2)
+        os.close(low)
+    except (OSError, OverflowError):  # no number is left there
+        source = low
+    try:
+        yield source
+    finally:
+        # A thread of the script may have closed all descriptors, and opened its own there.
+        with suppress(OSError):
+            if _identity(source) == identity:
+                os.close(source)
+
+
+def _identity(descriptor: int) -> tuple[int, int]:
+    status = os.fstat(descriptor)
+    return status.st_dev, status.st_ino
 
 
 def _check_whole(text: BinaryIO) -> None:
