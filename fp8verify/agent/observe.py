@@ -64,16 +64,18 @@ def invisible(function: Any) -> None:
             _eval_frame.set_code_exec_strategy(function.__code__, strategy)
 
 
-def unseen() -> AbstractContextManager[None]:
-    """Hide the operators that are called inside from the script's dispatch and function modes."""
+def without_modes() -> AbstractContextManager[None]:
+    """Hide the operators that are called inside from the script's dispatch and function modes.
+
+    Tensor classes and observers see them, unlike with `stored.unseen`: ranges are for the profiler.
+    """
     if torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack():
-        return _without_modes()
+        return _modes_aside()
     return nullcontext()
 
 
 @contextmanager
-def _without_modes() -> Iterator[None]:
-    # Not by `DisableTorchFunction` and its like, under which tensor subclasses do not work either.
+def _modes_aside() -> Iterator[None]:
     functions = [
         torch._C._pop_torch_function_stack() for _ in range(torch._C._len_torch_function_stack())
     ]
@@ -148,7 +150,7 @@ def on_calls(
         name = names.get(id(vars(module).get("_forward_hooks")))
         if name is not None and not is_traced():
             try:
-                with unseen():
+                with without_modes():
                     to(name, module, *seen)
             except Exception:
                 debug.error("a hook on modules")
@@ -241,7 +243,7 @@ def call_on_main_thread(function: Callable[[], object]) -> None:
     """Have the main thread call `function` between two instructions of its Python code."""
 
     def pending(_: Any) -> int:
-        with suppress(Exception), unseen():
+        with suppress(Exception), without_modes():
             function()
         return 0
 

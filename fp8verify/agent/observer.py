@@ -16,7 +16,7 @@ from .clock import Clock
 from .debug import debug, describe
 from .framework_counters import counters, sets_up_an_optimizer
 from .numerics.scales import remember
-from .observe import hidden, observe_function, unobserve_all, unobserve_function, unseen
+from .observe import hidden, observe_function, unobserve_all, unobserve_function, without_modes
 from .step_numbers import LOG, SCRIPT, LoggedNumbers, LogLines, SharedOffset
 from .stored import groups_of, header, is_a, items_of, pairs_of, stored, trained_by
 from .windows.manager import WindowManager
@@ -45,7 +45,7 @@ def fail_safe(method: Method) -> Method:
         if not self.armed:
             return None
         try:
-            with unseen():
+            with without_modes():
                 return method(self, *args)
         except Exception as error:
             debug.error(method.__name__)

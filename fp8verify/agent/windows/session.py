@@ -21,7 +21,7 @@ import torch
 from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import ProfilerActivity, _KinetoProfile, record_function
 
-from ..observe import call_on_main_thread, observe, unobserve, unseen
+from ..observe import call_on_main_thread, observe, unobserve, without_modes
 from .export import export, mute_first_session, mute_kineto
 from .user_profiler import ProfilerArbiter
 
@@ -55,7 +55,7 @@ class OpenRanges:
         """End those noted, the last one first; when the script ends them, nothing more happens."""
         for begun in reversed(list(self._begun.values())):
             # One that failed to begin has no record to end.
-            with suppress(Exception), unseen(), torch._C.DisableTorchFunctionSubclass():
+            with suppress(Exception), without_modes(), torch._C.DisableTorchFunctionSubclass():
                 torch.ops.profiler._record_function_exit._RecordFunction(begun.record)
         self._begun.clear()
 
