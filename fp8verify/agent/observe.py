@@ -147,6 +147,8 @@ def on_calls(
     names = {id(key): name for key, name in found if key is not None}
 
     def report(to: Callable[..., None], module: Any, *seen: Any) -> None:
+        if to is after and len(seen) == 2:  # torch gives no keyword arguments after an error
+            seen = (seen[0], {}, seen[1])
         name = names.get(id(vars(module).get("_forward_hooks")))
         if name is not None and not is_traced():
             try:
