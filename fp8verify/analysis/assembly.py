@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
@@ -101,11 +102,15 @@ def assemble(
     )
 
 
+_MILLISECONDS = re.compile(r"(\d[\d.]*) ms\b")
+
+
 def in_flops(report: Report) -> Report:
     """Return the report on a BLAS library's log: its sentences are about FLOPs, not about time."""
 
     def reworded(text: str | None) -> str:
-        return (text or "").replace("GEMM time", "GEMM FLOPs").replace("their time", "their FLOPs")
+        plain = (text or "").replace("GEMM time", "GEMM FLOPs").replace("their time", "their FLOPs")
+        return _MILLISECONDS.sub(r"\1 TFLOP", plain)
 
     def said(rank: RankReport) -> RankReport:
         texts = {name: getattr(rank, name) for name in ("reason", "shortfall", "rest")}

@@ -28,6 +28,8 @@ from fp8verify.trace.readers import read_products
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
+    from fp8verify.trace.blas_log import Product
+
 OnProgress = Callable[[int, int], None]
 
 # Worker processes take about 0.3 CPU seconds each to start; as much JSON is read in that time.
@@ -239,7 +241,6 @@ def _read(file: TraceFile) -> list[RankEvidence] | InputError:
             split=split,
             launches=file.blas_log is not None,
         )
-        logged = None if file.blas_log is None else read_products(file.blas_log)
     except InputError as error:
         return error.with_traceback(None)  # its frames hold what was read of the trace
     except MemoryError:
@@ -252,7 +253,17 @@ def _read(file: TraceFile) -> list[RankEvidence] | InputError:
     guessed = trace.rank is None and file.guessed
     if trace.rank is None:
         trace.rank = file.rank
+    logged = _logged(file, trace)
     return [gather(trace, logged)._replace(guessed=guessed)]
+
+
+def _logged(file: TraceFile, trace: Trace) -> list[tuple[int, Product]] | None:
+    """Read what the BLAS library logged; a log that cannot be read costs only itself."""
+    try:
+        return None if file.blas_log is None else read_products(file.blas_log)
+    except InputError as error:
+        trace.remarks.append(f"the BLAS library's log cannot be read: {error.fact.rstrip('.')}")
+        return None
 
 
 def _joined(trace: Trace, first: int) -> list[RankEvidence]:

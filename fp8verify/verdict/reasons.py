@@ -38,7 +38,18 @@ def undecidable(rank: RankEvidence) -> str | None:
         return f"the trace is cut off, and {steps}"
     if not rank.survey.linear:
         return "no matrix multiplication ran in the window"
-    return _untimed(rank) or _outside(rank) if rank.ran_low else _hidden(rank)
+    return _untimed(rank) or _outside(rank) or _unlogged(rank) if rank.ran_low else _hidden(rank)
+
+
+_NOT_LOGGED = "kernels of other libraries (CUTLASS, Triton) are not in the log of a BLAS library"
+
+
+def _unlogged(rank: RankEvidence) -> str | None:
+    """Say that FP8 may have run beside the products of a log whose share is small."""
+    share = rank.linear.low_precision_share_of_time or 0
+    if rank.in_flops and share < USUAL_SHARE:
+        return f"{share:.1%} of the logged FLOPs are in low precision, but {_NOT_LOGGED}"
+    return None
 
 
 def _outside(rank: RankEvidence) -> str | None:
@@ -77,6 +88,8 @@ def _hidden(rank: RankEvidence) -> str | None:
         )
     if not rank.health.complete:
         return "the trace is incomplete, and what was read shows no FP8"
+    if rank.in_flops:
+        return f"no product in the log is FP8, but {_NOT_LOGGED}"
     if not rank.has_fp8_units:
         return None
     upcast = sum(row.time_ns for row in rank.upcast)
