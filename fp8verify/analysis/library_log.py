@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _OF_BLAS: Final = frozenset({"cuBLAS", "hipBLASLt"})
 # CUTLASS kernels that cuBLAS contains have procedural names.
-_IN_CUBLAS: Final = lazy_pattern(r"cutlass_\d+_")
+_IN_CUBLAS: Final = lazy_pattern(r"(?:.{0,80}<)?cutlass(?:3x)?_(?:sm)?\d+_")
 _NVJET_TILE: Final = lazy_pattern(r"nvjet_\w*?_(\d+x\d+)_")
 _Pairs = list["tuple[int, Product]"]
 
@@ -107,27 +107,50 @@ def _in_order(places: Sequence[int], products: Sequence[Product], kinds: Kinds) 
     """
     kind_of = [kinds.kinds[kinds.numbers[place]] for place in places]
     if len(places) == len(products):
-        pairs = list(zip(places, products, strict=True))
-        fits = (_fit(kind, product) for kind, product in zip(kind_of, products, strict=True))
-        return None if False in fits else pairs
-    pairs, waiting = [], iter(products)
+        if _is_another_run(list(zip(kind_of, products, strict=True))):
+            return None
+        return list(zip(places, products, strict=True))
+    pairs: _Pairs = []
+    waiting = iter(products)
     product = next(waiting, None)
     for place, kind in zip(places, kind_of, strict=True):
-        if product is not None and _fit(kind, product) and _agree(kind, product):
+        if product is not None and _fits(kind, product) and _agree(kind, product):
             pairs.append((place, product))
             product = next(waiting, None)
     return pairs if product is None else None
 
 
-def _fit(kind: Kind, product: Product) -> bool | None:
-    """Whether a kernel computes a product by its size or its tile; None if neither is known."""
+def _is_another_run(pairs: Sequence[tuple[Kind, Product]]) -> bool:
+    """Whether products are not those of the kernels, although they are as many."""
+    tiles = [same for same in (_same_tile(*pair) for pair in pairs) if same is not None]
+    return (
+        any(_same_size(*pair) is False for pair in pairs)
+        or 2 * tiles.count(False) > len(tiles)
+        # Where name and operator agree, the log is the one that is wrong.
+        or any(k.classification.source == "name+op" and not _agree(k, p) for k, p in pairs)
+    )
+
+
+def _fits(kind: Kind, product: Product) -> bool:
+    same = _same_size(kind, product)
+    return bool(_same_tile(kind, product) if same is None else same)
+
+
+def _same_size(kind: Kind, product: Product) -> bool | None:
+    """Whether a kernel's operator multiplies matrices of these sizes; None if they are unknown."""
     shape = gemm_shape(kind.op)
-    if shape is not None:
-        sides = shape.batch * shape.m * shape.n, {shape.m, shape.n} & {product.m, product.n}
-        size = product.batch * product.m * product.n
-        return shape.k == product.k and sides[0] == size and bool(sides[1])
+    if shape is None:
+        return None
+    sides = {shape.m, shape.n} & {product.m, product.n}
+    outputs = shape.batch * shape.m * shape.n == product.batch * product.m * product.n
+    return shape.k == product.k and outputs and bool(sides)
+
+
+def _same_tile(kind: Kind, product: Product) -> bool | None:
     tile = _NVJET_TILE.match(kind.name)
-    return tile[1] == product.tile if tile and product.tile else None
+    if tile is None or not product.tile:
+        return None
+    return sorted(tile[1].split("x")) == sorted(product.tile.split("x"))
 
 
 def _agree(kind: Kind, product: Product) -> bool:

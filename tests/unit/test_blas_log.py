@@ -48,7 +48,10 @@ def test_a_log_gives_flops_by_type_and_no_verdict_on_a_run(tmp_path: Path) -> No
     found = inspect(written(tmp_path, line(E4M3, E4M3, M, N, K), line(BF16, BF16, M, N, 3 * K)))
     assert flops(found) == {"fp8": 2 * M * N * K, "bf16": 6 * M * N * K}
     assert (found.verdict, found.measure) == (Verdict.INCONCLUSIVE, "flops")
-    assert "25.0% of GEMM FLOPs" in found.reason
+    assert "25.0% of the logged FLOPs" in found.reason
+    log = tmp_path / "log.txt"
+    log.write_text("Float8 training active with recipe tensorwise\n")
+    assert inspect(written(tmp_path, FP32), log=log).verdict is Verdict.INCONCLUSIVE
 
 
 def test_repeated_products_are_steps_and_their_shapes_legs(tmp_path: Path) -> None:
@@ -135,9 +138,10 @@ def test_the_library_disputes_a_name(tmp_path: Path) -> None:
 
 
 def test_a_log_of_another_window_is_not_used(tmp_path: Path) -> None:
-    found = joined(tmp_path, {FP8_KERNEL: ()}, *[line(BF16, BF16, M, N, K)] * 2)
-    assert found.gemm.kernels["fp8"] == 1
-    assert any("was not used" in note for note in found.notes)
+    for lines in ([line(BF16, BF16, M, N, K)] * 2, [line(BF16, BF16, M, N, K)]):
+        found = joined(tmp_path, {FP8_KERNEL: (FP8, FP8)}, *lines)
+        assert found.gemm.kernels["fp8"] == 1
+        assert any("was not used" in note for note in found.notes)
 
 
 # ---- in a window
