@@ -38,33 +38,6 @@ AXOLOTL = SOUND["axolotl.yaml"]
 LLAMA_FACTORY = SOUND["llama_factory.yaml"]
 TRL = SOUND["trl.yaml"]
 BRIDGE = SOUND["bridge.yaml"]
-TORCHTITAN_PYTHON = """\
-from torchtitan.components.quantization import Float8LinearConverter, NVFP4LinearConverter
-from torchtitan.config import CompileConfig
-
-
-def llama3_8b_float8():
-    config = llama3_8b()
-    config.compile = CompileConfig(enable=True, components=["model"])
-    config.model_spec = model_registry(
-        "8B",
-        converters=[
-            Float8LinearConverter.Config(
-                recipe_name="rowwise",
-                filter_fqns=["lm_head"],
-                model_compile_enabled=True,
-            ),
-        ],
-    )
-    return config
-
-
-def llama3_8b_nvfp4():
-    return model_registry(
-        "8B", converters=[NVFP4LinearConverter.Config(fqns=["layers"], model_compile_enabled=True)]
-    )
-"""
-SOUND["config_registry.py"] = TORCHTITAN_PYTHON
 
 
 def write(folder: Path, name: str, text: str) -> str:

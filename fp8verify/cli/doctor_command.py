@@ -1,4 +1,4 @@
-"""`fp8verify doctor`: check hardware, versions and configuration before the training."""
+"""`fp8verify doctor`: check hardware, versions and configuration before a run."""
 
 from __future__ import annotations
 
@@ -53,6 +53,12 @@ from fp8verify.doctor.checks import FORMS
     type=click.Choice(RECIPES),
     help="A torchao recipe to measure. Repeatable.  [default: all]",
 )
+@valued(
+    "--gpu NAME",
+    "gpus",
+    multiple=True,
+    text="A GPU of the run (H200, 8xB200, 9.0, gfx942), if it is not this machine's. Repeatable.",
+)
 @flag("--static", text="Only read the command's files; do not start it.")
 @valued(
     "--timeout S",
@@ -66,7 +72,7 @@ from fp8verify.doctor.checks import FORMS
     default=False,
     help="Fail if no GPU is found. By default a missing GPU does not change the exit code.",
 )
-@flag("--strict", text="Also exit with 1 for warnings and unknown keys.")
+@flag("--strict", text="Also exit with 1 for warnings, and if a file was not recognised.")
 @form_option(FORMS, "github prints workflow commands with file and line.", "text")
 @output_option("Write the report to a file instead of standard output.")
 @click.argument("command_line", nargs=-1, metavar="[-- COMMAND…]")
@@ -81,11 +87,11 @@ def command(
     output: Path | None,
     **given: Any,
 ) -> None:
-    """Check hardware, versions and configuration before the training.
+    """Check hardware, versions and configuration before a run.
 
     \b
     fp8verify doctor
-    fp8verify doctor --config accelerate.yaml
+    fp8verify doctor --config accelerate.yaml --gpu H200
     fp8verify doctor --config 7b.toml --measure
     fp8verify doctor -- accelerate launch --config_file fp8.yaml train.py
 
@@ -104,5 +110,6 @@ def command(
         **given,
     )
     emit(FORMS[form](report), output)
-    warned = report.status is Status.WARN
-    sys.exit(report.exit_code or int(strict and warned))
+    named = [check.file for check in report.not_checked if check.file is not None]
+    unread = any(not file.endswith(".py") for file in named)
+    sys.exit(report.exit_code or int(strict and (report.status is Status.WARN or unread)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
@@ -43,14 +43,13 @@ def command(names: tuple[str, ...], form: str) -> None:
 
     from fp8verify.kernels import decode
     from fp8verify.logs.failures import causes
-    from fp8verify.verdict.findings_table import finding_page, findings_table
 
     show = _as_json if form == "json" else _as_text
     for place, name in enumerate(_names(names)):
         between = "\n" if place else ""
-        codes = findings_table() if form == "text" and _CODE.fullmatch(name) else {}
-        if name in codes:
-            click.echo(f"{between}{name}\n\n{finding_page(name)}")
+        pages = _pages() if form == "text" and _CODE.fullmatch(name) else {}
+        if name in pages:
+            click.echo(f"{between}{name}\n\n{pages[name](name)}")
             continue
         if known := causes(name.splitlines(), alone=True):
             told = (_cause_as_json if form == "json" else _cause_as_text)(known[0])
@@ -60,10 +59,16 @@ def command(names: tuple[str, ...], form: str) -> None:
         if found.library == "unknown" and (other := _other(name)):
             found = replace(found, reason=other)
         click.echo(show(found))
-        if close := get_close_matches(name, codes, n=1, cutoff=0.8):
-            click.echo(f"  Did you mean the finding {close[0]}?")
-        elif codes and "-" in name:
-            click.echo("  If it is a code of fp8verify doctor, docs/doctor.md explains it.")
+        if close := get_close_matches(name, pages, n=1, cutoff=0.8):
+            click.echo(f"  Did you mean {close[0]}?")
+
+
+def _pages() -> dict[str, Callable[[str], str]]:
+    """Return what writes the page of each code, of the doctor's and of findings."""
+    from fp8verify.doctor.tables import code_page, codes
+    from fp8verify.verdict.findings_table import finding_page, findings_table
+
+    return dict.fromkeys(codes(), code_page) | dict.fromkeys(findings_table(), finding_page)
 
 
 # What people paste in place of a name, and the command that takes it.

@@ -17,6 +17,7 @@ def doctor(
     *configs: str | Path,
     command: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
+    gpus: Sequence[str] = (),
     require_gpu: bool = False,
     start: bool = False,
     timeout: float | None = None,
@@ -28,9 +29,11 @@ def doctor(
     """Check this machine, configurations and a command before they train.
 
     Args:
-        configs: configuration files of any known framework, launch scripts or Python sources.
+        configs: configuration files, launch scripts or Python sources.
         command: the training's command line; files that it names are read too.
         environment: the variables that reach the training; those of this process by default.
+        gpus: the GPUs of the run, by name ("H200", "8x B200") or compute capability ("9.0",
+            "gfx942"), instead of those of this machine.
         require_gpu: whether a machine without a GPU fails.
         start: whether to start the command, until it builds its first optimizer.
         timeout: the seconds after which it is ended anyway; two minutes by default.
@@ -41,7 +44,9 @@ def doctor(
 
     Raises:
         InputError: a configuration cannot be read, or the command cannot be run.
+        UsageError: a GPU is not known, or a shape is invalid.
     """
+    from fp8verify.doctor.gpus import Gpus, named_gpus
     from fp8verify.doctor.launch import gather
     from fp8verify.doctor.rules import judge
 
@@ -49,6 +54,7 @@ def doctor(
         [str(path) for path in configs],
         [str(word) for word in command],
         os.environ if environment is None else environment,
+        gpus=Gpus(tuple(gpu for name in gpus for gpu in named_gpus(name))) if gpus else None,
         require_gpu=require_gpu,
     )
     if start and command:

@@ -64,13 +64,13 @@ def _missing(report: Report, command: Sequence[str]) -> Iterator[Finding]:
         and check.code not in _NO_CAUSE
         and not check.code.endswith("-not-installed")
     ]
-    if not facts.wishes:  # then the GPU and its units explain nothing
+    if not facts.asks:  # then the GPU and its units explain nothing
         found = [check for check in found if check.file is not None]
     for check in found[:_SHOWN]:
         place = f"{check.file}:{check.line or 1}: " if check.file else ""
         yield _warning(check.code, f"{place}{check.message}", check.hint)
-    if facts.wishes and not found:
-        message = f"{facts.wishes[0][1]} asks for FP8, and no GEMM ran in it"
+    if facts.asks and not found:
+        message = f"{facts.asks[0][1]} requests FP8, and no GEMM ran in it"
         hint = "`fp8verify doctor` before the same command checks the versions here too."
         yield _warning("fp8-asked", message, hint)
 

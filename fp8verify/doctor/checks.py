@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable
 from enum import Enum
@@ -9,13 +11,14 @@ from enum import Enum
 import msgspec
 
 from fp8verify.report.markup import annotation
-from fp8verify.text import printable
+from fp8verify.text import counted, printable
 
 
 class Status(str, Enum):
-    """How a check ended; `SKIPPED` says that the facts for it are not there."""
+    """How a check ended: `NOTE` is no fault, `SKIPPED` says that its facts are not there."""
 
     OK = "ok"
+    NOTE = "note"
     WARN = "warn"
     FAIL = "fail"
     SKIPPED = "skipped"
@@ -26,7 +29,7 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         code: its name, such as "config-key-ignored".
-        status: ok, warn, fail or skipped.
+        status: ok, note, warn, fail or skipped.
         message: the fact, in one sentence.
         hint: the next step; empty if there is none.
         source: evidence of the rule: an issue, a line of a framework, a measurement.
@@ -44,9 +47,17 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DoctorReport(msgspec.Struct, frozen=True, kw_only=True):
-    """All checks, and the gravest status among them."""
+    """All checks, the gravest first, and what they come to.
+
+    Attributes:
+        status: fail or warn if there is a fault, ok if all was checked, note if no FP8 is
+            requested, else skipped.
+        conclusion: the closing line, which says what was checked.
+        checks: the checks.
+    """
 
     status: Status
+    conclusion: str
     checks: tuple[Check, ...]
 
     @property
@@ -57,75 +68,91 @@ class DoctorReport(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def not_checked(self) -> tuple[Check, ...]:
         """What could not be checked: its facts are missing, or it was not recognised."""
-        unknown = ("config-not-recognised", "config-key-unknown", "model-not-seen")
-        known = ("fp8-not-asked", "measured")
-        return tuple(
-            check
-            for check in self.checks
-            if (check.status is Status.SKIPPED and check.code not in known)
-            or (check.status is Status.WARN and check.code in unknown)
-        )
+        return tuple(check for check in self.checks if check.status is Status.SKIPPED)
 
     def to_json(self) -> str:
         """Return the report as JSON, the same text as `doctor --format json`."""
         fields = ("code", "status", "message", "hint", "source")
         checks = [{field: getattr(check, field) for field in fields} for check in self.checks]
-        document = msgspec.json.encode({"status": self.status, "checks": checks})
-        return msgspec.json.format(document, indent=2).decode() + "\n"
+        document = {"status": self.status, "conclusion": self.conclusion, "checks": checks}
+        return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
+
+    def __str__(self) -> str:
+        """Return the report as `doctor` prints it."""
+        return to_text(self)
+
+
+_GRAVITY = (Status.FAIL, Status.WARN, Status.NOTE, Status.OK, Status.SKIPPED)
+_FAULTS = (Status.FAIL, Status.WARN)
+# What a machine is, which says nothing of the files and the command that were named.
+_OF_MACHINE = frozenset(
+    {"fp8-units", "no-gpu", "te-not-installed", "torch-not-installed", "versions"}
+)
+_UNREAD = frozenset({"config-not-recognised", "fp8-mentioned", "config-not-found"})
 
 
 def report_of(checks: Iterable[Check]) -> DoctorReport:
     """Join checks to a report, each fact once, the gravest first."""
-    unique = list(dict.fromkeys(checks))
-    ordered = sorted(unique, key=lambda check: _GRAVITY.index(check.status))
-    worst = ordered[0].status if ordered else Status.SKIPPED
-    report = DoctorReport(status=worst, checks=tuple(ordered))
-    missing = {check.code for check in report.not_checked}
-    if report.status is Status.OK:  # ok is what was recognised and checked
-        if "config-key-unknown" in missing:
-            return msgspec.structs.replace(report, status=Status.WARN)
-        if "training-not-started" in missing:
-            return msgspec.structs.replace(report, status=Status.SKIPPED)
-    return report
+    ordered = sorted(dict.fromkeys(checks), key=lambda check: _GRAVITY.index(check.status))
+    status, conclusion = _concluded(ordered)
+    return DoctorReport(status=status, conclusion=conclusion, checks=tuple(ordered))
 
 
-_GRAVITY = (Status.FAIL, Status.WARN, Status.OK, Status.SKIPPED)
+def _concluded(checks: list[Check]) -> tuple[Status, str]:
+    counts = Counter(check.status for check in checks)
+    faults = counts[Status.FAIL] + counts[Status.WARN]
+    if faults:
+        gravest = Status.FAIL if counts[Status.FAIL] else Status.WARN
+        words = [f"{counts[state]} {state.value}" for state in _FAULTS if counts[state]]
+        words += [f"{counts[Status.SKIPPED]} not checked"] if counts[Status.SKIPPED] else []
+        return (
+            gravest,
+            f"{counted(faults, 'FAULT').replace('FAULTs', 'FAULTS')}: {', '.join(words)}",
+        )
+    named = [check for check in checks if check.code not in _OF_MACHINE] or checks
+    if all(check.status is Status.SKIPPED for check in named):
+        return Status.SKIPPED, "NOTHING CHECKED"
+    codes = {check.code for check in named}
+    if "fp8-not-asked" in codes and not codes & {"fp8-asked", *_UNREAD}:
+        return Status.NOTE, "NO FP8 REQUESTED"
+    if counts[Status.SKIPPED]:
+        return Status.SKIPPED, f"NO FAULT FOUND ({counts[Status.SKIPPED]} not checked)"
+    return Status.OK, "OK"
 
 
-_WORDS = {Status.FAIL: "FAIL", Status.WARN: "warn", Status.OK: "ok", Status.SKIPPED: "-"}
+_WORDS = {Status.FAIL: "FAIL"}
 _LEVELS = {Status.FAIL: "error", Status.WARN: "warning"}
 
 
 def to_text(report: DoctorReport) -> str:
     """Render each check with its place, its hint and its source."""
+    columns = min(120, shutil.get_terminal_size((120, 24)).columns)
     width = max((len(check.code) for check in report.checks), default=0)
-    pad = " " * (6 + width + 2)
+    pad = " " * min(9 + width, max(9, columns - 60))
     lines = []
     for check in report.checks:
-        text = printable(f"{_where(check)}{check.message}")
-        lines.append(f"{_WORDS[check.status]:4}  {check.code:{width}}  {text}")
-        if check.status in _LEVELS and check.hint:
-            lines.append(pad + printable(check.hint))
-        if check.status in _LEVELS and check.source:
-            lines.append(f"{pad}[{printable(check.source)}]")
-    return "".join(f"{line}\n" for line in (*lines, _summary(report)))
+        head = f"{_WORDS.get(check.status, check.status.value):7}  {check.code:{width}}  "
+        fact, *rest = _wrapped(f"{_where(check)}{check.message}", columns - len(pad) - 2)
+        lines += [head + fact, *(f"{pad}  {line}" for line in rest)]
+        if check.status in _LEVELS:
+            source = f"[{check.source}]" if check.source else ""
+            more = [part for part in (check.hint, source) if part]
+            lines += [
+                f"{pad}  {row}" for part in more for row in _wrapped(part, columns - len(pad) - 2)
+            ]
+    return "".join(f"{line}\n" for line in (*lines, report.conclusion))
 
 
-def _summary(report: DoctorReport) -> str:
-    counts = Counter(check.status for check in report.checks)
-    words = [f"{counts[status]} {status.value}" for status in _WORDS if counts[status]]
-    missing = list(dict.fromkeys(check.code for check in report.not_checked))
-    if missing:
-        words.append(f"not checked: {', '.join(missing)}")
-    skipped = report.status is Status.SKIPPED
-    headline = "NO FAULT FOUND" if skipped else report.status.value.upper()
-    return f"{headline}: {', '.join(words)}" if words else "nothing to check"
+def _wrapped(text: str, width: int) -> list[str]:
+    """Return lines of a text, broken between words: names and paths stay whole."""
+    text = printable(text)
+    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False) or [""]
 
 
 def to_github(report: DoctorReport) -> str:
     """Render as workflow commands of GitHub Actions, at the line of the file if there is one."""
     level = _LEVELS.get(report.status, "notice")
-    lines = [annotation(level, "fp8verify doctor", _summary(report))]
+    lines = [annotation(level, "fp8verify doctor", report.conclusion)]
     for check in report.checks:
         if check.status in _LEVELS:
             text = check.message + (f"\n{check.hint}" if check.hint else "")

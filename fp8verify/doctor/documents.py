@@ -1,8 +1,7 @@
 """Read a configuration file into values by dotted key, and the line of each key.
 
 Files are untrusted: bytes, keys, values, depth and digits are bounded. Values are parsed as the
-trainings parse them (tomllib, json, PyYAML); lines come from the syntax trees of PyYAML and
-tree-sitter.
+frameworks parse them (tomllib, json, PyYAML).
 """
 
 from __future__ import annotations
@@ -10,18 +9,20 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fp8verify.doctor.launch_script import parse_tree, read_launch_script
+import yaml
+
+from fp8verify.doctor.launch_script import read_launch_script
 from fp8verify.errors import InputError, UsageError
 from fp8verify.trace.places import empty_path
 
 MAX_BYTES = 1 << 20
 MAX_VALUES = 20_000
 MAX_DEPTH = 24
-MAX_NESTING = 100  # libyaml composes by recursion in C, and ends the process on a deep document
 MAX_KEY = 256
 MAX_DIGITS = 300
 MAX_DOTS = 300  # in a line of TOML, whose reader takes quadratic time for dotted keys
@@ -66,8 +67,8 @@ def read_document(path: str) -> Document:
         values, lines = _READERS[kind](text)
     except ImportError as error:
         raise UsageError(
-            f"{path} is {kind.upper()}, and {error.name} is not installed.",
-            "pip install 'fp8verify[doctor]'",
+            f"{path} is a launch script, and {error.name} is not installed, which reads it.",
+            "pip install tree-sitter tree-sitter-bash",
         ) from None
     except (ValueError, RecursionError) as error:
         reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
@@ -75,6 +76,9 @@ def read_document(path: str) -> Document:
             f"{path} cannot be read as {kind.upper()}: {reason}.",
             "Pass the file that the training reads; the ending of its name gives the format.",
         ) from None
+    for key in values:  # what has no line of its own is in that of its table
+        if line := lines.get(key.rpartition(".")[0]):
+            lines.setdefault(key, line)
     return Document(path, kind, values, lines, text)
 
 
@@ -128,49 +132,26 @@ def _refuse_huge(key: str, value: Any) -> None:
         raise ValueError(f"the number {key} has more than {MAX_DIGITS} digits")
 
 
+class _Bounded(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """PyYAML's safe loader, without integers to the base 60, whose time is quadratic."""
+
+    def construct_scalar(self, node: Any) -> Any:
+        if len(node.value) > MAX_DIGITS and node.tag.endswith((":int", ":float")):
+            raise ValueError(f"a number has more than {MAX_DIGITS} digits")
+        return super().construct_scalar(node)
+
+
 def _yaml(text: str) -> tuple[dict[str, Any], dict[str, int]]:
-    import yaml
-
-    base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-    class Bounded(base):  # type: ignore[misc] # its base is known only at run time
-        """A loader in which a small file cannot use unbounded time: merges, base-60 integers."""
-
-        merged = 0
-
-        def flatten_mapping(self, node: Any) -> None:
-            merges = [value for key, value in node.value if key.tag == "tag:yaml.org,2002:merge"]
-            for value in merges:
-                parts = value.value if value.id == "sequence" else [value]
-                self.merged += sum(1 + len(part.value) for part in parts)
-            if self.merged > MAX_VALUES:
-                raise ValueError(f"its merge keys make more than {MAX_VALUES} values")
-            super().flatten_mapping(node)
-
-        def construct_scalar(self, node: Any) -> Any:
-            if len(node.value) > MAX_DIGITS and node.tag.endswith((":int", ":float")):
-                raise ValueError(f"a number has more than {MAX_DIGITS} digits")
-            return super().construct_scalar(node)
-
     try:
-        depth = 0
-        for event in yaml.parse(text, Loader=base):
-            depth += isinstance(event, yaml.CollectionStartEvent)
-            depth -= isinstance(event, yaml.CollectionEndEvent)
-            if depth > MAX_NESTING:
-                raise ValueError(f"it is nested more than {MAX_NESTING} levels deep")
-        loader = Bounded(text)
-        try:
-            node = loader.get_node() if loader.check_node() else None
-            data = loader.construct_document(node) if node is not None else {}
-        finally:
-            loader.dispose()
+        loader = _Bounded(text)
+        node = loader.get_node() if loader.check_node() else None
+        data = loader.construct_document(node) if node is not None else {}
     except yaml.YAMLError as error:
         raise ValueError(" ".join(str(error).split())) from None
-    return flatten(data), dict(_yaml_lines(node))
+    return flatten(data), dict(_node_lines(node))
 
 
-def _yaml_lines(root: Any) -> Iterator[tuple[str, int]]:
+def _node_lines(root: Any) -> Iterator[tuple[str, int]]:
     stack: list[tuple[str, Any]] = [("", root)]
     left = MAX_VALUES
     while stack:
@@ -184,37 +165,44 @@ def _yaml_lines(root: Any) -> Iterator[tuple[str, int]]:
             stack.append((name, value))
 
 
+def _json(text: str) -> tuple[dict[str, Any], dict[str, int]]:
+    values = flatten(json.loads(text))
+    with suppress(yaml.YAMLError):  # JSON is YAML, but for tabs
+        node = yaml.compose(text.replace("\t", " "), _Bounded)
+        return values, dict(_node_lines(node))
+    return values, {}
+
+
 def _toml(text: str) -> tuple[dict[str, Any], dict[str, int]]:
     library = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     if any(line.count(".") > MAX_DOTS for line in text.splitlines()):
         raise ValueError(f"a line has more than {MAX_DOTS} dots")
     values = flatten(library.loads(text))
-    return values, dict(_pair_lines("tree_sitter_toml", text))
+    lines: dict[str, int] = {}
+    for name, line in _toml_lines(text):
+        if name in values:
+            lines.setdefault(name, line)
+    return values, lines
 
 
-def _json(text: str) -> tuple[dict[str, Any], dict[str, int]]:
-    values = flatten(json.loads(text))
-    return values, dict(_pair_lines("tree_sitter_json", text))
+def _toml_lines(text: str) -> Iterator[tuple[str, int]]:
+    """Yield what may be a key, by the `[` or `=` of its line, with its line."""
+    table = closing = ""
+    for number, raw in enumerate(text.splitlines(), start=1):
+        line = raw.strip()
+        if closing:  # within a string of several lines
+            closing = "" if closing in line else closing
+        elif line.startswith("["):
+            table = _bare(line.strip("[").partition("]")[0])
+            yield table, number
+        elif "=" in line and not line.startswith("#"):
+            key, _, value = line.partition("=")
+            yield _joined(table, _bare(key)[:MAX_KEY]), number
+            closing = next((q for q in ('"""', "'''") if value.count(q) % 2), "")
 
 
-def _pair_lines(grammar: str, text: str) -> Iterator[tuple[str, int]]:
-    """Return each key of TOML or JSON and its line, the first place of a key last."""
-    try:
-        stack: list[tuple[str, Any]] = [("", parse_tree(grammar, text))]
-    except ImportError:  # the values are there without it
-        return iter(())
-    found: list[tuple[str, int]] = []
-    while stack and len(found) < MAX_VALUES:
-        prefix, node = stack.pop()
-        name = prefix
-        if node.type in ("pair", "table", "table_array_element") and node.named_children:
-            key = node.named_children[0].text.decode("utf-8", "replace")
-            key = "".join(char for char in key if char not in "\"' ")
-            if len(key) <= MAX_KEY:
-                name = _joined(prefix, key)
-                found.append((name, node.start_point[0] + 1))
-        stack += [(name, child) for child in reversed(node.named_children)]
-    return reversed(found)
+def _bare(key: str) -> str:
+    return "".join(char for char in key if char not in "\"' ")
 
 
 _READERS: Mapping[str, Callable[[str], tuple[dict[str, Any], dict[str, int]]]] = {

@@ -5,13 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from fp8verify.doctor.documents import Document
 from fp8verify.doctor.gpus import Gpus
 from fp8verify.doctor.installed import Installed, Interpreter
-from fp8verify.doctor.scripts import Script
 from fp8verify.doctor.training import Ask, Config
 
 if TYPE_CHECKING:
     from fp8verify.doctor.dry_start import DryModel
+
+
+class Missing(NamedTuple):
+    """A configuration that a launch names and that is not here: who names it, where, what."""
+
+    path: str
+    line: int | None
+    framework: str
+    file: str
 
 
 class Facts(NamedTuple):
@@ -20,10 +29,10 @@ class Facts(NamedTuple):
     Attributes:
         environment: the variables that reach the training.
         configs: the configurations, including those that the command names.
-        scripts: Python sources, as far as they can be read without running them.
-        unrecognised: configuration files whose framework is not known.
+        unread: documents whose framework is not known, among them Python sources.
+        missing: configurations that a launch names and that are not on this machine.
         command: what would be run.
-        gpus: the GPUs of this machine.
+        gpus: the GPUs of this machine, or those that were named.
         installed: the packages of the training's Python.
         require_gpu: whether a machine without a GPU fails.
         model: the result of a dry start, None if nothing was started.
@@ -31,8 +40,8 @@ class Facts(NamedTuple):
 
     environment: Mapping[str, str]
     configs: tuple[Config, ...] = ()
-    scripts: tuple[Script, ...] = ()
-    unrecognised: tuple[str, ...] = ()
+    unread: tuple[Document, ...] = ()
+    missing: tuple[Missing, ...] = ()
     command: tuple[str, ...] = ()
     gpus: Gpus = Gpus()
     installed: Installed = Installed(Interpreter("", "", named=False), {})
@@ -40,16 +49,10 @@ class Facts(NamedTuple):
     model: DryModel | None = None
 
     @property
-    def wishes(self) -> tuple[tuple[Ask, str], ...]:
+    def asks(self) -> tuple[tuple[Ask, str], ...]:
         """The FP8 requests of the configurations, each with its file."""
         asked = ((config.ask, config.path) for config in self.configs)
         return tuple((ask, path) for ask, path in asked if ask is not None)
-
-    @property
-    def asks(self) -> tuple[tuple[Ask, str], ...]:
-        """The requests, and those that a script makes in only one branch."""
-        branches = ((ask, script.path) for script in self.scripts for ask in script.asks)
-        return (*self.wishes, *branches)
 
     @property
     def versions(self) -> Mapping[str, str]:

@@ -6,10 +6,12 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from itertools import islice
 from typing import Any
 
 from fp8verify.doctor.conditions import MISSING, all_hold, is_on, name_of, value_of
 from fp8verify.doctor.documents import Document
+from fp8verify.doctor.spelling import is_path_slip
 from fp8verify.doctor.tables import table
 from fp8verify.doctor.training import (
     Ask,
@@ -23,6 +25,8 @@ from fp8verify.doctor.training import (
 )
 
 Row = Mapping[str, Any]
+_PLAIN = re.compile(r"[A-Za-z0-9_.-]+")
+_COMPARED = 300  # keys of a file that are compared with the signs of frameworks
 _FORMATS = {"mxfp8": "mxfp8", "blockwise": "fp8_block", "block": "fp8_block", "nvfp4": "nvfp4"}
 _BACKENDS = {"ao": "torchao", "torchao": "torchao", "te": "te", "msamp": "msamp"}
 
@@ -37,13 +41,31 @@ def frameworks() -> dict[str, Row]:
 
 def recognise(document: Document) -> Config | None:
     """Return the configuration that a document is, None if no framework knows its keys."""
-    for framework, row in frameworks().items():
-        if document.kind in row["kinds"]:
+    rows = [(name, row) for name, row in frameworks().items() if document.kind in row["kinds"]]
+    for framework, row in rows:
+        names = {key: _canonical(key, row) for key in document.values}
+        renamed = {names[key]: value for key, value in document.values.items()}
+        if _fits(row, document, {**document.values, **renamed}):
+            return _config(framework, row, document, names)
+    for framework, row in rows:
+        meant = _misspelled(row, document)
+        if meant and _fits(row, document, {**document.values, **meant}):
             names = {key: _canonical(key, row) for key in document.values}
-            renamed = {names[key]: value for key, value in document.values.items()}
-            if _fits(row, document, {**document.values, **renamed}):
-                return _config(framework, row, document, names)
+            return _config(framework, row, document, names)
     return None
+
+
+def launched_by(document: Document) -> str:
+    """Return the framework whose launcher a script or a command calls, "" if none is known."""
+    rows = frameworks().items()
+    return next(
+        (
+            name
+            for name, row in rows
+            if "launcher" in row and re.search(row["launcher"], document.text)
+        ),
+        "",
+    )
 
 
 def framework_of(config: Config) -> Row:
@@ -59,6 +81,20 @@ def _fits(row: Row, document: Document, given: Values) -> bool:
         return all_hold(row.get("besides", {}), given)
     named = any(mark in given for mark in row.get("script_marks", ()))
     return named and re.search(row["script"], document.text) is not None
+
+
+def _misspelled(row: Row, document: Document) -> dict[str, Any]:
+    """Return the signs of a framework that a file has, but for one slip, with their values."""
+    if document.kind in ("shell", "arguments"):
+        return {}
+    signs = {key for tests in row.get("signs", ()) for key, test in tests.items() if test != "!*"}
+    meant: dict[str, Any] = {}
+    for sign in sorted((signs | {*row.get("marks", ())}) - {*document.values}):
+        if _PLAIN.fullmatch(sign):
+            for key in islice(document.values, _COMPARED):
+                if is_path_slip(key, sign):
+                    meant[sign] = document.values[key]
+    return meant if len({sign.partition(".")[0] for sign in meant}) == 1 else {}
 
 
 def _canonical(key: str, row: Row) -> str:

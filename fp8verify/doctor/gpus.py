@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
@@ -11,7 +12,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from fp8verify.analysis.gpus import multiplies
+from fp8verify.analysis.gpus import multiplies, part_of
+from fp8verify.errors import UsageError
 from fp8verify.terms import Precision
 
 TIMEOUT_S = 15.0
@@ -57,13 +59,50 @@ def find_gpus() -> Gpus:
     """Ask the driver's tool, if there is one."""
     tool = next((tool for tool in (NVIDIA_QUERY, AMD_QUERY) if which(tool[0])), None)
     if tool is None:
-        return Gpus(why_none="neither nvidia-smi nor amd-smi is here")
+        return Gpus(why_none="no nvidia-smi or amd-smi")
     code, out, err = answer_of(*tool)
     if code == -1:
         return Gpus(why_none=f"{tool[0]} {err}")
     said = [*out.strip().splitlines(), *err.strip().splitlines(), "-"]
     found = tuple(parse(tool[0], out)) if code == 0 else ()
     return Gpus(found, f"{tool[0]} says: {said[0][:200]}")
+
+
+# NVIDIA's compute capabilities and AMD's targets, by the words of a name that tell the part.
+_CAPABILITIES = (
+    (r"G?B300", "10.3"), (r"G?B[12]00", "10.0"), (r"GB10|SPARK", "12.1"),
+    (r"RTX PRO \d{4}.*|RTX 50[5-9]0.*", "12.0"), (r"G?H(?:100|200|800|20)\b.*", "9.0"),
+    (r"L4|L40S?|L20|RTX 40[5-9]0.*|RTX \d{4} ADA.*", "8.9"), (r"A(?:100|800|30)\b.*", "8.0"),
+    (r"A(?:2|10G?|16|40)|RTX A\d{4}.*|RTX 30[5-9]0.*", "8.6"), (r"T4|RTX 20[6-8]0.*", "7.5"),
+    (r"V100\b.*", "7.0"), (r"MI35[05]X?", "gfx950"), (r"MI3(?:00[XA]?|08X|25X)", "gfx942"),
+    (r"MI2[15]0X?", "gfx90a"), (r"MI100", "gfx908"),
+)  # fmt: skip
+
+
+def named_gpus(text: str) -> tuple[Gpu, ...]:
+    """Return the GPUs that a user names: "H200", "8x B200", "9.0", "sm_90" or "gfx942".
+
+    Raises:
+        UsageError: there is no such GPU among those that are known.
+    """
+    match = re.fullmatch(r"(?:(\d{1,4})\s?x\s?)?(\S.{0,80})", text.strip(), re.IGNORECASE)
+    count, name = (int(match[1] or 1), match[2]) if match else (0, "")
+    part = part_of(name)
+    if number := re.fullmatch(r"(?:sm_?)?(\d{1,2})\.?(\d)a?", name, re.IGNORECASE):
+        found = Gpu("NVIDIA GPU", f"{number[1]}.{number[2]}")
+    elif re.fullmatch(r"gfx[0-9a-f]{3,5}", name, re.IGNORECASE):
+        found = Gpu("AMD GPU", name.lower())
+    else:
+        capability = next((cap for row, cap in _CAPABILITIES if re.fullmatch(row, part)), None)
+        if not count or capability is None:
+            raise UsageError(
+                f"{text!r} is not a GPU that is known.",
+                "Name it as its maker does, or by compute capability: --gpu H200, --gpu 9.0, "
+                "--gpu gfx942.",
+            )
+        maker = "AMD Instinct" if capability.startswith("gfx") else "NVIDIA"
+        found = Gpu(f"{maker} {part}", capability)
+    return (found,) * count
 
 
 def parse(tool: str, text: str) -> Iterator[Gpu]:

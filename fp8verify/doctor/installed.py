@@ -103,7 +103,7 @@ def find_installed(interpreter: Interpreter) -> Installed:
     """Run the Python, isolated, to look for its packages."""
     code, out, err = answer_of(interpreter.program, "-I", "-c", _SCAN, *PACKAGES)
     if code:
-        return Installed(interpreter, {}, f"it {err}" if code == -1 else f"it ended with {code}")
+        return Installed(interpreter, {}, err if code == -1 else f"ended with {code}")
     return Installed(interpreter, parse_scan(out))
 
 

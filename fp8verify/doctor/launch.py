@@ -8,18 +8,18 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from fp8verify.doctor.documents import Document, kind_of, read_document
-from fp8verify.doctor.facts import Facts
-from fp8verify.doctor.frameworks import recognise
-from fp8verify.doctor.gpus import find_gpus
+from fp8verify.doctor.facts import Facts, Missing
+from fp8verify.doctor.frameworks import launched_by, recognise
+from fp8verify.doctor.gpus import Gpus, find_gpus
 from fp8verify.doctor.installed import find_installed, find_interpreter
 from fp8verify.doctor.launch_script import arguments
-from fp8verify.doctor.scripts import read_script
+from fp8verify.doctor.mentions import mentions
 from fp8verify.doctor.training import Config
 from fp8verify.errors import Fp8VerifyError
 
 COMMAND = "the command"
-_FP8 = re.compile(r"fp8|float8|fp4", re.IGNORECASE)
 _VARIABLE = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+_CONFIG_FILE = re.compile(r"(?:[\w.-]*[._-])?config(?:[_-]?file)?")
 
 
 def gather(
@@ -27,18 +27,28 @@ def gather(
     command: Sequence[str],
     environment: Mapping[str, str],
     *,
+    gpus: Gpus | None = None,
     require_gpu: bool = False,
 ) -> Facts:
     """Gather the facts; programs run in parallel with reading the files.
+
+    Args:
+        configs: the files that were named.
+        command: what would be run.
+        environment: the variables that reach it.
+        gpus: the GPUs that were named, None for those of this machine.
+        require_gpu: whether a machine without a GPU fails.
 
     Raises:
         InputError: a configuration cannot be read.
     """
     interpreter = find_interpreter(command, environment)
     with ThreadPoolExecutor(2) as pool:
-        gpus, installed = pool.submit(find_gpus), pool.submit(find_installed, interpreter)
+        found = pool.submit(find_gpus) if gpus is None else None
+        installed = pool.submit(find_installed, interpreter)
         facts = read_launch(configs, command, environment)
-    return facts._replace(gpus=gpus.result(), installed=installed.result(), require_gpu=require_gpu)
+        seen = found.result() if found is not None else gpus or Gpus()
+    return facts._replace(gpus=seen, installed=installed.result(), require_gpu=require_gpu)
 
 
 def read_launch(
@@ -55,13 +65,15 @@ def read_launch(
     variables = {**environment, **dict(_assigned(words))}
     # `--section.key=value`, with which TOML trainings change their file.
     overrides = {key: value for key, value in arguments(words).items() if "." in key}
+    line = Document(COMMAND, "arguments", arguments(words), {}, " ".join(words))
     documents = [read_document(path) for path in configs]
-    documents += list(_of_the_command([*words, *_default_file(words, variables)], set(configs)))
+    documents += _of_the_command([*words, *_default_file(words, variables)], set(configs))
+    for script in [one for one in documents if one.kind == "shell"]:
+        named = [file for _, file in _config_files(script)]
+        documents += _of_the_command(named, {one.path for one in documents})
     found: list[Config] = []
-    unrecognised: list[str] = []
-    for document in documents:
-        if document.kind == "python":
-            continue
+    unread: list[Document] = []
+    for document in [*documents, *([line] if words else [])]:
         if document.kind == "toml":
             document = document._replace(values={**document.values, **overrides})
         config = recognise(document)
@@ -72,21 +84,45 @@ def read_launch(
                 for key, value in document.values.items()
                 if key.startswith("ENV_VARS.")
             }
-        elif document.path in configs:
-            unrecognised.append(document.path)
-    arguments_of = recognise(Document(COMMAND, "arguments", arguments(words), {}, " ".join(words)))
-    if arguments_of is not None:
-        found.append(arguments_of)
-    elif not documents and any(_FP8.search(word) for word in words):
-        unrecognised.append(COMMAND)
-    scripts = [read_script(doc.path, doc.text) for doc in documents if doc.kind == "python"]
+        elif document.kind == "python" or document.path in configs or _speaks(document):
+            unread.append(document)
+    missing = tuple(_missing([*documents, line]))
     return Facts(
         environment=variables,
         configs=tuple(found),
-        scripts=tuple(scripts),
-        unrecognised=tuple(unrecognised),
+        unread=tuple(
+            one
+            for one in unread
+            if one.path not in {file.path for file in missing} or next(mentions(one), None)
+        ),
+        missing=missing,
         command=tuple(command),
     )
+
+
+def _speaks(document: Document) -> bool:
+    """Whether a command is worth a word: it is about FP8, and no file that it names is."""
+    return document.path == COMMAND and next(mentions(document), None) is not None
+
+
+def _missing(documents: Sequence[Document]) -> Iterator[Missing]:
+    """Yield the configurations that launch scripts and the command name, and that are not here."""
+    for document in documents:
+        if document.kind not in ("shell", "arguments"):
+            continue
+        for key, file in _config_files(document):
+            if not (Path(file).is_file() or "$" in file):
+                line = document.lines.get(key)
+                yield Missing(document.path, line, launched_by(document), file)
+
+
+def _config_files(document: Document) -> Iterator[tuple[str, str]]:
+    """Yield the arguments of a launch that name a configuration file, with the file."""
+    for key, value in document.values.items():
+        if _CONFIG_FILE.fullmatch(key) and kind_of(str(value)) in ("yaml", "toml", "json"):
+            beside = Path(document.path).parent / str(value)
+            is_beside = document.kind == "shell" and beside.is_file()
+            yield key, str(beside) if is_beside else str(value)
 
 
 def _assigned(words: list[str]) -> Iterator[tuple[str, str]]:

@@ -37,13 +37,8 @@ def read_launch_script(text: str) -> tuple[dict[str, Any], dict[str, int]]:
     return values, script.lines
 
 
-def parse_tree(grammar: str, text: str) -> Any:
-    """Return the root of tree-sitter's tree of a text.
-
-    Raises:
-        ImportError: tree-sitter or the grammar is not installed.
-    """
-    library, language = import_module("tree_sitter"), import_module(grammar)
+def _tree(text: str) -> Any:
+    library, language = import_module("tree_sitter"), import_module("tree_sitter_bash")
     parser = library.Parser(library.Language(language.language()))
     return parser.parse(text.encode()).root_node
 
@@ -59,7 +54,7 @@ class _Script:
 
     def read(self, text: str, first_line: int, shells: int) -> None:
         """Read a text whose first line is that of the script after `first_line`."""
-        stack = [(parse_tree("tree_sitter_bash", text), 0)]
+        stack = [(_tree(text), 0)]
         while stack:
             node, depth = stack.pop()
             if node.type == "variable_assignment":

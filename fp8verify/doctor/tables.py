@@ -11,8 +11,6 @@ from typing import Any, NamedTuple
 
 from fp8verify.doctor.checks import Check, Status
 
-_STATUSES = ("fail", "warn", "ok")
-
 
 @cache
 def table(name: str) -> dict[str, Any]:
@@ -23,59 +21,62 @@ def table(name: str) -> dict[str, Any]:
 
 
 class Rule(NamedTuple):
-    """A row of a table of rules: code, gravity, message, all its fields, when it was read."""
+    """A row of rules.toml, by its columns."""
 
     code: str
-    status: Status
+    where: Mapping[str, Any]
+    when: Mapping[str, Any] | list[Mapping[str, Any]]
+    status: str
     message: str
-    fields: Mapping[str, Any]
-    read: str
-
-    @property
-    def plain(self) -> str:
-        """The message without values, and with the first names of keys."""
-        keys = " or ".join(f"<{next(iter(when), '')}>" for when in self.alternatives())
-        text = re.sub("(: )?<@sides>", "", self.message.replace("<@key>", keys))
-        return re.sub(r"<[=@]?([^<>|]+)[^<>]*>", r"`\1`", text)
-
-    def alternatives(self) -> list[Mapping[str, Any]]:
-        """Return the tests in `when`; each that applies is a check."""
-        when = self.fields.get("when", {})
-        return when if isinstance(when, list) else [when]
+    remedy: str
+    evidence: str
 
     def check(self, message: str, file: str | None, line: int | None) -> Check:
         """Return the check that the row makes, with its message filled in."""
         return Check(
             code=self.code,
-            status=self.status,
+            status=Status(self.status),
             message=message,
-            hint=self.fields["remedy"],
-            source=f"{self.fields['evidence']}; read {self.read}",
+            hint=self.remedy,
+            source=f"{self.evidence}; read {table('rules')['read']}",
             file=file,
             line=line,
         )
 
 
 @cache
-def rules(name: str) -> dict[str, list[Rule]]:
-    """Return the rules of a table by group: a framework, a family, "any", "machine" or "script"."""
-    read = str(table(name)["read"])
-    return {
-        group: [
-            Rule(code, Status(status), row[status], row, read)
-            for code, rows in codes.items()
-            for row in map(_by_name, rows)
-            for status in _STATUSES
-            if status in row
-        ]
-        for group, codes in table(name).items()
-        if isinstance(codes, dict) and group != "calls"
-    }
+def rules() -> dict[str, list[Rule]]:
+    """Return the rules by group: a framework, a family, "any", "text" or "machine"."""
+    groups = table("rules").items()
+    return {name: [Rule(*row) for row in rows] for name, rows in groups if name != "read"}
 
 
-def _by_name(row: dict[str, Any] | list[Any]) -> dict[str, Any]:
-    """Return a row as a dictionary; a list's fields are named by the columns."""
-    if isinstance(row, dict):
-        return row
-    where, status, message, remedy, evidence = row
-    return {"where": where, status: message, "remedy": remedy, "evidence": evidence}
+@cache
+def codes() -> dict[str, tuple[str, str]]:
+    """Return by code what it means, and why it matters: the sections of codes.md."""
+    file = resources.files("fp8verify.doctor") / "data" / "codes.md"
+    sections = file.read_text(encoding="utf-8").removeprefix("## ").split("\n## ")
+    parts = (section.strip().split("\n\n") for section in sections)
+    return {code: (means, why) for code, means, why in parts}
+
+
+def code_page(code: str) -> str:
+    """Return what `explain` says of a code: its meaning, and the rules that have it.
+
+    Raises:
+        KeyError: no check has this code.
+    """
+    told = [rule for of_group in rules().values() for rule in of_group if rule.code == code]
+    said = [f"- {plain(rule)}  \n  → {rule.remedy}" for rule in told]
+    return "\n\n".join(filter(None, [*codes()[code], "\n".join(said)]))
+
+
+def plain(rule: Rule) -> str:
+    """Return a rule's message with the first names of keys, and without values."""
+    whens = rule.when if isinstance(rule.when, list) else [rule.when]
+    keys = " or ".join(f"<{next(iter(when), '')}>" for when in whens)
+    message = rule.message.replace("<@key>", keys)
+    message = re.sub("(: )?<@sides>", "", message)
+    return re.sub(
+        r"<[=@]?\*?([^<>|]+)[^<>]*>", lambda match: match[1].replace("[-_]", "_"), message
+    )

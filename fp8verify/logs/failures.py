@@ -23,13 +23,13 @@ _BEFORE = 80  # lines of a traceback
 class Failure(NamedTuple):
     """A row of failures.toml; `check` is the doctor's code that tells it beforehand, or ""."""
 
+    check: str
     pattern: re.Pattern[str]
     near: re.Pattern[str] | None
     cause: str
     remedy: str
     evidence: str
-    check: str
-    seen: tuple[str, ...]
+    seen: list[str]
 
 
 class Cause(NamedTuple):
@@ -50,16 +50,8 @@ def failures() -> tuple[Failure, ...]:
     library = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     text = (resources.files("fp8verify.logs") / "failures.toml").read_text(encoding="utf-8")
     return tuple(
-        Failure(
-            re.compile(row["pattern"]),
-            re.compile(row["near"]) if "near" in row else None,
-            row["cause"],
-            row["remedy"],
-            row["evidence"],
-            row.get("check", ""),
-            tuple(row["seen"]),
-        )
-        for row in library.loads(text)["failure"]
+        Failure(check, re.compile(pattern), re.compile(near) if near else None, *told)
+        for check, pattern, near, *told in library.loads(text)["failures"]
     )
 
 

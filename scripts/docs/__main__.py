@@ -11,6 +11,8 @@ from __future__ import annotations
 import sys
 
 from scripts.docs.blocks import pages, rewritten
+from scripts.docs.doctor_codes import FOLDER as CODES
+from scripts.docs.doctor_codes import code_pages
 from scripts.docs.notebooks import execute_all, stale_notebooks
 from scripts.docs.pictures import draw, stale_pages, stale_terminals
 from scripts.docs.reference import TABLES
@@ -30,13 +32,32 @@ def stale_texts(*, write: bool = False) -> list[str]:
     return found
 
 
+def stale_codes(*, write: bool = False) -> list[str]:
+    """Name the pages of the doctor's codes that differ from its data; maybe write them."""
+    pages = code_pages()
+    gone = [page for page in CODES.glob("*.md") if page not in pages]
+    old = [page for page in pages if not page.is_file() or page.read_text("utf-8") != pages[page]]
+    if write:
+        for page in gone:
+            page.unlink()
+        for page in old:
+            page.write_text(pages[page], encoding="utf-8")
+    return [str(page.relative_to(ROOT)) for page in (*gone, *old)]
+
+
 def main() -> int:
     """Write or check everything."""
     if "--check" in sys.argv[1:]:
-        stale = [*stale_texts(), *stale_terminals(), *stale_pages(), *stale_notebooks()]
+        stale = [
+            *stale_texts(),
+            *stale_codes(),
+            *stale_terminals(),
+            *stale_pages(),
+            *stale_notebooks(),
+        ]
         print("\n".join(f"stale: {name}" for name in stale) or "nothing is stale")
         return 1 if stale else 0
-    for name in [*stale_texts(write=True), *draw(), *execute_all()]:
+    for name in [*stale_codes(write=True), *stale_texts(write=True), *draw(), *execute_all()]:
         print(f"wrote {name}")
     return 0
 

@@ -19,7 +19,6 @@ from fp8verify.terms import Severity, Verdict
 from fp8verify.verdict.findings_table import finding_page, findings_table
 from fp8verify.verdict.verdict import EXIT_CODES
 from scripts.docs import support
-from scripts.docs.doctor_codes import doctor_codes
 from scripts.docs.shell import ROOT, printed
 from scripts.schemas import schema
 
@@ -48,7 +47,7 @@ _FOR = {
     "train": "the examples, and `run` where torch is not installed",
     "hta": "`inspect --breakdown`",
     "pandas": "DataFrames of the Python API",
-    "doctor": "lines of launch scripts in `doctor`",
+    "doctor": "launch scripts in `doctor`",
     "zstd": "traces that end with `.zst`",
     "remote": "traces behind URLs (s3://, gs://, hf://)",
     "cluster": "`--scheduler`: ranks read on a Dask cluster",
@@ -199,7 +198,6 @@ def patches() -> str:
 
 
 TABLES: Mapping[str, Callable[[], str]] = {
-    "doctor codes": doctor_codes,
     "doctor measured": doctor_measured,
     "verdicts": verdicts,
     "findings": findings,

@@ -67,7 +67,7 @@ def checks(done: subprocess.CompletedProcess[str]) -> dict[str, str]:
     ("gpus", "nvidia_smi", "options", "code", "lines"),
     [
         ([H200, H200], 0, (), 0, ["2 x NVIDIA H200 (9.0) can multiply FP8"]),
-        ([A100], 0, (), 1, ["FAIL  no-fp8-units", "Train in BF16 there"]),
+        ([A100], 0, (), 1, ["FAIL     no-fp8-units", "Train in BF16 there"]),
         (["NVIDIA-SMI has failed"], 9, (), 0, ["nvidia-smi says: NVIDIA-SMI has failed"]),
         (["NVIDIA-SMI has failed"], 9, ("--require-gpu",), 1, ["no-gpu"]),
     ],
@@ -88,12 +88,24 @@ def test_what_is_said_of_a_machine(
 def test_a_warning_leaves_the_exit_code_and_shows_the_line(machine: Machine) -> None:
     config = write(machine.folder, "a.yaml", f"{files.ACCELERATE_AO}  flavour: vanilla\n")
     done = machine.has(H200).doctor("--config", config)
-    assert f"{config}:13: 1 keys are not known" in done.stdout
-    assert "not checked: config-key-unknown" in done.stdout.splitlines()[-1]
+    assert f"{config}:13: 1 unknown key, not checked" in " ".join(done.stdout.split())
+    assert done.stdout.splitlines()[-1] == "1 FAULT: 1 warn, 1 not checked"
     assert done.returncode == 0
     assert machine.doctor("--config", config, "--strict").returncode == 1
     sound = write(machine.folder, "sound.yaml", files.ACCELERATE_AO)
     assert machine.doctor("--config", sound, "--strict").returncode == 0
+
+
+def test_gpus_can_be_named(machine: Machine) -> None:
+    done = machine.has(A100).doctor("--gpu", "H200", "--gpu", "2x mi300x", "--gpu", "sm_120")
+    found = "1 x NVIDIA H200 (9.0), 2 x AMD Instinct MI300X (gfx942), 1 x NVIDIA GPU (12.0)"
+    assert (f"{found} can multiply FP8" in " ".join(done.stdout.split()), done.returncode) == (
+        True,
+        0,
+    )
+    fact, hint = refused(machine.doctor("--gpu", "H2000"))
+    assert "'H2000' is not a GPU" in fact
+    assert "--gpu gfx942" in hint
 
 
 def test_github_shows_each_complaint_at_its_line(machine: Machine) -> None:
@@ -102,7 +114,7 @@ def test_github_shows_each_complaint_at_its_line(machine: Machine) -> None:
     done = machine.has(H200).doctor("--config", config, "--format", "github")
     assert done.returncode == 1
     first, *rest = done.stdout.splitlines()
-    assert first.startswith("::error title=fp8verify doctor::FAIL: 1 fail, ")
+    assert first.startswith("::error title=fp8verify doctor::1 FAULT: 1 fail")
     number = text.splitlines().index("tp = 2") + 1
     (line,) = [line for line in rest if "fp8-with-tensor-parallel" in line]
     assert line.startswith(f"::error file={config},line={number},title=FP8 fp8-with-tensor-")

@@ -27,7 +27,7 @@ def added(report: Report, *command: str) -> dict[str, str]:
 def test_a_file_that_asks_for_fp8_is_named(silent_bf16: Report, tmp_path: Path) -> None:
     config = write(tmp_path, "7b.toml", files.KEMPNERFORGE)
     found = added(silent_bf16, "python", "train.py", config)
-    assert found == {"fp8-asked": f"{config} asks for FP8, and no GEMM ran in it"}
+    assert found == {"fp8-asked": f"{config} requests FP8, and no GEMM ran in it"}
 
 
 def test_the_trap_that_explains_it_is_named(silent_bf16: Report, tmp_path: Path) -> None:

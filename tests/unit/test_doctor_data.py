@@ -1,38 +1,42 @@
-"""The tables of the doctor: every code is explained, and the page says what they say."""
+"""The tables of the doctor: every code is explained, and its page says what they say."""
 
 from __future__ import annotations
 
 import re
 
+import pytest
+
 from fp8verify.doctor.frameworks import frameworks
 from fp8verify.doctor.rules.keys import schemas
-from fp8verify.doctor.tables import rules
-from scripts.docs.doctor_codes import doctor_codes, examples
+from fp8verify.doctor.tables import codes, rules
+from fp8verify.logs.failures import failures
+from scripts.docs.doctor_codes import FOLDER, code_pages, examples
 from scripts.truth_of_captures import ROOT
 
 PACKAGE = ROOT.parent / "fp8verify" / "doctor"
-RULES = [r for name in ("rules", "scripts") for found in rules(name).values() for r in found]
-ROWS = [rule.fields for rule in RULES]
+RULES = [rule for of_group in rules().values() for rule in of_group]
 
 
 def test_every_code_is_explained_and_every_explained_code_is_used() -> None:
     text = "".join(path.read_text() for path in PACKAGE.rglob("*.py"))
-    used = set(re.findall(r'code="([a-z0-9-]+)"', text))
+    used = set(re.findall(r'(?:code=|code, message = |_check\()"([a-z0-9-]+)"', text))
     used |= {"torchao-not-installed", "msamp-not-installed"}
     used |= {rule.code for rule in RULES}
-    assert used == set(examples()["codes"])
+    assert used == set(codes())
+    assert {row.check for row in failures()} - {""} <= used
 
 
 def test_every_row_has_evidence_and_a_remedy() -> None:
-    for row in ROWS:
+    for rule in RULES:
         assert re.search(
-            r"\w+#\d+| [0-9a-f]{7,} |torch[ /]|kempnerforge|measured|README|\.py", row["evidence"]
+            r"\w+#\d+| [0-9a-f]{7,} |torch[ /]|kempnerforge|measured|README|\.py|modelopt",
+            rule.evidence,
         )
-        assert row["remedy"].endswith(".")
+        assert rule.remedy.endswith(".")
 
 
 def test_every_example_is_of_a_row() -> None:
-    assert set(examples()["rules"]) | set(examples()["scripts"]) <= {r.plain for r in RULES}
+    assert {*examples()["rules"], *examples()["texts"]} <= {rule.message for rule in RULES}
 
 
 def test_the_schemas_of_frameworks_are_there() -> None:
@@ -41,5 +45,19 @@ def test_the_schemas_of_frameworks_are_there() -> None:
     assert all(re.search(r" [0-9a-f.]{5,7}", schema["source"]) for schema in schemas().values())
 
 
-def test_the_page_of_the_codes_is_current() -> None:
-    assert doctor_codes() in (ROOT.parent / "docs" / "doctor.md").read_text()
+def test_each_code_has_a_page_with_the_same_headings() -> None:
+    pages = code_pages()
+    assert {path: path.read_text() for path in FOLDER.glob("*.md")} == pages
+    headings = ["What it means", "Why it matters", "Example", "Fix", "Evidence"]
+    for path, text in pages.items():
+        if path.stem != "index":
+            assert re.findall(r"^## (.*)", text, re.MULTILINE) == headings
+            assert not re.search(r"<[=@]?[\w*|.-]+>", text)
+
+
+@pytest.mark.parametrize("code", ["fp8-without-bf16", "param-gather-refused"])
+def test_a_fix_is_shown_in_its_direction(code: str) -> None:
+    diffs = re.findall(r"```diff\n(.*?)```", code_pages()[FOLDER / f"{code}.md"], re.DOTALL)
+    wanted = "--bf16" if code == "fp8-without-bf16" else "--use-distributed-optimizer"
+    assert any(re.search(rf"^\+.*{wanted}", diff, re.MULTILINE) for diff in diffs)
+    assert not any(re.search(rf"^-.*{wanted}", diff, re.MULTILINE) for diff in diffs)

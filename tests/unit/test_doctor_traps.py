@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -14,6 +15,7 @@ else:
     import tomli as tomllib
 
 from fp8verify.doctor.checks import report_of
+from fp8verify.doctor.gpus import Gpu
 from fp8verify.doctor.rules import judge
 from fp8verify.doctor.tables import Rule, rules
 from scripts.docs.doctor_codes import examples
@@ -28,7 +30,7 @@ def test_a_sound_configuration_gives_no_warning(tmp_path: Path, name: str) -> No
     gpus = [B200 if name == "bridge.yaml" else H100]  # which asks for MXFP8
     facts = facts_of(write(tmp_path, name, SOUND[name]), gpus=gpus)
     assert complaints(facts) == {}
-    assert len([*facts.configs, *facts.scripts]) == 1
+    assert len(facts.configs) == 1
     assert bool(facts.asks) == (name not in ASK_NOTHING)
 
 
@@ -49,7 +51,7 @@ COMMANDS = [
     ("train.py --recipe rowwise", None, None),
     ("python -m scripts.base_train --depth=12 --fp8", "nanochat", "tensorwise"),
     ("python -m scripts.base_train --depth=12", "nanochat", None),
-    ("python vit.py --depth=12 --fp8", None, None, "config-not-recognised"),
+    ("python vit.py --depth=12 --fp8", None, None),
     (f"{PRETRAIN} --transformer-impl local", "Megatron-LM", "delayed", "config-section-inert"),
     (f"{PRETRAIN} --num-layers 2 --hidden-size 4096 --num-attention-heads 32 --train-iters 10",
      "Megatron-LM", "delayed", "fp8-without-bf16"),
@@ -96,7 +98,7 @@ def test_a_launch_script_is_read_as_a_shell_expands_it(
     assert complaints(facts) == {}
 
 
-RULES = {rule.plain: rule for found in reversed(rules("rules").values()) for rule in found}
+RULES = {rule.message: rule for found in reversed(rules().values()) for rule in found}
 CHANGES = [(plain, change) for plain, found in examples()["rules"].items() for change in found]
 
 
@@ -107,58 +109,65 @@ def test_the_example_of_a_rule_is_told_by_its_code(
     rule, (name, old, new) = RULES[plain], change
     assert old in SOUND[name]
     path = write(tmp_path, name, SOUND[name].replace(old, new, 1))
-    gpus = [] if rule.fields.get("where", {}).get("capability") is False else [H100]
+    gpus = [] if rule.where.get("capability") is False else [H100]
     found = [c for c in judge(facts_of(path, gpus=gpus)) if c.code == rule.code]
-    assert {c.status for c in found if rule.fields["remedy"] == c.hint} == {rule.status}
+    assert {c.status for c in found if rule.remedy == c.hint} == {rule.status}
     assert {check.file for check in found} == {path}
-    assert all(check.line for check in found if "when" in rule.fields) or not new
+    assert all(check.line for check in found if rule.when) or not new
     assert not any("<" in check.message for check in found)
 
 
-SCRIPTS = rules("scripts")["script"]
+TEXT_RULES = rules()["text"]
 
 
-@pytest.mark.parametrize("rule", SCRIPTS, ids=lambda rule: f"{rule.code}-{rule.fields['calls'][0]}")
-def test_the_example_of_a_script_s_rule_is_told_at_its_line(tmp_path: Path, rule: Rule) -> None:
-    source, row = examples()["scripts"][rule.plain], rule.fields
-    path = write(tmp_path, "train.py", source)
-    environment = {"ACCELERATE_MIXED_PRECISION": "fp8"} if "asks_outside" in row else {}
-    found = [c for c in judge(facts_of(path, environment=environment)) if c.hint == row["remedy"]]
+@pytest.mark.parametrize("rule", TEXT_RULES, ids=lambda rule: f"{rule.code}-{rule.message[:20]}")
+def test_the_example_of_a_source_is_told_at_its_line(tmp_path: Path, rule: Rule) -> None:
+    source = examples()["texts"][rule.message]
+    path = write(tmp_path, "train.py", f'"""About: nothing."""\n{source}')
+    found = [c for c in judge(facts_of(path, versions={})) if c.hint == rule.remedy]
     assert [(check.code, check.status) for check in found] == [(rule.code, rule.status)]
-    line = source.splitlines()[(found[0].line or 0) - 1]
-    assert row["calls"] == ["*"] or any(call in line for call in row["calls"])
+    line = source.splitlines()[(found[0].line or 0) - 2]
+    assert re.search(rule.when["has"][0], line)
+    commented = "".join(f"# {line}\n" for line in source.splitlines())
+    write(tmp_path, "train.py", f'"""\n{source}"""\n{commented}')
+    assert complaints(facts_of(path, versions={})) == {}
 
 
 SOUND_SOURCES = [
     "with torch.autocast('cuda', torch.bfloat16):\n    pass\n",
-    "args = SFTConfig(output_dir='x', bf16=False)\n",
     "convert_to_float8_training(model, module_filter_fn=f)\nmodel = torch.compile(model)\n",
-    "kwargs = AORecipeKwargs(module_filter_func=my_filter)\n",
-    "m = te.Linear(64, 8)\nn = nn.Linear(64, 8)\nwith te.fp8_autocast(enabled=True):\n    m(x)\n",
-    "accelerator = Accelerator()\nmodel, optimizer = accelerator.prepare(model, optimizer)\n",
-    "model_registry('8B', converters=[MXFP8LinearConverter.Config(fqns=['layers'])])\n",
+    "m = te.Linear(64, 8)\nwith te.autocast(enabled=True):\n    m(x)\n",
+    "model = AutoModel.from_pretrained('a/b')\nTrainer(model, args=Args(output_dir='out-fp8'))\n",
+    "model = AutoModel.from_pretrained('a/b-FP8')\nprint(model.generate(x))\n",
+    "config = FineGrainedFP8Config(dequantize=True)\nm = A.from_pretrained('a/b-FP8')\nTrainer(m)\n",
+    "with te.fp8_model_init():\n    m = te.Linear(8, 8)\nm = DistributedDataParallel(m)\n",
 ]
 
 
 @pytest.mark.parametrize("text", SOUND_SOURCES)
 def test_a_sound_source_gives_no_warning(tmp_path: Path, text: str) -> None:
-    environment = {"ACCELERATE_MIXED_PRECISION": "fp8"}
-    facts = facts_of(write(tmp_path, "train.py", text), gpus=[B200], environment=environment)
+    facts = facts_of(write(tmp_path, "train.py", text), gpus=[B200])
     assert complaints(facts) == {}
+    assert report_of(judge(facts)).conclusion == "NOTHING CHECKED"
 
 
 # File, what is replaced in it, by what, what the doctor calls unknown and how grave, and its hint.
 SLIPS = [
-    ("accelerate.yaml", "amax_history_len:", "amax_histroy_len:", "key fail", "amax_history_len"),
+    ("accelerate.yaml", "amax_history_len:", "amax_histroy_len:", "key warn", "amax_history_len"),
     ("accelerate.yaml", "fp8_config:", "fp8_confg:", "key fail", "fp8_config"),
     ("accelerate.yaml", "mixed_precision", "mixed_precison", "key fail", "mixed_precision"),
     ("accelerate.yaml", 'mixed_precision: "fp8"', "mixed_precision: float8", "value fail", "fp8"),
     ("accelerate.yaml", "backend: TE", "backend: torchao", "value fail", "AO"),
+    ("accelerate.yaml", "backend: TE", "backend: XX", "value fail", ""),
+    ("accelerate.yaml", "mixed_precision:", "dynamo_config: {dynamo_backnd: NO}\nmixed_precision:",
+     "key warn", "dynamo_backend"),
+    ("kempnerforge.toml", "[train]", "[trian]", "key fail", "train"),
     ("kempnerforge.toml", '"fp8"', '"FP8"', "value fail", "fp8"),
     ("kempnerforge.toml", "[distributed]", "[distribtued]", "key fail", "distributed"),
     ("torchtitan.toml", "quantize.linear.float8]", 'float8]\nrecipe_name = "rowise"',
      "value fail", "rowwise"),
     ("torchtitan.toml", "quantize.linear.float8]", "flaot8]", "key fail", "float8"),
+    ("torchtitan.toml", "linear.float8]", "linear.flaot8]", "key fail", "float8"),
     ("megatron.sh", "--fp8-format hybrid", "--fp8-format e5m2", "value warn", ""),
     ("megatron.sh", "--fp8-param-gather", "--fp8-param-gahter", "key fail", "fp8-param-gather"),
     ("ms_swift.sh", "--fp8_recipe blockwise", "--fp8_recipe block", "value fail", "blockwise"),
@@ -191,7 +200,6 @@ def test_a_slip_is_told_with_what_was_meant(
 MX = files.ACCELERATE + "  use_mxfp8_block_scaling: true\n"
 SWITCH = '[job]\ndump_folder = "x"\n\n[model]\nflavor = "8B"\n\n[training]\ncompile = true\n{}\n'
 DEEPSPEED = files.ACCELERATE.replace('"NO"', "DEEPSPEED")
-RECIPE = "config = Float8LinearConfig.from_recipe_name({})  # compile\n"
 SMALL_MODEL = {
     "model_type": "llama", "hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 12,
     "num_attention_heads": 12,
@@ -214,10 +222,6 @@ TEXTS = [
     ("ds.yaml", DEEPSPEED, "1.4.0", ""),
     ("ds.yaml", DEEPSPEED, "0.34.2", ""),
     ("ds.yaml", DEEPSPEED, "0.34.3", "fail fp8-with-deepspeed"),
-    ("train.py", RECIPE.format("args.recipe"), "", ""),
-    ("train.py", RECIPE.format("name"), "", ""),
-    ("train.py", RECIPE.format("Float8LinearRecipeName.TENSORWISE"), "", ""),
-    ("train.py", "def train(:\n", "", "warn config-not-recognised"),
     ("go.sh", f"{PRETRAIN} --transformer-impl local", "", "fail config-section-inert"),
     ("sft.yaml", "model_name_or_path: x\nstage: sft\noutput_dir: out\nfp8: true\n", "", ""),
     ("config.json", json.dumps(SMALL_MODEL), "", ""),
@@ -234,8 +238,7 @@ def test_what_is_told_of_a_file(
     )
     found = complaints(facts)
     assert " ".join(f"{c.status.value} {code}" for code, c in sorted(found.items())) == told
-    silent = ("def train", '{"model_type')
-    assert bool(facts.asks) == (not text.startswith(silent))
+    assert bool(facts.asks) == (not text.startswith('{"model_type'))
 
 
 def test_switches_that_are_off_ask_for_nothing(tmp_path: Path) -> None:
@@ -249,13 +252,75 @@ def test_the_sizes_of_a_model_count_for_what_a_configuration_asks(tmp_path: Path
     assert set(complaints(facts_of(axolotl, model))) == {"dims-too-small-to-pay"}
 
 
-def test_a_source_that_asks_for_nothing_is_named_unless_a_configuration_asks(
-    tmp_path: Path,
+# A file of no known framework or with no request, what is said of it, and the closing line.
+UNREAD = [
+    ("train.py", "plugin = ZeroPlugin(use_fp8=True)  # FP8\n", "fp8-mentioned", "use_fp8=True"),
+    ("train.py", '"""Trains in FP8."""\npass\n', "fp8-mentioned", "no line mentions FP8"),
+    ("rl.yaml", "rollout: {quantization: fp8}\n", "fp8-mentioned", "FP8 for generation only"),
+    ("own.yaml", "\nquantization: fp8\n", "fp8-mentioned", "mentions FP8 (line 2: quanti"),
+    ("own.yaml", "lr: 1\noutput_dir: fp8\n", "config-not-recognised", "not a config of a known"),
+    ("m.yml", "base_config: base.yml\nquantization: fp8\n", "fp8-mentioned", "MaxText: mentions"),
+    ("sft.yaml", f"{files.TRL}\nload_in_fp8: true\n", "fp8-mentioned", "where no rule reads it"),
+    ("go.sh", "accelerate launch --config_file /no/fp8.yaml train.py\n", "config-not-found",
+     "accelerate; its configuration /no/fp8.yaml is not on this machine"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "text", "code", "says"), UNREAD)
+def test_of_a_file_that_no_rule_reads_only_its_words_are_told(
+    tmp_path: Path, name: str, text: str, code: str, says: str
 ) -> None:
+    path = write(tmp_path, name, text)
+    report = report_of(judge(facts_of(path)))
+    (check,) = [check for check in report.checks if check.file == path]
+    assert (check.code, check.status) == (code, "skipped")
+    assert says in check.message
+    assert report.conclusion == "NOTHING CHECKED"
+
+
+def test_a_script_is_named_beside_a_request_only_if_it_mentions_fp8(tmp_path: Path) -> None:
     script, config = write(tmp_path, "t.py", "pass\n"), write(tmp_path, "a.yaml", files.ACCELERATE)
-    (check,) = [check for check in judge(facts_of(script)) if check.file == script]
-    assert (check.code, check.status) == ("fp8-not-asked", "skipped")
     assert script not in {check.file for check in judge(facts_of(script, config))}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "gpus", "conclusion"),
+    [
+        ("litgpt.yaml", SOUND["litgpt.yaml"], [H100], "NO FP8 REQUESTED"),
+        ("grpo.yaml", "policy: {megatron_cfg: {enabled: true}, generation: {precision: fp8}}\n", [],
+         "NO FP8 REQUESTED"),
+        ("a.yaml", files.ACCELERATE, [H100], "NO FAULT FOUND (1 not checked)"),
+        ("a.yaml", files.ACCELERATE, [], "NO FAULT FOUND (2 not checked)"),
+        ("a.yaml", files.ACCELERATE, [files.A100], "1 FAULT: 1 fail, 1 not checked"),
+        ("none.py", "", [H100], "NOTHING CHECKED"),
+    ],
+)  # fmt: skip
+def test_the_last_line_says_what_was_checked(
+    tmp_path: Path, name: str, text: str, gpus: list[Gpu], conclusion: str
+) -> None:
+    facts = facts_of(write(tmp_path, name, text), gpus=gpus, require_gpu=False)
+    report = report_of(judge(facts))
+    assert report.conclusion == conclusion
+    assert str(report).splitlines()[-1] == conclusion
+
+
+def test_an_fp8_checkpoint_is_for_inference(tmp_path: Path) -> None:
+    fp8 = SMALL_MODEL | {"quantization_config": {"quant_method": "fp8"}}
+    trl = files.TRL.replace("model_name_or_path: ", "model_name_or_path: x/")
+    for name, text in (("config.json", json.dumps(fp8)), ("sft.yaml", _renamed(trl))):
+        assert "fp8-checkpoint" in complaints(facts_of(write(tmp_path, name, text)))
+    command = ["python", "sft.py", "--model_name_or_path", "Qwen/Qwen3-4B-FP8", "--output_dir", "out"]
+    assert "fp8-checkpoint" in complaints(facts_of(command=command))
+
+
+def _renamed(text: str) -> str:
+    return re.sub(r"(model_name_or_path: \S+)", r"\1-FP8", text)
+
+
+def test_own_flags_are_checked_against_the_gpu() -> None:
+    command = ["python", "train.py", "--fp8-recipe", "mxfp8"]
+    assert "MXFP8" in complaints(facts_of(command=command))["no-fp8-units"].message
+    assert complaints(facts_of(command=command, gpus=[B200])) == {}
 
 
 @pytest.mark.parametrize("argument", ["--mixed_precision bf16", "--mixed-precision=no"])
@@ -334,7 +399,7 @@ def test_configurations_of_public_issues(tmp_path: Path, thread: str) -> None:
     report = report_of(judge(facts))
     found = {check.code for check in report.checks}
     assert issue["code"] in found
-    unseen = issue["code"] == "training-not-started"
+    unseen = issue["code"] in ("training-not-started", "fp8-mentioned", "config-not-recognised")
     expected = {"skipped"} if unseen else {"warn", "fail"}
     assert report.status in expected or not issue.get("dies", True)
     assert report.status != "ok" or "fp8-asked" not in found

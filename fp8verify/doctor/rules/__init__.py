@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from fp8verify.doctor.checks import Check
 from fp8verify.doctor.facts import Facts
-from fp8verify.doctor.rules import asked, keys, machine, rows, scripts
+from fp8verify.doctor.rules import asked, keys, machine, rows, sizes
 
 Rule = Callable[[Facts], Iterator[Check]]
 RULES: tuple[Rule, ...] = (
@@ -17,10 +17,9 @@ RULES: tuple[Rule, ...] = (
     keys.unknown_keys,
     keys.unknown_values,
     rows.rows,
-    asked.small_sizes,
-    asked.expected_share,
+    sizes.small_sizes,
+    sizes.expected_share,
     asked.not_started,
-    scripts.scripts,
 )
 
 

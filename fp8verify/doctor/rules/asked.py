@@ -1,68 +1,119 @@
-"""Rules on the configurations' requests and on the sizes of their models."""
+"""What the files request, and what is only mentioned in files that no rule reads."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
 
-from fp8verify.analysis.gpus import SMALL_SIDE
 from fp8verify.doctor.checks import Check, Status
+from fp8verify.doctor.documents import Document
 from fp8verify.doctor.facts import Facts
 from fp8verify.doctor.frameworks import framework_of
-from fp8verify.doctor.gpus import FORMATS
-from fp8verify.doctor.scripts import Script
-from fp8verify.doctor.training import Ask, Config, LayerSize, flops, layers_of
+from fp8verify.doctor.gpus import FORMATS, trains_in
+from fp8verify.doctor.mentions import Mention, mentions, mentions_of_values, told
+from fp8verify.doctor.rules.keys import known_keys
+from fp8verify.doctor.training import Ask, Config
 from fp8verify.text import listed
 
-_MOSTLY = 0.5
-_SHOWN = 6
+_START = "what a script does is told by `doctor -- COMMAND` or by `run`"
 
 
 def asked(facts: Facts) -> Iterator[Check]:
     """The FP8 request of each file, as the doctor understands it."""
     for config in facts.configs:
-        ask = config.ask
-        says = f"asks for {_described(ask)}" if ask else "does not ask for FP8"
-        yield Check(
-            code="fp8-asked" if ask else "fp8-not-asked",
-            status=Status.OK if ask else Status.SKIPPED,
-            message=f"{config.framework}: {says}",
-            file=config.path,
-            line=config.lines.get(config.origins.get(ask.key, ask.key)) if ask else None,
-        )
-    for script in facts.scripts:
-        yield from _of_a_script(script, alone=not facts.asks)
-    for path in facts.unrecognised:
-        yield Check(
-            code="config-not-recognised",
-            status=Status.WARN,
-            message="this belongs to no framework that is known; it is not checked",
-            hint="Pass the file that the training reads, or its command after --.",
-            file=path,
-        )
+        yield _of_a_config(config)
+    for document in facts.unread:
+        found = list(mentions(document))
+        # What a script does is told by its model, if that was built.
+        told_by_model = document.kind == "python" and facts.model and facts.model.modules
+        if not told_by_model and (found or not facts.asks):
+            yield _unread(document, found)
+        if document.kind != "python":  # which may have a branch for each GPU
+            yield from _formats(document, found, facts)
+    for missing in facts.missing:
+        whose = f"{missing.framework}; its" if missing.framework else "the"
+        message = f"{whose} configuration {missing.file} is not on this machine: not checked"
+        yield _check("config-not-found", Status.SKIPPED, message, missing.path, missing.line)
 
 
-def _of_a_script(script: Script, *, alone: bool) -> Iterator[Check]:
-    for ask in script.asks:
-        yield Check(
-            code="fp8-asked",
-            status=Status.OK,
-            message=f"the script can ask for {_described(ask)} ({ask.key})",
-            file=script.path,
-        )
-    if script.why_unread:
-        yield Check(
-            code="config-not-recognised",
-            status=Status.WARN,
-            message=f"this Python source cannot be read ({script.why_unread}); it is not checked",
-            file=script.path,
-        )
-    elif alone:  # else a file of the command asks, and a script that does not is no news
-        yield Check(
-            code="fp8-not-asked",
-            status=Status.SKIPPED,
-            message="the source does not ask for FP8 (it was read, not run)",
-            file=script.path,
-        )
+def _of_a_config(config: Config) -> Check:
+    ask, row = config.ask, framework_of(config)
+    if ask is not None:
+        line = config.lines.get(config.origins.get(ask.key, ask.key))
+        message = f"{config.framework}: requests {_described(ask)}"
+        return _check("fp8-asked", Status.OK, message, config.path, line)
+    found = list(mentions_of_values(config.values, config.lines))
+    if "unread" in row:
+        says = f"mentions FP8 ({told(found)}); " if found else ""
+        message = f"{config.framework}: {says}{row['unread']}: not checked"
+        return _check("fp8-mentioned", Status.SKIPPED, message, config.path, _first(found))
+    unknown = [one for one in found if not one.of_generation and not _is_known(one, config)]
+    if unknown:
+        where = f"mentions FP8 where no rule reads it ({told(unknown)})"
+        message = f"{config.framework}: {where}: not checked"
+        return _check("fp8-mentioned", Status.SKIPPED, message, config.path, _first(unknown))
+    generation = [one for one in found if one.of_generation]
+    more = f"; FP8 for generation only ({told(generation)})" if generation else ""
+    message = f"{config.framework}: does not request FP8 for training{more}"
+    return _check("fp8-not-asked", Status.NOTE, message, config.path, _first(generation))
+
+
+def _is_known(mention: Mention, config: Config) -> bool:
+    """Whether a rule or the framework's table of keys knows the setting that mentions FP8."""
+    row = framework_of(config)
+    key = mention.text.partition(": ")[0]
+    section, _, name = key.rpartition(".")
+    plain = name.removeprefix("--").replace("-", "_")
+    given = next((given for given, origin in config.origins.items() if origin == key), key)
+    asks = (key for one in row.get("asks", ()) for key in one["when"])
+    read = [part for keys in (*row.get("values", ()), *asks) for part in keys.split("|")]
+    is_read = (
+        any(fnmatchcase(given, part) for part in read) or given in row.get("alias", {}).values()
+    )
+    return is_read or bool({name, plain} & known_keys(row).get(section, frozenset()))
+
+
+def _unread(document: Document, found: Sequence[Mention]) -> Check:
+    """Return what is said of a file that no rule reads."""
+    line = _first(found)
+    if document.kind == "python":
+        says = f"mentions FP8 ({told(found)})" if found else "no line mentions FP8"
+        message = f"{says}; not checked further: {_START}"
+        return _check("fp8-mentioned", Status.SKIPPED, message, document.path, line)
+    what = "a command" if document.kind == "arguments" else "a config"
+    rest = f"not {what} of a known framework: not checked"
+    if not found:
+        code, message = "config-not-recognised", rest
+    elif all(one.of_generation for one in found):
+        code = "fp8-mentioned"
+        message = f"FP8 for generation only ({told(found)}), which says nothing of training; {rest}"
+    else:
+        code, message = "fp8-mentioned", f"mentions FP8 ({told(found)}); {rest}"
+    return _check(code, Status.SKIPPED, message, document.path, line)
+
+
+_NAMED_FORMATS = {"mxfp8": re.compile(r"mxfp8|mx_fp8|MXFP8"), "nvfp4": re.compile(r"nvfp4|NVFP4")}
+
+
+def _formats(document: Document, mentioned: Sequence[Mention], facts: Facts) -> Iterator[Check]:
+    """Yield the formats that settings of an unknown framework name and a GPU cannot multiply."""
+    for fmt, pattern in _NAMED_FORMATS.items():
+        found = [one for one in mentioned if pattern.search(one.text)]
+        without = [gpu.name for gpu in facts.gpus.found if trains_in(gpu, fmt) is False]
+        if found and without:
+            names, wanted = listed(list(dict.fromkeys(without))), FORMATS[fmt]
+            message = f"{told(found)}: {names} does not train in {wanted.name}, which needs "
+            place = document.path, _first(found)
+            yield _check("no-fp8-units", Status.WARN, message + wanted.needs, *place)
+
+
+def _first(found: Sequence[Mention]) -> int | None:
+    return next((one.line for one in found), None)
+
+
+def _check(code: str, status: Status, message: str, file: str, line: int | None) -> Check:
+    return Check(code=code, status=status, message=message, file=file, line=line)
 
 
 def _described(ask: Ask) -> str:
@@ -72,7 +123,7 @@ def _described(ask: Ask) -> str:
 
 def not_started(facts: Facts) -> Iterator[Check]:
     """What configuration files do not show about a training, unless its model was built."""
-    if facts.model is None and (facts.asks or facts.scripts or facts.command):
+    if facts.model is None and (facts.asks or facts.command):
         yield Check(
             code="training-not-started",
             status=Status.SKIPPED,
@@ -80,95 +131,3 @@ def not_started(facts: Facts) -> Iterator[Check]:
             "pipeline stages, CUDA graphs and checkpoints are not checked",
             hint="Put the command that trains after --.",
         )
-
-
-def small_sizes(facts: Facts) -> Iterator[Check]:
-    """Layers so small that casts cost more than the faster GEMM gains."""
-    models: list[tuple[Config | None, Ask, tuple[LayerSize, ...]]] = [*sized(facts)]
-    if facts.model is not None:
-        ask = facts.asks[0][0] if facts.asks else Ask("fp8")
-        models.append((None, ask, layers_of(facts.model.modules)))
-    for config, ask, layers in models:
-        small = [layer for layer in layers if _too_small(layer.n, layer.k, ask.recipe)]
-        if not small:
-            continue
-        share = flops(small) / flops(layers)
-        yield Check(
-            code="dims-too-small-to-pay",
-            status=Status.WARN if share > _MOSTLY else Status.OK,
-            message=f"too small to pay, {share:.0%} of the linear layers' FLOPs: {named(small)}",
-            hint="Leave them in BF16 (filter_fqns, auto_filter_small_kn, module_filter_fn), or "
-            "measure them here: fp8verify doctor --measure.",
-            source="torchao float8_linear_utils.py, _auto_filter_for_recipe (H100); "
-            "analysis/gpus.py",
-            file=config.path if config else None,
-            line=_line(config) if config else None,
-        )
-
-
-def expected_share(facts: Facts) -> Iterator[Check]:
-    """The share of the linear layers' FLOPs that the configuration converts to FP8."""
-    for config in facts.configs:
-        share = fp8_share(config)
-        if config.ask is not None and share is not None:
-            high = framework_of(config).get("sizes", {}).get("high", ())
-            yield Check(
-                code="fp8-share-expected",
-                status=Status.OK,
-                message=f"about {share:.0%} of the linear layers' GEMM FLOPs are expected in FP8"
-                + (f"; in high precision: {', '.join(high)}" if share < 1 and high else ""),
-                hint="`fp8verify run --min-share` checks it.",
-                source="the sizes in this file; what its framework converts",
-                file=config.path,
-                line=_line(config),
-            )
-
-
-def fp8_share(config: Config) -> float | None:
-    """Return the share of the linear layers' FLOPs that runs in FP8, 0 to 1; None if unknown."""
-    layers = config.layers
-    if not layers:
-        return None
-    low = [part for part in _converted(config) if not (part.n % 16 or part.k % 16)]
-    return flops(low) / flops(layers)
-
-
-def sized(facts: Facts) -> Iterator[tuple[Config, Ask, tuple[LayerSize, ...]]]:
-    """Yield each FP8 request with its layers, from its file or the started model."""
-    asks = [ask for ask, _ in facts.asks]
-    for config in facts.configs:
-        ask = config.ask
-        if ask is None and config.framework == "a Hugging Face model" and asks:
-            ask = asks[0]
-        layers = _converted(config)
-        if ask is not None and layers:
-            yield config, ask, layers
-
-
-def _converted(config: Config) -> tuple[LayerSize, ...]:
-    """Return the layers that the framework converts; `high` names the others."""
-    high = framework_of(config).get("sizes", {}).get("high", ())
-    return tuple(part for part in config.layers if part.kind not in high)
-
-
-def named(layers: Sequence[LayerSize]) -> str:
-    """Return layers as a message names them: K -> N."""
-    return listed([f"{layer.name} {layer.k} -> {layer.n}" for layer in layers], _SHOWN)
-
-
-def _line(config: Config) -> int | None:
-    names = (config.origins.get(name, name) for name in ("model.dim", "hidden-size", "hidden_size"))
-    return next((config.lines[name] for name in names if name in config.lines), None)
-
-
-def _too_small(n: int, k: int, recipe: str | None) -> bool:
-    """Return whether a layer with N outputs and K inputs is expected to be slower in FP8.
-
-    torchao's thresholds for its own recipes (float8_linear_utils.py, `_auto_filter_for_recipe`,
-    measured on H100), ours for all others.
-    """
-    if recipe in ("rowwise", "rowwise_with_gw_hp"):
-        return n <= 2048 or k <= 1024 or (n <= 4096 and k <= 2048)
-    if recipe == "tensorwise":
-        return (k <= 4096 and n <= 1024) or min(n, k) < SMALL_SIDE
-    return min(n, k) < SMALL_SIDE

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
 from importlib import resources
-from itertools import zip_longest
 from typing import Any
 
 from fp8verify.doctor.checks import Check, Status
 from fp8verify.doctor.facts import Facts
 from fp8verify.doctor.frameworks import framework_of
+from fp8verify.doctor.spelling import nearest_name
 from fp8verify.doctor.training import Config, truth
+from fp8verify.text import counted
 
-_ALIKE, _NEAR = 0.8, 0.7
 _SHOWN = 6
 _COMPARED = 200  # keys of a file that are compared with all that are known
 _WORDS = ("fp8", "float8")
 _FLAG = "flag"
+_IGNORES = "ignores it"
+# Values of which later versions may have more.
+_GROWS = re.compile(r"recipe|format|quantization|converters|algo")
 
 
 @cache
@@ -33,7 +37,7 @@ def unknown_keys(facts: Facts) -> Iterator[Check]:
     """Keys that the framework does not have: near to one that it has, or not known at all."""
     for config in facts.configs:
         row = framework_of(config)
-        known = _known(row)
+        known = known_keys(row)
         unknown: list[str] = []
         compared = 0
         for key in config.values:
@@ -46,21 +50,18 @@ def unknown_keys(facts: Facts) -> Iterator[Check]:
             if not _is_strange(key, name, names, config):
                 continue
             compared += 1
-            near = _meant(name, names) if compared <= _COMPARED else None
+            near = nearest_name(name, names) if compared <= _COMPARED else None
             if near is not None and (config.is_file_of_values or _speaks(near, row)):
                 yield _misspelled(config, row, key, near)
             elif (config.is_file_of_values and is_whole) or _speaks(name, row):
                 unknown.append(key)
         if unknown:
-            grave = row.get("raises", "ignores it") != "ignores it" and any(
-                key.rpartition(".")[0] in row.get("closed", ()) for key in unknown
-            )
-            grave = grave or any(_speaks(key.rpartition(".")[2], row) for key in unknown)
+            grave = any(_is_grave(key, row) for key in unknown)
             more = f" and {len(unknown) - _SHOWN} more" if len(unknown) > _SHOWN else ""
             yield Check(
                 code="config-key-unknown",
                 status=Status.WARN if grave else Status.SKIPPED,
-                message=f"{len(unknown)} keys are not known and not checked: "
+                message=f"{counted(unknown, 'unknown key')}, not checked: "
                 f"{', '.join(unknown[:_SHOWN])}{more}",
                 hint="Check their spelling; they may belong to another version.",
                 source=_source(row),
@@ -69,13 +70,27 @@ def unknown_keys(facts: Facts) -> Iterator[Check]:
             )
 
 
+def _is_grave(key: str, row: Mapping[str, Any]) -> bool:
+    """Whether an unknown key ends the run, or is one of FP8's."""
+    section = key.rpartition(".")[0]
+    ends = _effect(section, row) != _IGNORES and section in row.get("closed", ())
+    return ends or _speaks(key, row)
+
+
+def _effect(section: str, row: Mapping[str, Any]) -> str:
+    """Return what the framework does with an unknown key of a section."""
+    raises = str(row.get("raises", _IGNORES))
+    return raises if section in row.get("raises_in", (section,)) else _IGNORES
+
+
 @cache
 def _schema(name: str) -> dict[str, frozenset[str]]:
     sections = schemas().get(name, {}).get("sections", {})
     return {section: frozenset(names) for section, names in sections.items()}
 
 
-def _known(row: Mapping[str, Any]) -> dict[str, frozenset[str]]:
+def known_keys(row: Mapping[str, Any]) -> dict[str, frozenset[str]]:
+    """Return the keys of a framework by section, as far as they are known."""
     known = dict(_schema(row.get("schema", "")))
     under = row.get("under", "")
     if under:
@@ -106,41 +121,14 @@ def _speaks(name: str, row: Mapping[str, Any]) -> bool:
     return any(word.replace("-", "_") in plain for word in row.get("words", _WORDS))
 
 
-def _meant(name: str, names: frozenset[str]) -> str | None:
-    plain = name.removeprefix("--").replace("-", "_")
-    if len(plain) < 4:
-        return None
-    close = get_close_matches(plain, sorted(names), n=1, cutoff=_NEAR)
-    return close[0] if close and _is_slip(plain, close[0]) else None
-
-
-def _is_slip(given: str, meant: str) -> bool:
-    """Whether two names differ by merged words, or in one word by a slip of the keyboard."""
-    if given.replace("_", "") == meant.replace("_", ""):
-        return True
-    words = zip_longest(given.split("_"), meant.split("_"), fillvalue="")
-    differing = [(ours, theirs) for ours, theirs in words if ours != theirs]
-    if (
-        abs(len(given) - len(meant)) > 3
-        or len(differing) > 1
-        or given.rstrip("s") == meant.rstrip("s")
-    ):
-        return False
-    ours, theirs = differing[0]
-    if sorted(ours) == sorted(theirs):
-        return True
-    if min(len(ours), len(theirs)) < 4 or any(char.isdigit() for char in ours + theirs):
-        return False
-    return bool(get_close_matches(ours, [theirs], n=1, cutoff=_ALIKE)) and ours[:1] == theirs[:1]
-
-
 def _misspelled(config: Config, row: Mapping[str, Any], key: str, near: str) -> Check:
-    raises = row.get("raises", "ignores it")
-    dashed = key.startswith("--") or "-" in key.rpartition(".")[2]
+    section, _, name = key.rpartition(".")
+    effect = _effect(section, row)
+    dashed = key.startswith("--") or "-" in name
     return Check(
         code="config-key-unknown",
-        status=Status.FAIL if raises != "ignores it" else Status.WARN,
-        message=f"{config.framework} has no key {key.rpartition('.')[2]}, and {raises}",
+        status=Status.FAIL if effect != _IGNORES else Status.WARN,
+        message=f"{config.framework} has no key {name}, and {effect}",
         hint=f"Did you mean {near.replace('_', '-') if dashed else near}?",
         source=_source(row),
         file=config.path,
@@ -171,8 +159,9 @@ def unknown_values(facts: Facts) -> Iterator[Check]:
             effect = row.get("otherwise", "raises an error")
             yield Check(
                 code="config-value-unknown",
-                # What resembles no value that is known may be one of a later version.
-                status=Status.FAIL if near and not tolerated else Status.WARN,
+                status=Status.FAIL
+                if (near or not _GROWS.search(name)) and not tolerated
+                else Status.WARN,
                 message=f"{key.rpartition('.')[2]} = {str(value)[:60]!r} is not one of "
                 f"{', '.join(filter(None, words))}: {config.framework} {effect}",
                 hint=f"Did you mean {near!r}?" if near else "",

@@ -23,16 +23,14 @@ def gpus(facts: Facts) -> Iterator[Check]:
         yield Check(
             code="no-gpu",
             status=Status.FAIL if facts.require_gpu else Status.SKIPPED,
-            message=f"no GPU found here: {facts.gpus.why_none}"
-            + ("" if facts.require_gpu else "; whether one can run this is not checked"),
-            hint="Run the doctor where the training runs, in its container and its Slurm step.",
+            message=f"no GPU found ({facts.gpus.why_none}): GPU support not checked "
+            "(--gpu H200 names one)",
+            hint="Run the doctor where the run will be, in its container and its Slurm step, or "
+            "name the GPU: --gpu H200.",
         )
         return
-    wished = dict.fromkeys(ask.format for ask, _ in facts.wishes)
-    possible = dict.fromkeys(ask.format for ask, _ in facts.asks if ask.format not in wished)
-    # A script may have a branch for each GPU: one that this machine can run is enough.
-    others = [fmt for fmt in possible if all(trains_in(g, fmt) for g in found)]
-    for fmt in (*wished, *(others or possible)) or ("fp8",):
+    wished = dict.fromkeys(ask.format for ask, _ in facts.asks)
+    for fmt in wished or ("fp8",):
         yield _units(found, fmt)
 
 
@@ -75,11 +73,11 @@ def torch_of_the_training(facts: Facts) -> Iterator[Check]:
     label = f"{python.program} ({python.why})"
     version = facts.versions.get("torch")
     if version is None:
-        why = facts.installed.why_unknown or "it has no torch"
+        why = facts.installed.why_unknown or "has no torch"
         yield Check(
             code="torch-not-installed",
             status=Status.FAIL if python.named else Status.SKIPPED,
-            message=f"the Python {label}: {why}; versions are not checked",
+            message=f"{label} {why}: versions not checked",
             hint="Install torch there, or name the Python that trains."
             if python.named
             else "Activate the training's environment, or put its command after --.",
@@ -113,15 +111,14 @@ def libraries(facts: Facts) -> Iterator[Check]:
     """Whether the library is there that multiplies in FP8 for the training."""
     if "torch" not in facts.versions:  # this is no Python that trains
         return
-    wished = {ask.backend for ask, _ in facts.wishes}
     backends = {ask.backend: path for ask, path in facts.asks if ask.backend in _LIBRARIES}
     for backend, path in backends.items():
         name, label, install = _LIBRARIES[backend or ""]
         if name not in facts.versions:
             yield Check(
                 code=f"{backend}-not-installed",
-                status=Status.FAIL if backend in wished else Status.WARN,
-                message=f"{path} asks for FP8 by {label}, and {_python(facts)} does not have it",
+                status=Status.FAIL,
+                message=f"{path} requests FP8 by {label}, and {_python(facts)} does not have it",
                 hint=f"pip install {install}, or choose another backend.",
                 source="package metadata of that Python",
             )

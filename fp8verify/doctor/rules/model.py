@@ -8,12 +8,14 @@ from fp8verify.analysis.gpus import peak_of
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.doctor.checks import Check, Status
 from fp8verify.doctor.facts import Facts
-from fp8verify.doctor.rules.asked import named
+from fp8verify.doctor.rules.sizes import named
 from fp8verify.doctor.training import flops, layers_of
-from fp8verify.text import listed, shorten
+from fp8verify.text import counted, listed, shorten
 
 _SHOWN = 6
-_LOW = ("fp8", "fp4", "fp8_emulated", "fp8_module_off")
+_LOW = ("fp8", "fp4")
+_EMULATED = ("fp8_emulated", "fp4_emulated")
+_OFF = "fp8_module_off"  # Transformer Engine outside its autocast, as before every first step
 _ALIGNMENT = 16
 _BY_PREPARE = ("accelerate", "axolotl", "LLaMA-Factory")  # they convert after the optimizer
 
@@ -46,6 +48,26 @@ def model(facts: Facts) -> Iterator[Check]:
 
 def _conversion(modules: Sequence[ModuleRecord], facts: Facts) -> Iterator[Check]:
     converted = [module for module in modules if module.state in _LOW]
+    if emulated := [module for module in modules if module.state in _EMULATED]:
+        yield Check(
+            code="fp8-emulated",
+            status=Status.FAIL,
+            message=f"EMULATED: {counted(emulated, 'linear layer')} would only emulate FP8, with "
+            f"every GEMM in high precision: {_named(emulated, modules)}",
+            hint="Do not pass emulate=True where FP8 should run.",
+            source="dry start; torchao float8/config.py, Float8LinearConfig.emulate",
+        )
+    if off := [module for module in modules if module.state == _OFF]:
+        yield Check(
+            code="model-in-autocast",
+            status=Status.SKIPPED,
+            message=f"{counted(off, 'layer')} of Transformer Engine run in FP8 only within its "
+            f"autocast, which a dry start does not reach: {_named(off, modules)}",
+            hint="`fp8verify run` tells which of them do.",
+            source="dry start",
+        )
+        if not converted:
+            return
     ask, framework = next(
         ((config.ask, config.framework) for config in facts.configs if config.ask), (None, "")
     )
@@ -61,11 +83,10 @@ def _conversion(modules: Sequence[ModuleRecord], facts: Facts) -> Iterator[Check
     share = flops(layers_of(converted)) / (flops(layers_of(modules)) or 1)
     done = {module.fqn for module in converted}
     rest = _named([m for m in modules if m.fqn not in done], modules) or "none"
-    low = bool(converted) or not facts.asks
+    low = bool(converted or emulated) or not facts.asks
     yield Check(
         code="model-layers",
-        # What a script asks for may stand in a branch that does not run.
-        status=Status.OK if low else Status.FAIL if facts.wishes else Status.WARN,
+        status=Status.OK if low and not emulated else Status.NOTE if low else Status.FAIL,
         message=f"{len(converted)} of {len(modules)} linear layers would run in FP8, {share:.0%} "
         f"of their FLOPs; in high precision: {rest}",
         hint=""

@@ -12,13 +12,14 @@ from fp8verify.doctor.facts import Facts
 from fp8verify.doctor.frameworks import framework_of
 from fp8verify.doctor.installed import built_for, parsed
 from fp8verify.doctor.launch_script import arguments
-from fp8verify.doctor.rules.asked import fp8_share, named, sized
+from fp8verify.doctor.mentions import code_lines
+from fp8verify.doctor.rules.sizes import fp8_share, named, sized
 from fp8verify.doctor.tables import Rule, rules
 from fp8verify.doctor.training import Ask, Config, LayerSize, word
 
 
 class Subject(NamedTuple):
-    """The subject of rows: a configuration, a script's request, or only the machine.
+    """The subject of rows: a configuration, or only the machine.
 
     `facts` has what `where` of a row tests, by name.
     """
@@ -35,16 +36,29 @@ def rows(facts: Facts) -> Iterator[Check]:
         Subject(_facts_of_config(config, facts, machine), config.ask, config)
         for config in facts.configs
     ]
-    asks: list[Ask | None] = [ask for script in facts.scripts for ask in script.asks]
-    others = [Subject({**machine, **_facts_of_ask(ask)}, ask) for ask in [*asks, None]]
-    for group, found in rules("rules").items():
+    for group, found in rules().items():
         subjects = [one for one in configs if group in ("any", *one.facts["framework"])]
         for rule in found:
-            if group != "machine":
+            if group == "text":
+                yield from _of_texts(rule, facts, machine)
+            elif group != "machine":
                 for subject in subjects:
                     yield from _checks(rule, subject)
-            elif any(_is_about(rule, one) for one in [*configs, *others]):
+            elif any(_is_about(rule, one) for one in [*configs, Subject(machine, None)]):
                 yield rule.check(rule.message, None, None)
+
+
+def _of_texts(rule: Rule, facts: Facts, machine: Mapping[str, Any]) -> Iterator[Check]:
+    """Yield the checks of a row on Python sources: `has` and `lacks` are about their code."""
+    row: Any = rule.when
+    for document in facts.unread if _is_about(rule, Subject(machine, None)) else ():
+        lines = code_lines(document.text) if document.kind == "python" else []
+        code = "\n".join(lines)
+        has = [re.search(pattern, code) for pattern in row["has"]]
+        if has[0] and all(has) and not ("lacks" in row and re.search(row["lacks"], code)):
+            line = code.count("\n", 0, has[0].end()) + 1
+            word = has[0][has[0].lastindex or 0]
+            yield rule.check(rule.message.replace("<0>", word[:60]), document.path, line)
 
 
 def _facts_of_machine(facts: Facts) -> dict[str, Any]:
@@ -89,7 +103,9 @@ def _facts_of_config(config: Config, facts: Facts, machine: Mapping[str, Any]) -
 
 
 def _is_about(rule: Rule, subject: Subject) -> bool:
-    for name, test in rule.fields.get("where", {}).items():
+    for name, test in rule.where.items():
+        if name == "key":
+            continue
         value = subject.facts.get(name, MISSING)
         if not (all_hold(test, value) if isinstance(test, dict) else holds(test, value)):
             return False
@@ -100,10 +116,10 @@ def _checks(rule: Rule, subject: Subject) -> Iterator[Check]:
     config, ask = subject.config, subject.ask
     if config is None or not _is_about(rule, subject):
         return
-    for when in rule.alternatives():
+    for when in rule.when if isinstance(rule.when, list) else [rule.when]:
         if all_hold(when, config.given):
             first = next(iter(when), "") or (ask.key if ask else "")
-            name = name_of(rule.fields.get("key", first), config.given) or ""
+            name = name_of(rule.where.get("key", first), config.given) or ""
             line = config.lines.get(config.origins.get(name, name))
             message = _message(rule, config, {**subject.facts, "key": spelled(first, config)})
             yield rule.check(message, config.path, line)
@@ -128,7 +144,7 @@ def _derived(name: str, rule: Rule, config: Config, facts: Mapping[str, Any]) ->
     if name in ("tokens", "key"):
         return str(facts[name])
     if name == "sides":
-        test, layers = rule.fields["where"]["sides"], facts["layers"]
+        test, layers = rule.where["sides"], facts["layers"]
         return named([part for part in layers if _is_odd(part, test)])
     share = fp8_share(config)
     return "an unknown share" if share is None else f"{share:.0%}"
