@@ -128,7 +128,7 @@ def _example(group: str, rule: Rule) -> str:
     head = f"**{_word(rule.status)}**{f' ({whose})' if whose else ''}"
     if rule.message in examples()["texts"]:
         source = examples()["texts"][rule.message]
-        return f"{head}\n\n```python\n{source.strip()}\n```\n\n{_told('train.py', source, rule)}"
+        return f"{head}\n\n```text\n{source.strip()}\n```\n\n{_told('train.py', source, rule)}"
     changes = examples()["rules"].get(rule.message)
     name, old, new = changes[0] if changes else ("trl.yaml", "", "")
     sound = (_CONFIGS / name).read_text(encoding="utf-8")

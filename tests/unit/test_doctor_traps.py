@@ -139,7 +139,7 @@ SOUND_SOURCES = [
     "m = te.Linear(64, 8)\nwith te.autocast(enabled=True):\n    m(x)\n",
     "model = AutoModel.from_pretrained('a/b')\nTrainer(model, args=Args(output_dir='out-fp8'))\n",
     "model = AutoModel.from_pretrained('a/b-FP8')\nprint(model.generate(x))\n",
-    "config = FineGrainedFP8Config(dequantize=True)\nm = A.from_pretrained('a/b-FP8')\nTrainer(m)\n",
+    "c = FineGrainedFP8Config(dequantize=True)\nm = A.from_pretrained('a/b-FP8')\nTrainer(m)\n",
     "with te.fp8_model_init():\n    m = te.Linear(8, 8)\nm = DistributedDataParallel(m)\n",
 ]
 
@@ -309,7 +309,7 @@ def test_an_fp8_checkpoint_is_for_inference(tmp_path: Path) -> None:
     trl = files.TRL.replace("model_name_or_path: ", "model_name_or_path: x/")
     for name, text in (("config.json", json.dumps(fp8)), ("sft.yaml", _renamed(trl))):
         assert "fp8-checkpoint" in complaints(facts_of(write(tmp_path, name, text)))
-    command = ["python", "sft.py", "--model_name_or_path", "Qwen/Qwen3-4B-FP8", "--output_dir", "out"]
+    command = ["sft.py", "--model_name_or_path", "Qwen/Qwen3-4B-FP8", "--output_dir", "out"]
     assert "fp8-checkpoint" in complaints(facts_of(command=command))
 
 
