@@ -68,7 +68,8 @@ def _pages() -> dict[str, Callable[[str], str]]:
     from fp8verify.doctor.tables import code_page, codes
     from fp8verify.verdict.findings_table import finding_page, findings_table
 
-    return dict.fromkeys(codes(), code_page) | dict.fromkeys(findings_table(), finding_page)
+    pages: dict[str, Callable[[str], str]] = dict.fromkeys(codes(), code_page)
+    return pages | dict.fromkeys(findings_table(), finding_page)
 
 
 # What people paste in place of a name, and the command that takes it.
