@@ -38,3 +38,4 @@ for name in one-step one-micro-batch pinned-layer nvfp4-fallback own-kernel \
   own-op own-kernel-compiled graphed rollout recompute; do
   verify "fault-$name" --steps 5-7 benchmarks/gpu/faults.py "$name"
 done
+[[ storage =~ $only ]] && python3 benchmarks/gpu/storage.py "$out/storage"

@@ -111,7 +111,11 @@ def trained_layers(optimizers: Iterable[Any], *, anew: bool = False) -> list[Lay
         kept = [Layer(root(), name, module(), linear) for root, name, module, linear in _last[1]]
         if all(layer.root is not None and layer.module is not None for layer in kept):
             return kept
-    found = [layer for root in _trained_roots(parameters) for layer in _below(root)]
+    # Two roots may have the same modules: a model, and a list of parts of it for the optimizer.
+    unique: dict[int, Layer] = {}
+    for layer in (layer for root in _trained_roots(parameters) for layer in _below(root)):
+        unique.setdefault(id(layer.module), layer)
+    found = list(unique.values())
     references = [(weakref.ref(root), name, weakref.ref(module), linear)
                   for root, name, module, linear in found]  # fmt: skip
     _last = ((registrations.changes, made_for[1]), references)

@@ -248,3 +248,10 @@ def test_a_layer_that_is_converted_after_the_window_has_opened_is_listed_as_it_r
         [HIGH],
         ["fp8"],
     ]
+
+
+def test_a_layer_in_two_roots_is_listed_once() -> None:
+    shared = nn.Linear(16, 32)
+    found = census(model=nn.Sequential(shared), parts=nn.ModuleList([shared]))
+
+    assert len(found) == 1
