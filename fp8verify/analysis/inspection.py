@@ -38,7 +38,7 @@ from fp8verify.record.collect_result import notes_on_attachment
 from fp8verify.report.model.report import Report
 from fp8verify.trace import NoTraceError, Trace, TraceFiles, find_traces, read_trace
 from fp8verify.trace.places import comes_through_pipe, is_remote, place, reading, run_name
-from fp8verify.trace.readers import KERNEL_TABLE, glance_at
+from fp8verify.trace.readers import BLAS_LOG, KERNEL_TABLE, glance_at
 from fp8verify.verdict.judge import assess, judge
 from fp8verify.verdict.policy import Policy
 from fp8verify.verdict.reasons import LOG_ALONE
@@ -147,10 +147,10 @@ def _inspect_log_alone(log: str | Path | None, policy: Policy, name: str | None)
 
 
 def _printed_table(log: Path) -> Trace:
-    """Return the kernels of a key_averages() table in the log; none if there is no table."""
+    """Return the kernels of a table, or of a BLAS library, in the log; none if there are none."""
     try:
         found, glance = glance_at(log)
-        if found is KERNEL_TABLE and glance.is_trace:
+        if found in (BLAS_LOG, KERNEL_TABLE) and glance.is_trace:
             return read_trace(log)
     except InputError:
         pass  # what is wrong with the file was said when its claims were read

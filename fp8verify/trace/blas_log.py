@@ -29,7 +29,6 @@ _LINE: Final = lazy_pattern(
     r"\[(?:cublasLt|HIPBLASLT)\](?:\[(\d{1,10})\])?\[(Trace|Api)\]\[(\w{1,80})\]"
 )
 _IS_LOG: Final = lazy_pattern(r"\[(?:cublasLt|HIPBLASLT)\]\[|hipblaslt-bench -")
-_IS_CUBLAS: Final = lazy_pattern(r"^[Ii]! ?cuBLAS \(", 8)
 _BENCH: Final = "hipblaslt-bench "
 _NUMBER: Final = lazy_pattern(r"\b(rows|cols|batch_?count)=(\d{1,10})\b", 2)
 _TYPE: Final = lazy_pattern(r"\btype=(\w{1,24})")

@@ -67,7 +67,8 @@ _HINTS: Final = ("name", "kernel", "operation")
 _RULE: Final = lazy_pattern(r"(?<![-+|:])-{3,}(?: {1,3}-{3,})+")
 _DASHES: Final = lazy_pattern(r"-+")
 _GAP: Final = lazy_pattern(r" {2,}")
-_DELIMITERS: Final = ("\u2502", "\u2503", "\t", "|", ",", ";")
+_DELIMITERS: Final = ("\u2502", "\t", "|", ",", ";")
+_HEAVY: Final = {0x2503: 0x2502, 0x2551: 0x2502}  # rich draws headings with other lines than rows
 _IS_RULED: Final = lazy_pattern(r"[\s|:+=\u2500-\u257f-]*")
 _TOTAL: Final = lazy_pattern(r"Self (?!CPU )[A-Z][A-Z0-9]* time total: (\S+)")
 _TIME_UNIT: Final = lazy_pattern(_UNIT)
@@ -247,14 +248,15 @@ def read(source: Source, how: Reading) -> Trace:
     rows.fill(trace, table.tool, layers=how.layers)
     trace.seen = list(map(clean, table.operators))
     trace.remarks.append("the table does not say when kernels ran: idle time is unknown")
-    if not table.is_whole:
+    if not table.is_whole and table.tool == "key_averages()":
         trace.health.truncated = True
         trace.health.notes.append(
             "the table does not list all kernels: print it with row_limit=-1 and "
             "max_name_column_width=None"
-            if table.tool == "key_averages()"
-            else "the shares in the table do not add up to 100%: it does not list all kernels"
         )
+    elif not table.is_whole:
+        trace.health.records_lost = True
+        trace.health.notes.append(f"its rows add up to {table.shares:.1f}%, not to 100%")
     return trace
 
 
@@ -355,7 +357,7 @@ def _by_spans(header: str, spans: Sequence[slice]) -> _Columns | None:
 def _by_delimiter(header: str) -> _Columns | None:
     """Return the columns of a line of headings between delimiters, or two spaces or more."""
     for sign in _DELIMITERS:
-        if header.count(sign) >= 2:
+        if header.translate(_HEAVY).count(sign) >= 2:
             found = _columns(_split(header, sign), partial(_split, sign=sign))
             if found is not None:
                 return found
@@ -368,7 +370,7 @@ def _split(line: str, sign: str) -> list[str]:
             return next(csv.reader([line.lstrip("\ufeff")], delimiter=sign), [])
         except csv.Error:
             return []
-    cells = line.strip().strip(sign).split(sign)
+    cells = line.translate(_HEAVY).strip().strip(sign).split(sign)
     return [cell.strip() for cell in cells]
 
 

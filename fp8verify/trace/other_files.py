@@ -10,12 +10,16 @@ from fp8verify.trace.source import Source
 
 
 class _Kind(NamedTuple):
-    """Files of a kind, by the ends of their names, or by what a pickle begins with."""
+    """Files of a kind, by the ends of their names, or by how they begin and what is near there."""
 
     suffixes: tuple[str, ...]
     what: str
     hint: str
-    signs: tuple[bytes, ...] = ()
+    begins: tuple[bytes, ...] = ()
+    near: tuple[bytes, ...] = (b"",)
+
+
+_PICKLE: Final = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 
 
 _KINDS: Final = (
@@ -50,13 +54,20 @@ _KINDS: Final = (
         (),
         "a snapshot of torch's memory (a pickle, which is not loaded), without kernels",
         "Record kernels: torch.profiler's export_chrome_trace, or fp8verify run.",
+        _PICKLE,
         (b"segments", b"device_traces"),
     ),
     _Kind(
         (),
         "a pickle, which is not loaded: it may run any code",
         "Give a trace that torch.profiler exported (export_chrome_trace).",
-        (b"",),
+        _PICKLE,
+    ),
+    _Kind(
+        (),
+        "cuBLAS's log of calls, which has no types of FP8 products",
+        "Record cuBLASLt's, which has: CUBLASLT_LOG_MASK=2 CUBLASLT_LOG_FILE=FILE.",
+        (b"I! cuBLAS (", b"i! cuBLAS (", b"I!cuBLAS"),
     ),
 )
 
@@ -79,11 +90,7 @@ def refuse_content(source: Source) -> None:
     Raises:
         InputError: it is one; what it is, and what to export instead.
     """
-    kind = next((kind for kind in _KINDS if kind.signs and _begins(source.head, kind.signs)), None)
-    if kind is not None:
-        raise InputError(f"{source.name} is {kind.what}.", kind.hint.format(path=source.name))
-
-
-def _begins(head: bytes, signs: tuple[bytes, ...]) -> bool:
-    is_pickle = head[:1] == b"\x80" and head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05")
-    return is_pickle and any(sign in head for sign in signs)
+    for kind in _KINDS:
+        near = any(sign in source.head for sign in kind.near)
+        if kind.begins and source.head.startswith(kind.begins) and near:
+            raise InputError(f"{source.name} is {kind.what}.", kind.hint)
