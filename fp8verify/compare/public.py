@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from fp8verify.analysis.inspection import inspect, logs_of
 from fp8verify.compare.compare import compare as compare_reports
 from fp8verify.compare.measure import is_known, profiled_step_us, steps_of
-from fp8verify.errors import UsageError
+from fp8verify.errors import InputError, UsageError
 from fp8verify.logs.losses import PATTERNS, LossPattern, LossSeries, compile_loss_regex, read_losses
 from fp8verify.report.model.comparison import Comparison, LossPair, Outcome, RunRow, RunTable
 from fp8verify.report.model.parts import Finding
@@ -130,6 +130,11 @@ def _load(
     if isinstance(run, Report):
         return run, None
     report = inspect(run, log=log, workers=workers)
+    if report.measure != "time":
+        raise InputError(
+            f"{report.name} is the log of a BLAS library, which has no times to compare.",
+            "Compare traces or captures; `fp8verify table` shows the shares of logs.",
+        )
     with reading(str(log or run)):
         where = place(run)
         return report, read_losses(logs_of(where if where.is_dir() else None, log), patterns)

@@ -28,8 +28,8 @@ _NS: Final = {"n": 1, "u": 10**3, "m": 10**6, "": 10**9}  # by the prefix of s, 
 _JSON_ROWS: Final = lazy_pattern(rb"(?:\xef\xbb\xbf)?\s*(?:\[\s*)?\{")
 _UNIT: Final = r"([num]?)s(?:ec(?:ond)?s?)?"
 # Headings as `_heading` spells them. The first of these that a table has counts.
-_NAMES: Final = (
-    *("kernel name", "kernelname", "kernel_name", "name", "kernel", "key", "operation"),
+_NAMES: Final = tuple(
+    ["kernel name", "kernelname", "kernel_name", "name", "kernel", "key", "operation"]
 )
 # Tool, heading of the time (a group is its unit), unit where neither heading nor cell has one.
 _TIMES: Final = tuple(
@@ -50,13 +50,8 @@ _TIMES: Final = tuple(
         ("CUTLASS profiler", rf"runtime(?: \({_UNIT}\))?", "m"),
     )
 )
-_CALLS: Final = (
-    "# of calls",
-    "number of calls",
-    "instances",
-    "calls",
-    "count",
-    "kernel duration (us)_count",
+_CALLS: Final = tuple(
+    ["# of calls", "number of calls", "instances", "calls", "count", "kernel duration (us)_count"]
 )
 _CPU: Final = ("self cpu", "cpu total", "self cpu total", "self_cpu_time_total")
 _SHARES: Final = ("time (%)", "percentage")
@@ -84,7 +79,7 @@ _RANGE: Final = lazy_pattern(
     r"ProfilerStep|## Call |nccl:|Optimizer\.|FSDP::|DistributedData|Torch-Compiled Region"
     r"|autograd::"
 )
-_OPERATOR: Final = lazy_pattern(r"\w+::\w+(?:::\w+)*|\w+Backward\d*|_[A-Z]\w+")
+_OPERATOR: Final = lazy_pattern(r"\w+::\w+(?:::\w+)*|\w+Backward\d*|_(?!Z)[A-Z]\w+")
 _CALL: Final = lazy_pattern(r"(?:cuda|cu|hip|hsa_)[A-Z]\w+|hsa_\w+|Activity Buffer Request")
 _COPY: Final = lazy_pattern(r"\[?(?:CUDA )?mem(cpy|set)\b", 2)
 # Rows of the trace that all calls become; more are counted as so many, with their time.
@@ -185,7 +180,7 @@ class Table:
             name: row
             for name, row in self.sums.items()
             if row.ns
-            and not _is_of_cpu(name)
+            and not self._is_of_cpu(name)
             and (name not in self.on_cpu or name.startswith("triton_"))
         }
 
@@ -197,7 +192,7 @@ class Table:
     @property
     def operators(self) -> list[str]:
         """The names of operators and ranges."""
-        return [*self.on_cpu, *filter(_is_of_cpu, self.sums)]
+        return [*self.on_cpu, *filter(self._is_of_cpu, self.sums)]
 
     @property
     def is_whole(self) -> bool:
@@ -206,10 +201,12 @@ class Table:
             return sum(row.ns for row in self.kernels.values()) >= _WHOLE * self.total_ns
         return self.tool != "key_averages()" and (not self.shares or self.shares >= 100 * _WHOLE)
 
-
-def _is_of_cpu(name: str) -> bool:
-    found = _RANGE.match(name) or _OPERATOR.fullmatch(name) or _CALL.fullmatch(name)
-    return found is not None
+    def _is_of_cpu(self, name: str) -> bool:
+        """Whether a name is of a call, an operator or a range; other tools list no operators."""
+        is_call = _CALL.fullmatch(name) is not None
+        if self.tool != "key_averages()":
+            return is_call
+        return is_call or bool(_RANGE.match(name) or _OPERATOR.fullmatch(name))
 
 
 def glance(source: Source) -> Glance:
@@ -276,8 +273,9 @@ def _add_counted(rows: RowCollector, counted: dict[str, str]) -> None:
     """Give kernels whose operations were counted an operator that says so."""
     columns, ops = rows.columns, rows.columns.ops
     number_of = {columns.names[name]: n for n, name in enumerate(counted) if name in columns.names}
-    for name, number in number_of.items():
-        source = counted[list(columns.names)[name]]
+    for number, (name, source) in enumerate(counted.items()):
+        if name not in columns.names:
+            continue
         ops.op_id.append(number)
         ops.name.append(columns.op_names[f"{COUNTED}{source}"])
         ops.inputs.append(columns.inputs[SEPARATOR * 2])
