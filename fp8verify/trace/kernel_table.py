@@ -28,9 +28,7 @@ _NS: Final = {"n": 1, "u": 10**3, "m": 10**6, "": 10**9}  # by the prefix of s, 
 _JSON_ROWS: Final = lazy_pattern(rb"(?:\xef\xbb\xbf)?\s*(?:\[\s*)?\{")
 _UNIT: Final = r"([num]?)s(?:ec(?:ond)?s?)?"
 # Headings as `_heading` spells them. The first of these that a table has counts.
-_NAMES: Final = tuple(
-    ["kernel name", "kernelname", "kernel_name", "name", "kernel", "key", "operation"]
-)
+_NAMES: Final = ("kernel name", "kernelname", "kernel_name", "name", "kernel", "key", "operation")
 # Tool, heading of the time (a group is its unit), unit where neither heading nor cell has one.
 _TIMES: Final = tuple(
     (tool, lazy_pattern(pattern), unit)
@@ -50,8 +48,13 @@ _TIMES: Final = tuple(
         ("CUTLASS profiler", rf"runtime(?: \({_UNIT}\))?", "m"),
     )
 )
-_CALLS: Final = tuple(
-    ["# of calls", "number of calls", "instances", "calls", "count", "kernel duration (us)_count"]
+_CALLS: Final = (
+    "# of calls",
+    "number of calls",
+    "instances",
+    "calls",
+    "count",
+    "kernel duration (us)_count",
 )
 _CPU: Final = ("self cpu", "cpu total", "self cpu total", "self_cpu_time_total")
 _SHARES: Final = ("time (%)", "percentage")
