@@ -52,17 +52,35 @@ class RunCommand(click.Command):
     """A command with options in groups, whose --steps may also come after the script."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Take a `--steps 10-12` that follows the script, and say so."""
+        """Take a `--steps 10-12` and a `--` that follow the script, and say what is left to it."""
         if not ctx.resilient_parsing:
             given, _, _ = self.make_parser(ctx).parse_args(args=list(args))
             command = given.get("command_line")
-            if isinstance(command, (tuple, list)) and not {"steps", "after_seconds"} & set(given):
+            if isinstance(command, (tuple, list)):
                 ours = args[: len(args) - len(command)]
-                steps, left = take_steps(command)
-                if steps is not None and ours[-1:] != ["--"]:
-                    click.echo(f"fp8verify: takes --steps {steps} from behind the script", err=True)
-                    args = [*ours, "--steps", steps, *left]
+                if ours[-1:] != ["--"]:  # the first one is ours, wherever it is
+                    args = [*ours, *self._behind(ctx, command, has_steps=_has_steps(given))]
         return super().parse_args(ctx, args)
+
+    def _behind(
+        self, ctx: click.Context, command: Sequence[str], *, has_steps: bool
+    ) -> Iterator[str]:
+        """Yield our `--steps` out of the words after a script, then the command without it."""
+        script, words, rest = split_command(command)
+        steps, words = (None, words) if has_steps else take_steps(words)
+        if steps is not None:
+            click.echo(f"fp8verify: takes --steps {steps} from behind the script", err=True)
+            yield from ("--steps", steps)
+        options = (one for one in self.get_params(ctx) if isinstance(one, click.Option))
+        known = {name for option in options for name in option.opts}
+        left = [word.partition("=")[0] for word in words if word.partition("=")[0] in known]
+        if left:
+            click.echo(
+                f"fp8verify: left to the script: {', '.join(dict.fromkeys(left))} "
+                "(options of fp8verify come before it)",
+                err=True,
+            )
+        yield from (*script, *words, *rest)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options by what they are for."""
@@ -78,21 +96,30 @@ class RunCommand(click.Command):
             formatter.write_dl(list(rows.values()))
 
 
-def take_steps(command: Sequence[str]) -> tuple[str | None, list[str]]:
-    """Take the first `--steps` that has the form of a window out of the words after a script.
+def _has_steps(given: dict[str, Any]) -> bool:
+    return not {"steps", "after_seconds"}.isdisjoint(given)
 
-    Behind a launcher the script is the first .py file or module; what follows `--` is the script's.
+
+def split_command(command: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
+    """Return a command up to its script, the words after that, and what follows the first `--`.
+
+    Behind a launcher the script is the first .py file or module.
     """
     words = list(command)
     module = words.index("-m") + 1 if "-m" in words else 0
     script = next((at for at, word in enumerate(words) if word.endswith(".py")), module)
     end = words.index("--", script) if "--" in words[script:] else len(words)
-    for at in range(script + 1, end):
-        name, equals, value = words[at].partition("=")
-        length = 1 if equals else 2
-        value = value if equals else "".join(words[at + 1 : min(at + 2, end)])
+    return words[: script + 1], words[script + 1 : end], words[end + 1 :]
+
+
+def take_steps(words: Sequence[str]) -> tuple[str | None, list[str]]:
+    """Take the first `--steps` that has the form of a window out of some words."""
+    words = list(words)
+    for at, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        value = value if equals else "".join(words[at + 1 : at + 2])
         if name == "--steps" and re.fullmatch(_WINDOWS, value):
-            return value, words[:at] + words[at + length :]
+            return value, words[:at] + words[at + (1 if equals else 2) :]
     return None, words
 
 
@@ -200,7 +227,7 @@ def command(
     times and no compilation, at the latest at step 20 or after 120 s.
 
     Options come before the script. After the script, fp8verify takes only --steps with a window
-    such as 10-12. Everything after -- belongs to the script.
+    such as 10-12. Everything after the first -- belongs to the script.
 
     The training's output does not change; the report goes to standard error, or to a file with -o.
     If the training fails, its exit code and the recording are kept. Signals, such as Ctrl-C, reach

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from fp8verify.record.settings import RankSelection
 
 PAGE = "report.html"
-_NO_STEP = "no-training-step"
+_NO_STEP, _NOT_COMPLETE = "no-training-step", "window-not-complete"
 _MAX_WORLD = 1 << 20
 # Notes of `record.collect_result`, which guess where the error is known.
 _UNOBSERVED = ("the command ended with", "no Python that could be observed")
@@ -54,7 +55,7 @@ def report_run(
         source, log=log if is_apart else None, name=name, policy=options.policy, run_notes=notes
     )
     report = explain_missing(report, words)
-    report = _with_failure(report, result.capture, result.exit_code)
+    report = _with_failure(report, result)
     report = replace(report, training_exit_code=result.exit_code)
     with suppress(OSError):
         keep_report(source, report.to_json())
@@ -87,32 +88,44 @@ def is_for_other_ranks(result: RunResult, ranks: RankSelection) -> bool:
     return bool(metas) and not any_recorded(metas) and any_recorded(range(min(_MAX_WORLD, size)))
 
 
-def _with_failure(report: Report, capture: Path, exit_code: int) -> Report:
-    """Report a training that failed before its first step, with its error.
-
-    Args:
-        report: the report of the run.
-        capture: the run's folder, whose logs are read.
-        exit_code: the training's; 0 may come from a shell that ignored the training's.
-    """
-    if all(finding.code != _NO_STEP for finding in report.findings):
+def _with_failure(report: Report, result: RunResult) -> Report:
+    """Report a run that failed before its window, with how it ended and its own error."""
+    metas = read_ranks(result.capture).values()
+    seen = max((meta.steps_seen for meta in metas), default=0)
+    kernels = any(rank.health.kernels for rank in report.ranks)
+    code = _NO_STEP if not seen else "" if kernels else _NOT_COMPLETE
+    if all(finding.code != code for finding in report.findings):
         return report
-    error = last_error(find_logs(capture))
-    if exit_code == 0 and error is None:
+    error = last_error(find_logs(result.capture))
+    # A shell may have ignored the exit code of a script that took no step.
+    if result.exit_code == 0 and (error is None or seen):
         return report
-    fact = f"the training ended with exit code {exit_code} before it completed a step"
+    fact = f"{_ended(result)} before it completed a step"
+    if seen:
+        # A process that was killed could not write down its last steps.
+        known = any(window.reason == f"the run ended after step {seen}"
+                    for meta in metas for window in meta.windows)  # fmt: skip
+        fact = f"{_ended(result)} {'' if known else 'at or '}after step {seen}, before its window"
+    message = f"{fact}: {error}" if error else fact
     found = tuple(
-        _with_message(finding, f"{fact}: {error}" if error else fact)
-        if finding.code == _NO_STEP
-        else finding
+        _with_message(finding, message) if finding.code == code else finding
         for finding in report.findings
     )
     notes = tuple(note for note in report.notes if not note.startswith(_UNOBSERVED))
-    return replace(report, reason=fact, findings=found, notes=notes)
+    return replace(report, reason=message if seen else fact, findings=found, notes=notes)
+
+
+def _ended(result: RunResult) -> str:
+    if result.signal is None:
+        return f"the run ended with exit code {result.exit_code}"
+    name = signal.Signals(result.signal).name
+    return f"the run was ended by {name} (exit code {result.exit_code})"
 
 
 def _with_message(finding: Finding, message: str) -> Finding:
-    hint = "Fix the training's own error first, shown above; the log is in the capture."
+    hint = "Fix the run's own error first, shown above; the log is in the capture."
+    if finding.code == _NOT_COMPLETE:
+        hint = f"{hint} {finding.hint}"
     misplaced = MISPLACED_OPTION.search(message)
     ours = {param.name for param in click.get_current_context().command.params}
     if misplaced is not None and misplaced[1][2:].replace("-", "_") in ours:

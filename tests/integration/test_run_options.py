@@ -37,7 +37,7 @@ def seen_by_the_script(done: CompletedProcess[str]) -> list[str]:
     ("line", "seen", "first_step"),
     [
         ("train.py --lr 3 --steps 10-12", ["--lr", "3"], 10),
-        ("train.py --steps 3-4 -- --steps 9", ["--", "--steps", "9"], 3),
+        ("train.py --steps 3-4 -- --steps 9", ["--steps", "9"], 3),
         ("-m package --steps 10-12", [], 10),
         ("train.py --steps=10-12,20 x", ["x"], 10),
         ("python train.py --lr 3 --steps 10-12", ["--lr", "3"], 10),
@@ -61,16 +61,48 @@ def test_a_window_after_the_script_is_ours(
     ("line", "seen"),
     [
         ("train.py --steps 200", ["--steps", "200"]),
-        ("train.py -- --steps 10-12", ["--", "--steps", "10-12"]),
+        ("train.py -- --steps 10-12", ["--steps", "10-12"]),
         ("-- train.py --steps 10-12", ["--steps", "10-12"]),
         ("train.py --layers --min-share 0.9", ["--layers", "--min-share", "0.9"]),
-        ("--steps 10-12 train.py --steps 200 -- x", ["--steps", "200", "--", "x"]),
+        ("--steps 10-12 train.py --steps 200 -- x", ["--steps", "200", "x"]),
+        ("-- train.py -q -- x -- y", ["-q", "--", "x", "--", "y"]),
     ],
 )
 def test_everything_else_is_the_script_s(line: str, seen: list[str], folder: Path) -> None:
     done = run(folder, line)
     assert seen_by_the_script(done) == seen
     assert "takes" not in done.stderr
+
+
+def test_options_of_ours_behind_the_script_are_named_once(folder: Path) -> None:
+    done = run(folder, "train.py --name=a -o b --lr 3 -o c -- -q")
+
+    assert seen_by_the_script(done) == ["--name=a", "-o", "b", "--lr", "3", "-o", "c", "-q"]
+    (line,) = (line for line in done.stderr.splitlines() if "left to the script" in line)
+    assert line.endswith("left to the script: --name, -o (options of fp8verify come before it)")
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "said"),
+    [
+        ("raise ValueError('no data')", 1, "1 after step 2, before its window: ValueError: no"),
+        ("os.kill(os.getpid(), 15)", -15, "by SIGTERM (exit code 143) at or after step 1, before"),
+    ],
+)
+def test_a_run_that_fails_before_its_window_is_told_its_own_error(
+    folder: Path, end: str, code: int, said: str
+) -> None:
+    pytest.importorskip("torch", reason="needs torch, from the train extra")
+    step = "    sum(p.sum() for p in model.parameters()).backward(); optimizer.step()"
+    (folder / "train.py").write_text(
+        "import os, torch\nmodel = torch.nn.Linear(2, 2)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        f"for _ in range(2):\n{step}\n{end}\n"
+    )
+    done = run(folder, "--steps 10-12 train.py")
+    assert done.returncode == code
+    assert said in " ".join(done.stderr.split())
+    assert "Fix the run's own error first" in " ".join(done.stderr.split())
 
 
 def test_an_option_of_ours_that_the_script_refuses_is_named(folder: Path) -> None:
