@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from fp8verify.analysis.gemm_owner import owners_of
 from fp8verify.analysis.gemm_passes import place_gemms, place_in_passes
+from fp8verify.analysis.hidden_products import settle_hidden_products
 from fp8verify.analysis.kinds import Gemm, GemmShape, Kind, Kinds, gemm_shape, layer_sizes
 from fp8verify.analysis.purpose import purpose_of
 from fp8verify.analysis.reclassify import settle_by_inputs, settle_unsupported_formats
@@ -129,6 +130,7 @@ def classify_kernels(trace: Trace) -> Kinds:
     """Return the kinds of kernel of a trace, classified by names, operators and GPU."""
     kinds = Kinds(trace)
     settle_by_inputs(trace, kinds)
+    settle_hidden_products(trace, kinds)
     settle_unsupported_formats(trace, kinds)
     return kinds
 

@@ -1,7 +1,7 @@
 """What a kernel is for: the model, an optimizer or FP8 itself, and which pass of a training.
 
 torch.optim.Optimizer names a range "Optimizer.step#Muon.step" around every step; a script's own
-ranges prove nothing. A closure passed to it, as Lightning does, runs the model's forward pass inside
+ranges prove nothing. A closure passed to it, as by Lightning, runs the model's forward pass inside
 that range; its backward pass runs on a thread of its own or under autograd's nodes.
 """
 
@@ -55,7 +55,7 @@ def optimizer_products(ops: Iterable[OpContext], kinds: Sequence[Kind]) -> set[i
         ops: every operator that launched a kernel.
         kinds: all kinds of kernel.
     """
-    closure = any(map(_is_forward_inside, ops))
+    closure = runs_closure(ops)
     loops = [kind.op for kind in kinds if kind.op and kind.name.startswith(_FOREACH)]
     compiled = {_graph(op) for op in loops if _is_compiled(op)}
     found = set()
@@ -72,6 +72,11 @@ def optimizer_products(ops: Iterable[OpContext], kinds: Sequence[Kind]) -> set[i
         if is_own:
             found.add(number)
     return found
+
+
+def runs_closure(ops: Iterable[OpContext]) -> bool:
+    """Whether an optimizer ran the model's forward pass, given it as a closure."""
+    return any(map(_is_forward_inside, ops))
 
 
 def _is_forward_inside(op: OpContext) -> bool:

@@ -1,0 +1,77 @@
+"""Kernels that may be GEMMs, by what their function took and how long they ran."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fp8verify import inspect
+from tests.hand_built import BF16, FP32, TraceBuilder
+
+X, WEIGHT, EXPERTS = (2048, 1024), (4096, 1024), (8, 4096, 1024)
+TWO = (BF16, BF16)
+
+
+def gemms(build: TraceBuilder, tmp_path: Path) -> dict[str, int]:
+    """Return the launches by precision beside the three FP8 GEMMs of a layer."""
+    build.linear(2048, 1024, 1024, fp8=True)
+    found = inspect(build.write(tmp_path / "trace.json")).gemm.kernels
+    return {name: count for name, count in found.items() if count and name != "fp8"}
+
+
+@pytest.mark.parametrize(
+    ("kernel", "op", "types", "dims", "us", "found"),
+    [
+        ("fused_swiglu_norm_fwd_kernel", "acme::swiglu_mlp", TWO, (X, WEIGHT), 60, "bf16"),
+        ("moe_permute_kernel", "acme::moe_fc1", TWO, (X, EXPERTS), 200, "bf16"),
+        ("fused_swiglu_fp8_fwd_kernel", "acme::swiglu_mlp", TWO, (X, WEIGHT), 60, "unknown"),
+        # At the speed of the memory; a rotation's table; a gate and what it gates; a list of ids.
+        ("fused_swiglu_norm_fwd_kernel", "acme::swiglu_mlp", TWO, (X, WEIGHT), 8, None),
+        ("rope_kernel", "acme::rope", TWO, ((4, 512, 8, 128), (512, 128)), 60, None),
+        ("swiglu_kernel", "acme::swiglu", TWO, ((2048, 4096), (2048, 4096)), 20, None),
+        ("gather_rows", "acme::rows", (BF16, "long int"), (WEIGHT, X), 60, None),
+        ("scan", "rwkv7::wkv7_forward", (BF16,) * 3, ((8, 128, 8, 128),) * 3, 60, None),
+        # Proved to be something else.
+        ("void at::native::elementwise_kernel<4>(int)", "acme::mlp", TWO, (X, WEIGHT), 60, None),
+        ("fused_swiglu_norm_fwd_kernel", "aten::mul", TWO, (X, WEIGHT), 60, None),
+    ],
+)
+def test_a_fused_kernel_is_known_by_inputs_and_time(
+    tmp_path: Path,
+    kernel: str,
+    op: str,
+    types: tuple[str, ...],
+    dims: tuple[tuple[int, ...], ...],
+    us: float,
+    found: str | None,
+) -> None:
+    build = TraceBuilder()
+    build.launch(kernel, op, types=types, dims=dims, us=us)
+    counted = gemms(build, tmp_path)
+    assert counted == ({found: 1} if found else {}), counted
+
+
+def test_the_backward_node_is_that_of_its_function(tmp_path: Path) -> None:
+    build = TraceBuilder()
+    build.launch("swiglu_fwd", "acme::swiglu_mlp", types=TWO, dims=(X, WEIGHT), us=60)
+    node = {"types": (BF16,), "dims": (X,), "backward": True}
+    build.launch("swiglu_bwd", "SwigluMlpBackward", us=90, **node)
+    build.launch("other_bwd", "OtherMlpBackward", us=90, **node)
+    assert gemms(build, tmp_path) == {"bf16": 2}
+
+
+def test_a_node_that_lacks_a_gradient_hides_it(tmp_path: Path) -> None:
+    build = TraceBuilder()
+    parents = ("OwnLinearBackward",)
+    inside = {"types": (BF16, FP32), "parents": parents, "backward": True}
+    build.launch("k", "aten::mm", dims=((2048, 1024), (1024, 4096)), us=30, **inside)
+    build.launch("own_dw", "OwnLinearBackward", types=(BF16,), dims=(X,), us=40, backward=True)
+    assert gemms(build, tmp_path)["unknown"] == 2
+
+
+def test_without_shapes_only_what_is_longer_than_all_gemms_may_be_one(tmp_path: Path) -> None:
+    build = TraceBuilder()
+    for us in (90, 900):
+        build.launch("fused_norm_mlp", f"acme::mlp_{us}", us=us)
+    assert gemms(build, tmp_path) == {"unknown": 1}
