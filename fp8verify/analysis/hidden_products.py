@@ -1,15 +1,16 @@
 """Kernels that may be GEMMs whatever they are called, by what their function took and how long.
 
 A helper's word in a name (swiglu, permute, norm) proves nothing: a fused kernel may multiply beside
-what it is called after. Kernels of functions that nobody else knows are GEMMs here if
+what it is called after. Kernels of functions that nobody else knows may be GEMMs if
 
 - the function takes a weight, and the kernel ran several times longer than its tensors take to
   move, at a rate that a product of the tensors can have;
-- or they are of the backward node of such a function;
+- or they are of the backward node of such a function, or called as its kernels;
 - or they are of a node that computes one gradient of a layer by a GEMM, and ran as the other;
-- or no shapes are recorded, and each ran far longer than any GEMM.
+- or no shapes are recorded, and each ran far longer than any GEMM and is not called a helper.
 
-What the recorded tensors are is what was multiplied, unless they may have been cast inside.
+What the recorded tensors are is what was multiplied, unless they may have been cast inside. Where
+that is not known, the kernel counts as unrecognized.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from msgspec.structs import replace
 from fp8verify.analysis.gpus import PEAKS, peak_of
 from fp8verify.analysis.kinds import Kind, Kinds, gemm_shape
 from fp8verify.analysis.purpose import in_optimizer, runs_closure
+from fp8verify.analysis.reclassify import OTHER_WORK
 from fp8verify.kernels.operators import UNKNOWN, find, function_of, node_of
 from fp8verify.terms import OpContext, Precision, Role
 from fp8verify.text import lazy_pattern
@@ -49,6 +51,7 @@ _PROVED: Final = lazy_pattern(
     r"|triton_(?:poi|red|per|for|spl|split_scan)_fused_|Mem(?:cpy|set)|_ZN(?:2at|3c10|3cub|18trans)"
 )
 _SAYS_LOW: Final = lazy_pattern(r"fp8|float8|f8|fp4|mx|quant|scaled|e4m3|e5m2", re.IGNORECASE)
+_LAYER: Final = lazy_pattern(r"mlp|ffn|proj|expert|moe|fc\d|linear|dense", re.IGNORECASE)
 _OTHER_ROLES: Final = frozenset(
     {Role.ATTENTION, Role.CONV, Role.COMMUNICATION, Role.MEMORY, Role.GEMM, Role.GROUPED_GEMM}
 )
@@ -62,7 +65,7 @@ class _Function(NamedTuple):
 
 
 def settle_hidden_products(trace: Trace, kinds: Kinds) -> None:
-    """Make GEMMs of kernels that are possible products, of the precision of their inputs."""
+    """Make GEMMs of possible products whose precision the inputs show, and doubts of others."""
     closure = runs_closure(trace.ops)
     numbers = [
         number
@@ -142,7 +145,7 @@ def _taking_weights(
         if fits:
             low = _SAYS_LOW.search(kinds.kinds[number].name + op.name) or _key(op.name) in casting
             precision = Precision.UNKNOWN if low else _recorded(op)
-            found[_key(op.name)] = _Function(fits, precision)
+            found[_key(op.name)] = found[kinds.kinds[number].name] = _Function(fits, precision)
     return found
 
 
@@ -157,7 +160,7 @@ def _precision_of(
     if kind.op is None:
         return None
     key = _key(kind.op.name)
-    function = functions.get(key)
+    function = functions.get(key) or functions.get(kind.name)
     if function is not None:
         if any(_is_at_rate(n, mean, rate, _GRADIENTS) for n in function.flops):
             return function.precision
@@ -229,21 +232,27 @@ def _lacking_gradients(kinds: Kinds) -> dict[str, set[float]]:
 
 def _is_longest(kind: Kind, mean: float, longest: float) -> bool:
     """Whether a kernel without recorded shapes ran far longer than any GEMM."""
-    bare = kind.op is not None and not kind.op.dims
-    return bare and mean >= _LONGER_THAN_GEMMS * longest > 0
+    if kind.op is None or kind.op.dims:
+        return False
+    words = f"{kind.name[:400]} {kind.op.name}"
+    if OTHER_WORK.search(words) and not _LAYER.search(words):
+        return False  # a helper's word counts for a helper where nothing else is known
+    return mean >= _LONGER_THAN_GEMMS * longest > 0
 
 
 def _as_product(kind: Kind, precision: Precision) -> Kind:
+    """Return a GEMM of a precision, or of an unknown one a kernel that nothing recognizes."""
     found = kind.classification
     known = precision is not Precision.UNKNOWN
     why = f"{found.reason}; but it ran as long as a product of what its function takes"
     changed = replace(
         found,
-        role=Role.GEMM,
+        role=Role.GEMM if known else Role.OTHER,
         precision=precision,
         source="op" if known else "none",
         reason=why,
         a=None,
         b=None,
+        hidden=True,
     )
     return kind._replace(classification=changed)

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 # Beside the longest kernel of an operator, others as long are products too: tuned variants.
 _AS_LONG: Final = 0.5
 # Words of names that say of unknown kernels what they do, and that it is no product.
-_OTHER_WORK: Final = lazy_pattern(
+OTHER_WORK: Final = lazy_pattern(
     r"embedding|bucketize|bounds_check|index|scatter|gather|sort|scan|unique|histogram|permut|"
     r"dispatch|combine|all_?(?:to_?all|reduce|gather)|reduce|softmax|norm|rope|rotary|loss|"
     r"entropy|dropout|adam|adagrad|optimi[sz]er|lamb|sgd|pool|interpolat|upsampl|random|curand|"
@@ -208,9 +208,11 @@ def is_unrecognized(kind: Kind) -> bool:
     An operator explains its kernels if it is in the table, unless it is a whole layer, or ATen's
     (all of ATen's GEMMs are in the table), or if its inputs contain fewer than two matrices.
     """
+    if kind.classification.hidden:
+        return not kind.classification.role.is_gemm
     if not _is_nameless(kind.classification) or in_optimizer(kind.op):
         return False
-    if _OTHER_WORK.search(kind.name[:400]) and not _PRODUCT.search(kind.name[:400]):
+    if OTHER_WORK.search(kind.name[:400]) and not _PRODUCT.search(kind.name[:400]):
         return False
     return kind.op is None or not _explains(kind.op)
 
@@ -232,7 +234,7 @@ def _explains(op: OpContext) -> bool:
     if op.name.startswith("aten::") or is_node:
         return True
     own = op.name.rpartition("::")[2]
-    if _OTHER_WORK.search(own) and not _PRODUCT.search(own):
+    if OTHER_WORK.search(own) and not _PRODUCT.search(own):
         return True
     return _has_no_two_matrices(op)
 

@@ -34,13 +34,14 @@ class Classification(KernelName, frozen=True, kw_only=True):
     `conflict` has both statements if name and operator disagree. If both are high or both are
     low precision, the name decides, because it is the kernel that ran; otherwise the precision is
     unknown. `upcast_from` is the format of operands that the GPU cannot multiply and that are
-    converted first.
+    converted first. `hidden` marks a possible product, by its inputs and time and not by its name.
     """
 
     source: Source = "name"
     split_k: bool = False
     conflict: str | None = None
     upcast_from: Precision | None = None
+    hidden: bool = False
 
 
 def classify(decoded: KernelName, op: OpContext | None) -> Classification:

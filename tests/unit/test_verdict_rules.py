@@ -109,16 +109,16 @@ def test_opaque_time_counts_against_the_share_that_decides(
 @pytest.mark.parametrize(
     ("op", "weight", "us", "expected", "severity"),
     [
-        ("Project", (2048, 2048), 54, "INCONCLUSIVE", "warning"),  # 636 TFLOP/s
-        ("acme::project", (2048, 2048), 54, "INCONCLUSIVE", "warning"),
-        ("v3_0", (2048, 2048), 48, "INCONCLUSIVE", "warning"),  # as compiled code calls it
+        ("Project", (2048, 2048), 54, "PARTIAL", None),  # 636 TFLOP/s
+        ("acme::project", (2048, 2048), 54, "PARTIAL", None),
+        ("v3_0", (2048, 2048), 48, "PARTIAL", None),  # as compiled code calls it
         ("Project", (512, 2048), 12, "ACTIVE", "info"),  # less than the FP8 GEMMs
         ("Project", (2048, 2048), 20, "ACTIVE", None),  # faster than BF16 can be
         ("Project", (2048, 2048), 900, "ACTIVE", None),  # slower than GEMMs are
         ("Project", (2048, 512), 54, "ACTIVE", None),  # no product of these
     ],
 )
-def test_a_function_that_may_be_a_layer_in_bf16_leaves_open_how_much_ran_in_fp8(
+def test_a_function_that_may_be_a_layer_in_bf16_counts_as_one(
     build: TraceBuilder, tmp_path: Path, op: str, weight: tuple[int, int], us: float,
     expected: str, severity: str | None,
 ) -> None:  # fmt: skip

@@ -227,6 +227,7 @@ def ranks_that_can_lack(ranks: Sequence[RankEvidence]) -> list[bool]:
         or undecidable(rank) is not None
         or ((rank.backward or not train) and (None in low or not {None, *low}.isdisjoint(own.keys)))
         or bool(possible_products(rank.survey, rank.gpu))
+        or any(row.kind.classification.hidden for row in rank.survey.gemms)
         for rank, own in zip(ranks, tables, strict=True)
     ]
 
