@@ -27,8 +27,7 @@ _NAMESPACES: Final = {
 # Functions whose names do not say attention, or not in words.
 _CUDNN: Final = lazy_pattern(r"cudnn_generated_\w*(?:sdpa|flash_[fb]prop|attention)\w*")
 _SGLANG: Final = lazy_pattern(r"_fwd_(?:grouped_)?kernel(?:_stage\d)?")
-_CUDNN_PARTS: Final = frozenset({"compute_dot_do_o_specialized", "compute_dot_do_o",
-                                 "convert_dq_to_16bits"})  # fmt: skip
+_CUDNN_PARTS: Final = lazy_pattern(r"compute_dot_do_o(?:_\w+)?|convert_d[qkv]{1,3}_to_\w+")
 _FLASHINFER_HELPERS: Final = frozenset({"quantization", "sampling", "norm", "activation",
                                         "pos_enc", "trtllm_allreduce_fusion"})  # fmt: skip
 # Words of attention in the names of other libraries, unless the kernel only prepares or stores.
@@ -79,7 +78,7 @@ def _library(symbol: Symbol) -> str | None:
     if first in _NAMESPACES and len(symbol.path) > 1:
         helps = _FLASHINFER_HELPERS & set(symbol.path) or "gemm" in split(symbol.base)
         return None if helps else _NAMESPACES[first]
-    if (first == "cudnn" and symbol.base in _CUDNN_PARTS) or _CUDNN.fullmatch(first):
+    if (first == "cudnn" and _CUDNN_PARTS.fullmatch(symbol.base)) or _CUDNN.fullmatch(first):
         return "cuDNN"
     if symbol.base == "device_kernel":
         return _cutlass(symbol.tree)
