@@ -247,9 +247,7 @@ def _parse_share(
     try:
         return parse_share(value)
     except ValueError as error:
-        is_percent = value.isdecimal() and 1 < int(value) <= 100
-        meant = f" Did you mean {value}%?" if is_percent else ""
-        raise click.BadParameter(f"{error}{meant}") from None
+        raise click.BadParameter(str(error)) from None
 
 
 def _read_baseline(

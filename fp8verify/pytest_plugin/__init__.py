@@ -72,13 +72,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "fall.",
     )
 
+    group.addoption(
+        "--fp8-require-gpu",
+        action="store_true",
+        help="Fail tests that would skip for want of a GPU, of torch or of --fp8-trace.",
+    )
+
 
 def _place(text: str) -> str:
     """Make a path absolute here: the workers of xdist may run elsewhere."""
     return text if "://" in text else os.path.abspath(text)  # noqa: PTH100 - pathlib eats ://
 
 
-def _share(text: str) -> float:
+def _share(text: float | str) -> float:
     from fp8verify.verdict.policy import parse_share
 
     try:
@@ -90,6 +96,21 @@ def _share(text: str) -> float:
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marker."""
     config.addinivalue_line("markers", _MARK_HELP)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuse marks that mean nothing, before any test runs.
+
+    Raises:
+        pytest.UsageError: with a line for each.
+    """
+    marked = [item for item in items if item.get_closest_marker(MARK) is not None]
+    if marked:
+        from fp8verify.pytest_plugin.session_reports import wrong_marks
+
+        wrong = list(wrong_marks(marked))
+        if wrong:
+            raise pytest.UsageError("\n".join(wrong))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -175,23 +196,23 @@ def fp8_run(pytestconfig: pytest.Config, tmp_path: Path) -> Callable[..., Report
     """Run a training script in a subprocess, record a window of its steps, return the report.
 
     `fp8_run(*command, steps="2-4", timeout=900.0, min_share=None)`. Skips where no NVIDIA GPU or no
-    torch is. A script that fails fails the test.
+    torch is, or fails with --fp8-require-gpu. A script that fails fails the test.
     """
     from fp8verify.pytest_plugin import running
 
     reason = running.why_not()
     if reason is not None:
-        pytest.skip(reason)
+        reports_of(pytestconfig).skip(reason)
 
     def run(
         *command: str | Path,
         steps: str = "2-4",
         timeout: float = 900.0,
-        min_share: float | None = None,
+        min_share: float | str | None = None,
     ) -> Report:
         __tracebackhide__ = True
         reports = reports_of(pytestconfig)
-        share = reports.min_share if min_share is None else min_share
+        share = reports.min_share if min_share is None else _share(min_share)
         return reports.note(running.run(command, tmp_path, steps, timeout, share))
 
     return run

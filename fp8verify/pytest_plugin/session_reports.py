@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import pytest
 
@@ -23,7 +23,7 @@ from fp8verify.verdict.assertions import (
     assert_no_regression,
 )
 from fp8verify.verdict.gates import layer_states
-from fp8verify.verdict.policy import Policy
+from fp8verify.verdict.policy import Policy, parse_share
 
 _LOW_PRECISION = ("fp8", "mxfp8")
 _SHOWN = 5
@@ -45,6 +45,7 @@ class SessionReports:
     def __init__(self, config: pytest.Config, current: Callable[[], pytest.Item | None]) -> None:
         self._current = current
         self.min_share: float = config.getoption("--fp8-min-share")
+        self._must_run: bool = config.getoption("--fp8-require-gpu")
         self._trace: str | None = config.getoption("--fp8-trace")
         self._baseline: str | None = config.getoption("--fp8-baseline")
         self._default: dict[tuple[str | None, float], Report] = {}
@@ -53,14 +54,21 @@ class SessionReports:
         """Read the mark of a test, and skip it if it asks for no report and there is none."""
         demands_of(item)
         if self._trace is None and not _FIXTURES.intersection(getattr(item, "fixturenames", ())):
-            pytest.skip("marked fp8, and no --fp8-trace was given")
+            self.skip("marked fp8, and no --fp8-trace was given")
+
+    def skip(self, reason: str) -> NoReturn:
+        """Skip the test that runs, or fail it if the session must not skip."""
+        __tracebackhide__ = True
+        if self._must_run:
+            pytest.fail(f"{reason} (--fp8-require-gpu)", pytrace=False)
+        pytest.skip(reason)
 
     def inspect(
         self,
         path: str | Path | None = None,
         *,
         log: str | Path | None = None,
-        min_share: float | None = None,
+        min_share: float | str | None = None,
     ) -> Report:
         """Inspect a path, or --fp8-trace, and note the report."""
         __tracebackhide__ = True
@@ -69,7 +77,7 @@ class SessionReports:
             with _two_lines():
                 return self.note(inspect(path, log=log, policy=policy))
         if self._trace is None:
-            pytest.skip("no path, and no --fp8-trace was given")
+            self.skip("no path, and no --fp8-trace was given")
         key = (None if log is None else str(log), policy.share)
         if key not in self._default:
             with _two_lines():
@@ -130,27 +138,33 @@ class Demands(NamedTuple):
     layers: tuple[str, ...] = ()
 
 
+def wrong_marks(items: Iterable[pytest.Item]) -> Iterator[str]:
+    """Yield a line for each test whose mark means nothing."""
+    for item in items:
+        try:
+            demands_of(item)
+        except ValueError as error:  # noqa: PERF203 - of each test
+            yield f"{item.nodeid}: {error}"
+
+
 def demands_of(item: pytest.Item) -> Demands:
     """Read the marks of a test, of its class and of its module; the closest one decides.
 
     Raises:
-        pytest.UsageError: an argument is unknown or means nothing.
+        ValueError: an argument is unknown or means nothing.
     """
     given: dict[str, object] = {}
     for mark in reversed(list(item.iter_markers("fp8"))):
         if mark.args or not set(mark.kwargs) <= set(Demands._fields):
-            raise pytest.UsageError(
-                f"{item.nodeid}: the mark fp8 takes {', '.join(Demands._fields)} by name"
-            )
+            raise ValueError(f"the mark fp8 takes {', '.join(Demands._fields)} by name")
         given |= mark.kwargs
-    share = given.get("min_share")
-    if share is not None and not (isinstance(share, (int, float)) and 0 <= share <= 1):
-        raise pytest.UsageError(f"{item.nodeid}: min_share={share!r} is not between 0 and 1")
+    share: Any = given.get("min_share")
     legs = _names(given.get("forbid_legs"))
-    unknown = set(legs) - {leg.value for leg in Leg}
+    known = [leg.value for leg in Leg]
+    unknown = [leg for leg in legs if leg not in known]
     if unknown:
-        raise pytest.UsageError(f"{item.nodeid}: unknown GEMM pass {', '.join(sorted(unknown))}")
-    return Demands(share, legs, _names(given.get("layers")))
+        raise ValueError(f"unknown leg {unknown[0]!r}: one of {', '.join(known)}")
+    return Demands(None if share is None else parse_share(share), legs, _names(given.get("layers")))
 
 
 def _names(value: object) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
+from fp8verify.capture.names import METAS
 from fp8verify.errors import InputError
 from fp8verify.text import clean, lazy_pattern
 from fp8verify.trace.places import by_number, expand, is_pipe, is_remote, reading
@@ -128,6 +129,8 @@ def find_traces(*paths: str | Path, declared: Mapping[str, int] | None = None) -
     known = {one.path for one in found}
     declared = declared or {}
     if not any(probes[path].is_trace or path.name in declared for path in known):
+        for path in where:
+            _refuse_captures(path)
         names = ", ".join(list(dict.fromkeys(file.name for file in probes))[:3])
         what = f"has files, but no trace: {names}" if names else "has no trace"
         # What torch.profiler writes comes first: it is what most users have.
@@ -202,10 +205,29 @@ def _candidates_in(path: Path) -> list[Path]:
     with reading(str(path)):
         found = _trace_files(path)
         if not found:
+            _refuse_captures(path)
             for child in sorted(entry for entry in path.iterdir() if entry.is_dir()):
                 if child.name != _NO_RANKS:
                     found += _trace_files(child)
         return found
+
+
+def _refuse_captures(folder: Path) -> None:
+    """Refuse a folder whose subfolders are captures of several runs.
+
+    Raises:
+        NoTraceError: they have records of the same rank.
+    """
+    if is_remote(folder) or not folder.is_dir():
+        return
+    children = sorted(child for child in folder.iterdir() if child.is_dir())
+    records = Counter(found.name for child in children for found in child.glob(METAS))
+    if any(count > 1 for count in records.values()):
+        runs = [child for child in children if _trace_files(child) or any(child.glob(METAS))]
+        raise NoTraceError(
+            f"{folder} holds {len(runs)} captures.",
+            f"Inspect one, such as {runs[0]}, or list all: fp8verify table {folder}/*/",
+        )
 
 
 def _trace_files(folder: Path) -> list[Path]:

@@ -31,6 +31,9 @@ MEMBERS_FREE, LEAST_MEMBER = 1000, 256
 GZIP_MAGIC = b"\x1f\x8b"
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 
+# Packed forms that are not read: their first bytes, and what unpacks them.
+_NOT_READ = {b"BZh": "bunzip2", b"\xfd7zXZ\0": "unxz", b"7z\xbc\xaf\x27\x1c": "7z x"}
+
 
 class Part(NamedTuple):
     """One of several processes in a file: its number there, and what reports call it."""
@@ -84,8 +87,8 @@ class Source:
         damage: why the bytes ended early, if they did.
 
     Raises:
-        InputError: the file is empty, zstd without the `zstandard` package, or a decompression
-            bomb; the last also while iterating.
+        InputError: the file is empty, packed by other tools, zstd without the `zstandard` package, or a
+            decompression bomb; the last also while iterating.
     """
 
     def __init__(self, file: IO[bytes], name: str, path: Path | None = None) -> None:
@@ -97,6 +100,12 @@ class Source:
         if not first:
             raise InputError(
                 f"{name} is empty.", "Give a trace that the profiler finished writing."
+            )
+        unpack = next((tool for mark, tool in _NOT_READ.items() if first.startswith(mark)), None)
+        if unpack is not None:
+            raise InputError(
+                f"{name} is packed in a form that is not read.",
+                f"Unpack it first ({unpack}), and give what was in it.",
             )
         self._file.put_back(first)
         self.is_packed = first.startswith((GZIP_MAGIC, ZSTD_MAGIC))

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from fp8verify.report.model.parts import KernelRow
 from fp8verify.report.model.report import Report
 from fp8verify.report.tables import lowest_share
-from fp8verify.terms import Precision, Verdict
+from fp8verify.terms import Leg, Precision, Verdict
 from fp8verify.text import format_finding
 from fp8verify.verdict.judge import judge
-from fp8verify.verdict.policy import Policy
+from fp8verify.verdict.policy import USUAL_SHARE, Policy
 
 if TYPE_CHECKING:
     from fp8verify.verdict.gates import Baseline
@@ -20,20 +20,22 @@ if TYPE_CHECKING:
 _ROWS = 5
 
 
-def assert_fp8_active(report: Report, *, min_share: float = 0.5) -> None:
+def assert_fp8_active(report: Report, *, min_share: float | str = USUAL_SHARE) -> None:
     """Assert that FP8 GEMMs ran on every rank and step and took `min_share` of GEMM time.
 
     Args:
         report: what `fp8verify.inspect` returned.
-        min_share: the FP8 share of GEMM time, from 0 to 1, that every rank must reach.
+        min_share: the FP8 share of GEMM time, 0.8 or "80%", that every rank must reach.
 
     Raises:
         AssertionError: with the reason, the share and the findings.
+        ValueError: `min_share` is not a share.
     """
     __tracebackhide__ = True
-    found = judge(report, Policy(min_share=min_share))
+    policy = Policy(min_share=min_share)
+    found = judge(report, policy)
     if found.verdict is not Verdict.ACTIVE:
-        raise AssertionError("\n".join(_message(found, min_share)))
+        raise AssertionError("\n".join(_message(found, policy.share)))
 
 
 def assert_gemm_precision(
@@ -53,10 +55,12 @@ def assert_gemm_precision(
 
     Raises:
         AssertionError: with the longest kernels that ran otherwise; or no such GEMM ran.
-        ValueError: no such precision class.
+        ValueError: no such precision class, or no such leg; the message lists them.
     """
     __tracebackhide__ = True
     names = [precision] if isinstance(precision, str) else list(precision)
+    _check_words("precision", names, Precision)
+    _check_words("leg", [leg] if leg is not None else [], Leg)
     wanted = set(map(Precision, names))
     what = " ".join(filter(None, [leg, "GEMM", op and f"of {op}"]))
     gemms = [row for rank in report.ranks for row in rank.kernels if row.role.is_gemm]
@@ -92,6 +96,13 @@ def assert_no_regression(
     found = list(regressions(report, known, tolerance))
     if found:
         raise AssertionError("\n".join(finding.message for finding in found))
+
+
+def _check_words(what: str, words: Iterable[str], kind: type[Precision | Leg]) -> None:
+    known = [one.value for one in kind]
+    for word in words:
+        if word not in known:
+            raise ValueError(f"unknown {what} {word!r}: one of {', '.join(known)}")
 
 
 def _message(report: Report, min_share: float) -> Iterator[str]:

@@ -11,22 +11,43 @@ USUAL_SHARE = 0.5
 EXPECTED = "expected"
 
 
-class Policy(NamedTuple):
-    """The share of GEMM time that ACTIVE takes, and how a verdict becomes an exit code.
-
-    Attributes:
-        min_share: share of GEMM time in low precision, from 0 to 1, that every rank must reach;
-            if it is given and not met, the run fails. None asks for what was to run in low
-            precision, and if that is not known for half; then PARTIAL passes.
-        strict: whether PARTIAL fails.
-        exit_zero: whether the exit code is 0 whatever failed.
-        expected: whether a run fails that falls short of what was to run in low precision.
-    """
-
+class _Asked(NamedTuple):
     min_share: float | None = None
     strict: bool = False
     exit_zero: bool = False
     expected: bool = False
+
+
+class Policy(_Asked):
+    """The share of GEMM time that ACTIVE takes, and how a verdict becomes an exit code.
+
+    Attributes:
+        min_share: share of GEMM time in low precision, from 0 to 1 or as "80%", that every rank
+            must reach; if it is given and not met, the run fails. None asks for what was to run in
+            low precision, and if that is not known for half; then PARTIAL passes.
+        strict: whether PARTIAL fails.
+        exit_zero: whether the exit code is 0 whatever failed.
+        expected: whether a run fails that falls short of what was to run in low precision; also
+            min_share="expected".
+
+    Raises:
+        ValueError: `min_share` is not a share.
+    """
+
+    __slots__ = ()
+
+    def __new__(
+        cls,
+        min_share: float | str | None = None,
+        strict: bool = False,
+        exit_zero: bool = False,
+        expected: bool = False,
+    ) -> Policy:
+        """Check the share as the command line does."""
+        if min_share == EXPECTED:
+            min_share, expected = None, True
+        share = None if min_share is None else parse_share(min_share)
+        return super().__new__(cls, share, strict, exit_zero, expected)
 
     @property
     def share(self) -> float:
@@ -34,17 +55,18 @@ class Policy(NamedTuple):
         return USUAL_SHARE if self.min_share is None else self.min_share
 
 
-def parse_share(text: str) -> float:
-    """Return the share of `text`, such as 0.5 or 50%, from 0 to 1.
+def parse_share(given: float | str) -> float:
+    """Return a share such as 0.5 or "50%", from 0 to 1.
 
     Raises:
         ValueError: it is not a share; the message says why.
     """
-    plain = text.strip()
+    plain = str(given).strip()
     try:
         share = float(plain[:-1]) / 100 if plain.endswith("%") else float(plain)
     except ValueError:
-        raise ValueError(f"{text!r} is not a share: pass 0.5 or 50%.") from None
+        raise ValueError(f"{given!r} is not a share: pass 0.5 or 50%.") from None
     if not 0 <= share <= 1:
-        raise ValueError(f"{text!r} is not between 0 and 1 (0% and 100%).")
+        meant = f" Did you mean {share:g}%?" if 1 < share <= 100 and "%" not in plain else ""
+        raise ValueError(f"{given!r} is not between 0 and 1 (0% and 100%).{meant}")
     return share

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import os
 import subprocess
@@ -35,6 +36,7 @@ EMPTY = b'{"traceEvents":[]}'
         ),
         ("a.json.gz", PACKED[:200], 2, ["is damaged before its first event", "copy or"]),
         ("a.json.gz", b"no gzip" * 99, 2, ["a.json.gz is not JSON."]),
+        ("a.json.bz2", bz2.compress(b"{}"), 2, ["in a form that is not read", "(bunzip2)"]),
         ("b.json.gz", gzip.compress(b"")[:10] + os.urandom(2000), 2, ["is damaged"]),
         (
             "a.json",
@@ -43,7 +45,16 @@ EMPTY = b'{"traceEvents":[]}'
             ["no event of the trace can be read", "a.json has 1 of 1 events that cannot be read"],
         ),
     ],
-    ids=["empty", "before kernels", "in its head", "before events", "junk", "random", "unreadable"],
+    ids=[
+        "empty",
+        "before kernels",
+        "in its head",
+        "before events",
+        "junk",
+        "bzip2",
+        "random",
+        "unreadable",
+    ],
 )
 def test_a_damaged_file_is_described_as_it_is(
     tmp_path: Path, name: str, data: bytes, code: int, said: list[str]
@@ -67,6 +78,11 @@ def test_a_damaged_file_is_described_as_it_is(
         ("inspekt x", "No such command 'inspekt'.", "Did you mean 'inspect'?"),
         ("explian x", "No such command 'explian'.", "Did you mean 'explain'?"),
         (f"{ROOT}", f"No such command '{ROOT}'.", f"Did you mean `fp8verify inspect {ROOT}`?"),
+        (
+            f"inspect {ROOT}",
+            f"{ROOT} holds 37 captures.",
+            f"or list all: fp8verify table {ROOT}/*/",
+        ),
         ("inspect", "Missing argument 'PATH…'.", "fp8verify inspect --help lists its options."),
         ("inspect x --min-shar 1", "No such option '--min-shar'.", "Did you mean '--min-share'?"),
         (

@@ -45,7 +45,7 @@ def test_an_assertion_fails_with_the_reason_the_share_and_the_findings(
     result = _pytest(pytester, TEST.format(path=f"{ROOT / 'bf16_filter_rejects_all'}", share=0.5))
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines([
-        "E * FP8 is CONTRADICTED: the log claims FP8 *Applied Float8 training*",
+        "E * FP8 is CONTRADICTED: the log claims FP8 (line 7), *",
         "E * share: 0.0% of GEMM time ran in FP8, 50.0% required",
         "E * error [[]claimed-not-active[]] *",
     ])  # fmt: skip
@@ -90,16 +90,43 @@ class TestRecipes:
     ("mark", "says"),
     [
         ("share=0.5", "*the mark fp8 takes min_share, forbid_legs, layers by name"),
-        ("min_share=90", "*min_share=90 is not between 0 and 1"),
-        ("forbid_legs='backwards'", "*unknown GEMM pass backwards"),
+        ("min_share=90", "*90 is not between 0 and 1 (0% and 100%). Did you mean 90%?*"),
+        ("forbid_legs='backwards'", "*unknown leg 'backwards': one of *wgrad*"),
     ],
 )
-def test_a_mark_that_means_nothing_is_no_pass(
+def test_a_mark_that_means_nothing_is_refused_before_any_test(
     pytester: pytest.Pytester, mark: str, says: str
 ) -> None:
     result = _marked(pytester, mark, "fp8_compiled")
-    assert result.ret != 0
-    result.stdout.fnmatch_lines([says])
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.assert_outcomes()
+    result.stderr.fnmatch_lines([f"ERROR: *::test_it: {says[1:]}"])
+
+
+def test_no_test_is_skipped_where_a_gpu_is_required(pytester: pytest.Pytester) -> None:
+    code = """
+import pytest
+
+@pytest.mark.fp8(min_share="80%")
+def test_without_a_trace():
+    pass
+
+def test_without_a_path(fp8_report):
+    fp8_report()
+
+def test_that_trains(fp8_run):
+    pass
+"""
+    hidden = pytest.MonkeyPatch()
+    hidden.setenv("CUDA_VISIBLE_DEVICES", "")
+    with hidden.context():
+        _pytest(pytester, code).assert_outcomes(skipped=3)
+        result = _pytest(pytester, code, "--fp8-require-gpu")
+    hidden.undo()
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    outcomes = result.parseoutcomes()
+    assert "skipped" not in outcomes
+    assert outcomes.get("failed", 0) + outcomes.get("errors", 0) == 3
 
 
 def test_no_marked_test_falls_below_the_baseline(pytester: pytest.Pytester, tmp_path: Path) -> None:
@@ -230,6 +257,8 @@ def test_a_machine_that_cannot_do_what_the_recipe_asks_fails(pytester: pytest.Py
     code = f"def test_it(fp8_doctor):\n    fp8_doctor({str(config)!r}, require_gpu=False)\n"
     result = _pytest(pytester, code)
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["FAIL  config-value-unknown *fp8.toml:2: mixed_precision = *"])
+    result.stdout.fnmatch_lines(
+        ["FAIL *config-value-unknown *fp8.toml:2:*", "*mixed_precision = *"]
+    )
     config.write_text(config.read_text().replace("float8", "fp8"))
     _pytest(pytester, code).assert_outcomes(passed=1)
