@@ -87,8 +87,8 @@ class Source:
         damage: why the bytes ended early, if they did.
 
     Raises:
-        InputError: the file is empty, packed by other tools, zstd without the `zstandard` package, or a
-            decompression bomb; the last also while iterating.
+        InputError: the file is empty, packed by other tools, zstd without the `zstandard` package,
+            or a decompression bomb; the last also while iterating.
     """
 
     def __init__(self, file: IO[bytes], name: str, path: Path | None = None) -> None:

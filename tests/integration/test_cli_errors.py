@@ -81,7 +81,7 @@ def test_a_damaged_file_is_described_as_it_is(
         (
             f"inspect {ROOT}",
             f"{ROOT} holds 37 captures.",
-            f"or list all: fp8verify table {ROOT}/*/",
+            f"Inspect one, such as {ROOT}/bf16_compiled, or list all: ",
         ),
         ("inspect", "Missing argument 'PATH…'.", "fp8verify inspect --help lists its options."),
         ("inspect x --min-shar 1", "No such option '--min-shar'.", "Did you mean '--min-share'?"),
