@@ -11,7 +11,7 @@ from fp8verify.analysis.inspection import inspect, logs_of
 from fp8verify.compare.compare import compare as compare_reports
 from fp8verify.compare.measure import is_known, profiled_step_us, steps_of
 from fp8verify.errors import InputError, UsageError
-from fp8verify.logs.losses import PATTERNS, LossPattern, LossSeries, compile_loss_regex, read_losses
+from fp8verify.logs.losses import LossPattern, LossSeries, compile_loss_regex, read_losses
 from fp8verify.report.model.comparison import Comparison, LossPair, Outcome, RunRow, RunTable
 from fp8verify.report.model.parts import Finding
 from fp8verify.report.model.report import Report
@@ -56,7 +56,7 @@ def compare(
         UsageError: `loss_regex` or `max_loss_gap` is invalid.
     """
     gap = parse_gap(max_loss_gap)
-    patterns = PATTERNS if loss_regex is None else (compile_loss_regex(loss_regex),)
+    patterns = None if loss_regex is None else (compile_loss_regex(loss_regex),)
     before, before_loss = _load(baseline, baseline_log, patterns, workers)
     after, after_loss = _load(candidate, candidate_log, patterns, workers)
     old, new = _distinct_names(((baseline, before), (candidate, after)))
@@ -124,7 +124,7 @@ def _loss_apart(loss: LossPair | None, most: float, relative: bool) -> Iterator[
 
 
 def _load(
-    run: Run, log: str | Path | None, patterns: tuple[LossPattern, ...], workers: int | None
+    run: Run, log: str | Path | None, patterns: tuple[LossPattern, ...] | None, workers: int | None
 ) -> tuple[Report, LossSeries | None]:
     """Inspect one run and read the losses of its log, or of those in its capture."""
     if isinstance(run, Report):

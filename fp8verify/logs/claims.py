@@ -12,7 +12,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from fp8verify.logs import promises
+from fp8verify.frameworks import OWN
 from fp8verify.logs.lines import Line, lines_of, read_lines
 from fp8verify.logs.messages import Message, messages_of, uncolored
 from fp8verify.logs.promises import (
@@ -28,20 +28,18 @@ from fp8verify.logs.promises import (
 from fp8verify.logs.settings import Request, may_set, requests_in
 from fp8verify.logs.statements import CONFIGURATION, LogReading, Statement
 from fp8verify.logs.wording import (
-    OWN,
-    WORDS,
+    Words,
     denies,
     is_limited,
     match,
     says_something,
     sentence_of,
+    words,
 )
 from fp8verify.report.model.parts import Claim, Mention
 from fp8verify.text import clean, lazy_pattern
 
 MAX_CLAIMS = 200  # of different wordings, far more than a run says of FP8
-_GATE = (*WORDS, *promises.WORDS)
-_WORDS = tuple(word.decode() for word in _GATE)
 _MAX_SHAPES = 10_000
 _MAX_SHAPE = 2000
 _MAX_LONG = 2000  # longer lines in which nothing is found, before they are left out
@@ -62,22 +60,26 @@ def read_claims(path: Path) -> LogReading:
         InputError: the file cannot be opened or read.
     """
     notes: list[str] = []
-    found = scan(read_lines(path, notes, words=_GATE), path.name)
+    found = scan(read_lines(path, notes, words=_gate()), path.name)
     if len({statement.claim.says for statement in found.statements} & {"fp8", "not_fp8"}) > 1:
         found = found._replace(statements=_with_steps(path, found.statements))
     return found._replace(notes=notes)
 
 
+def _gate() -> list[bytes]:
+    return [word.encode() for word in words().all]
+
+
 def scan_text(text: str, source: str = "log") -> LogReading:
     """Return what the text of a log claims and promises."""
-    return scan(lines_of(text, _GATE), source)
+    return scan(lines_of(text, _gate()), source)
 
 
 def scan(lines: Iterable[Line], source: str) -> LogReading:
     """Return what a log claims and promises.
 
     Args:
-        lines: those with the words of `WORDS`.
+        lines: those with one of `words().all`.
         source: the file's name, kept in each claim.
     """
     found = _Scan(source)
@@ -116,6 +118,7 @@ class _Scan:
     """What was found so far, and the shapes of lines in which nothing was found."""
 
     def __init__(self, source: str) -> None:
+        self._words: Words = words()
         self.statements: list[Statement] = []
         self.layers = LayerScan()
         self.phases: dict[PhasePromise, None] = {}
@@ -134,10 +137,11 @@ class _Scan:
         if shape in self._barren or (not shape and self._long > _MAX_LONG):
             return
         found, is_setting, is_off, before = False, False, False, len(self.statements)
-        of_layers = any(map(lower.__contains__, promises.HINTS))
+        of_layers = any(map(lower.__contains__, self._words.layers))
+        declared = any(map(lower.__contains__, self._words.declared))
         settings = may_set(uncolored(line.text))
-        if of_layers or settings or says_something(line.text):
-            for message in messages_of(line.text, _WORDS):
+        if of_layers or declared or settings or says_something(line.text):
+            for message in messages_of(line.text, self._words.all):
                 if of_layers and (pin := self.layers.add(line, message.prefix)):
                     found = True
                     self._add_layer(pin, line.number, message.rank)
@@ -258,12 +262,12 @@ def claim_of(message: Message, number: int, source: str) -> Claim | None:
     found = match(message.text)
     if found is None:
         return None
-    framework, says, where = found
+    (framework, says, _, declared), where = found
     if message.denied and (says == "fp8" or framework == OWN):
         return None
     if says == "not_fp8" and framework == OWN and is_limited(message.text, where.end()):
         return None
-    sentence = sentence_of(message.text, where.end())
+    sentence = message.text if declared else sentence_of(message.text, where.end())
     counts = next((said for pattern in _COUNTS if (said := pattern.search(sentence))), None)
     converted = int(counts["converted"]) if counts else None
     total = int(counts["total"]) if counts and counts["total"] else None
@@ -282,7 +286,7 @@ def claim_of(message: Message, number: int, source: str) -> Claim | None:
         return claim
     named = _RECIPE.search(sentence)
     recipe = where.groupdict().get("recipe") or (named and (named["named"] or named["known"]))
-    if denies(sentence, where.end()) or (recipe or "").lower() in _NO_RECIPE:
+    if (not declared and denies(sentence, where.end())) or (recipe or "").lower() in _NO_RECIPE:
         return None
     low = format_of(sentence, recipe) or "fp8"
     # torchao's rowwise_with_gw_hp (float8/config.py) and mxfp8_rceil_wgrad_with_hp

@@ -1,20 +1,24 @@
-"""The training loss in a log: a table of the lines that frameworks print, and the scan."""
+"""The training loss in a log: the lines of `frameworks/NAME.toml`, and the scan."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
 from fp8verify.errors import UsageError
+from fp8verify.frameworks import OWN, Framework, frameworks
+from fp8verify.frameworks.expressions import fixed_word
 from fp8verify.logs.lines import read_lines
 from fp8verify.text import lazy_pattern
 
 MAX_POINTS = 1_000_000
 _MAX_LINE = 4096
+_DECLARED_LINE = 1000  # a user's expressions are checked to take quadratic time at most
 PLAIN = "a plain loop"
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 # Ranks that write at once join their lines: “loss nanstep 5”.
@@ -29,11 +33,12 @@ class LossPattern(NamedTuple):
     """A line that gives a loss: named group `loss`, and `step` where the line says it.
 
     Some frameworks count steps anew in each epoch: from `epoch` and `total`, the steps of an epoch,
-    the step of the run is computed.
+    the step of the run is computed. Of a line, `most` characters are searched.
     """
 
     framework: str
     pattern: re.Pattern[str]
+    most: int = _MAX_LINE
 
 
 class LossSeries(NamedTuple):
@@ -68,40 +73,32 @@ _TIME = _pattern(
 _EPOCH = _pattern(r"'epoch': '?(?P<value>NUM)")  # Trainer's dicts say no step
 _UNITS = {"s": 1e6, "ms": 1e3}
 
-# The first row that matches any line of a log reads the whole log, so that no loss counts twice;
-# the comment says where the line is written.
-PATTERNS = tuple(
-    LossPattern(framework, _pattern(expression))
-    for framework, expression in (
-        # kempnerforge/metrics/logger.py, format_metrics
-        ("KempnerForge", r"\[step (?P<step>\d+)\] loss=(?P<loss>NUM)"),
-        # torchtitan/components/metrics.py, MetricsProcessor.log
-        ("torchtitan", r"\bstep: +(?P<step>\d+) +loss: +(?P<loss>NUM)"),
-        # megatron/training/training.py, training_log
-        ("Megatron-LM", r"\biteration +(?P<step>\d+)/ *\d+ \|.{0,600}?\blm loss: (?P<loss>NUM)"),
-        # nanotron/src/nanotron/trainer.py, train_step_logs
-        ("Nanotron", r"\biteration: (?P<step>\d+) / \d+ \|.{0,600}?\blm_loss: (?P<loss>NUM)"),
-        # nemo/lightning/pytorch/callbacks/progress_printer.py, log_metrics
-        ("NeMo", r"\bglobal_step: (?P<step>\d+) \|.{0,300}?\breduced_train_loss: (?P<loss>NUM)"),
-        # lightning/pytorch/callbacks/progress/tqdm_progress.py; the name is the module's log()
-        (
-            "Lightning",
-            (
-                r"\bEpoch (?P<epoch>\d+):.{0,80}?\b(?P<step>\d+)/(?P<total>\d+) \[.{0,300}?"
-                r"\b(?:train[_/])?loss(?:_step)?=(?P<loss>NUM)"
-            ),
-        ),
-        # nanoGPT/train.py:323
-        ("nanoGPT", r"\biter (?P<step>\d+): loss (?P<loss>NUM)"),
-        # transformers/trainer_callback.py, PrinterCallback; it prints no step
-        ("Hugging Face Trainer", r"\{'loss': '?(?P<loss>NUM)'?, '(?:grad_norm|learning_rate)'"),
-        # examples/train_gpt.py, llm.c/train_gpt2.py, modded-nanogpt
-        (
-            PLAIN,
-            r"\bstep[ :=]*(?P<step>\d+)(?:/\d+)?[\s,|:-]+(?:train[_ ]?)?loss[ :=]+(?P<loss>NUM)",
-        ),
+
+def loss_patterns() -> tuple[LossPattern, ...]:
+    """Return the lines with losses of all frameworks, a plain loop's last.
+
+    The first row that matches any line of a log reads the whole log, so that no loss counts twice.
+    """
+    return _loss_patterns(frameworks())
+
+
+@lru_cache(maxsize=2)
+def _loss_patterns(known: tuple[Framework, ...]) -> tuple[LossPattern, ...]:
+    return tuple(
+        LossPattern(
+            PLAIN if one.name == OWN else one.name,
+            _pattern(one.loss),
+            _DECLARED_LINE if one.declared else _MAX_LINE,
+        )
+        for one in known
+        if one.loss is not None
     )
-)
+
+
+def _words(known: Iterable[Framework]) -> list[bytes]:
+    """Return the words of which a line with a loss has one."""
+    declared = [one.loss for one in known if one.declared and one.loss is not None]
+    return [b"loss", *(fixed_word(loss).encode() for loss in declared)]
 
 
 def compile_loss_regex(text: str) -> LossPattern:
@@ -121,20 +118,23 @@ def compile_loss_regex(text: str) -> LossPattern:
 
 
 def read_losses(
-    logs: Iterable[Path], patterns: tuple[LossPattern, ...] = PATTERNS
+    logs: Iterable[Path], patterns: tuple[LossPattern, ...] | None = None
 ) -> LossSeries | None:
-    """Return what `scan_losses` finds in logs.
+    """Return what `scan_losses` finds in logs, by default with the lines of all frameworks.
 
     Raises:
         InputError: a log cannot be opened or read.
     """
-    words = (b"loss",) if patterns is PATTERNS else ()
+    logs = list(logs)
+    if not logs:
+        return None
+    words = _words(frameworks()) if patterns is None else ()
     lines = chain.from_iterable(read_lines(log, words=words) for log in logs)
     return scan_losses((line.text for line in lines), patterns)
 
 
 def scan_losses(
-    lines: Iterable[str], patterns: tuple[LossPattern, ...] = PATTERNS
+    lines: Iterable[str], patterns: tuple[LossPattern, ...] | None = None
 ) -> LossSeries | None:
     """Return the loss by step of the first pattern that matches any line; None if none does.
 
@@ -143,12 +143,17 @@ def scan_losses(
     """
     found: dict[str, LossSeries] = {}
     counted = set()
+    patterns = loss_patterns() if patterns is None else patterns
     left = patterns
     for raw in lines:
         line = raw[:_MAX_LINE]
         if "\x1b" in line:
             line = _ANSI.sub("", line)
-        tried = ((name, match) for name, pattern in left if (match := pattern.search(line)))
+        tried = (
+            (name, match)
+            for name, pattern, most in left
+            if (match := pattern.search(line, 0, most))
+        )
         name, match = next(tried, ("", None))
         if match is None:
             continue

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from itertools import islice
 from typing import Any, NamedTuple
 
+from fp8verify.frameworks import Framework, frameworks
 from fp8verify.logs.lines import Line
 from fp8verify.logs.settings import headings
 from fp8verify.logs.wording import match
@@ -95,27 +97,6 @@ class PhasePromise(NamedTuple):
         return (first is None or step >= first) and (last is None or step <= last)
 
 
-# Words, in lower case, of which a line about single layers has one.
-WORDS = (b"[override]", b"quant config", b"filter_fqns", b"quantization_type")
-HINTS = (*(word.decode() for word in WORDS), "ignored modules for float8")
-# Lines about layers: whose they are, how their names select modules, and the line.
-_LINES = (
-    # torchtitan/config/override.py:497
-    ("torchtitan", "name", lazy_pattern(
-        r"\[Override\] [\w.-]+: (?P<path>\S+) (?P<old>[\w.]+) -> (?P<new>[\w.]+)")),
-    # megatron/core/quantization/quant_config.py:210
-    ("Megatron-LM", "name", lazy_pattern(
-        r"Context \(MatchContext\(module_path='(?P<path>[^']+)'.{0,80}?\)\) "
-        r'matched to quant config "(?P<key>[^"]+)"')),
-    # Its table of what each layer's precision came to.
-    ("Megatron-LM", "name", lazy_pattern(
-        r"(?P<path>[\w.]{1,300}) \(\w{1,100}\) --> weight shape: .{1,80}?, "
-        r"quantization_type: (?P<type>\w{1,40})")),
-    ("OLMo-core", "name", lazy_pattern(
-        r"Ignored modules for Float8 conversion: \[(?P<names>[^\]]{1,4000})\]")),
-    ("torchtitan", "part", lazy_pattern(
-        r"['\"]?\bfilter_fqns['\"]?\s*[:=]\s*[\[(](?P<names>[^\])]{1,4000})[\])]")),
-)  # fmt: skip
 _QUOTED = lazy_pattern(r"['\"]([^'\"]{1,300})['\"]")
 _HIGH_CLASS = lazy_pattern(r"(?:bf16|bfloat16|fp16|fp32|high|none$)", re.IGNORECASE)
 # The section of a list of filters, which counts only where its converter is in use.
@@ -123,6 +104,14 @@ _SECTION = lazy_pattern(r"(?<![a-z])(?P<name>float8|fp8|mxfp8|mx|nvfp4)(?![a-z])
 # torchtitan's word for a filter by size is no name of a layer.
 _NO_NAMES = frozenset({"auto_filter_small_kn"})
 _MAX_LIST = 200  # lines
+
+
+@lru_cache(maxsize=2)
+def _lines(known: tuple[Framework, ...]) -> tuple[tuple[str, str, re.Pattern[str]], ...]:
+    """Return whose lines about layers there are, how their names select modules, and the line."""
+    return tuple(
+        (one.name, row.select, re.compile(row.line)) for one in known for row in one.layers
+    )
 
 
 class LayerScan:
@@ -144,7 +133,7 @@ class LayerScan:
                 text += below
                 if "]" in below or ")" in below:
                     break
-        for framework, how, pattern in _LINES:
+        for framework, how, pattern in _lines(frameworks()):
             if found := pattern.search(text):
                 said = found.groupdict()
                 names = [said["path"]] if "path" in said else _QUOTED.findall(said["names"])
@@ -228,7 +217,7 @@ def phases_of(text: str) -> tuple[PhasePromise, ...]:
         last = _number(found["until"] or found["count"])
         warm_up = PhasePromise(HIGH_PRECISION, None, last)
         return (warm_up, PhasePromise(low, last + 1, None)) if low else (warm_up,)
-    if said and said[1] == "fp8" and low and (found := _BEGINS.match(text, said[2].end())):
+    if said and said[0].says == "fp8" and low and (found := _BEGINS.match(text, said[1].end())):
         first = _number(found["at"] or found["past"] or found["count"]) + (not found["at"])
         if first > 1:
             return (PhasePromise(low, first, None),)
