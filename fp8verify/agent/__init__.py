@@ -19,16 +19,18 @@ def arm(config: dict[str, Any], after_import: AfterImport) -> Any:
     """
     if "dry" in config:
         from .census import install_dry
+        from .precision import declare
 
+        declare(config["modules"])
         return install_dry(config["dry"])
     import sys
 
-    from .framework_counters import COUNTERS
+    from .framework_counters import counters
     from .hooks import install
     from .process import CONVERSIONS, watch_api_calls
 
     observer = install(config)
-    for module in {counter.module for counter in COUNTERS}.difference(sys.modules):
+    for module in counters.modules().difference(sys.modules):
         after_import(module, observer.look_for_frameworks)
     after_import(CONVERSIONS, watch_api_calls)
     return observer

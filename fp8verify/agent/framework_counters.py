@@ -18,11 +18,8 @@ from .observe import observe
 class StepCounter(NamedTuple):
     """Where a framework counts completed optimizer steps, and what it calls before each of them.
 
-    Most count after the optimizer's step, so that the optimizer's hook reads one less than the
-    step's number: transformers/trainer.py `state.global_step += 1` (5.23);
-    lightning/pytorch/trainer/ trainer.py `global_step`, which adds up several optimizers (2.6);
-    deepspeed/runtime/engine.py `_take_model_step` (0.19), which adds steps that it skips for an
-    overflow.
+    Rows come from `fp8verify/frameworks/` and the user's settings, by the configuration. Most count
+    after the optimizer's step, so that the optimizer's hook reads one less than the step's number.
 
     Attributes:
         framework: its name in the report.
@@ -48,33 +45,6 @@ class StepCounter(NamedTuple):
         return self.path.rpartition(".")[2]
 
 
-# transformers/trainer.py calls training_step for every batch (5.23); lightning's
-# training_epoch_loop.py advance (2.6); deepspeed/runtime/engine.py forward (0.19). A framework that
-# drives another one comes first.
-COUNTERS = (
-    StepCounter(
-        "transformers", "transformers.trainer", "Trainer", "training_step", "state.global_step"
-    ),
-    *(
-        StepCounter(
-            "lightning",
-            f"{package}.loops.training_epoch_loop",
-            "_TrainingEpochLoop",
-            "advance",
-            "global_step",
-            owner="trainer",
-        )
-        for package in ("lightning.pytorch", "pytorch_lightning")
-    ),
-    StepCounter(
-        "deepspeed", "deepspeed.runtime.engine", "DeepSpeedEngine", "forward", "global_steps"
-    ),
-    # Its log is written by another thread. olmo_core/train/trainer.py, _fit_epoch (fa6c501)
-    StepCounter(
-        "olmo-core", "olmo_core.train.trainer", "Trainer", "_fit_epoch", "global_step", early=True
-    ),
-)
-
 # Functions that step an optimizer whose gradients are zeros, to make its state before training:
 # deepspeed/runtime/fp16/fused_optimizer.py and its siblings (0.19); torch's own
 # distributed/checkpoint/state_dict.py (2.13), which OLMo-core calls after a dry run of the model.
@@ -94,15 +64,31 @@ def sets_up_an_optimizer() -> bool:
     return False
 
 
+def _counter(row: dict[str, Any]) -> StepCounter:
+    module, _, cls = row["cls"].rpartition(".")
+    return StepCounter(
+        row["shown"], module, cls, row["method"], row["path"], row["owner"], row["early"]
+    )
+
+
 class FrameworkCounters:
     """The step counters of this process's frameworks, of each framework the last that was used."""
 
     def __init__(self) -> None:
+        self._known: tuple[StepCounter, ...] = ()
         self._owners: dict[StepCounter, weakref.ref[Any]] = {}
+
+    def use(self, rows: list[dict[str, Any]]) -> None:
+        """Take the counters of the configuration; a framework that drives another comes first."""
+        self._known = tuple(map(_counter, rows))
+
+    def modules(self) -> set[str]:
+        """Return the modules of the classes that count."""
+        return {counter.module for counter in self._known}
 
     def observe(self, begins: Callable[[], object]) -> None:
         """Call `begins` before each step of the frameworks that are imported by now."""
-        for counter in COUNTERS:
+        for counter in self._known:
             cls = getattr(sys.modules.get(counter.module), counter.cls, None)
             if isinstance(cls, type) and counter.method in vars(cls):
                 observe(cls, counter.method, partial(self._step_begins, counter, begins))
@@ -116,9 +102,9 @@ class FrameworkCounters:
             begins()
 
     def shown(self) -> dict[StepCounter, int]:
-        """Return what those show that are numbers and alive, in the order of `COUNTERS`."""
+        """Return what those show that are numbers and alive, in the order of the configuration."""
         found = {}
-        for counter in COUNTERS:
+        for counter in self._known:
             value = self._owners[counter]() if counter in self._owners else None
             for name in counter.path.split("."):
                 value = getattr(value, name, None)

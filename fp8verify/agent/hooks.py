@@ -17,7 +17,9 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from . import precision
 from .debug import debug
+from .framework_counters import counters
 from .layers import registrations, remember
 from .observe import (
     hidden,
@@ -45,6 +47,8 @@ def install(config: dict[str, Any]) -> Observer:
     if _installed is not None:
         return _installed
     debug.open(config)
+    precision.declare(config["modules"])
+    counters.use(config["counters"])
     observer = _installed = Observer(config, _work)
     # They stay, and do nothing without an observer: torch calls them in a loop over a dictionary,
     # which may not change in it, and compiled code has guards on them.

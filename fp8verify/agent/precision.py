@@ -1,6 +1,7 @@
 """What is known of each class of linear-like module: the precision of its GEMMs, and its casts.
 
-One row a class in `MODULES` and `WEIGHTS`, with the file in which its attributes were read. A class
+One row a class in `MODULES` and `WEIGHTS`, with the file in which its attributes were read; of
+classes that need not be read, the configuration says what they compute. A class
 is recognised by name and top-level package anywhere in its MRO: FSDP2 and Megatron-LM train
 subclasses. What no row knows is unknown, unless it surely computes what `torch.nn.Linear` does.
 """
@@ -380,7 +381,6 @@ class Known(NamedTuple):
     casts: Callable[[Any], Casts] | None = None
 
 
-_HIGH = Known(lambda _: HIGH_PRECISION)
 _FLOAT8_LINEAR = Known(_float8_linear, _float8_linear_casts)
 _MX = Known(_mx, _mx_casts)
 _FLOAT8_EXPERTS = Known(lambda _: _all_legs("fp8", "rowwise"), lambda _: casts_of_recipe("rowwise"))
@@ -407,13 +407,6 @@ MODULES = {
     ("transformer_engine", "TransformerEngineBaseModule"): Known(
         _te_module, transformer_engine_casts
     ),
-    # transformers/pytorch_utils.py: GPT-2's linear is `torch.addmm`
-    ("transformers", "Conv1D"): _HIGH,
-    # megatron/core/tensor_parallel/layers.py: `torch.matmul` and its two gradients
-    ("megatron", "ColumnParallelLinear"): _HIGH,
-    ("megatron", "RowParallelLinear"): _HIGH,
-    # bitsandbytes/nn/modules.py: 4-bit weights are dequantized to the activations' type
-    ("bitsandbytes", "Linear4bit"): _HIGH,
 }
 # Tensors that take over `linear` and `_grouped_mm`: torchao/prototype/moe_training/tensor.py,
 # ScaledGroupedMMTensor up to 0.15.
@@ -463,8 +456,32 @@ def casts_of(module: Any, weight: Any) -> Casts | None:
         return {}
 
 
+# What the files of frameworks and the user's settings say of classes that need not be read, by
+# package or module and class.
+_declared: dict[str, str] = {}
+
+
+def declare(classes: dict[str, str]) -> None:
+    """Take what classes compute from the agent's configuration."""
+    _declared.clear()
+    _declared.update(classes)
+
+
+def _said(cls: type) -> Known | None:
+    places = cls.__module__, cls.__module__.partition(".")[0]
+    named = (_declared.get(f"{place}.{cls.__name__}") for place in places)
+    state = next(filter(None, named), None)
+    if state is None:
+        return None
+    promise = HIGH_PRECISION if state == HIGH else _all_legs(state, f"{state}, as declared")
+    return Known(lambda _: promise)
+
+
 def _known(module: Any, weight: Any) -> tuple[Known | None, Any, str]:
     """Return the row of a module or of its weight, which of both it is of, and the class's name."""
+    for cls in type(module).__mro__ if _declared else ():
+        if (said := _said(cls)) is not None:
+            return said, module, cls.__name__
     for cls in type(module).__mro__:
         found = MODULES.get((cls.__module__.split(".")[0], cls.__name__))
         if found is not None:

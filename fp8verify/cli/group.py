@@ -34,6 +34,7 @@ COMMANDS = {
 }
 MORE = ("env", "prove")
 NEVER_SET = frozenset({"help", "version", "dry-run"})
+FRAMEWORKS = "frameworks"  # the table of settings that is no option
 HUGE = 10**18  # above what any option takes, and far below what Python refuses to write as text
 
 
@@ -163,6 +164,10 @@ def _settings_for(command: click.Command) -> dict[str, Any]:
         return {}
     for note in file.notes:
         say(note)
+    if (tables := file.values.pop(FRAMEWORKS, None)) is not None:
+        from fp8verify.frameworks.known import declare
+
+        declare(tables, str(file.path))
     if not options.keys() >= file.values.keys():
         _refuse_unknown_key(file)
     return {

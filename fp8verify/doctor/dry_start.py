@@ -19,6 +19,7 @@ import msgspec
 
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.doctor.training import flops, layers_of
+from fp8verify.frameworks import for_agent
 from fp8verify.logs.failures import Failure, causes
 from fp8verify.record.command import resolve_command
 from fp8verify.record.injection import (
@@ -71,7 +72,7 @@ def dry_start(command: Sequence[str], timeout: float = TIMEOUT_S) -> DryModel:
     with tempfile.TemporaryDirectory(prefix="fp8verify-doctor-") as name:
         folder = Path(name)
         with boot_folder(folder) as boot:
-            config = {"version": __version__, "boot": str(boot), "dry": str(folder)}
+            config = {"version": __version__, "boot": str(boot), "dry": str(folder), **for_agent()}
             write_agent(boot / ARCHIVE)
             write_config(boot, config)
             ending, tail = _run(arguments, boot, name, timeout)

@@ -8,105 +8,28 @@ code.
 
 from __future__ import annotations
 
-import re
 import sys
-from collections.abc import Iterator, Mapping
 from functools import cache
-from importlib import import_module, resources
+from importlib import import_module
+from itertools import count
+from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from fp8verify.errors import UsageError
-from fp8verify.frameworks.expressions import fault_of, fixed_word
-
-OWN = "training script"  # a script's own words, of no framework that we know
-# What module classes may be said to compute.
-STATES = ("fp8", "mxfp8", "nvfp4", "mxfp4", "high_precision")
-
-
-class LayerLine(msgspec.Struct, frozen=True, eq=False, forbid_unknown_fields=True):
-    """A log line about single layers.
-
-    Attributes:
-        select: how its names select modules, as `LayerPromise.match`.
-        word: a lower-case word of every such line.
-        line: the expression, with groups `path` or `names`, and `new` and `old`, `key` or `type`.
-    """
-
-    select: str
-    word: str
-    line: str
-
-
-class StepCounter(msgspec.Struct, frozen=True, eq=False, forbid_unknown_fields=True, kw_only=True):
-    """Where a framework counts completed optimizer steps.
-
-    Attributes:
-        cls: the class, with its module, whose method is called before each batch, or each epoch.
-        method: the name of that method.
-        path: attributes that lead from the object that counts to the counter.
-        owner: attribute of the class's instance that is this object; "" if it is the instance.
-        early: whether it counts before the optimizer's step, so that a hook reads the number.
-        drives: whether the framework may drive another one that counts too, and comes first.
-        shown: how captures call the framework, its name in lower case if empty.
-    """
-
-    cls: str
-    method: str
-    path: str
-    owner: str = ""
-    early: bool = False
-    drives: bool = False
-    shown: str = ""
-
-
-class Framework(msgspec.Struct, frozen=True, eq=False, forbid_unknown_fields=True, kw_only=True):
-    """What is known of one framework. Expressions are matched where a message begins, in any case.
-
-    `<FORMAT>` and the like in them stand for the parts in `logs/wording.py`.
-
-    Attributes:
-        name: how reports call it.
-        claims: messages that low precision is on; a group `recipe` is read.
-        denials: messages that it is off or fell back.
-        limits: messages that limit where.
-        words: lower-case words of messages that name no FP8 or FP4; others are not looked at.
-        loss: the line with the loss: groups `loss` and, if it can, `step`; NUM is a number.
-        layers: lines about single layers.
-        counters: its step counters.
-        modules: what classes of modules compute, by package or module and class.
-        declared: whether a user's settings say so.
-    """
-
-    name: str
-    claims: tuple[str, ...] = ()
-    denials: tuple[str, ...] = ()
-    limits: tuple[str, ...] = ()
-    words: tuple[str, ...] = ()
-    loss: str | None = None
-    layers: tuple[LayerLine, ...] = ()
-    counters: tuple[StepCounter, ...] = ()
-    modules: dict[str, str] = {}
-    declared: bool = False
-
-
-_declared: list[tuple[Framework, ...]] = [()]
+Table = dict[str, Any]
+_declared: list[Table] = []
+_generations = count(1)
+_current = [0]
 
 
 @cache
-def _built_in() -> tuple[Framework, ...]:
+def built_in() -> tuple[Table, ...]:
+    """Return the files of this folder; expressions go on in lines indented by four."""
     library = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
-    files = [file for file in resources.files(__name__).iterdir() if file.name.endswith(".toml")]
-    found = [
-        msgspec.convert(_joined(library.loads(file.read_text(encoding="utf-8"))), Framework)
-        for file in sorted(files, key=lambda file: file.name)
-    ]
-    return tuple(sorted(found, key=lambda one: one.name == OWN))
+    files = sorted(Path(__file__).parent.glob("*.toml"))
+    return tuple(_joined(library.loads(file.read_text(encoding="utf-8"))) for file in files)
 
 
 def _joined(value: Any) -> Any:
-    """Join expressions that go on in lines indented by four."""
     if isinstance(value, str):
         return value.replace("\n    ", "")
     if isinstance(value, list):
@@ -114,75 +37,40 @@ def _joined(value: Any) -> Any:
     return {key: _joined(one) for key, one in value.items()} if isinstance(value, dict) else value
 
 
-def frameworks() -> tuple[Framework, ...]:
-    """Return all frameworks: those of the user first, a script's own words last."""
-    return _all(_declared[0])
+def use(tables: list[Table]) -> None:
+    """Take a user's own frameworks, checked by `known.declare`, for this process."""
+    _declared[:] = tables
+    _current[0] = next(_generations)
 
 
-@cache
-def _all(declared: tuple[Framework, ...]) -> tuple[Framework, ...]:
-    return (*declared, *_built_in())
+def declared() -> list[Table]:
+    """Return the user's own frameworks."""
+    return list(_declared)
 
 
-def declare(tables: Any, place: str) -> None:
-    """Take what a settings file says of the user's own frameworks, for this process.
-
-    Args:
-        tables: the table `frameworks`.
-        place: the file, for messages.
-
-    Raises:
-        UsageError: it is not such a table, or an expression is wrong or may take forever.
-    """
-    if not isinstance(tables, Mapping):
-        raise UsageError(
-            f"{place}: frameworks is not a table.", "Write [tool.fp8verify.frameworks.NAME]."
-        )
-    _declared[0] = tuple(_of_user(str(name), table, place) for name, table in tables.items())
+def generation() -> int:
+    """Return a number that changes with the user's own frameworks."""
+    return _current[0]
 
 
-def _of_user(name: str, table: Any, place: str) -> Framework:
-    where = f"{place}: frameworks.{name[:80]}"
-    try:
-        fields = {key.replace("-", "_"): value for key, value in dict(table).items()}
-        given = msgspec.convert({**fields, "name": name, "declared": True}, Framework)
-    except (msgspec.ValidationError, TypeError, ValueError, AttributeError) as error:
-        keys = ", ".join(sorted(set(Framework.__struct_fields__) - {"name", "declared"}))
-        raise UsageError(f"{where}: {str(error)[:200]}.", f"Its keys are: {keys}.") from None
-    words = list(given.words)
-    for key, expression in _expressions(given):
-        if fault := fault_of(expression):
-            hint = "Write one that names its words and bounds its repetitions, as .{0,80}."
-            raise UsageError(f"{where}.{key}: {expression[:80]!r} {fault}.", hint)
-        words.append(fixed_word(expression))
-    if given.loss is not None and "loss" not in re.compile(given.loss).groupindex:
-        raise UsageError(
-            f"{where}.loss has no group named loss.", r"Write for instance 'loss (?P<loss>[\d.]+)'."
-        )
-    for cls, state in given.modules.items():
-        if state not in STATES or "." not in cls:
-            hint = f'Write "package.Class" = one of {", ".join(STATES)}.'
-            raise UsageError(f"{where}.modules: {cls[:80]!r} = {state[:40]!r}.", hint)
-    return msgspec.structs.replace(given, words=tuple(dict.fromkeys(words)))
-
-
-def _expressions(given: Framework) -> Iterator[tuple[str, str]]:
-    for key in ("claims", "denials", "limits"):
-        yield from ((key, expression) for expression in getattr(given, key))
-    if given.loss is not None:
-        yield "loss", given.loss
-    yield from (("layers", row.line) for row in given.layers)
-
-
-def for_agent() -> dict[str, Any]:
-    """Return what the agent needs: step counters, and classes of modules."""
-    known = frameworks()
-    rows = [
-        {**msgspec.structs.asdict(counter), "shown": counter.shown or one.name.lower()}
-        for one in known
-        for counter in one.counters
-    ]
+def for_agent() -> Table:
+    """Return what the agent needs: step counters, and what classes of modules compute."""
+    known = [*_declared, *built_in()]
+    rows = [(one, counter) for one in known for counter in one.get("counters", ())]
+    rows.sort(key=lambda row: not row[1].get("drives"))
     return {
-        "counters": sorted(rows, key=lambda row: not row.pop("drives")),
-        "modules": {cls: state for one in known for cls, state in one.modules.items()},
+        "counters": [
+            {
+                "shown": counter.get("shown") or one["name"].lower(),
+                "cls": counter["cls"],
+                "method": counter["method"],
+                "path": counter["path"],
+                "owner": counter.get("owner", ""),
+                "early": counter.get("early", False),
+            }
+            for one, counter in rows
+        ],
+        "modules": {
+            cls: state for one in reversed(known) for cls, state in one.get("modules", {}).items()
+        },
     }

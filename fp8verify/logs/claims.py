@@ -12,7 +12,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from fp8verify.frameworks import OWN
+from fp8verify.frameworks.known import OWN
 from fp8verify.logs.lines import Line, lines_of, read_lines
 from fp8verify.logs.messages import Message, messages_of, uncolored
 from fp8verify.logs.promises import (
@@ -259,7 +259,7 @@ def _topic(claim: Claim) -> str:
 
 def claim_of(message: Message, number: int, source: str) -> Claim | None:
     """Return what a message claims, or None."""
-    found = match(message.text)
+    found = match(message.text, message.setting)
     if found is None:
         return None
     (framework, says, _, declared), where = found
@@ -267,7 +267,7 @@ def claim_of(message: Message, number: int, source: str) -> Claim | None:
         return None
     if says == "not_fp8" and framework == OWN and is_limited(message.text, where.end()):
         return None
-    sentence = message.text if declared else sentence_of(message.text, where.end())
+    sentence = message.setting.strip() if declared else sentence_of(message.text, where.end())
     counts = next((said for pattern in _COUNTS if (said := pattern.search(sentence))), None)
     converted = int(counts["converted"]) if counts else None
     total = int(counts["total"]) if counts and counts["total"] else None

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fp8verify.errors import UsageError
-from fp8verify.frameworks import OWN, Framework, frameworks
 from fp8verify.frameworks.expressions import fixed_word
+from fp8verify.frameworks.known import OWN, Framework, frameworks
 from fp8verify.logs.lines import read_lines
 from fp8verify.text import lazy_pattern
 

@@ -11,7 +11,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any, NamedTuple
 
-from fp8verify.frameworks import Framework, frameworks
+from fp8verify.frameworks.known import Framework, frameworks
 from fp8verify.logs.lines import Line
 from fp8verify.logs.settings import headings
 from fp8verify.logs.wording import match

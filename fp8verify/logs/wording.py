@@ -11,7 +11,7 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
-from fp8verify.frameworks import OWN, Framework, frameworks
+from fp8verify.frameworks.known import OWN, Framework, frameworks
 from fp8verify.logs.messages import OTHERS
 from fp8verify.text import lazy_pattern
 
@@ -120,14 +120,18 @@ def says_something(text: str) -> bool:
     return _DEEDS.search(text) is not None
 
 
-def match(text: str) -> tuple[Wording, re.Match[str]] | None:
+def match(text: str, named: str = "") -> tuple[Wording, re.Match[str]] | None:
     """Return the wording of a message, and the match.
 
     What takes FP8 back may also be said after a colon, a comma or a dash.
+
+    Args:
+        text: the message.
+        named: the same with names before a colon, in which a user's own rows are looked for.
     """
     for wording in patterns():
         if wording.declared:
-            found = wording.pattern.search(text, 0, _DECLARED_TEXT)
+            found = wording.pattern.search(named, 0, _DECLARED_TEXT)
         else:
             found = wording.pattern.match(text)
         if found:

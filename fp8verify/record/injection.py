@@ -17,6 +17,7 @@ from typing import Any
 from fp8verify.capture.names import AGENT
 from fp8verify.errors import UsageError
 from fp8verify.files import replacing
+from fp8verify.frameworks import for_agent
 from fp8verify.record.folder import CaptureFolder, check_name, make_capture_folder, writing_to
 from fp8verify.record.job import job_of
 from fp8verify.record.settings import RunSettings
@@ -155,6 +156,7 @@ def agent_config(
         "ranks": settings.ranks._asdict(),
         "trace_dir": None,
         "log": settings.capture_log,
+        **for_agent(),
     }
 
 

@@ -21,9 +21,11 @@ OWN_FILE = "fp8verify.toml"
 PROJECT_FILE = "pyproject.toml"
 TABLE = "fp8verify"
 MAX_BYTES = 1 << 20
-# What runs a program, writes a file or opens a connection: not from a file that a group may write.
+# What runs a program, writes a file, opens a connection, or says what a log and a model mean: not
+# from a file that a group may write.
 OWN_ONLY = (
     "python", "output", "save-baseline", "scheduler", "on-change", "trace-dir", "metrics",
+    "frameworks",
 )  # fmt: skip
 
 

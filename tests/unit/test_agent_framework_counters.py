@@ -21,6 +21,7 @@ from fp8verify.agent.instruments import (  # noqa: E402
 from fp8verify.agent.observe import unobserve_all  # noqa: E402
 from fp8verify.agent.process import find_instances  # noqa: E402
 from fp8verify.agent.step_numbers import LOG, SCRIPT, GlobalSteps  # noqa: E402
+from fp8verify.frameworks import for_agent  # noqa: E402
 
 
 class Frameworks:
@@ -92,6 +93,7 @@ def frameworks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Frameworks]:
     ):
         monkeypatch.setitem(sys.modules, module, ModuleType(module))
         setattr(sys.modules[module], name, cls)
+    counters.use(for_agent()["counters"])
     for _ in range(2):  # each is observed once
         counters.observe(made.begins)
     yield made

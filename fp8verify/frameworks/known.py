@@ -1,0 +1,152 @@
+"""The frameworks' files and a user's own as typed rows, the latter checked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache, lru_cache
+from typing import Any
+
+import msgspec
+
+from fp8verify import frameworks as tables
+from fp8verify.errors import UsageError
+from fp8verify.frameworks.expressions import fault_of, fixed_word
+
+OWN = "training script"  # a script's own words, of no framework that we know
+# What module classes may be said to compute.
+STATES = ("fp8", "mxfp8", "nvfp4", "mxfp4", "high_precision")
+
+
+class LayerLine(msgspec.Struct, frozen=True, eq=False, forbid_unknown_fields=True):
+    """A log line about single layers.
+
+    Attributes:
+        select: how its names select modules, as `LayerPromise.match`.
+        word: a lower-case word of every such line.
+        line: the expression, with groups `path` or `names`, and `new` and `old`, `key` or `type`.
+    """
+
+    select: str
+    word: str
+    line: str
+
+
+class StepCounter(msgspec.Struct, frozen=True, eq=False, forbid_unknown_fields=True, kw_only=True):
+    """Where a framework counts completed optimizer steps.
+
+    Attributes:
+        cls: the class, with its module, whose method is called before each batch, or each epoch.
+        method: the name of that method.
+        path: attributes that lead from the object that counts to the counter.
+        owner: attribute of the class's instance that is this object; "" if it is the instance.
+        early: whether it counts before the optimizer's step, so that a hook reads the number.
+        drives: whether the framework may drive another one that counts too, and comes first.
+        shown: how captures call the framework, its name in lower case if empty.
+    """
+
+    cls: str
+    method: str
+    path: str
+    owner: str = ""
+    early: bool = False
+    drives: bool = False
+    shown: str = ""
+
+
+class Framework(msgspec.Struct, frozen=True, eq=False, forbid_unknown_fields=True, kw_only=True):
+    """What is known of one framework. Expressions are matched where a message begins, in any case.
+
+    `<FORMAT>` and the like in them stand for the parts in `logs/wording.py`.
+
+    Attributes:
+        name: how reports call it.
+        claims: messages that low precision is on; a group `recipe` is read.
+        denials: messages that it is off or fell back.
+        limits: messages that limit where.
+        words: lower-case words of messages that name no FP8 or FP4; others are not looked at.
+        loss: the line with the loss: groups `loss` and, if it can, `step`; NUM is a number.
+        layers: lines about single layers.
+        counters: its step counters.
+        modules: what classes of modules compute, by package or module and class.
+        declared: whether a user's settings say so.
+    """
+
+    name: str
+    claims: tuple[str, ...] = ()
+    denials: tuple[str, ...] = ()
+    limits: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+    loss: str | None = None
+    layers: tuple[LayerLine, ...] = ()
+    counters: tuple[StepCounter, ...] = ()
+    modules: dict[str, str] = {}
+    declared: bool = False
+
+
+def frameworks() -> tuple[Framework, ...]:
+    """Return all frameworks: those of the user first, a script's own words last."""
+    return _all(tables.generation())
+
+
+@cache
+def _built_in() -> tuple[Framework, ...]:
+    found = [msgspec.convert(table, Framework) for table in tables.built_in()]
+    return tuple(sorted(found, key=lambda one: one.name == OWN))
+
+
+@lru_cache(maxsize=2)
+def _all(_: int) -> tuple[Framework, ...]:
+    own = (msgspec.convert(table, Framework) for table in tables.declared())
+    return (*own, *_built_in())
+
+
+def declare(given: Any, place: str) -> None:
+    """Take what a settings file says of the user's own frameworks, for this process.
+
+    Args:
+        given: the table `frameworks`.
+        place: the file, for messages.
+
+    Raises:
+        UsageError: it is not such a table, or an expression is wrong or may take forever.
+    """
+    if not isinstance(given, Mapping):
+        raise UsageError(
+            f"{place}: frameworks is not a table.", "Write [tool.fp8verify.frameworks.NAME]."
+        )
+    rows = [_of_user(str(name), table, place) for name, table in given.items()]
+    tables.use([msgspec.to_builtins(row) for row in rows])
+
+
+def _of_user(name: str, table: Any, place: str) -> Framework:
+    where = f"{place}: frameworks.{name[:80]}"
+    try:
+        fields = {key.replace("-", "_"): value for key, value in dict(table).items()}
+        given = msgspec.convert({**fields, "name": name, "declared": True}, Framework)
+    except (msgspec.ValidationError, TypeError, ValueError, AttributeError) as error:
+        keys = ", ".join(sorted(set(Framework.__struct_fields__) - {"name", "declared"}))
+        raise UsageError(f"{where}: {str(error)[:200]}.", f"Its keys are: {keys}.") from None
+    words = list(given.words)
+    for key, expression in _expressions(given):
+        if fault := fault_of(expression):
+            hint = "Write one that names its words and bounds its repetitions, as .{0,80}."
+            raise UsageError(f"{where}.{key}: {expression[:80]!r} {fault}.", hint)
+        words.append(fixed_word(expression))
+    if given.loss is not None and "loss" not in re.compile(given.loss).groupindex:
+        raise UsageError(
+            f"{where}.loss has no group named loss.", r"Write for instance 'loss (?P<loss>[\d.]+)'."
+        )
+    for cls, state in given.modules.items():
+        if state not in STATES or "." not in cls:
+            hint = f'Write "package.Class" = one of {", ".join(STATES)}.'
+            raise UsageError(f"{where}.modules: {cls[:80]!r} = {state[:40]!r}.", hint)
+    return msgspec.structs.replace(given, words=tuple(dict.fromkeys(words)))
+
+
+def _expressions(given: Framework) -> Iterator[tuple[str, str]]:
+    for key in ("claims", "denials", "limits"):
+        yield from ((key, expression) for expression in getattr(given, key))
+    if given.loss is not None:
+        yield "loss", given.loss
+    yield from (("layers", row.line) for row in given.layers)
