@@ -79,9 +79,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H200")
         model = torch.nn.ModuleDict({"up": torch.nn.Linear(16, 16), "experts": Experts()})
         optimizer, engine = torch.optim.SGD(model.parameters(), lr=0.1), Engine()
+        settings, clock = config(folder), Clock()
+        counters.use(settings["counters"])
         counters.observe(lambda: None)
         engine.forward()
-        settings, clock = config(folder), Clock()
         debug.open(settings)
         recorder = WindowManager(
             settings, clock, ProfilerArbiter(lambda: None), lambda: [optimizer]
