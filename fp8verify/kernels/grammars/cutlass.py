@@ -33,7 +33,7 @@ _TILE: Final = lazy_pattern(r"\d+x\d+(?:x\d+)?")
 # Without the accumulator's letter and the instruction's shape where these are the builder's choice.
 _OPERATION: Final = lazy_pattern(
     r"(?:(?P<letter>gz|[shdicz])(?P<mma>\d+(?:x\d+x\d+)?)?(?P<via>bf16|f16|tf32)?)?"
-    r"(?P<op>gemm|symm|hemm|syrk|herk|syr2k|her2k|trmm|fprop|dgrad|wgrad)"
+    r"(?:sp)?(?P<op>gemm|symm|hemm|syrk|herk|syr2k|her2k|trmm|fprop|dgrad|wgrad)"
 )
 _SPLIT_OPERATION: Final = lazy_pattern(r"(?P<letter>)(?P<mma>)(?P<via>9xbf16|3xtf32)(?P<op>gemm)")
 _SCALED: Final = lazy_pattern(r"(?P<scale>ue8m0|ue4m3)x(?P<element>\w+)")

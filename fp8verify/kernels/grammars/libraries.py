@@ -100,6 +100,10 @@ def deepgemm(symbol: Symbol) -> KernelName | None:
             return None  # the words of the name say that it is a GEMM, and no more
         return describe.gemm(_DEEPGEMM, f"einsum {symbol.base}", "bf16", "bf16")
     a, b, out = _deepgemm_operands(match["types"].split("_"), symbol.tree.args)
+    # Activations by weights, each with UE8M0 scales for 32 elements (sm100_fp8_fp4_mega_moe.cuh).
+    mixed = match["types"] == "fp8_fp4" and match["kind"].startswith("mega_moe")
+    if mixed:
+        a, b = "e4m3", "e2m1"
     grouped = {"grouped", "moe"} & set(symbol.base.split("_")) or any(
         map(_is_grouped, symbol.tree.args)
     )
@@ -110,7 +114,8 @@ def deepgemm(symbol: Symbol) -> KernelName | None:
         b,
         out,
         role=Role.GROUPED_GEMM if grouped else Role.GEMM,
-        scaling=Scaling.BLOCKWISE if "fp8" in match["types"] else None,
+        scale="ue8m0" if mixed else None,
+        scaling=Scaling.BLOCKWISE if "fp8" in match["types"] and not mixed else None,
     )
 
 
