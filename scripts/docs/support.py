@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from fp8verify.frameworks.known import frameworks
 from scripts.docs.shell import ROOT
 
 H200 = "H200"
@@ -289,8 +290,25 @@ def pinned() -> dict[str, str]:
     return dict(re.findall(r"^([\w.-]+)==(\S+)", text, re.MULTILINE))
 
 
+def known() -> str:
+    """Return what the file of each framework says."""
+    lines = [
+        "| framework | log lines | loss | steps counted by | classes |",
+        "|---|---|---|---|---|",
+    ]
+    for one in frameworks():
+        rows = len(one.claims) + len(one.denials) + len(one.limits) + len(one.layers)
+        counters = dict.fromkeys(f"`{row.cls.split('.')[-1]}.{row.path}`" for row in one.counters)
+        classes = (f"`{cls.split('.')[-1]}`" for cls in one.modules)
+        loss = "yes" if one.loss else "-"
+        cells = one.name, rows or "-", loss, ", ".join(counters) or "-", ", ".join(classes) or "-"
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    return "\n".join(lines)
+
+
 def tables() -> Iterator[tuple[str, str]]:
     """Yield the tables of the page by their names."""
+    yield "known", known()
     yield "support", matrix(TABLES_OF[0])
     yield "support, more", matrix(TABLES_OF[1])
     yield "trials", trials()
