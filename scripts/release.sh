@@ -68,10 +68,11 @@ cp examples/kempnerforge/7b.toml "$work/user/sound.toml"
 )
 
 step "the Action's own steps"
-python3 -m venv "$work/action"
 (
-  export PATH=$work/action/bin:$PATH GITHUB_ACTION_PATH=$PWD GITHUB_OUTPUT=$work/outputs
-  eval "$(sed -n 's/^ *run: \(python3 -m pip install .*\)/\1/p' action.yml)"
+  export GITHUB_ACTION_PATH=$PWD GITHUB_OUTPUT=$work/outputs RUNNER_TEMP=$work FP8_INSTALLED=true
+  eval "$("$work/build/bin/python" -c '
+import yaml
+print(yaml.safe_load(open("action.yml"))["runs"]["steps"][0]["run"])')"
   cd "$work"
   FP8_PATH=$traces/fp8_compiled FP8_MIN_SHARE=50% FP8_HTML=fp8.html FP8_JUNIT=fp8.xml \
     bash "$GITHUB_ACTION_PATH/scripts/action.sh" >/dev/null

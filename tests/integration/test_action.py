@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree import ElementTree as Xml
@@ -76,21 +77,22 @@ def test_the_action_installs_judges_and_leaves_page_and_results(
 ) -> None:
     """Settings of pip keep it offline; `scripts/release.sh` runs the step with a network."""
     pytest.importorskip("hatchling", reason="hatchling is not installed (the test extra)")
-    installed, programs = tmp_path / "installed", tmp_path / "programs"
+    installed, programs = tmp_path / "fp8verify", tmp_path / "programs"
     programs.mkdir()
     (programs / "python3").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     (programs / "python3").chmod(0o755)
     environment = {
-        "PATH": f"{installed / 'bin'}{os.pathsep}{programs}{os.pathsep}/usr/bin:/bin",
-        "PYTHONPATH": str(installed),
-        "PIP_TARGET": str(installed),
+        "PATH": f"{programs}{os.pathsep}/usr/bin:/bin",
+        "PYTHONPATH": sysconfig.get_path("purelib"),  # for what it depends on
+        "RUNNER_TEMP": str(tmp_path),
         "PIP_NO_DEPS": "1",
+        "PIP_FORCE_REINSTALL": "1",
         "PIP_NO_INDEX": "1",
         "PIP_NO_BUILD_ISOLATION": "0",
     }
     given = {"install": "false"} if verdict == "ACTIVE" else {"environment": environment}
     job = uses(tmp_path, path=str(TRACES / capture), **given)  # type: ignore[arg-type]
-    assert (installed / "fp8verify" / "cli").is_dir() is (verdict != "ACTIVE")
+    assert (installed / "bin" / "fp8verify").is_file() is (verdict != "ACTIVE")
     assert (job.code, job.outputs) == (code, {"verdict": verdict, "exit-code": f"{code}"}), job.log
     assert said in job.log
     assert f"FP8 {verdict}" in job.summary
@@ -129,6 +131,8 @@ def test_a_value_is_never_read_as_shell_code_nor_a_wrong_one_left_out(tmp_path: 
     job = uses(tmp_path, path="$(touch made); touch made #", install="false")
     assert (job.code, job.outputs) == (2, {"verdict": "", "exit-code": "2"})
     assert not (tmp_path / "made").exists()
+    assert "::error title=fp8verify::error: $(touch made)" in job.log
+    assert "%0Ahint: " in job.log
     job = uses(tmp_path, path=str(TRACES / "fp8_compiled"), install="false", strict="yes")
     assert job.code == 2
     assert "::error::strict is true or false, not 'yes'" in job.log
@@ -163,3 +167,6 @@ def test_the_hook_passes_good_configurations_and_fails_bad_ones(tmp_path: Path) 
     failed = hook(tmp_path, "bad.toml", "good one.toml")
     assert failed.returncode == 1
     assert "Did you mean 'fp8'?" in failed.stdout
+    assert "good one.toml" not in failed.stdout
+    assert "torch" not in failed.stdout  # of the machine that commits
+    assert hook(tmp_path, "missing.toml").returncode == 2
