@@ -210,6 +210,17 @@ def shorten(names: Iterable[str], among: Iterable[str]) -> list[str]:
     ]
 
 
+def indexed(names: Sequence[str]) -> str:
+    """Name layers alike but for one number by its values: "layers.{0,3-5}.up"; else as patterns."""
+    parts = list(zip(*(re.split(r"(?<![^.])(\d+)(?![^.])", name) for name in names), strict=True))
+    varying = [place for place, values in enumerate(parts) if len(set(values)) > 1]
+    if len(varying) != 1:
+        return ", ".join(patterns(names))
+    windows = join_windows((number, number) for number in sorted(map(int, parts[varying[0]])))
+    shown = f"{{{','.join(map(show_window, windows))}}}"
+    return "".join(shown if place in varying else p[0] for place, p in enumerate(parts))
+
+
 def pattern(name: str) -> str:
     """Return a name with a star for each of its numbers, unless that leaves nothing of it."""
     starred = _INDEX.sub("*", name)

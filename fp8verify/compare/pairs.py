@@ -8,11 +8,12 @@ from math import prod
 
 from fp8verify.analysis.kinds import layer_sizes
 from fp8verify.compare.measure import Measured, products, profiled_step_us, steps_of
+from fp8verify.report.layers import layer_us, precisions
 from fp8verify.report.model.comparison import GemmPair, LayerPair, LegPair, MemoryPair, RankPair
 from fp8verify.report.model.numerics import MemoryReport
 from fp8verify.report.model.parts import KernelRow
 from fp8verify.report.model.report import RankReport, Report
-from fp8verify.report.tables import layer_share, layer_us, precisions
+from fp8verify.report.tables import layer_share
 from fp8verify.terms import CERTAIN_LEGS, Leg
 
 _Key = tuple[str, int, int]

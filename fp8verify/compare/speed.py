@@ -26,7 +26,7 @@ SAME_WORK = 0.01
 _BETWEEN_RECORDINGS = 0.007
 # A smaller difference is none: an interval within it is the same speed.
 _SAME = 0.05
-LEAST_STEPS = 3
+LEAST_STEPS = 2
 # The variation of steps where fewer were recorded than tell it.
 _USUAL_VARIATION = 0.03
 _ENOUGH = 5
@@ -42,15 +42,15 @@ _STUDENT = (
     2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
 )  # fmt: skip
 _HOW_MEASURED = {
-    "outside": "wall time of steps without the profiler",
-    "log": "from the training's log",
+    "outside": "measured without the profiler",
+    "log": "from the logs",
 }
 
 
 class Speed(NamedTuple):
     """How many times as fast the candidate is: fields of a `Comparison`.
 
-    The interval is None if a run has fewer than three steps.
+    The interval is None if a run has a single step.
     """
 
     outcome: Outcome
@@ -147,27 +147,20 @@ def _needed(before: StepStatistics, after: StepStatistics, ratio: float) -> int:
 
 def reason_of(speed: Speed, work: float, before: Measured, after: Measured) -> str:
     """Say in a sentence how fast the candidate is, and how sure that is."""
-    how = _HOW_MEASURED.get(after.measured, "under the profiler")
+    how = _HOW_MEASURED.get(after.measured, "profiled")
+    interval = speed.interval and "95% interval {:.2f}x-{:.2f}x".format(*speed.interval)
     times = (
-        f"a step takes {after.times.mean_us / 1000:.2f} ms, "
-        f"{before.times.mean_us / 1000:.2f} ms in the baseline ({how})"
+        f"{after.times.mean_us / 1000:.2f} ms per step, "
+        f"baseline {before.times.mean_us / 1000:.2f} ms"
     )
-    ratio = f"{speed.speedup:.2f}x as fast{bounds(speed.interval)}"
-    if work != 1.0:
-        ratio = f"at equal work {ratio} ({work:.2f}x the GEMM FLOPs)"
+    flops = f"{work:.2f}x the GEMM FLOPs" if work != 1.0 else ""
+    remarks = "; ".join(filter(None, [interval, flops, how]))
+    said = f"{times}: {'at equal work ' if flops else ''}{speed.speedup:.2f}x ({remarks})"
     if speed.steps_needed is not None:
-        few = min(before.times.count, after.times.count) < LEAST_STEPS
-        why = ", since fewer than three steps were recorded" if few else ""
-        return f"cannot tell{why}: {times}: {ratio}"
+        return f"{said}, undecided: {'both are possible' if interval else 'a run has one step'}"
     if speed.outcome is Outcome.SAME:
-        return f"{times}: {ratio}, less than {_SAME:.0%} apart"
-    gain = "" if work != 1.0 else _where_gain_goes(before, after)
-    return f"{times}: {ratio}{gain}"
-
-
-def bounds(interval: tuple[float, float] | None) -> str:
-    """Return " (95 %: 1.21x to 1.30x)", empty without an interval."""
-    return f" (95 %: {interval[0]:.2f}x to {interval[1]:.2f}x)" if interval else ""
+        return f"{said}, less than {_SAME:.0%} apart"
+    return f"{said}{'' if flops else _where_gain_goes(before, after)}"
 
 
 def _where_gain_goes(before: Measured, after: Measured) -> str:
@@ -206,9 +199,9 @@ def why_not_faster(before: Measured, after: Measured, work: float) -> Iterator[F
     causes = [_finding("less FP8 than in the baseline", _RANK_REMEDY, said) for said in lost]
     causes += _gemms(before, after, growth[GEMM], work, least)
     gain = f"GEMMs take {_ms(growth[GEMM], '+')} a step"
-    for cost, cause, remedy in sorted(_others(after, growth), key=lambda other: -other[0]):
+    for cost, shown, cause, remedy in sorted(_others(after, growth), key=lambda o: -o[0]):
         if cost >= least:
-            causes.append(_finding(cause, remedy, f"{_ms(cost, '+')} a step; {gain}"))
+            causes.append(_finding(cause, remedy, f"{_ms(shown, '+')} a step; {gain}"))
     yield from causes or [_finding("no single kind of work takes much longer", _NO_CAUSE, gain)]
 
 
@@ -239,20 +232,20 @@ def _gemms(
         yield _finding("GEMMs no faster", remedy, f"in FP8 they gain {_ms(-longer)} a step")
 
 
-def _others(after: Measured, growth: dict[str, float]) -> Iterator[tuple[float, str, str]]:
-    """Yield cost, cause and remedy of each kind of work other than GEMMs."""
+def _others(after: Measured, growth: dict[str, float]) -> Iterator[tuple[float, float, str, str]]:
+    """Yield cost, its figure in the table, cause and remedy of each kind of work but GEMMs."""
     gathers = [rank.communication.weight_gather for rank in after.ranks if rank.communication]
     in_fp8 = any(gather is not None and gather.fp8 for gather in gathers)
     network = f"{_SCALES_REMEDY}{'' if in_fp8 else _GATHER_REMEDY}{_WAIT_REMEDY}"
-    yield growth[NETWORK], NETWORK, network
-    yield growth[IDLE], "launch-bound", payoff_remedy("launch-bound")
-    yield growth[ATTENTION], ATTENTION, _REST_REMEDY
+    yield growth[NETWORK], growth[NETWORK], NETWORK, network
+    yield growth[IDLE], growth[IDLE], "launch-bound", payoff_remedy("launch-bound")
+    yield growth[ATTENTION], growth[ATTENTION], ATTENTION, _REST_REMEDY
     if after.budget[CASTS]:
         # Fused casts do other kernels' work too, so both count.
         cause, case = cost_of_casts([r.tax for r in after.ranks if r.tax], _payoffs(after))
-        yield growth[CASTS] + growth[REST], cause, payoff_remedy(case)
+        yield growth[CASTS] + growth[REST], growth[CASTS], cause, payoff_remedy(case)
     else:
-        yield growth[REST], REST, _REST_REMEDY
+        yield growth[REST], growth[REST], REST, _REST_REMEDY
 
 
 def _payoffs(side: Measured) -> list[PayoffReport]:

@@ -156,7 +156,7 @@ def as_text(gpu: Gpu, proofs: Sequence[Proof], *, width: int = 150, colour: bool
     below = (summary(proofs), *(f"{_short(proof.kernel)}: {proof.reason}" for proof in wrong))
     grid = Grid("Proofs", names, ("agreement", "class", *names[4:]), rows, True, below=below)
     head = f"{gpu.name}, operations of one launch by source type"
-    page = Page(head, "", GOOD, "", fails=False, name=gpu.name, body=(grid,))
+    page = Page("", GOOD, (gpu.name,), "", fails=False, body=(head, grid))
     return write_text(page, terminal=colour, verbose=True, width=width).rstrip()
 
 

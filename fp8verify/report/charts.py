@@ -5,6 +5,7 @@ Lengths are in user units; the pictures are stretched to the width there is.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -18,7 +19,6 @@ from fp8verify.terms import Precision, fp8_share
 BAR_WIDTH = 1000
 TIMELINE_HEIGHT = 60
 _WORK_LEGENDS = {
-    "work-gemm": "GEMM",
     "work-casts": "casts and scales",
     "work-attention": "attention",
     "work-network": "exposed communication",
@@ -26,7 +26,7 @@ _WORK_LEGENDS = {
     "work-idle": "GPU idle or copying",
 }
 _WORK_KINDS = {label: kind for kind, label in _WORK_LEGENDS.items()}
-# What the colours mean, on the page of a report and of a comparison.
+# What the colors mean, on the page of a report and of a comparison.
 LEGENDS = {
     "fp8": "FP8",
     "high": "higher precision",
@@ -38,6 +38,8 @@ LEGENDS = {
     "curve-b": "candidate",
 }
 _CURVE_HEIGHT = 100
+# Losses that fall by more than this factor are drawn on a logarithmic scale.
+_STEEP = 2.0
 # More step marks than this would hide the picture.
 _MAX_MARKS = 24
 
@@ -137,19 +139,29 @@ def gpu_bars(report: Report) -> list[Bar]:
 
 
 def step_bars(found: Comparison) -> list[Bar]:
-    """Draw a mean step of both runs, by kind of work, on one scale."""
+    """Draw a mean step of both runs, by kind of work, on one scale; GEMMs by precision."""
     rows, totals = [], []
-    for side in ("baseline", "candidate"):
+    for name, side in (("baseline", found.baseline), ("candidate", found.candidate)):
+        low = (side and side.fp8_share_of_time) or 0.0
         parts, total = [], 0.0
         for row in found.budget:
-            us = row.baseline_us if side == "baseline" else row.candidate_us
-            tip = f"{row.name}: {millis(max(0.0, us))} ms; change {row.change_us / 1000:+.2f} ms"
-            parts.append((_WORK_KINDS.get(row.name, "work-rest"), max(0.0, us), tip))
+            us = max(0.0, row.baseline_us if name == "baseline" else row.candidate_us)
+            tip = f"{row.name}: {millis(us)} ms; change {row.change_us / 1000:+.2f} ms"
+            if row.name == "GEMM":
+                parts += [("fp8", us * low, tip), ("high", us * (1 - low), tip)]
+            else:
+                parts.append((_WORK_KINDS.get(row.name, "work-rest"), us, tip))
             total += us
         totals.append(total)
         if total:
-            rows.append((side, parts, f"{millis(total)} ms per step"))
+            rows.append((name, parts, f"{millis(total)} ms per step"))
     return bars(rows, max(totals))
+
+
+def kinds(drawn: Iterable[Bar]) -> list[str]:
+    """Return the kinds that bars show, in the order of the bars."""
+    seen = {segment.kind for bar in drawn for segment in bar.segments}
+    return [kind for kind in LEGENDS if kind in seen]
 
 
 class Timeline(NamedTuple):
@@ -200,14 +212,16 @@ class Curve(NamedTuple):
     Attributes:
         paths: of both runs; a step without a number breaks a path.
         ends: what the left and the right end of the axis are called.
-        lowest: the figure at the bottom.
-        highest: the figure at the top.
+        ticks: the figures at the top, in the middle and at the bottom.
+        is_log: whether the scale is logarithmic.
+        is_gap: whether it is the gap of the runs, whose baseline is at 0.
     """
 
     paths: list[str]
     ends: tuple[str, str]
-    lowest: str
-    highest: str
+    ticks: tuple[str, str, str]
+    is_log: bool = False
+    is_gap: bool = False
 
 
 Points = Sequence[tuple[int, float | None, float | None]]
@@ -219,7 +233,23 @@ def loss_curves(loss: LossPair | None) -> dict[str, Curve | None]:
         return {"curve": None, "gap": None}
     gaps = [(s, 0.0, b - a) for s, a, b in loss.curve if a is not None and b is not None]
     unit = "value" if loss.counted else "step"
-    return {"curve": _curve(loss.curve, unit), "gap": _curve(gaps, unit)}
+    gap = _curve(gaps, unit)
+    return {"curve": _loss(loss.curve, unit), "gap": gap and gap._replace(is_gap=True)}
+
+
+def _loss(points: Points, unit: str) -> Curve | None:
+    """Draw losses; on a logarithmic scale where the first steps would flatten the others."""
+    values = [value for _, *both in points for value in both if value is not None]
+    if not values or min(values) <= 0 or max(values) < _STEEP * min(values):
+        return _curve(points, unit)
+    drawn = _curve([(step, _log(before), _log(after)) for step, before, after in points], unit)
+    low, high = min(values), max(values)
+    ticks = (f"{high:.4g}", f"{math.sqrt(low * high):.4g}", f"{low:.4g}")
+    return drawn and drawn._replace(ticks=ticks, is_log=True)
+
+
+def _log(value: float | None) -> float | None:
+    return None if value is None else math.log(value)
 
 
 def _curve(points: Points, unit: str) -> Curve | None:
@@ -243,4 +273,5 @@ def _curve(points: Points, unit: str) -> Curve | None:
             paths[run] += f"{pen}{x:.1f} {_CURVE_HEIGHT - scale * (value - low):.1f}"
             paths[run] += "h0" if pen == "M" else ""
             pen = "L"
-    return Curve(paths, (f"{unit} {first}", f"{unit} {last}"), f"{low:.4g}", f"{high:.4g}")
+    ticks = (f"{high:.4g}", f"{(low + high) / 2:.4g}", f"{low:.4g}")
+    return Curve(paths, (f"{unit} {first}", f"{unit} {last}"), ticks)

@@ -5,36 +5,73 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from fp8verify.report.model.comparison import Comparison, LossPair, Outcome, RunTable
+from fp8verify.report.model.comparison import Comparison, LossPair, Outcome, RunRow, RunTable
 from fp8verify.report.page import BAD, FAIR, GOOD, Grid, Note, Page, lay_out
 from fp8verify.report.tables import by_severity, times
-from fp8verify.terms import Verdict
+from fp8verify.terms import Severity, Verdict
+from fp8verify.text import counted, listed
 
 TONES = {Outcome.FASTER: GOOD, Outcome.SLOWER: BAD}
 _TOP = 6
 _LEGEND = (
-    "FP8: share of GEMM time of linear layers; casts: share of GPU time; gain: GPU time "
-    "against BF16, by estimate; times are of one step"
+    "FP8: share of GEMM time of linear layers; casts: share of GPU time; speed-up: GPU time "
+    "against BF16 (estimate); times are of one step"
 )
+BUDGET = "Where the time of a step goes"
 
 
 def comparison_page(found: Comparison) -> Page:
     """Lay out a comparison."""
-    loss, name = found.loss, "{1} against {0}".format(*found.names)
-    grids = (grid for part in (_run_grids, _pair_grids) for grid in part(found))
+    sides = [side for side in (found.candidate, found.baseline) if side is not None and side.gpu]
+    loss = "; ".join(filter(None, [loss_line(found.loss), loss_trend(found.loss)]))
+    notes = tuple(Note("note", note) for note in found.notes)
+    budget, legs = _budget_grid(found), _leg_grid(found)
     return Page(
-        head=f"fp8verify {found.fp8verify_version} · {name}",
         verdict=found.outcome.value.replace("_", " "),
         tone=TONES.get(found.outcome, FAIR),
-        reason=found.reason,
+        run=("{1} against {0}".format(*found.names), *(side.gpu or "" for side in sides[:1])),
+        sentence=found.reason,
         fails=bool(found.exit_code),
-        name=name,
-        pays=Note("loss", loss_line(loss)) if loss else None,
-        pays_briefly=loss_line(loss) if loss else "",
+        exit=_exit(found),
+        proof=budget if budget.rows else None,
+        speed=Note("loss", loss) if loss else None,
         findings=tuple(by_severity(found.findings)),
-        body=(*(grid for grid in grids if grid.rows), *([loss_trend(loss)] if loss else [])),
-        notes=tuple(Note("note", note) for note in found.notes),
-        to_do=(f"Record {found.steps_needed} steps of each run.",) if found.steps_needed else (),
+        fix=f"Record {found.steps_needed} steps of each run." if found.steps_needed else "",
+        requested=(legs,) if legs.rows else (),
+        body=tuple(grid for part in (_run_grids, _pair_grids) for grid in part(found) if grid.rows),
+        notes=notes,
+        urgent=notes,
+        further=("runs", "GEMMs", "layers", "memory") if budget.rows else (),
+        software=f"fp8verify {found.fp8verify_version}",
+    )
+
+
+def _exit(found: Comparison) -> str:
+    errors = [one.code for one in found.findings if one.severity is Severity.ERROR]
+    if found.outcome is Outcome.NOT_COMPARABLE:
+        return f"exit {found.exit_code}: the runs cannot be compared"
+    why = f": {listed(errors, 2)} {'is an error' if len(errors) == 1 else 'are errors'}"
+    return f"exit {found.exit_code}{why if found.exit_code and errors else ''}"
+
+
+def _budget_grid(found: Comparison) -> Grid:
+    parts = [(row.name, row.baseline_us, row.candidate_us) for row in found.budget]
+    return lay_out(
+        BUDGET,
+        "<ms per step | baseline | candidate | change",
+        "{0} | {1:ms} | {2:ms} | {3:+.2f}",
+        [(*row, (row[2] - row[1]) / 1000) for row in (*parts, *_sums(parts))],
+        below=(f"GPU kernel time: {times(found.busy_speedup)} (profiling adds waiting)",),
+    )
+
+
+def _leg_grid(found: Comparison) -> Grid:
+    legs = [(leg.leg, leg.baseline_us, leg.candidate_us, leg.speedup) for leg in found.legs]
+    return lay_out(
+        "GEMMs by leg",
+        "<GEMM leg (ms) | baseline | candidate | speed-up",
+        "{0} | {1:ms} | {2:ms} | {3:x}",
+        [*legs, *((*row, found.gemm_speedup) for row in _sums(legs))],
     )
 
 
@@ -49,18 +86,10 @@ def _run_grids(found: Comparison) -> Iterator[Grid]:
         sides if found.baseline and found.candidate else (),
         stretch=True,
     )
-    parts = [(row.name, row.baseline_us, row.candidate_us) for row in found.budget]
-    yield lay_out(
-        "Where the time of a step goes",
-        "<ms per step | baseline | candidate | change",
-        "{0} | {1:ms} | {2:ms} | {3:+.2f}",
-        [(*row, (row[2] - row[1]) / 1000) for row in (*parts, *_sums(parts))],
-        below=(f"kernels alone: {times(found.busy_speedup)} as fast (profiling adds waiting)",),
-    )
     memory = found.memory
     peaks = memory and (
         ("tensors", memory.baseline_allocated, memory.candidate_allocated),
-        ("held by torch", memory.baseline_reserved, memory.candidate_reserved),
+        ("reserved", memory.baseline_reserved, memory.candidate_reserved),
     )
     yield lay_out(
         "Memory",
@@ -77,13 +106,6 @@ def _sums(rows: Sequence[tuple[Any, ...]]) -> list[tuple[str, float, float]]:
 
 def _pair_grids(found: Comparison) -> Iterator[Grid]:
     """Yield the tables of what is paired: passes, ranks, layers, GEMMs."""
-    legs = [(leg.leg, leg.baseline_us, leg.candidate_us, leg.speedup) for leg in found.legs]
-    yield lay_out(
-        "GEMMs by pass",
-        "<GEMM pass (ms) | baseline | candidate | speed-up",
-        "{0} | {1:ms} | {2:ms} | {3:x}",
-        [*legs, *((*row, found.gemm_speedup) for row in _sums(legs))],
-    )
     yield lay_out(
         "Ranks",
         "<rank | baseline ms | candidate ms | speed-up of a step | baseline FP8 | candidate FP8",
@@ -108,8 +130,8 @@ def _pair_grids(found: Comparison) -> Iterator[Grid]:
         shown=_TOP,
     )
     yield lay_out(
-        "One GEMM of each size and pass",
-        "<layer (N x K) | <pass | tokens | baseline us | candidate us | speed-up",
+        "One GEMM of each size and leg",
+        "<layer (N x K) | <leg | tokens | baseline us | candidate us | speed-up",
         "{0.n} x {0.k} | {0.leg} | {1} | {0.baseline_us:.1f} {0.baseline_precision}"
         " | {0.candidate_us:.1f} {0.candidate_precision} | {0.speedup:x}",
         [(pair, _tokens(pair.baseline_tokens, pair.candidate_tokens)) for pair in found.gemms],
@@ -125,10 +147,12 @@ def _tokens(before: int, after: int) -> str:
     return str(before) if before == after else f"{before} → {after}"
 
 
-def loss_line(loss: LossPair) -> str:
+def loss_line(loss: LossPair | None) -> str:
     """Say how the losses of both logs differ."""
+    if loss is None:
+        return ""
     what = "logged values" if loss.counted else "steps"
-    head = f"loss at {loss.steps} equal {what} ({loss.first_step}-{loss.last_step}): "
+    head = f"{loss.steps} equal {what} ({loss.first_step}-{loss.last_step}): "
     if loss.mean_gap is None or loss.largest_gap is None:
         return f"{head}no step at which both are numbers"
     last = " and ".join(
@@ -152,9 +176,9 @@ def _number(value: float, sign: str = "") -> str:
     return format(value, f"{sign}.4f" if usual else f"{sign}.4g")
 
 
-def loss_trend(loss: LossPair) -> str:
+def loss_trend(loss: LossPair | None) -> str:
     """Say how the gap develops."""
-    if loss.relative_gap is None or loss.trend == "unknown":
+    if loss is None or loss.relative_gap is None or loss.trend == "unknown":
         return ""
     doubt = ", which may be chance" if loss.gap_is_noise and loss.relative_gap else ""
     if loss.diverged_step:
@@ -163,7 +187,7 @@ def loss_trend(loss: LossPair) -> str:
         gap = f"{loss.relative_gap:+.2%}"
     else:
         gap = f"{loss.relative_gap:+.3g} times the baseline's loss"
-    return f"the loss gap is {loss.trend}, {gap} in the last half{doubt}"
+    return f"the gap is {loss.trend}, {gap} in the last half{doubt}"
 
 
 def run_table_page(found: RunTable, *, verbose: bool = False) -> Page:
@@ -176,21 +200,30 @@ def run_table_page(found: RunTable, *, verbose: bool = False) -> Page:
     several = any(run.ranks > 1 for run in found.runs)
     grid = lay_out(
         "Runs",
-        f"<verdict | FP8{' | lowest' if several else ''} | step ms | GEMM ms | casts | gain | <run",
-        f"{{0.verdict.value}} | {{0.fp8_share_of_time:%}}{' | {1:%}' if several else ''}"
+        f"<run | <verdict | FP8{' | lowest' if several else ''} | step ms | GEMM ms | casts"
+        " | speed-up",
+        f"{{0.name}} | {{2}} | {{0.fp8_share_of_time:%}}{' | {1:%}' if several else ''}"
         " | {0.step_us:ms} | {0.gemm_us_per_step:ms} | {0.casts_share_of_gpu_time:%}"
-        " | {0.speedup_estimate:x} | {0.name}",
-        zip(found.runs, lowest, strict=True),
-        stretch=True,
+        " | {0.speedup_estimate:x}",
+        [(run, low, verdict_of(run)) for run, low in zip(found.runs, lowest, strict=True)],
         below=(*(f"{run.name}: {run.reason}." for run in found.runs if verbose), _LEGEND),
     )
-    active = sum(run.verdict is Verdict.ACTIVE for run in found.runs)
+    active = sum(run.verdict is Verdict.ACTIVE and not run.exit_code for run in found.runs)
+    worst = next((run.name for run in found.runs if run.exit_code == found.exit_code), "")
+    why = f": the largest of the runs ({worst})" if found.exit_code else ""
     return Page(
-        head="",
         verdict="",
         tone=GOOD if active == len(found.runs) else FAIR,
-        reason=f"{active} of {len(found.runs)} runs ACTIVE",
+        run=(counted(found.runs, "run"),),
+        sentence=f"{active} of {counted(found.runs, 'run')} ACTIVE",
         fails=bool(found.exit_code),
-        name=f"{len(found.runs)} runs",
+        exit=f"exit {found.exit_code}{why}",
         body=(grid,),
+        software=f"fp8verify {found.fp8verify_version}",
     )
+
+
+def verdict_of(run: RunRow) -> str:
+    """Return a run's verdict, with its errors where it is ACTIVE and fails for them."""
+    errors = run.errors if run.verdict is Verdict.ACTIVE and run.exit_code else 0
+    return f"ACTIVE, {counted(errors, 'error')}" if errors else run.verdict.value

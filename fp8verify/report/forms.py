@@ -38,6 +38,7 @@ def render(
     terminal: bool = False,
     verbose: bool = False,
     width: int | None = None,
+    whole: str = "",
 ) -> str:
     """Render a result whole.
 
@@ -47,6 +48,7 @@ def render(
         terminal: whether text goes to a terminal, which shows colours and has a width.
         verbose: whether text shows every table.
         width: columns of text; None for the terminal's, or 80.
+        whole: the file of the whole result, which text then names; empty if there is none.
     """
     if form == "json":
         return to_json(found)
@@ -58,7 +60,7 @@ def render(
     if form == "text":
         from fp8verify.report.text import write_text
 
-        return write_text(page, terminal=terminal, verbose=verbose, width=width)
+        return write_text(page, terminal=terminal, verbose=verbose, width=width, whole=whole)
     if form in ("html", "notebook"):
         from fp8verify.report import html
 
@@ -76,19 +78,18 @@ def to_json(found: msgspec.Struct) -> str:
 
 
 def brief(found: Rendered, whole: str = "") -> str:
-    """Return at most four lines: the verdict, what fails, whether FP8 pays, where the rest is.
+    """Return at most four lines: verdict and run, the sentence, what fails or the speed, the exit.
 
     Args:
         found: a report, a comparison or a table of runs.
         whole: the file of the whole result, or the command that prints it; empty if none can.
     """
     page = page_of(found)
-    lines = [f"{page.verdict}  {page.reason} ({page.name})."]
-    error = next((one for one in page.findings if one.severity is Severity.ERROR), None)
+    lines = [f"{page.verdict}  {' · '.join(page.run)}", f"{page.sentence}."]
+    error = next((one for one in page.reports if one.severity is Severity.ERROR), None)
     if error is not None:
-        lines.append(f"error    [{error.code}] {error.message}")
-    if page.pays is not None:
-        lines.append(f"{page.pays.label:8} {page.pays_briefly}")
-    if whole:
-        lines.append(f"report   {whole}")
+        lines.append(f"error    [{error.code}] {page.message_of(error) or error.hint}")
+    elif page.speed is not None:
+        lines.append(f"{page.speed.label:8} {page.speed.text}")
+    lines.append(f"{page.exit}{f'   {whole}' if whole else ''}")
     return "".join(f"{printable(line)}\n" for line in lines)

@@ -17,13 +17,15 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from fp8verify.report import charts, tables
-from fp8verify.report.model.comparison import Comparison
+from fp8verify.report.comparison_page import verdict_of
+from fp8verify.report.layers import layer_table
+from fp8verify.report.model.comparison import Comparison, RunRow
 from fp8verify.report.model.parts import TimelineReport
 from fp8verify.report.model.rendered import Rendered
 from fp8verify.report.model.report import Report
-from fp8verify.report.page import Page
+from fp8verify.report.page import BAD, Page
 from fp8verify.report.report_page import TONES
-from fp8verify.terms import Verdict, fp8_count
+from fp8verify.terms import Verdict
 from fp8verify.text import cut_middle, printable
 
 _TIMELINES = 16
@@ -33,7 +35,6 @@ _ROWS = 64  # of a table in a notebook
 
 def write_html(found: Rendered, page: Page) -> str:
     """Write a report, a comparison or a table of runs as a page."""
-    to_do = [note.text for note in page.actions() if note.label == "to do"]
     if isinstance(found, Report):
         name, facts = "page", _report_facts(found, page)
     elif isinstance(found, Comparison):
@@ -42,7 +43,7 @@ def write_html(found: Rendered, page: Page) -> str:
     else:
         name, facts = "runs", {}
     template = _environment().get_template(f"{name}.html.j2")
-    return template.render(found=found, page=page, to_do=to_do[:1], **facts)
+    return template.render(found=found, page=page, **facts)
 
 
 def write_notebook(page: Page) -> str:
@@ -53,7 +54,6 @@ def write_notebook(page: Page) -> str:
 
 def _report_facts(report: Report, page: Page) -> dict[str, Any]:
     """Return what the page of a report shows besides its `Page`, as much as a page can hold."""
-    named = next((rank.named_layers for rank in report.ranks if rank.named_layers), None)
     not_active_first = sorted(report.ranks, key=lambda rank: rank.verdict is Verdict.ACTIVE)
     shown = [rank for rank in not_active_first[:_TIMELINES] if rank.timelines]
     shown.sort(key=lambda rank: -1 if rank.rank is None else rank.rank)
@@ -65,9 +65,7 @@ def _report_facts(report: Report, page: Page) -> dict[str, Any]:
         "timeline_data": [_hover(one) for rank in shown for one in rank.timelines],
         # Of several ranks the first one's.
         "grids": {grid.title: grid for grid in reversed(list(page.grids))},
-        "sizes": [rank.layers for rank in report.ranks if rank.layers and rank.layers.rows][:1],
-        "named": named,
-        "named_legs": tables.legs_shown(named.rows) if named else (),
+        "layers": layer_table(report),
         "ranks": not_active_first,
         "steps": [(rank, step) for rank in report.ranks for step in rank.steps],
         "kernels": tables.merge_kernels(report),
@@ -108,15 +106,19 @@ def _environment() -> Environment:
         "prose": _prose,
         "rank": tables.rank_label,
         "share": tables.layer_share,
-        "tone": lambda verdict: TONES.get(verdict, "bad"),
+        "tone_of_run": _tone_of_run,
+        "verdict_of": verdict_of,
         "kind": charts.kind_of,
+        "kinds": charts.kinds,
         "total": lambda amounts: sum(amounts.values()),
-        "in_fp8": fp8_count,
-        "kernels_of": tables.kernels_of,
-        "precisions": tables.precisions,
-        "layer_us": tables.layer_us,
     }
     return found
+
+
+def _tone_of_run(run: RunRow) -> str:
+    """Return the tone of a verdict; a run that is ACTIVE and fails is bad."""
+    failed = run.verdict is Verdict.ACTIVE and run.exit_code
+    return BAD if failed else TONES.get(run.verdict, BAD)
 
 
 def _short(text: str) -> str:

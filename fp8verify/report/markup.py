@@ -26,30 +26,43 @@ def write_markdown(page: Page) -> str:
 
 def _blocks(page: Page) -> Iterator[str]:
     if page.verdict:
-        yield f"## {_SIGNS[page.tone]} FP8 {page.verdict}"
-        yield f"{markdown(page.reason)}."
-    if page.pays is not None:
-        yield f"**Does it pay?** {markdown(page.pays.text)}."
-    if page.findings:
-        yield "\n".join(map(_finding, page.findings))
-    yield from (f"**To do:** {markdown(text)}" for text in page.to_do)
-    for part in page.body:
+        run = " · ".join(map(markdown, page.run))
+        yield f"## {_SIGNS[page.tone]} FP8 {markdown(page.verdict)}  {run}"
+        yield f"{markdown(page.sentence)}."
+    if page.proof is not None:
+        yield _section(page.proof)
+    yield from _list([f"**{note.label}**: {markdown(note.text)}" for note in page.sources])
+    if page.fix:
+        yield f"**fix**: {markdown(page.fix)}"
+    yield from _list([_finding(one, page.message_of(one)) for one in page.reports])
+    if page.speed is not None:
+        paying = next((one for one in page.findings if one.code == page.pays), None)
+        code = f" `{paying.code}`  \n  **fix**: {markdown(paying.hint)}" if paying else ""
+        yield f"- **{page.speed.label}**: {markdown(page.speed.text)}{code}"
+    yield from _list([_finding(one, one.message) for one in page.infos])
+    for part in (*page.requested, *page.body):
         yield markdown(part) if isinstance(part, str) else _section(part)
-    if page.notes:
-        yield "\n".join(f"- {note.label}: {markdown(note.text)}" for note in page.notes)
-    if page.head:
-        yield f"<sub>{' · '.join(map(markdown, filter(None, [page.head, page.software])))}</sub>"
+    yield from _list([f"{note.label}: {markdown(note.text)}" for note in page.notes])
+    if page.exit:
+        yield f"**{markdown(page.exit)}**"
+    if page.software:
+        yield f"<sub>{markdown(page.software)}</sub>"
 
 
-def _finding(finding: Finding) -> str:
-    head = f"- **{finding.severity.value}** `{finding.code}`: {markdown(finding.message)}"
-    label = "Tip" if finding.severity is Severity.INFO else "To do"
-    return f"{head}  \n  {label}: {markdown(finding.hint)}" if finding.hint else head
+def _list(items: list[str]) -> Iterator[str]:
+    if items:
+        yield "\n".join(f"- {item}" for item in items)
+
+
+def _finding(finding: Finding, message: str) -> str:
+    said = f": {markdown(message)}" if message else ""
+    head = f"**{finding.severity.value}** `{finding.code}`{said}"
+    return f"{head}  \n  **fix**: {markdown(finding.hint)}" if finding.hint else head
 
 
 def _section(grid: Grid) -> str:
     shown = grid.head(_ROWS)
-    lines = [line.replace(" with --verbose", "") for line in (shown.above, *shown.below)]
+    lines = [line.replace(" with -v", "") for line in (shown.above, *shown.below)]
     above, *below = map(markdown, lines)
     parts = "\n\n".join(filter(None, [above, _table(shown) if shown.rows else "", *below]))
     if grid.folded:
@@ -70,14 +83,23 @@ def markdown(text: str) -> str:
 
 
 def write_github(page: Page) -> str:
-    """Write the verdict and the findings as workflow commands, one a line."""
-    gain = f"\nDoes it pay? {page.pays_briefly}." if page.pays else ""
+    """Write the verdict and the findings as workflow commands, one a line.
+
+    The first one says what failed: the verdict, or the gate that an ACTIVE run does not pass.
+    """
     level = "error" if page.fails else "notice" if page.tone == GOOD else "warning"
-    lines = [annotation(level, f"FP8 {page.verdict}", f"{page.reason} ({page.name}).{gain}")]
+    cause = next((one for one in page.reports if one.code == page.cause), None)
+    lines = [f"{page.sentence} ({page.name})."]
+    lines += [cause.hint if cause is not None else page.fix] if cause or page.fix else []
+    lines += [f"{note.label}: {note.text}" for note in page.sources]
+    lines += [f"{page.speed.label}: {page.speed.text}"] if page.speed is not None else []
+    title = f"FP8 {page.verdict}" if cause is None else f"FP8 {page.verdict}: {cause.code}"
+    written = [annotation(level, title, "\n".join([*filter(None, lines), page.exit]))]
     for finding in page.findings:
-        text = f"{finding.message}\n{finding.hint}" if finding.hint else finding.message
-        lines.append(annotation(_LEVELS[finding.severity], f"FP8 {finding.code}", text))
-    return "".join(f"{line}\n" for line in lines)
+        if finding is not cause:
+            text = f"{finding.message}\n{finding.hint}" if finding.hint else finding.message
+            written.append(annotation(_LEVELS[finding.severity], f"FP8 {finding.code}", text))
+    return "".join(f"{line}\n" for line in written)
 
 
 def annotation(
@@ -117,15 +139,22 @@ def write_junit(report: Report, page: Page) -> str:
     judged is an error, as a test that could not run; the others that are not ACTIVE are failures.
     The class of each is the run's name, by which CI servers tell runs apart.
     """
-    findings = "\n".join(
-        f"{finding.severity.value} [{finding.code}] {finding.message}\n    {finding.hint}".rstrip()
-        for finding in page.findings
-    )
-    cases = [_case("run", report.verdict, report.reason, findings, failed=report.fails)]
+    lines = [f"{note.label}: {note.text}" for note in page.sources]
+    lines += [page.fix] if page.fix else []
+    for finding in page.findings:
+        head = f"{finding.severity.value} [{finding.code}] {page.message_of(finding)}".rstrip()
+        lines += [head, *([f"    {finding.hint}"] if finding.hint else [])]
+    lines += [f"{page.speed.label}: {page.speed.text}"] if page.speed is not None else []
+    head = f"FP8 {page.verdict}: {page.sentence}"
+    if page.fails and report.verdict in (Verdict.ACTIVE, Verdict.PARTIAL):
+        head = f"{report.exit_reason} (FP8 {page.verdict}: {page.sentence})"
+    text = "\n".join([*lines, page.exit])
+    cases = [_case("run", report.verdict, head, text, failed=report.fails)]
     for rank in report.ranks if len(report.ranks) > 1 else ():
         text = f"{percent(layer_share(rank))} of layers' GEMM time in FP8: {rank.source}"
         failed = report.fails and rank.verdict is not Verdict.ACTIVE
-        cases.append(_case(rank_label(rank), rank.verdict, rank.reason, text, failed=failed))
+        head = f"FP8 {rank.verdict.value}: {rank.reason}"
+        cases.append(_case(rank_label(rank), rank.verdict, head, text, failed=failed))
     suite = Xml.Element("testsuite", name="fp8verify", tests=str(len(cases)))
     for kind, attribute in (("failure", "failures"), ("error", "errors")):
         suite.set(attribute, str(sum(case.find(kind) is not None for case in cases)))
@@ -138,12 +167,12 @@ def write_junit(report: Report, page: Page) -> str:
     return '<?xml version="1.0" encoding="utf-8"?>\n' + Xml.tostring(root, "unicode") + "\n"
 
 
-def _case(name: str, verdict: Verdict, reason: str, text: str, *, failed: bool) -> Xml.Element:
+def _case(name: str, verdict: Verdict, head: str, text: str, *, failed: bool) -> Xml.Element:
     case = Xml.Element("testcase", name=printable(name), time="0")
-    head = printable(f"FP8 {verdict.value}: {reason}")
     if failed:
         kind = "error" if verdict is Verdict.INCONCLUSIVE else "failure"
-        Xml.SubElement(case, kind, type=verdict.value, message=head).text = _lines(text)
+        message = printable(head)
+        Xml.SubElement(case, kind, type=verdict.value, message=message).text = _lines(text)
     else:
-        Xml.SubElement(case, "system-out").text = f"{head}\n{_lines(text)}"
+        Xml.SubElement(case, "system-out").text = f"{printable(head)}\n{_lines(text)}"
     return case

@@ -30,6 +30,7 @@ class Grid(NamedTuple):
         above: a line above the table.
         below: lines below it.
         folded: whether Markdown folds it away.
+        own_line: whether text shows the last column on a line of its own.
     """
 
     title: str
@@ -41,13 +42,14 @@ class Grid(NamedTuple):
     above: str = ""
     below: tuple[str, ...] = ()
     folded: bool = False
+    own_line: bool = False
 
     def head(self, count: int | None) -> Grid:
         """Return the first rows, and a line that counts the others."""
         hidden = 0 if count is None else len(self.rows) - count
         if hidden <= 0:
             return self
-        more = f"… and {hidden} more with --verbose"
+        more = f"… and {hidden} more with -v"
         return self._replace(rows=self.rows[:count], below=(more, *self.below))
 
 
@@ -106,52 +108,88 @@ class Note(NamedTuple):
 
 
 class Page(NamedTuple):
-    """What every form of a result shows.
+    """What every form of a result shows, in this order.
 
     Attributes:
-        head: the program, the run, the GPU, the steps; empty for none.
-        verdict: a word; empty if the result has none.
+        verdict: a word, with how many errors an ACTIVE run has; empty if the result has none.
         tone: whether the verdict is good, fair or bad.
-        reason: a sentence without its full stop.
+        run: the run's name, the GPU, the steps, the ranks.
+        sentence: what ran in FP8 and what did not, without its full stop.
         fails: whether the result fails what was asked of it.
-        name: what the run is called.
-        pays: whether FP8 pays, None if that is not known.
-        pays_briefly: the same in a few words.
+        exit: the exit code and why, for the last line.
+        proof: the table that shows what the sentence says, None if none is needed.
+        sources: what log, model and kernels say.
         findings: what the reader should know, the gravest first, with the ranks that it is about.
-        to_do: what to do about the verdict where no error or warning says it.
-        body: tables and lines, in the order in which they are shown.
+        cause: code of the finding that the sentence is about, None if it is about none.
+        fix: what to do about the verdict where no error or warning says it.
+        speed: whether FP8 pays, or how the losses compare; None if that is not known.
+        requested: tables that were asked for when the run was recorded or inspected.
+        body: further tables and lines, in the order in which they are shown.
         notes: remarks under labels.
-        software: the versions of the run's software, empty if not recorded.
+        further: what the body has in a few words.
+        urgent: those of the notes that the first screen has if there is room.
+        detail: codes of findings that another line says, or that need no action.
+        pays: code of the finding whose fact is the line of the speed.
+        lines: how many the first screen has at most.
+        software: the versions of the run's software and of fp8verify.
     """
 
-    head: str
     verdict: str
     tone: str
-    reason: str
+    run: tuple[str, ...]
+    sentence: str
     fails: bool
-    name: str
-    pays: Note | None = None
-    pays_briefly: str = ""
+    exit: str = ""
+    proof: Grid | None = None
+    sources: tuple[Note, ...] = ()
     findings: tuple[Finding, ...] = ()
-    to_do: tuple[str, ...] = ()
+    cause: str | None = None
+    fix: str = ""
+    speed: Note | None = None
+    requested: tuple[Grid | str, ...] = ()
     body: tuple[Grid | str, ...] = ()
     notes: tuple[Note, ...] = ()
+    further: tuple[str, ...] = ()
+    urgent: tuple[Note, ...] = ()
+    detail: frozenset[str] = frozenset()
+    pays: str = ""
+    lines: int = 26
     software: str = ""
+
+    @property
+    def name(self) -> str:
+        """What the run is called."""
+        return self.run[0]
 
     @property
     def grids(self) -> Iterator[Grid]:
         """The tables."""
-        return (part for part in self.body if isinstance(part, Grid))
+        return (part for part in (*self.requested, *self.body) if isinstance(part, Grid))
 
-    def actions(self) -> Iterator[Note]:
-        """Yield the errors and warnings, and what to do about each, every advice once."""
-        yield from (Note("to do", text) for text in self.to_do)
-        hints: set[str] = set()
-        for finding in self.findings:
-            if finding.severity is Severity.INFO:
-                continue
-            tone = BAD if finding.severity is Severity.ERROR else FAIR
-            yield Note(finding.severity.value, f"[{finding.code}] {finding.message}", tone)
-            if finding.hint and finding.hint not in hints:
-                yield Note("to do", finding.hint)
-            hints.add(finding.hint)
+    def message_of(self, finding: Finding) -> str:
+        """Return what a finding says, empty if the sentence has said it."""
+        return "" if finding.code == self.cause else finding.message
+
+    @property
+    def reports(self) -> tuple[Finding, ...]:
+        """The findings that decide or cost, but for what the speed says."""
+        return tuple(
+            one
+            for one in self.findings
+            if one.severity is not Severity.INFO and (self.speed is None or one.code != self.pays)
+        )
+
+    @property
+    def infos(self) -> tuple[Finding, ...]:
+        """The findings that need no action and that no other line says."""
+        return tuple(
+            one
+            for one in self.findings
+            if one.severity is Severity.INFO and one.code not in self.detail
+        )
+
+
+def sentence(text: str) -> str:
+    """Return text as a sentence begins; a name in front stays as it is."""
+    first = text.split(" ", 1)[0]
+    return text[:1].upper() + text[1:] if first.isalpha() and first.islower() else text

@@ -1,4 +1,4 @@
-"""A report as a page: its head, what to do, and its tables in the order in which they are read."""
+"""A report as a page: the first screen in its order, then every table there is."""
 
 from __future__ import annotations
 
@@ -6,23 +6,28 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from fp8verify.report import tables
+from fp8verify.report.layers import (
+    layer_groups,
+    layer_us,
+    legs_shown,
+    low_of_all,
+    precisions,
+)
 from fp8verify.report.model.diagnosis import NamedLayersReport, TaxReport
 from fp8verify.report.model.numerics import NumericsReport, TensorRow
+from fp8verify.report.model.parts import Proof, ProofRow
 from fp8verify.report.model.report import BreakdownReport, RankReport, Report
-from fp8verify.report.page import BAD, FAIR, GOOD, Grid, Note, Page, lay_out
-from fp8verify.report.sentences import counted_by, payoff, report_notes, steps_shown
+from fp8verify.report.page import BAD, FAIR, GOOD, Grid, Note, Page, lay_out, sentence
+from fp8verify.report.sentences import payoff, report_notes, steps_shown
+from fp8verify.report.sources import sources
 from fp8verify.report.tables import layer_share, percent, rank_label
 from fp8verify.terms import LEGS, Severity, Verdict, low_precision_count, low_precision_name
-from fp8verify.text import counted, cut_middle, shorten
-from fp8verify.verdict.findings_table import findings_table
+from fp8verify.text import counted, shorten
 from fp8verify.verdict.gates import layer_states
-from fp8verify.verdict.policy import USUAL_SHARE
 
 TONES = {Verdict.ACTIVE: GOOD, Verdict.PARTIAL: FAIR, Verdict.INCONCLUSIVE: FAIR}
-PAYS_TONES = {"likely yes": GOOD, "likely not": FAIR}
 # What to do where no error and no warning says it.
-_TO_DO = {
-    Verdict.ACTIVE: "nothing: no error and no warning",
+_FIX = {
     Verdict.PARTIAL: "Change the recipe, filter or argument that keeps these GEMMs in high "
     "precision, or accept the share with --min-share.",
     Verdict.INACTIVE: "If FP8 was meant, convert the model before the first step (torchao's "
@@ -31,12 +36,21 @@ _TO_DO = {
     Verdict.INCONCLUSIVE: "Record a window of whole training steps with `fp8verify run`: it "
     "includes operators, shapes and the modules.",
 }
-_KERNELS = 5
-_KERNELS_OF_RANKS = 3
+_ACCEPT = (
+    "If this is intended, accept it with --min-share expected; else change what keeps these GEMMs "
+    "in high precision."
+)
+# Infos that another line says, or that only confirm the verdict.
+_DETAIL = frozenset({
+    "faster-than-bf16", "gpu-idle", "layer-not-fp8", "leg-not-fp8", "ranks-not-observed",
+})  # fmt: skip
+# Its fact is the line of the speed.
+_PAYS = "fp8-not-paying"
+_LINES = {Verdict.ACTIVE: 16}
+_PROOF_ROWS = 8
 _RANKS = 8
 _LAYERS = 12
 _TENSORS = 5
-_OP_WIDTH = 16
 
 
 def report_page(report: Report, *, verbose: bool = False) -> Page:
@@ -44,91 +58,195 @@ def report_page(report: Report, *, verbose: bool = False) -> Page:
 
     Args:
         report: the finished report.
-        verbose: whether to add the tables of steps, costs, collectives and layers.
+        verbose: whether tables show every layer, tensor and rank.
     """
-    found, body = payoff(report), _body(report, verbose)
-    versions = report.environment.versions
+    speed, versions = payoff(report), report.environment.versions
+    in_time = report.measure == "time"
+    body = tuple(_body(report))
     return Page(
-        head=_head(report),
-        verdict=report.verdict.value,
-        tone=TONES.get(report.verdict, BAD),
-        reason=report.reason,
+        verdict=_verdict(report),
+        tone=BAD if report.fails and _errors(report) else TONES.get(report.verdict, BAD),
+        run=tuple(dict.fromkeys(_run(report))),
+        sentence=sentence(report.reason),
         fails=report.fails,
-        name=report.name,
-        pays=found and Note("pays", found.text, PAYS_TONES.get(found.word, "")),
-        pays_briefly=found.head if found else "",
+        exit=exit_line(report),
+        proof=_proof(report),
+        sources=sources(report),
         findings=tuple(tables.by_severity(tables.shown_findings(report))),
-        to_do=tuple(_to_do(report)),
-        body=tuple(body if report.measure == "time" else map(_in_flops, body)),
-        notes=(*_gate(report), *report_notes(report, verbose=verbose)),
-        software=", ".join(f"{name} {version}" for name, version in versions.items()),
+        cause=report.cause,
+        fix=_fix(report),
+        speed=speed and Note("speed", speed.text, speed.tone),
+        requested=tuple(_requested(report, verbose)),
+        body=body if in_time else tuple(map(_in_flops, body)),
+        notes=tuple(report_notes(report)),
+        urgent=tuple(Note("note", note) for note in report.notes)
+        if report.verdict is Verdict.INCONCLUSIVE
+        else (),
+        further=tuple(_further(report)),
+        detail=_DETAIL,
+        pays=_PAYS,
+        lines=_LINES.get(report.verdict, 26),
+        software=", ".join(
+            f"{name} {version}"
+            for name, version in {"fp8verify": report.fp8verify_version, **versions}.items()
+        ),
     )
 
 
-def _head(report: Report) -> str:
-    parts = [f"fp8verify {report.fp8verify_version}", report.name]
+def _errors(report: Report) -> int:
+    return sum(one.severity is Severity.ERROR for one in report.findings)
+
+
+def _verdict(report: Report) -> str:
+    """Return the verdict; an ACTIVE run that fails for its errors says so."""
+    errors = _errors(report)
+    if report.verdict is Verdict.ACTIVE and errors:
+        return f"ACTIVE, with {counted(errors, 'error')}"
+    return report.verdict.value
+
+
+def _run(report: Report) -> Iterator[str]:
+    yield report.name
     if report.environment.gpu:
-        parts.append(report.environment.gpu)
+        yield report.environment.gpu
+    if shown := steps_shown(report):
+        yield shown
     left_out = [one.message for one in report.findings if one.code == "ranks-not-observed"]
     if left_out or len(report.ranks) > 1:
-        parts.append((left_out or [f"{len(report.ranks)} ranks"])[0])
-    if shown := steps_shown(report):
-        parts.append(shown + counted_by(report))
-    return " · ".join(dict.fromkeys(parts))
+        yield (left_out or [f"{len(report.ranks)} ranks"])[0]
 
 
-def _to_do(report: Report) -> Iterator[str]:
-    """Yield what to do about the verdict where no error or warning says it."""
-    table = findings_table().items()
-    aside = {
-        Verdict.PARTIAL: [
-            code for code, cases in table if not any(c.verdict for c in cases.values())
-        ],
-        Verdict.INCONCLUSIVE: ["fp8-forward-only"],
-    }.get(report.verdict, [])
-    grave = (one.code for one in report.findings if one.severity is not Severity.INFO)
-    if any(code not in aside for code in grave):
-        return
-    layers = (one for one in report.findings if one.code == "layer-not-fp8")
-    cause = next((one.hint for one in layers if one.message in report.reason), "")
-    if report.verdict in _TO_DO:
-        yield (cause if report.verdict is not Verdict.ACTIVE else "") or _TO_DO[report.verdict]
+def exit_line(report: Report) -> str:
+    """Return the exit code of the command, and why."""
+    if report.training_exit_code:
+        return f"exit {report.training_exit_code}: the run's own exit code"
+    why = f": {report.exit_reason}" if report.exit_reason else ""
+    return f"exit {report.exit_code}{why}"
 
 
-def _gate(report: Report) -> Iterator[Note]:
-    if report.verdict is Verdict.PARTIAL and not report.fails:
-        short = any((layer_share(rank) or 0.0) < USUAL_SHARE for rank in report.ranks)
-        gate = f"--min-share {USUAL_SHARE:.0%}" if short else "--strict"
-        yield Note("gate", f"the exit code is 0: add {gate} to make such a run fail")
+def _fix(report: Report) -> str:
+    """Say what to do about the verdict where no error or warning says it."""
+    grave = [one for one in report.findings if one.severity is not Severity.INFO]
+    if report.cause is not None or report.verdict not in _FIX:
+        return ""
+    if report.verdict is Verdict.PARTIAL:
+        known = [rank.expected for rank in report.ranks if rank.expected is not None]
+        return _ACCEPT if known and all(one.is_met for one in known) else _FIX[report.verdict]
+    if report.verdict is Verdict.INACTIVE:  # its layers may be outside of their autocast
+        layers = (one.hint for one in report.findings if one.code == "layer-not-fp8")
+        return next(layers, _FIX[report.verdict])
+    said = any(one.hint and one.code != "fp8-forward-only" for one in grave)
+    return "" if said else _FIX[report.verdict]
 
 
-def _body(report: Report, verbose: bool) -> Iterator[Grid | str]:
+def _further(report: Report) -> Iterator[str]:
+    if len(report.legs) > 1:
+        yield "legs"
+    if any(rank.layers is not None for rank in report.ranks):
+        yield "layers"
     if any(report.gemm.kernels.values()):
-        yield _gemm_grid(report)
-        if len(report.legs) > 1:
-            yield _leg_grid(report)
-        yield _gpu_time(report)
-        yield _kernel_grid(report, verbose)
-    if len(report.ranks) > 1:
-        yield _rank_grid(report)
-    if report.breakdown is not None:
-        yield _breakdown_grid(report.breakdown)
-    if verbose and (states := layer_states(report)):
-        yield _module_grid(states)
+        yield from ("kernels", "GPU time")
+    if report.notes:
+        yield counted(report.notes, "note")
+
+
+# ---- the table that proves the sentence
+
+
+def _proof(report: Report) -> Grid | None:
+    """Return the table along the coordinate that decides; else legs, if any has no FP8."""
+    proof = report.proof
+    if report.verdict not in (Verdict.PARTIAL, Verdict.INCONCLUSIVE):
+        return None
+    if proof is not None and any(row.short is not False for row in proof.rows):
+        return _proof_grid(proof, proof.rows, report)
+    legs = [
+        ProofRow(
+            value=leg.leg.value,
+            low=(low := low_precision_count(leg.kernels)),
+            high=sum(leg.kernels.values()) - low - (unknown := leg.kernels.get("unknown", 0)),
+            unknown=unknown,
+            time_us=sum(leg.time_us.values()),
+            flops=None,
+            short=not low,
+        )
+        for leg in report.legs
+        if leg.leg in LEGS
+    ]
+    if report.verdict is Verdict.PARTIAL and {row.short for row in legs} == {True, False}:
+        return _proof_grid(Proof(coordinate="leg", rows=tuple(legs)), legs, report)
+    return None
+
+
+def _proof_grid(proof: Proof, rows: Sequence[ProofRow], report: Report) -> Grid:
+    name = proof.coordinate
+    # Of many, those that fell short come first; few stay in their order.
+    if len(rows) > _PROOF_ROWS:
+        rows = sorted(rows, key=lambda row: row.short is False)
+    unknown = any(row.unknown for row in rows)
+    high = [kind for kind, n in report.gemm.kernels.items() if n and kind not in _NOT_HIGH]
+    of_all = f"all in {high[0].upper()}" if len(high) == 1 else "none in FP8"
+    formats = low_precision_name(report.gemm.kernels)
+    left_out = max(0, len(rows) - _PROOF_ROWS) + proof.left_out
+    notes = [row.note or (of_all if row.high and not row.low + row.unknown else "") for row in rows]
+    noted = any(notes)
+    return lay_out(
+        f"GEMMs by {name}",
+        f"<{name} | {formats} GEMMs{' | unknown' if unknown else ''} | GEMM ms"
+        f"{' | <' if noted else ''}",
+        f"{{1}} | {{2}}{' | {0.unknown}' if unknown else ''} | {{0.time_us:ms}}"
+        f"{' | {3}' if noted else ''}",
+        [
+            (
+                row,
+                row.value.removeprefix(f"{name} "),
+                f"{row.low}/{row.low + row.high + row.unknown}",
+                note,
+            )
+            for row, note in zip(rows[:_PROOF_ROWS], notes, strict=False)
+        ],
+        below=(f"… and {left_out} more",) if left_out else (),
+    )
+
+
+_NOT_HIGH = frozenset({"fp8", "mxfp8", "mxfp6", "nvfp4", "mxfp4", "fp4", "unknown"})
+
+
+# ---- tables that were asked for, and all others
+
+
+def _requested(report: Report, verbose: bool) -> Iterator[Grid | str]:
+    """Yield what `--layers`, `--numerics` and `--breakdown` asked for."""
     named = [(rank, rank.named_layers) for rank in report.ranks if rank.named_layers is not None]
-    for rank, layers in named if verbose else named[:1]:
+    shown = [(rank, found) for rank, found in named if found.rows or verbose]
+    for rank, layers in shown if verbose else shown[:1]:
         yield _named_layer_grid(layers, _of_rank(report, rank), verbose)
     numbers = [(rank, rank.numerics) for rank in report.ranks if rank.numerics is not None]
     measured = [(rank, found) for rank, found in numbers if found.rows or found.reason]
     for rank, found in measured if verbose else measured[:1]:
         yield _tensor_grid(found, f"numerics{_of_rank(report, rank)}", verbose)
-    if verbose and report.measure == "time":
+    if report.breakdown is not None:
+        yield _breakdown_grid(report.breakdown)
+
+
+def _body(report: Report) -> Iterator[Grid | str]:
+    if any(report.gemm.kernels.values()):
+        yield _gemm_grid(report)
+        if len(report.legs) > 1:
+            yield _leg_grid(report)
+        yield _gpu_time(report)
+        yield _kernel_grid(report)
+    if len(report.ranks) > 1:
+        yield _rank_grid(report)
+    if states := layer_states(report):
+        yield _module_grid(states)
+    if report.measure == "time":
         yield from (_step_grid(rank) for rank in report.ranks if len(rank.steps) > 1)
         yield from (grid for rank in report.ranks for grid in _cost_grids(rank))
 
 
 # A log of a BLAS library has FLOPs in place of times: a GFLOP for a µs.
-_IN_FLOPS = {"ms": "TFLOP", "pass (ms)": "pass (TFLOP)", "GEMM time": "GEMM FLOPs"}
+_IN_FLOPS = {"ms": "TFLOP", "leg (ms)": "leg (TFLOP)", "GEMM time": "GEMM FLOPs"}
 _PER_SECOND = ("TFLOP/s", "of peak")
 
 
@@ -173,7 +291,7 @@ def _leg_grid(report: Report) -> Grid:
         (leg.leg.value, *(tables.millis(leg.time_us.get(name) or None) for name in kinds))
         for leg in report.legs
     )
-    return Grid("GEMM time by pass", ("pass (ms)", *kinds), ("pass (ms)",), rows)
+    return Grid("GEMM time by leg", ("leg (ms)", *kinds), ("leg (ms)",), rows)
 
 
 def _gpu_time(report: Report) -> str:
@@ -185,25 +303,25 @@ def _gpu_time(report: Report) -> str:
     return f"GPU time {total / 1000:.2f} ms: {', '.join(parts)}"
 
 
-def _kernel_grid(report: Report, verbose: bool) -> Grid:
+def _kernel_grid(report: Report) -> Grid:
+    """The longest GEMM kernels: what they multiply first, the whole name on a line of its own."""
     kernels = [row for row in tables.merge_kernels(report) if row.role.is_gemm]
-    top = _KERNELS if len(report.ranks) == 1 else _KERNELS_OF_RANKS
     return lay_out(
         "Longest GEMM kernels",
-        "ms | <precision | <pass | <op | TFLOP/s | of peak | <longest GEMM kernels",
-        "{0.time_us:ms} | {0.precision.value} | {1} | {2} | {3} | {4} | {0.name}",
+        "ms | <precision | <leg | <M x N x K | <operator | TFLOP/s | of peak | <kernel",
+        "{0.time_us:ms} | {0.precision.value} | {1} | {2} | {3} | {4} | {5} | {0.name}",
         [
             (
                 row,
                 row.leg.value if row.leg else None,
-                name if verbose else cut_middle(name, _OP_WIDTH),
+                " x ".join(map(str, row.shape[1:])) if row.shape else None,
+                (row.op or "-").removeprefix("aten::"),
                 _rate(row.tflops),
                 None if row.percent_of_peak is None else f"{row.percent_of_peak:.0f}%",
             )
-            for row in (kernels if verbose else kernels[:top])
-            for name in ((row.op or "-").removeprefix("aten::"),)
+            for row in kernels
         ],
-        stretch=True,
+        own_line=True,
         folded=True,
     )
 
@@ -256,18 +374,18 @@ def _module_grid(states: Mapping[str, str]) -> Grid:
 
 def _named_layer_grid(found: NamedLayersReport, where: str, verbose: bool) -> Grid:
     """FP8 GEMMs of all, by pass; times only if they are the run's."""
-    groups = tables.layer_groups(found, joined=not verbose)
+    groups = layer_groups(found, joined=not verbose)
     shown = groups if verbose else groups[:_LAYERS]
-    legs = tables.legs_shown(found.rows)
+    legs = legs_shown(found.rows)
     eager = found.source == "step"
     title = f"layers{where}: FP8 of all GEMMs"
     if eager:  # as short as the column is at 80 characters
         title = f"layers{where} (uncompiled step {found.step}): FP8/all"
     rows = tuple(
         (
-            *(_low_of_all(tables.kernels_of(alike[0], leg), len(alike)) for leg in legs),
-            tables.precisions(alike[0]),
-            *(() if eager else (tables.millis(sum(map(tables.layer_us, alike))),)),
+            *(_of_all(*low_of_all(alike, leg)) for leg in legs),
+            precisions(alike[0]),
+            *(() if eager else (tables.millis(sum(map(layer_us, alike))),)),
             name,
         )
         for name, alike in shown
@@ -275,7 +393,7 @@ def _named_layer_grid(found: NamedLayersReport, where: str, verbose: bool) -> Gr
     below = []
     if len(shown) < len(groups):
         hidden = sum(len(alike) for _, alike in groups[len(shown) :])
-        below.append(f"… and {hidden} more layers with --verbose")
+        below.append(f"… and {hidden} more layers with -v")
     if found.unjoined and found.rows:
         below.append(f"{found.unjoined} of {found.gemms} GEMMs could not be joined to a layer")
     if found.note:
@@ -285,9 +403,8 @@ def _named_layer_grid(found: NamedLayersReport, where: str, verbose: bool) -> Gr
     return Grid("Layers by name", names, words, rows, stretch=True, below=tuple(below))
 
 
-def _low_of_all(kernels: dict[str, int], layers: int) -> str:
-    ran = sum(kernels.values()) * layers
-    return f"{low_precision_count(kernels) * layers}/{ran}" if ran else "-"
+def _of_all(low: int, ran: int) -> str:
+    return f"{low}/{ran}" if ran else "-"
 
 
 def _tensor_grid(found: NumericsReport, title: str, verbose: bool) -> Grid | str:
@@ -384,7 +501,7 @@ def _tax_grid(tax: TaxReport) -> Grid:
     how = {True: "fused", False: "one step a kernel (eager)"}
     return lay_out(
         "What FP8 costs",
-        "<FP8 overhead | <pass | kernels | ms | <how",
+        "<FP8 overhead | <leg | kernels | ms | <how",
         "{0} | {1} | {2:.0f} | {3:ms} | {4}",
         [
             (purpose, leg, kernels, us, how[fused])

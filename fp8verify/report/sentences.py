@@ -1,20 +1,20 @@
-"""The sentences of a report: whether FP8 pays, which steps were counted, and the notes."""
+"""The sentences of a report: whether FP8 pays, which steps were recorded, and the notes."""
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from fp8verify.report.model.diagnosis import CommunicationReport, PayoffReport
 from fp8verify.report.model.numerics import MemoryReport, NumericsReport
-from fp8verify.report.model.parts import ClockReport, ModulesReport, WindowReport
+from fp8verify.report.model.parts import ClockReport
 from fp8verify.report.model.report import RankReport, Report
-from fp8verify.report.page import Note
+from fp8verify.report.page import FAIR, GOOD, Note
+from fp8verify.report.sources import deciding_claim, quoted
 from fp8verify.report.tables import figure, millis, rank_label
 from fp8verify.terms import low_precision_count, low_precision_name
-from fp8verify.text import gib, label_of_ranks, listed, show_steps, show_window
+from fp8verify.text import counted, gib, label_of_ranks, show_steps, show_window
 
 # Labels and texts of notes.
 _Lines = Iterator[tuple[str, str]]
@@ -24,49 +24,43 @@ _EVEN = 0.05
 _LITTLE = 0.01
 # From this share on, what the GPU waits for the CPU is more than FP8 can save.
 _MOSTLY_IDLE = 0.5
-_CLAIMS = 4
 _WINDOWS = 3
 _RECORDED = frozenset({"complete", "cut"})
-# Log lines that are not sentences, by what they mean.
-_MEANINGS = {
-    "PYTORCH_API_USAGE torchao.float8.convert_to_float8_training": (
-        "torchao's convert_to_float8_training was called"
-    )
-}
 
 
 class Payoff(NamedTuple):
     """What FP8 gains, as estimated for one rank.
 
     Attributes:
-        word: "likely yes", "about even", "likely not", "no" where the CPU decides, or
-            "not yet" where no FP8 GEMM ran.
+        tone: good, fair, or empty where FP8 did not run.
         speedup: of the GPU time over BF16; None if no FP8 GEMM ran.
-        head: the answer.
-        text: the answer and what it rests on.
+        text: the answer in a line.
+        detail: what the answer rests on.
     """
 
-    word: str
+    tone: str
     speedup: float | None
-    head: str
     text: str
+    detail: str
 
 
 def payoff(report: Report) -> Payoff | None:
     """Say whether FP8 pays on the rank that gains least; None if that cannot be estimated."""
-    found = [(one, rank) for rank in report.ranks if (one := payoff_of(rank)) is not None]
-    if not found:
-        return None
-    measured = [pair for pair in found if pair[0].speedup is not None]
-    one, rank = min(measured, key=lambda pair: pair[0].speedup or 0.0) if measured else found[0]
-    if len(report.ranks) == 1:
-        return one
-    where = f"{rank_label(rank)}{', which gains least' if measured else ''}: "
-    return one._replace(head=where + one.head, text=where + one.text)
+    alone = len(report.ranks) == 1
+    found = [one for rank in report.ranks if (one := payoff_of(rank, alone=alone)) is not None]
+    measured = [one for one in found if one.speedup is not None]
+    return (
+        min(measured, key=lambda one: one.speedup or 0.0) if measured else next(iter(found), None)
+    )
 
 
-def payoff_of(rank: RankReport) -> Payoff | None:
-    """Say whether FP8 pays on one rank; None if that cannot be estimated."""
+def payoff_of(rank: RankReport, *, alone: bool = True) -> Payoff | None:
+    """Say whether FP8 pays on one rank; None if that cannot be estimated.
+
+    Args:
+        rank: the rank.
+        alone: whether the run has no other rank.
+    """
     figures = rank.payoff
     if figures is None or figures.ceiling is None:
         return None
@@ -74,36 +68,39 @@ def payoff_of(rank: RankReport) -> Payoff | None:
     if kernels is None:
         if low_precision_count(rank.gemm.kernels):
             return None  # FP8 ran, and what it gained is not known
-        head = "not yet: no FP8 GEMM ran"
-        possible = (
-            f"FP8 could make GPU time at most {figures.ceiling:.2f}x as fast, by estimate: 16-bit "
-            f"GEMMs are {figures.sixteen_bit_gemm_share:.0%} of it"
+        text = f"FP8 could speed up GPU work by at most {figures.ceiling:.2f}x (estimate)"
+        return Payoff(
+            "", None, text, f"16-bit GEMMs are {figures.sixteen_bit_gemm_share:.0%} of it"
         )
-        return Payoff("not yet", None, head, f"{head}. {possible}")
-    alone = f"kernels alone would be about {kernels:.2f}x as fast as BF16"
+    speedup = kernels if step is None else step
+    estimate = "estimate" if alone else f"estimate, worst rank: {rank_label(rank)}"
+    ratio = f"GPU kernels about {kernels:.2f}x BF16 ({estimate})"
+    tone, detail = FAIR, _what_limits(rank, figures, figures.ceiling)
     if figures.waits and figures.step_us and figures.gpu_busy_in_step_us:
-        word = "no"
-        why = (
-            f"the CPU is the bottleneck (unprofiled, the GPU is busy for "
-            f"{figures.gpu_busy_in_step_us / 1000:.1f} ms of each {figures.step_us / 1000:.1f} ms "
-            f"step); {alone}"
-        )
-    elif step is not None:
-        word, why = _word(step), f"a step is about {step:.2f}x as fast as BF16"
-    elif figures.idle_share >= _MOSTLY_IDLE:
-        word = "likely not"
-        why = f"the GPU is idle for {figures.idle_share:.0%} of the window; {alone}"
+        busy, whole = _paired(figures.gpu_busy_in_step_us / 1000, figures.step_us / 1000)
+        text = f"no gain: the CPU limits the step (GPU busy {busy} of {whole} ms)"
+        detail = f"{ratio}; {detail}"
+    elif step is None and figures.idle_share >= _MOSTLY_IDLE:
+        text = f"no gain: the GPU is idle for {figures.idle_share:.0%} of the window"
+        detail = f"{ratio}; {detail}"
     else:
-        word, why = _word(kernels), f"kernels alone about {kernels:.2f}x as fast as BF16"
-    head = f"{word}: {why}, by estimate"
-    text = f"{head}. {_what_limits(rank, figures, figures.ceiling)}"
-    return Payoff(word, kernels if step is None else step, head, text)
+        tone = GOOD if speedup > 1 + _EVEN else FAIR
+        how = ratio if step is None else f"a step about {step:.2f}x BF16 ({estimate})"
+        cost = f"; casts take {rank.tax.share_of_gpu_time:.0%} of GPU time" if rank.tax else ""
+        text = f"{_word(speedup)}: {how}{cost}"
+    return Payoff(tone, speedup, text, detail)
+
+
+def _paired(part: float, whole: float) -> tuple[str, str]:
+    """Write two times with as many decimals as the smaller needs."""
+    decimals = 1 if part < 10 else 0
+    return f"{part:.{decimals}f}", f"{whole:.{decimals}f}"
 
 
 def _word(speedup: float) -> str:
     if abs(speedup - 1) <= _EVEN:
         return "about even"
-    return "likely yes" if speedup > 1 else "likely not"
+    return "probably faster" if speedup > 1 else "probably slower"
 
 
 def _what_limits(rank: RankReport, figures: PayoffReport, ceiling: float) -> str:
@@ -113,8 +110,8 @@ def _what_limits(rank: RankReport, figures: PayoffReport, ceiling: float) -> str
     if rank.tax and rank.tax.share_of_gpu_time > figures.fp8_gemm_share:
         return shares  # the cost of the casts says enough
     if figures.sixteen_bit_gemm_share < _LITTLE:
-        return f"{shares}; without casts it would be {ceiling:.2f}x"
-    return f"{shares}; with all 16-bit GEMMs in FP8 and no casts it would be {ceiling:.2f}x"
+        return f"{shares}; without casts: {ceiling:.2f}x"
+    return f"{shares}; with all 16-bit GEMMs in FP8 and no casts: {ceiling:.2f}x"
 
 
 def steps_shown(report: Report) -> str:
@@ -128,17 +125,10 @@ def steps_shown(report: Report) -> str:
     )
 
 
-def counted_by(report: Report) -> str:
-    """Return " (AdamW.step)" where all ranks counted the same call, else nothing."""
-    calls = {rank.clock.counts if rank.clock else None for rank in report.ranks}
-    call = calls.pop() if len(calls) == 1 else None
-    return f" ({call})" if call else ""
-
-
-def _clock(clock: ClockReport) -> str:
-    counted = "optimizer steps" + (f" ({clock.counts})" if clock.counts else "")
-    parts = ["fp8verify.step()" if clock.source == "explicit" else counted]
-    windows = _recorded(clock)
+def _steps_line(clock: ClockReport) -> str:
+    call = f" ({clock.counts})" if clock.counts else ""
+    parts = ["fp8verify.step()" if clock.source == "explicit" else f"optimizer steps{call}"]
+    windows = [window for window in clock.windows if window.state in _RECORDED]
     for window in windows[:_WINDOWS]:
         shown = f"window {show_window((window.first, window.last))}"
         if window.framework_first is not None and window.framework_last is not None:
@@ -149,42 +139,20 @@ def _clock(clock: ClockReport) -> str:
         parts.append(f"{len(windows) - _WINDOWS} more windows")
     line = ", ".join(parts)
     if clock.steps_skipped:
-        steps = "step" if clock.steps_skipped == 1 else "steps"
-        line += f"; {clock.steps_skipped} {steps} skipped by GradScaler"
+        line += f"; {counted(clock.steps_skipped, 'step')} skipped by GradScaler"
     return line
 
 
-def _recorded(clock: ClockReport) -> list[WindowReport]:
-    return [window for window in clock.windows if window.state in _RECORDED]
-
-
-def report_notes(report: Report, *, verbose: bool) -> Iterator[Note]:
-    """Yield the notes in their order; without `verbose` those of the first rank."""
+def report_notes(report: Report) -> Iterator[Note]:
+    """Yield what the tables and the first screen do not say, once for ranks alike."""
     alone = len(report.ranks) == 1
-    for claim in report.claims if verbose else report.claims[:_CLAIMS]:
-        words = re.sub(r"\.{4,}", "…", claim.text)  # Megatron-LM fills its lines with dots
-        by = "a setting" if claim.strength != "claim" else f"{claim.framework}'s wording"
-        by += ", taken back later" if claim.says == "revoked" else ""
-        meaning = _MEANINGS.get(claim.text) or f"{words} ({by})"
-        yield Note("log", f"{claim.place}: {meaning}")
-    if report.mention is not None and not any(claim.says == "fp8" for claim in report.claims):
-        mention = f"line {report.mention.line} mentions it: “{report.mention.text}”"
-        yield Note("log", f"no line claims FP8 ({mention})")
-    yield from (Note("clock", line) for line in _clock_notes(report, verbose))
-    shown = [rank.modules for rank in (report.ranks if verbose else report.ranks[:1])]
-    lines = dict.fromkeys(_modules(modules) for modules in shown if modules is not None)
-    yield from (Note("modules", line) for line in lines)
-    if scaling := _scaling(report):
-        yield Note("scaling", scaling)
-    count = None if verbose else 1
-    known = [rank for rank in report.ranks if rank.payoff is not None][:count]
-    yield from _by_ranks(((rank, _costs(rank, alone, verbose)) for rank in known), alone)
-    yield from _by_ranks(((rank, _numerics(rank, verbose)) for rank in report.ranks[:count]), alone)
-    used = [(rank, rank.memory) for rank in report.ranks if rank.memory is not None]
-    if used and not verbose:  # the rank that used most is the one that runs out
-        rank, memory = max(used, key=lambda pair: pair[1].reserved_peak)
-        most = f"{rank_label(rank)}, the fullest of {len(used)}: " if len(used) > 1 else ""
-        yield Note("memory", most + _memory(memory))
+    decides = deciding_claim(report)
+    for claim in report.claims:
+        if claim is not decides:
+            by = "a setting" if claim.strength != "claim" else f"{claim.framework}'s wording"
+            by += ", taken back later" if claim.says == "revoked" else ""
+            yield Note("log", f"{quoted(claim)} ({by})")
+    yield from _by_ranks(((rank, _of_rank(rank)) for rank in report.ranks), alone)
     yield from (Note("note", note) for note in report.notes)
 
 
@@ -200,49 +168,13 @@ def _by_ranks(found: Iterable[tuple[RankReport, _Lines]], alone: bool) -> Iterat
         yield Note(label, text if alone else f"{where}: {text}")
 
 
-def _clock_notes(report: Report, verbose: bool) -> Iterator[str]:
-    """Yield the line of each clock; of ranks alike, that of the first."""
-    clocks: dict[str, tuple[RankReport, ClockReport]] = {}
-    for rank in report.ranks:
-        if rank.clock is not None:
-            clocks.setdefault(_clock(rank.clock), (rank, rank.clock))
-    alone = len(clocks) == 1
-    for line, (rank, clock) in list(clocks.items())[: None if verbose else 1]:
-        framework = any(window.framework is not None for window in clock.windows)
-        plain = clock.source == "optimizer" and clock.counts and not clock.steps_skipped
-        # The steps and `counted_by` in the head may be all that there is to say.
-        is_said = alone and plain and not framework and len(_recorded(clock)) == 1
-        if verbose or not is_said:
-            yield line if alone else f"{rank_label(rank)}: {line}"
-
-
-def _modules(modules: ModulesReport) -> str:
-    """Count the modules by state; those of unknown classes with the names of the classes."""
-    counts = [
-        f"{count} unknown ({listed(modules.unknown_classes, 2)}: the GEMMs decide)"
-        if state == "unknown" and modules.unknown_classes
-        else f"{count} {state.replace('_', ' ')}"
-        for state, count in modules.counts.items()
-    ]
-    linear = f"{', '.join(counts) or 'none'} (linear layers)"
-    return "; ".join([linear, *modules.storage])
-
-
-def _scaling(report: Report) -> str:
-    """Say how the operands are scaled: as configured, else as the kernels show."""
-    seen = report.recipe.time_us
-    modules = [rank.modules for rank in report.ranks if rank.modules is not None]
-    configured = {scaling for found in modules for scaling in found.scalings}
-    if not seen:
-        return ""
-    return ", ".join(sorted(configured)) or f"{', '.join(seen)} (as the kernels show)"
-
-
-def _costs(rank: RankReport, alone: bool, verbose: bool) -> _Lines:
+def _of_rank(rank: RankReport) -> _Lines:
+    if rank.clock is not None:
+        yield "steps", _steps_line(rank.clock)
     found = payoff_of(rank)
-    if found is not None and verbose and not alone:
-        yield "pays", found.text
-    if rank.payoff is not None and verbose:
+    if found is not None:
+        yield "speed", found.detail
+    if rank.payoff is not None:
         limits = (
             f"the GPU is idle for {rank.payoff.idle_share:.0%} of the window; "
             f"{rank.payoff.bandwidth_bound_share:.0%} of its busy time is in memory-bound kernels"
@@ -252,6 +184,7 @@ def _costs(rank: RankReport, alone: bool, verbose: bool) -> _Lines:
         yield "limits", limits
     if rank.communication is not None:
         yield "network", _network(rank.communication)
+    yield from _numerics(rank)
 
 
 def _network(found: CommunicationReport) -> str:
@@ -269,18 +202,18 @@ def _network(found: CommunicationReport) -> str:
     return f"{line}; {fp8:.0f} of {total:.0f} MB all-gathered in FP8{proof}"
 
 
-def _numerics(rank: RankReport, verbose: bool) -> _Lines:
+def _numerics(rank: RankReport) -> _Lines:
     """Yield what there is on scales, gradients and memory."""
     numbers = rank.numerics
     if numbers is not None and numbers.recipes:
         yield "scales", _scales(numbers)
-    if numbers is not None and verbose and numbers.loss_scales:
+    if numbers is not None and numbers.loss_scales:
         yield "loss scale", ", ".join(figure(scale, ".6g") for scale in numbers.loss_scales)
-    if numbers is not None and verbose and numbers.gradients:
+    if numbers is not None and numbers.gradients:
         norms = [f"{figure(norm.norm, '.4g')} in step {norm.step}" for norm in numbers.gradients]
         part = " (of this rank's part)" if numbers.gradients[0].sharded else ""
         yield "gradient", f"norm {', '.join(norms[:6])}{part}"
-    if rank.memory is not None and verbose:
+    if rank.memory is not None:
         yield "memory", _memory(rank.memory)
         yield from (("", line) for line in rank.memory.why)
 
@@ -297,4 +230,4 @@ def _scales(found: NumericsReport) -> str:
 def _memory(found: MemoryReport) -> str:
     """Say how much memory was used at most, of tensors and by torch's allocator."""
     held, total = gib(found.reserved_peak), gib(found.total)
-    return f"peak {gib(found.allocated_peak)} of tensors, {held} held by torch, of {total}"
+    return f"peak {gib(found.allocated_peak)} of tensors, {held} reserved, of {total}"

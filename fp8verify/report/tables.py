@@ -8,12 +8,11 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from fp8verify.report.model.diagnosis import NamedLayerRow, NamedLayersReport
 from fp8verify.report.model.numerics import TensorRow
 from fp8verify.report.model.parts import Finding, GemmSummary, KernelRow
 from fp8verify.report.model.report import RankReport, Report
-from fp8verify.terms import LEGS, Leg, Severity, low_precision_count, low_precision_share
-from fp8verify.text import format_finding, label_of_rank, pattern, patterns
+from fp8verify.terms import Severity, low_precision_share
+from fp8verify.text import format_finding, label_of_rank
 
 DEAD = 0.999  # share of values that the cast makes zero: the dB of the others mean nothing
 
@@ -123,49 +122,6 @@ def _mean(rates: Sequence[tuple[float | None, float]]) -> float | None:
     if len(known) < len(rates) or not time_us:
         return None
     return round(sum(rate * us for rate, us in known) / time_us, 1)
-
-
-def layer_groups(
-    found: NamedLayersReport, *, joined: bool
-) -> list[tuple[str, list[NamedLayerRow]]]:
-    """Return each layer under its name.
-
-    If `joined`, those that are called alike and ran the same are one, "layers.*.up (2)", and layers
-    that are not all in FP8 come first.
-    """
-    if not joined:
-        return [(row.layer, [row]) for row in found.rows]
-    alike: dict[object, list[NamedLayerRow]] = defaultdict(list)
-    for row in found.rows:
-        ran = tuple((leg.leg, tuple(sorted(leg.kernels.items()))) for leg in row.legs)
-        alike[pattern(row.layer), ran].append(row)
-    groups = [(patterns(row.layer for row in rows)[0], rows) for rows in alike.values()]
-    return sorted(groups, key=lambda group: _all_low(group[1][0]))
-
-
-def _all_low(row: NamedLayerRow) -> bool:
-    return all(low_precision_count(leg.kernels) == sum(leg.kernels.values()) for leg in row.legs)
-
-
-def legs_shown(rows: Iterable[NamedLayerRow]) -> list[str]:
-    """Return the three passes of a linear layer, and the others that ran."""
-    seen = {leg.leg for row in rows for leg in row.legs}
-    return [leg.value for leg in Leg if leg in seen or leg in LEGS]
-
-
-def kernels_of(row: NamedLayerRow, leg: str) -> dict[str, int]:
-    """Return a layer's launches of a pass by precision class."""
-    return next((found.kernels for found in row.legs if found.leg == leg), {})
-
-
-def precisions(row: NamedLayerRow) -> str:
-    """Return the precision classes of a layer's GEMMs."""
-    return ", ".join(dict.fromkeys(name for leg in row.legs for name in leg.kernels))
-
-
-def layer_us(row: NamedLayerRow) -> float:
-    """Return the µs of a layer's GEMMs."""
-    return sum(time_us for leg in row.legs for time_us in leg.time_us.values())
 
 
 def amax_of(row: TensorRow) -> str:

@@ -1,19 +1,21 @@
-"""The writer of text: one screen, 80 columns wide if there is no terminal."""
+"""The writer of text: one screen in the page's order, and with --verbose every table after it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from io import StringIO
+from typing import NamedTuple
 
 from rich.cells import cell_len
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from fp8verify.report.page import BAD, FAIR, GOOD, Grid, Note, Page
+from fp8verify.report.model.parts import Finding
+from fp8verify.report.page import BAD, FAIR, GOOD, Grid, Page
 from fp8verify.terms import Precision, Severity, Verdict
-from fp8verify.text import printable
+from fp8verify.text import counted, printable
 
 PLAIN_WIDTH = 80
 MAX_WIDTH = 120
@@ -21,9 +23,9 @@ MAX_WIDTH = 120
 _LEAST_WORDS = 12
 _GAP = 2
 _LABEL_WIDTH = 9
-_INFOS = 3
 _STYLES = {GOOD: "green", FAIR: "yellow", BAD: "red"}
-# Words that are coloured where they begin a row: precisions, verdicts, what counters prove.
+_OF_SEVERITY = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
+# Words that are colored where they begin a row: precisions, verdicts, what counters prove.
 _CELL_STYLES = {
     "agrees": "green",
     "differs": "red",
@@ -37,80 +39,179 @@ _CELL_STYLES = {
 }
 
 
+class _Row(NamedTuple):
+    """A labelled row of the first screen.
+
+    Attributes:
+        label: what it is, nine columns wide.
+        text: what it says.
+        style: of the label.
+        rank: rows of higher ranks go first where there is no room; 0 stays.
+        finding: the finding that it is about, None for other rows.
+    """
+
+    label: str
+    text: str
+    style: str = ""
+    rank: int = 0
+    finding: Finding | None = None
+
+
 def write_text(
-    page: Page, *, terminal: bool = False, verbose: bool = False, width: int | None = None
+    page: Page,
+    *,
+    terminal: bool = False,
+    verbose: bool = False,
+    width: int | None = None,
+    whole: str = "",
 ) -> str:
     """Write a page without trailing blanks.
 
     Args:
         page: what to write.
-        terminal: whether it is for a terminal; then it has colours, unless NO_COLOR is set.
-        verbose: whether to show all rows, whole names and the advice of information.
+        terminal: whether it is for a terminal; then it has colors, unless NO_COLOR is set.
+        verbose: whether to show all rows, whole names and every table.
         width: columns; by default the terminal's, at most `MAX_WIDTH`, and 80 elsewhere.
+        whole: the file of the whole report, which is then named; empty if there is none.
     """
-    buffer = StringIO()
     columns = width or (min(Console().width, MAX_WIDTH) if terminal else PLAIN_WIDTH)
-    console = Console(
-        file=buffer,
-        force_terminal=terminal,
-        no_color=None if terminal else True,
-        width=columns,
-        highlight=False,
-        markup=False,  # names and log lines may hold brackets
-        emoji=False,
-    )
-    console.print(Group(*_sections(page, columns, verbose)), crop=False)
-    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
+    return _Screen(page, terminal, verbose, columns, whole).text()
 
 
-def _sections(page: Page, width: int, verbose: bool) -> Iterator[RenderableType]:
-    if page.head:
-        yield Text(printable(page.head), style="dim")
-    if page.verdict:
+class _Screen:
+    """A page on a screen of a certain width."""
+
+    def __init__(self, page: Page, terminal: bool, verbose: bool, width: int, whole: str) -> None:
+        """Open a console that writes into memory."""
+        self._page, self._verbose, self._width, self._whole = page, verbose, width, whole
+        self._console = Console(
+            file=StringIO(),
+            force_terminal=terminal,
+            no_color=None if terminal else True,
+            width=width,
+            highlight=False,
+            markup=False,  # names and log lines may hold brackets
+            emoji=False,
+        )
+
+    def text(self) -> str:
+        """Return the whole text."""
+        page = self._page
+        parts = [self._head(), self._below(page.proof)]
+        tables = [line for part in page.requested for line in self._below(part)]
+        rows = list(_rows(page, self._verbose))
+        end = self._lines(self._exit(0))
+        if not self._verbose:
+            gaps = 1 + bool(end)
+            room = page.lines - sum(map(len, parts)) - len(end) - gaps
+            rows = self._fitting(rows, room)
+        left = {one.code for one in (*page.reports, *page.infos)} - {
+            row.finding.code for row in rows if row.finding is not None
+        }
+        listed = self._lines(_labelled(rows))
+        body = (
+            [line for part in page.body for line in self._below(part)] if self._shows_body else []
+        )
+        end = self._lines(self._exit(len(left)))
+        parts += [tables, ["", *listed] if listed else [], body, ["", *end] if end else []]
+        lines = [line.rstrip() for part in parts for line in part]
+        return "\n".join(lines[1:] if lines[:1] == [""] else lines) + "\n"
+
+    @property
+    def _shows_body(self) -> bool:
+        return self._verbose or not self._page.verdict
+
+    def _lines(self, *parts: RenderableType) -> list[str]:
+        with self._console.capture() as captured:
+            for part in parts:
+                self._console.print(part, crop=False)
+        return captured.get().splitlines()
+
+    def _head(self) -> list[str]:
+        page = self._page
+        if not page.verdict:
+            return []
         verdict = (page.verdict, f"bold {_STYLES[page.tone]}")
-        yield _below(Text.assemble(verdict, "  ", printable(page.reason), "."))
-    actions = [*([page.pays] if page.pays else []), *page.actions()]
-    if actions:
-        grid = Table.grid(padding=(0, 1, 0, 0))
-        grid.add_column(width=_LABEL_WIDTH - 1, no_wrap=True)
-        grid.add_column()
-        for note in actions:
-            style = _STYLES.get(note.tone, "bold" if note.label == "to do" else "")
-            grid.add_row(Text(note.label, style=style), Text(printable(note.text)))
-        yield _below(grid)
-    for place, part in enumerate(page.body):
-        lines = [Text(printable(part))] if isinstance(part, str) else _grid(part, width, verbose)
-        yield Group(*lines) if not page.verdict and place == 0 else _below(*lines)
-    notes = [*page.notes, *([Note("software", page.software)] if verbose and page.software else [])]
-    if notes:
-        grid = Table.grid(padding=(0, 2, 0, 0))
-        grid.add_column(style="dim", no_wrap=True)
-        grid.add_column()
-        for note in notes:
-            grid.add_row(note.label, Text(printable(note.text)))
-        yield _below(grid)
-    if infos := list(_infos(page, verbose)):
-        yield _below(*infos)
+        run = printable(" · ".join(page.run))
+        said = [Text(f"{printable(page.sentence)}.")] if page.sentence else []
+        return self._lines(Text.assemble(verdict, "  ", (run, "dim")), *said)
+
+    def _below(self, part: Grid | str | None) -> list[str]:
+        """Return the lines of a part under an empty one."""
+        if not part:
+            return []
+        if isinstance(part, str):
+            return ["", *self._lines(Text(printable(part)))]
+        return ["", *self._lines(*_grid(part, self._width, self._verbose))]
+
+    def _fitting(self, rows: list[_Row], room: int) -> list[_Row]:
+        """Return the rows for which there is room, as if the screen were of usual width."""
+        kept = [row for row in rows if not row.rank]
+        for row in sorted((row for row in rows if row.rank), key=lambda row: row.rank):
+            whose = [one for one in kept if one.finding is row.finding]
+            if row.label == "fix" and row.finding is not None and not whose:
+                continue  # advice without what it is about
+            wanted = [one for one in rows if one in kept or one is row]
+            if self._height(wanted) <= room:
+                kept = wanted
+        return [row for row in rows if row in kept]
+
+    def _height(self, rows: list[_Row]) -> int:
+        options = self._console.options.update(width=max(self._width, PLAIN_WIDTH))
+        return len(self._console.render_lines(_labelled(rows), options))
+
+    def _exit(self, hidden: int) -> Text:
+        """Return the last line: the exit code, and what else there is as far as it fits."""
+        page = self._page
+        if self._verbose or self._whole or not page.exit:
+            return Text(printable(page.exit))
+        more = [*([counted(hidden, "more finding")] if hidden else []), *page.further]
+        for count in range(len(more), 0, -1):
+            line = f"{page.exit}   -v: {', '.join(more[:count])}"
+            if cell_len(line) <= self._width:
+                return Text(printable(line))
+        return Text(printable(page.exit))
 
 
-def _below(*parts: RenderableType) -> Group:
-    """Leave an empty line above parts of the page."""
-    return Group("", *parts)
+def _labelled(rows: list[_Row]) -> Table:
+    grid = Table.grid(padding=(0, 1, 0, 0))
+    grid.add_column(width=_LABEL_WIDTH - 1, no_wrap=True)
+    grid.add_column()
+    for row in rows:
+        grid.add_row(Text(row.label, style=row.style), Text(printable(row.text)))
+    return grid
 
 
-def _infos(page: Page, verbose: bool) -> Iterator[RenderableType]:
-    """Show what needs no action: as much as the screen holds, advice with --verbose."""
-    infos = [finding for finding in page.findings if finding.severity is Severity.INFO]
-    shown = infos if verbose else infos[: max(1, _INFOS - (len(page.findings) - len(infos)))]
-    hints = {""}
-    for finding in shown:
-        label = (finding.severity.value, "cyan")
-        yield Text.assemble(label, f" [{finding.code}] ", printable(finding.message))
-        if verbose and finding.hint not in hints:
-            yield Padding(Text(printable(finding.hint), style="dim"), (0, 0, 0, 4))
-        hints.add(finding.hint)
-    if len(shown) < len(infos):
-        yield Text(f"… and {len(infos) - len(shown)} more with --verbose")
+def _rows(page: Page, verbose: bool) -> Iterator[_Row]:
+    """Yield sources, findings with what to do about them, speed and infos, in this order."""
+    yield from (_Row(note.label, note.text, "dim") for note in page.sources)
+    if page.fix:
+        yield _Row("fix", page.fix, "bold")
+    fixes: set[str] = set()
+    for place, found in enumerate(page.reports):
+        text = f"[{found.code}] {page.message_of(found)}".rstrip()
+        style, first = _OF_SEVERITY[found.severity], place or 0
+        yield _Row(found.severity.value, text, style, first, found)
+        if found.hint and found.hint not in fixes:
+            yield _Row("fix", found.hint, "bold", 40 + place if place else 1, found)
+        fixes.add(found.hint)
+    if page.speed is not None:
+        paying = next((one for one in page.findings if one.code == page.pays), None)
+        code = f" [{paying.code}]" if paying is not None else ""
+        yield _Row(page.speed.label, f"{page.speed.text}{code}", _STYLES.get(page.speed.tone, ""))
+        if paying is not None:
+            yield _Row("fix", paying.hint, "bold", 39, paying)
+    infos = page.infos if not verbose else [o for o in page.findings if o.severity is Severity.INFO]
+    for place, found in enumerate(infos):
+        style = _OF_SEVERITY[found.severity]
+        yield _Row("info", f"[{found.code}] {found.message}", style, 100 + place, found)
+        if verbose and found.hint not in fixes:
+            yield _Row("", found.hint, "dim", 200, found)
+        fixes.add(found.hint)
+    notes = page.notes if verbose else page.urgent
+    yield from (_Row(note.label, note.text, "dim", 300 + n) for n, note in enumerate(notes))
+    if verbose and page.software:
+        yield _Row("software", page.software, "dim")
 
 
 def _grid(grid: Grid, width: int, verbose: bool) -> Iterator[RenderableType]:
@@ -122,9 +223,25 @@ def _grid(grid: Grid, width: int, verbose: bool) -> Iterator[RenderableType]:
     shown = grid if verbose else grid.head(grid.shown)
     if grid.above:
         yield Text(printable(grid.above))
-    if shown.rows:
+    if shown.rows and grid.own_line:
+        yield from _with_own_lines(shown, width)
+    elif shown.rows:
         yield _table(shown, width, verbose)
     yield from (Text(printable(line)) for line in shown.below)
+
+
+def _with_own_lines(grid: Grid, width: int) -> Iterator[RenderableType]:
+    """Yield a table whose last column is on a line of its own, under its row."""
+    rows = tuple(row[:-1] for row in grid.rows)
+    others = grid._replace(names=grid.names[:-1], rows=rows, stretch=False)
+    output = StringIO()
+    console = Console(file=output, width=max(width, MAX_WIDTH), no_color=True, markup=False)
+    console.print(_table(others, width, uncut=True), crop=False)
+    head, *lines = output.getvalue().splitlines()
+    yield Text(f"{head.rstrip()}  {grid.names[-1]}", style="bold")
+    for line, row in zip(lines, grid.rows, strict=True):
+        yield Text(line.rstrip(), no_wrap=True)
+        yield Padding(Text(printable(row[-1]), style="dim", overflow="fold"), (0, 0, 0, 4))
 
 
 def _table(grid: Grid, width: int, uncut: bool) -> Table:

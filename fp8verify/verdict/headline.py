@@ -10,7 +10,7 @@ from fp8verify.report.model.diagnosis import ExpectedReport
 from fp8verify.report.model.parts import Proof, ProofRow
 from fp8verify.report.tables import about
 from fp8verify.terms import LEGS, Precision, low_precision_count, low_precision_name
-from fp8verify.text import counted, enumerated, in_sentences, label_of_ranks, listed, show_steps
+from fp8verify.text import counted, enumerated, in_sentences, join_windows, show_window
 
 if TYPE_CHECKING:
     from fp8verify.verdict.verdict import RankSummary
@@ -171,16 +171,21 @@ def _did(coordinate: str, rows: Sequence[ProofRow]) -> str:
     did = "all did" if low == total else f"{low} of {total} did"
     if coordinate == "micro-batch":
         return f"in the others {did}"
-    return f"{'on' if coordinate == 'rank' else 'in'} {_values([r.value for r in rows])}, {did}"
+    comma = "," if did[0].isdigit() else ""
+    return (
+        f"{'on' if coordinate == 'rank' else 'in'} {_values([r.value for r in rows])}{comma} {did}"
+    )
 
 
 def _values(values: Sequence[str]) -> str:
-    """Join values of a coordinate: "steps 5, 7", "ranks 0-3"; others as they are."""
-    for name, show in (("step", show_steps), ("rank", label_of_ranks)):
+    """Join values of a coordinate: "steps 5 and 7", "ranks 0-3"; others as they are."""
+    for name in ("step", "rank"):
         numbers = [value.removeprefix(f"{name} ") for value in values]
         if all(number.isdecimal() for number in numbers):
-            return show(list(map(int, numbers)))
-    return listed(list(values))
+            windows = join_windows((number, number) for number in sorted(map(int, numbers)))
+            plural = "s" if len(numbers) > 1 else ""
+            return f"{name}{plural} {enumerated(list(map(show_window, windows)))}"
+    return enumerated(list(values))
 
 
 # ---- several ranks

@@ -29,8 +29,6 @@ _FOREIGN = Opinion(
     Verdict.INCONCLUSIVE, "its file belongs to another run than those of the other ranks"
 )
 
-_OPEN = Opinion(Verdict.INCONCLUSIVE, "")  # the share decides
-
 
 class Assessment(NamedTuple):
     """What findings make of one rank, whatever share is required: fields of a `RankReport`."""
@@ -41,6 +39,7 @@ class Assessment(NamedTuple):
     shortfall: str | None
     rest: str | None
     judged: bool
+    cause: str | None
 
 
 def assess(
@@ -52,10 +51,21 @@ def assess(
     assessed = []
     for rank, findings, can in zip(ranks, found, ranks_that_can_lack(ranks), strict=True):
         opinion = _FOREIGN if rank in others else _settled(rank, findings, promises)
-        shortfall = _message(findings, Verdict.PARTIAL)
+        short = _decider(findings, Verdict.PARTIAL)
+        settled = opinion is not None
+        opinion = opinion or Opinion(Verdict.INCONCLUSIVE, "", short.code if short else None)
         rest = _rest(findings, promises) if rank.ran_low else None
-        of_rank = (*(opinion or _OPEN), opinion is not None, shortfall, rest, can)
-        assessed.append(Assessment(*of_rank))
+        assessed.append(
+            Assessment(
+                verdict=opinion.verdict,
+                reason=opinion.reason,
+                settled=settled,
+                shortfall=short.message if short else None,
+                rest=rest,
+                judged=can,
+                cause=opinion.cause,
+            )
+        )
     decided = [_decided(of, rank) for of, rank in zip(found, assessed, strict=True)]
     return assessed, join_findings(ranks, decided, promises)
 
@@ -68,14 +78,15 @@ def judge(report: Report, policy: Policy) -> Report:
     summaries = list(map(RankSummary, report.ranks))
     proof = report.proof if len(summaries) == 1 else None
     opinions = [judge_rank(summary, policy, proof) for summary in summaries]
-    verdict, reason = judge_run(summaries, opinions)
+    verdict, reason, cause = judge_run(summaries, opinions)
     return replace(
         report,
         verdict=verdict,
         reason=reason,
+        cause=cause,
         **outcome(verdict, summaries, report.findings, policy)._asdict(),
         ranks=tuple(
-            replace(rank, verdict=found.verdict, reason=found.reason)
+            replace(rank, verdict=found.verdict, reason=found.reason, cause=found.cause)
             for rank, found in zip(report.ranks, opinions, strict=True)
         ),
     )
@@ -96,9 +107,9 @@ def _decided(findings: Sequence[Finding], rank: Assessment) -> list[Finding]:
     ]
 
 
-def _message(findings: Sequence[Finding], verdict: Verdict) -> str | None:
-    """Return what the first finding says that makes its rank this."""
-    return next((finding.message for finding in findings if finding.verdict is verdict), None)
+def _decider(findings: Sequence[Finding], verdict: Verdict) -> Finding | None:
+    """Return the first finding that makes its rank this."""
+    return next((finding for finding in findings if finding.verdict is verdict), None)
 
 
 def _rest(findings: Sequence[Finding], promises: Promises) -> str | None:
@@ -110,15 +121,16 @@ def _rest(findings: Sequence[Finding], promises: Promises) -> str | None:
 
 def _settled(rank: RankEvidence, findings: Sequence[Finding], promises: Promises) -> Opinion | None:
     """Judge a rank that cannot be judged, or that ran no low precision, by its findings."""
-    reason = undecidable(rank) or _message(findings, Verdict.INCONCLUSIVE)
+    reason = undecidable(rank)
     if reason is not None:
         return Opinion(Verdict.INCONCLUSIVE, reason)
+    without = () if rank.ran_low else (Verdict.EMULATED, Verdict.CONTRADICTED)
+    for verdict in (Verdict.INCONCLUSIVE, *without):
+        decider = _decider(findings, verdict)
+        if decider is not None:
+            return Opinion(verdict, decider.message, decider.code)
     if rank.ran_low:
         return None
-    for verdict in (Verdict.EMULATED, Verdict.CONTRADICTED):
-        reason = _message(findings, verdict)
-        if reason is not None:
-            return Opinion(verdict, reason)
     ran = ran_high(rank)
     if promises.fallback is not None:
         return Opinion(Verdict.INACTIVE, f"{ran}, as the log says ({promises.fallback.place})")

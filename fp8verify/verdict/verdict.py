@@ -35,10 +35,11 @@ NEGLIGIBLE = 0.01
 
 
 class Opinion(NamedTuple):
-    """A verdict and the sentence that gives its reason."""
+    """A verdict, the sentence that gives its reason, and the code of the finding that says it."""
 
     verdict: Verdict
     reason: str
+    cause: str | None = None
 
 
 class RankSummary:
@@ -156,7 +157,7 @@ def judge_rank(summary: RankSummary, policy: Policy, proof: Proof | None = None)
     """
     rank = summary.rank
     if rank.settled:
-        return Opinion(rank.verdict, rank.reason)
+        return Opinion(rank.verdict, rank.reason, rank.cause)
     expected = summary.expectation(policy)
     known = expected or rank.expected
     if expected is not None and not expected.is_met:
@@ -174,7 +175,7 @@ def judge_rank(summary: RankSummary, policy: Policy, proof: Proof | None = None)
             limit = "less than half" if asked is None else f"--min-share {asked:.0%}"
             return Opinion(Verdict.PARTIAL, headline.below(summary, limit, known))
     if rank.shortfall is not None:
-        return Opinion(Verdict.PARTIAL, headline.short(summary, proof, rank.shortfall))
+        return Opinion(Verdict.PARTIAL, headline.short(summary, proof, rank.shortfall), rank.cause)
     if summary.is_cut:
         return Opinion(Verdict.INCONCLUSIVE, headline.too_few_whole(summary))
     return Opinion(Verdict.ACTIVE, headline.active(summary, known))
@@ -186,7 +187,9 @@ def _short_of(expected: ExpectedReport, summary: RankSummary, proof: Proof | Non
     missing = expected.share_of_flops - TOLERANCE - expected.measured_share_of_flops
     hidden = summary.time[Precision.UNKNOWN.value] + summary.opaque_us
     if shortfall is not None:
-        return Opinion(Verdict.PARTIAL, headline.short(summary, proof, shortfall))
+        return Opinion(
+            Verdict.PARTIAL, headline.short(summary, proof, shortfall), summary.rank.cause
+        )
     said = headline.missed(expected, summary)
     if hidden >= missing * summary.total or summary.is_cut:
         return Opinion(Verdict.INCONCLUSIVE, f"{said}, but {enumerated(summary.doubts())}")
@@ -204,14 +207,14 @@ def judge_run(summaries: Sequence[RankSummary], opinions: Sequence[Opinion]) -> 
     low = [rank for rank, _ in ranks if rank.low_kernels]
     without = [rank.label for rank, found in ranks if found.verdict in WITHOUT_FP8]
     if low and without:
-        return Opinion(Verdict.PARTIAL, headline.without_low(low, without))
+        return Opinion(Verdict.PARTIAL, headline.without_low(low, without), "rank-without-fp8")
     # Ranks that cannot be judged come after what no judgement of them could change.
     for verdict in (Verdict.PARTIAL, Verdict.INCONCLUSIVE):
         for rank, found in ranks:
             if found.verdict is verdict:
-                return Opinion(verdict, f"{rank.label}: {found.reason}")
+                return found._replace(reason=f"{rank.label}: {found.reason}")
     if not low:
         first = min(ranks, key=lambda pair: WITHOUT_FP8.index(pair[1].verdict))
         said = headline.on_all([rank for rank, _ in ranks], [one.reason for _, one in ranks])
-        return Opinion(first[1].verdict, said or f"{first[0].label}: {first[1].reason}")
+        return first[1]._replace(reason=said or f"{first[0].label}: {first[1].reason}")
     return Opinion(Verdict.ACTIVE, headline.active_ranks([rank for rank, _ in ranks]))

@@ -64,6 +64,7 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True):
         verdict: of this rank by itself.
         reason: one sentence.
         settled: whether the verdict is the same whatever share is required.
+        cause: code of the finding that gives the reason, or whose shortfall would; else null.
         shortfall: what keeps a rank whose share suffices from being ACTIVE, null if nothing does.
         rest: cause of a share below 100 %: layers or a pass in high precision; null where
             unknown.
@@ -133,6 +134,7 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True):
     unplaced_us: float = 0.0
     judged: bool = True
     expected: ExpectedReport | None = None
+    cause: str | None = None
     steps_outside: StepStatistics | None = None
 
 
@@ -194,6 +196,7 @@ class Report(Rendered, frozen=True, kw_only=True):
         fp8verify_version: the version that wrote it.
         verdict: the answer.
         reason: one sentence.
+        cause: code of the finding that gives the reason, null if the figures alone do.
         exit_code: of the command.
         exit_reason: why the exit code is what it is, empty for a run that passes by its verdict.
         fails: whether the run fails what is asked of it; the exit code says so too, unless
@@ -243,6 +246,7 @@ class Report(Rendered, frozen=True, kw_only=True):
     breakdown: BreakdownReport | None = None
     proof: Proof | None = None
     exit_reason: str = ""
+    cause: str | None = None
     logs: tuple[str, ...] = ()
     measure: str = "time"
 

@@ -21,6 +21,7 @@ for (const table of document.querySelectorAll("table.sortable")) {
       const rows = [...body.rows].map((row) => [value(row, column), row]);
       rows.sort((a, b) => (rising ? compare(a[0], b[0]) : compare(b[0], a[0])));
       body.append(...rows.map((pair) => pair[1]));
+      table.dispatchEvent(new Event("sorted"));
     });
   });
 }
@@ -29,23 +30,30 @@ const table = document.getElementById("kernel-table");
 if (table) {
   const find = document.getElementById("find");
   const gemms = document.getElementById("gemms");
-  const rows = [...table.tBodies[0].rows].map((row) => [row, row.textContent.toLowerCase()]);
+  const every = document.getElementById("every");
+  const most = 25;
+  const body = table.tBodies[0];
+  const texts = new Map([...body.rows].map((row) => [row, row.textContent.toLowerCase()]));
   const filter = () => {
     const words = find.value.toLowerCase().split(/\s+/).filter(Boolean);
     let shown = 0;
-    for (const [row, text] of rows) {
+    for (const row of body.rows) {
+      const text = texts.get(row);
       const wanted = (!gemms.checked || row.className === "gemm") && words.every((w) => text.includes(w));
-      row.hidden = !wanted;
       shown += wanted;
+      row.hidden = !wanted || (shown > most && !every.checked && !words.length);
     }
-    document.getElementById("count").textContent = `${shown} of ${rows.length} kinds`;
+    const seen = every.checked || words.length ? shown : Math.min(shown, most);
+    document.getElementById("count").textContent = `${seen} of ${texts.size} kinds`;
   };
   const whole = document.getElementById("whole");
   const cut = () => table.classList.toggle("short", !whole.checked);
   whole.addEventListener("change", cut);
   cut();
+  table.addEventListener("sorted", filter);
   find.addEventListener("input", filter);
   gemms.addEventListener("change", filter);
+  every.addEventListener("change", filter);
   filter();
 }
 
