@@ -217,11 +217,11 @@ def _name_from(naming: NamingStep) -> NamedLayers:
     """Read the step that names layers; problems with it become notes."""
     empty = NamedLayers(source="step", step=naming.step)
     if naming.file is None:
-        return empty._replace(note=f"layer names are unknown: {naming.reason}")
+        return empty._replace(note=naming.reason)
     read = _read(naming.file)
     if isinstance(read, InputError):
         return empty._replace(
-            note=f"layer names are unknown, their step cannot be read: {read.fact.rstrip('.')}"
+            note=f"the step that names them cannot be read: {read.fact.rstrip('.')}"
         )
     part = read[0]
     named = part.named or empty._replace(note=f"no GEMM ran in {naming.file.name}")

@@ -397,7 +397,8 @@ def _named_layer_grid(found: NamedLayersReport, where: str, verbose: bool) -> Gr
     if found.unjoined and found.rows:
         below.append(f"{found.unjoined} of {found.gemms} GEMMs could not be joined to a layer")
     if found.note:
-        below.append(f"layers{where}: {found.note}")
+        missing = "" if found.rows else "not recorded: "
+        below.append(f"layer names{where}: {missing}{found.note}")
     names = (*legs, "precision", *(() if eager else ("ms",)), title)
     words = ("precision", title)
     return Grid("Layers by name", names, words, rows, stretch=True, below=tuple(below))

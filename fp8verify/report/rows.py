@@ -18,7 +18,7 @@ import csv
 import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import asdict
@@ -27,7 +27,7 @@ from fp8verify.errors import requires
 from fp8verify.report.model.comparison import Comparison, RunRow, RunTable
 from fp8verify.report.model.numerics import TensorRow
 from fp8verify.report.model.parts import KernelRow
-from fp8verify.report.model.rendered import Rendered
+from fp8verify.report.model.rendered import Frames, Rendered
 from fp8verify.report.model.report import RankReport, Report
 from fp8verify.text import printable
 
@@ -41,39 +41,6 @@ _COMPARISON = (
 )
 # Characters by which spreadsheets know a formula (OWASP, "CSV Injection").
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
-
-
-class Frames(NamedTuple):
-    """One DataFrame for each kind of row; `rank` is the rank's number, None if not known.
-
-    Attributes:
-        kernels: a row for each kind of kernel on each rank: the columns are the attributes of
-            `fp8verify.report.model.KernelRow`.
-        gemms: those of the kernels that are GEMMs; `is_fp8` is whether a row counts into the FP8
-            share.
-        steps: training steps. step: the profiler's number; fp8_share_of_time: FP8 share of the
-            step's GEMM time, None without GEMMs; gemm_us: GEMM time in µs; cpu_us: duration on
-            the CPU in µs; gpu_us: on the GPU, None if it launched no kernel.
-        layers: linear modules of the model. layer: the name; state: fp8, fp8_emulated,
-            fp8_module_off, fp4, fp4_emulated, high_precision or unknown.
-        named_layers: GEMMs by layer. layer: the name; leg: fprop, dgrad, wgrad, backward,
-            recompute or unknown; precision: class of the operands; kernels: launches; time_us: µs
-            of all launches; source: window, or step for an eager step, whose times are not the
-            run's.
-        numerics: tensors of FP8 layers: the columns are the attributes of
-            `fp8verify.report.model.numerics.TensorRow`.
-        ranks: the ranks. source: file of the trace; verdict and reason: the rank's own;
-            fp8_share_of_time: FP8 share of GEMM time, None without GEMMs; gemm_us: GEMM time in
-            µs; gpu_us: time of all kernels in µs; kernels: how many kernels the trace holds.
-    """
-
-    kernels: pd.DataFrame
-    gemms: pd.DataFrame
-    steps: pd.DataFrame
-    layers: pd.DataFrame
-    named_layers: pd.DataFrame
-    numerics: pd.DataFrame
-    ranks: pd.DataFrame
 
 
 def to_frames(report: Report) -> Frames:

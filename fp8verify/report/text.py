@@ -15,7 +15,7 @@ from rich.text import Text
 from fp8verify.report.model.parts import Finding
 from fp8verify.report.page import BAD, FAIR, GOOD, Grid, Page
 from fp8verify.terms import Precision, Severity, Verdict
-from fp8verify.text import counted, printable
+from fp8verify.text import printable
 
 PLAIN_WIDTH = 80
 MAX_WIDTH = 120
@@ -100,19 +100,18 @@ class _Screen:
         parts = [self._head(), self._below(page.proof)]
         tables = [line for part in page.requested for line in self._below(part)]
         rows = list(_rows(page, self._verbose))
-        end = self._lines(self._exit(0))
+        end = self._lines(self._exit([])) if page.exit else []
         if not self._verbose:
             gaps = 1 + bool(end)
             room = page.lines - sum(map(len, parts)) - len(end) - gaps
             rows = self._fitting(rows, room)
-        left = {one.code for one in (*page.reports, *page.infos)} - {
-            row.finding.code for row in rows if row.finding is not None
-        }
+        shown = {row.finding.code for row in rows if row.finding is not None}
+        left = [one.code for one in (*page.reports, *page.infos) if one.code not in shown]
         listed = self._lines(_labelled(rows))
         body = (
             [line for part in page.body for line in self._below(part)] if self._shows_body else []
         )
-        end = self._lines(self._exit(len(left)))
+        end = self._lines(self._exit(left)) if page.exit else []
         parts += [tables, ["", *listed] if listed else [], body, ["", *end] if end else []]
         lines = [line.rstrip() for part in parts for line in part]
         return "\n".join(lines[1:] if lines[:1] == [""] else lines) + "\n"
@@ -160,12 +159,12 @@ class _Screen:
         options = self._console.options.update(width=max(self._width, PLAIN_WIDTH))
         return len(self._console.render_lines(_labelled(rows), options))
 
-    def _exit(self, hidden: int) -> Text:
+    def _exit(self, hidden: list[str]) -> Text:
         """Return the last line: the exit code, and what else there is as far as it fits."""
         page = self._page
         if self._verbose or self._whole or not page.exit:
             return Text(printable(page.exit))
-        more = [*([counted(hidden, "more finding")] if hidden else []), *page.further]
+        more = [*dict.fromkeys(hidden), *page.further]
         for count in range(len(more), 0, -1):
             line = f"{page.exit}   -v: {', '.join(more[:count])}"
             if cell_len(line) <= self._width:

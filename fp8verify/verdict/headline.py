@@ -4,22 +4,33 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from fp8verify.report.model.diagnosis import ExpectedReport
 from fp8verify.report.model.parts import Proof, ProofRow
+from fp8verify.report.model.report import RankReport
 from fp8verify.report.tables import about
 from fp8verify.terms import LEGS, Precision, low_precision_count, low_precision_name
 from fp8verify.text import counted, enumerated, in_sentences, join_windows, show_window
-
-if TYPE_CHECKING:
-    from fp8verify.verdict.verdict import RankSummary
 
 # Legs in high precision explain a share if they are most of what ran so.
 _MOSTLY = 0.5
 # Products that the verdict is not about are mentioned from this share of GEMM time on.
 _WORTH_A_CLAUSE = 0.01
 _SHOWN = 3
+
+
+class RankSummary(Protocol):
+    """What sentences take of a rank: see `fp8verify.verdict.verdict.RankSummary`."""
+
+    rank: RankReport
+    label: str
+    kernels: dict[str, int]
+    low_kernels: int
+    high_us: float
+    share: float
+    share_of_all: float | None
+    cut_steps: int
 
 
 def active(summary: RankSummary, expected: ExpectedReport | None) -> str:

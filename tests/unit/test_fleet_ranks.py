@@ -70,7 +70,7 @@ def test_ranks_that_were_joined_in_one_file_are_told_apart(
     path = tmp_path / "joined.json"
     path.write_text(json.dumps({**document, "traceEvents": joined}))
     report = inspect(path)
-    assert report.reason.startswith("no FP8 GEMM ran on rank 2; on ranks 0-1")
+    assert report.reason.startswith("no FP8 GEMM ran on rank 2; on ranks 0-1,")
     assert [rank.source for rank in report.ranks] == [
         f"joined.json (process {number})" for number in (4000, 4001, 4002)
     ]

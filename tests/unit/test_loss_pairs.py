@@ -278,7 +278,7 @@ def test_every_form_has_gap_and_trend(tmp_path: Path) -> None:
     found = compare(report, report, (losses, losses))
     for form in ("text", "markdown"):
         text = " ".join(render(found, form).split())
-        assert "the loss gap is steady, +0.00% in the last half" in text
+        assert "the gap is steady, +0.00% in the last half" in text
 
 
 def test_logs_of_two_trainers_are_read_from_files(tmp_path: Path) -> None:

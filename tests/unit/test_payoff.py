@@ -112,8 +112,9 @@ def test_no_rates_of_the_gpu_no_number(gpu: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("step_us", "waits", "word"),
-    [(None, None, "likely yes"), (205, False, "likely yes"), (390, False, "likely yes"),
-     (215, False, None), (270, True, None), (1000, True, "no")],
+    [(None, None, "probably faster"), (205, False, "probably faster"),
+     (390, False, "probably faster"), (215, False, None), (270, True, None),
+     (1000, True, "no gain")],
 )  # fmt: skip
 def test_steps_outside_the_window_tell_whether_the_gpu_waits(
     step_us: int | None, waits: bool | None, word: str | None, tmp_path: Path
@@ -137,7 +138,7 @@ def test_steps_outside_the_window_tell_whether_the_gpu_waits(
     assert found.waits is waits
     if word is not None:
         assert said is not None
-        assert said.word == word
+        assert said.text.startswith(f"{word}: ")
         assert any("ms step" in f.message for f in report.findings) is bool(waits)
     if step_us and word == "likely yes":  # the GPU waits as long in a step of BF16
         assert found.step_speedup_estimate == pytest.approx(1 + 200 * 0.97 / step_us, rel=1e-3)

@@ -12,7 +12,7 @@ _WORD = st.text("abcdefgh0123456789.%", min_size=1, max_size=12)
 
 
 def _text(grid: Grid, width: int, *, uncut: bool = False) -> str:
-    page = Page("", "", GOOD, "", fails=False, name="", body=(grid,))
+    page = Page("", GOOD, ("",), "", fails=False, body=(grid,))
     return write_text(page, verbose=uncut, width=width)
 
 

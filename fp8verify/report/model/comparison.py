@@ -6,6 +6,7 @@ from enum import Enum
 
 import msgspec
 
+import fp8verify
 from fp8verify.report.model.parts import Finding
 from fp8verify.report.model.rendered import OneTable
 from fp8verify.terms import Verdict
@@ -315,9 +316,7 @@ class Comparison(OneTable, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        from fp8verify.report.forms import brief
-
-        return f"Comparison: {brief(self)}".rstrip()
+        return f"Comparison: {fp8verify.brief(self)}".rstrip()
 
 
 class RunRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import msgspec
 
+import fp8verify
 from fp8verify.report.model.diagnosis import (
     CommunicationReport,
     ExpectedReport,
@@ -33,11 +33,8 @@ from fp8verify.report.model.parts import (
     StepStatistics,
     TimelineReport,
 )
-from fp8verify.report.model.rendered import Rendered
+from fp8verify.report.model.rendered import Frames, Rendered
 from fp8verify.terms import Verdict
-
-if TYPE_CHECKING:
-    from fp8verify.report.rows import Frames
 
 # What each verdict means: the documentation's tables say it in these words.
 MEANINGS: Mapping[Verdict, str] = {
@@ -256,11 +253,8 @@ class Report(Rendered, frozen=True, kw_only=True):
         Raises:
             UsageError: pandas is not installed.
         """
-        from fp8verify.report.rows import to_frames
-
-        return to_frames(self)
+        return fp8verify.to_frames(self)
 
     def __repr__(self) -> str:
-        from fp8verify.report.forms import brief
-
-        return f"Report: {brief(self, 'to_text(), to_html(), to_json(), to_pandas()')}".rstrip()
+        forms = "to_text(), to_html(), to_json(), to_pandas()"
+        return f"Report: {fp8verify.brief(self, forms)}".rstrip()
