@@ -152,7 +152,7 @@ def _counts(kernels: dict[str, int]) -> str:
 
 
 def _more(report: Report) -> Iterator[str]:
-    known = [rank.expected for rank in report.ranks if rank.expected is not None]
+    known = [one for one in (rank.expected for rank in report.ranks) if one and one.share_of_flops]
     if known:
         least = min(known, key=lambda one: one.measured_share_of_flops - one.share_of_flops)
         share, measured = about(least.share_of_flops), about(least.measured_share_of_flops)
