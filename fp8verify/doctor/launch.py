@@ -84,7 +84,7 @@ def read_launch(
                 for key, value in document.values.items()
                 if key.startswith("ENV_VARS.")
             }
-        elif document.kind == "python" or document.path in configs or _speaks(document):
+        elif document.kind == "python" or document.path in configs or any(mentions(document)):
             unread.append(document)
     missing = tuple(_missing([*documents, line]))
     return Facts(
@@ -93,16 +93,11 @@ def read_launch(
         unread=tuple(
             one
             for one in unread
-            if one.path not in {file.path for file in missing} or next(mentions(one), None)
+            if one.path not in {file.path for file in missing} or any(mentions(one))
         ),
         missing=missing,
         command=tuple(command),
     )
-
-
-def _speaks(document: Document) -> bool:
-    """Whether a command is worth a word: it is about FP8, and no file that it names is."""
-    return document.path == COMMAND and next(mentions(document), None) is not None
 
 
 def _missing(documents: Sequence[Document]) -> Iterator[Missing]:

@@ -62,16 +62,17 @@ def _of_a_config(config: Config) -> Check:
 def _is_known(mention: Mention, config: Config) -> bool:
     """Whether a rule or the framework's table of keys knows the setting that mentions FP8."""
     row = framework_of(config)
-    key = mention.text.partition(": ")[0]
+    key, _, value = mention.text.partition(": ")
     section, _, name = key.rpartition(".")
     plain = name.removeprefix("--").replace("-", "_")
     given = next((given for given, origin in config.origins.items() if origin == key), key)
     asks = (key for one in row.get("asks", ()) for key in one["when"])
     read = [part for keys in (*row.get("values", ()), *asks) for part in keys.split("|")]
-    is_read = (
-        any(fnmatchcase(given, part) for part in read) or given in row.get("alias", {}).values()
-    )
-    return is_read or bool({name, plain} & known_keys(row).get(section, frozenset()))
+    if any(fnmatchcase(given, part) for part in read) or given in row.get("alias", {}).values():
+        return "${" not in value  # which the launch resolves
+    # Of a value under another key no rule knows what it does.
+    in_key = next(mentions_of_values({key: True}, {}), None) is not None
+    return in_key and bool({name, plain} & known_keys(row).get(section, frozenset()))
 
 
 def _unread(document: Document, found: Sequence[Mention]) -> Check:

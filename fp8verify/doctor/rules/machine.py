@@ -125,7 +125,7 @@ def libraries(facts: Facts) -> Iterator[Check]:
     if not facts.asks and not {"torchao", "transformer_engine"} & set(facts.versions):
         yield Check(
             code="te-not-installed",
-            status=Status.WARN,
+            status=Status.NOTE,
             message=f"{_python(facts)} has neither Transformer Engine nor torchao",
             hint="Frameworks need one of them for FP8: pip install torchao.",
             source="package metadata of that Python",
