@@ -120,7 +120,6 @@ def _concluded(checks: list[Check]) -> tuple[Status, str]:
     return Status.OK, "OK"
 
 
-_WORDS = {Status.FAIL: "FAIL"}
 _LEVELS = {Status.FAIL: "error", Status.WARN: "warning"}
 
 
@@ -131,7 +130,7 @@ def to_text(report: DoctorReport) -> str:
     pad = " " * min(9 + width, max(9, columns - 60))
     lines = []
     for check in report.checks:
-        head = f"{_WORDS.get(check.status, check.status.value):7}  {check.code:{width}}  "
+        head = f"{'FAIL' if check.status is Status.FAIL else check.status.value:7}  {check.code:{width}}  "
         fact, *rest = _wrapped(f"{_where(check)}{check.message}", columns - len(pad) - 2)
         lines += [head + fact, *(f"{pad}  {line}" for line in rest)]
         if check.status in _LEVELS:

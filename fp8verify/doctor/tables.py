@@ -75,8 +75,7 @@ def plain(rule: Rule) -> str:
     """Return a rule's message with the first names of keys, and without values."""
     whens = rule.when if isinstance(rule.when, list) else [rule.when]
     keys = " or ".join(f"<{next(iter(when), '')}>" for when in whens)
-    message = rule.message.replace("<@key>", keys)
-    message = re.sub("(: )?<@sides>", "", message)
+    message = re.sub("(: )?<@sides>", "", rule.message.replace("<@key>", keys))
     return re.sub(
         r"<[=@]?\*?([^<>|]+)[^<>]*>", lambda match: match[1].replace("[-_]", "_"), message
     )

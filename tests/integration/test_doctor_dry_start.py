@@ -104,6 +104,19 @@ def test_layers_that_torchao_converted_are_counted(tmp_path: Path) -> None:
     assert code == 0
 
 
+def test_layers_that_only_emulate_fp8_fail(tmp_path: Path) -> None:
+    convert = (
+        "from torchao.float8 import Float8LinearConfig, convert_to_float8_training\n"
+        "convert_to_float8_training(model, config=Float8LinearConfig(emulate=True),\n"
+        "    module_filter_fn=lambda m, name: 'experts' in name)\n"
+    )
+    write(tmp_path, "train.py", HEAD + convert + TRAIN)
+    found, code = doctor(tmp_path, "--", str(python_with_torch()), "train.py")
+    assert found["fp8-emulated"]["message"].startswith("EMULATED: 2 linear layers")
+    assert found["model-layers"]["message"].startswith("0 of 4 linear layers would run in FP8")
+    assert code == 1
+
+
 def test_a_script_that_takes_too_long_is_ended_with_its_children(tmp_path: Path) -> None:
     script = (
         "import subprocess, time\n"

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from fp8verify.capture.schema import ModuleRecord
 from fp8verify.doctor.checks import Check, Status, report_of
+from fp8verify.doctor.dry_start import DryModel
 from fp8verify.doctor.gpus import FORMATS, Gpu, parse, trains_in
 from fp8verify.doctor.installed import built_for, find_interpreter, parse_scan
 from fp8verify.doctor.rules import judge
@@ -256,3 +258,16 @@ def test_the_gravest_check_gives_the_status() -> None:
     assert (report.status, report.exit_code) == (Status.FAIL, 1)
     assert [check.code for check in report.checks] == ["b", "a"]
     assert report_of([ok]).exit_code == 0
+
+
+def test_layers_of_transformer_engine_are_not_judged_before_their_autocast(tmp_path: Path) -> None:
+    module = ModuleRecord(
+        fqn="fc", class_name="Linear", kind="linear", in_features=4096, out_features=4096,
+        state="fp8_module_off",
+    )  # fmt: skip
+    facts = facts_of(write(tmp_path, "go.sh", files.MEGATRON_SH))._replace(
+        model=DryModel((module,))
+    )
+    found = {check.code: check.status for check in judge(facts)}
+    assert found["model-in-autocast"] is Status.SKIPPED
+    assert "model-layers" not in found
