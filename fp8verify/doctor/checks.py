@@ -130,7 +130,8 @@ def to_text(report: DoctorReport) -> str:
     pad = " " * min(9 + width, max(9, columns - 60))
     lines = []
     for check in report.checks:
-        head = f"{'FAIL' if check.status is Status.FAIL else check.status.value:7}  {check.code:{width}}  "
+        state = check.status.value.replace("fail", "FAIL")
+        head = f"{state:7}  {check.code:{width}}  "
         fact, *rest = _wrapped(f"{_where(check)}{check.message}", columns - len(pad) - 2)
         lines += [head + fact, *(f"{pad}  {line}" for line in rest)]
         if check.status in _LEVELS:
