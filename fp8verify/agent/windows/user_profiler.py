@@ -20,6 +20,7 @@ import torch
 import torch.autograd.profiler as autograd_profiler
 
 from ..observe import ObservedFunction, observe
+from .export import mute_kineto
 
 RUNNING = "the script's own profiler was running: fp8verify inspect reads the trace that it writes"
 PREPARES, PROFILER, EXECUTION_TRACE = "prepares", "profiler", "execution trace"
@@ -90,7 +91,7 @@ class ProfilerArbiter:
             enable(False)
 
             def leave_behind() -> None:
-                with suppress(Exception), self.ours():
+                with suppress(Exception), self.ours(), mute_kineto():
                     torch._C._autograd._disable_profiler()
                 enable(True)
 
