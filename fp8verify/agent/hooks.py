@@ -63,8 +63,6 @@ def install(config: dict[str, Any]) -> Observer:
     observe(Optimizer, "__init__", observer.optimizer_is_built)
     observer.look_for_frameworks()
     observer.arbiter.install()
-    if observer.lines is not None:
-        observer.lines.install()
     atexit.register(observer.finish)
     os.register_at_fork(after_in_child=observer.after_fork)
     windows = [(window["first"], window["last"]) for window in observer.recorder.plan.windows]

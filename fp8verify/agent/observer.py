@@ -16,8 +16,7 @@ from .clock import Clock
 from .debug import debug, describe
 from .framework_counters import counters, sets_up_an_optimizer
 from .numerics.scales import remember
-from .observe import hidden, observe_function, unobserve_all, unobserve_function, without_modes
-from .step_numbers import LOG, SCRIPT, LoggedNumbers, LogLines, SharedOffset
+from .observe import observe_function, unobserve_all, unobserve_function, without_modes
 from .stored import groups_of, header, is_a, items_of, pairs_of, stored, trained_by
 from .windows.manager import WindowManager
 from .windows.session import EXIT_PATIENCE_S, leave_without_kineto
@@ -64,12 +63,10 @@ class Observer:
 
     Attributes:
         armed: False after any error, and when the process is ending.
-        lines: reads the lines of the log if windows use the framework's numbers, else None.
     """
 
     def __init__(self, config: dict[str, Any], work: Callable[[], int]) -> None:
         self.armed = True
-        self.lines: Any = None
         self.arbiter = ProfilerArbiter(self.foreign_profiler)
         self.clock = Clock(work())
         manager = WindowManager
@@ -78,9 +75,6 @@ class Observer:
 
             manager = RepeatingWindows
         self.recorder = manager(config, self.clock, self.arbiter, self._live_optimizers)
-        if self.recorder.numbers is not None:
-            self._logged, self._shared = LoggedNumbers(), SharedOffset(config["boot"])
-            self.lines = LogLines(hidden(self.line_is_logged))
         self._work = work
         self._lock = threading.RLock()
         self._optimizers: dict[int, weakref.ref[Any]] = {}
@@ -158,7 +152,7 @@ class Observer:
         """Take `fp8verify.step()`; `number` is what the script calls the step."""
         is_new = self.clock.announce(self._work())
         if number is not None and self.recorder.numbers is not None:
-            self.recorder.numbers.learn(number - self.clock.steps, SCRIPT)
+            self.recorder.numbers.learn(number - self.clock.steps)
         if is_new:
             self._ticked()
 
@@ -172,14 +166,6 @@ class Observer:
     def look_for_frameworks(self) -> None:
         """Observe the steps of the frameworks that are imported by now."""
         counters.observe(self.framework_begins)
-
-    @fail_safe
-    def line_is_logged(self, line: str) -> None:
-        """Take a line of the log, which may name a step."""
-        self._logged.take(line, self.clock.steps, self.clock.has_work(self._work()))
-        if self._logged.offset is not None:
-            self._shared.publish(self._logged.offset)
-        self._learn()
 
     @fail_safe
     def optimizer_is_built(self, optimizer: Any) -> None:
@@ -222,8 +208,6 @@ class Observer:
 
     def unobserve(self) -> None:
         """Take away what may be taken away in a hook."""
-        if self.lines is not None:
-            self.lines.uninstall()
         unobserve_function(torch.autograd, "backward")
         unobserve_all()
         self.arbiter.uninstall()
@@ -239,19 +223,11 @@ class Observer:
                 self.recorder.forget()
             leave_without_kineto()
 
-    def _learn(self) -> None:
-        """Use the step numbers in this rank's log, else in another rank's."""
-        numbers = self.recorder.numbers
-        if numbers is not None:
-            own = self._logged.offset
-            numbers.learn(self._shared.look() if own is None else own, LOG)
-
     def _ticked(self) -> None:
         if not self._lock.acquire(timeout=PATIENCE_S):
             return  # another thread may need this one to finish what it waits for on the GPU
         try:
             self.clock.outside.tick(disturbed=self.recorder.disturbs or self.arbiter.busy)
-            self._learn()
             self.recorder.after(self.clock.steps)
             self.clock.outside.resume()
         finally:

@@ -20,7 +20,7 @@ from fp8verify.agent.instruments import (  # noqa: E402
 )
 from fp8verify.agent.observe import unobserve_all  # noqa: E402
 from fp8verify.agent.process import find_instances  # noqa: E402
-from fp8verify.agent.step_numbers import LOG, SCRIPT, GlobalSteps  # noqa: E402
+from fp8verify.agent.step_numbers import GlobalSteps  # noqa: E402
 from fp8verify.frameworks import for_agent  # noqa: E402
 
 
@@ -181,15 +181,13 @@ def test_a_counter_without_a_number_and_no_framework_have_none(
     assert numbers(kept.clear) is None  # it is gone
 
 
-def test_a_counter_of_the_script_or_the_framework_or_the_log(frameworks: Frameworks) -> None:
+def test_a_counter_of_the_script_comes_before_the_frameworks(frameworks: Frameworks) -> None:
     trainer, by_count = frameworks.trainer(10), GlobalSteps()
-    by_count.learn(19, LOG)
-    assert by_count.completed(1) == 20
     begin(trainer)
     assert [by_count.completed(step) for step in (0, 2)] == [10, 11]
     trainer.state.global_step = 11
     assert by_count.completed(3) == 12
-    by_count.learn(28, SCRIPT)
+    by_count.learn(28)
     assert by_count.completed(4) == 32
 
 

@@ -260,8 +260,8 @@ class GlobalWindows:
         lowest, highest = self.numbers.lowest, self.numbers.highest
         if lowest is None:
             return (
-                f"{seen}, and their global numbers are unknown: no counter of a framework, no line "
-                "of the log whose step number grows with the steps, no fp8verify.step(number)"
+                f"{seen}, and their global numbers are unknown: no counter of a framework, no "
+                "fp8verify.step(number)"
             )
         if lowest <= window["asked"][1] <= highest:
             return f"{seen}, and its steps were over when their numbers were known"

@@ -1,9 +1,8 @@
 """Trainings whose steps have numbers of their own: KIND, steps done before, steps to train.
 
-kempnerforge and torchtitan log as those do (metrics/logger.py and scripts/train.py of KempnerForge,
-trainer.py and components/metrics.py of torchtitan), printed prints such lines, told calls
-`fp8verify.step(number)`, nothing has no numbers; dry_run makes the
-optimizer's state before training, folds trains twice, gan has a critic, ema a copy.
+torchtitan logs as that does (trainer.py and components/metrics.py), told calls
+`fp8verify.step(number)`; dry_run makes the optimizer's state before training, folds trains twice,
+gan has a critic, ema a copy.
 """
 
 import copy
@@ -47,19 +46,6 @@ def logger_of(name, form):
     return logger
 
 
-def kempnerforge():
-    logger_of("kempnerforge", "[rank 0] INFO     %(message)s")
-    logger = logging.getLogger("kempnerforge.metrics")
-    if done:
-        logger.info(f"Resumed from step {done}, {done * 1024:,} tokens seen")
-
-    def say(step, loss):
-        if step % 2 == 0 or step == 1:
-            logger.info(f"\033[2m[step {step}]\033[0m loss={loss:.4f} | lr=1.00e-03")
-
-    train(say)
-
-
 def torchtitan():
     logger = logger_of(None, "%(message)s")
     logger.info(f"Training starts at step {done + 1}")
@@ -70,17 +56,10 @@ def torchtitan():
     )
 
 
-def printed():
-    train(lambda step, loss: print("step:", step, "", f"loss: {loss:.4f}"))
-
-
 def told():
     import fp8verify
 
     train(lambda step, _: fp8verify.step(step))
-
-
-nothing = train
 
 
 def dry_run():
