@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from fp8verify.text import clean
+from fp8verify.trace.autograd import Autograd
 from fp8verify.trace.columns import Columns
 from fp8verify.trace.contexts import Contexts
 from fp8verify.trace.damage import whole_steps
@@ -110,12 +111,16 @@ def _correlate(columns: Columns, trace: Trace, *, layers: bool) -> tuple[array[i
             op_rows[kernel] = row
     contexts = Contexts(columns, parent)
     kernels.op = array("i", (contexts.of(row) if row >= 0 else -1 for row in op_rows))
+    autograd = Autograd(columns, parent, contexts.numbered)
+    kernels.call, kernels.makes, kernels.node = autograd.pair(
+        [contexts.numbered[row] if row >= 0 else -1 for row in op_rows]
+    )
     rows = zip(op_rows, launch_rows, strict=True)
     kernels.launch = array("b", [_OP if o >= 0 else _NO_OP if c >= 0 else _NONE for o, c in rows])
     kernels.step = steps_of_kernels(columns, op_rows, launch_rows)
     trace.ops = contexts.ops
     if layers:
-        named = NamedOps(columns, parent)
+        named = NamedOps(columns, parent, autograd)
         kernels.layer = named.of_launches(op_rows, map(enclosing.get, launch_rows))
         trace.layers = named.names
     return op_rows, launch_rows

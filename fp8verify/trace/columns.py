@@ -93,11 +93,11 @@ def _int64() -> array[int]:
 
 
 class OpColumns(Struct):
-    """CPU operators and annotations: 36 bytes each, 44 with sequence numbers.
+    """CPU operators and annotations: 44 bytes each.
 
     `op_id` is the number by which kernels name their operator. `inputs` indexes `Columns.inputs`;
     -1 marks an annotation. `sequence` is autograd's number of the node that the operator made, or
-    runs, -1 for none; the column stays empty unless layers are requested.
+    runs, -1 for none.
     """
 
     start: array[int] = field(default_factory=_int64)
@@ -130,7 +130,6 @@ class Columns(Struct):
         threads: whatever identifies a CPU thread, numbered by `ops.thread` and `calls.thread`.
         collectives: `Collective`s, numbered by `kernels.collective`.
         inputs: the JSON of `Inputs`, numbered by `ops.inputs`.
-        sequences: whether `ops.sequence` is filled.
         annotations: the rows of `ops` that are not operators.
         steps: the training steps by start, each number once.
         step_names: the numbers of `op_names` that mark a step; such ranges enclose no operator.
@@ -151,7 +150,6 @@ class Columns(Struct):
     threads: Interner = field(default_factory=Interner)
     collectives: Interner = field(default_factory=Interner)
     inputs: Interner = field(default_factory=Interner)
-    sequences: bool = False
     annotations: array[int] = field(default_factory=_int32)
     steps: list[Step] = field(default_factory=list)
     step_names: set[int] = field(default_factory=set)

@@ -28,6 +28,10 @@ class Contexts:
 
     A link is (name, link of what encloses it, backward), with numbers for the first two, so that
     equal call paths share one number however often they ran.
+
+    Attributes:
+        numbered: for each operator that was asked for, or encloses one, the innermost one at or
+            around it with a number of autograd's, or -1.
     """
 
     def __init__(self, columns: Columns, parent: array[int]) -> None:
@@ -42,6 +46,7 @@ class Contexts:
         self._link_numbers: dict[tuple[str, int, bool], int] = {}
         self._link_memo: dict[tuple[int, int, int], int] = {}
         self._link_of_row = array("i", [_UNKNOWN]) * len(parent)
+        self.numbered = array("i", [-1]) * len(parent)
         self._numbers: dict[tuple[int, int], int] = {}
         self._known: dict[OpContext, int] = {}
 
@@ -63,10 +68,13 @@ class Contexts:
         while row >= 0 and links[row] == _UNKNOWN:
             path.append(row)
             row = parent[row]
-        link = links[row] if row >= 0 else -1
+        link, numbered = (links[row], self.numbered[row]) if row >= 0 else (-1, -1)
         names, inputs, memo = self._ops.name, self._ops.inputs, self._link_memo
         while path:
             inner = path.pop()
+            if self._ops.sequence[inner] >= 0:
+                numbered = inner
+            self.numbered[inner] = numbered
             key = (names[inner], inputs[inner], link)
             found = memo.get(key)
             if found is None:

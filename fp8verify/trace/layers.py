@@ -1,21 +1,19 @@
 """Which named layer each operator ran for, by annotations and by autograd's sequence numbers.
 
 `fp8verify run --layers` opens an annotation around the forward pass of each linear module. The
-backward pass runs elsewhere, mostly on a thread of autograd's own. An operator that autograd
-records carries the number that the next node will get (`at::sequence_number::peek`, torch 2.13):
-the last operator to carry a number on its thread is the one that made the node. The node runs
-under the same number, and names the thread of the forward pass by a number of the profiler's own.
+backward pass runs elsewhere, mostly on a thread of autograd's own: of the operators with the number
+of its node (`fp8verify.trace.autograd`), the last one on its thread made the node.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections import Counter, defaultdict
-from collections.abc import Hashable
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from fp8verify.text import clean
-from fp8verify.trace.columns import Columns, Inputs
+from fp8verify.trace.autograd import Autograd
+from fp8verify.trace.columns import Columns
 from fp8verify.trace.contexts import LAYER_PREFIX
 
 if TYPE_CHECKING:
@@ -33,16 +31,15 @@ class NamedOps:
         names: of the layers, in the order of their first annotation.
     """
 
-    def __init__(self, columns: Columns, parent: array[int]) -> None:
-        self._ops, self._parent = columns.ops, parent
-        self._sequence = columns.ops.sequence or array("q", [-1]) * len(parent)
-        self._forward_id = [Inputs(raw).forward_thread for raw in columns.inputs]
+    def __init__(self, columns: Columns, parent: array[int], autograd: Autograd) -> None:
+        self._ops, self._parent, self._autograd = columns.ops, parent, autograd
         labels = [name for name in columns.op_names if name.startswith(LAYER_PREFIX)]
         self.names = [clean(label.removeprefix(LAYER_PREFIX)) for label in labels]
         self._number = {columns.op_names[label]: place for place, label in enumerate(labels)}
         self._annotations = frozenset(self._closed_annotations(columns.step_names))
         self._makers = self._forward_rows()
-        self._thread_of = self._forward_threads()
+        nodes = filter(autograd.is_node, range(len(parent)))
+        self._thread_of = autograd.forward_threads(nodes, self._makers)
 
     def of_launches(self, op_rows: array[int], inner: Iterable[int | None]) -> array[int]:
         """Return the layer of each kernel, an index into `names`, or -1.
@@ -73,7 +70,7 @@ class NamedOps:
         while row >= 0:
             if row in self._annotations:
                 return row
-            row = self._maker(row) if self._is_node(row) else self._parent[row]
+            row = self._maker(row) if self._autograd.is_node(row) else self._parent[row]
         return -1
 
     def _closed_annotations(self, steps: set[int]) -> Iterator[int]:
@@ -88,10 +85,6 @@ class NamedOps:
                 if ends[row] <= ends[step] + _ROUNDING_NS:
                     yield row
 
-    def _is_node(self, row: int) -> bool:
-        inputs = self._ops.inputs[row]
-        return inputs >= 0 and self._sequence[row] >= 0 and self._forward_id[inputs] is not None
-
     def _outwards(self, row: int) -> Iterator[int]:
         while row >= 0:
             yield row
@@ -102,40 +95,19 @@ class NamedOps:
     def _forward_rows(self) -> dict[int, list[int]]:
         """Return the operators of the forward pass by sequence number."""
         found: dict[int, list[int]] = defaultdict(list)
-        inputs = self._ops.inputs
-        for row, number in enumerate(self._sequence):
-            if number >= 0 and inputs[row] >= 0 and self._forward_id[inputs[row]] is None:
+        for row, number in enumerate(self._ops.sequence):
+            if number >= 0 and self._ops.inputs[row] >= 0 and not self._autograd.is_node(row):
                 found[number].append(row)
         return found
-
-    def _forward_threads(self) -> dict[Hashable, int]:
-        """Return the thread that each of the profiler's own numbers of one means.
-
-        Threads count their sequence numbers independently, so that numbers may occur on several;
-        the forward pass ran on the thread that knows the most of its nodes' numbers.
-        """
-        hits: dict[Hashable, Counter[int]] = defaultdict(Counter)
-        ops = self._ops
-        for row in filter(self._is_node, range(len(self._sequence))):
-            forward = self._forward_id[ops.inputs[row]]
-            makers = self._makers.get(self._sequence[row], ())
-            if forward is not None:
-                hits[forward].update({ops.thread[maker] for maker in makers})
-        ranked = {forward: found.most_common(2) for forward, found in hits.items() if found}
-        return {
-            forward: best[0][0]
-            for forward, best in ranked.items()
-            if len(best) == 1 or best[0][1] > best[1][1]
-        }
 
     def _maker(self, row: int) -> int:
         """Return the operator that made a node, -1 if that is not known or not certain."""
         ops = self._ops
-        thread = self._thread_of.get(self._forward_id[ops.inputs[row]])
+        thread = self._thread_of.get(self._autograd.forward_id(row))
         before = ops.start[row]
         makers = [
             maker
-            for maker in self._makers.get(self._sequence[row], ())
+            for maker in self._makers.get(ops.sequence[row], ())
             if ops.thread[maker] == thread and ops.start[maker] < before
         ]
         if not makers:

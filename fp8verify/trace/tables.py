@@ -31,6 +31,8 @@ class Kernels(Struct):
     `stream` are -1 if not recorded, `launch` holds `Launch` values. `layer` indexes
     `Trace.layers` and is empty unless layers were requested. `launch_ns` and `thread` say when
     and on which CPU thread a kernel was launched, -1 if unknown; empty unless requested.
+    `call` is that of the operator that launched it, `makes` the node of autograd that such calls
+    made, and `node` that it ran in.
     """
 
     name: array[int] = field(default_factory=lambda: array("i"))
@@ -45,6 +47,9 @@ class Kernels(Struct):
     layer: array[int] = field(default_factory=lambda: array("i"))
     launch_ns: array[int] = field(default_factory=lambda: array("q"))
     thread: array[int] = field(default_factory=lambda: array("q"))
+    call: array[int] = field(default_factory=lambda: array("i"))
+    makes: array[int] = field(default_factory=lambda: array("i"))
+    node: array[int] = field(default_factory=lambda: array("i"))
 
     def __len__(self) -> int:
         return len(self.name)

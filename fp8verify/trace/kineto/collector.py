@@ -37,8 +37,7 @@ def _add_ranges(columns: Columns, group: list[Any], starts: list[int]) -> None:
     append_all(ops.op_id, [a.external_id for a in args])
     append_all(ops.name, list(map(columns.op_names.__getitem__, map(_name_of, group))))
     append_all(ops.thread, list(map(columns.threads.__getitem__, map(_thread_of, group))))
-    if columns.sequences:
-        append_all(ops.sequence, [getattr(a, "sequence", -1) for a in args])
+    append_all(ops.sequence, [a.sequence for a in args])
     columns.note_times(starts, ends)
 
 
@@ -103,17 +102,13 @@ _COPIES: dict[type, str] = {
 
 
 class Collector:
-    """The sink of a document's events, which fills the columns.
+    """The sink of a document's events, which fills the columns."""
 
-    Args:
-        sequences: keep autograd's sequence numbers too, which makes decoding slower.
-    """
-
-    def __init__(self, *, sequences: bool = False) -> None:
-        self.columns = Columns(sequences=sequences)
+    def __init__(self) -> None:
+        self.columns = Columns()
         self.events = self.skipped = 0
         self._base_us: int | None = None
-        self._decoders = ev.Decoders(sequences=sequences)
+        self._decoders = ev.Decoders()
 
     def finish(self) -> Columns:
         """Return the columns of all events."""

@@ -29,15 +29,10 @@ class OpArgs(Struct, gc=False):
     """The `args` of a CPU operator; shapes and types stay undecoded until a kernel needs them."""
 
     external_id: Int64 = field(name="External id", default=-1)
+    sequence: Int64 = field(name="Sequence number", default=-1)
     forward_thread: Raw = field(name="Fwd thread id", default=NOTHING)
     types: Raw = field(name="Input type", default=NOTHING)
     dims: Raw = field(name="Input Dims", default=NOTHING)
-
-
-class SequencedOpArgs(OpArgs, gc=False):
-    """`OpArgs` with the number of the autograd node that the operator made, or runs."""
-
-    sequence: Int64 = field(name="Sequence number", default=-1)
 
 
 class LaunchArgs(Struct, gc=False):
@@ -77,18 +72,8 @@ class CpuOp(Struct, tag_field="cat", tag="cpu_op", gc=False, kw_only=True):
     args: OpArgs = field(default_factory=OpArgs)
 
 
-class SequencedOp(CpuOp, tag="cpu_op", gc=False):
-    """`CpuOp` where layers are named; other traces are read faster without."""
-
-    args: SequencedOpArgs = field(default_factory=SequencedOpArgs)
-
-
 class OldCpuOp(CpuOp, tag="Operator", gc=False):
     """`CpuOp` as torch 1.8 to 1.11 called its category."""
-
-
-class OldSequencedOp(SequencedOp, tag="Operator", gc=False):
-    """`SequencedOp` of such a trace."""
 
 
 class Annotation(CpuOp, tag="user_annotation", gc=False):
@@ -145,7 +130,7 @@ class OldMemset(GpuMemcpy, tag="Memset", gc=False):
     """A fill in a trace of torch 1.8 to 1.11."""
 
 
-OPS = (CpuOp, SequencedOp, OldCpuOp, OldSequencedOp)
+OPS = (CpuOp, OldCpuOp)
 CALLS = (RuntimeCall, DriverCall, OldCall)
 KERNELS = (GpuKernel, OldKernel)
 KERNEL_TAGS = frozenset(str(kind.__struct_config__.tag) for kind in KERNELS)
@@ -168,19 +153,14 @@ IGNORED = (
 
 
 class Decoders:
-    """The decoder of a list of events and of one event.
+    """The decoder of a list of events and of one event."""
 
-    `sequences` has operators decoded as `SequencedOp`.
-    """
-
-    def __init__(self, *, sequences: bool = False) -> None:
-        ops = (SequencedOp, OldSequencedOp) if sequences else TIMED[:2]
-        self._wanted = (*ops, *TIMED[2:], *UNTIMED)
+    def __init__(self) -> None:
         self._ignored = {cat: _ignored(cat) for cat in IGNORED}
         self._build()
 
     def _build(self) -> None:
-        event: Any = reduce(or_, (*self._wanted, *self._ignored.values()))
+        event: Any = reduce(or_, (*TIMED, *UNTIMED, *self._ignored.values()))
         self.block: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[event])
         self.lax_event: msgspec.json.Decoder[Any] = msgspec.json.Decoder(event, strict=False)
 

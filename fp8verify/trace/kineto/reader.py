@@ -126,7 +126,7 @@ def read(source: Source, how: Reading) -> Trace:
     Raises:
         InputError: the bytes are not JSON, or hold no list of events.
     """
-    trace, collector = Trace(source=source.name), Collector(sequences=how.layers)
+    trace, collector = Trace(source=source.name), Collector()
     metadata = Metadata(trace)
     document = Document(Buffer(source, source.name), metadata.take, collector, how.block_size)
     is_json = document.read()
